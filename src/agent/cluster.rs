@@ -1,4 +1,4 @@
-//! Who this machine is, its keys, and where it finds the others.
+//! The machine's identity and keys, and its connections to the other machines.
 
 pub(crate) mod cluster_cache;
 pub mod identity;

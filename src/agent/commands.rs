@@ -1,4 +1,5 @@
-//! What `kat-agent` does for a person: init, join, check, backup, recover, restore, reset.
+//! The commands of `kat-agent` for administrators: init, join, check, backup, recover, restore,
+//! reset.
 
 pub(crate) mod bootstrap;
 pub(crate) mod check;

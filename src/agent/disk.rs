@@ -1,4 +1,4 @@
-//! Room on the disks: pressure, eviction, and what is kept for etcd.
+//! Disk space: the condition `DiskPressure`, eviction, and the reserve for etcd.
 
 pub(crate) mod ballast;
 pub(crate) mod eviction;

@@ -1,4 +1,4 @@
-//! What runs only on machines that hold the store.
+//! The parts that run only on machines that hold etcd.
 
 pub(crate) mod member;
 pub(crate) mod membership;

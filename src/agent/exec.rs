@@ -1,10 +1,11 @@
 //! Sessions with this machine's instances: commands in their containers, and connections to their
 //! ports.
 //!
-//! A command runs in a unit of its own in the manager of the workload's user, as everything does that
-//! runs (ARCHITECTURE.md, invariant 6). The unit gets the ends of pipes, or of a terminal, that the agent
-//! opened; `podman exec` carries them into the container. When the caller is gone the unit is stopped,
-//! and what runs in the container ends with the unit ([`crate::exec::cgroup`]).
+//! A command runs in a unit of its own in the user manager of the workload, as every process does
+//! (ARCHITECTURE.md, invariant 6). The unit gets pipes or a terminal whose other ends the agent
+//! holds; `podman exec` passes them into the container. When the caller disconnects, the unit is
+//! stopped, and the command's processes in the container end with the unit
+//! ([`crate::exec::cgroup`]).
 
 pub(crate) mod cgroup;
 mod ending;
@@ -47,26 +48,27 @@ use kat_types::{
 use terminal::Terminal;
 pub(super) use unit::{PREFIX, without_caller};
 
-/// Most sessions on one machine at once.
+/// Most concurrent sessions on one machine.
 const MOST_SESSIONS: usize = 128;
-/// Most of them of one caller. A command counts until it has ended, also when its caller is gone.
+/// Most concurrent sessions of one caller. A command counts until it has ended, also after its
+/// caller has disconnected.
 const MOST_OF_ONE: usize = 64;
 /// Longest session.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
-/// Outputs that wait for the caller; the command waits when it is full.
+/// Outputs that are buffered for the caller; the command blocks when the buffer is full.
 const BUFFER: usize = 16;
-/// After a command has ended its output is over when nothing came for so long: what it has started may
-/// hold it open.
+/// After a command has ended, its output is closed when nothing arrived for this time: its child
+/// processes may keep the output open.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// For a connection to a port of an instance of this machine.
+/// Longest time to connect to a port of an instance of this machine.
 const CONNECT: Duration = Duration::from_secs(5);
-/// For a user's manager to say what an instance takes.
+/// Longest wait for a user manager's resource usage of an instance.
 const COUNT: Duration = Duration::from_secs(2);
-/// So many instances are counted at once.
+/// Most instances whose usage is read at once.
 const COUNTED_AT_ONCE: usize = 64;
-/// For a signal to be sent on.
+/// Longest time to pass a signal on.
 const SIGNAL: Duration = Duration::from_secs(5);
-/// A window's size changed.
+/// The signal for a changed window size.
 const SIGWINCH: i32 = 28;
 
 /// Sessions with this machine's instances.
@@ -79,7 +81,6 @@ pub(crate) struct LocalSessions {
 }
 
 impl LocalSessions {
-    /// None yet.
     pub(crate) fn new(managers: Arc<dyn ManagerSource>, root: PathBuf) -> Self {
         Self {
             managers,
@@ -91,8 +92,8 @@ impl LocalSessions {
 }
 
 impl LocalSessions {
-    /// What one instance takes. Nothing where it does not run, or nobody says it in time: a manager that
-    /// hangs is no machine that is away.
+    /// The resource usage of one instance. `None` where the instance does not run or its manager
+    /// does not answer in time: a hanging manager must not make the machine look unreachable.
     async fn count(&self, entry: &InstanceEntry) -> Option<InstanceUsage> {
         let assignment = &entry.assignment.value;
         let instance = assignment.instance.clone();
@@ -124,7 +125,7 @@ impl LocalSessions {
         let others = assignment.others();
         let units = others.map(|(kind, one)| assignment.other_unit(kind, one));
         for unit in units.chain(assignment.network_unit()) {
-            // What is not counted in time is left out.
+            // Units that do not answer in time are left out of the sum.
             let Ok(Ok(status)) = timeout(COUNT, manager.status(&unit)).await else {
                 continue;
             };
@@ -135,7 +136,7 @@ impl LocalSessions {
     }
 }
 
-/// Of what is known.
+/// The sum of the known values.
 pub(super) fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.saturating_add(other)),
@@ -230,7 +231,7 @@ impl InstanceSessions for LocalSessions {
     }
 }
 
-/// The agent's ends of what a command reads and writes.
+/// The agent's ends of a command's input and output.
 enum Console {
     Pipes {
         stdin: Option<pipe::Sender>,
@@ -241,7 +242,7 @@ enum Console {
 }
 
 impl Console {
-    /// And the command's ends.
+    /// Opens the agent's ends and the command's ends.
     fn open(request: &ExecRequest) -> io::Result<(Self, Streams)> {
         if let Some(size) = request.terminal {
             let (terminal, end) = Terminal::open(size)?;
@@ -274,13 +275,12 @@ impl Console {
     }
 }
 
-/// One command.
 struct Command {
     unit: TransientUnit,
     group: Group,
     manager: Arc<dyn UnitManager>,
     sender: mpsc::Sender<Output>,
-    /// It has ended.
+    /// Cancelled when the command has ended.
     over: CancellationToken,
 }
 
@@ -329,7 +329,7 @@ impl Command {
         }
     }
 
-    /// Runs it while its caller is there; nothing when that is gone.
+    /// Runs the command while its caller is connected; `None` when the caller disconnected.
     async fn attend<T>(
         &self,
         streams: Streams,
@@ -372,8 +372,9 @@ fn failed(message: &str) -> Output {
     Output::Failed(Box::new(ApiError::Unavailable(message.to_owned()).body()))
 }
 
-/// Reads until the end, or until nobody listens. Once it is `over`, until nothing has come for a while;
-/// however long whoever listens takes.
+/// Reads until the end of the input or until the receiver is gone. After `over` is cancelled, it
+/// also ends when nothing arrived for [`LAST_WORDS`]; the time that the receiver takes does not
+/// count.
 async fn pump(
     mut from: impl AsyncRead + Unpin,
     to: &mpsc::Sender<Output>,
@@ -386,7 +387,7 @@ async fn pump(
             over.cancelled().await;
             sleep(LAST_WORDS).await;
         };
-        // A terminal whose other end is closed fails to be read: that is its end.
+        // Reading a terminal whose other end was closed fails: that is the end of its output.
         let length = tokio::select! {
             length = from.read(&mut buffer) => length.unwrap_or(0),
             () = silent => return,
@@ -401,8 +402,8 @@ async fn pump(
     }
 }
 
-/// Writes what the caller sends, and returns when the caller is gone. A command that does not read any
-/// more does not end that.
+/// Writes the caller's input to the command, and returns when the caller disconnects. A command
+/// that has stopped reading does not end this function.
 async fn feed<W: AsyncWrite + Unpin>(mut to: Option<W>, mut inputs: Inputs, mut reins: Reins) {
     while let Some(input) = inputs.next().await {
         match input {
@@ -420,13 +421,13 @@ async fn feed<W: AsyncWrite + Unpin>(mut to: Option<W>, mut inputs: Inputs, mut 
     }
 }
 
-/// What reaches a command that runs beside what it reads.
+/// Controls a running command: its window size and signals.
 struct Reins {
     terminal: Option<Terminal>,
     manager: Arc<dyn UnitManager>,
     unit: String,
     group: Group,
-    /// That were sent.
+    /// Number of signals sent.
     signals: u64,
 }
 
@@ -435,7 +436,8 @@ impl Reins {
         if let Some(terminal) = &self.terminal
             && terminal.resize(size).is_ok()
         {
-            // podman looks at its terminal then, which is not its controlling one.
+            // Podman reads the size of its terminal on this signal. It gets no signal from the
+            // kernel, since the terminal is not its controlling one.
             let _ = self.manager.kill(&self.unit, SIGWINCH).await;
         }
     }
@@ -453,7 +455,7 @@ impl Reins {
     }
 }
 
-/// Both directions of a connection, each to its own end.
+/// Forwards both directions of a connection; each direction ends by itself.
 async fn forward(stream: TcpStream, inputs: Inputs, sender: &mpsc::Sender<Output>) {
     let (from, mut to) = stream.into_split();
     let mut inputs = inputs;
@@ -462,7 +464,7 @@ async fn forward(stream: TcpStream, inputs: Inputs, sender: &mpsc::Sender<Output
             match input {
                 Input::Data(data) => {
                     if to.write_all(&data).await.is_err() {
-                        // Then it has closed the other direction too, or will.
+                        // The instance has closed its other direction too, or will do so.
                         std::future::pending::<()>().await;
                     }
                 }
@@ -478,7 +480,7 @@ async fn forward(stream: TcpStream, inputs: Inputs, sender: &mpsc::Sender<Output
         () = pump(from, sender, Output::Data, &open) => {
             let _ = sender.send(Output::Exit(0)).await;
         }
-        // The caller is gone.
+        // The caller disconnected.
         () = sending => {}
         () = sender.closed() => {}
     }

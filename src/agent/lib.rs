@@ -3,7 +3,8 @@
 //! Level-triggered: every pass compares what should be with what is. One worker for each workload
 //! user does the work, so a slow pull of one holds up no other.
 
-// Tests make JSON in places; the build without them is what keeps `serde_json::to_vec` and its like away.
+// Tests may build JSON values directly; in the build without tests clippy forbids
+// `serde_json::to_vec` and similar functions.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 pub mod cluster;

@@ -1,4 +1,5 @@
-//! The heartbeat: every tick, and at once when something changed (RFC001-KAT 4.1.3, 2.3).
+//! Sends the heartbeat reports: every tick, and at once when something changed (RFC001-KAT 4.1.3,
+//! 2.3).
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -23,66 +24,61 @@ use kat_types::{
 
 /// Changes within this time go into one report.
 const GATHER: Duration = Duration::from_millis(5);
-/// Longest wait of the first report for the first look at every instance. It is short: one user whose manager does not
-/// answer must not have the whole machine silent.
+/// Longest wait of the first report for a look at every instance. It is short, since one user whose
+/// manager does not answer must not silence the whole machine.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
-/// Between two looks whether that is so.
+/// Interval of the checks during that wait.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// Reasons that are told of reports that did not arrive, until one does.
+/// Most different errors that are logged for failed reports, until a report arrives.
 const REASONS_TOLD: usize = 8;
-/// Pause after a report that did not arrive.
+/// Pause after a report that failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
-/// A machine with what must stop when it is cut off reports at least so often in the time after which
-/// that is replaced.
+/// Reports in the node loss timeout that a machine with `onPartition: stop` sends at least.
 const REPORTS_IN_TIMEOUT: u32 = 10;
 
-/// Where reports go: the leader's API, or a simulated one.
+/// Receiver of reports: the leader's API, or a simulated one.
 #[async_trait]
 pub trait ReportSink: Send + Sync {
-    /// Sends one report; an error is a sentence. Gives back for how long the leader that took it has
-    /// not been sure that nobody else leads.
+    /// Sends one report; an error is a sentence. Returns for how long the leader that accepted it
+    /// has not been sure that no other machine leads.
     async fn send(&self, report: &NodeReport) -> Result<Duration, String>;
-    /// Waits until there is another leader than the last report was sent to.
+    /// Waits until the leader is another than the one the last report was sent to.
     async fn elsewhere(&self) {
         std::future::pending().await
     }
 }
 
-/// What the machine itself is like; asked for every report.
+/// Facts about the machine; read for every report.
 #[async_trait]
 pub trait MachineFacts: Send + Sync {
-    /// Capacity and allocatable.
     fn resources(&self) -> NodeResources;
-    /// `amd64`, `arm64` ...
+    /// Such as `amd64` or `arm64`.
     fn architecture(&self) -> String;
-    /// Addresses of its links.
     fn addresses(&self) -> Vec<String>;
-    /// Conditions of the machine.
     fn conditions(&self) -> Vec<Condition>;
-    /// Its volume base path is storage that machines share.
+    /// Whether the volume base path is storage that machines share.
     fn volume_shared(&self) -> bool {
         false
     }
-    /// Containers may share its network.
+    /// Whether containers may share the machine's network.
     fn host_network(&self) -> bool {
         false
     }
-    /// The folders of volumes that it has made and not removed.
+    /// The volume folders that the machine has made and not removed.
     fn made_volumes(&self) -> Vec<String> {
         Vec::new()
     }
-    /// The keys of its certificates as a machine that holds the store.
+    /// Hashes of the keys of its certificates as a machine that holds etcd.
     fn member_keys(&self) -> MemberKeys {
         MemberKeys::default()
     }
-    /// State of the overlay.
     async fn overlay(&self) -> OverlayReport;
-    /// Where others reach it; empty where that is not known.
+    /// Where other machines reach this one; empty where that is not known.
     fn present(&self) -> Present {
         Present::default()
     }
-    /// Waits until that may be another than when this was called.
+    /// Waits until the machine's addresses may have changed since this call.
     fn moved(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::pending())
     }
@@ -90,24 +86,20 @@ pub trait MachineFacts: Send + Sync {
 
 /// Sends reports until `cancel`.
 pub struct Reporter {
-    /// Who this machine is.
     pub identity: Arc<Identity>,
-    /// What the workers say.
+    /// The workers' reports.
     pub statuses: Statuses,
-    /// The list that they work on.
+    /// The list that the workers work on.
     pub lists: watch::Receiver<Listed>,
-    /// Where reports go.
     pub sink: Arc<dyn ReportSink>,
-    /// What the machine is like.
     pub facts: Arc<dyn MachineFacts>,
-    /// The last report, for KAT's own bus name.
+    /// The last report, for the bus name `rip.dws.kat1`.
     pub published: watch::Sender<Arc<NodeReport>>,
-    /// When this machine last counted as there, with every leader that may replace what it runs
+    /// When this machine last counted as present for every leader that may replace its instances
     /// (`plan/nodes/node_loss.rs`, `fence_after`).
     pub reached: watch::Sender<Option<Instant>>,
-    /// The wall clock.
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
-    /// Where the loop is seen by the watchdog.
+    /// Reports the loop's liveness to the watchdog.
     pub pulses: Pulses,
 }
 
@@ -141,7 +133,7 @@ impl Reporter {
             match &sent {
                 Ok(_) if failures.is_empty() => {}
                 Ok(_) => tracing::info!("the leader takes reports again"),
-                // Each reason once: another endpoint is asked each time.
+                // Each error is logged once: every try may use another endpoint.
                 Err(error) if failures.len() < REASONS_TOLD && !failures.contains(error) => {
                     tracing::warn!("a report did not reach the leader; trying again: {error}");
                 }
@@ -180,7 +172,8 @@ impl Reporter {
         }
     }
 
-    /// Where a cut has to be told from the loss of a leader, the last report is not to be old.
+    /// The tick, shortened with `onPartition: stop`: the last report must not be old when the
+    /// machine has to tell a network partition from the loss of a leader.
     fn tick(&self, tick: Duration) -> Duration {
         let lists = self.lists.borrow();
         let mut assignments = lists.desired.assignments.values();
@@ -191,8 +184,9 @@ impl Reporter {
         tick.min(Duration::from_secs(timeout.into()) / REPORTS_IN_TIMEOUT)
     }
 
-    /// An agent that has just started knows nothing of the instances that run on. The leader keeps what it knows of those
-    /// that a report does not speak of, so the first one waits for a short while only until each was looked at.
+    /// An agent that has just started knows nothing of the running instances. The leader keeps its
+    /// state of instances that a report does not name, so the first report waits only for a short
+    /// time until each instance was checked.
     async fn wait_for_first_look(&self) {
         let looked = async {
             loop {
@@ -212,7 +206,8 @@ impl Reporter {
         }
     }
 
-    /// The machine's, what of volumes could not be removed, and the files that are not written.
+    /// Conditions of the machine, of volumes that could not be removed, and of files that are not
+    /// written.
     fn conditions(&self) -> Vec<Condition> {
         let mut conditions = self.facts.conditions();
         let failures = self.statuses.not_removed();
@@ -266,7 +261,8 @@ impl Reporter {
             images_removed: self.statuses.images_removed(),
             member_keys: self.facts.member_keys(),
         };
-        // As the leader keeps it, so that it is never refused for the words of programs.
+        // Cut to the leader's limits, so that the leader never rejects a report because of long
+        // output of programs.
         if let Err(error) = report.keep_bounds() {
             tracing::warn!("the report is longer than the leader takes: {error}");
         }

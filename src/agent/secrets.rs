@@ -1,9 +1,10 @@
-//! What instances use of secrets, on their machine: opened with its WireGuard key, given to variables, and written as
-//! files for mounts.
+//! Secrets of instances on their machine: opened with its WireGuard key, filled into variables, and
+//! written as files for mounts.
 //!
-//! Files lie in `/var/lib/kat/secrets/UID/INSTANCE/SECRET/KEY`, on the disk, so that a container starts after a boot
-//! without the agent. `UID` and `INSTANCE` are root's and open to the workload's own group alone; what is in them is
-//! the workload's own, and may be read by whichever user its program has.
+//! The files lie in `/var/lib/kat/secrets/UID/INSTANCE/SECRET/KEY`, on the disk, so that a
+//! container starts after a boot without the agent. `UID` and `INSTANCE` belong to root and only
+//! the workload's own group may enter them; their content belongs to the workload's user, and any
+//! user of the container may read it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,18 +30,17 @@ use kat_types::{
     root::Root,
 };
 
-/// Mode of a secret's folder, and of the files in it.
+/// Mode of a secret's folder. [`FILE_MODE`] is the mode of the files in it.
 const FOLDER_MODE: u32 = 0o755;
 const FILE_MODE: u32 = 0o444;
-/// What the name of a folder begins with that is being made. No name of a secret does.
+/// Prefix of a folder that is being made. No secret has such a name.
 const UNFINISHED: &str = ".new-";
 
-/// Why an instance can't have its secrets, for its status. No message holds a value.
+/// Why an instance can't use its secrets, for its status. The message never contains a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretTrouble {
-    /// One word for programs.
     pub reason: Reason,
-    /// A sentence for people.
+    /// A sentence for users.
     pub message: String,
 }
 
@@ -60,7 +60,6 @@ impl SecretTrouble {
     }
 }
 
-/// The secrets of this machine's instances.
 #[derive(Debug, Clone)]
 pub struct Secrets {
     pub(super) node: String,
@@ -70,7 +69,7 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// Those of a machine whose files lie below `root`.
+    /// The secrets of a machine whose files lie below `root`.
     pub fn new(root: &Path, node: &str, settings: &RenderSettings) -> Self {
         Self {
             node: node.to_owned(),
@@ -79,11 +78,8 @@ impl Secrets {
         }
     }
 
-    /// Writes what an instance mounts, and gives the instance with the values of its variables; nothing where it uses
-    /// no secret. Blocks for as long as the disk does.
-    ///
-    /// # Errors
-    /// [`SecretTrouble`].
+    /// Writes the secrets that an instance mounts, and returns the instance with the values of its
+    /// variables; `None` where it uses no secret. Blocks for as long as the disk does.
     pub fn prepare(&self, assignment: &Assignment) -> Result<Option<Assignment>, SecretTrouble> {
         let Some(secrets) = &assignment.secrets else {
             return Ok(None);
@@ -108,10 +104,7 @@ impl Secrets {
         Ok(Some(filled))
     }
 
-    /// Removes the files of a user's instances but those of `kept`.
-    ///
-    /// # Errors
-    /// [`FileError`].
+    /// Removes the files of a user's instances that are not in `kept`.
     pub fn keep_only(&self, user: &WorkloadUser, kept: &BTreeSet<&str>) -> Result<(), FileError> {
         let folder = self.of_user(user);
         let entries = match fs::read_dir(&folder) {
@@ -127,14 +120,14 @@ impl Secrets {
         }
         if kept.is_empty() {
             remove_folder(&folder)?;
-            // It stays where others have something in it.
+            // The folder stays if it has other content.
             let _ = fs::remove_dir(self.below(&self.settings.secrets_folder));
         }
         Ok(())
     }
 
-    /// Writes one secret of an instance, if that is not there as it should be. It is made beside its place and moved
-    /// there, whole.
+    /// Writes one secret of an instance unless it is there unchanged. The folder is made beside its
+    /// place and moved there when it is complete.
     fn write(
         &self,
         assignment: &Assignment,
@@ -158,7 +151,8 @@ impl Secrets {
         )?;
         made(&self.of_user(&assignment.user), private)?;
         made(&instance, private)?;
-        // Root's own until it is whole, so that nobody puts anything into it.
+        // The folder belongs to root until it is complete, so that no other user can put files into
+        // it.
         let unfinished = instance.join(format!("{UNFINISHED}{name}"));
         remove_folder(&unfinished)?;
         files::ensure_folder(&unfinished, Access::owned(0o700, 0, 0))?;
@@ -190,7 +184,7 @@ fn failed(verb: &'static str, path: &Path, error: std::io::Error) -> FileError {
     }
 }
 
-/// std's own removal follows no link, whoever changes the folder meanwhile.
+/// `remove_dir_all` follows no symbolic link, even if the folder is changed meanwhile.
 fn remove_folder(path: &Path) -> Result<(), FileError> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -200,7 +194,6 @@ fn remove_folder(path: &Path) -> Result<(), FileError> {
     }
 }
 
-/// The instance with the values of its variables.
 fn with_variables(
     assignment: &Assignment,
     all: &BTreeMap<String, SecretValues>,
@@ -216,7 +209,7 @@ fn with_variables(
     Ok(filled)
 }
 
-/// Gives the variables of a container their values.
+/// Fills in the variables of a container.
 fn fill(
     container: &mut Container,
     all: &BTreeMap<String, SecretValues>,
@@ -246,12 +239,12 @@ fn fill(
             }
         };
     }
-    // Its errors name variables, never values.
+    // The errors name variables, never values.
     environment_files(&container.env).map_err(|error| unusable(error.to_string()))?;
     Ok(())
 }
 
-/// What is to be there as files, by secret: all keys, or those that mounts name.
+/// The files to write, by secret: all keys, or those that mounts name.
 fn mounted<'a>(
     assignment: &'a Assignment,
     all: &BTreeMap<String, SecretValues>,
@@ -274,7 +267,7 @@ fn mounted<'a>(
     found
 }
 
-/// The folder holds these files and nothing else, each with owner and mode.
+/// Whether the folder holds exactly these files, each with the right owner and mode.
 fn is_written(folder: &Path, uid: u32, values: &SecretValues) -> bool {
     let is_own = |path: &Path, mode: u32| {
         fs::symlink_metadata(path).is_ok_and(|found| {

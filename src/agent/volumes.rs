@@ -1,8 +1,9 @@
-//! What an instance mounts, made ready before it starts (RFC001-KAT 4.7): its folders below the volume base path,
-//! and paths of the machine that its owner allows.
+//! Prepares what an instance mounts before it starts (RFC001-KAT 4.7): its folders below the volume
+//! base path, and host paths that the machine's owner allows.
 //!
-//! Data that has been there is never replaced by an empty folder: the leader says of what it knows that (`made`),
-//! and this machine keeps its own list of the folders that it made, apart from them, for a disk may be missing.
+//! A missing volume is never replaced by an empty folder: the leader marks volumes that have had
+//! data (`made`), and this machine keeps its own list of the folders that it made. The list lies
+//! apart from the volumes, since their disk may be missing.
 
 pub(crate) mod carried_files;
 pub(crate) mod copies;
@@ -34,20 +35,20 @@ use kat_types::{
     volumes::RemovalRecord,
 };
 
-/// Largest list of made volumes.
+/// Largest list of made volumes in bytes.
 const LIMIT: u64 = 8 << 20;
-/// Mode of a volume's folder whose user is known: new files get the folder's group.
+/// Mode of a volume's folder whose user is known: new files inherit the folder's group.
 const OF_USER: u32 = 0o2770;
-/// Mode where the image decides about the user, below the volume base path: all users of the container may write.
-/// Nobody else comes so far, for the folder above is open to the workload's own group alone.
+/// Mode where the image sets the user, below the volume base path: all users of the container may
+/// write. Other users of the machine can't reach the folder, since only the workload's own group
+/// may enter its parent folder.
 const OF_ANY_USER: u32 = 0o2777;
 
-/// Why an instance can't have a volume, for its status.
+/// Why an instance can't use a volume, for its status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeTrouble {
-    /// One word for programs.
     pub reason: Reason,
-    /// A sentence for people.
+    /// A sentence for users.
     pub message: String,
 }
 
@@ -63,20 +64,21 @@ pub struct Volumes {
     file: PathBuf,
 }
 
-/// `/var/lib/kat/volumes.json`: the folders of volumes that this machine has made, and not removed.
+/// The content of `/var/lib/kat/volumes.json`: the volume folders that this machine has made and
+/// not removed.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Made {
     /// Version of this object's schema, now 1.
     schema: u32,
     folders: BTreeSet<String>,
-    /// Those of them that moves have put there, and nothing has run with here.
+    /// Folders among them that moves have put there and that no instance has used here.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     unused: BTreeSet<String>,
 }
 
 impl Volumes {
-    /// Those of a machine whose files lie below `root`.
+    /// The volumes of a machine whose files lie below `root`.
     pub fn new(root: &Path, base: &str, config: &AgentConfig) -> Self {
         let root = Root::new(root);
         let file = root.below(crate::service::paths::VOLUMES);
@@ -102,16 +104,16 @@ impl Volumes {
         }
     }
 
-    /// The base path is storage that machines share.
+    /// Whether the base path is storage that machines share.
     pub fn is_shared(&self) -> bool {
         self.shared
     }
 
-    /// Makes everything ready that an instance mounts, and says which paths of the machine have to be bound for it. Blocks for as long as
-    /// the disk does.
+    /// Prepares everything that an instance mounts, and returns the host paths to bind for it.
+    /// Blocks for as long as the disk does.
     ///
     /// # Errors
-    /// The first volume that it can't have, and why.
+    /// The first volume that the instance can't have, and why.
     pub fn prepare(&self, assignment: &Assignment) -> Result<Vec<Bind>, VolumeTrouble> {
         for volume in &assignment.volumes {
             let name = &volume.definition.name;
@@ -126,7 +128,7 @@ impl Volumes {
                 let Some(inner) = &mount.sub_path else {
                     continue;
                 };
-                // From the folder that is open, whatever stands at its path by now.
+                // Resolved from the open folder, whatever lies at its path by now.
                 if let Some((base, path)) = &place {
                     let base = base.enter(path).map_err(trouble)?.with_above(owner);
                     let made = base.folder(Path::new(inner), Some(owner));
@@ -137,10 +139,10 @@ impl Volumes {
         self.prepare_host_paths(assignment)
     }
 
-    /// The paths of the machine that an instance mounts.
+    /// Prepares the host paths that an instance mounts.
     ///
     /// # Errors
-    /// The first that it can't have, and why.
+    /// The first path that the instance can't have, and why.
     pub fn prepare_host_paths(&self, assignment: &Assignment) -> Result<Vec<Bind>, VolumeTrouble> {
         let owner = Owner {
             mode: OF_USER,
@@ -157,7 +159,7 @@ impl Volumes {
         each.collect()
     }
 
-    /// The folder of simple cluster storage.
+    /// Prepares the folder of a volume of simple cluster storage.
     fn prepare_folder(
         &self,
         assignment: &Assignment,
@@ -210,7 +212,8 @@ impl Volumes {
         Ok((open, path.to_owned()))
     }
 
-    /// The folders above a volume: others pass through, and see nothing of the workload's.
+    /// Makes the folders above a volume: other users may pass through them but not list the
+    /// workload's own.
     pub(super) fn make_passage(
         &self,
         open: &Base,
@@ -229,11 +232,12 @@ impl Volumes {
         open.own_folder(workload, passage(user.uid, 0o710))
     }
 
-    /// Removes the data of a volume of simple cluster storage, where it is that of the wish's user. Blocks for as
-    /// long as that takes.
+    /// Removes the data of a volume of simple cluster storage if its owner is the user in the
+    /// removal record. Blocks for as long as that takes.
     ///
     /// # Errors
-    /// [`VolumeError`]; [`VolumeError::Missing`] where there should be data, and its disk may not be there.
+    /// [`VolumeError`]; [`VolumeError::Missing`] where data should exist but is missing: its disk
+    /// may not be mounted.
     pub fn remove(&self, folder: &str, wish: RemovalRecord) -> Result<(), VolumeError> {
         let path = Path::new(folder);
         let normal = |part: Component<'_>| matches!(part, Component::Normal(_));
@@ -241,7 +245,7 @@ impl Volumes {
             return Err(VolumeError::Missing(self.base.join(path)));
         }
         if wish.unsure && !self.is_unused(folder) {
-            // What lies there, if anything does, was not put there by a move.
+            // Data at this path, if any, was not put there by a move.
             return Ok(());
         }
         let base = self.below(&self.base);
@@ -262,13 +266,13 @@ impl Volumes {
                 }
                 remove_folder(&base.join(path))?;
             }
-            // Of what was never there nothing is left.
+            // The volume never existed here, so nothing is left of it.
             Err(VolumeError::Missing(_)) if !wish.made && !self.has_made(folder) => {}
-            // Somebody took the copy away.
+            // The copy was removed by hand.
             Err(VolumeError::Missing(_)) if wish.copy && opens => {}
             Err(error) => return Err(error),
         }
-        // Folders that hold something else stay.
+        // Parent folders with other content stay.
         for above in path.ancestors().skip(1).take(2) {
             if std::fs::remove_dir(base.join(above)).is_err() {
                 break;
@@ -286,7 +290,6 @@ impl Volumes {
         !self.shared && self.made().folders.contains(folder)
     }
 
-    /// The folders that this machine has made and not removed.
     pub fn all_made(&self) -> Vec<String> {
         match self.shared {
             true => Vec::new(),
@@ -302,7 +305,7 @@ impl Volumes {
         }
     }
 
-    /// A move has put it there.
+    /// Records that a move has put the folder there.
     pub(super) fn note_placed(&self, folder: &str) {
         let mut made = self.made();
         let is_new = made.folders.insert(folder.to_owned());
@@ -311,7 +314,7 @@ impl Volumes {
         }
     }
 
-    /// A move has put it there, and nothing has run with it here.
+    /// Whether a move has put the folder there and no instance has used it here.
     pub(super) fn is_unused(&self, folder: &str) -> bool {
         self.made().unused.contains(folder)
     }
@@ -335,7 +338,7 @@ impl Volumes {
     }
 }
 
-/// One word for programs.
+/// The reason code of an error.
 pub(super) fn reason_of(error: &VolumeError) -> Reason {
     match error {
         VolumeError::System { .. } => Reason::VolumeFailed,
@@ -354,14 +357,15 @@ fn told(name: &str, error: &VolumeError) -> VolumeTrouble {
     }
 }
 
-/// The uid is the workload's own or one of its subordinate ones.
+/// Whether the uid is the workload user's own or one of its subordinate uids.
 pub(super) fn is_of(user: &WorkloadUser, uid: u32) -> bool {
     let subordinate = user.subordinate_start..user.subordinate_start + user.subordinate_count;
     uid == user.uid || subordinate.contains(&uid)
 }
 
-/// Who owns a new volume: the user of the container, as the machine sees it, where its file names one by numbers;
-/// else the container's root, and whichever user the image names may write.
+/// The owner of a new volume: the container's user, mapped to the machine's ids, where the file
+/// names it by numbers; otherwise the container's root, with write access for every user of the
+/// container.
 pub fn owner_of(user: &WorkloadUser, container: &Container) -> Owner {
     let written = container.user.as_deref().unwrap_or_default();
     let (uid, gid) = written.split_once(':').unwrap_or((written, ""));

@@ -1,4 +1,4 @@
-//! What katcall understands.
+//! katcall's command line.
 
 mod ask;
 mod namespace;
@@ -22,9 +22,9 @@ use crate::commands::{
     apply::prune, node, quota, registry::Registry, rollout, secret, volume_move,
 };
 
-/// Where a wait for a rollout was interrupted.
+/// Hint when a wait for a rollout is interrupted.
 const GOES_ON: &str = "what the cluster has taken on goes on without katcall: `katcall rollout status` and `katcall get workloads` show how far it is";
-/// Where a wait for a move was interrupted.
+/// Hint when a wait for a move is interrupted.
 const MOVES_ON: &str = "the move goes on without katcall: `katcall get volumes` shows how far it is, and `katcall volume move WORKLOAD/VOLUME --cancel` ends it";
 
 /// The whole command line, for completions and man pages.
@@ -150,7 +150,8 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// What to say where it waits for what goes on without it, and is interrupted.
+    /// The hint when the command is interrupted while it waits for an operation that continues
+    /// without it.
     pub(super) fn goes_on(&self) -> Option<&'static str> {
         match self {
             Self::Volume(arguments) => arguments.waits().then_some(MOVES_ON),
@@ -158,7 +159,7 @@ impl Command {
         }
     }
 
-    /// Whether it waits for a rollout.
+    /// Whether the command waits for a rollout.
     fn waits(&self) -> bool {
         match self {
             Self::Apply(arguments) => arguments.wait,

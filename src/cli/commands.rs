@@ -1,4 +1,4 @@
-//! A file or folder for each command.
+//! The commands, one file or folder for each.
 
 pub(crate) mod apply;
 pub(crate) mod complete;

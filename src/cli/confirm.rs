@@ -1,10 +1,10 @@
-//! Questions that a person answers.
+//! Confirmation prompts.
 
 use std::io::{self, IsTerminal, Write};
 
 use super::errors::CliError;
 
-/// Asks whether what was listed before may go. Where nobody can be asked, it takes `--yes`.
+/// Asks whether the listed items may be deleted. Without a terminal `--yes` is required.
 pub(super) fn ask(question: &str) -> Result<(), CliError> {
     if !io::stdin().is_terminal() {
         return Err(CliError::usage("nobody can be asked whether these may go")

@@ -1,4 +1,4 @@
-//! Finding the cluster.
+//! Finds the cluster to connect to.
 
 use std::{
     fs,
@@ -13,19 +13,18 @@ use super::{args::Global, context, errors::CliError};
 use kat_client::{Client, Options};
 use kat_types::api::Connection;
 
-/// Where the administrator's connection lies on machines that hold etcd.
+/// The administrator's connection file on machines that hold etcd.
 const ADMIN: &str = "/etc/kat/admin.conf";
-/// The agent's socket.
 const SOCKET: &str = "/run/kat/api.sock";
 /// Largest connection file, bytes.
 const MAX_FILE: u64 = 1 << 20;
 
-/// Where to look.
+/// The places that are searched for a connection.
 #[derive(Debug, Clone)]
 pub(super) struct Places {
-    /// The variable KAT_CONNECTION.
+    /// The environment variable KAT_CONNECTION.
     pub(super) variable: Option<PathBuf>,
-    /// The file of contexts; nothing without a home.
+    /// The file of contexts; `None` without a home folder.
     pub(super) contexts: Option<PathBuf>,
     pub(super) admin: PathBuf,
     pub(super) socket: PathBuf,
@@ -44,24 +43,24 @@ impl Places {
     }
 }
 
-/// How to reach the cluster.
+/// A connection to the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Way {
     /// Over TLS.
     Remote(Box<Connection>),
     /// Over a socket of this machine.
     Socket(PathBuf),
-    /// Over TLS, and over a socket of this machine where nothing answers: a machine that lost its
-    /// network has lost its own address too.
+    /// Over TLS, or over a socket of this machine if TLS gets no answer: a machine that lost its
+    /// network has lost its own address, too.
     Either(Box<Connection>, PathBuf),
 }
 
-/// A client of the cluster that the user means.
+/// A client of the selected cluster.
 pub(super) fn client(global: &Global) -> Result<Client, CliError> {
     client_with(global, Options::default())
 }
 
-/// [`client`] with another patience.
+/// Like [`client`], with other time limits.
 pub(super) fn client_with(global: &Global, options: Options) -> Result<Client, CliError> {
     Ok(match find(global, &Places::of_process())? {
         Way::Remote(connection) => Client::from_connection(&connection, options)?,
@@ -72,7 +71,7 @@ pub(super) fn client_with(global: &Global, options: Options) -> Result<Client, C
     })
 }
 
-/// Goes through the places in order; the first that holds something decides.
+/// Searches the places in order; the first one with a connection is used.
 pub(super) fn find(global: &Global, places: &Places) -> Result<Way, CliError> {
     if let Some(path) = &global.connection {
         return at(path);
@@ -138,7 +137,7 @@ fn unreadable(path: &Path, reason: &str) -> CliError {
     CliError::unreachable(format!("connection `{}`: {reason}", path.display()))
 }
 
-/// Reads a connection file: JSON, as `kat-agent init` writes /etc/kat/admin.conf.
+/// Reads a connection file: JSON as `kat-agent init` writes it to /etc/kat/admin.conf.
 pub(super) fn read(source: impl Read) -> Result<Connection, String> {
     let mut text = String::new();
     source
@@ -153,7 +152,7 @@ pub(super) fn read(source: impl Read) -> Result<Connection, String> {
     Ok(connection)
 }
 
-/// Others than the owner may read the file.
+/// Whether users other than the owner may read the file.
 pub(super) fn is_open_to_others(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.mode() & 0o077 != 0)
 }

@@ -1,4 +1,4 @@
-//! The two streams: data to stdout, everything else to stderr.
+//! The two output streams: data to stdout, everything else to stderr.
 
 use std::{
     cell::RefCell,
@@ -11,7 +11,7 @@ use indicatif::ProgressBar;
 
 use super::errors::CliError;
 
-/// Meaning of a word, for its colour; the word says the same without.
+/// The meaning of a word, for its colour; the word has the same meaning without colour.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Tone {
     #[default]
@@ -32,7 +32,7 @@ impl Tone {
     }
 }
 
-/// Text in a style, or as it is.
+/// Text in a style if `colour` is set.
 pub(super) fn paint(text: &str, style: Style, colour: bool) -> String {
     if colour && style != Style::new() {
         format!("{style}{text}{style:#}")
@@ -46,18 +46,17 @@ pub(super) fn tint(text: &str, tone: Tone, colour: bool) -> String {
 }
 
 pub(super) struct Console {
-    /// Colours on stdout.
     pub(super) colour: bool,
-    /// Colours on stderr.
     pub(super) error_colour: bool,
-    /// Somebody watches stderr.
+    /// stderr is a terminal.
     pub(super) interactive: bool,
-    /// The bar that is on the screen.
+    /// The progress bar on the screen.
     progress: RefCell<Option<ProgressBar>>,
 }
 
 impl Console {
-    /// Looks at the streams and at `NO_COLOR`, `CLICOLOR`, `CLICOLOR_FORCE` and `TERM`.
+    /// Detects colours and terminals from the streams and `NO_COLOR`, `CLICOLOR`, `CLICOLOR_FORCE`
+    /// and `TERM`.
     pub(super) fn detect() -> Self {
         let colour = AutoStream::choice(&io::stdout()) != ColorChoice::Never;
         let error_colour = AutoStream::choice(&io::stderr()) != ColorChoice::Never;
@@ -69,7 +68,7 @@ impl Console {
         }
     }
 
-    /// Data, as it is.
+    /// Prints data unchanged.
     pub(super) fn print(&self, text: &str) -> Result<(), CliError> {
         let mut stdout = io::stdout().lock();
         stdout.write_all(text.as_bytes())?;
@@ -77,7 +76,7 @@ impl Console {
         Ok(())
     }
 
-    /// A line of data.
+    /// Prints a line of data.
     pub(super) fn line(&self, text: &str) -> Result<(), CliError> {
         let suspended = self.progress.borrow().clone();
         match suspended {
@@ -86,7 +85,7 @@ impl Console {
         }
     }
 
-    /// A line for people. A stderr that cannot be written is no failure.
+    /// Prints a line to stderr. Errors of stderr are ignored.
     pub(super) fn note(&self, text: &str) {
         let write = || {
             let _ = writeln!(io::stderr(), "{text}");
@@ -116,7 +115,7 @@ impl Console {
         self.note(&format!("\n{word}: {text}"));
     }
 
-    /// The end of a command that failed.
+    /// Prints the error of a command.
     pub(super) fn error(&self, error: &CliError) {
         self.clear_progress();
         if matches!(error, CliError::BrokenPipe) {
@@ -144,7 +143,7 @@ impl Console {
         *self.progress.borrow_mut() = Some(bar);
     }
 
-    /// Takes the bar off the screen.
+    /// Removes the progress bar from the screen.
     pub(super) fn clear_progress(&self) {
         if let Some(bar) = self.progress.borrow_mut().take() {
             bar.finish_and_clear();

@@ -1,4 +1,4 @@
-//! The clusters that katcall knows: `~/.config/kat/contexts.json`, readable by its owner alone.
+//! The clusters that katcall knows: `~/.config/kat/contexts.json`, which only its owner may read.
 
 use std::{
     collections::BTreeMap,
@@ -29,7 +29,7 @@ pub(super) struct Contexts {
     contexts: BTreeMap<String, Connection>,
 }
 
-/// Where the file lies: under XDG_CONFIG_HOME, or ~/.config.
+/// Path of the file: below XDG_CONFIG_HOME, or ~/.config.
 pub(super) fn file() -> Result<PathBuf, CliError> {
     let absolute = |name: &str| {
         std::env::var_os(name)
@@ -43,7 +43,7 @@ pub(super) fn file() -> Result<PathBuf, CliError> {
 }
 
 impl Contexts {
-    /// Reads the file; without one nothing is known.
+    /// Reads the file; without one there are no contexts.
     pub(super) fn read(path: Option<&Path>) -> Result<Self, CliError> {
         let Some(path) = path else {
             return Ok(Self::default());
@@ -75,7 +75,7 @@ impl Contexts {
         })
     }
 
-    /// Replaces the file at once, with mode 0600 in a folder of mode 0700.
+    /// Replaces the file atomically, with mode 0600 in a folder of mode 0700.
     fn write(&self, path: &Path) -> Result<(), CliError> {
         use std::os::unix::fs::DirBuilderExt;
         let store = || -> io::Result<()> {
@@ -96,7 +96,7 @@ impl Contexts {
     }
 }
 
-/// Names of the clusters that are known; none where they can't be read.
+/// Names of the known clusters; empty where they can't be read.
 pub(super) fn names() -> Vec<String> {
     let contexts = file().and_then(|path| Contexts::read(Some(&path)));
     contexts.map_or_else(

@@ -1,4 +1,4 @@
-//! What a command can end with.
+//! Errors and exit codes of commands.
 
 use std::io;
 
@@ -14,23 +14,23 @@ pub(super) enum Exit {
     Deadline = 5,
 }
 
-/// Why a command did not do what was asked.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CliError {
-    /// A call to the cluster.
+    /// A failed request.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// Something else, in words.
+    /// Another error, as a message.
     #[error("{message}")]
     Said {
         exit: Exit,
         message: String,
         hint: Option<String>,
     },
-    /// Mistakes in what the user wrote, with their excerpts.
+    /// Mistakes in the user's files, with excerpts.
     #[error("{message}")]
     Diagnostics { text: String, message: String },
-    /// Nobody reads on; that is no failure.
+    /// The reader of stdout is gone; that is no failure.
     #[error("nobody reads on")]
     BrokenPipe,
 }
@@ -64,7 +64,7 @@ impl CliError {
         Self::said(Exit::Deadline, message)
     }
 
-    /// The same with what to do about it.
+    /// Adds a hint on what to do.
     pub(super) fn hinted(self, hint: impl Into<String>) -> Self {
         match self {
             Self::Said { exit, message, .. } => Self::Said {
@@ -84,7 +84,7 @@ impl CliError {
         }
     }
 
-    /// What it is about is not there.
+    /// Whether the requested object does not exist.
     pub(super) fn is_not_found(&self) -> bool {
         self.exit_code() == Exit::NotFound as u8
     }
@@ -99,7 +99,7 @@ impl CliError {
     }
 }
 
-/// Faults of stdout.
+/// Errors of stdout.
 impl From<io::Error> for CliError {
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {

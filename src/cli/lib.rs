@@ -34,11 +34,11 @@ use kat_client::Client;
 
 pub use args::command;
 
-/// Interrupted by Ctrl-C, as shells number it: 128 and the signal.
+/// Exit code after Ctrl-C, as in shells: 128 plus the signal number.
 const INTERRUPTED: u8 = 130;
 
-/// Runs `katcall` with these arguments, the program's name first, and gives back its exit code.
-/// Everything that is to be said has been said.
+/// Runs `katcall` with these arguments, beginning with the program's name, and returns its exit
+/// code. All output has been written then.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let console = Console::detect();
     let words: Vec<OsString> = arguments.into_iter().collect();
@@ -67,9 +67,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 }
 
 async fn until_interrupted(arguments: Arguments, console: &Console) -> Result<u8, CliError> {
-    // Status has a sentence of its own for it.
+    // `status` reports an unreachable cluster itself.
     let says_it = matches!(arguments.command, Command::Status);
-    // It passes signals on.
+    // `exec` passes signals on.
     let takes_it = matches!(arguments.command, Command::Exec(_));
     let goes_on = arguments.command.goes_on();
     let client = OnceCell::new();
@@ -90,13 +90,13 @@ async fn until_interrupted(arguments: Arguments, console: &Console) -> Result<u8
     outcome
 }
 
-/// What every command that talks to the cluster has in hand.
+/// What every command with a connection to the cluster needs.
 struct Session<'run> {
     client: Client,
     console: &'run Console,
 }
 
-/// `seen` is the client that the command talks with, once it does.
+/// `seen` is set to the client of the command once there is one.
 async fn dispatch(
     arguments: Arguments,
     console: &Console,

@@ -1,16 +1,16 @@
-//! Names given on the command line.
+//! Names on the command line.
 
 use super::{args::Namespace, errors::CliError};
 use kat_types::resource::name::check_namespace;
 
-/// A namespace, as clap reads it.
+/// Parses a namespace for clap.
 pub(super) fn namespace(text: &str) -> Result<String, String> {
     check_namespace(text)
         .map(|()| text.to_owned())
         .map_err(|error| error.to_string())
 }
 
-/// The namespace that `name` begins with, where no other was asked for.
+/// The namespace before `name`, if no other one is given.
 pub(super) fn written_before(
     namespace: &str,
     name: &str,

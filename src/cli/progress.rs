@@ -1,4 +1,4 @@
-//! Long work: a line that changes on a terminal, lines in a pipe.
+//! Progress of long operations: a changing line on a terminal, separate lines in a pipe.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::console::Console;
 
-/// The progress of one thing. It ends when it is dropped.
+/// The progress of one operation, until it is dropped.
 pub(super) struct Progress<'run> {
     console: &'run Console,
     bar: Option<ProgressBar>,
@@ -30,7 +30,7 @@ impl<'run> Progress<'run> {
         }
     }
 
-    /// How far it is. The same text twice is shown once.
+    /// Shows the progress; a repeated text is shown once.
     pub(super) fn update(&mut self, text: &str) {
         if self.shown == text {
             return;
@@ -42,7 +42,7 @@ impl<'run> Progress<'run> {
         }
     }
 
-    /// Something worth keeping on the screen.
+    /// Prints a line that stays on the screen.
     pub(super) fn note(&self, text: &str) {
         self.console.note(text);
     }

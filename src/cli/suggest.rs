@@ -1,7 +1,7 @@
-//! Did you mean ...?
+//! Suggestions for misspelt names.
 
-/// The candidate nearest to what was written, if one is near: at most a third of the letters
-/// differ (two swapped neighbours count once), or one begins with the other.
+/// The candidate nearest to the written name, if one is near: at most a third of the letters differ
+/// (two swapped neighbours count once), or one begins with the other.
 pub(super) fn nearest<'name>(
     written: &str,
     candidates: impl IntoIterator<Item = &'name str>,

@@ -1,4 +1,4 @@
-//! Which instance a command is for: an instance, or a workload's that runs.
+//! The instance that a command uses: a named one, or a running one of a workload.
 
 use super::{Session, errors::CliError, suggest};
 use kat_types::api::{InstanceItem, InstancePhase};
@@ -11,7 +11,8 @@ pub(super) struct Target {
     pub(super) id: String,
 }
 
-/// Of a workload's instances the one that has run for longest, so that the same is found again.
+/// Finds the instance; of a workload's instances the one that has run longest, so that repeated
+/// calls find the same one.
 pub(super) async fn find(
     session: &Session<'_>,
     namespace: &str,

@@ -1,4 +1,4 @@
-//! The terminal that katcall itself runs on.
+//! The terminal of katcall itself.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwins
 
 use kat_types::frames::TerminalSize;
 
-/// Its size now; nothing where stdin is no terminal.
+/// The terminal's present size; `None` where stdin is no terminal.
 pub(super) fn size() -> Option<TerminalSize> {
     let size = tcgetwinsize(io::stdin()).ok()?;
     Some(TerminalSize {
@@ -15,7 +15,7 @@ pub(super) fn size() -> Option<TerminalSize> {
     })
 }
 
-/// Every key goes through as it is, until this is dropped.
+/// Raw mode: every key is passed through, until this is dropped.
 pub(super) struct Raw {
     before: Termios,
 }
@@ -30,7 +30,7 @@ impl Raw {
     }
 }
 
-/// What is typed does not show, until this is dropped.
+/// Turns echo off until this is dropped.
 pub(super) struct Hidden {
     _before: Raw,
 }
@@ -50,7 +50,7 @@ impl Hidden {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing.
+        // An error means that the terminal is gone.
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
     }
 }

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// How long ago, in one unit: `45s`, `5m`, `3h`, `12d`, `2y`; `-` for what is no time, and for the
-/// epoch, which stands for one that is not known. What lies in the future, by another machine's clock,
-/// is `0s`.
+/// The age in one unit: `45s`, `5m`, `3h`, `12d`, `2y`; `-` for an invalid time and for the epoch,
+/// which stands for an unknown time. A time in the future, by another machine's clock, is `0s`.
 pub(super) fn age(now: Timestamp, then: &str) -> String {
     let known = |then: &Timestamp| *then != Timestamp::UNIX_EPOCH;
     let Some(then) = then.parse().ok().filter(known) else {
@@ -27,7 +26,7 @@ pub(super) fn rounded(seconds: u64) -> String {
     format!("{seconds}s")
 }
 
-/// How long until then: `in 5m`, or `expired`.
+/// Time until then: `in 5m`, or `expired`.
 pub(super) fn until(now: Timestamp, then: &str) -> String {
     let Ok(then) = then.parse::<Timestamp>() else {
         return "-".to_owned();
@@ -39,7 +38,7 @@ pub(super) fn until(now: Timestamp, then: &str) -> String {
     format!("in {}", rounded(left.unsigned_abs().max(1)))
 }
 
-/// Reads `90s`, `5m`, `1h30m`, `7d`, `2w`.
+/// Parses `90s`, `5m`, `1h30m`, `7d`, `2w`.
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is not a length of time such as `90s`, `5m`, `1h30m` or `7d`");
     let mut seconds: u64 = 0;
@@ -75,7 +74,7 @@ pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs(seconds))
 }
 
-/// A point in time, or a length of time before now.
+/// A time, or a duration before now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Since {
     Ago(Duration),
@@ -94,7 +93,7 @@ impl Since {
     }
 }
 
-/// Reads a length of time as [`parse_duration`], or an RFC 3339 time.
+/// Parses a duration as in [`parse_duration`], or an RFC 3339 time.
 pub(super) fn parse_since(text: &str) -> Result<Since, String> {
     if let Ok(length) = parse_duration(text) {
         return Ok(Since::Ago(length));

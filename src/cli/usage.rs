@@ -1,4 +1,4 @@
-//! Wrong usage in KAT's words.
+//! Usage errors in KAT's own words.
 
 use std::{error::Error as _, ffi::OsString};
 
@@ -11,7 +11,7 @@ use super::{args, console::Console, suggest};
 
 const USAGE: u8 = 2;
 
-/// Commands that others have, and what is there instead.
+/// Commands of similar programs, and what KAT has instead.
 const ELSEWHERE: [(&str, &str); 2] = [
     (
         "cordon",
@@ -23,11 +23,10 @@ const ELSEWHERE: [(&str, &str); 2] = [
     ),
 ];
 
-/// Says what is wrong with a command line, or prints the help that was asked for; gives back the
-/// exit code.
+/// Prints the mistake in a command line, or the requested help; returns the exit code.
 pub(super) fn report(error: &Error, words: &[OsString], console: &Console) -> u8 {
     let Some((message, hint)) = in_words(error, words) else {
-        // Help and version go to stdout, clap's own words for the rest to stderr.
+        // Help and version go to stdout, clap's own messages to stderr.
         let _ = error.print();
         return if error.use_stderr() { USAGE } else { 0 };
     };
@@ -35,7 +34,7 @@ pub(super) fn report(error: &Error, words: &[OsString], console: &Console) -> u8
     USAGE
 }
 
-/// What is wrong, and a hint. clap's own words stand for what is not told here.
+/// The message and a hint; `None` leaves the message to clap.
 fn in_words(error: &Error, words: &[OsString]) -> Option<(String, String)> {
     let (command, path) = invoked(words);
     let see_help = || format!("`{path} --help` shows what it takes");
@@ -109,7 +108,7 @@ fn in_words(error: &Error, words: &[OsString]) -> Option<(String, String)> {
     }
 }
 
-/// The command that was written, and how it is written.
+/// The invoked command, and its name as written.
 fn invoked(words: &[OsString]) -> (Command, String) {
     let mut command = args::command();
     let mut path = command.get_name().to_owned();
@@ -128,14 +127,14 @@ fn invoked(words: &[OsString]) -> (Command, String) {
     (command, path)
 }
 
-/// The same command line with what `exec` is to run set apart.
+/// The same command line with the command of `exec` separated by `--`.
 fn apart(command: &Command, words: &[OsString], word: &str) -> Option<String> {
     if command.get_name() != "exec" || word.starts_with('-') {
         return None;
     }
     let words: Option<Vec<&str>> = words.iter().skip(1).map(|word| word.to_str()).collect();
     let words = words?;
-    // Else it would have to be quoted again.
+    // Other characters would need quoting.
     let letter = |one: u8| one.is_ascii_alphanumeric() || b"-_./=:,@+%".contains(&one);
     let plain = |word: &&str| word.bytes().all(letter);
     let once = words.iter().filter(|one| **one == word).count() == 1;
@@ -165,7 +164,8 @@ fn usage(error: &Error) -> Option<String> {
     Some(format!("it goes like `{usage}`"))
 }
 
-/// `a kind` for a place, ``a value of `--output` `` for an option.
+/// The name of an argument in a message: `a kind` for a positional one, ``a value of `--output` ``
+/// for an option.
 fn place(argument: &str) -> String {
     let name = argument.split(' ').next().unwrap_or(argument);
     if name.starts_with('-') {

@@ -1,4 +1,4 @@
-//! Volumes: how one is named, and what is said before data goes and where it is kept.
+//! Names of volumes, and messages about data that is deleted or kept.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,9 @@ use kat_types::{
     resource::ReclaimPolicy,
 };
 
-/// Volumes that one line names.
+/// Most volumes that one line names.
 const NAMED: usize = 5;
 
-/// A volume that was named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Named {
     pub(super) namespace: String,
@@ -29,13 +28,13 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// `web/data`.
+    /// Such as `web/data`.
     pub(super) fn short(&self) -> String {
         format!("{}/{}", self.workload, self.name)
     }
 }
 
-/// Reads `WORKLOAD/VOLUME` or `NAMESPACE/WORKLOAD/VOLUME`.
+/// Parses `WORKLOAD/VOLUME` or `NAMESPACE/WORKLOAD/VOLUME`.
 pub(super) async fn named(
     session: &Session<'_>,
     option: &Namespace,
@@ -57,7 +56,7 @@ pub(super) async fn named(
     })
 }
 
-/// A name without its workload, or a workload without its volume.
+/// The error for a name without its workload, or a workload without its volume.
 async fn half(session: &Session<'_>, namespace: &str, text: &str) -> CliError {
     let found = session.client.volumes(Some(namespace)).await;
     let found = found.map(|list| list.items).unwrap_or_default();
@@ -81,7 +80,7 @@ async fn half(session: &Session<'_>, namespace: &str, text: &str) -> CliError {
     .hinted(hint)
 }
 
-/// The same for the namespace and name that a volume's own name says.
+/// Arguments with the namespace and name that a volume's full name contains.
 pub(super) async fn located(session: &Session<'_>, arguments: &Get) -> Result<Get, CliError> {
     let mut arguments = arguments.clone();
     if let Some(text) = &arguments.name {
@@ -92,7 +91,7 @@ pub(super) async fn located(session: &Session<'_>, arguments: &Get) -> Result<Ge
     Ok(arguments)
 }
 
-/// The machine that holds the data, `shared`, or nothing.
+/// The machine with the data, `shared`, or empty.
 pub(super) fn machine(item: &VolumeItem) -> &str {
     match &item.status.node {
         Some(node) => node,
@@ -101,7 +100,7 @@ pub(super) fn machine(item: &VolumeItem) -> &str {
     }
 }
 
-/// Its phase; of one that moves also where to and how far.
+/// The phase; for a moving volume also its destination and progress.
 pub(super) fn state(item: &VolumeItem) -> String {
     let phase = word(&item.status.phase);
     let Some(moving) = &item.status.moving else {
@@ -120,14 +119,14 @@ pub(super) fn state(item: &VolumeItem) -> String {
     ))
 }
 
-/// `n1 until 2026-01-02T03:04:05Z`, of copies from before it moved.
+/// Copies from before a move: `n1 until 2026-01-02T03:04:05Z`.
 pub(super) fn kept(item: &VolumeItem) -> String {
     let kept = item.status.kept.iter();
     let kept = kept.map(|copy| format!("{} until {}", copy.node, copy.until));
     plain(&kept.collect::<Vec<_>>().join(", "))
 }
 
-/// `shop/web/data on n1`.
+/// Such as `shop/web/data on n1`.
 fn place(item: &VolumeItem) -> String {
     let (namespace, name) = item.key();
     let place = match &item.status.node {
@@ -137,7 +136,7 @@ fn place(item: &VolumeItem) -> String {
     plain(&format!("{namespace}/{name} {place}"))
 }
 
-/// The first ones, and how many more there are.
+/// The first names, and the number of the others.
 fn few(all: &[String]) -> String {
     let shown = all.get(..NAMED).unwrap_or(all).join(", ");
     match all.len().saturating_sub(NAMED) {
@@ -146,8 +145,8 @@ fn few(all: &[String]) -> String {
     }
 }
 
-/// Says of what is to go what becomes of it, and asks. Of paths of a machine nothing is removed, so
-/// that nothing is asked.
+/// Prints what happens to the data of volumes that are deleted, and asks for confirmation. Host
+/// paths are not removed, so no confirmation is needed for them.
 pub(super) fn confirm_removal<'item>(
     console: &Console,
     items: impl IntoIterator<Item = &'item VolumeItem>,
@@ -178,19 +177,19 @@ pub(super) fn confirm_removal<'item>(
     Ok(Asked::Somebody)
 }
 
-/// Whether a person has answered.
+/// Whether the user has confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
     Nobody,
     Somebody,
 }
 
-/// The volumes of namespaces that something of is to be deleted.
+/// The volumes of the namespaces in which objects are deleted.
 #[derive(Debug, Default)]
 pub(super) struct Present(BTreeMap<String, Vec<VolumeItem>>);
 
 impl Present {
-    /// Lists them once for each namespace.
+    /// Lists each namespace once.
     pub(super) async fn of<'name>(
         session: &Session<'_>,
         namespaces: impl IntoIterator<Item = &'name str>,
@@ -202,7 +201,7 @@ impl Present {
             }
             let items = match session.client.volumes(Some(namespace)).await {
                 Ok(list) => list.items,
-                // It is gone, or the cluster knows no volumes yet.
+                // The namespace is gone, or the cluster's version has no volumes yet.
                 Err(error) if error.is_not_found() => Vec::new(),
                 Err(error) => return Err(error.into()),
             };
@@ -211,12 +210,12 @@ impl Present {
         Ok(present)
     }
 
-    /// Those of one namespace.
+    /// The volumes of one namespace.
     pub(super) fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &VolumeItem> {
         self.0.get(namespace).into_iter().flatten()
     }
 
-    /// Those of one workload.
+    /// The volumes of one workload.
     pub(super) fn of_workload(
         &self,
         namespace: &str,
@@ -227,7 +226,7 @@ impl Present {
     }
 }
 
-/// Says which data stays where a workload or a namespace goes, and how it is removed.
+/// Prints which data is kept when a workload or namespace is deleted, and how to remove it.
 pub(super) fn say_kept<'item>(
     console: &Console,
     items: impl IntoIterator<Item = &'item VolumeItem>,
@@ -259,7 +258,7 @@ pub(super) fn say_kept<'item>(
     });
 }
 
-/// Says which data lies on a machine that has left the cluster.
+/// Prints which data is on a machine that has left the cluster.
 pub(super) fn warn_left_behind(console: &Console, node: &str, items: &[VolumeItem]) {
     let here = |item: &&VolumeItem| item.status.node.as_deref() == Some(node);
     let left: Vec<String> = items

@@ -1,4 +1,4 @@
-//! Waiting until a workload is as written, or gone.
+//! Waits until a workload is as written, or deleted.
 
 mod state;
 
@@ -11,7 +11,7 @@ use kat_client::{Change, Named, Route};
 use kat_types::api::{InstanceItem, NamespaceItem, VolumeItem, WorkloadItem};
 use state::{State, Verdict};
 
-/// What is waited for.
+/// The workload to wait for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) namespace: String,
@@ -24,7 +24,7 @@ pub(super) struct Target {
 
 /// Waits until all instances of the applied generation run and are healthy.
 ///
-/// Ends with 1 when the rollout stalled or failed for good, 3 when the workload is deleted
+/// Exits with 1 when the rollout stalled or failed permanently, 3 when the workload is deleted
 /// meanwhile, 5 once `timeout` has passed since `started`.
 pub(super) async fn until_running(
     session: &Session<'_>,
@@ -59,7 +59,7 @@ pub(super) async fn until_running(
                     connection.heard(&change, &progress);
                     state.instances(change);
                 }
-                // The workload is gone; the other list says so.
+                // The workload is gone; the other list shows that.
                 Err(error) if error.is_not_found() => instances_open = false,
                 Err(error) => return Err(error.into()),
             },
@@ -99,7 +99,7 @@ pub(super) async fn until_running(
     }
 }
 
-/// Says once when the connection is lost, and when it is back.
+/// Reports once when the connection is lost, and when it is restored.
 #[derive(Debug, Default)]
 pub(super) struct Connection {
     lost: bool,
@@ -222,7 +222,7 @@ pub(super) async fn until_volumes_gone(
     volumes: impl IntoIterator<Item = VolumeItem>,
     deadline: Instant,
 ) -> Result<(), CliError> {
-    // One that is made anew while this waits is another.
+    // A volume that is created again meanwhile has another uid.
     let mut left: BTreeMap<String, VolumeItem> = volumes
         .into_iter()
         .map(|item| (item.metadata.uid.clone(), item))
@@ -260,7 +260,7 @@ pub(super) async fn until_volumes_gone(
                         Change::Interrupted(_) => {}
                     }
                 }
-                // The namespace went with the last of them.
+                // The namespace was removed with the last of them.
                 Err(error) if error.is_not_found() => return Ok(()),
                 Err(error) => return Err(error.into()),
             },
@@ -269,7 +269,7 @@ pub(super) async fn until_volumes_gone(
     Ok(())
 }
 
-/// `web/data`, `3 volumes`.
+/// Such as `web/data` or `3 volumes`.
 fn few(left: &BTreeMap<String, VolumeItem>) -> String {
     let mut values = left.values();
     match (values.next(), left.len()) {

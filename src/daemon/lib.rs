@@ -1,7 +1,7 @@
-//! What KAT's services share: lines for the journal, and the watchdog that systemd keeps on them.
+//! Shared by KAT's services: logging to the journal, and the watchdog.
 //!
-//! `kat-agent` and `kat-net` are programs of their own with nothing in common but this crate and the vocabulary, so it
-//! knows neither the store nor the data path.
+//! `kat-agent` and `kat-net` are separate programs that have only this crate and the vocabulary in
+//! common, so this crate knows neither the store nor the data path.
 
 pub mod logging;
 pub mod watchdog;

@@ -1,9 +1,10 @@
-//! Lines of a service, for the journal or standard error.
+//! Logging of a service, to the journal or to standard error.
 
-/// Audit lines of the API have lines of this target, and of this identifier in the journal.
+/// Target of the API's audit lines, and their identifier in the journal.
 const AUDIT: (&str, &str) = ("audit", "kat-audit");
 
-/// Under systemd to the journal, with fields; else to standard error. `KAT_LOG` filters.
+/// Starts logging: under systemd to the journal, with fields; otherwise to standard error.
+/// `KAT_LOG` sets the filter.
 pub fn start() {
     use tracing_subscriber::{
         EnvFilter, Layer as _, filter::filter_fn, layer::SubscriberExt, util::SubscriberInitExt,

@@ -1,21 +1,23 @@
-//! Whether the loops of a service still come round, for its watchdog.
+//! Checks that the loops of a service still run, for its watchdog.
 //!
-//! A service that is told alive by a task of its own looks alive while all others hang. Here each
-//! loop that must go on has a [`Pulse`]: it notes each round, and on the way while it waits for
-//! news, which may be for ever. The watchdog is fed while every pulse is fresh.
+//! A service whose watchdog is fed by a task of its own looks alive while all other tasks hang.
+//! Here each essential loop has a [`Pulse`], which it updates in each round and periodically while
+//! it waits for events, which may take any time. The watchdog is fed only while every pulse is
+//! recent.
 
 use std::{collections::BTreeMap, future::Future, pin::pin, sync::Arc, time::Duration};
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::{Instant, timeout};
 
-/// A loop that was not seen for so long hangs. One round takes far less: what it awaits beside news
-/// has limits of its own, the longest of them 60 s (a round of `kat-net`).
+/// A loop without an update for this time hangs. One round takes far less: apart from waiting for
+/// events, everything in it has its own time limit, the longest of which is 60 s (a round of
+/// `kat-net`).
 pub const STALLED: Duration = Duration::from_secs(120);
-/// While a loop waits it is noted this often.
+/// Interval of the updates while a loop waits.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// When each loop was last seen.
+/// The last update of each loop.
 #[derive(Debug, Clone, Default)]
 pub struct Pulses {
     seen: Arc<Mutex<Seen>>,
@@ -28,7 +30,7 @@ struct Seen {
 }
 
 impl Pulses {
-    /// Watches a loop from now on, until its pulse is dropped.
+    /// Watches a loop until its pulse is dropped.
     pub fn watch(&self, name: &'static str) -> Pulse {
         let mut seen = self.lock();
         seen.next += 1;
@@ -42,7 +44,7 @@ impl Pulses {
         }
     }
 
-    /// A loop that was not seen for [`STALLED`], if there is one.
+    /// A loop without an update for [`STALLED`], if there is one.
     pub fn stalled(&self) -> Option<&'static str> {
         let seen = self.lock();
         let mut loops = seen.loops.values();
@@ -51,7 +53,7 @@ impl Pulses {
             .map(|(name, _)| *name)
     }
 
-    /// The loops that are watched.
+    /// Names of the watched loops.
     pub fn watched(&self) -> Vec<&'static str> {
         self.lock().loops.values().map(|(name, _)| *name).collect()
     }
@@ -61,7 +63,7 @@ impl Pulses {
     }
 }
 
-/// One loop. Where it ends by a panic it stays watched, and is found stalled.
+/// The pulse of one loop. A loop that panics stays watched, and is found stalled.
 #[derive(Debug)]
 pub struct Pulse {
     pulses: Pulses,
@@ -70,13 +72,13 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// The loop came round.
+    /// Records that the loop runs.
     pub fn beat(&self) {
         let now = (self.name, Instant::now());
         self.pulses.lock().loops.insert(self.number, now);
     }
 
-    /// Waits for news, however long there are none.
+    /// Waits for events for any time, and keeps updating the pulse.
     pub async fn wait<F: Future>(&self, news: F) -> F::Output {
         let mut news = pin!(news);
         loop {

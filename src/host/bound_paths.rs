@@ -1,9 +1,12 @@
-//! Binds paths of the machine by descriptor, for Podman to mount what the agent judged: the body of `kat-hostpath@.service`.
+//! Binds host paths by descriptor, so that Podman mounts exactly the files that the agent checked.
+//! This is the body of `kat-hostpath@.service`.
 //!
-//! Podman takes a path by its name at each start, and whoever may change a folder above it can have the name lead elsewhere by then. So
-//! root walks to it without links, sees that it is what was judged, and binds that to a place which root alone changes: Podman mounts the place.
-//! It runs in the machine's own mount namespace, from where the mount comes to that of each user's Podman. The agent and `kat-net` have
-//! namespaces of their own, so none of this is ever done there.
+//! Podman opens a path by name at each start, and a user who can change a parent folder could have
+//! made the name lead elsewhere by then. So root walks to the path without following links,
+//! compares the file's identity with the checked one, and binds it to a place that only root can
+//! change: Podman mounts that place. The unit runs in the machine's own mount namespace, from which
+//! the mount propagates to the namespaces of each user's Podman. The agent and `kat-net` have mount
+//! namespaces of their own, so they never bind paths themselves.
 
 use std::{
     fs::{self, DirBuilder, File, Permissions},
@@ -27,57 +30,53 @@ use kat_types::{
     root::Root,
 };
 
-/// Where the agent writes what is to be bound, a file for each instance.
+/// Folder of the agent's bind plans, one file for each instance.
 pub const PLANS: &str = "/run/kat/hostpath-plans";
-/// Largest of these files.
+/// Largest plan in bytes.
 const LIMIT: u64 = 1 << 20;
-/// A place that its user may enter.
+/// Mode of a place that the workload's user may enter.
 const OPEN: u32 = 0o711;
-/// One that nobody may: nothing is bound there.
+/// Mode of a place that no user may enter: nothing is bound there yet.
 const CLOSED: u32 = 0o700;
 
-/// What an instance mounts of the machine, as the agent judged it.
+/// The host paths that an instance mounts, as the agent checked them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BindPlan {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// The workload's user.
+    /// Uid of the workload's user.
     pub uid: u32,
-    /// The instance.
     pub instance: String,
-    /// What is bound.
     pub binds: Vec<Bind>,
 }
 
-/// One path.
+/// One path to bind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Bind {
-    /// Name of its place.
+    /// Name of its place below the instance's folder.
     pub name: String,
-    /// Its path, with no links in it.
+    /// The path, without symbolic links.
     pub path: PathBuf,
-    /// What was judged there. The numbers hold until the machine boots, as the plan does.
+    /// Identity of the checked file. It is valid until the next boot, as the plan is.
     pub judged: FileIdentity,
-    /// Nobody writes to it.
+    /// Whether the mount is read-only.
     pub read_only: bool,
 }
 
-/// What a file or folder is, whatever its name.
+/// Identity of a file or folder, independent of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FileIdentity {
-    /// Its file system.
+    /// Device number of its file system.
     pub device: u64,
-    /// Its number there.
     pub inode: u64,
-    /// Its kind, as in the mode of stat(2).
+    /// Its type, as in the mode of stat(2).
     pub kind: u32,
 }
 
 impl FileIdentity {
-    /// Of something whose metadata was read.
     pub fn of(metadata: &fs::Metadata) -> Self {
         Self {
             device: metadata.dev(),
@@ -91,45 +90,37 @@ impl FileIdentity {
     }
 }
 
-/// Why paths can't be bound.
+/// Why paths could not be bound.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// The name of the plan is none.
+    /// The name is not that of a plan.
     #[error("`{0}` does not name an instance of this machine")]
     Name(String),
-    /// The plan can't be read.
     #[error(transparent)]
     Plan(#[from] files::FileError),
-    /// The plan is not for this, or not understood.
+    /// The plan is for another instance, or can't be decoded.
     #[error("{}: {why}", path.display())]
     Unusable {
-        /// The plan.
+        /// Path of the plan.
         path: PathBuf,
-        /// Why.
         why: String,
     },
-    /// The path does not lead to what was judged.
+    /// The path does not lead to the checked file.
     #[error("{}: it is not any more what it was when the agent looked at it", .0.display())]
     Changed(PathBuf),
-    /// A link stands where none was.
+    /// A part of the path is now a symbolic link.
     #[error("{}: it, or a folder above it, is a symbolic link by now", .0.display())]
     Link(PathBuf),
-    /// The system refused.
     #[error("{}: can't {verb}: {error}", path.display())]
     System {
-        /// What was tried.
+        /// The operation that failed.
         verb: &'static str,
-        /// With what.
         path: PathBuf,
-        /// Why not.
         error: io::Error,
     },
 }
 
-/// Binds all that the plan of this name has; nothing where one of them can't be.
-///
-/// # Errors
-/// [`BindError`].
+/// Binds all paths of a plan; none if one of them can't be bound.
 pub fn bind_all(id: &str) -> Result<(), BindError> {
     let path = plan_of(Path::new("/"), id)?;
     let text = files::read_bounded(&path, LIMIT)?;
@@ -166,7 +157,8 @@ fn bind(plan: &BindPlan, bind: &Bind) -> Result<(), BindError> {
     if let Some(of_instance) = folder.parent() {
         make_folder(of_instance, OPEN).map_err(made)?;
     }
-    // It opens when the mount is there: never does a container get what lies under it.
+    // The folder is opened after the mount, so that no container ever sees what lies below the
+    // mount point.
     make_folder(folder, CLOSED).map_err(made)?;
     match bind.judged.is_folder() {
         true => DirBuilder::new().mode(0o000).create(&target),
@@ -182,7 +174,7 @@ fn bind(plan: &BindPlan, bind: &Bind) -> Result<(), BindError> {
     fs::set_permissions(folder, Permissions::from_mode(OPEN)).map_err(made)
 }
 
-/// Opens a path without following a link, if it is what was judged.
+/// Opens a path without following a link; fails unless it is the checked file.
 fn open_judged(bind: &Bind) -> Result<OwnedFd, BindError> {
     if !bind.path.is_absolute() {
         return Err(BindError::Changed(bind.path.clone()));
@@ -206,10 +198,10 @@ fn open_judged(bind: &Bind) -> Result<OwnedFd, BindError> {
     }
 }
 
-/// Takes away all that is bound for an instance, and the places. What containers have mounted, they keep.
+/// Removes all binds of an instance, and their places. Mounts inside running containers stay.
 ///
 /// # Errors
-/// [`BindError`]; the other places are gone all the same.
+/// [`BindError`]; the other places are removed nevertheless.
 pub fn unbind_all(id: &str) -> Result<(), BindError> {
     let (uid, instance) = parts_of(id)?;
     let folder = Path::new(BOUND_FOLDER).join(uid).join(instance);
@@ -231,7 +223,7 @@ pub fn unbind_all(id: &str) -> Result<(), BindError> {
     }
 }
 
-/// Nothing in a place is ever removed but what is empty: it may be somebody's data that could not be unmounted.
+/// Only empty files and folders are removed: other content may be data that could not be unmounted.
 fn unbind(folder: &Path) -> io::Result<()> {
     fs::set_permissions(folder, Permissions::from_mode(CLOSED))?;
     for entry in fs::read_dir(folder)? {
@@ -245,17 +237,14 @@ fn unbind(folder: &Path) -> io::Result<()> {
     fs::remove_dir(folder)
 }
 
-/// Where the plan of this name lies, below `root`.
-///
-/// # Errors
-/// [`BindError::Name`].
+/// Path of the plan with this name, below `root`.
 pub fn plan_of(root: &Path, id: &str) -> Result<PathBuf, BindError> {
     parts_of(id)?;
     let plans = Root::new(root).below(PLANS);
     Ok(plans.join(format!("{id}.json")))
 }
 
-/// Uid and instance.
+/// Splits a plan's name into uid and instance.
 fn parts_of(id: &str) -> Result<(&str, &str), BindError> {
     let parts = id.split_once('-');
     let fits = |(uid, instance): &(&str, &str)| uid.parse::<u32>().is_ok() && is_plain(instance);
@@ -264,7 +253,7 @@ fn parts_of(id: &str) -> Result<(&str, &str), BindError> {
         .ok_or_else(|| BindError::Name(id.to_owned()))
 }
 
-/// One part of a path.
+/// Whether the name is a single part of a path.
 fn is_plain(name: &str) -> bool {
     let allowed =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);

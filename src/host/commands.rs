@@ -1,4 +1,4 @@
-//! Other programs: with a deadline, bounded output, and errors that say what failed.
+//! Runs other programs with a time limit, bounded output, and errors that name the failed command.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -14,47 +14,46 @@ use tokio::{
     time::timeout,
 };
 
-/// Bytes of each output stream that are kept; the rest is read and dropped.
+/// Bytes of each output stream that are kept; the rest is read and discarded.
 pub const OUTPUT_LIMIT: usize = 1024 * 1024;
 
-/// Why a program did not do its work.
+/// Why a program failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// There is no such program.
+    /// The program does not exist.
     #[error("the program {program} is not there")]
     NotFound {
-        /// The program.
+        /// The program's path or name.
         program: String,
     },
-    /// It could not be run.
+    /// The program could not be started or read.
     #[error("{command}: can't be run: {error}")]
     System {
-        /// Program and arguments.
+        /// The command line.
         command: String,
-        /// Why not.
         error: io::Error,
     },
-    /// It did not end in time and was killed.
+    /// The program did not end in time and was killed.
     #[error("{command}: did not end within {} s", limit.as_secs_f32())]
     TimedOut {
-        /// Program and arguments.
+        /// The command line.
         command: String,
-        /// The time it had.
+        /// The time limit.
         limit: Duration,
     },
-    /// It ended with another status than 0.
+    /// The program ended with an exit status other than 0.
     #[error("{command}: {status}{}{words}", if words.is_empty() { "" } else { ": " })]
     Failed {
-        /// Program and arguments.
+        /// The command line.
         command: String,
-        /// `status 1` or `signal 9`.
+        /// Such as `status 1` or `signal 9`.
         status: String,
-        /// End of what it wrote to standard error.
+        /// The end of its standard error.
         words: String,
     },
 }
 
-/// A program to run. Its arguments show in errors, but for those that are secret.
+/// A program to run. Errors show its arguments, except for secret ones.
 #[derive(Debug, Clone)]
 pub struct Invocation {
     program: OsString,
@@ -63,10 +62,10 @@ pub struct Invocation {
     limit: Duration,
 }
 
-/// What a program left.
+/// The result of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
-    /// Exit status; `None` when a signal ended it.
+    /// Exit status; `None` when the program was ended by a signal.
     pub code: Option<i32>,
     /// Standard output, at most [`OUTPUT_LIMIT`] bytes.
     pub stdout: Vec<u8>,
@@ -82,7 +81,7 @@ impl Output {
 }
 
 impl Invocation {
-    /// A program by its path, or by its name along PATH; it has 30 seconds.
+    /// A program by its path, or by its name along PATH; its time limit is 30 seconds.
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         Self {
             program: program.as_ref().to_owned(),
@@ -92,36 +91,36 @@ impl Invocation {
         }
     }
 
-    /// One more argument.
+    /// Adds an argument.
     pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
         self.arguments.push((argument.as_ref().to_owned(), false));
         self
     }
 
-    /// More arguments.
+    /// Adds arguments.
     pub fn args<T: AsRef<OsStr>>(self, arguments: impl IntoIterator<Item = T>) -> Self {
         arguments.into_iter().fold(self, Self::arg)
     }
 
-    /// One more argument, which no error shows.
+    /// Adds an argument that no error shows.
     pub fn secret(mut self, argument: impl AsRef<OsStr>) -> Self {
         self.arguments.push((argument.as_ref().to_owned(), true));
         self
     }
 
-    /// Text for its standard input, which is empty else.
+    /// Sets the program's standard input; by default it is empty.
     pub fn input(mut self, input: impl Into<Vec<u8>>) -> Self {
         self.input = input.into();
         self
     }
 
-    /// Time that it has.
+    /// Sets the time limit.
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Program and arguments, as errors show them.
+    /// The command line as errors show it.
     pub fn shown(&self) -> String {
         let mut shown = self.program.to_string_lossy().into_owned();
         for (argument, secret) in &self.arguments {
@@ -135,7 +134,7 @@ impl Invocation {
         shown
     }
 
-    /// Runs it; another status than 0 is an error.
+    /// Runs the program; an exit status other than 0 is an error.
     pub async fn run(self) -> Result<Output, CommandError> {
         let command = self.shown();
         let output = self.run_any().await?;
@@ -152,7 +151,8 @@ impl Invocation {
         })
     }
 
-    /// Runs it, whatever its status. It is killed when this future is dropped.
+    /// Runs the program and returns its result, whatever its exit status. Dropping the future kills
+    /// it.
     pub async fn run_any(self) -> Result<Output, CommandError> {
         let shown = self.shown();
         let system = |error: io::Error| CommandError::System {
@@ -177,7 +177,7 @@ impl Invocation {
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
             if let Some(mut stdin) = stdin {
-                // A program that does not read its input is no error here.
+                // A program that does not read its input is no error.
                 let _ = stdin.write_all(&self.input).await;
             }
         };

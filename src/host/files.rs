@@ -1,6 +1,6 @@
-//! Files that are whole or not there: atomic writes, bounded reads.
+//! Atomic writes and bounded reads of files.
 //!
-//! These calls block for as long as the disk does; in async code they belong on a blocking thread
+//! These calls block for as long as the disk does; async code should call them on a blocking thread
 //! where that matters.
 
 use std::{
@@ -10,41 +10,34 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What went wrong with a file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The system refused.
     #[error("{}: can't {verb}: {error}", path.display())]
     System {
-        /// What was tried.
+        /// The operation that failed.
         verb: &'static str,
-        /// The file.
         path: PathBuf,
-        /// Why not.
         error: io::Error,
     },
-    /// It is larger than expected.
     #[error("{}: larger than {limit} bytes", path.display())]
     TooLarge {
-        /// The file.
         path: PathBuf,
-        /// Bytes that are allowed.
+        /// The limit in bytes.
         limit: u64,
     },
-    /// It is text, but not UTF-8.
+    /// The content is not UTF-8.
     #[error("{}: not UTF-8", path.display())]
     NotText {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Something else stands in its place.
+    /// Another kind of file is at the path.
     #[error("{}: is {found}, expected {expected}", path.display())]
     Unexpected {
-        /// The file.
         path: PathBuf,
-        /// What it is.
+        /// The kind that was found.
         found: String,
-        /// What it should be.
+        /// The kind that was expected.
         expected: String,
     },
 }
@@ -58,7 +51,7 @@ impl FileError {
         }
     }
 
-    /// Whether the file is simply not there.
+    /// Whether the file does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::System { error, .. } if error.kind() == io::ErrorKind::NotFound)
     }
@@ -67,19 +60,17 @@ impl FileError {
 /// Mode and owner of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// Permission bits.
     pub mode: u32,
-    /// Uid and gid; the writer's own when there is none.
+    /// Uid and gid; `None` for the writing process's own.
     pub owner: Option<(u32, u32)>,
 }
 
 impl Access {
-    /// These bits, owned by the writer.
+    /// The mode, with the writing process as owner.
     pub fn mode(mode: u32) -> Self {
         Self { mode, owner: None }
     }
 
-    /// These bits and this owner.
     pub fn owned(mode: u32, uid: u32, gid: u32) -> Self {
         Self {
             mode,
@@ -88,10 +79,10 @@ impl Access {
     }
 }
 
-/// The JSON of what a file is to hold.
+/// Encodes a file's content as JSON.
 ///
 /// # Errors
-/// [`FileError::System`], where it has none: nothing is written in its place.
+/// [`FileError::System`], where the value can't be encoded: no other content is written instead.
 pub fn json_of<T: serde::Serialize + ?Sized>(path: &Path, value: &T) -> Result<Vec<u8>, FileError> {
     kat_types::json::bytes(&path.display().to_string(), value).map_err(|error| FileError::System {
         verb: "write",
@@ -100,15 +91,15 @@ pub fn json_of<T: serde::Serialize + ?Sized>(path: &Path, value: &T) -> Result<V
     })
 }
 
-/// Replaces a file with the JSON of this value, 0600; see [`write_atomic`].
+/// Replaces a file with the JSON of the value, mode 0600; see [`write_atomic`].
 pub fn write_json<T: serde::Serialize + ?Sized>(path: &Path, value: &T) -> Result<(), FileError> {
     write_atomic(path, &json_of(path, value)?, Access::mode(0o600))
 }
 
-/// Replaces a file: whoever reads it, also after a crash, finds the old text or the new one.
+/// Replaces a file atomically: a reader finds the old content or the new one, also after a crash.
 ///
-/// The new text is written beside it, with mode and owner, brought to disk and renamed; then the
-/// folder is brought to disk.
+/// The new content is written to a temporary file beside it, with mode and owner, synced and
+/// renamed; then the folder is synced.
 pub fn write_atomic(path: &Path, content: &[u8], access: Access) -> Result<(), FileError> {
     let (folder, name) = match (path.parent(), path.file_name()) {
         (Some(folder), Some(name)) if folder.as_os_str().is_empty() => (Path::new("."), name),
@@ -133,7 +124,7 @@ pub fn write_atomic(path: &Path, content: &[u8], access: Access) -> Result<(), F
             Some((uid, gid)) => fchown(file.as_file(), Some(uid), Some(gid)),
             None => Ok(()),
         })
-        // After the owner: a change of owner clears bits.
+        // After the owner: changing the owner clears mode bits.
         .and_then(|()| {
             file.as_file()
                 .set_permissions(Permissions::from_mode(access.mode))
@@ -145,7 +136,8 @@ pub fn write_atomic(path: &Path, content: &[u8], access: Access) -> Result<(), F
     sync_folder(folder)
 }
 
-/// The same, but leaves a file alone that has this content, mode and owner. Says whether it wrote.
+/// Like [`write_atomic`], but leaves a file alone that already has this content, mode and owner.
+/// Returns whether it wrote.
 pub fn write_if_changed(path: &Path, content: &[u8], access: Access) -> Result<bool, FileError> {
     if let Ok(metadata) = fs::symlink_metadata(path)
         && metadata.is_file()
@@ -177,8 +169,8 @@ pub fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
     Ok(content)
 }
 
-/// Opens a file in a folder that is a user's own: a link, a pipe or a device in its place is an error,
-/// and none of them holds the caller up.
+/// Opens a file in a folder that a user owns: a symbolic link, a pipe or a device in its place is
+/// an error, and none of them blocks the caller.
 pub fn open_plain(path: &Path) -> io::Result<File> {
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     let mut options = File::options();
@@ -199,7 +191,7 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String, FileError> {
     })
 }
 
-/// Removes a file; says whether there was one.
+/// Removes a file; returns whether it existed.
 pub fn remove(path: &Path) -> Result<bool, FileError> {
     match fs::remove_file(path) {
         Ok(()) => {
@@ -213,8 +205,8 @@ pub fn remove(path: &Path) -> Result<bool, FileError> {
     }
 }
 
-/// Makes a folder of this mode and owner, or gives the one that is there this mode and owner.
-/// Its parent must exist. A link in its place is refused.
+/// Makes a folder with this mode and owner, or sets them on an existing one. Its parent must exist.
+/// A symbolic link in its place is an error.
 pub fn ensure_folder(path: &Path, access: Access) -> Result<(), FileError> {
     match fs::DirBuilder::new().mode(access.mode).create(path) {
         Ok(()) => {}
@@ -242,7 +234,7 @@ pub fn ensure_folder(path: &Path, access: Access) -> Result<(), FileError> {
     adjust().map_err(|error| FileError::system("give the folder its owner", path, error))
 }
 
-/// Brings a folder's entries to disk.
+/// Syncs a folder's entries to the disk.
 pub fn sync_folder(folder: &Path) -> Result<(), FileError> {
     let folder = if folder.as_os_str().is_empty() {
         Path::new(".")

@@ -1,4 +1,4 @@
-//! The machine: its users, files and facts.
+//! The machine: its users, files, facts and other programs.
 
 pub mod bound_paths;
 pub mod check;

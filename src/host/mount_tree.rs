@@ -1,6 +1,7 @@
-//! Mounts that are made by descriptor, and get their flags before anybody sees them.
+//! Detached mounts, which get their flags before they are visible.
 //!
-//! mount_setattr(2) has no safe wrapper in the libraries used: with `network/containers/namespaces.rs` this is all of KAT's `unsafe`.
+//! mount_setattr(2) has no safe wrapper in the libraries used: this and
+//! `network/containers/namespaces.rs` have all of KAT's `unsafe`.
 
 #![allow(unsafe_code, reason = "mount_setattr(2); see the module's text")]
 
@@ -27,12 +28,13 @@ struct MountAttributes {
     user_namespace: u64,
 }
 
-/// A copy of what is mounted at an open file or folder and below it, which is mounted nowhere yet.
+/// A detached copy of the mounts at and below an open file or folder.
 pub(super) struct MountTree(OwnedFd);
 
 impl MountTree {
-    /// What is open, however its name leads somewhere else by now: without devices and set-id bits. What is mounted below it later, or
-    /// taken away, is so in the copy too, and nothing that happens to the copy comes back.
+    /// Copies the mounts at an open file or folder, whatever its name leads to by now; the copy has
+    /// neither devices nor set-id bits. Later mounts and unmounts below the original also happen in
+    /// the copy, but not the other way round.
     pub(super) fn of(place: &OwnedFd, read_only: bool) -> io::Result<Self> {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE
             | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -49,7 +51,8 @@ impl MountTree {
             propagation: libc::MS_SLAVE,
             user_namespace: 0,
         };
-        // SAFETY: the path is a string with its end, and the kernel reads as many bytes of the structure as it has.
+        // SAFETY: the path is a NUL-terminated string, and the kernel reads as many bytes of the
+        // structure as its size says.
         let done = unsafe {
             libc::syscall(
                 libc::SYS_mount_setattr,
@@ -66,7 +69,7 @@ impl MountTree {
         }
     }
 
-    /// Mounts it where root alone changes anything.
+    /// Mounts the copy at a path that only root can change.
     pub(super) fn attach(self, target: &Path) -> io::Result<()> {
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
         rustix::mount::move_mount(&self.0, "", rustix::fs::CWD, target, flags)?;
@@ -74,7 +77,7 @@ impl MountTree {
     }
 }
 
-/// Takes all away that is mounted at a path, however it is in use. Not an error where nothing is.
+/// Unmounts everything at a path, even if it is in use. A path without a mount is no error.
 pub(super) fn detach(target: &Path) -> io::Result<()> {
     loop {
         match rustix::mount::unmount(target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {

@@ -1,7 +1,8 @@
-//! Folders and files that containers mount, made and looked at without ever following a link.
+//! Makes and checks folders and files that containers mount, without following symbolic links.
 //!
-//! A container may write into its volumes, so whatever lies there may be a trap: every name is taken by openat2(2)
-//! with `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`, from a folder that only root changes.
+//! A container may write into its volumes, so their content is not trusted: every name is opened by
+//! openat2(2) with `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`, relative to a folder that only root
+//! can change.
 
 use std::{
     fs::{self, File, Permissions},
@@ -21,93 +22,83 @@ use rustix::{
 use super::bound_paths::FileIdentity;
 use kat_types::resource::EnsureType;
 
-/// What is wrong with something that a container is to mount.
+/// Why something can't be mounted into a container.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
-    /// The system refused.
     #[error("{}: can't {verb}: {error}", path.display())]
     System {
-        /// What was tried.
+        /// The operation that failed.
         verb: &'static str,
-        /// What it was tried with.
         path: PathBuf,
-        /// Why not.
         error: io::Error,
     },
-    /// It is not there, and is not to be made.
+    /// The path is missing and must not be made.
     #[error("{}: there is no such file or folder on this machine", .0.display())]
     Missing(PathBuf),
-    /// It, or a folder that leads to it, is a symbolic link.
+    /// The path, or a parent folder of it, is a symbolic link.
     #[error("{}: it, or a folder above it, is a symbolic link, which is not followed", .0.display())]
     Link(PathBuf),
-    /// Something else than it should be.
+    /// The path has another kind of file than expected.
     #[error("{}: is {found}, expected {expected}", path.display())]
     Unexpected {
-        /// The path.
         path: PathBuf,
-        /// What it is.
+        /// The kind that was found.
         found: &'static str,
-        /// What it should be.
+        /// The kind that was expected.
         expected: &'static str,
     },
-    /// Others than root may change what lies at the path.
+    /// Users other than root may change what lies at the path.
     #[error(
         "{}: {} above it belongs to uid {uid} and has mode {mode:04o}; what containers mount lies below folders that root alone may change",
         path.display(), above.display()
     )]
     Unprotected {
-        /// What is to be mounted.
+        /// The path to mount.
         path: PathBuf,
-        /// The folder above it.
+        /// The unprotected parent folder.
         above: PathBuf,
-        /// Its owner.
         uid: u32,
-        /// Its permission bits.
         mode: u32,
     },
-    /// It belongs to somebody else.
+    /// The path belongs to another user.
     #[error("{}: belongs to uid {uid}, which is not of this workload", path.display())]
     Foreign {
-        /// The path.
         path: PathBuf,
-        /// Its owner.
+        /// Uid of the owner.
         uid: u32,
     },
 }
 
-/// Who owns what is made, and its mode.
+/// Owner and mode of a new file or folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
-    /// Uid on the machine.
     pub uid: u32,
-    /// Gid on the machine.
     pub gid: u32,
-    /// Permission bits of a folder.
     pub mode: u32,
 }
 
-/// Whether something was there or had to be made.
+/// Whether the file or folder existed or was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
-    /// It was there.
+    /// It existed.
     There,
     /// It was made.
     Made,
 }
 
-/// A folder from which names are taken, open.
+/// An open folder, relative to which names are opened.
 pub struct Base {
     path: PathBuf,
     folder: OwnedFd,
-    /// Of the folders that have to be made on the way to something.
+    /// Owner and mode of missing parent folders that have to be made.
     above: Owner,
 }
 
 impl Base {
-    /// A folder that an administrator named: links in its own path are followed.
+    /// Opens a folder that an administrator named: symbolic links in its own path are followed.
     ///
     /// # Errors
-    /// [`VolumeError`] where there is none.
+    /// [`VolumeError`] if the folder does not exist.
     pub fn open(path: &Path) -> Result<Self, VolumeError> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let folder = rustix::fs::open(path, flags, Mode::empty())
@@ -123,16 +114,13 @@ impl Base {
         })
     }
 
-    /// The same, where folders on the way to something are to have this owner too.
+    /// Sets the owner of missing parent folders.
     #[must_use]
     pub fn with_above(self, above: Owner) -> Self {
         Self { above, ..self }
     }
 
-    /// A folder below this one, as one of its own. Its own path has no links.
-    ///
-    /// # Errors
-    /// [`VolumeError`].
+    /// Opens a folder below this one as a base. Its path must not contain symbolic links.
     pub fn enter(&self, relative: &Path) -> Result<Self, VolumeError> {
         Ok(Self {
             path: self.path.join(relative),
@@ -141,20 +129,14 @@ impl Base {
         })
     }
 
-    /// A folder that is KAT's own: made, or given this mode and owner.
-    ///
-    /// # Errors
-    /// [`VolumeError`].
+    /// Makes a folder of KAT's own, or sets owner and mode of an existing one.
     pub fn own_folder(&self, relative: &Path, owner: Owner) -> Result<(), VolumeError> {
         let (parent, name) = self.parent_of(relative)?;
         make_folder(&parent, &name, owner, &self.path.join(relative), true)
     }
 
-    /// The folder at `relative`. One that is there is left as it is; one that is missing is made with this owner,
-    /// where one is given.
-    ///
-    /// # Errors
-    /// [`VolumeError`].
+    /// Ensures that the folder at `relative` exists. An existing one is left as it is; a missing
+    /// one is made if `owner` is given.
     pub fn folder(&self, relative: &Path, owner: Option<Owner>) -> Result<Found, VolumeError> {
         match self.beneath(relative, OFlags::DIRECTORY) {
             Ok(_) => return Ok(Found::There),
@@ -169,10 +151,7 @@ impl Base {
         Ok(Found::Made)
     }
 
-    /// The file at `relative`, made empty where it is missing and `owner` says whose it is to be.
-    ///
-    /// # Errors
-    /// [`VolumeError`].
+    /// Ensures that the file at `relative` exists; a missing one is made empty if `owner` is given.
     pub fn file(&self, relative: &Path, owner: Option<Owner>) -> Result<Found, VolumeError> {
         match self.is_kind(relative, EnsureType::File) {
             Ok(()) => return Ok(Found::There),
@@ -191,10 +170,7 @@ impl Base {
         Ok(Found::Made)
     }
 
-    /// Something is at `relative`, of this kind if one is named.
-    ///
-    /// # Errors
-    /// [`VolumeError`].
+    /// Checks that `relative` exists and is of this kind.
     pub fn is_kind(&self, relative: &Path, kind: EnsureType) -> Result<(), VolumeError> {
         let file = self.beneath(relative, OFlags::empty())?;
         let path = self.path.join(relative);
@@ -226,18 +202,12 @@ impl Base {
         })
     }
 
-    /// Something is at `relative`.
-    ///
-    /// # Errors
-    /// [`VolumeError`].
+    /// Checks that `relative` exists.
     pub fn is_there(&self, relative: &Path) -> Result<(), VolumeError> {
         self.beneath(relative, OFlags::empty()).map(drop)
     }
 
-    /// Uid and gid of what is at `relative`.
-    ///
-    /// # Errors
-    /// [`VolumeError`].
+    /// Uid and gid of the owner of `relative`.
     pub fn owner_of(&self, relative: &Path) -> Result<(u32, u32), VolumeError> {
         let file = File::from(self.beneath(relative, OFlags::empty())?);
         let path = self.path.join(relative);
@@ -247,10 +217,11 @@ impl Base {
         Ok((metadata.uid(), metadata.gid()))
     }
 
-    /// Root alone may change each folder from this one down to that in which `relative` lies. Those that are missing are not looked at.
+    /// Checks that only root may change each folder from this one down to the parent of `relative`.
+    /// Missing folders are skipped.
     ///
     /// # Errors
-    /// [`VolumeError::Unprotected`] for the first that others may change.
+    /// [`VolumeError::Unprotected`] for the first folder that other users may change.
     pub fn check_above(&self, relative: &Path) -> Result<(), VolumeError> {
         let mut above: Vec<&Path> = relative.ancestors().skip(1).collect();
         above.reverse();
@@ -269,10 +240,7 @@ impl Base {
         Ok(())
     }
 
-    /// What is at `relative`, with its path, in which there are no links.
-    ///
-    /// # Errors
-    /// [`VolumeError`].
+    /// The real path of `relative`, without symbolic links, and its identity.
     pub fn identify(&self, relative: &Path) -> Result<(PathBuf, FileIdentity), VolumeError> {
         let place = File::from(self.beneath(relative, OFlags::empty())?);
         let path = self.path.join(relative);
@@ -284,10 +252,7 @@ impl Base {
         Ok((real, FileIdentity::of(&metadata)))
     }
 
-    /// The folder at `relative`, to be read.
-    ///
-    /// # Errors
-    /// [`VolumeError`].
+    /// Opens the folder at `relative` for reading.
     pub fn open_folder(&self, relative: &Path) -> Result<File, VolumeError> {
         let place = self.beneath(relative, OFlags::DIRECTORY)?;
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
@@ -296,7 +261,7 @@ impl Base {
         Ok(File::from(folder))
     }
 
-    /// Opens what is at `relative`, for its place only.
+    /// Opens `relative` with `O_PATH`.
     fn beneath(&self, relative: &Path, flags: OFlags) -> Result<OwnedFd, VolumeError> {
         let flags = OFlags::PATH | OFlags::CLOEXEC | flags;
         let resolve =
@@ -309,7 +274,7 @@ impl Base {
             .map_err(|error| failed("open", &self.path.join(relative), error))
     }
 
-    /// The folder in which the last part of `relative` lies, with that part. What is missing is made.
+    /// The parent folder of `relative` and its last component. Missing parents are made.
     fn parent_of(&self, relative: &Path) -> Result<(OwnedFd, PathBuf), VolumeError> {
         let mut parts: Vec<_> = relative
             .components()
@@ -332,11 +297,11 @@ impl Base {
     }
 }
 
-/// Root alone may change each folder above `folder`, from `root` down, as it is written and as its links lead. Missing ones are
-/// not looked at.
+/// Checks that only root may change each folder from `root` down to the parent of `folder`, both in
+/// the written path and in the one with resolved links. Missing folders are skipped.
 ///
 /// # Errors
-/// [`VolumeError::Unprotected`] for the first that others may change.
+/// [`VolumeError::Unprotected`] for the first folder that other users may change.
 pub fn check_ancestors(root: &Path, folder: &Path) -> Result<(), VolumeError> {
     check_chain(root, folder, folder)?;
     match (folder.canonicalize(), root.canonicalize()) {
@@ -363,7 +328,7 @@ fn check_chain(root: &Path, folder: &Path, shown: &Path) -> Result<(), VolumeErr
     Ok(())
 }
 
-/// An access list shows in the bits of the group.
+/// The rights in an access control list show in the group bits.
 fn check_protected(metadata: &fs::Metadata, above: &Path, path: &Path) -> Result<(), VolumeError> {
     let mode = metadata.mode() & 0o7777;
     if metadata.uid() == 0 && mode & 0o022 == 0 {
@@ -377,10 +342,8 @@ fn check_protected(metadata: &fs::Metadata, above: &Path, path: &Path) -> Result
     })
 }
 
-/// Removes a folder with all that is in it; true where there was one. Links in it are removed and not followed.
-///
-/// # Errors
-/// [`VolumeError`].
+/// Removes a folder with its content; true if it existed. Symbolic links in it are removed and not
+/// followed.
 pub fn remove_folder(path: &Path) -> Result<bool, VolumeError> {
     match fs::remove_dir_all(path) {
         Ok(()) => Ok(true),
@@ -389,8 +352,8 @@ pub fn remove_folder(path: &Path) -> Result<bool, VolumeError> {
     }
 }
 
-/// Makes a folder, which gets its mode and owner. One that has come there meanwhile is left as it is, unless it is
-/// KAT's `own`.
+/// Makes a folder with owner and mode. A folder that was made by another process meanwhile is left
+/// as it is, unless it is KAT's `own`.
 fn make_folder(
     parent: &OwnedFd,
     name: &Path,
@@ -409,7 +372,7 @@ fn make_folder(
     let folder = rustix::fs::openat(parent, name, flags, Mode::empty()).map_err(made)?;
     rustix::fs::fchown(&folder, Some(uid(owner)), Some(gid(owner)))
         .map_err(|error| failed("give the folder its owner", path, error))?;
-    // After the owner: a change of owner clears bits.
+    // After the owner: changing the owner clears mode bits.
     let folder = File::from(folder);
     folder
         .set_permissions(Permissions::from_mode(owner.mode))

@@ -1,4 +1,4 @@
-//! Containers on the overlay: the hook's socket, the check of who asks, and the links.
+//! Containers on the overlay: the hook's socket, the verification of its callers, and the links.
 
 pub mod attach;
 pub mod attachments;

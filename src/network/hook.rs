@@ -1,10 +1,10 @@
-//! The program that the container runtime calls before a container's process starts.
+//! The OCI hook: the program that the container runtime calls before a container's process starts.
 //!
-//! An OCI hook of stage `createRuntime` (runtime-spec, config.md): it reads the container's state
-//! from its standard input, hands pid and instance to `kat-net`'s socket and waits for the answer.
-//! A failure stops the container. The runtime throws the hook's output away, so that the reason
-//! goes to journald's own socket. Plain blocking calls, each with a deadline: it is on the way of
-//! every start.
+//! The hook has the stage `createRuntime` (runtime-spec, config.md): it reads the container's state
+//! from its standard input, sends pid and instance to `kat-net`'s socket and waits for the answer.
+//! A failure stops the container. The runtime discards the hook's output, so errors are sent to
+//! journald's own socket. All calls are blocking with a deadline, without an async runtime: the
+//! hook is part of every start.
 
 mod journal;
 
@@ -35,74 +35,66 @@ use kat_types::network::ANNOTATION;
 pub use journal::journal_entry;
 use journal::report;
 
-/// Most bytes of state that are read.
+/// Largest state in bytes.
 const MAXIMUM_STATE: u64 = 1 << 20;
-/// Most bytes of answer that are read.
+/// Largest answer in bytes.
 const MAXIMUM_ANSWER: u64 = 16 << 10;
 /// journald's native socket (systemd's "Native Journal Protocol").
 const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
 /// Variable with the seconds that the hook may take; the hook's JSON sets it
 /// (`unit-templates/hook.json`), two seconds below the runtime's limit.
 const TIMEOUT_VARIABLE: &str = "KAT_HOOK_TIMEOUT";
-/// While nobody listens, the call is tried again for so long: `kat-net.socket` is on its way back,
-/// or it was stopped, and then the reason must show.
+/// How long the call is retried while no process listens: either `kat-net.socket` is being
+/// restarted, or it was stopped, and then the error must be reported.
 const UNHEARD_LIMIT: Duration = Duration::from_secs(5);
-/// Before a call is made again.
+/// Pauses between two calls.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
 
-/// Why the container must not start.
 #[derive(Debug, thiserror::Error)]
 pub enum HookError {
-    /// The state can't be read.
     #[error("can't read the container's state: {0}")]
     Input(#[source] io::Error),
-    /// The state is too large.
     #[error("the container's state is larger than {MAXIMUM_STATE} bytes")]
     TooLarge,
-    /// The state is not what runtime-spec says.
+    /// The state does not conform to runtime-spec.
     #[error("the container's state is malformed: {0}")]
     Malformed(#[source] serde_json::Error),
-    /// The request has no JSON.
+    /// The request can't be encoded.
     #[error(transparent)]
     NotEncoded(#[from] NotEncoded),
     /// The container has no annotation of KAT's.
     #[error("the container has no annotation {ANNOTATION}")]
     NoAnnotation,
-    /// The state names no process.
     #[error("the container's state has pid {0}; expected a running process")]
     BadPid(i32),
-    /// The annotation is not an instance's id.
     #[error("annotation {ANNOTATION}: {0}")]
     BadInstance(server::RequestError),
     /// `kat-net` can't be reached or does not answer.
     #[error("{socket}: {source}; is kat-net.socket active?")]
     Unreachable {
-        /// Its socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// What the system said.
         source: io::Error,
     },
-    /// No answer in time.
     #[error("kat-net did not answer within {} s", .0.as_secs())]
     Timeout(Duration),
-    /// The answer is malformed.
     #[error("kat-net's answer is malformed: {0}")]
     BadAnswer(#[source] serde_json::Error),
-    /// `kat-net` refused.
+    /// `kat-net` refused the request.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Where the hook finds what it speaks to, and how long it may take.
+/// Paths that the hook uses, and its time limit.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// `kat-net`'s socket.
+    /// Path of `kat-net`'s socket.
     pub socket: PathBuf,
-    /// journald's socket.
+    /// Path of journald's socket.
     pub journal: PathBuf,
-    /// Where its own control group stands (cgroups(7)).
+    /// File with the hook's own control group (cgroups(7)).
     pub cgroup: PathBuf,
-    /// For everything.
+    /// Time limit of the whole hook.
     pub timeout: Duration,
 }
 
@@ -122,8 +114,8 @@ impl Default for Options {
     }
 }
 
-/// The whole program: reads the state from `input`. Zero when the network is in place; otherwise
-/// the reason is in the journal.
+/// The whole program: reads the state from `input`. Succeeds when the network is in place;
+/// otherwise the error is in the journal.
 pub fn main(input: impl Read) -> ExitCode {
     match run(input, &Options::default()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -131,10 +123,10 @@ pub fn main(input: impl Read) -> ExitCode {
     }
 }
 
-/// As [`main`], with everything said.
+/// Like [`main`], with explicit options.
 ///
 /// # Errors
-/// See [`HookError`]; it was written to the journal already.
+/// See [`HookError`]; it was already written to the journal.
 pub fn run(input: impl Read, options: &Options) -> Result<(), HookError> {
     let start = Instant::now();
     let mut instance = None;
@@ -159,7 +151,7 @@ fn read_state(input: impl Read) -> Result<HookRequest, HookError> {
     parse_state(&bytes)
 }
 
-/// What the hook reads of runtime-spec's state; unknown fields are ignored.
+/// The part of runtime-spec's state that the hook reads; unknown fields are ignored.
 #[derive(Deserialize)]
 struct State {
     #[serde(default)]
@@ -168,10 +160,10 @@ struct State {
     annotations: BTreeMap<String, String>,
 }
 
-/// Takes the request out of the container's state (runtime-spec, "State").
+/// Makes the request from the container's state (runtime-spec, "State").
 ///
 /// # Errors
-/// Too large, malformed, no annotation, no process.
+/// The state is too large, malformed, or without annotation or process.
 pub fn parse_state(bytes: &[u8]) -> Result<HookRequest, HookError> {
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAXIMUM_STATE {
         return Err(HookError::TooLarge);
@@ -191,9 +183,9 @@ pub fn parse_state(bytes: &[u8]) -> Result<HookRequest, HookError> {
     })
 }
 
-/// Asks until there is an answer. `kat-net` may be started again in the middle of a call: then the
-/// connection ends without one, and the same call is made again. It may be repeated: what an
-/// earlier one left half made is replaced.
+/// Sends the request until there is an answer. If `kat-net` is restarted during a call, the
+/// connection ends without an answer, and the same call is repeated. Repeating is safe, since an
+/// incomplete link of an earlier call is replaced.
 fn ask(request: &HookRequest, options: &Options, start: Instant) -> Result<(), HookError> {
     let mut pauses = PAUSES.pauses();
     let mut unheard_since = None;
@@ -223,7 +215,7 @@ fn ask(request: &HookRequest, options: &Options, start: Instant) -> Result<(), H
     }
 }
 
-/// One connection, one answer.
+/// Makes one connection and reads one answer.
 fn call(request: &HookRequest, options: &Options, start: Instant) -> Result<(), HookError> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => HookError::Timeout(options.timeout),
@@ -241,7 +233,7 @@ fn call(request: &HookRequest, options: &Options, start: Instant) -> Result<(), 
     let mut line = json::bytes("the request to kat-net", request)?;
     line.push(b'\n');
     match stream.write_all(&line) {
-        // It answered before it read: the answer says why.
+        // The server answered before reading the request; the answer has the reason.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         written => written.map_err(failed)?,
     }
@@ -263,8 +255,8 @@ fn call(request: &HookRequest, options: &Options, start: Instant) -> Result<(), 
     }
 }
 
-/// Connects within `limit`, which holds for the writing, too: where the socket's queue is full,
-/// connecting waits (unix(7)).
+/// Connects within `limit`, which also applies to writing: where the socket's backlog is full,
+/// connecting blocks (unix(7)).
 fn connect(socket: &Path, limit: Duration) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(socket)?;
     let descriptor = socket_with(
@@ -278,7 +270,7 @@ fn connect(socket: &Path, limit: Duration) -> io::Result<UnixStream> {
     Ok(UnixStream::from(descriptor))
 }
 
-/// The unit of an instance that a control group belongs to.
+/// The unit of an instance in a control group's path.
 fn unit_of(cgroup: &str) -> Option<&str> {
     cgroup
         .trim_end()

@@ -1,4 +1,4 @@
-//! Ports that programs of the machine itself listen on (proc_net(5)).
+//! Ports on which programs of the machine itself listen (proc_net(5)).
 
 use std::{
     collections::BTreeSet,
@@ -12,8 +12,8 @@ use ipnet::Ipv4Net;
 
 use super::state::Transport;
 
-/// The files of the calling thread's network, with what is a listening socket in them: TCP_LISTEN, and TCP_CLOSE,
-/// which an unconnected UDP socket is.
+/// The socket files of the calling thread's network namespace, with the state of listening sockets
+/// in them: TCP_LISTEN, and TCP_CLOSE for unconnected UDP sockets.
 const FILES: [(&str, Transport, &str); 4] = [
     ("/proc/thread-self/net/tcp", Transport::Tcp, "0A"),
     ("/proc/thread-self/net/tcp6", Transport::Tcp, "0A"),
@@ -21,8 +21,9 @@ const FILES: [(&str, Transport, &str); 4] = [
     ("/proc/thread-self/net/udp6", Transport::Udp, "07"),
 ];
 
-/// Ports that a program of the machine listens on where a host port would take its callers away: at every address, at
-/// 127.0.0.1, or at an address of the machine that is not of the overlay. A file that can't be read has none.
+/// Ports on which a program of the machine listens and whose connections a host port would
+/// intercept: at every address, at 127.0.0.1, or at an address of the machine outside the overlay.
+/// A file that can't be read counts as empty.
 pub fn in_the_way(overlay: Ipv4Net) -> BTreeSet<(Transport, u16)> {
     let mut found = BTreeSet::new();
     for (path, transport, state) in FILES {
@@ -37,7 +38,7 @@ pub fn in_the_way(overlay: Ipv4Net) -> BTreeSet<(Transport, u16)> {
     found
 }
 
-/// Ports from which the kernel chooses one for a socket that has none (ip(7), `ip_local_port_range`).
+/// The range of ephemeral ports (ip(7), `ip_local_port_range`).
 pub fn passing_ports() -> RangeInclusive<u16> {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
     let text = text.unwrap_or_default();
@@ -48,17 +49,17 @@ pub fn passing_ports() -> RangeInclusive<u16> {
     }
 }
 
-/// A host port takes the callers of a socket at this address.
+/// Whether a host port would intercept connections to a socket at this address.
 pub fn takes(address: IpAddr, overlay: Ipv4Net) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) if address.is_loopback() => address == Ipv4Addr::LOCALHOST,
         IpAddr::V4(address) => !overlay.contains(&address),
-        // One that takes IPv6 alone looks the same.
+        // A socket for IPv6 only looks the same.
         IpAddr::V6(address) => address.is_unspecified(),
     }
 }
 
-/// Address and port of a line that is in this state.
+/// Address and port in a line with this state.
 fn socket(line: &str, wanted: &str) -> Option<(IpAddr, u16)> {
     let mut fields = line.split_whitespace().skip(1);
     let (address, port) = fields.next()?.split_once(':')?;
@@ -70,7 +71,7 @@ fn socket(line: &str, wanted: &str) -> Option<(IpAddr, u16)> {
     Some((self::address(address)?, port))
 }
 
-/// Groups of four bytes, each the machine's own word.
+/// An address in groups of four bytes, each in the machine's byte order.
 fn address(text: &str) -> Option<IpAddr> {
     let word = |place: usize| {
         let word = u32::from_str_radix(text.get(place * 8..place * 8 + 8)?, 16).ok()?;

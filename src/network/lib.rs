@@ -1,10 +1,12 @@
 //! The data path of `kat-net`: WireGuard, links, the container hook, firewall and DNS.
 //!
-//! `kat-net` runs from the files of [`state`] alone (ARCHITECTURE.md, invariant 5). The container's
-//! side is [`hook`], the socket that it speaks to is [`server`], which checks the caller
-//! ([`verify`]) and puts the network in place ([`attach`]). [`service`] joins all parts.
+//! `kat-net` runs from the files of [`state`] alone (ARCHITECTURE.md, invariant 5). [`hook`] is the
+//! program that the container runtime calls. It connects to the socket of
+//! [`containers::hook_server`], which verifies the caller ([`containers::verify`]) and attaches the
+//! container to the overlay ([`containers::attach`]). [`service`] runs all parts.
 
-// Tests make JSON in places; the build without them is what keeps `serde_json::to_vec` and its like away.
+// Tests may build JSON values directly; in the build without tests clippy forbids
+// `serde_json::to_vec` and similar functions.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 pub mod containers;
@@ -27,16 +29,18 @@ pub use teardown::{TeardownError, teardown};
 /// Name of the overlay's link.
 pub const OVERLAY_LINK: &str = "kat0";
 
-/// What `kat-net.service` copies that number to when it starts.
+/// File to which `kat-net.service` copies the data path number when it starts.
 const RUNNING_DATA_PATH: &str = "/run/kat/data-path";
 
-/// The number of `packaging/data-path`: it is raised when `kat-net` does something else to packets.
+/// The data path number from `packaging/data-path`: it is increased whenever `kat-net` changes what
+/// it does to packets.
 pub fn data_path() -> u32 {
     let number = include_str!("../../packaging/data-path");
     number.trim().parse().unwrap_or_default()
 }
 
-/// The number of the `kat-net` that runs, where it is an earlier one than this program's.
+/// The data path number of the running `kat-net`, if it is lower than this program's; otherwise
+/// this program's.
 pub fn running_data_path() -> u32 {
     let running = std::fs::read_to_string(RUNNING_DATA_PATH).ok();
     let running = running.and_then(|text| text.trim().parse().ok());

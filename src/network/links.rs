@@ -1,7 +1,7 @@
 //! Links, addresses, routes and neighbours over rtnetlink(7).
 //!
-//! The one place that speaks to the `rtnetlink` library, whose interface changes often. Every call
-//! has a deadline of five seconds.
+//! This is the only module that uses the `rtnetlink` library, whose interface changes often. Every
+//! call has a deadline of five seconds.
 
 use std::{
     future::Future,
@@ -29,70 +29,63 @@ mod notices;
 
 pub use notices::{address_change, removal};
 
-/// Number that marks KAT's routes (rtnetlink(7), `rtm_protocol`), free in iproute2's table.
+/// Protocol number of KAT's routes (rtnetlink(7), `rtm_protocol`), unused in iproute2's table.
 pub const ROUTE_PROTOCOL: u8 = 75;
 
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Why a call to the kernel did not do what it should.
+/// Why a netlink request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// There is no netlink socket to be had.
+    /// The netlink socket can't be opened.
     #[error("can't open a netlink socket: {0}")]
     Socket(#[source] io::Error),
-    /// The kernel refused.
     #[error("{what}: {source}")]
     Kernel {
-        /// What was asked.
+        /// The request, for messages.
         what: String,
-        /// The kernel's answer.
         source: io::Error,
     },
-    /// The answer makes no sense.
+    /// The answer is invalid.
     #[error("{what}: {reason}")]
     Answer {
-        /// What was asked.
+        /// The request, for messages.
         what: String,
-        /// What is wrong with the answer.
         reason: String,
     },
-    /// No answer.
     #[error("{what}: no answer from the kernel within {} s", DEADLINE.as_secs())]
     Timeout {
-        /// What was asked.
+        /// The request, for messages.
         what: String,
     },
 }
 
 impl LinkError {
-    /// Whether the kernel refused with this number.
+    /// Whether the kernel refused with this error number.
     pub fn is(&self, errno: Errno) -> bool {
         matches!(self, Self::Kernel { source, .. } if source.raw_os_error() == Some(errno.raw_os_error()))
     }
 }
 
-/// What is known of a link.
+/// State of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
-    /// Its number in its namespace.
+    /// Its index in its namespace.
     pub index: u32,
-    /// Its name.
     pub name: String,
-    /// The text that marks it (`ip link set alias`).
+    /// Its alias (`ip link set alias`).
     pub alias: Option<String>,
-    /// `veth`, `wireguard`, `tun` ...; nothing for hardware.
+    /// Such as `veth`, `wireguard` or `tun`; `None` for hardware.
     pub kind: Option<String>,
-    /// Its hardware address, where it is an Ethernet's.
+    /// Its hardware address, if it is an Ethernet link.
     pub mac: Option<[u8; 6]>,
-    /// Its MTU.
     pub mtu: u32,
-    /// Whether it is set up.
     pub up: bool,
-    /// Whether packets that are sent on it leave: it has a carrier, and the kernel took note.
+    /// Whether packets that are sent on it leave: it has a carrier, and the kernel has noticed it.
     pub running: bool,
 }
 
-/// A pair of virtual links, one end here and one in another namespace.
+/// A veth pair, with one end here and one in another namespace.
 #[derive(Debug)]
 pub struct VethPair<'a> {
     /// Name of this end.
@@ -103,31 +96,31 @@ pub struct VethPair<'a> {
     pub peer_name: &'a str,
     /// Hardware address of the other end.
     pub peer_mac: [u8; 6],
-    /// Where the other end lies.
+    /// Namespace of the other end.
     pub peer_namespace: BorrowedFd<'a>,
-    /// MTU of both.
+    /// MTU of both ends.
     pub mtu: u32,
 }
 
-/// Where packets for a destination go.
+/// Next hop of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// Straight out of this link.
+    /// Directly over this link.
     Link(u32),
-    /// To a gateway that is on this link.
+    /// Over a gateway on this link.
     Gateway(Ipv4Addr, u32),
-    /// Nowhere: the sender is told so.
+    /// Unreachable: the sender gets an error.
     Unreachable,
 }
 
-/// A netlink socket of one network namespace.
+/// A netlink socket in one network namespace.
 #[derive(Debug, Clone)]
 pub struct Links {
     handle: rtnetlink::Handle,
 }
 
 impl Links {
-    /// A socket in the calling thread's namespace. Needs a tokio runtime.
+    /// Opens a socket in the calling thread's namespace. Needs a tokio runtime.
     ///
     /// # Errors
     /// [`LinkError::Socket`].
@@ -137,7 +130,7 @@ impl Links {
         Ok(Self { handle })
     }
 
-    /// A socket in another namespace. `prepare` runs in that namespace first.
+    /// Opens a socket in another namespace. `prepare` runs in that namespace first.
     ///
     /// # Errors
     /// [`LinkError::Socket`], also when `prepare` fails.
@@ -156,7 +149,7 @@ impl Links {
         Ok(Self { handle })
     }
 
-    /// The link of this name, if there is one.
+    /// Finds the link with this name.
     ///
     /// # Errors
     /// The kernel refuses or does not answer.
@@ -173,7 +166,7 @@ impl Links {
         }
     }
 
-    /// All links.
+    /// Lists all links.
     ///
     /// # Errors
     /// The kernel refuses or does not answer.
@@ -193,10 +186,10 @@ impl Links {
         call(&format!("make WireGuard link {name}"), request.execute()).await
     }
 
-    /// Makes a pair of virtual links, both down.
+    /// Makes a veth pair, with both ends down.
     ///
     /// # Errors
-    /// `EEXIST` where one of the names is taken.
+    /// `EEXIST` where one of the names is in use.
     pub async fn add_veth(&self, pair: &VethPair<'_>) -> Result<(), LinkError> {
         let peer = LinkMessageBuilder::<LinkUnspec>::new()
             .name(pair.peer_name)
@@ -214,7 +207,7 @@ impl Links {
         call(&format!("make link {}", pair.name), request.execute()).await
     }
 
-    /// Marks a link with a text.
+    /// Sets a link's alias.
     ///
     /// # Errors
     /// The kernel refuses or does not answer.
@@ -236,8 +229,8 @@ impl Links {
             .await
     }
 
-    /// Waits until packets that are sent on a link leave. The kernel learns of a carrier a while
-    /// after it is there, and drops what is sent in between.
+    /// Waits until packets that are sent on a link leave. The kernel notices a carrier with a
+    /// delay, and drops packets until then.
     ///
     /// # Errors
     /// The kernel refuses or does not answer, or the link has no carrier within five seconds.
@@ -259,7 +252,7 @@ impl Links {
         call(what, self.handle.link().change(message).execute()).await
     }
 
-    /// Removes a link. Nothing happens if it is gone already.
+    /// Removes a link; does nothing if it is gone already.
     ///
     /// # Errors
     /// The kernel refuses or does not answer.
@@ -271,7 +264,7 @@ impl Links {
         }
     }
 
-    /// Gives a link this IPv4 address and takes away every other.
+    /// Sets the only IPv4 address of a link.
     ///
     /// # Errors
     /// The kernel refuses or does not answer.
@@ -314,7 +307,7 @@ impl Links {
         .await
     }
 
-    /// Puts a route in place, marked as KAT's, instead of any with the same destination.
+    /// Sets a route with KAT's protocol number; replaces any route with the same destination.
     ///
     /// # Errors
     /// The kernel refuses or does not answer.
@@ -332,7 +325,7 @@ impl Links {
         call(&format!("set route {destination}"), request.execute()).await
     }
 
-    /// KAT's routes: destination and link, if it has one.
+    /// KAT's routes: destination, and link if the route has one.
     ///
     /// # Errors
     /// The kernel refuses or does not answer.
@@ -352,7 +345,7 @@ impl Links {
             .collect())
     }
 
-    /// Removes KAT's routes whose destination `keep` does not want. Gives the removed ones.
+    /// Removes KAT's routes that `keep` rejects; returns their destinations.
     ///
     /// # Errors
     /// The kernel refuses or does not answer.
@@ -377,7 +370,7 @@ impl Links {
         Ok(removed)
     }
 
-    /// Writes down for good which hardware address a neighbour has, so that nobody needs to ask.
+    /// Adds a permanent neighbour entry with a hardware address, so that no ARP request is needed.
     ///
     /// # Errors
     /// The kernel refuses or does not answer.

@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     let words: Vec<&OsStr> = words.iter().map(OsString::as_os_str).collect();
     let words: Vec<Option<&str>> = words.iter().map(|word| word.to_str()).collect();
     match words.as_slice() {
-        // The hook adds to every start of a container: no runtime, no log.
+        // The hook delays every start of a container, so it uses neither a runtime nor a log.
         [Some("hook")] => hook::main(std::io::stdin().lock()),
         [Some("run")] => ended(run()),
         [Some("wireguard"), Some(link)] => ended(run_wireguard(link)),

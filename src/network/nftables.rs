@@ -1,4 +1,5 @@
-//! KAT's tables of nftables: the way out and in, service addresses, ports of the machine; and other firewalls.
+//! KAT's nftables tables: containers' outgoing traffic and protection, service addresses, host
+//! ports; and other firewalls.
 
 pub(crate) mod conntrack;
 pub mod firewall;

@@ -1,4 +1,4 @@
-//! The overlay: `kat0`, its peers, and where these are.
+//! The overlay: `kat0`, its peers, and their endpoints.
 
 pub mod announce;
 pub mod kat0;

@@ -1,4 +1,4 @@
-//! One round of `kat-net`: what the files say against what the machine has.
+//! One round of `kat-net`: brings the machine in line with the state files.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,39 +18,38 @@ use crate::{
     state_files::Snapshot,
 };
 
-/// The firewall's rules are looked at again after this time.
+/// Interval of the checks of the firewall's rules.
 const FIREWALL_INTERVAL: Duration = Duration::from_secs(25);
 
-/// What a round came to.
+/// The result of a round.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// A line for `systemctl status`.
     pub status: String,
-    /// Whether everything is as it should be; if not, the next round comes soon.
+    /// Whether everything is in place; otherwise the next round comes soon.
     pub settled: bool,
-    /// Whether there are peers to look after.
+    /// Whether there are peers to check.
     pub peers: bool,
-    /// Where DNS can be served now.
+    /// The address at which DNS can be served now.
     pub dns_address: Option<Ipv4Addr>,
 }
 
-/// When the rules were looked at, and what they were made of.
+/// When the rules were checked, and their input.
 struct Checked {
     when: Instant,
     node: Arc<NodeNetwork>,
     machines: BTreeSet<IpAddr>,
 }
 
-/// Remembers what a round needs of the one before.
+/// State that is kept between rounds.
 pub(super) struct Reconciler {
     attachments: Arc<Attachments>,
     overlay: Overlay,
     firewall: Firewall,
-    /// Why services are not balanced as they should be.
+    /// The present error of the service addresses.
     services: watch::Receiver<Option<String>>,
     checked: Option<Checked>,
     peers: PeerKeeper,
-    /// What systemd-resolved is to be told.
+    /// The settings for systemd-resolved.
     announcement: watch::Sender<Option<Announcement>>,
 }
 
@@ -73,7 +72,7 @@ impl Reconciler {
         }
     }
 
-    /// What is said when a round did not end.
+    /// The outcome of a round that took too long.
     pub(super) fn gave_up(&self, limit: Duration) -> Outcome {
         Outcome {
             status: format!(
@@ -84,7 +83,7 @@ impl Reconciler {
         }
     }
 
-    /// Makes everything as the snapshot says. A part that fails does not stop the others.
+    /// Applies the snapshot. A part that fails does not stop the others.
     pub(super) async fn round(&mut self, snapshot: &Snapshot) -> Outcome {
         let Some(node) = &snapshot.node else {
             return Outcome {
@@ -97,7 +96,7 @@ impl Reconciler {
             problems.push(error.to_string());
         }
         problems.extend(self.services.borrow().clone());
-        // Before what may wait for other machines and their names.
+        // Before the steps that may wait for other machines and their names.
         let attached = match self.attachments.keep().await {
             Err(error) => {
                 problems.push(error.to_string());
@@ -151,7 +150,8 @@ impl Reconciler {
         }
     }
 
-    /// Looks at the rules when what they are made of changed, and from time to time: `nft` is a program.
+    /// Checks the rules when their input changed, and periodically: each check runs the program
+    /// `nft`.
     async fn set_firewall(
         &mut self,
         node: &Arc<NodeNetwork>,
@@ -188,7 +188,7 @@ impl Reconciler {
     }
 }
 
-/// A sentence about the containers that run without their links; nothing where all have theirs.
+/// A sentence about the containers that run without their links; `None` where there are none.
 fn without_links(without: &BTreeMap<String, String>) -> Option<String> {
     let (first, why) = without.first_key_value()?;
     let others = match without.len() {

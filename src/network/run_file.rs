@@ -1,4 +1,4 @@
-//! Files below `/run` by which kat-net tells the agent what it has seen.
+//! Files below `/run` with which kat-net reports its state to the agent.
 
 use std::{
     fs::{self, OpenOptions},
@@ -11,11 +11,11 @@ use serde::Serialize;
 
 use kat_types::json;
 
-/// Replaces the file, 0600, where it holds something else. It lies in memory and is of no use after a boot, so nothing
-/// is synced.
+/// Replaces the file (0600) if its content differs. It lies in memory and is useless after a boot,
+/// so it is not synced.
 ///
 /// # Errors
-/// The value has no JSON, or what the system said.
+/// The value can't be encoded, or the file can't be written.
 pub(super) fn write<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
     let text = json::bytes(&path.display().to_string(), value)?;
     if fs::read(path).is_ok_and(|present| present == text) {

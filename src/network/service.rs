@@ -1,8 +1,8 @@
 //! The body of `kat-net.service`.
 //!
-//! It serves the hook from the first moment, and keeps everything else as the agent's files say:
-//! on every change, and every thirty seconds, or ten where there are peers. When it ends it leaves all of it in place
-//! (ARCHITECTURE.md, invariant 5).
+//! It serves the hook from the first moment, and keeps everything else in line with the agent's
+//! files: at every change, and every thirty seconds, or every ten where there are peers. When it
+//! ends, it leaves everything in place (ARCHITECTURE.md, invariant 5).
 
 use std::{
     future::Future,
@@ -48,35 +48,31 @@ use crate::{
 };
 use kat_daemon::watchdog::{Pulse, Pulses};
 
-/// Everything is looked at again after this time.
+/// Interval of the rounds.
 const INTERVAL: Duration = Duration::from_secs(30);
-/// The same where there are peers: one that has fallen silent is noticed by then.
+/// Interval of the rounds where there are peers, so that a silent peer is noticed soon.
 const PEERS_INTERVAL: Duration = Duration::from_secs(10);
-/// The same while something is not as it should be.
+/// Interval of the rounds while something is not in place.
 const SHORT_INTERVAL: Duration = Duration::from_secs(5);
-/// A round that takes longer is given up, well before it counts as hanging.
+/// Longest round; it is aborted well before the watchdog takes it for hanging.
 const ROUND_LIMIT: Duration = Duration::from_secs(60);
 
 /// Why the service could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
-    /// The hook's socket.
     #[error("{path}: {source}")]
     Socket {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What the system said.
         source: io::Error,
     },
-    /// Netlink.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// Signals can't be received.
     #[error("can't receive signals: {0}")]
     Signal(#[source] io::Error),
 }
 
-/// Serves the cluster's names at an address until cancelled, from what the snapshots say.
+/// Serves the cluster's names at an address until cancelled, from the snapshots.
 pub type DnsServer = Arc<
     dyn Fn(
             Ipv4Addr,
@@ -87,33 +83,33 @@ pub type DnsServer = Arc<
         + Sync,
 >;
 
-/// What the service needs to know; [`Config::from_environment`] is the machine's own.
+/// Parameters of the service; [`Config::from_environment`] has the machine's own.
 pub struct Config {
     /// Folder of the agent's files.
     pub folder: PathBuf,
-    /// Root of the links of unit files; nothing leaves them alone.
+    /// Root folder for the links of unit files; `None` leaves the links alone.
     pub root: Option<PathBuf>,
-    /// The hook's socket; nothing binds [`HOOK_SOCKET`].
+    /// The hook's socket; `None` binds [`HOOK_SOCKET`].
     pub listener: Option<StdListener>,
-    /// How a process's control group is known.
+    /// Finds a process's control group.
     pub cgroups: CgroupReader,
-    /// How the containers of a unit are found.
+    /// Finds the containers of a unit.
     pub processes: UnitProcesses,
-    /// How `kat0` is made; nothing for the machine's own way.
+    /// Makes `kat0`; `None` for the machine's own way.
     pub overlay: Option<Overlay>,
-    /// DNS, started when `kat0` has its address.
+    /// The DNS server, started when `kat0` has its address.
     pub dns: Option<DnsServer>,
-    /// How systemd-resolved is told; nothing where it is not.
+    /// Configures systemd-resolved; `None` leaves it alone.
     pub resolved: Option<Tell>,
-    /// Where it is told how the peers are; nothing tells nobody.
+    /// File with the state of the peers; `None` writes none.
     pub report: Option<PathBuf>,
-    /// Ends the service; SIGTERM and SIGINT do too.
+    /// Ends the service, as SIGTERM and SIGINT do.
     pub cancel: CancellationToken,
 }
 
 impl Config {
-    /// The machine's own: files in [`FOLDER`], the socket that systemd passed. Call it first thing
-    /// in the program: it takes over passed descriptors.
+    /// The machine's own: files in [`FOLDER`], and the socket that systemd passed. It takes over
+    /// passed descriptors, so it has to be called first in the program.
     pub fn from_environment() -> Self {
         let listener = sd_notify::listen_fds_with_names()
             .ok()
@@ -137,7 +133,7 @@ impl Config {
 /// Runs the service until SIGTERM.
 ///
 /// # Errors
-/// It could not start. What fails later is logged, shown in the status and tried again.
+/// The service could not start. Later errors are logged, shown in the status and retried.
 pub async fn run(config: Config) -> Result<(), ServiceError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(ServiceError::Signal)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServiceError::Signal)?;
@@ -168,7 +164,7 @@ pub async fn run(config: Config) -> Result<(), ServiceError> {
     tasks.spawn(Arc::clone(&announcer).listen(cancel.clone()));
     let heard = Arc::clone(&announcer);
     let peers = PeerKeeper::new(config.folder, announcer, config.report);
-    // Beside the rounds, which may wait for other machines' names.
+    // In a task of its own: the rounds may wait for other machines' names.
     let (trouble, services) = watch::channel(None);
     let pulse = pulses.watch("the addresses of services");
     let balancing = Balancer::installed().keep(files.subscribe(), trouble, pulse, cancel.clone());
@@ -191,7 +187,7 @@ pub async fn run(config: Config) -> Result<(), ServiceError> {
             _ = interrupt.recv() => break,
             Some(ended) = tasks.join_next() => {
                 if let Err(error) = ended && error.is_panic() {
-                    // Better a fresh start by systemd than half a service.
+                    // A restart by systemd is better than an incomplete service.
                     tracing::error!("a part of the service broke: {error}");
                     cancel.cancel();
                 }
@@ -209,7 +205,7 @@ pub async fn run(config: Config) -> Result<(), ServiceError> {
     Ok(())
 }
 
-/// Repeats rounds: on every change of the files and from time to time.
+/// Repeats rounds: at every change of the files and periodically.
 async fn keep(
     mut reconciler: Reconciler,
     files: Arc<StateFiles>,
@@ -248,8 +244,8 @@ async fn keep(
             () = cancel.cancelled() => return,
             () = tokio::time::sleep(wait) => files.refresh(),
             changed = changes.changed() => if changed.is_err() { return },
-            // The userspace service ended and took the link with it. Without the kernel's
-            // messages the usual rounds find that too.
+            // The userspace service ended, and its link with it. Without the kernel's messages the
+            // next round notices that.
             Ok(()) = &mut removal => {
                 tracing::warn!("{OVERLAY_LINK} was removed; making it again");
                 removal = Box::pin(links::removal(OVERLAY_LINK));
@@ -260,7 +256,7 @@ async fn keep(
     }
 }
 
-/// Runs DNS at the machine's address, and starts it again when that changes or it ends.
+/// Runs DNS at the machine's address; restarts it when the address changes or DNS ends.
 struct Names {
     server: Option<DnsServer>,
     files: Arc<StateFiles>,
@@ -289,7 +285,7 @@ impl Names {
     }
 }
 
-/// Links of unit files, so that workloads start after a boot without the agent.
+/// Links the unit files, so that workloads start after a boot without the agent.
 fn rebuild_unit_links(root: &Path) {
     match unit_links::rebuild(root) {
         Ok(rebuilt) => {

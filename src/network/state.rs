@@ -1,7 +1,7 @@
-//! The files that the agent writes for `kat-net`, under `/var/lib/kat/network`.
+//! The state files that the agent writes for `kat-net`, in `/var/lib/kat/network`.
 //!
-//! `kat-net` runs from these files alone: it comes up before etcd and without anyone. Each file is
-//! replaced atomically, is JSON, and its readers ignore fields that they do not know.
+//! `kat-net` runs from these files alone: it works before etcd has started and without other
+//! machines. Each file is JSON and replaced atomically, and its readers ignore unknown fields.
 
 use kat_types::services::BackendState;
 use std::{
@@ -14,28 +14,29 @@ use serde::{Deserialize, Serialize};
 
 /// Folder of these files.
 pub const FOLDER: &str = "/var/lib/kat/network";
-/// This machine: [`NodeNetwork`].
+/// This machine's own network: [`NodeNetwork`].
 pub const NODE_FILE: &str = "node.json";
 /// The other machines: [`Peers`].
 pub const PEERS_FILE: &str = "peers.json";
 /// This machine's instances: [`Instances`].
 pub const INSTANCES_FILE: &str = "instances.json";
-/// The cluster's names: [`DnsRecords`].
+/// The cluster's DNS records: [`DnsRecords`].
 pub const DNS_FILE: &str = "dns.json";
-/// Addresses of services: [`Services`].
+/// Service addresses: [`Services`].
 pub const SERVICES_FILE: &str = "services.json";
-/// What this machine's instances are to callers of its ports: [`HostPortParts`].
+/// The parts of this machine's instances behind its host ports: [`HostPortParts`].
 pub const HOST_PORTS_FILE: &str = "host-ports.json";
-/// How the peers are: [`OverlayState`]; written by `kat-net` with every round, read by the agent.
+/// The state of the peers: [`OverlayState`]; written by `kat-net` in every round, read by the
+/// agent.
 pub const OVERLAY_FILE: &str = "/run/kat/overlay.json";
-/// Ports that programs of the machine have, or had a moment ago: [`MachinePorts`].
+/// Ports on which the machine's own programs listen, or listened recently: [`MachinePorts`].
 pub const MACHINE_PORTS_FILE: &str = "/run/kat/machine-ports.json";
 /// WireGuard's private key, base64, 0600.
 pub const PRIVATE_KEY_FILE: &str = "wireguard.key";
 /// The hook's socket, made by `kat-net.socket`.
 pub const HOOK_SOCKET: &str = "/run/kat/net.sock";
 
-/// What this machine is on the overlay.
+/// This machine's own network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeNetwork {
@@ -43,34 +44,34 @@ pub struct NodeNetwork {
     pub schema: u32,
     /// Name of the machine.
     pub node: String,
-    /// The whole overlay.
+    /// The overlay's network.
     pub cluster_cidr: Ipv4Net,
-    /// Addresses of services.
+    /// The network of service addresses.
     pub service_cidr: Ipv4Net,
-    /// This machine's part of the overlay.
+    /// This machine's subnet of the overlay.
     pub subnet: Ipv4Net,
     /// This machine's address: the first of its subnet.
     pub address: Ipv4Addr,
-    /// Suffix of every name.
+    /// Suffix of every DNS name.
     pub cluster_domain: String,
     /// UDP port of WireGuard.
     pub wireguard_port: u16,
     /// MTU of `kat0` and of the veths.
     pub mtu: u32,
-    /// Where other names are asked; the machine's own resolvers when empty.
+    /// Resolvers for other names; empty for the machine's own.
     #[serde(default)]
     pub upstream_dns: Vec<IpAddr>,
-    /// TCP ports of the machines themselves, which containers do not reach.
+    /// TCP ports of the machines' own services, which containers may not reach.
     #[serde(default = "control_ports")]
     pub control_ports: BTreeSet<u16>,
     /// Longest time the hook holds an unconfirmed start, in seconds.
     pub hold_seconds: u32,
-    /// It passes on what is between two other machines.
+    /// Whether the machine relays packets between two other machines.
     #[serde(default)]
     pub relay: bool,
 }
 
-/// Those of etcd, the API and the agents as every cluster has them that was not given others.
+/// The ports of etcd, the API and the agents in a cluster with default ports.
 pub fn control_ports() -> BTreeSet<u16> {
     [2379, 2380, 9115, 9116].into()
 }
@@ -93,17 +94,17 @@ pub struct Peer {
     pub public_key: String,
     /// `host:port` in the order to try; names are resolved again when a handshake fails.
     pub endpoints: Vec<String>,
-    /// Its part of the overlay.
+    /// Its subnet of the overlay.
     pub subnet: Ipv4Net,
     /// Seconds between keepalives, 0 for none.
     #[serde(default)]
     pub keepalive: u16,
-    /// The machine that passes on what is between the two; nothing where they reach each other.
+    /// The machine that relays the packets; `None` where the two reach each other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
 }
 
-/// How the peers are, as WireGuard has them.
+/// The state of the peers in WireGuard.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OverlayState {
@@ -113,21 +114,21 @@ pub struct OverlayState {
     pub peers: BTreeMap<String, PeerState>,
 }
 
-/// How a peer is.
+/// State of a peer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PeerState {
-    /// Where it was seen last, or is looked for.
+    /// Present endpoint in WireGuard.
     pub endpoint: Option<SocketAddr>,
-    /// Seconds since the epoch; nothing before the first.
+    /// Seconds since the epoch; `None` before the first.
     pub last_handshake: Option<u64>,
     /// Bytes sent to it, by this link.
     pub sent: u64,
     /// Bytes received from it.
     pub received: u64,
-    /// There is a session.
+    /// Whether there is a session.
     pub connected: bool,
-    /// It is reached through this machine, and WireGuard has nothing of it.
+    /// The relay to this peer; WireGuard then has no state of the peer itself.
     pub via: Option<String>,
 }
 
@@ -149,7 +150,7 @@ pub struct InstanceNetwork {
     pub namespace: String,
     /// Its workload.
     pub workload: String,
-    /// Host uid that may ask for it.
+    /// Host uid that may request its network.
     pub uid: u32,
     /// Name of its service in that user's manager.
     pub unit: String,
@@ -157,22 +158,21 @@ pub struct InstanceNetwork {
     pub address: Ipv4Addr,
     /// Whether it may start now.
     pub gate: Gate,
-    /// Ports of the machine that lead to it.
+    /// Host ports that are forwarded to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub host_ports: Vec<HostPortNetwork>,
 }
 
-/// A port of the machine that leads to an instance on it.
+/// A host port that is forwarded to an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HostPortNetwork {
-    /// Port of the machine.
     pub port: u16,
-    /// Its transport.
     pub protocol: Transport,
     /// Port of the container.
     pub container_port: u16,
-    /// It leads there for the machine's own programs that call 127.0.0.1, too; an agent of before this was said means so.
+    /// The port is also forwarded for the machine's own programs that connect to 127.0.0.1. Agents
+    /// without this field forwarded it, so that is the default.
     #[serde(default = "led_always")]
     pub loopback: bool,
 }
@@ -181,17 +181,17 @@ fn led_always() -> bool {
     true
 }
 
-/// What this machine's instances are to those who call its ports.
+/// The parts of this machine's instances behind its host ports.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HostPortParts {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// By their addresses.
+    /// By the instances' addresses.
     pub parts: BTreeMap<Ipv4Addr, BackendState>,
 }
 
-/// Ports of the machine that its own programs have, or had not long ago.
+/// Ports on which the machine's own programs listen, or listened recently.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachinePorts {
@@ -207,30 +207,30 @@ pub struct MachinePorts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Gate {
-    /// It may start.
     Open,
-    /// It waits until the desired list is confirmed, at most [`NodeNetwork::hold_seconds`]; then
-    /// it may start, because nothing writable of it is shared.
+    /// The instance waits until the desired list is confirmed, at most
+    /// [`NodeNetwork::hold_seconds`]; then it may start, because no other instance shares its
+    /// writable data.
     Hold,
-    /// It must not start; nor where a newer version says something else.
+    /// The instance must not start. Also stands for unknown values of newer versions.
     #[serde(other)]
     Closed,
 }
 
-/// The cluster's zone.
+/// The cluster's DNS records.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DnsRecords {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// Revision of the store that this shows; goes into the SOA's serial.
+    /// Revision of the store that the records show; part of the SOA's serial.
     pub revision: i64,
-    /// Names without the cluster's domain and without a final dot, in lower case
-    /// (`web.default`, `web-ab12c.web.default`, `n1.node`), to addresses.
+    /// Addresses by name, without the cluster's domain and a final dot, in lower case
+    /// (`web.default`, `web-ab12c.web.default`, `n1.node`).
     pub records: BTreeMap<String, Vec<Ipv4Addr>>,
 }
 
-/// Addresses of services, and who is behind them.
+/// Service addresses, and the instances behind them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Services {
@@ -254,11 +254,10 @@ pub struct ServiceNetwork {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServicePort {
-    /// Its number, the same at the service's address and in the containers.
+    /// Its number, the same at the service address and in the containers.
     pub port: u16,
-    /// Its transport.
     pub protocol: Transport,
-    /// Instances that have it, by their addresses.
+    /// Instances with this port, by address.
     pub instances: BTreeMap<Ipv4Addr, BackendState>,
 }
 
@@ -266,14 +265,12 @@ pub struct ServicePort {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Transport {
-    /// TCP.
     Tcp,
-    /// UDP.
     Udp,
 }
 
 impl Transport {
-    /// As nft writes it.
+    /// The name in nft's syntax.
     pub fn word(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -282,7 +279,7 @@ impl Transport {
     }
 }
 
-/// One line of JSON that the hook sends to [`HOOK_SOCKET`].
+/// The hook's request: one line of JSON, sent to [`HOOK_SOCKET`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HookRequest {
@@ -292,21 +289,20 @@ pub struct HookRequest {
     pub pid: i32,
 }
 
-/// One line of JSON that answers a [`HookRequest`].
+/// The answer to a [`HookRequest`]: one line of JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HookAnswer {
-    /// Nothing when the network is in place, else why it is not.
+    /// Why the network is not in place; `None` when it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl HookAnswer {
-    /// Longest reason, bytes. Six times as long when each is escaped, it still fits what the hook
-    /// reads.
+    /// Longest error in bytes. Even if each byte is escaped to six, it fits the hook's limit.
     const LONGEST: usize = 2048;
 
-    /// The network is in place, or why it is not, cut to what the hook reads.
+    /// The answer for an outcome, with the error cut to the hook's limit.
     pub fn of<T, E: std::fmt::Display>(outcome: &Result<T, E>) -> Self {
         let error = outcome.as_ref().err().map(|reason| {
             let mut reason = reason.to_string();

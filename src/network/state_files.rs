@@ -1,6 +1,7 @@
-//! Reads the files that the agent writes, on start and whenever they change.
+//! Reads the agent's state files at the start and whenever they change.
 //!
-//! A file that is missing, unreadable or half made keeps the last good state and is logged once.
+//! For a file that is missing, unreadable or incomplete the last valid state is kept, and the error
+//! is logged once.
 
 use std::{
     fs,
@@ -22,58 +23,46 @@ use super::state::{
     NodeNetwork, PEERS_FILE, Peers, SERVICES_FILE, Services,
 };
 
-/// A file larger than this is not read.
+/// Largest file in bytes.
 const MAXIMUM_SIZE: u64 = 64 << 20;
 /// Changes within this time are read together.
 const DEBOUNCE: Duration = Duration::from_millis(20);
-/// While the folder can't be watched, it is read this often.
+/// Interval of the reads while the folder can't be watched.
 const WITHOUT_WATCH: Duration = Duration::from_secs(2);
 
-/// Why a file was not taken.
+/// Why a file was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It can't be read.
     #[error("{path}: {source}")]
     Unreadable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
         source: io::Error,
     },
-    /// It is not what it should be.
     #[error("{path}: {source}")]
     Malformed {
-        /// The file.
         path: PathBuf,
-        /// Line, column and what was expected.
         source: serde_json::Error,
     },
-    /// It is too large.
     #[error("{path}: larger than {MAXIMUM_SIZE} bytes")]
     TooLarge {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
 }
 
-/// What the files say; nothing for one that was never read.
+/// The content of the files; `None` for a file that was never read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// This machine.
     pub node: Option<Arc<NodeNetwork>>,
-    /// The other machines.
     pub peers: Option<Arc<Peers>>,
-    /// This machine's instances.
     pub instances: Option<Arc<Instances>>,
-    /// The cluster's names.
     pub dns: Option<Arc<DnsRecords>>,
-    /// Addresses of services.
     pub services: Option<Arc<Services>>,
-    /// What this machine's instances are to callers of its ports.
     pub host_ports: Option<Arc<HostPortParts>>,
 }
 
-/// Device, inode, size and time of the last change: what tells that a file is another one.
+/// Device, inode, size and time of the last change: identifies a version of a file.
 type Stamp = (u64, u64, u64, i64, i64);
 
 #[derive(Debug, Default)]
@@ -86,7 +75,7 @@ struct Stamps {
     host_ports: Option<Stamp>,
 }
 
-/// The files of one folder, and what they last said.
+/// The files of one folder, with their last valid content.
 #[derive(Debug)]
 pub struct StateFiles {
     folder: PathBuf,
@@ -106,17 +95,17 @@ impl StateFiles {
         Arc::new(files)
     }
 
-    /// What the files last said.
+    /// The last valid content.
     pub fn current(&self) -> Arc<Snapshot> {
         self.sender.borrow().clone()
     }
 
-    /// Tells of every change.
+    /// A channel with every change.
     pub fn subscribe(&self) -> watch::Receiver<Arc<Snapshot>> {
         self.sender.subscribe()
     }
 
-    /// Reads again the files that are not the same as last time. Cheap when none changed.
+    /// Reads the files that have changed since the last call. Cheap when there are none.
     pub fn refresh(&self) {
         let mut stamps = self.stamps.lock();
         let mut next = Snapshot::clone(&self.current());
@@ -176,9 +165,10 @@ impl StateFiles {
                 | WatchFlags::ONLYDIR,
         )?;
         let watched = fs::metadata(&self.folder)?.ino();
-        // What changed before the watch was in place.
+        // Changes from before the watch was in place.
         self.refresh();
-        // Readable as a pipe is; which file it was does not matter, since all are looked at.
+        // The inotify descriptor is readable like a pipe. The events' content is not needed, since
+        // all files are checked.
         let mut events = pipe::Receiver::from_owned_fd_unchecked(watch)?;
         let mut buffer = [0; 4096];
         loop {
@@ -223,7 +213,7 @@ fn update<T: DeserializeOwned>(
     }
 }
 
-/// Reads one of the files.
+/// Reads and decodes one of the files.
 ///
 /// # Errors
 /// See [`FileError`].

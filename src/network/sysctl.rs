@@ -1,12 +1,12 @@
-//! Settings of single links under `/proc/sys/net`. The machine's own settings are `init`'s.
+//! Settings of single links under `/proc/sys/net`. `init` makes the settings of the whole machine.
 
 use std::{fs, io, path::PathBuf};
 
 /// Writes `value` to `/proc/sys/net/FAMILY/conf/LINK/KEY`, in the network namespace of the calling
-/// thread. Does nothing where the kernel has no such family.
+/// thread. Does nothing where the kernel lacks the family.
 ///
 /// # Errors
-/// What the kernel said, other than that the file does not exist.
+/// The kernel's error, unless the file does not exist.
 pub(super) fn set(family: &str, link: &str, key: &str, value: &str) -> io::Result<()> {
     let path: PathBuf = ["/proc/sys/net", family, "conf", link, key]
         .iter()

@@ -1,4 +1,4 @@
-//! Takes KAT's network off the machine, for `kat-agent reset`.
+//! Removes KAT's network from the machine, for `kat-agent reset`.
 
 use super::{
     OVERLAY_LINK,
@@ -10,7 +10,7 @@ use crate::{
     overlay::kat0,
 };
 
-/// What could not be taken off; the rest was.
+/// The part that could not be removed; the rest was removed.
 #[derive(Debug, thiserror::Error)]
 pub enum TeardownError {
     /// A link or route.
@@ -21,11 +21,12 @@ pub enum TeardownError {
     Firewall(#[from] FirewallError),
 }
 
-/// Removes `kat0`, every veth with KAT's mark, KAT's routes and its nftables tables. Stop
-/// `kat-net.service` and `kat-wg.service` first. Nothing happens where nothing is left.
+/// Removes `kat0`, every veth with KAT's alias, KAT's routes and its nftables tables.
+/// `kat-net.service` and `kat-wg.service` have to be stopped first. Does nothing where nothing is
+/// left.
 ///
 /// # Errors
-/// The first thing that could not be removed, after all were tried.
+/// The first part that could not be removed, after all were tried.
 pub async fn teardown() -> Result<(), TeardownError> {
     let links = Links::open()?;
     let veths = attach::remove_all(&links).await;

@@ -1,5 +1,5 @@
-//! Certificates of machines that hold no authority: signed by the leader when they join, and again
-//! before they run out.
+//! Certificates of machines that hold no authority: signed by the leader when they join, and
+//! renewed before they expire.
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -20,12 +20,12 @@ pub struct Authorities {
     recovery: Option<RecoveryKey>,
 }
 
-/// What a machine gets for its key. All of it is public.
+/// The certificates for a machine's key. All of them are public.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MachineCertificates {
-    /// Of the cluster's authority: the machine at the API, as server and client.
+    /// Signed by the cluster's authority: the machine as server and client of the API.
     pub node: String,
-    /// Of the authority of etcd's clients: the machine's user of etcd.
+    /// Signed by the authority of etcd's clients: the machine's user of etcd.
     pub etcd: String,
     /// Certificate of the cluster's authority.
     pub cluster_authority: String,
@@ -34,7 +34,7 @@ pub struct MachineCertificates {
 }
 
 impl Authorities {
-    /// Reads them from `folder` (`/var/lib/kat/pki`).
+    /// Reads the authorities from `folder` (`/var/lib/kat/pki`).
     ///
     /// # Errors
     /// As [`Authority::load`] and [`load_recovery_key`].
@@ -49,7 +49,7 @@ impl Authorities {
         })
     }
 
-    /// With these two.
+    /// Uses these two authorities.
     ///
     /// # Errors
     /// [`PkiError::WrongAuthority`] unless they are the cluster's and that of etcd's clients.
@@ -73,31 +73,31 @@ impl Authorities {
         })
     }
 
-    /// The same, with that of etcd's peers: what a machine hands over that lets another hold etcd.
+    /// Adds the authority of etcd's peers, which another machine needs to hold etcd.
     #[must_use]
     pub fn with_peers(mut self, etcd_peers: Authority) -> Self {
         self.etcd_peers = Some(etcd_peers);
         self
     }
 
-    /// All three; nothing where that of etcd's peers is not known.
+    /// All three; `None` where the authority of etcd's peers is not known.
     pub fn all(&self) -> Option<[&Authority; 3]> {
         Some([&self.cluster, &self.etcd_clients, self.etcd_peers.as_ref()?])
     }
 
-    /// What their keys are sealed with on a machine that holds etcd.
+    /// The key with which the authorities' keys are sealed on a machine that holds etcd.
     pub fn recovery_key(&self) -> Option<&RecoveryKey> {
         self.recovery.as_ref()
     }
 
-    /// What join tokens pin: see [`Authority::fingerprint`].
+    /// The fingerprint in join tokens: see [`Authority::fingerprint`].
     pub fn fingerprint(&self) -> String {
         self.cluster.fingerprint()
     }
 
-    /// Signs for the key of a request, which must ask for `node:NAME`. Names and addresses are what
-    /// the caller decided; nothing else of the request counts. Both certificates are for the one
-    /// key, so that a request that somebody else repeats is of no use to them.
+    /// Signs certificates for the key of a request, which must ask for `node:NAME`. Name and
+    /// addresses are those that the caller decided; nothing else of the request is used. Both
+    /// certificates are for the one key, so that a replayed request is useless to others.
     ///
     /// # Errors
     /// As [`Authority::sign_request`].

@@ -1,4 +1,4 @@
-//! The three authorities.
+//! The three certificate authorities of a cluster.
 
 use std::path::Path;
 
@@ -13,22 +13,21 @@ use super::{
 };
 use crate::recovery_key as seal;
 
-/// Which authority.
+/// Which of the three authorities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AuthorityKind {
-    /// Machines, the API, administrators, and the leader as client of the agents.
+    /// For machines, the API, administrators, and the leader as client of the agents.
     Cluster,
-    /// etcd's client port and its clients.
+    /// For etcd's client port and its clients.
     EtcdClients,
-    /// etcd's peer ports.
+    /// For etcd's peer ports.
     EtcdPeers,
 }
 
 impl AuthorityKind {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Cluster, Self::EtcdClients, Self::EtcdPeers];
 
-    /// Its name, which its files carry: `NAME.crt` and `NAME.key.sealed`.
+    /// The name in its files: `NAME.crt` and `NAME.key.sealed`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cluster => "cluster-ca",
@@ -37,18 +36,18 @@ impl AuthorityKind {
         }
     }
 
-    /// The file of its sealed key.
+    /// File name of its sealed key.
     pub fn sealed_file(self) -> String {
         format!("{}.key.sealed", self.name())
     }
 
-    /// The file of its key as earlier versions left it.
+    /// File name of its key in clear, as written by earlier versions.
     pub fn clear_file(self) -> String {
         format!("{}.key", self.name())
     }
 }
 
-/// An authority with its key: ECDSA P-256, signs leaves only.
+/// An authority with its key: ECDSA P-256; signs only leaves.
 pub struct Authority {
     kind: AuthorityKind,
     certificate_pem: String,
@@ -67,7 +66,7 @@ impl std::fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// A new authority, valid for ten years.
+    /// Makes a new authority that is valid for ten years.
     ///
     /// # Errors
     /// [`PkiError::Certificate`] or [`PkiError::Key`].
@@ -86,10 +85,10 @@ impl Authority {
         Self::from_pem(kind, &certificate.pem(), &key.serialize_pem())
     }
 
-    /// An authority from its two files' contents.
+    /// An authority from its certificate and key.
     ///
     /// # Errors
-    /// [`PkiError`] if they can't be read, don't belong together, or are no authority.
+    /// [`PkiError`] if they are unreadable, don't belong together, or are no authority.
     pub fn from_pem(
         kind: AuthorityKind,
         certificate_pem: &str,
@@ -108,7 +107,7 @@ impl Authority {
         })
     }
 
-    /// Reads it from `folder` (`/var/lib/kat/pki`), where its key lies sealed.
+    /// Reads the authority from `folder` (`/var/lib/kat/pki`), with its sealed key.
     ///
     /// # Errors
     /// As [`Self::unseal`], and [`PkiError::File`].
@@ -122,7 +121,7 @@ impl Authority {
         Self::unseal(kind, &certificate, &sealed, recovery)
     }
 
-    /// Reads it from `folder` as earlier versions left it: with its key in clear.
+    /// Reads the authority with its key in clear, as written by earlier versions.
     ///
     /// # Errors
     /// As [`Self::from_pem`], and [`PkiError::File`].
@@ -132,12 +131,12 @@ impl Authority {
         Self::from_pem(kind, &certificate, &key)
     }
 
-    /// Writes it to `folder`, which becomes 0700; the sealed key is 0600. The key comes first, so
-    /// that a certificate on disk always has its key, and one in clear goes last: at any moment the
-    /// disk has one of the two whole.
+    /// Writes the authority to `folder`, whose mode becomes 0700; the sealed key is 0600. The key
+    /// is written first, so that a certificate on the disk always has its key. A key in clear is
+    /// removed last, so that at any moment one of the two is completely on the disk.
     ///
     /// # Errors
-    /// [`PkiError::File`]; [`PkiError::Key`] if it can't be sealed.
+    /// [`PkiError::File`]; [`PkiError::Key`] if the key can't be sealed.
     pub fn store(&self, folder: &Path, recovery: &seal::RecoveryKey) -> Result<(), PkiError> {
         files::make_folder(folder)?;
         let sealed = self
@@ -149,27 +148,25 @@ impl Authority {
         files::remove(&folder.join(self.kind.clear_file()))
     }
 
-    /// The recovery key that follows from this authority's key, for a cluster that has none.
+    /// The recovery key that is derived from this authority's key, for a cluster without one.
     pub fn derived_recovery_key(&self) -> seal::RecoveryKey {
         seal::RecoveryKey::derived_from(self.issuer.key().serialized_der())
     }
 
-    /// Its key, as PEM. It leaves a machine only for another that is to hold etcd.
+    /// Its key as PEM. It is only sent to another machine that is to hold etcd.
     pub fn key_pem(&self) -> String {
         self.issuer.key().serialize_pem()
     }
 
-    /// Which one it is.
     pub fn kind(&self) -> AuthorityKind {
         self.kind
     }
 
-    /// Its certificate, as PEM.
     pub fn certificate_pem(&self) -> &str {
         &self.certificate_pem
     }
 
-    /// SHA-256 of its certificate in DER, as 64 hexadecimal digits: what join tokens pin.
+    /// SHA-256 of its certificate in DER, as 64 hexadecimal digits; join tokens contain it.
     pub fn fingerprint(&self) -> String {
         fingerprint(&self.certificate)
     }
@@ -187,12 +184,12 @@ impl Authority {
         })
     }
 
-    /// Signs a certificate for the key of a request. Only the key is taken from it; all else
-    /// follows from `kind`, which the caller decided, and the request must ask for that common
-    /// name.
+    /// Signs a certificate for the key of a request. Only the key is taken from the request;
+    /// everything else comes from `kind`, which the caller decided, and the request must ask for
+    /// that common name.
     ///
     /// # Errors
-    /// [`PkiError::Request`] if it is refused, else as [`Self::issue`].
+    /// [`PkiError::Request`] if the request is rejected, otherwise as [`Self::issue`].
     pub fn sign_request(
         &self,
         request_pem: &str,
@@ -238,7 +235,7 @@ impl Authority {
     /// An authority whose key was sealed by [`Self::seal_key`].
     ///
     /// # Errors
-    /// As [`Self::from_pem`]; [`PkiError::Key`] if it does not open.
+    /// As [`Self::from_pem`]; [`PkiError::Key`] if it can't be opened.
     pub fn unseal(
         kind: AuthorityKind,
         certificate_pem: &str,

@@ -1,4 +1,5 @@
-//! Keys and certificates on disk: whole or not at all, and never readable for others in between.
+//! Keys and certificates on the disk: written atomically, and never readable for other users
+//! meanwhile.
 
 use std::{
     fs,
@@ -9,10 +10,10 @@ use std::{
 
 use super::PkiError;
 
-/// Largest file that is read.
+/// Largest file that is read, in bytes.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Writes a file that only its owner reads (0600), in place of what was there.
+/// Writes or replaces a file that only its owner may read (0600).
 ///
 /// # Errors
 /// [`PkiError::File`].
@@ -20,7 +21,7 @@ pub fn write_secret(path: &Path, content: &[u8]) -> Result<(), PkiError> {
     write(path, content, 0o600).map_err(|source| failed(path, source))
 }
 
-/// Writes a file that everyone may read (0644), in place of what was there.
+/// Writes or replaces a file that every user may read (0644).
 ///
 /// # Errors
 /// [`PkiError::File`].
@@ -74,7 +75,8 @@ fn failed(path: &Path, source: io::Error) -> PkiError {
 
 fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
-    // Made with 0600, so nobody can open it before it has its own mode.
+    // The temporary file is made with 0600, so that no other user can open it before its mode is
+    // set.
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     file.write_all(content)?;
     file.as_file()

@@ -1,4 +1,4 @@
-//! What kinds of certificates there are, and what each says.
+//! The kinds of leaf certificates and their content.
 
 use std::{fmt, net::IpAddr};
 
@@ -9,41 +9,40 @@ use rcgen::{
 
 use super::{AuthorityKind, PkiError, Validity, check_name, cluster_name, validity};
 
-/// A kind of certificate, and whom it is for. All names are labels; `root` is refused.
+/// A kind of certificate, with its subject. All names are labels; `root` is rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeafKind {
-    /// A machine: serves the API and calls it. Common name `node:NAME`.
+    /// A machine as server and client of the API. Common name `node:NAME`.
     Node {
-        /// Its name, which is a DNS name of the certificate too.
+        /// Name of the machine, which is also a DNS name of the certificate.
         name: String,
-        /// The cluster, for [`cluster_name`].
+        /// Uid of the cluster, for [`cluster_name`].
         cluster_uid: String,
-        /// Its addresses.
         addresses: Vec<IpAddr>,
     },
-    /// The leader on a machine: client of etcd, and of the agents. Common name `leader:NAME`.
+    /// The leader on a machine, as client of etcd and of the agents. Common name `leader:NAME`.
     Leader {
         /// The machine.
         name: String,
     },
-    /// An administrator: client of the API. Common name `admin:NAME`.
+    /// An administrator, as client of the API. Common name `admin:NAME`.
     Admin {
         /// The administrator.
         name: String,
     },
-    /// A machine as client of etcd. Common name `node:NAME`, the user of its role.
+    /// A machine as client of etcd. Common name `node:NAME`, which is its user in etcd.
     EtcdNode {
         /// The machine.
         name: String,
     },
-    /// etcd's client port. Common name `etcd:NAME`, which is no user of etcd.
+    /// Server on etcd's client port. Common name `etcd:NAME`, which is no user of etcd.
     EtcdServer {
         /// The machine.
         name: String,
         /// Addresses that clients use.
         addresses: Vec<IpAddr>,
     },
-    /// etcd's peer port. Common name `etcd:NAME`.
+    /// Server and client on etcd's peer port. Common name `etcd:NAME`.
     EtcdPeer {
         /// The machine.
         name: String,
@@ -101,8 +100,8 @@ impl LeafKind {
     }
 
     fn is_client(&self) -> bool {
-        // A server certificate of etcd is no client: etcd's HTTP gateway, which would use it so,
-        // stays off.
+        // A server certificate of etcd is not valid for clients: only etcd's HTTP gateway would use
+        // it so, and that is disabled.
         !matches!(self, Self::EtcdServer { .. })
     }
 
@@ -128,7 +127,7 @@ impl LeafKind {
         Ok(names)
     }
 
-    /// All that the certificate says but its key.
+    /// Everything in the certificate except its key.
     pub(super) fn params(&self, validity: Validity) -> Result<CertificateParams, PkiError> {
         check_name(self.name())?;
         if let Self::Node { cluster_uid, .. } = self {
@@ -153,7 +152,7 @@ impl LeafKind {
     }
 }
 
-/// Accepts what can be a label of a DNS name: a UUID, in practice.
+/// Accepts a label of a DNS name; in practice it is a UUID.
 fn check_cluster_uid(uid: &str) -> Result<(), PkiError> {
     let fine = (1..=63).contains(&uid.len())
         && !uid.starts_with('-')
@@ -170,8 +169,8 @@ fn check_cluster_uid(uid: &str) -> Result<(), PkiError> {
     }
 }
 
-/// Subject, serial and dates. rcgen's own serial follows from the key, so that a renewed
-/// certificate would have the same one.
+/// Subject, serial and validity. The serial is random, since rcgen's own one is derived from the
+/// key, so that a renewed certificate would have the same one.
 pub(super) fn base_params(
     common_name: &str,
     validity: Validity,
@@ -186,7 +185,7 @@ pub(super) fn base_params(
     Ok(params)
 }
 
-/// 127 random bits: positive, and never 0 in practice (RFC 5280, 4.1.2.2).
+/// 127 random bits: positive, and in practice never 0 (RFC 5280, 4.1.2.2).
 fn random_serial() -> Result<SerialNumber, PkiError> {
     let mut bytes = [0_u8; 16];
     super::fill_random(&mut bytes)
@@ -200,9 +199,8 @@ fn random_serial() -> Result<SerialNumber, PkiError> {
 /// A certificate and its key, as PEM.
 #[derive(Clone)]
 pub struct Identity {
-    /// The certificate.
     pub certificate_pem: String,
-    /// Its key, PKCS #8.
+    /// The key, PKCS #8.
     pub key_pem: String,
 }
 

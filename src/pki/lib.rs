@@ -1,10 +1,10 @@
 //! Authorities, certificates, tokens and sealed keys.
 //!
 //! A cluster has three authorities from its first `init` on ([`AuthorityKind`]), so that a
-//! certificate for one purpose opens nothing else (ARCHITECTURE.md, Identity). Leaves live 30 days
-//! ([`LEAF_LIFETIME`]) and are renewed after two thirds of it. Nothing here reads the clock: the
-//! time comes in as an argument. Nothing here starts a task or opens a connection either;
-//! [`tls`] only prepares configurations for those who do.
+//! certificate for one purpose is not valid for another (ARCHITECTURE.md, Identity). Leaves are
+//! valid for 30 days ([`LEAF_LIFETIME`]) and are renewed after two thirds of that. This crate does
+//! not read the clock: the time is an argument. It starts no task and opens no connection either;
+//! [`tls`] only prepares configurations.
 
 mod admission;
 mod authority;
@@ -39,55 +39,53 @@ use rand::{TryRngCore, rngs::OsRng};
 
 use kat_types::resource::name::{self, NameError};
 
-/// Names that no certificate carries: `root` is etcd's superuser.
+/// Names that no certificate may have: `root` is etcd's superuser.
 const RESERVED: &[&str] = &["root"];
 
-/// Why something about keys or certificates failed. No message holds a secret.
+/// Why an operation on keys or certificates failed. No message contains a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// A file can't be read or written.
     #[error("{}: {source}", path.display())]
     File {
-        /// The file.
         path: PathBuf,
-        /// What the system said.
         source: std::io::Error,
     },
-    /// PEM that is something else, or several things.
+    /// The PEM text has another kind of content, or several blocks.
     #[error("expected one {expected} in PEM, found {found}")]
     Pem {
-        /// `CERTIFICATE`, `PRIVATE KEY` or the like.
+        /// Such as `CERTIFICATE` or `PRIVATE KEY`.
         expected: &'static str,
-        /// What is there instead.
+        /// The content that was found.
         found: String,
     },
-    /// A certificate that can't be read or is not what it should be.
+    /// A certificate is unreadable or not as required.
     #[error("certificate: {0}")]
     Certificate(String),
-    /// A key that can't be read or does not fit.
+    /// A key is unreadable or not as required.
     #[error("key: {0}")]
     Key(String),
-    /// A certificate request that is refused.
+    /// A certificate request was rejected.
     #[error("certificate request: {0}")]
     Request(String),
-    /// A name that may not be in a certificate.
+    /// The name is not allowed in a certificate.
     #[error(transparent)]
     Name(#[from] NameError),
     /// The authority does not sign such certificates.
     #[error("the authority {authority} signs no certificate for {common_name}")]
     WrongAuthority {
-        /// Its name.
+        /// Name of the authority.
         authority: &'static str,
-        /// The common name that was wanted.
+        /// The requested common name.
         common_name: String,
     },
-    /// rustls does not accept a configuration.
+    /// rustls rejects a configuration.
     #[error("tls: {0}")]
     Tls(#[from] rustls::Error),
 }
 
 impl PkiError {
-    /// Whether a file is simply not there.
+    /// Whether the file does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
     }
@@ -99,13 +97,13 @@ impl From<rcgen::Error> for PkiError {
     }
 }
 
-/// The DNS name that every node's certificate carries: who connects checks the cluster, whatever
-/// address it used.
+/// The DNS name in every node's certificate: clients check the cluster by it, whatever address they
+/// connect to.
 pub fn cluster_name(cluster_uid: &str) -> String {
     format!("kat.{cluster_uid}")
 }
 
-/// Accepts the name of a machine or administrator for a certificate.
+/// Checks the name of a machine or administrator for a certificate.
 ///
 /// # Errors
 /// [`PkiError::Name`].
@@ -117,7 +115,7 @@ pub fn check_name(name: &str) -> Result<(), PkiError> {
     Ok(())
 }
 
-/// Fills `bytes` from the kernel's generator.
+/// Fills `bytes` from the kernel's random generator.
 pub(crate) fn fill_random(bytes: &mut [u8]) -> Result<(), <OsRng as TryRngCore>::Error> {
     OsRng.try_fill_bytes(bytes)
 }

@@ -1,16 +1,17 @@
-//! The recovery key of a machine that holds etcd: `recovery.key`, 0600, with the text that is printed.
+//! The recovery key's file on a machine that holds etcd: `recovery.key`, 0600, with the key's
+//! printed form.
 
 use std::path::{Path, PathBuf};
 
 use super::{PkiError, files};
 use crate::recovery_key::RecoveryKey;
 
-/// Its file in the folder of keys (`/var/lib/kat/pki`).
+/// Path of the file in the folder of keys (`/var/lib/kat/pki`).
 pub fn recovery_key_file(folder: &Path) -> PathBuf {
     folder.join("recovery.key")
 }
 
-/// Reads it.
+/// Reads the recovery key.
 ///
 /// # Errors
 /// [`PkiError::File`], also when there is none; [`PkiError::Key`].
@@ -20,7 +21,7 @@ pub fn load_recovery_key(folder: &Path) -> Result<RecoveryKey, PkiError> {
     RecoveryKey::parse(&text).map_err(|error| PkiError::Key(format!("{}: {error}", path.display())))
 }
 
-/// Writes it, into a folder that becomes 0700.
+/// Writes the recovery key, into a folder whose mode becomes 0700.
 ///
 /// # Errors
 /// [`PkiError::File`].

@@ -1,28 +1,28 @@
-//! Sealing of keys and secrets with the recovery key.
+//! The recovery key, and sealing with it.
 //!
 //! Sealed bytes are `KATS`, a version (1), 12 random bytes (nonce), and AES-256-GCM's ciphertext
-//! with its tag. The header and the caller's context are authenticated with it, so what was sealed
-//! for one purpose does not open for another.
+//! with its tag. The header and the caller's context are authenticated, so that bytes sealed for
+//! one purpose can't be opened for another.
 //!
-//! The recovery key is 32 random bytes. It is printed as `kat-recovery-XXXX-...`: 14 groups
-//! of Crockford's base32, of which the last 24 bits are a checksum against slips of the pen. With it
-//! are sealed: the authorities' keys on machines that hold etcd, and backups.
+//! The recovery key is 32 random bytes. Its printed form is `kat-recovery-XXXX-...`: 14 groups of
+//! Crockford's base32, of which the last 24 bits are a checksum against typing errors. The
+//! authorities' keys on machines that hold etcd, and backups, are sealed with it.
 
 use std::fmt;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
 use sha2::{Digest, Sha256};
 
-/// What sealed bytes begin with, the version included.
+/// Prefix of sealed bytes, with the version.
 const HEADER: &[u8; 5] = b"KATS\x01";
-/// What a printed recovery key begins with.
+/// Prefix of a printed recovery key.
 const PREFIX: &str = "kat-recovery-";
 /// Crockford's base32: no I, L, O or U.
 const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
-/// Characters of a printed key without its dashes: 256 bits and 24 of checksum.
+/// Characters of a printed key without its dashes: 256 bits of the key and 24 of the checksum.
 const CHARACTERS: usize = 56;
 
-/// Why something does not seal or open.
+/// Why sealing or opening failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
     /// The text is no recovery key.
@@ -31,18 +31,19 @@ pub enum SealError {
     /// The checksum is wrong.
     #[error("the recovery key is mistyped: its checksum does not fit")]
     Checksum,
-    /// The bytes were not sealed by this function, or by a newer one.
+    /// The bytes were not sealed here, or by a newer version.
     #[error("the sealed data has an unknown header; expected version 1")]
     Header,
-    /// Another key, another purpose, or changed bytes.
+    /// Another key or purpose, or the bytes were changed.
     #[error("the sealed data does not open: it is damaged, or sealed with another key")]
     DoesNotOpen,
-    /// The system gave no random bytes.
+    /// The system's random generator failed.
     #[error("the system has no randomness")]
     Randomness,
 }
 
-/// Opens what the cluster sealed. Debug does not show it; [`RecoveryKey::reveal`] does.
+/// The key that opens what the cluster sealed. Debug does not show it; [`RecoveryKey::reveal`]
+/// does.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RecoveryKey([u8; 32]);
 
@@ -63,8 +64,8 @@ impl RecoveryKey {
         Ok(Self(key))
     }
 
-    /// The recovery key of a cluster that was made before there was one. It follows from what all
-    /// of its members have, the key of its authority, so each of them finds the same.
+    /// The recovery key of a cluster from before recovery keys existed. It is derived from the key
+    /// of an authority, which all members have, so that each member derives the same one.
     pub(crate) fn derived_from(authority: &[u8]) -> Self {
         let digest = Sha256::new()
             .chain_update(b"kat-recovery-key-of-authority")
@@ -73,11 +74,11 @@ impl RecoveryKey {
         Self(digest.into())
     }
 
-    /// Reads a printed key. Case, dashes and white space do not matter; O counts as 0, I and L
-    /// as 1. The prefix may be missing.
+    /// Parses a printed key. Case, dashes and white space are ignored; O counts as 0, I and L as 1.
+    /// The prefix may be missing.
     ///
     /// # Errors
-    /// [`SealError::Malformed`] or [`SealError::Checksum`]; neither repeats the text.
+    /// [`SealError::Malformed`] or [`SealError::Checksum`]; neither contains the text.
     pub fn parse(text: &str) -> Result<Self, SealError> {
         if text.len() > 4 * CHARACTERS {
             return Err(SealError::Malformed);
@@ -119,7 +120,7 @@ impl RecoveryKey {
         Ok(Self(key))
     }
 
-    /// The key as it is printed: for its owner's eyes and the file 0600.
+    /// The printed form: only for its owner, and for the file with mode 0600.
     pub fn reveal(&self) -> String {
         let mut text = String::from(PREFIX);
         let bytes = self.0.iter().copied().chain(checksum(&self.0));
@@ -141,7 +142,7 @@ impl RecoveryKey {
         text
     }
 
-    /// Tells two keys apart, and nothing about either: 16 hexadecimal digits.
+    /// Identifies the key without revealing it: 16 hexadecimal digits.
     pub fn fingerprint(&self) -> String {
         let digest = Sha256::new()
             .chain_update(b"kat-recovery-key-fingerprint")
@@ -171,7 +172,7 @@ fn authenticated(context: &[u8]) -> Vec<u8> {
     [HEADER.as_slice(), context].concat()
 }
 
-/// Seals bytes for one purpose, which `context` names and [`open`] must name again.
+/// Seals bytes for one purpose; [`open`] needs the same `context`.
 ///
 /// # Errors
 /// [`SealError::Randomness`].
@@ -184,7 +185,7 @@ pub fn seal(key: &RecoveryKey, plain: &[u8], context: &[u8]) -> Result<Vec<u8>, 
     Ok([HEADER.as_slice(), nonce.as_ref(), &body].concat())
 }
 
-/// Opens what [`seal`] made with the same key and context.
+/// Opens bytes that [`seal`] sealed with the same key and context.
 ///
 /// # Errors
 /// [`SealError::Header`] or [`SealError::DoesNotOpen`].

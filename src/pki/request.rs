@@ -1,4 +1,4 @@
-//! Certificate requests (PKCS #10): made by machines, judged by the leader.
+//! Certificate requests (PKCS #10): made by machines, checked by the leader.
 
 use rcgen::{
     CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData, SanType,
@@ -16,15 +16,15 @@ use x509_parser::{
 
 use super::{PkiError, authority::generate_key};
 
-/// Before the hash of a text that is signed with a request. Another meaning of that text gets another
-/// number.
+/// Prefix of the hash of a text that is signed with a request. The number changes when the text's
+/// meaning changes.
 const STATEMENT: &str = "kat-join-1:";
 
-/// Largest request that is read, in bytes of PEM.
+/// Largest request in bytes of PEM.
 pub const MAX_REQUEST: usize = 16 * 1024;
 
-/// A request whose signature and key are fine. What it asks for beside its key and common name
-/// (names, usages, being an authority) is not even read.
+/// A request with a valid signature and key. Apart from its key and common name (names, usages,
+/// being an authority) its content is not even read.
 #[derive(Debug)]
 pub struct CertificateRequest {
     common_name: String,
@@ -34,11 +34,11 @@ pub struct CertificateRequest {
 }
 
 impl CertificateRequest {
-    /// Reads a request: one PEM block, at most [`MAX_REQUEST`] bytes, an ECDSA P-256 key that
-    /// signed it, one common name and nothing else in the subject.
+    /// Parses a request: one PEM block, at most [`MAX_REQUEST`] bytes, signed with its own ECDSA
+    /// P-256 key, with one common name and nothing else in the subject.
     ///
     /// # Errors
-    /// [`PkiError::Request`], which says what is wrong.
+    /// [`PkiError::Request`] with the reason.
     pub fn parse(pem: &str) -> Result<Self, PkiError> {
         let refuse = |why: String| PkiError::Request(why);
         if pem.len() > MAX_REQUEST {
@@ -55,7 +55,7 @@ impl CertificateRequest {
             return Err(refuse("something follows it".into()));
         }
         let info = &request.certification_request_info;
-        // Before the signature: only such keys are worth the work.
+        // The key is checked before the signature: only such keys are worth the computation.
         let public_key = strong_key(&info.subject_pki)?;
         if request.signature_algorithm.algorithm != oid_registry::OID_SIG_ECDSA_WITH_SHA256 {
             return Err(refuse("it is not signed with ECDSA and SHA-256".into()));
@@ -73,32 +73,30 @@ impl CertificateRequest {
         })
     }
 
-    /// The common name that it asks for.
     pub fn common_name(&self) -> &str {
         &self.common_name
     }
 
-    /// SHA-256 of its public key, 64 hexadecimal digits: as
+    /// SHA-256 of its public key as 64 hexadecimal digits, like
     /// [`public_key_hash`](super::tls::public_key_hash) of a certificate for that key.
     pub fn key_hash(&self) -> &str {
         &self.key_hash
     }
 
-    /// Whether it was signed together with this text; nothing where it was signed with none, as 0.1.0 and
-    /// renewals do.
+    /// Whether it was signed together with this text; `None` where it was signed without one, as by
+    /// version 0.1.0 and for renewals.
     pub fn states(&self, text: &str) -> Option<bool> {
         let statement = self.statement.as_ref()?;
         Some(*statement == hex::encode(Sha256::digest(text)))
     }
 
-    /// Its key.
     pub(super) fn public_key(&self) -> &SubjectPublicKeyInfo {
         &self.public_key
     }
 }
 
-/// The hash of the text that was signed together with a request: a name that it asks for, which 0.1.0
-/// ignores as it does all names.
+/// The hash of the text that was signed with a request. It is stored as a requested name, which
+/// version 0.1.0 ignores like all names.
 fn statement_of(request: &X509CertificationRequest<'_>) -> Option<String> {
     let extensions = request.requested_extensions().into_iter().flatten();
     let names = extensions.filter_map(|extension| match extension {
@@ -121,7 +119,7 @@ pub(super) fn only_common_name(subject: &x509_parser::x509::X509Name<'_>) -> Opt
     first.as_str().ok().map(ToOwned::to_owned)
 }
 
-/// Accepts ECDSA keys on P-256 and nothing else.
+/// Accepts only ECDSA keys on P-256.
 fn strong_key(key: &ParsedKey<'_>) -> Result<SubjectPublicKeyInfo, PkiError> {
     let curve = key
         .algorithm
@@ -138,12 +136,12 @@ fn strong_key(key: &ParsedKey<'_>) -> Result<SubjectPublicKeyInfo, PkiError> {
     SubjectPublicKeyInfo::from_der(key.raw).map_err(|error| PkiError::Request(error.to_string()))
 }
 
-/// The key's point.
 pub(super) fn public_key_of<'a>(key: &'a ParsedKey<'_>) -> Result<&'a [u8], PkiError> {
     Ok(key.subject_public_key.data.as_ref())
 }
 
-/// Makes a key, and a request for a certificate with this common name: (request, key), as PEM.
+/// Makes a key and a request for a certificate with this common name; returns both as PEM, the
+/// request first.
 ///
 /// # Errors
 /// [`PkiError::Key`] or [`PkiError::Certificate`].
@@ -160,17 +158,17 @@ pub fn create_key() -> Result<String, PkiError> {
     Ok(generate_key()?.serialize_pem())
 }
 
-/// SHA-256 of the public key of a key, as [`public_key_hash`](super::tls::public_key_hash) of a
+/// SHA-256 of a key's public key, like [`public_key_hash`](super::tls::public_key_hash) of a
 /// certificate for it.
 ///
 /// # Errors
-/// [`PkiError::Key`] for what is no key.
+/// [`PkiError::Key`] if the text is not a key.
 pub fn key_hash(key_pem: &str) -> Result<String, PkiError> {
     let key = KeyPair::from_pem(key_pem).map_err(|error| PkiError::Key(error.to_string()))?;
     Ok(hex::encode(Sha256::digest(key.subject_public_key_info())))
 }
 
-/// A request for a key that exists, to renew a certificate.
+/// Makes a request for an existing key, to renew a certificate.
 ///
 /// # Errors
 /// As [`create_request`].
@@ -179,7 +177,8 @@ pub fn create_request_for_key(common_name: &str, key_pem: &str) -> Result<String
     request_of(common_name, &key)
 }
 
-/// The same, signed together with a text, so that who passes the request on can't change that.
+/// Makes a request that is signed together with a text, so that no one who passes the request on
+/// can change the text.
 ///
 /// # Errors
 /// As [`create_request`].

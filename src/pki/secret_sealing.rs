@@ -1,18 +1,19 @@
-//! The sealing of secrets: in the store with a data key, and for one machine with its public key.
+//! Sealing of secrets: in the store with a data key, and for one machine with its public key.
 //!
-//! A [`DataKey`] is 32 random bytes. It seals nothing itself: for each sealed thing a key of its own
-//! is derived from it, so that no nonce can be used twice, and none has to be random. What is sealed is
-//! the same for the same input, so that who decides from a snapshot decides the same each time.
+//! A [`DataKey`] is 32 random bytes. It seals nothing itself: a separate key is derived from it for
+//! each sealed value, so that no nonce can be used twice, and none has to be random. Sealing is
+//! deterministic, so that planning from the same snapshot gives the same result each time.
 //!
-//! - **In the store** ([`DataKey::seal`]): `KATE`, a version (1), 32 bytes that follow from the data key,
-//!   the context and the plain text as an HMAC, and AES-256-GCM's output under the key that follows from the data
-//!   key, these 32 bytes and the context. As with a synthetic nonce (RFC 5297) the same text in the same context
-//!   gives the same bytes, which is all that they tell.
-//! - **For a machine** ([`DataKey::deliver`]): `KATD`, a version (1), an X25519 public key (RFC 7748), and
-//!   AES-256-GCM's output under a key from the secret that this key and the machine's have in common (HKDF, RFC 5869,
-//!   with both public keys). The ephemeral private key is an HMAC under the data key of machine, context and plain
-//!   text: whoever lacks the data key can't tell it from a random one, as with the nonces of RFC 6979, and another
-//!   text, context or machine has another key.
+//! - **In the store** ([`DataKey::seal`]): `KATE`, a version (1), 32 bytes that are an HMAC of the
+//!   context and the plain text under the data key, and AES-256-GCM's output under a key derived
+//!   from the data key, these 32 bytes and the context. As with a synthetic nonce (RFC 5297) the
+//!   same text in the same context gives the same bytes; nothing else is revealed.
+//! - **For a machine** ([`DataKey::deliver`]): `KATD`, a version (1), an X25519 public key (RFC
+//!   7748), and AES-256-GCM's output under a key derived from the shared secret of this key and the
+//!   machine's (HKDF, RFC 5869, with both public keys). The ephemeral private key is an HMAC of
+//!   machine, context and plain text under the data key: without the data key it can't be told from
+//!   a random one, as with the nonces of RFC 6979, and another text, context or machine has another
+//!   key.
 
 use std::fmt;
 
@@ -24,14 +25,14 @@ use aws_lc_rs::{
 
 use crate::recovery_key::{RecoveryKey, SealError, open, seal};
 
-/// What a sealed record begins with, its version included.
+/// Prefix of a sealed record, with the version.
 const RECORD: &[u8; 5] = b"KATE\x01";
-/// What begins what is sealed for a machine.
+/// Prefix of a value sealed for a machine, with the version.
 const DELIVERY: &[u8; 5] = b"KATD\x01";
-/// Bytes of keys.
+/// Length of keys in bytes.
 const KEY: usize = 32;
 
-/// Seals secrets. Debug does not show it.
+/// Seals secrets. Debug does not show the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DataKey([u8; KEY]);
 
@@ -42,7 +43,7 @@ impl fmt::Debug for DataKey {
 }
 
 impl DataKey {
-    /// These bytes, which are to be random.
+    /// A key from these bytes, which have to be random.
     pub fn from_bytes(bytes: [u8; KEY]) -> Self {
         Self(bytes)
     }
@@ -57,7 +58,7 @@ impl DataKey {
         Ok(Self(key))
     }
 
-    /// Seals the key itself, as number `number`.
+    /// Seals the key itself with the recovery key, as key number `number`.
     ///
     /// # Errors
     /// [`SealError`].
@@ -65,7 +66,7 @@ impl DataKey {
         seal(recovery, &self.0, &key_context(number))
     }
 
-    /// Opens what [`Self::sealed_with`] made.
+    /// Opens a key that [`Self::sealed_with`] sealed.
     ///
     /// # Errors
     /// [`SealError`].
@@ -79,10 +80,10 @@ impl DataKey {
         Ok(Self(bytes))
     }
 
-    /// Seals bytes for the store; `context` says what they are and where they belong.
+    /// Seals bytes for the store; `context` names their kind and place.
     ///
     /// # Errors
-    /// [`SealError::DoesNotOpen`] where the cipher refuses.
+    /// [`SealError::DoesNotOpen`] where the cipher fails.
     pub fn seal(&self, plain: &[u8], context: &[u8]) -> Result<Vec<u8>, SealError> {
         let mark = derive(&self.0, b"mark of a record", &[context, plain]);
         let key = derive(&self.0, b"key of a record", &[&mark, context]);
@@ -90,7 +91,7 @@ impl DataKey {
         Ok([RECORD.as_slice(), &mark, &body].concat())
     }
 
-    /// Opens what [`Self::seal`] made with the same key and context.
+    /// Opens bytes that [`Self::seal`] sealed with the same key and context.
     ///
     /// # Errors
     /// [`SealError::Header`] or [`SealError::DoesNotOpen`].
@@ -101,10 +102,10 @@ impl DataKey {
         decrypt(&key, RECORD, context, body)
     }
 
-    /// Seals bytes for the machine with this X25519 public key; `context` says for what.
+    /// Seals bytes for the machine with this X25519 public key; `context` names their purpose.
     ///
     /// # Errors
-    /// [`SealError::DoesNotOpen`] for a public key that gives the common secret away.
+    /// [`SealError::DoesNotOpen`] for a public key that makes the shared secret predictable.
     pub fn deliver(
         &self,
         machine: &[u8; KEY],
@@ -120,7 +121,8 @@ impl DataKey {
     }
 }
 
-/// Opens what [`DataKey::deliver`] made, with the machine's X25519 private key and the same context.
+/// Opens bytes that [`DataKey::deliver`] sealed, with the machine's X25519 private key and the same
+/// context.
 ///
 /// # Errors
 /// [`SealError::Header`] or [`SealError::DoesNotOpen`].
@@ -155,7 +157,7 @@ fn public_key(private: &PrivateKey) -> Result<[u8; KEY], SealError> {
         .map_err(|_| SealError::DoesNotOpen)
 }
 
-/// The key that both sides find; `between` is the ephemeral public key and the machine's.
+/// The key that both sides derive; `between` is the ephemeral public key and the machine's.
 fn common_key(
     own: &PrivateKey,
     other: &[u8; KEY],
@@ -170,7 +172,7 @@ fn common_key(
     })
 }
 
-/// HMAC-SHA256 of a label and parts, each with its length before it.
+/// HMAC-SHA256 of a label and parts, each preceded by its length.
 fn derive(key: &[u8], label: &[u8], parts: &[&[u8]]) -> [u8; KEY] {
     let key = hmac::Key::new(hmac::HMAC_SHA256, key);
     let mut context = hmac::Context::with_key(&key);
@@ -191,7 +193,7 @@ fn cipher(key: &[u8; KEY]) -> Result<LessSafeKey, SealError> {
     Ok(LessSafeKey::new(key))
 }
 
-/// Each key is for one text alone, so one nonce is enough.
+/// Each key seals only one text, so the nonce can be constant.
 fn nonce() -> Nonce {
     Nonce::assume_unique_for_key([0; NONCE_LEN])
 }

@@ -1,11 +1,10 @@
-//! Long sealed files: a header that anyone may read, then numbered records sealed with the recovery
-//! key.
+//! Large sealed files: a header in clear, then numbered records sealed with the recovery key.
 //!
-//! `KATB`, a version (1), the header's length (4 bytes, big-endian) and the header. Then each
-//! record: one byte that is 1 for the last and 0 for others, the length of its sealed bytes (4 bytes,
-//! big-endian), and these ([`seal`]). With each record are authenticated the header, the record's
-//! number, and whether it is the last: none can be left out, moved, or cut off unnoticed. The last
-//! record is empty.
+//! The file begins with `KATB`, a version (1), the header's length (4 bytes, big-endian) and the
+//! header. Each record has one byte that is 1 for the last record and 0 for others, the length of
+//! its sealed bytes (4 bytes, big-endian), and the sealed bytes ([`seal`]). The header, the
+//! record's number, and whether it is the last are authenticated with each record: so none can be
+//! left out, moved, or cut off unnoticed. The last record is empty.
 
 use std::io::{self, Read, Write};
 
@@ -16,46 +15,45 @@ use crate::{
     recovery_key::{RecoveryKey, SealError},
 };
 
-/// What such a file begins with.
+/// Prefix of a sealed file.
 const MAGIC: &[u8; 4] = b"KATB";
-/// The version that is written, and the newest that is read.
+/// The version that is written, and the newest that can be read.
 const VERSION: u8 = 1;
-/// Longest header.
+/// Longest header in bytes.
 const MOST_HEADER: usize = 64 << 10;
-/// Longest record before it is sealed.
+/// Longest record in bytes before it is sealed.
 pub const MOST_RECORD: usize = 1 << 20;
-/// What sealing adds, and some.
+/// Upper bound of the bytes that sealing adds to a record.
 const MARGIN: usize = 256;
 
-/// Why a sealed file is not read or written.
+/// Why a sealed file can't be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
-    /// The disk, or who gives the bytes.
+    /// An error of the disk, or of the source of the bytes.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It is something else.
+    /// The file is not a sealed file.
     #[error("it is no sealed file of KAT")]
     Foreign,
-    /// It is of a version to come.
+    /// The file has a newer version.
     #[error("it was made by a newer version of KAT (format {0}; this one reads up to {VERSION})")]
     Newer(u8),
-    /// A length that can't be.
+    /// An impossible length.
     #[error("it is damaged at record {0}")]
     Damaged(u64),
-    /// A record that does not open, though the key is right as far as that can be known.
+    /// A record can't be opened, although the key seems to be right.
     #[error("record {number}: {error}")]
     Sealed {
-        /// Which one, from 0.
+        /// Number of the record, from 0.
         number: u64,
-        /// Why not.
         error: SealError,
     },
-    /// The end is missing.
+    /// The end of the file is missing.
     #[error("it is not whole: its end is missing")]
     CutOff,
 }
 
-/// What is authenticated with every record.
+/// The data that is authenticated with every record.
 struct Place {
     header: [u8; 32],
     number: u64,
@@ -91,7 +89,7 @@ pub struct SealedWriter<'a, W> {
 }
 
 impl<'a, W: Write> SealedWriter<'a, W> {
-    /// Begins with the header.
+    /// Writes the header.
     ///
     /// # Errors
     /// [`StreamError::Io`].
@@ -110,7 +108,7 @@ impl<'a, W: Write> SealedWriter<'a, W> {
         })
     }
 
-    /// Adds records of at most [`MOST_RECORD`] bytes; nothing for nothing.
+    /// Adds records of at most [`MOST_RECORD`] bytes; none for an empty slice.
     ///
     /// # Errors
     /// [`StreamError`].
@@ -121,7 +119,7 @@ impl<'a, W: Write> SealedWriter<'a, W> {
         Ok(())
     }
 
-    /// Adds the last record, and gives back what was written to.
+    /// Adds the last record, and returns the output.
     ///
     /// # Errors
     /// [`StreamError`].
@@ -156,7 +154,7 @@ pub struct SealedReader<R> {
 }
 
 impl<R: Read> SealedReader<R> {
-    /// Reads the header, which no key is needed for. It is authenticated with the first record.
+    /// Reads the header, which needs no key. It is authenticated with the first record.
     ///
     /// # Errors
     /// [`StreamError`].
@@ -186,12 +184,11 @@ impl<R: Read> SealedReader<R> {
         })
     }
 
-    /// The header.
     pub fn header(&self) -> &[u8] {
         &self.header
     }
 
-    /// The next record; nothing after the last.
+    /// Reads the next record; `None` after the last.
     ///
     /// # Errors
     /// [`StreamError`].

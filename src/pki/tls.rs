@@ -1,5 +1,5 @@
-//! TLS 1.3 with aws-lc, for the API and its clients. The provider is always named: with two in the
-//! program rustls would refuse to choose.
+//! TLS 1.3 with aws-lc, for the API and its clients. The provider is always given explicitly: with
+//! two of them in the program rustls would refuse to choose.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Identity, PkiError, authority, check_name, cluster_name, request};
 
-/// Who is at the other end.
+/// The subject of the other end's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerIdentity {
     /// A machine.
@@ -37,18 +37,17 @@ pub enum PeerIdentity {
     Admin(String),
 }
 
-/// A certificate that the other end showed: whom it names, and the key that it is for. A name can be
-/// given to another machine; the key can't.
+/// The other end's certificate: its subject and its key. A name can be given to another machine;
+/// the key can't.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerCertificate {
-    /// Whom it names.
     pub identity: PeerIdentity,
     /// SHA-256 of its public key, as [`public_key_hash`].
     pub key_hash: String,
 }
 
-/// Reads whom a certificate names, and the hash of its key. That it is valid is the verifier's
-/// business, not this function's.
+/// Reads a certificate's subject and the hash of its key. The verifier, not this function, checks
+/// that it is valid.
 ///
 /// # Errors
 /// As [`peer_identity`].
@@ -59,8 +58,7 @@ pub fn peer_certificate(certificate: &CertificateDer<'_>) -> Result<PeerCertific
     })
 }
 
-/// Reads who a certificate is for. That it is valid is the verifier's business, not this
-/// function's.
+/// Reads a certificate's subject. The verifier, not this function, checks that it is valid.
 ///
 /// # Errors
 /// [`PkiError::Certificate`] for a subject that is not one common name `node:NAME`, `leader:NAME`
@@ -95,7 +93,7 @@ pub(super) fn first_certificate(pem: &str) -> Result<CertificateDer<'static>, Pk
     })
 }
 
-/// SHA-256 of the public key in a certificate, as 64 hexadecimal digits: it stays when the
+/// SHA-256 of the public key in a certificate, as 64 hexadecimal digits. It stays the same when the
 /// certificate is renewed for the same key.
 ///
 /// # Errors
@@ -125,11 +123,11 @@ pub struct CurrentIdentity {
 }
 
 impl CurrentIdentity {
-    /// Starts with this identity. The authority's certificate is sent along, so that a machine
-    /// that joins can check it against the hash in its token.
+    /// Starts with this identity. The authority's certificate is sent along, so that a joining
+    /// machine can check it against the hash in its token.
     ///
     /// # Errors
-    /// [`PkiError`] if certificate and key can't be read or don't belong together.
+    /// [`PkiError`] if certificate and key are unreadable or don't belong together.
     pub fn new(identity: &Identity, authority_pem: &str) -> Result<Arc<Self>, PkiError> {
         let authority = first_certificate(authority_pem)?;
         Ok(Arc::new(Self {
@@ -138,10 +136,10 @@ impl CurrentIdentity {
         }))
     }
 
-    /// Uses another identity from now on.
+    /// Replaces the identity.
     ///
     /// # Errors
-    /// As [`Self::new`]; the old one stays in use then.
+    /// As [`Self::new`]; the previous identity stays in use then.
     pub fn replace(&self, identity: &Identity) -> Result<(), PkiError> {
         self.key
             .store(Arc::new(certified(identity, &self.authority)?));
@@ -180,8 +178,8 @@ impl ResolvesClientCert for CurrentIdentity {
     }
 }
 
-/// A server: TLS 1.3, HTTP/2 or HTTP/1.1. Clients may show a certificate of the authority; one
-/// that does not check is refused, none is fine (the caller then asks for a token).
+/// Configuration of a server: TLS 1.3, HTTP/2 or HTTP/1.1. A client certificate is optional, but an
+/// invalid one is rejected (without one the caller requires a token).
 ///
 /// # Errors
 /// [`PkiError`] if the authority's certificate can't be used.
@@ -196,8 +194,8 @@ pub fn server_config(
     server_with(identity, verifier, false)
 }
 
-/// An agent's own port: as [`server_config`], but only for clients that show a certificate
-/// `leader:NAME` or `node:NAME`.
+/// Configuration of an agent's own port: like [`server_config`], but only for clients with a
+/// certificate `leader:NAME` or `node:NAME`.
 ///
 /// # Errors
 /// As [`server_config`].
@@ -228,10 +226,10 @@ fn server_with(
     Ok(Arc::new(config))
 }
 
-/// A client of the cluster's API: the server must hold a certificate of the authority that names
-/// the cluster ([`cluster_name`]); the address that was dialled is not compared. reqwest takes
-/// it by `tls_backend_preconfigured` and wants ALPN set, hyper-rustls wants it empty: it is empty
-/// here.
+/// Configuration of a client of the cluster's API: the server must have a certificate of the
+/// authority with the cluster's name ([`cluster_name`]); the dialled address is not compared.
+/// reqwest takes the configuration by `tls_backend_preconfigured` and requires ALPN to be set,
+/// hyper-rustls requires it to be empty: here it is empty.
 ///
 /// # Errors
 /// [`PkiError`] if the authority's certificate or the cluster's uid can't be used.
@@ -244,18 +242,17 @@ pub fn client_config(
     client_with(Arc::new(verifier), identity)
 }
 
-/// One machine of the cluster, by its name and key.
+/// A machine of the cluster, by its name and key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownMachine {
-    /// Its name.
     pub name: String,
-    /// SHA-256 of its public key, as [`public_key_hash`]; nothing where a leader of an earlier version
-    /// did not publish it.
+    /// SHA-256 of its public key, as [`public_key_hash`]; `None` where a leader of an earlier
+    /// version did not publish it.
     pub key_hash: Option<String>,
 }
 
-/// A client of one machine's agent: as [`client_config`], and the server's certificate must be
-/// `node:NAME` for the machine's key.
+/// Configuration of a client of one machine's agent: like [`client_config`], and the server's
+/// certificate must be `node:NAME` with the machine's key.
 ///
 /// # Errors
 /// As [`client_config`].
@@ -289,9 +286,9 @@ fn of_cluster(
     })
 }
 
-/// A client that knows only the hash of the authority's certificate, from a join token. The server
-/// must send that certificate and a machine's leaf signed by it. Without a hash any authority will
-/// do: then nothing says that the server is the one that is meant.
+/// Configuration of a client that knows only the hash of the authority's certificate, from a join
+/// token. The server must send that certificate and a machine's leaf signed by it. Without a hash
+/// any authority is accepted: then the server's identity is not verified.
 ///
 /// # Errors
 /// [`PkiError::Certificate`] if the hash is not 64 hexadecimal digits.
@@ -326,12 +323,12 @@ fn client_with(
     })
 }
 
-/// Checks the chain as usual, and the cluster's name in place of the dialled one.
+/// Verifies the chain as usual, and the cluster's name instead of the dialled one.
 #[derive(Debug)]
 struct OfCluster {
     verifier: Arc<WebPkiServerVerifier>,
     name: ServerName<'static>,
-    /// The one machine that is meant.
+    /// The only accepted machine, if there is one.
     machine: Option<KnownMachine>,
 }
 
@@ -391,8 +388,8 @@ impl ServerCertVerifier for OfCluster {
     }
 }
 
-/// Finds the authority in what the server sent, by its hash, and then trusts only that; without a
-/// hash, whichever the server sent.
+/// Finds the authority by its hash in the certificates that the server sent, and then trusts only
+/// that one; without a hash it trusts the authority that the server sent.
 #[derive(Debug)]
 struct Pinned {
     fingerprint: Option<String>,
@@ -461,7 +458,7 @@ impl ServerCertVerifier for Pinned {
     }
 }
 
-/// Clients of the authority whose common name is one of KAT's.
+/// Accepts clients of the authority whose common name is one of KAT's.
 #[derive(Debug)]
 struct KnownClients {
     verifier: Arc<dyn ClientCertVerifier>,

@@ -1,9 +1,9 @@
-//! Tokens: `kat1.ID.SECRET` opens the API within its scope, `kat1.ID.SECRET.HASH` lets a machine
-//! join and tells it the authority to trust.
+//! Tokens: `kat1.ID.SECRET` gives access to the API within its scope, `kat1.ID.SECRET.HASH` allows
+//! a machine to join and names the authority that it has to trust.
 //!
 //! ID is 12 characters of Crockford's base32 in lower case, SECRET 32 random bytes in base64url
 //! without padding, HASH the SHA-256 of the cluster authority's certificate as 64 hexadecimal
-//! digits. The store keeps the SHA-256 of the secret, never the secret.
+//! digits. The store keeps the SHA-256 of the secret, never the secret itself.
 
 use std::fmt;
 
@@ -12,37 +12,36 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
-/// What every token begins with.
+/// Prefix of every token.
 const VERSION: &str = "kat1";
-/// Longest text that is looked at.
+/// Longest text that is parsed, in bytes.
 const MOST_BYTES: usize = 256;
 /// Characters of an id.
 const ID_CHARACTERS: usize = 12;
 /// Crockford's base32, in lower case.
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// Why a token is refused. The answer to a caller should not tell these apart.
+/// Why a token is rejected. The response to a caller should not distinguish these.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// The text is not a token.
     #[error("not a token: expected kat1.ID.SECRET or kat1.ID.SECRET.HASH")]
     Malformed,
-    /// The secret is not the one that was given out.
+    /// The secret is wrong.
     #[error("the token {0} is wrong")]
     Wrong(String),
-    /// Its time is over.
+    /// The token has expired.
     #[error("the token {0} has expired")]
     Expired(String),
-    /// It was used as often as it may be.
+    /// The token has no uses left.
     #[error("the token {0} is used up")]
     UsedUp(String),
-    /// The system gave no random bytes.
+    /// The system's random generator failed.
     #[error("the system has no randomness")]
     Randomness,
 }
 
-/// A token as its owner holds it. Neither Debug nor Display show the secret; [`Token::reveal`]
-/// does.
+/// A token with its secret. Neither Debug nor Display show the secret; [`Token::reveal`] does.
 #[derive(Clone)]
 pub struct Token {
     id: String,
@@ -60,10 +59,11 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// A new token; with `authority`, the fingerprint of the cluster's authority, one for joining.
+    /// Makes a new token; with `authority`, the fingerprint of the cluster's authority, it is a
+    /// join token.
     ///
     /// # Errors
-    /// [`TokenError::Randomness`], or [`TokenError::Malformed`] for a wrong fingerprint.
+    /// [`TokenError::Randomness`], or [`TokenError::Malformed`] for an invalid fingerprint.
     pub fn generate(authority: Option<&str>) -> Result<Self, TokenError> {
         if authority.is_some_and(|hash| !is_hash(hash)) {
             return Err(TokenError::Malformed);
@@ -83,10 +83,10 @@ impl Token {
         })
     }
 
-    /// Reads a token. White space around it is ignored.
+    /// Parses a token. White space around it is ignored.
     ///
     /// # Errors
-    /// [`TokenError::Malformed`], which does not repeat the text.
+    /// [`TokenError::Malformed`], which does not contain the text.
     pub fn parse(text: &str) -> Result<Self, TokenError> {
         Self::parts(text.trim()).ok_or(TokenError::Malformed)
     }
@@ -113,17 +113,17 @@ impl Token {
         })
     }
 
-    /// Its id, which is no secret.
+    /// Its id, which is not secret.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The fingerprint of the authority, in a token for joining.
+    /// The fingerprint of the authority; `None` unless it is a join token.
     pub fn authority(&self) -> Option<&str> {
         self.authority.as_deref()
     }
 
-    /// The whole token: for its owner's eyes and files.
+    /// The whole token: only for its owner.
     pub fn reveal(&self) -> String {
         match &self.authority {
             Some(hash) => format!("{}.{hash}", self.bearer()),
@@ -131,13 +131,13 @@ impl Token {
         }
     }
 
-    /// What is sent with a call: the token without the authority, which is its owner's to check.
+    /// The part that is sent with a request: without the authority's hash, which its owner checks.
     pub fn bearer(&self) -> String {
         let secret = URL_SAFE_NO_PAD.encode(self.secret);
         format!("{VERSION}.{}.{secret}", self.id)
     }
 
-    /// What the store keeps of its secret: SHA-256, hexadecimal.
+    /// The stored form of its secret: SHA-256, hexadecimal.
     pub fn hash(&self) -> String {
         hex::encode(Sha256::digest(self.secret))
     }
@@ -150,23 +150,22 @@ fn is_hash(text: &str) -> bool {
             .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// What is stored of a token, as far as it decides whether one is accepted. What it then allows is
-/// the record's business.
+/// The part of a stored token that decides whether a token is accepted. Its permissions are in the
+/// token record.
 #[derive(Debug, Clone, Copy)]
 pub struct StoredToken<'a> {
-    /// Its id.
     pub id: &'a str,
     /// [`Token::hash`].
     pub hash: &'a str,
-    /// When it ends; never, if absent.
+    /// When it expires; `None` for never.
     pub expires: Option<Timestamp>,
-    /// How often it may still be used; any number of times, if absent.
+    /// Remaining uses; `None` for any number.
     pub uses: Option<u32>,
 }
 
 impl StoredToken<'_> {
-    /// Whether this is the token that was given out, and may be used now. The secret is compared
-    /// in constant time, and before all else.
+    /// Checks that this is the token with the stored secret, and that it may be used now. The
+    /// secret is compared first, in constant time.
     ///
     /// # Errors
     /// [`TokenError::Wrong`], [`TokenError::Expired`], [`TokenError::UsedUp`].

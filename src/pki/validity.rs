@@ -1,4 +1,4 @@
-//! How long certificates live, and when they are renewed.
+//! Validity periods and renewal times of certificates.
 
 use jiff::{SignedDuration, Timestamp};
 use time::OffsetDateTime;
@@ -6,19 +6,17 @@ use x509_parser::certificate::X509Certificate;
 
 use super::PkiError;
 
-/// How long a leaf lives.
+/// Validity of a leaf: 30 days.
 pub const LEAF_LIFETIME: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// How long an authority lives: ten years.
+/// Validity of an authority: ten years.
 pub const AUTHORITY_LIFETIME: SignedDuration = SignedDuration::from_hours(3653 * 24);
-/// How far in the past a certificate begins, for machines whose clocks are behind.
+/// How long before its issue a certificate is already valid, for machines with slow clocks.
 pub const BACKDATED: SignedDuration = SignedDuration::from_hours(1);
 
-/// When a certificate holds.
+/// The validity period of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
-    /// From when on.
     pub not_before: Timestamp,
-    /// Until when.
     pub not_after: Timestamp,
 }
 
@@ -26,7 +24,7 @@ impl Validity {
     /// From an hour before `now` until `lifetime` after it.
     ///
     /// # Errors
-    /// [`PkiError::Certificate`] for a time beyond what a timestamp holds.
+    /// [`PkiError::Certificate`] for a time outside the range of a timestamp.
     pub(super) fn starting(now: Timestamp, lifetime: SignedDuration) -> Result<Self, PkiError> {
         let shift = |by: SignedDuration| {
             now.checked_add(by)
@@ -38,26 +36,26 @@ impl Validity {
         })
     }
 
-    /// Whether it holds at a time.
+    /// Whether the period includes this time.
     pub fn holds(&self, at: Timestamp) -> bool {
         self.not_before <= at && at <= self.not_after
     }
 
-    /// Whether two thirds of the lifetime are over. A certificate that is not valid yet, because
-    /// this machine's clock is behind, is not due.
+    /// Whether two thirds of the period are over. A certificate that is not valid yet, because this
+    /// machine's clock is slow, is not due.
     pub fn renew_due(&self, now: Timestamp) -> bool {
         let lifetime = self.not_after.duration_since(self.not_before);
         now.duration_since(self.not_before) >= lifetime * 2 / 3
     }
 }
 
-/// For rcgen, in whole seconds.
+/// Converts a time for rcgen, in whole seconds.
 pub(super) fn date(at: Timestamp) -> Result<OffsetDateTime, PkiError> {
     OffsetDateTime::from_unix_timestamp(at.as_second())
         .map_err(|error| PkiError::Certificate(format!("validity: {error}")))
 }
 
-/// When a certificate (PEM, the first one of a chain) holds.
+/// The validity period of a certificate (PEM, the first one of a chain).
 ///
 /// # Errors
 /// [`PkiError::Pem`] or [`PkiError::Certificate`].
@@ -80,7 +78,7 @@ fn validity_of_parsed(certificate: &X509Certificate<'_>) -> Result<Validity, Pki
     })
 }
 
-/// Whether a certificate (PEM) should be renewed: two thirds of its life are over.
+/// Whether a certificate (PEM) is due for renewal: two thirds of its validity are over.
 ///
 /// # Errors
 /// As [`validity_of`].

@@ -1,10 +1,10 @@
-//! Manifests, indexes and challenges, as registries send them.
+//! Parses registries' manifests, indexes and authentication challenges.
 
 use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
-/// Media types of a list of images, one for each platform.
+/// Media types of an index: a list of images for several platforms.
 const INDEXES: [&str; 2] = [
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
@@ -15,12 +15,12 @@ const IMAGES: [&str; 2] = [
     "application/vnd.docker.distribution.manifest.v2+json",
 ];
 
-/// What is asked for.
+/// The value of the request header `Accept`.
 pub(super) fn accepted() -> String {
     [INDEXES, IMAGES].concat().join(", ")
 }
 
-/// What a manifest says.
+/// The content of a manifest.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Manifest {
     /// An index: the architectures of its Linux images, sorted.
@@ -60,7 +60,8 @@ struct Described {
 }
 
 impl Manifest {
-    /// Reads a manifest; `kind` is the content type of the answer. The error is what it is instead.
+    /// Parses a manifest; `kind` is the content type of the response. The error says what the
+    /// document is instead.
     pub(super) fn read(kind: &str, body: &[u8]) -> Result<Self, String> {
         let document: Document = serde_json::from_slice(body)
             .map_err(|_| "something that is no manifest of an image".to_owned())?;
@@ -105,12 +106,11 @@ pub(super) fn is_digest(text: &str) -> bool {
     })
 }
 
-/// What a registry wants to see first (RFC 9110, 11.6.1).
+/// How a registry wants the client to authenticate (RFC 9110, 11.6.1).
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
-    /// Name and password with each request.
     Basic,
-    /// A token from this address; with its questions.
+    /// With a token from this address, with these query parameters.
     Bearer {
         realm: String,
         questions: Vec<(&'static str, String)>,
@@ -118,7 +118,7 @@ pub(super) enum Challenge {
 }
 
 impl Challenge {
-    /// Reads the header `WWW-Authenticate`; of several challenges the first that is known counts.
+    /// Parses the header `WWW-Authenticate`; the first known challenge is used.
     pub(super) fn read(header: &str) -> Option<Self> {
         let (scheme, rest) = header.trim().split_once(' ').unwrap_or((header.trim(), ""));
         if scheme.eq_ignore_ascii_case("basic") {
@@ -145,7 +145,7 @@ impl Challenge {
     }
 }
 
-/// `name="value"` or `name=value`, with commas between.
+/// Parses `name="value"` or `name=value`, separated by commas.
 fn parameters(mut rest: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     while let Some((name, after)) = rest.split_once('=') {

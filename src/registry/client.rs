@@ -1,4 +1,4 @@
-//! Asks registries over HTTP.
+//! The HTTP client of registries.
 
 use std::time::Duration;
 
@@ -13,34 +13,34 @@ use super::{
 };
 use kat_types::registry::{Credentials, LoginPlace, Logins, Reference, RegistrySettings};
 
-/// Longest time to a connection.
+/// Longest time to connect.
 const CONNECT: Duration = Duration::from_secs(2);
-/// Longest time of all questions about one image.
+/// Longest time of all requests about one image.
 const WHOLE: Duration = Duration::from_secs(5);
-/// Longest time of one place while there are others.
+/// Longest time at one registry or mirror while there are others.
 const PLACE: Duration = Duration::from_millis(1500);
-/// Most bytes of a manifest, as the specification advises.
+/// Largest manifest in bytes, as the specification recommends.
 const MANIFEST: usize = 4 << 20;
-/// Most bytes of an image's configuration.
+/// Largest image configuration in bytes.
 const CONFIGURATION: usize = 4 << 20;
-/// Most bytes of an answer with a token.
+/// Largest response with a token in bytes.
 const TOKEN: usize = 1 << 20;
 /// Most redirections of one request.
 const REDIRECTS: usize = 5;
 
-/// The registries of the world.
+/// Requests image data from registries.
 #[derive(Debug, Clone)]
 pub struct Registries {
     checked: Client,
     unchecked: Client,
 }
 
-/// A registry, or a mirror of it, as it is asked.
+/// A registry, or a mirror of it, with the image to request there.
 struct Place<'a> {
     client: &'a Client,
     /// `https://host[:port]`
     base: String,
-    /// For messages.
+    /// Host for messages.
     host: String,
     repository: String,
     version: &'a str,
@@ -55,7 +55,7 @@ struct Token {
 }
 
 impl Registries {
-    /// None is asked yet.
+    /// Makes the clients without any connection.
     ///
     /// # Errors
     /// The system's certificates can't be used.
@@ -91,7 +91,8 @@ impl Registries {
         }
     }
 
-    /// Where to ask for an image, in this order: mirrors, then the registry itself; insecure ones by HTTPS first.
+    /// The registries to request an image from, in this order: mirrors, then the registry itself;
+    /// insecure ones by HTTPS first.
     fn places<'a>(&'a self, image: &'a Reference, settings: &RegistrySettings) -> Vec<Place<'a>> {
         let insecure = |host: &str| {
             let setting = settings.registries.get(host);
@@ -114,7 +115,7 @@ impl Registries {
     }
 }
 
-/// Where a host is asked, in this order.
+/// Base addresses of a host, in the order to try.
 fn bases(host: &str, insecure: bool) -> Vec<String> {
     let schemes: &[&str] = match insecure {
         true => &["https", "http"],
@@ -137,7 +138,7 @@ impl ImageSource for Registries {
             let places = self.places(image, settings);
             let longest = if places.len() > 1 { PLACE } else { WHOLE };
             for place in places {
-                // A password is for the registry, and not for those who stand in for it.
+                // The credentials are for the registry itself, never for its mirrors.
                 let credentials = logins.of(&place.host, &place.repository);
                 let answer = tokio::time::timeout(longest, place.resolve(credentials));
                 let silent = |_| RegistryError::Unreachable {
@@ -146,7 +147,8 @@ impl ImageSource for Registries {
                 };
                 match answer.await.unwrap_or_else(|late| Err(silent(late))) {
                     Ok(resolved) => return Ok(resolved),
-                    // What it said is worth more than that a later one does not answer.
+                    // An earlier response is more informative than the failure to reach a later
+                    // place.
                     Err(RegistryError::Unreachable { .. }) if last.is_some() => {}
                     Err(error) => last = Some(error),
                 }
@@ -223,7 +225,7 @@ impl Place<'_> {
                 Manifest::Index(architectures) => architectures,
                 Manifest::Image(configuration) => {
                     let path = format!("{}/blobs/{configuration}", self.repository);
-                    // Nobody fails for want of it: it only spares machines a try.
+                    // A failure here is ignored: the architecture only spares machines a try.
                     let answer = self
                         .get(&path, "*/*", credentials, &mut authorization)
                         .await;
@@ -246,7 +248,8 @@ impl Place<'_> {
         })
     }
 
-    /// Asks for nothing but whether it takes these credentials (the distribution specification, Determining Support).
+    /// Checks only whether the registry accepts these credentials (the distribution specification,
+    /// Determining Support).
     async fn check(&self, credentials: &Credentials) -> Result<LoginAnswer, RegistryError> {
         let mut shown = None;
         match self.get("", "*/*", Some(credentials), &mut shown).await {
@@ -260,7 +263,7 @@ impl Place<'_> {
         }
     }
 
-    /// Asks, once more with what the registry wants to see.
+    /// Sends a request, and repeats it once with the authentication that the registry demands.
     async fn get(
         &self,
         path: &str,
@@ -304,7 +307,7 @@ impl Place<'_> {
         Err(RegistryError::Unauthorized(self.host.clone()))
     }
 
-    /// The header `Authorization` that answers a challenge.
+    /// The header `Authorization` for a challenge.
     async fn answer(
         &self,
         challenge: Option<Challenge>,
@@ -377,7 +380,7 @@ impl Place<'_> {
         Ok(body)
     }
 
-    /// The innermost cause says most.
+    /// Uses the innermost cause, which is the most informative.
     fn unreachable(&self, error: &reqwest::Error) -> RegistryError {
         let mut cause: &dyn std::error::Error = error;
         while let Some(inner) = cause.source() {

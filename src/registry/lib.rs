@@ -1,8 +1,9 @@
-//! What a registry says of an image (the OCI distribution specification): the digest that its tag means now, and the
-//! architectures that it is made for.
+//! Queries registries about images (the OCI distribution specification): the digest that a tag has
+//! at present, and the architectures of the image.
 //!
-//! Only the leader asks, once for each version of a workload, so that every replica runs the same, and whether a name and
-//! a password are right before it keeps them. Nothing is pulled here.
+//! Only the leader sends such queries: once for each version of a workload, so that all replicas
+//! run the same image, and to check a name and password before storing them. Nothing is pulled
+//! here.
 
 mod answer;
 mod client;
@@ -14,71 +15,68 @@ use kat_types::registry::{Credentials, LoginPlace, Logins, Reference, RegistrySe
 
 pub use client::Registries;
 
-/// What a registry said.
+/// A resolved image reference.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resolved {
-    /// `sha256:` and 64 hexadecimal digits: of the index of an image for several architectures, else of the image.
+    /// `sha256:` and 64 hexadecimal digits: of the index for a multi-architecture image, otherwise
+    /// of the image.
     pub digest: String,
-    /// `amd64`, `arm64` ..., sorted; empty where that is not said.
+    /// Such as `amd64` or `arm64`, sorted; empty where the registry does not give them.
     pub architectures: Vec<String>,
 }
 
-/// What a registry said of a name and a password.
+/// Result of a check of credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoginAnswer {
-    /// It takes them.
+    /// The registry accepts them.
     Accepted,
-    /// It answers without any.
+    /// The registry requires no credentials.
     NotAsked,
 }
 
-/// Why it is not known what an image's tag means.
+/// Why an image's tag could not be resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RegistryError {
-    /// It has no host: which registry is meant depends on the machine.
+    /// The reference has no registry host, so it depends on the machine's settings.
     #[error("`{0}` names no registry, so which one is meant depends on the machine")]
     ShortName(String),
-    /// Nobody answers, or not in time.
+    /// No response, or not in time.
     #[error("{host} does not answer: {error}")]
     Unreachable {
-        /// The registry.
+        /// Host of the registry.
         host: String,
-        /// Why.
         error: String,
     },
-    /// It wants a name and a password, or others than it was given.
+    /// The registry requires a name and password, or rejects the given ones.
     #[error("{0} wants a name and password, or others than it has")]
     Unauthorized(String),
-    /// It has no such image.
+    /// The registry has no such image.
     #[error("{host} has no {image}")]
     NotFound {
-        /// The registry.
         host: String,
         /// Repository and tag.
         image: String,
     },
-    /// It refuses.
+    /// The registry refused the request.
     #[error("{host} answers with {status}")]
     Refused {
-        /// The registry.
         host: String,
-        /// HTTP's status.
+        /// Status code of the response.
         status: u16,
     },
-    /// It answers something else than the specification says.
+    /// The response does not conform to the specification.
     #[error("{host} answers with {what}")]
     Unexpected {
-        /// The registry.
         host: String,
-        /// What.
+        /// What the response has instead.
         what: String,
     },
 }
 
-/// Knows what images are: the registries, or what stands for them in tests.
+/// Resolves images: with registries, or with a fake in tests.
 #[async_trait]
 pub trait ImageSource: Send + Sync {
-    /// What the image is now. Answers within some seconds.
+    /// Resolves the image at present. Returns within some seconds.
     ///
     /// # Errors
     /// [`RegistryError`].
@@ -89,10 +87,10 @@ pub trait ImageSource: Send + Sync {
         logins: &Logins,
     ) -> Result<Resolved, RegistryError>;
 
-    /// Whether a registry takes a name and a password. Answers within some seconds.
+    /// Checks whether a registry accepts a name and password. Returns within some seconds.
     ///
     /// # Errors
-    /// [`RegistryError`]; [`RegistryError::Unauthorized`] where it does not take them.
+    /// [`RegistryError`]; [`RegistryError::Unauthorized`] where the registry rejects them.
     async fn check_login(
         &self,
         place: &LoginPlace,

@@ -1,4 +1,5 @@
-//! Where a container of an instance stands among the others, and the container that holds the network of all.
+//! The position of each container of an instance among the others, and the container that holds
+//! their shared network.
 
 use std::borrow::Cow;
 
@@ -13,29 +14,30 @@ use kat_types::{
     resource::{Container, OtherKind},
 };
 
-/// One container among those of its instance.
+/// The position of a container in its instance.
 #[derive(Debug)]
 pub(super) struct Place {
     unit: String,
     name: String,
-    /// What it is; nothing for the main one.
+    /// `None` for the main container.
     pub(super) kind: Option<OtherKind>,
     /// The container whose network it shares.
     pub(super) network: Option<String>,
-    /// Units that run before it, and without which it does not.
+    /// Units that have to run before it.
     pub(super) requires: Vec<String>,
-    /// Units that are started before it, if they can be.
+    /// Units that are started before it; their failure does not stop it.
     pub(super) wants: Vec<String>,
-    /// The instance is started by the agent alone.
+    /// Whether only the agent may start the instance.
     pub(super) asks_first: bool,
 }
 
 impl Place {
-    /// One for each container, with the instance as if that were its only one: the main one first, then the
-    /// init containers in their order, then the sidecars.
+    /// One entry for each container, with the instance reduced to that container: the main one
+    /// first, then the init containers in their order, then the sidecars.
     ///
-    /// The network is held before anything else, each init container runs when the one before has ended, sidecars when
-    /// all have, and the main one when the sidecars were started. systemd stops them the other way round.
+    /// The network holder starts first. Each init container starts after the previous one has
+    /// ended, sidecars after all of them, and the main container after the sidecars were started.
+    /// systemd stops them in reverse order.
     pub(super) fn all(assignment: &Assignment) -> Vec<(Self, Cow<'_, Assignment>)> {
         let network = assignment.network_unit();
         let place = |unit: String, container: &Container, kind| Self {
@@ -72,23 +74,23 @@ impl Place {
         all
     }
 
-    /// The unit's name without `.service`, the container's name too.
+    /// The unit's name without `.service`, which is also the container's name.
     pub(super) fn stem(&self) -> &str {
         stem_of(&self.unit)
     }
 
-    /// It runs before the main one.
+    /// Whether it is an init container.
     pub(super) fn is_init(&self) -> bool {
         self.kind == Some(OtherKind::Init)
     }
 
-    /// In words; nothing for the main one.
+    /// Such as `sidecar proxy`; `None` for the main container.
     pub(super) fn other(&self) -> Option<String> {
         self.kind.map(|kind| format!("{kind} {}", self.name))
     }
 
-    /// A key that is passed through, as far as it is this container's: settings of a shared network, and names of
-    /// hosts, are those of the container that holds it.
+    /// The value of a passed-through quadlet key for this container. Settings of a shared network
+    /// and host names belong to the container that holds the network.
     pub(super) fn quadlet_value(&self, key: &str, value: &str) -> Option<String> {
         match (key, &self.network) {
             ("AddHost", Some(_)) => return None,
@@ -105,12 +107,12 @@ fn stem_of(unit: &str) -> &str {
     unit.strip_suffix(".service").unwrap_or(unit)
 }
 
-/// A setting of the kernel's that belongs to a network namespace.
+/// Whether a sysctl belongs to a network namespace.
 fn of_network(setting: &str) -> bool {
     setting.starts_with("net.")
 }
 
-/// What `network.container` is rendered from.
+/// Values of the template `network.container`.
 #[derive(Debug, Serialize)]
 struct NetworkValues<'a> {
     instance: &'a str,
@@ -131,7 +133,7 @@ struct NetworkValues<'a> {
 }
 
 impl Renderer {
-    /// The container that holds the network which those of an instance share.
+    /// The container that holds the shared network of an instance's containers.
     pub(super) fn network(
         &self,
         assignment: &Assignment,

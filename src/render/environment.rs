@@ -1,36 +1,37 @@
 //! The values of a container's variables, kept out of unit files and command lines.
 //!
 //! A quadlet's `Environment=` becomes `podman run --env NAME=VALUE`, which every local user can
-//! read in `ps`. So the values lie in a file that only root and the workload's own user can read,
-//! and podman gets its path (`--env-file`). That file has one `NAME=VALUE` for each line, with no
-//! quoting at all, and podman reads at most 64 KiB of a line: a value with a line break, or a
-//! longer one, lies in a file of its own. Before each start the unit makes a secret of Podman's from it, in the
-//! user's own storage, and the container's variable takes its value from there (`--secret type=env`). So no value
-//! ever stands in podman's own environment, under whatever name.
+//! read with `ps`. So the values are written to a file that only root and the workload's own user
+//! can read, and podman gets its path (`--env-file`). That file has one `NAME=VALUE` per line
+//! without any quoting, and podman reads at most 64 KiB of a line: so a value with a line break, or
+//! a longer one, has a file of its own. Before each start the unit makes a Podman secret from that
+//! file, in the user's own storage, and the container's variable gets its value from the secret
+//! (`--secret type=env`). So no value is ever in podman's own environment, under any name.
 
 use kat_types::resource::EnvVar;
 
-/// Longest line of podman's file, in bytes, with room to spare below Go's limit of 65,536.
+/// Longest line of the file for podman in bytes, safely below Go's limit of 65,536.
 const LINE_LIMIT: usize = 65_000;
-/// Longest `NAME=VALUE` that the kernel hands to a program, in bytes, its end included.
+/// Longest `NAME=VALUE` that the kernel passes to a program in bytes, including the terminating
+/// NUL.
 const KERNEL_LIMIT: usize = 131_072;
 
 /// The files of one container's variables.
 #[derive(Default, PartialEq, Eq)]
 pub struct EnvironmentFiles {
-    /// For `podman run --env-file`; not needed where it is empty.
+    /// For `podman run --env-file`; not needed if empty.
     pub podman: String,
-    /// Names, and values that each need a file of their own.
+    /// Variables whose values each need a file of their own: name and value.
     pub values: Vec<(String, String)>,
 }
 
-/// Why a variable can't be handed to a container.
+/// Why a variable can't be passed to a container.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EnvironmentError {
-    /// The name.
+    /// The name is invalid.
     #[error("`{0}` can't be the name of a variable")]
     Name(String),
-    /// The value has a NUL.
+    /// The value contains a NUL.
     #[error("the value of `{0}` has a NUL character")]
     Nul(String),
     /// The value is too long.
@@ -38,17 +39,16 @@ pub enum EnvironmentError {
         "the value of `{0}` has {1} bytes; the kernel hands at most {KERNEL_LIMIT} to a program, its name included"
     )]
     TooLong(String, usize),
-    /// The value needs a file of its own, and Podman's option can't hold the name.
+    /// The value needs a file of its own, but Podman's option does not accept the name.
     #[error(
         "the value of `{0}` has a line break or more than {LINE_LIMIT} bytes, which is not possible under this name"
     )]
     Reserved(String),
-    /// The value comes from a secret that was not resolved.
     #[error("the value of `{0}` is not known")]
     NoValue(String),
 }
 
-/// Writes the files of a container's variables; of two with one name, the last holds.
+/// The files of a container's variables; of two variables with one name the last one counts.
 pub fn environment_files(variables: &[EnvVar]) -> Result<EnvironmentFiles, EnvironmentError> {
     let mut files = EnvironmentFiles::default();
     for variable in variables {
@@ -61,7 +61,7 @@ pub fn environment_files(variables: &[EnvVar]) -> Result<EnvironmentFiles, Envir
             return Err(EnvironmentError::NoValue(name.clone()));
         };
         check(name, value)?;
-        // Podman gives secrets after all else.
+        // Podman applies secrets after the file, so an earlier secret of that name must go.
         files.values.retain(|(other, _)| other != name);
         if one_line(name, value) {
             files.podman.push_str(&format!("{name}={value}\n"));
@@ -89,12 +89,12 @@ fn check(name: &str, value: &str) -> Result<(), EnvironmentError> {
     Ok(())
 }
 
-/// Podman's reader keeps everything of a line but a carriage return at its end.
+/// Podman's reader keeps everything of a line except a carriage return at its end.
 fn one_line(name: &str, value: &str) -> bool {
     !value.contains('\n') && !value.ends_with('\r') && name.len() + value.len() < LINE_LIMIT
 }
 
-/// Podman's `--secret` takes the name as it is.
+/// Whether Podman's `--secret` accepts the name unquoted.
 fn is_portable(name: &str) -> bool {
     name.chars()
         .all(|character| character.is_ascii_alphanumeric() || character == '_')

@@ -1,4 +1,4 @@
-//! What `init`, `join` and the agent put in place outside the folders of workload users.
+//! Files that `init`, `join` and the agent write outside the folders of workload users.
 
 use std::{net::Ipv4Addr, path::PathBuf};
 
@@ -9,50 +9,49 @@ use kat_types::network::ANNOTATION;
 
 /// User that runs the store.
 pub const ETCD_USER: &str = "kat-etcd";
-/// Size of a member's file at which etcd takes no more, bytes.
+/// Size of the database in bytes at which etcd accepts no more writes.
 pub const ETCD_QUOTA: u64 = 2 << 30;
 /// Data folder of the store.
 pub const ETCD_FOLDER: &str = "/var/lib/kat/etcd";
-/// Seconds that the hook has beyond the hold.
+/// Seconds that the hook has beyond the longest hold.
 const HOOK_MARGIN_SECONDS: u32 = 25;
-/// Seconds by which the hook itself gives up earlier, so that its reason reaches the journal.
+/// Seconds by which the hook gives up before the runtime's limit, so that its error reaches the
+/// journal.
 const HOOK_OWN_MARGIN_SECONDS: u32 = 2;
 
 /// A file of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostFile {
-    /// Where it lies.
     pub path: PathBuf,
-    /// Content.
     pub text: String,
-    /// Permissions, such as 0o644; the owner is root.
+    /// Permission bits, such as 0o644; the owner is root.
     pub mode: u32,
 }
 
-/// The parameters of `kat-etcd.service`. URLs are lists separated by commas, as etcd takes them.
+/// The parameters of `kat-etcd.service`. URLs are lists separated by commas, as in etcd's options.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EtcdUnit {
-    /// The distribution's etcd.
+    /// Path of the distribution's etcd.
     pub program: String,
     /// User that runs it.
     pub user: String,
     /// Name of this member.
     pub name: String,
-    /// Data folder, that user's, 0700.
+    /// Data folder; belongs to `user`, 0700.
     pub data_folder: String,
     /// `https://` URLs on loopback and the overlay.
     pub listen_client_urls: String,
-    /// URL that other machines use.
+    /// URL for other machines.
     pub advertise_client_urls: String,
     /// `https://` URL on the overlay.
     pub listen_peer_urls: String,
-    /// URL that other members use.
+    /// URL for other members.
     pub advertise_peer_urls: String,
     /// `name=url` of all members.
     pub initial_cluster: String,
     /// `new` or `existing`.
     pub initial_cluster_state: String,
-    /// Keeps members of different clusters apart.
+    /// Separates members of different clusters.
     pub initial_cluster_token: String,
     /// PEM file of the authority of etcd's clients.
     pub client_authority: String,
@@ -68,17 +67,19 @@ pub struct EtcdUnit {
     pub peer_key: String,
     /// Milliseconds between heartbeats of the raft leader.
     pub heartbeat_milliseconds: u32,
-    /// Milliseconds without one until an election.
+    /// Milliseconds without a heartbeat until an election.
     pub election_milliseconds: u32,
-    /// It has a vote, and must not start without its data.
+    /// The member has a vote, and must not start without its data.
     pub keeps_data: bool,
-    /// Largest size of the file in bytes. In the environment, where a drop-in of yours can change it.
+    /// Largest size of the database in bytes. It is set as an environment variable, so that an
+    /// administrator's drop-in can change it.
     pub quota_bytes: u64,
 }
 
 impl EtcdUnit {
-    /// The unit of a machine's member on its overlay address. Files are expected in `pki_folder`
-    /// as `etcd-client-ca.crt`, `etcd-server.{crt,key}`, `etcd-peer-ca.crt`, `etcd-peer.{crt,key}`.
+    /// The parameters of a machine's member on its overlay address. The files in `pki_folder` have
+    /// to be named `etcd-client-ca.crt`, `etcd-server.{crt,key}`, `etcd-peer-ca.crt`,
+    /// `etcd-peer.{crt,key}`.
     pub fn new(
         name: &str,
         address: Ipv4Addr,
@@ -145,7 +146,7 @@ impl Renderer {
         })
     }
 
-    /// The resolv.conf of a namespace's containers; `address` is this machine's on the overlay.
+    /// The resolv.conf of a namespace's containers; `address` is this machine's overlay address.
     pub fn resolv_conf(
         &self,
         namespace: &str,
@@ -168,7 +169,7 @@ impl Renderer {
         })
     }
 
-    /// What `init` and `join` put in place and `reset` takes back: the hook's JSON, sysctls, the
+    /// The files that `init` and `join` write and `reset` removes: the hook's JSON, sysctls, the
     /// journal's storage, users and folders.
     pub fn host_files(&self, settings: &RenderSettings) -> Result<Vec<HostFile>, RenderError> {
         let hook_timeout = settings.hold_seconds.saturating_add(HOOK_MARGIN_SECONDS);

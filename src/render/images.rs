@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{RenderError, RenderSettings, Renderer, UnitFile, UnitFileKind};
 use kat_types::{assignment::Assignment, resource::ImagePullPolicy};
 
-/// What `image.image` is rendered from.
+/// Values of the template `image.image`.
 #[derive(Debug, Serialize)]
 struct ImageValues<'a> {
     namespace: &'a str,
@@ -20,7 +20,7 @@ struct ImageValues<'a> {
 }
 
 impl Renderer {
-    /// The pulls of the images of all containers of an instance, each once.
+    /// The image quadlets of all containers of an instance, without duplicates.
     ///
     /// # Errors
     /// As [`Self::image`].
@@ -39,12 +39,12 @@ impl Renderer {
         Ok(files)
     }
 
-    /// The pull of an instance's main image, `None` when it is never pulled.
+    /// The image quadlet of an instance's main image; `None` when it is never pulled.
     ///
-    /// Instances of one user with one image share the file. Its service may be started before
-    /// each first start: it pulls only what is missing, unless the policy is Always. The
-    /// `.container` does not depend on it, because a pull within a start would run into the
-    /// start's timeout. With `has_logins` Podman is told where credentials for registries are.
+    /// Instances of one user with the same image share the file. Its service may be started before
+    /// each first start: it pulls only a missing image, unless the policy is Always. The
+    /// `.container` does not depend on it, because a pull within a start would run into the start's
+    /// timeout. With `has_logins` the quadlet names the file with registry credentials.
     pub fn image(
         &self,
         assignment: &Assignment,
@@ -73,7 +73,8 @@ impl Renderer {
     }
 }
 
-/// When the image is pulled: as written, else Always for `:latest` and no tag, else IfNotPresent.
+/// The pull policy: the written one, otherwise Always for `:latest` and no tag, otherwise
+/// IfNotPresent.
 pub fn pull_policy(assignment: &Assignment) -> ImagePullPolicy {
     assignment.container.image_pull_policy.unwrap_or_else(|| {
         let (name, digest) = match assignment.image.split_once('@') {
@@ -88,15 +89,15 @@ pub fn pull_policy(assignment: &Assignment) -> ImagePullPolicy {
     })
 }
 
-/// Whether the last part of a name has a tag; a colon before it belongs to a port.
+/// Whether the last part of a name has a tag; an earlier colon belongs to a port.
 fn tagged(name: &str) -> bool {
     name.rsplit('/')
         .next()
         .is_some_and(|last| last.contains(':'))
 }
 
-/// The reference as a quadlet takes it: names that end in `.image` or `.build` mean other
-/// quadlets there (podman-systemd.unit(5)), and a dash would begin an option of podman.
+/// Checks the reference for use in a quadlet: there names that end in `.image` or `.build` refer to
+/// other quadlets (podman-systemd.unit(5)), and a leading dash would be an option of podman.
 pub(super) fn image_reference(assignment: &Assignment) -> Result<String, RenderError> {
     let image = &assignment.image;
     let fail = |reason| RenderError::Image {

@@ -19,21 +19,21 @@ use kat_types::{
     },
 };
 
-/// Files that hold the value of one variable end so.
+/// Suffix of files with the value of one variable.
 pub const VALUE_SUFFIX: &str = ".value";
-/// Seconds from the end of the hook's hold to the end of a start.
+/// Seconds that a start may take beyond the hook's longest hold.
 const START_MARGIN_SECONDS: u32 = 30;
-/// Seconds from the kill of a container to the end of a stop.
+/// Seconds that a stop may take beyond the kill of the container.
 const STOP_MARGIN_SECONDS: u32 = 10;
 /// Seconds before the first restart.
 const RESTART_SECONDS: u32 = 1;
 /// Restarts until the delay has grown to [`RESTART_MAX_SECONDS`].
 const RESTART_STEPS: u32 = 6;
-/// Longest delay before a restart. It is short, because systemd never forgets a restart, however
-/// long the unit has run well since: one crash a month leads there too.
+/// Longest delay before a restart. It is short, because systemd never resets its count of restarts,
+/// however long the unit has run since: even one crash a month leads to the longest delay.
 const RESTART_MAX_SECONDS: u32 = 60;
 
-/// What `instance.container` is rendered from.
+/// Values of the template `instance.container`.
 #[derive(Debug, Serialize)]
 struct InstanceValues<'a> {
     instance: &'a str,
@@ -43,7 +43,7 @@ struct InstanceValues<'a> {
     slot: u32,
     generation: u64,
     template_hash: &'a str,
-    /// The unit's name without `.service`, the container's name too.
+    /// The unit's name without `.service`, which is also the container's name.
     unit: &'a str,
     image: String,
     annotation: &'static str,
@@ -54,7 +54,7 @@ struct InstanceValues<'a> {
     resolv_file: String,
     labels: Vec<Pair>,
     environment_file: Option<String>,
-    /// Variables whose values lie in files of their own.
+    /// Variables whose values have files of their own.
     secrets: Vec<SecretValues>,
     entrypoint: &'a [String],
     arguments: Vec<&'a str>,
@@ -70,20 +70,20 @@ struct InstanceValues<'a> {
     cap_add: &'a [String],
     cap_drop: &'a [String],
     devices: Vec<DeviceValues<'a>>,
-    /// The program keeps the groups that its user has on the machine.
+    /// Whether the program keeps its user's supplementary groups on the machine.
     keeps_groups: bool,
     host_network: bool,
     /// The container whose network it shares.
     network: Option<String>,
-    /// What it is, where it is not the main container: `sidecar proxy`.
+    /// Kind and name of a container other than the main one: `sidecar proxy`.
     other: Option<String>,
-    /// Units that run before it, and without which it does not.
+    /// Units that have to run before it.
     requires: Vec<String>,
-    /// Units that it has started before it, if they can be.
+    /// Units that are started before it; their failure does not stop it.
     wants: Vec<String>,
-    /// It ends by itself, once for each start of its instance.
+    /// Whether it ends by itself, once for each start of its instance.
     once: bool,
-    /// The setting of systemd's that tests what it needs.
+    /// The systemd setting that checks for the files it needs.
     condition: &'static str,
     #[serde(flatten)]
     restart: RestartValues,
@@ -92,18 +92,19 @@ struct InstanceValues<'a> {
     memory_max: Option<u64>,
     cpu_quota: Option<String>,
     mounts: Vec<MountValues>,
-    /// Programs in it get no more privileges than they begin with.
+    /// Whether its programs can't gain privileges.
     keeps_privileges: bool,
-    /// Keys that are passed through.
+    /// Passed-through quadlet keys.
     quadlet: Vec<Pair>,
-    /// Without the agent; what must ask first is started by it.
+    /// Whether it starts at boot without the agent; an instance that has to ask first is started by
+    /// the agent.
     starts_at_boot: bool,
 }
 
 /// A device of the machine.
 #[derive(Debug, Serialize)]
 struct DeviceValues<'a> {
-    /// As `--device` of podman takes it.
+    /// The value of podman's option `--device`.
     entry: &'a str,
     host: &'a str,
     reads: bool,
@@ -127,7 +128,7 @@ impl<'a> DeviceValues<'a> {
     }
 }
 
-/// A secret of Podman's that lasts as long as its container, for one variable.
+/// A Podman secret for one variable, which exists as long as its container.
 #[derive(Debug, Serialize)]
 struct SecretValues {
     name: String,
@@ -135,34 +136,33 @@ struct SecretValues {
     file: String,
 }
 
-/// The file of a value that can't stand among the others.
+/// Name of the file with a value that can't be in the common file.
 fn value_name(stem: &str, number: usize) -> String {
     format!("{stem}.{number}{VALUE_SUFFIX}")
 }
 
-/// A name and a value.
 #[derive(Debug, Serialize)]
 struct Pair {
     name: String,
     value: String,
 }
 
-/// The restart policy in systemd's words (systemd.service(5), systemd.unit(5)).
+/// The restart policy as systemd settings (systemd.service(5), systemd.unit(5)).
 #[derive(Debug, Serialize)]
 pub(super) struct RestartValues {
     restart: &'static str,
     restart_seconds: Option<u32>,
     restart_steps: Option<u32>,
     restart_max_seconds: Option<u32>,
-    /// Ends by signal are clean ones, as a stop causes them.
+    /// Whether ends by a stop's signals count as clean.
     signals_are_clean: bool,
-    /// They restart the program all the same, unless it was stopped.
+    /// Whether these signals nevertheless restart the program, unless it was stopped.
     restart_on_signals: bool,
     start_limit_interval: u32,
     start_limit_burst: Option<u32>,
 }
 
-/// What `user-delegate.conf` is rendered from.
+/// Values of the template `user-delegate.conf`.
 #[derive(Debug, Serialize)]
 struct DelegateValues<'a> {
     namespace: &'a str,
@@ -171,10 +171,10 @@ struct DelegateValues<'a> {
 
 impl Renderer {
     /// The files of an instance for [`RenderSettings::user_folder`]: its `.container` first, then
-    /// the files with the values of its variables, if it has any, and the same of its other containers.
+    /// the files with values of its variables, if any, and the same for its other containers.
     ///
-    /// Fails for fields whose effect is not built yet, and for values that would not come out of
-    /// the unit as they went in.
+    /// Fails for fields that have no effect yet, and for values that the unit's readers would
+    /// change.
     pub fn instance(
         &self,
         assignment: &Assignment,
@@ -187,7 +187,7 @@ impl Renderer {
         for (place, only) in Place::all(assignment) {
             files.extend(self.container(&place, &only, settings)?);
         }
-        // The main one first.
+        // The main container's files come first.
         if let Some(main) = files
             .iter()
             .position(|file| file.service().as_deref() == Some(&*assignment.unit()))
@@ -197,7 +197,7 @@ impl Renderer {
         Ok(files)
     }
 
-    /// The files of one container of an instance, which is given as if it had no other.
+    /// The files of one container of an instance, which is reduced to that container.
     fn container(
         &self,
         place: &Place,
@@ -244,7 +244,7 @@ impl Renderer {
         Ok(files)
     }
 
-    /// Drop-in of `user@UID.service` for a workload's user: `50-kat.conf`.
+    /// The drop-in `50-kat.conf` of `user@UID.service` for a workload's user.
     pub fn user_delegation(&self, assignment: &Assignment) -> Result<String, RenderError> {
         let Assignment {
             namespace,
@@ -334,7 +334,7 @@ fn values_of<'a>(
         });
     }
     let arguments: Vec<&str> = command.iter().chain(args).map(String::as_str).collect();
-    // A request alone: the agent measures (agent/eviction).
+    // Only a request: the agent measures the use (`agent/disk/eviction`).
     let ResourceList {
         cpu,
         memory,
@@ -415,7 +415,7 @@ fn values_of<'a>(
     })
 }
 
-/// The workload's labels, and KAT's own, which win.
+/// The workload's labels and KAT's own, which take precedence.
 fn labels_of(assignment: &Assignment) -> Vec<Pair> {
     let own = [
         ("rip.dws.kat.instance", &assignment.instance),
@@ -447,11 +447,11 @@ fn variables_of(arguments: &[&str]) -> Vec<Pair> {
         .collect()
 }
 
-/// The policy as systemd follows it. 137 and 143 are clean ends, since that is what a stop leaves
-/// behind; so that they restart a program that nobody stopped, MaxCount forces them (Always
-/// restarts after clean ends anyway). A program that gave up after one of these has
-/// `Result=start-limit-hit`, after any other end `exit-code`. With Never nothing would tell a
-/// kill from success, so there they are failures.
+/// The restart policy in systemd's settings. Exit codes 137 and 143 are clean, since a stop causes
+/// them. With MaxCount they are restarted explicitly, so that a program that was not stopped
+/// restarts after them (Always restarts after clean ends anyway). A program that gave up after one
+/// of these has `Result=start-limit-hit`, after any other end `exit-code`. With Never they are
+/// failures, since otherwise a kill would look like success.
 fn restart_of(assignment: &Assignment) -> RestartValues {
     let policy = &assignment.restart_policy;
     match policy.condition {
@@ -473,7 +473,7 @@ fn restart_of(assignment: &Assignment) -> RestartValues {
             restart_max_seconds: None,
             signals_are_clean: true,
             restart_on_signals: true,
-            // 0 would mean no limit at all.
+            // 0 would disable the limit.
             start_limit_interval: policy.reset_seconds.max(1),
             start_limit_burst: Some(policy.max_restarts.saturating_add(1)),
         },
@@ -493,7 +493,8 @@ fn always() -> RestartValues {
     }
 }
 
-/// Of an init container: until it has ended well once. Who kills one has not ended it well.
+/// The restart settings of an init container: until it has succeeded once. A killed one has not
+/// succeeded.
 fn until_it_ends(assignment: &Assignment) -> RestartValues {
     let policy = restart_of(assignment);
     let restart = match assignment.restart_policy.condition {
@@ -508,7 +509,7 @@ fn until_it_ends(assignment: &Assignment) -> RestartValues {
     }
 }
 
-/// Seconds that a start may take which the hook can hold.
+/// Longest start in seconds, including the hook's longest hold.
 pub(super) fn start_seconds(settings: &RenderSettings) -> u32 {
     settings.hold_seconds.saturating_add(START_MARGIN_SECONDS)
 }

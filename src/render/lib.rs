@@ -1,8 +1,8 @@
-//! From an assignment to the text of its units.
+//! Renders the text of an assignment's units.
 //!
-//! The templates of `unit-templates/` are compiled in; a folder of the same files may stand in
-//! for them. They are all read when a [`Renderer`] is made, so that a template that names an
-//! unknown filter fails there and not on a machine at night. Rendering does no input or output.
+//! The templates of `unit-templates/` are compiled in; a folder with the same files may replace
+//! them. All of them are parsed when a [`Renderer`] is made, so that a template with an unknown
+//! filter fails there, and not later on a machine. Rendering does no input or output.
 
 mod containers;
 mod environment;
@@ -24,9 +24,9 @@ pub use instance::VALUE_SUFFIX;
 use kat_types::assignment::Assignment;
 use tera::{Kwargs, State, Tera, TeraResult};
 
-/// Folder of templates that an administrator may change; it stands in for the compiled-in ones.
+/// Folder of templates that an administrator may change; they replace the compiled-in ones.
 pub const TEMPLATES_FOLDER: &str = "/usr/share/kat/unit-templates";
-/// Section that marks what KAT owns; systemd ignores sections that begin with `X-`.
+/// Section that marks KAT's files; systemd ignores sections that begin with `X-`.
 pub const MARK: &str = "[X-KAT]";
 
 /// The templates, by name and compiled-in text.
@@ -80,20 +80,19 @@ pub enum RenderError {
     /// A template can't be read.
     #[error("template {path}: {source}")]
     Read {
-        /// The file.
+        /// Path of the template.
         path: PathBuf,
-        /// What the system said.
         source: std::io::Error,
     },
-    /// A template is wrong, or a value does not fit where it stands.
+    /// A template is invalid, or a value can't be written at its place.
     #[error("template {template}: {source}")]
     Template {
         /// Name of the template.
         template: String,
-        /// What Tera or a filter said, with line and column.
+        /// The error of Tera or a filter, with line and column.
         source: tera::Error,
     },
-    /// The assignment asks for something that has no effect yet.
+    /// The assignment uses a field that has no effect yet.
     #[error("{instance}: container.{field} has no effect yet")]
     NotYet {
         /// The instance.
@@ -101,7 +100,7 @@ pub enum RenderError {
         /// The field, as in `workload.kat`.
         field: &'static str,
     },
-    /// Nothing is known of what a mount mounts.
+    /// The source of a mount is not known.
     #[error("{instance}: container.volumeMounts: nothing is known of volume {volume}")]
     Mount {
         /// The instance.
@@ -109,48 +108,47 @@ pub enum RenderError {
         /// Name of the volume.
         volume: String,
     },
-    /// A variable can't be handed to the container.
+    /// A variable can't be passed to the container.
     #[error("{instance}: container.env: {source}")]
     Environment {
         /// The instance.
         instance: String,
-        /// Which variable, and why.
         source: EnvironmentError,
     },
-    /// Podman's generator would take this for something else.
+    /// Podman's generator would misinterpret the image reference.
     #[error("{instance}: `{image}` can't be the image of a quadlet: {reason}")]
     Image {
         /// The instance.
         instance: String,
         /// The reference.
         image: String,
-        /// Why not.
         reason: &'static str,
     },
 }
 
-/// What is the same for every instance of a machine.
+/// Settings that all instances of a machine share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RenderSettings {
-    /// Folder with one folder for each uid: the unit files of that user.
+    /// Folder of the users' unit files, with one folder for each uid.
     pub units_folder: PathBuf,
-    /// Folder of `<namespace>.conf`, the containers' resolv.conf.
+    /// Folder of the containers' resolv.conf files, `<namespace>.conf`.
     pub resolv_folder: PathBuf,
     /// KAT's own folder of OCI hooks.
     pub hooks_folder: PathBuf,
     /// Program of the container hook.
     pub hook_program: PathBuf,
-    /// Folder below which simple cluster storage lies.
+    /// Folder of simple cluster storage.
     pub volumes_folder: PathBuf,
-    /// Folder with one folder for each uid: paths of the machine, bound before an instance starts.
+    /// Folder of host paths that are bound before an instance starts, with one folder for each uid.
     pub bound_folder: PathBuf,
-    /// Folder with one folder for each uid: what its containers mount of the workload's own folder.
+    /// Folder of files from workloads' folders that containers mount, with one folder for each uid.
     pub carried_folder: PathBuf,
-    /// Root of the containers that hold networks: folders and links into the machine's `/usr`.
+    /// Root file system of the containers that hold networks: folders and links into the machine's
+    /// `/usr`.
     pub holder_folder: PathBuf,
     /// Folder of the files of secrets, with one folder for each uid.
     pub secrets_folder: PathBuf,
-    /// Folder of Podman's files with credentials for registries, one for each uid.
+    /// Folder of Podman's files with registry credentials, one file for each uid.
     pub auth_folder: PathBuf,
     /// Longest time that the hook holds an unconfirmed start, in seconds.
     pub hold_seconds: u32,
@@ -178,18 +176,19 @@ impl Default for RenderSettings {
 }
 
 impl RenderSettings {
-    /// Folder of a user's unit files: root's, group the user, 0750.
+    /// Folder of a user's unit files: owner root, group of the user, 0750.
     pub fn user_folder(&self, uid: u32) -> PathBuf {
         self.units_folder.join(uid.to_string())
     }
 
-    /// Folder of an instance's files of secrets: in it one folder for each secret.
+    /// Folder of an instance's secrets, with one folder for each secret.
     pub fn secrets_of(&self, assignment: &Assignment) -> PathBuf {
         let uid = assignment.user.uid.to_string();
         self.secrets_folder.join(uid).join(&assignment.instance)
     }
 
-    /// Podman's file with the credentials that a user's pulls need: root's, group the user, 0640.
+    /// Podman's file with the registry credentials of a user's pulls: owner root, group of the
+    /// user, 0640.
     pub fn auth_file(&self, uid: u32) -> PathBuf {
         self.auth_folder.join(format!("{uid}.json"))
     }
@@ -205,29 +204,26 @@ impl RenderSettings {
     }
 }
 
-/// What a rendered file is for.
+/// The kind of a rendered file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UnitFileKind {
     /// A `.container` or `.image`: linked into `/etc/containers/systemd/users/UID`.
     Quadlet,
-    /// Values of variables: only the unit names it, by its absolute path.
+    /// Values of variables; only the unit refers to it, by its absolute path.
     Environment,
 }
 
-/// A file of [`RenderSettings::user_folder`]: root's, group the user, 0640 (it may hold values of
-/// variables).
+/// A file of [`RenderSettings::user_folder`]: owner root, group of the user, 0640, since it may
+/// contain values of variables.
 #[derive(Clone, PartialEq, Eq)]
 pub struct UnitFile {
-    /// File name.
     pub name: String,
-    /// Content.
     pub text: String,
-    /// What it is for.
     pub kind: UnitFileKind,
 }
 
 impl UnitFile {
-    /// The service that Podman's generator makes of it (podman-systemd.unit(5)):
+    /// The service that Podman's generator makes from the file (podman-systemd.unit(5)):
     /// `a.container` becomes `a.service`, `a.image` becomes `a-image.service`.
     pub fn service(&self) -> Option<String> {
         if let Some(stem) = self.name.strip_suffix(".container") {
@@ -238,7 +234,7 @@ impl UnitFile {
     }
 }
 
-/// The text is left out: it may hold values of variables.
+/// Does not show the text, since it may contain values of variables.
 impl fmt::Debug for UnitFile {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
@@ -256,7 +252,7 @@ pub struct Renderer {
 }
 
 impl Renderer {
-    /// Reads every template: those of `folder` where it has them, else the compiled-in ones.
+    /// Parses every template: those of `folder` where it has them, otherwise the compiled-in ones.
     pub fn new(folder: Option<&Path>) -> Result<Self, RenderError> {
         let mut templates = Tera::new();
         register_filters(&mut templates);
@@ -275,7 +271,7 @@ impl Renderer {
         Ok(Self { templates })
     }
 
-    /// Reads [`TEMPLATES_FOLDER`] if it is there, else the compiled-in templates.
+    /// Uses [`TEMPLATES_FOLDER`] if it exists, otherwise the compiled-in templates.
     pub fn installed() -> Result<Self, RenderError> {
         let folder = Path::new(TEMPLATES_FOLDER);
         Self::new(folder.is_dir().then_some(folder))

@@ -10,17 +10,17 @@ use kat_types::{
     resource::VolumeMount,
 };
 
-/// A volume where the container has it.
+/// A mount of a container.
 #[derive(Debug, Serialize)]
 pub(super) struct MountValues {
-    /// On the machine; nothing for memory.
+    /// Path on the machine; `None` for a volume in memory.
     source: Option<String>,
     target: String,
-    /// `:ro`, or nothing.
+    /// `:ro`, or empty.
     options: &'static str,
 }
 
-/// The mounts, in the order in which they are written.
+/// The mounts in the order in which they are written.
 pub(super) fn mounts_of(
     assignment: &Assignment,
     settings: &RenderSettings,
@@ -28,13 +28,13 @@ pub(super) fn mounts_of(
     let normal = |path: &Path| path.components().collect::<PathBuf>().display().to_string();
     let mounts = assignment.container.volume_mounts.iter().map(|mount| {
         let whole = source_of(assignment, mount, settings);
-        // Without it a program would write into its container, and lose that with it.
+        // Otherwise a program would write into its container, and lose the data with it.
         let whole = whole.ok_or_else(|| RenderError::Mount {
             instance: assignment.instance.clone(),
             volume: mount.name.clone(),
         })?;
         let source = whole.map(|whole| match &mount.sub_path {
-            // What is bound is what the sub path named.
+            // The bind already leads to the sub path.
             Some(_) if is_host(assignment, mount) => whole,
             Some(inner) => whole.join(inner),
             None => whole,
@@ -52,19 +52,19 @@ pub(super) fn mounts_of(
     mounts.collect()
 }
 
-/// A path of the machine.
+/// Whether the volume is a host path.
 fn is_host(assignment: &Assignment, mount: &VolumeMount) -> bool {
     let mut volumes = assignment.volumes.iter().map(|one| &one.definition);
     volumes.any(|one| one.name == mount.name && one.host_mount.is_some())
 }
 
-/// Files of the workload's folder and secrets, which no container changes.
+/// Whether the volume is files of the workload's folder or a secret, which no container may change.
 fn is_given(assignment: &Assignment, mount: &VolumeMount) -> bool {
     let mut volumes = assignment.volumes.iter().map(|one| &one.definition);
     volumes.any(|one| one.name == mount.name && (one.files.is_some() || one.secret.is_some()))
 }
 
-/// What lies behind a mount on the machine; inside `Some`, nothing for memory.
+/// The source of a mount on the machine: `None` if it is unknown, `Some(None)` for memory.
 #[allow(clippy::option_option, reason = "not known, or nothing on the machine")]
 fn source_of(
     assignment: &Assignment,

@@ -1,50 +1,50 @@
-//! The quoting of systemd's unit files and of Podman's quadlets, as filters of the templates.
+//! Quoting for systemd's unit files and Podman's quadlets, as filters of the templates.
 //!
-//! A value passes up to three readers: the quadlet generator (podman-systemd.unit(5)), which
-//! takes some keys as they stand and splits others into words; systemd, which expands `%` in all
-//! and `$` in command lines (systemd.service(5), "Command lines"); and the program itself. Each
-//! filter makes one value that comes out of all of its readers as it went in, or refuses it.
+//! A value is read by up to three programs. The quadlet generator (podman-systemd.unit(5)) takes
+//! some keys literally and splits others into words. systemd expands `%` in all keys, and `$` in
+//! command lines (systemd.service(5), "Command lines"). The third reader is the program itself.
+//! Each filter writes a value so that it comes out of all its readers unchanged, or rejects it.
 
 /// Why a value can't be written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QuoteError {
-    /// There is nothing to write.
+    /// The value is empty.
     #[error("the value is empty")]
     Empty,
-    /// No unit file can hold it.
+    /// The value contains a NUL, which no unit file can contain.
     #[error("the value has a NUL character")]
     Nul,
-    /// This key is not unescaped by its reader.
+    /// The value has control characters, but the reader does not unescape this key.
     #[error("the value {0:?} has a control character, which this key can't hold")]
     Control(String),
-    /// The reader would cut these off.
+    /// The reader would strip the first or last characters.
     #[error(
         "the value {0:?} begins or ends with a space, a quote or a backslash, which this key loses"
     )]
     Edge(String),
-    /// More than the one plain word that this key takes.
+    /// The key takes only one plain word.
     #[error("the value {0:?} is not one plain word")]
     NotAToken(String),
-    /// The generator and systemd write and read this character differently.
+    /// The generator escapes this character differently from systemd.
     #[error("the value {0:?} has the character U+0080, which does not survive Podman's generator")]
     Padding(String),
 }
 
-/// A key of systemd's own that takes its value as it stands (`Description=`): `%` is doubled.
+/// A systemd key that is taken literally (`Description=`): `%` is doubled.
 pub fn plain(text: &str) -> Result<String, QuoteError> {
     check_raw(text)?;
     Ok(text.replace('%', "%%"))
 }
 
-/// A key of a quadlet that is taken as it stands and put on podman's command line
-/// (`Image=`, `HostName=`, `Tmpfs=`): `%` and `$` are doubled.
+/// A quadlet key that is taken literally and put on podman's command line (`Image=`, `HostName=`,
+/// `Tmpfs=`): `%` and `$` are doubled.
 pub fn value(text: &str) -> Result<String, QuoteError> {
     check_raw(text)?;
     Ok(text.replace('%', "%%").replace('$', "$$"))
 }
 
-/// One word of a command line, or of a quadlet's key that becomes a part of one (`Exec=`,
-/// `Label=`, `ExecStart=`): quoted where needed, `%` and `$` doubled.
+/// One word of a command line, or of a quadlet key that becomes part of one (`Exec=`, `Label=`,
+/// `ExecStart=`): quoted where needed, `%` and `$` doubled.
 pub fn word(text: &str) -> Result<String, QuoteError> {
     if text.contains('\u{80}') {
         return Err(QuoteError::Padding(text.to_owned()));
@@ -52,8 +52,8 @@ pub fn word(text: &str) -> Result<String, QuoteError> {
     quoted(text, true)
 }
 
-/// One word of a key of systemd's own that expands no variables (`Environment=`,
-/// `ReadWritePaths=`): quoted where needed, `%` doubled.
+/// One word of a systemd key that expands no variables (`Environment=`, `ReadWritePaths=`): quoted
+/// where needed, `%` doubled.
 pub fn setting(text: &str) -> Result<String, QuoteError> {
     quoted(text, false)
 }
@@ -106,14 +106,14 @@ pub fn arguments(words: &[String]) -> Result<String, QuoteError> {
     Ok(line)
 }
 
-/// Whether an argument does not survive as a word: the generator ends the list at an empty word
-/// and writes none, systemd takes a lone `;` as the end of a command, and U+0080 is escaped as a
-/// character by the one and read as a byte by the other.
+/// Whether an argument can't be written as a word: the generator ends the list at an empty word and
+/// writes none, systemd takes a lone `;` as the end of a command, and U+0080 is escaped as a
+/// character by the generator but read as a byte by systemd.
 pub fn needs_variable(text: &str) -> bool {
     text.is_empty() || text == ";" || text.contains('\u{80}')
 }
 
-/// Name of the variable that stands for the argument at `place`.
+/// Name of the variable for the argument at `place`.
 pub fn argument_variable(place: usize) -> String {
     format!("KAT_ARGUMENT_{place}")
 }

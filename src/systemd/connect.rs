@@ -1,4 +1,4 @@
-//! Ways to the bus of the system and of a user.
+//! Connections to the system bus and to users' buses.
 
 use std::{
     fs, io,
@@ -12,13 +12,13 @@ use rustix::{process::geteuid, thread::set_thread_res_uid};
 use tokio::{sync::oneshot, time::timeout};
 use zbus::{Connection, connection::Builder};
 
-/// Longest time until a connection stands.
+/// Longest time to connect.
 pub const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// Longest time for one answer. Reload answers when all generators have run, which takes long
-/// where a manager has many quadlets.
+/// Longest wait for one answer. Reload answers when all generators have run, which takes long where
+/// a manager has many quadlets.
 pub const CALL_LIMIT: Duration = Duration::from_secs(60);
 
-/// Which file a socket is, so that a socket made anew is told from the one that failed.
+/// Identity of a socket file, to tell a new socket from the one that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SocketIdentity {
     device: u64,
@@ -26,22 +26,22 @@ pub struct SocketIdentity {
     changed: (i64, i64),
 }
 
-/// A way to a bus.
+/// Connects to a bus.
 #[async_trait]
 pub trait Connector: Send + Sync {
-    /// Whose bus it is: `the system` or `user UID`.
+    /// Name of the bus: `the system` or `user UID`.
     fn name(&self) -> String;
 
-    /// A new connection, or why there is none.
+    /// Makes a new connection; the error is a sentence.
     async fn connect(&self) -> Result<Connection, String>;
 
-    /// The socket as it is now; `None` when there is none.
+    /// Identity of the present socket; `None` when it does not exist.
     fn identity(&self) -> Option<SocketIdentity> {
         None
     }
 }
 
-/// The bus of the system, at its well-known address.
+/// The system bus, at its well-known address.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemBus;
 
@@ -62,12 +62,12 @@ impl Connector for SystemBus {
 
 /// The bus of one user.
 ///
-/// The bus lets only its owner in, and judges by the uid of the process at the time of
-/// `connect(2)`. So a thread of its own takes the user's effective uid, connects and ends; every
-/// other thread stays what it was. (`nix::unistd::seteuid` would change all of them: glibc carries
-/// the call to every thread.) This needs CAP_SETUID and a seccomp filter that allows
-/// `setresuid(2)`. The kernel also clears the process's dumpable flag, so that a core dump and
-/// `/proc/PID` belong to root, which they do for an agent that runs as root.
+/// The bus accepts only its owner, and checks the uid of the process at the time of `connect(2)`.
+/// So a thread of its own takes the user's effective uid, connects and ends; all other threads keep
+/// their uid. (`nix::unistd::seteuid` would change all of them: glibc applies the call to every
+/// thread.) This needs CAP_SETUID and a seccomp filter that allows `setresuid(2)`. The kernel also
+/// clears the process's dumpable flag, so that a core dump and `/proc/PID` belong to root, as they
+/// do anyway for an agent that runs as root.
 #[derive(Debug, Clone)]
 pub struct UserBus {
     uid: u32,
@@ -80,7 +80,7 @@ impl UserBus {
         Self::at(uid, PathBuf::from(format!("/run/user/{uid}/bus")))
     }
 
-    /// A bus of `uid` that listens elsewhere.
+    /// A bus of `uid` at another path.
     pub fn at(uid: u32, socket: PathBuf) -> Self {
         Self { uid, socket }
     }
@@ -99,7 +99,7 @@ impl Connector for UserBus {
             .name(format!("bus of {uid}"))
             .stack_size(64 * 1024)
             .spawn(move || {
-                // Nobody listens any more when the time was up.
+                // Fails when the caller's time limit is over; the result is dropped then.
                 let _ = answer.send(connect_as(uid, &socket));
             })
             .map_err(|error| format!("no thread to connect from: {error}"))?;

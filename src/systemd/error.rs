@@ -1,4 +1,4 @@
-//! D-Bus errors as [`SystemdError`]s: the one place that knows their names.
+//! Maps D-Bus errors to [`SystemdError`]; the only module that knows their names.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use zbus::{DBusError, fdo};
 
 use super::SystemdError;
 
-/// What an error of a call means for the one who asked. `unit` names the unit or the call.
+/// Maps an error of a call; `unit` is the unit or the call, for messages.
 pub(super) fn map(manager: &str, unit: &str, error: zbus::Error) -> SystemdError {
     match error {
         zbus::Error::MethodError(name, message, _) => {
@@ -51,7 +51,7 @@ fn named(manager: &str, unit: &str, name: &str, message: String) -> SystemdError
     match short {
         Some("NoSuchUnit") => SystemdError::NoSuchUnit(unit.to_owned()),
         Some("UnitMasked") => SystemdError::Masked(unit.to_owned()),
-        // The manager or its bus is not there, not yet, or no longer.
+        // The manager or its bus does not run, not yet or no longer.
         Some(
             "ShuttingDown" | "ServiceUnknown" | "NameHasNoOwner" | "NoReply" | "NoServer"
             | "Disconnected" | "Timeout" | "TimedOut",

@@ -1,4 +1,4 @@
-//! One connection to a manager, and the task that hears its signals.
+//! A connection to a manager, and the task that receives its signals.
 
 use std::{num::NonZeroUsize, sync::Arc};
 
@@ -22,9 +22,9 @@ use super::{
     },
 };
 
-/// Units of KAT begin so.
+/// Prefix of KAT's units.
 const PREFIX: &str = "kat-";
-/// Signals that may be unread before the connection stops reading.
+/// Most unread signals before the connection stops reading.
 const SIGNALS_UNREAD: NonZeroUsize = match NonZeroUsize::new(256) {
     Some(number) => number,
     None => NonZeroUsize::MIN,
@@ -58,7 +58,7 @@ impl Link {
             .cache_properties(CacheProperties::No)
             .build()
             .await?;
-        // The streams come first, so that nothing is missed after the subscription.
+        // The streams are opened first, so that no signal after the subscription is missed.
         let signals = Signals::listen(&connection).await?;
         subscribe(&manager).await?;
         let listeners = Arc::new(Listeners::default());
@@ -92,7 +92,7 @@ impl Link {
         self.listeners.job_waiter()
     }
 
-    /// Queues a job and waits for its end. Errors are told for `unit`.
+    /// Queues a job and waits for its end. Errors name `unit`.
     pub(super) async fn job<F>(
         &self,
         manager: &str,
@@ -102,7 +102,7 @@ impl Link {
     where
         F: Future<Output = zbus::Result<OwnedObjectPath>> + Send,
     {
-        // Before the job is queued: it may end before the answer is read.
+        // The waiter is made before the job is queued: the job may end before the answer is read.
         let mut waiter = self.job_waiter();
         let job = queue(self.manager())
             .await
@@ -131,13 +131,13 @@ async fn subscribe(manager: &SystemdManagerProxy<'_>) -> zbus::Result<()> {
     }
 }
 
-/// The signals of one manager. Anyone on a bus may send a signal of any name, so each is compared
-/// with the unique name that owns `org.freedesktop.systemd1`.
+/// The signals of one manager. Every process on a bus can send a signal of any name, so the sender
+/// is compared with the unique name that owns `org.freedesktop.systemd1`.
 struct Signals {
     manager: MessageStream,
     properties: MessageStream,
     owners: MessageStream,
-    /// Whether there is a bus with names at all; there is none between two peers.
+    /// Whether the connection is to a bus with names, and not to a peer directly.
     on_bus: bool,
     owner: Option<String>,
 }
@@ -221,7 +221,7 @@ async fn hear(
                 Some(Ok(message)) => {
                     let Some(owner) = new_owner(message) else { continue };
                     signals.owner = owner;
-                    // A manager that was started anew knows no subscriber and no job.
+                    // A restarted manager knows no earlier subscriber and no earlier job.
                     if signals.owner.is_none() || subscribe(&manager).await.is_err() {
                         break;
                     }
@@ -235,7 +235,7 @@ async fn hear(
     listeners.close();
 }
 
-/// The new owner of systemd's name; the outer `None` when the bus itself did not say it.
+/// The new owner of systemd's name; the outer `None` if the bus itself did not send the message.
 fn new_owner(message: Message) -> Option<Option<String>> {
     let from_bus = message
         .header()

@@ -1,4 +1,4 @@
-//! Who waits for news of one manager: for the end of a job, or for changes of units.
+//! The waiters on one manager: for the end of a job, or for changes of units.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,12 +11,12 @@ use tokio::sync::{Notify, mpsc};
 
 use super::{JobResult, UnitEvent, UnitEvents};
 
-/// Ends of jobs that one waiter may have unread.
+/// Most unread ended jobs of one waiter.
 const JOBS_UNREAD: usize = 1024;
-/// Changed units that one listener may have unread; more become [`UnitEvent::All`].
+/// Most unread changed units of one listener; further ones become [`UnitEvent::All`].
 const EVENTS_UNREAD: usize = 4096;
 
-/// Everyone who waits on one connection.
+/// All waiters on one connection.
 #[derive(Debug, Default)]
 pub struct Listeners {
     state: Mutex<State>,
@@ -30,7 +30,7 @@ struct State {
     events: Vec<Weak<Inbox>>,
 }
 
-/// Waits for the end of a job. Made before the job is queued, so that no end is missed.
+/// Waits for the end of a job. Has to be made before the job is queued, so that no end is missed.
 #[derive(Debug)]
 pub struct JobWaiter {
     number: u64,
@@ -63,7 +63,7 @@ impl Listeners {
         change(&mut self.state.lock())
     }
 
-    /// A waiter that sees every job that ends from now on.
+    /// A waiter that receives every job that ends from now on.
     pub fn job_waiter(self: &Arc<Self>) -> JobWaiter {
         let (sender, receiver) = mpsc::channel(JOBS_UNREAD);
         let number = self.with(|state| {
@@ -97,7 +97,7 @@ impl Listeners {
         }))
     }
 
-    /// Tells everyone who waits for a job. One who does not read for long is let go.
+    /// Notifies all waiters of an ended job. A waiter with too many unread jobs is removed.
     pub fn job_ended(&self, job: &str, result: JobResult) {
         self.with(|state| {
             state
@@ -106,7 +106,7 @@ impl Listeners {
         });
     }
 
-    /// Tells everyone who listens for events.
+    /// Notifies all listeners of an event.
     pub fn event(&self, event: &UnitEvent) {
         self.with(|state| {
             state.events.retain(|listener| {
@@ -130,7 +130,7 @@ impl Listeners {
     }
 }
 
-/// Events that one listener has not read. The same unit stands in it once.
+/// Unread events of one listener. Each unit is in it at most once.
 #[derive(Debug, Default)]
 struct Inbox {
     content: Mutex<Content>,

@@ -1,4 +1,4 @@
-//! Users' managers without sessions: linger, over logind.
+//! User managers without sessions: lingering, with logind.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,35 +19,35 @@ use kat_types::backoff::Backoff;
 
 const LAST_POLL: Duration = Duration::from_millis(250);
 const POLLS: Backoff = Backoff::new(Duration::from_millis(5), LAST_POLL);
-/// Longest wait until logind forgets a user that is gone.
+/// Longest wait until logind forgets a removed user.
 const FORGET_LIMIT: Duration = Duration::from_secs(20);
 
-/// What KAT asks of logind. A fake stands in tests and in the simulation.
+/// The functions of logind that KAT uses. A fake replaces it in tests and in the simulation.
 #[async_trait]
 pub trait UserSessions: Send + Sync {
-    /// Lets the manager of `uid` run from boot on without a session, or no longer. Answers before
-    /// the manager runs, or has ended.
+    /// Enables or disables lingering: whether the manager of `uid` runs from boot on without a
+    /// session. Returns before the manager runs or has ended.
     async fn set_linger(&self, uid: u32, linger: bool) -> Result<(), SystemdError>;
 
     /// Waits until the user's manager answers on its bus, at most `limit`.
     async fn wait_for_user_bus(&self, uid: u32, limit: Duration) -> Result<(), SystemdError>;
 
-    /// Ends the user's sessions and manager now; nothing when there is none. Without it logind
-    /// waits 10 s (`UserStopDelaySec=`) after the linger is gone.
+    /// Ends the user's sessions and manager now; does nothing when there is none. Otherwise logind
+    /// waits 10 s (`UserStopDelaySec=`) after lingering was disabled.
     async fn terminate_user(&self, uid: u32) -> Result<(), SystemdError>;
 
     /// Waits until `user@UID.service` has stopped, at most `limit`.
     async fn wait_for_user_stopped(&self, uid: u32, limit: Duration) -> Result<(), SystemdError>;
 
-    /// The user's manager runs, or is about to.
+    /// Whether the user's manager runs or is being started.
     async fn user_runs(&self, uid: u32) -> Result<bool, SystemdError>;
 
-    /// Starts the manager of a user who lingers, where it has ended all the same: logind takes it for started then.
-    /// Nothing where it runs, or is about to.
+    /// Starts the manager of a lingering user after it has ended: logind still takes it for running
+    /// then. Does nothing where it runs or is being started.
     async fn start_user(&self, uid: u32, limit: Duration) -> Result<(), SystemdError>;
 
-    /// Ends the user's manager and all that it runs, and starts it anew, with the groups that its user has now.
-    /// Nothing where it does not run.
+    /// Ends the user's manager with all its units, and starts it again with the user's present
+    /// groups. Does nothing where it does not run.
     async fn restart_user(&self, uid: u32, limit: Duration) -> Result<(), SystemdError>;
 }
 
@@ -59,7 +59,7 @@ pub struct Logind {
 }
 
 impl Logind {
-    /// `system` is the system's manager, which knows when a user's manager has stopped.
+    /// `system` is the system manager, which knows when a user manager has stopped.
     pub fn new(system: Arc<dyn UnitManager>) -> Self {
         Self {
             system,
@@ -86,7 +86,7 @@ impl Logind {
             .map_err(|problem| error::map("the system", "login1", problem))
     }
 
-    /// Uids that logind knows: those that linger or have a session.
+    /// Uids of the users that logind knows: those that linger or have a session.
     pub async fn users(&self) -> Result<Vec<u32>, SystemdError> {
         let users = self.listed().await?;
         Ok(users.into_iter().map(|(uid, _)| uid).collect())
@@ -105,9 +105,9 @@ impl Logind {
             .collect())
     }
 
-    /// logind keeps a user that is gone, with its name of then, for `UserStopDelaySec=` (10 s)
-    /// after its last session. If the uid is another user's by now, a linger would start no
-    /// manager: it looks for the old name's. So this waits until logind has forgotten it.
+    /// logind keeps a removed user, with its former name, for `UserStopDelaySec=` (10 s) after its
+    /// last session. If another user has the uid by now, lingering would start no manager, since
+    /// logind looks up the former name. So this waits until logind has forgotten the removed user.
     async fn wait_until_forgotten(&self, uid: u32) -> Result<(), SystemdError> {
         let Ok(Some(user)) = nix::unistd::User::from_uid(uid.into()) else {
             return Ok(());
@@ -190,14 +190,15 @@ impl UserSessions for Logind {
 
     async fn start_user(&self, uid: u32, limit: Duration) -> Result<(), SystemdError> {
         let unit = user_unit(uid);
-        // A job for one that is on its way down waits for its end.
+        // A job for a manager that is being stopped waits for its end.
         let state = self.system.status(&unit).await?.active_state;
         let may_start =
             state.is_down() || matches!(state, ActiveState::Deactivating | ActiveState::Unknown);
         if !may_start {
             return Ok(());
         }
-        // One that ended often is refused otherwise; who calls leaves pauses between the tries.
+        // Otherwise systemd refuses a unit that was started too often; the caller pauses between
+        // its tries.
         match self.system.reset_failed(&unit).await {
             Ok(()) | Err(SystemdError::NoSuchUnit(_)) => {}
             Err(error) => return Err(error),
@@ -206,8 +207,8 @@ impl UserSessions for Logind {
             unit,
             "the manager of a workload's user has ended; starting it"
         );
-        // Podman keeps there what runs, and refuses every command while that names processes which were killed with
-        // their manager.
+        // Podman keeps its list of running containers there. It refuses every command while the
+        // list has processes that were killed with their manager.
         let folder = format!("user-runtime-dir@{uid}.service");
         match self.system.stop(&folder, limit).await {
             Ok(_) | Err(SystemdError::NoSuchUnit(_)) => {}
@@ -255,12 +256,11 @@ fn done(unit: String, job: &str, result: JobResult) -> Result<(), SystemdError> 
     }
 }
 
-/// The service of a user's manager.
 fn user_unit(uid: u32) -> String {
     format!("user@{uid}.service")
 }
 
-/// Whether systemd owns its name on the user's bus.
+/// Checks that systemd owns its name on the user's bus.
 async fn manager_answers(bus: &UserBus) -> Result<(), String> {
     if bus.identity().is_none() {
         return Err("its socket is not there".to_owned());
@@ -275,7 +275,7 @@ async fn manager_answers(bus: &UserBus) -> Result<(), String> {
     }
     .await
     .map_err(|problem: zbus::fdo::Error| problem.to_string());
-    // Closing tells the bus at once; a failure to close leaves nothing behind either.
+    // Closing notifies the bus at once; an error leaves nothing behind either.
     let _ = connection.close().await;
     match owned? {
         true => Ok(()),
@@ -283,8 +283,8 @@ async fn manager_answers(bus: &UserBus) -> Result<(), String> {
     }
 }
 
-/// logind has no session and no linger of that user, or nobody has that uid: then it passes on
-/// what the look-up in the user database said, ESRCH.
+/// Whether logind knows no session and no lingering of the user, or no user has the uid: then it
+/// returns ESRCH from the user database.
 fn is_unknown_user(problem: &zbus::Error) -> bool {
     match problem {
         zbus::Error::MethodError(name, ..) => matches!(

@@ -21,24 +21,24 @@ use super::{
 };
 use kat_types::backoff::{Backoff, Pauses};
 
-/// Longest time for the manager to answer on a new connection; it may be reading its units.
+/// Longest wait for the manager's first answer on a new connection; it may be reading its units.
 const OPEN_LIMIT: Duration = Duration::from_secs(20);
-/// Time after a failed connection in which no other is tried.
+/// Time after a failed connection in which no other one is tried.
 const DELAYS: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
-/// For a command with files of others to end after it was stopped.
+/// Longest wait for a command with passed files to end after it was stopped.
 const SESSION_STOP: Duration = Duration::from_secs(5);
-/// What happens to jobs that are in the way of a new one (systemctl(1), `--job-mode=`).
+/// Job mode: a new job replaces conflicting jobs (systemctl(1), `--job-mode=`).
 const MODE: &str = "replace";
 /// `LOG_WARNING` of syslog(3).
 const LOG_WARNINGS: i32 = 4;
-/// From the signal that ends a transient unit's command to its kill.
+/// Time between the signal that ends a transient unit's command and its kill.
 const KILL_AFTER: Duration = Duration::from_secs(1);
 
-/// The manager at the end of a [`Connector`].
+/// The manager behind a [`Connector`].
 ///
-/// It connects at the first call and again when the bus went away. After a failure, calls fail at
-/// once with the same reason for a time that grows from 100 ms to 5 s, unless the bus's socket was
-/// made anew meanwhile.
+/// It connects at the first call, and again after the bus was lost. After a failure, calls fail at
+/// once with the same error for a time that increases from 100 ms to 5 s, unless the bus's socket
+/// was replaced meanwhile.
 pub struct BusManager {
     name: String,
     connector: Arc<dyn Connector>,
@@ -59,7 +59,7 @@ struct Failure {
 }
 
 impl BusManager {
-    /// The manager that `connector` leads to. Nothing is connected yet.
+    /// The manager behind `connector`. Connects at the first call.
     pub fn new(connector: Arc<dyn Connector>) -> Self {
         Self {
             name: connector.name(),
@@ -121,7 +121,7 @@ impl BusManager {
         }
     }
 
-    /// Calls the manager; errors are told for `unit`.
+    /// Calls the manager; errors name `unit`.
     async fn call<T, F>(
         &self,
         unit: &str,
@@ -150,7 +150,8 @@ impl BusManager {
         within(unit, limit, work).await
     }
 
-    /// Runs a unit without a file to its end. That goes on, and is seen to, where nobody waits any more.
+    /// Runs a transient unit to its end. It runs in a task of its own, which continues when the
+    /// caller is dropped.
     async fn transient(
         &self,
         unit: &TransientUnit,
@@ -170,7 +171,7 @@ impl BusManager {
     }
 }
 
-/// The work's result, unless its time is over.
+/// The result of `work`, or an error after the time limit.
 pub(super) async fn within<T>(
     unit: &str,
     limit: Duration,
@@ -222,7 +223,7 @@ impl UnitManager for BusManager {
     ) -> Result<TransientEnd, SystemdError> {
         let mut properties = transient::properties(unit, KILL_AFTER)?;
         properties.extend([
-            // Of one that runs each few seconds, only what goes wrong is worth a line.
+            // Units that run every few seconds should only log failures.
             ("LogLevelMax", Variant::new(LOG_WARNINGS)),
             ("SyslogLevel", Variant::new(LOG_WARNINGS)),
             ("StandardOutput", Variant::new("null")),
@@ -247,7 +248,7 @@ impl UnitManager for BusManager {
             .await?;
         Ok(match (result, status.exec_main_code) {
             (JobResult::Done, _) => Ended::Code(0),
-            // Its limit was over: how the command took the signal is no matter.
+            // The time limit was over: how the command reacted to the signal is irrelevant.
             _ if status.result == "timeout" => Ended::Stopped,
             (JobResult::Failed, 1) => Ended::Code(status.exec_main_status),
             (JobResult::Failed, 2 | 3) => Ended::Signal(status.exec_main_status),

@@ -1,4 +1,4 @@
-//! The managers of the machine: the system's and those of its users.
+//! The managers of the machine: the system manager and user managers.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,15 +10,14 @@ use super::{
     manager::BusManager,
 };
 
-/// Where managers come from: the machine's own, or a simulated machine's.
+/// Provides managers: the machine's own, or a simulated machine's.
 pub trait ManagerSource: Send + Sync {
-    /// The system's manager.
     fn system(&self) -> Arc<dyn UnitManager>;
 
-    /// A user's manager. The same one every time, until [`ManagerSource::forget_user`].
+    /// A user's manager; always the same object until [`ManagerSource::forget_user`].
     fn user(&self, uid: u32) -> Arc<dyn UnitManager>;
 
-    /// Closes the connection to a user's manager, when nobody uses it any more.
+    /// Closes the connection to a user's manager, which must not be in use any more.
     fn forget_user(&self, uid: u32);
 }
 
@@ -39,7 +38,6 @@ impl Default for Managers {
 }
 
 impl Managers {
-    /// Nothing is connected yet.
     pub fn new() -> Self {
         Self::default()
     }

@@ -1,15 +1,15 @@
-//! Names of units as D-Bus object paths, and back.
+//! Converts names of units to D-Bus object paths and back.
 //!
 //! systemd writes every byte of a unit's name that is not an ASCII letter or digit as `_` and two
-//! lower-case hexadecimal digits (org.freedesktop.systemd1(5), "Manager Object"); a digit in the
-//! first place is written so too.
+//! lower-case hexadecimal digits (org.freedesktop.systemd1(5), "Manager Object"); this includes a
+//! digit in the first place.
 
 use std::fmt::Write as _;
 
-/// Where systemd's unit objects lie.
+/// Prefix of the object paths of units.
 pub const UNIT_PREFIX: &str = "/org/freedesktop/systemd1/unit/";
 
-/// One element of an object path that stands for any text; `_` for the empty text.
+/// Encodes any text as one element of an object path; `_` stands for the empty text.
 pub fn escape(text: &str) -> String {
     if text.is_empty() {
         return "_".to_owned();
@@ -26,7 +26,7 @@ pub fn escape(text: &str) -> String {
     label
 }
 
-/// The text that an element stands for; `None` when it is no such element.
+/// Decodes an element; `None` if it is malformed.
 pub fn unescape(label: &str) -> Option<String> {
     if label == "_" {
         return Some(String::new());
@@ -52,7 +52,7 @@ pub fn unit_path(unit: &str) -> String {
     format!("{UNIT_PREFIX}{}", escape(unit))
 }
 
-/// Name of the unit at an object path; `None` when the path is no unit's.
+/// Name of the unit at an object path; `None` for other paths.
 pub fn unit_of_path(path: &str) -> Option<String> {
     unescape(path.strip_prefix(UNIT_PREFIX)?)
 }

@@ -1,8 +1,9 @@
-//! The members of systemd's and logind's interfaces that KAT calls, and no others.
+//! The members of systemd's and logind's D-Bus interfaces that KAT uses.
 //!
-//! `dbus/org.freedesktop.systemd1.xml` and `dbus/org.freedesktop.login1.xml` say the same in
-//! introspection XML. A test holds these traits to the XML, and `tests/systemd_real.rs` holds the
-//! XML to a running systemd. Properties are read with two `GetAll` calls (see `status.rs`).
+//! `dbus/org.freedesktop.systemd1.xml` and `dbus/org.freedesktop.login1.xml` have the same members
+//! as introspection XML. A test compares these traits with the XML, and `tests/systemd_real.rs`
+//! compares the XML with a running systemd. Properties are read with two `GetAll` calls (see
+//! `status.rs`).
 
 use zbus::{
     OwnedObjectPath, Variant,
@@ -22,22 +23,16 @@ pub const SYSTEMD_SERVICE: &str = "org.freedesktop.systemd1.Service";
 /// Bus name of logind.
 pub const LOGIND: &str = "org.freedesktop.login1";
 
-/// A unit as `ListUnitsByPatterns` gives it, `(ssssssouso)`.
+/// A unit in the answer of `ListUnitsByPatterns`, `(ssssssouso)`.
 #[derive(Debug, Clone, serde::Deserialize, serde::Serialize, Type)]
 pub struct ListedUnit {
-    /// Primary name.
     pub name: String,
-    /// Description.
     pub description: String,
-    /// Load state.
     pub load_state: String,
-    /// Active state.
     pub active_state: String,
-    /// Sub state.
     pub sub_state: String,
     /// Unit that this one follows, or empty.
     pub following: String,
-    /// Its object.
     pub path: OwnedObjectPath,
     /// Number of the queued job, or 0.
     pub job_id: u32,
@@ -50,7 +45,7 @@ pub struct ListedUnit {
 /// A link that enabling or disabling made or removed: kind, its path, what it points to.
 pub type UnitFileChange = (String, String, String);
 
-/// A user as `ListUsers` gives it: uid, name, object.
+/// A user in the answer of `ListUsers`: uid, name, object.
 pub type ListedUser = (u32, String, OwnedObjectPath);
 
 /// org.freedesktop.systemd1(5), Manager.
@@ -60,25 +55,25 @@ pub type ListedUser = (u32, String, OwnedObjectPath);
     default_path = "/org/freedesktop/systemd1"
 )]
 pub trait SystemdManager {
-    /// Asks for signals; without it systemd sends none.
+    /// Subscribes to signals; without it systemd sends none.
     fn subscribe(&self) -> zbus::Result<()>;
 
-    /// Reads all unit files again and runs the generators; answers when that is done.
+    /// Reads all unit files again and runs the generators; returns after that.
     fn reload(&self) -> zbus::Result<()>;
 
-    /// Queues a start; answers with the job.
+    /// Queues a start; returns the job.
     fn start_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
 
-    /// Queues a stop; answers with the job.
+    /// Queues a stop; returns the job.
     fn stop_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
 
-    /// Queues a restart; answers with the job.
+    /// Queues a restart; returns the job.
     fn restart_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
 
     /// Sends a signal to the processes of a unit.
     fn kill_unit(&self, name: &str, whom: &str, signal: i32) -> zbus::Result<()>;
 
-    /// Forgets the failed state of a unit.
+    /// Resets the failed state of a unit.
     fn reset_failed_unit(&self, name: &str) -> zbus::Result<()>;
 
     /// Loaded units in any of the states (all when empty) that match any of the patterns.
@@ -88,7 +83,8 @@ pub trait SystemdManager {
         patterns: &[&str],
     ) -> zbus::Result<Vec<ListedUnit>>;
 
-    /// Enables units; says whether they carry an `[Install]` section, and what was linked.
+    /// Enables units; returns whether they have an `[Install]` section, and the links that were
+    /// made.
     fn enable_unit_files(
         &self,
         files: &[&str],
@@ -96,14 +92,14 @@ pub trait SystemdManager {
         force: bool,
     ) -> zbus::Result<(bool, Vec<UnitFileChange>)>;
 
-    /// Disables units; says what was unlinked.
+    /// Disables units; returns the links that were removed.
     fn disable_unit_files(
         &self,
         files: &[&str],
         runtime: bool,
     ) -> zbus::Result<Vec<UnitFileChange>>;
 
-    /// Makes a unit without a file and queues its start; answers with the job.
+    /// Makes a transient unit and queues its start; returns the job.
     fn start_transient_unit(
         &self,
         name: &str,
@@ -112,7 +108,7 @@ pub trait SystemdManager {
         aux: &[(&str, Vec<(&str, Variant<'_>)>)],
     ) -> zbus::Result<OwnedObjectPath>;
 
-    /// Takes back the hold on a transient unit that was made with `AddRef`.
+    /// Releases the reference to a transient unit that was made with `AddRef`.
     fn unref_unit(&self, name: &str) -> zbus::Result<()>;
 
     /// A job ended.
@@ -133,7 +129,7 @@ pub trait SystemdManager {
     #[zbus(signal)]
     fn unit_removed(&self, id: &str, unit: ObjectPath<'_>) -> zbus::Result<()>;
 
-    /// A reload begins or has ended.
+    /// A reload begins (`active`) or has ended.
     #[zbus(signal)]
     fn reloading(&self, active: bool) -> zbus::Result<()>;
 }
@@ -145,7 +141,7 @@ pub trait SystemdManager {
     default_path = "/org/freedesktop/login1"
 )]
 pub trait LoginManager {
-    /// Lets a user's manager run without a session, or no longer.
+    /// Enables or disables lingering of a user.
     fn set_user_linger(&self, uid: u32, enable: bool, interactive: bool) -> zbus::Result<()>;
 
     /// Users that have a session or linger.

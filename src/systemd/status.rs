@@ -34,11 +34,11 @@ pub const SERVICE_PROPERTIES: &[(&str, &str)] = &[
     ("CPUUsageNSec", "t"),
 ];
 
-/// What systemd writes for a number that is not counted.
+/// systemd's value for a number that is not counted.
 const NOT_COUNTED: u64 = u64::MAX;
 
-/// Reads a unit; asking for its object makes systemd load it, so a unit without a file has the
-/// load state `not-found`. Only services have the second set.
+/// Reads a unit's properties. Requesting its object makes systemd load it, so a unit without a file
+/// has the load state `not-found`. Only services have the second set of properties.
 pub(super) async fn read(connection: &Connection, unit: &str) -> zbus::Result<UnitStatus> {
     let path = unit_path(unit);
     let mut status = UnitStatus::default();
@@ -72,8 +72,8 @@ async fn get_all(
     Ok(())
 }
 
-/// Puts one property in its place. One of another type than expected, or unknown, is left out:
-/// the field keeps its default.
+/// Stores one property. A property that is unknown or of another type is ignored: the field keeps
+/// its default.
 fn take(status: &mut UnitStatus, name: &str, value: &Variant<'_>) {
     match (name, value) {
         ("LoadState", Variant::Str(text)) => status.load_state = text.to_string(),

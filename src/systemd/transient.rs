@@ -1,4 +1,4 @@
-//! Units without a file, which run one command and leave nothing behind.
+//! Transient units, which run one command and leave nothing behind.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -13,7 +13,8 @@ use super::{
     manager::within, proxies::SystemdManagerProxy, status,
 };
 
-/// What every one of them has. It is ended after its limit, and killed so long after that was asked of it.
+/// Properties of all transient units. The command is stopped after the unit's limit, and killed
+/// `kill_after` that.
 pub(super) fn properties(
     unit: &TransientUnit,
     kill_after: Duration,
@@ -28,7 +29,8 @@ pub(super) fn properties(
         ("Type", Variant::new("oneshot")),
         ("TimeoutStartUSec", microseconds(unit.limit)),
         ("TimeoutStopUSec", microseconds(kill_after)),
-        // Nothing of it stays when it ended, however it ended, and nobody asks any more.
+        // systemd unloads the unit after its end, whatever the result is, once it is no longer
+        // referenced.
         ("CollectMode", Variant::new("inactive-or-failed")),
         ("AddRef", Variant::new(true)),
         ("Environment", Variant::new(unit.environment.clone())),
@@ -43,8 +45,8 @@ fn microseconds(time: Duration) -> Variant<'static> {
     Variant::new(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// A command whose words systemd leaves as they are: it would replace `$NAME`, and `$$` by `$`
-/// (systemd.service(5), `ExecStart=:`).
+/// A command whose words systemd passes unchanged: otherwise it would replace `$NAME`, and `$$` by
+/// `$` (systemd.service(5), `ExecStart=:`).
 fn exactly(words: &[String], mut flags: Vec<&'static str>) -> Option<Variant<'static>> {
     flags.push("no-env-expand");
     let program = words.first()?.clone();
@@ -55,7 +57,7 @@ fn descriptor(file: &OwnedFd) -> Variant<'_> {
     Variant::Fd(Fd::Borrowed(file.as_fd()))
 }
 
-/// One of them that is run.
+/// A run of a transient unit.
 pub(super) struct TransientRun {
     pub(super) manager: String,
     pub(super) link: Arc<Link>,
@@ -63,8 +65,8 @@ pub(super) struct TransientRun {
 }
 
 impl TransientRun {
-    /// Starts it and waits for its end; then the manager may forget it. Its properties are read where it
-    /// did not end well.
+    /// Starts the unit, waits for its end, and releases it. Its properties are read if it did not
+    /// succeed.
     pub(super) async fn run(
         self,
         properties: Vec<(&'static str, Variant<'static>)>,
@@ -86,8 +88,8 @@ impl TransientRun {
                 let stdin = streams.stdin.as_ref().map(descriptor);
                 properties.extend(stdin.map(|file| ("StandardInputFileDescriptor", file)));
             }
-            // The manager has its own copies when it answers; these are closed then, so that the other
-            // ends see when the command has ended.
+            // The manager has duplicates of the files when it answers. These are closed then, so
+            // that the other ends see the command's end.
             systemd
                 .start_transient_unit(unit, "fail", &properties, &[])
                 .await

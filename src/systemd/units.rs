@@ -1,11 +1,11 @@
-//! What KAT asks of a systemd manager, the system's or a user's.
+//! The functions of a systemd manager that KAT uses, for the system manager and user managers.
 
 use std::{fmt, os::fd::OwnedFd, pin::Pin, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::Stream;
 
-/// What became of a job (org.freedesktop.systemd1(5), JobRemoved).
+/// The result of a job (org.freedesktop.systemd1(5), JobRemoved).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobResult {
     /// `done`.
@@ -20,12 +20,12 @@ pub enum JobResult {
     Dependency,
     /// `skipped`.
     Skipped,
-    /// Anything newer.
+    /// A result that this version does not know.
     Other,
 }
 
 impl JobResult {
-    /// The result that systemd's word stands for.
+    /// Parses systemd's name of a result.
     pub fn from_word(word: &str) -> Self {
         match word {
             "done" => Self::Done,
@@ -106,63 +106,59 @@ impl fmt::Display for ActiveState {
     }
 }
 
-/// A unit without a file that runs one command to its end and leaves nothing behind.
+/// A transient unit that runs one command to its end and leaves nothing behind.
 ///
-/// Its start job ends when the command does: [`JobResult::Done`] after status 0, else
+/// Its start job ends with the command: [`JobResult::Done`] after exit status 0, otherwise
 /// [`JobResult::Failed`] (or [`JobResult::Timeout`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TransientUnit {
-    /// Name, with `.service`; no unit of that name may exist.
+    /// Name, with `.service`; no unit with this name may exist.
     pub name: String,
-    /// Description.
     pub description: String,
-    /// Variables of the command, `NAME=value` each.
+    /// Environment of the command, as `NAME=value`.
     pub environment: Vec<String>,
     /// Absolute path of the program, then its arguments.
     pub command: Vec<String>,
-    /// A command as that one, which runs when that has ended, however it ended; how this one ends says
-    /// nothing. None where it is empty.
+    /// A command that runs after `command` has ended, whatever its result is; its own result is
+    /// ignored. Empty for none.
     pub afterwards: Vec<String>,
-    /// Time after which systemd ends the command.
+    /// Time after which systemd stops the command.
     pub limit: Duration,
 }
 
 /// How a transient unit ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TransientEnd {
-    /// What became of its job.
+    /// Result of its job.
     pub result: JobResult,
-    /// Status with which the command ended, where it ended by itself and not with 0.
+    /// Exit status of the command, if it exited by itself and not with 0.
     pub exit_status: Option<i32>,
 }
 
-/// Where a command in a unit of its own reads and writes: files of whoever starts it. What is not given
-/// is `/dev/null` for standard input.
+/// Standard streams of a command in a transient unit, as files of the caller.
 #[derive(Debug)]
 pub struct Streams {
-    /// Standard input.
+    /// Standard input; `None` is `/dev/null`.
     pub stdin: Option<OwnedFd>,
-    /// Standard output.
     pub stdout: OwnedFd,
-    /// Standard error.
     pub stderr: OwnedFd,
 }
 
-/// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// With this exit code.
+    /// It exited with this code.
     Code(i32),
-    /// By this signal.
+    /// It was ended by this signal.
     Signal(i32),
-    /// It was stopped, or its time was over.
+    /// It was stopped, or its time limit was over.
     Stopped,
 }
 
 /// The properties of a service that KAT reads.
 ///
-/// systemd forgets an inactive unit that no other unit needs, and what its last process did: then
-/// the fields of the main process are 0. Failed units stay, and units that `default.target` wants.
+/// systemd unloads an inactive unit that no other unit references, together with the state of its
+/// last process: the fields of the main process are 0 then. Failed units stay loaded, as do units
+/// that `default.target` wants.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnitStatus {
     /// `loaded`, `not-found`, `bad-setting`, `masked` ...
@@ -177,48 +173,50 @@ pub struct UnitStatus {
     pub main_pid: u32,
     /// Exit status, or number of the signal, of the last main process.
     pub exec_main_status: i32,
-    /// How it ended: `CLD_EXITED` 1, `CLD_KILLED` 2, `CLD_DUMPED` 3; 0 while none ended.
+    /// How the last main process ended: `CLD_EXITED` 1, `CLD_KILLED` 2, `CLD_DUMPED` 3; 0 while
+    /// none has ended.
     pub exec_main_code: i32,
     /// Start of the main process, microseconds of the monotonic clock.
     pub exec_main_start_monotonic: u64,
     /// End of the main process, microseconds of the monotonic clock.
     pub exec_main_exit_monotonic: u64,
-    /// Automatic restarts since the last start by hand or reset.
+    /// Automatic restarts since the last manual start or reset.
     pub restarts: u32,
     /// Last change of the state, microseconds since the epoch.
     pub state_changed: u64,
     /// Control group, from the root of the hierarchy.
     pub control_group: String,
-    /// Memory now, bytes, if counted.
+    /// Present memory in bytes, if counted.
     pub memory_current: Option<u64>,
-    /// Processor time so far, nanoseconds, if counted.
+    /// Processor time so far in nanoseconds, if counted.
     pub cpu_usage: Option<u64>,
-    /// Start of the present invocation, 32 hexadecimal digits.
+    /// Id of the present invocation, 32 hexadecimal digits.
     pub invocation_id: String,
-    /// The unit file's text on disk is newer than what the manager loaded.
+    /// Whether the unit file is newer than the loaded one.
     pub need_daemon_reload: bool,
 }
 
 impl UnitStatus {
-    /// The program ended and is started again after a delay. The restart is not counted yet.
+    /// Whether the program has ended and is restarted after a delay. That restart is not counted
+    /// yet.
     pub fn is_between_runs(&self) -> bool {
         self.sub_state == "auto-restart"
     }
 }
 
-/// A unit of the manager that changed, or everything (after a reconnection).
+/// A change of units.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnitEvent {
     /// Properties of this unit changed.
     Changed(String),
-    /// Anything may have changed: read everything again.
+    /// Any unit may have changed, for example after a reconnection: read all again.
     All,
 }
 
-/// Changes as they come; ends when the manager or its bus goes away.
+/// A stream of changes; ends when the manager or its bus is lost.
 pub type UnitEvents = Pin<Box<dyn Stream<Item = UnitEvent> + Send>>;
 
-/// Why a manager did not do as asked.
+/// Why a call to a manager failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum SystemdError {
     /// The manager's bus can't be reached.
@@ -226,7 +224,7 @@ pub enum SystemdError {
     Unreachable {
         /// `the system` or `user UID`.
         manager: String,
-        /// What the connection said.
+        /// The error of the connection.
         reason: String,
     },
     /// There is no such unit.
@@ -235,28 +233,25 @@ pub enum SystemdError {
     /// The unit is masked.
     #[error("unit {0} is masked")]
     Masked(String),
-    /// A refusal, with systemd's own words.
+    /// A refusal with systemd's message.
     #[error("{unit}: {message} ({name})")]
     Refused {
-        /// Unit or call.
+        /// The unit or the call.
         unit: String,
         /// D-Bus error name.
         name: String,
-        /// systemd's words.
         message: String,
     },
-    /// The job did not end in time.
     #[error("{unit}: the job did not end within {} s", limit.as_secs())]
     JobTimeout {
-        /// The unit.
         unit: String,
-        /// The time it had.
+        /// The time limit that was exceeded.
         limit: Duration,
     },
 }
 
-/// A systemd manager: the system's or one user's. The real one speaks D-Bus; a fake stands in
-/// unit tests and in the simulation.
+/// A systemd manager: the system manager or a user manager. The real one uses D-Bus; a fake
+/// replaces it in unit tests and in the simulation.
 #[async_trait]
 pub trait UnitManager: Send + Sync {
     /// Reads all unit files again and runs the generators.
@@ -265,46 +260,47 @@ pub trait UnitManager: Send + Sync {
     /// Starts a unit (mode `replace`) and waits for the job's result, at most `limit`.
     async fn start(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError>;
 
-    /// Stops a unit and waits for the job's result, at most `limit`. A unit that does not run is
-    /// [`JobResult::Done`], one that is not loaded [`SystemdError::NoSuchUnit`].
+    /// Stops a unit and waits for the job's result, at most `limit`. The result is
+    /// [`JobResult::Done`] for a unit that does not run, and [`SystemdError::NoSuchUnit`] for one
+    /// that is not loaded.
     async fn stop(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError>;
 
     /// Restarts a unit and waits for the job's result, at most `limit`.
     async fn restart(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError>;
 
-    /// Forgets a failed state and the start limit's count. [`SystemdError::NoSuchUnit`] when the
+    /// Resets a unit's failed state and its count of starts. [`SystemdError::NoSuchUnit`] when the
     /// unit is not loaded.
     async fn reset_failed(&self, unit: &str) -> Result<(), SystemdError>;
 
-    /// The unit's properties; `load_state` is `not-found` when there is none.
+    /// The unit's properties; `load_state` is `not-found` when the unit does not exist.
     async fn status(&self, unit: &str) -> Result<UnitStatus, SystemdError>;
 
     /// Names of loaded units that match a pattern such as `kat-*.service`.
     async fn list(&self, pattern: &str) -> Result<Vec<String>, SystemdError>;
 
-    /// Runs a command in a unit of its own and waits for its end, at most `limit`. It runs on where nobody
-    /// waits any more, and leaves nothing behind all the same.
+    /// Runs a command in a transient unit and waits for its end, at most `limit`. The command
+    /// continues when the caller is dropped, and leaves nothing behind then either.
     async fn run_transient(
         &self,
         unit: &TransientUnit,
         limit: Duration,
     ) -> Result<TransientEnd, SystemdError>;
 
-    /// Runs a command in a unit of its own that reads and writes these files, and waits for its end.
-    /// systemd ends it after the unit's own limit. It leaves nothing behind either.
+    /// Runs a command with these standard streams in a transient unit, and waits for its end.
+    /// systemd stops it after the unit's own limit. It leaves nothing behind.
     async fn run_with(&self, unit: &TransientUnit, streams: Streams)
     -> Result<Ended, SystemdError>;
 
-    /// Sends a signal, by its number, to all processes of a unit.
+    /// Sends the signal with this number to all processes of a unit.
     async fn kill(&self, unit: &str, signal: i32) -> Result<(), SystemdError>;
 
-    /// Enables a unit, so that it is started as its `[Install]` section says. No reload.
+    /// Enables a unit as its `[Install]` section says. No reload.
     async fn enable(&self, unit: &str) -> Result<(), SystemdError>;
 
     /// Disables a unit. No reload.
     async fn disable(&self, unit: &str) -> Result<(), SystemdError>;
 
-    /// Changes of units whose names begin with `kat-`. The first event is [`UnitEvent::All`]:
-    /// who listens reads everything once. Events of one unit that were not read yet are one.
+    /// Changes of units with the prefix `kat-`. The first event is [`UnitEvent::All`], so that the
+    /// listener reads all units once. Unread events of one unit are merged.
     async fn events(&self) -> Result<UnitEvents, SystemdError>;
 }

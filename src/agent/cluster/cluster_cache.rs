@@ -1,4 +1,5 @@
-//! Where this machine finds the cluster: kept on the disk, and followed in the store.
+//! The cluster cache: where this machine reaches the cluster's APIs and etcd. It is updated from
+//! the store and kept in `/var/lib/kat/cluster.json` for the next start.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -17,10 +18,10 @@ use kat_store::mirror::Entries;
 use kat_types::cluster::{ClusterEndpoints, ClusterMembers, MemberRecord};
 use kat_types::{api::StoreEpoch, keys};
 
-/// Largest file.
+/// Largest cache file in bytes.
 const LIMIT: u64 = 4 << 20;
 
-/// `/var/lib/kat/cluster.json`.
+/// The content of `/var/lib/kat/cluster.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Known {
@@ -28,21 +29,20 @@ pub struct Known {
     pub schema: u32,
     /// `host:port` of the leader's API.
     pub leader: Option<String>,
-    /// The machine that leads; nothing where its version does not say.
+    /// Name of the leading machine; `None` where the leader's version does not publish the name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leader_name: Option<String>,
-    /// Where machines answer.
+    /// API and overlay addresses of every machine.
     pub endpoints: ClusterEndpoints,
-    /// etcd's members.
     pub members: ClusterMembers,
-    /// How often the store was begun anew.
+    /// How often the store was created anew by recover or restore.
     pub store_epoch: StoreEpoch,
 }
 
 impl Known {
-    /// Out of the keys below `/kat/config/`. What is there and can't be read, because a newer version
-    /// wrote it, is as it was `before`: a machine that holds etcd must not take it for a list
-    /// without itself.
+    /// Reads the cache from the keys below `/kat/config/`. A value that this version can't read,
+    /// because a newer version wrote it, keeps its content from `before`: a machine that holds etcd
+    /// must not read it as a member list without itself.
     pub fn read(entries: &Entries, before: &Self) -> Self {
         let leader = entries.get(keys::LEADER_ENDPOINT);
         let leader = leader.map(|entry| String::from_utf8_lossy(&entry.value).into_owned());
@@ -56,8 +56,8 @@ impl Known {
         }
     }
 
-    /// `host:port` of APIs to ask, the leader's first. Over the overlay last: where all addresses
-    /// outside it are others than they were, it still leads there.
+    /// `host:port` of the APIs to connect to, the leader's first. Overlay addresses come last: the
+    /// leader stays reachable there when all its addresses outside the overlay have changed.
     pub fn api(&self, port: u16) -> Vec<String> {
         let mut found: Vec<String> = self.leader.iter().cloned().collect();
         found.extend(self.endpoints.api());
@@ -67,7 +67,8 @@ impl Known {
         in_order(found)
     }
 
-    /// URLs of etcd for this machine: its own by loopback, if it holds one, then the others.
+    /// etcd URLs for this machine: its own loopback address if it holds etcd, then the other
+    /// members.
     pub fn etcd(&self, identity: &Identity) -> Vec<String> {
         let port = identity.cluster.spec.etcd_client_port;
         let mut urls = self.endpoints.etcd(port);
@@ -84,8 +85,8 @@ impl Known {
         self.members.members.get(&identity.node)
     }
 
-    /// `name=url` of every member, as one that starts for the first time must name them; nothing
-    /// while this machine is the only one, or none.
+    /// `name=url` of every member, as etcd's `--initial-cluster` needs it on a member's first
+    /// start; `None` where this machine is the only member or no member.
     pub fn initial_cluster(&self, identity: &Identity) -> Option<String> {
         let members = &self.members.members;
         if members.len() < 2 || !members.contains_key(&identity.node) {
@@ -100,7 +101,7 @@ impl Known {
         Some(named.join(","))
     }
 
-    /// The same without this machine.
+    /// Removes this machine from the cache.
     pub fn of_others(mut self, identity: &Identity) -> Self {
         self.leader = self.other_leader(identity);
         self.leader_name = self.leader_name.filter(|name| *name != identity.node);
@@ -109,7 +110,7 @@ impl Known {
         self
     }
 
-    /// The leader's API, unless that is this machine.
+    /// The leader's API; `None` where this machine leads.
     pub fn other_leader(&self, identity: &Identity) -> Option<String> {
         let leader = self.leader.as_ref()?;
         if let Some(name) = &self.leader_name {
@@ -125,10 +126,10 @@ impl Known {
         (!named && !identity.advertise.iter().any(own)).then(|| leader.clone())
     }
 
-    /// `host:port` at which the leader's API may be had, unless this machine leads. Over the overlay
-    /// first: that way stays where the leader is behind NAT, or its addresses are others than they were.
-    /// The leader is found by its name, and only among machines that hold the store: any machine may say
-    /// that an address is its own.
+    /// `host:port` of the leader's API on each of its addresses; empty where this machine leads.
+    /// The overlay address comes first: it stays valid where the leader is behind NAT or its other
+    /// addresses have changed. The leader is looked up by its name, and only among machines that
+    /// hold etcd, since any machine may claim any address as its own.
     pub fn ways_to_leader(&self, identity: &Identity) -> Vec<String> {
         let Some(leader) = self.other_leader(identity) else {
             return Vec::new();
@@ -150,14 +151,14 @@ impl Known {
         in_order(found)
     }
 
-    /// Keeps it on the disk.
+    /// Writes the cache to the disk.
     pub fn store(&self) -> Result<(), FileError> {
         let path = Path::new(paths::KNOWN);
         let text = files::json_of(path, self)?;
         files::write_if_changed(path, &text, Access::mode(0o600)).map(drop)
     }
 
-    /// As it was last kept; empty where nothing was.
+    /// Reads the cache from the disk; empty where there is no file.
     pub fn stored() -> Self {
         let content = match files::read_bounded(Path::new(paths::KNOWN), LIMIT) {
             Ok(content) => content,
@@ -174,14 +175,14 @@ impl Known {
     }
 }
 
-/// Each once.
+/// Removes duplicate endpoints and keeps the order.
 fn in_order(mut endpoints: Vec<String>) -> Vec<String> {
     let mut seen = std::collections::BTreeSet::new();
     endpoints.retain(|endpoint| seen.insert(endpoint.clone()));
     endpoints
 }
 
-/// The default where nothing is stored.
+/// Reads one key; a missing key gives the default, an unreadable one `before`.
 fn part<T: DeserializeOwned + Default + Clone>(entries: &Entries, key: &str, before: &T) -> T {
     let Some(entry) = entries.get(key) else {
         return T::default();
@@ -195,7 +196,7 @@ fn part<T: DeserializeOwned + Default + Clone>(entries: &Entries, key: &str, bef
     })
 }
 
-/// The present knowledge, for whoever asks.
+/// Channel with the present cluster cache.
 pub(crate) type KnownNow = watch::Receiver<Arc<Known>>;
 
 #[cfg(test)]

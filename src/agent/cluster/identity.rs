@@ -1,4 +1,4 @@
-//! Who this machine is: written once by init or join, read at every start.
+//! The machine's identity: written once by init or join, read at every start.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -8,33 +8,30 @@ use serde::{Deserialize, Serialize};
 use super::reach::Reached;
 use kat_types::resource::ClusterConfiguration;
 
-/// `/var/lib/kat/node.json`.
+/// The content of `/var/lib/kat/node.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Identity {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// Name of the machine.
     pub node: String,
     /// Generated at init or join; not the machine id, which cloned machines share.
     pub node_uid: String,
-    /// Identity of the cluster.
     pub cluster_uid: String,
     /// The cluster's configuration as it was at init or join.
     pub cluster: ClusterConfiguration,
-    /// This machine's part of the overlay.
+    /// This machine's subnet of the overlay.
     pub subnet: Ipv4Net,
     /// Addresses at which others reached this machine at init or join.
     pub advertise: Vec<IpAddr>,
-    /// This machine holds etcd.
+    /// Whether this machine holds etcd.
     pub etcd: bool,
-    /// What was said of how others reach it.
+    /// How other machines reach this one, as given at init or join.
     #[serde(default)]
     pub reached: Reached,
 }
 
 impl Identity {
-    /// This machine's address on the overlay.
     pub fn overlay_address(&self) -> Ipv4Addr {
         kat_plan::node_address(self.subnet)
     }
@@ -63,7 +60,7 @@ impl Identity {
     }
 }
 
-/// The name that every server certificate of a cluster bears: it names the cluster, not an address.
+/// The name in every server certificate of a cluster: it names the cluster, not an address.
 pub fn cluster_server_name(cluster_uid: &str) -> String {
     format!("kat.{cluster_uid}")
 }

@@ -19,18 +19,15 @@ use kat_pki::recovery_key::RecoveryKey;
 use kat_pki::{Authority, AuthorityKind, LeafKind, PkiError};
 use kat_types::api::{AuthorityKeys, Certificates, MemberKeys, MembershipAnswer};
 
-/// Where etcd reads its own; its user can't read the machine's other keys.
+/// etcd's own copies of its keys and certificates; etcd's user can't read the machine's other keys.
 pub(crate) const ETCD_PKI: &str = "/var/lib/kat/etcd-pki";
-/// Largest file of a certificate or key.
+/// Largest certificate or key file in bytes.
 const LIMIT: u64 = 256 << 10;
 
-/// What could not be done about keys.
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
-    /// A certificate or key.
     #[error(transparent)]
     Pki(#[from] PkiError),
-    /// A file.
     #[error(transparent)]
     File(#[from] FileError),
 }
@@ -39,7 +36,7 @@ fn no_key(error: pki::recovery_key::SealError) -> PkiError {
     PkiError::Key(error.to_string())
 }
 
-/// The leaves of a machine, by the name of their files.
+/// File names of a machine's leaf certificates and keys, without the suffix.
 const LEAVES: [&str; 7] = [
     "node",
     "admin",
@@ -50,7 +47,7 @@ const LEAVES: [&str; 7] = [
     "etcd-peer",
 ];
 
-/// The folder of a machine's keys.
+/// The folder with a machine's keys and certificates.
 #[derive(Debug, Clone)]
 pub struct Keys {
     folder: PathBuf,
@@ -59,7 +56,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// The real folders; `etcd_group` is the group of etcd's user.
+    /// Uses the real folders; `etcd_group` is the group of etcd's user.
     pub fn new(etcd_group: Option<u32>) -> Self {
         Self {
             folder: PKI.into(),
@@ -68,7 +65,7 @@ impl Keys {
         }
     }
 
-    /// Makes the recovery key and the three authorities, unless they are there (RFC001-KAT 4.1.1).
+    /// Makes the recovery key and the three authorities unless they exist (RFC001-KAT 4.1.1).
     pub fn ensure_authorities(
         &self,
         cluster_uid: &str,
@@ -90,15 +87,15 @@ impl Keys {
         Ok(recovery)
     }
 
-    /// What the authorities' keys are sealed with.
+    /// The recovery key, with which the authorities' keys are sealed.
     ///
     /// # Errors
-    /// A file that is missing or holds something else.
+    /// The file is missing or its content is not a recovery key.
     pub fn recovery_key(&self) -> Result<RecoveryKey, KeysError> {
         Ok(pki::load_recovery_key(&self.folder)?)
     }
 
-    /// The authorities with their keys, by name: what a backup holds.
+    /// The authorities with their keys, by name, for a backup.
     pub fn authorities(&self) -> Result<BTreeMap<String, AuthorityKeys>, KeysError> {
         let recovery = self.recovery_key()?;
         let mut found = BTreeMap::new();
@@ -113,8 +110,8 @@ impl Keys {
         Ok(found)
     }
 
-    /// Seals the authorities' keys that an earlier version left in clear; says whether there were
-    /// any. What is there already stays until what comes after it lies whole on the disk.
+    /// Seals the authorities' keys that an earlier version left in clear; returns whether there
+    /// were any. The file in clear is removed only after the sealed file is completely on the disk.
     pub fn seal_authorities(&self) -> Result<bool, KeysError> {
         let in_clear = |kind: &AuthorityKind| self.folder.join(kind.clear_file()).exists();
         let kinds: Vec<_> = AuthorityKind::ALL.into_iter().filter(in_clear).collect();
@@ -136,11 +133,11 @@ impl Keys {
         Ok(true)
     }
 
-    /// Keeps the authorities that the leader handed over. Those whose certificates this machine
-    /// trusts already must be these.
+    /// Stores the authorities that the leader handed over. An authority whose certificate this
+    /// machine already trusts must be the same one.
     ///
     /// # Errors
-    /// A key that does not belong to its certificate, or another authority than is known.
+    /// A key does not belong to its certificate, or an authority differs from the trusted one.
     pub fn store_authorities(&self, given: &MembershipAnswer) -> Result<(), KeysError> {
         let mut authorities = Vec::new();
         for kind in AuthorityKind::ALL {
@@ -166,7 +163,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Removes what only a machine has that holds etcd.
+    /// Removes the authorities' keys and the leaves that only a machine with etcd has.
     pub fn forget_authorities(&self) -> Result<(), KeysError> {
         for kind in AuthorityKind::ALL {
             files::remove(&self.folder.join(kind.clear_file()))?;
@@ -185,8 +182,8 @@ impl Keys {
         Ok(())
     }
 
-    /// A certificate request for the key of a machine that holds no authority; the key is made if it
-    /// is missing. One key serves for both of the machine's certificates.
+    /// A certificate request for a machine that holds no authority; makes the machine's key if it
+    /// is missing. Both of the machine's certificates use this one key.
     pub fn machine_request(&self, node: &str) -> Result<String, KeysError> {
         let key_pem = self.key("node")?;
         Ok(pki::create_request_for_key(
@@ -195,13 +192,13 @@ impl Keys {
         )?)
     }
 
-    /// The same, signed together with what the machine says of itself when it joins.
+    /// Like [`Self::machine_request`], with the machine's join statement signed into the request.
     pub fn joining_request(&self, node: &str, statement: &str) -> Result<String, KeysError> {
         let (name, key_pem) = (format!("node:{node}"), self.key("node")?);
         Ok(pki::create_request_stating(&name, &key_pem, statement)?)
     }
 
-    /// A key, which is made if it is missing.
+    /// Reads a key; makes it if it is missing.
     fn key(&self, name: &str) -> Result<String, KeysError> {
         let path = self.folder.join(format!("{name}.key"));
         match files::read_text(&path, LIMIT) {
@@ -215,7 +212,7 @@ impl Keys {
         }
     }
 
-    /// Puts the key in place by which the cluster knows this machine.
+    /// Writes the machine's identity key, `node.key`.
     pub fn store_node_key(&self, pem: &str) -> Result<(), KeysError> {
         Ok(pki::write_secret(
             &self.folder.join("node.key"),
@@ -223,7 +220,7 @@ impl Keys {
         )?)
     }
 
-    /// Keeps what the leader signed for [`Self::machine_request`].
+    /// Stores the certificates that the leader issued for [`Self::machine_request`].
     pub fn store_machine(&self, certificates: &Certificates) -> Result<(), KeysError> {
         let key = files::read_text(&self.folder.join("node.key"), LIMIT)?;
         pki::write_secret(&self.folder.join("node-etcd.key"), key.as_bytes())?;
@@ -238,7 +235,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Whether the certificates of a machine that holds no authority should be renewed.
+    /// Whether a certificate of a machine that holds no authority is due for renewal.
     pub fn machine_due(&self, now: Timestamp) -> bool {
         ["node", "node-etcd"].iter().any(|name| {
             let certificate = self.certificate(name).ok();
@@ -246,7 +243,7 @@ impl Keys {
         })
     }
 
-    /// Whether a certificate of a machine that holds no authority has run out, or is missing.
+    /// Whether a certificate of a machine that holds no authority has expired or is missing.
     pub fn machine_expired(&self, now: Timestamp) -> bool {
         ["node", "node-etcd"].iter().any(|name| {
             let validity = self.certificate(name).ok();
@@ -255,8 +252,8 @@ impl Keys {
         })
     }
 
-    /// Issues every leaf that is missing, can't be read, or is due: two thirds of its life are over.
-    /// Says which.
+    /// Issues every leaf that is missing, unreadable, or due (two thirds of its validity are over).
+    /// Returns the names of the issued leaves.
     pub fn renew(
         &self,
         identity: &Identity,
@@ -324,7 +321,7 @@ impl Keys {
         };
         let authority = Authority::load(&self.folder, authority, &self.recovery_key()?)?;
         let key_path = self.folder.join(format!("{name}.key"));
-        // A renewal keeps the key: the cluster knows the machine by it.
+        // A renewal keeps the key: the cluster identifies the machine by it.
         let leaf = match files::read_text(&key_path, LIMIT) {
             Ok(key_pem) => {
                 let request = pki::create_request_for_key(&kind.common_name(), &key_pem)?;
@@ -344,7 +341,7 @@ impl Keys {
         Ok(())
     }
 
-    /// etcd's user gets what etcd needs and nothing else.
+    /// Copies the keys and certificates that etcd needs, and no others, for etcd's user.
     fn copy_for_etcd(&self) -> Result<(), KeysError> {
         let Some(group) = self.etcd_group else {
             return Ok(());
@@ -369,7 +366,7 @@ impl Keys {
         Ok(())
     }
 
-    /// A leaf and its key.
+    /// A leaf certificate and its key.
     pub fn leaf(&self, name: &str) -> Result<pki::Identity, KeysError> {
         Ok(pki::Identity {
             certificate_pem: self.certificate(name)?,
@@ -377,7 +374,7 @@ impl Keys {
         })
     }
 
-    /// A certificate, of a leaf or an authority.
+    /// The certificate of a leaf or an authority.
     pub fn certificate(&self, name: &str) -> Result<String, KeysError> {
         Ok(files::read_text(
             &self.folder.join(format!("{name}.crt")),
@@ -385,14 +382,14 @@ impl Keys {
         )?)
     }
 
-    /// SHA-256 of this machine's public key, hexadecimal; it outlives renewals.
+    /// SHA-256 of this machine's public key, hexadecimal; renewals do not change it.
     pub fn identity_key(&self) -> Result<String, KeysError> {
         Ok(pki::tls::public_key_hash(&self.certificate("node")?)?)
     }
 
-    /// The keys of the certificates that this machine has while it holds the store. They are made here
-    /// unless they are there, since the cluster is to know them when the machine joins: a certificate
-    /// that an earlier machine of its name has is good for nothing from the first moment on.
+    /// Hashes of the keys of the certificates that this machine has while it holds etcd. Missing
+    /// keys are made here, since the machine publishes the hashes when it joins: from then on a
+    /// certificate of an earlier machine with the same name is rejected.
     pub fn member_keys(&self) -> Result<MemberKeys, KeysError> {
         Ok(MemberKeys {
             leader: self.key_hash("leader")?,
@@ -404,7 +401,6 @@ impl Keys {
         Ok(pki::key_hash(&self.key(name)?)?)
     }
 
-    /// The cluster authority's certificate.
     pub fn cluster_authority(&self) -> Result<String, KeysError> {
         self.certificate(AuthorityKind::Cluster.name())
     }

@@ -1,4 +1,4 @@
-//! The real machine: what it is like, and its way to the leader.
+//! The real machine: the facts in its reports, and its connection to the leader.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -46,7 +46,7 @@ use kat_types::{
     resource::{AgentConfig, Bytes, MilliCpu, ResourceList},
 };
 
-/// Largest file that tells of the peers.
+/// Largest file with the state of the overlay peers, in bytes.
 const OVERLAY_LIMIT: u64 = 1 << 20;
 
 /// Microseconds of the monotonic clock, as systemd counts them.
@@ -58,7 +58,7 @@ pub(crate) fn monotonic_microseconds() -> u64 {
         .saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0) / 1000)
 }
 
-/// The machine's root control group has the controllers that limits need.
+/// Whether the machine's root control group has the controllers that limits need.
 pub(crate) fn limits_enforced() -> bool {
     let controllers =
         std::fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
@@ -67,8 +67,8 @@ pub(crate) fn limits_enforced() -> bool {
         .all(|wanted| controllers.split_whitespace().any(|one| one == *wanted))
 }
 
-/// The addresses of the links that lead out: those with a default route, without loopback and
-/// link-local ones; all others where there is no default route.
+/// Addresses of the links with a default route, without loopback and link-local ones; where no link
+/// has a default route, the addresses of all other links.
 pub(crate) fn default_addresses() -> Vec<IpAddr> {
     let routes = network::routes();
     let outward: Vec<&str> = routes
@@ -91,7 +91,7 @@ pub(crate) fn default_addresses() -> Vec<IpAddr> {
     found
 }
 
-/// What this machine is like.
+/// The facts that this machine reports.
 pub(crate) struct ThisMachine {
     identity: Arc<Identity>,
     config: AgentConfig,
@@ -106,7 +106,7 @@ pub(crate) struct ThisMachine {
 }
 
 impl ThisMachine {
-    /// The same, which holds the store with certificates for these keys.
+    /// Sets the keys of this machine's certificates as a machine that holds etcd.
     #[must_use]
     pub(crate) fn with_member_keys(self, member_keys: MemberKeys) -> Self {
         Self {
@@ -115,7 +115,7 @@ impl ThisMachine {
         }
     }
 
-    /// Looks once at what does not change.
+    /// Reads the facts that do not change while the agent runs.
     pub(crate) async fn new(
         identity: &Arc<Identity>,
         config: &AgentConfig,
@@ -224,7 +224,7 @@ impl MachineFacts for ThisMachine {
     }
 }
 
-/// What workloads may use of a machine that keeps this back.
+/// Allocatable resources: the capacity without the reserved part.
 fn without(capacity: ResourceList, reserved: ResourceList) -> ResourceList {
     let cpu = capacity.cpu.unwrap_or_default().0;
     let memory = capacity.memory.unwrap_or_default().0;
@@ -239,7 +239,8 @@ fn without(capacity: ResourceList, reserved: ResourceList) -> ResourceList {
     }
 }
 
-/// When `kat-net` last looked, and how the peers were; nothing where it has not since the boot.
+/// When `kat-net` last wrote the state of its peers, and that state; `None` where it has not
+/// written it since the boot.
 fn peers(path: &Path) -> Option<(String, Vec<OverlayPeer>)> {
     let looked = std::fs::metadata(path)
         .and_then(|meta| meta.modified())
@@ -265,20 +266,20 @@ fn peers(path: &Path) -> Option<(String, Vec<OverlayPeer>)> {
     Some((time(since_epoch.as_secs())?, peers.collect()))
 }
 
-/// Reports go to the leader's API, with this machine's certificate.
+/// Sends reports to the leader's API with this machine's certificate.
 pub(crate) struct LeaderApi {
     identity: Arc<Identity>,
     keys: Keys,
     known: KnownNow,
     client: tokio::sync::Mutex<Option<Client>>,
-    /// The leader that the last report was for.
+    /// The leader that the last report was sent to.
     leader: Mutex<Option<String>>,
-    /// Reports that did not arrive since one did.
+    /// Failed reports since the last one that arrived.
     failures: AtomicUsize,
 }
 
 impl LeaderApi {
-    /// Nothing is connected until the first report.
+    /// Connects with the first report.
     pub(crate) fn new(identity: &Arc<Identity>, keys: &Keys, known: KnownNow) -> Self {
         Self {
             known,
@@ -290,17 +291,17 @@ impl LeaderApi {
         }
     }
 
-    /// A client with the present certificate.
     fn connect(&self) -> Result<Client, LeaderApiError> {
         let known = self.known.borrow().clone();
         let mut endpoints = client_endpoints(&self.identity, &known);
-        // Every machine passes reports on, and may know of a new leader before this one does.
+        // Every machine forwards reports to the leader, and may know of a new leader before this
+        // one does.
         let failures = self.failures.load(Ordering::Relaxed);
         let first = failures.checked_rem(endpoints.len()).unwrap_or(0);
         endpoints.rotate_left(first);
         let client = client_at(&endpoints, &self.identity, &self.keys)?;
-        // The reporter tries again itself: with a new report, and on a new connection, which may
-        // lead to another leader.
+        // The reporter does its own retries, with a new report and on a new connection, which may
+        // reach another leader.
         let spec = &self.identity.cluster.spec;
         let tick = spec
             .agent_tick_seconds
@@ -314,7 +315,7 @@ impl LeaderApi {
         Ok(client.with_options(options))
     }
 
-    /// The leader that is known now; true where the last report was for another.
+    /// Remembers the present leader; returns true where the last report was sent to another.
     fn turn_to_leader(&self) -> bool {
         let now = self.known.borrow().leader.clone();
         let mut leader = self.leader.lock();
@@ -324,9 +325,9 @@ impl LeaderApi {
     }
 }
 
-/// A client of the leader's API with this machine's certificate. A machine that holds etcd asks
-/// its own port, which passes on what is not for it, and the leader itself where callers have taken
-/// all places of that port.
+/// A client of the leader's API with this machine's certificate. A machine that holds etcd connects
+/// to its own port, which forwards requests to the leader, and to the leader directly where all
+/// connection slots of its own port are in use.
 fn client_of(identity: &Identity, known: &Known, keys: &Keys) -> Result<Client, LeaderApiError> {
     client_at(&client_endpoints(identity, known), identity, keys)
 }
@@ -361,13 +362,10 @@ fn client_at(
     )?)
 }
 
-/// Why there is no client.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LeaderApiError {
-    /// Keys.
     #[error(transparent)]
     Keys(#[from] KeysError),
-    /// The client.
     #[error(transparent)]
     Client(#[from] ClientError),
 }
@@ -386,7 +384,7 @@ impl ReportSink for LeaderApi {
         let sent = client.report(&self.identity.node, report).await;
         if sent.is_err() {
             self.failures.fetch_add(1, Ordering::Relaxed);
-            // A renewed certificate is read with the next client.
+            // The next client reads the renewed certificate.
             *slot = None;
         } else {
             self.failures.store(0, Ordering::Relaxed);
@@ -414,7 +412,7 @@ impl ReportSink for LeaderApi {
     }
 }
 
-/// Waits until the API on this machine's socket says that the machine is Ready.
+/// Waits until the API on this machine's socket reports the machine as Ready.
 pub(crate) async fn wait_ready(identity: &Identity, limit: Duration) -> anyhow::Result<()> {
     let client = Client::from_unix_socket(
         Path::new(crate::service::paths::API_SOCKET),
@@ -423,7 +421,7 @@ pub(crate) async fn wait_ready(identity: &Identity, limit: Duration) -> anyhow::
     wait_ready_at(&client, identity, limit).await
 }
 
-/// Waits until the leader says that this machine is Ready.
+/// Waits until the leader reports this machine as Ready.
 pub(crate) async fn wait_joined(
     identity: &Identity,
     known: &Known,
@@ -434,7 +432,7 @@ pub(crate) async fn wait_joined(
     wait_ready_at(&client, identity, limit).await
 }
 
-/// What this machine needs to hold etcd, from the leader.
+/// Requests from the leader what this machine needs to hold etcd.
 pub(crate) async fn membership(
     identity: &Identity,
     known: &Known,
@@ -444,8 +442,8 @@ pub(crate) async fn membership(
     Ok(client.membership(&identity.node).await?)
 }
 
-/// Tells the leader that this machine leaves for good. Its own agent is stopped by then, so others
-/// are asked.
+/// Asks the leader to remove this machine for good. This machine's own agent is stopped by then, so
+/// the request goes to other machines.
 pub(crate) async fn leave(identity: &Identity) -> anyhow::Result<()> {
     let known = Known::stored().of_others(identity);
     let identity = &Identity {
@@ -454,7 +452,7 @@ pub(crate) async fn leave(identity: &Identity) -> anyhow::Result<()> {
     };
     let client = client_of(identity, &known, &Keys::new(None))?;
     match client.delete_node(&identity.node).await {
-        // Taken out before, its certificate proves nothing any more.
+        // 401 means that the machine was removed before: its certificate is no longer accepted.
         Err(error) if !(error.is_not_found() || error.status() == Some(401)) => Err(error.into()),
         _ => Ok(()),
     }

@@ -1,5 +1,5 @@
-//! The leader's way to the agents of other machines: port `agentPort` of their overlay addresses, for
-//! reads and streams that a person asked for, and for nothing else.
+//! The leader's connections to the agents of other machines, at port `agentPort` of their overlay
+//! addresses. They serve only reads and streams that a user requested.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -11,14 +11,15 @@ use crate::cluster::cluster_cache::KnownNow;
 use kat_client::{Client, ClientError, Options};
 use kat_pki as pki;
 
-/// A machine that is there answers sooner, also behind a slow line.
+/// Longest time to connect; a reachable machine connects sooner, also over a slow line.
 const CONNECT: Duration = Duration::from_secs(3);
-/// While much is sent, the line's buffers are full.
+/// Longest time to connect while a volume is copied: the line's buffers are full.
 const PATIENT: Duration = Duration::from_secs(10);
-/// For the head of an answer.
+/// Longest wait for the head of a response.
 const ANSWER: Duration = Duration::from_secs(25);
 
-/// What it takes to call an agent. Keys are read anew for each call: they are renewed.
+/// Makes clients of other machines' agents. Keys are read from the disk for each client, since they
+/// are renewed.
 #[derive(Clone)]
 pub struct Agents {
     identity: Arc<Identity>,
@@ -27,7 +28,7 @@ pub struct Agents {
 }
 
 impl Agents {
-    /// Calls with this machine's certificate of a leader, which machines have that hold etcd.
+    /// Calls use this machine's leader certificate, which only machines that hold etcd have.
     pub fn new(identity: &Arc<Identity>, keys: &Keys, known: &KnownNow) -> Self {
         Self {
             identity: Arc::clone(identity),
@@ -36,10 +37,10 @@ impl Agents {
         }
     }
 
-    /// A client of one machine's agent; nothing is connected yet.
+    /// A client of one machine's agent; it is not connected yet.
     ///
     /// # Errors
-    /// Why there can be none, for people.
+    /// A sentence for users.
     pub fn client(&self, node: &str) -> Result<Client, String> {
         let cannot = |reason: String| format!("the machine `{node}` can't be asked: {reason}");
         if !self.identity.etcd {
@@ -48,10 +49,11 @@ impl Agents {
         self.client_with(node, "leader", CONNECT)
     }
 
-    /// The same with this machine's own certificate, for what it is to take from another.
+    /// Like [`Self::client`], with this machine's own certificate, for copies of volumes from
+    /// another machine.
     ///
     /// # Errors
-    /// Why there can be none, for people.
+    /// A sentence for users.
     pub fn client_of_a_machine(&self, node: &str) -> Result<Client, String> {
         self.client_with(node, "node", PATIENT)
     }
@@ -101,7 +103,7 @@ impl Agents {
     }
 }
 
-/// A machine that could not be asked, for people.
+/// The message for users about a machine that could not be reached.
 pub(crate) fn away(node: &str, error: &ClientError) -> String {
     match error {
         ClientError::Unreachable { attempts } => {

@@ -1,5 +1,5 @@
-//! Where other machines reach this one outside the overlay: what `--advertise-address` said, and what
-//! it means with the addresses of now.
+//! Where other machines reach this one outside the overlay: the values of `--advertise-address`,
+//! and the addresses that they stand for at present.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,48 +10,48 @@ use super::{identity::Identity, machine::default_addresses};
 use kat_network::overlay::local_addresses::{self as local, Local};
 use kat_types::{api::Reach, resource::AgentConfig};
 
-/// Most addresses of one machine that are told to others.
+/// Most addresses that one machine advertises.
 const MAX_ADDRESSES: usize = 8;
 
-/// One `--advertise-address`.
+/// One value of `--advertise-address`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Given {
-    /// This address, whether the machine has it or not.
+    /// This address, whether or not the machine has it.
     Address(IpAddr),
-    /// The addresses that the interface has.
+    /// The addresses of this interface.
     Interface(String),
-    /// A host name, resolved by who wants to reach the machine.
+    /// A host name, which the connecting machine resolves.
     Name(String),
 }
 
-/// How this machine is reached, as it was said at init or join.
+/// How other machines reach this one, as given at init or join.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Reached {
-    /// In the order to try; an empty list is the addresses that lead out. Nothing where an older
-    /// version joined, which kept what came of it alone.
+    /// The advertised values in the order to try; an empty list stands for the addresses of the
+    /// links with a default route. `None` where an older version joined, which kept only the
+    /// resolved addresses.
     pub by: Option<Vec<Given>>,
-    /// It is behind NAT.
+    /// Whether this machine is behind NAT.
     pub behind_nat: bool,
-    /// It is a relay.
+    /// Whether this machine relays packets of other machines.
     pub relay: bool,
 }
 
-/// Where this machine is reached now.
+/// Where other machines reach this one at present.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Present {
-    /// Its addresses.
     pub addresses: Vec<IpAddr>,
-    /// `host:port` of its WireGuard.
+    /// `host:port` of this machine's WireGuard.
     pub endpoints: Vec<String>,
 }
 
 impl Reached {
-    /// With the words of a command line.
+    /// Parses the values of `--advertise-address`.
     ///
     /// # Errors
-    /// One is no address, no interface with an address, and no name that is known.
+    /// A value is no address, no interface with an address, and no name that resolves.
     pub async fn new(words: &[String]) -> anyhow::Result<Self> {
         let locals = local::addresses();
         let mut by = Vec::new();
@@ -74,7 +74,7 @@ impl Reached {
         })
     }
 
-    /// What is told to others beside the addresses.
+    /// What this machine publishes for the others beside its addresses.
     pub fn told(&self) -> Reach {
         let name = |given: &Given| match given {
             Given::Name(name) => Some(name.clone()),
@@ -87,10 +87,10 @@ impl Reached {
         }
     }
 
-    /// The addresses of now; those that lead out where nothing else was said.
+    /// The present addresses; those of the links with a default route where none are advertised.
     ///
     /// # Errors
-    /// The machine has none.
+    /// The machine has no address.
     pub fn addresses_now(&self) -> anyhow::Result<Vec<IpAddr>> {
         let found = self.addresses(&[], &local::addresses(), default_addresses());
         if found.is_empty() {
@@ -99,7 +99,8 @@ impl Reached {
         Ok(found)
     }
 
-    /// The same from what the machine has and an older version kept.
+    /// The advertised addresses, from the machine's present addresses and those that an older
+    /// version kept.
     fn addresses(&self, kept: &[IpAddr], locals: &[Local], outward: Vec<IpAddr>) -> Vec<IpAddr> {
         let on_link = |link: &str| {
             let of_link = locals.iter().filter(|one| one.link == link);
@@ -117,7 +118,8 @@ impl Reached {
             None => {
                 let here = |address: &IpAddr| locals.iter().any(|one| one.address == *address);
                 let (present, gone): (Vec<_>, Vec<_>) = kept.iter().partition(|one| here(one));
-                // Gone may be an address that the machine never had, such as a router's.
+                // An address that the machine does not have may never have been its own, such as a
+                // router's.
                 present
                     .into_iter()
                     .chain(outward.clone())
@@ -136,7 +138,7 @@ impl Reached {
 }
 
 impl Present {
-    /// Of this machine.
+    /// Resolves this machine's advertised values.
     pub fn of(identity: &Identity, config: &AgentConfig) -> Self {
         let reached = &identity.reached;
         let locals = local::addresses();
@@ -149,8 +151,8 @@ impl Present {
         }
     }
 
-    /// `host:port` of the API, for whom this machine is to be named by one. Behind NAT others come
-    /// to it over the overlay alone.
+    /// `host:port` of the API where one endpoint has to stand for this machine. Behind NAT the
+    /// machine is reached only over the overlay.
     pub fn api(&self, identity: &Identity) -> Option<String> {
         let port = identity.cluster.spec.api_port;
         let at = |address: IpAddr| SocketAddr::new(address, port).to_string();
@@ -164,8 +166,8 @@ impl Present {
     }
 }
 
-/// `host:port` at which others reach this machine's WireGuard, names before addresses; `default_port`
-/// where the machine says nothing else.
+/// `host:port` at which others reach this machine's WireGuard, names before addresses;
+/// `default_port` where `agent.yaml` sets no port.
 pub fn wireguard_endpoints(
     reach: &Reach,
     addresses: &[IpAddr],

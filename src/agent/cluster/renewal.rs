@@ -1,4 +1,4 @@
-//! Renews this machine's certificates before they run out, and uses them at once.
+//! Renews this machine's certificates before they expire, and puts them into use at once.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,31 +13,28 @@ use kat_pki as pki;
 use kat_store::EtcdStore;
 use kat_types::api::{Connection, RenewalRequest};
 
-/// Between two looks at the certificates.
+/// Interval between two checks of the certificates.
 const INTERVAL: Duration = Duration::from_secs(3600);
-/// Pause after a renewal that failed.
+/// Pause after a failed renewal.
 const AFTER_FAILURE: Duration = Duration::from_secs(60);
-/// The same while a certificate has run out: the machine reaches nobody with it.
+/// Pause after a failed renewal while a certificate has expired: the machine can't connect with it.
 const WHILE_EXPIRED: Duration = Duration::from_secs(3);
 
-/// Keeps the certificates of one machine.
+/// Keeps this machine's certificates valid.
 pub(crate) struct Renewal {
-    /// The machine.
     pub identity: Arc<Identity>,
-    /// Its keys.
     pub keys: Keys,
-    /// What its API shows.
+    /// The certificate that this machine's API presents.
     pub certificate: Arc<pki::tls::CurrentIdentity>,
-    /// The store as the leader's user, where the machine holds etcd.
+    /// The store connection as the leader's user, where the machine holds etcd.
     pub leader_store: Option<EtcdStore>,
-    /// The store as the machine's user.
+    /// The store connection as the machine's user.
     pub node_store: EtcdStore,
-    /// Where the leader is.
     pub known: KnownNow,
 }
 
 impl Renewal {
-    /// Looks at once and every hour, until `cancel`.
+    /// Checks the certificates at once and every hour, until `cancel`.
     pub(crate) async fn run(self, cancel: CancellationToken) {
         let mut unused = false;
         let mut said = String::new();
@@ -75,7 +72,7 @@ impl Renewal {
         }
     }
 
-    /// True when something was renewed.
+    /// Renews what is due; true when something was renewed.
     async fn renew(&self) -> anyhow::Result<bool> {
         let now = Timestamp::now();
         if self.identity.etcd {
@@ -88,7 +85,8 @@ impl Renewal {
         if !self.keys.machine_due(now) {
             return Ok(false);
         }
-        // Without a certificate, since that may have run out: the request proves the machine's key.
+        // The request is made without a client certificate, since that may have expired: it proves
+        // possession of the machine's key by its signature.
         let connection = Connection {
             cluster: self.identity.cluster.metadata.name.clone(),
             cluster_uid: self.identity.cluster_uid.clone(),

@@ -1,4 +1,4 @@
-//! The first keys of a cluster, written once by `kat-agent init`.
+//! The first keys of a cluster in the store, written once by `kat-agent init`.
 
 use std::collections::BTreeMap;
 
@@ -14,25 +14,25 @@ use kat_types::{
     transaction::{Compare, Operation},
 };
 
-/// What init has made and the store is to hold.
+/// The values that init writes into the store.
 pub(crate) struct Beginnings<'a> {
     /// The first machine.
     pub identity: &'a Identity,
-    /// WireGuard's public key of it, base64.
+    /// The machine's public WireGuard key, base64.
     pub public_key: &'a str,
-    /// `host:port` of its WireGuard.
+    /// `host:port` of the machine's WireGuard.
     pub endpoints: Vec<String>,
-    /// SHA-256 of its public key.
+    /// SHA-256 of the machine's public key.
     pub identity_key: String,
-    /// The keys of its certificates as a machine that holds etcd.
+    /// Hashes of the keys of its certificates as a machine that holds etcd.
     pub member_keys: MemberKeys,
-    /// `amd64`, `arm64` ...
+    /// Such as `amd64` or `arm64`.
     pub architecture: String,
     /// Id and record of the administrator's token.
     pub token: (String, TokenRecord),
 }
 
-/// Writes them all, in one transaction, if the store is empty. False when it is not.
+/// Writes all first keys in one transaction if the store is empty; false when it is not.
 pub(crate) async fn write(
     store: &dyn StateStore,
     beginnings: &Beginnings<'_>,

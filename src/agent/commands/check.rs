@@ -1,4 +1,4 @@
-//! `kat-agent check`, and the look at the machine that `init` begins with.
+//! `kat-agent check`, and the check of the machine that `init` begins with.
 
 use std::{path::Path, process::ExitCode};
 
@@ -13,7 +13,7 @@ use kat_network::nftables::{
 };
 use kat_types::resource::{AgentConfig, ClusterConfiguration};
 
-/// Looks at the machine before anything is changed.
+/// Checks the machine before anything is changed.
 pub(crate) async fn check_machine(
     cluster: &ClusterConfiguration,
     config: &AgentConfig,
@@ -57,7 +57,7 @@ async fn find(cluster: &ClusterConfiguration, config: &AgentConfig, stage: Stage
     check::run(&input).await
 }
 
-/// What is known of other firewalls; that nothing could be known, too.
+/// The findings about other firewalls, also where they could not be read.
 fn firewalls(found: Result<Vec<Obstacle>, FirewallError>, is_root: bool) -> Vec<Finding> {
     match found {
         Ok(obstacles) if obstacles.is_empty() => {
@@ -81,8 +81,8 @@ fn firewalls(found: Result<Vec<Obstacle>, FirewallError>, is_root: bool) -> Vec<
     }
 }
 
-/// `kat-agent check`: prints the findings; fails when there is a problem. A machine of a cluster is
-/// looked at with that cluster's settings, unless others are given.
+/// `kat-agent check`: prints the findings; fails when there is a problem. A machine in a cluster is
+/// checked with that cluster's settings, unless `given` has others.
 pub(crate) async fn print_findings(
     given: Option<ClusterConfiguration>,
     config: &AgentConfig,

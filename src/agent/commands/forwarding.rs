@@ -1,6 +1,7 @@
-//! `net.ipv4.ip_forward` as it was before init, which reset puts back.
+//! Saves `net.ipv4.ip_forward` before init changes it, and restores it at reset.
 //!
-//! Only a 0 is put back, and only where no file of sysctl.d(5) but KAT's own wants another value.
+//! Only a 0 is restored, and only if no file of sysctl.d(5) other than KAT's own sets another
+//! value.
 
 use std::path::Path;
 
@@ -8,9 +9,9 @@ use kat_host::files::{self, Access, FileError};
 
 /// The setting, below the root folder.
 const SETTING: &str = "proc/sys/net/ipv4/ip_forward";
-/// Where its earlier value is kept, below the root folder.
+/// File with the value from before init, below the root folder.
 const KEPT: &str = "var/lib/kat/ip_forward";
-/// Where settings of the machine are read from (sysctl.d(5)), below the root folder.
+/// Folders with settings of the machine (sysctl.d(5)), below the root folder.
 const FOLDERS: [&str; 4] = [
     "etc/sysctl.d",
     "run/sysctl.d",
@@ -21,12 +22,12 @@ const FOLDERS: [&str; 4] = [
 const OLD_FILE: &str = "etc/sysctl.conf";
 /// KAT's own file.
 const OWN_FILE: &str = "60-kat.conf";
-/// Names of the setting; the second is the same one in the kernel.
+/// Names of the setting; the kernel treats both as the same one.
 const NAMES: [&str; 2] = ["net.ipv4.ip_forward", "net.ipv4.conf.all.forwarding"];
-/// A larger file is not looked into.
+/// Largest settings file that is read, in bytes.
 const LIMIT: u64 = 1 << 20;
 
-/// Keeps the present value, unless an earlier init did.
+/// Saves the present value, unless an earlier init did.
 pub(crate) fn remember(root: &Path) -> Result<(), FileError> {
     let kept = root.join(KEPT);
     if kept.exists() {
@@ -36,7 +37,7 @@ pub(crate) fn remember(root: &Path) -> Result<(), FileError> {
     files::write_atomic(&kept, value.as_bytes(), Access::mode(0o644))
 }
 
-/// Puts back a 0 that was kept, if nobody else wants otherwise, and keeps it no longer.
+/// Restores a saved 0 unless another file turns forwarding on, and removes the saved value.
 pub(crate) fn restore(root: &Path) -> anyhow::Result<()> {
     let kept = root.join(KEPT);
     match files::read_text(&kept, LIMIT) {
@@ -51,7 +52,7 @@ pub(crate) fn restore(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether somebody else's file turns forwarding on.
+/// Whether a file other than KAT's own turns forwarding on.
 fn is_wanted(root: &Path) -> bool {
     let in_folders = FOLDERS.iter().flat_map(|folder| {
         let entries = std::fs::read_dir(root.join(folder));
@@ -73,7 +74,7 @@ fn turns_on(line: &str) -> bool {
     let Some((name, value)) = line.split_once('=') else {
         return false;
     };
-    // A dash before the name says that it may fail; slashes and dots separate.
+    // A leading dash allows the setting to fail; slashes and dots are both separators.
     let name = name.trim().trim_start_matches('-').replace('/', ".");
     NAMES.contains(&name.as_str()) && value.trim() != "0"
 }

@@ -1,15 +1,15 @@
-//! What init puts in place beside KAT's own folders; every start of the agent renews it, so that it
-//! follows an upgrade and comes back when somebody removed it.
+//! Files that init writes outside of KAT's own folders. Every start of the agent renews them, so
+//! that they follow an upgrade and are restored after a removal.
 
 use crate::cluster::{cluster_cache::Known, identity::Identity, keys::ETCD_PKI};
 use kat_host::files::{self, Access, FileError};
 use kat_render::{EtcdUnit, HostFile, RenderError, RenderSettings, Renderer};
 use kat_systemd::{SystemdError, UnitManager};
 
-/// The store of this cluster.
+/// The unit of the cluster's store.
 pub(crate) const ETCD: &str = "kat-etcd.service";
 
-/// Everything that this machine is to have.
+/// All files that this machine needs.
 pub(crate) fn wanted(
     renderer: &Renderer,
     settings: &RenderSettings,
@@ -23,8 +23,8 @@ pub(crate) fn wanted(
     Ok(files)
 }
 
-/// The unit of the store. A member that starts for the first time must name all others; later
-/// starts go by its data.
+/// The unit of the store. A member's first start needs the names of all other members; later starts
+/// use its data.
 pub(crate) fn etcd(
     renderer: &Renderer,
     identity: &Identity,
@@ -46,8 +46,8 @@ pub(crate) fn etcd(
     renderer.etcd(&unit)
 }
 
-/// Writes what differs. A changed unit is read by systemd and takes effect at its next start;
-/// nothing is restarted.
+/// Writes files that differ. systemd reads a changed unit, which takes effect at its next start; no
+/// unit is restarted.
 pub(crate) async fn renew(files: &[HostFile], system: &dyn UnitManager) -> Result<(), FileError> {
     for file in files {
         if files::write_if_changed(&file.path, file.text.as_bytes(), Access::mode(file.mode))? {
@@ -60,7 +60,8 @@ pub(crate) async fn renew(files: &[HostFile], system: &dyn UnitManager) -> Resul
     Ok(())
 }
 
-/// Asks systemd, so that a reload that failed is made up for the next time.
+/// Reloads systemd if it says that a reload is needed, so that a failed reload is repeated the next
+/// time.
 async fn reload_if_needed(system: &dyn UnitManager) -> Result<(), SystemdError> {
     match system.status(ETCD).await {
         Ok(status) if status.need_daemon_reload => system.reload().await,

@@ -54,25 +54,24 @@ const OVERLAY_LIMIT: Duration = Duration::from_secs(30);
 /// Longest wait for the machine to be Ready.
 const READY_LIMIT: Duration = Duration::from_secs(90);
 
-/// What the command line says.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct InitOptions {
-    /// `cluster.kat`; its defaults without one.
+    /// Path of `cluster.kat`; `None` uses the defaults.
     pub config: Option<PathBuf>,
     /// Addresses, interfaces or host names at which others reach this machine.
     pub advertise: Vec<String>,
-    /// Name of the machine; the host name without one.
+    /// Name of the machine; `None` uses the host name.
     pub node_name: Option<String>,
-    /// The machine is behind NAT.
+    /// Whether the machine is behind NAT.
     pub behind_nat: bool,
-    /// Machines behind NAT reach each other through it.
+    /// Whether the machine relays packets between machines behind NAT.
     pub relay: bool,
 }
 
 /// Makes this machine the first of a new cluster, and waits until it is Ready.
 ///
-/// Fails with a sentence, before anything is changed where that can be known. What a later failure
-/// leaves behind is taken back by `kat-agent reset`.
+/// Errors are sentences for users; as far as possible they are found before anything is changed.
+/// `kat-agent reset` removes what a later failure leaves behind.
 pub(crate) async fn run(options: InitOptions, say: Say<'_>) -> anyhow::Result<()> {
     if refuse_second()? == Earlier::HalfJoin {
         bail!("an earlier join did not come to its end; `kat-agent reset` takes back what it made");
@@ -193,7 +192,7 @@ pub(crate) async fn run(options: InitOptions, say: Say<'_>) -> anyhow::Result<()
 
     say("starting kat-agent");
     system.enable("kat-agent.service").await?;
-    // Enabling changes links that the manager has read.
+    // Enabling changes links that the manager has read already.
     system.reload().await?;
     start(system.as_ref(), "kat-agent.service").await?;
     wait_ready(&identity, READY_LIMIT).await?;
@@ -208,7 +207,7 @@ pub(crate) async fn run(options: InitOptions, say: Say<'_>) -> anyhow::Result<()
     Ok(())
 }
 
-/// etcd serves before its users exist, and the first key is not there yet.
+/// Waits until etcd serves; at this point it has neither users nor keys.
 async fn wait_for_etcd(store: &EtcdStore) -> anyhow::Result<()> {
     let deadline = tokio::time::Instant::now() + ETCD_LIMIT;
     loop {

@@ -1,4 +1,4 @@
-//! `kat-agent join`: one more machine of a cluster (RFC001-KAT 4.1.2).
+//! `kat-agent join`: adds a machine to a cluster (RFC001-KAT 4.1.2).
 
 use std::{path::Path, time::Duration};
 
@@ -44,35 +44,34 @@ use kat_types::{
 /// Longest wait for the machine to be Ready.
 const READY_LIMIT: Duration = Duration::from_secs(90);
 
-/// What a machine may become that did not join with `--no-etcd`.
+/// What may happen to a machine that joins without `--no-etcd`.
 const HOLDS_KEYS: &str = "this machine may be chosen to hold the cluster's store, and then has the cluster's keys: root on it can do anything to the whole cluster; `--no-etcd` keeps a machine out";
 
-/// What the command line says.
 #[derive(Clone)]
 pub(crate) struct JoinOptions {
     /// `host:port` of the API of a machine of the cluster.
     pub leader_api: String,
-    /// The join token; nothing where the network is trusted instead.
+    /// The join token; `None` where the network is trusted instead.
     pub token: Option<String>,
     /// Addresses, interfaces or host names at which others reach this machine.
     pub advertise: Vec<String>,
-    /// Name of the machine; the host name without one.
+    /// Name of the machine; `None` uses the host name.
     pub node_name: Option<String>,
-    /// The machine never is to hold etcd.
+    /// The machine must never hold etcd.
     pub no_etcd: bool,
-    /// The machine is behind NAT.
+    /// Whether the machine is behind NAT.
     pub behind_nat: bool,
-    /// Machines behind NAT reach each other through it.
+    /// Whether the machine relays packets between machines behind NAT.
     pub relay: bool,
-    /// The machine asks to hold etcd.
+    /// The machine requests to hold etcd.
     pub etcd_peer: bool,
 }
 
-/// Makes this machine part of a cluster, and waits until it is Ready.
+/// Adds this machine to a cluster, and waits until it is Ready.
 ///
-/// Until the leader has let it in, the machine keeps nothing but its keys, and not even these when
-/// the leader said no. A join that broke off goes on where it was when the command is given again;
-/// `kat-agent reset` takes back what it made.
+/// Until the leader has accepted the machine, only its keys are stored, and they are removed if the
+/// leader rejects it. After an interrupted join the same command continues it; `kat-agent reset`
+/// removes what it made.
 pub(crate) async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()> {
     let earlier = refuse_second()?;
     let config = read_agent_config()?;
@@ -129,7 +128,8 @@ pub(crate) async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()
     let answer = match client.join(&request).await {
         Ok(answer) => answer,
         Err(error) => {
-            // It said no: nothing of this machine is known there, and nothing is kept here.
+            // The leader rejected the join and stored nothing about this machine, so nothing is
+            // kept here.
             if said_no(&error) && earlier == Earlier::Nothing {
                 forget_keys();
             }
@@ -165,7 +165,7 @@ pub(crate) async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()
     Ok(())
 }
 
-/// What is done once the leader has let the machine in.
+/// The steps after the leader has accepted the machine.
 async fn settle(
     identity: &Identity,
     known: &Known,
@@ -195,7 +195,7 @@ async fn settle(
     files::ensure_folder(Path::new(paths::CONFIGURATION), Access::mode(0o755))?;
     std::fs::rename(paths::JOINING, paths::IDENTITY).context(paths::IDENTITY)?;
     system.enable("kat-agent.service").await?;
-    // Enabling changes links that the manager has read.
+    // Enabling changes links that the manager has read already.
     system.reload().await?;
     start(system.as_ref(), "kat-agent.service").await?;
     wait_joined(identity, known, keys, READY_LIMIT).await
@@ -223,14 +223,14 @@ fn not_for_joining() -> anyhow::Error {
     )
 }
 
-/// The leader refused, and it is certain that it stored nothing.
+/// Whether the leader rejected the join and certainly stored nothing.
 fn said_no(error: &ClientError) -> bool {
     error
         .status()
         .is_some_and(|status| (400..500).contains(&status) && status != 408)
 }
 
-/// What the leader's answer means to the person who joins a machine.
+/// Explains the leader's response to the administrator.
 fn explain(error: &ClientError, leader_api: &str) -> anyhow::Error {
     let error_text = plain(&error.to_string());
     let another = "`katcall token create --join` on a machine of the cluster makes another";
@@ -264,11 +264,11 @@ fn identity(
     }
 }
 
-/// Removes the keys of a machine that was not let in.
+/// Removes the keys of a machine that the leader rejected.
 fn forget_keys() {
     for folder in [paths::PKI, state::FOLDER] {
         let _ = std::fs::remove_dir_all(folder);
     }
-    // Unless something else lies there.
+    // The folder stays if it has other content.
     let _ = std::fs::remove_dir(paths::STATE);
 }

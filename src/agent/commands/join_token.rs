@@ -1,4 +1,4 @@
-//! The token of `kat-agent join`, from where no other user of the machine sees it.
+//! Reads the token of `kat-agent join` from sources that other users of the machine can't see.
 
 use std::{
     io::{self, BufRead, IsTerminal},
@@ -12,7 +12,8 @@ use kat_host::files;
 /// Longest token, in bytes.
 const LIMIT: u64 = 4 << 10;
 
-/// Reads it from the file, or without one, and for `-`, from the standard input; a terminal is asked.
+/// Reads the token from the file; without a file, or for `-`, from the standard input, with a
+/// prompt on a terminal.
 pub(crate) fn read(file: Option<&Path>) -> anyhow::Result<String> {
     if let Some(path) = file.filter(|path| path.as_os_str() != "-") {
         return token_of(&files::read_text(path, LIMIT)?);

@@ -1,4 +1,5 @@
-//! `kat-agent reset`: takes this machine out and removes what init, join and the agent made.
+//! `kat-agent reset`: removes this machine from the cluster, and everything that init, join and the
+//! agent made.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -33,8 +34,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(90);
 /// Longest removal of one workload's user.
 const USER_LIMIT: Duration = Duration::from_secs(120);
 
-/// Removes everything of KAT but the package and what the administrator wrote (`agent.yaml`,
-/// backups, volumes). Goes on after a failure and says at the end what is left.
+/// Removes everything of KAT except the package and the administrator's own files (`agent.yaml`,
+/// backups, volumes). Continues after a failure, and reports at the end what is left.
 pub(crate) async fn run(say: Say<'_>) -> anyhow::Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("this needs root: run it with sudo");
@@ -60,7 +61,7 @@ pub(crate) async fn run(say: Say<'_>) -> anyhow::Result<()> {
         note(&format!("user {uid}"), remove_user(&tools, uid).await);
     }
 
-    // The only machine with etcd ends the cluster.
+    // Without other machines with etcd the cluster ends here, so nobody is notified.
     let others = |identity: &Identity| {
         let known = Known::stored().of_others(identity);
         !known.endpoints.api().is_empty()
@@ -76,7 +77,7 @@ pub(crate) async fn run(say: Say<'_>) -> anyhow::Result<()> {
     }
 
     say("removing the overlay, etcd and their files");
-    // Those of users whose account is gone; none as a rule.
+    // Binds of users whose account is gone; usually there are none.
     match system.list("kat-hostpath@*").await {
         Ok(units) => {
             for unit in units {
@@ -85,7 +86,7 @@ pub(crate) async fn run(say: Say<'_>) -> anyhow::Result<()> {
         }
         Err(error) => note("host paths", Err(error.into())),
     }
-    // Only if empty: what is bound there is the machine's.
+    // Only an empty folder is removed: bound paths belong to the machine.
     let _ = std::fs::remove_dir(kat_types::assignment::BOUND_FOLDER);
     for unit in [
         "kat-etcd.service",
@@ -157,7 +158,7 @@ fn tools(managers: &Arc<dyn ManagerSource>) -> anyhow::Result<Tools> {
     })
 }
 
-/// An empty, confirmed list makes a worker remove everything of its user.
+/// Removes a user with a worker that has an empty, confirmed list.
 async fn remove_user(tools: &Arc<Tools>, uid: u32) -> anyhow::Result<()> {
     let user = tools.accounts.find(uid).context("it is not KAT's")?;
     let (_sender, receiver) = watch::channel(UserDesired {
@@ -176,7 +177,7 @@ fn remove_files() -> anyhow::Result<()> {
     for file in Renderer::installed()?.host_files(&settings)? {
         files::remove(&file.path)?;
     }
-    // Folders that Debian's systemd does not bring; what somebody else keeps there keeps them.
+    // Folders that Debian's systemd package does not have; they stay if they have other content.
     for folder in ["/etc/systemd/journald.conf.d", "/etc/sysusers.d"] {
         let _ = std::fs::remove_dir(folder);
     }
@@ -196,9 +197,9 @@ fn remove_files() -> anyhow::Result<()> {
     recovery::forget_unpacked(Path::new(paths::STATE))?;
     files::remove(&Path::new(paths::STATE).join(ballast::FILE))?;
     files::remove(Path::new(paths::EVICTION_RESERVE))?;
-    // Data stays where there is any.
+    // A folder with data of volumes stays.
     let _ = std::fs::remove_dir(Path::new(paths::STATE).join("volumes"));
-    // A home whose user could not be removed stays: something may be mounted in it.
+    // The home of a user that could not be removed stays: something may be mounted in it.
     let _ = std::fs::remove_dir(kat_host::users::HOMES);
     for file in [
         paths::DESIRED,
@@ -213,7 +214,7 @@ fn remove_files() -> anyhow::Result<()> {
     ] {
         files::remove(Path::new(file))?;
     }
-    // These stay if the administrator keeps something there.
+    // The folders stay if the administrator has files in them.
     for folder in [paths::STATE, paths::CONFIGURATION, paths::RUN] {
         if Path::new(folder) == Path::new(paths::RUN) {
             remove_folder(Path::new(folder))?;
@@ -224,7 +225,8 @@ fn remove_files() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes it with all that is in it; where a file system is mounted there, as may be for etcd, that stays, empty.
+/// Removes a folder with its content. A mount point in its place, as may be used for etcd, stays as
+/// an empty folder.
 fn remove_folder(path: &Path) -> anyhow::Result<()> {
     match std::fs::remove_dir_all(path) {
         Ok(()) => Ok(()),
@@ -238,7 +240,7 @@ fn is_empty(folder: &Path) -> bool {
     std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-/// The users and groups of init.
+/// Removes the users and groups that init made.
 async fn remove_accounts() -> anyhow::Result<()> {
     let accounts = Users::new().accounts()?;
     let mut commands = Vec::new();

@@ -1,4 +1,4 @@
-//! What `init` and `join` share: reading the machine's settings, and putting things in place.
+//! Shared by `init` and `join`: reads the machine's settings, and writes its files.
 
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
@@ -14,24 +14,23 @@ use kat_render::{HostFile, RenderSettings};
 use kat_systemd::{JobResult, UnitManager};
 use kat_types::resource::{AgentConfig, ClusterConfiguration};
 
-/// Largest configuration file.
+/// Largest configuration file in bytes.
 const LIMIT: u64 = 256 << 10;
 /// Longest start of one service.
 const START_LIMIT: Duration = Duration::from_secs(90);
 
-/// Tells the person what happens. One sentence a step.
+/// Prints one sentence for each step.
 pub(crate) type Say<'a> = &'a (dyn Fn(&str) + Send + Sync);
 
-/// What an earlier `join` left.
+/// The remains of an earlier `join`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Earlier {
-    /// Nothing.
     Nothing,
-    /// A key, and perhaps more: it did not come to its end, and may go on.
+    /// A key, and perhaps more: the join was interrupted and may be continued.
     HalfJoin,
 }
 
-/// Refuses a machine that is in a cluster, or in the middle of becoming the first of one.
+/// Fails on a machine that is in a cluster, or whose init was interrupted.
 pub(crate) fn refuse_second() -> anyhow::Result<Earlier> {
     if !rustix::process::geteuid().is_root() {
         bail!("this needs root: run it with sudo");
@@ -60,7 +59,7 @@ pub(crate) fn refuse_second() -> anyhow::Result<Earlier> {
     }
 }
 
-/// `cluster.kat`, or its defaults.
+/// Reads `cluster.kat`; `None` gives the defaults.
 pub(crate) fn read_cluster(path: Option<&Path>) -> anyhow::Result<ClusterConfiguration> {
     let Some(path) = path else {
         return Ok(ClusterConfiguration::default());
@@ -73,7 +72,7 @@ pub(crate) fn read_cluster(path: Option<&Path>) -> anyhow::Result<ClusterConfigu
     Ok(cluster)
 }
 
-/// `/etc/kat/agent.yaml`, or its defaults.
+/// Reads `/etc/kat/agent.yaml`; a missing file gives the defaults.
 pub(crate) fn read_agent_config() -> anyhow::Result<AgentConfig> {
     match files::read_text(Path::new(paths::AGENT_CONFIG), LIMIT) {
         Ok(text) => {
@@ -106,7 +105,7 @@ fn explain(diagnostics: &[bundle::Diagnostic], text: &str) -> anyhow::Error {
     anyhow::anyhow!("the configuration is not valid\n{}", rendered.join("\n"))
 }
 
-/// The name that was given, or the host's up to its first dot.
+/// The given name, or the host name up to its first dot.
 pub(crate) fn node_name(given: Option<String>, hostname: &str) -> anyhow::Result<String> {
     let from_host = || {
         hostname
@@ -122,7 +121,7 @@ pub(crate) fn node_name(given: Option<String>, hostname: &str) -> anyhow::Result
     Ok(node)
 }
 
-/// What is the same for every instance of this machine.
+/// The render settings of all instances of this machine.
 pub(crate) fn render_settings(identity: &Identity) -> RenderSettings {
     RenderSettings {
         volumes_folder: identity.cluster.spec.volume_base_path.as_str().into(),
@@ -131,7 +130,7 @@ pub(crate) fn render_settings(identity: &Identity) -> RenderSettings {
     }
 }
 
-/// Writes files of the machine, and lets systemd's programs act on them.
+/// Writes files of the machine, and makes systemd's programs use them.
 pub(crate) async fn put_in_place(host_files: &[HostFile]) -> anyhow::Result<()> {
     for file in host_files {
         write_host_file(file)?;
@@ -165,7 +164,6 @@ pub(crate) async fn put_in_place(host_files: &[HostFile]) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Writes one file of the machine.
 pub(crate) fn write_host_file(file: &HostFile) -> anyhow::Result<()> {
     if let Some(folder) = file.path.parent() {
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
@@ -174,7 +172,7 @@ pub(crate) fn write_host_file(file: &HostFile) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The system bus reads its policy again: it names a group that was only just made.
+/// Makes the system bus read its policy again: it names a group that has just been created.
 pub(crate) async fn reload_bus_policy() -> anyhow::Result<()> {
     let connection = zbus::Connection::system().await.context("the system bus")?;
     let bus = zbus::fdo::DBusProxy::new(&connection).await?;
@@ -184,7 +182,7 @@ pub(crate) async fn reload_bus_policy() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The journal takes its new setting, and what it has so far, to the disk.
+/// Makes the journal use its new setting, and write its present content to the disk.
 pub(crate) async fn restart_journal(system: &dyn UnitManager) -> anyhow::Result<()> {
     system
         .restart("systemd-journald.service", START_LIMIT)
@@ -197,7 +195,7 @@ pub(crate) async fn restart_journal(system: &dyn UnitManager) -> anyhow::Result<
     Ok(())
 }
 
-/// WireGuard's public key of this machine, base64; the private one is made if it is missing.
+/// This machine's public WireGuard key, base64; makes the private key if it is missing.
 pub(crate) fn ensure_wireguard_key() -> anyhow::Result<String> {
     let folder = Path::new(state::FOLDER);
     files::ensure_folder(folder, Access::mode(0o700))?;
@@ -211,7 +209,7 @@ pub(crate) fn ensure_wireguard_key() -> anyhow::Result<String> {
     Ok(key.public().to_string())
 }
 
-/// What `kat-net` begins with.
+/// Writes the first state files of `kat-net`.
 pub(crate) fn write_network(
     identity: &Identity,
     config: &AgentConfig,
@@ -231,7 +229,7 @@ pub(crate) fn write_network(
     Ok(())
 }
 
-/// This machine, for `kat-net`.
+/// This machine's own entry for `kat-net`.
 pub(crate) fn node_network(identity: &Identity, config: &AgentConfig) -> NodeNetwork {
     let spec = &identity.cluster.spec;
     NodeNetwork {
@@ -275,7 +273,7 @@ pub(crate) async fn start(system: &dyn UnitManager, unit: &str) -> anyhow::Resul
     }
 }
 
-/// The identity of a machine that joined, though perhaps not to the end.
+/// The identity of a machine whose join has at least begun.
 pub(crate) fn read_joined() -> Option<Identity> {
     [paths::IDENTITY, paths::JOINING].iter().find_map(|path| {
         let text = files::read_text(Path::new(path), LIMIT).ok()?;
@@ -283,7 +281,7 @@ pub(crate) fn read_joined() -> Option<Identity> {
     })
 }
 
-/// The identity of this machine; a sentence when it has none.
+/// The identity of this machine; the error is a sentence for users.
 pub(crate) fn read_identity() -> anyhow::Result<Arc<Identity>> {
     let text = match files::read_text(Path::new(paths::IDENTITY), LIMIT) {
         Ok(text) => text,

@@ -1,4 +1,4 @@
-//! The desired list of this machine, confirmed or from the disk.
+//! The desired list of this machine, from the store or from the disk.
 
 use std::{collections::BTreeMap, ops::Bound, path::Path};
 
@@ -26,20 +26,21 @@ pub struct Desired {
     /// Volumes whose data is to be removed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub removals: BTreeMap<String, RemovalRecord>,
-    /// Volumes whose data is to be sent, or to be taken.
+    /// Volumes whose data is to be sent or received.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub moves: BTreeMap<String, MoveRecord>,
-    /// The images to be kept beside those of the assignments; a leader of before this was said says nothing.
+    /// Images to keep beside those of the assignments; `None` where the leader's version does not
+    /// publish them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub images: Option<KeptImages>,
 }
 
-/// Largest stored list.
+/// Largest stored list in bytes.
 const STORED_LIMIT: u64 = 64 << 20;
 
 impl Desired {
-    /// The list of before the last stop, if there is one that can be read. It is acted on at once,
-    /// but nothing is removed against it.
+    /// Reads the list that was stored before the agent last stopped, if there is one and it can be
+    /// read. The agent acts on it at once, but removes nothing because of it.
     pub fn stored(path: &Path) -> Option<Self> {
         let content = match files::read_bounded(path, STORED_LIMIT) {
             Ok(content) => content,
@@ -58,26 +59,24 @@ impl Desired {
         }
     }
 
-    /// Keeps the list for the next start, 0600.
-    ///
-    /// # Errors
-    /// [`FileError`].
+    /// Stores the list for the next start, mode 0600.
     pub fn store(&self, path: &Path) -> Result<(), FileError> {
         let content = files::json_of(path, self)?;
         files::write_if_changed(path, &content, Access::mode(0o600)).map(drop)
     }
 }
 
-/// Why a list was not taken.
+/// Why a list was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DesiredError {
-    /// Nothing was ever decided about this machine; an empty list would be confirmed by its meta.
+    /// The list has no meta: the leader never wrote a list for this machine. An empty list has a
+    /// meta, too.
     #[error("there is no desired list for machine {0} yet")]
     NoMeta(String),
     /// The meta can't be read.
     #[error("{0}: {1}")]
     Meta(String, String),
-    /// The list is not whole.
+    /// The list is incomplete.
     #[error("the desired list has {found} of {expected} entries")]
     Partial {
         /// Entries found.
@@ -85,14 +84,14 @@ pub enum DesiredError {
         /// Entries that the meta counts.
         expected: usize,
     },
-    /// An entry can't be read, so the list is not whole.
+    /// An entry can't be read, so the list is incomplete.
     #[error("{0}: {1}")]
     Entry(String, String),
 }
 
-/// Reads the list out of the keys below `/kat/nodes/desired/{node}/`, all of one revision.
+/// Reads the list from the keys below `/kat/nodes/desired/{node}/`, all of one revision.
 ///
-/// A list that is not whole is an error, never a shorter list.
+/// An incomplete list is an error, never a shorter list.
 pub fn read(entries: &Entries, node: &str) -> Result<Desired, DesiredError> {
     let meta_key = keys::desired_meta(node);
     let meta = entries
@@ -126,7 +125,8 @@ pub fn read(entries: &Entries, node: &str) -> Result<Desired, DesiredError> {
     })
 }
 
-/// What is asked for of single volumes. Each stands for itself: one that can't be read is one that is not done.
+/// Reads the requests for single volumes. The requests are independent: one that can't be read is
+/// skipped.
 fn wishes<T: DeserializeOwned>(entries: &Entries, prefix: &str) -> BTreeMap<String, T> {
     let below = entries.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
     let wishes = below.map_while(|(key, entry)| Some((key.strip_prefix(prefix)?, entry)));

@@ -1,12 +1,14 @@
-//! `onPartition: stop`: what a machine that reaches no leader must not run any more, before the leader
-//! may replace it. And, on a machine that has just started, what writes data: it may belong elsewhere by now, and
-//! waits until the store has confirmed the list. Nobody takes it from there before this machine confirms its end.
+//! `onPartition: stop`: stops the instances that a cut-off machine must not run any more, before
+//! the leader may replace them. On a machine that has just booted it also holds back instances that
+//! write data until the store has confirmed the list, since they may belong elsewhere by now. The
+//! leader does not move them before this machine confirms that they have stopped.
 //!
-//! A leader moves what it has not heard of for `nodeLossTimeoutSeconds`, since a report arrived or
-//! since it began to lead. This machine counts from before either, and ends the instance in time to
-//! have stopped by then ([`fence_after`] has the arithmetic). It runs again when a leader
-//! has taken a report and the store has confirmed the list after that; an agent that starts anew
-//! meanwhile goes by the last report of before.
+//! A leader moves instances of a machine from which no report arrived for `nodeLossTimeoutSeconds`,
+//! counted from the last report or from the begin of its leadership. This machine's count starts
+//! before either, so that the instance has stopped in time ([`fence_after`] has the arithmetic).
+//! The instance runs again when a leader has accepted a report and the store has confirmed the list
+//! after that. An agent that is restarted meanwhile continues from the saved time of the last
+//! accepted report.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,32 +28,32 @@ use kat_host::files::{self, Access};
 use kat_plan::fence_after;
 use kat_types::resource::OnPartition;
 
-/// Largest file of [`Memory`].
+/// Largest file of [`Memory`] in bytes.
 const LIMIT: u64 = 32;
-/// Without anything to wait for.
+/// Sleep where nothing is scheduled.
 const LONG: Duration = Duration::from_secs(3600);
-/// A watch of the store that was cut off has ended after this (its keepalive: 2 s, and 2 s for the
-/// answer). Until then a list that seems to be followed may be of before.
+/// A watch of a disconnected store ends within this time (its keepalive: 2 s, and 2 s for the
+/// answer). Until then a list that seems current may be outdated.
 const WATCH_ENDS: Duration = Duration::from_secs(5);
 
-/// Keeps over a restart of the agent, and not over one of the machine, when a leader was reached, and that the
-/// list was confirmed.
+/// Saves when a leader was last reached, and that the list was confirmed, across restarts of the
+/// agent but not across a boot.
 pub struct Memory {
-    /// The file of the first, at run time; that of the second lies beside it.
+    /// File with the time when a leader was last reached; the file `confirmed` lies beside it.
     pub path: PathBuf,
-    /// Microseconds since the machine started.
+    /// Microseconds since the boot.
     pub monotonic: Arc<dyn Fn() -> u64 + Send + Sync>,
 }
 
 impl Memory {
-    /// When a leader was last reached; nothing since the machine started.
+    /// When a leader was last reached; `None` where none was since the boot.
     pub fn recall(&self) -> Option<Instant> {
         let text = files::read_text(&self.path, LIMIT).ok()?;
         let ago = (self.monotonic)().checked_sub(text.trim().parse().ok()?)?;
         Instant::now().checked_sub(Duration::from_micros(ago))
     }
 
-    /// The store has confirmed the list since the machine started.
+    /// Whether the store has confirmed the list since the boot.
     fn is_confirmed(&self) -> bool {
         self.confirmed().exists()
     }
@@ -79,17 +81,17 @@ impl Memory {
     }
 }
 
-/// Hands the desired list on, with what must not run now.
+/// Passes the desired list on with the instances that must not run now.
 pub struct Fence {
-    /// After so long a silence the leader may replace what runs here.
+    /// `nodeLossTimeoutSeconds`: after this silence the leader may replace this machine's
+    /// instances.
     pub timeout: Duration,
-    /// The list.
     pub lists: watch::Receiver<Listed>,
-    /// When this machine last counted as there.
+    /// When the leader last accepted this machine as present.
     pub reached: watch::Receiver<Option<Instant>>,
-    /// Where the list goes.
+    /// Receiver of the list with the fenced instances.
     pub fenced: watch::Sender<Listed>,
-    /// Keeps that over a restart of the agent.
+    /// Saves `reached` across restarts of the agent.
     pub memory: Option<Memory>,
 }
 
@@ -99,7 +101,7 @@ impl Fence {
         let mut stopped = BTreeSet::new();
         let mut listed_at = Instant::now();
         let mut listed_anew = true;
-        // Since when a leader takes reports again.
+        // Since when a leader accepts reports again.
         let mut back = None;
         let mut confirmed = self.memory.as_ref().is_some_and(Memory::is_confirmed);
         loop {
@@ -128,7 +130,8 @@ impl Fence {
                 at.saturating_duration_since(Instant::now())
             });
             let verdict = silence.judge(&stopped, told.unwrap_or(LONG));
-            // What waits for the list must wait for it in the next agent too.
+            // While an instance waits for the list, the saved time stays old, so that the instance
+            // also waits in the next process of the agent.
             let runs = verdict.any && verdict.stopped.is_empty();
             if let (Some(memory), Some(reached), true) = (&self.memory, reached, runs) {
                 memory.keep(reached);
@@ -173,16 +176,15 @@ impl Fence {
     }
 }
 
-/// The instances that this is about, by whether the machine has been silent for too long for them.
+/// The instances with `onPartition: stop`, by whether their time without a leader is over.
 struct Silence {
     over: BTreeSet<String>,
-    /// With the time that is left.
+    /// With the remaining time.
     running: BTreeMap<String, Duration>,
 }
 
 impl Silence {
-    /// `reached` is when a leader was last reached; nothing where that never was since the machine
-    /// started.
+    /// `reached` is when a leader was last reached; `None` where none was since the boot.
     fn of(listed: &Listed, reached: Option<Instant>, timeout: Duration) -> Self {
         let mut silence = Self {
             over: BTreeSet::new(),
@@ -194,7 +196,7 @@ impl Silence {
                 continue;
             }
             let grace = assignment.stop_seconds();
-            // A grace that is too long is refused at apply.
+            // Apply rejects a grace that is too long.
             let after = fence_after(timeout, grace).unwrap_or(timeout / 2);
             let left = reached.and_then(|reached| after.checked_sub(reached.elapsed()));
             match left.filter(|left| !left.is_zero()) {
@@ -205,7 +207,8 @@ impl Silence {
         silence
     }
 
-    /// What was stopped `before` stays so until the list is `told` anew, so long from now.
+    /// Instances that were stopped `before` stay stopped until the list is confirmed again, in
+    /// `told`.
     fn judge(self, before: &BTreeSet<String>, told: Duration) -> Verdict {
         let mut verdict = Verdict {
             any: !self.over.is_empty() || !self.running.is_empty(),
@@ -225,7 +228,7 @@ impl Silence {
 
 struct Verdict {
     stopped: BTreeSet<String>,
-    /// There are instances that this is about.
+    /// There are instances with `onPartition: stop`.
     any: bool,
     again: Duration,
 }

@@ -1,4 +1,4 @@
-//! Follows the store, and keeps on the disk what this machine needs when it is alone.
+//! Watches the store, and keeps on the disk what this machine needs without the store.
 
 use std::{
     path::{Path, PathBuf},
@@ -26,10 +26,10 @@ use kat_network::state::{DNS_FILE, HOST_PORTS_FILE, PEERS_FILE, SERVICES_FILE};
 use kat_store::{EtcdStore, Mirror, StateStore, mirror::Entries};
 use kat_types::{api::Connection, json, keys, registry::RegistrySettings};
 
-/// Largest file of a connection.
+/// Largest connection file in bytes.
 const ADMIN_LIMIT: u64 = 1 << 20;
 
-/// Follows a machine's list, keeps it in `file`, and hands it on, until `cancel`.
+/// Watches a machine's desired list, stores it in `file`, and passes it on, until `cancel`.
 pub async fn follow_desired(
     node: String,
     store: Arc<dyn StateStore>,
@@ -76,7 +76,7 @@ pub async fn follow_desired(
     }
 }
 
-/// Keeps `kat-net`'s files of names, peers and services.
+/// Keeps `kat-net`'s files of DNS records, peers and services up to date.
 pub(crate) async fn follow_network(
     identity: Arc<Identity>,
     store: EtcdStore,
@@ -118,7 +118,7 @@ pub(crate) async fn follow_network(
     }
 }
 
-/// The files of `kat-net` that follow the store.
+/// Writes the files of `kat-net` that follow the store.
 struct FollowedNetwork {
     network: NetworkFiles,
     writes: WatchedWrites,
@@ -137,15 +137,15 @@ impl FollowedNetwork {
     }
 }
 
-/// The connections that follow where etcd is.
+/// The store connections whose endpoints follow etcd's members.
 pub(crate) struct FollowedStores {
-    /// As the machine's user.
+    /// The connection as the machine's user.
     pub node: EtcdStore,
-    /// As the leader's user, on a machine that holds etcd.
+    /// The connection as the leader's user, on a machine that holds etcd.
     pub leader: Option<EtcdStore>,
 }
 
-/// Follows where the cluster is, and keeps it on the disk.
+/// Watches the cluster's endpoints and members, and stores them on the disk.
 pub(crate) async fn follow_known(
     identity: Arc<Identity>,
     stores: FollowedStores,
@@ -170,7 +170,7 @@ pub(crate) async fn follow_known(
         }
         let before = known.borrow().clone();
         let now = Arc::new(Known::read(&state.entries, &before));
-        // A list without members would cut this machine off.
+        // An update without etcd URLs would cut this machine off.
         if !state.confirmed || now == before || now.etcd(&identity).is_empty() {
             continue;
         }
@@ -188,7 +188,7 @@ pub(crate) async fn follow_known(
     }
 }
 
-/// What can't be read is told, and the file stays as it is.
+/// Settings that can't be read are logged, and the file stays as it is.
 fn keep_registries(entries: &Entries, writes: &WatchedWrites) {
     let stored = entries.get(keys::REGISTRIES);
     let settings =
@@ -222,7 +222,8 @@ async fn reconnect(
     Ok(())
 }
 
-/// The administrator's connection of a machine that has one names every machine that may lead.
+/// Keeps all machines that may lead in the administrator's connection file, where this machine has
+/// one.
 fn keep_admin_connection(path: &Path, known: &Known) -> anyhow::Result<()> {
     let text = match files::read_text(path, ADMIN_LIMIT) {
         Err(error) if error.is_not_found() => return Ok(()),

@@ -1,4 +1,4 @@
-//! Files that follow the store: what could not be written is kept and tried again until it is on the disk.
+//! Files that follow the store: a failed write is kept and retried until the file is on the disk.
 
 use std::{
     collections::BTreeMap,
@@ -16,15 +16,16 @@ use crate::Statuses;
 use kat_daemon::watchdog::Pulses;
 use kat_types::backoff::Backoff;
 
-/// Pauses before failed writes are tried again.
+/// Pauses before failed writes are retried.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), LONGEST_PAUSE);
-/// Longest pause: so long at most is a file behind the store after its disk has room again.
+/// Longest pause: the most by which a file lags behind the store after its disk has free space
+/// again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// Writes the last state of one file.
 type Write = Arc<dyn Fn() -> anyhow::Result<()> + Send + Sync>;
 
-/// Writes files, and remembers those of which the last state is not on the disk yet. Cheap to clone.
+/// Writes files, and remembers those whose last state is not on the disk yet. Cheap to clone.
 #[derive(Clone)]
 pub struct WatchedWrites {
     inner: Arc<Inner>,
@@ -49,7 +50,7 @@ impl fmt::Debug for WatchedWrites {
 }
 
 impl WatchedWrites {
-    /// What is not written is reported through `statuses`.
+    /// Failed writes are reported through `statuses`.
     pub fn new(statuses: Statuses) -> Self {
         Self {
             inner: Arc::new(Inner {
@@ -60,8 +61,9 @@ impl WatchedWrites {
         }
     }
 
-    /// Writes the file at `path` with `write`, which takes the place of an earlier write of it that
-    /// failed. An error, which names the path, has been logged and reported, and [`Self::run`] tries again.
+    /// Writes the file at `path` with `write`, which replaces an earlier failed write of that file.
+    /// An error names the path; it has been logged and reported, and [`Self::run`] retries the
+    /// write.
     ///
     /// # Errors
     /// The error of `write`.
@@ -86,7 +88,7 @@ impl WatchedWrites {
         written
     }
 
-    /// Tries failed writes again until `cancel`.
+    /// Retries failed writes until `cancel`.
     pub async fn run(self, pulses: Pulses, cancel: CancellationToken) {
         let pulse = pulses.watch("who writes files again that failed");
         let mut failures: u32 = 0;
@@ -110,7 +112,7 @@ impl WatchedWrites {
         }
     }
 
-    /// Tries each once; true where nothing is left.
+    /// Retries each failed write once; true where none is left.
     fn retry(&self) -> bool {
         let mut unwritten = self.unwritten();
         let begun = unwritten.len();
@@ -141,7 +143,7 @@ impl WatchedWrites {
     }
 }
 
-/// Each error once, and its end.
+/// Logs each error once, and the first success after it.
 fn log(path: &Path, before: Option<&str>, written: &Result<(), String>) {
     match (before, written) {
         (None, Ok(())) => {}

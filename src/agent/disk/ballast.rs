@@ -1,8 +1,9 @@
-//! Room that is kept for etcd: a file beside its data that is given up when the disk is full.
+//! The ballast: a file beside etcd's data that reserves disk space and is removed when the disk is
+//! full.
 //!
-//! etcd ends without room for its log, and with it every change of the cluster, also the one that would
-//! make room. What fills the disk takes the ballast's room as well in the end; until then etcd starts
-//! again and takes changes, so that a workload can be deleted.
+//! Without space for its log etcd exits, and then no change of the cluster is possible, not even
+//! one that would free space. A program that fills the disk uses up the ballast's space as well in
+//! the end; until then etcd starts again and accepts changes, so that a workload can be deleted.
 
 use std::{
     fs::{self, File},
@@ -21,24 +22,24 @@ use crate::{
 use kat_daemon::watchdog::Pulses;
 use kat_types::root::Root;
 
-/// Name of the file in KAT's folder, which root alone writes to.
+/// Name of the file in KAT's folder, which only root can write to.
 pub(crate) const FILE: &str = "ballast";
 
-/// Between two looks: a program that writes as fast as it can fills what is left within seconds.
+/// Interval of the checks: a program that writes as fast as it can fills the remaining space within
+/// seconds.
 const EVERY: Duration = Duration::from_secs(2);
-/// Size of the ballast: several segments of etcd's log (64 MiB each); less on a small disk.
+/// Largest ballast in bytes: several segments of etcd's log (64 MiB each).
 const MOST: u64 = 256 << 20;
-/// It is a sixteenth of the file system at most.
+/// The ballast is at most this part of the file system.
 const PART: u64 = 16;
 
-/// The ballast of one machine that holds etcd.
 pub(crate) struct Ballast {
     file: PathBuf,
     etcd: PathBuf,
     look: Look,
 }
 
-/// What a look at the ballast led to.
+/// What a check of the ballast did.
 #[derive(Debug, PartialEq, Eq)]
 enum Done {
     Nothing,
@@ -47,7 +48,7 @@ enum Done {
 }
 
 impl Ballast {
-    /// Below `root`, with what the file systems say.
+    /// The ballast below `root`; `look` reads the state of file systems.
     pub(crate) fn new(root: &Path, look: Look) -> Self {
         let state = Root::new(root).below(paths::STATE);
         Self {
@@ -57,7 +58,7 @@ impl Ballast {
         }
     }
 
-    /// Makes the ballast and gives it up as there is room, until `cancel`.
+    /// Makes and removes the ballast as the free space requires, until `cancel`.
     pub(crate) async fn run(self, pulses: Pulses, cancel: CancellationToken) {
         let pulse = pulses.watch("who keeps room for etcd");
         let ballast = std::sync::Arc::new(self);
@@ -86,7 +87,7 @@ impl Ballast {
         }
     }
 
-    /// Looks once.
+    /// Checks the free space once.
     fn keep(&self) -> io::Result<Done> {
         let Ok(etcd) = (self.look)(&self.etcd) else {
             return Ok(Done::Nothing);
@@ -94,7 +95,7 @@ impl Ballast {
         let folder = self.file.parent().unwrap_or(&self.etcd);
         let room = (self.look)(folder)?;
         let there = fs::symlink_metadata(&self.file).ok();
-        // On a file system of its own etcd shares its room with nobody.
+        // On a file system of its own etcd competes with no other program for space.
         if etcd.device != room.device {
             if there.is_some() {
                 fs::remove_file(&self.file)?;
@@ -106,7 +107,7 @@ impl Ballast {
                 fs::remove_file(&self.file)?;
                 Ok(Done::Released)
             }
-            // One that was cut off by a loss of power is made anew.
+            // A ballast that a power loss cut short is made anew.
             Some(there) if there.blocks().saturating_mul(512) < wanted(room) => {
                 fs::remove_file(&self.file)?;
                 Ok(Done::Nothing)
@@ -120,10 +121,10 @@ impl Ballast {
     }
 }
 
-/// Makes a file that takes so much room, 0600.
+/// Makes a file that occupies `size` bytes, mode 0600.
 ///
 /// # Errors
-/// There is one already, or there is not so much room.
+/// The file exists, or there is not enough space.
 pub(crate) fn allocate(path: &Path, size: u64) -> io::Result<()> {
     let mut options = File::options();
     let file = options
@@ -140,13 +141,13 @@ pub(crate) fn allocate(path: &Path, size: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Its size on this file system.
+/// Size of the ballast on this file system, in bytes.
 fn wanted(room: Room) -> u64 {
-    // Whole blocks, so that what is allocated is not less.
+    // Rounded down to whole MiB, so that the allocated blocks are never fewer.
     (room.bytes / PART).min(MOST) >> 20 << 20
 }
 
-/// It is given up when less than this is free: half of its size.
+/// Free bytes below which the ballast is removed: half of its size.
 pub(crate) fn low(room: Room) -> u64 {
     wanted(room) / 2
 }

@@ -1,12 +1,15 @@
-//! An instance is stopped when the disk that etcd and the containers lie on runs full.
+//! Eviction: stops instances when the disk with etcd and the containers is nearly full.
 //!
-//! Looked at each 2 s, as the ballast is: what writes as fast as it can fills what is left within seconds. Half as much free as
-//! `DiskPressure` asks for is too little ([`Margin`]). Then the largest use above a declared request of storage is stopped
-//! ([`decide`]), one after the other, until there is room. What it wrote into its container goes with that; the data of a volume
-//! stays. It starts again here when there is room and its pause is over, which doubles from 1 to 10 minutes, unless the leader
-//! has placed it elsewhere meanwhile.
+//! The disk is checked every 2 s, as for the ballast: a program that writes as fast as it can fills
+//! the remaining space within seconds. Eviction begins when less than half of the free space that
+//! `DiskPressure` requires is left ([`Margin`]). The instance with the largest use above its
+//! storage request is stopped ([`decide`]), one after the other, until there is enough space. The
+//! data that it wrote into its container is removed; the data of volumes stays. The instance starts
+//! again here when there is space and its pause is over, which doubles from 1 to 10 minutes, unless
+//! the leader has placed it elsewhere meanwhile.
 //!
-//! An agent that starts anew knows of it by a file below `/run`; a machine that boots starts everything again.
+//! A restarted agent reads the evicted instances from a file below `/run`; a machine that boots
+//! starts everything again.
 
 mod decide;
 mod measure;
@@ -47,53 +50,56 @@ use kat_host::{
 };
 use kat_types::{assignment::Assignment, reason::Reason, resource::AgentConfig, root::Root};
 
-/// Between two looks.
+/// Interval of the checks.
 const EVERY: Duration = Duration::from_secs(2);
-/// Longest measure of all instances; what is not measured by then counts as nothing, unfinished.
+/// Longest measurement of all instances; an instance that is not measured by then counts as 0
+/// bytes, unfinished.
 const MEASURE_LIMIT: Duration = Duration::from_secs(10);
-/// Measures that hang; with so many no other is begun.
+/// Most hanging measurements; no other one is started beside so many.
 const MOST_HUNG: usize = 4;
-/// An instance that was stopped is waited for; one that has not ended by then may hang.
+/// Longest wait for the end of a stopped instance; one that has not ended by then may hang.
 const ENDS_WITHIN: u64 = 40 * SECOND;
-/// Between two of those that free nothing, where the room does not get less.
+/// Pause between two evictions that free no space, while the free space does not shrink.
 const BETWEEN: u64 = 60 * SECOND;
-/// Pause of an instance that was stopped for the first time.
+/// Pause of an instance after its first eviction.
 const FIRST_PAUSE: u64 = 60 * SECOND;
 /// Longest pause.
 const LONGEST_PAUSE: u64 = 600 * SECOND;
-/// One that has run for so long since is stopped for the first time again.
+/// After running for this long, an eviction counts as the instance's first again.
 const FORGIVEN: u64 = 3600 * SECOND;
-/// Microseconds.
+/// Microseconds in a second.
 const SECOND: u64 = 1_000_000;
-/// Of a hundred inodes, where they are counted, so many are too few.
+/// Minimum percentage of free inodes, where the file system counts inodes.
 const INODES: u64 = 1;
-/// Largest file of what was stopped.
+/// Largest file of evicted instances in bytes.
 const LIMIT: u64 = 1 << 20;
-/// Room that is kept for Podman: it writes a little while it removes a container, as its user, to whom a full disk gives nothing.
+/// Space reserved for Podman, in bytes. Podman writes a little while it removes a container. It
+/// runs as the workload's user, for whom a full disk has no space left.
 const RESERVE: u64 = 16 << 20;
-/// It is this part of the file system at most.
+/// The reserve is at most this part of the file system.
 const RESERVE_PART: u64 = 64;
-/// Longest look at the file systems.
+/// Longest read of the file systems' state.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
-/// Instances that must not run now, each with what is told of it.
+/// Instances that must not run now, each with its message.
 pub(crate) type Evicted = Arc<BTreeMap<String, String>>;
 
-/// What is to be free of a file system.
+/// Thresholds of free space on a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Margin {
-    /// With less, somebody is stopped.
+    /// Below this an instance is evicted.
     least: u64,
-    /// With less, somebody is stopped whose end frees nothing: etcd is about to have no room.
+    /// Below this an instance is evicted even where that frees no space: etcd is about to run out
+    /// of it.
     urgent: u64,
-    /// With so much, nobody else is.
+    /// From this on no further instance is evicted.
     enough: u64,
-    /// With so much, those that were stopped start again.
+    /// From this on evicted instances start again.
     calm: u64,
 }
 
 impl Margin {
-    /// In bytes. `pressure` is what `DiskPressure` asks for.
+    /// The thresholds in bytes. `pressure` is the free space that `DiskPressure` requires.
     fn of(room: Room, pressure: u64) -> Self {
         let urgent = ballast::low(room);
         let least = (pressure / 2).max(urgent);
@@ -107,7 +113,7 @@ impl Margin {
         }
     }
 
-    /// In inodes.
+    /// The thresholds in inodes.
     fn of_inodes(room: Room) -> Self {
         let least = room.inodes / 100 * INODES;
         Self {
@@ -119,19 +125,19 @@ impl Margin {
     }
 }
 
-/// One instance that was stopped.
+/// An instance that was evicted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Record {
-    /// It must not run now.
+    /// The instance must not run now.
     is_stopped: bool,
-    /// Microseconds of the monotonic clock, as the others.
+    /// Time of the eviction, microseconds of the monotonic clock.
     since: u64,
-    /// It does not start before.
+    /// Earliest start of the instance, microseconds of the monotonic clock.
     until: u64,
-    /// How often it was stopped, one time soon after the other.
+    /// Number of evictions in succession.
     times: u32,
-    /// Why, for people.
+    /// The message for users.
     message: String,
 }
 
@@ -151,14 +157,15 @@ impl Record {
     }
 }
 
-/// Measures what instances use of a file system: `true` for what stays without them.
+/// Measures what an instance uses of a file system: with `true` the data that stays after its stop,
+/// with `false` the data that is removed with its containers.
 type Measure = Arc<dyn Fn(&Places, u64, bool) -> Taken + Send + Sync>;
 
-/// Stops instances of a machine, and lets them start again.
+/// Evicts instances of a machine, and lets them start again.
 pub(crate) struct Evictor {
     machine: Machine,
     homes: PathBuf,
-    /// `/var/lib/kat` and the homes.
+    /// The paths `/var/lib/kat` and the homes.
     guarded: [PathBuf; 2],
     config: AgentConfig,
     look: Look,
@@ -169,12 +176,12 @@ pub(crate) struct Evictor {
     reserve: PathBuf,
     records: BTreeMap<String, Record>,
     hung: Arc<AtomicUsize>,
-    /// Free bytes after the last one was stopped whose end freed nothing.
+    /// Free bytes after the last eviction that freed no space.
     free_then: Option<u64>,
 }
 
 impl Evictor {
-    /// Of the machine whose files lie below `root`.
+    /// The evictor of the machine whose files lie below `root`.
     pub(crate) fn new(
         root: &Path,
         volumes: &str,
@@ -219,14 +226,14 @@ impl Evictor {
         }
     }
 
-    /// Those that must not run now.
+    /// The instances that must not run now.
     pub(crate) fn evicted(&self) -> Evicted {
         let stopped = self.records.iter().filter(|(_, one)| one.is_stopped);
         let told = stopped.map(|(instance, one)| (instance.clone(), one.message.clone()));
         Arc::new(told.collect())
     }
 
-    /// Looks again and again until `cancel`.
+    /// Checks the file systems periodically until `cancel`.
     pub(crate) async fn run(
         self,
         lists: watch::Receiver<Listed>,
@@ -262,7 +269,8 @@ impl Evictor {
         }
     }
 
-    /// Looks once, and changes what must not run. Blocks for as long as disks do, within bounds.
+    /// Checks once, and changes the set of evicted instances. Blocks for as long as the disks do,
+    /// within limits.
     fn step(&mut self, listed: &Listed) {
         let now = (self.monotonic)();
         let before = self.records.clone();
@@ -290,13 +298,13 @@ impl Evictor {
         }
     }
 
-    /// The guarded file systems, each once; nothing where they can't be looked at.
+    /// The guarded file systems without duplicates; `None` where their state can't be read.
     fn rooms(&self) -> Option<Vec<(PathBuf, Room)>> {
         let (look, paths) = (Arc::clone(&self.look), self.guarded.clone());
         let looked = bounded(&self.hung, LOOK_LIMIT, move || {
             let mut rooms: Vec<(PathBuf, Room)> = Vec::new();
             for path in paths {
-                // One that is not there has no room to be short of.
+                // A missing path has no space to be short of.
                 if let Ok(room) = look(&path)
                     && rooms.iter().all(|(_, other)| other.device != room.device)
                 {
@@ -326,7 +334,7 @@ impl Evictor {
         bytes.or_else(|| inodes().filter(|_| room.inodes > 0))
     }
 
-    /// Where every file system has room again, those may start whose pause is over.
+    /// Lets instances start again whose pause is over, once every file system has enough space.
     fn release(&mut self, rooms: &[(PathBuf, Room)], now: u64) {
         let calm = rooms.iter().all(|(_, room)| {
             let inodes = room.inodes == 0 || room.free_inodes >= Margin::of_inodes(*room).calm;
@@ -340,14 +348,14 @@ impl Evictor {
         for (instance, record) in &mut self.records {
             if record.is_stopped && now >= record.until {
                 record.is_stopped = false;
-                // From here on it counts for how long it has run.
+                // From here on `until` is the begin of the instance's new run.
                 record.until = now;
                 tracing::info!(instance, "there is room on the disk again: it may start");
             }
         }
     }
 
-    /// Takes the room for Podman, where the homes share it with `/var/lib/kat`.
+    /// Reserves the space for Podman, where the homes lie on the file system of `/var/lib/kat`.
     fn keep_reserve(&self, rooms: &[(PathBuf, Room)]) {
         let [(_, room)] = rooms else { return };
         let size = (room.bytes / RESERVE_PART).min(RESERVE) >> 12 << 12;
@@ -359,7 +367,7 @@ impl Evictor {
         }
     }
 
-    /// Stops one instance, where one is to be stopped.
+    /// Evicts one instance, where that is necessary.
     fn make_room(
         &mut self,
         listed: &Listed,
@@ -415,7 +423,7 @@ impl Evictor {
         record.stop(now, message);
     }
 
-    /// The last one that was stopped has not ended yet.
+    /// Whether the last evicted instance has not ended yet.
     fn is_ending(&self, now: u64) -> bool {
         let (reports, _) = self.statuses.all();
         let has_ended = |instance: &String| {
@@ -430,8 +438,8 @@ impl Evictor {
         })
     }
 
-    /// What ends growth frees nothing, so that the next one is stopped only where the room gets less all the same, or after a
-    /// while.
+    /// Whether an instance may be evicted only to end its growth. Such an eviction frees no space,
+    /// so the next one waits until the free space shrinks further or [`BETWEEN`] is over.
     fn may_end_growth(&self, room: Room, now: u64) -> bool {
         let stopped = self.records.values().filter(|one| one.is_stopped);
         let last = stopped.map(|one| one.since).max();
@@ -439,7 +447,8 @@ impl Evictor {
         waited || self.free_then.is_none_or(|then| room.free_bytes < then)
     }
 
-    /// What each uses of the file system, in the same order: what goes with it, or what stays.
+    /// The use of each instance on the file system, in the order of `places`: with `data` the data
+    /// that stays after its stop, otherwise the data that is removed with its containers.
     fn measure(&self, places: &[Places], device: u64, data: bool) -> Vec<Use> {
         let of = |places: &Places, taken: Taken| {
             let (layers, data) = match data {
@@ -480,7 +489,7 @@ impl Evictor {
     }
 }
 
-/// Gives the room up that is kept for Podman.
+/// Frees the space that is reserved for Podman.
 pub(crate) fn give_up_reserve(root: &Path) {
     let path = Root::new(root).below(paths::EVICTION_RESERVE);
     match std::fs::remove_file(&path) {
@@ -491,7 +500,8 @@ pub(crate) fn give_up_reserve(root: &Path) {
     }
 }
 
-/// Runs something that may hang in a thread of its own. Nothing where it takes too long: it is left alone then, and counted.
+/// Runs `work`, which may hang, on a thread of its own. `None` where it takes longer than `limit`:
+/// the thread continues and is counted in `hung`.
 fn bounded<T: Send + 'static>(
     hung: &Arc<AtomicUsize>,
     limit: Duration,
@@ -507,7 +517,7 @@ fn bounded<T: Send + 'static>(
     let started = thread.spawn(move || {
         let found = work();
         counted.fetch_sub(1, Ordering::Relaxed);
-        // Nobody may wait any more.
+        // The caller may have stopped waiting.
         let _ = done.send(found);
     });
     if let Err(error) = started {
@@ -518,7 +528,7 @@ fn bounded<T: Send + 'static>(
     result.recv_timeout(limit).ok()
 }
 
-/// Why an instance was stopped, for people.
+/// The message about an evicted instance.
 fn told(
     victim: &Use,
     basis: Basis,

@@ -1,4 +1,4 @@
-//! Whether the machine's file systems have enough room: the condition `DiskPressure`.
+//! The condition `DiskPressure`: file systems of the machine are short of free space.
 
 use std::{
     collections::BTreeMap,
@@ -22,39 +22,38 @@ use kat_types::{
     root::Root,
 };
 
-/// Between two looks.
+/// Interval of the checks.
 const EVERY: Duration = Duration::from_secs(10);
-/// Longest look: a network file system whose server is gone would hold it up for good.
+/// Longest check: a network file system whose server is gone would block it forever.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
-/// What is to be free where nobody says how much: a tenth, and at most so much.
+/// Largest default of the required free space in bytes; the default is a tenth of the file system.
 const MOST: u64 = 10 << 30;
-/// Of a hundred inodes, where they are counted.
+/// Minimum percentage of free inodes, where the file system counts inodes.
 const INODES: u64 = 5;
-/// The pressure for inodes ends with so many of a hundred.
+/// Percentage of free inodes at which a pressure on inodes ends.
 pub(crate) const INODES_THAT_CALM: u64 = INODES + INODES / 5;
 
-/// The room of one file system.
+/// The free space of one file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Room {
-    /// Tells file systems apart.
+    /// Identifies the file system.
     pub device: u64,
-    /// All bytes.
     pub bytes: u64,
-    /// Those that are free for anyone.
+    /// Bytes that are free for every user.
     pub free_bytes: u64,
     /// All inodes; 0 where they are not counted.
     pub inodes: u64,
-    /// Those that are free for anyone.
+    /// Inodes that are free for every user.
     pub free_inodes: u64,
 }
 
-/// Looks at the file system that has a path.
+/// Reads the state of the file system that contains a path.
 pub(crate) type Look = Arc<dyn Fn(&Path) -> io::Result<Room> + Send + Sync>;
 
-/// What statvfs(3) says.
+/// Reads the state with statvfs(3).
 ///
 /// # Errors
-/// The path is not there, or can't be looked at.
+/// The path does not exist, or statvfs(3) fails.
 pub(crate) fn look(path: &Path) -> io::Result<Room> {
     let device = std::fs::metadata(path)?.dev();
     let found = rustix::fs::statvfs(path)?;
@@ -67,22 +66,22 @@ pub(crate) fn look(path: &Path) -> io::Result<Room> {
     })
 }
 
-/// The file systems that KAT writes to, and which of them are short of room.
+/// The file systems that KAT writes to, and those among them that are short of space.
 pub(crate) struct Disks {
     paths: Vec<PathBuf>,
-    /// Where the images of workloads' users lie.
+    /// Folder with the images of workloads' users.
     homes: PathBuf,
     wanted: Option<Bytes>,
     look: Look,
-    /// By path, the file system, and why there is too little.
+    /// By path: the device number of the file system, and the message.
     short: Mutex<Short>,
 }
 
 type Short = BTreeMap<PathBuf, (u64, String)>;
 
 impl Disks {
-    /// Those of `/var/lib/kat`, of the homes, and of the volumes where these are not on storage that machines
-    /// share: that is no matter of one machine.
+    /// The file systems of `/var/lib/kat`, of the homes, and of the volumes unless these are on
+    /// storage that machines share: pressure on shared storage is not a condition of one machine.
     pub(crate) fn new(root: &Path, volumes: &str, config: &AgentConfig, look: Look) -> Self {
         let below = |path: &str| Root::new(root).below(path);
         let homes = below(HOMES);
@@ -99,7 +98,7 @@ impl Disks {
         }
     }
 
-    /// Looks again and again until `cancel`; a change is reported at once.
+    /// Checks periodically until `cancel`; a change is reported at once.
     pub(crate) async fn run(
         self: Arc<Self>,
         statuses: Statuses,
@@ -110,7 +109,8 @@ impl Disks {
         loop {
             let disks = Arc::clone(&self);
             let looked = tokio::task::spawn_blocking(move || disks.look());
-            // One that hangs goes on hanging, and what was known stays: no second one is begun beside it.
+            // A check that hangs is waited for without starting a second one, and the last result
+            // stays.
             tokio::pin!(looked);
             let mut told = false;
             loop {
@@ -138,7 +138,7 @@ impl Disks {
         }
     }
 
-    /// Looks once; true where what is short has changed.
+    /// Checks once; true where the set of short file systems has changed.
     pub(crate) fn look(&self) -> bool {
         let before = self.short();
         let mut now = Short::new();
@@ -146,7 +146,8 @@ impl Disks {
         for path in &self.paths {
             let was = before.get(path);
             let Ok(room) = (self.look)(path) else {
-                // One that is not there has no room to be short of; one that can't be looked at is as it was.
+                // A missing path is not short of space; one that can't be checked keeps its last
+                // result.
                 now.extend(
                     was.filter(|_| path.exists())
                         .map(|why| (path.clone(), why.clone())),
@@ -158,7 +159,7 @@ impl Disks {
             }
             devices.push(room.device);
             if let Some(why) = self.why_short(room, was.is_some()) {
-                // The words of when it began: they are not to change with each byte.
+                // The message of the first check stays: it must not change with each byte.
                 let why = was.map_or(why, |(_, before)| before.clone());
                 now.insert(path.clone(), (room.device, why));
             }
@@ -180,8 +181,8 @@ impl Disks {
         self.short.lock().clone()
     }
 
-    /// Why there is too little room. It ends with a fifth more than what it began with, so that it does not come
-    /// and go.
+    /// The message about too little free space. Pressure ends only with a fifth more than the limit
+    /// at which it begins, so that it does not flap.
     fn why_short(&self, room: Room, was: bool) -> Option<String> {
         let enough = |least: u64| match was {
             true => least.saturating_add(least / 5),
@@ -210,18 +211,18 @@ impl Disks {
         least(self.wanted, room)
     }
 
-    /// The file system with the images is short of room now, looked at anew.
+    /// Whether the file system with the images is short of space, checked again now.
     pub(crate) fn images_are_short(&self) -> bool {
         let Ok(homes) = (self.look)(&self.homes) else {
             return false;
         };
         let short = self.short();
-        // The first path of a file system stands for it.
+        // A file system is recorded under its first path.
         let was = short.values().any(|(device, _)| *device == homes.device);
         was && self.why_short(homes, true).is_some()
     }
 
-    /// `DiskPressure`, while a file system is short of room.
+    /// The condition `DiskPressure`; `None` while no file system is short of space.
     pub(crate) fn condition(&self) -> Option<Condition> {
         let short = self.short();
         let told: Vec<String> = short
@@ -238,7 +239,7 @@ impl Disks {
     }
 }
 
-/// So many bytes are to be free, where the machine's owner wants so many.
+/// Free bytes that are required: `wanted` by the machine's owner, or the default.
 pub(crate) fn least(wanted: Option<Bytes>, room: Room) -> u64 {
     match wanted {
         Some(Bytes(wanted)) => wanted,

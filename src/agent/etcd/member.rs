@@ -1,4 +1,5 @@
-//! What runs only on machines that hold etcd: the store, and the candidate for leadership.
+//! Starts what only machines with etcd run: etcd, the leader election, and the care for the
+//! members.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -34,51 +35,46 @@ use kat_store::{EtcdStore, StoreError};
 use kat_systemd::{JobResult, UnitManager};
 use kat_types::resource::AgentConfig;
 
-/// Time to live of a leadership without a renewal.
+/// Time to live of the leader's lease without a renewal.
 const LEASE: Duration = Duration::from_secs(5);
-/// What was done for a full store is tried again after so long.
+/// Pause before the upkeep of a full store is retried.
 const UPKEEP_RETRY: Duration = Duration::from_secs(60);
 /// Longest start of etcd.
 const ETCD_LIMIT: Duration = Duration::from_secs(90);
-/// Longest wait for kat0 before it.
+/// Longest wait for kat0 before etcd is started.
 const OVERLAY_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long etcd is waited for before the machine goes on without it.
+/// Longest wait for etcd before the agent's start continues without it.
 const READY_SOON: Duration = Duration::from_secs(3);
 
-/// What a machine has that holds etcd.
 pub(crate) struct Member {
     /// The store, as the leader's user.
     pub store: EtcdStore,
-    /// What it shows, and whether it leads.
+    /// The leader's state, and whether this machine leads.
     pub handle: LeaderHandle,
-    /// What lets other machines join.
+    /// Handles joins of other machines.
     pub joining: Joining,
 }
 
-/// What a member is made of.
+/// The parts that a member needs.
 pub(crate) struct MemberParts<'a> {
-    /// The machine.
     pub identity: &'a Arc<Identity>,
-    /// Its own settings.
+    /// Settings of the machine.
     pub config: &'a AgentConfig,
-    /// Its keys.
     pub keys: &'a Keys,
-    /// Where the cluster is.
     pub known: &'a KnownNow,
-    /// systemd.
     pub system: Arc<dyn UnitManager>,
-    /// Writes etcd's unit.
+    /// Renders etcd's unit.
     pub renderer: Arc<Renderer>,
-    /// The wall clock.
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
-    /// Where loops are seen by the watchdog.
+    /// Reports the loops' liveness to the watchdog.
     pub pulses: &'a Pulses,
 }
 
 impl Member {
-    /// Starts etcd without waiting for it, since it is ready only with a quorum; campaigns, looks
-    /// after the members while it leads, and after the leader while it does not.
+    /// Starts etcd without waiting until it is ready, since that needs a quorum. Takes part in the
+    /// leader election, cares for the members while this machine leads, and watches the leader
+    /// otherwise.
     pub(crate) async fn start(
         parts: MemberParts<'_>,
         tasks: &mut JoinSet<()>,
@@ -106,7 +102,7 @@ impl Member {
             renderer,
         };
         tasks.spawn(etcd_unit.run(started, cancel.clone()));
-        // Where it does not need the others, or they are there, it is ready soon.
+        // Where etcd needs no other member, or the others are up, it is ready soon.
         let _ = tokio::time::timeout(READY_SOON, first).await;
         let now = known.borrow().clone();
         let store = stores::leader(identity, keys, &now).await?;
@@ -180,7 +176,7 @@ impl Member {
     }
 }
 
-/// Starts etcd, and keeps its unit as the members are.
+/// Starts etcd, and keeps its unit up to date with the members.
 struct EtcdKeeper {
     identity: Arc<Identity>,
     known: KnownNow,
@@ -216,7 +212,7 @@ impl EtcdKeeper {
             }
         };
         cancel.run_until_cancelled(work).await;
-        // The others of the agent's tasks end it.
+        // The task waits here for the agent's stop: the end of a task would stop the agent.
         cancel.cancelled().await;
     }
 
@@ -231,8 +227,8 @@ impl EtcdKeeper {
         }
     }
 
-    /// One that has never been started here is started anew with the members of now: it must name
-    /// them all, and they may have changed since it was started last.
+    /// An etcd without data is restarted with the present members: its unit must name all of them,
+    /// and they may have changed since its last start.
     async fn start(&self, known: &Known) {
         if let Some(member) = membership::lost_data(&self.identity, known) {
             tracing::error!(
@@ -259,7 +255,7 @@ impl EtcdKeeper {
     }
 }
 
-/// The group of etcd's user, on a machine that holds etcd.
+/// The group of etcd's user; `None` on a machine without etcd.
 pub(crate) fn etcd_group(identity: &Identity) -> anyhow::Result<Option<u32>> {
     let accounts = Users::new().accounts()?;
     let group = accounts.group(kat_render::ETCD_USER);

@@ -1,7 +1,7 @@
-//! A machine becomes a member of etcd, or stops being one, as the leader has written down.
+//! Makes the machine a member of etcd, or ends its membership, as the leader's member list says.
 //!
-//! The agent changes what lies on the disk and then starts anew: which role it has is decided once,
-//! at its start. Workloads run on meanwhile.
+//! The agent changes the files on the disk and then restarts: its role is read only once, at its
+//! start. Workloads continue meanwhile.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -26,32 +26,31 @@ use kat_systemd::{ManagerSource, SystemdError, UnitManager};
 use kat_types::cluster::MemberRecord;
 use kat_types::json;
 
-/// Pause after a change that failed.
+/// Pause after a failed change.
 const AFTER_FAILURE: Duration = Duration::from_secs(2);
 /// Longest stop of etcd.
 const STOP_LIMIT: Duration = Duration::from_secs(45);
-/// Largest file of a member's id.
+/// Largest file with a member's id in bytes.
 const LIMIT: u64 = 64;
 
-/// What is to become of this machine.
+/// The change of this machine's role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turn {
-    /// It stays what it is.
     Stay,
-    /// It becomes a member.
     Begin,
-    /// It is a member, and this is the id by which it is known from now on.
+    /// The machine is a member; its member id has to be stored.
     Remember,
-    /// It is none any more, or was removed and is to begin again.
+    /// The machine is no longer a member, or its member was replaced and it has to start again
+    /// without data.
     End,
 }
 
-/// `own` is the id under which this machine became a member, if that was written down.
+/// `own` is the stored id of this machine's member, if there is one.
 fn turn(identity: &Identity, known: &Known, own: Option<&str>) -> Turn {
     match (identity.etcd, known.member(identity)) {
         (false, None) => Turn::Stay,
         (false, Some(_)) => Turn::Begin,
-        // Until the leader has written the members down, the first machine is the only one.
+        // Until the leader has written the member list, the first machine is the only member.
         (true, None) if known.members.members.is_empty() => Turn::Stay,
         (true, None) => Turn::End,
         (true, Some(member)) => match own {
@@ -62,13 +61,13 @@ fn turn(identity: &Identity, known: &Known, own: Option<&str>) -> Turn {
     }
 }
 
-/// The leader has written down that this machine is no member, or another one than it was: its etcd
+/// Whether the leader's list has no member for this machine or one with another id: then its etcd
 /// is being stopped for good, and must not be started meanwhile.
 pub(crate) fn is_out(identity: &Identity, known: &Known) -> bool {
     turn(identity, known, read_own().as_deref()) == Turn::End
 }
 
-/// Returns when the agent must start anew; with `cancel` too.
+/// Returns when the agent has to restart, or with `cancel`.
 pub(crate) async fn follow(
     identity: Arc<Identity>,
     keys: Keys,
@@ -79,7 +78,7 @@ pub(crate) async fn follow(
 ) {
     let pulse = pulses.watch("who follows this machine's part in the store");
     let work = async {
-        // What an unfinished change left: a machine without etcd has no authority.
+        // Left by an unfinished change: a machine without etcd must have no authority.
         if !identity.etcd
             && let Err(error) = clear(&keys, managers.system().as_ref()).await
         {
@@ -134,7 +133,7 @@ fn remember(identity: &Identity, known: &Known) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes the authorities, and becomes a member at the next start.
+/// Fetches the authorities from the leader; the machine is a member from the next start on.
 async fn begin(identity: &Identity, keys: &Keys, known: &Known) -> anyhow::Result<()> {
     tracing::info!("this machine is to hold the cluster's store");
     let member = known.member(identity).context("it is no member")?;
@@ -147,15 +146,16 @@ async fn begin(identity: &Identity, keys: &Keys, known: &Known) -> anyhow::Resul
     let given = machine::membership(identity, known, keys).await?;
     keys.store_authorities(&given)?;
     if !same {
-        // What an earlier membership left would be taken for this one's.
+        // Data of an earlier membership must not be used for this one.
         empty_data()?;
     }
     remember(identity, known)?;
     write_role(identity, true)
 }
 
-/// Gives this machine's part up if the store was begun anew on another one while it was away: asked
-/// before etcd starts, for two such members could be a quorum. True when the agent must start anew.
+/// Ends this machine's membership if the store was created anew on another machine while it was
+/// away. This is checked before etcd starts, since two such members could form a quorum. True when
+/// the agent has to restart.
 pub(crate) async fn give_up_outdated(
     identity: &Identity,
     keys: &Keys,
@@ -165,7 +165,8 @@ pub(crate) async fn give_up_outdated(
     if !identity.etcd {
         return Ok(false);
     }
-    // First: what others say is sealed with the key that comes of this.
+    // The keys are sealed first, which makes the recovery key: other members' statements about the
+    // store's epoch are sealed with it.
     if keys.seal_authorities()? {
         tracing::info!(
             "the authorities' keys are sealed now; `kat-agent recovery-key` shows the key that opens them and backups: keep it away from the machines"
@@ -178,11 +179,13 @@ pub(crate) async fn give_up_outdated(
     Ok(true)
 }
 
-/// Stops etcd, removes what only a member has, and is a worker at the next start.
+/// Stops etcd and removes the files that only a member has; the machine is a worker from the next
+/// start on.
 async fn end(identity: &Identity, keys: &Keys, system: &dyn UnitManager) -> anyhow::Result<()> {
     tracing::info!("this machine holds the cluster's store no more");
     stop(system).await?;
-    // First: whatever fails after this, the machine does not start with keys it must not have.
+    // The role is written first: whatever fails after this, the machine does not start with keys
+    // that it must not have.
     write_role(identity, false)?;
     clear(keys, system).await
 }
@@ -194,7 +197,7 @@ async fn stop(system: &dyn UnitManager) -> anyhow::Result<()> {
     }
 }
 
-/// Leaves nothing that only a member has, whatever an earlier end was broken off at.
+/// Removes everything that only a member has, also after an interrupted removal.
 async fn clear(keys: &Keys, system: &dyn UnitManager) -> anyhow::Result<()> {
     stop(system).await?;
     files::remove(Path::new("/etc/systemd/system/kat-etcd.service"))?;
@@ -214,14 +217,14 @@ fn write_role(identity: &Identity, etcd: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// etcd has become a member here: it writes its log only then.
+/// Whether etcd has become a member here: it writes its log only then.
 pub(crate) fn has_data() -> bool {
     Path::new(ETCD_FOLDER).join("member/wal").exists()
 }
 
-/// etcd's id of this machine's member, if that has a vote and its data is not here any more. It must
-/// not start again as that member: it would have forgotten for whom it voted and what it promised to
-/// keep. The leader takes it out and makes it anew.
+/// The id of this machine's member, if it has a vote and its data is missing. etcd must not start
+/// as that member again: it would have forgotten its votes and the entries that it acknowledged.
+/// The leader removes the member and adds it again.
 pub(crate) fn lost_data(identity: &Identity, known: &Known) -> Option<String> {
     lost(known.member(identity)?, has_data(), read_own().as_deref())
 }

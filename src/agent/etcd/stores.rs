@@ -1,4 +1,4 @@
-//! Connections to etcd, as the leader's user and as the machine's own.
+//! Connections to etcd as the leader's user and as the machine's own user.
 
 use async_trait::async_trait;
 
@@ -10,18 +10,16 @@ use crate::cluster::{
 use kat_api::NodeUsers;
 use kat_store::{EtcdOptions, EtcdStore, EtcdTls, StoreError, etcd_admin};
 
-/// What could not be connected.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoresError {
-    /// Keys.
     #[error(transparent)]
     Keys(#[from] KeysError),
-    /// etcd's address or keys can't be used.
+    /// etcd's URLs or keys can't be used.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// As the leader's user, which is etcd's superuser.
+/// Connects as the leader's user, which is etcd's superuser.
 pub(crate) async fn leader(
     identity: &Identity,
     keys: &Keys,
@@ -30,7 +28,7 @@ pub(crate) async fn leader(
     Ok(EtcdStore::connect(&options(identity, keys, known, "leader-etcd")?).await?)
 }
 
-/// As this machine's user, which reads its own list and the network.
+/// Connects as this machine's user, which may read the machine's own list and the network.
 pub(crate) async fn node(
     identity: &Identity,
     keys: &Keys,
@@ -39,7 +37,7 @@ pub(crate) async fn node(
     Ok(EtcdStore::connect(&options(identity, keys, known, "node-etcd")?).await?)
 }
 
-/// The machines' users are etcd's, one for each certificate's name.
+/// Manages the machines' users in etcd, one for each certificate name.
 pub(crate) struct EtcdUsers(pub EtcdStore);
 
 #[async_trait]
@@ -53,7 +51,7 @@ impl NodeUsers for EtcdUsers {
     }
 }
 
-/// How this machine reaches etcd with one of its leaves.
+/// The options of a connection to etcd with one of this machine's certificates.
 pub(crate) fn options(
     identity: &Identity,
     keys: &Keys,
@@ -67,7 +65,7 @@ pub(crate) fn options(
     })
 }
 
-/// How etcd is reached at these URLs with one of this machine's leaves.
+/// The options of a connection to these etcd URLs with one of this machine's certificates.
 pub(crate) fn at(keys: &Keys, urls: Vec<String>, leaf: &str) -> Result<EtcdOptions, KeysError> {
     let client = keys.leaf(leaf)?;
     let tls = EtcdTls {

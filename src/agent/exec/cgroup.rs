@@ -1,9 +1,10 @@
-//! Commands in containers, beside the program: probes, and what people run.
+//! Commands in containers beside the main program: probes, and commands of users.
 //!
-//! Each runs in a control group of its own below its container's, so that the container's limits hold for
-//! it, and so that its end is whole: what ignores a signal and what the command has started end with it,
-//! and nothing of the container's own does. The group is the user's, as the container's is. It is made and
-//! ended by the unit of the user's manager that the command belongs to, whether an agent runs or not.
+//! Each command runs in a control group of its own below its container's. So the container's limits
+//! apply to it, and it ends completely: processes that ignore a signal and child processes end with
+//! the group, while the container's own processes stay. The group belongs to the user, as the
+//! container's does. It is made and removed by the command's unit in the user manager, whether an
+//! agent runs or not.
 
 use std::{
     io::{self, Read},
@@ -17,16 +18,18 @@ use kat_types::frames::PassedSignal;
 
 /// Digits of a container's id.
 const ID_DIGITS: usize = 64;
-/// Where control groups are.
+/// Mount point of the control groups.
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// `$0` is the group, the rest the command.
+/// Makes the group `$0` and runs the command in the remaining arguments.
 const BEGIN: &str =
     r#"mkdir "$0" || { echo "its container is not there any more" >&2; exit 125; }; exec "$@""#;
-/// The group may be gone with its container. What is killed takes a moment to go.
+/// Kills the processes in the group `$0` and removes it; retried, since killed processes take a
+/// moment to exit. The group may have been removed with its container.
 const END: &str = r#"until rmdir "$0" || ! [ -d "$0" ]; do echo 1 >"$0/cgroup.kill"; sleep 0.02; done 2>/dev/null"#;
-/// `$0` is the group, `$1` whether its first process alone is meant, the rest what takes their numbers. The
-/// command, which is the first, may just begin.
+/// Calls the program in the remaining arguments with process ids in the group `$0`: all of them if
+/// `$1` is `all`, otherwise that of the first process. It waits for the first process, the command,
+/// which may just be starting.
 const SIGNAL: &str = r#"
 n=0
 until read -r pids <"$0/cgroup.procs"; do
@@ -42,26 +45,26 @@ shift
 exec "$@" $pids
 "#;
 
-/// A container that runs.
+/// A running container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inside {
-    /// The user that runs it.
+    /// The user that runs the container.
     pub uid: u32,
-    /// Its unit, without `.service`.
+    /// The container's unit without `.service`.
     pub stem: String,
-    /// Main process of the unit, which lives in the user namespace of the container.
+    /// Main process of the unit, which runs in the user namespace of the container.
     pub main_pid: u32,
     /// Control group of the unit.
     pub control_group: String,
 }
 
 impl Inside {
-    /// The container of this assignment, whose unit has this status.
+    /// The main container of an assignment; `status` is its unit's state.
     pub fn of(assignment: &Assignment, status: &UnitStatus) -> Self {
         Self::of_unit(assignment, &assignment.unit(), status)
     }
 
-    /// One of its containers, by its unit, which has this status.
+    /// The container with this unit; `status` is the unit's state.
     pub fn of_unit(assignment: &Assignment, unit: &str, status: &UnitStatus) -> Self {
         Self {
             uid: assignment.user.uid,
@@ -71,7 +74,7 @@ impl Inside {
         }
     }
 
-    /// Runs a program of the machine as root of the user namespace that Podman made for the user.
+    /// The command prefix to run a program of the machine as root of the user's user namespace.
     fn entered(&self) -> [String; 5] {
         [
             "/usr/bin/nsenter",
@@ -83,12 +86,12 @@ impl Inside {
         .map(str::to_owned)
     }
 
-    /// The group that is named as this unit, in the container that runs now. Podman wrote the container's
-    /// id below `root`. The folder is the user's own, and so may the file be: it names a container, and
-    /// nothing else of it goes anywhere.
+    /// The control group for this unit in the container that runs now. Podman wrote the container's
+    /// id below `root`, in a folder that belongs to the user, as the file may. So its content is
+    /// untrusted; it is only used as a container id.
     ///
     /// # Errors
-    /// The container can't be told.
+    /// The container's id can't be read.
     pub fn group(&self, root: &Path, unit: &str) -> io::Result<Group> {
         let file = root.join(format!("run/user/{}/{}.cid", self.uid, self.stem));
         let mut id = String::new();
@@ -115,7 +118,7 @@ impl Inside {
     }
 }
 
-/// A control group of one command below its container's.
+/// The control group of one command, below its container's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
     path: PathBuf,
@@ -125,7 +128,6 @@ pub struct Group {
 }
 
 impl Group {
-    /// One that lies elsewhere.
     #[cfg(test)]
     pub fn at(path: &Path, name: &str) -> Self {
         let inside = Inside {
@@ -148,18 +150,18 @@ impl Group {
         shell.into_iter().chain(words).collect()
     }
 
-    /// Makes the group, and runs a program of the machine that enters it.
+    /// The command line that makes the group and runs a program of the machine in it.
     pub fn begin(&self, words: impl IntoIterator<Item = String>) -> Vec<String> {
         self.script(BEGIN, words)
     }
 
-    /// Ends all that is in the group, and the group.
+    /// The command line that kills the group's processes and removes the group.
     pub fn end(&self) -> Vec<String> {
         self.script(END, [])
     }
 
-    /// The command, entered by crun itself, with the user, variables and capabilities that the container
-    /// was made with.
+    /// The command line of a probe: crun runs the command in the container with the user, variables
+    /// and capabilities that the container was made with.
     pub fn probe(&self, command: &[String]) -> Vec<String> {
         let crun = [
             "/usr/bin/crun",
@@ -175,7 +177,8 @@ impl Group {
         self.begin(words.chain(command.iter().cloned()))
     }
 
-    /// A unit that sends a signal to the command, or to all in the group: as a terminal does with a key's.
+    /// A unit that sends a signal to the command, or to all processes of the group for signals that
+    /// a terminal sends for a key.
     pub fn signal(&self, signal: PassedSignal, number: u64) -> TransientUnit {
         let name = signal.name();
         let whom = match signal {

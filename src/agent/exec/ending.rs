@@ -1,4 +1,4 @@
-//! How a command is ended that did not end by itself.
+//! Ends commands that did not end by themselves.
 
 use std::time::Duration;
 
@@ -7,13 +7,14 @@ use tokio::time::{sleep, timeout};
 use super::Command;
 use kat_systemd::{Ended, JobResult, SystemdError};
 
-/// For a command to end after its caller has gone.
+/// Longest wait for a command to end after its caller has disconnected.
 const STOP: Duration = Duration::from_secs(20);
-/// From one try to end it to the next.
+/// Interval between two tries to stop a command.
 const STOP_AGAIN: Duration = Duration::from_secs(1);
 
 impl Command {
-    /// Nobody waits for it any more. It may not have begun yet: then it is not known for a while.
+    /// Stops the command after its caller has disconnected. The unit may not have been started yet:
+    /// until then the manager does not know it.
     pub(super) async fn stop(&self, running: impl Future<Output = Result<Ended, SystemdError>>) {
         let running = async {
             let ended = running.await;
@@ -37,7 +38,8 @@ impl Command {
         }
     }
 
-    /// Nothing told its end: the connection to its manager ended first, and it may run on.
+    /// Stops the command where its end was not reported: the connection to its manager ended first,
+    /// and the command may still run.
     pub(super) async fn stop_lost(&self) {
         let stopping = async {
             loop {

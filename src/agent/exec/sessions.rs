@@ -1,5 +1,5 @@
-//! Sessions with the instances of the whole cluster: those of this machine here, the others through
-//! their machines' agents.
+//! Sessions with the instances of the whole cluster: directly with those of this machine, and
+//! through the other machines' agents with the others.
 
 use std::sync::Arc;
 
@@ -15,11 +15,10 @@ use kat_types::frames::Output;
 
 /// Sessions with all instances of the cluster.
 pub(crate) struct ClusterSessions {
-    /// Name of this machine.
     pub node: String,
-    /// Those of this machine.
+    /// Sessions with this machine's instances.
     pub here: Arc<dyn InstanceSessions>,
-    /// The way to the others.
+    /// Connections to the other machines' agents.
     pub agents: Agents,
 }
 
@@ -67,7 +66,7 @@ impl InstanceSessions for ClusterSessions {
     }
 }
 
-/// What another machine's agent said instead of a session.
+/// The error where another machine's agent refused a session.
 fn refused(node: &str, error: &ClientError) -> SessionError {
     match error.status() {
         Some(409) => SessionError::Conflict(error.to_string()),
@@ -80,7 +79,8 @@ fn refused(node: &str, error: &ClientError) -> SessionError {
     }
 }
 
-/// Until the caller is gone, which ends the body and so tells the other machine, or the session is over.
+/// Relays input until the caller disconnects or the session is over. The end of the request body
+/// tells the other machine.
 async fn relay(mut inputs: Inputs, sending: Sending) {
     loop {
         let input = tokio::select! {

@@ -1,4 +1,4 @@
-//! A terminal for a command: the agent holds the one end (pty(7)), systemd hands the other to the unit.
+//! A terminal for a command: the agent holds one end (pty(7)), systemd gives the other to the unit.
 
 use std::{
     io,
@@ -17,15 +17,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, unix::AsyncFd};
 
 use kat_types::frames::TerminalSize;
 
-/// The agent's end.
 #[derive(Clone)]
 pub(super) struct Terminal {
     file: Arc<AsyncFd<OwnedFd>>,
 }
 
 impl Terminal {
-    /// A new terminal of this size, and the command's end of it. Neither is inherited by what the agent
-    /// starts itself.
+    /// A new terminal of this size, and the command's end of it. Processes that the agent starts
+    /// inherit neither end.
     pub(super) fn open(size: TerminalSize) -> io::Result<(Self, OwnedFd)> {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let ours = openpt(flags)?;
@@ -34,7 +33,7 @@ impl Terminal {
         let path = ptsname(&ours, Vec::new())?;
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         let theirs = open(path, flags, Mode::empty())?;
-        // The terminal inside the container does all that a terminal does; this one only carries bytes.
+        // The terminal inside the container does the line editing; this one only carries bytes.
         let mut attributes = tcgetattr(&theirs)?;
         attributes.make_raw();
         tcsetattr(&theirs, OptionalActions::Now, &attributes)?;

@@ -14,18 +14,19 @@ use kat_systemd::{TransientUnit, UnitManager};
 use kat_types::api::ExecRequest;
 use kat_types::assignment::Assignment;
 
-/// Names of the units begin so.
+/// Prefix of the units' names.
 pub(crate) const PREFIX: &str = "kat-exec-";
-/// And with this those of this process of the agent.
+/// Prefix of the units' names of this process of the agent.
 static OWN_PREFIX: LazyLock<String> =
     LazyLock::new(|| format!("{PREFIX}{:08x}-", rand::random::<u32>()));
-/// Has Podman call crun by way of KAT's own program, which puts the command into its group.
+/// Podman settings under which Podman calls crun through KAT's own program, which puts the command
+/// into its control group.
 const PODMAN_CONF: &str = "/usr/share/kat/podman-exec.conf";
-/// For the user's manager to say how it is with an instance.
+/// Longest wait for a unit's state from the user manager.
 const STATUS: Duration = Duration::from_secs(5);
 
 impl LocalSessions {
-    /// The unit for a command in this container, and the group that it runs in there.
+    /// The unit for a command in this container, and the command's control group.
     pub(super) async fn unit(
         &self,
         manager: &dyn UnitManager,
@@ -55,7 +56,7 @@ impl LocalSessions {
         })?;
         let unit = TransientUnit {
             name,
-            // The command itself may hold what nobody is to read: it is named nowhere.
+            // The command may contain confidential data, so no description has it.
             description: format!("a command of katcall exec in {instance}"),
             environment: vec![format!("CONTAINERS_CONF_OVERRIDE={PODMAN_CONF}")],
             command: group.begin(command(&container, request)),
@@ -66,7 +67,7 @@ impl LocalSessions {
     }
 }
 
-/// The unit of the container that is meant.
+/// The unit of the requested container.
 fn unit_of(assignment: &Assignment, request: &ExecRequest) -> Result<String, SessionError> {
     let Some(name) = &request.container else {
         return Ok(assignment.unit());
@@ -80,13 +81,13 @@ fn unit_of(assignment: &Assignment, request: &ExecRequest) -> Result<String, Ses
     })
 }
 
-/// What runs on the machine, in the container of this unit.
+/// The command line for the container of this unit.
 pub(super) fn command(unit: &str, request: &ExecRequest) -> Vec<String> {
     let container = unit.strip_suffix(".service").unwrap_or(unit);
     let mut words = vec![
         "/usr/bin/podman".to_owned(),
         "exec".to_owned(),
-        // Else Ctrl-P and Ctrl-Q would be kept back from the program.
+        // Otherwise Podman would not pass Ctrl-P and Ctrl-Q on to the program.
         "--detach-keys=".to_owned(),
     ];
     if request.stdin {
@@ -103,8 +104,7 @@ pub(super) fn command(unit: &str, request: &ExecRequest) -> Vec<String> {
     words
 }
 
-/// Of these units, those of commands that an earlier process of the agent began. Nobody is at their other
-/// end any more.
+/// The units among these that an earlier process of the agent started. Their callers are gone.
 pub(crate) fn without_caller(units: Vec<String>) -> impl Iterator<Item = String> {
     let own = |unit: &String| unit.starts_with(OWN_PREFIX.as_str());
     units.into_iter().filter(move |unit| !own(unit))

@@ -1,9 +1,9 @@
-//! Probes that are commands in the container.
+//! Probes that run a command in the container.
 //!
-//! Each is a transient unit of the workload's user, in which crun enters the container with the user,
-//! variables and capabilities that the container was made with. crun has to run in the user namespace
-//! that Podman made for the user, where the unit's main process lives; `podman exec` would do the same
-//! for three times the processor time (ARCHITECTURE.md, Health).
+//! Each is a transient unit of the workload's user, in which crun enters the container with the
+//! user, variables and capabilities that the container was made with. crun has to run in the user
+//! namespace that Podman made for the user, in which the unit's main process runs. `podman exec`
+//! would do the same with three times the processor time (ARCHITECTURE.md, Health).
 
 use std::{path::Path, time::Duration};
 
@@ -12,14 +12,15 @@ use tokio::time::Instant;
 use crate::exec::cgroup::Inside;
 use kat_systemd::{JobResult, SystemdError, TransientEnd, TransientUnit, UnitManager};
 
-/// Names of the units begin so.
+/// Prefix of the units' names.
 pub const PREFIX: &str = "health-";
 
-/// From the end of a command's time to the end of the agent's patience.
+/// Time that the agent waits beyond the command's own time limit.
 const MARGIN: Duration = Duration::from_secs(5);
 
 impl Inside {
-    /// Runs the command; a sentence unless it ended with 0 in its time. Nothing of it is left then.
+    /// Runs the command; an error is a sentence, unless the command exits with 0 in its time limit.
+    /// None of its processes is left then.
     pub(super) async fn probe(
         &self,
         manager: &dyn UnitManager,

@@ -1,7 +1,8 @@
-//! Health checks: probes of the instances that run here, and what follows from them.
+//! Health checks: probes of the instances that run here, and their results.
 //!
-//! One task for each instance with a health check, for as long as its container runs; with the next
-//! container all begins anew. [`progress`] has the thresholds, [`probe`] and [`exec`] the asking.
+//! One task for each instance with a health check, for as long as its container runs; a new
+//! container starts with no history. [`progress`] has the thresholds, [`probe`] and [`exec`] the
+//! probes.
 
 pub mod exec;
 pub mod probe;
@@ -26,32 +27,30 @@ use crate::exec::cgroup::Inside;
 use kat_systemd::UnitManager;
 use kat_types::{backoff::Backoff, resource::HealthCheck};
 
-/// Pause after the first failed probe of a container that has just begun; it doubles, until the next
-/// probe is due anyway.
+/// Pause after the first failed probe of a container that has just started; it doubles until the
+/// next regular probe is due.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
-/// What is to be probed.
+/// An instance to probe.
 pub struct Subject {
-    /// When its container began, microseconds of the monotonic clock: tells one from the next.
+    /// Start of its container, microseconds of the monotonic clock: identifies the container.
     pub run: u64,
-    /// For how long it has run.
+    /// How long the container has been running.
     pub up: Duration,
-    /// How and when.
     pub check: HealthCheck,
-    /// What is asked.
     pub target: Target,
-    /// Where commands are run.
+    /// The container in which commands are run.
     pub inside: Inside,
-    /// What an earlier process of the agent knew of this very container.
+    /// The health that an earlier process of the agent saved for this container.
     pub known: Option<Progress>,
 }
 
-/// The means of probing.
+/// What probes need.
 #[derive(Clone)]
 pub struct Means {
-    /// For http and tcp.
+    /// For http and tcp probes.
     pub network: Arc<dyn Network>,
-    /// The user's manager, for commands.
+    /// The user manager, for exec probes.
     pub manager: Arc<dyn UnitManager>,
     /// `/` on a real machine.
     pub root: PathBuf,
@@ -79,7 +78,6 @@ impl Drop for Running {
 }
 
 impl Probes {
-    /// Nothing is probed yet.
     pub fn new(means: Means) -> Self {
         Self {
             means,
@@ -88,7 +86,7 @@ impl Probes {
         }
     }
 
-    /// The container of this instance is probed from now on, if it is not yet.
+    /// Starts to probe the container of this instance, unless that is being done.
     pub fn begin(&mut self, instance: &str, subject: Subject) {
         let present = self.running.get(instance);
         if present.is_some_and(|present| present.run == subject.run) {
@@ -110,7 +108,7 @@ impl Probes {
         self.running.insert(instance.to_owned(), running);
     }
 
-    /// It runs no more, or is no more to be probed.
+    /// Stops to probe an instance.
     pub fn end(&mut self, instance: &str) {
         self.running.remove(instance);
     }
@@ -120,19 +118,18 @@ impl Probes {
         self.running.retain(|instance, _| keep(instance));
     }
 
-    /// How it is with an instance that is probed.
+    /// The health of a probed instance.
     pub fn of(&self, instance: &str) -> Option<Progress> {
         let running = self.running.get(instance)?;
         Some(running.progress.lock().clone())
     }
 
-    /// Waits until something is otherwise than at the last wait.
+    /// Waits until a health has changed since the last call.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
 }
 
-/// One container's probes.
 struct Prober {
     subject: Subject,
     means: Means,
@@ -155,7 +152,7 @@ impl Prober {
             let result = self.ask().await;
             let pause = pauses.next_pause();
             let next = match self.record(result, in_turn) {
-                // It may be ready any moment.
+                // The container may become ready at any moment.
                 true => (Instant::now() + pause).min(turn),
                 false => turn,
             };
@@ -163,7 +160,7 @@ impl Prober {
         }
     }
 
-    /// Takes the result of a probe in. True where the next one is worth making before its turn.
+    /// Records the result of a probe. True where the next probe should be made before it is due.
     fn record(&self, result: Result<(), String>, in_turn: bool) -> bool {
         let mut progress = self.progress.lock();
         let before = progress.clone();
@@ -174,7 +171,7 @@ impl Prober {
         progress.is_starting()
     }
 
-    /// One probe, in its time.
+    /// Makes one probe within its time limit.
     async fn ask(&self) -> Result<(), String> {
         let limit = seconds(self.subject.check.timeout_seconds.max(1));
         let Means {
@@ -196,7 +193,7 @@ impl Prober {
                 }
             }
         };
-        // systemd ends a command, and says what became of it a moment later.
+        // systemd enforces a command's time limit, and reports the result a moment later.
         let patience = match self.subject.target {
             Target::Exec { .. } => Duration::MAX,
             Target::Http { .. } | Target::Tcp { .. } => limit,

@@ -1,7 +1,7 @@
-//! One probe of one instance: what is asked, and how http and tcp are.
+//! One probe of one instance: its target, and the http and tcp probes.
 //!
-//! The machine's agent opens a connection of its own to the instance's overlay address. An answer is
-//! the container's word, so all of it is bounded.
+//! The machine's agent opens a new connection to the instance's overlay address. The response is
+//! untrusted, so all of it is limited.
 
 use std::{fmt, io, net::SocketAddrV4, time::Duration};
 
@@ -22,39 +22,34 @@ use kat_types::{
     resource::{Port, PortRef, Protocol},
 };
 
-/// Longest head of an answer.
+/// Longest response head in bytes.
 const HEAD_LIMIT: usize = 16 << 10;
-/// So much of a body is read, so that the server can end what it says.
+/// Most bytes of a body that are read, so that the server can finish its response.
 const BODY_LIMIT: usize = 64 << 10;
-/// For so long.
+/// Longest time for which a body is read.
 const BODY_TIME: Duration = Duration::from_millis(100);
-/// Longest text of an error.
+/// Longest error text in bytes.
 const ERROR_LIMIT: usize = 120;
 
-/// What is asked of an instance.
+/// What a probe checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// A GET request.
     Http {
-        /// Where.
         address: SocketAddrV4,
         /// Path and query.
         path: String,
     },
-    /// A connection.
     Tcp {
-        /// Where.
         address: SocketAddrV4,
     },
     /// A command in the container.
     Exec {
-        /// The command and its arguments.
         command: Vec<String>,
     },
 }
 
 impl Target {
-    /// What an assignment's health check asks; a sentence where that can't be told.
+    /// The target of an assignment's health check; an error is a sentence.
     pub fn of(assignment: &Assignment) -> Result<Self, String> {
         let Some(check) = &assignment.health_check else {
             return Err("there is no health check".to_owned());
@@ -85,13 +80,13 @@ impl Target {
     }
 }
 
-/// Such as `GET :8080/healthz`: for sentences.
+/// Such as `GET :8080/healthz`, for messages.
 impl fmt::Display for Target {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Http { address, path } => write!(formatter, "GET :{}{path}", address.port()),
             Self::Tcp { address } => write!(formatter, "connection to :{}", address.port()),
-            // The rest may be long, and may hold what is nobody's business.
+            // The arguments may be long, and may contain confidential data.
             Self::Exec { command } => match command.first() {
                 Some(program) => formatter.write_str(&bounded(program)),
                 None => Ok(()),
@@ -109,17 +104,17 @@ fn number_of(reference: &PortRef, ports: &[Port]) -> Option<u16> {
     found.map(|port| port.container_port)
 }
 
-/// Asks an instance over the network: the real one, or a simulated one. Nobody waits for longer than
-/// the probe's own time; who asks sees to that.
+/// Probes an instance over the network: the real one, or a simulated one. The methods have no time
+/// limit; the caller enforces the probe's.
 #[async_trait]
 pub trait Network: Send + Sync {
     /// Opens a connection and closes it.
     async fn connect(&self, address: SocketAddrV4) -> Result<(), String>;
-    /// The status code of the answer to a GET request.
+    /// Sends a GET request and returns the status code.
     async fn get(&self, address: SocketAddrV4, path: &str) -> Result<u16, String>;
 }
 
-/// The machine's own network.
+/// The real network.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Overlay;
 
@@ -143,7 +138,7 @@ impl Network for Overlay {
         let exchange = async {
             let response = sender.send_request(request).await.map_err(no_answer)?;
             let status = response.status().as_u16();
-            // The status is the answer, whatever becomes of the rest.
+            // The status decides; errors of the body are ignored.
             let mut body = response.into_body();
             let mut left = BODY_LIMIT;
             let rest = async {
@@ -159,7 +154,7 @@ impl Network for Overlay {
             Ok(status)
         };
         let serve = async {
-            // What went wrong shows in the exchange.
+            // The exchange reports errors of the connection.
             let _ = connection.await;
             std::future::pending::<()>().await;
         };
@@ -192,7 +187,7 @@ fn no_answer(error: hyper::Error) -> String {
     }
 }
 
-/// The first part of a text that came from elsewhere, as one line.
+/// The first part of a text from elsewhere, as one line.
 fn bounded(text: &str) -> String {
     let line = text.chars().map(|letter| match letter.is_control() {
         true => ' ',
@@ -201,7 +196,7 @@ fn bounded(text: &str) -> String {
     line.take(ERROR_LIMIT).collect()
 }
 
-/// What an answer with this status means.
+/// Whether a response status counts as success.
 pub fn judge(status: u16) -> Result<(), String> {
     match status {
         200..=399 => Ok(()),

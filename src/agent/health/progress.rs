@@ -1,4 +1,4 @@
-//! What the results of probes make of an instance's health. Pure.
+//! Derives an instance's health from the results of its probes. Pure.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,20 +7,19 @@ use kat_types::{
     resource::HealthCheck,
 };
 
-/// Where an instance stands with its health check since its container started.
+/// The health of an instance since its container started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Progress {
-    /// Healthy, unhealthy, or not known yet.
     #[serde(deserialize_with = "newer::word")]
     pub health: Health,
-    /// What the last probe that failed said; empty after one that succeeded.
+    /// The error of the last probe; empty after a success.
     #[serde(default)]
     pub error: String,
-    /// Successes in a row.
+    /// Successes in succession.
     #[serde(skip)]
     successes: u32,
-    /// Failures in a row that count.
+    /// Counted failures in succession.
     #[serde(skip)]
     failures: u32,
 }
@@ -37,8 +36,8 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Takes the result of a probe in. A failure of one that was made before its turn says why the
-    /// instance is not healthy yet, and counts for nothing.
+    /// Records the result of a probe. The failure of an early probe, which was made before it was
+    /// due, only sets the error and does not count.
     pub fn record(&mut self, check: &HealthCheck, result: Result<(), String>, in_turn: bool) {
         match result {
             Ok(()) => {
@@ -60,7 +59,8 @@ impl Progress {
         }
     }
 
-    /// Without its counts: what is told, and what the next process of the agent has to know.
+    /// The health and the error without the counts: for reports, and for the next process of the
+    /// agent.
     pub fn told(&self) -> Self {
         Self {
             health: self.health,
@@ -69,7 +69,8 @@ impl Progress {
         }
     }
 
-    /// It has not been healthy since its start, and the last probe failed: worth asking again soon.
+    /// Whether the instance has not been healthy since its start and the last probe failed: then
+    /// probes are made early.
     pub fn is_starting(&self) -> bool {
         self.health == Health::PendingCheck && !self.error.is_empty()
     }

@@ -1,7 +1,7 @@
-//! Removes images that nothing uses any more: by age, and where the disk is full the oldest first.
+//! Removes unused images: by age, and where the disk is full the oldest first.
 //!
-//! Of a user with instances, single images go, by a unit of that user. The images of a workload that has left
-//! the machine go with its user, which its worker removes.
+//! Of a user with instances, single images are removed, by a unit of that user. The images of a
+//! workload that has left the machine are removed with its user, by its worker.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,46 +24,46 @@ use kat_systemd::{JobResult, TransientUnit};
 use kat_types::assignment::WorkloadUser;
 use kat_types::images::KeptOfUser;
 
-/// Between two rounds.
+/// Interval of the rounds.
 const EVERY: Duration = Duration::from_secs(60);
 /// Longest removal of one image.
 const REMOVAL: Duration = Duration::from_secs(300);
-/// From the end of its time to the end of the agent's patience.
+/// Time that the agent waits beyond the removal's own time limit.
 const MARGIN: Duration = Duration::from_secs(10);
 /// Most removals in one round.
 const MOST: usize = 32;
-/// With which `podman image rm` ends where a container uses the image (podman-rmi(1)).
+/// Exit code of `podman image rm` where a container uses the image (podman-rmi(1)).
 const IN_USE: i32 = 2;
-/// Pause after one that failed.
+/// Pause before a failed removal is retried.
 const AFTER_FAILURE: Duration = Duration::from_secs(3600);
 
-/// Follows the list until `cancel`.
 pub(crate) struct Collector {
-    /// The list as the store says it.
+    /// The confirmed list.
     pub lists: watch::Receiver<Listed>,
-    /// What the workers work with.
+    /// Shared with the workers.
     pub tools: Arc<Tools>,
-    /// Whether there is room.
+    /// Whether the disks are short of space.
     pub disks: Arc<Disks>,
-    /// Where it says what it removed.
+    /// Receiver of the removed images.
     pub statuses: Statuses,
-    /// Where its loop is seen by the watchdog.
+    /// Reports the loop's liveness to the watchdog.
     pub pulses: Pulses,
 }
 
-/// What may go.
+/// An image, or a user with all its images, that may be removed.
 struct Candidate {
-    /// For how long nothing has used it.
+    /// For how long it has been unused.
     age: Duration,
-    /// That is too long.
+    /// It has been unused for too long.
     due: bool,
     user: WorkloadUser,
-    /// An image of a user with instances; without one all of a user whose workload has left.
+    /// An image of a user with instances; `None` stands for all images of a user whose workload has
+    /// left.
     image: Option<StoredImage>,
 }
 
 impl Collector {
-    /// Looks at all users' images each minute.
+    /// Checks all users' images every minute.
     pub(crate) async fn run(self, cancel: CancellationToken) {
         let pulse = self.pulses.watch("who removes images");
         self.statuses
@@ -78,7 +78,7 @@ impl Collector {
             let passed = before.elapsed();
             before += passed;
             let listed = self.lists.borrow().clone();
-            // What is not confirmed is no reason to remove anything, nor to count.
+            // Without a confirmed list no image is removed and no time is counted.
             if listed.confirmed && listed.current {
                 let round = self.round(&listed, passed, &mut failed);
                 let Some(()) = pulse.wait(cancel.run_until_cancelled(round)).await else {
@@ -90,7 +90,7 @@ impl Collector {
         }
     }
 
-    /// Looks once. `passed` is the time since the last look.
+    /// Runs one round. `passed` is the time since the last one.
     async fn round(
         &self,
         listed: &Listed,
@@ -107,8 +107,8 @@ impl Collector {
         } in candidates
         {
             let Some(image) = image else {
-                // Its worker takes its time, so the next one waits for the next round.
-                // One that did not go since holds up no other.
+                // The worker needs some time for the removal, so the next user waits for the next
+                // round. A user that was not removed since then delays no other.
                 if may_expire && self.disks.images_are_short() && self.tools.images.expire(user.uid)
                 {
                     may_expire = false;
@@ -119,7 +119,7 @@ impl Collector {
             let goes = left > 0
                 && !failed.contains_key(&key)
                 && (due || (may_expire && self.disks.images_are_short()));
-            // The list may be another one by now.
+            // The list may have changed meanwhile.
             let used = goes && is_used(&self.lists.borrow(), &user, &image);
             if !goes || used {
                 continue;
@@ -127,7 +127,7 @@ impl Collector {
             left -= 1;
             match self.remove(&user, &image).await {
                 Ok(true) => {}
-                // A container that was made from what its name meant before.
+                // A container of an image that had this name before uses it.
                 Ok(false) => drop(failed.insert(key, Instant::now())),
                 Err(error) => {
                     let (user, image) = (&user.name, &image.id);
@@ -142,7 +142,7 @@ impl Collector {
 
     fn candidates(&self, listed: &Listed, passed: Duration) -> Vec<Candidate> {
         let (accounts, care) = (&self.tools.accounts, &self.tools.images);
-        // A leader that does not say what is to be kept says nothing about what may go.
+        // Without a list of kept images from the leader no image may be removed.
         let Some(kept) = &listed.desired.images else {
             return Vec::new();
         };
@@ -192,7 +192,8 @@ impl Collector {
         candidates
     }
 
-    /// Podman removes an image, as its user; false where it keeps it, since a container uses it.
+    /// Removes an image with Podman, as its user; false where Podman keeps it because a container
+    /// uses it.
     async fn remove(&self, user: &WorkloadUser, image: &StoredImage) -> Result<bool, String> {
         let home = self.tools.accounts.home(user);
         let before = image::layer_bytes(&home);
@@ -230,12 +231,13 @@ impl Collector {
     }
 }
 
-/// Whether the workload may run it next. What is not known of may be so.
+/// Whether the workload may run the image next; where the list is incomplete, it may.
 fn is_kept(kept: Option<&KeptOfUser>, image: &StoredImage) -> bool {
     kept.is_none_or(|kept| kept.unknown || kept.images.iter().any(|one| image.is(one)))
 }
 
-/// Whether an assignment of this machine has it. One that this version does not understand may have any.
+/// Whether an assignment of this machine uses the image. One that this version does not understand
+/// may use any.
 fn is_used(listed: &Listed, user: &WorkloadUser, image: &StoredImage) -> bool {
     let assignments = listed.desired.assignments.values();
     let mut own = assignments.filter(|one| one.user.uid == user.uid);

@@ -1,7 +1,8 @@
-//! Credentials for registries on this machine: opened with its WireGuard key, and written to the one file of a
-//! workload's user that its pulls name to Podman (containers-auth.json(5)).
+//! Registry credentials on this machine: opened with its WireGuard key, and written to one file for
+//! each workload user, which the user's pulls pass to Podman (containers-auth.json(5)).
 //!
-//! The files lie in `/run/kat/auth/UID.json`, in memory, as nothing but a pull needs them, and the agent starts those.
+//! The files lie in `/run/kat/auth/UID.json`, in memory: only pulls need them, and the agent starts
+//! all pulls.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -21,14 +22,15 @@ use kat_types::{
     registry::Credentials,
 };
 
-/// Names and passwords by the key that Podman finds them by.
+/// Names and passwords, by the key that Podman looks up.
 pub(crate) type Opened = BTreeMap<String, Credentials>;
 
 impl Secrets {
-    /// What an instance's pulls need; nothing where they need nothing. The error is a sentence without a value.
+    /// The credentials that an instance's pulls need; may be empty. The error is a sentence without
+    /// a value.
     ///
     /// # Errors
-    /// It was not sealed for this machine and instance.
+    /// The credentials were not sealed for this machine and instance.
     pub fn logins(&self, assignment: &Assignment) -> Result<Opened, String> {
         let Some(logins) = &assignment.logins else {
             return Ok(Opened::new());
@@ -43,10 +45,7 @@ impl Secrets {
             .map_err(|error| failed(&error))
     }
 
-    /// Writes a user's file, which has these and no others. True where that changed it.
-    ///
-    /// # Errors
-    /// [`FilesError`].
+    /// Writes a user's file with exactly these credentials. True where that changed it.
     pub(crate) fn write_logins(
         &self,
         user: &WorkloadUser,
@@ -60,18 +59,15 @@ impl Secrets {
         Ok(files::write_if_changed(&file, text.as_bytes(), access)?)
     }
 
-    /// Whether a user has such a file.
+    /// Whether a user has a credentials file.
     pub fn has_logins(&self, user: &WorkloadUser) -> bool {
         self.below(&self.settings.auth_file(user.uid)).exists()
     }
 
-    /// Removes it.
-    ///
-    /// # Errors
-    /// [`FileError`].
+    /// Removes a user's credentials file.
     pub fn remove_logins(&self, user: &WorkloadUser) -> Result<(), FileError> {
         if files::remove(&self.below(&self.settings.auth_file(user.uid)))? {
-            // It stays where others have something in it.
+            // The folder stays if it has other content.
             let _ = fs::remove_dir(self.below(&self.settings.auth_folder));
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Images of a workload user: what is there, and the pull of what is not.
+//! Images of a workload user: those in its storage, and pulls of missing ones.
 
 use std::{io::Read, path::Path, time::Duration};
 
@@ -15,10 +15,10 @@ const LISTS: [&str; 2] = [
     ".local/share/containers/storage/overlay-images/images.json",
     ".local/share/containers/storage/vfs-images/images.json",
 ];
-/// A larger list is not read; the pull's unit decides then.
+/// Largest list that is read, in bytes; without the list the pull's unit decides.
 const LARGEST: u64 = 16 << 20;
 
-/// The list of layers beside it.
+/// The list of layers in a user's storage, relative to its home.
 const LAYERS: [&str; 2] = [
     ".local/share/containers/storage/overlay-layers/layers.json",
     ".local/share/containers/storage/vfs-layers/layers.json",
@@ -30,7 +30,8 @@ pub struct StoredImage {
     /// Podman's id.
     #[serde(default)]
     pub id: String,
-    /// `registry.example/web:1`, `registry.example/web@sha256:...`; none of one whose name another has taken.
+    /// Such as `registry.example/web:1` or `registry.example/web@sha256:...`; empty for an image
+    /// whose name another image has taken.
     #[serde(default)]
     pub names: Vec<String>,
     #[serde(default)]
@@ -38,12 +39,12 @@ pub struct StoredImage {
 }
 
 impl StoredImage {
-    /// It is what this reference names.
+    /// Whether the reference names this image.
     pub fn is(&self, reference: &str) -> bool {
         let wanted = stored_name(reference);
         let names = |name: &String| match has_registry(&wanted) {
             true => *name == wanted,
-            // The machine's settings say which registry is meant.
+            // A name without a registry matches every registry: the machine's settings choose it.
             false => name.ends_with(&format!("/{wanted}")),
         };
         self.names.iter().any(names)
@@ -56,11 +57,11 @@ struct StoredLayer {
     bytes: i64,
 }
 
-/// All images in a user's storage; nothing where there is no storage. The list of another driver, which a
-/// machine may have had, does not count.
+/// All images in a user's storage; empty where there is no storage. Only the list of one storage
+/// driver is read; another driver's list, from earlier settings of the machine, is ignored.
 ///
 /// # Errors
-/// A sentence, where there is a list that can't be read: what is in it is not known then.
+/// A sentence, where a list exists but can't be read: its images are unknown then.
 pub(crate) fn list(home: &Path) -> Result<Vec<StoredImage>, String> {
     let Some(path) = LISTS
         .iter()
@@ -73,7 +74,7 @@ pub(crate) fn list(home: &Path) -> Result<Vec<StoredImage>, String> {
     serde_json::from_slice(&content).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Bytes of all layers in a user's storage, each counted once; 0 where that is not known.
+/// Bytes of all layers in a user's storage, each counted once; 0 where the list can't be read.
 pub(crate) fn layer_bytes(home: &Path) -> u64 {
     let layers = LAYERS.iter().find_map(|list| {
         let layers: Vec<StoredLayer> = serde_json::from_slice(&read(&home.join(list))?).ok()?;
@@ -86,18 +87,18 @@ pub(crate) fn layer_bytes(home: &Path) -> u64 {
     sizes.fold(0, u64::saturating_add)
 }
 
-/// Whether storage has an image of this reference. A hint that saves a process: when it is wrong,
-/// the start fails and the pull's unit is asked.
+/// Whether the storage has an image for this reference. Only a hint that saves a process: if it is
+/// wrong, the start fails and the pull's unit checks.
 pub(crate) fn is_present(home: &Path, reference: &str) -> bool {
     find(home, reference).is_some()
 }
 
-/// Storage has not got the image of this container, which may be pulled.
+/// Whether the container's image is missing and may be pulled.
 pub(crate) fn is_lost(home: &Path, only: &Assignment) -> bool {
     pull_policy(only) != ImagePullPolicy::Never && !is_present(home, &only.image)
 }
 
-/// `sha256:...` of an image in storage.
+/// The digest `sha256:...` of an image in the storage.
 pub(crate) fn digest(home: &Path, reference: &str) -> Option<String> {
     find(home, reference).map(|image| image.digest)
 }
@@ -109,7 +110,7 @@ fn find(home: &Path, reference: &str) -> Option<StoredImage> {
     })
 }
 
-/// The list lies in the user's own home: whatever stands there instead must not hold up the agent.
+/// Reads a file in the user's own home: whatever the user has put there must not block the agent.
 fn read(path: &Path) -> Option<Vec<u8>> {
     let file = open_plain(path).ok()?;
     let mut content = Vec::new();
@@ -117,8 +118,9 @@ fn read(path: &Path) -> Option<Vec<u8>> {
     Some(content)
 }
 
-/// The name by which Podman keeps what a reference means: `:latest` where neither a tag nor a digest is written, no tag
-/// beside a digest, and images of Docker Hub that nobody owns below `docker.io/library`.
+/// The name under which Podman stores a reference: with `:latest` where it has neither a tag nor a
+/// digest, without a tag where it has a digest, and Docker Hub images without an owner below
+/// `docker.io/library`.
 fn stored_name(reference: &str) -> String {
     let (name, digest) = match reference.split_once('@') {
         Some((name, digest)) => (name, Some(digest)),
@@ -143,13 +145,13 @@ fn stored_name(reference: &str) -> String {
     }
 }
 
-/// The first part of a name is a registry's host.
+/// Whether the first part of a name is a registry's host.
 fn has_registry(name: &str) -> bool {
     let host = name.split_once('/').map(|(host, _)| host);
     host.is_some_and(|host| host.contains(['.', ':']) || host == "localhost")
 }
 
-/// Starts the pull's unit and waits for its end. An error has Podman's own words.
+/// Starts the pull's unit and waits for its end. The error is Podman's message.
 pub(crate) async fn pull(
     manager: &dyn UnitManager,
     logs: &dyn LogSource,
@@ -163,7 +165,7 @@ pub(crate) async fn pull(
         .status(unit)
         .await
         .map_err(|error| error.to_string())?;
-    // A condition that says that the image is there skips the unit.
+    // The unit's condition skips it where the image exists.
     if matches!(status.result.as_str(), "success" | "exec-condition") && result.is_ok() {
         return Ok(());
     }
@@ -178,7 +180,7 @@ pub(crate) async fn pull(
     Err(words.unwrap_or_else(|| format!("{unit} ended with result {}", status.result)))
 }
 
-/// Podman's `Error:` line of this try, else its last line.
+/// Podman's `Error:` line of this try, otherwise its last line.
 async fn podman_words(
     logs: &dyn LogSource,
     uid: u32,

@@ -1,17 +1,15 @@
-//! How this machine's Podman reaches registries, as the cluster says (containers-registries.conf(5)).
+//! The cluster's registry settings for this machine's Podman (containers-registries.conf(5)).
 
 use std::path::Path;
 
 use kat_host::files::{self, Access, FileError};
 use kat_types::{registry::RegistrySettings, root::Root};
 
-/// Where Podman reads it, whoever calls it.
+/// The file, which Podman reads for every user.
 pub(crate) const FILE: &str = "/etc/containers/registries.conf.d/50-kat.conf";
 
-/// Writes what the cluster says below `root`; removes the file where it says nothing. True where that changed something.
-///
-/// # Errors
-/// [`FileError`].
+/// Writes the cluster's settings below `root`; removes the file where there are none. True where
+/// the file changed.
 pub(crate) fn keep(root: &Path, settings: &RegistrySettings) -> Result<bool, FileError> {
     let path = Root::new(root).below(FILE);
     if settings.registries.is_empty() {
@@ -26,7 +24,8 @@ pub(crate) fn keep(root: &Path, settings: &RegistrySettings) -> Result<bool, Fil
     files::write_if_changed(&path, text.as_bytes(), Access::mode(0o644))
 }
 
-/// Hosts and paths were checked when they were set: they have no quotes and no control characters.
+/// Hosts and paths were checked when they were set: they contain no quotes and no control
+/// characters.
 fn rendered(settings: &RegistrySettings) -> String {
     let insecure = |host: &str| {
         settings

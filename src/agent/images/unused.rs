@@ -1,7 +1,8 @@
-//! What is remembered of images that nothing uses: for how long that has been so.
+//! Records for how long images have been unused.
 //!
-//! Time is counted while the agent runs, by the monotonic clock, and kept on the disk. So a wall clock that jumps
-//! removes nothing, and a machine that was off keeps its images for longer, never for less.
+//! The time is counted while the agent runs, by the monotonic clock, and stored on the disk. So a
+//! jump of the wall clock removes nothing, and a machine that was off keeps its images longer,
+//! never shorter.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,17 +19,17 @@ use kat_host::files;
 use kat_types::images::KeptOfUser;
 use kat_types::{api::ImagesRemoved, assignment::WorkloadUser, resource::AgentConfig, root::Root};
 
-/// Rounds after which the file is written when nothing but time went by.
+/// Rounds after which the file is written if only times have changed.
 const ROUNDS: u32 = 10;
-/// Largest file.
+/// Largest file in bytes.
 const LIMIT: u64 = 16 << 20;
 
-/// The images of this machine's workload users that nothing uses.
+/// The unused images of this machine's workload users.
 pub struct ImageCare {
     file: PathBuf,
-    /// For so long those of a workload stay that has left.
+    /// How long the images of a workload that has left are kept.
     left: Duration,
-    /// For so long one stays of a version that is not wanted.
+    /// How long an unused image of an old version is kept.
     old: Duration,
     state: Mutex<State>,
 }
@@ -37,40 +38,39 @@ pub struct ImageCare {
 struct State {
     ledger: Ledger,
     stored: Ledger,
-    /// Users whose images are to go now, since there is no room.
+    /// Users whose images are to be removed now, since a disk is short of space.
     expired: BTreeSet<u32>,
-    /// What was removed and not told yet.
+    /// Removed images that were not reported yet.
     pending: ImagesRemoved,
     /// Rounds since the file was written.
     rounds: u32,
 }
 
-/// `/var/lib/kat/images.json`.
+/// The content of `/var/lib/kat/images.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Ledger {
     schema: u32,
-    /// By uid.
     users: BTreeMap<u32, Unused>,
-    /// What was removed last.
+    /// The last report of removed images.
     #[serde(skip_serializing_if = "Option::is_none")]
     removed: Option<ImagesRemoved>,
 }
 
-/// Of one user, in seconds.
+/// Unused images of one user, in seconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Unused {
-    /// For how long its workload has been away.
+    /// For how long the user's workload has been away.
     #[serde(skip_serializing_if = "Option::is_none")]
     left: Option<u64>,
-    /// By Podman's id, for how long nothing has used the image.
+    /// For how long each image has been unused, by Podman's id.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     images: BTreeMap<String, u64>,
 }
 
 impl Ledger {
-    /// The same without how long it has been so.
+    /// The ledger with all times set to 0, to compare its other content.
     fn without_times(&self) -> Self {
         let mut about = self.clone();
         about.schema = 0;
@@ -83,7 +83,8 @@ impl Ledger {
 }
 
 impl ImageCare {
-    /// What an earlier process of the agent remembered, below `root`, which is `/` on a real machine.
+    /// Reads what an earlier process of the agent stored below `root`, which is `/` on a real
+    /// machine.
     pub fn new(root: &Path, config: &AgentConfig) -> Arc<Self> {
         let file = Root::new(root).below(paths::IMAGES);
         let ledger = match files::read_bounded(&file, LIMIT) {
@@ -114,14 +115,14 @@ impl ImageCare {
         self.state.lock()
     }
 
-    /// Whether the images of a workload that has left stay for its return: it is still a workload (`kept`), there
-    /// are some, and it has not been away for too long. Where none of them is one that it would run, they are
-    /// those of an old version.
+    /// Whether the images of a workload that has left are kept for its return: the workload still
+    /// exists (`kept`), there are images, and it has not been away for too long. Where it would use
+    /// none of the images, they count as those of an old version.
     pub fn stays(&self, user: &WorkloadUser, home: &Path, kept: Option<&KeptOfUser>) -> bool {
         let Some(kept) = kept else {
             return false;
         };
-        // Where nobody can tell what is there, it may be what is needed.
+        // Where the list can't be read, a needed image may be among them.
         let images = image::list(home).ok();
         if images.as_ref().is_some_and(Vec::is_empty) {
             return false;
@@ -139,15 +140,15 @@ impl ImageCare {
         !expired && away < limit.as_secs()
     }
 
-    /// Nothing of a user is left, or its workload is back.
+    /// Forgets a user: it was removed, or its workload has returned.
     pub fn forget(&self, uid: u32) {
         let mut state = self.state();
         state.ledger.users.remove(&uid);
         state.expired.remove(&uid);
     }
 
-    /// Counts the time for which a user has been without instances. Gives back how long that is, where its images
-    /// are kept.
+    /// Adds to the time for which a user has been without instances. Returns that time if the
+    /// user's images are kept.
     pub fn away(&self, uid: u32, passed: Duration) -> Option<Duration> {
         let mut state = self.state();
         let left = state.ledger.users.get_mut(&uid)?.left.as_mut()?;
@@ -155,8 +156,8 @@ impl ImageCare {
         Some(Duration::from_secs(*left))
     }
 
-    /// Counts the time for which images of a user with instances are unused; these are all of them, by id. Gives
-    /// back how long that is of each, and whether it is to go for that.
+    /// Adds to the times for which images of a user with instances have been unused. `ids` are all
+    /// its unused images. Returns the time of each, and whether it is long enough for a removal.
     pub fn unused(
         &self,
         uid: u32,
@@ -173,7 +174,7 @@ impl ImageCare {
         unused.left = None;
         let before = std::mem::take(&mut unused.images);
         for id in ids {
-            // One that is seen for the first time was used a moment ago.
+            // An image that was not in the last round was in use a moment ago.
             let age = before
                 .get(*id)
                 .map_or(0, |age| age.saturating_add(passed.as_secs()));
@@ -186,12 +187,13 @@ impl ImageCare {
         ages.collect()
     }
 
-    /// The images of a user whose workload has left are to go now. False where that was said before.
+    /// Orders the removal of the images of a user whose workload has left. False where that was
+    /// ordered before.
     pub fn expire(&self, uid: u32) -> bool {
         self.state().expired.insert(uid)
     }
 
-    /// These images of a user were removed.
+    /// Records that these images of a user were removed.
     pub fn note(&self, user: &WorkloadUser, images: &[image::StoredImage], bytes: u64) {
         let count = u32::try_from(images.len()).unwrap_or(u32::MAX);
         let names = images.iter().map(|image| match image.names.first() {
@@ -212,8 +214,8 @@ impl ImageCare {
         state.pending.names.extend(names);
     }
 
-    /// What was removed since the last call, as it is to be told, and keeps all that is remembered. What was told
-    /// before stays what was removed last.
+    /// Stores the ledger, and returns the report of the images that were removed since the last
+    /// call; the last report where none were.
     pub fn conclude(&self) -> Option<ImagesRemoved> {
         let mut state = self.state();
         if state.pending.images > 0 {

@@ -1,4 +1,4 @@
-//! Where this machine's API answers.
+//! The listeners of this machine's API.
 
 use std::{net::SocketAddr, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
 
@@ -29,14 +29,14 @@ use kat_store::Leadership;
 use kat_types::cluster::ClusterEndpoints;
 use kat_types::{assignment::Assignment, stored::Stored};
 
-/// The machine that leads while this one does not.
+/// Finds the leading machine while this one does not lead.
 struct Elsewhere {
     identity: Arc<Identity>,
     leadership: watch::Receiver<Option<Leadership>>,
     known: KnownNow,
 }
 
-/// While another machine leads, callers are passed on to it.
+/// The endpoints to which requests are forwarded while another machine leads.
 pub(crate) fn leader_source(
     identity: &Arc<Identity>,
     handle: &LeaderHandle,
@@ -56,11 +56,12 @@ impl Leader for Elsewhere {
         }
         let known = self.known.borrow();
         let mut endpoints = known.ways_to_leader(&self.identity);
-        // A machine without etcd has nothing to answer from, whatever it knows.
+        // A machine without etcd has no data to answer from, so it always forwards.
         if endpoints.is_empty() && !self.identity.etcd {
             endpoints = known.api(self.identity.cluster.spec.api_port);
         }
-        // Since that was written an address may have become this machine's.
+        // An address in the stored endpoints may have become this machine's since they were
+        // written.
         let locals = local::addresses();
         endpoints.retain(|endpoint| !is_own(endpoint, &locals));
         endpoints
@@ -78,7 +79,7 @@ impl Leader for Elsewhere {
     }
 }
 
-/// Ends when the value is another one than at the call.
+/// A future that ends when the value changes after this call.
 fn next<T>(value: &watch::Receiver<T>) -> impl Future<Output = ()> + use<T> {
     let mut value = value.clone();
     value.mark_unchanged();
@@ -94,8 +95,8 @@ fn is_own(endpoint: &str, locals: &[Local]) -> bool {
     address.is_ok_and(|address| locals.iter().any(|local| local.address == address))
 }
 
-/// On a machine that holds etcd, callers of the socket are passed on with its certificate of an
-/// administrator, which is read anew each time: it is renewed.
+/// On a machine that holds etcd, requests on the socket are forwarded with the machine's
+/// administrator certificate. The certificate is read for each request, since it is renewed.
 fn socket_leader(identity: &Identity, keys: &Keys, leader: LeaderSource) -> Option<SocketLeader> {
     if !identity.etcd {
         return None;
@@ -118,7 +119,7 @@ fn socket_leader(identity: &Identity, keys: &Keys, leader: LeaderSource) -> Opti
     })
 }
 
-/// The API's port, and its socket.
+/// The API's TCP port and its Unix socket.
 pub(crate) fn listeners(
     identity: &Identity,
     keys: &Keys,
@@ -149,7 +150,7 @@ pub(crate) fn listeners(
     })
 }
 
-/// The agent's own port, on this machine's overlay address alone.
+/// The agent's own port, only on this machine's overlay address.
 pub(crate) fn agent_listener(identity: &Identity) -> anyhow::Result<TcpListener> {
     let (address, port) = (identity.overlay_address(), identity.cluster.spec.agent_port);
     api::bind_overlay(address, port).with_context(|| {
@@ -157,7 +158,7 @@ pub(crate) fn agent_listener(identity: &Identity) -> anyhow::Result<TcpListener>
     })
 }
 
-/// Its TLS.
+/// The TLS settings of the agent's own port.
 pub(crate) fn agent_tls(
     keys: &Keys,
     certificate: &Arc<pki::tls::CurrentIdentity>,
@@ -167,15 +168,16 @@ pub(crate) fn agent_tls(
     Ok(Arc::new(move || Arc::clone(&config)))
 }
 
-/// Certificates for keys that the leader has published: of the machines, and of those that hold the store
-/// as leaders. A certificate outlives its machine's part in the cluster by up to 30 days.
+/// Accepts only certificates for keys that the leader has published: keys of machines, and keys of
+/// machines with etcd as leaders. The check is needed because a certificate stays valid for up to
+/// 30 days after its machine has left the cluster.
 pub(crate) fn known_peers(known: &KnownNow) -> KnowsPeer {
     let known = known.clone();
     Arc::new(move |certificate| is_known(&known.borrow().endpoints, certificate))
 }
 
-/// A leader of version 0.1.0 publishes no keys: while it leads, and for machines that have not said theirs,
-/// the name has to do.
+/// A leader of version 0.1.0 publishes no keys: while it leads, and for machines that have not
+/// reported theirs, only the name is checked.
 fn is_known(endpoints: &ClusterEndpoints, certificate: &PeerCertificate) -> bool {
     let is_key = |hash: &str| hash.is_empty() || hash == certificate.key_hash;
     let machine = |name| endpoints.machines.get(name);
@@ -188,7 +190,7 @@ fn is_known(endpoints: &ClusterEndpoints, certificate: &PeerCertificate) -> bool
     }
 }
 
-/// Instances of this machine's own list.
+/// Finds an instance in this machine's own list.
 pub(crate) fn own_instances(identity: &Identity, lists: &watch::Receiver<Listed>) -> FindInstance {
     let (node, lists) = (identity.node.clone(), lists.clone());
     Arc::new(move |id| {
@@ -198,7 +200,7 @@ pub(crate) fn own_instances(identity: &Identity, lists: &watch::Receiver<Listed>
     })
 }
 
-/// All of them.
+/// All instances in this machine's own list.
 pub(crate) fn all_own_instances(
     identity: &Identity,
     lists: &watch::Receiver<Listed>,
@@ -222,7 +224,7 @@ fn entry(node: &str, assignment: &Assignment) -> InstanceEntry {
     }
 }
 
-/// The socket for root and the group `kat`.
+/// The API's socket, for root and the group `kat`.
 fn api_socket() -> anyhow::Result<UnixListener> {
     let path = Path::new(paths::API_SOCKET);
     files::ensure_folder(Path::new(paths::RUN), Access::mode(0o755))?;

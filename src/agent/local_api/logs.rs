@@ -1,4 +1,5 @@
-//! Logs of instances, for the API: of this machine from its journal, of others from their agents.
+//! Logs of instances for the API: from the journal for this machine's instances, from their agents
+//! for others.
 
 use std::{
     sync::Arc,
@@ -18,20 +19,20 @@ use kat_plan::InstanceEntry;
 use kat_systemd::{LogEntry, LogError, LogQuery, LogSource, ManagerSource};
 use kat_types::api::LogLine;
 
-/// Time to find out which run was the last but one.
+/// Longest time to find out which run is the previous one.
 const LOOK_BACK: Duration = Duration::from_secs(20);
 
 /// Logs of this machine's instances.
 pub(crate) struct JournalLogs {
-    /// The journal.
     pub journal: Arc<dyn LogSource>,
-    /// Those who know which run is the present one.
+    /// The user managers, which know each unit's present run.
     pub managers: Arc<dyn ManagerSource>,
 }
 
 impl JournalLogs {
-    /// The container of the last run that wrote anything before the present one, which may not have
-    /// written anything yet. While nothing is known of the unit, the last that wrote is the present one.
+    /// The container of the last run with log entries before the present run, which may have none
+    /// yet. While the unit's state is unknown, the last run with log entries counts as the present
+    /// one.
     async fn previous_run(&self, query: &LogQuery) -> Result<Option<String>, LogsError> {
         let manager = self.managers.user(query.uid);
         let present = match manager.status(&query.unit).await {
@@ -71,7 +72,7 @@ impl JournalLogs {
     }
 }
 
-/// Nothing for an entry that is passed over.
+/// `None` for an error that is skipped.
 fn line_or_error(entry: Result<LogEntry, LogError>) -> Option<Result<LogEntry, LogsError>> {
     match entry {
         Ok(entry) => Some(Ok(entry)),
@@ -144,9 +145,9 @@ impl InstanceLogs for JournalLogs {
 pub(crate) struct ClusterLogs {
     /// Name of this machine.
     pub node: String,
-    /// Those of this machine.
+    /// Logs of this machine's instances.
     pub here: Arc<dyn InstanceLogs>,
-    /// The way to the others.
+    /// Connections to the other machines' agents.
     pub agents: Agents,
 }
 
@@ -183,7 +184,7 @@ impl InstanceLogs for ClusterLogs {
     }
 }
 
-/// What another machine's agent said instead of a log.
+/// The error where another machine's agent refused a log.
 fn refused(node: &str, error: &ClientError) -> LogsError {
     match error {
         ClientError::Refused(_) => {
@@ -193,7 +194,7 @@ fn refused(node: &str, error: &ClientError) -> LogsError {
     }
 }
 
-/// Passes lines on until the other machine ends the log or goes away.
+/// Passes lines on until the other machine ends the log or disconnects.
 fn relayed(node: String, lines: JsonLines<LogLine>) -> LogStream {
     Box::pin(stream::unfold(Some(lines), move |lines| {
         let node = node.clone();

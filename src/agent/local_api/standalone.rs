@@ -1,5 +1,5 @@
-//! What a machine without etcd shows of itself on its own socket: from its list, its last report and
-//! nothing else, so that it answers while the rest of the cluster is away.
+//! The API that a machine without etcd serves on its own socket. It reads only this machine's list
+//! and its last report, so that it answers while the rest of the cluster is unreachable.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -19,7 +19,6 @@ use kat_types::{
     stored::Stored,
 };
 
-/// A handle that never leads, and shows this machine alone.
 pub(crate) fn start(
     store: Arc<dyn StateStore>,
     identity: Arc<Identity>,
@@ -53,7 +52,7 @@ async fn follow(
     taken: &Reports,
     snapshots: &watch::Sender<Option<Arc<Snapshot>>>,
 ) {
-    // Later than what an earlier run of the agent showed.
+    // A higher revision than an earlier process of the agent showed.
     let mut revision = Timestamp::now().as_second();
     let mut status = NodeStatusRecord::default();
     loop {

@@ -1,4 +1,4 @@
-//! The files that `kat-net` runs from (`network::state`), written from the store's keys.
+//! Writes the state files of `kat-net` (`network::state`) from the store's keys.
 
 use std::{collections::BTreeMap, net::Ipv4Addr, ops::Bound, path::PathBuf};
 
@@ -23,13 +23,14 @@ use kat_types::{
     transaction::KeyValue,
 };
 
-/// Seconds between two packets that keep a way through NAT open: most forget one after 30 or more.
+/// Seconds between two WireGuard keepalive packets; most NAT routers drop a mapping after 30 s or
+/// more.
 const KEEPALIVE: u16 = 25;
 
-/// Largest list of instances that is read back.
+/// Largest list of instances that is read back, in bytes.
 const INSTANCES_LIMIT: u64 = 64 << 20;
 
-/// Writes the files into one folder.
+/// Writes the state files into one folder.
 #[derive(Debug, Clone)]
 pub struct NetworkFiles {
     folder: PathBuf,
@@ -41,27 +42,27 @@ impl NetworkFiles {
         Self { folder }
     }
 
-    /// Where the file of this name lies.
+    /// The path of the file with this name.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// This machine.
+    /// Writes this machine's own network settings.
     pub fn write_node(&self, node: &NodeNetwork) -> Result<bool, FileError> {
         self.write(NODE_FILE, node)
     }
 
-    /// The other machines.
+    /// Writes the list of the other machines.
     pub fn write_peers(&self, peers: &Peers) -> Result<bool, FileError> {
         self.write(PEERS_FILE, peers)
     }
 
-    /// This machine's instances.
+    /// Writes the list of this machine's instances.
     pub fn write_instances(&self, instances: &Instances) -> Result<bool, FileError> {
         self.write(INSTANCES_FILE, instances)
     }
 
-    /// This machine's instances as `kat-net` knows them; none where the file cannot be read.
+    /// Reads the list of instances that was last written; empty where the file can't be read.
     pub fn written_instances(&self) -> Instances {
         let text = files::read_bounded(&self.path(INSTANCES_FILE), INSTANCES_LIMIT);
         text.ok()
@@ -69,17 +70,17 @@ impl NetworkFiles {
             .unwrap_or_default()
     }
 
-    /// The cluster's names.
+    /// Writes the cluster's DNS records.
     pub fn write_dns(&self, records: &DnsRecords) -> Result<bool, FileError> {
         self.write(DNS_FILE, records)
     }
 
-    /// What this machine's instances are to callers of its ports.
+    /// Writes the share of this machine's instances in the traffic of its host ports.
     pub fn write_host_ports(&self, parts: &HostPortParts) -> Result<bool, FileError> {
         self.write(HOST_PORTS_FILE, parts)
     }
 
-    /// Addresses of services.
+    /// Writes the service addresses.
     pub fn write_services(&self, services: &Services) -> Result<bool, FileError> {
         self.write(SERVICES_FILE, services)
     }
@@ -91,8 +92,8 @@ impl NetworkFiles {
     }
 }
 
-/// The instances that may ask for their network, but for those that share the machine's: also those on their way out, until they are gone.
-/// Ports of the machine lead to them as far as its owner lets them.
+/// The instances that may request a network, including those that are being stopped, but not those
+/// on the machine's own network. Only host ports that the machine's owner allows are included.
 pub(crate) fn instances(desired: &Desired, options: &MachineOptions) -> Instances {
     let own = desired.assignments.values();
     let own = own.filter(|assignment| !assignment.container.host_network);
@@ -123,7 +124,7 @@ pub(crate) fn instances(desired: &Desired, options: &MachineOptions) -> Instance
     }
 }
 
-/// The zone out of the keys below `/kat/dns/`.
+/// The DNS records from the keys below `/kat/dns/`.
 pub(crate) fn dns_records(entries: &Entries, revision: i64) -> DnsRecords {
     let mut records: BTreeMap<String, Vec<Ipv4Addr>> = BTreeMap::new();
     for key in entries.keys() {
@@ -152,8 +153,8 @@ pub(crate) fn dns_records(entries: &Entries, revision: i64) -> DnsRecords {
     }
 }
 
-/// Addresses of services out of the keys below `/kat/network/services/`. One that can't be read,
-/// because a newer version wrote it, is left out.
+/// The service addresses from the keys below `/kat/network/services/`. A value that this version
+/// can't read, because a newer version wrote it, is left out.
 pub(crate) fn services(entries: &Entries) -> Services {
     let mut services = BTreeMap::new();
     for (key, entry) in below(entries, keys::SERVICES) {
@@ -180,7 +181,8 @@ pub(crate) fn services(entries: &Entries) -> Services {
     }
 }
 
-/// What a machine's instances are to callers of its ports, out of the same keys.
+/// The shares of this machine's instances in the traffic of its host ports, from the keys below
+/// `/kat/network/services/`.
 pub(crate) fn host_port_parts(entries: &Entries, subnet: Ipv4Net) -> HostPortParts {
     let balances = below(entries, keys::SERVICES).filter(|(key, _)| key.ends_with("/balance"));
     let ports = balances
@@ -195,7 +197,7 @@ pub(crate) fn host_port_parts(entries: &Entries, subnet: Ipv4Net) -> HostPortPar
     }
 }
 
-/// In the words of `kat-net`.
+/// The protocol as `kat-net`'s files name it.
 pub(crate) fn transport(protocol: Protocol) -> Transport {
     match protocol {
         Protocol::Tcp => Transport::Tcp,
@@ -203,7 +205,7 @@ pub(crate) fn transport(protocol: Protocol) -> Transport {
     }
 }
 
-/// The keys below a prefix, with the rest of their names.
+/// The keys below a prefix, each without the prefix.
 fn below<'a>(
     entries: &'a Entries,
     prefix: &'a str,
@@ -219,7 +221,7 @@ fn read<T: DeserializeOwned>(entry: &KeyValue) -> Option<T> {
         .ok()
 }
 
-/// The other machines out of the keys below `/kat/network/nodes/`.
+/// The other machines from the keys below `/kat/network/nodes/`.
 pub(crate) fn peers(entries: &Entries, own: &str) -> Peers {
     let mut raw: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
     for (key, entry) in entries.iter() {
@@ -251,8 +253,8 @@ fn json<T: DeserializeOwned>(fields: &BTreeMap<String, String>, name: &str) -> O
     serde_json::from_str(fields.get(name)?).ok()
 }
 
-/// The others as a machine that is reached so has them. Two machines behind NAT speak through the
-/// first relay: both of them have to choose the same.
+/// The other machines as peers of a machine with this reachability. Two machines behind NAT
+/// communicate through the first relay: both have to choose the same one.
 pub(crate) fn peers_of(own: &Reach, others: &BTreeMap<String, JoinPeer>) -> Peers {
     let relay = others
         .iter()

@@ -1,7 +1,8 @@
-//! Ports of the machine that instances ask for, and who else listens on them.
+//! Host ports of instances, and other programs that listen on them.
 //!
-//! `kat-net` leaves a port to a program of the machine that listens on it (`network/nftables/host_ports.rs`). So that this is
-//! seen, an instance does not start while such a program is there, and one that runs has a condition.
+//! `kat-net` does not forward a port on which a program of the machine listens
+//! (`network/nftables/host_ports.rs`). To show this, an instance does not start while such a
+//! program listens, and a running instance gets a condition.
 
 use std::{collections::BTreeSet, net::IpAddr, path::Path};
 
@@ -23,22 +24,22 @@ use kat_types::{
     resource::Protocol,
 };
 
-/// Largest list of `kat-net`'s: all ports there are.
+/// Largest file of kept ports from `kat-net` in bytes: it may list every port.
 const LIMIT: u64 = 1 << 20;
 
-/// Who else listens on ports of the machine.
+/// Other programs that listen on ports of the machine.
 pub trait HostListeners: Send + Sync {
-    /// Those that listen on any of these.
+    /// The listeners on any of these ports.
     fn on(&self, ports: &[(Protocol, u16)]) -> Vec<Listener>;
 
-    /// One of these that `kat-net` still keeps for a program that listened there.
+    /// One of these ports that `kat-net` still leaves to a program that listened on it.
     fn kept(&self, ports: &[(Protocol, u16)]) -> Option<(Protocol, u16)>;
 }
 
-/// The machine's own.
+/// The listeners of the real machine.
 #[derive(Debug)]
 pub struct Listening {
-    /// What listens on its addresses alone is in nobody's way.
+    /// The overlay's network: listeners on its addresses alone do not conflict with host ports.
     pub overlay: Ipv4Net,
 }
 
@@ -71,7 +72,7 @@ fn of(protocol: Protocol) -> facts::Protocol {
     }
 }
 
-/// Why an instance's ports do not lead to it; nothing where nobody else listens on them.
+/// Why an instance's host ports are not forwarded; `None` where no other program listens on them.
 pub fn in_use(assignment: &Assignment, listeners: &dyn HostListeners) -> Option<String> {
     let ports: Vec<(Protocol, u16)> = host_port_statuses(&assignment.ports)
         .into_iter()
@@ -106,7 +107,8 @@ fn sentence(listener: &Listener) -> String {
             let unit = unit.map_or_else(String::new, |unit| format!(", {unit}"));
             format!("{process} (pid {pid}{unit})")
         }
-        // Whose a socket is may only be looked up with rights over every process, which the agent has not.
+        // Finding the process of a socket requires rights over all processes, which the agent has
+        // not.
         _ => format!("a program of this machine (`ss -tulpn sport = :{port}` there names it)"),
     };
     let at = match listener.address {
@@ -116,7 +118,7 @@ fn sentence(listener: &Listener) -> String {
     format!("host port {port}/{protocol} is in use by {program}{at}")
 }
 
-/// `HostPortNotAllowed` of an instance that runs all the same.
+/// The condition `HostPortNotAllowed` of a running instance.
 pub fn not_allowed(message: Option<String>) -> Option<Condition> {
     message.map(|message| Condition {
         kind: HOST_PORT_NOT_ALLOWED.to_owned(),
@@ -127,7 +129,7 @@ pub fn not_allowed(message: Option<String>) -> Option<Condition> {
     })
 }
 
-/// `HostPortInUse` of an instance that runs all the same.
+/// The condition `HostPortInUse` of a running instance.
 pub fn condition(message: Option<String>) -> Option<Condition> {
     message.map(|message| Condition {
         kind: HOST_PORT_IN_USE.to_owned(),

@@ -1,4 +1,4 @@
-//! Whether this machine has its overlay address: kat-net says that it is ready before `kat0` is.
+//! Waits for this machine's overlay address: kat-net reports readiness before `kat0` exists.
 
 use std::{io, net::IpAddr, time::Duration};
 
@@ -7,13 +7,14 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// Between two looks.
+/// Interval between two tries.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Waits until `address` is this machine's: until a socket can be bound to it, as etcd binds its own.
+/// Waits until `address` is configured on this machine: until a socket can be bound to it, as etcd
+/// does.
 ///
 /// # Errors
-/// Why it can't be bound, once `limit` is over.
+/// The error of binding the address, once `limit` is over.
 pub(crate) async fn wait_for_address(address: IpAddr, limit: Duration) -> io::Result<()> {
     let deadline = Instant::now() + limit;
     loop {

@@ -1,4 +1,5 @@
-//! This machine on the system bus as `rip.dws.kat1`: what `katcall` says of it, without the API.
+//! Publishes this machine's state on the system bus as `rip.dws.kat1`: what `katcall` shows without
+//! the API.
 
 use std::sync::Arc;
 
@@ -98,7 +99,7 @@ fn published_instance(
     published
 }
 
-/// A phase or a health as users see it.
+/// The name of a phase or a health as users see it.
 fn word(value: &impl Serialize) -> String {
     json::tree("a word", value)
         .ok()

@@ -141,7 +141,7 @@ struct Way {
     relay: bool,
 }
 
-/// Parses the arguments, does what they say, and maps the result to an exit code.
+/// Parses the arguments, runs the command, and maps the result to an exit code.
 pub fn main() -> ExitCode {
     match dispatch(Arguments::parse().command) {
         Ok(code) => code,
@@ -152,7 +152,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// What is said holds words of others: of a server that is not proved yet, of a backup's header, of files.
+/// Prints a sentence to stderr. Control characters are replaced: the sentence may contain text of a
+/// server whose identity is not verified yet, of a backup's header, or of files.
 fn say(sentence: &str) {
     anstream::eprintln!("{}", plain_lines(sentence));
 }
@@ -296,7 +297,7 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .build()?)
 }
 
-/// Asks on a terminal; elsewhere `--yes` must say it.
+/// Asks for confirmation on a terminal; without a terminal `--yes` is required.
 fn confirmed() -> anyhow::Result<bool> {
     use std::io::{BufRead, IsTerminal};
     let input = std::io::stdin();

@@ -1,4 +1,4 @@
-//! `kat-agent run`: the service that decides and converges.
+//! `kat-agent run`: the service with the leader, the workers and the reporter.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -70,7 +70,7 @@ use kat_render::Renderer;
 use kat_systemd::{Journal, Logind, ManagerSource, Managers};
 use kat_types::{api::MemberKeys, resource::AgentConfig};
 
-/// Runs until SIGTERM, which leaves every workload as it is.
+/// Runs until SIGTERM, which leaves every workload running.
 pub(crate) async fn run() -> anyhow::Result<()> {
     let identity = read_identity()?;
     recovery::refuse_unfinished()?;
@@ -138,7 +138,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     tasks.spawn(collector.run(cancel.clone()));
     let parts = (statuses.clone(), Arc::clone(&tools.monotonic));
     let evictor = Evictor::new(Path::new("/"), base, &config, Arc::new(disks::look), parts);
-    // What was stopped before this process began is not started by it.
+    // This process does not start instances that an earlier one evicted.
     let (evicted_now, evicted) = watch::channel(evictor.evicted());
     supervisor.evicted = evicted;
     tasks.spawn(evictor.run(listed.clone(), evicted_now, pulses.clone(), cancel.clone()));
@@ -292,7 +292,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     tasks.spawn(async move {
         follow_role.await;
         let _ = turned.send(());
-        // The agent ends in order; this task is not the reason.
+        // This task only ends with the agent, so it is never the reason of an early end.
         until.cancelled().await;
     });
     let tick = Duration::from_secs(u64::from(identity.cluster.spec.agent_tick_seconds));
@@ -365,8 +365,8 @@ async fn end_in_order(cancel: &CancellationToken, tasks: &mut JoinSet<()>) {
     }
 }
 
-/// Waits for `end` while every task runs. A half agent must not look like a whole one: when a task
-/// ends before, the agent does too, and systemd starts it again.
+/// Waits for `end` while every task runs. When a task ends early the agent ends, too, and systemd
+/// restarts it: an agent with missing tasks must not look healthy.
 async fn whole_until(
     end: impl Future<Output = anyhow::Result<()>>,
     tasks: &mut JoinSet<()>,

@@ -1,4 +1,4 @@
-//! What `systemctl status kat-agent` shows, and the watchdog.
+//! The service's status line in `systemctl status kat-agent`, and its watchdog.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use tokio_util::sync::CancellationToken;
 use kat_daemon::watchdog::Pulses;
 use kat_leader::LeaderHandle;
 
-/// The STATUS= line of the service, and its watchdog.
+/// Sends the service's `STATUS=` line and its watchdog messages.
 #[derive(Clone)]
 pub(crate) struct ServiceStatus {
     words: watch::Sender<String>,
 }
 
 impl ServiceStatus {
-    /// Says Ready to systemd, and keeps the watchdog content until `cancel`, for as long as no loop
-    /// of `pulses` hangs.
+    /// Reports readiness to systemd, and sends watchdog messages until `cancel`, for as long as no
+    /// loop of `pulses` hangs.
     pub(crate) fn start(
         tasks: &mut JoinSet<()>,
         pulses: &Pulses,
@@ -37,7 +37,7 @@ impl ServiceStatus {
         Self { words }
     }
 
-    /// What it does or waits for now.
+    /// Sets the status line.
     pub(crate) fn say(&self, words: &str) {
         self.words.send_if_modified(|present| {
             let differs = present != words;
@@ -47,8 +47,8 @@ impl ServiceStatus {
     }
 }
 
-/// Tells the words when they change, and feeds the watchdog every `period`, unless a loop hangs:
-/// then systemd starts the service again.
+/// Sends changed status lines, and a watchdog message every `period` unless a loop hangs: then
+/// systemd restarts the service.
 async fn tell(
     mut said: watch::Receiver<String>,
     pulses: Pulses,
@@ -71,8 +71,8 @@ async fn tell(
     }
 }
 
-/// Tells what the leader's handle shows, until `cancel`.
-/// A machine that is no member of etcd sees itself alone.
+/// Sets the status line from the leader's handle, until `cancel`. On a machine without etcd the
+/// handle shows this machine alone.
 pub(crate) async fn tell_status(
     status: ServiceStatus,
     handle: LeaderHandle,

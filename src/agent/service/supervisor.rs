@@ -1,4 +1,5 @@
-//! Hands the desired list to one worker for each workload user, and the network's files to `kat-net`.
+//! Passes the desired list to one worker for each workload user, and writes the network's files for
+//! `kat-net`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,34 +32,32 @@ use kat_types::{
     reason::Reason,
 };
 
-/// Pause after the network's files could not be written.
+/// Pause after a failed write of the network's files.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 
-/// Runs until `cancel`, which leaves everything as it is.
+/// Runs the workers until `cancel`, which leaves all workloads running.
 pub struct Supervisor {
-    /// What the workers work with.
+    /// Shared by all workers.
     pub tools: Arc<Tools>,
-    /// Where workers report to.
+    /// Receiver of the workers' reports.
     pub statuses: Statuses,
-    /// `kat-net`'s files.
     pub network: NetworkFiles,
-    /// Where its loop is seen by the watchdog.
+    /// Reports the loop's liveness to the watchdog.
     pub pulses: Pulses,
-    /// Writes files that follow the store.
     pub writes: WatchedWrites,
-    /// Instances that must not run now, because a disk runs full.
+    /// Instances that must not run now because a disk is nearly full.
     pub evicted: watch::Receiver<Evicted>,
     workers: BTreeMap<u32, watch::Sender<UserDesired>>,
     tasks: JoinSet<u32>,
     users: BTreeMap<u32, WorkloadUser>,
-    /// Instances of which was reported that they wait for `kat-net`'s list, until they leave the list.
+    /// Instances that were reported to wait for `kat-net`'s list, until they leave the desired
+    /// list.
     held: BTreeSet<String>,
-    /// `kat-net`'s list as it was last written.
+    /// `kat-net`'s list as last written.
     in_force: Option<Instances>,
 }
 
 impl Supervisor {
-    /// No worker yet.
     pub fn new(tools: Arc<Tools>, statuses: Statuses, network: NetworkFiles) -> Self {
         Self {
             tools,
@@ -75,12 +74,12 @@ impl Supervisor {
         }
     }
 
-    /// Follows the desired list.
+    /// Follows the desired list until `cancel`.
     pub async fn run(mut self, mut lists: watch::Receiver<Listed>, cancel: CancellationToken) {
         let pulse = self.pulses.watch("the supervisor of the workers");
         loop {
             let listed = lists.borrow_and_update().clone();
-            // Where nobody says it any more, it stays as it was last said.
+            // Where the sender of the evictions is gone, the last evictions stay in force.
             let follows_disks = self.evicted.has_changed().is_ok();
             self.evicted.mark_unchanged();
             let again = if self.dispatch(&listed, &cancel) {
@@ -105,13 +104,13 @@ impl Supervisor {
                 ControlFlow::Break(()) => break,
                 ControlFlow::Continue(None) => {}
                 ControlFlow::Continue(Some(Ok(uid))) => {
-                    // Its successor may stand there already.
+                    // The worker's successor may already be in the map.
                     if self.workers.get(&uid).is_some_and(watch::Sender::is_closed) {
                         self.workers.remove(&uid);
                     }
                 }
                 ControlFlow::Continue(Some(Err(error))) => {
-                    // A worker that panicked is made anew by the next dispatch.
+                    // The next dispatch replaces a worker that panicked.
                     tracing::error!("a worker ended early: {error:#}");
                     self.workers.retain(|_, sender| !sender.is_closed());
                 }
@@ -121,7 +120,7 @@ impl Supervisor {
         while self.tasks.join_next().await.is_some() {}
     }
 
-    /// False when it has to be tried again.
+    /// Passes the list on; false when that has to be retried.
     fn dispatch(&mut self, listed: &Listed, cancel: &CancellationToken) -> bool {
         if !listed.known {
             return true;
@@ -144,7 +143,8 @@ impl Supervisor {
             self.users
                 .insert(assignment.user.uid, assignment.user.clone());
             let entry = |list: &Instances| list.instances.get(&assignment.instance).cloned();
-            // A container starts with what `kat-net` knows of it; until that is written, what ran before stays.
+            // A container starts with the network that `kat-net` knows for it. Until that is
+            // written, the worker keeps the previous assignment.
             let present = match entry(&wanted).is_some_and(|new| entry(&in_force) != Some(new)) {
                 true => self.present(assignment),
                 false => Some(assignment.clone()),
@@ -208,15 +208,15 @@ impl Supervisor {
             })
     }
 
-    /// What the worker of an instance has of it.
+    /// The assignment of an instance that its worker has at present.
     fn present(&self, assignment: &Assignment) -> Option<Assignment> {
         let worker = self.workers.get(&assignment.user.uid)?;
         let present = worker.borrow();
         present.assignments.get(&assignment.instance).cloned()
     }
 
-    /// Reports why instances that no worker has reported yet are not started, where `kat-net`'s list of them
-    /// is not written.
+    /// Reports instances without a report that are not started because `kat-net`'s list of them
+    /// could not be written.
     fn report_held(&mut self, listed: &Listed, wanted: &Instances, error: Option<&String>) {
         let assignments = &listed.desired.assignments;
         let gone: BTreeSet<String> = self
@@ -259,7 +259,7 @@ impl Supervisor {
         }
     }
 
-    /// The images of a user's workload that are kept when it leaves.
+    /// The images of a user's workload that are kept after the workload has left.
     fn kept(desired: &Desired, uid: u32) -> Option<KeptOfUser> {
         let index = uid.checked_sub(USER_BASE)?;
         desired.images.as_ref()?.users.get(&index).cloned()
@@ -275,7 +275,7 @@ impl Supervisor {
             tracing::warn!(uid, "unit files of an unknown user are left alone");
             return;
         };
-        // At once, so that no report goes out that says that nothing of the user is left.
+        // Set before the worker starts, so that no report says that nothing of the user is left.
         self.statuses.set_user(user.index, true);
         let (sender, receiver) = watch::channel(desired);
         let mut worker = Worker::new(
@@ -293,7 +293,7 @@ impl Supervisor {
         self.workers.insert(uid, sender);
     }
 
-    /// Users of KAT's range that have unit files or an account, from before a restart of the agent.
+    /// Users of KAT's uid range with unit files or an account from before a restart of the agent.
     fn leftovers(&self) -> Vec<u32> {
         let root = &self.tools.root;
         let mut uids = files::users(root);
@@ -307,23 +307,23 @@ impl Supervisor {
     }
 }
 
-/// The desired list as the supervisor gets it.
+/// The desired list and its state, as the supervisor gets it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listed {
-    /// There is a list; without one nothing is done.
+    /// There is a list; without one the workers do nothing.
     pub known: bool,
     /// It comes from the store, not from the disk.
     pub confirmed: bool,
-    /// The store is followed now: what it says is not missed.
+    /// The store is being watched, so that changes are not missed.
     pub current: bool,
     /// The list.
     pub desired: Arc<Desired>,
-    /// Instances that must not run now, because the machine reaches no leader (`fence.rs`).
+    /// Instances that must not run now because the machine reaches no leader (`fence.rs`).
     pub fenced: Arc<BTreeSet<String>>,
 }
 
 impl Listed {
-    /// The list of before the last stop, if there is one.
+    /// Reads the list that was stored before the agent last stopped, if there is one.
     pub fn stored(path: &Path) -> Self {
         Desired::stored(path).map_or_else(Self::default, |desired| Self {
             known: true,

@@ -1,9 +1,11 @@
-//! Files of a workload's folder that its containers mount, laid out on this machine (ARCHITECTURE.md, Files).
+//! Files from a workload's folder that its containers mount, written to this machine
+//! (ARCHITECTURE.md, Files).
 //!
-//! They lie in `/var/lib/kat/files/UID/DIGEST`, where the digest is that of the whole: a folder of this name is complete,
-//! and its files never change. Only root changes what is above the mounted folders, and only the workload's own
-//! group passes; the mounted folders themselves are the workload's user's, which is root in its containers. While they are
-//! laid out, in `.DIGEST`, root alone passes.
+//! They lie in `/var/lib/kat/files/UID/DIGEST`, with the digest of all files: a folder with this
+//! name is complete, and its files never change. Only root can change the folders above the mounted
+//! ones, and only the workload's own group may enter them. The mounted folders themselves belong to
+//! the workload's user, which is root in its containers. While the files are being written, in
+//! `.DIGEST`, only root may enter.
 
 use std::{
     collections::BTreeSet,
@@ -29,23 +31,20 @@ use kat_types::{
     root::Root,
 };
 
-/// Why files can't be laid out.
+/// Why the files can't be written.
 #[derive(Debug, thiserror::Error)]
 pub enum CarriedError {
-    /// They can't be read as the leader wrote them.
+    /// The files are not as the leader wrote them.
     #[error("{0}")]
     Damaged(String),
-    /// The system refused.
     #[error("{}: can't {verb}: {error}", path.display())]
     System {
-        /// What was tried.
+        /// The operation that failed.
         verb: &'static str,
-        /// What it was tried with.
+        /// The path of the operation.
         path: PathBuf,
-        /// Why not.
         error: io::Error,
     },
-    /// A folder can't be made.
     #[error(transparent)]
     Folder(#[from] crate::worker::unit_files::FilesError),
 }
@@ -55,10 +54,10 @@ fn system(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CarriedE
     move |error| CarriedError::System { verb, path, error }
 }
 
-/// Lays out what an instance carries, where that is not there yet.
+/// Writes the files of an instance unless they exist.
 ///
 /// # Errors
-/// [`CarriedError`]; nothing half-done stays under the name that is mounted.
+/// [`CarriedError`]; no incomplete folder is left under the mounted name.
 pub(crate) fn prepare(root: &Path, assignment: &Assignment) -> Result<(), CarriedError> {
     let (Some(text), Some(digest)) = (&assignment.carried, assignment.carried_digest()) else {
         return Ok(());
@@ -76,7 +75,8 @@ pub(crate) fn prepare(root: &Path, assignment: &Assignment) -> Result<(), Carrie
     make_folder(&folder, Access::owned(0o750, 0, user.uid))?;
     let unfinished = folder.join(format!(".{digest}"));
     remove(&unfinished)?;
-    // Root alone enters it until it is whole: the folders in it are the user's, who could put links there.
+    // Only root may enter the folder until it is complete: its sub-folders belong to the user, who
+    // could put links into them.
     make_folder(&unfinished, Access::owned(0o700, 0, 0))?;
     let top = open_folder(rustix::fs::CWD, &unfinished, &unfinished)?;
     for file in &carried {
@@ -89,7 +89,7 @@ pub(crate) fn prepare(root: &Path, assignment: &Assignment) -> Result<(), Carrie
     opened.sync_all().map_err(system("write", &folder))
 }
 
-/// Writes one file below `top`, from one open folder to the next; `shown` is the path of `top`, for errors.
+/// Writes one file below `top`, opening folder by folder; `shown` is the path of `top`, for errors.
 fn write(
     top: &OwnedFd,
     shown: &Path,
@@ -103,7 +103,7 @@ fn write(
     while let Some(part) = parts.next() {
         let parent = folder.as_ref().unwrap_or(top).as_fd();
         path.push(part);
-        // Paths were checked; anything else would leave the folder.
+        // The paths were checked before; any other component would lead out of the folder.
         let Component::Normal(name) = part else {
             return Err(CarriedError::Damaged(format!(
                 "{} is not a plain path",
@@ -136,14 +136,14 @@ fn write(
     Ok(())
 }
 
-/// Opens a folder; a link in its place is an error.
+/// Opens a folder; fails if a symbolic link is in its place.
 fn open_folder(parent: impl AsFd, name: &Path, shown: &Path) -> Result<OwnedFd, CarriedError> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
     openat(parent, name, flags, Mode::empty())
         .map_err(|error| system("open the folder", shown)(error.into()))
 }
 
-/// Gives what is open its owner and mode, whatever stands at its path by now.
+/// Sets owner and mode of an open file, whatever is at its path by now.
 fn give(
     open: impl AsFd,
     (uid, gid): (u32, u32),
@@ -151,11 +151,11 @@ fn give(
     shown: &Path,
 ) -> Result<(), CarriedError> {
     fchown(&open, Some(uid), Some(gid)).map_err(system("give away", shown))?;
-    // After the owner: a change of owner clears bits.
+    // After the owner: changing the owner clears mode bits.
     fchmod(&open, Mode::from(mode)).map_err(|error| system("set the mode of", shown)(error.into()))
 }
 
-/// Removes what no instance of a user carries any more. What can't be removed is tried again with the next change.
+/// Removes files that no instance of a user uses. A failed removal is retried with the next change.
 pub(crate) fn tidy<'a>(root: &Path, uid: u32, instances: impl Iterator<Item = &'a Assignment>) {
     let folder = folder_of(root, uid);
     let Ok(entries) = fs::read_dir(&folder) else {
@@ -173,10 +173,7 @@ pub(crate) fn tidy<'a>(root: &Path, uid: u32, instances: impl Iterator<Item = &'
     }
 }
 
-/// Removes all that was laid out for a user.
-///
-/// # Errors
-/// [`CarriedError::System`].
+/// Removes all files of a user.
 pub(crate) fn forget(root: &Path, uid: u32) -> Result<(), CarriedError> {
     remove(&folder_of(root, uid))
 }

@@ -1,7 +1,8 @@
-//! The folders of volumes while they move to another machine: what is sent, and the copy beside its place.
+//! The folders of volumes during a move: the source, and the copy at the destination.
 //!
-//! A copy lies in `.kat-moves/ID-VOLUME/data` below the volume base path, where nobody but root comes, until the leader
-//! has said that it is the data now. So its place never has a part of it, and nothing that has run is ever overwritten.
+//! A copy lies in `.kat-moves/ID-VOLUME/data` below the volume base path, which only root can
+//! enter, until the leader has declared it the volume's data. So the volume's own folder never has
+//! a partial copy, and data that an instance has used is never overwritten.
 
 use std::{
     collections::BTreeSet,
@@ -22,41 +23,38 @@ use kat_host::{
 };
 use kat_types::{assignment::WorkloadUser, volumes::MoveRecord};
 
-/// Folder of copies below the volume base path. No namespace has such a name.
+/// Folder of copies below the volume base path. No namespace can have this name.
 const FOLDER: &str = ".kat-moves";
-/// Largest note of a copy.
+/// Largest `done` file in bytes.
 const LIMIT: u64 = 64 << 10;
 
-/// What is wrong with a volume that moves.
+/// Why a volume can't be moved.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MoveError {
-    /// Its folder.
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    /// The system refused.
     #[error("{}: can't {verb}: {error}", path.display())]
     System {
-        /// What was tried.
+        /// The operation that failed.
         verb: &'static str,
-        /// What it was tried with.
+        /// The path of the operation.
         path: PathBuf,
-        /// Why not.
         error: io::Error,
     },
-    /// A name or an identity that makes no path.
+    /// A volume name or move id that can't be used as a path.
     #[error("`{0}` is not the name of a volume that can move")]
     Name(String),
-    /// Nothing is known of who lies there.
+    /// A folder of unknown origin lies at the destination.
     #[error(
         "{}: a folder is there already, which KAT has not kept from an earlier move; move it away", .0.display()
     )]
     Taken(PathBuf),
-    /// The copy that is to be put there is gone.
+    /// The copy that is to be placed is missing.
     #[error("{}: the copy that is to go there is gone", .0.display())]
     Lost(PathBuf),
 }
 
-/// `done` beside a copy that is whole and on the disk.
+/// The file `done` beside a copy that is complete and on the disk.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Done {
@@ -69,9 +67,6 @@ struct Done {
 }
 
 /// The name of a copy's folder.
-///
-/// # Errors
-/// [`MoveError::Name`].
 pub(crate) fn copy_name(volume: &str, id: &str) -> Result<String, MoveError> {
     let plain = |text: &str| {
         let fine = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
@@ -94,10 +89,10 @@ fn path_of(volume: &str) -> Result<&Path, MoveError> {
     }
 }
 
-/// Whose files those of a workload's index are.
+/// The user and the owners of files of the workload with this index.
 ///
 /// # Errors
-/// [`MoveError::Name`] where no workload has such an index.
+/// [`MoveError::Name`] where no workload can have the index.
 pub(crate) fn owners_of(index: u32) -> Result<(WorkloadUser, Owners), MoveError> {
     let user = WorkloadUser::from_index(index, "", "");
     let user = user.ok_or_else(|| MoveError::Name(format!("index {index}")))?;
@@ -110,7 +105,7 @@ pub(crate) fn owners_of(index: u32) -> Result<(WorkloadUser, Owners), MoveError>
 }
 
 impl Volumes {
-    /// The folder of a volume, to be read.
+    /// Opens the folder of a volume for reading.
     pub(crate) fn open_volume(&self, volume: &str) -> Result<File, MoveError> {
         let base = Base::open(&self.below(&self.base))?;
         Ok(base.open_folder(path_of(volume)?)?)
@@ -120,7 +115,7 @@ impl Volumes {
         self.below(&self.base).join(FOLDER)
     }
 
-    /// An empty folder for a copy; what there was of an earlier try goes.
+    /// Makes an empty folder for a copy; the remains of an earlier try are removed.
     pub(crate) fn begin_copy(&self, name: &str) -> Result<File, MoveError> {
         let base = self.below(&self.base);
         fs::create_dir_all(&base).map_err(|error| system("make the folder", &base, error))?;
@@ -147,7 +142,7 @@ impl Volumes {
         File::open(&data).map_err(|error| system("open", &data, error))
     }
 
-    /// Notes that a copy is whole, which it is on the disk.
+    /// Records that a copy is complete; its data is on the disk already.
     pub(crate) fn end_copy(&self, name: &str, summary: &Summary) -> Result<(), MoveError> {
         let done = Done {
             schema: 1,
@@ -161,7 +156,7 @@ impl Volumes {
             .map_err(|error| system("write", &path, io::Error::other(error.to_string())))
     }
 
-    /// A copy that is whole.
+    /// The summary of a complete copy; `None` where the copy is not complete.
     pub(crate) fn whole_copy(&self, name: &str) -> Option<Summary> {
         let path = self.copies().join(name).join("done");
         let done: Done = serde_json::from_slice(&files::read_bounded(&path, LIMIT).ok()?).ok()?;
@@ -173,8 +168,8 @@ impl Volumes {
         })
     }
 
-    /// Puts a whole copy in its place, also where that was begun before. What lies there goes only where the desired
-    /// knows of it.
+    /// Moves a complete copy to the volume's folder, also after an interrupted try. A folder that
+    /// lies there is moved away only if the move record allows it or no instance has used it.
     pub(crate) fn place_copy(
         &self,
         volume: &str,
@@ -196,7 +191,7 @@ impl Volumes {
             Err(error) => return Err(system("look at", &data, error)),
         };
         match (copied, there) {
-            // It is in its place since an earlier try.
+            // An earlier try has moved the copy.
             (false, Some(uid)) if is_of(&user, uid) => {
                 self.note_placed(volume);
                 return Ok(summary);
@@ -221,7 +216,7 @@ impl Volumes {
         Ok(summary)
     }
 
-    /// Looks whether a copy could be put in its place.
+    /// Checks whether a copy could be moved to the volume's folder.
     pub(crate) fn check_place(&self, volume: &str, desired: &MoveRecord) -> Result<(), MoveError> {
         let path = path_of(volume)?;
         let base = self.below(&self.base);
@@ -237,13 +232,14 @@ impl Volumes {
         }
     }
 
-    /// What lies in the place is a copy that nobody needs: one of before, or one that nothing has run with.
+    /// Whether the folder at the destination is a dispensable copy: one that the move record
+    /// replaces, or one that no instance has used.
     fn may_go(&self, volume: &str, desired: &MoveRecord) -> bool {
         desired.replaces || self.is_unused(volume)
     }
 
-    /// Removes copies that nobody asks for: they are not the data, or have left what was in their place before.
-    /// Gives back what could not be removed.
+    /// Removes copies that are not wanted: copies that did not become the data, and folders that a
+    /// placed copy has replaced. Returns the errors.
     pub(crate) fn forget_copies(&self, wanted: &BTreeSet<String>) -> Vec<String> {
         let copies = self.copies();
         let Ok(listing) = fs::read_dir(&copies) else {
@@ -261,14 +257,14 @@ impl Volumes {
             }
         }
         if wanted.is_empty() {
-            // Until the next move.
+            // The next move makes the folder again.
             let _ = fs::remove_dir(&copies);
         }
         failures
     }
 }
 
-/// Whose a folder is, where it is there.
+/// The owner of a folder; `None` where it does not exist.
 fn owner_in(base: &Base, path: &Path) -> Result<Option<u32>, VolumeError> {
     match base.owner_of(path) {
         Ok((uid, _)) => Ok(Some(uid)),
@@ -277,7 +273,7 @@ fn owner_in(base: &Base, path: &Path) -> Result<Option<u32>, VolumeError> {
     }
 }
 
-/// Never over something that is there.
+/// Renames without replacing an existing file or folder.
 fn rename(from: &Path, to: &Path) -> Result<(), MoveError> {
     rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)
         .map_err(|error| system("give its name to", to, error.into()))

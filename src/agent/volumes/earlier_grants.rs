@@ -1,10 +1,11 @@
-//! What workloads of this machine had before its owner was asked for it.
+//! What workloads of this machine had before an owner's setting existed.
 //!
-//! A version of KAT may begin to ask the machine's owner for what every workload had before: a setting of `agent.yaml` comes, or
-//! its default becomes smaller ([`OwnersSetting`]). The first run of such a version records what the instances that are here ask for
-//! (`/var/lib/kat/granted.json`), and their workloads keep that on this machine. Nothing is added afterwards, so what comes
-//! later needs the owner's word. `kat-agent check` prints the line for `agent.yaml`; once the setting is written there,
-//! that alone counts.
+//! A new version of KAT may require the machine owner's permission for something that every
+//! workload had before: `agent.yaml` gets a new setting, or the default of a setting becomes
+//! smaller ([`OwnersSetting`]). The first run of such a version records what the present instances
+//! ask for (`/var/lib/kat/granted.json`), and their workloads keep it on this machine. Nothing is
+//! added later, so later requests need the owner's permission. `kat-agent check` prints the line
+//! for `agent.yaml`; once the setting is written there, only the setting counts.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,15 +31,15 @@ use kat_types::{
     root::Root,
 };
 
-/// Largest file.
+/// Largest file in bytes.
 const LIMIT: u64 = 8 << 20;
 
-/// A setting of `agent.yaml` whose default takes away what workloads had in an earlier version.
+/// A setting of `agent.yaml` whose default withdraws what workloads had in an earlier version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OwnersSetting {
     /// `securityAllow`.
     Security,
-    /// `hostMountCreate`: earlier versions made paths wherever they may be mounted.
+    /// `hostMountCreate`: earlier versions made paths wherever host mounts were allowed.
     HostMountCreate,
     /// `hostPortsAllow`.
     HostPorts,
@@ -60,7 +61,7 @@ impl OwnersSetting {
         Self::Devices,
     ];
 
-    /// As `agent.yaml` has it.
+    /// The name in `agent.yaml`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Security => "securityAllow",
@@ -72,7 +73,7 @@ impl OwnersSetting {
         }
     }
 
-    /// `agent.yaml` has it.
+    /// Whether `agent.yaml` has the setting.
     fn is_written(self, config: &AgentConfig) -> bool {
         match self {
             Self::Security => config.security_allow.is_some(),
@@ -84,7 +85,8 @@ impl OwnersSetting {
         }
     }
 
-    /// What an instance asks for of it that earlier versions gave to all.
+    /// The values of the setting that an instance asks for and that earlier versions allowed for
+    /// all.
     fn values(self, assignment: &Assignment) -> BTreeSet<String> {
         match self {
             Self::Security => assignment.security_wants(),
@@ -114,7 +116,7 @@ impl OwnersSetting {
         }
     }
 
-    /// The line of `agent.yaml` that goes on allowing these values. The quoting of JSON is that of YAML.
+    /// The line of `agent.yaml` that keeps these values allowed. JSON's quoting is valid in YAML.
     fn line(self, values: Vec<&str>) -> String {
         let value = match self {
             Self::Security | Self::HostMountCreate | Self::Groups | Self::Devices => {
@@ -131,24 +133,23 @@ impl OwnersSetting {
     }
 }
 
-/// `/var/lib/kat/granted.json`.
+/// The content of `/var/lib/kat/granted.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Recorded {
     /// Version of this object's schema, now 1.
     schema: u32,
-    /// By [`OwnersSetting::name`]; one that is here is not recorded again.
+    /// By [`OwnersSetting::name`]; a setting that is here is not recorded again.
     settings: BTreeMap<String, ByWorkload>,
 }
 
 /// By the workload's uid.
 type ByWorkload = BTreeMap<String, Granted>;
 
-/// What one workload had.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Granted {
-    /// `NAMESPACE/NAME`, for people.
+    /// `NAMESPACE/NAME`, for messages.
     workload: String,
     values: BTreeSet<String>,
 }
@@ -161,17 +162,18 @@ impl Recorded {
     }
 }
 
-/// What workloads may go on having on this machine.
+/// What workloads may keep on this machine.
 #[derive(Debug, Default)]
 pub struct EarlierGrants {
-    /// Of the settings that the owner has not written.
+    /// Only the settings that `agent.yaml` does not have.
     recorded: Recorded,
-    /// Of all settings.
+    /// All settings.
     before: Recorded,
 }
 
 impl EarlierGrants {
-    /// Those that count on the machine whose files lie below `root`: of settings that `agent.yaml` has, none do.
+    /// Reads the grants of the machine whose files lie below `root`; those of settings that
+    /// `agent.yaml` has do not count.
     pub fn read(root: &Path, config: &AgentConfig) -> Self {
         let mut recorded = read(&file(root)).unwrap_or_else(|error| {
             tracing::error!("what workloads had before the owner was asked is not known; they need the owner's word now: {error:#}");
@@ -186,24 +188,24 @@ impl EarlierGrants {
         Self { recorded, before }
     }
 
-    /// The instance's workload had this here, and goes on having it.
+    /// Whether the instance's workload had this here and may keep it.
     pub fn has(&self, setting: OwnersSetting, assignment: &Assignment, value: &str) -> bool {
         self.recorded.has(setting, assignment, value)
     }
 
-    /// The instance's workload had this here, whatever the owner has written since.
+    /// Whether the instance's workload had this here, whatever `agent.yaml` has now.
     pub fn had(&self, setting: OwnersSetting, assignment: &Assignment, value: &str) -> bool {
         self.before.has(setting, assignment, value)
     }
 
-    /// Some workload had this here, whatever the owner has written since.
+    /// Whether any workload had this here, whatever `agent.yaml` has now.
     pub fn anybody_had(&self, setting: OwnersSetting, value: &str) -> bool {
         let by_workload = self.before.settings.get(setting.name());
         let mut granted = by_workload.into_iter().flat_map(BTreeMap::values);
         granted.any(|granted| granted.values.contains(value))
     }
 
-    /// What `kat-agent check` says of the workloads that are on this machine.
+    /// The findings of `kat-agent check` about the workloads on this machine.
     fn findings(&self, desired: &Desired) -> Vec<Finding> {
         let here: BTreeSet<&str> = desired
             .assignments
@@ -249,17 +251,19 @@ fn finding(setting: OwnersSetting, granted: &[&Granted]) -> Finding {
     ))
 }
 
-/// Records what the instances that are here have, of each setting that was not recorded yet. Before anything starts: `desired` is the list
-/// of before the agent's last end, if it had one.
+/// Records what the present instances have, for each setting that was not recorded yet. Has to run
+/// before any instance starts. `desired` is the list from before the agent's last end, if there is
+/// one.
 ///
 /// # Errors
-/// [`FileError`]: without the record the next process of the agent would take what has come since for what was there.
+/// [`FileError`]: without the record the next process of the agent would record later requests as
+/// earlier grants.
 pub fn record(root: &Path, config: &AgentConfig, desired: &Desired) -> Result<(), FileError> {
     let path = file(root);
     let mut recorded = match read(&path) {
         Ok(recorded) => recorded,
         Err(error) => {
-            // Whatever it says, it is not made longer.
+            // A file that can't be read is not extended.
             tracing::error!(
                 "what workloads had before the owner was asked can't be read, and is not recorded again: {error:#}"
             );
@@ -309,7 +313,7 @@ fn had_by(root: &Path, setting: OwnersSetting, desired: &Desired) -> ByWorkload 
     found
 }
 
-/// What `kat-agent check` says.
+/// The findings of `kat-agent check`.
 pub fn findings(root: &Path, config: &AgentConfig) -> Vec<Finding> {
     let path = file(root);
     if let Err(error) = read(&path) {

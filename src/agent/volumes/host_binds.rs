@@ -1,7 +1,9 @@
-//! Paths of the machine on their way into containers: the agent judges them and writes a plan, and a unit of the system binds them.
+//! Binds host paths for containers: the agent checks the paths and writes a plan, and a unit of the
+//! system manager binds them.
 //!
-//! The plans lie below `/run`, since they name files by numbers that a boot may change: no instance that mounts a path of the machine starts
-//! after a boot before the agent has looked ([`Assignment::asks_first`]).
+//! The plans lie below `/run`, since they identify files by device and inode numbers, which a boot
+//! may change: after a boot no instance with a host path starts before the agent has checked it
+//! ([`Assignment::asks_first`]).
 
 use std::{
     collections::BTreeSet,
@@ -19,20 +21,16 @@ use kat_types::{
     root::Root,
 };
 
-/// Longest time of a bind, with that of taking the one before away.
+/// Longest bind, including the removal of the previous one.
 const LIMIT: Duration = Duration::from_secs(40);
-/// Largest plan that is compared.
+/// Largest plan that is compared, in bytes.
 const LARGEST: u64 = 1 << 20;
 
-/// The unit that binds the paths of an instance.
 fn unit_of(id: &str) -> String {
     format!("kat-hostpath@{id}.service")
 }
 
-/// Writes what is to be bound for an instance. The unit to start; none where nothing is.
-///
-/// # Errors
-/// [`FileError`].
+/// Writes the plan of an instance. Returns the unit to start; `None` where nothing is to be bound.
 pub(crate) fn write(
     root: &Path,
     assignment: &Assignment,
@@ -44,7 +42,7 @@ pub(crate) fn write(
     let plan = planned(assignment, binds);
     let id = assignment.bound_id();
     let path = path_of(root, &id)?;
-    // Those of others see neither its places nor what is in them.
+    // Other users can list neither the folders in it nor their content.
     let bound = Root::new(root).below(BOUND_FOLDER);
     make_above(&bound)?;
     files::ensure_folder(&bound, Access::owned(0o711, 0, 0))?;
@@ -58,7 +56,7 @@ pub(crate) fn write(
     Ok(Some(unit_of(&id)))
 }
 
-/// What is bound for an instance, if anything is, is not what its plan would be by now.
+/// Whether the present binds of an instance differ from these.
 pub(crate) fn differs(root: &Path, assignment: &Assignment, binds: &[Bind]) -> bool {
     let Ok(path) = path_of(root, &assignment.bound_id()) else {
         return false;
@@ -70,7 +68,7 @@ pub(crate) fn differs(root: &Path, assignment: &Assignment, binds: &[Bind]) -> b
     plan != Some(planned(assignment, binds.to_vec()))
 }
 
-/// Something is bound for an instance.
+/// Whether anything is bound for an instance.
 pub(crate) fn is_bound(root: &Path, assignment: &Assignment) -> bool {
     let of_user = Root::new(root)
         .below(BOUND_FOLDER)
@@ -87,10 +85,10 @@ fn planned(assignment: &Assignment, binds: Vec<Bind>) -> BindPlan {
     }
 }
 
-/// Binds what a unit's plan says, in place of what it bound before.
+/// Binds the paths of a unit's plan in place of its previous binds.
 ///
 /// # Errors
-/// A sentence for people.
+/// A sentence for users.
 pub(crate) async fn bind(system: &dyn UnitManager, unit: &str) -> Result<(), String> {
     match system.restart(unit, LIMIT).await {
         Ok(JobResult::Done) => Ok(()),
@@ -103,10 +101,10 @@ pub(crate) async fn bind(system: &dyn UnitManager, unit: &str) -> Result<(), Str
     }
 }
 
-/// Takes away what is bound for instances of a user that are not among `kept`.
+/// Removes the binds of a user's instances that are not in `kept`.
 ///
 /// # Errors
-/// [`SystemdError`] where a unit does not end.
+/// [`SystemdError`] where a unit can't be stopped.
 pub(crate) async fn keep_only(
     system: &dyn UnitManager,
     root: &Path,
@@ -133,7 +131,7 @@ pub(crate) async fn keep_only(
         }
     }
     if kept.is_empty() {
-        // These stay where others have something in them.
+        // The folders stay if they have other content.
         let bound = Root::new(root).below(BOUND_FOLDER);
         let _ = std::fs::remove_dir(bound.join(uid.to_string()));
         let _ = std::fs::remove_dir(bound);
@@ -141,7 +139,7 @@ pub(crate) async fn keep_only(
     Ok(())
 }
 
-/// Instances of a user that have a plan.
+/// The user's instances with a plan.
 fn planned_of(root: &Path, uid: u32) -> Vec<String> {
     let entries = std::fs::read_dir(Root::new(root).below(PLANS));
     let names = entries.into_iter().flatten().flatten();
@@ -163,7 +161,7 @@ fn path_of(root: &Path, id: &str) -> Result<PathBuf, FileError> {
     })
 }
 
-/// The folders above one.
+/// Makes the parent folders of a folder.
 fn make_above(folder: &Path) -> Result<(), FileError> {
     let above = folder.parent().unwrap_or(folder);
     std::fs::create_dir_all(above).map_err(|error| FileError::System {

@@ -1,7 +1,9 @@
-//! Paths of the machine that containers mount: looked at before each start, and made where KAT may make them.
+//! Host paths that containers mount: checked before each start, and made where KAT may make them.
 //!
-//! Programs may change what lies in folders that they write to at any time. So what is looked at is noted by its identity, and bound by
-//! descriptor if it is that still ([`kat_host::bound_paths`]). Something is made only where root alone may change every folder above it.
+//! Programs may change folders that they can write to at any time. So a checked path is recorded
+//! with its identity, and bound by descriptor only if the identity is still the same
+//! ([`kat_host::bound_paths`]). Paths are made only where root alone can change every parent
+//! folder.
 
 use std::path::{Path, PathBuf};
 
@@ -19,39 +21,39 @@ use kat_types::{
     root::Root,
 };
 
-/// Of folders that lead to something: root's, and all may pass.
+/// Owner and mode of parent folders: they belong to root, and every user may pass through.
 const PASSAGE: Owner = Owner {
     uid: 0,
     gid: 0,
     mode: 0o711,
 };
 
-/// Why an instance can't have a path of the machine.
+/// Why an instance can't have a host path.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HostPathError {
-    /// No folder above it is allowed.
+    /// No allowed folder contains the path.
     #[error(
         "this machine allows host paths below {allowed} only, and none that holds volumes, so not {}; hostMountAllow in /etc/kat/agent.yaml says which",
         path.display()
     )]
     NotAllowed { allowed: String, path: PathBuf },
-    /// KAT's own state, or what belongs to users' sessions, lies there.
+    /// The path is in KAT's own state or in folders of users' sessions.
     #[error("{} would give its container {}, which none may have", path.display(), reserved.display())]
     Reserved { path: PathBuf, reserved: PathBuf },
-    /// It is missing, and KAT makes nothing there.
+    /// The path is missing, and KAT may not make it.
     #[error(
         "{} is not there, and KAT makes host paths of namespace {namespace} only below {}/{namespace} and the folders of hostMountCreate in /etc/kat/agent.yaml",
         path.display(),
         paths::HOST
     )]
     NotCreated { path: PathBuf, namespace: String },
-    /// What lies there does not fit.
+    /// The file or folder at the path does not fit.
     #[error(transparent)]
     Volume(#[from] VolumeError),
 }
 
 impl HostPathError {
-    /// One word for programs.
+    /// The reason code.
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::NotAllowed { .. } | Self::Reserved { .. } => Reason::HostPathNotAllowed,
@@ -61,7 +63,7 @@ impl HostPathError {
     }
 }
 
-/// What the machine's owner allows of its paths.
+/// The host paths that the machine's owner allows.
 #[derive(Debug)]
 pub(crate) struct HostPaths {
     /// `/` on a real machine.
@@ -73,7 +75,8 @@ pub(crate) struct HostPaths {
 }
 
 impl HostPaths {
-    /// Those of a machine whose files lie below `root`, and its volumes below `volumes`.
+    /// The allowed paths of a machine whose files lie below `root` and whose volumes lie below
+    /// `volumes`.
     pub(crate) fn new(root: &Path, volumes: &Path, config: &AgentConfig) -> Self {
         let folders = |written: &[String]| written.iter().map(PathBuf::from).collect();
         Self {
@@ -82,19 +85,21 @@ impl HostPaths {
             create: folders(config.host_mount_create.as_deref().unwrap_or_default()),
             reserved: vec![
                 volumes.to_owned(),
-                // Who has the bus of a user's manager is that user, outside of the container.
+                // Access to the bus of a user manager is access to that user outside of the
+                // container.
                 "/run/user".into(),
                 HOMES.into(),
                 paths::STATE.into(),
                 paths::RUN.into(),
-                // What is bound for others.
+                // Binds of other instances.
                 BOUND_FOLDER.into(),
             ],
             earlier: EarlierGrants::read(root, config),
         }
     }
 
-    /// Looks at a path that an instance mounts, and makes it for `owner` where it is missing and may be made.
+    /// Checks a path that an instance mounts, and makes it for `owner` where it is missing and KAT
+    /// may make it.
     pub(crate) fn prepare(
         &self,
         assignment: &Assignment,
@@ -134,7 +139,7 @@ impl HostPaths {
             }
             (found, _) => found?,
         }
-        // What its names lead to, where the owner's own links are followed.
+        // The path after resolving links; only links of the machine's owner are followed.
         let (real, judged) = match bound.sub_path.as_os_str().is_empty() {
             true => open.identify(&inner)?,
             false => open.enter(&inner)?.identify(&bound.sub_path)?,
@@ -164,7 +169,8 @@ impl HostPaths {
         })
     }
 
-    /// Neither within what no container gets, nor around it. `path` is what was written, `real` what it leads to.
+    /// Rejects paths within a reserved folder and paths that contain one. `path` is the written
+    /// path, `real` the resolved one.
     fn check_reserved(&self, path: &Path, real: &Path) -> Result<(), HostPathError> {
         let host = Path::new(paths::HOST);
         let conflict = self.reserved.iter().find(|reserved| {
@@ -189,7 +195,8 @@ impl HostPaths {
         }
     }
 
-    /// Below KAT's own folder of the namespace, where the owner says so, and what was made before the owner was asked.
+    /// Whether KAT may make the path: below its own folder of the namespace, below
+    /// `hostMountCreate`, or where an earlier version made it for the workload.
     fn may_create(&self, assignment: &Assignment, path: &Path) -> bool {
         let own = own_folder(&assignment.namespace);
         let is_own = path.starts_with(&own) && path != own;
@@ -203,8 +210,9 @@ impl HostPaths {
         self.earlier.has(setting, assignment, &path)
     }
 
-    /// Earlier versions made the folders above a path for its workload. They become root's, but for those that a workload mounts
-    /// itself: these, and what lies in them, can't be mounted both.
+    /// Earlier versions made the parent folders of a path for its workload. Root becomes their
+    /// owner, except for folders that a workload mounts itself: such a folder and a path below it
+    /// can't both be mounted.
     fn take_folders_over(
         &self,
         assignment: &Assignment,
@@ -242,7 +250,7 @@ impl HostPaths {
         self.root.below(path)
     }
 
-    /// A path as it is on a real machine.
+    /// The path without the root folder, as on a real machine.
     fn shown(&self, path: &Path) -> PathBuf {
         let root = self.root.path();
         let root = root.canonicalize().unwrap_or_else(|_| root.to_owned());
@@ -253,7 +261,8 @@ impl HostPaths {
     }
 }
 
-/// The paths that an instance has made outside of KAT's own folder, as earlier versions made them for everybody.
+/// The host paths outside of KAT's own folder that an instance asks KAT to make, as earlier
+/// versions did for every workload.
 pub(crate) fn made_elsewhere(assignment: &Assignment) -> impl Iterator<Item = String> {
     let own = own_folder(&assignment.namespace);
     let hosts = assignment
@@ -286,7 +295,8 @@ fn not_created(assignment: &Assignment, path: PathBuf) -> HostPathError {
     }
 }
 
-/// The folder of `hostMountAllow`. Above it root alone changes anything, which was looked at.
+/// Makes a folder of `hostMountAllow`. The caller has checked that only root can change its parent
+/// folders.
 fn make_base(base: &Path, shown: &Path) -> Result<(), VolumeError> {
     use std::os::unix::fs::DirBuilderExt;
     let mode = match shown == Path::new(paths::HOST) {

@@ -1,8 +1,8 @@
-//! Volumes that move from one machine to another: takes what the leader asks this machine to take, and sends what it
-//! asks it to send.
+//! Moves volumes between machines: receives the volumes that the leader moves to this machine, and
+//! sends those that it moves away.
 //!
-//! Nothing here decides where data is: a whole copy lies beside its place until the leader has written that it is the
-//! data now (`plan/volumes/moves.rs`).
+//! This module does not decide which data is valid: a complete copy lies beside its destination
+//! until the leader has written that it is the volume's data (`plan/volumes/moves.rs`).
 
 mod ends;
 
@@ -33,52 +33,48 @@ use kat_types::{
 
 pub use ends::{OtherMachines, OwnVolumes};
 
-/// Pieces that wait between the network and the disk.
+/// Pieces that are buffered between the network and the disk.
 const BUFFER: usize = 8;
-/// A stream that brings nothing for so long is broken; the other end says something each 10 s.
+/// A stream without data for this time is broken; the sender sends something every 10 s.
 const IDLE: Duration = Duration::from_secs(45);
-/// Between two looks at how far a copy is.
+/// Interval of progress reports.
 const LOOK: Duration = Duration::from_secs(1);
 /// Pauses after failures.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(2), LONGEST_PAUSE);
 /// Longest pause after a failure.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Copies at once.
+/// Most copies at once.
 const AT_ONCE: usize = 2;
-/// Without anything to wait for.
+/// Sleep where nothing is scheduled.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// What another machine sends.
+/// The data that another machine sends.
 #[async_trait]
 pub trait Pieces: Send {
-    /// The next piece; nothing at the end. An error is a sentence.
+    /// The next piece; `None` at the end. An error is a sentence.
     async fn next(&mut self) -> Result<Option<Bytes>, String>;
 }
 
-/// The way to other machines.
+/// Connections to the sending machines.
 #[async_trait]
 pub trait CopySource: Send + Sync {
-    /// Asks the desired's machine for the volume. An error is a sentence.
+    /// Requests the volume from the source machine of the move. An error is a sentence.
     async fn open(&self, volume: &str, desired: &MoveRecord) -> Result<Box<dyn Pieces>, String>;
 }
 
-/// Follows the list until `cancel`.
 pub struct Moves {
-    /// This machine.
+    /// Name of this machine.
     pub node: String,
-    /// The list.
     pub lists: watch::Receiver<Listed>,
-    /// The volumes of this machine.
     pub volumes: Arc<Volumes>,
-    /// Where it says how far it is.
+    /// Receiver of the progress.
     pub statuses: Statuses,
-    /// The way to the others.
     pub source: Arc<dyn CopySource>,
-    /// Where its loop is seen by the watchdog.
+    /// Reports the loop's liveness to the watchdog.
     pub pulses: Pulses,
 }
 
-/// A volume that this machine is to take.
+/// A volume that this machine is to receive.
 #[derive(Clone)]
 struct IncomingCopy {
     volume: String,
@@ -90,7 +86,7 @@ struct IncomingCopy {
     room: Arc<Semaphore>,
 }
 
-/// One that is being taken.
+/// A running copy.
 struct Task {
     desired: MoveRecord,
     end: CancellationToken,
@@ -109,12 +105,12 @@ async fn end_all(tasks: Vec<Task>) {
 }
 
 impl Moves {
-    /// Takes what is asked for.
+    /// Receives the volumes of the list until `cancel`.
     pub async fn run(mut self, cancel: CancellationToken) {
         let pulse = self.pulses.watch("who moves volumes");
         let room = Arc::new(Semaphore::new(AT_ONCE));
         let mut running: BTreeMap<String, Task> = BTreeMap::new();
-        // Nothing is left of any move.
+        // True once the remains of all moves are removed.
         let mut clean = false;
         loop {
             let listed = self.lists.borrow_and_update().clone();
@@ -129,7 +125,8 @@ impl Moves {
                     .extract_if(.., has_changed)
                     .map(|(_, task)| task)
                     .collect();
-                // Nothing of it begins anew, and nothing is removed, before what it was has ended.
+                // A changed move starts, and copies are removed, only after the previous task has
+                // ended.
                 pulse.wait(end_all(changed)).await;
                 let volumes = wanted
                     .values()
@@ -184,7 +181,7 @@ impl Moves {
         end_all(running.into_values().collect()).await;
     }
 
-    /// By the name of its copy, what this machine is to take.
+    /// The volumes that this machine is to receive, by the name of their copy.
     fn wanted(&self, listed: &Listed) -> BTreeMap<String, (String, MoveRecord)> {
         let all = listed.desired.moves.iter();
         let taken = all.filter(|(_, desired)| desired.to == self.node && desired.from != self.node);
@@ -197,7 +194,7 @@ impl Moves {
         named.collect()
     }
 
-    /// False where something is left that could not be removed.
+    /// Removes unwanted copies; false where one could not be removed.
     async fn forget(&self, wanted: BTreeSet<String>) -> bool {
         let volumes = Arc::clone(&self.volumes);
         let failures = tokio::task::spawn_blocking(move || volumes.forget_copies(&wanted)).await;
@@ -299,7 +296,7 @@ impl IncomingCopy {
         })
     }
 
-    /// Nothing lies where the copy is to be that must not go.
+    /// Fails if data lies at the destination that must not be replaced.
     async fn is_free(&self) -> Result<(), String> {
         let taking = self.clone();
         let free = blocking(move || taking.volumes.check_place(&taking.volume, &taking.desired));
@@ -307,7 +304,7 @@ impl IncomingCopy {
         free.await?.map_err(|error| format!("on {to}: {error}"))
     }
 
-    /// A whole copy, which may be there since before.
+    /// Makes a complete copy, or takes one that exists already.
     async fn copy(
         &self,
         report: &mut VolumeMoveReport,
@@ -331,17 +328,17 @@ impl IncomingCopy {
             .unwrap_or_else(|| Err("it was broken off".to_owned()))?;
         let copied = self.pump(pieces, report, end).await;
         if copied.is_err() {
-            // What is there of it takes room that others may need meanwhile.
+            // The partial copy is removed: others may need its space meanwhile.
             let taking = self.clone();
             let _ = blocking(move || taking.volumes.begin_copy(&taking.name)).await;
         }
         let summary = copied?;
-        // Once it is told, the copy is the data.
+        // After the report the leader may declare the copy to be the data.
         self.is_free().await?;
         Ok(summary)
     }
 
-    /// From the network to the disk.
+    /// Copies from the network to the disk.
     async fn pump(
         &self,
         mut pieces: Box<dyn Pieces>,
@@ -353,7 +350,7 @@ impl IncomingCopy {
         let (taking, seen) = (self.clone(), Arc::clone(&progress));
         let disk = tokio::task::spawn_blocking(move || taking.write(receiver, &seen));
         let (from, to) = (&self.desired.from, &self.desired.to);
-        // The sender ends with it: the thread waits for no more than has come.
+        // Dropping the sender ends the thread after the data that has arrived.
         let fed = async move {
             loop {
                 let piece = match tokio::time::timeout(IDLE, pieces.next()).await {
@@ -365,7 +362,7 @@ impl IncomingCopy {
                     }
                 };
                 if sender.send(piece).await.is_err() {
-                    // The disk's end says why.
+                    // The writing end reports the error.
                     return None;
                 }
             }
@@ -420,7 +417,7 @@ impl IncomingCopy {
         self.statuses.set_move(report.clone());
     }
 
-    /// Blocks until all has come and was compared.
+    /// Blocks until all data has arrived and was verified.
     fn write(
         &self,
         pieces: mpsc::Receiver<Bytes>,
@@ -453,7 +450,7 @@ async fn blocking<T: Send + 'static>(
     done.map_err(|error| error.to_string())
 }
 
-/// Pieces as a stream of bytes, for a thread.
+/// The pieces as a blocking reader.
 struct Reading {
     pieces: mpsc::Receiver<Bytes>,
     rest: Bytes,

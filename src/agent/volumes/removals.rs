@@ -1,6 +1,6 @@
-//! Removes the data of volumes that the leader has asked for, and says so.
+//! Removes the data of volumes at the leader's request, and reports that.
 //!
-//! An entry of its own asks for each removal: nothing is removed because something is missing from a list
+//! Each removal has an entry of its own: nothing is removed because it is missing from a list
 //! (ARCHITECTURE.md, invariant 4).
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -12,25 +12,22 @@ use crate::{Statuses, service::supervisor::Listed, volumes::Volumes};
 use kat_daemon::watchdog::Pulses;
 use kat_types::volumes::{RemovalRecord, removal_id};
 
-/// Pause after a removal that failed.
+/// Pause after a failed removal.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
-/// Without anything to wait for.
+/// Sleep where nothing is scheduled.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Follows the list until `cancel`.
 pub struct Removals {
-    /// The list.
     pub lists: watch::Receiver<Listed>,
-    /// The volumes of this machine.
     pub volumes: Arc<Volumes>,
-    /// Where it says what is gone.
+    /// Receiver of the removed volumes.
     pub statuses: Statuses,
-    /// Where its loop is seen by the watchdog.
+    /// Reports the loop's liveness to the watchdog.
     pub pulses: Pulses,
 }
 
 impl Removals {
-    /// Removes what is asked for.
+    /// Removes the volumes of the list's removal entries until `cancel`.
     pub async fn run(mut self, cancel: CancellationToken) {
         let pulse = self.pulses.watch("who removes volumes");
         let mut gone = BTreeSet::new();
@@ -38,7 +35,7 @@ impl Removals {
             let listed = self.lists.borrow_and_update().clone();
             let mut again = LONG;
             if listed.confirmed && listed.current {
-                // What is asked for no more need not be said any longer.
+                // A removal that is no longer in the list needs no report.
                 let asked = listed.desired.removals.iter();
                 let asked = asked.map(|(name, wish)| removal_id(name, wish.asked));
                 let asked: BTreeSet<_> = asked.collect();
@@ -81,7 +78,7 @@ impl Removals {
         }
     }
 
-    /// A large folder takes its time, on a thread of its own.
+    /// Runs on a thread of its own, since a large folder takes long.
     async fn remove(&self, volume: &str, wish: RemovalRecord) -> Result<(), String> {
         let volumes = Arc::clone(&self.volumes);
         let volume = volume.to_owned();

@@ -10,39 +10,39 @@ use async_trait::async_trait;
 use kat_host::users::{UserError, Users, is_ours};
 use kat_types::assignment::{INDEX_LIMIT, USER_BASE, WorkloadUser};
 
-/// The groups of a machine, and which of them a user is in.
+/// The machine's groups, and the user's memberships.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MachineGroups {
     /// Gids by name.
     pub all: BTreeMap<String, u32>,
-    /// Names of those that the user is a member of, beside its own.
+    /// Names of the groups that the user is a member of, without its own.
     pub of_user: BTreeSet<String>,
 }
 
-/// Makes and removes the users of workloads.
+/// Creates and removes the users of workloads.
 #[async_trait]
 pub trait UserAccounts: Send + Sync {
-    /// The user exists, with its ids.
+    /// Creates the user with its ids unless it exists.
     async fn ensure(&self, user: &WorkloadUser) -> Result<(), UserError>;
 
-    /// Nothing of the user is left, its home included.
+    /// Removes the user and its home.
     async fn remove(&self, user: &WorkloadUser) -> Result<(), UserError>;
 
-    /// Its home.
+    /// The user's home folder.
     fn home(&self, user: &WorkloadUser) -> PathBuf;
 
-    /// The marked user of this uid.
+    /// The user with this uid, if it bears KAT's mark.
     fn find(&self, uid: u32) -> Option<WorkloadUser>;
 
-    /// Uids of all marked users.
+    /// Uids of all users with KAT's mark.
     fn all(&self) -> Vec<u32>;
 
-    /// The groups of the machine.
+    /// The machine's groups, and the user's memberships.
     fn groups(&self, _user: &WorkloadUser) -> Result<MachineGroups, UserError> {
         Ok(MachineGroups::default())
     }
 
-    /// The user is a member of these groups and of no other, beside its own.
+    /// Makes the user a member of these groups, and of no other beside its own.
     async fn set_groups(
         &self,
         _user: &WorkloadUser,

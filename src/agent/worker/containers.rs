@@ -1,4 +1,4 @@
-//! A worker's containers beside the main ones: looked at, started, stopped.
+//! Init containers, sidecars and network holders: their state, starts and stops.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -22,20 +22,20 @@ use crate::{
 use kat_systemd::{ActiveState, JobResult, SystemdError, UnitManager, UnitStatus};
 use kat_types::{api::InstancePhase, assignment::Assignment, resource::OtherKind};
 
-/// What a container said before its last end.
+/// The log lines of a container before its last end.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Words {
-    /// That end, microseconds of the monotonic clock.
+    /// The container's last end, microseconds of the monotonic clock.
     ended: u64,
     text: String,
-    /// They are Podman's, which did not start it.
+    /// The text is Podman's error: Podman did not start the container.
     not_started: bool,
-    /// Its image was pulled since.
+    /// A pull of the container's image has been started since.
     pulled: bool,
 }
 
 impl Worker {
-    /// What stands beside an instance's main container; nothing where nothing does.
+    /// The state of an instance's containers beside the main one; `None` where there are none.
     pub(super) async fn look_beside(
         &mut self,
         assignment: &Assignment,
@@ -83,7 +83,7 @@ impl Worker {
         Ok(Some(beside))
     }
 
-    /// What a container said before its last end: read once for each end.
+    /// The log lines of a container before its last end; the journal is read once for each end.
     async fn last_words(
         &mut self,
         assignment: &Assignment,
@@ -127,7 +127,8 @@ impl Worker {
         words
     }
 
-    /// Begins to pull the images that containers beside the main one were started with in vain.
+    /// Pulls again the images that containers beside the main one could not start with because they
+    /// were missing.
     pub(super) fn pull_lost(&mut self, assignment: &Assignment, beside: &Beside) {
         let not_started = beside.others.iter().filter(|one| one.not_started);
         for one in not_started {
@@ -150,7 +151,7 @@ impl Worker {
                 .entry(assignment.instance.clone())
                 .or_default();
             let words = memory.words.get_mut(&one.unit);
-            // Once for each end: the list of what is there may not be readable.
+            // One pull for each end: the list of local images may not be readable.
             let pulled = words.is_none_or(|words| std::mem::replace(&mut words.pulled, true));
             if !pulled && !self.busy.contains(&key) {
                 image.present = false;
@@ -159,8 +160,8 @@ impl Worker {
         }
     }
 
-    /// Starts sidecars that are down beside a main container that runs, and ends what is left beside one that has ended
-    /// for good.
+    /// Starts stopped sidecars while the main container runs, and stops the remaining containers
+    /// once the main one has ended for good.
     pub(super) fn converge_beside(
         &mut self,
         assignment: &Assignment,
@@ -221,14 +222,14 @@ impl Worker {
         });
     }
 
-    /// A start of a container beside the main one has ended.
+    /// Logs a sidecar's start that failed.
     pub(super) fn other_was_started(&mut self, unit: &str, outcome: &JobOutcome) {
         if !matches!(outcome, JobOutcome::Started(Ok(JobResult::Done))) {
             tracing::warn!(unit, ?outcome, "a sidecar did not start");
         }
     }
 
-    /// Nothing runs of the other containers of the instance with this main unit.
+    /// Whether all other containers of the instance with this main unit have ended.
     pub(super) async fn others_are_over(&mut self, unit: &str) -> Result<bool, WorkerError> {
         for other in self.folder.others(unit)? {
             let status = self.manager.status(&other).await?;
@@ -240,8 +241,8 @@ impl Worker {
     }
 }
 
-/// Stops the other containers after the main one, as [`UnitFolder::others`] has them: all sidecars at once, so that none
-/// has to wait for another. The first failure is told.
+/// Stops the other containers after the main one, in the order of [`UnitFolder::others`]; all
+/// sidecars in parallel. Returns the first failure.
 ///
 /// [`UnitFolder::others`]: crate::worker::unit_files::UnitFolder::others
 pub(super) async fn stop(

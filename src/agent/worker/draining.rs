@@ -1,5 +1,5 @@
-//! The time for which an instance that is to stop goes on serving: names and service addresses have
-//! lost it, and what was sent to it before ends.
+//! Draining: an instance that is to be stopped keeps running for a while after names and service
+//! addresses have dropped it, so that open connections can end.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use kat_systemd::{ActiveState, UnitStatus};
 use kat_types::{api::InstancePhase, assignment::Assignment, reason::Reason};
 
 impl Worker {
-    /// Whether the instance is to run on for a while before it is stopped; says so.
+    /// Whether the instance has to run on for its drain time before it is stopped; reports that.
     ///
-    /// It counts from when this machine first saw that it is to stop, whichever process of the agent
-    /// that was. What nobody was sent to is not waited for.
+    /// The drain time counts from when this machine first saw that the instance is to be stopped,
+    /// also across restarts of the agent. An instance that received no traffic is not drained.
     pub(super) fn drains(&mut self, assignment: &Assignment, status: &UnitStatus) -> bool {
         let now = (self.tools.monotonic)();
         let note = self.notes.of(&assignment.instance);
@@ -29,7 +29,8 @@ impl Worker {
             return false;
         };
         self.wake = self.wake.min(left);
-        // The same for as long as it lasts: each other sentence would be a report of its own.
+        // The message stays the same during the whole drain: each change would be a report of its
+        // own.
         let message = format!(
             "names and service addresses have lost it; it is stopped {} s after that",
             drain.as_secs()

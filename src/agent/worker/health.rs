@@ -1,4 +1,4 @@
-//! What a worker makes of its instances' health checks.
+//! Health checks of a worker's instances.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use kat_types::{
 };
 
 impl Worker {
-    /// Sees to it that an instance is probed while its container runs.
+    /// Probes an instance while its container runs.
     pub(super) fn watch_health(&mut self, assignment: &Assignment, status: &UnitStatus) {
         let instance = &assignment.instance;
         let Some(check) = &assignment.health_check else {
@@ -64,7 +64,7 @@ impl Worker {
         }
     }
 
-    /// Health, and what it adds to an instance's reason and message.
+    /// The instance's health, and its reason and message with the health's added.
     pub(super) fn with_health(
         &self,
         assignment: &Assignment,
@@ -115,7 +115,7 @@ impl Worker {
         }
     }
 
-    /// Starts an unhealthy instance again, where its file asks for that.
+    /// Restarts an unhealthy instance where its file sets `restartOnUnhealthy`.
     pub(super) fn heal(&mut self, assignment: &Assignment, status: &UnitStatus, unit: String) {
         let instance = &assignment.instance;
         let check = assignment.health_check.as_ref();

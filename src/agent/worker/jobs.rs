@@ -1,4 +1,4 @@
-//! A worker's slow work: pulls, starts and stops.
+//! A worker's slow operations, which run as jobs: pulls, starts and stops.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -13,13 +13,14 @@ use kat_types::{
     api::InstancePhase, assignment::Assignment, reason::Reason, resource::ImagePullPolicy,
 };
 
-/// The programs of an instance that fills the disk are killed when they have not ended by then, however long its file says
-/// that they may take.
+/// Grace of an evicted instance: its programs are killed after this time, whatever stop time its
+/// file sets.
 const EVICTED_PATIENCE: Duration = Duration::from_secs(5);
-/// Longest command on containers of an instance that is evicted.
+/// Longest run of a `podman` command on the containers of an evicted instance.
 const COMMAND: Duration = Duration::from_secs(30);
-/// Kills the programs of the containers of these units, and nothing of Podman's, which cleans up after them. The kernel does it
-/// (cgroups(7), `cgroup.kill`): nothing is written to the disk.
+/// Shell script that kills the programs in the containers of these units, but not Podman's
+/// processes, which clean up after them. It uses the kernel's `cgroup.kill` (cgroups(7)), so
+/// nothing is written to the disk.
 const KILL: &str = r#"for unit; do
     group=$(systemctl --user show --property=ControlGroup --value -- "$unit")
     [ -n "$group" ] || continue
@@ -28,36 +29,39 @@ const KILL: &str = r#"for unit; do
     done
 done"#;
 
-/// What a job is about; there is at most one of each.
+/// The subject of a job; at most one job runs for each key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum JobKey {
     Instance(String),
-    /// Its stop on a machine that is cut off, which may come on top of its start.
+    /// A stop that may run beside the instance's start: that of a fenced or evicted instance, or of
+    /// one with several containers.
     Fence(String),
     Pull(String),
     /// The start of a container beside the main one, by its unit.
     Other(String),
 }
 
-/// How a job ended.
+/// The result of a job.
 #[derive(Debug)]
 pub(super) enum JobOutcome {
     Started(Result<JobResult, SystemdError>),
-    /// The paths of the machine that it mounts were bound, or why they were not; nothing was started.
+    /// The host paths that the instance mounts were bound, or why binding failed; the instance was
+    /// not started.
     Bound(Result<(), String>),
     Stopped(Result<JobResult, SystemdError>),
     Pulled(Result<(), String>),
 }
 
 impl Worker {
-    /// Whether the images of all containers are on the machine; begins a pull when one is not.
+    /// Whether the images of all containers are on the machine; starts a pull of a missing one.
     pub(super) fn images_ready(&mut self, assignment: &Assignment, status: &UnitStatus) -> bool {
         let each = assignment.each();
         each.iter()
             .all(|one| self.image_ready(one, (assignment, status)))
     }
 
-    /// The same of one container, as if it were the only one; what is told is told of the whole instance.
+    /// Whether one container's image is on the machine. `assignment` has this container only;
+    /// reports are made for the `whole` instance.
     fn image_ready(
         &mut self,
         assignment: &Assignment,
@@ -88,7 +92,7 @@ impl Worker {
         }
         let sealed = self.sealed_logins.get(&assignment.instance);
         let (reason, message) = match (sealed, &failure) {
-            // Without what its registry wants to see nothing would come of it.
+            // Without its credentials the pull would fail.
             (Some(why), _) => (Some(Reason::CredentialsUnreadable), why.clone()),
             (None, Some(words)) => {
                 let (reason, message) = self.pull_failure(assignment, words);
@@ -107,7 +111,7 @@ impl Worker {
         false
     }
 
-    /// Starts an instance, when the unit has run that binds what it mounts of the machine, where there is one.
+    /// Starts an instance. Where it mounts host paths, the unit that binds them runs first.
     pub(super) fn spawn_start(
         &mut self,
         assignment: &Assignment,
@@ -142,7 +146,7 @@ impl Worker {
         });
     }
 
-    /// Binds anew what an instance mounts of the machine, which its next start takes.
+    /// Binds again the host paths that an instance mounts; its next start uses them.
     pub(super) fn spawn_bind(&mut self, assignment: &Assignment, binding: String) {
         let system = self.tools.managers.system();
         let key = JobKey::Instance(assignment.instance.clone());
@@ -153,7 +157,7 @@ impl Worker {
         });
     }
 
-    /// Restarts what runs.
+    /// Restarts a running unit.
     pub(super) fn spawn_restart(&mut self, assignment: &Assignment, unit: String) {
         let manager = Arc::clone(&self.manager);
         let limit = self.start_limit() + stop_limit(Some(assignment));
@@ -169,7 +173,8 @@ impl Worker {
         Duration::from_secs(u64::from(self.tools.settings.hold_seconds) + 30) + JOB_MARGIN
     }
 
-    /// Stops a unit with those beside it. Of what is `evicted` nothing is left, however long it may take to end.
+    /// Stops a unit and the instance's other containers. An `evicted` instance's containers are
+    /// removed, and its programs killed after a short grace.
     pub(super) fn spawn_stop(
         &mut self,
         key: JobKey,
@@ -238,7 +243,7 @@ impl Worker {
                 if let Ok(JobResult::Done) = result {
                     return;
                 }
-                // The image may have been taken away by hand: the next start looks on the disk.
+                // The image may have been removed by hand: the next start looks for it on the disk.
                 if let Some(assignment) = self.desired.borrow().assignments.get(&instance) {
                     for image in assignment.images() {
                         if let Some(image) = self.images.get_mut(image) {
@@ -317,7 +322,7 @@ impl Worker {
     }
 }
 
-/// Awaits a stop, and sees to it that the containers of these units are gone, with what they wrote.
+/// Waits for a stop, and removes the containers of these units with the data that they wrote.
 async fn stop_for_room(
     manager: &dyn UnitManager,
     units: &[String],
@@ -333,7 +338,7 @@ async fn stop_for_room(
             stop.await
         }
     };
-    // Without any room Podman could not remove them; what filled the disk has ended.
+    // Podman needs some room to remove containers. The programs that filled the disk have ended.
     eviction::give_up_reserve(root);
     let remove = [
         "/usr/bin/podman",

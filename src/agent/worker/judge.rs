@@ -1,4 +1,4 @@
-//! What a unit's state means for its instance. Pure.
+//! Derives an instance's phase and the next action from its unit's state. Pure.
 
 use std::{ops::RangeInclusive, time::Duration};
 
@@ -7,47 +7,51 @@ use kat_types::{
     api::InstancePhase, assignment::Assignment, reason::Reason, resource::RestartCondition,
 };
 
-/// A program that crashed often counts as running only after so long without a crash.
+/// A program that crashed at least [`OFTEN`] times counts as running only after this time without a
+/// crash.
 pub(crate) const SETTLE: Duration = Duration::from_secs(10);
-/// From so many restarts on, [`SETTLE`] applies.
+/// Number of restarts from which [`SETTLE`] applies.
 pub(crate) const OFTEN: u32 = 3;
 
-/// systemd's result of a start that the unit's own conditions refused (systemd.exec(5)).
+/// systemd's result of a start that the unit's own `ExecCondition=` refused (systemd.exec(5)).
 pub const CONDITION: &str = "exec-condition";
 
-/// What the agent is to do about an instance that should run.
+/// What the agent does about an instance that should run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing: systemd has it.
+    /// Nothing: systemd manages the unit.
     Leave,
-    /// Start its unit.
+    /// Start the unit.
     Start,
-    /// Forget the failure, which was KAT's, and start its unit.
+    /// Reset the failure, which was KAT's, and start the unit.
     StartUncounted,
 }
 
-/// systemd's result of a start whose first process ended well before it had said that the program runs
-/// (systemd.exec(5)). Podman says that itself, and no program in a container can end a start so.
+/// systemd's result of a start whose first process ended successfully before it reported readiness
+/// (systemd.exec(5)). Podman sends the readiness message itself, so no program in a container can
+/// cause this result.
 pub const PROTOCOL: &str = "protocol";
 
-/// Exit codes of Podman's own where it did not start a container (podman-run(1)); a program may have them, too.
+/// Exit codes of Podman's own where it did not start a container (podman-run(1)). A program may use
+/// the same codes.
 pub const PODMANS: RangeInclusive<i32> = 125..=127;
 
-/// What ended a run other than its program.
+/// A cause of a run's end other than the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The container hook: the network could not be made.
+    /// The container hook failed: it could not make the network.
     Hook,
-    /// Podman lost the container while it started it.
+    /// Podman lost the container during its start.
     LostStart,
-    /// Podman did not find the image, which was there once.
+    /// Podman did not find the image, although it had been pulled.
     LostImage,
     /// Podman could not start the container.
     CannotStart,
 }
 
 impl Fault {
-    /// It says nothing of the program or of how it was asked for, and does not count as a restart.
+    /// Whether the fault is neither the program's nor its configuration's, and does not count as a
+    /// restart.
     pub fn is_excused(self) -> bool {
         match self {
             Self::Hook | Self::LostStart | Self::LostImage => true,
@@ -64,7 +68,7 @@ impl Fault {
         }
     }
 
-    /// What is told of it; nothing where that stands in the journal.
+    /// The message about the fault; empty where the journal has it.
     fn message(self) -> String {
         match self {
             Self::Hook | Self::LostImage | Self::CannotStart => String::new(),
@@ -75,48 +79,46 @@ impl Fault {
     }
 }
 
-/// What is told about an instance.
+/// The judged state of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// Phase.
     pub phase: InstancePhase,
-    /// `None` when all is well.
+    /// `None` while the instance has no problem.
     pub reason: Option<Reason>,
-    /// A sentence for people; the worker adds the last lines of the log to a failure.
+    /// A sentence for users; the worker adds the last log lines to a failure.
     pub message: String,
-    /// Times that the program was started again because of what it did itself.
+    /// Restarts that the program itself caused.
     pub restarts: u32,
-    /// Exit code of the program's last end; 128 and the signal when one killed it.
+    /// Exit code of the program's last end; 128 plus the signal number when a signal killed it.
     pub exit_code: Option<i32>,
-    /// What to do.
     pub action: Action,
     /// Judge again after this time.
     pub again: Option<Duration>,
-    /// The reason why it is not whole although its main program runs; the message says more.
+    /// Why the instance is degraded although its main program runs; the message says more.
     pub beside: Option<Reason>,
 }
 
-/// What is known beside the unit's state.
+/// What the judgement needs beside the unit's state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Circumstances {
-    /// What ended the last run, if that was not the program.
+    /// The cause of the last run's end, if it was not the program.
     pub fault: Option<Fault>,
-    /// The unit ended well since it was last started.
+    /// The unit ended successfully since its last start.
     pub ended: bool,
-    /// Restarts that the agent counted, the one that systemd refused when it gave up included.
+    /// Restarts that the agent counted, including the one that systemd refused when it gave up.
     pub restarts: u32,
     /// Monotonic clock, microseconds.
     pub now: u64,
 }
 
-/// Judges an instance that should run by its unit's state.
+/// Judges an instance that should run from its unit's state.
 pub fn judge(
     assignment: &Assignment,
     status: &UnitStatus,
     circumstances: Circumstances,
 ) -> Verdict {
     let not_started = circumstances.fault == Some(Fault::CannotStart);
-    // It has none where it never ran.
+    // A program that never ran has no exit code.
     let exit_code = exit_code(status).filter(|_| !not_started);
     let policy = &assignment.restart_policy;
     let gave_up = status.active_state == ActiveState::Failed
@@ -141,7 +143,7 @@ pub fn judge(
             action,
         )
     };
-    // What Podman said of it stands in the journal.
+    // The journal has Podman's error.
     let (loops, words) = match not_started {
         true => (Reason::CannotStart, String::new()),
         false => (Reason::CrashLoop, ended(status, exit_code)),
@@ -221,7 +223,7 @@ fn running(
             .now
             .saturating_sub(status.exec_main_start_monotonic),
     );
-    // Neither those that were KAT's fault count, nor those before a start by hand.
+    // Neither restarts that were KAT's fault count here, nor those before a start by hand.
     let lately = status.restarts.min(circumstances.restarts);
     if lately >= OFTEN && up < SETTLE {
         let message = format!("started again {lately} times");

@@ -1,4 +1,4 @@
-//! The condition that says that a machine can't enforce an instance's limits.
+//! The condition `LimitsNotEnforced`: the machine can't enforce an instance's limits.
 
 use kat_types::{api::Condition, assignment::Assignment, reason::Reason};
 

@@ -1,4 +1,4 @@
-//! The machine's ends of the containers' links, which `kat-net` makes.
+//! The host ends of the containers' network links, which `kat-net` makes.
 
 use std::path::Path;
 
@@ -8,7 +8,8 @@ use kat_types::assignment::Assignment;
 /// Where the kernel shows the machine's links.
 const LINKS: &str = "sys/class/net";
 
-/// Whether the link of an instance is not there; false where an instance has none of its own, and where links can't be seen.
+/// Whether the link of an instance is missing; false where an instance has no link of its own, and
+/// where links can't be listed.
 pub(crate) fn is_missing(root: &Path, assignment: &Assignment) -> bool {
     if assignment.container.host_network {
         return false;

@@ -1,4 +1,4 @@
-//! The last words of a unit, for the reason of a failure.
+//! The last log lines of a unit, for the message of a failure.
 
 use std::time::Duration;
 
@@ -8,55 +8,55 @@ use super::judge::PROTOCOL;
 use kat_systemd::{LogEntry, LogQuery, LogSource};
 use kat_types::api::report_bounds::printable;
 
-/// Entries that are read.
+/// Journal entries that are read.
 const ENTRIES: u64 = 40;
-/// Entries more for each run that nobody looked at.
+/// Additional entries for each run since the last judged one.
 const ENTRIES_OF_A_RUN: u64 = 20;
-/// Lines shown in a reason.
+/// Lines shown in a message.
 const LINES: usize = 5;
-/// Longest reason, in bytes.
+/// Longest message in bytes.
 const LONGEST: usize = 1024;
-/// Longest wait for the journal.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Identifier of the manager's own entries.
 const SYSTEMD: &str = "systemd";
-/// Begin of the line by which Podman says why it failed.
+/// Prefix of the line in which Podman gives its error.
 const PODMANS_ERROR: &str = "Error: ";
 
-/// What a unit said last.
+/// The last log lines of a unit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Tail {
     /// The last lines, joined by ` | `.
     pub lines: String,
-    /// Podman's own words, if it failed in this run.
+    /// Podman's error, if Podman failed in this run.
     pub podman_error: Option<String>,
-    /// The container hook's own words, if it is what ended this run.
+    /// The container hook's error, if the hook ended this run.
     pub hook_error: Option<String>,
-    /// Runs since the end that was looked at last that the hook ended, or that Podman lost as they started. Of the run
-    /// that has just ended only the hook's failure is among them: the unit's own state says the rest.
+    /// Runs since the last judged end that the hook ended or whose start Podman lost. Of the run
+    /// that has just ended only a failure of the hook is counted: the unit's own state shows the
+    /// rest.
     pub excused: u32,
 }
 
 /// What is known of a unit's runs. Times are microseconds of the monotonic clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Runs {
-    /// Begin of the last main process.
+    /// Start of the last main process.
     pub started: u64,
-    /// The end of the last main process; 0 while it runs.
+    /// End of the last main process; 0 while it runs.
     pub ended: u64,
-    /// The end that was looked at last.
+    /// The last judged end.
     pub judged: u64,
-    /// Podman lost that start.
+    /// Whether Podman lost the start that led to the judged end.
     pub judged_lost: bool,
-    /// Restarts since then.
+    /// Restarts since the judged end.
     pub missed: u32,
 }
 
-/// Reads the last words of a unit. An unreadable journal gives an empty tail.
+/// Reads the last log lines of a unit. An unreadable journal gives an empty tail.
 ///
-/// The hook is called after Podman was started, and before conmon takes its place as the main
-/// process: a word of the hook from before the main process began is of an earlier run.
+/// Podman calls the hook before conmon takes Podman's place as the main process: an entry of the
+/// hook from before the main process started belongs to an earlier run.
 pub(crate) async fn read(logs: &dyn LogSource, uid: u32, unit: &str, runs: Runs) -> Tail {
     let entries = ENTRIES + ENTRIES_OF_A_RUN * u64::from(runs.missed.min(100));
     let query = LogQuery {
@@ -83,7 +83,7 @@ pub(crate) async fn read(logs: &dyn LogSource, uid: u32, unit: &str, runs: Runs)
         .iter()
         .filter(|entry| entry.hook_error && entry.monotonic_us > runs.judged)
         .count();
-    // systemd says so after the end.
+    // systemd logs this after the end.
     let lost = entries
         .iter()
         .filter(|entry| is_lost_start(entry) && entry.monotonic_us > runs.judged)
@@ -97,7 +97,7 @@ pub(crate) async fn read(logs: &dyn LogSource, uid: u32, unit: &str, runs: Runs)
         .map(|entry| entry.text().trim().to_owned())
         .collect();
     if output.is_empty() {
-        // What systemd says of the unit is known from its state.
+        // The unit's state already shows what systemd logs about the unit.
         output = newest
             .filter(|entry| entry.identifier != SYSTEMD)
             .take(2)
@@ -113,14 +113,14 @@ pub(crate) async fn read(logs: &dyn LogSource, uid: u32, unit: &str, runs: Runs)
     }
 }
 
-/// systemd says that a start ended as [`PROTOCOL`] has it.
+/// Whether systemd logged that a start ended with the result [`PROTOCOL`].
 fn is_lost_start(entry: &LogEntry) -> bool {
     !entry.from_program
         && entry.identifier == SYSTEMD
         && entry.text().ends_with(&format!("result '{PROTOCOL}'."))
 }
 
-/// Asks for the entries of a unit of a user that are there now.
+/// A query for the present entries of a user's unit, which does not follow.
 pub(crate) fn query(uid: u32, unit: &str, tail: Option<u64>) -> LogQuery {
     LogQuery {
         uid,
@@ -136,7 +136,7 @@ pub(crate) fn query(uid: u32, unit: &str, tail: Option<u64>) -> LogQuery {
     }
 }
 
-/// All entries of a query that does not follow; what can't be read is left out.
+/// All entries of a query that does not follow; unreadable entries are left out.
 pub(crate) async fn collect(logs: &dyn LogSource, query: &LogQuery) -> Vec<LogEntry> {
     logs.entries(query)
         .filter_map(|entry| std::future::ready(entry.ok()))
@@ -144,8 +144,8 @@ pub(crate) async fn collect(logs: &dyn LogSource, query: &LogQuery) -> Vec<LogEn
         .await
 }
 
-/// At most [`LONGEST`] bytes, the end of it, cut between characters. Control characters are replaced: what a program
-/// prints is stored, and shown on terminals.
+/// The last [`LONGEST`] bytes, cut between characters. Control characters are replaced, since the
+/// output of programs is stored and shown on terminals.
 pub(crate) fn shorten(text: &str) -> String {
     let text = printable(text);
     let over = text.len().saturating_sub(LONGEST);

@@ -1,11 +1,12 @@
-//! What a worker does with credentials for registries: one file for all pulls of its user.
+//! Registry credentials of a worker: one file for all pulls of its user.
 
 use super::{UserDesired, Worker, WorkerError, jobs::JobKey};
 use crate::{images::logins::Opened, worker::start_backoff::RetryDelay};
 use kat_types::assignment::Assignment;
 use kat_types::reason::Reason;
 
-/// What Podman says where a registry refuses who asks; in lower case. Some say so of what is not there too.
+/// Parts of Podman's messages where a registry refuses the credentials, in lower case. Some
+/// registries also answer so where the image does not exist.
 const REFUSALS: [&str; 9] = [
     "unauthorized",
     "authentication required",
@@ -19,7 +20,7 @@ const REFUSALS: [&str; 9] = [
 ];
 
 impl Worker {
-    /// Writes the file with what pulls of this user's images need, if they need anything.
+    /// Writes the file with the credentials that pulls of this user's images need, if any.
     pub(super) fn write_logins(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
         let mut all = Opened::new();
         self.sealed_logins.clear();
@@ -38,7 +39,7 @@ impl Worker {
             return Ok(());
         }
         if self.tools.secrets.write_logins(&self.user, &all)? {
-            // What was refused may be taken now.
+            // A pull that was refused may succeed with the new credentials.
             for image in self.images.values_mut() {
                 image.failure = None;
                 image.attempts = RetryDelay::default();
@@ -48,7 +49,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Removes the file when no unit names it any more, and no pull that was begun before may read it.
+    /// Removes the file when no unit names it any more and no running pull may read it.
     pub(super) fn remove_logins(&self) -> Result<(), WorkerError> {
         let pulls = self.busy.iter().any(|key| matches!(key, JobKey::Pull(_)));
         if !self.has_logins && !pulls {
@@ -57,7 +58,7 @@ impl Worker {
         Ok(())
     }
 
-    /// The reason and message of a pull that failed with these words.
+    /// The reason and message of a pull that failed with this error text.
     pub(super) fn pull_failure(&self, assignment: &Assignment, words: &str) -> (Reason, String) {
         if !is_refusal(words) {
             return (Reason::ImagePullFailed, words.to_owned());
@@ -81,7 +82,7 @@ impl Worker {
     }
 }
 
-/// A registry said so, and not this machine's own files.
+/// Whether the error text is a registry's refusal, and not about this machine's own files.
 fn is_refusal(words: &str) -> bool {
     let words = words.to_lowercase().replace("permission denied", "");
     REFUSALS.iter().any(|refusal| words.contains(refusal))

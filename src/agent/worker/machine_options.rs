@@ -1,5 +1,5 @@
-//! What containers may have of this machine, looked at before they start: devices, groups, the network. Its owner
-//! says what in `/etc/kat/agent.yaml`.
+//! Checks before a start which devices, groups and networks of the machine an instance may use. The
+//! machine's owner allows them in `/etc/kat/agent.yaml`.
 
 use std::{
     collections::BTreeSet,
@@ -22,19 +22,18 @@ use kat_types::{
     root::Root,
 };
 
-/// Folders of `/dev` in which not only root makes names.
+/// Folders of `/dev` in which users other than root can create names.
 const OPEN_TO_ALL: [&str; 3] = ["/dev/shm", "/dev/mqueue", "/dev/pts"];
 
-/// Why an instance can't have something of the machine, for its status.
+/// Why an instance can't use something of the machine, for its status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OptionTrouble {
-    /// One word for programs.
     pub reason: Reason,
-    /// A sentence for people.
+    /// A sentence for users.
     pub message: String,
 }
 
-/// What this machine's owner allows.
+/// What the machine's owner allows.
 #[derive(Debug)]
 pub struct MachineOptions {
     /// `/` on a real machine.
@@ -49,7 +48,7 @@ pub struct MachineOptions {
 }
 
 impl MachineOptions {
-    /// Of a machine whose files lie below `root`.
+    /// The options of a machine whose files lie below `root`.
     pub fn new(root: &Path, config: &AgentConfig) -> Self {
         Self {
             root: Root::new(root),
@@ -71,8 +70,8 @@ impl MachineOptions {
         }
     }
 
-    /// The groups that the user of these assignments is to be a member of: those that they ask for, as far as
-    /// they are allowed and there.
+    /// The groups that the user of these assignments has to join: those that the assignments ask
+    /// for, as far as they are allowed and exist.
     pub fn groups_of<'a>(
         &self,
         assignments: impl Iterator<Item = &'a Assignment>,
@@ -90,10 +89,10 @@ impl MachineOptions {
         self.groups.contains(name) || self.earlier.has(OwnersSetting::Groups, assignment, name)
     }
 
-    /// Whether an instance may start with what it asks for, and all of it is there.
+    /// Checks that everything an instance asks for is allowed and exists.
     ///
     /// # Errors
-    /// The first thing that it can't have, and why.
+    /// The first thing that the instance can't have, and why.
     pub fn check(
         &self,
         assignment: &Assignment,
@@ -109,7 +108,7 @@ impl MachineOptions {
         Ok(())
     }
 
-    /// Why a port of the machine does not lead to an instance, whether it runs or not.
+    /// Why a host port is not forwarded to an instance, whether it runs or not.
     pub fn forbidden_host_port(&self, assignment: &Assignment) -> Option<String> {
         let mut ports = host_port_statuses(&assignment.ports).into_iter();
         let forbidden = ports.find(|one| !self.allows_host_port(assignment, one.port))?;
@@ -125,7 +124,7 @@ impl MachineOptions {
         ))
     }
 
-    /// A port of the machine may lead to the instance.
+    /// Whether a host port may be forwarded to the instance.
     pub fn allows_host_port(&self, assignment: &Assignment, port: u16) -> bool {
         let mut ranges = self.host_ports.iter();
         ranges.any(|range| range.has(port))
@@ -134,7 +133,8 @@ impl MachineOptions {
                 .has(OwnersSetting::HostPorts, assignment, &port.to_string())
     }
 
-    /// It may, for the machine's own programs that call 127.0.0.1, too.
+    /// Whether the host port may also be forwarded for the machine's own programs that connect to
+    /// 127.0.0.1.
     pub fn allows_loopback(&self, assignment: &Assignment, port: u16) -> bool {
         let port = port.to_string();
         let loopback = OwnersSetting::HostPortLoopback;
@@ -236,7 +236,7 @@ impl MachineOptions {
             let message = format!("device {named}: {what}");
             trouble(Reason::DeviceMissing, message)
         };
-        // Names such as those below /dev/serial/by-id are links.
+        // Names such as those below /dev/serial/by-id are symbolic links.
         let found = self
             .root
             .below(named)
@@ -302,7 +302,7 @@ impl MachineOptions {
     }
 }
 
-/// Who may open a device.
+/// Owner, group and mode of a device.
 #[derive(Debug, Clone, Copy)]
 struct Node {
     owner: u32,
@@ -330,12 +330,13 @@ impl Node {
     }
 }
 
-/// Somebody gave rights by an access list (acl(5)): what they come to shows when it starts.
+/// Whether the device has an access control list (acl(5)): the rights in it are only known when the
+/// program opens the device.
 fn has_access_list(path: &Path) -> bool {
     rustix::fs::getxattr(path, "system.posix_acl_access", &mut [0u8; 0][..]).is_ok()
 }
 
-/// What a file asks for, by the word that allows it.
+/// The name of a security option, as `agent.yaml` allows it.
 fn security_words(word: &str) -> String {
     match word {
         SECCOMP => "seccomp profile unconfined",

@@ -1,7 +1,7 @@
-//! One workload user's worker: user, unit files, pulls, starts, stops, reports.
+//! The worker of one workload user: its account, unit files, pulls, starts, stops and reports.
 //!
-//! Passes are serial, slow work is not: pulls, starts and stops run as jobs, each instance has at
-//! most one, and every finished job makes a new pass.
+//! Passes are serial, slow operations are not: pulls, starts and stops run as jobs, each instance
+//! has at most one, and every finished job triggers a new pass.
 
 pub mod accounts;
 mod containers;
@@ -74,155 +74,144 @@ use kat_types::{
     reason::Reason,
 };
 
-/// A pass at least this often, even when nothing says that anything changed.
+/// Longest time between two passes, even when no event arrives.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
-/// Longest wait for a user's manager.
 const USER_LIMIT: Duration = Duration::from_secs(30);
-/// Longest time from the agent's stop to the end of the pass that goes on then; one that takes longer is left half done,
-/// as by a crash.
+/// Time that a running pass has to finish after the agent was told to stop. A longer pass is
+/// aborted and leaves the same state as a crash.
 const LAST_PASS: Duration = Duration::from_secs(1);
-/// From the end of a unit's own timeouts to the end of the agent's patience.
+/// Time that the agent waits for a job beyond the unit's own timeouts.
 const JOB_MARGIN: Duration = Duration::from_secs(15);
 
-/// What a worker works with; the same for all workers of a machine.
+/// What all workers of a machine share.
 pub struct Tools {
-    /// Managers of the system and of users.
     pub managers: Arc<dyn ManagerSource>,
-    /// logind.
     pub sessions: Arc<dyn UserSessions>,
-    /// Host users.
     pub accounts: Arc<dyn UserAccounts>,
-    /// Templates.
     pub renderer: Arc<Renderer>,
-    /// The journal.
     pub logs: Arc<dyn LogSource>,
-    /// What is the same for every instance.
+    /// Render settings, the same for every instance.
     pub settings: RenderSettings,
-    /// Suffix of the cluster's names.
+    /// Domain suffix of the cluster's DNS names.
     pub domain: String,
-    /// This machine's address on the overlay, where its DNS answers.
+    /// This machine's overlay address, at which its DNS server answers.
     pub overlay_address: Ipv4Addr,
     /// `/` on a real machine.
     pub root: PathBuf,
     /// Microseconds of the monotonic clock, as systemd counts them.
     pub monotonic: Arc<dyn Fn() -> u64 + Send + Sync>,
-    /// The machine enforces limits (cgroup v2 with its controllers).
+    /// Whether the machine enforces limits (cgroup v2 with its controllers).
     pub limits_enforced: bool,
-    /// The way of probes to instances.
+    /// Connects probes to instances.
     pub network: Arc<dyn Network>,
-    /// What instances mount.
     pub volumes: Arc<Volumes>,
-    /// What instances use of secrets.
     pub secrets: Secrets,
-    /// Who else listens on ports of the machine.
+    /// Other listeners on ports of the machine.
     pub listeners: Arc<dyn HostListeners>,
-    /// What else instances may have of the machine.
+    /// Devices, groups and networks of the machine that instances may use.
     pub options: MachineOptions,
-    /// Which images stay that no instance uses.
+    /// Decides which unused images are kept.
     pub images: Arc<ImageCare>,
 }
 
-/// A worker's part of the desired list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UserDesired {
-    /// The list comes from the store. Nothing is removed against a list that does not.
+    /// The list comes from the store. Nothing is removed because of an unconfirmed list.
     pub confirmed: bool,
     /// By instance.
     pub assignments: BTreeMap<String, Assignment>,
-    /// Those of them that must not run now: the machine reaches no leader, or has reached none yet.
+    /// Instances of the list that must not run now, because the machine reaches no leader or has
+    /// not reached one yet.
     pub fenced: BTreeSet<String>,
-    /// Those of them that must not run now because a disk of the machine runs full, with why.
+    /// Instances of the list that must not run now because a disk is nearly full, with the message.
     pub evicted: BTreeMap<String, String>,
-    /// The images of its workload that stay here for a while when it has left; of a workload that is gone, none.
+    /// The images that are kept for a while after the workload has left; `None` for a workload that
+    /// was deleted.
     pub kept: Option<KeptOfUser>,
 }
 
 impl UserDesired {
-    /// What is to run here now, and is understood.
+    /// The assignments to run here now that this version understands.
     fn to_run(&self) -> impl Iterator<Item = &Assignment> {
         let assignments = self.assignments.values();
         assignments.filter(|one| one.is_run() && !self.is_held(&one.instance))
     }
 
-    /// It is wanted, and must not run now.
+    /// Whether the instance is assigned here but fenced or evicted.
     fn is_held(&self, instance: &str) -> bool {
         self.fenced.contains(instance) || self.evicted.contains_key(instance)
     }
 
-    /// It must not run.
+    /// Whether the instance must not run.
     fn is_to_stop(&self, assignment: &Assignment) -> bool {
         assignment.wanted == Wanted::Stopped || self.is_held(&assignment.instance)
     }
 }
 
-/// What a worker could not do.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// The user can't be made or removed.
+    /// The user can't be created or removed.
     #[error(transparent)]
     User(#[from] UserError),
-    /// systemd or logind refuses.
     #[error(transparent)]
     Systemd(#[from] SystemdError),
-    /// A file can't be written or removed.
     #[error(transparent)]
     Files(#[from] FilesError),
-    /// A file of the worker's own can't be.
+    /// A file of the worker's own can't be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A unit can't be rendered.
     #[error(transparent)]
     Render(#[from] RenderError),
-    /// What its containers mounted of the workload's folder can't be removed.
+    /// The copied files that its containers mounted can't be removed.
     #[error(transparent)]
     Carried(#[from] CarriedError),
 }
 
-/// What is remembered of an instance from pass to pass. Everything can be found out again.
+/// What the worker remembers of an instance between passes. All of it can be recomputed.
 #[derive(Debug, Default)]
 struct Memory {
     starts: RetryDelay,
     reloads: RetryDelay,
     ended: bool,
-    /// Images that were pulled for it.
+    /// Images that were pulled for the instance.
     pulled: BTreeSet<String>,
     judged_exit: Option<u64>,
-    /// What ended the last run, if that was not the program.
+    /// The cause of the last run's end, if it was not the program.
     fault: Option<Fault>,
     trouble: String,
     start_error: Option<String>,
-    /// Why what it mounts of the machine was not bound at the last try.
+    /// Why the host paths that the instance mounts could not be bound at the last try.
     not_bound: Option<String>,
-    /// Binds of that beside its starts.
+    /// Backoff of binds that are renewed while the instance runs.
     binds: RetryDelay,
-    /// It was last told to be where it can be sent to; nothing before it was judged.
+    /// Whether the last report let traffic go to the instance; `None` before the first judgement.
     serves: Option<bool>,
-    /// Since when its container runs without its link.
+    /// Since when the container runs without its network link.
     unlinked: Option<tokio::time::Instant>,
-    /// Restarts because it was unhealthy, until it is healthy.
+    /// Backoff of restarts because of failed health checks, until the instance is healthy.
     heals: RetryDelay,
-    /// Why it was last restarted so.
+    /// Message of the last such restart.
     healed: Option<String>,
-    /// Its containers, where it has several, as they were last reported.
+    /// The containers as last reported, where the instance has several.
     containers: Vec<ContainerStatus>,
-    /// What those beside the main one said last, by their units.
+    /// Last log lines of each container beside the main one, by unit.
     words: BTreeMap<String, Words>,
-    /// Their starts by the agent, by their units.
+    /// Start backoff of each container beside the main one, by unit.
     others: BTreeMap<String, RetryDelay>,
 }
 
-/// What the next process of the agent has to know of an instance.
+/// What the next process of the agent needs to know of an instance.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Note {
-    /// Since when it is to stop; microseconds of the monotonic clock, as the other one.
+    /// Since when the instance is to be stopped, microseconds of the monotonic clock.
     drains_since: Option<u64>,
-    /// Begin of the container whose health this is.
+    /// Start of the container that `health` belongs to, microseconds of the monotonic clock.
     run: u64,
     health: Progress,
 }
 
-/// What is remembered of an image.
+/// What the worker remembers of an image.
 #[derive(Debug, Default)]
 struct ImageMemory {
     present: bool,
@@ -230,7 +219,7 @@ struct ImageMemory {
     attempts: RetryDelay,
 }
 
-/// Keeps one user's instances as they should be.
+/// Makes one user's instances match the desired list.
 pub struct Worker {
     tools: Arc<Tools>,
     user: WorkloadUser,
@@ -239,36 +228,36 @@ pub struct Worker {
     desired: watch::Receiver<UserDesired>,
     statuses: Statuses,
     ready: bool,
-    /// Its workload has left; its account and its images are what is left of it.
+    /// The user's workload has left; only its account and its images remain.
     parked: bool,
-    /// What an earlier process of the agent left was asked to end.
+    /// Commands and probes that an earlier process of the agent left have been told to stop.
     cleared: bool,
     readiness: RetryDelay,
-    /// Its user was seen to be in no group but its own, as nothing asks for one.
+    /// The user was seen to be a member of no group but its own, as desired.
     has_no_groups: bool,
     events: Option<UnitEvents>,
     jobs: JoinSet<(JobKey, JobOutcome)>,
     busy: BTreeSet<JobKey>,
     memories: BTreeMap<String, Memory>,
     images: BTreeMap<String, ImageMemory>,
-    /// Its pulls name the file with credentials for registries.
+    /// The units' pulls name the file with registry credentials.
     has_logins: bool,
-    /// Why those of an instance could not be opened.
+    /// Why the credentials of an instance could not be opened, by instance.
     sealed_logins: BTreeMap<String, String>,
     restarts: RestartCounts,
     notes: Notes<Note>,
     probes: Probes,
-    /// Instances of which something was reported.
+    /// Instances that have been reported.
     reported: BTreeSet<String>,
-    /// Why the last pass was cut short.
+    /// Why the last pass was aborted.
     trouble: Option<(Reason, String)>,
     wake: Duration,
-    /// Where the loop is seen by the watchdog.
+    /// Reports the loop's liveness to the watchdog.
     pub pulses: Pulses,
 }
 
 impl Worker {
-    /// A worker for `user`; nothing happens until [`Worker::run`].
+    /// Makes a worker for `user`; it does nothing until [`Worker::run`].
     pub fn new(
         tools: Arc<Tools>,
         user: WorkloadUser,
@@ -314,7 +303,7 @@ impl Worker {
         }
     }
 
-    /// Works until nothing of the user is wanted or left, or until `cancel`, which leaves
+    /// Runs until nothing of the user is assigned or left, or until `cancel`, which leaves
     /// everything as it is.
     pub async fn run(mut self, cancel: CancellationToken) {
         self.statuses.set_user(self.user.index, true);
@@ -325,7 +314,7 @@ impl Worker {
             let passed = tokio::select! {
                 biased;
                 passed = self.pass(&desired, &pulse) => Some(passed),
-                // Nobody waits for a manager that does not answer.
+                // The agent's stop does not wait for a manager that does not answer.
                 () = long_cancelled(&cancel) => None,
             };
             if let Err(error) = self.restarts.store() {
@@ -373,7 +362,7 @@ impl Worker {
         self.statuses.set_user(self.user.index, false);
     }
 
-    /// One pass. True when nothing of the user is left.
+    /// Runs one pass; true when nothing of the user is left.
     async fn pass(&mut self, desired: &UserDesired, pulse: &Pulse) -> Result<bool, WorkerError> {
         if desired.confirmed && desired.assignments.is_empty() {
             return self.leave(desired).await;
@@ -398,7 +387,7 @@ impl Worker {
         self.write_units(desired).await?;
         self.remove_logins()?;
         for assignment in desired.to_run() {
-            // A long list is no hanging loop.
+            // The watchdog must not take a long list for a hanging loop.
             pulse.beat();
             self.converge(assignment).await?;
         }
@@ -408,7 +397,7 @@ impl Worker {
     }
 }
 
-/// Until the pass that goes on at `cancel` has had its time.
+/// Ends [`LAST_PASS`] after `cancel`.
 async fn long_cancelled(cancel: &CancellationToken) {
     cancel.cancelled().await;
     tokio::time::sleep(LAST_PASS).await;

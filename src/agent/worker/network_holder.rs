@@ -1,5 +1,6 @@
-//! The root of the containers that hold networks (`unit-templates/network.container`): empty places for what Podman mounts,
-//! and links into the machine's `/usr`, which is mounted there read-only. Nothing in it is anybody's data.
+//! The root file system of the containers that hold networks (`unit-templates/network.container`):
+//! empty files and folders as mount points for Podman, and links into the machine's `/usr`, which
+//! is mounted there read-only. It holds no data.
 
 use std::{io, os::unix::fs::symlink, path::Path};
 
@@ -10,7 +11,7 @@ use crate::{
 use kat_host::files::{self, Access};
 use kat_types::root::Root;
 
-/// Folders that something is mounted on.
+/// Folders that serve as mount points.
 const FOLDERS: [&str; 9] = [
     "usr",
     "proc",
@@ -22,7 +23,7 @@ const FOLDERS: [&str; 9] = [
     "tmp",
     "var",
 ];
-/// Files that something is mounted on.
+/// Files that serve as mount points.
 const FILES: [&str; 5] = [
     "etc/hosts",
     "etc/hostname",
@@ -30,7 +31,7 @@ const FILES: [&str; 5] = [
     "etc/mtab",
     "run/.containerenv",
 ];
-/// Where programs look for each other.
+/// Links at the usual paths of programs and libraries.
 const LINKS: [(&str, &str); 4] = [
     ("bin", "usr/bin"),
     ("sbin", "usr/sbin"),
@@ -38,10 +39,10 @@ const LINKS: [(&str, &str); 4] = [
     ("lib64", "usr/lib64"),
 ];
 
-/// Makes what is missing of it below `root`, which is `/` on a real machine.
+/// Makes the missing files, folders and links below `root`, which is `/` on a real machine.
 ///
 /// # Errors
-/// A file that can't be made.
+/// A file can't be made.
 pub(crate) fn prepare(root: &Path) -> Result<(), FilesError> {
     let holder = Root::new(root).below(paths::HOLDER);
     for folder in FOLDERS {

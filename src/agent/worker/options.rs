@@ -1,7 +1,8 @@
-//! A worker's groups of the machine, and what its instances ask of the machine beside volumes.
+//! A worker's memberships in groups of the machine, and the machine options of its instances.
 //!
-//! A manager has the groups that its user had when it started. So a mark lies under `/run` from before the user's
-//! groups change until its manager was started anew after that: over a crash of the agent, and not over a boot.
+//! A user manager has the groups that its user had when the manager started. So a mark file lies
+//! below `/run` from before the user's groups change until its manager was restarted after that. It
+//! survives a crash of the agent, but not a boot.
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
@@ -15,22 +16,23 @@ use kat_types::{
     reason::Reason,
 };
 
-/// Longest time in which a user's manager without instances ends and starts.
+/// Longest time for the restart of a user manager without instances.
 const RESTART_LIMIT: Duration = Duration::from_secs(60);
-/// Pause until devices and groups are looked at again that were not as they should be.
+/// Pause until devices and groups that were not as required are checked again.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// Why an instance is stopped and started.
+/// Message of an instance that is restarted because its user's groups change.
 const REGROUPED_MEANS: &str = "started anew: the groups that its user has on this machine change, which its manager takes over at its start";
 
 impl Worker {
-    /// Makes the user a member of the groups that its instances ask for and may have, and of no other.
+    /// Makes the user a member of the groups that its instances ask for and may have, and of no
+    /// other group.
     pub(super) async fn join_groups(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
         let all = || desired.assignments.values();
         let runs = |one: &&Assignment| one.wanted == Wanted::Running;
         let asks = all().any(|one| !one.together().groups.is_empty());
-        // What is to stop keeps its groups until it has.
+        // An instance that is being stopped keeps its groups until it has stopped.
         let stopping = all().any(|one| !runs(&one) && self.folder.has(&one.unit()));
-        // Where nothing runs, another version may come, or the user goes as a whole.
+        // Where nothing runs, the groups stay: another version may come, or the user is removed.
         let none = !all().any(|one| runs(&one));
         if stopping || none || (!asks && self.has_no_groups) {
             return Ok(());
@@ -38,7 +40,8 @@ impl Worker {
         let groups = self.tools.accounts.groups(&self.user)?;
         let mut wanted = self.tools.options.groups_of(all().filter(runs), &groups);
         if !desired.confirmed || all().any(|one| one.not_understood.is_some()) {
-            // Nothing is taken away against a list that may say less than is wanted.
+            // An unconfirmed or partly understood list may name too few groups, so no membership is
+            // removed.
             wanted.extend(groups.of_user.iter().cloned());
         }
         self.has_no_groups = wanted.is_empty();
@@ -61,13 +64,14 @@ impl Worker {
         Ok(())
     }
 
-    /// The user's groups, while its manager runs. False while instances wait for that manager's new start.
+    /// Applies the user's groups while its manager runs. False while instances wait for a restart
+    /// of the manager.
     pub(super) async fn settle_groups(
         &mut self,
         desired: &UserDesired,
     ) -> Result<bool, WorkerError> {
         self.join_groups(desired).await?;
-        // What is not in a list that nobody has confirmed may belong here.
+        // Without a confirmed list, running instances that are not in it may belong here.
         if !self.mark().exists() || !desired.confirmed {
             return Ok(true);
         }
@@ -117,7 +121,7 @@ impl Worker {
         Ok(false)
     }
 
-    /// Whether the machine lets it have what it asks for, and all of it is there.
+    /// Whether the machine allows what the instance asks for, and all of it exists.
     pub(super) fn options_ready(
         &mut self,
         assignment: &Assignment,
@@ -148,7 +152,7 @@ impl Worker {
         self.report(assignment, status, phase, reason, message);
     }
 
-    /// Takes away what is remembered of the user's groups.
+    /// Removes the mark file of the user's groups.
     pub(super) fn forget_groups(&self) -> Result<(), WorkerError> {
         Ok(files::remove(&self.mark()).map(drop)?)
     }

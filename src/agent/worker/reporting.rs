@@ -1,4 +1,4 @@
-//! What a worker says of its instances.
+//! The reports of a worker about its instances.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,16 +20,17 @@ use kat_types::{
     reason::Reason,
 };
 
-/// Pause after a user's manager has gone, until it is looked after.
+/// Pause after the connection to a user manager was lost, before the worker starts it again.
 const AFTER_LOSS: Duration = Duration::from_millis(200);
-/// Its container runs and is on no network.
+/// Message of an instance whose container runs without a network link.
 const LINK_MISSING_MEANS: &str =
     "its container runs without its link to the network, so that nobody reaches it";
-/// While a container ends, its link is gone before its unit is over.
+/// A missing link is reported after this time: while a container ends, its link goes before its
+/// unit ends.
 const LINK_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Worker {
-    /// Forgets the instances that are not wanted, and says no more of them.
+    /// Forgets the instances that are not in the list, and their reports.
     pub(super) fn forget_all_but(&mut self, wanted: &BTreeMap<String, Assignment>) {
         let gone: BTreeSet<String> = self
             .reported
@@ -43,7 +44,7 @@ impl Worker {
             .retain(|instance| wanted.contains_key(instance));
         self.notes.retain(|instance| wanted.contains_key(instance));
         self.probes.retain(|instance| wanted.contains_key(instance));
-        // One that no instance has may be removed meanwhile.
+        // An image that no instance uses may be removed meanwhile.
         self.images.retain(|image, _| {
             wanted
                 .values()
@@ -80,7 +81,7 @@ impl Worker {
         };
         let (health, reason, message) = self.with_health(assignment, verdict, reason, message);
         let (health, reason, message) = match verdict.beside {
-            // What it serves with is not whole, whatever its own check says.
+            // A degraded instance is unhealthy, whatever its own check says.
             Some(trouble) if verdict.phase == InstancePhase::Running => {
                 (Health::Unhealthy, Some(trouble), verdict.message.clone())
             }
@@ -114,7 +115,8 @@ impl Worker {
         self.statuses.set(report);
     }
 
-    /// Whether the container of an instance that runs has been without its link for longer than a container takes to end.
+    /// Whether a running instance's container has been without its link for longer than
+    /// [`LINK_PATIENCE`].
     fn is_unlinked(&mut self, assignment: &Assignment) -> bool {
         let missing = links::is_missing(&self.tools.root, assignment);
         let memory = self
@@ -126,7 +128,7 @@ impl Worker {
             return false;
         }
         let since = *memory.unlinked.get_or_insert_with(Instant::now);
-        // kat-net makes it again, of which nobody tells the worker.
+        // kat-net makes the link again without notifying the worker.
         self.wake = self.wake.min(LINK_PATIENCE);
         since.elapsed() >= LINK_PATIENCE
     }
@@ -186,14 +188,14 @@ impl Worker {
         }
     }
 
-    /// The same trouble for every instance of the user.
+    /// Reports the same error for every instance of the user.
     pub(super) fn report_trouble(&mut self, desired: &UserDesired, error: &WorkerError) {
         tracing::warn!(user = self.user.name, "a pass was cut short: {error:#}");
         if matches!(
             error,
             WorkerError::Systemd(SystemdError::Unreachable { .. })
         ) {
-            // One that has just gone may only have to be started.
+            // A manager that has just exited may only need a start.
             if std::mem::replace(&mut self.ready, false) {
                 self.wake = self.wake.min(AFTER_LOSS);
             }
@@ -212,8 +214,8 @@ impl Worker {
         self.repeat_trouble(desired);
     }
 
-    /// Says the present trouble of every instance that it may hold up. What is known of the others
-    /// stays: a file that can't be written does not stop a program that runs.
+    /// Reports the present error for every instance that it may hold up. Reports of the other
+    /// instances stay: a file that can't be written does not stop a running program.
     pub(super) fn repeat_trouble(&mut self, desired: &UserDesired) {
         let Some((reason, message)) = self.trouble.clone() else {
             return;

@@ -1,11 +1,12 @@
-//! How often programs were started again because of what they did themselves.
+//! Counts the restarts that programs caused themselves.
 //!
-//! systemd counts every start again, and begins anew with each `ResetFailed`, which follows a
-//! failure of KAT's own. So the agent keeps the program's own count, and how much of MaxCount's
-//! budget was spent when systemd last began anew: the unit is then written with what is left of it,
-//! so that systemd gives up where it should, whether the agent runs or not.
+//! systemd counts every restart, and its count starts again at 0 with each `ResetFailed`, which
+//! follows a failure of KAT's own. So the agent keeps the program's own count, and how much of
+//! MaxCount's budget was spent when systemd's count was last reset: the unit is then written with
+//! the remaining budget, so that systemd gives up at the right restart, whether the agent runs or
+//! not.
 //!
-//! The counts lie below `/run`, and last as long as systemd's: until the machine boots.
+//! The counts lie below `/run` and live as long as systemd's: until the next boot.
 
 use std::path::Path;
 
@@ -21,61 +22,62 @@ const FOLDER: &str = "restarts";
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct RestartCount {
-    /// Restarts after the program's own ends.
+    /// Restarts that the program itself caused.
     own: u32,
-    /// systemd's count as far as it is in `own`, or known not to belong there.
+    /// The part of systemd's count that `own` already includes or that does not belong there.
     seen: u32,
-    /// The last end that was looked at.
+    /// The last judged end.
     judged: u64,
-    /// Podman lost that start.
+    /// Whether Podman lost the start that led to the judged end.
     judged_lost: bool,
-    /// Begin of the window in which restarts are limited.
+    /// Start of the window in which restarts are limited.
     window: u64,
     /// The program's own restarts in the window.
     in_window: u32,
-    /// Of those, the ones from before systemd's count last began anew.
+    /// Restarts of `in_window` from before systemd's count was last reset.
     spent: u32,
 }
 
-/// What happened since the last look.
+/// What is known since the last judged end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct News<'a> {
-    /// The unit now.
+    /// The unit's present state.
     pub status: &'a UnitStatus,
-    /// It was not the program that ended the last run.
+    /// The program was not the cause of the last run's end.
     pub is_ours: bool,
-    /// It was Podman, which lost the start.
+    /// The cause was Podman, which lost the start.
     pub lost: bool,
-    /// Such ends since the last one that was looked at, this one included.
+    /// Ends since the last judged one that were not the program's fault, including this one.
     pub excused: u32,
-    /// Now.
+    /// Present time.
     pub now: u64,
     /// Length of the window.
     pub window: u64,
 }
 
 impl RestartCount {
-    /// The program's own restarts, the one that systemd refused when it gave up included.
+    /// Restarts that the program itself caused, including the one that systemd refused when it gave
+    /// up.
     pub(crate) fn own(&self) -> u32 {
         self.own
     }
 
-    /// The last end that was looked at; 0 if none was.
+    /// The last judged end; 0 if there is none.
     pub(crate) fn judged(&self) -> u64 {
         self.judged
     }
 
-    /// Podman lost the start whose end was looked at last.
+    /// Whether Podman lost the start that led to the last judged end.
     pub(crate) fn judged_lost(&self) -> bool {
         self.judged_lost
     }
 
-    /// Restarts whose cause was not looked at yet.
+    /// Restarts whose cause was not judged yet.
     pub(crate) fn missed(&self, status: &UnitStatus) -> u32 {
         status.restarts.saturating_sub(self.seen)
     }
 
-    /// What is gone of the budget beside what systemd counts itself.
+    /// The spent part of the budget that systemd's own count does not include.
     pub(crate) fn spent(&self, now: u64, window: u64) -> u32 {
         if self.is_over(now, window) {
             0
@@ -84,8 +86,8 @@ impl RestartCount {
         }
     }
 
-    /// Counts what happened. True when some of it was KAT's fault, for which `ResetFailed` makes
-    /// good.
+    /// Counts the restarts since the last judged end. True when some of them were KAT's fault, so
+    /// that the caller has to call `ResetFailed`.
     pub(crate) fn count(&mut self, news: News<'_>) -> bool {
         let status = news.status;
         let ended = status.exec_main_exit_monotonic;
@@ -117,8 +119,8 @@ impl RestartCount {
         forgiven
     }
 
-    /// The agent starts a program again that began at `started`. systemd counts its restarts anew then,
-    /// and the starts that it allows go on.
+    /// Counts a restart by the agent of a program that began at `started`. systemd's count is reset
+    /// by it, and the number of starts that systemd allows stays the same.
     pub(crate) fn restarted(&mut self, started: u64, now: u64, window: u64) {
         self.add(1, started, now, window);
         self.begun_anew(false);
@@ -129,7 +131,7 @@ impl RestartCount {
             self.window = started;
         }
         if self.is_over(now, window) {
-            // systemd's window begins with a start, too, and this restart is its first.
+            // systemd's window begins with a start, too, and this restart is the first in it.
             (self.window, self.in_window, self.spent) = (now, own.saturating_sub(1), 0);
         } else {
             self.in_window = self.in_window.saturating_add(own);
@@ -137,7 +139,7 @@ impl RestartCount {
         self.own = self.own.saturating_add(own);
     }
 
-    /// systemd's count begins anew; a restart that is `pending` will be the first in it.
+    /// systemd's count was reset; a `pending` restart will be the first in it.
     pub(crate) fn begun_anew(&mut self, pending: bool) {
         self.seen = u32::from(pending);
     }
@@ -147,43 +149,40 @@ impl RestartCount {
     }
 }
 
-/// The counts of one user's instances, and their file.
+/// The counts of one user's instances, with their file.
 #[derive(Debug)]
 pub(crate) struct RestartCounts {
     counts: Notes<RestartCount>,
 }
 
 impl RestartCounts {
-    /// What an earlier process of the agent counted since the machine booted. Without a readable
-    /// file it begins with what systemd says.
+    /// Reads the counts that earlier processes of the agent made since the boot. Without a readable
+    /// file the counts start from systemd's.
     pub(crate) fn read(root: &Path, uid: u32) -> Self {
         Self {
             counts: Notes::read(root, FOLDER, uid),
         }
     }
 
-    /// The count of an instance.
     pub(crate) fn of(&mut self, instance: &str) -> &mut RestartCount {
         self.counts.of(instance)
     }
 
-    /// [`RestartCount::own`] of an instance.
     pub(crate) fn own(&self, instance: &str) -> u32 {
         self.counts.get(instance).map_or(0, RestartCount::own)
     }
 
-    /// [`RestartCount::spent`] of an instance.
     pub(crate) fn spent(&self, instance: &str, now: u64, window: u64) -> u32 {
         let count = self.counts.get(instance);
         count.map_or(0, |count| count.spent(now, window))
     }
 
-    /// Forgets instances.
+    /// Drops the counts of instances that `keep` does not accept.
     pub(crate) fn retain(&mut self, keep: impl Fn(&str) -> bool) {
         self.counts.retain(keep);
     }
 
-    /// Writes the file if anything changed, and removes it when nothing is counted.
+    /// Writes the file if a count changed; removes it when there are no counts.
     pub(crate) fn store(&mut self) -> Result<(), FilesError> {
         self.counts.store()
     }

@@ -1,6 +1,6 @@
-//! What one process of the agent leaves for the next one, about one user's instances.
+//! State about one user's instances that a process of the agent saves for the next one.
 //!
-//! It lies below `/run`, and lasts until the machine boots, as what it is about does.
+//! It lies below `/run` and lasts until the next boot, like the instances' units.
 
 use std::{
     collections::BTreeMap,
@@ -12,10 +12,10 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::worker::unit_files::{FilesError, make_folder};
 use kat_host::files::{self, Access};
 
-/// Largest file.
+/// Largest file in bytes.
 const LIMIT: u64 = 4 << 20;
 
-/// A note for each instance, and their file.
+/// One note for each instance, with their file.
 #[derive(Debug)]
 pub(crate) struct Notes<T> {
     path: PathBuf,
@@ -24,8 +24,8 @@ pub(crate) struct Notes<T> {
 }
 
 impl<T: Clone + Default + PartialEq + Serialize + DeserializeOwned> Notes<T> {
-    /// What an earlier process noted in `run/kat/FOLDER/UID.json` below the root folder; nothing
-    /// where that can't be read.
+    /// Reads the notes of earlier processes from `run/kat/FOLDER/UID.json` below the root folder;
+    /// empty where the file can't be read.
     pub(crate) fn read(root: &Path, folder: &str, uid: u32) -> Self {
         let path = root
             .join("run/kat")
@@ -49,22 +49,21 @@ impl<T: Clone + Default + PartialEq + Serialize + DeserializeOwned> Notes<T> {
         }
     }
 
-    /// The note of an instance.
+    /// The note of an instance; a default one is made where there is none.
     pub(crate) fn of(&mut self, instance: &str) -> &mut T {
         self.notes.entry(instance.to_owned()).or_default()
     }
 
-    /// The note of an instance, if there is one.
     pub(crate) fn get(&self, instance: &str) -> Option<&T> {
         self.notes.get(instance)
     }
 
-    /// Forgets instances.
+    /// Drops the notes of instances that `keep` does not accept.
     pub(crate) fn retain(&mut self, keep: impl Fn(&str) -> bool) {
         self.notes.retain(|instance, _| keep(instance));
     }
 
-    /// Writes the file if anything changed, and removes it when nothing is noted.
+    /// Writes the file if a note changed; removes it when there are no notes.
     pub(crate) fn store(&mut self) -> Result<(), FilesError> {
         if self.notes == self.stored {
             return Ok(());

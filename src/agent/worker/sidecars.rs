@@ -1,4 +1,4 @@
-//! What the units of an instance's other containers mean for it. Pure.
+//! Derives an instance's state from the units of its init containers and sidecars. Pure.
 
 use std::time::Duration;
 
@@ -11,39 +11,35 @@ use kat_types::{
     resource::{OtherKind, RestartCondition},
 };
 
-/// So long a sidecar has to run after its first failures: as long as a new version's program has to.
+/// Time that a sidecar has to run after its first failures to count as started, as a new version's
+/// program has to.
 const AFTER_A_FAILURE: Duration = Duration::from_secs(3);
 
 /// A container beside the main one, with its unit's state.
 #[derive(Debug, Clone)]
 pub(crate) struct Other {
-    /// What it is.
     pub kind: OtherKind,
-    /// Its name.
     pub name: String,
-    /// The image that it runs.
     pub image: String,
-    /// Its unit.
     pub unit: String,
-    /// The unit's state.
     pub status: UnitStatus,
-    /// What it said last, where it has ended.
+    /// Its last log lines, where it has ended.
     pub words: String,
-    /// Podman did not start it, and says why.
+    /// Podman did not start the container; `words` has Podman's error.
     pub not_started: bool,
 }
 
-/// What stands beside an instance's main container.
+/// The containers of an instance beside its main one.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Beside {
     /// Init containers in their order, then sidecars.
     pub others: Vec<Other>,
-    /// What holds the network: its state, and the hook's words where it failed.
+    /// The unit that holds the network: its state, and the hook's error where the hook failed.
     pub network: Option<(UnitStatus, String)>,
 }
 
 impl Other {
-    /// It does what it is there for: an init container has ended well, a sidecar runs.
+    /// Whether an init container has ended successfully, or a sidecar runs.
     pub(crate) fn is_well(&self) -> bool {
         let active = is_active(&self.status);
         match self.kind {
@@ -52,12 +48,13 @@ impl Other {
         }
     }
 
-    /// Nothing of it runs, and systemd does not start it again.
+    /// Whether the unit has ended and systemd will not restart it.
     pub(crate) fn is_down(&self) -> bool {
         self.status.active_state.is_down()
     }
 
-    /// Time that a sidecar which has failed still has to run until it counts: longer where it fails often.
+    /// Remaining time that a failed sidecar has to run to count as started: longer where it fails
+    /// often.
     fn unsettled(&self, now: u64) -> Option<Duration> {
         let began = self.status.exec_main_start_monotonic;
         let up = Duration::from_micros(now.saturating_sub(began));
@@ -80,7 +77,7 @@ impl Other {
             (Activating, "auto-restart" | "auto-restart-queued") | (Deactivating, _) => {
                 "Restarting"
             }
-            // An init container is what systemd calls starting for as long as it runs.
+            // systemd calls an init container "activating" as long as it runs.
             (Activating, _) if self.kind == OtherKind::Init => "Running",
             (Activating, _) => "Starting",
             (Failed, _) => "Failed",
@@ -88,7 +85,6 @@ impl Other {
         }
     }
 
-    /// As it is reported.
     pub(crate) fn report(&self) -> ContainerStatus {
         ContainerStatus {
             name: self.name.clone(),
@@ -128,7 +124,7 @@ fn is_active(status: &UnitStatus) -> bool {
 }
 
 impl Beside {
-    /// The verdict of the main container, with what the others are to it.
+    /// The verdict of the main container, changed by the state of the others.
     pub(crate) fn judge(
         &self,
         assignment: &Assignment,
@@ -139,7 +135,7 @@ impl Beside {
         if is_active(main) {
             return self.judge_sidecars(verdict, now);
         }
-        // What has run once has had its network and its init containers.
+        // A main container that has run once had its network and its init containers.
         let waits = matches!(
             (verdict.phase, main.sub_state.as_str()),
             (InstancePhase::Starting, _) | (InstancePhase::Restarting, "start" | "start-pre")
@@ -153,7 +149,7 @@ impl Beside {
             .unwrap_or(verdict)
     }
 
-    /// A sidecar that does not start, while the main container has not run yet.
+    /// A verdict where a sidecar does not start before the main container has run.
     fn judge_first_starts(&self, verdict: &Verdict) -> Option<Verdict> {
         let mut sidecars = self.others.iter();
         let one = sidecars.find(|one| {
@@ -213,7 +209,8 @@ impl Beside {
 
     fn judge_inits(&self, assignment: &Assignment, verdict: &Verdict) -> Option<Verdict> {
         let mut inits = self.others.iter();
-        // One that is to run again waits for those before it, and behind it one may have failed for good.
+        // An init container that is to run again waits for those before it, and one behind it may
+        // have failed for good.
         let matters = |one: &&Other| !one.is_well() && one.state() != "Waiting";
         let one = inits.find(|one| one.kind == OtherKind::Init && matters(one))?;
         let policy = assignment.restart_policy.condition;

@@ -1,4 +1,4 @@
-//! A growing delay before something that failed is tried again.
+//! A growing delay before a failed operation is retried.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use kat_types::backoff::Backoff;
 
 const DELAYS: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
 
-/// Until when nothing is tried again, by this process's clock. The delay doubles from 1 s to 5 min.
+/// The time of the next try, by this process's clock. The delay doubles from 1 s to 5 min.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RetryDelay {
     failures: u32,
@@ -16,7 +16,7 @@ pub(crate) struct RetryDelay {
 }
 
 impl RetryDelay {
-    /// Notes a failure and returns the delay before the next try.
+    /// Records a failure and returns the delay before the next try.
     pub(crate) fn failed(&mut self, now: Instant) -> Duration {
         let delay = DELAYS.after(self.failures);
         self.failures = self.failures.saturating_add(1);
@@ -24,7 +24,7 @@ impl RetryDelay {
         delay
     }
 
-    /// What is left of the delay, if anything is.
+    /// The remaining delay, if any.
     pub(crate) fn remaining(&self, now: Instant) -> Option<Duration> {
         self.until
             .map(|until| until.saturating_duration_since(now))

@@ -1,4 +1,4 @@
-//! What the workers say of their instances, gathered for the report.
+//! Collects the workers' reports about their instances for the reporter.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -59,7 +59,7 @@ impl Statuses {
         }
     }
 
-    /// Something of the workload user `index` is, or is no longer, on the machine.
+    /// Records whether anything of the workload user `index` is on the machine.
     pub fn set_user(&self, index: u32, present: bool) {
         let mut state = self.inner.state.lock();
         let changed = if present {
@@ -73,8 +73,8 @@ impl Statuses {
         }
     }
 
-    /// The workers have the confirmed list of this revision, and every user of which something is
-    /// left has its worker.
+    /// Records that the workers have the confirmed list of this revision, and that every user with
+    /// anything left on the machine has its worker.
     pub fn set_acted(&self, revision: u64) {
         let mut state = self.inner.state.lock();
         let changed = std::mem::replace(&mut state.acted, revision) != revision;
@@ -84,13 +84,13 @@ impl Statuses {
         }
     }
 
-    /// The revision of [`Self::set_acted`]; 0 before there is one.
+    /// The last revision given to [`Self::set_acted`]; 0 before the first.
     pub fn acted(&self) -> u64 {
         let state = self.inner.state.lock();
         state.acted
     }
 
-    /// Of these volumes, which were to be removed, nothing is left; these could not be removed, and why.
+    /// Records the volumes that were completely removed, and an error for each that could not be.
     pub fn set_removed(&self, removed: BTreeSet<String>, failures: Vec<String>) {
         let mut state = self.inner.state.lock();
         let changed = state.removed != removed || state.not_removed != failures;
@@ -101,13 +101,13 @@ impl Statuses {
         }
     }
 
-    /// The volumes that could not be removed, and why.
+    /// Errors of volumes that could not be removed.
     pub fn not_removed(&self) -> Vec<String> {
         let state = self.inner.state.lock();
         state.not_removed.clone()
     }
 
-    /// The files that follow the store and are not written, each with its error.
+    /// Records the errors of files that follow the store and could not be written.
     pub fn set_unwritten(&self, errors: Vec<String>) {
         let mut state = self.inner.state.lock();
         let changed = state.unwritten != errors;
@@ -118,19 +118,19 @@ impl Statuses {
         }
     }
 
-    /// The last [`Self::set_unwritten`].
+    /// The errors last given to [`Self::set_unwritten`].
     pub fn unwritten(&self) -> Vec<String> {
         let state = self.inner.state.lock();
         state.unwritten.clone()
     }
 
-    /// What [`Self::set_removed`] was last told.
+    /// The volumes last given to [`Self::set_removed`].
     pub fn removed(&self) -> Vec<String> {
         let state = self.inner.state.lock();
         state.removed.iter().cloned().collect()
     }
 
-    /// How far a volume is that this machine takes.
+    /// Records the progress of a volume that this machine receives.
     pub fn set_move(&self, report: VolumeMoveReport) {
         let mut state = self.inner.state.lock();
         let before = state.moves.insert(report.volume.clone(), report.clone());
@@ -140,7 +140,7 @@ impl Statuses {
         }
     }
 
-    /// Keeps what is said of these volumes, each with the identity of its move.
+    /// Keeps the reports of these moves, given as volume and identity of the move.
     pub fn retain_moves(&self, wanted: &BTreeSet<(String, String)>) {
         let mut state = self.inner.state.lock();
         let before = state.moves.len();
@@ -155,13 +155,13 @@ impl Statuses {
         }
     }
 
-    /// The volumes that this machine takes.
+    /// Reports of the volumes that this machine receives.
     pub fn moves(&self) -> Vec<VolumeMoveReport> {
         let state = self.inner.state.lock();
         state.moves.values().cloned().collect()
     }
 
-    /// These images were the last to be removed because nothing used them.
+    /// Records the images that were last removed because nothing used them.
     pub fn set_images_removed(&self, removed: Option<ImagesRemoved>) {
         let mut state = self.inner.state.lock();
         let changed = state.images_removed != removed;
@@ -172,18 +172,18 @@ impl Statuses {
         }
     }
 
-    /// What [`Self::set_images_removed`] was last told.
+    /// The images last given to [`Self::set_images_removed`].
     pub fn images_removed(&self) -> Option<ImagesRemoved> {
         let state = self.inner.state.lock();
         state.images_removed.clone()
     }
 
-    /// Something about the machine changed that the next report is to say at once.
+    /// Wakes the reporter because a fact of the machine changed.
     pub fn tell(&self) {
         self.inner.changed.notify_one();
     }
 
-    /// The instances' reports and the users' indexes now.
+    /// The present reports of the instances, and the indexes of the users.
     pub fn all(&self) -> (Vec<InstanceReport>, Vec<u32>) {
         let state = self.inner.state.lock();
         (
@@ -192,13 +192,13 @@ impl Statuses {
         )
     }
 
-    /// Waits until something changed since the last wait.
+    /// Waits until something has changed since the last call.
     pub async fn changed(&self) {
         self.inner.changed.notified().await;
     }
 }
 
-/// The report without what changes all the time.
+/// The report without values that change all the time.
 fn meaning(report: &InstanceReport) -> InstanceReport {
     InstanceReport {
         memory: None,

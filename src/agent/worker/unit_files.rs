@@ -1,4 +1,5 @@
-//! A user's unit files: written, linked one by one, removed. What is not marked is not touched.
+//! A user's unit files: written, linked one by one, removed. Files without KAT's mark are not
+//! touched.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,21 +14,16 @@ use kat_types::{assignment::main_unit, root::Root};
 
 /// Name of the drop-in of `user@UID.service`.
 const DELEGATION: &str = "50-kat.conf";
-/// A larger file is no quadlet of KAT's.
+/// Largest file that is read as a quadlet of KAT's, in bytes.
 const QUADLET_LIMIT: u64 = 1 << 20;
 
-/// What could not be done with a file.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
-    /// A file.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A folder's listing.
     #[error("{path}: {source}")]
     Folder {
-        /// The folder or link.
         path: PathBuf,
-        /// What the system said.
         source: std::io::Error,
     },
 }
@@ -39,13 +35,13 @@ pub(crate) struct UnitFolder {
 }
 
 impl UnitFolder {
-    /// Nothing is made until the first write.
+    /// Makes no folder until the first write.
     pub(crate) fn new(folders: UserFolders, uid: u32) -> Self {
         Self { folders, uid }
     }
 
-    /// Main units of instances of which files are here and marked, with the instances' ids: also where only files of
-    /// other containers of theirs are left.
+    /// Main units of instances with marked files here, with the instances' ids. This includes
+    /// instances of which only files of other containers are left.
     pub(crate) fn instances(&self) -> Result<BTreeMap<String, String>, FilesError> {
         let mut found = BTreeMap::new();
         for name in self.names()? {
@@ -63,14 +59,14 @@ impl UnitFolder {
         Ok(found)
     }
 
-    /// A quadlet of the instance with this main unit is here.
+    /// Whether a quadlet of the instance with this main unit is here.
     pub(crate) fn has(&self, unit: &str) -> bool {
         self.quadlet(unit).is_some_and(|path| path.exists())
             || self.others(unit).is_ok_and(|others| !others.is_empty())
     }
 
-    /// Units of the other containers of an instance, as their files say, in the order in which they are stopped:
-    /// sidecars, init containers, and what holds their network.
+    /// Units of the other containers of an instance, found by their files, in the order in which
+    /// they are stopped: sidecars, init containers, and the network holder.
     pub(crate) fn others(&self, unit: &str) -> Result<Vec<String>, FilesError> {
         let beside = format!("{}_", stem(unit));
         let rank = |name: &String| {
@@ -93,14 +89,14 @@ impl UnitFolder {
         Ok(units.collect())
     }
 
-    /// The unit's state says that nothing of it runs and systemd will not start it again.
+    /// Whether the unit has ended and systemd will not restart it.
     pub(crate) fn is_over(&self, status: &UnitStatus) -> bool {
-        // A unit whose file is gone is `not-found`, and runs on all the same.
+        // A unit whose file was removed is `not-found`, and may still run.
         status.active_state.is_down()
     }
 
-    /// Writes what differs, links it, and, with `tidy`, removes files of images that no instance
-    /// needs. True when the manager has to reload.
+    /// Writes files that differ, links them, and with `tidy` removes files of images that no
+    /// instance needs. True when the manager has to reload.
     pub(crate) fn write(&self, wanted: &[UnitFile], tidy: bool) -> Result<bool, FilesError> {
         let access = Access::owned(0o640, 0, self.uid);
         make_folder(&self.folders.units, Access::owned(0o750, 0, self.uid))?;
@@ -136,7 +132,8 @@ impl UnitFolder {
             for name in self.names()?.iter().filter(|name| is_value(name)) {
                 self.unlink(name)?;
             }
-            // Its quadlet last: the others are found by it. Earlier versions wrote the second one.
+            // The quadlet is removed last, since the other files are found by it. Earlier versions
+            // wrote `manager.env`.
             for suffix in ["env", "manager.env", "container"] {
                 self.unlink(&format!("{stem}.{suffix}"))?;
             }
@@ -150,7 +147,7 @@ impl UnitFolder {
             .is_ok_and(|names| names.iter().any(|name| self.is_ours(name)))
     }
 
-    /// Removes what is KAT's of both folders, and the folders if that leaves them empty.
+    /// Removes KAT's files from both folders, and the folders if they are empty then.
     pub(crate) fn remove_all(&self) -> Result<(), FilesError> {
         for name in self.names()?.iter().filter(|name| self.is_ours(name)) {
             self.unlink(name)?;
@@ -159,7 +156,7 @@ impl UnitFolder {
             match std::fs::remove_dir(folder) {
                 Ok(()) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                // Someone else's quadlets lie there.
+                // The folder also holds quadlets that are not KAT's.
                 Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => {}
                 Err(source) => {
                     return Err(FilesError::Folder {
@@ -178,13 +175,14 @@ impl UnitFolder {
         write_public(&path, text)
     }
 
-    /// Removes that drop-in. True when the system's manager has to reload.
+    /// Removes the drop-in of [`Self::write_delegation`]. True when the system's manager has to
+    /// reload.
     pub(crate) fn remove_delegation(&self, root: &Path) -> Result<bool, FilesError> {
         let path = self.delegation(root);
         let was_there = path.exists();
         files::remove(&path)?;
         if let Some(folder) = path.parent() {
-            // It stays if someone else has a drop-in there.
+            // The folder stays if it holds other drop-ins.
             let _ = std::fs::remove_dir(folder);
         }
         Ok(was_there)
@@ -207,8 +205,8 @@ impl UnitFolder {
             .map(|stem| self.folders.units.join(format!("{stem}.container")))
     }
 
-    /// Whether a file is one that KAT wrote: a quadlet by its mark; files of variables and what a
-    /// write left half made, which can bear none, by their names.
+    /// Whether KAT wrote a file: quadlets are recognised by KAT's mark, environment files and
+    /// unfinished writes, which can't bear the mark, by their names.
     fn is_ours(&self, name: &str) -> bool {
         let path = self.folders.units.join(name);
         let is_file = std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
@@ -247,14 +245,14 @@ impl UnitFolder {
         Ok(names)
     }
 
-    /// Makes the link that Podman's generator finds. True when it was not there.
+    /// Makes the link that Podman's generator reads. True when it was missing.
     fn link(&self, name: &str) -> Result<bool, FilesError> {
         let (link, target) = (self.folders.links.join(name), self.folders.units.join(name));
         if std::fs::read_link(&link).is_ok_and(|present| present == target) {
             return Ok(false);
         }
         match std::fs::read_link(&link) {
-            // An old link of KAT's.
+            // An earlier link of KAT's.
             Ok(present) if present.starts_with(&self.folders.units) => drop(files::remove(&link)?),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Ok(_) | Err(_) => {
@@ -277,7 +275,7 @@ impl UnitFolder {
     }
 }
 
-/// Users who have a folder of unit files below `root`.
+/// Users with a folder of unit files below `root`.
 pub(crate) fn users(root: &Path) -> Vec<u32> {
     std::fs::read_dir(Root::new(root).below(UNITS))
         .into_iter()
@@ -287,12 +285,12 @@ pub(crate) fn users(root: &Path) -> Vec<u32> {
         .collect()
 }
 
-/// Removes what is KAT's of every user's unit files, and their folder if that leaves it empty.
+/// Removes KAT's files of all users, and their folder if it is empty then.
 pub(crate) fn remove_every_users(root: &Path) -> Result<(), FilesError> {
     for uid in users(root) {
         UnitFolder::new(UserFolders::new(root, uid), uid).remove_all()?;
     }
-    // It stays where somebody else keeps something in it.
+    // The folder stays if it holds files that are not KAT's.
     let _ = std::fs::remove_dir(Root::new(root).below(UNITS));
     Ok(())
 }
@@ -308,7 +306,7 @@ fn write_public(path: &Path, text: &str) -> Result<bool, FilesError> {
     )?)
 }
 
-/// Makes a folder, and those above it that are missing as 0755.
+/// Makes a folder, and missing parent folders with mode 0755.
 pub(crate) fn make_folder(path: &Path, access: Access) -> Result<(), FilesError> {
     if let Some(parent) = path.parent().filter(|parent| !parent.exists()) {
         make_folder(parent, Access::mode(0o755))?;
@@ -320,7 +318,7 @@ fn stem(unit: &str) -> &str {
     unit.strip_suffix(".service").unwrap_or(unit)
 }
 
-/// The instance that a quadlet with KAT's mark belongs to.
+/// The instance that a quadlet with KAT's mark names.
 fn marked_instance(text: &str) -> Option<String> {
     let (_, marked) = text.split_once(MARK)?;
     let section = marked.split("\n[").next()?;

@@ -1,4 +1,4 @@
-//! A worker's units: stopped and removed, written, judged.
+//! A worker's units: written, judged, stopped and removed.
 
 use std::{borrow::Cow, collections::BTreeSet, time::Duration};
 
@@ -29,16 +29,16 @@ use kat_types::{
     resource::OnPartition,
 };
 
-/// Pause until volumes are looked at again that were not as they should be.
+/// Pause until volumes that were not as required are checked again.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// Why an instance is stopped that a cut-off machine must not run.
+/// Message of an instance that is stopped because its machine is cut off.
 const CUT_OFF_MEANS: &str = "stopped, as its file asks: its machine reaches no leader, which may replace it; it starts again when that is over";
-/// Why an instance is not started yet that has data of its own.
+/// Message of an instance with data of its own that is not started before the list is confirmed.
 const UNCONFIRMED_MEANS: &str =
     "it writes data: since its machine started no leader has confirmed that it belongs there";
 
 impl Worker {
-    /// Stops what should not run and takes its files away once it has stopped.
+    /// Stops unwanted instances, and removes their files once they have stopped.
     pub(super) async fn stop_unwanted(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
         let mut removed = false;
         for (unit, instance) in self.folder.instances()? {
@@ -50,8 +50,8 @@ impl Worker {
                 Some(assignment) => desired.is_to_stop(assignment),
                 None => desired.confirmed,
             };
-            // What a cut-off machine must not run does not wait until it has started.
-            // Nor does what waits for its other containers.
+            // A fenced or evicted instance is stopped even while it starts. So is an instance whose
+            // start waits for its other containers.
             let hurries =
                 assignment.is_some_and(|one| one.wanted == Wanted::Running || one.has_others());
             let key = match hurries {
@@ -65,7 +65,8 @@ impl Worker {
             let status = self.manager.status(&unit).await?;
             let starting = self.busy.contains(&JobKey::Instance(instance.clone()));
             if self.folder.is_over(&status) && self.others_are_over(&unit).await? {
-                // The start may be about to begin: its file is needed until it has ended.
+                // A running start job may be about to start the unit: the file stays until the job
+                // has ended.
                 if starting {
                     continue;
                 }
@@ -102,7 +103,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Confirms what is to be stopped and has no files any more. True when anything else is wanted.
+    /// Reports as stopped the instances to stop that have no files any more. True when the list has
+    /// any other instance.
     pub(super) fn report_stopped(&mut self, desired: &UserDesired) -> bool {
         let mut more = false;
         for assignment in desired.assignments.values() {
@@ -111,7 +113,8 @@ impl Worker {
                 continue;
             }
             let status = UnitStatus::default();
-            // One that may start again has not stopped for good, which would give its address back.
+            // An instance that may start again must not be reported as Stopped: that would release
+            // its address.
             let evicted = desired.evicted.get(&assignment.instance);
             let (phase, reason, message) = match (assignment.wanted, evicted) {
                 (Wanted::Stopped, _) => (InstancePhase::Stopped, None, ""),
@@ -136,13 +139,13 @@ impl Worker {
         more
     }
 
-    /// Writes the unit files of everything that should run, and reloads once if any changed.
+    /// Writes the unit files of all instances to run; reloads the manager once if any file changed.
     pub(super) async fn write_units(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
         let mut files: Vec<UnitFile> = Vec::new();
         let mut whole = true;
         for assignment in desired.to_run() {
             let Some(rendered) = self.render(assignment)? else {
-                // What is there of it stays as it is.
+                // The instance's existing files stay as they are.
                 whole = false;
                 continue;
             };
@@ -163,7 +166,7 @@ impl Worker {
             )?;
             self.folder.write_resolv(&self.tools.root, &resolv)?;
         }
-        // Images of what is not understood are not known.
+        // The images of assignments that are not understood are not known.
         let all = desired.assignments.values();
         let tidy =
             desired.confirmed && whole && all.into_iter().all(|one| one.not_understood.is_none());
@@ -177,8 +180,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Says how it is with what a newer version assigned and this one does not understand: what runs
-    /// of it runs on, and nothing of it is started.
+    /// Reports the instances that a newer version assigned and this version does not understand:
+    /// running ones continue, and none is started.
     pub(super) async fn report_not_understood(
         &mut self,
         desired: &UserDesired,
@@ -203,8 +206,8 @@ impl Worker {
         Ok(())
     }
 
-    /// The files of an instance; none where its secrets are not ready. What its program spent of MaxCount before systemd's count last
-    /// began anew is taken off.
+    /// The unit files of an instance; `None` where its secrets are not ready. MaxCount is reduced
+    /// by the restarts that its program spent before systemd's count was last reset.
     fn render(&self, assignment: &Assignment) -> Result<Option<Vec<UnitFile>>, WorkerError> {
         let now = (self.tools.monotonic)();
         let spent = self
@@ -212,7 +215,7 @@ impl Worker {
             .spent(&assignment.instance, now, window(assignment));
         let mut assignment = match self.tools.secrets.prepare(assignment) {
             Ok(filled) => filled.map_or(Cow::Borrowed(assignment), Cow::Owned),
-            // Its state says it, when it is to start.
+            // The start of the instance reports the reason.
             Err(_) => return Ok(None),
         };
         if spent > 0 {
@@ -223,7 +226,7 @@ impl Worker {
         Ok(Some(renderer.instance(&assignment, settings)?))
     }
 
-    /// Judges one instance that should run, and does what the verdict says.
+    /// Judges one instance that should run, and does what the verdict requires.
     pub(super) async fn converge(&mut self, assignment: &Assignment) -> Result<(), WorkerError> {
         let unit = assignment.unit();
         let key = JobKey::Instance(assignment.instance.clone());
@@ -306,7 +309,7 @@ impl Worker {
         let binding = host_binds::write(&self.tools.root, assignment, binds)?;
         self.report_verdict(assignment, &status, &verdict);
         if status.result == CONDITION {
-            // Such a start ends at once and well, so nothing else would slow the next one.
+            // Such a start ends at once and successfully, so only this backoff delays the next one.
             let memory = self
                 .memories
                 .entry(assignment.instance.clone())
@@ -318,8 +321,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Pulls the image of a main container that systemd is starting again and Podman does not find, and starts that when it is
-    /// there. False where nothing of this is to be done.
+    /// Pulls the missing image of a main container that systemd keeps restarting, and restarts the
+    /// unit once the image is there. False where nothing has to be done.
     fn replace_image(&mut self, assignment: &Assignment, status: &UnitStatus, unit: &str) -> bool {
         if !self.images_ready(assignment, status) {
             return true;
@@ -335,13 +338,14 @@ impl Worker {
             self.wake = self.wake.min(wait);
             return false;
         }
-        // systemd's own pause may be a minute by now.
+        // systemd's own restart delay may have grown to a minute.
         memory.starts.failed(Instant::now());
         self.spawn_restart(assignment, unit.to_owned());
         true
     }
 
-    /// Whether all is there that an instance mounts, and what is to be bound of it; makes what may be made.
+    /// Makes the volumes of an instance ready, and returns the paths to bind; `None` where one is
+    /// not ready.
     fn volumes_ready(&mut self, assignment: &Assignment, status: &UnitStatus) -> Option<Vec<Bind>> {
         let carried =
             carried::prepare(&self.tools.root, assignment).map_err(|error| VolumeTrouble {
@@ -358,8 +362,9 @@ impl Worker {
         None
     }
 
-    /// Has bound what an instance mounts of the machine where nothing of it is, as one that an earlier version started runs on; and
-    /// something else where that has taken its place, before systemd starts the instance again.
+    /// Binds the host paths of a running instance where nothing is bound, as an earlier version did
+    /// not bind them, or where something else now lies at a path. The next start by systemd then
+    /// uses the new binds.
     fn renew_binds(&mut self, assignment: &Assignment, status: &UnitStatus) {
         let bound = assignment.bound_paths();
         let root = &self.tools.root;
@@ -381,7 +386,7 @@ impl Worker {
             self.wake = self.wake.min(wait);
             return;
         }
-        // What it may not have any more is told at its next start by the agent.
+        // A path that the instance may no longer have is reported at its next start by the agent.
         let Ok(binds) = self.tools.volumes.prepare_host_paths(assignment) else {
             return;
         };
@@ -402,7 +407,7 @@ impl Worker {
         }
     }
 
-    /// Takes away what is bound for instances that are here no more.
+    /// Removes the binds of instances that are no longer here.
     pub(super) async fn remove_binds(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
         if !desired.confirmed {
             return Ok(());
@@ -419,7 +424,7 @@ impl Worker {
         Ok(host_binds::keep_only(system.as_ref(), root, self.user.uid, kept).await?)
     }
 
-    /// Whether its secrets are there, for variables and mounts.
+    /// Whether the secrets for the instance's variables and mounts are ready.
     fn secrets_ready(&mut self, assignment: &Assignment, status: &UnitStatus) -> bool {
         let Err(trouble) = self.tools.secrets.prepare(assignment) else {
             return true;
@@ -430,7 +435,7 @@ impl Worker {
         false
     }
 
-    /// Whether nobody else listens on the ports of the machine that lead to an instance.
+    /// Whether no other program listens on the host ports of an instance.
     fn host_ports_free(&mut self, assignment: &Assignment, status: &UnitStatus) -> bool {
         let listeners = self.tools.listeners.as_ref();
         let Some(message) = host_ports::in_use(assignment, listeners) else {
@@ -443,7 +448,7 @@ impl Worker {
         false
     }
 
-    /// Removes the files of secrets that no instance has any more.
+    /// Removes the secret files of instances that are no longer here.
     pub(super) fn remove_secrets(&self, desired: &UserDesired) -> Result<(), WorkerError> {
         if !desired.confirmed {
             return Ok(());
@@ -455,7 +460,8 @@ impl Worker {
         Ok(removed.map_err(FilesError::from)?)
     }
 
-    /// Whether to reload for a missing unit: each reload makes another pass, so not every time.
+    /// Whether to reload because of a missing unit. Each reload triggers another pass, so reloads
+    /// are delayed.
     fn may_reload(&mut self, instance: &str) -> bool {
         let memory = self.memories.entry(instance.to_owned()).or_default();
         let now = Instant::now();
@@ -467,8 +473,8 @@ impl Worker {
         true
     }
 
-    /// After a new end of the program, or restarts that nobody saw: whose fault they were, and what
-    /// was said last.
+    /// After a new end of the program, or restarts that were not judged yet: finds out whose fault
+    /// they were, and reads the last log lines.
     async fn look_at_runs(
         &mut self,
         assignment: &Assignment,
@@ -476,7 +482,7 @@ impl Worker {
         status: &UnitStatus,
     ) -> Result<(), WorkerError> {
         if status.active_state == ActiveState::Deactivating {
-            // What follows the end is not decided yet.
+            // systemd has not decided yet what follows the end.
             return Ok(());
         }
         let ended = status.exec_main_exit_monotonic;
@@ -531,7 +537,7 @@ impl Worker {
                 status.active_state == ActiveState::Inactive && status.result == "success";
             memory.fault = fault;
             memory.trouble = match fault {
-                // What the program said meanwhile is no reason.
+                // The program's output before that is not the cause.
                 Some(Fault::LostStart) => String::new(),
                 Some(Fault::LostImage | Fault::CannotStart) => {
                     not_started(&tail.podman_error.unwrap_or_default())
@@ -545,8 +551,8 @@ impl Worker {
         Ok(())
     }
 
-    /// A start that failed by KAT's fault must not spend the program's budget of restarts: systemd
-    /// forgets it, and the unit keeps what the program itself spent.
+    /// A start that failed by KAT's fault must not spend the program's restart budget: systemd's
+    /// count is reset, and the unit is written with the budget that the program has left.
     async fn make_good(
         &mut self,
         assignment: &Assignment,
@@ -558,7 +564,7 @@ impl Worker {
             self.manager.reload().await?;
         }
         if status.active_state == ActiveState::Failed {
-            // The start that follows makes systemd forget.
+            // The start that follows resets systemd's count.
             return Ok(());
         }
         match ignore_missing(self.manager.reset_failed(unit).await) {
@@ -572,17 +578,17 @@ impl Worker {
     }
 }
 
-/// It ended with an exit code of Podman's own.
+/// Whether the unit ended with one of Podman's own exit codes.
 pub(super) fn ended_by_podman(status: &UnitStatus) -> bool {
     exit_code(status).is_some_and(|code| PODMANS.contains(&code))
 }
 
-/// What is told of a container that Podman did not start.
+/// The message of a container that Podman did not start.
 pub(super) fn not_started(words: &str) -> String {
     format!("Podman can't start its container: {words}")
 }
 
-/// The time in which restarts are limited, in microseconds, as the unit has it.
+/// The window in which restarts are limited, in microseconds, as in the unit.
 pub(super) fn window(assignment: &Assignment) -> u64 {
     u64::from(assignment.restart_policy.reset_seconds.max(1)) * 1_000_000
 }

@@ -1,4 +1,4 @@
-//! A worker's user: made with its manager, and taken away.
+//! A worker's user: created with its manager, and removed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,10 +18,12 @@ use crate::{
 use kat_systemd::{SystemdError, UnitManager};
 
 impl Worker {
-    /// The user exists, lingers, and its manager answers. False while it must be waited for.
+    /// Ensures that the user exists, lingers, and has a manager that answers. False while the
+    /// manager is not ready.
     pub(super) async fn make_ready(&mut self, desired: &UserDesired) -> Result<bool, WorkerError> {
         if self.ready {
-            // The stream ends with the connection; the next one begins with everything.
+            // The event stream ends with the connection; a new stream starts with the state of all
+            // units.
             if self.events.is_none() {
                 self.events = Some(self.manager.events().await?);
             }
@@ -56,13 +58,14 @@ impl Worker {
         }
         let sessions = &self.tools.sessions;
         sessions.set_linger(self.user.uid, true).await?;
-        // Nothing else starts a manager that has ended while its user lingers.
+        // A manager that has ended is not started by lingering alone.
         sessions.start_user(self.user.uid, USER_LIMIT).await?;
         sessions
             .wait_for_user_bus(self.user.uid, USER_LIMIT)
             .await?;
         self.events = Some(self.manager.events().await?);
-        // Once: what runs later is this process's own, and must outlive a manager that did not answer.
+        // Only once: units that start later are this process's own, and must survive a manager that
+        // did not answer.
         if !self.cleared {
             end_what_was_left(&self.manager).await?;
             self.cleared = true;
@@ -70,8 +73,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes away everything of the user; its images and the account that has them stay for a while, for its
-    /// workload may come back. True when nothing is left.
+    /// Removes everything of the user. Its images and the account that owns them are kept for a
+    /// while, since the workload may come back. True when nothing is left.
     pub(super) async fn leave(&mut self, desired: &UserDesired) -> Result<bool, WorkerError> {
         let home = self.tools.accounts.home(&self.user);
         let care = &self.tools.images;
@@ -86,7 +89,7 @@ impl Worker {
         if !self.empty_user().await? {
             return Ok(false);
         }
-        // Those of a workload that is gone went with it: nothing is to be told of them.
+        // The images of a deleted workload are removed with it and are not reported.
         let told = desired.kept.as_ref().and_then(|_| image::list(&home).ok());
         let bytes = image::layer_bytes(&home);
         self.tools.accounts.remove(&self.user).await?;
@@ -97,7 +100,8 @@ impl Worker {
         Ok(true)
     }
 
-    /// Takes away everything of the user but its account and its home. False where that has to be waited for.
+    /// Removes everything of the user but its account and its home. False while units or jobs have
+    /// to end first.
     async fn empty_user(&mut self) -> Result<bool, WorkerError> {
         let units = self.folder.instances()?;
         if !units.is_empty()
@@ -113,7 +117,7 @@ impl Worker {
                 ..UserDesired::default()
             };
             self.stop_unwanted(&none).await?;
-            // A pull need not end first: it ends with the user's manager.
+            // Pulls need not end first: they end with the user's manager.
             if self
                 .busy
                 .iter()
@@ -124,7 +128,7 @@ impl Worker {
         }
         self.forget_all_but(&BTreeMap::new());
         self.events = None;
-        // Where the uid is someone else's, so are its manager and its sessions.
+        // Where the uid belongs to another user, its manager and its sessions do, too.
         if self.tools.accounts.find(self.user.uid).is_some() {
             self.tools.sessions.set_linger(self.user.uid, false).await?;
             self.tools.sessions.terminate_user(self.user.uid).await?;
@@ -139,7 +143,7 @@ impl Worker {
         let removed = self.tools.secrets.keep_only(&self.user, &BTreeSet::new());
         removed.map_err(FilesError::from)?;
         self.tools.secrets.remove_logins(&self.user)?;
-        // The account is last: it is what a restarted agent finds the rest by.
+        // The account is removed last: a restarted agent finds the rest by it.
         if self.folder.remove_delegation(&self.tools.root)? {
             self.tools.managers.system().reload().await?;
         }
@@ -148,14 +152,15 @@ impl Worker {
     }
 }
 
-/// Commands and probes in containers that an earlier process of the agent began: nobody waits for them.
+/// Stops commands and probes in containers that an earlier process of the agent started: their
+/// callers are gone.
 async fn end_what_was_left(manager: &Arc<dyn UnitManager>) -> Result<(), SystemdError> {
     let commands = manager.list(&format!("{}*", exec::PREFIX)).await?;
     let probes = format!("{}kat-*", health::exec::PREFIX);
     let probes = manager.list(&probes).await?;
     for unit in exec::without_caller(commands).chain(probes) {
         let manager = Arc::clone(manager);
-        // They take the time that they have to end.
+        // The stops run in the background, since the programs may use their whole stop time.
         tokio::spawn(async move {
             if let Err(error) = manager.stop(&unit, USER_LIMIT).await {
                 tracing::debug!(unit, "it ended by itself: {error:#}");

@@ -1,4 +1,4 @@
-//! Arguments of what explains, and of what waits.
+//! Arguments of the commands that explain and that wait.
 
 use std::time::Duration;
 

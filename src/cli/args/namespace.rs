@@ -1,4 +1,4 @@
-//! The namespace that a command is for.
+//! The namespace that a command uses.
 
 use clap::{ArgMatches, Args, Command, Error, FromArgMatches, Id, parser::ValueSource};
 
@@ -18,11 +18,12 @@ struct Argument {
     namespace: String,
 }
 
-/// Which namespace.
+/// The namespace, and where it comes from.
 #[derive(Debug, Clone)]
 pub(crate) struct Namespace {
     pub(crate) namespace: String,
-    /// On the command line, so that nothing else there may contradict it.
+    /// Whether the namespace is given on the command line; other arguments must not contradict it
+    /// then.
     pub(crate) written: bool,
 }
 

@@ -1,4 +1,4 @@
-//! How things are printed.
+//! Output formats.
 
 use std::ffi::OsStr;
 
@@ -24,15 +24,15 @@ pub(crate) enum Format {
     Name,
 }
 
-/// How items are printed, or what of them.
+/// The output format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Output {
     pub(crate) format: Format,
-    /// Of the JSON only this.
+    /// The part of the JSON to print; `None` for all.
     pub(crate) template: Option<Template>,
 }
 
-/// Reads a [`Format`] or `jsonpath=TEMPLATE`.
+/// Parses a [`Format`] or `jsonpath=TEMPLATE`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OutputParser;
 

@@ -1,4 +1,4 @@
-//! Tokens, the configuration, and contexts.
+//! Arguments for tokens, the configuration, and contexts.
 
 use std::{path::PathBuf, time::Duration};
 

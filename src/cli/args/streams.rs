@@ -1,4 +1,4 @@
-//! Arguments of the commands that read and stream what an instance's own machine has.
+//! Arguments of the commands that read from or stream with an instance on its machine.
 
 use clap::{Args, ValueEnum};
 

@@ -28,7 +28,7 @@ pub(crate) async fn run<'run>(
     console: &Console,
     arguments: &Apply,
 ) -> Result<u8, CliError> {
-    // All folders are read before anything is sent.
+    // All folders are read before any request is sent.
     let prepared = local::prepare_all(&arguments.files, Purpose::Apply, console.error_colour)?;
     match arguments.dry_run {
         Some(DryRun::Server) => {
@@ -81,7 +81,7 @@ pub(crate) async fn run<'run>(
     Ok(0)
 }
 
-/// Deletes what is in no folder; it is gone some time later.
+/// Deletes the workloads that are in no folder; their instances end some time later.
 async fn delete(
     session: &Session<'_>,
     surplus: Vec<WorkloadItem>,
@@ -91,7 +91,7 @@ async fn delete(
     let namespaces = surplus
         .iter()
         .filter_map(|item| item.metadata.namespace.as_deref());
-    // That data is kept is said where that is known.
+    // The note about kept data is left out if the volumes can't be read.
     let present = Present::of(session, namespaces).await.unwrap_or_default();
     for item in surplus {
         let metadata = item.metadata;
@@ -102,7 +102,7 @@ async fn delete(
             .await
         {
             Ok(()) => {}
-            // Somebody else was quicker.
+            // Another client has deleted it already.
             Err(error) if error.is_not_found() => continue,
             Err(error) => {
                 done.tell(session.console);
@@ -126,7 +126,7 @@ async fn delete(
     Ok(gone)
 }
 
-/// What was done so far, by its word.
+/// Number of workloads by outcome.
 #[derive(Debug, Default)]
 struct Done {
     workloads: BTreeMap<String, usize>,
@@ -137,7 +137,7 @@ impl Done {
         *self.workloads.entry(output::plain(outcome)).or_default() += 1;
     }
 
-    /// In one line, where it was more than one workload.
+    /// Prints a summary line if there was more than one workload.
     fn tell(&self, console: &Console) {
         let all: usize = self.workloads.values().sum();
         if all > 1 {
@@ -150,7 +150,7 @@ impl Done {
     }
 }
 
-/// What can be said without a cluster.
+/// Prints the result of the checks that need no cluster.
 fn checked(console: &Console, folders: &[Prepared]) -> Result<u8, CliError> {
     for content in folders.iter().flat_map(|folder| &folder.contents) {
         let (kind, name) = match content {
@@ -162,7 +162,7 @@ fn checked(console: &Console, folders: &[Prepared]) -> Result<u8, CliError> {
     Ok(0)
 }
 
-/// One beginning and one deadline for all of them.
+/// Waits for all targets with one start time and one deadline.
 async fn wait_for_all(
     session: &Session<'_>,
     targets: Vec<Target>,
@@ -192,7 +192,7 @@ pub(crate) async fn send(
     })
 }
 
-/// Shows the server's mistakes at their place in the files.
+/// Shows mistakes that the server found at their place in the files.
 pub(crate) fn explain(error: CliError, folder: &Prepared, console: &Console) -> CliError {
     let CliError::Client(ClientError::Refused(refusal)) = error else {
         return error;

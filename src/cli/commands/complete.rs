@@ -1,6 +1,7 @@
-//! Live names for completion scripts: which are wanted at the end of a line, and what they are.
+//! Live names for completion scripts: which kind of name the end of a line needs, and the names of
+//! that kind.
 //!
-//! Nothing is said where anything fails: somebody types.
+//! All errors are silent, since the user is typing.
 
 use std::time::Duration;
 
@@ -20,23 +21,23 @@ use kat_types::api::{
     InstanceItem, List, NamespaceItem, NodeItem, SecretItem, TokenView, VolumeItem, WorkloadItem,
 };
 
-/// Somebody waits with a finger on a key.
+/// Longest wait for the cluster: the user waits for the completion.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Names of what.
+/// The kind of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Names {
     Of(Kind),
-    /// What has a log.
+    /// Workloads and instances, for logs.
     WorkloadsAndInstances,
-    /// `INSTANCE:/`, where a path in a container begins.
+    /// `INSTANCE:/`, with which a path in a container begins.
     PlacesThere,
     Contexts,
-    /// Registries that a namespace is logged in to.
+    /// Registries with credentials in a namespace.
     Logins,
 }
 
-/// What is to be completed.
+/// What the end of the line needs.
 #[derive(Debug, Default)]
 struct Wanted {
     names: Option<Names>,
@@ -115,7 +116,8 @@ async fn list<T: Listed>(client: &Client, namespace: &str) -> Result<Vec<String>
     Ok(names)
 }
 
-/// What the next word of a line is the name of; `words` are those before it, without the program's.
+/// Determines what the next word of a line is; `words` are the words before it, without the
+/// program's name.
 fn wanted(words: &[String]) -> Wanted {
     let mut command = args::command();
     command.build();
@@ -136,7 +138,7 @@ fn wanted(words: &[String]) -> Wanted {
             }
             let id = option.map_or("", |option| option.get_id().as_str());
             let Some(value) = written.or_else(|| words.next()) else {
-                // The value is what is being written.
+                // The next word is the value of this option.
                 wanted.names = match id {
                     "namespace" => Some(Names::Of(Kind::Namespaces)),
                     "context" => Some(Names::Contexts),
@@ -185,7 +187,7 @@ fn names_at(path: &[&str], places: &[&str]) -> Option<Names> {
         (["token", "revoke"], []) => Some(Names::Of(Kind::Tokens)),
         (["context", "use" | "remove"], []) => Some(Names::Contexts),
         (["cp"], []) => Some(Names::PlacesThere),
-        // One side is in a container, the other here.
+        // Only one side of a copy can be in a container.
         (["cp"], [first]) if !first.contains(':') => Some(Names::PlacesThere),
         (["create" | "explain" | "completion"], _) => None,
         (_, [kind]) => Kind::from_str(kind, true).ok().map(Names::Of),

@@ -1,7 +1,8 @@
-//! `katcall cp`: a file or folder into a container or out of it, as a tar stream through `exec`.
+//! `katcall cp`: copies a file or folder into a container or out of it, as a tar stream through
+//! `exec`.
 //!
-//! What comes out of a container is hostile: of its stream only regular files and folders are taken,
-//! each below the place that was named, and none through a link.
+//! A stream from a container is not trusted: only regular files and folders are taken from it, each
+//! below the named place, and none through a link.
 
 mod pack;
 mod unpack;
@@ -23,23 +24,23 @@ use kat_types::{
     frames::{Input, Output},
 };
 
-/// Pieces of the stream that wait.
+/// Pieces of the stream that are buffered.
 const BUFFER: usize = 16;
-/// Most bytes of what the container's tar says about itself.
+/// Most bytes that are kept of the standard error of the container's tar.
 const MOST_WORDS: usize = 4096;
 
-/// One side of a copy.
+/// One side of a copy: a local path or a path in a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
     Here(PathBuf),
-    /// In the container of an instance, or of a workload's.
+    /// In the container of an instance, or of one of a workload's instances.
     There {
         name: String,
         path: String,
     },
 }
 
-/// Reads `PATH`, or `INSTANCE:/PATH`. A path with a colon is written with `./` before it.
+/// Parses `PATH` or `INSTANCE:/PATH`. A local path with a colon is written with `./` before it.
 pub(crate) fn parse_place(text: &str) -> Result<Place, String> {
     match text.split_once(':') {
         Some((name, path)) if !name.contains('/') && !name.is_empty() => {
@@ -58,7 +59,7 @@ pub(crate) fn parse_place(text: &str) -> Result<Place, String> {
     }
 }
 
-/// Folder and name of what a path in a container means.
+/// Splits a path in a container into folder and name.
 fn split(path: &str) -> Result<(&str, &str), CliError> {
     let whole = path.trim_end_matches('/');
     let (folder, name) = whole.rsplit_once('/').unwrap_or(("", whole));
@@ -108,7 +109,8 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// Into a container: below the folder where the path ends with `/`, else under the path's own name.
+/// Copies into a container: into the folder where the path ends with `/`, otherwise under the
+/// path's own name.
 async fn into(
     session: &Session<'_>,
     target: &Target,
@@ -130,7 +132,7 @@ async fn into(
             (folder, name.to_owned())
         }
     };
-    // Owner and time are the container's own.
+    // Owner and time are not copied: tar sets those of the container's user and the present time.
     let command = words(&["tar", "-x", "-o", "-m", "-f", "-", "-C", folder]);
     let (sending, mut receiving) = exec(session, target, command, true).await?;
     let (pieces, mut packed) = mpsc::channel(BUFFER);
@@ -155,14 +157,15 @@ async fn into(
             }
         }
     };
-    // The tar may end before it has read all, and then says why.
+    // The container's tar may end before it has read everything, and then its output has the
+    // reason.
     let code = tokio::select! {
         code = hear => code?,
         code = async { send.await; std::future::pending::<Result<u8, ClientError>>().await } => code?,
     };
     drop(packed);
     match packing.await {
-        // Else the container's tar has ended first, and says why.
+        // Otherwise the container's tar has ended first, and its output has the reason.
         Ok(Err(error)) if code == 0 || error.kind() != io::ErrorKind::BrokenPipe => {
             Err(here(source, &error))
         }
@@ -170,7 +173,8 @@ async fn into(
     }
 }
 
-/// Out of a container: into the folder where the place is one, else under the place's own name.
+/// Copies out of a container: into the place where it is a folder, otherwise under the place's own
+/// name.
 async fn out_of(
     session: &Session<'_>,
     target: &Target,
@@ -222,7 +226,7 @@ async fn out_of(
     Ok(())
 }
 
-/// What was named itself was left out.
+/// The error where the named file itself could not be copied.
 fn not_copied(one: &LeftOut, path: &str, target: &Target) -> CliError {
     let Target { namespace, id, .. } = target;
     CliError::failed(format!("`{path}` was not copied: it is {}", one.what)).hinted(format!(
@@ -243,7 +247,7 @@ fn keep(said: &mut Vec<u8>, text: &[u8]) {
     said.extend_from_slice(text.get(..room).unwrap_or(text));
 }
 
-/// What the container's tar came to.
+/// The result of the container's tar.
 fn judge(code: u8, said: &[u8], target: &Target) -> Result<(), CliError> {
     if code == 0 {
         return Ok(());

@@ -66,7 +66,7 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &Delete) -> Result<(),
     Ok(())
 }
 
-/// What is to go.
+/// An object to delete.
 enum Thing {
     Workload { namespace: String, name: String },
     Namespace { name: String },
@@ -76,7 +76,7 @@ enum Thing {
 }
 
 impl Thing {
-    /// The options fit.
+    /// Checks that the options fit the object.
     fn check(&self, arguments: &Delete) -> Result<(), CliError> {
         let (cascades, has_volumes) = match self {
             Self::Workload { .. } => (false, true),
@@ -94,12 +94,12 @@ impl Thing {
         Ok(())
     }
 
-    /// The volumes that go with it, or are kept when it goes.
+    /// The volumes that are deleted with the object, or kept.
     fn volumes<'item>(&'item self, present: &'item Present) -> Vec<&'item VolumeItem> {
         match self {
             Self::Workload { namespace, name } => present
                 .of_workload(namespace, name)
-                // Of an earlier one of this name.
+                // A released volume belongs to an earlier workload with this name.
                 .filter(|item| item.status.phase != VolumePhase::Released)
                 .collect(),
             Self::Namespace { name } => present.in_namespace(name).collect(),
@@ -108,7 +108,7 @@ impl Thing {
     }
 }
 
-/// The volumes there are. Where nothing is decided by them, it is no failure that they can't be read.
+/// The existing volumes. An error is ignored where nothing depends on them.
 async fn present(
     session: &Session<'_>,
     arguments: &Delete,
@@ -125,8 +125,8 @@ async fn present(
     }
 }
 
-/// The workloads of folders. A namespace goes only where its file stands alone: what else is in it
-/// is not the folder's.
+/// The objects of folders. A namespace is deleted only if its file stands alone: other workloads in
+/// the namespace are not the folder's.
 fn of_folders(session: &Session<'_>, arguments: &Delete) -> Result<Vec<Thing>, CliError> {
     let colour = session.console.error_colour;
     let folders = local::prepare_all(&arguments.files, Purpose::Delete, colour)?;
@@ -143,11 +143,11 @@ fn of_folders(session: &Session<'_>, arguments: &Delete) -> Result<Vec<Thing>, C
         .collect())
 }
 
-/// One run of the command.
+/// A run of the command.
 struct Run<'run> {
     session: &'run Session<'run>,
     arguments: &'run Delete,
-    /// The volumes there were before.
+    /// The volumes that existed before.
     present: Present,
     deadline: Instant,
 }
@@ -175,7 +175,7 @@ impl Run<'_> {
         let session = self.session;
         let (client, console) = (&session.client, session.console);
         let scope = Some(namespace);
-        // One that is made anew while this waits is another.
+        // A workload that is created again meanwhile has another uid.
         let uid = match client.workload(namespace, name).await {
             Ok(item) => item.metadata.uid,
             Err(error) => {
@@ -207,7 +207,7 @@ impl Run<'_> {
         console.line(&format!("workload/{name} deleted"))
     }
 
-    /// A workload that is not there may have left data.
+    /// Adds a hint about data that a missing workload has left.
     fn with_kept(&self, error: CliError, namespace: &str, name: &str) -> CliError {
         let mut kept = self.present.of_workload(namespace, name);
         match kept.next() {
@@ -248,7 +248,7 @@ impl Run<'_> {
     }
 }
 
-/// A machine is gone when this is answered.
+/// Removes a machine. The removal is complete when the request returns.
 async fn node(session: &Session<'_>, name: &str) -> Result<(), CliError> {
     let console = session.console;
     let volumes = session.client.volumes(None).await;

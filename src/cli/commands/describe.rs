@@ -1,4 +1,4 @@
-//! `katcall describe`: all of one item, for people.
+//! `katcall describe`: all details of one item, for people.
 
 mod instance;
 mod node;
@@ -40,7 +40,7 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &Describe) -> Result<(
     session.console.print(&sheet.text())
 }
 
-/// Behind a port of the container, the port of the machine that leads to it.
+/// The host port that is forwarded to a container port, in parentheses.
 fn host_port_of(port: &HostPortStatus) -> String {
     format!(" (host port {})", port.port)
 }
@@ -69,7 +69,7 @@ async fn namespaces(session: &Session<'_>, sheet: &mut Sheet, name: &str) -> Res
     Ok(())
 }
 
-/// Those of the volumes that `wanted` lets through, or why there are none to show.
+/// Adds the volumes that `wanted` accepts, or the error.
 fn volumes(
     sheet: &mut Sheet,
     found: Result<List<VolumeItem>, ClientError>,
@@ -78,7 +78,7 @@ fn volumes(
 ) {
     let mut items = match found {
         Ok(list) => list.items,
-        // The cluster knows no volumes yet.
+        // The cluster's version has no volumes yet.
         Err(error) if error.is_not_found() => return,
         Err(error) => {
             sheet.section("volumes");
@@ -126,7 +126,7 @@ pub(crate) async fn of_object(
     events(sheet, found);
 }
 
-/// The last events of a list, or why there are none to show.
+/// Adds the last events of a list, or the error.
 fn events(sheet: &mut Sheet, found: Result<Vec<Event>, ClientError>) {
     const SHOWN: usize = 15;
     match found {

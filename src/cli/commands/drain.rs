@@ -10,10 +10,11 @@ use kat_client::{Change, Route};
 use kat_types::api::{InstanceItem, NodeItem, WorkloadItem};
 use state::State;
 
-/// Asks for it, and waits until the machine is empty.
+/// Drains a machine, and waits until it is empty.
 ///
-/// Ends with 3 when the machine leaves the cluster meanwhile, 1 when somebody lets it take work
-/// again, or what is left is of workloads that cannot be written, 5 once the time is up, with what is left and why.
+/// Exits with 3 when the machine is removed from the cluster meanwhile; with 1 when it is
+/// uncordoned meanwhile, or the remaining instances belong to workloads that cannot be written; and
+/// with 5 after the timeout, with the remaining instances and their reasons.
 pub(crate) async fn run(session: &Session<'_>, arguments: &Drain) -> Result<(), CliError> {
     let started = Instant::now();
     let deadline = started + arguments.timeout;
@@ -66,7 +67,7 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &Drain) -> Result<(), 
         if state.is_drained() {
             drop(progress);
             if arguments.force {
-                // What is followed may be a moment behind the machine's end.
+                // The followed list may lag behind the machine's state.
                 let all = client.workloads(None).await?;
                 state.workloads(Change::Listed(all.items));
                 for line in state.stopped() {

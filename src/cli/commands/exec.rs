@@ -27,23 +27,23 @@ use kat_types::{
     frames::{Input, MOST, Output, PassedSignal},
 };
 
-/// Pieces of stdin that wait to be sent.
+/// Pieces of stdin that are buffered.
 const BUFFER: usize = 4;
 
-/// From a SIGTERM or SIGHUP that was passed on to this program's own end.
+/// Time from a SIGTERM or SIGHUP that was passed on to the exit of katcall.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Signals that this program was sent.
+/// Signals that katcall receives.
 struct Signals {
-    /// As [`PassedSignal::ALL`]; nothing for those that this program ignores.
+    /// As [`PassedSignal::ALL`]; `None` for signals that katcall ignores.
     heard: [Option<Signal>; PassedSignal::ALL.len()],
-    /// The one that the command was sent.
+    /// The signal that was passed to the command.
     passed: Option<PassedSignal>,
 }
 
 impl Signals {
-    /// From now on none of them ends the program. Those that were ignored when it began, as `nohup` and
-    /// shells' jobs in the background have it, stay so.
+    /// From now on none of these signals ends katcall. Signals that were ignored at the start, as
+    /// with `nohup` and background jobs of shells, stay ignored.
     fn listen() -> io::Result<Self> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         Self::listen_but_to(ignored(&status))
@@ -73,8 +73,9 @@ impl Signals {
         }
     }
 
-    /// The one that ends this program after the first, which was passed on. Who asks for the end, and not
-    /// for an interruption, gets it also of a command that does not heed it.
+    /// Waits for the signal that ends katcall after the first one, which was passed on. After a
+    /// signal that requests the end, and not an interruption, katcall also ends if the command
+    /// ignores it.
     async fn last(&mut self, first: PassedSignal) -> PassedSignal {
         let ends = matches!(first, PassedSignal::Terminate | PassedSignal::Hangup);
         tokio::select! {
@@ -93,19 +94,20 @@ async fn hear(signal: &mut Option<Signal>) {
     }
 }
 
-/// Signals that the process with this status ignores, the lowest bit for the first (proc_pid_status(5)).
+/// Signals that the process with this status ignores, with the lowest bit for signal 1
+/// (proc_pid_status(5)).
 fn ignored(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     line.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok())
         .unwrap_or_default()
 }
 
-/// As shells number the end by a signal.
+/// The exit code that shells use for the end by a signal.
 fn code_of(signal: PassedSignal) -> u8 {
     128 + signal.number()
 }
 
-/// Gives back the command's exit code, or a signal's that ended this program.
+/// Runs the command; returns its exit code, or that of the signal that ended katcall.
 pub(crate) async fn run(session: &Session<'_>, arguments: &Exec) -> Result<u8, CliError> {
     let mut signals = Signals::listen()?;
     let (sending, receiving) = tokio::select! {
@@ -139,14 +141,14 @@ async fn begin(session: &Session<'_>, arguments: &Exec) -> Result<(Sending, Rece
     Ok(opened.await?)
 }
 
-/// Carries everything to and fro until the end.
+/// Relays input and output until the end.
 async fn attend(
     arguments: &Exec,
     sending: &Sending,
     receiving: Receiving,
     signals: &mut Signals,
 ) -> Result<u8, CliError> {
-    // From here on every key is the command's, Ctrl-C too.
+    // From here on every key goes to the command, including Ctrl-C.
     let keys_are_its = arguments.tty && arguments.interactive;
     let _raw = keys_are_its.then(Raw::begin).transpose()?;
     let typed = arguments.interactive.then(read_stdin);
@@ -158,7 +160,9 @@ async fn attend(
     told(outcome, signals.passed)
 }
 
-/// An agent of before signals were passed on takes one for the end of its caller, and says no more.
+/// The exit code of the session. An agent of an earlier version, which does not support signals,
+/// takes a passed signal for the end of its caller and ends the session: then the code is the
+/// signal's.
 fn told(outcome: Result<u8, CliError>, passed: Option<PassedSignal>) -> Result<u8, CliError> {
     match (outcome, passed) {
         (Err(CliError::Client(error)), Some(signal)) if broke_off(&error) => Ok(code_of(signal)),
@@ -170,8 +174,8 @@ fn broke_off(error: &ClientError) -> bool {
     matches!(error, ClientError::Interrupted { .. }) || error.is_machine_away()
 }
 
-/// Passes the first signal on; gives back the one that ends this program. A person whose keys are the
-/// command's has its keys for that.
+/// Passes the first signal on; returns the one that ends katcall. With a raw terminal no signal is
+/// passed on, since the user's keys go to the command directly.
 async fn pass_on(sending: &Sending, signals: &mut Signals, passes: bool) -> PassedSignal {
     let first = signals.next().await;
     if !passes {
@@ -188,7 +192,7 @@ async fn pass_on(sending: &Sending, signals: &mut Signals, passes: bool) -> Pass
     }
 }
 
-/// Sends what is typed, and how large the terminal is, for as long as it may.
+/// Sends the input and changes of the terminal's size as long as possible.
 async fn send(
     sending: &Sending,
     mut typed: Option<mpsc::Receiver<Bytes>>,
@@ -225,7 +229,8 @@ async fn send(
     }
 }
 
-/// Reads stdin on a thread of its own, for a terminal can't be read otherwise. It ends with the program.
+/// Reads stdin on a thread of its own, since a terminal can't be read asynchronously. The thread
+/// ends with the process.
 fn read_stdin() -> mpsc::Receiver<Bytes> {
     let (sender, receiver) = mpsc::channel(BUFFER);
     std::thread::spawn(move || {
@@ -242,7 +247,7 @@ fn read_stdin() -> mpsc::Receiver<Bytes> {
     receiver
 }
 
-/// The terminal's kind, for programs that draw.
+/// The type of the terminal, for programs that draw.
 fn term(wanted: bool) -> String {
     let term = std::env::var("TERM").ok().filter(|_| wanted);
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"+-._".contains(&byte);
@@ -250,7 +255,7 @@ fn term(wanted: bool) -> String {
         .unwrap_or_default()
 }
 
-/// Prints until the end.
+/// Prints the output until the end.
 pub(crate) async fn show(mut receiving: Receiving) -> Result<u8, CliError> {
     loop {
         match receiving.next().await? {

@@ -1,5 +1,5 @@
-//! `katcall explain`: what a field of the `*.kat` files means, from the table that the decoder and the
-//! JSON Schemas come from.
+//! `katcall explain`: describes a field of the `*.kat` files, from the table that the decoder and
+//! the JSON Schemas use.
 
 use anstyle::Style;
 
@@ -14,7 +14,7 @@ use kat_bundle::{
     fields::{self, Field, FieldType, Status},
 };
 
-/// A kind by the name of its file, or by the word after `kind:`, in any case.
+/// A kind by the name of its file, or by its name after `kind:`, in any case.
 const FIRST_WORDS: [(&str, Kind); 8] = [
     ("workload", Kind::Workload),
     ("virtualloadbalancer", Kind::VirtualLoadBalancer),
@@ -72,7 +72,7 @@ fn kind_of(word: &str) -> Result<Kind, CliError> {
     })
 }
 
-/// The field of a path; the `[]` of lists may be left out.
+/// Finds the field at a path; the `[]` of lists may be left out.
 fn find(kind: Kind, first: &str, path: &str) -> Result<&'static Field, CliError> {
     let mut found: Option<&'static Field> = None;
     let mut walked = first.to_owned();

@@ -1,4 +1,4 @@
-//! Completions and man pages, made from the command line's own description.
+//! Completion scripts and man pages, generated from the description of the command line.
 
 use crate::{
     args,
@@ -18,13 +18,13 @@ pub(crate) fn completion(console: &Console, arguments: &Completion) -> Result<()
     let script = String::from_utf8_lossy(&script);
     console.print(&match arguments.shell {
         Shell::Bash => format!("{script}{BASH}"),
-        // The function that zsh calls by its name asks for names first.
+        // The function that zsh calls first looks for live names.
         Shell::Zsh => script.replacen("\n_katcall() {", &format!("\n{ZSH}_katcall_words() {{"), 1),
         Shell::Fish => format!("{script}{FISH}"),
     })
 }
 
-/// Live names in place of what clap knows of them.
+/// Completes live names where clap knows only the kind of argument.
 const BASH: &str = r#"
 _katcall_live() {
     local word=${COMP_WORDS[COMP_CWORD]} name names=()

@@ -24,7 +24,7 @@ use kat_types::api::{
     WorkloadItem,
 };
 
-/// Which columns.
+/// Which columns are shown.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Columns {
     pub(crate) wide: bool,
@@ -32,35 +32,34 @@ pub(crate) struct Columns {
     pub(crate) now: Timestamp,
 }
 
-/// A kind of item that can be listed.
+/// A kind of item that `katcall get` can list.
 pub(crate) trait Listed:
     Named + Serialize + DeserializeOwned + Clone + Send + 'static
 {
-    /// `workload`
+    /// Singular, such as `workload`.
     const SINGULAR: &'static str;
-    /// `workloads`
+    /// Plural, such as `workloads`.
     const PLURAL: &'static str;
-    /// It lives in a namespace.
+    /// Whether its items are in namespaces.
     const NAMESPACED: bool;
-    /// A name asks for what is about it, maybe nothing, and not for the one that is called so.
+    /// Whether a name selects all items about it, possibly none, instead of the one with that name.
     const NAME_FILTERS: bool = false;
 
-    /// That one is gone is news.
+    /// Whether `--watch` prints deletions.
     const GOES: bool = true;
 
-    /// The list of one namespace, or of all.
+    /// The route of the list of one namespace, or of all.
     fn list(namespace: Option<&str>) -> Result<Route, ClientError>;
-    /// One item; nothing when it has to be looked for in the list.
+    /// The route of one item; `None` if the item has to be found in the list.
     fn one(namespace: &str, name: &str) -> Option<Result<Route, ClientError>>;
-    /// It is the one that the user named.
+    /// Whether it is the item that the user named.
     fn is_named(&self, name: &str) -> bool {
         self.key().1 == name
     }
-    /// Headers of the columns.
     fn headers(columns: Columns) -> Vec<&'static str>;
-    /// Fields of a row, as many as headers.
+    /// The fields of a row, as many as headers.
     fn row(&self, columns: Columns) -> Vec<Cell>;
-    /// Order of lists.
+    /// The order in lists.
     fn order(left: &Self, right: &Self) -> std::cmp::Ordering {
         left.key().cmp(&right.key())
     }
@@ -125,7 +124,7 @@ async fn show<T: Listed>(session: &Session<'_>, arguments: &Get) -> Result<(), C
     items(session, arguments, &found)
 }
 
-/// Prints items in the form that was asked for.
+/// Prints items in the requested format.
 fn items<T: Listed>(session: &Session<'_>, arguments: &Get, found: &[T]) -> Result<(), CliError> {
     let console = session.console;
     let list = Items { items: found };
@@ -144,7 +143,6 @@ fn items<T: Listed>(session: &Session<'_>, arguments: &Get, found: &[T]) -> Resu
     }
 }
 
-/// Items as a table.
 pub(crate) fn table<T: Listed>(items: &[T], columns: Columns) -> Table {
     let mut table = Table::new(T::headers(columns));
     for item in items {
@@ -172,7 +170,7 @@ fn none<T: Listed>(namespace: Option<&str>, name: Option<&str>) -> String {
     format!("no {}{about}{place}", T::PLURAL)
 }
 
-/// Turns a refusal for an item that is not there into one that says what is.
+/// Adds the existing names to the error for a missing item.
 pub(crate) async fn missing<T: Listed>(
     session: &Session<'_>,
     error: ClientError,
@@ -187,7 +185,7 @@ pub(crate) async fn missing<T: Listed>(
     let names: Vec<String> = match T::list(namespace) {
         Ok(route) => match session.client.get::<List<T>>(route).await {
             Ok(list) => list.items.iter().map(|item| item.key().1).collect(),
-            // The namespace itself is missing; the server says so.
+            // The namespace itself is missing, as the server's error says.
             Err(other) if other.is_not_found() => return error.into(),
             Err(_) => return missing,
         },
@@ -203,7 +201,7 @@ pub(crate) async fn missing<T: Listed>(
     }
 }
 
-/// Events by a query, oldest first.
+/// Events of a query, oldest first.
 pub(crate) async fn events(
     session: &Session<'_>,
     query: &EventQuery,
@@ -213,7 +211,7 @@ pub(crate) async fn events(
     Ok(events)
 }
 
-/// One line of JSON, for watches.
+/// One line of JSON, for `--watch`.
 fn json_line<T: Serialize>(value: &T) -> Result<String, CliError> {
     json::line(value)
 }

@@ -1,4 +1,4 @@
-//! `katcall registry login`, `logout`, and what `list` says of them. No message repeats a password.
+//! `katcall registry login`, `logout`, and the output of `list`. No message contains a password.
 
 use std::{
     collections::BTreeMap,
@@ -14,9 +14,9 @@ use crate::{
 };
 use kat_types::api::{RegistryLoginRequest, RegistryLoginView, RegistryView};
 
-/// Most bytes that are read of a password.
+/// Largest password input in bytes.
 const LIMIT: u64 = 64 << 10;
-/// Longest line that a terminal hands over (termios(3)).
+/// Longest line that a terminal returns (termios(3)).
 const LINE: usize = 4095;
 
 #[derive(Debug, Args)]
@@ -120,8 +120,8 @@ async fn read(arguments: &Login) -> Result<RegistryLoginRequest, CliError> {
     })
 }
 
-/// Asks, and reads a line. It is read on a thread of its own, so that an interrupt ends the wait, and the terminal is
-/// then as it was.
+/// Prompts, and reads a line on a thread of its own, so that an interrupt ends the wait and
+/// restores the terminal.
 async fn line(question: &str, hidden: Option<Hidden>) -> Result<String, CliError> {
     let _ = write!(io::stderr(), "{question}");
     let (sender, answer) = oneshot::channel();
@@ -150,7 +150,7 @@ async fn line(question: &str, hidden: Option<Hidden>) -> Result<String, CliError
     Ok(without_end(&text).to_owned())
 }
 
-/// Without the end of its last line.
+/// Removes the line break at the end of a text.
 fn without_end(text: &str) -> &str {
     let text = text.strip_suffix('\n').unwrap_or(text);
     text.strip_suffix('\r').unwrap_or(text)
@@ -167,27 +167,28 @@ pub(crate) async fn logout(session: &Session<'_>, arguments: &Logout) -> Result<
     ))
 }
 
-/// What `katcall registry list` says of one registry.
+/// A row of `katcall registry list`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
-    /// Its host, or what is below a path of it.
+    /// The registry's host, with a path where the credentials are for one.
     pub(crate) host: String,
-    /// Not known to who may not see it.
+    /// `None` if the user may not see the settings.
     #[serde(flatten)]
     pub(crate) reached: Option<Reached>,
-    /// The namespace's credentials for it.
+    /// The namespace's credentials for the registry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) login: Option<RegistryLoginView>,
 }
 
-/// How a registry is reached.
+/// The settings of a registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Reached {
     pub(crate) insecure: bool,
     pub(crate) mirrors: Vec<String>,
 }
 
-/// What is set about registries, if that may be seen, and what a namespace is logged in to: one row for each name.
+/// The settings of registries, if the user may see them, and the credentials of a namespace: one
+/// row for each name.
 pub(crate) fn rows(
     settings: Option<Vec<RegistryView>>,
     logins: Vec<RegistryLoginView>,
@@ -214,7 +215,7 @@ pub(crate) fn rows(
             row.login = Some(login);
             continue;
         }
-        // What is below a path is reached as its host is.
+        // A path has the settings of its host.
         let name = login.registry.clone();
         let host = name.split_once('/').map_or(name.as_str(), |(host, _)| host);
         let reached = set.get(host).cloned();

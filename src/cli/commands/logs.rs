@@ -14,7 +14,7 @@ use kat_types::api::{InstanceItem, InstancePhase, LogLine, WorkloadItem};
 use printer::Printer;
 use resume::Resume;
 
-/// Whose log.
+/// An instance whose log is read.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Source {
     namespace: String,
@@ -51,7 +51,7 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &Logs) -> Result<(), C
     let newcomers = (arguments.all && of_workload)
         .then(|| Route::workload_instances(namespace, &arguments.name))
         .transpose()?;
-    // One alone is in order by itself.
+    // A single log needs no merging.
     let places = if sources.len() > 1 {
         history::merge(session, &printer, sources, &query)
             .await?
@@ -63,7 +63,7 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &Logs) -> Result<(), C
     follow::run(session, &printer, places, &query, newcomers).await
 }
 
-/// The instances that are meant, and whether a workload was named.
+/// The selected instances, and whether the name is a workload's.
 async fn sources(session: &Session<'_>, arguments: &Logs) -> Result<(Vec<Source>, bool), CliError> {
     let (namespace, name) = (&arguments.namespace.namespace, &arguments.name);
     let items = session.client.instances(Some(namespace)).await?.items;
@@ -77,7 +77,7 @@ async fn sources(session: &Session<'_>, arguments: &Logs) -> Result<(Vec<Source>
     found.sort_by_key(|item| {
         let running = item.status.phase == InstancePhase::Running;
         let created = &item.metadata.creation_timestamp;
-        // Only what was started again has an earlier run.
+        // Only a restarted instance has a previous run.
         let first_run = arguments.previous && item.status.restarts == 0;
         let newest = std::cmp::Reverse(created);
         (first_run, !running, newest, &item.metadata.name)
@@ -108,7 +108,7 @@ async fn sources(session: &Session<'_>, arguments: &Logs) -> Result<(Vec<Source>
     Ok((vec![Source::of(first, namespace)], true))
 }
 
-/// The name is neither a workload's nor an instance's.
+/// The error for a name that is neither a workload's nor an instance's.
 async fn missing(
     session: &Session<'_>,
     error: ClientError,
@@ -142,7 +142,7 @@ async fn open(
     client.logs(namespace, workload, id, query).await
 }
 
-/// The next line; an error when the server ended the log and says why.
+/// The next line; an error when the server ended the log with one.
 async fn next_line(stream: &mut JsonLines<LogLine>) -> Result<Option<LogLine>, ClientError> {
     match stream.next().await? {
         Some(LogLine {
@@ -151,7 +151,7 @@ async fn next_line(stream: &mut JsonLines<LogLine>) -> Result<Option<LogLine>, C
         line => Ok(line),
     }
 }
-/// Nothing more will be printed.
+/// Whether no more lines can follow.
 async fn is_over(client: &Client, source: &Source) -> bool {
     match client.instance(&source.namespace, &source.id).await {
         Ok(item) => matches!(

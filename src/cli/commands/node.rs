@@ -14,25 +14,25 @@ use kat_types::{
     resource::TaintEffect,
 };
 
-/// How often a change is made anew after others changed the same machine.
+/// Most tries of a change that conflicts with changes of the same machine by others.
 const ATTEMPTS: usize = 5;
 
-/// One change of labels.
+/// A change of labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LabelChange {
     Set(String, String),
     Remove(String),
 }
 
-/// One change of taints.
+/// A change of taints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TaintChange {
     Set(Taint),
-    /// Of this effect, or of every one.
+    /// A removal of the taint with this effect, or with any.
     Remove(String, Option<TaintEffect>),
 }
 
-/// Reads `key=value` or `key-`.
+/// Parses `key=value` or `key-`.
 pub(crate) fn parse_label(text: &str) -> Result<LabelChange, String> {
     let wrong = || format!("`{text}` is neither `key=value` nor `key-`");
     if let Some((key, value)) = text.split_once('=') {
@@ -47,7 +47,7 @@ pub(crate) fn parse_label(text: &str) -> Result<LabelChange, String> {
     }
 }
 
-/// Reads `key=value:Effect`, `key:Effect`, `key:Effect-` or `key-`.
+/// Parses `key=value:Effect`, `key:Effect`, `key:Effect-` or `key-`.
 pub(crate) fn parse_taint(text: &str) -> Result<TaintChange, String> {
     let wrong = || {
         format!("`{text}` is none of `key=value:Effect`, `key:Effect`, `key:Effect-` and `key-`")
@@ -148,7 +148,7 @@ pub(crate) async fn taint(
     .await
 }
 
-/// Reads the machine and sends what it is to be; again where others were quicker.
+/// Reads the machine and sends the changed one; retries after a conflict.
 async fn change(
     session: &Session<'_>,
     name: &str,

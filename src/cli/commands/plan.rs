@@ -1,4 +1,4 @@
-//! `katcall plan` and `katcall apply --dry-run`: what an apply would come to, and nothing done.
+//! `katcall plan` and `katcall apply --dry-run`: shows the changes of an apply without making them.
 
 mod show;
 
@@ -17,7 +17,7 @@ use crate::{
 };
 use kat_types::api::ApplyResult;
 
-/// There are changes.
+/// Exit code where there are changes.
 const CHANGES: u8 = 10;
 
 pub(crate) async fn run<'run>(
@@ -29,7 +29,7 @@ pub(crate) async fn run<'run>(
     tell(&session()?, &folders, &arguments.prune, arguments.output).await
 }
 
-/// Prints what would become of these folders; the exit code says whether anything would.
+/// Prints the changes of these folders; the exit code tells whether there are any.
 pub(crate) async fn tell(
     session: &Session<'_>,
     folders: &[Prepared],

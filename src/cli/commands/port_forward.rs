@@ -13,21 +13,21 @@ use crate::{Session, args::PortForward, errors::CliError, target, target::Target
 use kat_client::{Client, ClientError, Receiving, Refusal, Sending};
 use kat_types::frames::{Input, MOST, Output};
 
-/// Most connections at once; more wait.
+/// Most connections at once; further ones wait.
 const MOST_CONNECTIONS: usize = 60;
 
-/// Before a connection is tried again that could not be taken.
+/// Pause after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A port here, and one of the instance.
+/// A local port, and a port of the instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ports {
-    /// 0 for any that is free.
+    /// 0 for any free port.
     local: u16,
     remote: u16,
 }
 
-/// Reads `LOCAL:PORT`, or `PORT` for the same on both sides.
+/// Parses `LOCAL:PORT`, or `PORT` for the same number on both sides.
 pub(crate) fn parse_ports(text: &str) -> Result<Ports, String> {
     let (local, remote) = text.split_once(':').unwrap_or((text, text));
     let port = |text: &str| text.parse::<u16>().ok();
@@ -39,7 +39,7 @@ pub(crate) fn parse_ports(text: &str) -> Result<Ports, String> {
     }
 }
 
-/// Until it is interrupted.
+/// Forwards connections until it is interrupted.
 pub(crate) async fn run(session: &Session<'_>, arguments: &PortForward) -> Result<(), CliError> {
     let namespace = &arguments.namespace.namespace;
     let mut target = target::find(session, namespace, &arguments.name).await?;
@@ -61,7 +61,8 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &PortForward) -> Resul
                     let client = session.client.clone();
                     open.spawn(carry(client, target.clone(), remote, stream));
                 }
-                // It may be that connection's own fault, or another's end makes room for it.
+                // The error may concern only this connection, or go away when another connection
+                // ends.
                 Err(error) => {
                     session.console.warning(&format!("a connection is not taken yet: {error}"));
                     tokio::time::sleep(PAUSE).await;
@@ -69,7 +70,7 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &PortForward) -> Resul
             },
             Some(ended) = open.join_next() => if let Ok(Err(error)) = ended {
                 session.console.warning(&error.to_string());
-                // The instance may have gone and another one serve.
+                // The instance may have been replaced by another one.
                 if let Ok(found) = target::find(session, namespace, &arguments.name).await
                     && found != target
                 {
@@ -101,7 +102,7 @@ fn taken(ports: Ports, error: &io::Error) -> CliError {
     }
 }
 
-/// One connection, to its end.
+/// Forwards one connection to its end.
 async fn carry(
     client: Client,
     target: Target,
@@ -122,7 +123,7 @@ async fn carry(
     }
 }
 
-/// What the program says, until its end.
+/// Sends the instance's output to the local connection until its end.
 async fn show(mut receiving: Receiving, mut to: tcp::OwnedWriteHalf) -> Result<(), ClientError> {
     loop {
         match receiving.next().await? {
@@ -141,7 +142,8 @@ async fn show(mut receiving: Receiving, mut to: tcp::OwnedWriteHalf) -> Result<(
     }
 }
 
-/// What the caller says; it returns when the caller is gone, not when it only has no more to say.
+/// Sends the local connection's input to the instance. Returns when the connection is broken, not
+/// at the end of its input.
 async fn send(mut from: tcp::OwnedReadHalf, sending: &Sending) {
     let mut buffer = vec![0; MOST];
     loop {

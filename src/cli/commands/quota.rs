@@ -9,7 +9,7 @@ use kat_types::{
     resource::{Amounts, Counted},
 };
 
-/// How often a change is made anew after others changed the same namespace.
+/// Most tries of a change that conflicts with changes of the same namespace by others.
 const ATTEMPTS: usize = 5;
 
 #[derive(Debug, Args)]
@@ -95,7 +95,7 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &Namespaces) -> Result
     )))
 }
 
-/// What is used of each quota, and what is used without one: `instances 3 of 10`.
+/// The use of each quota, and of resources without one: `instances 3 of 10`.
 pub(crate) fn lines(quota: &Amounts, used: &Amounts) -> Vec<String> {
     let line = |counted: Counted| {
         let used = used.get(counted).unwrap_or(0);

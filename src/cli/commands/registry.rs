@@ -1,4 +1,4 @@
-//! `katcall registry`: how registries are reached, and with which names and passwords.
+//! `katcall registry`: settings and credentials of registries.
 
 use clap::{Args, Subcommand};
 
@@ -59,7 +59,7 @@ pub(crate) async fn run<'run>(
     arguments: &Registry,
 ) -> Result<(), CliError> {
     if let RegistryCommand::Login(arguments) = &arguments.command {
-        // The password is asked for before anything is sent.
+        // The password is read before any request is sent.
         return login::login(session, arguments).await;
     }
     let session = &session()?;

@@ -1,4 +1,4 @@
-//! `katcall status`: one screen that says whether the cluster is well, and if not why.
+//! `katcall status`: one screen with the state of the cluster and its problems.
 
 mod findings;
 
@@ -14,18 +14,18 @@ use findings::{Findings, Known};
 use kat_client::{ClientError, EventQuery};
 use kat_types::api::{Event, InstanceItem, NodeItem, WorkloadItem};
 
-/// Warnings older than this are history.
+/// Longest age of a shown warning.
 const RECENT_SECONDS: i64 = 3_600;
-/// Warnings shown.
+/// Most shown warnings.
 const WARNINGS: usize = 8;
-/// Lines of trouble shown.
+/// Most shown lines of problems.
 const TROUBLES: usize = 15;
 
-/// Gives back 0 when the cluster is well, and 1 when it is not.
+/// Returns 0 when the cluster is healthy, and 1 when it is not.
 pub(crate) async fn run(session: &Session<'_>) -> Result<u8, CliError> {
     let client = &session.client;
     let console = session.console;
-    // Whether anything answers at all decides whether there is a screen.
+    // Without any response there is no screen.
     let health = match client.healthz().await {
         Err(error @ (ClientError::Unreachable { .. } | ClientError::Configuration { .. })) => {
             return Err(error.into());

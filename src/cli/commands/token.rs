@@ -15,13 +15,13 @@ use crate::{
 };
 use kat_types::api::{Scope, TokenRequest, TokenView};
 
-/// How long a token for joining lives, unless something else is said.
+/// Default validity of a join token.
 const JOIN_TTL: Duration = Duration::from_secs(3600);
 
-/// Stands in the line to paste where no machine is known that others reach.
+/// Placeholder in the printed command where no reachable machine is known.
 const SOMEWHERE: &str = "HOST:PORT";
 
-/// Reads `admin`, `read` or `deploy:NAMESPACE`.
+/// Parses `admin`, `read` or `deploy:NAMESPACE`.
 pub(crate) fn parse_scope(text: &str) -> Result<Scope, String> {
     match text.split_once(':') {
         None if text == "admin" => Ok(Scope::Admin),
@@ -102,7 +102,7 @@ async fn create(
     };
     match (format, &request.scope) {
         (Some(format), _) => output::document(console, format, &made)?,
-        // Not as an argument, which everybody on that machine could read.
+        // The token is not an argument, which every user of that machine could read.
         (None, Scope::Join) => console.line(&format!(
             "sudo kat-agent join --leader-api {leader} <<< {secret}"
         ))?,
@@ -123,7 +123,7 @@ async fn create(
     Ok(())
 }
 
-/// Who may join with a token, and how to end it.
+/// Prints who may join with a token, and how to revoke it.
 fn note_joining(
     session: &Session<'_>,
     request: &TokenRequest,

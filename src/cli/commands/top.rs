@@ -1,4 +1,5 @@
-//! `katcall top`: what runs where, and what it takes, as the machines count it when they are asked.
+//! `katcall top`: shows instances, machines and their present resource usage, as the machines
+//! measure it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,21 +26,21 @@ use kat_types::{
     resource::{Bytes, MilliCpu},
 };
 
-/// Between two looks on a terminal.
+/// Interval of the measurements on a terminal.
 const LOOK: Duration = Duration::from_secs(2);
-/// Between the only two looks elsewhere.
+/// Time between the only two measurements without a terminal.
 const SHORT_LOOK: Duration = Duration::from_secs(1);
-/// To the screen's first place, and nothing of what was there.
+/// Moves the cursor to the top left and clears the screen.
 const CLEAR: &str = "\u{1b}[H\u{1b}[J";
 
-/// Processor time that was counted, nanoseconds, and when.
+/// Measured processor time in nanoseconds, and the time of the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Counted {
     cpu: u64,
     at: Timestamp,
 }
 
-/// What an instance takes now.
+/// Present usage of an instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Load {
     /// Thousandths of a processor.
@@ -47,7 +48,7 @@ struct Load {
     memory: Option<u64>,
 }
 
-/// What instances take, from one look to the next.
+/// The usage of instances between two measurements.
 #[derive(Debug, Default)]
 struct Usage {
     counted: BTreeMap<String, Counted>,
@@ -55,7 +56,7 @@ struct Usage {
 }
 
 impl Usage {
-    /// A new look at all that run.
+    /// Adds a measurement of all running instances.
     fn look(&mut self, found: Vec<InstanceUsage>) {
         let before = std::mem::take(&mut self.counted);
         self.loads.clear();
@@ -79,18 +80,18 @@ impl Usage {
     }
 }
 
-/// Thousandths of a processor; none where the program was started again in between.
+/// Thousandths of a processor; `None` where the program was restarted in between.
 fn rate(before: Counted, now: Counted) -> Option<u64> {
     let passed = now.at.duration_since(before.at).as_micros();
     let passed = u64::try_from(passed).ok().filter(|passed| *passed > 0)?;
-    // Nanoseconds of work in microseconds of time: thousandths.
+    // Nanoseconds of processor time per microsecond are thousandths of a processor.
     Some(now.cpu.checked_sub(before.cpu)? / passed)
 }
 
 pub(crate) async fn run(session: &Session<'_>, arguments: &Top) -> Result<(), CliError> {
     let console = session.console;
     let live = io::stdout().is_terminal();
-    // What goes wrong is shown, and asked again anyway.
+    // Errors are shown, and the request is repeated anyway.
     let once = session.client.trying_once();
     let mut usage = Usage::default();
     let mut shown = String::new();
@@ -127,7 +128,7 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &Top) -> Result<(), Cl
     }
 }
 
-/// The table, and below it what is not as it should be.
+/// The table, and the warnings below it.
 fn screen(table: &str, troubles: &[String], colour: bool) -> String {
     let word = tint("warning", Tone::Busy, colour);
     let lines = troubles
@@ -136,8 +137,8 @@ fn screen(table: &str, troubles: &[String], colour: bool) -> String {
     format!("{CLEAR}{table}{}", lines.collect::<String>())
 }
 
-/// Whether a view goes on after this error: not when the caller may not look. Who has not `seen` anything
-/// yet may have asked for what is not there, or in the wrong place.
+/// Whether the view continues after this error: not if access is denied. Before anything was
+/// `seen`, the request itself may be wrong.
 fn passes(error: &ClientError, seen: bool) -> bool {
     match error {
         _ if matches!(error.status(), Some(401 | 403)) => false,
@@ -147,18 +148,18 @@ fn passes(error: &ClientError, seen: bool) -> bool {
     }
 }
 
-/// What one look finds.
+/// The result of one reading.
 #[derive(Default)]
 struct Reading {
-    /// Only where they are shown.
+    /// Only if machines are shown.
     nodes: Vec<NodeItem>,
     instances: Vec<InstanceItem>,
     found: Vec<InstanceUsage>,
-    /// Why some machines could not be asked.
+    /// Why some machines could not be reached.
     away: Vec<String>,
 }
 
-/// A namespace is one question, which a token of that namespace may ask.
+/// A single namespace is one request, which a token for that namespace allows.
 async fn read(client: &Client, arguments: &Top) -> Result<Reading, ClientError> {
     let mut reading = Reading::default();
     if arguments.kind == TopKind::Instances && !arguments.all_namespaces {
@@ -179,7 +180,8 @@ async fn read(client: &Client, arguments: &Top) -> Result<Reading, ClientError> 
     for answer in join_all(asked).await {
         match answer {
             Ok(usage) => reading.found.extend(usage.instances),
-            // The cluster answers, but not for this machine: it is away, or was deleted meanwhile.
+            // The cluster answers, but not for this machine: it is unreachable, or was removed
+            // meanwhile.
             Err(error) if !matches!(error.status(), None | Some(401 | 403)) => {
                 reading.away.push(error.to_string());
             }
@@ -189,7 +191,7 @@ async fn read(client: &Client, arguments: &Top) -> Result<Reading, ClientError> 
     Ok(reading)
 }
 
-/// One line of it.
+/// A line of the table.
 struct Taken<'item> {
     item: &'item InstanceItem,
     load: Load,

@@ -17,11 +17,11 @@ use kat_types::VERSION;
 #[derive(Serialize)]
 struct Versions {
     katcall: &'static str,
-    /// Nothing when the cluster could not be asked.
+    /// `None` when the cluster could not be reached.
     cluster: Option<String>,
 }
 
-/// Never fails for want of a cluster.
+/// Does not fail if the cluster can't be reached.
 pub(crate) async fn run(
     global: &Global,
     console: &Console,

@@ -18,9 +18,9 @@ use crate::{
 use kat_client::Named as _;
 use kat_types::api::{NodeItem, VolumeItem, VolumeMoveStatus, VolumePhase};
 
-/// Between two looks at how far it is.
+/// Interval of the progress requests.
 const LOOK: Duration = Duration::from_secs(1);
-/// Between two lines in a pipe that differ in numbers alone.
+/// Interval of lines in a pipe that differ only in numbers.
 const SAY: Duration = Duration::from_secs(10);
 
 /// What is done with volumes.
@@ -59,14 +59,14 @@ pub(crate) struct Move {
 }
 
 impl Volume {
-    /// It waits for a move, which goes on without it.
+    /// Whether the command waits for a move, which continues without it.
     pub(crate) fn waits(&self) -> bool {
         let VolumeCommand::Move(arguments) = &self.command;
         !arguments.cancel && !arguments.no_wait
     }
 }
 
-/// Ends with 1 when the move comes to nothing, 5 once the time is up.
+/// Exits with 1 when the move is given up, and with 5 after the timeout.
 pub(crate) async fn run(session: &Session<'_>, arguments: &Volume) -> Result<(), CliError> {
     let VolumeCommand::Move(arguments) = &arguments.command;
     let deadline = Instant::now() + arguments.timeout;
@@ -100,7 +100,7 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &Volume) -> Result<(),
     let mine = all.iter().find(|item| is_named(item, &named));
     let moving = mine.and_then(|item| item.status.moving.as_ref());
     let Some(moving) = moving else {
-        // It is there, or was there before it was looked at.
+        // The volume has arrived, or was there before the first check.
         let word = match asked.outcome.as_str() {
             "unchanged" => "unchanged",
             _ => "moved",
@@ -133,7 +133,7 @@ fn belongs(item: &VolumeItem, moving: &VolumeMoveStatus) -> bool {
     own.is_some_and(|own| own.id == moving.id)
 }
 
-/// Waits until all of it has come, or it comes to nothing.
+/// Waits until the move ends or is given up.
 async fn follow(
     session: &Session<'_>,
     named: &Named,
@@ -148,7 +148,7 @@ async fn follow(
         let listed = session.client.volumes(Some(&named.namespace)).await;
         let all = match listed {
             Ok(list) => list.items,
-            // Its namespace went with it.
+            // The namespace was deleted with it.
             Err(error) if error.is_not_found() => Vec::new(),
             Err(error) => return Err(error.into()),
         };
@@ -213,16 +213,16 @@ fn ended(
     Err(error.hinted("`katcall events` says who ended the move, or why it came to nothing"))
 }
 
-/// How fast it is.
+/// Measures the speed.
 #[derive(Default)]
 struct Meter {
-    /// When it was looked at, and how many bytes had come.
+    /// Time and bytes of the last check.
     last: Option<(Instant, u64)>,
     rate: Option<f64>,
 }
 
 impl Meter {
-    /// What is done, and in numbers how far that is.
+    /// The present step, and its progress in numbers.
     fn text(&mut self, short: &str, going: &[&VolumeMoveStatus]) -> (String, String) {
         let sum = |of: fn(&VolumeMoveStatus) -> u64| going.iter().map(|one| of(one)).sum::<u64>();
         let (bytes, total) = (sum(|one| one.bytes), sum(|one| one.total_bytes));
@@ -248,7 +248,7 @@ impl Meter {
             let seconds = now.duration_since(at).as_secs_f64();
             let grown = u32::try_from(bytes.saturating_sub(before)).unwrap_or(u32::MAX);
             if bytes < before {
-                // It counts anew.
+                // A new phase counts its bytes from 0.
                 self.rate = None;
             } else if seconds > 0.0 {
                 self.rate = Some(f64::from(grown) / seconds);

@@ -1,4 +1,4 @@
-//! `katcall wait`: until an item has a condition or a phase, or is gone.
+//! `katcall wait`: waits until an item has a condition or a phase, or is deleted.
 
 use serde_json::Value;
 use tokio::time::Instant;
@@ -18,18 +18,18 @@ use kat_types::{
     json,
 };
 
-/// What is waited for.
+/// What the command waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum What {
-    /// A condition of this type holds, or does not.
+    /// A condition of this type is true, or false.
     Condition(String, bool),
-    /// The phase is this.
+    /// The phase has this value.
     Phase(String),
-    /// It is gone.
+    /// The item is deleted.
     Delete,
 }
 
-/// `condition=TYPE`, `condition=TYPE=false`, `phase=PHASE`, `delete`.
+/// Parses `condition=TYPE`, `condition=TYPE=false`, `phase=PHASE` or `delete`.
 pub(crate) fn parse(text: &str) -> Result<What, String> {
     let what = match text.split_once('=') {
         None if text == "delete" => What::Delete,
@@ -61,7 +61,7 @@ impl What {
         }
     }
 
-    /// Whether the status of an item is as wanted; case does not matter.
+    /// Whether the status of an item satisfies this; case is ignored.
     fn holds(&self, status: &Value) -> bool {
         match self {
             Self::Delete => false,
@@ -152,7 +152,7 @@ async fn until<T: Listed>(session: &Session<'_>, arguments: &Wait) -> Result<(),
     }
 }
 
-/// What the condition that is waited for says of itself.
+/// Reason and message of the condition.
 fn said(what: &What, status: &Value) -> String {
     let What::Condition(kind, _) = what else {
         return String::new();

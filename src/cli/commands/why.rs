@@ -1,6 +1,7 @@
-//! `katcall why`: what is wanted, what is, what it waits for, and what to try next, in sentences.
+//! `katcall why`: explains the wanted and the actual state of an object, what holds it up, and what
+//! to try next, in sentences.
 //!
-//! It is told from what the API shows, so that it works as well where nobody leads.
+//! It uses only the API's read requests, so that it also works without a leader.
 
 mod reasons;
 mod story;
@@ -20,7 +21,7 @@ use kat_client::EventQuery;
 use kat_types::api::{Event, InstanceItem, NodeItem, WorkloadItem};
 use story::Story;
 
-/// Events that are told.
+/// Most events that are shown.
 const EVENTS: usize = 3;
 
 pub(crate) async fn run(session: &Session<'_>, arguments: &Why) -> Result<(), CliError> {
@@ -80,7 +81,7 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &Why) -> Result<(), Cl
     }
 }
 
-/// The last events that `wanted` lets through, the newest first; none where they can't be read.
+/// The last events that `wanted` accepts, the newest first; none where they can't be read.
 async fn about(
     session: &Session<'_>,
     namespace: Option<&str>,
@@ -97,7 +98,7 @@ async fn about(
     events
 }
 
-/// For people: a sentence, and under it what belongs to it.
+/// The text for people: a sentence, and the details below it.
 fn text(story: &Story, colour: bool) -> String {
     let bold = anstyle::Style::new().bold();
     let mut text = format!("{}\n", plain(&story.state));

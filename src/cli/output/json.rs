@@ -1,24 +1,24 @@
-//! JSON.
+//! JSON output.
 
 use serde::Serialize;
 
 use crate::errors::CliError;
 use kat_types::json::{self, NotEncoded};
 
-/// What `-o json` and `-o yaml` print of a list.
+/// A list as `-o json` and `-o yaml` print it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Items<'list, T> {
     pub(crate) items: &'list [T],
 }
 
-/// Two spaces of indentation and a line feed at the end.
+/// JSON with an indentation of two spaces and a line feed at the end.
 pub(crate) fn pretty<T: Serialize>(value: &T) -> Result<String, CliError> {
     json::pretty_text("the answer", value)
         .map(|text| text + "\n")
         .map_err(not_written)
 }
 
-/// One line.
+/// JSON in one line.
 pub(crate) fn line<T: Serialize>(value: &T) -> Result<String, CliError> {
     json::text("the answer", value)
         .map(|text| text + "\n")

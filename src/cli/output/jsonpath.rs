@@ -1,13 +1,14 @@
-//! `-o jsonpath=TEMPLATE`: a small, strict part of what kubectl calls so.
+//! `-o jsonpath=TEMPLATE`: a small, strict subset of kubectl's JSONPath templates.
 //!
-//! Text stands for itself; `{...}` holds a path: `.name`, `['name']`, `[N]` (from the end where it is
-//! negative), `[*]`, and `[?(@.path=="value")]`, which keeps the items of a list that have that value. `{"\n"}` is
-//! a text with escapes. Everything else is refused. The libraries for RFC 9535 read another language, with `$`
-//! and without templates, which nobody has in their scripts; what scripts do use fits here.
+//! Text outside of braces is literal. `{...}` contains a path: `.name`, `['name']`, `[N]` (from the
+//! end if negative), `[*]`, and `[?(@.path=="value")]`, which selects the items of a list with that
+//! value. `{"\n"}` is a text with escapes. Everything else is rejected. The libraries for RFC 9535
+//! implement another language, with `$` and without templates, which existing scripts do not use;
+//! this subset covers what scripts use.
 
 use serde_json::Value;
 
-/// What `-o jsonpath=` was given.
+/// The template of `-o jsonpath=`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Template {
     parts: Vec<Part>,
@@ -24,13 +25,13 @@ enum Step {
     Field(String),
     Item(i64),
     All,
-    /// Items whose value at the path is that text, or is written so.
+    /// Items whose value at the path is that text, or has that textual form.
     Where(Vec<Step>, String),
 }
 
 impl Template {
     /// # Errors
-    /// What is wrong with it, in words.
+    /// A sentence about the mistake.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut rest = text;
@@ -58,7 +59,8 @@ impl Template {
         Ok(Self { parts })
     }
 
-    /// The text for a document: texts as they are, everything else as JSON, several with a space between.
+    /// Fills the template from a document: strings unquoted, everything else as JSON, several
+    /// values separated by a space.
     pub(crate) fn fill(&self, document: &Value) -> String {
         let parts = self.parts.iter().map(|part| match part {
             Part::Text(text) => text.clone(),
@@ -71,7 +73,7 @@ impl Template {
     }
 }
 
-/// Where the `}` is that ends it; braces within quotes do not count.
+/// Position of the closing `}`; braces within quotes are ignored.
 fn end_of(text: &str) -> Option<usize> {
     let mut quote = None;
     for (place, character) in text.char_indices() {
@@ -116,7 +118,7 @@ fn path(text: &str) -> Result<Vec<Step>, String> {
     Ok(steps)
 }
 
-/// What stands before the `]` that ends it, and what after.
+/// The text before the closing `]`, and the text after it.
 fn bracket(text: &str) -> Option<(&str, &str)> {
     let mut depth = 0_usize;
     let mut quote = None;

@@ -1,4 +1,4 @@
-//! How items are printed.
+//! Output formats of items.
 
 pub(super) mod json;
 pub(super) mod jsonpath;
@@ -15,7 +15,7 @@ use super::{args::DocumentFormat, console::Console, errors::CliError};
 use jsonpath::Template;
 use kat_types::plain::push_plain;
 
-/// One value as a document of its own.
+/// Prints a value as one document.
 pub(super) fn document<T: Serialize>(
     console: &Console,
     format: DocumentFormat,
@@ -27,7 +27,7 @@ pub(super) fn document<T: Serialize>(
     }
 }
 
-/// What a template picks out of a value, on a line of its own.
+/// Prints the part of a value that a template selects, on a line of its own.
 pub(super) fn picked<T: Serialize>(
     console: &Console,
     template: &Template,
@@ -36,14 +36,14 @@ pub(super) fn picked<T: Serialize>(
     let value = kat_types::json::tree("the answer", value).map_err(json::not_written)?;
     let text = template.fill(&value);
     if std::io::stdout().is_terminal() {
-        // Somebody else's text, which programs want as it is.
+        // On a terminal control characters are replaced; in a pipe programs get the text unchanged.
         let lines: Vec<String> = text.lines().map(plain).collect();
         return console.line(&lines.join("\n"));
     }
     console.line(&text)
 }
 
-/// The word that a plain enum has on the wire, such as `NotReady` or `pending_check`.
+/// The name of an enum's unit variant in JSON, such as `NotReady` or `pending_check`.
 pub(super) fn word<T: Serialize>(value: &T) -> String {
     match kat_types::json::tree("a word", value) {
         Ok(serde_json::Value::String(word)) => word,
@@ -51,7 +51,7 @@ pub(super) fn word<T: Serialize>(value: &T) -> String {
     }
 }
 
-/// Somebody else's text on one line, without what could move a terminal's cursor.
+/// Foreign text on one line, without characters that could move a terminal's cursor.
 pub(super) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for (index, part) in text.trim_end().lines().enumerate() {
@@ -63,12 +63,12 @@ pub(super) fn one_line(text: &str) -> String {
     line
 }
 
-/// A line that a program printed, for a terminal: its tabs stay, and where `colour` is wanted its colours,
-/// which end with it. Nothing of it moves the cursor or reaches beyond the line.
+/// A program's output line for a terminal: tabs are kept, and with `colour` also its colours, which
+/// are reset at its end. Nothing else in it moves the cursor or affects other lines.
 pub(super) fn printed(line: &str, colour: bool) -> String {
     let mut shown = String::with_capacity(line.len());
     let mut coloured = false;
-    // Such as lines end that were meant for a terminal.
+    // Lines that were written for a terminal end with a carriage return.
     let mut rest = line.trim_end_matches('\r');
     loop {
         if let Some((code, after)) = colour_at(rest) {
@@ -93,7 +93,8 @@ pub(super) fn printed(line: &str, colour: bool) -> String {
     shown
 }
 
-/// A whole "select graphic rendition" (ECMA-48, 8.3.117) at the start of a text, and what follows.
+/// A complete "select graphic rendition" sequence (ECMA-48, 8.3.117) at the start of a text, and
+/// the rest.
 fn colour_at(text: &str) -> Option<(&str, &str)> {
     let parameters = text.strip_prefix("\u{1b}[")?;
     let end = parameters.trim_start_matches(|one: char| one.is_ascii_digit() || ";:".contains(one));
@@ -101,7 +102,7 @@ fn colour_at(text: &str) -> Option<(&str, &str)> {
     text.split_at_checked(text.len() - after.len())
 }
 
-/// What is not said is `-`.
+/// `-` for an empty text.
 pub(super) fn or_dash(text: &str) -> String {
     if text.is_empty() {
         "-".to_owned()

@@ -1,4 +1,4 @@
-//! Tables: no borders, upper-case headers, three spaces between columns, the same words in a pipe.
+//! Tables: no borders, upper-case headers, three spaces between columns, the same text in a pipe.
 
 use comfy_table::{
     Cell as DrawnCell, Color, ColumnConstraint, Table as Drawn, Width, presets::NOTHING,
@@ -15,7 +15,7 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// Foreign text is made harmless; nothing is `-`.
+    /// A cell; control characters are replaced, and an empty text becomes `-`.
     pub(crate) fn new(text: impl AsRef<str>) -> Self {
         Self::toned(text, Tone::Plain)
     }
@@ -27,13 +27,13 @@ impl Cell {
         }
     }
 
-    /// A phase or type, coloured by what it means.
+    /// A phase or type, coloured by its meaning.
     pub(crate) fn phase(word: &str) -> Self {
         Self::toned(word, tone_of(word))
     }
 }
 
-/// What the phases of items mean.
+/// The meaning of phases.
 pub(crate) fn tone_of(word: &str) -> Tone {
     match word {
         "Running" | "Ready" | "Active" | "Succeeded" | "Bound" | "healthy" => Tone::Good,
@@ -52,7 +52,7 @@ pub(crate) fn tone_of(word: &str) -> Tone {
 pub(crate) struct Table {
     headers: Vec<&'static str>,
     rows: Vec<Vec<Cell>>,
-    /// Least widths of the columns.
+    /// Minimum widths of the columns.
     widths: Vec<u16>,
     bare: bool,
 }
@@ -65,7 +65,7 @@ impl Table {
         }
     }
 
-    /// The first column is at least so wide.
+    /// Sets the minimum width of the first column.
     pub(crate) fn with_first(mut self, width: u16) -> Self {
         self.widths = vec![width];
         self
@@ -79,7 +79,7 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// A table for rows that are printed below this one: as wide, without headers.
+    /// A table for rows that are printed below this one: with the same widths, without headers.
     pub(crate) fn below(&self) -> Self {
         let mut widths: Vec<u16> = self.drawn(false).column_max_content_widths();
         for (width, least) in widths.iter_mut().zip(&self.widths) {
@@ -93,7 +93,7 @@ impl Table {
         }
     }
 
-    /// The text, each line with a line feed at its end.
+    /// The text, with a line feed after each line.
     pub(crate) fn render(&self, colour: bool) -> String {
         let mut text = String::new();
         for line in self.drawn(colour).lines() {
@@ -140,7 +140,7 @@ impl Table {
         for (index, column) in drawn.column_iter_mut().enumerate() {
             column.set_padding((0, 3));
             if let Some(width) = self.widths.get(index) {
-                // The padding belongs to the column's width.
+                // The column's width includes its padding.
                 let width = Width::Fixed(width.saturating_add(3));
                 column.set_constraint(ColumnConstraint::LowerBoundary(width));
             }

@@ -1,4 +1,4 @@
-//! YAML (1.2, and read the same by 1.1 readers): block style, two spaces of indentation, plain
+//! YAML output (1.2, but equivalent for 1.1 readers): block style, two spaces of indentation, plain
 //! scalars only where no reader could take them for something else.
 
 use std::fmt::Write as _;
@@ -25,7 +25,7 @@ pub(crate) fn document<T: Serialize>(value: &T) -> Result<String, CliError> {
     Ok(text)
 }
 
-/// Entries of a mapping. The first one goes on where the text stands, the others are indented.
+/// Entries of a mapping. The first one continues the present line, the others are indented.
 fn mapping(text: &mut String, map: &serde_json::Map<String, Value>, indent: usize) {
     for (index, (key, value)) in map.iter().enumerate() {
         if index > 0 {
@@ -53,7 +53,7 @@ fn mapping(text: &mut String, map: &serde_json::Map<String, Value>, indent: usiz
     }
 }
 
-/// Entries of a sequence; the first one goes on where the text stands.
+/// Entries of a sequence. The first one continues the present line.
 fn sequence(text: &mut String, items: &[Value], indent: usize) {
     for (index, item) in items.iter().enumerate() {
         if index > 0 {
@@ -116,7 +116,7 @@ fn string(text: &str) -> String {
     quoted
 }
 
-/// Characters that YAML does not print, or takes for line breaks.
+/// Characters that YAML does not allow unescaped, or takes for line breaks.
 fn needs_escape(character: char) -> bool {
     character.is_control()
         || matches!(
@@ -126,7 +126,8 @@ fn needs_escape(character: char) -> bool {
         || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A letter first, then only characters that mean nothing, and no word that means something.
+/// Whether a string can be plain: it begins with a letter, has only harmless characters, and is no
+/// reserved word.
 fn is_plain(text: &str) -> bool {
     const WORDS: [&str; 11] = [
         "true", "false", "null", "yes", "no", "on", "off", "y", "n", "inf", "nan",
@@ -136,7 +137,7 @@ fn is_plain(text: &str) -> bool {
     };
     let first = text.bytes().next();
     let begins = first.is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'/');
-    // A colon or a space means nothing between two harmless characters.
+    // A colon or a space is harmless between two harmless characters.
     let bytes = text.as_bytes();
     let inner = bytes.iter().enumerate().all(|(index, byte)| {
         let next = bytes.get(index + 1).copied();

@@ -1,4 +1,4 @@
-//! What is known while waiting, and what follows from it. No input or output here.
+//! Derives the state of a wait from the followed lists. No input or output.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,31 +12,32 @@ use kat_types::api::{
     Health, InstanceItem, InstancePhase, ROLLED_BACK, WorkloadItem, WorkloadPhase,
 };
 
-/// What is known now.
+/// The present state of the lists.
 #[derive(Debug)]
 pub(super) struct State {
     target: Target,
     workload: Option<WorkloadItem>,
-    /// The list of workloads was seen.
+    /// The list of workloads has arrived.
     workload_known: bool,
     instances: BTreeMap<String, InstanceItem>,
     instances_known: bool,
-    /// Instance and reason of what was told already.
+    /// Instance and reason of the reports that were printed.
     told: BTreeSet<(String, String)>,
-    /// What was last wrong with an instance: one that starts again and again may just run.
+    /// The last problem of each instance; an instance that restarts repeatedly may be running at
+    /// this moment.
     last_trouble: BTreeMap<String, String>,
-    /// With which exit code an instance last ended.
+    /// Exit code of each instance's last end.
     exit_codes: BTreeMap<String, i32>,
 }
 
-/// How it stands.
+/// The state of the wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
     Waiting,
     Done,
-    /// Deleted, or made anew by somebody else.
+    /// Deleted, or created again by another client.
     Gone,
-    /// For good, with the reason.
+    /// Failed permanently, with the reason.
     Failed(String),
 }
 
@@ -95,12 +96,12 @@ impl State {
         self.exit_codes.extend(ended);
     }
 
-    /// Both lists were seen, so that something can be said.
+    /// Whether both lists have arrived.
     pub(super) fn is_known(&self) -> bool {
         self.workload_known && self.instances_known
     }
 
-    /// It is the one that was applied, not one of the same name made later.
+    /// Whether it is not the applied workload but a later one with the same name.
     fn is_other(&self, item: &WorkloadItem) -> bool {
         let (wanted, found) = (&self.target.uid, &item.metadata.uid);
         !wanted.is_empty() && !found.is_empty() && wanted != found
@@ -145,7 +146,7 @@ impl State {
         }
     }
 
-    /// No workload of this name and no instance is left.
+    /// Whether no workload of this name and no instance is left.
     pub(super) fn is_gone(&self) -> bool {
         let other = self
             .workload
@@ -155,7 +156,7 @@ impl State {
         self.workload_known && (other || (gone && self.instances_known))
     }
 
-    /// What a deletion waits for.
+    /// What a deletion still waits for.
     pub(super) fn left(&self) -> String {
         match self.instances.len() {
             0 => "deleting".to_owned(),
@@ -164,7 +165,7 @@ impl State {
         }
     }
 
-    /// Instances that count for what was applied.
+    /// Instances of the applied generation.
     fn current(&self) -> impl Iterator<Item = &InstanceItem> {
         self.instances.values().filter(|item| {
             item.status.generation >= self.target.generation
@@ -175,7 +176,7 @@ impl State {
         })
     }
 
-    /// `workload `web` in namespace `default``
+    /// Such as ``workload `web` in namespace `default` ``.
     pub(super) fn title(&self) -> String {
         format!(
             "workload `{}` in namespace `{}`",
@@ -183,12 +184,12 @@ impl State {
         )
     }
 
-    /// `web: 1 of 3 healthy, 1 starting, 1 pulling`
+    /// Such as `web: 1 of 3 healthy, 1 starting, 1 pulling`.
     pub(super) fn summary(&self) -> String {
         format!("{}: {}", self.target.name, self.counts())
     }
 
-    /// How many are how far.
+    /// Number of instances by state.
     pub(super) fn counts(&self) -> String {
         let observed = self
             .workload
@@ -235,7 +236,7 @@ impl State {
         let healthy = status.ready.min(status.updated);
         let mut text = format!("{healthy} of {} healthy", status.replicas);
         if healthy >= status.replicas {
-            // What the instances' own list still says is older.
+            // The list of instances is older than the workload's status.
             return text;
         }
         let began = running.saturating_sub(usize::try_from(healthy).unwrap_or(usize::MAX));
@@ -249,7 +250,7 @@ impl State {
         text
     }
 
-    /// Reasons that were not told yet, each once for each instance.
+    /// Reasons that were not printed yet, once for each instance.
     pub(super) fn news(&mut self) -> Vec<String> {
         let mut fresh = Vec::new();
         for item in self.current() {
@@ -268,14 +269,14 @@ impl State {
             .collect()
     }
 
-    /// Why the workload is not as wanted, in its own words.
+    /// The workload's own reason for not being as wanted.
     pub(super) fn reason(&self) -> Option<String> {
         let reason = self.workload.as_ref().and_then(workload_reason)?;
         let said = said(&reason.reason, &reason.message);
         Some(format!("{}: {said}", self.target.name))
     }
 
-    /// The instances that are not well now.
+    /// The instances with a problem at present.
     pub(super) fn troubles(&self) -> Vec<String> {
         let status = self.workload.as_ref().map(|item| &item.status);
         let all_ready = status.is_some_and(|status| status.ready >= status.replicas);
@@ -298,7 +299,7 @@ impl State {
         }
     }
 
-    /// What to type next.
+    /// The command to run next.
     pub(super) fn next_command(&self) -> String {
         let Target {
             namespace, name, ..
@@ -323,7 +324,7 @@ impl State {
     }
 }
 
-/// Why it went back by itself from this generation.
+/// Why the workload was rolled back automatically from this generation.
 fn rolled_back(item: &WorkloadItem, from: u64) -> Option<String> {
     let mut conditions = item.status.conditions.iter();
     let condition = conditions.find(|one| one.kind == ROLLED_BACK)?;
@@ -339,7 +340,7 @@ fn is_fine(item: &InstanceItem) -> bool {
     item.status.phase == InstancePhase::Running && is_healthy(item)
 }
 
-/// `web-abcde on a: Pulling: ImagePullFailed: no such image`
+/// Such as `web-abcde on a: Pulling: ImagePullFailed: no such image`.
 fn trouble(item: &InstanceItem) -> String {
     let status = &item.status;
     let place = match &status.node {

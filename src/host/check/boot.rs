@@ -1,23 +1,22 @@
-//! How a word comes onto the kernel's command line.
+//! How to add a parameter to the kernel's command line.
 
 use std::path::PathBuf;
 
-/// What passes the kernel its command line on this machine.
+/// The boot loader that sets the kernel's command line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum BootLoader {
-    /// GRUB as Debian and its kin set it up: `/etc/default/grub.d` and `update-grub`.
+    /// GRUB as on Debian and related distributions: `/etc/default/grub.d` and `update-grub`.
     Grub,
-    /// Whatever `grubby` knows how to set up, as Fedora and its kin do.
+    /// A boot loader that `grubby` manages, as on Fedora and related distributions.
     Grubby,
     /// The firmware of a Raspberry Pi, which reads the first line of this file.
     Firmware(PathBuf),
-    /// Not known.
     #[default]
     Unknown,
 }
 
 impl BootLoader {
-    /// The command that puts a word onto the command line and boots again; a sentence where the boot
+    /// The command that adds a parameter to the command line and reboots; a sentence where the boot
     /// loader is not known.
     pub(super) fn with_word(&self, word: &str) -> String {
         match self {

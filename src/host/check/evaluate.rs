@@ -1,23 +1,23 @@
-//! Judges what was seen. Pure.
+//! Judges the gathered facts. Pure.
 
 use super::{CheckInput, ClockState, Facts, Finding, Stage, networks, packages::Package, ports};
 use crate::{facts::Version, users::Taken};
 use kat_types::{assignment::INDEX_LIMIT, resource::name::check_label};
 
-/// Oldest systemd: the first with `RestartSteps=`.
+/// Oldest supported systemd: the first with `RestartSteps=`.
 const SYSTEMD: Version = Version::new(254, 0, 0);
-/// Oldest Podman: the first with `.build` quadlets.
+/// Oldest supported Podman: the first with `.build` quadlets.
 const PODMAN: Version = Version::new(5, 2, 0);
-/// Oldest etcd.
+/// Oldest supported etcd.
 const ETCD: Version = Version::new(3, 5, 0);
-/// Free space under which images hardly fit.
+/// Free space in bytes below which there is hardly room for images.
 const DISK_PROBLEM: u64 = 1 << 30;
-/// Free space under which it gets tight soon.
+/// Free space in bytes below which a warning is given.
 const DISK_WARNING: u64 = 5 << 30;
-/// Memory of a machine on which etcd, KAT and something else run.
+/// Memory in bytes that etcd, KAT and other programs need together.
 const MEMORY_WARNING: u64 = 512 << 20;
 
-/// Judges the machine, in the order in which a person would mend it.
+/// Judges the machine; the findings are in the order in which to fix them.
 pub fn evaluate(input: &CheckInput, facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !facts.is_root {
@@ -38,7 +38,8 @@ pub fn evaluate(input: &CheckInput, facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// One program that must be there in a version; `install` brings it.
+/// Checks that a program is installed in a supported version; `install` is the command that
+/// installs it.
 fn program(
     (name, program, oldest): (&str, &str, Version),
     found: Option<Version>,
@@ -54,7 +55,7 @@ fn program(
         None if !facts.silent.contains(&program) => {
             Finding::problem(format!("{name} is missing, {oldest} is needed"), install)
         }
-        // As for a user without a home, which Podman wants.
+        // Podman, for example, gives no version to a user without a home.
         None if !facts.is_root => Finding::warning(format!(
             "{name} is there and does not tell this user its version, {oldest} is needed"
         ))
@@ -66,7 +67,7 @@ fn program(
     }
 }
 
-/// No package manager brings what a release does not have.
+/// The hint where the distribution's release has no package that is new enough.
 fn newer(name: &str, oldest: Version) -> String {
     format!(
         "upgrade this machine to a release of its distribution with {name} {oldest} or newer, such as Debian 13"
@@ -277,7 +278,8 @@ fn identities(input: &CheckInput, facts: &Facts, findings: &mut Vec<Finding>) {
     }));
 }
 
-/// How somebody comes to other ids. Which ones, and what of its files, is for a person to say.
+/// The hint on how to change the ids. Which ids to choose, and which files to change, is the
+/// administrator's decision.
 fn other_ids(input: &CheckInput, taken: &Taken) -> String {
     let (first, below) = (input.uid_base, input.subordinate_base);
     let last = first.saturating_add(INDEX_LIMIT).saturating_sub(1);

@@ -1,4 +1,4 @@
-//! What the check saw of the machine.
+//! The facts that the check gathers about the machine.
 
 use std::collections::BTreeSet;
 
@@ -14,33 +14,31 @@ use crate::{
 /// Whether the clock follows a time server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClockState {
-    /// It does.
     Synchronised,
-    /// It does not, though there is a program that could set it.
+    /// The clock is not synchronised, although a program for that is installed.
     Alone,
-    /// There is no such program.
+    /// No program that synchronises the clock is installed.
     Unkept,
-    /// Nobody can say.
     Unknown,
 }
 
-/// A unit file and its unit, as systemctl says it.
+/// State of a unit from systemctl.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnitFileState {
-    /// There is such a unit.
+    /// The unit exists.
     pub exists: bool,
-    /// It runs.
+    /// The unit runs.
     pub active: bool,
-    /// It would be started at boot.
+    /// The unit is started at boot.
     pub enabled: bool,
 }
 
-/// What was seen. What could not be seen has the value that means least.
+/// The gathered facts. A fact that could not be read has its most harmless value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Facts {
     /// The host's name, up to the first dot.
     pub hostname: String,
-    /// How its distribution installs packages, where that is known.
+    /// Package family of the distribution, where it is known.
     pub family: Option<Family>,
     /// Whether pid 1 is systemd.
     pub runs_systemd: bool,
@@ -50,65 +48,61 @@ pub struct Facts {
     pub podman: Option<Version>,
     /// Version of the etcd server.
     pub etcd: Option<Version>,
-    /// Programs that are there and did not tell their version.
+    /// Programs that are installed but printed no version.
     pub silent: Vec<&'static str>,
-    /// etcdutl is there.
+    /// Whether etcdutl is installed.
     pub has_etcdutl: bool,
     /// Version of nft.
     pub nft: Option<Version>,
-    /// newuidmap and newgidmap are there.
+    /// Whether newuidmap and newgidmap are installed.
     pub has_newuidmap: bool,
-    /// useradd, usermod and userdel are there.
+    /// Whether useradd, usermod and userdel are installed.
     pub has_shadow: bool,
-    /// Users' managers have a message bus.
+    /// Whether user managers have a message bus.
     pub has_user_bus: bool,
-    /// PAM can register a user's session with logind, which users' managers need.
+    /// Whether PAM can register user sessions with logind, which user managers need.
     pub has_pam_systemd: bool,
-    /// `crun` or `runc`, whichever is there.
+    /// The installed container runtime, `crun` or `runc`.
     pub runtime: Option<String>,
-    /// The unified control group hierarchy is mounted, and nothing else.
+    /// Whether only the unified control group hierarchy is mounted.
     pub cgroup_v2: bool,
     /// Controllers that the machine has.
     pub controllers: Vec<String>,
-    /// Controllers that users' managers get.
+    /// Controllers that are delegated to user managers.
     pub delegated: Vec<String>,
-    /// What passes the kernel its command line.
     pub boot_loader: BootLoader,
-    /// The journal is kept over a reboot.
+    /// Whether the journal is kept across a reboot.
     pub journal_kept: bool,
-    /// The clock.
     pub clock: ClockState,
-    /// Who listens on ports that KAT needs.
+    /// Programs that listen on ports that KAT needs.
     pub listeners: Vec<Listener>,
-    /// Those of their units that start at boot.
+    /// Units of `listeners` that start at boot.
     pub enabled: BTreeSet<String>,
-    /// The distribution's `etcd.service`.
+    /// State of the distribution's `etcd.service`.
     pub etcd_unit: UnitFileState,
-    /// `systemd-resolved.service`.
+    /// State of `systemd-resolved.service`.
     pub resolved: UnitFileState,
-    /// Routes.
     pub routes: Vec<Route>,
-    /// Addresses.
     pub addresses: Vec<Address>,
     /// Link of the default route, and its MTU.
     pub default_link: Option<(String, u32)>,
-    /// SELinux enforces.
+    /// Whether SELinux is enforcing.
     pub selinux_enforcing: bool,
-    /// The kernel has WireGuard, loaded or to load.
+    /// Whether the kernel has WireGuard, loaded or loadable.
     pub kernel_wireguard: bool,
-    /// /dev/net/tun is there.
+    /// Whether /dev/net/tun exists.
     pub has_tun: bool,
-    /// Who has the ids of workloads' users.
+    /// Accounts with ids that workloads' users need.
     pub taken_ids: Vec<Taken>,
     /// Why the accounts could not be read.
     pub accounts_error: Option<String>,
     /// Free space below /var/lib, bytes.
     pub disk_available_bytes: u64,
-    /// The data of etcd lies, or is to lie, on the file system of the workloads' users.
+    /// Whether etcd's data lies on the file system of the workloads' users.
     pub etcd_shares_disk: bool,
     /// Memory, bytes.
     pub memory_bytes: u64,
-    /// This is root.
+    /// Whether the check runs as root.
     pub is_root: bool,
 }
 

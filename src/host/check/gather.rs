@@ -1,5 +1,5 @@
-//! Looks at the machine. Nothing is changed, and what can't be seen is left at the value that means
-//! least.
+//! Gathers the facts about the machine. Nothing is changed, and a fact that can't be read keeps its
+//! most harmless value.
 
 use std::{
     collections::BTreeSet,
@@ -20,9 +20,9 @@ use crate::{
 use kat_systemd::{Connector, SystemBus};
 use kat_types::assignment::INDEX_LIMIT;
 
-/// Time for one question.
+/// Longest time for one query.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Folders of programs that an administrator's PATH may lack.
+/// Folders of programs that may be missing from an administrator's PATH.
 const FOLDERS: &[&str] = &["/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/bin"];
 
 /// Folders of users' units (systemd.unit(5)).
@@ -35,7 +35,7 @@ const USER_UNITS: &[&str] = &[
 /// The command line that the firmware of a Raspberry Pi gives to the kernel, newer place first.
 const FIRMWARE: &[&str] = &["/boot/firmware/cmdline.txt", "/boot/cmdline.txt"];
 
-/// Looks at everything that [`super::evaluate`] judges.
+/// Gathers all facts that [`super::evaluate`] judges.
 pub async fn gather(input: &CheckInput) -> Facts {
     let (systemd, podman, etcd, nft) = futures_util::join!(
         program_version("systemctl", "--version"),
@@ -125,7 +125,7 @@ fn words(path: &str) -> Vec<String> {
     text(path).split_whitespace().map(str::to_owned).collect()
 }
 
-/// The second is read where the first is missing (os-release(5)).
+/// The content of os-release(5); the second file is read where the first is missing.
 fn os_release() -> String {
     ["/etc/os-release", "/usr/lib/os-release"]
         .into_iter()
@@ -139,7 +139,7 @@ fn hostname() -> String {
     name.split('.').next().unwrap_or_default().to_owned()
 }
 
-/// A program along PATH and in the folders of administrators.
+/// Finds a program along PATH and in [`FOLDERS`].
 fn find(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
@@ -152,7 +152,8 @@ async fn program_version(program: &str, argument: &str) -> Option<parse::Version
     version_of(find(program)?.to_str()?, &[argument]).await
 }
 
-/// PAM's modules lie below the folder of libraries, which has the architecture's name in some places.
+/// Whether a PAM module is installed. Some distributions put the modules below a library folder
+/// with the architecture's name.
 fn has_pam_module(name: &str) -> bool {
     ["/usr/lib", "/usr/lib64", "/lib", "/lib64"]
         .into_iter()
@@ -175,13 +176,13 @@ fn boot_loader() -> BootLoader {
     }
 }
 
-/// The file system that has a path, or is to have it.
+/// The device number of the file system at a path, or at its nearest existing parent.
 fn device(path: &Path) -> Option<u64> {
     let there = path.ancestors().find_map(|one| std::fs::metadata(one).ok());
     there.map(|there| std::os::unix::fs::MetadataExt::dev(&there))
 }
 
-/// `NTPSynchronized` and `CanNTP` of org.freedesktop.timedate1(5).
+/// Reads `NTPSynchronized` and `CanNTP` of org.freedesktop.timedate1(5).
 async fn clock() -> ClockState {
     let ask = async {
         let connection = SystemBus.connect().await.ok()?;
@@ -210,7 +211,7 @@ async fn clock() -> ClockState {
     answer.ok().flatten().unwrap_or(ClockState::Unknown)
 }
 
-/// Properties of a unit of the system's manager, or of a user's, as `KEY=VALUE` lines.
+/// Properties of a unit of the system manager or of a user manager, as `KEY=VALUE` lines.
 async fn show(manager: Option<u32>, unit: &str, properties: &str) -> String {
     let mut invocation = Invocation::new("systemctl");
     if let Some(uid) = manager {
@@ -245,7 +246,7 @@ async fn unit_state(manager: Option<u32>, unit: &str) -> UnitFileState {
     }
 }
 
-/// Units of listeners that start at boot, or with their user's manager.
+/// Units of listeners that start at boot, or with their user manager.
 async fn enabled(listeners: &[network::Listener]) -> BTreeSet<String> {
     let units: BTreeSet<(Option<u32>, &str)> = listeners
         .iter()
@@ -260,7 +261,8 @@ async fn enabled(listeners: &[network::Listener]) -> BTreeSet<String> {
     found
 }
 
-/// What `user@.service` passes on; its instance of an uid that nobody has shows the template.
+/// The controllers that `user@.service` delegates; an instance with an unused uid shows the
+/// template.
 async fn delegated() -> Vec<String> {
     let text = show(
         None,
@@ -277,7 +279,8 @@ async fn delegated() -> Vec<String> {
         .collect()
 }
 
-/// journald keeps its files where /var/log/journal is, unless told otherwise (journald.conf(5)).
+/// Whether journald stores its files on the disk: by default it does if /var/log/journal exists
+/// (journald.conf(5)).
 fn journal_kept() -> bool {
     let mut storage = "auto".to_owned();
     let mut files = vec![PathBuf::from("/etc/systemd/journald.conf")];
@@ -321,7 +324,7 @@ fn default_link(routes: &[network::Route]) -> Option<(String, u32)> {
     Some((route.link.clone(), mtu))
 }
 
-/// A module that is loaded, built in, or there to be loaded.
+/// Whether a kernel module is loaded, built in, or loadable.
 fn kernel_has(module: &str) -> bool {
     if Path::new("/sys/module").join(module).exists() {
         return true;

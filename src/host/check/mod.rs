@@ -1,8 +1,7 @@
-//! `kat-agent check`: what is missing on this machine or in the way, in sentences, with the
-//! command that mends it.
+//! `kat-agent check`: finds what is missing on this machine or in conflict with KAT, in sentences
+//! with the command that fixes it.
 //!
-//! [`gather`] looks at the machine, [`evaluate`] judges what it saw and does nothing else, and
-//! [`render`] writes it for people.
+//! [`gather`] reads the facts, [`evaluate`] only judges them, and [`render`] prints the findings.
 
 mod boot;
 mod evaluate;
@@ -28,36 +27,34 @@ use kat_types::resource::{AgentConfig, ClusterSpec};
 pub enum Stage {
     /// The machine belongs to no cluster yet: ports and ranges must be free.
     BeforeInit,
-    /// The same, and the cluster's settings stand already.
+    /// Like `BeforeInit`, but the cluster's settings are already fixed.
     BeforeJoin,
-    /// The machine runs KAT, which may hold what is KAT's.
+    /// KAT runs on the machine and may use its own ports and ranges.
     Running,
 }
 
-/// How much it matters.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// It is as it should be.
     Ok,
-    /// It works, but not all of it, or not for sure.
+    /// KAT works, but not completely or not reliably.
     Warning,
-    /// It will not work.
+    /// KAT does not work.
     Problem,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// How much it matters.
     pub level: Level,
-    /// What was found, a sentence without its stop.
+    /// The finding as a sentence without its full stop.
     pub what: String,
-    /// The command that mends it, which begins with `sudo`; a sentence where no command can.
+    /// The command that fixes it, which begins with `sudo`; a sentence where no command can.
     pub mend: Option<String>,
 }
 
 impl Finding {
-    /// It is as it should be.
+    /// A finding without a problem.
     pub fn ok(what: impl Into<String>) -> Self {
         Self {
             level: Level::Ok,
@@ -66,7 +63,7 @@ impl Finding {
         }
     }
 
-    /// It works, but.
+    /// A finding with a warning.
     pub fn warning(what: impl Into<String>) -> Self {
         Self {
             level: Level::Warning,
@@ -74,7 +71,7 @@ impl Finding {
         }
     }
 
-    /// It will not work, and this mends it.
+    /// A finding with a problem, and the command that fixes it.
     pub fn problem(what: impl Into<String>, mend: impl Into<String>) -> Self {
         Self {
             level: Level::Problem,
@@ -82,32 +79,30 @@ impl Finding {
         }
     }
 
-    /// What mends it; a problem has that from the beginning.
+    /// Adds the command that fixes a finding; a problem already has one.
     pub fn mended_by(mut self, command: impl Into<String>) -> Self {
         self.mend = Some(command.into());
         self
     }
 }
 
-/// What is checked for.
+/// Parameters of a check.
 #[derive(Debug, Clone)]
 pub struct CheckInput {
-    /// The cluster's settings, or those it is to have.
+    /// The settings of the present or planned cluster.
     pub cluster: ClusterSpec,
-    /// This machine's settings.
     pub agent: AgentConfig,
-    /// When.
     pub stage: Stage,
     /// First uid of workloads' users.
     pub uid_base: u32,
     /// First subordinate id of workloads' users.
     pub subordinate_base: u32,
-    /// What others found in the way, such as another firewall.
+    /// Findings from elsewhere, such as those about other firewalls.
     pub obstacles: Vec<Finding>,
 }
 
 impl CheckInput {
-    /// With the default ids and no obstacles.
+    /// Uses the default ids and no obstacles.
     pub fn new(cluster: ClusterSpec, agent: AgentConfig, stage: Stage) -> Self {
         Self {
             cluster,
@@ -120,12 +115,12 @@ impl CheckInput {
     }
 }
 
-/// Looks at the machine and judges it.
+/// Gathers the facts and judges them.
 pub async fn run(input: &CheckInput) -> Vec<Finding> {
     evaluate(input, &gather(input).await)
 }
 
-/// The gravest level.
+/// The highest severity.
 pub fn worst(findings: &[Finding]) -> Level {
     findings
         .iter()

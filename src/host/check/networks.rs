@@ -1,13 +1,13 @@
-//! Networks that overlap the cluster's, the way out, and names.
+//! Checks networks that overlap the cluster's, the default route, and name servers.
 
 use ipnet::Ipv4Net;
 
 use super::{CheckInput, Facts, Finding, Stage, packages::Package};
 use crate::facts::network::{Overlap, overlaps};
 
-/// What WireGuard adds to a packet over IPv4; over IPv6 it is 80 bytes.
+/// Bytes that WireGuard adds to a packet over IPv4.
 const TUNNEL_BYTES: u32 = 60;
-/// The same over IPv6.
+/// Bytes that WireGuard adds to a packet over IPv6.
 const TUNNEL_BYTES_V6: u32 = 80;
 
 pub(super) fn judge(input: &CheckInput, facts: &Facts, findings: &mut Vec<Finding>) {
@@ -36,8 +36,8 @@ fn cluster_networks(input: &CheckInput, facts: &Facts, findings: &mut Vec<Findin
     ] {
         let mut found = overlaps(network, &facts.routes, &facts.addresses);
         if input.stage == Stage::Running {
-            // KAT's own are kat0 and the veths; what is left of the machine's subnet is unreachable, on
-            // no link.
+            // KAT's own routes are those of kat0 and of the veths. The rest of the machine's subnet
+            // has an unreachable route without a link.
             found.retain(|overlap| !(overlap.link().starts_with("kat") || overlap.link() == "*"));
         }
         if found.is_empty() {
@@ -56,7 +56,8 @@ fn cluster_networks(input: &CheckInput, facts: &Facts, findings: &mut Vec<Findin
                 "set {name}: {other} in cluster.kat, and give it with sudo kat-agent init --config cluster.kat"
             )
         } else {
-            // The cluster has its networks.
+            // A cluster's networks can't be changed later, so the overlapping ones have to be
+            // removed.
             let commands: Vec<_> = found.iter().map(Overlap::removal).collect();
             format!("sudo {}", commands.join(" && sudo "))
         };
@@ -67,7 +68,7 @@ fn cluster_networks(input: &CheckInput, facts: &Facts, findings: &mut Vec<Findin
     }
 }
 
-/// A private network (RFC 1918) that nothing on this machine overlaps.
+/// A private network (RFC 1918) that overlaps no network of this machine.
 fn free_network(prefix: u8, kept: &[Ipv4Net], facts: &Facts) -> Option<Ipv4Net> {
     let after = (101..=255).chain(0..=100).map(|second| [10, second, 0, 0]);
     let others = (16..=31).map(|second| [172, second, 0, 0]);

@@ -1,20 +1,20 @@
-//! What brings a missing program, in the words of the machine's distribution (os-release(5)).
+//! The packages of missing programs, by distribution (os-release(5)).
 
-/// Distributions that name and install packages alike.
+/// Distributions that share package names and a package manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
-    /// Debian, Ubuntu and theirs.
+    /// Debian, Ubuntu and related distributions.
     Debian,
-    /// Fedora, Red Hat Enterprise Linux and theirs.
+    /// Fedora, Red Hat Enterprise Linux and related distributions.
     Fedora,
     /// openSUSE and SUSE Linux Enterprise.
     Suse,
-    /// Arch Linux and theirs.
+    /// Arch Linux and related distributions.
     Arch,
 }
 
 impl Family {
-    /// The family of the first word of `ID=`, then `ID_LIKE=`, that is known.
+    /// The family of the first known word in `ID=` and then `ID_LIKE=`.
     pub fn of(os_release: &str) -> Option<Self> {
         let value = |key: &str| {
             os_release
@@ -38,7 +38,7 @@ impl Family {
     }
 }
 
-/// Something that a package brings.
+/// A requirement that a package provides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Package {
     Podman,
@@ -48,21 +48,21 @@ pub(super) enum Package {
     Nftables,
     /// `newuidmap` and `newgidmap`
     IdMaps,
-    /// `useradd` and its kin
+    /// `useradd`, `usermod` and `userdel`
     Accounts,
     Crun,
-    /// `dbus.socket` of users' managers
+    /// `dbus.socket` of user managers
     UserBus,
     /// `pam_systemd.so`
     PamSystemd,
-    /// What `timedatectl set-ntp` turns on
+    /// The service that `timedatectl set-ntp` turns on
     TimeServer,
     /// `systemd-resolved.service`
     Resolved,
 }
 
 impl Package {
-    /// Its name; where the distribution is not known, the one that its project goes by.
+    /// The package's name; where the distribution is not known, the name of the project.
     fn name(self, family: Option<Family>) -> &'static str {
         use Family::{Debian, Fedora, Suse};
         match (self, family) {
@@ -89,7 +89,8 @@ impl Package {
         }
     }
 
-    /// The command that installs it; its name alone where the distribution is not known.
+    /// The command that installs the package; where the distribution is not known, a sentence with
+    /// its name.
     pub(super) fn install(self, family: Option<Family>) -> String {
         let name = self.name(family);
         let Some(family) = family else {

@@ -1,4 +1,4 @@
-//! Ports that KAT needs, and who has them.
+//! Checks the ports that KAT needs, and which programs listen on them.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ pub(super) struct Wanted {
     pub(super) protocol: Protocol,
     pub(super) port: u16,
     purpose: &'static str,
-    /// It is wanted on the machine's address in `clusterCIDR` alone.
+    /// Only needed on the machine's address in `clusterCIDR`.
     overlay: bool,
 }
 
@@ -43,7 +43,7 @@ pub(super) fn wanted(input: &CheckInput) -> Vec<Wanted> {
     .into()
 }
 
-/// A problem for each port that somebody else has.
+/// Adds a problem for each port on which another program listens.
 pub(super) fn judge(input: &CheckInput, facts: &Facts, findings: &mut Vec<Finding>) {
     for wanted in wanted(input) {
         let others: Vec<&Listener> = facts
@@ -52,7 +52,7 @@ pub(super) fn judge(input: &CheckInput, facts: &Facts, findings: &mut Vec<Findin
             .filter(|one| one.protocol == wanted.protocol && one.port == wanted.port)
             .filter(|one| !wanted.overlay || collides(one.address, input.cluster.cluster_cidr))
             .filter(|one| input.stage != Stage::Running || !is_ours(one, facts.is_root))
-            // A finding of its own says that.
+            // A separate finding covers the distribution's etcd.service.
             .filter(|one| !(facts.etcd_unit.active && one.unit.as_deref() == Some("etcd.service")))
             .collect();
         if others.is_empty() {
@@ -73,7 +73,7 @@ pub(super) fn judge(input: &CheckInput, facts: &Facts, findings: &mut Vec<Findin
     }
 }
 
-/// Whether a socket on this address keeps others from the machine's address in the overlay.
+/// Whether a socket at this address conflicts with the machine's overlay address.
 fn collides(address: IpAddr, overlay: Ipv4Net) -> bool {
     address.is_unspecified()
         || match address.to_canonical() {
@@ -86,7 +86,8 @@ fn is_ours(listener: &Listener, is_root: bool) -> bool {
     match (&listener.unit, &listener.process) {
         (Some(unit), _) => unit.starts_with("kat-"),
         (None, Some(_)) => false,
-        // The kernel's WireGuard listens without a process; who is not root sees no process of root's.
+        // The kernel's WireGuard listens without a process. A user other than root can't see root's
+        // processes.
         (None, None) => listener.protocol == Protocol::Udp || !is_root,
     }
 }
@@ -106,7 +107,7 @@ fn who(listener: &Listener) -> String {
     }
 }
 
-/// What ends a listener: by its unit where it has one, else its process.
+/// The command that ends a listener: by its unit where it has one, otherwise by its process.
 fn end(listener: &Listener, wanted: &Wanted, facts: &Facts) -> String {
     let Some(pid) = listener.pid else {
         return without_process(wanted, facts);
@@ -117,18 +118,19 @@ fn end(listener: &Listener, wanted: &Wanted, facts: &Facts) -> String {
         None => "sudo systemctl".to_owned(),
     };
     match (listener.process.as_deref(), listener.unit.as_deref()) {
-        // The manager itself listens, for a socket unit.
+        // systemd itself listens on behalf of a socket unit.
         (Some("systemd"), _) => format!(
             "{systemctl} disable --now \"$({systemctl} list-sockets --no-legend --plain --full | \
              awk '$1 ~ /:{port}$/ {{ print $2 }}')\""
         ),
-        // It listens for a container, and its unit is all of Docker.
+        // docker-proxy listens on behalf of a container, and its unit is all of Docker.
         (Some("docker-proxy"), _) => format!(
             "sudo docker stop $(sudo docker ps --quiet --filter publish={port}/{})",
             word(wanted.protocol)
         ),
         (_, Some(unit)) if unit.ends_with(".service") => {
-            // What is not enabled may be a unit that can't be disabled: a transient or generated one.
+            // A unit that is not enabled may be a transient or generated one, which can't be
+            // disabled.
             let verb = if facts.enabled.contains(unit) {
                 "disable --now"
             } else {
@@ -153,7 +155,7 @@ fn without_process(wanted: &Wanted, facts: &Facts) -> String {
     }
 }
 
-/// Each once, in their order.
+/// The texts without duplicates, in their order.
 fn distinct(texts: impl Iterator<Item = String>) -> Vec<String> {
     let mut found = Vec::new();
     for text in texts {

@@ -1,4 +1,4 @@
-//! Findings as text.
+//! Renders findings as text.
 
 use std::fmt::Write as _;
 
@@ -6,9 +6,9 @@ use anstyle::{AnsiColor, Style};
 
 use super::{Finding, Level};
 
-/// A line for each finding, the command that mends it on the next, and a last line that counts.
-/// The word at the beginning says what the colour says; the stream's writer decides about colour
-/// (`anstream`).
+/// One line for each finding, the command that fixes it on the next, and a last line with the
+/// counts. The word at the beginning means the same as the colour; the stream's writer decides
+/// whether colour is printed (`anstream`).
 pub fn render(findings: &[Finding], colour: bool) -> String {
     let mut text = String::new();
     for finding in findings {

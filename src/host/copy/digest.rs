@@ -1,4 +1,4 @@
-//! One number for all that is in a folder: both ends of a copy must have the same.
+//! A digest of the content of a folder, by which both ends of a copy are compared.
 
 use std::fs::File;
 
@@ -10,7 +10,7 @@ use super::{
     walk::{Visit, walk},
 };
 
-/// Gathers what is seen.
+/// Computes the digest and the summary.
 pub(super) struct Digester {
     hash: Sha256,
     summary: Summary,
@@ -38,7 +38,7 @@ impl Digester {
     }
 
     pub(super) fn block(&mut self, offset: u64, block: &[u8]) {
-        // No entry is so long.
+        // Marks a block: no entry has this length.
         self.hash.update(u64::MAX.to_be_bytes());
         self.hash.update(offset.to_be_bytes());
         self.hash.update(block);
@@ -58,10 +58,10 @@ impl Digester {
     }
 }
 
-/// What lies in a folder now.
+/// The summary and digest of the present content of a folder.
 ///
 /// # Errors
-/// [`CopyError`], also where there is something in it that is not copied.
+/// [`CopyError`], also where the folder has content that is not copied.
 pub fn digest(folder: &File, owners: &Owners, progress: &Progress) -> Result<Summary, CopyError> {
     struct Looking<'p> {
         digester: Digester,

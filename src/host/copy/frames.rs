@@ -1,26 +1,26 @@
-//! What goes over the stream: frames of a letter, a length and a payload. Numbers are big-endian.
+//! The frames of a copy's stream: a letter, a length and a payload. Numbers are big-endian.
 //!
-//! First `T` (what it will come to), then for each thing `E`; after a folder its things and `Z`, after a file its
-//! blocks `D` and `Z`; at the end `S` (what it came to), or anywhere `F` (why it ends here).
+//! The stream begins with `T` (expected totals). Each entry is an `E`; the entries of a folder
+//! follow it and end with `Z`, as do the blocks `D` of a file. The stream ends with `S` (the
+//! summary) or, at any point, with `F` (the reason of a failure).
 
 use std::io::{self, Read};
 
 use super::{Attributes, BLOCK, CopyError, Entry, Kind, MOST_ATTRIBUTES, Summary, is_copied};
 
-/// What is handed on at once, bytes.
+/// Size of a piece of the stream in bytes.
 pub const CHUNK: usize = 256 << 10;
-/// Longest payload: a block, or an entry with its attributes and a path of the deepest kind.
+/// Longest payload: a block, or an entry with its attributes and the longest path.
 const MOST: usize = BLOCK + MOST_ATTRIBUTES + (64 << 10);
-/// Longest name, as Linux has it.
+/// Longest name in bytes, as on Linux.
 const MOST_NAME: usize = 255;
-/// Longest path that a link leads to.
+/// Longest target of a symbolic link in bytes.
 const MOST_TARGET: usize = 4095;
-/// Longest path within the folder.
+/// Longest path within the folder in bytes.
 const MOST_PATH: usize = 60 << 10;
-/// Longest reason of a failure.
+/// Longest reason of a failure in bytes.
 const MOST_REASON: usize = 4096;
 
-/// A frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Frame {
     Total { files: u64, bytes: u64 },
@@ -73,7 +73,7 @@ impl Frame {
         }
     }
 
-    /// The next frame; nothing at the end of the stream.
+    /// Reads the next frame; `None` at the end of the stream.
     pub(super) fn read(from: &mut impl Read) -> Result<Option<Self>, CopyError> {
         let mut head = [0; 5];
         match from.read_exact(&mut head) {
@@ -135,7 +135,7 @@ impl Frame {
     }
 }
 
-/// The same as writing a [`Frame::Block`], without a copy of its bytes.
+/// Writes a [`Frame::Block`] without a copy of its bytes.
 pub(super) fn write_block(offset: u64, bytes: &[u8], to: &mut Vec<u8>) {
     let length = u32::try_from(bytes.len() + 8).unwrap_or(u32::MAX);
     to.push(b'D');
@@ -144,7 +144,7 @@ pub(super) fn write_block(offset: u64, bytes: &[u8], to: &mut Vec<u8>) {
     to.extend(bytes);
 }
 
-/// An entry, for the stream and for the digest.
+/// Encodes an entry for the stream and for the digest.
 pub(super) fn encode_entry(entry: &Entry, to: &mut Vec<u8>) {
     let Entry {
         name,
@@ -190,7 +190,7 @@ fn broken(what: &str) -> CopyError {
     CopyError::Stream(what.to_owned())
 }
 
-/// One name, of which no folder could be left.
+/// Whether the name is a single path component that can't lead out of its folder.
 fn is_name(name: &[u8]) -> bool {
     let plain = !name.contains(&b'/') && !name.contains(&0);
     plain && !name.is_empty() && name.len() <= MOST_NAME && name != b"." && name != b".."

@@ -1,8 +1,9 @@
-//! Copies a folder with all that is in it to another machine, as a stream of frames, and compares both ends.
+//! Copies a folder to another machine as a stream of frames, and compares both ends.
 //!
-//! What is copied was written by a workload's program, and what arrives comes from a machine that may have been taken
-//! over: no link is followed, names are taken one by one from folders that are open, nothing of another file system is
-//! entered, and set-user-id bits stay with what the workload's own users own.
+//! The content was written by a workload's program, and the stream may come from a compromised
+//! machine. So no link is followed, every name is opened relative to its open folder, other file
+//! systems are not entered, and set-user-id bits are kept only for files of the workload's own
+//! users.
 
 mod digest;
 mod frames;
@@ -23,84 +24,80 @@ pub use frames::CHUNK;
 pub use receive::receive;
 pub use send::{refuse, send};
 
-/// Folders within folders.
+/// Deepest nesting of folders.
 const MOST_DEEP: usize = 200;
-/// Names that are held at once: of a folder and those above it.
+/// Most names in memory: those of a folder and of its parents.
 const MOST_NAMES: usize = 2_000_000;
-/// Files with more than one name.
+/// Most files with several names (hard links).
 const MOST_LINKED: usize = 1_000_000;
-/// Bytes of the names that are held at once, and of the paths of files with more than one.
+/// Most bytes of names in memory, including the paths of files with several names.
 const MOST_HELD: usize = 64 << 20;
-/// Bytes of the extended attributes of one file, names and values.
+/// Most bytes of the extended attributes of one file, names and values.
 const MOST_ATTRIBUTES: usize = 128 << 10;
-/// What is read, sent and compared at once; what of it is all zero is a hole.
+/// Size of a block in bytes; a block of zeros is treated as a hole.
 const BLOCK: usize = 128 << 10;
 
-/// Why a folder could not be copied.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
-    /// The system refused.
     #[error("{}: can't {verb}: {error}", path.display())]
     System {
-        /// What was tried.
+        /// The operation that failed.
         verb: &'static str,
-        /// What it was tried with, within the folder.
+        /// Its path within the folder.
         path: PathBuf,
-        /// Why not.
         error: io::Error,
     },
-    /// It changed while it was read.
+    /// A file changed while it was read.
     #[error("{}: has changed while it was copied", .0.display())]
     Changed(PathBuf),
-    /// Another file system is mounted in it.
+    /// Another file system is mounted in the folder.
     #[error("{}: another file system is mounted there, which is not copied", .0.display())]
     Mounted(PathBuf),
-    /// A bound is passed.
+    /// A limit was exceeded.
     #[error("{}: {what}", path.display())]
     TooMuch {
-        /// Where.
         path: PathBuf,
-        /// Which.
+        /// The limit.
         what: &'static str,
     },
-    /// The folder itself belongs to nobody of the workload.
+    /// The folder belongs to a user that is not the workload's.
     #[error("it belongs to uid {0}, which is not of this workload")]
     Foreign(u32),
-    /// The stream can't be understood.
+    /// The stream can't be decoded.
     #[error("the copy's stream is broken: {0}")]
     Stream(String),
-    /// The other machine gave up.
+    /// The other machine reported a failure.
     #[error("{0}")]
     Other(String),
-    /// There is not enough room.
+    /// There is not enough disk space.
     #[error("it takes {} MiB, and {} MiB are free", needed.div_ceil(1 << 20), free >> 20)]
     NoRoom {
-        /// What it takes, with what is to stay free.
+        /// Bytes that are needed, including those that have to stay free.
         needed: u64,
-        /// What is free.
+        /// Free bytes.
         free: u64,
     },
-    /// Both ends are not alike.
+    /// The digests of both ends differ.
     #[error("what arrived is not what was sent: digest {found}, expected {expected}")]
     Differs {
-        /// Of what was sent.
+        /// Digest of the sent content.
         expected: String,
-        /// Of what lies on the disk.
+        /// Digest of the content on the disk.
         found: String,
     },
-    /// It is not wanted any more, or the other side is gone.
+    /// The copy was cancelled, or the other end disconnected.
     #[error("the copy was broken off")]
     Ended,
 }
 
-/// The users whose files these are.
+/// The users that the files may belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owners {
-    /// The workload's user, and its group of the same number.
+    /// The workload's user, and its group with the same id.
     pub uid: u32,
     /// First of its subordinate ids.
     pub subordinate_start: u32,
-    /// How many there are.
+    /// Number of its subordinate ids.
     pub subordinate_count: u32,
 }
 
@@ -111,20 +108,20 @@ impl Owners {
     }
 }
 
-/// What a copy comes to.
+/// Totals of a copy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Everything but folders.
+    /// Number of entries except folders.
     pub files: u64,
-    /// Bytes of contents, without holes.
+    /// Bytes of content, without holes.
     pub bytes: u64,
-    /// Sockets and devices, which are not copied.
+    /// Number of sockets and devices, which are not copied.
     pub skipped: u64,
-    /// SHA-256 over all names, attributes and contents, hexadecimal.
+    /// SHA-256 over all names, attributes and content, hexadecimal.
     pub digest: String,
 }
 
-/// How far a copy is, for others to look at, and whether it is still wanted.
+/// Shared progress of a copy, which also carries its cancellation.
 #[derive(Debug, Default)]
 pub struct Progress {
     files: AtomicU64,
@@ -135,23 +132,23 @@ pub struct Progress {
     ended: AtomicBool,
 }
 
-/// A look at a [`Progress`].
+/// A snapshot of a [`Progress`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Look {
-    /// What has arrived, or was compared: everything but folders.
+    /// Entries except folders that have arrived, or were compared.
     pub files: u64,
-    /// Its bytes.
+    /// Bytes that have arrived, or were compared.
     pub bytes: u64,
-    /// All there is; 0 while that is not known.
+    /// All entries except folders; 0 while that is not known.
     pub total_files: u64,
-    /// Its bytes.
+    /// All bytes; 0 while that is not known.
     pub total_bytes: u64,
-    /// All has arrived, and is compared.
+    /// Everything has arrived and is being compared.
     pub verifying: bool,
 }
 
 impl Progress {
-    /// How far it is.
+    /// Reads the progress.
     pub fn look(&self) -> Look {
         Look {
             files: self.files.load(Ordering::Relaxed),
@@ -162,7 +159,7 @@ impl Progress {
         }
     }
 
-    /// It is not wanted any more.
+    /// Cancels the copy.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
     }
@@ -191,10 +188,10 @@ impl Progress {
     }
 }
 
-/// One thing in a folder.
+/// An entry of a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
-    /// Its name in its folder; empty for the copied folder itself.
+    /// Its name; empty for the copied folder itself.
     name: Vec<u8>,
     kind: Kind,
     attributes: Attributes,
@@ -202,40 +199,41 @@ struct Entry {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
-    /// What is in it follows, and then its end.
+    /// A folder; its entries follow, and then its end.
     Folder,
-    /// With its size. Its blocks follow, and then its end.
+    /// A file with its size; its blocks follow, and then its end.
     File(u64),
-    /// Another name of a file that came before: its path from the copied folder on.
+    /// Another name of an earlier file: that file's path from the copied folder on.
     Link(Vec<u8>),
-    /// Where it leads.
+    /// A symbolic link with its target.
     Symlink(Vec<u8>),
     Fifo,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Attributes {
-    /// Permissions with the set-id and sticky bits.
+    /// Permission bits with the set-id and sticky bits.
     mode: u32,
     uid: u32,
     gid: u32,
     seconds: i64,
     nanoseconds: u32,
-    /// Of files and folders: `user.*`, and access control lists.
+    /// Extended attributes of files and folders: `user.*`, and access control lists.
     extended: Extended,
 }
 
 /// Names and values.
 type Extended = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Extended attributes that are copied: those of users, and access control lists. Others belong to the machine.
+/// Whether an extended attribute is copied: those of users, and access control lists. Others belong
+/// to the machine.
 fn is_copied(attribute: &[u8]) -> bool {
     attribute.starts_with(b"user.")
         || attribute == b"system.posix_acl_access"
         || attribute == b"system.posix_acl_default"
 }
 
-/// A program that gains rights when it is run keeps that only where its owner is of the workload.
+/// Removes a set-id bit unless the owner is one of the workload's users.
 fn allowed_mode(owners: &Owners, kind: &Kind, mode: u32, uid: u32, gid: u32) -> u32 {
     const SET_UID: u32 = 0o4000;
     const SET_GID: u32 = 0o2000;

@@ -1,4 +1,5 @@
-//! The end that gets the data: makes what the stream says below a folder that only root may enter, and then compares.
+//! The receiving end of a copy: writes the stream's content into a folder that only root may enter,
+//! and then compares it.
 
 use std::{
     ffi::OsStr,
@@ -21,20 +22,20 @@ use super::{
     frames::Frame, system,
 };
 
-/// After so many bytes it is looked again whether enough stays free.
+/// Bytes between two checks of the free space.
 const LOOK_EVERY: u64 = 64 << 20;
 
-/// What stays free of a file system of so many bytes, for everybody else on the machine: 1 GiB, and of a small one 5 %.
-/// A part of a large one would keep much that nobody needs.
+/// Bytes that stay free for other programs on a file system of `whole` bytes: 1 GiB, or 5 % where
+/// that is less. A percentage of a large file system would reserve more than is needed.
 pub(super) fn stays_free(whole: u64) -> u64 {
     (1 << 30).min(whole / 20)
 }
 
-/// What is open.
+/// A file or folder that is being written.
 struct Open {
     file: File,
     attributes: Attributes,
-    /// Of a file.
+    /// Size of a file; `None` for a folder.
     size: Option<u64>,
 }
 
@@ -44,17 +45,17 @@ struct Receiving<'r> {
     progress: &'r Progress,
     stack: Vec<Open>,
     path: PathBuf,
-    /// The copied folder has come, and its end.
+    /// The copied folder itself was received.
     begun: bool,
-    /// Bytes that were written since the last look at what is free.
+    /// Bytes written since the last check of the free space.
     unseen: u64,
 }
 
-/// Makes in `into`, an empty folder that nobody else can enter, what the stream says, brings it to the disk, reads it
-/// again and compares. Blocks for as long as that takes.
+/// Writes the stream's content into `into`, an empty folder that no other user can enter, syncs it
+/// to the disk, reads it back and compares. Blocks for as long as that takes.
 ///
 /// # Errors
-/// [`CopyError`]; then what lies in `into` is to be removed.
+/// [`CopyError`]; the content of `into` is to be removed then.
 pub fn receive(
     from: &mut impl Read,
     into: &File,
@@ -88,7 +89,7 @@ pub fn receive(
     rustix::fs::syncfs(into).map_err(|error| system("bring to the disk", Path::new(""), error))?;
     progress.verify();
     let mut found = digest(into, owners, progress)?;
-    // Of what is not copied nothing is here.
+    // Skipped entries do not exist at this end.
     found.skipped += expected.skipped;
     match found == expected {
         true => Ok(found),
@@ -103,12 +104,12 @@ impl Receiving<'_> {
     fn expect(&self, files: u64, bytes: u64) -> Result<(), CopyError> {
         self.progress.expect(files, bytes);
         if self.begun {
-            // It is only a sign of life.
+            // A later total is only a keepalive.
             return Ok(());
         }
         let there =
             rustix::fs::fstatvfs(self.root).map_err(|error| self.failed("look at", error))?;
-        // Some file systems make room for files as it is needed, and say 0.
+        // Some file systems allocate inodes on demand and report 0.
         if there.f_files > 0 && there.f_favail < files {
             return Err(CopyError::TooMuch {
                 path: PathBuf::from("."),
@@ -118,7 +119,7 @@ impl Receiving<'_> {
         room(&there, bytes)
     }
 
-    /// Others write to the disk meanwhile.
+    /// Checks the free space again, since other programs write to the disk meanwhile.
     fn look_again(&mut self, written: u64) -> Result<(), CopyError> {
         self.unseen = self.unseen.saturating_add(written);
         if self.unseen < LOOK_EVERY {
@@ -201,7 +202,7 @@ impl Receiving<'_> {
                 let mode = Mode::from(0o600);
                 rustix::fs::mknodat(&parent.file, at, FileType::Fifo, mode, 0)
                     .map_err(|error| self.failed("make", error))?;
-                // Nobody else can come here: it is still what was made.
+                // No other user can enter the folder, so the name still refers to the new pipe.
                 self.own(&parent.file, at, &attributes)?;
                 let mode = Mode::from(attributes.mode);
                 rustix::fs::chmodat(&parent.file, at, mode, AtFlags::empty())
@@ -226,7 +227,7 @@ impl Receiving<'_> {
         self.progress.add(1, 0);
     }
 
-    /// Another name of a file that is there; the way to it goes through folders alone.
+    /// Adds another name to an existing file; the path to it may contain only folders.
     fn link(&self, parent: &File, name: &OsStr, first: &[u8]) -> Result<(), CopyError> {
         let first = Path::new(OsStr::from_bytes(first));
         let (Some(folder), Some(file)) = (first.parent(), first.file_name()) else {
@@ -241,7 +242,7 @@ impl Receiving<'_> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::openat2(self.root, folder, flags, Mode::empty(), resolve)
             .map_err(|error| self.failed("find the first name of", error))?;
-        // Without AT_SYMLINK_FOLLOW a link itself would get the name.
+        // Without AT_SYMLINK_FOLLOW a symbolic link itself would get the name.
         rustix::fs::linkat(&folder, file, parent, name, AtFlags::empty())
             .map_err(|error| self.failed("make", error))
     }
@@ -276,7 +277,7 @@ impl Receiving<'_> {
         self.look_again(length)
     }
 
-    /// A file or folder is whole, and gets what belongs to it.
+    /// Completes a file or folder: sets its owner, mode, attributes and times.
     fn end(&mut self) -> Result<(), CopyError> {
         let Some(open) = self.stack.pop() else {
             return Err(broken("the end of nothing"));
@@ -296,7 +297,7 @@ impl Receiving<'_> {
             rustix::fs::fsetxattr(&file, name.as_slice(), value, XattrFlags::empty())
                 .map_err(|error| self.failed("give attributes to", error))?;
         }
-        // After the owner: a change of owner clears bits.
+        // After the owner: changing the owner clears mode bits.
         rustix::fs::fchmod(&file, Mode::from(attributes.mode))
             .map_err(|error| self.failed("give a mode to", error))?;
         rustix::fs::futimens(&file, &times(&attributes))
@@ -305,7 +306,7 @@ impl Receiving<'_> {
         Ok(())
     }
 
-    /// Owner and time of what can't be opened.
+    /// Sets owner and time of an entry that can't be opened.
     fn give(&self, parent: &File, name: &OsStr, attributes: &Attributes) -> Result<(), CopyError> {
         self.own(parent, name, attributes)?;
         let flags = AtFlags::SYMLINK_NOFOLLOW;
@@ -316,7 +317,7 @@ impl Receiving<'_> {
     fn own(&self, parent: &File, name: &OsStr, attributes: &Attributes) -> Result<(), CopyError> {
         let (uid, gid) = (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));
         let flags = AtFlags::SYMLINK_NOFOLLOW;
-        // The same owner again clears no bits of what has none.
+        // Setting the same owner a second time clears no mode bits of a pipe or link.
         rustix::fs::chownat(parent, name, Some(uid), Some(gid), flags)
             .map_err(|error| self.failed("give an owner to", error))
     }
@@ -326,7 +327,7 @@ impl Receiving<'_> {
     }
 }
 
-/// So many bytes more leave enough free.
+/// Checks that enough space stays free after `bytes` more.
 fn room(there: &StatVfs, bytes: u64) -> Result<(), CopyError> {
     let of = |blocks: u64| blocks.saturating_mul(there.f_frsize);
     let (free, whole) = (of(there.f_bavail), of(there.f_blocks));

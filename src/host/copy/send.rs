@@ -1,4 +1,4 @@
-//! The end that has the data: reads it and writes the stream.
+//! The sending end of a copy: reads the folder and writes the stream.
 
 use std::fs::File;
 
@@ -11,7 +11,7 @@ use super::{
     walk::{Visit, measure, walk},
 };
 
-/// The other end hears something at least so often, also while holes or many names are read.
+/// Longest pause between two frames, also while holes or many names are read.
 const SAYS_SOMETHING: Duration = Duration::from_secs(10);
 
 struct Sending<F> {
@@ -74,11 +74,12 @@ impl<F: FnMut(Vec<u8>) -> bool> Visit for Sending<F> {
     }
 }
 
-/// Sends everything in `folder` in pieces of about [`CHUNK`] bytes to `out`, which says whether somebody still
-/// listens. What goes wrong is told to the other end too. Blocks for as long as that takes.
+/// Sends the content of `folder` in pieces of about [`CHUNK`] bytes to `out`, which returns whether
+/// the receiver is still connected. Failures are also sent to the other end. Blocks for as long as
+/// that takes.
 ///
 /// # Errors
-/// [`CopyError`]; nothing in the folder is changed.
+/// [`CopyError`]; the folder is never changed.
 pub fn send(
     folder: &File,
     owners: &Owners,
@@ -107,7 +108,7 @@ fn send_all<F: FnMut(Vec<u8>) -> bool>(
     let (files, bytes) = measure(folder, owners, &mut || sending.idle())?;
     sending.total = (files, bytes);
     sending.frame(&Frame::Total { files, bytes })?;
-    // So that somebody hears of it before much is read.
+    // The receiver gets the totals before the content is read.
     sending.flush()?;
     let skipped = walk(folder, owners, sending)?;
     let digester = std::mem::take(&mut sending.digester);
@@ -115,7 +116,7 @@ fn send_all<F: FnMut(Vec<u8>) -> bool>(
     sending.flush()
 }
 
-/// Tells the other end why there is nothing to send.
+/// Tells the other end why nothing can be sent.
 ///
 /// # Errors
 /// [`CopyError`] with that reason.

@@ -1,4 +1,4 @@
-//! Goes through a folder in one order for all machines, without following or entering what leads out of it.
+//! Walks through a folder in an order that is the same on all machines, without leaving the folder.
 
 use std::{
     collections::BTreeMap,
@@ -18,19 +18,19 @@ use super::{
     MOST_LINKED, MOST_NAMES, Owners, allowed_mode, is_copied, system,
 };
 
-/// Who is shown what there is.
+/// Receives the walked entries.
 pub(super) trait Visit {
-    /// A thing; of a folder what is in it comes next, of a file its blocks.
+    /// An entry; a folder's entries follow it, and a file's blocks.
     fn entry(&mut self, entry: &Entry) -> Result<(), CopyError>;
-    /// A part of a file that is not all zero; at most [`BLOCK`] bytes.
+    /// A block of a file that is not all zeros; at most [`BLOCK`] bytes.
     fn block(&mut self, offset: u64, block: &[u8]) -> Result<(), CopyError>;
     /// The end of a folder or a file.
     fn end(&mut self) -> Result<(), CopyError>;
-    /// Something was read that there is nothing to show of.
+    /// Called after reading data without an entry or block to report.
     fn idle(&mut self) -> Result<(), CopyError> {
         Ok(())
     }
-    /// Contents are of interest.
+    /// Whether the content of files is needed.
     fn reads(&self) -> bool {
         true
     }
@@ -40,10 +40,11 @@ struct Walk<'v, V> {
     owners: &'v Owners,
     visit: &'v mut V,
     device: u64,
-    /// First paths of files with several names, by their number, and how many names are still to come.
+    /// By inode: the first path of a file with several names, and the number of its names still to
+    /// come.
     linked: BTreeMap<u64, (Vec<u8>, usize)>,
     names: usize,
-    /// Bytes of those names and paths, and how many there may be.
+    /// Bytes of those names and paths, and their limit.
     held: usize,
     limit: usize,
     skipped: u64,
@@ -51,7 +52,8 @@ struct Walk<'v, V> {
     block: Vec<u8>,
 }
 
-/// Shows everything in `folder`, and itself first. Gives back how many sockets and devices were left out.
+/// Walks through `folder`, beginning with itself. Returns the number of skipped sockets and
+/// devices.
 pub(super) fn walk<V: Visit>(
     folder: &File,
     owners: &Owners,
@@ -60,7 +62,7 @@ pub(super) fn walk<V: Visit>(
     walk_within(folder, owners, visit, MOST_HELD)
 }
 
-/// The same, with so many bytes of names at once.
+/// Like [`walk`], with a limit on the bytes of names in memory.
 pub(super) fn walk_within<V: Visit>(
     folder: &File,
     owners: &Owners,
@@ -88,7 +90,8 @@ pub(super) fn walk_within<V: Visit>(
     Ok(walk.skipped)
 }
 
-/// How many files there are in a folder, and about how many bytes they take. `meanwhile` is called for each.
+/// Counts the entries of a folder except folders, and estimates their bytes. `meanwhile` is called
+/// for each.
 pub(super) fn measure(
     folder: &File,
     owners: &Owners,
@@ -208,7 +211,7 @@ impl<V: Visit> Walk<'_, V> {
                     self.held -= first.len();
                     self.linked.remove(&stat.st_ino);
                 }
-                // What belongs to the file came with its first name.
+                // The file's attributes were sent with its first name.
                 let entry = Entry {
                     name,
                     kind,
@@ -252,12 +255,13 @@ impl<V: Visit> Walk<'_, V> {
         self.visit.end()
     }
 
-    /// The parts of a file that are not all zero, cut where all machines cut them.
+    /// Reports the blocks of a file that are not all zeros, cut at the same offsets on all
+    /// machines.
     fn contents(&mut self, file: &File, size: u64) -> Result<(), CopyError> {
         let length = u64::try_from(BLOCK).unwrap_or(u64::MAX);
         let mut next = 0;
         while next < size {
-            // A file system that knows no holes has data everywhere.
+            // A file system without holes has data everywhere.
             let data = match rustix::fs::seek(file, SeekFrom::Data(next)) {
                 Ok(data) => data,
                 Err(Errno::NXIO) => break,
@@ -301,7 +305,7 @@ impl<V: Visit> Walk<'_, V> {
         }
     }
 
-    /// What is open is the very thing that was looked at.
+    /// Opens an entry, and checks that it is the one whose status was read.
     fn open(
         &self,
         folder: &File,
@@ -328,7 +332,7 @@ impl<V: Visit> Walk<'_, V> {
     ) -> Result<Entry, CopyError> {
         let (uid, gid) = (stat.st_uid, stat.st_gid);
         let mode = match kind {
-            // Links have none of their own.
+            // Symbolic links have no mode of their own.
             Kind::Symlink(_) => 0o777,
             _ => allowed_mode(self.owners, &kind, stat.st_mode, uid, gid),
         };

@@ -1,4 +1,4 @@
-//! What a machine is: its name, its size, its kernel and programs.
+//! Facts about a machine: its name, size, kernel and programs.
 
 pub mod network;
 pub mod parse;
@@ -13,50 +13,44 @@ use std::{
 pub use self::parse::Version;
 use super::commands::Invocation;
 
-/// Time for a program to say its version.
+/// Longest run of a program that prints its version.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Why a fact could not be had.
+/// Why a fact could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FactsError {
     /// A file of the kernel could not be read.
     #[error("{}: {error}", path.display())]
     File {
-        /// The file.
         path: PathBuf,
-        /// Why not.
         error: std::io::Error,
     },
-    /// It holds something else than expected.
+    /// The content is not as expected.
     #[error("{}: expected {expected}", path.display())]
     Content {
-        /// The file.
         path: PathBuf,
-        /// What should be there.
+        /// The expected content.
         expected: &'static str,
     },
-    /// A system call failed.
     #[error("{what}: {error}")]
     System {
-        /// What was asked.
         what: &'static str,
-        /// Why not.
         error: rustix::io::Errno,
     },
 }
 
-/// What stays the same until the machine boots again.
+/// Facts that stay the same until the next boot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// Name of the host, up to the first dot, in lower case.
+    /// Host name up to the first dot, in lower case.
     pub hostname: String,
-    /// As image platforms write it: `amd64`, `arm64` ...
+    /// As in image platforms, such as `amd64` or `arm64`.
     pub architecture: String,
     /// The kernel's release.
     pub kernel: String,
-    /// Name of this boot.
+    /// Id of this boot.
     pub boot_id: String,
-    /// Processors, in thousandths of one.
+    /// Processors, in thousandths of a processor.
     pub cpu_milli: u64,
     /// Memory, bytes.
     pub memory_bytes: u64,
@@ -66,16 +60,16 @@ pub struct NodeFacts {
     pub podman: Option<Version>,
 }
 
-/// What changes all the time.
+/// Facts that change all the time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct NodeLoad {
-    /// Average number of processes that run or wait, over one minute.
+    /// Load average over one minute.
     pub load: f64,
-    /// Memory that new programs can have, bytes.
+    /// Memory available to new programs, bytes.
     pub memory_available_bytes: u64,
-    /// Size of the file system that was asked about, bytes.
+    /// Size of the file system, bytes.
     pub disk_bytes: u64,
-    /// Its free space for others than root, bytes.
+    /// Free space of the file system for users other than root, bytes.
     pub disk_available_bytes: u64,
 }
 
@@ -99,7 +93,7 @@ pub async fn node_facts() -> Result<NodeFacts, FactsError> {
     })
 }
 
-/// Gathers [`NodeLoad`]; `folder` lies on the file system that counts.
+/// Gathers [`NodeLoad`]; `folder` lies on the file system to measure.
 pub fn node_load(folder: &Path) -> Result<NodeLoad, FactsError> {
     let path = "/proc/loadavg";
     let load = read(path)?
@@ -119,8 +113,8 @@ pub fn node_load(folder: &Path) -> Result<NodeLoad, FactsError> {
     })
 }
 
-/// Name servers that the machine asks: those behind systemd-resolved's stub where it runs, whose own
-/// address would lead back to it, else those of /etc/resolv.conf.
+/// Name servers of the machine: those of systemd-resolved where its stub is configured, since the
+/// stub's own address would lead back to it, otherwise those of /etc/resolv.conf.
 pub fn name_servers() -> Vec<IpAddr> {
     let read = |path: &str| parse::name_servers(&fs::read_to_string(path).unwrap_or_default());
     let found = read("/etc/resolv.conf");
@@ -133,7 +127,7 @@ pub fn name_servers() -> Vec<IpAddr> {
     found
 }
 
-/// Size and free space of the file system at a path, or at its nearest parent that is there.
+/// Size and free space of the file system at a path, or at its nearest existing parent.
 pub fn disk(path: &Path) -> Result<(u64, u64), FactsError> {
     let there = path
         .ancestors()
@@ -147,7 +141,7 @@ pub fn disk(path: &Path) -> Result<(u64, u64), FactsError> {
     Ok((found.f_blocks * block, found.f_bavail * block))
 }
 
-/// The version that a program says; `None` when it is not there or says none.
+/// The version that a program prints; `None` when the program is missing or prints none.
 pub async fn version_of(program: &str, arguments: &[&str]) -> Option<Version> {
     let output = Invocation::new(program)
         .args(arguments)

@@ -8,65 +8,54 @@ use std::{
 
 use ipnet::Ipv4Net;
 
-/// A route to a network, of the main table.
+/// A route of the main table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// The network; 0.0.0.0/0 is the default route.
+    /// The destination network; 0.0.0.0/0 is the default route.
     pub destination: Ipv4Net,
-    /// The link.
     pub link: String,
 }
 
 /// An address of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    /// The address.
     pub address: IpAddr,
-    /// Length of its network's prefix.
     pub prefix: u8,
-    /// The link.
     pub link: String,
 }
 
-/// Kind of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Protocol {
-    /// TCP.
     Tcp,
-    /// UDP.
     Udp,
 }
 
-/// A port that somebody listens on.
+/// A port on which a program listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listener {
-    /// Kind.
     pub protocol: Protocol,
-    /// Address that it listens on.
     pub address: IpAddr,
-    /// Port.
     pub port: u16,
-    /// Name of the process; none for the kernel's own, or without the right to look.
+    /// Name of the process; `None` for the kernel's own socket, or without the right to read it.
     pub process: Option<String>,
-    /// Its id.
+    /// Process id.
     pub pid: Option<u32>,
     /// Unit of the process.
     pub unit: Option<String>,
-    /// Uid whose manager has that unit; none for the system's.
+    /// Uid of the user manager of that unit; `None` for the system manager.
     pub manager: Option<u32>,
 }
 
-/// A route or an address that shares addresses with a network.
+/// A route or an address that overlaps a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Overlap {
-    /// A route.
     Route(Route),
     /// An address, with its network, and its link.
     Address(Ipv4Net, String),
 }
 
 impl Overlap {
-    /// Its link; `*` for a route that leads nowhere.
+    /// Its link; `*` for an unreachable route.
     pub fn link(&self) -> &str {
         match self {
             Self::Route(route) => &route.link,
@@ -74,7 +63,7 @@ impl Overlap {
         }
     }
 
-    /// The command of ip(8) that takes it away.
+    /// The ip(8) command that removes it.
     pub fn removal(&self) -> String {
         match self {
             Self::Route(Route { destination, link }) if link == "*" => {
@@ -88,7 +77,7 @@ impl Overlap {
     }
 }
 
-/// As the end of a sentence.
+/// Formatted as the end of a sentence.
 impl fmt::Display for Overlap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -100,7 +89,7 @@ impl fmt::Display for Overlap {
     }
 }
 
-/// IPv4 routes from the text of /proc/net/route: addresses as the machine's own words.
+/// IPv4 routes from the text of /proc/net/route, whose addresses are in the machine's byte order.
 pub fn parse_routes(text: &str) -> Vec<Route> {
     text.lines()
         .skip(1)
@@ -124,7 +113,7 @@ pub fn routes() -> Vec<Route> {
     fs::read_to_string("/proc/net/route").map_or_else(|_| Vec::new(), |text| parse_routes(&text))
 }
 
-/// The machine's addresses, those of the loopback too.
+/// The machine's addresses, including those of the loopback link.
 pub fn addresses() -> Vec<Address> {
     let Ok(list) = nix::ifaddrs::getifaddrs() else {
         return Vec::new();
@@ -149,8 +138,8 @@ pub fn addresses() -> Vec<Address> {
     .collect()
 }
 
-/// Routes and addresses that share addresses with a network. The default route does not count, nor
-/// does an address whose network's route does.
+/// Routes and addresses that overlap a network. The default route is ignored, as are addresses
+/// whose own network's route is in the result.
 pub fn overlaps(network: Ipv4Net, routes: &[Route], addresses: &[Address]) -> Vec<Overlap> {
     let shared = |other: &Ipv4Net| network.contains(other) || other.contains(&network);
     let mut found: Vec<Overlap> = routes
@@ -177,10 +166,10 @@ pub fn overlaps(network: Ipv4Net, routes: &[Route], addresses: &[Address]) -> Ve
     found
 }
 
-/// A socket of /proc/net/tcp and its like: protocol, address, port and inode.
+/// A socket of /proc/net/tcp and similar files: protocol, address, port and inode.
 type Socket = (Protocol, IpAddr, u16, u64);
 
-/// Listening sockets of a text such as /proc/net/tcp6 (proc_net(5)).
+/// Listening sockets in the text of a file such as /proc/net/tcp6 (proc_net(5)).
 fn parse_sockets(text: &str, protocol: Protocol) -> Vec<Socket> {
     // TCP_LISTEN; an unconnected UDP socket is TCP_CLOSE.
     let state = match protocol {
@@ -202,7 +191,7 @@ fn parse_sockets(text: &str, protocol: Protocol) -> Vec<Socket> {
         .collect()
 }
 
-/// An address as groups of four bytes, each the machine's own word.
+/// An address in groups of four bytes, each in the machine's byte order.
 fn hexadecimal_address(text: &str) -> Option<IpAddr> {
     let mut bytes = Vec::with_capacity(16);
     let mut rest = text;
@@ -222,7 +211,7 @@ fn hexadecimal_address(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// Everything that listens on any of these ports, with who it is.
+/// All listeners on any of these ports, with their processes.
 pub fn listeners(ports: &[(Protocol, u16)]) -> Vec<Listener> {
     let mut sockets = Vec::new();
     for (file, protocol) in [
@@ -298,8 +287,8 @@ fn owners_of(inodes: &[u64]) -> BTreeMap<u64, u32> {
     found
 }
 
-/// The innermost service or scope of a process's control group, and the uid of the user whose manager
-/// has it.
+/// The innermost service or scope in a process's control group, and the uid of the user whose
+/// manager runs it.
 fn unit_of_cgroup(text: &str) -> Option<(String, Option<u32>)> {
     let parts: Vec<&str> = text
         .lines()

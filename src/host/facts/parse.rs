@@ -1,11 +1,10 @@
-//! Texts of the kernel and of programs. Pure.
+//! Parsers for texts of the kernel and of programs. Pure.
 
 use std::{fmt, net::IpAddr};
 
-/// A version's first numbers.
+/// The first three numbers of a version.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
-    /// First number.
     pub major: u32,
     /// Second number, 0 if there is none.
     pub minor: u32,
@@ -14,7 +13,6 @@ pub struct Version {
 }
 
 impl Version {
-    /// A version of these numbers.
     pub const fn new(major: u32, minor: u32, patch: u32) -> Self {
         Self {
             major,
@@ -23,7 +21,7 @@ impl Version {
         }
     }
 
-    /// The first word of a text that begins with a number, such as in `podman version 5.4.2`.
+    /// The first word of a text that begins with a digit, as in `podman version 5.4.2`.
     pub fn find(text: &str) -> Option<Self> {
         text.split(|character: char| character.is_whitespace() || "(),".contains(character))
             .map(|word| word.strip_prefix('v').unwrap_or(word))
@@ -46,7 +44,7 @@ impl Version {
 
 impl fmt::Display for Version {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // systemd counts with one number.
+        // systemd's versions have one number.
         match (self.minor, self.patch) {
             (0, 0) => write!(formatter, "{}", self.major),
             (minor, patch) => write!(formatter, "{}.{minor}.{patch}", self.major),
@@ -54,7 +52,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// The name that image platforms use for Rust's name of an architecture.
+/// The architecture's name in image platforms for its name in Rust.
 pub fn architecture(name: &str) -> &str {
     match name {
         "x86_64" => "amd64",
@@ -81,7 +79,7 @@ pub fn name_servers(text: &str) -> Vec<IpAddr> {
         .filter(|rest| rest.starts_with(char::is_whitespace))
         .filter_map(|rest| {
             let word = rest.split_whitespace().next()?;
-            // A link-local address may carry its link.
+            // A link-local address may have its link behind a `%`.
             word.split('%').next()?.parse().ok()
         })
         .collect()

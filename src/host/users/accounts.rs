@@ -1,71 +1,57 @@
-//! The machine's accounts, as its files say: `passwd(5)`, `group(5)`, `subuid(5)`, `subgid(5)`.
+//! The machine's accounts from its files: `passwd(5)`, `group(5)`, `subuid(5)`, `subgid(5)`.
 
 use std::{collections::BTreeSet, path::Path};
 
 use crate::files::{self, FileError};
 
-/// Largest of these files that is read.
+/// Largest of these files that is read, in bytes.
 const LIMIT: u64 = 16 * 1024 * 1024;
 
-/// A user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// Login name.
     pub name: String,
-    /// Uid.
     pub uid: u32,
-    /// Gid of the first group.
+    /// Gid of the primary group.
     pub gid: u32,
-    /// Comment.
     pub comment: String,
-    /// Home.
     pub home: String,
 }
 
-/// A group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// Name.
     pub name: String,
-    /// Gid.
     pub gid: u32,
-    /// Login names of its members; those whose first group it is are not among them.
+    /// Login names of its members, without users whose primary group it is.
     pub members: Vec<String>,
 }
 
 /// A range of subordinate ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Range {
-    /// Login name or uid, as it is written.
+    /// Login name or uid, as written in the file.
     pub owner: String,
-    /// First id.
     pub start: u64,
-    /// Number of ids.
     pub count: u64,
 }
 
 impl Range {
-    /// Whether the two share an id.
+    /// Whether the ranges overlap.
     pub fn overlaps(&self, start: u64, count: u64) -> bool {
         self.start < start.saturating_add(count) && start < self.start.saturating_add(self.count)
     }
 }
 
-/// What the four files hold. Lines that can't be read are passed over, as shadow does.
+/// The content of the four files. Unreadable lines are skipped, as shadow does.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Accounts {
-    /// Users.
     pub users: Vec<Account>,
-    /// Groups.
     pub groups: Vec<Group>,
-    /// Subordinate uids.
     pub subordinate_uids: Vec<Range>,
-    /// Subordinate gids.
     pub subordinate_gids: Vec<Range>,
 }
 
 impl Accounts {
-    /// Reads the files below `root`; those of subordinate ids may be missing.
+    /// Reads the files below `root`; those with subordinate ids may be missing.
     pub fn read(root: &Path) -> Result<Self, FileError> {
         let text = |name: &str| files::read_text(&root.join("etc").join(name), LIMIT);
         let optional = |name: &str| match text(name) {
@@ -80,7 +66,6 @@ impl Accounts {
         ))
     }
 
-    /// From the texts of the files.
     pub fn parse(passwd: &str, group: &str, subuid: &str, subgid: &str) -> Self {
         Self {
             users: passwd.lines().filter_map(account).collect(),
@@ -90,12 +75,11 @@ impl Accounts {
         }
     }
 
-    /// The user of this name.
     pub fn user(&self, name: &str) -> Option<&Account> {
         self.users.iter().find(|user| user.name == name)
     }
 
-    /// Names of the groups that a user is a member of, beside its first.
+    /// Names of the groups that a user is a member of, without its primary group.
     pub fn groups_of(&self, user: &str) -> BTreeSet<String> {
         let groups = self.groups.iter();
         groups
@@ -104,7 +88,6 @@ impl Accounts {
             .collect()
     }
 
-    /// The group of this name.
     pub fn group(&self, name: &str) -> Option<&Group> {
         self.groups.iter().find(|group| group.name == name)
     }

@@ -1,13 +1,13 @@
-//! What is missing of a user, and what stands in the way. Pure.
+//! Decides which parts of a user are missing, and what is in conflict. Pure.
 
 use std::path::{Path, PathBuf};
 
 use super::accounts::{Accounts, Range};
 use kat_types::assignment::{INDEX_LIMIT, SUBORDINATE_COUNT, WorkloadUser};
 
-/// Comment that marks an account of KAT; the index follows.
+/// Comment that marks an account as KAT's; the index follows.
 const MARK: &str = "KAT workload ";
-/// Ids that systemd gives out itself (systemd's UIDS-GIDS): first, last, for what.
+/// Ids that systemd assigns itself (systemd's UIDS-GIDS): first, last, purpose.
 const RESERVED: &[(u64, u64, &str)] = &[
     (60_001, 60_513, "homes of systemd-homed"),
     (60_578, 60_705, "hosts' users in containers of systemd"),
@@ -16,96 +16,87 @@ const RESERVED: &[(u64, u64, &str)] = &[
     (2_147_352_576, 4_294_967_295, "foreign files and no one"),
 ];
 
-/// Someone else has what a workload's user needs.
+/// A name or id that a workload's user needs is in use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Taken {
-    /// The login name is another's.
+    /// The login name is in use.
     #[error("the user name {name} is taken by uid {uid}, which is not KAT's")]
     Name {
-        /// Login name.
         name: String,
-        /// Who has it.
+        /// Uid of the account with that name.
         uid: u32,
     },
-    /// The uid is another's.
+    /// The uid is in use.
     #[error("uid {uid} is taken by the user {by}")]
     Uid {
-        /// Uid.
         uid: u32,
-        /// Who has it.
+        /// The account with that uid.
         by: String,
     },
-    /// The group's name is another's.
+    /// The group's name is in use.
     #[error("the group name {name} is taken by gid {gid}")]
     Group {
-        /// Name of the group.
         name: String,
-        /// Its gid.
+        /// Gid of the group with that name.
         gid: u32,
     },
-    /// The gid is another's.
+    /// The gid is in use.
     #[error("gid {gid} is taken by the group {by}")]
     Gid {
-        /// Gid.
         gid: u32,
-        /// Who has it.
+        /// The group with that gid.
         by: String,
     },
-    /// Subordinate ids are another's.
+    /// Subordinate ids are in use.
     #[error("subordinate ids {first} to {last} overlap those of {by}")]
     Subordinate {
-        /// First id.
         first: u64,
-        /// Last id.
         last: u64,
-        /// Who has them.
+        /// Owner of the ids.
         by: String,
     },
-    /// The ids mean something else on any machine.
+    /// The ids are reserved on every machine.
     #[error("ids {first} to {last} overlap those that are kept for {what}")]
     Reserved {
-        /// First id.
         first: u64,
-        /// Last id.
         last: u64,
-        /// What they are for.
+        /// Their purpose.
         what: &'static str,
     },
 }
 
-/// What to do until a user stands as it should.
+/// Steps that complete a user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Steps {
-    /// Make the group.
+    /// Create the group.
     pub add_group: bool,
-    /// Make the user.
+    /// Create the user.
     pub add_user: bool,
-    /// Ranges of subordinate uids that are the user's and must not be.
+    /// The user's ranges of subordinate uids that have to be removed.
     pub drop_uids: Vec<Range>,
-    /// Give it its subordinate uids.
+    /// Add its subordinate uids.
     pub add_uids: bool,
-    /// Ranges of subordinate gids that are the user's and must not be.
+    /// The user's ranges of subordinate gids that have to be removed.
     pub drop_gids: Vec<Range>,
-    /// Give it its subordinate gids.
+    /// Add its subordinate gids.
     pub add_gids: bool,
 }
 
-/// The comment of a workload's account.
+/// The comment of a workload's account, with its index.
 pub(super) fn comment(user: &WorkloadUser) -> String {
     format!("{MARK}{}", user.index)
 }
 
-/// Home of a workload's user.
 pub fn home(base: &Path, user: &WorkloadUser) -> PathBuf {
     base.join(&user.name)
 }
 
-/// Whether an account is one of KAT's.
+/// Whether an account is KAT's, by its comment.
 pub fn is_ours(comment: &str) -> bool {
     comment.starts_with(MARK)
 }
 
-/// What is missing; or who is in the way.
+/// The missing steps of a user, or the conflict.
 pub fn decide(accounts: &Accounts, user: &WorkloadUser) -> Result<Steps, Taken> {
     let mut steps = Steps::default();
     match accounts.user(&user.name) {
@@ -155,7 +146,7 @@ pub fn decide(accounts: &Accounts, user: &WorkloadUser) -> Result<Steps, Taken> 
     Ok(steps)
 }
 
-/// Whether the user's range is missing, and which of its ranges are too many.
+/// Whether the user's own range is missing, and which of its other ranges have to be removed.
 fn ranges(all: &[Range], user: &WorkloadUser) -> Result<(bool, Vec<Range>), Taken> {
     let (start, count) = (
         u64::from(user.subordinate_start),
@@ -181,8 +172,8 @@ fn ranges(all: &[Range], user: &WorkloadUser) -> Result<(bool, Vec<Range>), Take
     Ok((missing, wrong))
 }
 
-/// Everything that stands in the way of the ids of all workloads, `count` of them from `uid_base`
-/// and `subordinate_base` on. KAT's own accounts don't.
+/// All conflicts with the ids of all workloads: `count` ids from `uid_base`, and the ranges from
+/// `subordinate_base`. KAT's own accounts are no conflict.
 pub fn range_conflicts(
     accounts: &Accounts,
     uid_base: u32,

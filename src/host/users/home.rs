@@ -1,4 +1,4 @@
-//! A home goes, with all that its owner may have left there.
+//! Removes a user's home with everything that the user left in it.
 
 use std::{
     fs, io,
@@ -10,11 +10,11 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use crate::files::FileError;
 
-/// Removes a home and everything in it; nothing when it is gone.
+/// Removes a home and everything in it; does nothing if it does not exist.
 ///
-/// The parent folder is root's, so nobody can put anything else in the home's place. Inside it, the
-/// owner may have put links (they are removed, not followed: the standard library walks by open
-/// folders) and, with a set-uid helper, mounts (they are detached first).
+/// The parent folder is root's, so that no user can replace the home. Inside the home its owner may
+/// have made symbolic links (these are removed and not followed: the standard library opens folder
+/// by folder) and, with a set-uid helper, mounts (these are detached first).
 pub(super) fn remove(home: &Path) -> Result<(), FileError> {
     let failed = |verb: &'static str, error: io::Error| FileError::System {
         verb,
@@ -45,7 +45,7 @@ pub(super) fn remove(home: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Mount points strictly below a folder, the last mounted first (proc_pid_mountinfo(5)).
+/// Mount points strictly below a folder, the latest mount first (proc_pid_mountinfo(5)).
 fn mounts_below(mountinfo: &[u8], folder: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = mountinfo
         .split(|byte| *byte == b'\n')
@@ -57,7 +57,8 @@ fn mounts_below(mountinfo: &[u8], folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The kernel writes blank, tab, line break and backslash as `\` and three octal digits.
+/// Decodes a mount point: the kernel writes blank, tab, line break and backslash as `\` and three
+/// octal digits.
 fn unescape(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

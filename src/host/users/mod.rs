@@ -1,4 +1,5 @@
-//! Users of workloads on this machine: made and removed as a whole, again and again.
+//! Users of workloads on this machine: created completely and removed completely, also after an
+//! interruption.
 
 pub mod accounts;
 mod decide;
@@ -20,47 +21,42 @@ use super::{
 };
 use kat_types::{assignment::WorkloadUser, root::Root};
 
-/// Folder of the homes.
+/// Folder of the users' homes.
 pub const HOMES: &str = "/var/lib/kat/users";
-/// Time for one of shadow's programs; they wait for each other's lock.
+/// Longest run of a shadow program, which may wait for another one's lock.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Why a user could not be made or removed.
+/// Why a user could not be created or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum UserError {
-    /// Someone else has its name or ids.
+    /// A name or id is used by another account.
     #[error("{user}: {taken}")]
     Taken {
-        /// The workload's user.
         user: String,
-        /// Who has what.
+        /// The conflict.
         taken: Taken,
     },
-    /// A network directory has its name or ids.
+    /// A network directory has an account with the name or uid.
     #[error("{user}: {what} is taken by {by}, which is in no file of this machine")]
     Directory {
-        /// The workload's user.
         user: String,
-        /// Name or uid.
+        /// The name or uid.
         what: String,
-        /// Who has it.
+        /// The account in the directory.
         by: String,
     },
-    /// After all steps something is still missing.
+    /// The user is still incomplete after all steps.
     #[error("{user}: is not as it should be after all was done: {missing}")]
     Incomplete {
-        /// The workload's user.
         user: String,
-        /// What is missing.
+        /// The missing parts.
         missing: String,
     },
-    /// A program of shadow failed.
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// A file is in the way.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The thread for blocking work ended.
+    /// The thread for blocking work ended early.
     #[error("{user}: the work was broken off")]
     Interrupted {
         /// The workload's user.
@@ -68,7 +64,7 @@ pub enum UserError {
     },
 }
 
-/// The accounts of a machine. Changes go through shadow's own programs (`useradd(8)`,
+/// The accounts of a machine. Changes are made with the programs of shadow (`useradd(8)`,
 /// `groupadd(8)`, `usermod(8)`, `userdel(8)`), which take its locks.
 #[derive(Debug, Clone)]
 pub struct Users {
@@ -86,12 +82,12 @@ impl Default for Users {
 }
 
 impl Users {
-    /// This machine's.
+    /// The accounts of this machine.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Those of a tree elsewhere, with its homes inside it.
+    /// The accounts of a file tree at `root`, with its homes inside the tree.
     pub fn below(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
@@ -99,17 +95,16 @@ impl Users {
         }
     }
 
-    /// Home of a user.
     pub fn home(&self, user: &WorkloadUser) -> PathBuf {
         decide::home(&self.homes, user)
     }
 
-    /// What the machine's files say.
+    /// Reads the machine's account files.
     pub fn accounts(&self) -> Result<Accounts, FileError> {
         Accounts::read(&self.root)
     }
 
-    /// Who stands in the way of the ids of all workloads (see [`range_conflicts`]).
+    /// Conflicts with the ids of all workloads (see [`range_conflicts`]).
     pub fn check_range(
         &self,
         uid_base: u32,
@@ -124,10 +119,10 @@ impl Users {
         ))
     }
 
-    /// Makes a user, or what is missing of it. Says whether anything was.
+    /// Creates a user, or its missing parts. Returns whether any was missing.
     ///
-    /// Group and user with its ids, no shell, a home of its own (0700), and its range of
-    /// subordinate ids alone. A name or an id that is someone else's is refused.
+    /// The user has a group and the ids of the workload, no shell, a home of its own (0700), and
+    /// only its own range of subordinate ids. A name or id that another account uses is an error.
     pub async fn create(&self, user: &WorkloadUser) -> Result<bool, UserError> {
         let steps = self.steps(user)?;
         if steps.add_user && self.root == Path::new("/") {
@@ -148,8 +143,8 @@ impl Users {
         Ok(changed)
     }
 
-    /// Makes a user a member of these groups of the machine and of no other, beside its own. What runs already
-    /// keeps the groups that it has.
+    /// Makes a user a member of these groups of the machine, and of no other beside its own.
+    /// Running processes keep their groups.
     pub async fn set_groups(
         &self,
         user: &WorkloadUser,
@@ -172,13 +167,13 @@ impl Users {
     }
 
     /// Removes a user, its group, its subordinate ids and its home, or what is left of them. Its
-    /// manager and its processes must have ended. Someone else's account is left alone.
+    /// manager and processes must have ended. An account that is not KAT's is left alone.
     pub async fn remove(&self, user: &WorkloadUser) -> Result<(), UserError> {
         let accounts = self.accounts()?;
         let ours = accounts
             .user(&user.name)
             .is_some_and(|found| found.uid == user.uid && found.comment == comment(user));
-        // The home goes first: while files of this uid are left, the uid has a name.
+        // The home is removed first: as long as files with this uid exist, the uid has a name.
         let home = self.home(user);
         let path = home.clone();
         spawn_blocking(move || home::remove(&path))
@@ -231,20 +226,20 @@ impl Users {
                 .args(["--shell", "/usr/sbin/nologin", "--no-create-home"])
                 .arg("--home-dir")
                 .arg(Path::new(HOMES).join(&user.name))
-                // Shadow's own choice of subordinate ids would not be the same everywhere.
+                // Shadow's own choice of subordinate ids would differ from machine to machine.
                 .args(["--key", "SUB_UID_COUNT=0", "--key", "SUB_GID_COUNT=0"])
                 .arg(&user.name)
                 .run()
                 .await?;
         }
-        // Shadow refuses to give subordinate ids where their file is missing.
+        // Shadow does not add subordinate ids if their file is missing.
         for name in ["subuid", "subgid"] {
             let path = self.root.join("etc").join(name);
             if !path.exists() {
                 files::write_atomic(&path, b"", Access::mode(0o644))?;
             }
         }
-        // `useradd` may have chosen ids all the same: what counts is what stands there now.
+        // `useradd` may have added ids nevertheless, so the files are read again.
         let steps = self.steps(user)?;
         let mut arguments = Vec::new();
         for (option, ranges) in [
@@ -291,7 +286,7 @@ impl Users {
         Ok(())
     }
 
-    /// A directory server may know names and ids that no file has.
+    /// Checks network directories, which may have names and ids that are in no file.
     async fn ask_directory(&self, user: &WorkloadUser) -> Result<(), UserError> {
         let wanted = user.clone();
         let answer = spawn_blocking(move || {
@@ -299,7 +294,7 @@ impl Users {
             let by_name = nix::unistd::User::from_name(&wanted.name);
             (by_uid.ok().flatten(), by_name.ok().flatten())
         });
-        // A directory that does not answer does not hold everything up.
+        // A directory that does not answer must not block the user's creation.
         let Ok(Ok((by_uid, by_name))) = tokio::time::timeout(LIMIT, answer).await else {
             return Ok(());
         };

@@ -1,8 +1,8 @@
-//! Puts a container onto the overlay: a veth pair, its address, and the way to and from it.
+//! Attaches a container to the overlay: a veth pair, an address, and routes in both directions.
 //!
-//! Both ends know each other's hardware address from the start, so that nothing depends on ARP:
-//! it works while `kat0` is away, and where the machine answers ARP strictly. The container's end
-//! and both routes go with the container's namespace.
+//! Both ends know each other's hardware address from the start, so that nothing depends on ARP: the
+//! link works while `kat0` is missing, and where the machine answers ARP strictly. The container's
+//! end and both routes disappear with the container's namespace.
 //!
 //! Every link has the overlay's MTU, so that TCP's segment size follows it without clamping.
 
@@ -19,40 +19,36 @@ use crate::{
 
 /// Name of the link inside the container.
 pub const CONTAINER_LINK: &str = "eth0";
-/// Begins the alias of every veth that is KAT's; the instance's id follows.
+/// Prefix of the alias of every veth of KAT's; the instance's id follows.
 pub const ALIAS_PREFIX: &str = "kat:";
 
-/// Why a container did not get its network.
+/// Why a container was not attached.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// The kernel refused a step.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// The link's name is taken by something that is not this instance's.
+    /// The link's name is used by a link that is not this instance's.
     #[error("link {name} exists and is not of instance {instance}")]
     Foreign {
-        /// The link.
         name: String,
         /// The instance that needs the name.
         instance: String,
     },
-    /// A link that was just made is not there.
+    /// A link that was just made is missing.
     #[error("link {0} vanished while it was set up")]
     Vanished(String),
     /// A setting of the link was refused.
     #[error("can't set up link {name}: {source}")]
     Setting {
-        /// The link.
         name: String,
-        /// What the kernel said.
         source: std::io::Error,
     },
 }
 
-/// What a container gets.
+/// The link to make for a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attachment {
-    /// The instance's id.
     pub instance: String,
     /// Its overlay address.
     pub address: Ipv4Addr,
@@ -60,11 +56,11 @@ pub struct Attachment {
     pub gateway: Ipv4Addr,
     /// MTU of the link.
     pub mtu: u32,
-    /// Ports of the machine lead to it, also from the machine's loopback.
+    /// Host ports are forwarded to the container, also from the machine's loopback.
     pub has_host_ports: bool,
 }
 
-/// Name of the instance's link on the machine: `kat` and 11 characters of a hash, within the
+/// Name of the host end of the instance's link: `kat` and 11 characters of a hash, within the
 /// kernel's limit of 15.
 pub fn host_link_name(instance: &str) -> String {
     const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
@@ -89,15 +85,14 @@ fn number_of(instance: &str) -> u64 {
         .fold(0, |number, byte| (number << 8) | u64::from(*byte))
 }
 
-/// Locally administered hardware address of one end.
+/// Locally administered hardware address of one end of the link.
 fn mac_of(instance: &str, end: u8) -> [u8; 6] {
     let [.., a, b, c, d] = number_of(instance).to_be_bytes();
     [0x02, end, a, b, c, d]
 }
 
-/// Puts an instance's network in place in `namespace`. A link that is left of an earlier start of
-/// the same instance, or of a call that ended half way, is replaced. On failure nothing of it is
-/// left.
+/// Makes an instance's link in `namespace`. A link from an earlier start of the same instance, or
+/// from an interrupted call, is replaced. After a failure no part of the link is left.
 ///
 /// # Errors
 /// See [`AttachError`].
@@ -181,15 +176,15 @@ async fn build(
     links
         .set_route(wanted.address.into(), Target::Link(host.index))
         .await?;
-    // The first packet must not be lost.
+    // Until the links run, the kernel drops packets.
     links.wait_running(name).await?;
     inside.wait_running(CONTAINER_LINK).await?;
     Ok(())
 }
 
-/// The machine's end forwards, takes only what comes from the instance's own address, and has no
-/// IPv6. Where `from_loopback`, it also carries what the machine called at 127.0.0.1; the other way round the table
-/// `inet kat` lets nothing but answers pass.
+/// Configures the host end: it forwards, accepts only packets from the instance's own address, and
+/// has no IPv6. With `from_loopback` it also carries connections that the machine made to
+/// 127.0.0.1; in the other direction the table `inet kat` lets only replies pass.
 fn settle_host_link(name: &str, from_loopback: bool) -> std::io::Result<()> {
     sysctl::set("ipv6", name, "disable_ipv6", "1")?;
     sysctl::set("ipv4", name, "rp_filter", "1")?;
@@ -205,13 +200,13 @@ async fn found(links: &Links, name: &str) -> Result<Link, AttachError> {
     link.ok_or_else(|| AttachError::Vanished(name.to_owned()))
 }
 
-/// The instance that a link is marked with, if it is KAT's.
+/// The instance in a link's alias, if the link is KAT's.
 pub fn instance_of(link: &Link) -> Option<&str> {
     link.alias.as_deref()?.strip_prefix(ALIAS_PREFIX)
 }
 
-/// Whether a link with the name of an instance's is that instance's. One that was made and not yet
-/// marked, because `kat-net` ended in between, is known by its hardware address.
+/// Whether a link with an instance's link name belongs to that instance. A link without an alias,
+/// because `kat-net` ended before setting it, is recognised by its hardware address.
 fn is_of(link: &Link, instance: &str) -> bool {
     match &link.alias {
         Some(_) => instance_of(link) == Some(instance),
@@ -219,10 +214,10 @@ fn is_of(link: &Link, instance: &str) -> bool {
     }
 }
 
-/// Removes the links of all instances. A link without KAT's mark is never touched.
+/// Removes the links of all instances. A link without KAT's alias is never touched.
 ///
 /// # Errors
-/// The first link that the kernel would not remove.
+/// The first link that could not be removed.
 pub(crate) async fn remove_all(links: &Links) -> Result<(), LinkError> {
     for link in links.all().await? {
         if instance_of(&link).is_some() {
@@ -232,10 +227,10 @@ pub(crate) async fn remove_all(links: &Links) -> Result<(), LinkError> {
     Ok(())
 }
 
-/// Removes the links of one instance, and gives whether there were any.
+/// Removes the links of one instance; returns whether there were any.
 ///
 /// # Errors
-/// The first link that the kernel would not remove.
+/// The first link that could not be removed.
 pub(crate) async fn remove(links: &Links, instance: &str) -> Result<bool, LinkError> {
     let mut removed = false;
     for link in links.all().await? {

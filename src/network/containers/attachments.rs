@@ -1,7 +1,9 @@
-//! The links of this machine's containers: made when the hook asks, and looked after by the rounds.
+//! The links of this machine's containers: made at the hook's request, and maintained by periodic
+//! rounds.
 //!
-//! The hook and the rounds work at the same time, so each instance has a lock, and what is to be done is decided under it by the list of that
-//! moment: a round that waited for somebody else must not remove the link of an instance that was attached meanwhile.
+//! The hook and the rounds run at the same time, so each instance has a lock, and decisions under
+//! the lock use the list of that moment: a round that had to wait must not remove the link of an
+//! instance that was attached meanwhile.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,19 +27,19 @@ use crate::{
 };
 use kat_types::backoff::Backoff;
 
-/// Time for the links of one container.
+/// Longest time to make the links of one container.
 const ATTACH_LIMIT: Duration = Duration::from_secs(20);
-/// The same in a round, which has more to do: what is in the container may hinder it on purpose.
+/// The same limit in a round, which has other work to do: a container may delay it on purpose.
 const AGAIN_LIMIT: Duration = Duration::from_secs(2);
-/// In one round no further container is attached again after this time.
+/// Time after which a round attaches no further container.
 const AGAIN_IN_ROUND: Duration = Duration::from_secs(3);
-/// Between two attempts with one container.
+/// Pauses between two tries with one container.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(60));
 
 /// Why a container's links were not made.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachmentError {
-    /// The container is not what it says, or has ended.
+    /// The process is not the container that it claims to be, or has ended.
     #[error(transparent)]
     Verify(#[from] VerifyError),
     /// The links could not be made.
@@ -46,30 +48,28 @@ pub enum AttachmentError {
     /// The links took too long.
     #[error("the links were not ready within {} s", .0.as_secs())]
     Timeout(Duration),
-    /// The processes of its unit can't be listed.
+    /// The processes of the instance's unit can't be listed.
     #[error("the processes of unit {unit} can't be listed: {source}")]
     Processes {
-        /// The instance's unit.
         unit: String,
-        /// What the system said.
         source: std::io::Error,
     },
 }
 
-/// What a look at all links came to.
+/// The result of a round.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// Instances of the list with a link.
+    /// Number of listed instances with a link.
     pub attached: usize,
-    /// Instances whose containers run without their link, and why it could not be made again.
+    /// Instances whose containers run without their link, with the error.
     pub without: BTreeMap<String, String>,
 }
 
-/// A container that could not be attached again.
+/// A container that could not be attached in a round.
 #[derive(Debug)]
 struct Failed {
     times: u32,
-    /// Not tried before.
+    /// Time of the next try.
     next: Instant,
     why: String,
 }
@@ -86,7 +86,7 @@ pub struct Attachments {
 }
 
 impl Attachments {
-    /// With the list in `files`; `cgroups` and `processes` tell which processes are an instance's.
+    /// Uses the list in `files`; `cgroups` and `processes` find the processes of an instance.
     pub fn new(
         files: Arc<StateFiles>,
         links: Links,
@@ -104,7 +104,7 @@ impl Attachments {
         })
     }
 
-    /// Checks that `pid` is a container of `instance`.
+    /// Verifies that `pid` is a container of `instance`.
     pub(crate) fn verify(
         &self,
         pid: i32,
@@ -146,15 +146,16 @@ impl Attachments {
         if let Ok(attached) = timeout(limit, attaching).await {
             return attached.map_err(AttachmentError::Attach);
         }
-        // What is half made would pass for a link.
+        // An incomplete link would be taken for a complete one.
         attach::remove(&self.links, id)
             .await
             .map_err(AttachError::from)?;
         Err(AttachmentError::Timeout(limit))
     }
 
-    /// Removes the links of instances that are not in the list, puts back routes that somebody took,
-    /// and attaches containers again that run without their link. What the hook is busy with is left to it.
+    /// Removes the links of instances that are not in the list, restores missing routes, and
+    /// attaches containers that run without their link. Instances that the hook is working on are
+    /// skipped.
     ///
     /// # Errors
     /// The first link or route that the kernel refused.
@@ -202,8 +203,8 @@ impl Attachments {
         Ok(kept)
     }
 
-    /// Those of the instances without a link that are tried now: first what failed least, so that one that hinders
-    /// it keeps no other waiting.
+    /// The instances without a link that are due for a try, those with the fewest failures first,
+    /// so that a container that delays the work keeps no other waiting.
     fn due<'a>(&self, lacking: impl Iterator<Item = &'a str>) -> Vec<String> {
         let lacking: BTreeSet<&str> = lacking.collect();
         let now = Instant::now();
@@ -229,7 +230,7 @@ impl Attachments {
         self.failed.lock()
     }
 
-    /// Removes the links of an instance that is gone, by the list of this moment.
+    /// Removes the links of an instance unless the present list has it.
     async fn sweep(&self, id: &str) -> Result<(), LinkError> {
         let turn = self.turn(id);
         let Ok(_turn) = turn.try_lock() else {
@@ -258,7 +259,7 @@ impl Attachments {
         let Ok(_turn) = turn.try_lock() else {
             return Ok(());
         };
-        // The hook may have replaced it meanwhile.
+        // The hook may have replaced the link meanwhile.
         let found = self.links.find(&attach::host_link_name(id)).await?;
         if found.is_none_or(|link| link.index != index) {
             return Ok(());
@@ -268,7 +269,7 @@ impl Attachments {
         self.links.set_route(known.address.into(), target).await
     }
 
-    /// Attaches an instance's container that runs without its link. False where no container runs,
+    /// Attaches the running container of an instance without a link. False where no container runs,
     /// or where it has its link by now.
     async fn attach_again(&self, id: &str) -> Result<bool, AttachmentError> {
         let turn = self.turn(id);
@@ -311,7 +312,7 @@ impl Attachments {
         made.map(|()| true)
     }
 
-    /// The container of an instance that runs now, checked as one that the hook names.
+    /// The running container of an instance, verified like one that the hook names.
     async fn container_of(
         &self,
         known: &InstanceNetwork,
@@ -330,7 +331,7 @@ impl Attachments {
         for pid in pids {
             match self.verify(pid, known) {
                 Ok(container) => return Ok(Some(container)),
-                // It ended since it was listed.
+                // The process ended after it was listed.
                 Err(VerifyError::Ended(_) | VerifyError::Process { .. }) => {}
                 Err(error) => refusal = Some(error),
             }

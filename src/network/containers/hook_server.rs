@@ -1,8 +1,8 @@
-//! The socket that the hook speaks to.
+//! The server on the hook's socket.
 //!
-//! Anyone may connect; who may ask for what is decided here: the caller's uid must be that of the
-//! instance, and the container must be what it says ([`verify`](super::verify)). One line in, one
-//! line out, 4 KiB and five seconds to send it.
+//! Any user may connect; each request is authorized here: the caller's uid must be that of the
+//! instance, and the container is verified ([`verify`](super::verify)). The protocol is one line in
+//! each direction, with at most 4 KiB and five seconds for the request.
 
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
 
@@ -27,86 +27,79 @@ use crate::{
 use kat_daemon::watchdog::Pulse;
 use kat_types::json;
 
-/// Longest request, with its end of line.
+/// Longest request in bytes, with its line break.
 const MAXIMUM_REQUEST: usize = 4096;
-/// Time to send it, and to take the answer.
+/// Longest time to send the request, and to receive the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Calls that one uid may have waiting.
+/// Most pending calls of one uid.
 const CALLS_OF_ONE_USER: usize = 64;
-/// Calls that users without an instance may have waiting, all of them together: one person may have many uids.
+/// Most pending calls of all users without an instance together: one person may have many uids.
 const CALLS_OF_STRANGERS: usize = 64;
-/// Calls that each of them may have waiting.
+/// Most pending calls of each user without an instance.
 const CALLS_OF_ONE_STRANGER: usize = 8;
-/// For users without an instance the files are looked at no more often.
+/// Shortest interval between two reads of the files for users without an instance.
 const STRANGERS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Why a request can't be read.
+/// Why a request is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// No end of line within the limit.
     #[error("the request is longer than {MAXIMUM_REQUEST} bytes")]
     TooLong,
-    /// Not the expected JSON.
     #[error("the request is malformed: {0}")]
     Malformed(#[source] serde_json::Error),
-    /// Not an instance's id.
     #[error("{0:?} is not an instance; expected 1 to 128 lower-case letters, digits and dashes")]
     BadInstance(String),
-    /// Not a container's process.
     #[error("{0} is not the process id of a container")]
     BadPid(i32),
 }
 
-/// Why a container did not get its network.
+/// Why a container was not attached.
 #[derive(Debug, thiserror::Error)]
 pub enum HookRefusal {
-    /// It can't be read.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// It did not come in time.
+    /// The request did not arrive in time.
     #[error("no request within {} s", PATIENCE.as_secs())]
     Slow,
-    /// The connection broke.
     #[error("the connection broke: {0}")]
     Connection(#[from] std::io::Error),
-    /// The caller owns no such instance. The same for one that does not exist.
+    /// The caller owns no such instance; the error is the same if the instance does not exist.
     #[error("user {uid} has no instance {instance} on this machine")]
     NotYours {
-        /// The caller.
+        /// Uid of the caller.
         uid: u32,
-        /// What it asked for.
+        /// The requested instance.
         instance: String,
     },
-    /// No instance of this machine belongs to the caller.
+    /// The caller owns no instance on this machine.
     #[error("user {0} has no instance on this machine")]
     Stranger(u32),
-    /// Too many at once.
+    /// The caller has too many pending calls.
     #[error("user {0} has {CALLS_OF_ONE_USER} calls waiting already")]
     TooMany(u32),
-    /// Too many of those who have no instance.
+    /// Users without an instance have too many pending calls.
     #[error("too many calls of users without an instance are waiting already")]
     TooManyStrangers,
-    /// This machine's network is not known yet.
+    /// `node.json` has not been read yet.
     #[error("this machine's network is not set up yet (no node.json)")]
     NoNode,
-    /// The container is not what it says.
+    /// The process is not the instance's container.
     #[error(transparent)]
     Verify(#[from] VerifyError),
-    /// The agent does not let it start.
+    /// The agent does not allow the start.
     #[error("instance {0} must not start on this machine now")]
     Closed(String),
-    /// The caller went away while it waited.
+    /// The caller disconnected while it waited.
     #[error("the caller went away")]
     Gone,
-    /// The links could not be made.
     #[error(transparent)]
     Attach(#[from] AttachmentError),
 }
 
-/// Reads one request (a line of JSON, with or without its end).
+/// Parses one request (a line of JSON, with or without its line break).
 ///
 /// # Errors
-/// Too long, malformed, or with impossible values.
+/// The request is too long, malformed, or has impossible values.
 pub fn parse_request(bytes: &[u8]) -> Result<HookRequest, RequestError> {
     if bytes.len() > MAXIMUM_REQUEST {
         return Err(RequestError::TooLong);
@@ -119,10 +112,7 @@ pub fn parse_request(bytes: &[u8]) -> Result<HookRequest, RequestError> {
     Ok(request)
 }
 
-/// Whether a text can be an instance's id.
-///
-/// # Errors
-/// [`RequestError::BadInstance`].
+/// Checks that a text can be an instance's id.
 pub fn check_instance(instance: &str) -> Result<(), RequestError> {
     let fits = (1..=128).contains(&instance.len())
         && instance
@@ -136,18 +126,18 @@ pub fn check_instance(instance: &str) -> Result<(), RequestError> {
     }
 }
 
-/// Serves the hook.
+/// Serves the hook's requests.
 pub struct HookServer {
     files: Arc<StateFiles>,
     attachments: Arc<Attachments>,
     calls: Mutex<BTreeMap<u32, usize>>,
     strangers: Semaphore,
-    /// When the files were looked at for a stranger.
+    /// When the files were last read for a user without an instance.
     looked: tokio::sync::Mutex<Option<Instant>>,
     lines: LineBudget,
 }
 
-/// Counts one call of a user until it is dropped.
+/// Counts a pending call of a user until it is dropped.
 struct Call<'a> {
     server: &'a HookServer,
     uid: u32,
@@ -170,7 +160,7 @@ fn lock<T>(mutex: &Mutex<T>) -> parking_lot::MutexGuard<'_, T> {
 }
 
 impl HookServer {
-    /// A server that decides by `files` and makes links with `attachments`.
+    /// A server that authorizes by `files` and makes links with `attachments`.
     pub fn new(files: Arc<StateFiles>, attachments: Arc<Attachments>) -> Arc<Self> {
         Arc::new(Self {
             files,
@@ -182,7 +172,7 @@ impl HookServer {
         })
     }
 
-    /// Answers calls until cancelled; calls that wait are dropped then.
+    /// Answers calls until cancelled; pending calls are dropped then.
     pub async fn serve(
         self: Arc<Self>,
         listener: UnixListener,
@@ -208,7 +198,7 @@ impl HookServer {
                     tasks.spawn(Arc::clone(&self).answer(stream));
                 }
                 Err(error) => {
-                    // Out of descriptors, for instance: not for ever, and not at full speed.
+                    // For example out of file descriptors: continue after a pause.
                     tracing::warn!("can't accept a call of the hook: {error}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
@@ -230,16 +220,16 @@ impl HookServer {
         let answer = HookAnswer::of(&outcome);
         self.tell(uid, &outcome);
         let Ok(mut line) = json::bytes("the hook's answer", &answer) else {
-            // Without an answer the container does not start.
+            // A container whose hook gets no answer does not start.
             return;
         };
         line.push(b'\n');
         let _ = timeout(PATIENCE, writing.write_all(&line)).await;
     }
 
-    /// One line for the journal, unless the caller caused too many.
+    /// Logs the outcome, unless the user's budget of journal lines is used up.
     fn tell(&self, uid: u32, outcome: &Result<HookRequest, HookRefusal>) {
-        // Anyone can cause these.
+        // Any user can cause these errors.
         if let Err(error) = outcome
             && (matches!(
                 error,
@@ -280,8 +270,8 @@ impl HookServer {
         Ok(request)
     }
 
-    /// Finds out whether the caller has an instance. Its list may have been written in this moment, so the files are looked
-    /// at again, for all who wait together.
+    /// Checks that the caller owns an instance. The agent may just have written its list, so the
+    /// files are read again, once for all callers that wait.
     async fn meet(&self, uid: u32) -> Result<(), HookRefusal> {
         if self.is_known(uid) {
             return Ok(());
@@ -374,7 +364,8 @@ impl HookServer {
                     }
                 }
                 () = tokio::time::sleep_until(limit) => {}
-                // The end, a broken connection or more than one line: nobody waits properly.
+                // End of stream, an error or a second line: the caller does not follow the
+                // protocol.
                 _ = reader.read(&mut byte) => return Err(HookRefusal::Gone),
             }
         }

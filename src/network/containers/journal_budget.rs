@@ -1,8 +1,9 @@
-//! How many lines of the journal one user may cause.
+//! Limits the journal lines that one user may cause.
 //!
-//! Who may call the hook's socket may do so as often as he likes, and journald drops the lines of a
-//! service that writes too many, whoever they are about. So each user has a number of lines for a
-//! while; what is over that is counted, and told with the next line.
+//! A user with access to the hook's socket may call it any number of times, and journald drops
+//! lines of a service that logs too much, whichever user they are about. So each user has a budget
+//! of lines per interval; lines over the budget are counted, and the count is logged with the next
+//! line.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,10 +12,10 @@ use tokio::time::Instant;
 
 /// Lines that one user may cause in [`WHILE`].
 const LINES: u32 = 50;
-/// After this time the lines are counted anew.
+/// Length of the interval.
 const WHILE: Duration = Duration::from_secs(60);
 
-/// Lines that users caused lately.
+/// The lines that users have caused recently.
 #[derive(Debug, Default)]
 pub(crate) struct LineBudget {
     users: Mutex<BTreeMap<u32, Spent>>,
@@ -28,8 +29,8 @@ struct Spent {
 }
 
 impl LineBudget {
-    /// Whether one more line may be written about this user; if so, how many were held back since
-    /// the last. Of users who were quiet for a while nothing is kept.
+    /// Takes one line from the user's budget; returns the number of lines held back since the last
+    /// one, or `None` if the budget is used up. Users without recent lines are forgotten.
     pub(crate) fn take(&self, uid: u32) -> Option<u64> {
         let now = Instant::now();
         let mut users = self.users.lock();

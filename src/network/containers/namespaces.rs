@@ -1,8 +1,9 @@
-//! Network namespaces and processes, held by descriptors so that a number used again can't be
-//! taken for the old one.
+//! Network namespaces and processes, held by descriptors, so that a reused number can't be taken
+//! for the old one.
 //!
-//! With `host/mount_tree.rs` this is all of KAT's `unsafe`: the two requests of ioctl_nsfs(2) have no safe wrapper in
-//! the libraries used, and a descriptor passed by the service manager is a bare number.
+//! This and `host/mount_tree.rs` have all of KAT's `unsafe`: the two requests of ioctl_nsfs(2) have
+//! no safe wrapper in the libraries used, and a descriptor passed by the service manager is a bare
+//! number.
 
 #![allow(
     unsafe_code,
@@ -92,16 +93,16 @@ impl NetworkNamespace {
         Self::open("/proc/thread-self/ns/net")
     }
 
-    /// The namespace of a process. Check with [`Process::is_alive`] afterwards that the number
-    /// still meant the same process.
+    /// The namespace of a process. The caller has to check with [`Process::is_alive`] afterwards
+    /// that the number still meant the same process.
     ///
     /// # Errors
-    /// There is no such process, or it may not be looked at.
+    /// The process does not exist, or its namespace may not be read.
     pub fn of(pid: i32) -> io::Result<Self> {
         Self::open(&format!("/proc/{pid}/ns/net"))
     }
 
-    /// The namespace that a file stands for: below `/proc`, or mounted by ip-netns(8).
+    /// The namespace of a file: below `/proc`, or mounted by ip-netns(8).
     ///
     /// # Errors
     /// The file can't be opened.
@@ -119,20 +120,20 @@ impl NetworkNamespace {
         self.identity == other.identity
     }
 
-    /// The uid that made the user namespace to which this namespace belongs, as seen from our own
+    /// The uid that made the user namespace which owns this namespace, as seen from the caller's
     /// user namespace.
     ///
     /// # Errors
-    /// The kernel refuses, for instance because that user namespace is not below ours.
+    /// The kernel refuses, for example because that user namespace is not below the caller's.
     pub fn owner(&self) -> io::Result<u32> {
-        // SAFETY: the descriptor is a namespace; the request is the one that the type describes.
+        // SAFETY: the descriptor is a namespace, and the type describes the request.
         let user = unsafe { rustix::ioctl::ioctl(&self.file, GetUserNamespace) }?;
-        // SAFETY: the descriptor is a user namespace; the request is the one of the type.
+        // SAFETY: the descriptor is a user namespace, and the type describes the request.
         Ok(unsafe { rustix::ioctl::ioctl(&user, GetOwnerUid(u32::MAX)) }?)
     }
 
-    /// Runs `work` on a new thread inside the namespace and waits for it; the thread ends with it.
-    /// Sockets that it opens stay in the namespace.
+    /// Runs `work` on a new thread inside the namespace and waits for it. Sockets that it opens
+    /// stay in the namespace.
     ///
     /// # Errors
     /// The thread can't be started or may not enter the namespace.
@@ -156,17 +157,16 @@ impl AsFd for NetworkNamespace {
     }
 }
 
-/// A process, held by its descriptor (pidfd_open(2)).
 #[derive(Debug)]
 pub struct Process {
     descriptor: OwnedFd,
 }
 
 impl Process {
-    /// Takes hold of the process that has this number now.
+    /// Opens the process that has this number now.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such process.
     pub fn open(pid: i32) -> io::Result<Self> {
         let pid = Pid::from_raw(pid)
             .filter(|pid| pid.as_raw_nonzero().get() > 0)
@@ -176,10 +176,11 @@ impl Process {
         })
     }
 
-    /// Whether it still runs. While it does, its number means this process, so that what was read
-    /// from `/proc/PID` before this answer was this process's.
+    /// Whether the process still runs. While it does, its number refers to this process, so
+    /// everything that was read from `/proc/PID` before was this process's.
     ///
     /// # Errors
+    /// The kernel can't tell.
     /// The kernel can't tell.
     pub fn is_alive(&self) -> io::Result<bool> {
         let mut waiting = [PollFd::new(&self.descriptor, PollFlags::IN)];

@@ -1,8 +1,8 @@
-//! Links from the folder that Podman's generator reads to the unit files that KAT keeps.
+//! Links KAT's unit files into the folder that Podman's generator reads.
 //!
-//! The unit files of a user lie in `/var/lib/kat/units/UID` and are linked one by one into the
-//! real folder `/etc/containers/systemd/users/UID`. The folder itself is never a link: Podman 5.4
-//! then loads its files for every user.
+//! The unit files of a user lie in `/var/lib/kat/units/UID` and are linked one by one into the real
+//! folder `/etc/containers/systemd/users/UID`. The folder itself is never a link: Podman 5.4 would
+//! load its files for every user.
 
 use std::{
     collections::BTreeSet,
@@ -12,11 +12,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where KAT keeps the files, below the root folder.
+/// Folder of KAT's unit files, below the root folder.
 const KEPT: &str = "var/lib/kat/units";
-/// Where Podman's generator looks, below the root folder.
+/// Folder that Podman's generator reads, below the root folder.
 const READ: &str = "etc/containers/systemd/users";
-/// What the generator reads (podman-systemd.unit(5)).
+/// File suffixes that the generator reads (podman-systemd.unit(5)).
 const KINDS: [&str; 7] = [
     "container",
     "volume",
@@ -27,29 +27,26 @@ const KINDS: [&str; 7] = [
     "pod",
 ];
 
-/// Why links could not be rebuilt.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {source}")]
 pub struct LinkFilesError {
     /// The file or folder.
     pub path: PathBuf,
-    /// What the system said.
     pub source: io::Error,
 }
 
-/// What was done.
+/// The result of a rebuild.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Rebuilt {
-    /// Links that were made.
     pub made: Vec<PathBuf>,
-    /// Links of KAT's that pointed to nothing and were removed.
+    /// Dangling links of KAT's that were removed.
     pub removed: Vec<PathBuf>,
-    /// What stands in the way and is not KAT's; it was left alone.
+    /// Files in the place of a link that are not KAT's; they were left alone.
     pub conflicts: Vec<PathBuf>,
 }
 
-/// Makes the links that are missing and removes those of KAT's that point to nothing. `root` is
-/// `/` but in tests. Blocking, and quick.
+/// Makes missing links and removes dangling links of KAT's. `root` is `/` except in tests.
+/// Blocking, and quick.
 ///
 /// # Errors
 /// The first file or folder that can't be read or changed.
@@ -90,7 +87,7 @@ fn rebuild_user(root: &Path, user: &str, rebuilt: &mut Rebuilt) -> Result<(), Li
     remove_dangling(root, &folder, rebuilt)
 }
 
-/// Removes links into KAT's folder whose file is gone, and the folder when that leaves it empty.
+/// Removes links into KAT's folder whose file is gone, and the folder when it is empty then.
 fn remove_dangling(
     root: &Path,
     folder: &Path,
@@ -119,7 +116,7 @@ fn remove_dangling(
         }
     }
     if removed {
-        // Not empty is fine.
+        // A folder that is not empty stays.
         let _ = fs::remove_dir(folder);
     }
     Ok(())
@@ -147,7 +144,7 @@ fn unit_files_in(folder: &Path) -> Result<Vec<OsString>, LinkFilesError> {
     Ok(files)
 }
 
-/// Names in a folder, in order; none if there is no such folder.
+/// The sorted names in a folder; empty if the folder does not exist.
 fn entries(folder: &Path) -> Result<Vec<OsString>, LinkFilesError> {
     let listed = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,4 +1,4 @@
-//! Which containers run in a user's unit, from the control groups.
+//! Finds the containers of a user's unit in the control groups.
 
 use std::{
     fs, io,
@@ -10,16 +10,17 @@ use super::verify::{known, own_prefix};
 
 /// Where the kernel shows control groups (cgroups(7)).
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// A user may make as many groups in a unit as the machine lets them; no more than these are read.
+/// Most control groups that are read; a user may make many in a unit.
 const MOST_FOLDERS: usize = 512;
-/// No more processes than these are looked at.
+/// Most processes that are read.
 const MOST_PROCESSES: usize = 4096;
 
-/// Gives the first processes of the containers in a unit of a user's manager: each is the first of a process namespace
-/// that was made in the machine's own. None where nothing of the unit runs.
+/// Returns the first processes of the containers in a unit of a user manager: each is the first
+/// process of a pid namespace that is a child of the machine's own. Empty where the unit does not
+/// run.
 pub type UnitProcesses = Arc<dyn Fn(u32, &str) -> io::Result<Vec<i32>> + Send + Sync>;
 
-/// Reads them from the machine's control groups and `/proc`.
+/// Reads the processes from the machine's control groups and `/proc`.
 pub fn machine_processes() -> UnitProcesses {
     let prefix = own_prefix();
     Arc::new(move |uid, unit| {
@@ -32,12 +33,12 @@ pub fn machine_processes() -> UnitProcesses {
     })
 }
 
-/// The processes in the control group of a unit and below it.
+/// The processes in a unit's control group and below it.
 fn in_unit(root: &Path, uid: u32, unit: &str) -> io::Result<Vec<i32>> {
     let manager = root.join(format!("user.slice/user-{uid}.slice/user@{uid}.service"));
     let mut slices = vec![manager];
     let mut looked = 0;
-    // Between the manager and the unit only slices may stand, as `verify` wants it.
+    // Only slices may be between the manager and the unit, as in `verify`.
     while let Some(slice) = slices.pop() {
         let found = slice.join(unit);
         if found.is_dir() {
@@ -56,7 +57,7 @@ fn all_below(unit: PathBuf) -> io::Result<Vec<i32>> {
     let mut pids = Vec::new();
     let mut groups = std::collections::VecDeque::from([unit]);
     let mut looked = 0;
-    // In breadth, so that the runtime's own groups come before any that the program has made.
+    // Breadth first, so that the runtime's own groups come before those that the program has made.
     while let Some(group) = groups.pop_front() {
         let text = match fs::read_to_string(group.join("cgroup.procs")) {
             Err(error) if is_gone(&error) => continue,
@@ -90,7 +91,7 @@ fn is_slice(path: &Path) -> bool {
     path.extension().is_some_and(|kind| kind == "slice")
 }
 
-/// A group that goes while it is read answers with ENODEV, and threaded ones list no processes.
+/// A group that is removed while it is read gives ENODEV, and threaded groups list no processes.
 fn is_gone(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let number = error.raw_os_error();
@@ -100,7 +101,8 @@ fn is_gone(error: &io::Error) -> bool {
             .any(|errno| number == Some(errno.raw_os_error()))
 }
 
-/// Whether a process is the first of a namespace right below this one (`NSpid` in proc_pid_status(5)).
+/// Whether a process is the first of a pid namespace directly below this one (`NSpid` in
+/// proc_pid_status(5)).
 fn is_first(status: &str) -> bool {
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     let numbers: Vec<&str> = numbers.unwrap_or_default().split_whitespace().collect();

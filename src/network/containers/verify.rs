@@ -1,73 +1,67 @@
-//! Checks that a container that the hook names really is the instance that it says.
+//! Verifies that a container which the hook names belongs to the instance that it claims.
 //!
-//! The caller's uid alone is too weak: another process of any uid could name a victim's pid. So
-//! the process must run in the control group of the instance's unit under that user's manager, in
-//! a network namespace that is not the machine's and that this user made; and it must be the same
+//! The caller's uid alone is too weak: another process of any uid could name a victim's pid. So the
+//! process must run in the control group of the instance's unit under that user's manager, and in a
+//! network namespace that is not the machine's and that this user made. It must also be the same
 //! live process from the first check to the last.
 
 use std::{fs, io, sync::Arc};
 
 use super::namespaces::{NetworkNamespace, Process};
 
-/// Gives a process's control group, from the root that systemd sees, for instance
+/// Returns a process's control group, from the root that systemd sees, such as
 /// `/user.slice/user-20001.slice/user@20001.service/app.slice/kat-default-web-ab12c.service`.
 pub type CgroupReader = Arc<dyn Fn(i32) -> io::Result<String> + Send + Sync>;
 
-/// Why a container is not what it is said to be.
+/// Why a process is not the claimed container.
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
-    /// The process is gone or can't be looked at.
+    /// The process does not exist or can't be read.
     #[error("process {pid} can't be looked at: {source}")]
     Process {
-        /// Its number.
+        /// Process id that the hook named.
         pid: i32,
-        /// What the kernel said.
         source: io::Error,
     },
     /// The process ended while it was checked.
     #[error("process {0} ended before its network was ready")]
     Ended(i32),
-    /// It is in another control group.
+    /// The process is in another control group.
     #[error("process {pid} is in control group {found}, not in unit {unit} of user {uid}")]
     Cgroup {
-        /// The process.
         pid: i32,
-        /// Where it is.
+        /// The control group that was found.
         found: String,
-        /// Where it should be.
+        /// The expected unit.
         unit: String,
-        /// Whose unit that is.
+        /// Uid of the unit's user manager.
         uid: u32,
     },
-    /// It has no network namespace of its own.
+    /// The process has no network namespace of its own.
     #[error("process {0} is in the machine's network namespace")]
     HostNamespace(i32),
-    /// Its network namespace was made by somebody else.
+    /// Another user made its network namespace.
     #[error("the network namespace of process {pid} belongs to uid {found}, not to {uid}")]
     Owner {
-        /// The process.
         pid: i32,
-        /// Who made it.
+        /// Uid of the user who made it.
         found: u32,
-        /// Who should have.
+        /// Uid of the expected user.
         uid: u32,
     },
 }
 
-/// A container that passed all checks.
+/// A verified container.
 #[derive(Debug)]
 pub struct Container {
     pid: i32,
     process: Process,
-    /// Its network namespace.
     pub namespace: NetworkNamespace,
 }
 
 impl Container {
-    /// Checks that it still lives; call it last thing before acting on it.
-    ///
-    /// # Errors
-    /// [`VerifyError::Ended`].
+    /// Checks that the process still lives. Has to be the last check before acting on the
+    /// container.
     pub fn still_alive(&self) -> Result<(), VerifyError> {
         match self.process.is_alive() {
             Ok(true) => Ok(()),
@@ -80,7 +74,7 @@ impl Container {
     }
 }
 
-/// Checks that `pid` is a container of `unit`, which is a service of user `uid`'s manager.
+/// Verifies that `pid` is a container of `unit`, a service of the manager of user `uid`.
 ///
 /// # Errors
 /// See [`VerifyError`].
@@ -123,8 +117,8 @@ pub fn verify(
     Ok(container)
 }
 
-/// Whether a control group is that of `unit` of user `uid`'s manager, or lies below it. Between
-/// manager and unit only slices may stand.
+/// Whether a control group is that of `unit` of user `uid`'s manager, or lies below it. Only slices
+/// may be between manager and unit.
 pub fn is_within(cgroup: &str, uid: u32, unit: &str) -> bool {
     let (slice, manager) = (format!("user-{uid}.slice"), format!("user@{uid}.service"));
     let mut parts = cgroup.split('/');
@@ -138,8 +132,8 @@ pub fn is_within(cgroup: &str, uid: u32, unit: &str) -> bool {
     parts.find(|part| !part.ends_with(".slice")) == Some(unit)
 }
 
-/// Reads control groups from `/proc`. Where this service itself runs below a prefix (a container
-/// of the lab without a control group namespace), the prefix is taken off.
+/// Reads control groups from `/proc`. Where this service itself runs below a prefix (a lab
+/// container without a control group namespace), the prefix is removed.
 pub fn proc_cgroups() -> CgroupReader {
     let prefix = own_prefix();
     Arc::new(move |pid| {
@@ -152,17 +146,17 @@ pub fn proc_cgroups() -> CgroupReader {
     })
 }
 
-/// Where this service runs below a prefix, the prefix; else nothing.
+/// The prefix below which this service runs; empty without one.
 ///
 /// # Errors
-/// Its control groups can't be read.
+/// The service's own control group can't be read.
 pub(crate) fn own_prefix() -> io::Result<String> {
     let own = fs::read_to_string("/proc/self/cgroup")?;
     let prefix = unified_path(&own).and_then(|path| path.split_once("/system.slice/"));
     Ok(prefix.map_or_else(String::new, |(prefix, _)| prefix.to_owned()))
 }
 
-/// The prefix that was read once, or again the error of that time.
+/// The prefix that was read once, or a copy of the error.
 pub(crate) fn known(prefix: &io::Result<String>) -> io::Result<&str> {
     prefix.as_deref().map_err(|error| {
         let told = format!("the service's own control group is not known: {error}");

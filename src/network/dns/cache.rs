@@ -1,4 +1,4 @@
-//! What other resolvers said, for as long as they said it holds.
+//! A cache of other resolvers' answers, kept for their time to live.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,14 +12,14 @@ use hickory_proto::{
 };
 use tokio::time::Instant;
 
-/// Longest time that an answer is kept.
+/// Longest time that a positive answer is kept.
 const POSITIVE: Duration = Duration::from_secs(3600);
-/// Longest time that a missing name is kept.
+/// Longest time that a negative answer is kept.
 const NEGATIVE: Duration = Duration::from_secs(60);
-/// Most records of an answer that is kept.
+/// Most records of an answer that is cached.
 const RECORDS: usize = 128;
 
-/// What tells questions apart.
+/// Identifies a question.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     name: Name,
@@ -40,8 +40,8 @@ impl Key {
     }
 }
 
-/// Answers of a bounded weight in all: one for each answer and each of its records. Those that
-/// end first make room.
+/// Answers up to a total weight: 1 for each answer and 1 for each of its records. Answers that
+/// expire first are evicted first.
 #[derive(Debug)]
 pub(super) struct Cache {
     limit: usize,
@@ -58,7 +58,7 @@ struct Entry {
 }
 
 impl Cache {
-    /// An empty cache of at most this weight.
+    /// An empty cache with this largest weight.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -68,14 +68,14 @@ impl Cache {
         }
     }
 
-    /// An answer that still holds, and its age in seconds.
+    /// An unexpired answer, and its age in seconds.
     pub(super) fn get(&self, key: &Key, now: Instant) -> Option<(Arc<Message>, u32)> {
         let entry = self.entries.get(key).filter(|entry| now < entry.end)?;
         let age = now.saturating_duration_since(entry.since).as_secs();
         Some((entry.answer.clone(), u32::try_from(age).unwrap_or(u32::MAX)))
     }
 
-    /// Keeps an answer, if it may be kept at all.
+    /// Caches an answer, if it may be cached.
     pub(super) fn insert(&mut self, key: Key, answer: Arc<Message>, now: Instant) {
         let Some(lifetime) = lifetime(&answer) else {
             return;
@@ -113,7 +113,7 @@ fn records(answer: &Message) -> usize {
     answer.answers.len() + answer.authorities.len() + answer.additionals.len()
 }
 
-/// How long an answer holds (RFC 2308, 5, for negative ones); `None` when it is not kept.
+/// How long an answer may be cached (RFC 2308, 5, for negative ones); `None` if not at all.
 fn lifetime(answer: &Message) -> Option<Duration> {
     let code = answer.metadata.response_code;
     if answer.metadata.truncation || records(answer) > RECORDS {

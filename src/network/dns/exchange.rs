@@ -1,4 +1,4 @@
-//! One question to one other resolver (RFC 1035, 4.2; RFC 5452, 9).
+//! Sends one question to one resolver (RFC 1035, 4.2; RFC 5452, 9).
 
 use std::{
     io,
@@ -15,19 +15,18 @@ use tokio::{
 
 use super::message::UDP_PAYLOAD;
 
-/// Packets that are not the answer, after which a try is given up.
+/// Number of unrelated packets after which a try is given up.
 const STRANGERS: u32 = 32;
-/// Largest packet that is read over UDP.
+/// Largest packet that is read over UDP, in bytes.
 const BUFFER: usize = 4096;
 
-/// What else belongs to a question.
+/// Flags of a question.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Flags {
     pub(super) dnssec_ok: bool,
     pub(super) checking_disabled: bool,
 }
 
-/// Why a resolver gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExchangeError {
     #[error("no answer within {} ms", .0.as_millis())]
@@ -40,8 +39,8 @@ pub(super) enum ExchangeError {
     Malformed(String),
 }
 
-/// Asks over UDP from a new port with a new id, and over TCP when the answer is truncated. Each
-/// of the two may take as long as `limit`.
+/// Asks over UDP from a new port with a new id, and over TCP when the answer is truncated. Each of
+/// the two may take `limit`.
 pub(super) async fn exchange(
     server: SocketAddr,
     question: &Query,
@@ -75,7 +74,7 @@ fn query_packet(id: u16, question: &Query, flags: Flags) -> Result<Vec<u8>, Exch
         .map_err(|error| ExchangeError::Malformed(error.to_string()))
 }
 
-/// A connected socket: the kernel hands over this server's packets only, and its refusals.
+/// The socket is connected, so that the kernel passes only this server's packets, and its refusals.
 async fn over_udp(
     server: SocketAddr,
     id: u16,
@@ -93,7 +92,7 @@ async fn over_udp(
     for _ in 0..STRANGERS {
         let length = socket.recv(&mut buffer).await?;
         let packet = buffer.get(..length).unwrap_or_default();
-        // What is malformed may be a stranger's too: the right answer may still come.
+        // A malformed packet may be another sender's: the right answer may still come.
         if let Ok(answer) = read_answer(packet)
             && belongs(&answer, id, question)
         {
@@ -125,9 +124,9 @@ async fn over_tcp(
     }
 }
 
-/// Reads another resolver's packet.
+/// Decodes another resolver's packet.
 pub(super) fn read_answer(packet: &[u8]) -> Result<Message, ExchangeError> {
-    // A count of questions is memory before it is read.
+    // The decoder allocates memory for the declared number of questions.
     if packet.get(4..6) != Some([0, 1].as_slice()) {
         return Err(ExchangeError::Malformed("not one question".to_owned()));
     }

@@ -1,5 +1,5 @@
-//! Names outside the cluster: the cache, one asking at a time for each name, and the resolvers in
-//! turn.
+//! Forwards questions about names outside the cluster: with a cache, one request at a time for each
+//! name, and the resolvers in turn.
 
 use std::{
     collections::BTreeMap,
@@ -25,29 +25,28 @@ use super::{
     zone::Zone,
 };
 
-/// Time for one try at one resolver, for UDP and for TCP each.
+/// Longest try at one resolver, for UDP and for TCP each.
 const TRY: Duration = Duration::from_millis(1500);
-/// Time for a question as a whole.
+/// Longest time for a question.
 const WHOLE: Duration = Duration::from_secs(5);
 /// Times that every resolver is tried.
 const ROUNDS: usize = 2;
 
-/// What became of a question; the reason when nobody answered it.
+/// The answer to a forwarded question; the error when no resolver answered.
 pub(super) type Outcome = Result<Arc<Message>, Arc<str>>;
 
-/// Asks other resolvers.
 #[derive(Debug)]
 pub(super) struct Forwarder {
     upstreams: Upstreams,
     cache: Mutex<Cache>,
     flights: Mutex<BTreeMap<Key, watch::Receiver<Option<Outcome>>>>,
-    /// Which resolver answered last: it is asked first.
+    /// Index of the resolver that answered last, which is asked first.
     preferred: AtomicUsize,
     failing: AtomicBool,
 }
 
 impl Forwarder {
-    /// A forwarder with an empty cache of at most this weight.
+    /// A forwarder with an empty cache of this largest weight.
     pub(super) fn new(upstreams: Upstreams, cache_weight: usize) -> Self {
         Self {
             upstreams,
@@ -58,12 +57,12 @@ impl Forwarder {
         }
     }
 
-    /// An answer that is kept already, and its age in seconds.
+    /// A cached answer, and its age in seconds.
     pub(super) fn cached(&self, key: &Key) -> Option<(Arc<Message>, u32)> {
         lock(&self.cache).get(key, Instant::now())
     }
 
-    /// Asks, or waits for the same question that is under way. Ends within [`WHOLE`].
+    /// Forwards a question, or waits for the same question in progress. Ends within [`WHOLE`].
     pub(super) async fn ask(
         self: &Arc<Self>,
         zone: &Arc<Zone>,
@@ -77,7 +76,8 @@ impl Forwarder {
         }
     }
 
-    /// The asking goes on when the client that began it has gone: others may wait for it.
+    /// Starts the request on a task of its own: it continues when its client has disconnected,
+    /// since others may wait for it.
     fn flight(
         self: &Arc<Self>,
         zone: &Arc<Zone>,
@@ -109,7 +109,7 @@ impl Forwarder {
         receiver
     }
 
-    /// The resolvers in turn, beginning with the one that answered last.
+    /// Asks the resolvers in turn, beginning with the one that answered last.
     async fn ask_all(&self, zone: &Zone, question: &Query, key: &Key) -> Outcome {
         let servers = self.upstreams.servers(zone);
         if servers.is_empty() {
@@ -144,7 +144,7 @@ impl Forwarder {
         Err(reasons.join("; ").into())
     }
 
-    /// One line when it begins to fail, one when it works again.
+    /// Logs once when forwarding begins to fail, and once when it works again.
     fn note(&self, outcome: &Outcome) {
         let failing = outcome.is_err();
         if self.failing.swap(failing, Ordering::Relaxed) == failing {
@@ -159,7 +159,8 @@ impl Forwarder {
     }
 }
 
-/// An answer that says something about the name; another resolver may know better otherwise.
+/// Asks one resolver. An answer that says nothing about the name is an error, so that the caller
+/// asks the next resolver.
 async fn ask_one(server: SocketAddr, question: &Query, flags: Flags) -> Result<Message, String> {
     let answer = exchange(server, question, flags, TRY)
         .await
@@ -170,7 +171,7 @@ async fn ask_one(server: SocketAddr, question: &Query, flags: Flags) -> Result<M
     }
 }
 
-/// Takes a question off the list of those under way, also when its task ends early.
+/// Removes a question in progress from the list, also when its task ends early.
 struct Landing {
     forwarder: Arc<Forwarder>,
     key: Key,
@@ -182,7 +183,7 @@ impl Drop for Landing {
     }
 }
 
-/// The data is whole between any two statements: a panic elsewhere does not spoil it.
+/// The data is consistent between any two statements, so a panic elsewhere does not corrupt it.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
 }

@@ -1,4 +1,4 @@
-//! Questions as they come in, and answers as they go out (RFC 1035, RFC 6891).
+//! Decoding of questions and encoding of answers (RFC 1035, RFC 6891).
 
 use hickory_proto::{
     op::{Message, MessageType, Metadata, OpCode, Query, ResponseCode, emit_message_parts},
@@ -6,65 +6,63 @@ use hickory_proto::{
     serialize::binary::BinEncoder,
 };
 
-/// What this server takes and gives over UDP, in bytes: what fits everywhere unfragmented.
+/// Largest UDP payload of this server, in bytes: it passes every network unfragmented.
 pub(super) const UDP_PAYLOAD: u16 = 1232;
-/// What a client without EDNS takes over UDP.
+/// Largest UDP payload of a client without EDNS, in bytes.
 const PLAIN_PAYLOAD: u16 = 512;
 /// Bytes of a header.
 const HEADER: usize = 12;
 /// Bytes of an OPT record without options.
 const OPT: usize = 11;
-/// Longest text of an extended error, in bytes: the smallest answer has room for it.
+/// Longest text of an extended error in bytes: it fits into the smallest answer.
 const ERROR_TEXT: usize = 200;
 
-/// One question that can be answered.
+/// A valid question.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    /// Id and flags.
     pub metadata: Metadata,
-    /// The one question, in the client's own case.
+    /// The question, with the client's upper and lower case.
     pub question: Query,
-    /// The client's EDNS, if it speaks it.
+    /// The client's EDNS data, if it uses EDNS.
     pub edns: Option<ClientEdns>,
 }
 
-/// What a client's OPT record says.
+/// The content of a client's OPT record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientEdns {
-    /// What it takes over UDP, in bytes.
+    /// Largest UDP payload that the client accepts, in bytes.
     pub payload: u16,
-    /// Its version; only 0 exists.
+    /// EDNS version; only 0 exists.
     pub version: u8,
-    /// It wants DNSSEC's records.
+    /// The client wants DNSSEC records.
     pub dnssec_ok: bool,
 }
 
-/// Why a packet is not answered, or only with an error.
+/// Why a packet gets no answer, or only an error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// Nothing can be said to this.
+    /// The packet is shorter than a header; there is no answer to it.
     #[error("{0} bytes are not a DNS message")]
     Short(usize),
-    /// Answering answers would never end.
+    /// The packet is an answer; answering answers would never end.
     #[error("the message is an answer")]
     Answer,
-    /// An operation other than QUERY.
+    /// The operation is not QUERY.
     #[error("operation {0} is not implemented")]
     Operation(u8),
-    /// The counts are not those of a question.
+    /// The counts of records are not those of a question.
     #[error("{questions} questions and {records} records are not one question")]
     Counts {
-        /// Questions.
         questions: u16,
-        /// Answers and authorities.
+        /// Answer and authority records together.
         records: u32,
     },
-    /// The rest is not well formed.
+    /// The packet is malformed after its header.
     #[error("malformed message: {0}")]
     Malformed(String),
 }
 
-/// Reads a packet. Takes time and memory in proportion to its length, whatever it holds.
+/// Decodes a packet. Takes time and memory in proportion to its length, whatever its content is.
 pub fn parse(packet: &[u8]) -> Result<Request, ParseError> {
     let Some((header, _)) = packet.split_first_chunk::<HEADER>() else {
         return Err(ParseError::Short(packet.len()));
@@ -102,7 +100,7 @@ pub fn parse(packet: &[u8]) -> Result<Request, ParseError> {
     })
 }
 
-/// What is sent for a packet that [`parse`] refused: a bare header, or nothing.
+/// The reply to a packet that [`parse`] rejected: a bare header, or `None`.
 pub(super) fn refusal(packet: &[u8], error: &ParseError) -> Option<Vec<u8>> {
     let code = match error {
         ParseError::Short(_) | ParseError::Answer => return None,
@@ -110,13 +108,13 @@ pub(super) fn refusal(packet: &[u8], error: &ParseError) -> Option<Vec<u8>> {
         ParseError::Counts { .. } | ParseError::Malformed(_) => ResponseCode::FormErr,
     };
     let [id0, id1, flags, ..] = *packet.first_chunk::<HEADER>()?;
-    // Operation and "recursion desired" are given back.
+    // Operation and "recursion desired" are copied from the question.
     let mut reply = vec![id0, id1, 0x80 | (flags & 0x79), code.low()];
     reply.resize(HEADER, 0);
     Some(reply)
 }
 
-/// An answer before it is put into bytes.
+/// An answer before it is encoded.
 #[derive(Debug, Clone)]
 pub(super) struct Reply {
     pub(super) metadata: Metadata,
@@ -149,7 +147,7 @@ impl Reply {
         }
     }
 
-    /// SERVFAIL, with a reason for who can read it ("network error", RFC 8914, 4.24).
+    /// SERVFAIL with an extended error text ("network error", RFC 8914, 4.24).
     pub(super) fn failure(request: &Request, reason: &str) -> Self {
         let mut reply = Self::new(request, ResponseCode::ServFail);
         let mut text = reason.to_owned();
@@ -160,7 +158,8 @@ impl Reply {
         reply
     }
 
-    /// Bytes for UDP: what does not fit is left out, and the answer says so.
+    /// Encodes the answer for UDP; records that do not fit are left out, and the answer is marked
+    /// as truncated.
     pub(super) fn to_udp(&self) -> Vec<u8> {
         let payload = self.edns.map_or(PLAIN_PAYLOAD, |edns| {
             edns.payload.clamp(PLAIN_PAYLOAD, UDP_PAYLOAD)
@@ -168,12 +167,12 @@ impl Reply {
         self.encode(payload)
     }
 
-    /// Bytes for TCP, without the length before them.
+    /// Encodes the answer for TCP, without the length before it.
     pub(super) fn to_tcp(&self) -> Vec<u8> {
         self.encode(u16::MAX)
     }
 
-    /// The OPT record has its place kept, so that it is there in truncated answers too.
+    /// Space is reserved for the OPT record, so that truncated answers have it, too.
     fn encode(&self, limit: u16) -> Vec<u8> {
         let opt = self.opt();
         let room = usize::from(limit).saturating_sub(opt.len());
@@ -193,7 +192,8 @@ impl Reply {
         let Ok(header) = emitted else {
             return self.bare_failure();
         };
-        // The encoder goes back before a record that did not fit, but leaves its bytes behind.
+        // After a record that did not fit, the encoder resets its offset but leaves the record's
+        // bytes in the buffer.
         let end = encoder.offset();
         packet.truncate(end);
         if !opt.is_empty() {
@@ -227,7 +227,7 @@ impl Reply {
         opt
     }
 
-    /// For an answer that no encoder takes: id and SERVFAIL.
+    /// The reply where encoding fails: a header with the id and SERVFAIL.
     fn bare_failure(&self) -> Vec<u8> {
         let [id0, id1] = self.metadata.id.to_be_bytes();
         let mut packet = vec![id0, id1, 0x80, ResponseCode::ServFail.low()];

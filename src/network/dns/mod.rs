@@ -1,11 +1,11 @@
-//! The cluster's names, on this machine's overlay address (RFC001-KAT 7.3).
+//! The DNS server for the cluster's names, on this machine's overlay address (RFC001-KAT 7.3).
 //!
 //! Names of the cluster are answered from a [`Zone`], an immutable snapshot of the files that the
-//! agent writes; they are never asked elsewhere, and they are answered with etcd, leader and agent
-//! away. All other names are forwarded to the machine's resolvers, with a cache.
+//! agent writes. They are never forwarded, and they are answered while etcd, the leader and the
+//! agent are down. All other names are forwarded to the machine's resolvers, with a cache.
 //!
-//! Built on hickory-proto's messages. hickory-server's own loop is not used: it starts a task for
-//! every packet and takes every connection, and nothing in it can be given a bound.
+//! The server uses hickory-proto's messages, but not hickory-server's loop: that starts a task for
+//! every packet, accepts every connection, and has no limits.
 
 mod cache;
 mod exchange;
@@ -28,42 +28,38 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 pub use zone::{Lookup, Zone};
 
-/// Why names are not answered.
+/// Why the DNS server does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum DnsError {
-    /// The address can't be listened on.
+    /// The server can't listen on the address.
     #[error("can't listen on {address} for DNS over {transport}: {source}")]
     Listen {
-        /// The address.
         address: SocketAddr,
         /// `UDP` or `TCP`.
         transport: &'static str,
-        /// What the system said.
         source: io::Error,
     },
-    /// A socket failed again and again.
+    /// A socket failed repeatedly.
     #[error("DNS over {transport} on {address} failed: {source}")]
     Socket {
-        /// The address.
         address: SocketAddr,
         /// `UDP` or `TCP`.
         transport: &'static str,
-        /// The last failure.
+        /// The last error.
         source: io::Error,
     },
-    /// The cluster's domain is not a name.
+    /// The cluster's domain is not a valid name.
     #[error("`{domain}` can't be the domain of a cluster: {reason}")]
     Domain {
-        /// As it is configured.
+        /// The domain as configured.
         domain: String,
-        /// What is wrong.
         reason: String,
     },
 }
 
 /// Answers on `address`, over UDP and TCP, with the newest snapshot of `zone`, until cancelled.
 ///
-/// Fails when the address can't be listened on, or a socket fails for good.
+/// Fails when the server can't listen on the address, or a socket fails permanently.
 pub async fn serve(
     address: SocketAddr,
     zone: watch::Receiver<Arc<Zone>>,

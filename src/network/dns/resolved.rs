@@ -1,7 +1,8 @@
-//! Tells systemd-resolved that the cluster's names are asked at `kat0`, where it runs
+//! Configures systemd-resolved, where it runs, to resolve the cluster's names at `kat0`
 //! (org.freedesktop.resolve1(5)).
 //!
-//! In a task of its own: resolved, or the bus, may hang for as long as it likes, and nothing of the data path waits for it.
+//! This runs in a task of its own: resolved or the bus may hang for any time without blocking the
+//! data path.
 
 use std::{net::Ipv4Addr, path::Path, sync::Arc, time::Duration};
 
@@ -10,34 +11,35 @@ use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 use zbus::connection;
 
-/// The folder that is there while systemd-resolved runs.
+/// Folder that exists while systemd-resolved runs.
 const RUNTIME: &str = "/run/systemd/resolve";
 /// The address family of IPv4 in resolve1's calls.
 const AF_INET: i32 = 2;
-/// For each call.
+/// Longest time for each call.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// For the connection and all calls together.
+/// Longest time for the connection and all calls.
 const LIMIT: Duration = Duration::from_secs(20);
-/// It is told again after this time, in case that it was restarted.
+/// Interval at which the settings are sent again, in case resolved was restarted.
 const INTERVAL: Duration = Duration::from_secs(300);
-/// The same where it was not told.
+/// Pause after the settings could not be sent.
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
 
-/// What systemd-resolved is told: names below a domain are asked at this server on this link.
+/// The settings for systemd-resolved: names below a domain are resolved at this server on this
+/// link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announcement {
-    /// Number of the link.
+    /// Index of the link.
     pub link: u32,
-    /// Where names are asked.
+    /// Address of the DNS server.
     pub server: Ipv4Addr,
-    /// Names below it are, and no others.
+    /// The domain whose names are resolved there, and no others.
     pub domain: String,
 }
 
-/// Tells it once.
+/// Sends the settings once.
 pub type Tell = Arc<dyn Fn(Announcement) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
-/// Tells the machine's own, where it runs.
+/// Sends the settings to the machine's systemd-resolved, where it runs.
 pub fn tell_resolved() -> Tell {
     Arc::new(|wanted| {
         Box::pin(async move {
@@ -49,7 +51,7 @@ pub fn tell_resolved() -> Tell {
     })
 }
 
-/// Tells it what is wanted, now and with every change, until cancelled.
+/// Sends the wanted settings, now and after every change, until cancelled.
 pub(crate) async fn keep(
     tell: Tell,
     mut wanted: watch::Receiver<Option<Announcement>>,
@@ -104,7 +106,7 @@ fn is_running() -> bool {
     Path::new(RUNTIME).join("stub-resolv.conf").exists()
 }
 
-/// Said again after every change: resolved forgets it with the link.
+/// The settings are sent again after every change: resolved forgets them when the link is removed.
 async fn announce(wanted: &Announcement) -> zbus::Result<()> {
     let index =
         i32::try_from(wanted.link).map_err(|_| zbus::Error::Failure("link number".into()))?;

@@ -1,4 +1,4 @@
-//! The sockets: every wait, number and size has a bound.
+//! The server's sockets. Every wait, count and size is limited.
 
 use std::{
     io,
@@ -31,33 +31,31 @@ use super::{
     zone::{Lookup, Zone},
 };
 
-/// Largest question over UDP, in bytes; a larger one is cut and refused as malformed.
+/// Largest question over UDP in bytes; a larger one is cut and then rejected as malformed.
 const UDP_QUESTION: usize = 4096;
-/// Failures of a socket in a row until it counts as broken.
+/// Number of consecutive failures after which a socket counts as broken.
 const FAILURES: u32 = 50;
-/// Pause after a failure of a socket, which may be for want of memory or descriptors.
+/// Pause after a failure of a socket, which may be caused by a lack of memory or descriptors.
 const FAILURE_PAUSE: Duration = Duration::from_millis(50);
 
-/// What may differ from one server to another, mostly in tests.
+/// Settings of a server that differ mostly in tests.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The machine's resolv.conf.
     pub resolv_conf: PathBuf,
-    /// systemd-resolved's list of resolvers, read when the machine's names its stub.
+    /// systemd-resolved's list of resolvers, read when the machine's resolv.conf names its stub.
     pub resolved_conf: PathBuf,
-    /// Port of other resolvers.
     pub upstream_port: u16,
-    /// Answers of other resolvers that are kept, and their records, taken together.
+    /// Largest weight of the cache: cached answers and their records together.
     pub cache_weight: usize,
-    /// Questions that wait for other resolvers at one time; those beyond get SERVFAIL.
+    /// Most questions that wait for other resolvers; further ones get SERVFAIL.
     pub forwards: usize,
-    /// Those of one source address; those beyond get SERVFAIL.
+    /// Most such questions of one source address; further ones get SERVFAIL.
     pub forwards_of_one: usize,
-    /// TCP connections at one time; those beyond are closed.
+    /// Most TCP connections; further ones are closed.
     pub connections: usize,
-    /// Those of one source address; those beyond are closed.
+    /// Most TCP connections of one source address; further ones are closed.
     pub connections_of_one: usize,
-    /// How long a connection may be silent, and how long a question or an answer may take on it.
+    /// Longest silence on a connection, and longest time for one question or answer on it.
     pub connection_timeout: Duration,
 }
 
@@ -77,7 +75,7 @@ impl Default for Settings {
     }
 }
 
-/// A server whose sockets are open.
+/// A server with open sockets.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -89,7 +87,7 @@ pub struct Server {
     connection_timeout: Duration,
 }
 
-/// Makes answers from packets.
+/// Answers packets.
 #[derive(Debug)]
 pub(super) struct Answerer {
     zone: watch::Receiver<Arc<Zone>>,
@@ -98,26 +96,24 @@ pub(super) struct Answerer {
     forwards_of_each: Arc<Shares>,
 }
 
-/// A question for other resolvers.
+/// A question that is to be forwarded.
 #[derive(Debug)]
 pub(super) struct Forwarding {
     zone: Arc<Zone>,
     pub(super) request: Request,
     pub(super) key: Key,
-    /// What is said where there is no such name.
+    /// The answer if the resolvers know no such name.
     otherwise: Option<Reply>,
 }
 
-/// What to do with a packet.
+/// How to handle a packet.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// Nothing.
+    /// Ignore it.
     Drop,
-    /// Send these bytes.
     Send(Vec<u8>),
-    /// Encode and send this.
     Reply(Box<Reply>),
-    /// Ask other resolvers first.
+    /// Forward the question first.
     Forward(Box<Forwarding>),
 }
 
@@ -170,7 +166,6 @@ impl Server {
         })
     }
 
-    /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -216,7 +211,7 @@ impl Server {
                 Step::Reply(reply) => reply.to_udp(),
                 Step::Forward(forwarding) => {
                     let (answerer, udp) = (self.answerer.clone(), self.udp.clone());
-                    // Each of them holds a permit or ends at once.
+                    // Each task holds a permit or ends at once.
                     tasks.spawn(async move {
                         let reply = answerer.forward(*forwarding, client.ip()).await;
                         send(&udp, &reply.to_udp(), client).await;
@@ -268,7 +263,7 @@ async fn send(socket: &UdpSocket, packet: &[u8], client: SocketAddr) {
     }
 }
 
-/// One connection: a question after the other, each preceded by its length (RFC 1035, 4.2.2).
+/// Serves one connection: consecutive questions, each preceded by its length (RFC 1035, 4.2.2).
 async fn converse(
     answerer: &Answerer,
     mut stream: TcpStream,
@@ -297,7 +292,8 @@ async fn converse(
 }
 
 impl Answerer {
-    /// Answers from `zone`, or asks with `forwarder`, so many questions at one time, and so many of one source.
+    /// Answers from `zone` and forwards with `forwarder`, with limits on the concurrent questions
+    /// in total and from one source.
     pub(super) fn new(
         zone: watch::Receiver<Arc<Zone>>,
         forwarder: Forwarder,
@@ -312,7 +308,7 @@ impl Answerer {
         }
     }
 
-    /// Everything that needs no waiting.
+    /// Handles a packet as far as that needs no waiting.
     pub(super) fn step(&self, packet: &[u8], client: IpAddr) -> Step {
         let request = match parse(packet) {
             Ok(request) => request,
@@ -359,7 +355,7 @@ impl Answerer {
         }
     }
 
-    /// Asks other resolvers, unless too many questions wait for them already, the client's or all.
+    /// Forwards a question, unless too many questions of the client or of all clients wait already.
     async fn forward(&self, forwarding: Forwarding, client: IpAddr) -> Reply {
         let Forwarding {
             zone,
@@ -378,7 +374,7 @@ impl Answerer {
     }
 }
 
-/// What the zone says itself; nothing where it does not.
+/// The zone's own answer; `None` where it has none.
 fn own_reply(request: &Request, found: Lookup) -> Option<Reply> {
     let (code, answers, authority) = match found {
         Lookup::Answer(records) => (ResponseCode::NoError, records, None),
@@ -393,7 +389,7 @@ fn own_reply(request: &Request, found: Lookup) -> Option<Reply> {
     Some(reply)
 }
 
-/// Another resolver's answer, but where it knows no such name, and there is something else to say.
+/// The resolver's answer; `otherwise` if the resolver knows no such name.
 fn relay_or(request: &Request, answer: &Message, age: u32, otherwise: Option<Reply>) -> Reply {
     let unknown = answer.metadata.response_code == ResponseCode::NXDomain;
     otherwise
@@ -401,7 +397,7 @@ fn relay_or(request: &Request, answer: &Message, age: u32, otherwise: Option<Rep
         .unwrap_or_else(|| relay(request, answer, age))
 }
 
-/// Another resolver's answer as this client's, `age` seconds later.
+/// Another resolver's answer for this client, with its times to live reduced by `age` seconds.
 pub(super) fn relay(request: &Request, answer: &Message, age: u32) -> Reply {
     let mut reply = Reply::new(request, answer.metadata.response_code);
     reply.metadata.authentic_data = answer.metadata.authentic_data;

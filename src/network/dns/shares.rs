@@ -1,17 +1,18 @@
-//! So many of something at one time for each source address, so that one container leaves room for the others.
+//! Limits concurrent uses by each source address, so that one container leaves capacity for the
+//! others.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use parking_lot::Mutex;
 
-/// How many each source has at this moment. Of those that have none nothing is kept.
+/// The present count of each source address. Sources without any are not stored.
 #[derive(Debug)]
 pub(super) struct Shares {
     each: usize,
     taken: Mutex<BTreeMap<IpAddr, usize>>,
 }
 
-/// One of a source's, until it is dropped.
+/// One use by a source address, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Share {
     shares: Arc<Shares>,
@@ -26,7 +27,7 @@ impl Shares {
         })
     }
 
-    /// One more for this source; nothing where it has all of its own.
+    /// Takes one more for this source; `None` where its limit is reached.
     pub(super) fn take(self: &Arc<Self>, source: IpAddr) -> Option<Share> {
         let mut taken = self.taken.lock();
         let count = taken.get(&source).copied().unwrap_or_default();

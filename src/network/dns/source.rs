@@ -1,4 +1,4 @@
-//! Joins the DNS server to the files that the agent writes.
+//! Connects the DNS server to the files that the agent writes.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -65,7 +65,7 @@ async fn serve(
     }
 }
 
-/// Nothing until the machine's own file was read.
+/// Makes a zone; `None` until `node.json` was read.
 fn zone_of(snapshot: &Snapshot) -> Result<Option<Zone>, DnsError> {
     let Some(node) = &snapshot.node else {
         return Ok(None);

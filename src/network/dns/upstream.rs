@@ -1,4 +1,4 @@
-//! Which other resolvers are asked.
+//! Chooses the resolvers to which questions are forwarded.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6},
@@ -11,14 +11,14 @@ use tokio::time::Instant;
 
 use super::zone::Zone;
 
-/// systemd-resolved's own addresses.
+/// Addresses of systemd-resolved's stub.
 const STUBS: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(127, 0, 0, 53)),
     IpAddr::V4(Ipv4Addr::new(127, 0, 0, 54)),
 ];
-/// Time between two looks at the files.
+/// Interval of the checks for changed files.
 const LOOK: Duration = Duration::from_secs(2);
-/// Most resolvers that are asked.
+/// Most resolvers that are used.
 const SERVERS: usize = 4;
 /// Largest resolv.conf that is read, in bytes.
 const FILE: u64 = 65_536;
@@ -26,9 +26,8 @@ const FILE: u64 = 65_536;
 /// The machine's resolvers, read again when their file changes.
 #[derive(Debug)]
 pub(super) struct Upstreams {
-    /// The machine's resolv.conf.
     host: PathBuf,
-    /// systemd-resolved's list of the resolvers that it asks itself.
+    /// systemd-resolved's list of its own resolvers.
     resolved: PathBuf,
     port: u16,
     known: Mutex<Known>,
@@ -42,7 +41,7 @@ struct Known {
 }
 
 impl Upstreams {
-    /// `port` is 53 but in tests.
+    /// `port` is 53 except in tests.
     pub(super) fn new(host: PathBuf, resolved: PathBuf, port: u16) -> Self {
         Self {
             host,
@@ -52,7 +51,8 @@ impl Upstreams {
         }
     }
 
-    /// The zone's resolvers, or the machine's; never one that would ask here again.
+    /// The zone's resolvers, or otherwise the machine's; never one that would forward back to this
+    /// server.
     pub(super) fn servers(&self, zone: &Zone) -> Vec<SocketAddr> {
         let servers = match zone.upstreams() {
             [] => self.machine(),
@@ -86,7 +86,8 @@ impl Upstreams {
         known.servers.clone()
     }
 
-    /// systemd-resolved's stub would ask this server for names of links, so its own list is read.
+    /// systemd-resolved's stub would ask this server for names of links, so its list of resolvers
+    /// is read instead.
     fn read(&self) -> Vec<SocketAddr> {
         let host = read_servers(&self.host, self.port);
         let stub = |server: &SocketAddr| STUBS.contains(&server.ip());
@@ -125,7 +126,7 @@ fn parse_servers(text: &str, port: u16) -> Vec<SocketAddr> {
         .collect()
 }
 
-/// An address; one of a single link has that link's name or number behind a `%`.
+/// Parses an address; a link-local one may have its link's name or index behind a `%`.
 fn server(word: &str, port: u16) -> Option<SocketAddr> {
     let Some((address, link)) = word.split_once('%') else {
         return Some(SocketAddr::new(word.parse().ok()?, port));

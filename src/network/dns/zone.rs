@@ -1,4 +1,4 @@
-//! The cluster's names as one immutable snapshot, and what is said to a question.
+//! The cluster's names as an immutable snapshot, and the lookup of names.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,15 +19,15 @@ use super::DnsError;
 use crate::state::{DnsRecords, Instances, NodeNetwork};
 use kat_types::top_level_domains;
 
-/// Seconds that an answer may be kept, and that a name may be held for missing: instances move.
+/// Time to live of positive and negative answers, in seconds; short, since instances move.
 pub(super) const TTL: u32 = 5;
 
-/// The cluster's names, as the files of the agent had them at one moment.
+/// The cluster's names from the agent's files at one moment.
 #[derive(Debug)]
 pub struct Zone {
     domain: Name,
     records: BTreeMap<Name, Vec<Ipv4Addr>>,
-    /// Names above those of `records`, the domain itself among them: they exist and have nothing.
+    /// Parent names of `records`, including the domain itself: they exist but have no addresses.
     parents: BTreeSet<Name>,
     pointers: BTreeMap<Ipv4Addr, Name>,
     /// `<namespace>.<domain>` of this machine's instances, by their address.
@@ -39,27 +39,26 @@ pub struct Zone {
     authority: SOA,
 }
 
-/// What is said to a question.
+/// The result of a lookup.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Lookup {
-    /// These records.
     Answer(Vec<Record>),
-    /// The name exists, with nothing of that type; the authority says for how long.
+    /// The name exists without records of that type; the SOA record has the time to live.
     NoData(Box<Record>),
-    /// There is no such name; the authority says for how long.
+    /// The name does not exist; the SOA record has the time to live.
     NoName(Box<Record>),
-    /// This is not for that source, or not a question that is answered.
+    /// The source may not ask, or the kind of question is not answered.
     Refused,
-    /// Not the cluster's name: other resolvers are asked.
+    /// The name is not the cluster's: the question is forwarded.
     Forward,
-    /// A name of the world as well, since a namespace is called like a top-level domain: other resolvers are asked, and
-    /// this is said where there is no such name.
+    /// The name also ends in a top-level domain, since a namespace has the name of one: the
+    /// question is forwarded first, and this is the answer if the name does not exist there.
     ForwardFirst(Box<Lookup>),
 }
 
 impl Zone {
-    /// Makes a snapshot of what the files say. A record whose name is not one is left out, with a
-    /// line in the log; a wrong domain is an error.
+    /// Makes a snapshot from the files. A record with an invalid name is left out and logged; an
+    /// invalid domain is an error.
     pub fn new(
         node: &NodeNetwork,
         instances: &Instances,
@@ -102,7 +101,7 @@ impl Zone {
         })
     }
 
-    /// What is said to a question from `source`.
+    /// Answers a question from `source`.
     pub fn lookup(&self, source: IpAddr, question: &Query) -> Lookup {
         let kind = question.query_type();
         let refused = matches!(
@@ -128,7 +127,7 @@ impl Zone {
             .unwrap_or(Lookup::Forward)
     }
 
-    /// Only containers of the cluster and the machine itself are answered.
+    /// Whether the source is a container of the cluster or the machine itself.
     pub fn serves(&self, source: IpAddr) -> bool {
         match source {
             IpAddr::V4(address) => address.is_loopback() || self.cluster.contains(&address),
@@ -136,13 +135,13 @@ impl Zone {
         }
     }
 
-    /// The configured resolvers for other names; empty means the machine's own.
+    /// The configured resolvers for other names; empty for the machine's own.
     pub fn upstreams(&self) -> &[IpAddr] {
         &self.upstreams
     }
 
-    /// Asking this address could come back here: it is the machine's own, or another machine's of
-    /// the overlay.
+    /// Whether a question to this resolver could come back here: the address is the machine's own,
+    /// or one of the cluster's networks.
     pub fn would_loop(&self, upstream: IpAddr) -> bool {
         match upstream {
             IpAddr::V4(address) => {
@@ -155,7 +154,7 @@ impl Zone {
         }
     }
 
-    /// What the zone has under `name`, said under the name that was `asked`.
+    /// Looks `name` up in the zone; the records bear the name that was `asked`.
     fn own(&self, asked: &Name, name: &Name, kind: RecordType) -> Option<Lookup> {
         if *name == self.domain && kind == RecordType::SOA {
             return Some(Lookup::Answer(vec![self.authority_at(asked.clone())]));
@@ -173,8 +172,8 @@ impl Zone {
         exists.then(|| Lookup::NoData(Box::new(self.authority_at(self.domain.clone()))))
     }
 
-    /// A name as a container of this machine writes it: within its own namespace first, then
-    /// within the cluster. Namespaces themselves are not found, or `com` could be one.
+    /// Looks up a short name from a container of this machine: first within its own namespace, then
+    /// within the cluster. Namespaces themselves are not found, as one could be called `com`.
     fn short(&self, source: IpAddr, name: &Name, kind: RecordType) -> Option<Lookup> {
         let IpAddr::V4(source) = source else {
             return None;
@@ -193,7 +192,7 @@ impl Zone {
         })
     }
 
-    /// Names of the cluster's addresses; they are never asked elsewhere.
+    /// Looks up reverse names of the cluster's addresses; they are never forwarded.
     fn reverse(&self, name: &Name, kind: RecordType) -> Option<Lookup> {
         let octets = reverse_octets(name)?;
         let length = u8::try_from(octets.len() * 8).ok()?;
@@ -226,7 +225,7 @@ impl Zone {
     }
 }
 
-/// Whether a name of two labels or more ends in a top-level domain.
+/// Whether a name of at least two labels ends in a top-level domain.
 fn is_of_the_world(name: &Name) -> bool {
     let last = name.iter().next_back();
     let last = last.and_then(|label| std::str::from_utf8(label).ok());
@@ -257,7 +256,7 @@ fn parents_of<'a>(domain: &Name, names: impl Iterator<Item = &'a Name>) -> BTree
     parents
 }
 
-/// One name for each address: the longest, which is the instance's and not its workload's.
+/// One name for each address: the longest, which is the instance's and not the workload's.
 fn pointers_of(records: &BTreeMap<Name, Vec<Ipv4Addr>>) -> BTreeMap<Ipv4Addr, Name> {
     let mut pointers: BTreeMap<Ipv4Addr, Name> = BTreeMap::new();
     for (name, addresses) in records {
@@ -271,7 +270,7 @@ fn pointers_of(records: &BTreeMap<Name, Vec<Ipv4Addr>>) -> BTreeMap<Ipv4Addr, Na
     pointers
 }
 
-/// The octets of a name below `in-addr.arpa`, in the address's own order.
+/// The octets of a name below `in-addr.arpa`, in the order of the address.
 fn reverse_octets(name: &Name) -> Option<Vec<u8>> {
     let mut labels = name.iter().rev();
     let is = |label: Option<&[u8]>, text: &str| {
@@ -286,7 +285,7 @@ fn reverse_octets(name: &Name) -> Option<Vec<u8>> {
     octets.filter(|octets| (1..=4).contains(&octets.len()))
 }
 
-/// The name at which a network's reverse names begin, at a whole octet.
+/// The apex of a network's reverse names, at a whole octet.
 fn reverse_apex(network: Ipv4Net, octets: &[u8]) -> Option<Name> {
     let kept = usize::from(network.prefix_len() / 8);
     let labels: Vec<String> = octets.iter().take(kept).rev().map(u8::to_string).collect();

@@ -1,15 +1,15 @@
-//! The hook's own lines in the journal: the runtime throws its output away.
+//! Journal entries of the hook itself: the runtime discards its output.
 
 use std::{os::unix::net::UnixDatagram, path::Path, time::Duration};
 
 use kat_types::network::HOOK_JOURNAL_FIELD;
 
-/// Most characters of a value in the journal.
+/// Most characters of a value in an entry.
 const MAXIMUM_VALUE: usize = 1000;
 
-/// One journal entry in the native protocol; every value is one line, and cut where it is longer than
-/// a sentence can be: what does not fit a datagram would be lost. It names the unit as the user's
-/// manager does: journald, which would add it, may come to look when the hook is gone.
+/// One journal entry in the native protocol. Every value is one line, and is cut where it is too
+/// long, since an entry that does not fit into a datagram would be lost. The entry names the unit
+/// as the user manager does: journald would add it, but may read it only after the hook has ended.
 pub fn journal_entry(message: &str, instance: Option<&str>, unit: Option<&str>) -> String {
     let one_line = |text: &str| -> String {
         text.chars()
@@ -32,7 +32,7 @@ pub fn journal_entry(message: &str, instance: Option<&str>, unit: Option<&str>) 
     entry
 }
 
-/// Best effort: where there is no journal, there is nobody to tell.
+/// Best effort: errors are ignored where there is no journal.
 pub(super) fn report(journal: &Path, entry: &str) {
     if let Ok(socket) = UnixDatagram::unbound() {
         let _ = socket.set_write_timeout(Some(Duration::from_secs(1)));

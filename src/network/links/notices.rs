@@ -1,4 +1,4 @@
-//! What the kernel tells unasked.
+//! Waits for notifications from the kernel.
 
 use std::{io, time::Duration};
 
@@ -9,11 +9,11 @@ use rtnetlink::{MulticastGroup, packet_route::RouteNetlinkMessage};
 use super::{LinkError, describe};
 use crate::overlay::local_addresses as local;
 
-/// What changes within this time is one change.
+/// Changes within this time count as one.
 const SETTLING: Duration = Duration::from_millis(300);
 
-/// Waits until the link of this name is removed from the calling thread's namespace, also where that
-/// happens after this was called and before anybody waits.
+/// Waits until the link with this name is removed from the calling thread's namespace. Removals
+/// after this call are seen even before the future is polled.
 ///
 /// # Errors
 /// [`LinkError::Socket`], also when the kernel's messages end.
@@ -35,9 +35,9 @@ pub fn removal(name: &'static str) -> impl Future<Output = Result<(), LinkError>
     }
 }
 
-/// Waits until the machine's own addresses are others than when this was called, also where they
-/// change before anybody waits, and are so for a moment: a new lease takes one away before it brings
-/// another. Without the kernel's messages it waits for good.
+/// Waits until the machine's own addresses differ from those at this call, even if they change
+/// before the future is polled. It then waits for a moment, since a new lease removes one address
+/// before it adds another. Without the kernel's messages it waits forever.
 pub fn address_change() -> impl Future<Output = ()> + Send + 'static {
     let before = local::addresses();
     async move {
@@ -56,7 +56,8 @@ async fn wait_for_other_addresses(before: &[local::Local]) -> Result<(), LinkErr
     let task = tokio::spawn(connection);
     let _end = AbortOnDrop(task.abort_handle());
     loop {
-        // Once more than there are messages: an address may have come before they were asked for.
+        // The addresses are compared before each message, since one may have changed before the
+        // subscription.
         if local::addresses() != before {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! What the kernel remembers of connections, over netlink (linux/netfilter/nfnetlink_conntrack.h).
+//! The kernel's connection tracking, over netlink (linux/netfilter/nfnetlink_conntrack.h).
 
 use std::{io, net::Ipv4Addr, time::Duration};
 
@@ -20,7 +20,7 @@ const SUBSYSTEM: u16 = 1 << 8;
 const GET: u16 = SUBSYSTEM | 1;
 /// `IPCTNL_MSG_CT_DELETE`.
 const DELETE: u16 = SUBSYSTEM | 2;
-/// `struct nfgenmsg`: family, version, and a number that is 0.
+/// Size of `struct nfgenmsg`: family, version, and a resource id that is 0.
 const HEADER: usize = 4;
 
 const CTA_TUPLE_ORIG: u16 = 1;
@@ -38,53 +38,50 @@ const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_DST_PORT: u16 = 3;
 const CTA_PROTOINFO_TCP: u16 = 1;
 const CTA_PROTOINFO_TCP_STATE: u16 = 1;
-/// `TCP_CONNTRACK_TIME_WAIT`: both ends have closed it.
+/// `TCP_CONNTRACK_TIME_WAIT`: both ends have closed the connection.
 const TIME_WAIT: u8 = 7;
-/// `IPS_DST_NAT`: its destination was changed.
+/// `IPS_DST_NAT`: the destination was translated.
 const DST_NAT: u32 = 1 << 5;
-/// An attribute holds others.
+/// Flag of an attribute that contains others.
 const NESTED: u16 = 0x8000;
 
-/// Why it can't be asked.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConntrackError {
-    /// The socket.
     #[error("netlink: {0}")]
     Socket(#[source] io::Error),
-    /// The kernel refused.
     #[error("can't {what}: {source}")]
     Refused {
-        /// In words.
+        /// The request, for messages.
         what: &'static str,
-        /// What it said.
         source: io::Error,
     },
-    /// No answer.
     #[error("can't {what}: the kernel did not answer within {} s", DEADLINE.as_secs())]
     Timeout {
-        /// In words.
+        /// The request, for messages.
         what: &'static str,
     },
 }
 
-/// A connection.
+/// A tracked connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Flow {
-    /// Where its client sends to.
+    /// Destination address that its client uses.
     pub called: Ipv4Addr,
-    /// At which port.
+    /// Destination port that its client uses.
     pub port: u16,
-    /// TCP or UDP.
+    /// Its transport, if it is TCP or UDP.
     pub transport: Option<Transport>,
-    /// Who answers.
+    /// Address of the answering end.
     pub answers: Ipv4Addr,
-    /// Both ends have closed it: the kernel itself takes its client's next one from the same port for a new one.
+    /// Both ends have closed it: the kernel itself treats the next connection from the same client
+    /// port as a new one.
     pub ended: bool,
-    /// The attributes by which the kernel finds it.
+    /// The attributes that identify it to the kernel.
     identity: Vec<u8>,
 }
 
-/// Every connection of the machine, and of those that it forwards, whose destination was changed.
+/// All connections of the machine, including forwarded ones, whose destination was translated.
 ///
 /// # Errors
 /// See [`ConntrackError`].
@@ -97,7 +94,7 @@ pub(crate) async fn translated() -> Result<Vec<Flow>, ConntrackError> {
     Ok(answers.iter().filter_map(|body| flow(body)).collect())
 }
 
-/// Every one whose destination was not changed.
+/// All connections whose destination was not translated.
 ///
 /// # Errors
 /// See [`ConntrackError`].
@@ -109,7 +106,8 @@ pub(crate) async fn untranslated() -> Result<Vec<Flow>, ConntrackError> {
     Ok(answers.iter().filter_map(|body| flow(body)).collect())
 }
 
-/// Makes the kernel forget it; its next packet is a first one. One that is gone is fine.
+/// Deletes a connection's entry; its next packet is treated as a first one. A missing entry is no
+/// error.
 ///
 /// # Errors
 /// See [`ConntrackError`].
@@ -124,7 +122,7 @@ pub(crate) async fn forget(flow: &Flow) -> Result<(), ConntrackError> {
     }
 }
 
-/// Reads a connection; nothing where it is not one over IPv4.
+/// Decodes a connection; `None` if it is not one over IPv4.
 fn flow(body: &[u8]) -> Option<Flow> {
     let attributes = body.get(HEADER..)?;
     let original = attribute(attributes, CTA_TUPLE_ORIG)?;
@@ -182,7 +180,7 @@ fn push(attributes: &mut Vec<u8>, kind: u16, value: &[u8]) {
     attributes.resize(attributes.len().next_multiple_of(4), 0);
 }
 
-/// A message of netfilter, undigested.
+/// A netfilter message with an undecoded body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Message {
     kind: u16,
@@ -220,7 +218,7 @@ impl From<Message> for NetlinkPayload<Message> {
     }
 }
 
-/// One request on a socket of its own; gives the bodies of the answers.
+/// Sends one request on a socket of its own; returns the bodies of the answers.
 async fn exchange(
     what: &'static str,
     kind: u16,
@@ -259,7 +257,7 @@ async fn exchange(
 
 #[cfg(test)]
 impl Flow {
-    /// One that the kernel does not have.
+    /// A connection that the kernel does not have.
     pub(crate) fn example(
         called: Ipv4Addr,
         port: u16,

@@ -1,8 +1,9 @@
-//! KAT's own nftables table: the way out of containers, and nobody else's way in.
+//! KAT's main nftables table: lets containers' traffic out, and restricts access to them and to the
+//! machines.
 //!
-//! One table, `inet kat`, is rendered from `unit-templates/kat.nft` and replaced as a whole in one
-//! transaction through `nft -f -` (nft(8)). An accept in it does not undo a drop in somebody
-//! else's table: see [`obstacles`](crate::nftables::other_firewalls).
+//! The table `inet kat` is rendered from `unit-templates/kat.nft` and replaced as a whole in one
+//! transaction with `nft -f -` (nft(8)). An accept in it does not override a drop in another table:
+//! see [`obstacles`](crate::nftables::other_firewalls).
 
 use std::{
     borrow::Cow,
@@ -27,38 +28,38 @@ pub const FAMILY: &str = "inet";
 pub const TABLE: &str = "kat";
 /// The compiled-in template of the rules.
 pub const TEMPLATE: &str = include_str!("../../../unit-templates/kat.nft");
-/// What an administrator may change; it stands in for the compiled-in template.
+/// Path of the packaged template, which an administrator may change; it replaces the compiled-in
+/// one.
 const INSTALLED: &str = "/usr/share/kat/unit-templates/kat.nft";
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Why the rules are not in place.
 #[derive(Debug, thiserror::Error)]
 pub enum FirewallError {
-    /// The template is wrong.
+    /// The template can't be rendered.
     #[error("template kat.nft: {0}")]
     Template(#[from] tera::Error),
-    /// The program can't be run.
+    /// `nft` can't be run.
     #[error("can't run nft: {0}; is the package nftables installed?")]
     Run(#[source] std::io::Error),
-    /// It takes too long.
+    /// `nft` takes too long.
     #[error("nft did not end within {} s", DEADLINE.as_secs())]
     Timeout,
-    /// It refused.
+    /// `nft` refused the rules.
     #[error("nft: {0}")]
     Refused(String),
-    /// Its answer is not JSON.
+    /// The output of `nft` is not JSON.
     #[error("nft's answer is malformed: {0}")]
     Malformed(#[source] serde_json::Error),
 }
 
-/// Keeps the table as it should be.
+/// Keeps the table up to date.
 #[derive(Debug)]
 pub struct Firewall {
     template: Cow<'static, str>,
     applied: Mutex<Option<Applied>>,
 }
 
-/// What was put in place, and how nft lists it.
+/// The applied rules, and the output of `nft` for them.
 #[derive(Debug, PartialEq, Eq)]
 struct Applied {
     rules: String,
@@ -66,7 +67,7 @@ struct Applied {
 }
 
 impl Default for Firewall {
-    /// With the compiled-in template.
+    /// Uses the compiled-in template.
     fn default() -> Self {
         Self {
             template: Cow::Borrowed(TEMPLATE),
@@ -76,8 +77,8 @@ impl Default for Firewall {
 }
 
 impl Firewall {
-    /// With the template of the package if it is there. It is read once: after an upgrade the next
-    /// `kat-net` reads the next one.
+    /// Uses the packaged template if it exists. It is read only once: after an upgrade the next
+    /// `kat-net` process reads the new one.
     pub fn installed() -> Self {
         let mut firewall = Self::default();
         match std::fs::read_to_string(INSTALLED) {
@@ -88,11 +89,11 @@ impl Firewall {
         firewall
     }
 
-    /// Puts the rules in place unless they are; `machines` are the addresses of the other machines outside the overlay.
-    /// Gives whether something was done.
+    /// Applies the rules unless they are in place; `machines` are the addresses of the other
+    /// machines outside the overlay. Returns whether they were applied.
     ///
     /// # Errors
-    /// See [`FirewallError`]; the rules from before hold then.
+    /// See [`FirewallError`]; the previous rules stay in force then.
     pub async fn ensure(
         &self,
         node: &NodeNetwork,
@@ -114,7 +115,7 @@ impl Firewall {
     }
 }
 
-/// Removes the table, if there is one.
+/// Removes the table, if it exists.
 ///
 /// # Errors
 /// See [`FirewallError`].
@@ -129,18 +130,19 @@ struct Values {
     subnet: Ipv4Net,
     cluster: Ipv4Net,
     relay: bool,
-    /// What of an address tells machines and instances of one part of the overlay apart: all parts are of one size.
+    /// Mask of the host part of an address within a machine's subnet; all subnets have the same
+    /// size.
     host_mask: Ipv4Addr,
     ports: String,
     machines: String,
     machines6: String,
 }
 
-/// The whole transaction, for a machine and the addresses of the others outside the overlay. A relay passes on
-/// what is between two other machines, and no other machine does.
+/// The whole transaction, for a machine and the addresses of the others outside the overlay. Only a
+/// relay forwards packets between two other machines.
 ///
 /// # Errors
-/// The template is wrong.
+/// The template can't be rendered.
 pub fn ruleset(
     template: &str,
     node: &NodeNetwork,
@@ -166,7 +168,7 @@ pub fn ruleset(
     templates.render("kat.nft", &tera::Context::from_serialize(&values)?)
 }
 
-/// KAT's table as nft lists it, without what counts; nothing without a table.
+/// KAT's table as `nft` lists it, without counters; `None` without a table.
 async fn listed() -> Result<Option<String>, FirewallError> {
     match nft(&["-j", "-s", "list", "table", FAMILY, TABLE], "").await {
         Ok(text) => Ok(Some(text)),
@@ -175,7 +177,7 @@ async fn listed() -> Result<Option<String>, FirewallError> {
     }
 }
 
-/// Runs `nft` with a text on its standard input; gives what it printed.
+/// Runs `nft` with a text on its standard input; returns its output.
 pub(crate) async fn nft(arguments: &[&str], input: &str) -> Result<String, FirewallError> {
     let work = async {
         let mut child = Command::new("nft")

@@ -1,9 +1,11 @@
-//! Ports of this machine that lead to instances on it: nftables sends each new connection to one that serves.
+//! Host ports: ports of this machine that nftables forwards to instances on it, each new connection
+//! to one that serves.
 //!
-//! The table `inet kat-host-ports` is rendered from `unit-templates/kat-host-ports.nft` and changed as
-//! [`table`](super::table) says, like that of service addresses. The source of a packet stays, so that a
-//! program sees its callers' addresses. A port that a program of the machine itself listens on is left to that program,
-//! whatever the agent's file says; one whose instances all don't serve is refused at once.
+//! The table `inet kat-host-ports` is rendered from `unit-templates/kat-host-ports.nft` and changed
+//! as described in [`table`](super::table), like that of service addresses. The source address of a
+//! packet is kept, so that a program sees its callers' addresses. A port on which a program of the
+//! machine itself listens is left to that program, whatever the agent's file says; a port without a
+//! serving instance is rejected at once.
 
 use std::{
     borrow::Cow,
@@ -40,52 +42,52 @@ use kat_types::services::BackendState;
 pub const TABLE: &str = "kat-host-ports";
 /// The compiled-in template of the rules.
 pub const TEMPLATE: &str = include_str!("../../../unit-templates/kat-host-ports.nft");
-/// What an administrator may change; it stands in for the compiled-in template.
+/// Path of the packaged template, which an administrator may change; it replaces the compiled-in
+/// one.
 const INSTALLED: &str = "/usr/share/kat/unit-templates/kat-host-ports.nft";
-/// Everything is looked at again after this time, also who listens on the machine.
+/// Interval of the checks, including that of the machine's listeners.
 const INTERVAL: Duration = Duration::from_secs(20);
-/// For so long a port stays a program's of the machine after it was last seen to listen there: one that starts anew, or is
-/// upgraded, must not find its callers, who may send passwords, with a workload.
+/// How long a port stays reserved for a program of the machine after the program was last seen to
+/// listen on it: while the program is restarted or upgraded, its callers, who may send passwords,
+/// must not reach a workload.
 const KEPT_FOR_PROGRAMS: Duration = Duration::from_secs(600);
-/// Chains of ports begin so.
+/// Prefix of the chains of ports.
 const CHAIN: &str = "to-";
 
-/// Why ports of the machine are not as they should be.
+/// Why the host ports could not be updated.
 #[derive(Debug, thiserror::Error)]
 pub enum HostPortError {
-    /// The rules.
     #[error("host ports: {0}")]
     Rules(#[from] FirewallError),
-    /// What the kernel remembers.
     #[error("host ports: {0}")]
     Conntrack(#[from] ConntrackError),
 }
 
-/// A port of the machine.
+/// Transport and number of a host port.
 type HostPort = (Transport, u16);
 
-/// The instances that a port leads to, by their addresses: the port of the container, and what they are to callers;
-/// nothing of one that has not begun to run.
+/// The instances behind a host port, by address: the container's port, and the instance's part;
+/// `None` for one that has not started yet.
 type Behind = BTreeMap<Ipv4Addr, (u16, Option<BackendState>)>;
 
-/// Keeps the table, and what the kernel remembers, as the agent's files say.
+/// Keeps the table and the kernel's connection tracking in line with the agent's files.
 #[derive(Debug)]
 pub struct HostPortKeeper {
     template: Cow<'static, str>,
     table: Table,
-    /// What the last look was for, and when it was.
+    /// Input and time of the last check.
     seen: Option<(Seen, Instant)>,
-    /// Ports that led to an instance once.
+    /// Ports that have been forwarded to an instance.
     known: BTreeSet<HostPort>,
     /// Ports that are left to a program of the machine.
     left: BTreeSet<HostPort>,
-    /// Ports that a program of the machine had, and when it was last seen there.
+    /// Ports of the machine's programs, and when each program was last seen to listen.
     programs: BTreeMap<HostPort, Instant>,
-    /// Where they are told to the agent.
+    /// File with these ports for the agent.
     report: Option<PathBuf>,
 }
 
-/// What the rules follow from, but for who listens.
+/// The input of the rules, apart from the machine's listeners.
 #[derive(Debug, Clone)]
 struct Seen {
     node: Arc<NodeNetwork>,
@@ -108,7 +110,7 @@ impl Seen {
 }
 
 impl Default for HostPortKeeper {
-    /// With the compiled-in template.
+    /// Uses the compiled-in template.
     fn default() -> Self {
         Self {
             template: Cow::Borrowed(TEMPLATE),
@@ -123,7 +125,7 @@ impl Default for HostPortKeeper {
 }
 
 impl HostPortKeeper {
-    /// With the template of the package if it is there, read once.
+    /// Uses the packaged template if it exists, read once.
     pub fn installed() -> Self {
         Self {
             template: table::template(INSTALLED, TEMPLATE),
@@ -132,10 +134,10 @@ impl HostPortKeeper {
         }
     }
 
-    /// Puts the rules in place unless they are, at once after a change and else from time to time.
+    /// Applies the rules unless they are in place: at once after a change, otherwise periodically.
     ///
     /// # Errors
-    /// See [`HostPortError`]; the rules from before hold then.
+    /// See [`HostPortError`]; the previous rules stay in force then.
     pub async fn ensure(
         &mut self,
         node: &Arc<NodeNetwork>,
@@ -167,7 +169,7 @@ impl HostPortKeeper {
             tracing::debug!(ports = ports.len(), "put the rules of host ports in place");
         }
         self.known.extend(ports.keys().copied());
-        // Nothing is forgotten on behalf of a file that was not read.
+        // No connection is forgotten because of a file that was not read.
         if snapshot.instances.is_some() && !self.known.is_empty() {
             self.forget(node, &ports, changed).await?;
         }
@@ -175,7 +177,7 @@ impl HostPortKeeper {
         Ok(())
     }
 
-    /// Takes out the ports that a program of the machine itself listens on, or did not long ago.
+    /// Removes the ports on which a program of the machine itself listens, or listened recently.
     fn leave_to_programs(&mut self, node: &NodeNetwork, ports: &mut BTreeMap<HostPort, Behind>) {
         let listening = host_sockets::in_the_way(node.cluster_cidr);
         self.remember(&listening, Instant::now());
@@ -192,9 +194,9 @@ impl HostPortKeeper {
         self.left = left;
     }
 
-    /// Notes who listens now, forgets who has not for long, and tells the agent.
+    /// Records the present listeners, forgets old ones, and writes the file for the agent.
     fn remember(&mut self, listening: &BTreeSet<HostPort>, now: Instant) {
-        // Whoever asks something over UDP has such a port for a moment, which says nothing.
+        // A UDP client has an ephemeral port for a moment, which is no listener.
         let passing = host_sockets::passing_ports();
         let lasting =
             |(transport, port): &HostPort| *transport == Transport::Tcp || !passing.contains(port);
@@ -221,8 +223,8 @@ impl HostPortKeeper {
         }
     }
 
-    /// Has the kernel forget which instance a connection is sent to, where that is not to be; and, after a change,
-    /// UDP flows that began before their port led anywhere.
+    /// Makes the kernel forget connections to instances that must not be used any more; and, after
+    /// a change, UDP flows that began before their port was forwarded.
     async fn forget(
         &self,
         node: &NodeNetwork,
@@ -267,8 +269,8 @@ impl HostPortKeeper {
         Ok(())
     }
 
-    /// As with service addresses (`balance::is_stale`): a connection goes on with an instance of which something is
-    /// known, a UDP flow with one that serves or leaves.
+    /// As for service addresses (`service_addresses::is_stale`): a TCP connection stays with an
+    /// instance that still has the port, a UDP flow only with one that serves or is leaving.
     fn is_stale(
         &self,
         flow: &Flow,
@@ -295,7 +297,7 @@ impl HostPortKeeper {
     }
 }
 
-/// Removes the table, if there is one.
+/// Removes the table, if it exists.
 ///
 /// # Errors
 /// See [`FirewallError`].
@@ -303,10 +305,10 @@ pub async fn remove() -> Result<(), FirewallError> {
     table::remove(TABLE).await
 }
 
-/// The rules where nothing of before has to go, and no program of the machine is in the way.
+/// The rules without earlier chains to remove, and without listeners of the machine.
 ///
 /// # Errors
-/// The template is wrong.
+/// The template can't be rendered.
 pub fn ruleset(
     template: &str,
     node: &NodeNetwork,
@@ -317,7 +319,7 @@ pub fn ruleset(
     Values::of(node, &behind(instances, parts), &loopback).render(template, Vec::new())
 }
 
-/// Every port of the machine that an instance has, with those instances.
+/// Every host port, with the instances behind it.
 fn behind(instances: &Instances, parts: &HostPortParts) -> BTreeMap<HostPort, Behind> {
     let mut ports: BTreeMap<HostPort, Behind> = BTreeMap::new();
     for instance in instances.instances.values() {
@@ -330,7 +332,8 @@ fn behind(instances: &Instances, parts: &HostPortParts) -> BTreeMap<HostPort, Be
     ports
 }
 
-/// Ports that lead to their instances for callers of 127.0.0.1 too: where all that have one say so.
+/// Ports that are also forwarded for callers of 127.0.0.1: those that all their instances open to
+/// loopback.
 fn led_from_loopback(instances: &Instances) -> BTreeSet<HostPort> {
     let ports = instances.instances.values().flat_map(|one| &one.host_ports);
     let (led, not_led): (Vec<_>, Vec<_>) = ports.partition(|port| port.loopback);
@@ -352,20 +355,19 @@ fn serving(behind: &Behind) -> impl Iterator<Item = Target> {
 
 #[derive(Debug, Serialize)]
 struct Values {
-    /// The overlay.
     network: Ipv4Net,
     services: Ipv4Net,
     machine: Ipv4Addr,
-    /// Those that somebody serves.
+    /// Ports with a serving instance.
     ports: Vec<PortValues>,
-    /// Those that nobody serves.
+    /// Ports without a serving instance.
     refused: Vec<Refused>,
-    /// Those of both that callers of 127.0.0.1 are sent to as well.
+    /// The ports of both lists that are also forwarded for callers of 127.0.0.1.
     loopback_ports: Vec<PortValues>,
     loopback_refused: Vec<Refused>,
-    /// Ports of containers that ports of the machine lead to.
+    /// Container ports behind host ports.
     passing: Vec<Passing>,
-    /// Instances that may be sent to themselves.
+    /// Instances that may be forwarded to themselves.
     own: BTreeSet<Ipv4Addr>,
 }
 
@@ -446,7 +448,7 @@ impl Values {
         }
     }
 
-    /// With chains of before that have to go.
+    /// Renders the rules; `stale` are earlier chains to remove.
     fn render(&self, template: &str, stale: Vec<String>) -> Result<String, tera::Error> {
         let mut templates = Tera::new();
         templates.add_raw_template("kat-host-ports.nft", template)?;

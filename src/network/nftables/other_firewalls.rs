@@ -1,7 +1,7 @@
-//! Other firewalls that would drop the overlay's traffic, and the commands that mend it.
+//! Finds other firewalls that would drop the overlay's traffic, and the commands that fix it.
 //!
-//! An accept in KAT's table does not undo a drop in another one, so that these are found, named,
-//! and left to the administrator.
+//! An accept in KAT's table does not override a drop in another one, so such firewalls are reported
+//! to the administrator.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -10,30 +10,30 @@ use serde_json::Value;
 
 use super::firewall::{self, FirewallError};
 
-/// Something in the way.
+/// A firewall that drops KAT's traffic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Obstacle {
-    /// A sentence that says what it is and what it does.
+    /// A sentence with the firewall and its effect.
     pub what: String,
-    /// Shell command that mends it.
+    /// Shell command that fixes it.
     pub command: String,
-    /// What does not work meanwhile.
+    /// What it prevents from working.
     pub hinders: Hindered,
 }
 
-/// What does not work because of an obstacle.
+/// What an obstacle prevents from working.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hindered {
     /// The overlay: machines or containers don't reach each other or the outside.
     Overlay,
-    /// Ports of the machine that lead to instances, and nothing else.
+    /// Only host ports.
     HostPorts,
 }
 
-/// What must come through a firewall from other machines; all else is inside WireGuard.
+/// Traffic that a firewall has to let through; everything else is inside WireGuard.
 #[derive(Debug, Clone, Copy)]
 pub struct Needs {
-    /// The network of the containers, and of the machines among themselves.
+    /// Network of the containers and of the machines' overlay addresses.
     pub cluster: Ipv4Net,
     /// UDP port of WireGuard.
     pub wireguard_port: u16,
@@ -41,7 +41,8 @@ pub struct Needs {
     pub api_port: u16,
 }
 
-/// Finds firewalls on this machine that drop traffic between containers, WireGuard's or the API's.
+/// Finds firewalls on this machine that drop traffic between containers, of WireGuard or of the
+/// API.
 ///
 /// # Errors
 /// `nft` can't be run.
@@ -51,7 +52,7 @@ pub async fn foreign_obstacles(needs: Needs) -> Result<Vec<Obstacle>, FirewallEr
     Ok(find(&rules, Path::new("/"), needs))
 }
 
-/// As [`foreign_obstacles`], from `nft -j list ruleset` and the files below `root`.
+/// Like [`foreign_obstacles`], from the output of `nft -j list ruleset` and the files below `root`.
 pub fn find(rules: &Value, root: &Path, needs: Needs) -> Vec<Obstacle> {
     let Needs {
         cluster,
@@ -108,7 +109,7 @@ pub fn find(rules: &Value, root: &Path, needs: Needs) -> Vec<Obstacle> {
     obstacles
 }
 
-/// A base chain that drops what no rule of it accepts.
+/// A base chain that drops packets by default.
 #[derive(Debug)]
 struct Chain {
     family: String,
@@ -193,15 +194,15 @@ fn docker_drops() -> Obstacle {
 
 type ChainName = (String, String, String);
 
-/// What matters of a listed rule set.
+/// The relevant part of a listed rule set.
 #[derive(Debug, Default)]
 struct Ruleset {
     tables: BTreeSet<String>,
     chains: BTreeSet<ChainName>,
     dropping: Vec<Chain>,
-    /// Chain and `iifname` or `oifname`: rules that accept KAT's links.
+    /// Rules that accept KAT's links, as chain and `iifname` or `oifname`.
     accepting: BTreeSet<(ChainName, String)>,
-    /// Chain, protocol (`th` for any), first and last port: rules that accept packets to these ports.
+    /// Rules that accept packets to ports, as chain, protocol (`th` for any), first and last port.
     opening: BTreeSet<(ChainName, String, u64, u64)>,
 }
 
@@ -268,7 +269,7 @@ impl Ruleset {
         }
     }
 
-    /// `udp dport 51820`, `tcp dport { 22, 9000-9200 }`.
+    /// Reads matches such as `udp dport 51820` and `tcp dport { 22, 9000-9200 }`.
     fn read_ports(&mut self, chain: &ChainName, matching: &Value) {
         let Some(payload) = matching.pointer("/left/payload") else {
             return;
@@ -359,7 +360,8 @@ fn firewalld_lets_pass(root: &Path, needs: Needs) -> bool {
         && trusted.contains("\"kat0\"")
 }
 
-/// By default it lets pass what other rules sent elsewhere, which KAT's host ports do.
+/// Whether firewalld blocks packets that other rules have forwarded, as KAT's host ports do; by
+/// default it lets them pass.
 fn firewalld_is_strict(root: &Path) -> bool {
     let settings = file(root, "etc/firewalld/firewalld.conf");
     let mut values = settings.lines().filter_map(|line| {

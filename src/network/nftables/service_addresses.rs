@@ -1,8 +1,8 @@
-//! Addresses of services: nftables sends each new connection to an instance that serves.
+//! Service addresses: nftables forwards each new connection to an instance that serves.
 //!
-//! The table `inet kat-services` is rendered from `unit-templates/kat-services.nft` and changed as [`table`] says. Connections keep their instance, since the
-//! kernel remembers it (conntrack); what it should not remember any more is made to be forgotten here
-//! ([`conntrack`](super::conntrack)).
+//! The table `inet kat-services` is rendered from `unit-templates/kat-services.nft` and changed as
+//! described in [`table`]. Connections keep their instance through the kernel's connection tracking
+//! (conntrack); outdated entries are deleted here ([`conntrack`](super::conntrack)).
 
 use std::{
     borrow::Cow,
@@ -35,38 +35,37 @@ use kat_types::services::BackendState;
 pub const TABLE: &str = "kat-services";
 /// The compiled-in template of the rules.
 pub const TEMPLATE: &str = include_str!("../../../unit-templates/kat-services.nft");
-/// What an administrator may change; it stands in for the compiled-in template.
+/// Path of the packaged template, which an administrator may change; it replaces the compiled-in
+/// one.
 const INSTALLED: &str = "/usr/share/kat/unit-templates/kat-services.nft";
-/// The rules and what conntrack remembers are looked at again after this time.
+/// Interval of the checks of the rules and of conntrack.
 const INTERVAL: Duration = Duration::from_secs(25);
-/// What failed is tried again after this time.
+/// Pause after a failure.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
-/// Chains of ports begin so.
+/// Prefix of the chains of ports.
 const CHAIN: &str = "to-";
 
-/// Why service addresses are not as they should be.
+/// Why the service addresses could not be updated.
 #[derive(Debug, thiserror::Error)]
 pub enum BalanceError {
-    /// The rules.
     #[error("service addresses: {0}")]
     Rules(#[from] FirewallError),
-    /// What the kernel remembers.
     #[error("service addresses: {0}")]
     Conntrack(#[from] ConntrackError),
 }
 
-/// Keeps the table, and what the kernel remembers, as the agent's file says.
+/// Keeps the table and the kernel's connection tracking in line with the agent's file.
 #[derive(Debug)]
 pub struct Balancer {
     template: Cow<'static, str>,
     table: Table,
     host_ports: HostPortKeeper,
-    /// What the last look was for, and when it was.
+    /// Input and time of the last check.
     seen: Option<(Arc<NodeNetwork>, Option<Arc<Services>>, Instant)>,
 }
 
 impl Default for Balancer {
-    /// With the compiled-in template.
+    /// Uses the compiled-in template.
     fn default() -> Self {
         Self {
             template: Cow::Borrowed(TEMPLATE),
@@ -78,7 +77,7 @@ impl Default for Balancer {
 }
 
 impl Balancer {
-    /// With the template of the package if it is there, read once.
+    /// Uses the packaged template if it exists, read once.
     pub fn installed() -> Self {
         Self {
             template: table::template(INSTALLED, TEMPLATE),
@@ -87,7 +86,7 @@ impl Balancer {
         }
     }
 
-    /// Follows the agent's files until cancelled; what is wrong goes to `trouble`, and is tried again.
+    /// Follows the agent's files until cancelled; errors are sent to `trouble`, and retried.
     pub async fn keep(
         mut self,
         mut changes: watch::Receiver<Arc<Snapshot>>,
@@ -125,11 +124,11 @@ impl Balancer {
         }
     }
 
-    /// Puts the rules in place unless they are, at once after a change and else from time to time.
-    /// While the agent has written nothing yet, every service address is refused.
+    /// Applies the rules unless they are in place: at once after a change, otherwise periodically.
+    /// Before the agent has written its file, connections to every service address are rejected.
     ///
     /// # Errors
-    /// See [`BalanceError`]; the rules from before hold then.
+    /// See [`BalanceError`]; the previous rules stay in force then.
     pub async fn ensure(
         &mut self,
         node: &Arc<NodeNetwork>,
@@ -154,7 +153,7 @@ impl Balancer {
                 "put the rules of services in place"
             );
         }
-        // Nothing is forgotten on behalf of a file that was not read.
+        // No connection is forgotten because of a file that was not read.
         if services.is_some() {
             self.forget(node, wanted).await?;
         }
@@ -173,7 +172,7 @@ impl Balancer {
         self.table.set(&wanted.collect(), render).await
     }
 
-    /// Has the kernel forget which instance a connection is sent to, where that is not to be.
+    /// Makes the kernel forget connections to instances that must not be used any more.
     async fn forget(&self, node: &NodeNetwork, services: &Services) -> Result<(), BalanceError> {
         let parts = parts(services);
         let mut count = 0;
@@ -190,7 +189,7 @@ impl Balancer {
     }
 }
 
-/// Removes the table, if there is one.
+/// Removes the table, if it exists.
 ///
 /// # Errors
 /// See [`FirewallError`].
@@ -198,10 +197,10 @@ pub async fn remove() -> Result<(), FirewallError> {
     table::remove(TABLE).await
 }
 
-/// The rules where nothing of before has to go.
+/// The rules without earlier chains to remove.
 ///
 /// # Errors
-/// The template is wrong.
+/// The template can't be rendered.
 pub fn ruleset(
     template: &str,
     node: &NodeNetwork,
@@ -214,9 +213,9 @@ pub fn ruleset(
 struct Values {
     network: Ipv4Net,
     machine: Ipv4Addr,
-    /// Those that somebody serves.
+    /// Ports with a serving instance.
     ports: Vec<PortValues>,
-    /// Instances of this machine that may be sent to themselves.
+    /// Instances of this machine that may be forwarded to themselves.
     own: BTreeSet<Ipv4Addr>,
 }
 
@@ -267,7 +266,7 @@ impl Values {
         }
     }
 
-    /// With chains of before that have to go.
+    /// Renders the rules; `stale` are earlier chains to remove.
     fn render(&self, template: &str, stale: Vec<String>) -> Result<String, tera::Error> {
         let mut templates = Tera::new();
         templates.add_raw_template("kat-services.nft", template)?;
@@ -285,7 +284,7 @@ fn serving(port: &ServicePort) -> impl Iterator<Item = Ipv4Addr> {
     serving.map(|(address, _)| *address)
 }
 
-/// Address, transport and port at which a service is called, to its instances.
+/// Address, transport and port of a service, to its instances.
 type PartsByPort<'a> = BTreeMap<(Ipv4Addr, Transport, u16), &'a BTreeMap<Ipv4Addr, BackendState>>;
 
 fn parts(services: &Services) -> PartsByPort<'_> {
@@ -297,12 +296,13 @@ fn parts(services: &Services) -> PartsByPort<'_> {
     ports.collect()
 }
 
-/// A connection goes on with an instance that serves or leaves, and with one of which nothing is
-/// known. A UDP flow has no end, and its client may never notice: it only stays with those that serve
-/// or leave. Once it is forgotten, the next packet is sent elsewhere; a TCP connection ends by that,
-/// for its new instance knows nothing of it and resets it. One that both ends have closed is left alone: the
-/// kernel takes the next one from that port for a new one by itself, and may have done so before its turn to be
-/// forgotten comes, which would reset that one in its middle.
+/// Whether the kernel has to forget a connection. A TCP connection stays with an instance that
+/// serves, is leaving or is held. A UDP flow has no end, and its client may never notice a dead
+/// instance: it only stays with one that serves or is leaving. After its entry was forgotten, the
+/// next packet is sent to another instance; that ends a TCP connection, since the new instance does
+/// not know it and resets it. A connection that both ends have closed is left alone: the kernel
+/// itself treats the next one from that port as new, and may have done so already when the entry is
+/// deleted, which would reset the new connection.
 fn is_stale(flow: &Flow, network: Ipv4Net, parts: &PartsByPort<'_>) -> bool {
     let ours = network.contains(&flow.called) && !flow.ended;
     let Some(transport) = flow.transport.filter(|_| ours) else {

@@ -1,5 +1,5 @@
-//! A table of nftables that is changed in one transaction, and only when it says something else: its base chains
-//! stay, so that at no moment a packet passes between the old rules and the new.
+//! An nftables table that is changed in one transaction, and only when its content differs. Its
+//! base chains stay, so that no packet passes between the old rules and the new.
 
 use std::{borrow::Cow, collections::BTreeSet, io::ErrorKind};
 
@@ -7,13 +7,13 @@ use serde_json::Value;
 
 use super::firewall::{FAMILY, FirewallError, nft};
 
-/// A table whose chains of ports come and go.
+/// A table with chains of ports that are added and removed.
 #[derive(Debug)]
 pub(crate) struct Table {
     name: &'static str,
-    /// So the names of chains of ports begin.
+    /// Prefix of the names of its chains of ports.
     prefix: &'static str,
-    /// What was put in place, and how nft lists it.
+    /// The applied rules, and the output of `nft` for them.
     applied: Option<(String, String)>,
 }
 
@@ -26,11 +26,11 @@ impl Table {
         }
     }
 
-    /// Puts the rules in place unless they are; `render` makes them, with the chains of before that have to go.
-    /// Gives whether something was done.
+    /// Applies the rules unless they are in place; `render` makes them, given the earlier chains to
+    /// remove. Returns whether they were applied.
     ///
     /// # Errors
-    /// See [`FirewallError`]; the rules from before hold then.
+    /// See [`FirewallError`]; the previous rules stay in force then.
     pub(crate) async fn set(
         &mut self,
         wanted: &BTreeSet<&str>,
@@ -50,7 +50,8 @@ impl Table {
             .filter(|chain| !wanted.contains(chain.as_str()));
         let change = render(stale.collect())?;
         if let Err(FirewallError::Refused(reason)) = nft(&["-f", "-"], &change).await {
-            // What is there can't be changed into this: it is another version's, or somebody's.
+            // The present table is another version's or not KAT's, and can't be changed into this
+            // one.
             tracing::warn!(table = self.name, reason, "the table is made anew");
             let anew = format!("{}{rules}", removal(self.name));
             nft(&["-f", "-"], &anew).await?;
@@ -60,7 +61,7 @@ impl Table {
         Ok(true)
     }
 
-    /// The table as nft lists it, without what counts; nothing without a table.
+    /// The table as `nft` lists it, without counters; `None` without a table.
     async fn listed(&self) -> Result<Option<String>, FirewallError> {
         match nft(&["-j", "-s", "list", "table", FAMILY, self.name], "").await {
             Ok(text) => Ok(Some(text)),
@@ -70,7 +71,7 @@ impl Table {
     }
 }
 
-/// Removes a table, if there is one.
+/// Removes a table, if it exists.
 ///
 /// # Errors
 /// See [`FirewallError`].
@@ -83,7 +84,7 @@ fn removal(name: &str) -> String {
     format!("table {FAMILY} {name}\ndelete table {FAMILY} {name}\n")
 }
 
-/// The template of the package if it is there, else the compiled-in one.
+/// The packaged template if it exists, otherwise the compiled-in one.
 pub(crate) fn template(installed: &str, compiled: &'static str) -> Cow<'static, str> {
     match std::fs::read_to_string(installed) {
         Ok(text) => return Cow::Owned(text),
@@ -93,7 +94,7 @@ pub(crate) fn template(installed: &str, compiled: &'static str) -> Cow<'static, 
     Cow::Borrowed(compiled)
 }
 
-/// The chains in what nft lists whose names begin so.
+/// The chains in the output of `nft` with this name prefix.
 pub(crate) fn chains(listed: &str, prefix: &str) -> Vec<String> {
     let listed: Value = serde_json::from_str(listed).unwrap_or_default();
     let objects = listed.get("nftables").and_then(Value::as_array);

@@ -1,4 +1,4 @@
-//! The overlay's link: made in the kernel where it has WireGuard, else by `kat-wg.service`.
+//! The overlay's link: made in the kernel where it has WireGuard, otherwise by `kat-wg.service`.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -14,37 +14,33 @@ use crate::{
     sysctl,
 };
 
-/// Alias that marks the link as KAT's.
 pub const ALIAS: &str = "kat";
-/// The service that stands in for the kernel.
+/// The service with the userspace WireGuard.
 pub const USERSPACE_UNIT: &str = "kat-wg.service";
-/// Time that the service has until its link and its socket are there.
+/// Longest wait for the service's link and socket.
 const USERSPACE_LIMIT: Duration = Duration::from_secs(20);
 
-/// Why the link is not there.
+/// Why the link could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum OverlayError {
-    /// The kernel refused a step.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// The name is taken.
+    /// The link's name is used by a link that is not KAT's.
     #[error("link {OVERLAY_LINK} exists and is of kind {0}, not WireGuard; remove or rename it")]
     Foreign(String),
-    /// The service could not be started.
     #[error("the kernel has no WireGuard, and {USERSPACE_UNIT} can't be started: {0}")]
     Start(String),
-    /// The service is there, its link is not.
+    /// The service runs, but its link is missing.
     #[error("{USERSPACE_UNIT} did not bring up {OVERLAY_LINK} within {} s", USERSPACE_LIMIT.as_secs())]
     NotUp,
-    /// A setting was refused.
     #[error("can't set up link {OVERLAY_LINK}: {0}")]
     Setting(#[source] std::io::Error),
 }
 
-/// Starts the service that stands in for the kernel.
+/// Starts the service with the userspace WireGuard.
 #[async_trait]
 pub trait StartUserspace: Send + Sync {
-    /// Starts it; what it runs may take a while longer to be ready.
+    /// Starts the service; its link may take longer to be ready.
     ///
     /// # Errors
     /// A sentence.
@@ -60,7 +56,7 @@ trait Manager {
     fn start_unit(&self, name: &str, mode: &str) -> zbus::Result<zbus::OwnedObjectPath>;
 }
 
-/// Asks systemd on the system bus (org.freedesktop.systemd1(5)).
+/// Starts the service with systemd on the system bus (org.freedesktop.systemd1(5)).
 #[derive(Debug, Default)]
 pub struct SystemManager;
 
@@ -85,7 +81,7 @@ impl StartUserspace for SystemManager {
     }
 }
 
-/// Keeps the link as it should be.
+/// Keeps the overlay's link up to date.
 #[derive(Clone)]
 pub struct Overlay {
     links: Links,
@@ -94,7 +90,7 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// The machine's own.
+    /// The machine's own link.
     pub fn new(links: Links) -> Self {
         Self {
             links,
@@ -103,7 +99,7 @@ impl Overlay {
         }
     }
 
-    /// With another way to start the userspace service, and its socket elsewhere.
+    /// With another way to start the userspace service, and another path of its socket.
     pub fn with_userspace(links: Links, starter: Arc<dyn StartUserspace>, socket: PathBuf) -> Self {
         Self {
             links,
@@ -112,7 +108,7 @@ impl Overlay {
         }
     }
 
-    /// Makes the link if it is missing, and gives it address, MTU and routes.
+    /// Makes the link if it is missing, and sets its address, MTU and routes.
     ///
     /// # Errors
     /// See [`OverlayError`].
@@ -174,15 +170,15 @@ impl Overlay {
         }
     }
 
-    /// The overlay goes out of the link; addresses of this machine's part that nobody has are
-    /// unreachable, so that they do not go round in circles.
+    /// Routes the overlay through the link. Unused addresses of this machine's subnet are
+    /// unreachable, so that packets to them do not loop.
     async fn ensure_routes(&self, node: &NodeNetwork, index: u32) -> Result<(), LinkError> {
         let present = self.links.routes().await?;
         let cluster = node.cluster_cidr.trunc();
         let services = node.service_cidr.trunc();
         let subnet = node.subnet.trunc();
-        // Of a service's address only the route is used: it gives what this machine sends there its
-        // overlay address, and then another destination takes the place of that one.
+        // Only the route of a service address is used: it gives the machine's packets their overlay
+        // source address; then the destination is translated.
         for network in [cluster, services] {
             if !present.contains(&(network, Some(index))) {
                 self.links.set_route(network, Target::Link(index)).await?;

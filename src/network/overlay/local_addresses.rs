@@ -7,15 +7,14 @@ use nix::{ifaddrs, net::if_::InterfaceFlags};
 /// An address of this machine.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Local {
-    /// Its link.
     pub link: String,
-    /// The address.
     pub address: IpAddr,
-    /// Where the link's other machines hear all at once; IPv4 only.
+    /// Broadcast address of the link; IPv4 only.
     pub broadcast: Option<Ipv4Addr>,
 }
 
-/// All of them, in order: without the loopback's, those of KAT's links and IPv6's link-local ones.
+/// All addresses in order, except those of the loopback link and of KAT's links, and IPv6
+/// link-local ones.
 pub fn addresses() -> Vec<Local> {
     let Ok(list) = ifaddrs::getifaddrs() else {
         return Vec::new();
@@ -46,7 +45,7 @@ pub fn addresses() -> Vec<Local> {
     found
 }
 
-/// An address that means one machine to others: IPv6's link-local ones lead nowhere without a link.
+/// Whether the address identifies this machine to others: a link-local one does not without a link.
 pub fn is_meaningful(address: &IpAddr) -> bool {
     let link_local = match address {
         IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),

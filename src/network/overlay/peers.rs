@@ -1,4 +1,4 @@
-//! The peers of `kat0`: what `peers.json` says against what WireGuard has.
+//! Updates the peers of `kat0` from `peers.json`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,57 +24,55 @@ use crate::{
     state::{NodeNetwork, OverlayState, PRIVATE_KEY_FILE, Peer, PeerState, Peers},
 };
 
-/// The discard protocol's (RFC 863): what comes there is thrown away.
+/// The discard port (RFC 863), on which no program listens.
 const DISCARD_PORT: u16 = 9;
 
-/// Why the peers are not as they should be.
+/// Why the peers could not be updated.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PeersError {
-    /// This machine's key.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// WireGuard.
     #[error(transparent)]
     WireGuard(#[from] WireGuardError),
 }
 
-/// How the peers are.
+/// Summary of the peers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Overview {
-    /// Those that are reached directly.
+    /// Number of peers that are reached directly.
     pub all: usize,
-    /// Those with a session.
+    /// Number of peers with a session.
     pub connected: usize,
-    /// None is looked for, and none owes an answer.
+    /// No peer is missing or owes an answer.
     pub settled: bool,
 }
 
-/// What is to be done about the peers.
+/// Decisions about the peers.
 #[derive(Default)]
 struct Chosen {
     wanted: BTreeMap<PublicKey, WantedPeer>,
-    /// Those that are to be sent something.
+    /// Peers that a packet has to be sent to.
     asked: BTreeSet<PublicKey>,
-    /// Names were resolved, which takes its time.
+    /// Names were resolved, which takes some time.
     looked_up: bool,
 }
 
-/// Keeps the peers as they should be, and looks for those that do not answer.
+/// Keeps the peers up to date, and searches for those that do not answer.
 pub(crate) struct PeerKeeper {
     folder: PathBuf,
     tracker: Tracker,
     announcer: Arc<Announcer>,
     schedule: Schedule,
-    /// Where it is told how the peers are.
+    /// File with the state of the peers for the agent.
     report: Option<PathBuf>,
-    /// The machine's own addresses, as they were last.
+    /// The machine's own addresses at the last check.
     own: Option<Vec<Local>>,
-    /// Where those with a session were reached last.
+    /// Last addresses of the peers with a session.
     reached: BTreeSet<IpAddr>,
 }
 
 impl PeerKeeper {
-    /// With the key in `folder`; `report` is the file that tells how the peers are.
+    /// Uses the key in `folder`; `report` is the file with the state of the peers.
     pub(crate) fn new(folder: PathBuf, announcer: Arc<Announcer>, report: Option<PathBuf>) -> Self {
         Self {
             folder,
@@ -87,8 +85,8 @@ impl PeerKeeper {
         }
     }
 
-    /// Addresses of the other machines outside the overlay: those that the list names, and where the others were reached,
-    /// as names are looked up only when somebody is looked for.
+    /// Addresses of the other machines outside the overlay: those in the list, and those where the
+    /// others were reached, since names are only resolved while a peer is missing.
     pub(crate) fn addresses(&self, peers: Option<&Peers>) -> BTreeSet<IpAddr> {
         let peers = peers.into_iter().flat_map(|peers| peers.peers.values());
         let named = peers
@@ -99,7 +97,7 @@ impl PeerKeeper {
         all.filter(local::is_meaningful).collect()
     }
 
-    /// Makes the peers as `peers` says; without a list nobody is removed.
+    /// Updates the peers from `peers`; without a list no peer is removed.
     pub(crate) async fn set(
         &mut self,
         node: &NodeNetwork,
@@ -124,7 +122,8 @@ impl PeerKeeper {
         } = chosen;
         let before = actual;
         let actual = match looked_up {
-            // Who called meanwhile is where it called from.
+            // A peer that sent packets meanwhile keeps the endpoint that WireGuard learned from
+            // them.
             true => wireguard.read().await?,
             false => before.clone(),
         };
@@ -167,7 +166,7 @@ impl PeerKeeper {
         })
     }
 
-    /// What each peer should be, and where those that do not answer are looked for now.
+    /// The wanted state of each peer, and the endpoints to try for those that do not answer.
     async fn choose(&mut self, by_key: &ByKey<'_>, actual: &Device) -> Chosen {
         let moment = Moment::now();
         let mut wanted = BTreeMap::new();
@@ -179,7 +178,8 @@ impl PeerKeeper {
                 continue;
             }
             let status = actual.peers.get(key);
-            // What it said itself is newer than what the leader had written when this machine last read it.
+            // A peer's own announcement is newer than the list that this machine last read from the
+            // leader.
             let mut endpoints = self.announcer.heard(key);
             for endpoint in &peer.endpoints {
                 if !endpoints.contains(endpoint) {
@@ -238,7 +238,8 @@ impl PeerKeeper {
         }
     }
 
-    /// Whether the machine's addresses are others than at the last look, or this is the first.
+    /// Whether the machine's addresses differ from those at the last check; also true at the first
+    /// check.
     fn has_moved(&mut self) -> bool {
         let own = local::addresses();
         let moved = self.own.as_ref() != Some(&own);
@@ -249,7 +250,8 @@ impl PeerKeeper {
         moved
     }
 
-    /// Says on the LAN where this machine is: to peers that are looked for, and to all after a move.
+    /// Announces this machine's addresses on the LAN: to missing peers, and to all peers after a
+    /// change.
     fn announce(&mut self, node: &NodeNetwork, by_key: &ByKey<'_>, moved: bool) {
         let mut missing: Vec<PublicKey> = self.tracker.missing().collect();
         let now = Instant::now();
@@ -263,8 +265,9 @@ impl PeerKeeper {
     }
 }
 
-/// Sends a byte to peers over the overlay, whose machine answers that nobody listens there. From a
-/// machine that moved it tells every peer where the machine is now, since WireGuard follows who sends.
+/// Sends a byte to the overlay addresses of peers, whose machines answer that the port is closed.
+/// After a change of addresses every peer learns the new endpoint from it, since WireGuard follows
+/// the sender's address.
 fn nudge(by_key: &ByKey<'_>, asked: &BTreeSet<PublicKey>, moved: bool) {
     let chosen = by_key
         .iter()
@@ -279,8 +282,8 @@ fn nudge(by_key: &ByKey<'_>, asked: &BTreeSet<PublicKey>, moved: bool) {
 
 type ByKey<'a> = BTreeMap<PublicKey, (&'a str, &'a Peer)>;
 
-/// Whether another machine passes on what is between this one and the peer. A relay that is not
-/// there, or would need one itself, is none.
+/// Whether packets to the peer go through a relay. A relay that is missing, or that needs a relay
+/// itself, does not count.
 fn is_relayed(by_key: &ByKey<'_>, peer: &Peer) -> bool {
     let Some(via) = &peer.via else { return false };
     let relays = |other: &Peer| other.via.is_none();
@@ -289,7 +292,7 @@ fn is_relayed(by_key: &ByKey<'_>, peer: &Peer) -> bool {
         .any(|(name, other)| name == via && relays(other))
 }
 
-/// What lies behind each relay, beside its own part of the overlay.
+/// The subnets behind each relay, beside its own.
 fn relayed<'a>(by_key: &ByKey<'a>) -> BTreeMap<&'a str, BTreeSet<Ipv4Net>> {
     let mut found: BTreeMap<&str, BTreeSet<Ipv4Net>> = BTreeMap::new();
     for (_, peer) in by_key.values().filter(|(_, peer)| is_relayed(by_key, peer)) {
@@ -300,7 +303,7 @@ fn relayed<'a>(by_key: &ByKey<'a>) -> BTreeMap<&'a str, BTreeSet<Ipv4Net>> {
     found
 }
 
-/// The other machines by their keys; one whose entry makes no sense is left out.
+/// The other machines by their keys; an invalid entry is left out.
 fn by_key(peers: &Peers, own: PublicKey) -> ByKey<'_> {
     let mut found = BTreeMap::new();
     for (name, peer) in &peers.peers {
@@ -317,7 +320,7 @@ fn by_key(peers: &Peers, own: PublicKey) -> ByKey<'_> {
     found
 }
 
-/// A byte to the discard port of each. Where one can't be sent, the others still are.
+/// Sends a byte to the discard port of each address. After an error the others are still sent.
 fn send_to_each(addresses: &[Ipv4Addr]) -> io::Result<()> {
     if addresses.is_empty() {
         return Ok(());

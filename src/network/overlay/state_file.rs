@@ -1,11 +1,11 @@
-//! What the agent is told of the peers: a file in `/run`, for `katcall describe node`.
+//! The state of the peers for the agent: a file in `/run`, for `katcall describe node`.
 
 use std::time::UNIX_EPOCH;
 
 use super::wireguard::PeerStatus;
 use crate::state::PeerState;
 
-/// A peer's part of it.
+/// The state of one peer.
 pub(crate) fn of(status: &PeerStatus) -> PeerState {
     let since_epoch = |time: std::time::SystemTime| time.duration_since(UNIX_EPOCH).ok();
     PeerState {

@@ -1,4 +1,4 @@
-//! One entry of the journal, from a line of `journalctl -o json`.
+//! A journal entry, parsed from a line of `journalctl -o json`.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use kat_types::network::HOOK_JOURNAL_FIELD;
 
-/// Fields that are read. journalctl adds the time and the cursor.
+/// Fields that are requested. journalctl adds the time and the cursor.
 pub(super) const FIELDS: &[&str] = &[
     "MESSAGE",
     "PRIORITY",
@@ -20,7 +20,7 @@ pub(super) const FIELDS: &[&str] = &[
     HOOK_JOURNAL_FIELD,
 ];
 
-/// Where a program wrote a line.
+/// The stream that a program wrote a line to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogStream {
     /// Standard output.
@@ -29,46 +29,48 @@ pub enum LogStream {
     Stderr,
 }
 
-/// One entry.
+/// A journal entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogEntry {
-    /// Time of arrival, microseconds since the epoch.
+    /// Time when journald received it, microseconds since the epoch.
     pub time_us: u64,
-    /// The same on the monotonic clock of its boot, which no change of the date moves; 0 if unknown.
+    /// The same time on the monotonic clock of its boot, which does not jump with the date; 0 if
+    /// unknown.
     pub monotonic_us: u64,
     /// The text as it was written, without its line break.
     pub message: Vec<u8>,
-    /// From 0, emergency, to 7, debug (syslog(3)); 6 where there is none.
+    /// From 0, emergency, to 7, debug (syslog(3)); 6 where the entry has none.
     pub priority: u8,
-    /// Who wrote it.
+    /// Syslog identifier of the writer.
     pub identifier: String,
-    /// Where the program wrote it; conmon marks standard error by priority 3.
+    /// The stream of a program's output; conmon marks standard error by priority 3.
     pub stream: LogStream,
-    /// Name of the container, when it is a program's output.
+    /// Name of the container, if the entry is a program's output.
     pub container_name: Option<String>,
-    /// Identity of the container, which is another one for each run.
+    /// Id of the container, which differs for each run.
     pub container_id: Option<String>,
-    /// The run of its unit in which it was written, as [`super::super::UnitStatus::invocation_id`] has it.
+    /// Invocation of the unit that wrote the entry, as in
+    /// [`super::super::UnitStatus::invocation_id`].
     pub invocation_id: Option<String>,
-    /// A program in a container wrote it.
+    /// Whether a program in a container wrote it.
     pub from_program: bool,
-    /// The line goes on in the next entry.
+    /// Whether the line continues in the next entry.
     pub partial: bool,
-    /// The container hook failed, and says why.
+    /// Whether it is the error of a failed container hook.
     pub hook_error: bool,
-    /// Podman's own record of an event.
+    /// Whether it is Podman's own record of an event.
     pub podman_event: bool,
-    /// Its place in the journal.
+    /// Its cursor in the journal.
     pub cursor: String,
 }
 
 impl LogEntry {
-    /// The message as text; what is not UTF-8 becomes U+FFFD.
+    /// The message as text; bytes that are not UTF-8 become U+FFFD.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.message).into_owned()
     }
 
-    /// Reads one line; `Err` says what is wrong with it.
+    /// Parses one line; the error is a sentence.
     pub fn parse(line: &[u8]) -> Result<Self, String> {
         let fields: BTreeMap<String, Value> =
             serde_json::from_slice(line).map_err(|error| error.to_string())?;
@@ -87,7 +89,7 @@ impl LogEntry {
         let from_program =
             !podman_event && (container_name.is_some() || fields.contains_key("CONTAINER_ID_FULL"));
         let mut message = bytes("MESSAGE").unwrap_or_default();
-        // conmon writes a line with its break, everybody else without.
+        // conmon writes a line with its line break, other writers without.
         if message.last() == Some(&b'\n') {
             message.pop();
         }
@@ -114,8 +116,8 @@ impl LogEntry {
     }
 }
 
-/// A field is a text; an array of numbers where it is not UTF-8; an array of both where it is there
-/// more than once (the first counts); null where it was too long to show.
+/// A field is a text, or an array of numbers where it is not UTF-8. It is an array of both where
+/// the entry has it more than once (the first counts), and null where it was too long.
 fn bytes_of(value: &Value) -> Option<Vec<u8>> {
     match value {
         Value::String(text) => Some(text.as_bytes().to_vec()),

@@ -1,21 +1,21 @@
-//! Lines of bounded length.
+//! Reads lines of limited length.
 
 use std::io;
 
 use tokio::io::{AsyncBufRead, AsyncBufReadExt};
 
-/// What comes next.
+/// The next item of the input.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line<'a> {
     /// A line without its break.
     Text(&'a [u8]),
-    /// A line that was longer than allowed and was passed over.
+    /// A line that was too long and was skipped.
     TooLong,
-    /// Nothing any more.
+    /// End of the input.
     End,
 }
 
-/// Reads lines and never keeps more than the limit and one buffer.
+/// Reads lines; never buffers more than the limit and one read.
 pub(super) struct Lines<R> {
     reader: R,
     limit: usize,
@@ -35,7 +35,7 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
         }
     }
 
-    /// The next line. May be dropped while it waits: what was read is kept.
+    /// Reads the next line. Cancel safe: what was read is kept.
     pub(super) async fn next(&mut self) -> io::Result<Line<'_>> {
         if self.finished {
             self.line.clear();
@@ -49,7 +49,7 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
                 return Ok(match (skipped, self.line.is_empty()) {
                     (true, _) => Line::TooLong,
                     (false, true) => Line::End,
-                    // A last line without its break.
+                    // The last line has no line break.
                     (false, false) => Line::Text(&self.line),
                 });
             }

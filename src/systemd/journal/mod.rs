@@ -1,5 +1,5 @@
-//! The journal, read by `journalctl -o json` (its format is systemd.journal-fields(7) and the
-//! "Journal Export Formats" page; journald has no interface for reading on D-Bus).
+//! The journal, read with `journalctl -o json` (its format is in systemd.journal-fields(7) and on
+//! the page "Journal Export Formats"; journald has no D-Bus interface for reading).
 
 mod entry;
 mod lines;
@@ -22,14 +22,14 @@ pub use self::entry::{LogEntry, LogStream};
 use self::lines::{Line, Lines};
 use kat_types::plain::last_words;
 
-/// Longest line of JSON that is read, in bytes.
+/// Longest JSON line in bytes.
 pub const LINE_LIMIT: usize = 1024 * 1024;
-/// Time for the child to end after its output did.
+/// Longest wait for journalctl's end after the end of its output.
 const END_LIMIT: Duration = Duration::from_secs(5);
-/// Bytes of the child's own words that are kept.
+/// Bytes of journalctl's standard error that are kept.
 const WORDS_LIMIT: u64 = 4096;
 
-/// Which entries are wanted.
+/// Selects journal entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogQuery {
     /// Uid of the workload's user.
@@ -38,71 +38,66 @@ pub struct LogQuery {
     pub unit: String,
     /// Entries from this time on.
     pub since: Option<SystemTime>,
-    /// Only those of the present boot, whose monotonic times can be compared.
+    /// Only entries of the present boot, whose monotonic times can be compared.
     pub this_boot: bool,
-    /// The last so many of them; all when there is none.
+    /// Only the last entries; `None` for all.
     pub tail: Option<u64>,
-    /// Entries after this one, by its cursor; then `since` is not looked at.
+    /// Only entries after this cursor; `since` is ignored then.
     pub after_cursor: Option<String>,
-    /// Go on with new entries for ever.
+    /// Continue with new entries without end.
     pub follow: bool,
-    /// The newest first.
+    /// Newest entries first.
     pub newest_first: bool,
-    /// Only what this container wrote, by its identity: one run of the program.
+    /// Only output of the container with this id: one run of the program.
     pub container: Option<String>,
-    /// Only what the program wrote; else also what systemd, Podman and the hook say about it.
+    /// Only output of the program; otherwise also entries of systemd, Podman and the hook about it.
     pub program_output_only: bool,
 }
 
-/// Why there are no entries, or no more.
+/// Why reading the journal failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// journalctl could not be run.
     #[error("{}: can't be run: {error}", program.display())]
     Start {
-        /// journalctl.
         program: PathBuf,
-        /// Why not.
         error: std::io::Error,
     },
     /// journalctl ended with an error.
     #[error("{}: {status}: {words}", program.display())]
     Failed {
-        /// journalctl.
         program: PathBuf,
-        /// How it ended.
+        /// Such as its exit status.
         status: String,
-        /// What it wrote to standard error.
         words: String,
     },
     /// Its output could not be read.
     #[error("the journal can't be read: {0}")]
     Read(#[from] std::io::Error),
-    /// One entry is too long; the next ones follow.
+    /// One entry is too long; the next ones can be read.
     #[error("an entry of more than {LINE_LIMIT} bytes was left out")]
     TooLong,
-    /// One entry is not what journalctl writes; the next ones follow.
+    /// One entry is malformed; the next ones can be read.
     #[error("an entry was left out: {0}")]
     Malformed(String),
 }
 
 impl LogError {
-    /// Whether the stream goes on after this error.
+    /// Whether the stream continues after this error.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::TooLong | Self::Malformed(_))
     }
 }
 
-/// Entries in the order of the journal. After an error that is not passing there are none.
+/// Entries in the order of the journal. The stream ends after an error that is not passing.
 pub type LogEntries = Pin<Box<dyn Stream<Item = Result<LogEntry, LogError>> + Send>>;
 
-/// Where logs come from.
+/// A source of logs.
 pub trait LogSource: Send + Sync {
-    /// The entries that are wanted. Dropping the stream ends the reading.
+    /// The selected entries. Dropping the stream ends the reading.
     fn entries(&self, query: &LogQuery) -> LogEntries;
 }
 
-/// The machine's journal. Its reader must be root or in the group `systemd-journal`.
+/// The machine's journal. The process has to be root or in the group `systemd-journal`.
 #[derive(Debug, Clone)]
 pub struct Journal {
     program: PathBuf,
@@ -115,12 +110,11 @@ impl Default for Journal {
 }
 
 impl Journal {
-    /// This machine's.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Another program that takes journalctl's arguments.
+    /// Uses another program with journalctl's arguments.
     pub fn with_program(program: &Path) -> Self {
         Self {
             program: program.to_owned(),
@@ -213,7 +207,7 @@ impl Reader {
         })
     }
 
-    /// The child closed its output: it has failed, or it is done.
+    /// Called at the end of the output: journalctl has failed or is done.
     async fn end(&mut self) -> Option<LogError> {
         let mut running = self.child.take()?;
         let mut words = Vec::new();
@@ -242,7 +236,7 @@ impl Reader {
 fn arguments(query: &LogQuery) -> Vec<String> {
     let mut arguments = vec![
         "--output=json".to_owned(),
-        // Without it, fields of more than 4 KiB are null.
+        // Without `--all`, fields of more than 4 KiB are null.
         "--all".to_owned(),
         "--quiet".to_owned(),
         "--no-pager".to_owned(),
@@ -259,7 +253,7 @@ fn arguments(query: &LogQuery) -> Vec<String> {
     }
     match query.tail {
         Some(number) => arguments.push(format!("--lines={number}")),
-        // A follower shows 10 lines otherwise.
+        // With `--follow` alone journalctl shows only 10 earlier lines.
         None => arguments.push("--no-tail".to_owned()),
     }
     if let Some(cursor) = &query.after_cursor {
@@ -278,11 +272,12 @@ fn arguments(query: &LogQuery) -> Vec<String> {
     arguments
 }
 
-/// Fields that an entry must have: those of one field are alternatives, `+` begins another set.
+/// journalctl's matches for the entries: those of one field are alternatives, `+` begins another
+/// set.
 ///
 /// The program's output comes from conmon, which names the container. Podman calls a quadlet's
-/// container `systemd-NAME` unless the quadlet says otherwise. To it belong, of the user's units
-/// only, what runs in the unit, and what the user's manager says about it.
+/// container `systemd-NAME` unless the quadlet sets another name. Of the user's units, the entries
+/// of the unit itself and those of the user manager about it are selected.
 fn matches(query: &LogQuery) -> Vec<String> {
     let uid = format!("_UID={}", query.uid);
     let name = query.unit.strip_suffix(".service").unwrap_or(&query.unit);

@@ -1,5 +1,5 @@
-//! KAT's own name on the system bus, `rip.dws.kat1`: this machine's node and instances, to read.
-//! `dbus/rip.dws.kat1.xml` is the contract, and a test compares it with what is served.
+//! KAT's own name on the system bus, `rip.dws.kat1`: read-only objects for this machine's node and
+//! instances. `dbus/rip.dws.kat1.xml` is the interface; a test compares it with the served objects.
 
 mod objects;
 
@@ -14,9 +14,9 @@ use self::objects::{InstanceObject, ManagerObject, ManagerObjectSignals};
 use super::{Connector, SystemBus, path::escape};
 use kat_types::backoff::Backoff;
 
-/// The name.
+/// KAT's bus name.
 pub const NAME: &str = "rip.dws.kat1";
-/// The machine's object.
+/// Path of the machine's object.
 pub const PATH: &str = "/rip/dws/kat1";
 /// Interface of the machine.
 pub const MANAGER: &str = "rip.dws.kat1.Manager";
@@ -25,57 +25,46 @@ pub const INSTANCE: &str = "rip.dws.kat1.Instance";
 
 const DELAYS: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
 
-/// What is published of the machine.
+/// The published state of the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PublishedState {
-    /// Name of the node.
     pub node: String,
-    /// Whether this agent leads.
     pub leader: bool,
-    /// Name of the cluster.
     pub cluster: String,
-    /// Phase of the node.
     pub status: String,
     /// Instances by id.
     pub instances: BTreeMap<String, PublishedInstance>,
 }
 
-/// What is published of an instance.
+/// The published state of an instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PublishedInstance {
-    /// Namespace.
     pub namespace: String,
-    /// Workload.
     pub workload: String,
     /// Phase, as `katcall get instances` shows it.
     pub phase: String,
-    /// Why, one word, or nothing.
+    /// Reason, as one word, or empty.
     pub reason: String,
-    /// Its service.
+    /// Its main unit.
     pub unit: String,
     /// Name of its user.
     pub user: String,
     /// Uid of its user.
     pub uid: u32,
-    /// Address on the overlay, or nothing.
+    /// Address on the overlay, or empty.
     pub address: String,
-    /// Image.
     pub image: String,
-    /// Restarts.
     pub restarts: u32,
     /// Generation of the workload.
     pub generation: u64,
-    /// Health.
     pub health: String,
 }
 
-/// Why the name is not published.
+/// Why the name can't be published.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
-    /// The bus can't be reached.
     #[error("{0}")]
     Unreachable(String),
-    /// The bus refused the name, or an object.
     #[error("{NAME}: {0}")]
     Refused(#[from] zbus::Error),
     /// The connection ended.
@@ -83,13 +72,13 @@ pub enum PublishError {
     Closed,
 }
 
-/// Object of an instance.
+/// Path of an instance's object.
 pub fn instance_path(id: &str) -> String {
     format!("{PATH}/instance/{}", escape(id))
 }
 
-/// Publishes on the system bus until the sender of `state` is gone. A bus that goes away or refuses
-/// is tried again, at first after 200 ms, at last every 30 s.
+/// Publishes on the system bus until the sender of `state` is gone. After a lost connection or a
+/// refusal it retries, first after 200 ms, at most every 30 s.
 pub async fn keep(state: watch::Receiver<Arc<PublishedState>>) {
     let mut delays = DELAYS.pauses();
     loop {
@@ -109,8 +98,8 @@ pub async fn keep(state: watch::Receiver<Arc<PublishedState>>) {
     }
 }
 
-/// Publishes on a connection. Ends with `Ok` when the sender of `state` is gone, and with
-/// [`PublishError::Closed`] when the connection is.
+/// Publishes on a connection. Returns `Ok` when the sender of `state` is gone, and
+/// [`PublishError::Closed`] when the connection ends.
 pub async fn serve(
     connection: Connection,
     mut state: watch::Receiver<Arc<PublishedState>>,
@@ -125,7 +114,7 @@ pub async fn serve(
             .at(instance_path(id), InstanceObject::new(id, instance))
             .await?;
     }
-    // Only now: who asks after the name appeared finds everything.
+    // The name is requested last, so that all objects exist when it appears.
     if connection.is_bus() {
         connection
             .request_name_with_flags(NAME, RequestNameFlags::DO_NOT_QUEUE)
@@ -135,7 +124,7 @@ pub async fn serve(
         tokio::select! {
             () = connection.closed() => return Err(PublishError::Closed),
             changed = state.changed() => if changed.is_err() {
-                // Whoever waits for the name to go sees it go; a failure leaves nothing behind.
+                // Closing makes the name disappear at once; an error leaves nothing behind.
                 let _ = connection.close().await;
                 return Ok(());
             },
@@ -148,7 +137,7 @@ pub async fn serve(
     }
 }
 
-/// Brings the objects from one state to the next and says what changed.
+/// Updates the objects from one state to the next, and sends signals for the changes.
 async fn update(
     connection: &Connection,
     old: &PublishedState,
@@ -191,7 +180,7 @@ async fn update(
     Ok(())
 }
 
-/// All changes of an object in one signal.
+/// Sends all changed properties of an object in one signal.
 async fn properties_changed(
     emitter: &SignalEmitter<'_>,
     interface: &str,

@@ -11,18 +11,17 @@ use zbus::{DBusError, OwnedObjectPath, object_server::SignalEmitter, wire::Objec
 use super::{PublishedInstance, PublishedState, instance_path};
 use kat_types::VERSION;
 
-/// Why a call is refused.
+/// Why a call failed.
 #[derive(Debug, DBusError)]
 #[zbus(prefix = "rip.dws.kat1.Error")]
 pub(super) enum CallError {
-    /// Something within D-Bus.
+    /// A D-Bus error.
     #[zbus(error)]
     ZBus(zbus::Error),
-    /// There is no such instance on this machine.
     NoSuchInstance(String),
 }
 
-/// An instance in the list: id, namespace, workload, phase, health, unit, uid, object.
+/// An instance in the list of instances: id, namespace, workload, phase, health, unit, uid, object.
 type Listed = (
     String,
     String,
@@ -125,7 +124,7 @@ impl ManagerObject {
         instance: ObjectPath<'_>,
     ) -> zbus::Result<()>;
 
-    // Under the name `node_changed` the property `Node` has a function of its own.
+    // The name `node_changed` would conflict with the function of the property `Node`.
     #[zbus(signal, name = "NodeChanged")]
     async fn any_node_property_changed(
         emitter: &SignalEmitter<'_>,

@@ -1,7 +1,8 @@
-//! A backup: one file, sealed with the recovery key, with the authorities, who the machine is, and a
-//! copy of all that etcd holds ([`kat_pki::stream`] is how it is sealed).
+//! The file format of a backup: one file, sealed with the recovery key, with the authorities, the
+//! machine's identity, and a copy of all of etcd's data ([`kat_pki::stream`] has the sealing).
 //!
-//! The header is JSON that anyone who has the file may read. The first record is JSON too, all
+//! The header is JSON that everybody with the file can read. The first sealed record is JSON, too;
+//! all others are etcd's snapshot, with its hash at the end.
 //! others are etcd's snapshot with the hash at its end.
 
 use std::{
@@ -22,101 +23,91 @@ use kat_pki::recovery_key::RecoveryKey;
 use kat_pki::stream::{SealedReader, SealedWriter, StreamError};
 use kat_types::{api::AuthorityKeys, json};
 
-/// The schema that is written, and the newest that is read.
+/// The schema version that is written, and the newest that can be read.
 const SCHEMA: u32 = 1;
-/// What unfinished files begin with.
+/// Prefix of unfinished files.
 pub(super) const UNFINISHED: &str = ".kat-backup-";
 
-/// What anyone may read of a backup.
+/// The header of a backup, which is not sealed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct BackupHeader {
-    /// Version of what is sealed, now 1.
+    /// Version of the sealed content, now 1.
     pub schema: u32,
-    /// The cluster's name.
     pub cluster: String,
-    /// Its identity.
     pub cluster_uid: String,
-    /// The machine that made it.
+    /// The machine that made the backup.
     pub node: String,
-    /// When.
     pub created: Timestamp,
-    /// KAT's version.
     pub version: String,
-    /// Tells whether a recovery key is the one ([`RecoveryKey::fingerprint`]).
+    /// Identifies the recovery key ([`RecoveryKey::fingerprint`]).
     pub recovery_key: String,
 }
 
-/// What a machine needs, beside etcd's data, to take the place of the one that made the backup.
+/// What a machine needs, beside etcd's data, to replace the one that made the backup.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct BackupFacts {
-    /// Who it was.
+    /// Identity of the machine that made the backup.
     pub identity: Identity,
     /// The authorities with their keys, by name.
     pub authorities: BTreeMap<String, AuthorityKeys>,
-    /// The key by which the cluster knows the machine, PEM.
+    /// The machine's identity key, PEM.
     pub node_key: String,
     /// WireGuard's private key, base64.
     pub wireguard_key: String,
 }
 
-/// Why a backup is not made or read.
+/// Why a backup could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ArchiveError {
-    /// It is there already.
+    /// The file exists already.
     #[error("{}: it exists already; name another file", .0.display())]
     Exists(PathBuf),
-    /// The disk.
     #[error("{}: {error}", path.display())]
     Io {
-        /// The file.
+        /// The file that could not be read or written.
         path: PathBuf,
-        /// What the system said.
         error: io::Error,
     },
-    /// The file is not what it should be.
+    /// The file is not a complete backup, or was changed.
     #[error("{}: {error}", path.display())]
     Stream {
-        /// The file.
+        /// The backup's file.
         path: PathBuf,
-        /// Why.
         error: StreamError,
     },
-    /// What is in it is of a version to come.
+    /// The content has a schema of a newer version.
     #[error("{}: it was made by KAT {version}, whose backups this version ({}) can't read", path.display(), kat_types::VERSION)]
     Newer {
-        /// The file.
         path: PathBuf,
-        /// The version that made it.
+        /// The version that made the backup.
         version: String,
     },
-    /// Header or facts can't be understood.
+    /// The header or the facts can't be decoded.
     #[error("{}: it is damaged: {error}", path.display())]
     Damaged {
-        /// The file.
         path: PathBuf,
-        /// Why.
+        /// What could not be decoded.
         error: String,
     },
-    /// Another recovery key.
+    /// The recovery key is not the backup's.
     #[error("{}: it is sealed with another recovery key: that of the cluster `{cluster}` when machine {node} made it", path.display())]
     WrongKey {
-        /// The file.
         path: PathBuf,
-        /// Whose key it is.
+        /// Cluster of the backup's key.
         cluster: String,
-        /// Which machine had it.
+        /// Machine that made the backup.
         node: String,
     },
-    /// Who gives etcd's data stopped.
+    /// The source of etcd's data ended early.
     #[error("{}: etcd's data did not come whole", .0.display())]
     NotWhole(PathBuf),
 }
 
-/// Writes a backup beside its place (0600), and puts it there when it is whole and on the disk.
-/// `pieces` are etcd's snapshot; when they end, `whole` says that they were all. Blocks. Gives back
-/// the bytes written.
+/// Writes a backup to an unfinished file (0600), and renames it when it is complete and on the
+/// disk. `pieces` are etcd's snapshot; after their end `whole` confirms that they were complete.
+/// Blocks. Returns the number of bytes written.
 pub(super) fn write(
     path: &Path,
     key: &RecoveryKey,
@@ -168,7 +159,8 @@ pub(super) fn write(
     Ok(bytes)
 }
 
-/// The header of a backup that is root's; nothing for any other file. Others may be able to make files in its folder.
+/// The header of a backup that root owns; `None` for any other file, since other users may be able
+/// to write to the folder.
 pub(super) fn header_of_own(path: &Path) -> Option<BackupHeader> {
     let file = files::open_plain(path).ok()?;
     let is_own = file.metadata().is_ok_and(|found| found.uid() == 0);
@@ -176,7 +168,7 @@ pub(super) fn header_of_own(path: &Path) -> Option<BackupHeader> {
     Some(opened.header)
 }
 
-/// The folder that a file lies in.
+/// The folder of a file.
 pub(super) fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -184,7 +176,7 @@ pub(super) fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// A backup that is being read.
+/// A backup that is open for reading.
 pub(super) struct Archive {
     path: PathBuf,
     header: BackupHeader,
@@ -192,7 +184,7 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// Reads the header.
+    /// Opens a backup and reads its header.
     pub(super) fn open(path: &Path) -> Result<Self, ArchiveError> {
         match File::open(path) {
             Ok(file) => Self::read(path, file),
@@ -210,7 +202,7 @@ impl Archive {
             Ok(reader) => reader,
             Err(error) => return Err(ArchiveError::Stream { path, error }),
         };
-        /// What every version's header has.
+        /// The part of the header that every version has.
         #[derive(Deserialize)]
         struct Version {
             schema: u32,
@@ -234,12 +226,13 @@ impl Archive {
         })
     }
 
-    /// What it is a backup of.
+    /// The backup's header.
     pub(super) fn header(&self) -> &BackupHeader {
         &self.header
     }
 
-    /// Opens it: the facts, and etcd's snapshot into `snapshot`, which must not exist (0600).
+    /// Unseals the backup: returns the facts, and writes etcd's snapshot to `snapshot` (0600),
+    /// which must not exist.
     pub(super) fn unpack(
         mut self,
         key: &RecoveryKey,

@@ -1,4 +1,5 @@
-//! Makes backups on a machine that holds etcd: by hand, and for the leader's timer.
+//! Makes backups on a machine that holds etcd: for `kat-agent backup`, and for the leader's
+//! schedule.
 
 use std::{
     path::{Path, PathBuf},
@@ -23,22 +24,23 @@ use kat_network::state;
 use kat_store as store;
 use kat_store::EtcdStore;
 
-/// Largest file of a key.
+/// Largest key file in bytes.
 const LIMIT: u64 = 64 << 10;
-/// Pieces of etcd's data that wait for the disk.
+/// Pieces of etcd's data that are buffered for the disk.
 const WAITING: usize = 4;
-/// How the time stands in a name.
+/// Format of the time in a backup's name.
 const TIME: &str = "%Y%m%dT%H%M%SZ";
-/// An unfinished file of this age belongs to nobody any more.
+/// Age from which an unfinished file counts as abandoned.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
-/// `kat-agent backup`: writes one backup, and gives back where. A folder takes one with a name of
-/// its own, and without a path it is the folder of the leader's.
+/// `kat-agent backup`: writes one backup, and returns its path. In a folder the backup gets a
+/// generated name; without a path the folder of the scheduled backups is used.
 pub(crate) async fn run(path: Option<PathBuf>, say: Say<'_>) -> anyhow::Result<PathBuf> {
     let identity = super::member()?;
     let now = Timestamp::now();
     let path = path.unwrap_or_else(|| {
-        // Its own, for the settings in the store may have changed, but not be reached.
+        // The path in this machine's own copy of the settings: the store's settings may have
+        // changed, but the store may be unreachable.
         PathBuf::from(&identity.cluster.spec.backup_path)
     });
     let local = LocalBackups::new(&identity, &Keys::new(None));
@@ -72,7 +74,7 @@ pub(crate) struct LocalBackups {
 }
 
 impl LocalBackups {
-    /// Of this machine's etcd.
+    /// Backups of this machine's etcd.
     pub(crate) fn new(identity: &Arc<Identity>, keys: &Keys) -> Self {
         Self {
             identity: Arc::clone(identity),
@@ -80,13 +82,13 @@ impl LocalBackups {
         }
     }
 
-    /// The name of a backup that was made then.
+    /// The name of a backup made at this time.
     fn name(&self, made: Timestamp) -> String {
         let cluster = &self.identity.cluster.metadata.name;
         format!("kat-{cluster}-{}.backup", made.strftime(TIME))
     }
 
-    /// When the backup of this name was made; nothing for other files.
+    /// The time in a backup's name; `None` for other files.
     fn made(&self, name: &str) -> Option<Timestamp> {
         let cluster = &self.identity.cluster.metadata.name;
         let rest = name.strip_prefix(&format!("kat-{cluster}-"))?;
@@ -94,7 +96,7 @@ impl LocalBackups {
         Some(time.to_zoned(TimeZone::UTC).ok()?.timestamp())
     }
 
-    /// Writes one; gives back its size in bytes.
+    /// Writes a backup; returns its size in bytes.
     async fn write(&self, path: &Path, now: Timestamp) -> anyhow::Result<u64> {
         let key = self.keys.recovery_key()?;
         let (header, facts) = (self.header(now)?, self.facts()?);
@@ -106,13 +108,14 @@ impl LocalBackups {
             archive::write(&target, &key, (&header, &facts), pieces, whole)
         });
         let copied = store::etcd::snapshot(&store, &sender).await;
-        // The writer waits for one of the two.
+        // The writer waits for the confirmation or for the end of the channel.
         match &copied {
             Ok(_) => drop(tell.send(())),
             Err(_) => drop(tell),
         }
         drop(sender);
-        // When the disk is full, that is why nobody took the rest.
+        // A full disk is reported as the cause, rather than the reading end that stopped because of
+        // it.
         match (writer.await?, copied) {
             (Ok(bytes), Ok(_)) => Ok(bytes),
             (Ok(_) | Err(archive::ArchiveError::NotWhole(_)), Err(error)) => {
@@ -201,7 +204,7 @@ fn is_abandoned(path: &Path) -> bool {
     age.is_ok_and(|age| age >= ABANDONED)
 }
 
-/// The folder of backups is made with its parents; one that is there keeps its mode.
+/// Makes the folder of backups with its parents; an existing folder keeps its mode.
 fn make_folder(folder: &Path) -> anyhow::Result<()> {
     if folder.is_dir() {
         return Ok(());

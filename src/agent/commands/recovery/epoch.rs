@@ -1,10 +1,11 @@
-//! How a machine notices that the store it holds is not the cluster's any more.
+//! Detects that the store which a machine holds has been replaced.
 //!
-//! `recover` and `restore` begin a store anew, on one machine, and count the store's epoch up. A
-//! member that was away meanwhile has data of the earlier epoch, and two such could even be a quorum
-//! among themselves. So every member asks the others' API ports, before it starts etcd and from time
-//! to time: one that hears of a later epoch gives its part up. Only who has the recovery key can say
-//! so: the epoch is sealed with it, so that no other machine or stranger brings members down.
+//! `recover` and `restore` create the store anew on one machine, and increase the store's epoch. A
+//! member that was away meanwhile has data of the earlier epoch, and two such members could even
+//! form a quorum. So every member requests the epoch from the others' API ports, before it starts
+//! etcd and then periodically; a member that finds a later epoch ends its membership. An epoch is
+//! only accepted if it is sealed with the recovery key, so that no other machine or stranger can
+//! take members down.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -17,16 +18,16 @@ use kat_client::{Client, ClientError, Options};
 use kat_pki::recovery_key::{self as seal, RecoveryKey, SealError};
 use kat_types::api::StoreEpoch;
 
-/// What it is sealed for.
+/// The purpose that the seal is bound to.
 const CONTEXT: &[u8] = b"store-epoch";
-/// Longest wait for one machine's answer.
+/// Longest wait for one machine's response.
 const ANSWER_LIMIT: Duration = Duration::from_millis(1500);
-/// Longest wait for all of them before etcd starts.
+/// Longest wait for all responses before etcd starts.
 const START_LIMIT: Duration = Duration::from_secs(3);
-/// Pause before one that did not answer is asked again.
+/// Pause before a machine that did not respond is asked again.
 const AGAIN: Duration = Duration::from_millis(300);
 
-/// States an epoch for others to believe.
+/// Makes a sealed statement of an epoch.
 pub(super) fn prove(
     key: &RecoveryKey,
     cluster_uid: &str,
@@ -50,8 +51,8 @@ fn statement(cluster_uid: &str, epoch: u64) -> String {
     format!("{cluster_uid} {epoch}")
 }
 
-/// Whether a machine that holds etcd says, and proves, that the store was begun anew after what this
-/// machine knows. With `patient`, those that do not answer are asked again for a while.
+/// Whether a machine that holds etcd proves a later store epoch than this machine knows. With
+/// `patient`, machines that do not respond are asked again for a while.
 pub(crate) async fn is_outdated(
     identity: &Identity,
     keys: &Keys,
@@ -92,7 +93,7 @@ pub(crate) async fn is_outdated(
     later.is_some()
 }
 
-/// Whether a machine that held etcd says that somebody leads the cluster.
+/// Whether a machine that held etcd reports that the cluster has a leader.
 ///
 /// # Errors
 /// This machine's keys can't be used.
@@ -114,7 +115,7 @@ pub(super) async fn is_led(
     Ok(heard.into_iter().flatten().next().is_some())
 }
 
-/// What one machine says; nothing where it says nothing in time.
+/// One machine's response; `None` where it does not respond in time.
 async fn heard<T, Asked>(until: Instant, patient: bool, ask: impl Fn() -> Asked) -> Option<T>
 where
     Asked: Future<Output = Result<Option<T>, ClientError>>,
@@ -123,7 +124,7 @@ where
         let answer = timeout(ANSWER_LIMIT, ask()).await;
         match answer {
             Ok(Ok(stated)) => return stated,
-            // It is there, and does not know yet.
+            // The machine is reachable but has no answer yet.
             Ok(Err(error)) if error.status().is_some() => return None,
             _ if !patient || Instant::now() + AGAIN >= until => return None,
             _ => sleep(AGAIN).await,
@@ -131,7 +132,7 @@ where
     }
 }
 
-/// A client for each way to each other machine that holds etcd, as far as is known.
+/// A client for each known address of each other machine that holds etcd.
 fn clients(identity: &Identity, keys: &Keys, known: &Known) -> anyhow::Result<Vec<Client>> {
     let leaf = keys.leaf("node")?;
     let pem = format!("{}{}", leaf.certificate_pem, leaf.key_pem);
@@ -151,7 +152,7 @@ fn clients(identity: &Identity, keys: &Keys, known: &Known) -> anyhow::Result<Ve
         }
         let overlay = machine.overlay.map(|address| format!("{address}:{port}"));
         let uid = &identity.cluster_uid;
-        // One for each way: an address that is silent must not use up the time of the others.
+        // One client for each address: a silent address must not use up the time of the others.
         for endpoint in machine.api.iter().cloned().chain(overlay) {
             let endpoints = [endpoint];
             clients.push(Client::from_identity(
@@ -162,15 +163,13 @@ fn clients(identity: &Identity, keys: &Keys, known: &Known) -> anyhow::Result<Ve
     Ok(clients)
 }
 
-/// Between two looks of a running member.
+/// Interval of the checks by a running member.
 pub(crate) const LOOKOUT_INTERVAL: Duration = Duration::from_secs(15);
 
-/// What a running member asks about, from time to time.
+/// The periodic check of a running member.
 #[derive(Clone)]
 pub(crate) struct Lookout {
-    /// This machine.
     pub identity: Arc<Identity>,
-    /// Its keys.
     pub keys: Keys,
 }
 

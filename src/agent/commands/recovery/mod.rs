@@ -1,5 +1,5 @@
-//! What is done by hand when machines are lost (RFC001-KAT 5.4, 5.5): the recovery key, backups, a
-//! store that is begun anew on a machine that is left, or on a bare one.
+//! Commands for the loss of machines (RFC001-KAT 5.4, 5.5): the recovery key, backups, and creating
+//! the store anew on a remaining machine or on a bare one.
 
 mod archive;
 mod backup;
@@ -26,7 +26,7 @@ use crate::{
     service::paths,
 };
 
-/// The recovery key as it is printed.
+/// The recovery key in its printed form.
 pub(crate) fn key() -> anyhow::Result<String> {
     member()?;
     let key = Keys::new(None).recovery_key().with_context(no_key_hint)?;
@@ -40,8 +40,8 @@ fn no_key_hint() -> String {
     )
 }
 
-/// The agent does not run while the store is being begun anew: it would take what is not true yet
-/// for the cluster's state.
+/// Fails while a recover or restore is unfinished: the agent would take the incomplete store for
+/// the cluster's state.
 pub(crate) fn refuse_unfinished() -> anyhow::Result<()> {
     if let Some(marker) = Marker::read()? {
         bail!(
@@ -52,7 +52,7 @@ pub(crate) fn refuse_unfinished() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Root, on a machine that holds the cluster's store.
+/// Checks that the user is root and that the machine holds the cluster's store.
 fn member() -> anyhow::Result<Arc<Identity>> {
     need_root()?;
     let identity = read_identity()?;

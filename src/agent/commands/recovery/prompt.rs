@@ -1,4 +1,4 @@
-//! Asks a person.
+//! Prompts on the terminal.
 
 use std::{
     io::{self, IsTerminal, Read},
@@ -14,12 +14,12 @@ use nix::sys::termios::{
 use kat_host::files;
 use kat_pki::recovery_key::RecoveryKey;
 
-/// Largest file of a recovery key.
+/// Largest file of a recovery key in bytes.
 const LIMIT: u64 = 4 << 10;
-/// Longest line that a terminal hands over at once (termios(3)).
+/// Longest line that a terminal returns at once (termios(3)).
 const LINE: usize = 4096;
 
-/// The recovery key, from a file or from the person at the terminal, unseen.
+/// Reads the recovery key from a file, or from the terminal without echo.
 pub(super) fn recovery_key(file: Option<&Path>) -> anyhow::Result<RecoveryKey> {
     if let Some(path) = file {
         let text = files::read_text(path, LIMIT)?;
@@ -36,7 +36,7 @@ pub(super) fn recovery_key(file: Option<&Path>) -> anyhow::Result<RecoveryKey> {
     Ok(RecoveryKey::parse(&line)?)
 }
 
-/// Where nobody can be asked, `--yes` must say it.
+/// Fails without a terminal: then `--yes` is required.
 pub(super) fn need_terminal(what: &str) -> anyhow::Result<()> {
     if !io::stdin().is_terminal() {
         bail!("{what}; say --yes where nobody can be asked");
@@ -44,7 +44,7 @@ pub(super) fn need_terminal(what: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks whether to go on.
+/// Asks for confirmation.
 pub(super) fn go_on(what: &str) -> anyhow::Result<bool> {
     let answer = ask(
         &io::stdin(),
@@ -54,26 +54,26 @@ pub(super) fn go_on(what: &str) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// Whether the terminal shows what is typed.
+/// Whether the terminal echoes the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Typing {
     Shown,
     Hidden,
 }
 
-/// Asks, and reads one line; an empty one at the end of the input. What was typed before the
-/// question does not count.
+/// Asks, and reads one line; an empty one at the end of the input. Input from before the question
+/// is discarded.
 fn ask<T>(terminal: &T, question: &str, typing: Typing) -> anyhow::Result<String>
 where
     T: AsFd,
     for<'a> &'a T: Read,
 {
-    // Set before the question shows: who answers fast is not seen either.
+    // Echo is turned off before the question shows, so that a fast answer is hidden, too.
     let asking = Asking::begin(terminal, typing).context("the terminal can't be set")?;
     anstream::eprint!("{question}");
     let mut line = [0; LINE];
     let mut keys = terminal;
-    // A terminal hands over one line at a time.
+    // In canonical mode a terminal returns one line at a time.
     let read = loop {
         match keys.read(&mut line) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -97,8 +97,8 @@ where
     Ok(String::from_utf8_lossy(line).into_owned())
 }
 
-/// The terminal while a line is asked for; as it was before when this is dropped. What interrupts a
-/// program ends the line instead, so that the terminal is never left as it is now.
+/// Settings of the terminal during a question; dropping this restores the earlier ones.
+/// Interrupting keys end the line instead of the program, so that the settings are always restored.
 struct Asking<'a, T: AsFd> {
     terminal: &'a T,
     before: Termios,
@@ -121,7 +121,7 @@ impl<'a, T: AsFd> Asking<'a, T> {
         for (stop, end_of_line) in [(Key::VINTR, Key::VEOL), (Key::VQUIT, Key::VEOL2)] {
             let key = before.control_chars.get(stop as usize).copied();
             let place = asking.control_chars.get_mut(end_of_line as usize);
-            // 0 is none.
+            // 0 means that no key is set.
             if let (Some(key @ 1..), Some(place)) = (key, place) {
                 *place = key;
                 stops.push(key);

@@ -1,8 +1,9 @@
-//! Makes a store of one member out of earlier data, and writes into it what is true from then on.
+//! Makes a store with one member out of earlier data, and writes the changed state into it.
 //!
-//! etcd's own words advise a restore of a snapshot rather than `--force-new-cluster`: the new member
-//! has another id in another cluster, so that nothing of the old one can speak to it. The revision
-//! leaps ahead, so that nobody who watched the old store takes an old revision for a new one.
+//! As etcd's documentation advises, a snapshot is restored instead of using `--force-new-cluster`:
+//! the new member has another id in another cluster, so that no member of the old one can
+//! communicate with it. The revision is increased by a large step, so that a watcher of the old
+//! store never takes an old revision for a new one.
 
 use std::{
     fs::{self, File},
@@ -42,12 +43,13 @@ use kat_types::{
 };
 
 const ETCDUTL: &str = "/usr/bin/etcdutl";
-/// How far the revision leaps; etcd's manual advises this for a store that was written to for long.
+/// Step of the revision; etcd's manual advises this value for a store with many writes.
 const LEAP: &str = "1000000000";
-/// Largest marker.
+/// Largest marker file in bytes.
 const LIMIT: u64 = 64 << 10;
 
-/// `/var/lib/kat/recovery.json`: a store is being begun anew, and the agent must not run meanwhile.
+/// The content of `/var/lib/kat/recovery.json`: a store is being created anew, and the agent must
+/// not run meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Marker {
@@ -60,7 +62,7 @@ pub(super) struct Marker {
 }
 
 impl Marker {
-    /// What an earlier command left that did not come to its end.
+    /// Reads the marker of an unfinished command.
     pub(super) fn read() -> anyhow::Result<Option<Self>> {
         let path = Path::new(paths::RECOVERY);
         match files::read_text(path, LIMIT) {
@@ -72,63 +74,62 @@ impl Marker {
         }
     }
 
-    /// Keeps it.
+    /// Writes the marker.
     pub(super) fn write(&self) -> anyhow::Result<()> {
         let text = json::bytes(paths::RECOVERY, self)?;
         files::write_atomic(Path::new(paths::RECOVERY), &text, Access::mode(0o600))?;
         Ok(())
     }
 
-    /// The command has come to its end.
+    /// Removes the marker at the end of the command.
     pub(super) fn remove() -> anyhow::Result<()> {
         files::remove(Path::new(paths::RECOVERY))?;
         Ok(())
     }
 }
 
-/// The next epoch: by the clock, and later than the one before in any case.
+/// The next epoch: the time in milliseconds, but always later than the previous epoch.
 pub(super) fn next_epoch(before: u64, now: Timestamp) -> u64 {
     let now = u64::try_from(now.as_millisecond()).unwrap_or(0);
     now.max(before.saturating_add(1))
 }
 
-/// etcd's folders while it is begun anew.
+/// etcd's folders while the store is being created anew.
 pub(super) struct Data {
     folder: PathBuf,
 }
 
 impl Data {
-    /// The real ones.
     pub(super) fn new() -> Self {
         Self {
             folder: ETCD_FOLDER.into(),
         }
     }
 
-    /// What etcd runs from.
+    /// The present data of etcd.
     fn member(&self) -> PathBuf {
         self.folder.join("member")
     }
 
-    /// What it ran from.
+    /// The earlier data, put aside.
     fn before(&self) -> PathBuf {
         self.folder.join("before")
     }
 
-    /// Where the new data is made.
+    /// The new data until it is put in place.
     fn made(&self) -> PathBuf {
         self.folder.join("made")
     }
 
-    /// Whether the old data was put aside already.
+    /// Whether the earlier data was put aside already.
     pub(super) fn has_begun(&self) -> bool {
         self.before().exists()
     }
 
-    /// Looks for what is needed to begin from this machine's data, before anything is stopped.
+    /// Checks that this machine's data can be used, before anything is stopped.
     ///
     /// # Errors
-    /// The data is gone, or etcd's tool is not installed.
+    /// The data is missing, or etcdutl is not installed.
     pub(super) fn check_own(&self) -> anyhow::Result<()> {
         let source = self.member().join("snap/db");
         if !source.exists() {
@@ -143,8 +144,8 @@ impl Data {
         Ok(())
     }
 
-    /// Begins anew from the data of this machine's member; etcd must not run. Goes on where it was
-    /// broken off: the old data is there until [`Self::forget`].
+    /// Creates the store anew from the data of this machine's member; etcd must not run. Continues
+    /// an interrupted run: the earlier data is kept until [`Self::forget`].
     pub(super) async fn begin_from_own(
         &self,
         identity: &Identity,
@@ -165,7 +166,7 @@ impl Data {
         self.put_in_place()
     }
 
-    /// Begins anew from a snapshot, whatever was there.
+    /// Creates the store anew from a snapshot; existing data is replaced.
     pub(super) async fn begin_from_snapshot(
         &self,
         snapshot: &Path,
@@ -177,7 +178,7 @@ impl Data {
         self.put_in_place()
     }
 
-    /// Removes what etcd ran from before.
+    /// Removes the earlier data.
     pub(super) fn forget(&self) -> anyhow::Result<()> {
         remove_folder(&self.before())?;
         remove_folder(&self.made())
@@ -214,7 +215,7 @@ impl Data {
         command.args(["--initial-cluster-token", &format!("kat-{epoch}")]);
         command.args(["--bump-revision", LEAP, "--mark-compacted"]);
         if own {
-            // The hash is at the end of snapshots alone.
+            // Only snapshots have a hash at their end.
             command.arg("--skip-hash-check=true");
         }
         let output = match command.output().await {
@@ -237,7 +238,7 @@ impl Data {
     }
 }
 
-/// Brings the file system that holds it to the disk.
+/// Writes the file system of the folder to the disk.
 fn sync(folder: &Path) -> io::Result<()> {
     let folder = File::open(folder)?;
     rustix::fs::syncfs(&folder)?;
@@ -253,7 +254,7 @@ fn remove_folder(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// etcd's user owns its data, and nobody else reads it.
+/// Gives the data to etcd's user; no other user can read it.
 fn give_to_etcd(folder: &Path) -> anyhow::Result<()> {
     let accounts = Users::new().accounts()?;
     let user = accounts
@@ -276,7 +277,7 @@ fn give_to_etcd(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts etcd on the new data, and waits until it serves.
+/// Starts etcd with the new data, and waits until it serves.
 pub(super) async fn start_etcd(
     identity: &Identity,
     keys: &Keys,
@@ -305,22 +306,24 @@ pub(super) async fn start_etcd(
     }
 }
 
-/// What is written into a store that was begun anew.
+/// What is written into a store that was created anew.
 pub(super) struct Beginning<'a> {
-    /// The machine that holds it.
+    /// The machine that holds the store.
     pub identity: &'a Identity,
-    /// Its epoch.
+    /// Epoch of the new store.
     pub epoch: &'a StoreEpoch,
     /// `host:port` of the machine's WireGuard, where that has changed.
     pub endpoints: Option<Vec<String>>,
-    /// What the event says.
+    /// Message of the event.
     pub message: String,
 }
 
-/// Nobody else holds the store or leads any more, from the first moment on that an agent sees it.
-/// May be done again. Gives back the names of the machines that held the store.
+/// Records in the store that this machine alone holds it and that there is no leader, before any
+/// agent reads the store. May be repeated. Returns the names of the machines that held the store
+/// before.
 ///
-/// No leader can be there to do this: no agent runs that could be elected (invariant 2 names it).
+/// No leader can write this: no agent runs that could be elected (the exception is named in
+/// invariant 2).
 pub(super) async fn settle(
     store: &EtcdStore,
     beginning: &Beginning<'_>,
@@ -338,7 +341,8 @@ pub(super) async fn settle(
         };
         let own = name == identity.node;
         if !own && registration.etcd {
-            // Its user goes first: from then on it can't write, whatever it still runs.
+            // The machine's etcd user is removed first: from then on the machine can't write,
+            // whatever still runs there.
             etcd_admin::remove_leader_user(store, &name).await?;
             others.push(name);
         }
@@ -371,7 +375,7 @@ pub(super) async fn settle(
         keys::STORE_EPOCH.to_owned(),
         json::bytes(keys::STORE_EPOCH, epoch)?,
     ));
-    // The leader writes them anew; their ids were those of the old store.
+    // The leader writes the members anew; their ids were those of the old store.
     operations.push(Operation::Delete(keys::MEMBERS.to_owned()));
     operations.push(Operation::DeletePrefix(keys::ELECTION.to_owned()));
     let object = ObjectReference {
@@ -394,14 +398,15 @@ pub(super) async fn settle(
     }
 }
 
-/// Nobody is to ask another machine's etcd.
+/// Marks every other machine as one without etcd.
 fn hold_alone(endpoints: &mut ClusterEndpoints, identity: &Identity) {
     for (name, machine) in &mut endpoints.machines {
         machine.etcd = *name == identity.node;
     }
 }
 
-/// Who this machine knows, before it has read the new store.
+/// Writes the cluster cache with this machine as the only member, for the time before it has read
+/// the new store.
 pub(super) fn known_alone(identity: &Identity, epoch: &StoreEpoch) -> anyhow::Result<()> {
     let mut known = Known::stored();
     known.schema = 1;

@@ -1,4 +1,5 @@
-//! `kat-agent recover`: the quorum is gone for good, and this machine goes on alone with what it has.
+//! `kat-agent recover`: after the permanent loss of the quorum this machine continues alone with
+//! its own data.
 
 use std::time::Duration;
 
@@ -19,24 +20,26 @@ use crate::{
 use kat_store::StoreError;
 use kat_systemd::{ManagerSource, Managers, SystemdError, UnitManager};
 
-/// A quorum that is only just coming back is waited for so long.
+/// Longest wait for a quorum that may be about to come back.
 const QUORUM_LIMIT: Duration = Duration::from_secs(8);
-/// Longest start of etcd that is waited for before it is asked.
+/// Longest wait for etcd's start before the quorum is checked.
 const START_LIMIT: Duration = Duration::from_secs(3);
 /// Longest stop of a service.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 /// Longest wait for the machine to be Ready.
 const READY_LIMIT: Duration = Duration::from_secs(90);
 
-/// Makes this machine the only one that holds the store, with its own data, and waits until it leads.
+/// Makes this machine the only one that holds the store, with its own data, and waits until it
+/// leads.
 ///
-/// Refuses where the quorum answers. Until the machine is Ready the old data stays, and the same
-/// command goes on where it was broken off.
+/// Fails where the quorum answers. The earlier data is kept until the machine is Ready, and the
+/// same command continues an interrupted run.
 pub(crate) async fn run(yes: bool, say: Say<'_>) -> anyhow::Result<()> {
     let identity = super::member()?;
     let keys = Keys::new(etcd_group(&identity)?);
-    // A machine that was off for long has certificates that ran out: with those a quorum would not
-    // answer, and look like none. Both can be done again, and change nothing for who runs.
+    // The certificates of a machine that was off for long may have expired: with them the other
+    // members would reject its requests, and the quorum would seem lost. Sealing and renewing can
+    // be repeated, and do not affect a running agent.
     keys.seal_authorities()?;
     keys.renew(&identity, Timestamp::now())?;
     let recovery = keys.recovery_key()?;
@@ -47,7 +50,8 @@ pub(crate) async fn run(yes: bool, say: Say<'_>) -> anyhow::Result<()> {
 
     let epoch = match Marker::read()? {
         Some(marker) if marker.command == "recover" => {
-            // Nothing was changed yet, or all is done: the others may have come back meanwhile.
+            // Either nothing was changed yet, or everything is done: the other members may have
+            // come back meanwhile.
             if !Data::new().has_begun()
                 && let Err(error) = refuse_if_answered(&identity, &keys, &known, system).await
             {
@@ -115,7 +119,7 @@ pub(crate) async fn run(yes: bool, say: Say<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The machines that held the store beside this one, as it knew them.
+/// The other machines that held the store, from this machine's cluster cache.
 fn others(identity: &Identity, known: &Known) -> Vec<String> {
     let machines = known.endpoints.machines.iter();
     let others = machines.filter(|(name, machine)| machine.etcd && **name != identity.node);
@@ -146,7 +150,7 @@ fn next_steps(identity: &Identity, others: &[String]) -> String {
     text
 }
 
-/// etcd is started for it where it does not run: perhaps it was all that is missing.
+/// Starts etcd first where it does not run: it may be the only missing member.
 async fn refuse_if_answered(
     identity: &Identity,
     keys: &Keys,

@@ -1,8 +1,8 @@
-//! `kat-agent restore`: a bare machine takes the place of the one that made a backup.
+//! `kat-agent restore`: a bare machine replaces the one that made a backup.
 //!
-//! It becomes that machine: name, identity, subnet, WireGuard key and certificates' key are those of
-//! the backup, so that all others know it, wherever it is. It holds the store alone; the rest comes
-//! by the ordinary way.
+//! It takes over the name, identity, subnet, WireGuard key and certificate key from the backup, so
+//! that the other machines recognise it at any address. It holds the store alone; further members
+//! are added as usual.
 
 use std::{
     io::ErrorKind,
@@ -59,31 +59,30 @@ use kat_types::{
 
 /// Longest wait for the machine to be Ready.
 const READY_LIMIT: Duration = Duration::from_secs(90);
-/// A port that nobody listens on (RFC 863): what is sent there only opens the tunnel.
+/// The discard port (RFC 863), on which no program listens: a packet to it only opens the tunnel.
 const DISCARD: u16 = 9;
-/// How the name of a folder begins in which a backup is unpacked.
+/// Prefix of the folders in which a backup is unpacked.
 const UNPACKED: &str = "restore-";
 
-/// What the command line says.
 #[derive(Debug, Clone)]
 pub(crate) struct RestoreOptions {
-    /// The backup.
+    /// Path of the backup.
     pub file: PathBuf,
-    /// A file with the recovery key; asked for without one.
+    /// File with the recovery key; `None` prompts for it.
     pub recovery_key_file: Option<PathBuf>,
     /// Addresses or interfaces at which others reach this machine.
     pub advertise: Vec<String>,
 }
 
-/// Makes this machine what the backup says, and waits until it leads.
+/// Makes this machine what the backup describes, and waits until it leads.
 ///
-/// Nothing is changed while the file, the key or the machine are not as they should be. What a later
-/// failure leaves behind is done again by the same command, or taken back by `kat-agent reset`.
+/// Nothing is changed before the file, the key and the machine have been checked. After a later
+/// failure the same command repeats the steps, or `kat-agent reset` removes what was made.
 pub(crate) async fn run(options: RestoreOptions, say: Say<'_>) -> anyhow::Result<()> {
     super::need_root()?;
     let again = match Marker::read()? {
         Some(marker) if marker.command == "restore" => {
-            // Written last: without it the machine may be begun again.
+            // The identity is written last: without it the restore can be started again.
             files::remove(Path::new(paths::IDENTITY))?;
             true
         }
@@ -114,14 +113,14 @@ pub(crate) async fn run(options: RestoreOptions, say: Say<'_>) -> anyhow::Result
     let (folder, facts) = match opened {
         Ok(opened) => opened,
         Err(error) => {
-            // Nothing was made yet but this, and it may hold what is not ours.
+            // Only this folder was made so far, and it may hold files that are not KAT's.
             if fresh {
                 let _ = std::fs::remove_dir(paths::STATE);
             }
             return Err(error);
         }
     };
-    // Whether it is behind NAT or a relay is as it was: the others go by that.
+    // NAT and relay stay as in the backup, since the other machines' peers were chosen by them.
     let reached = Reached {
         by: reached.by,
         ..facts.identity.reached.clone()
@@ -148,8 +147,7 @@ pub(crate) async fn run(options: RestoreOptions, say: Say<'_>) -> anyhow::Result
     Ok(())
 }
 
-/// Removes what an earlier restore unpacked and was killed before it could remove that: folders with
-/// the whole store in clear.
+/// Removes the folders that an aborted restore left behind: they contain the whole store in clear.
 pub(crate) fn forget_unpacked(state: &Path) -> anyhow::Result<()> {
     let entries = match std::fs::read_dir(state) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -166,7 +164,7 @@ pub(crate) fn forget_unpacked(state: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Unpacks it, and looks whether the machine can take it.
+/// Unpacks the backup, and checks whether this machine can take it.
 async fn open(
     archive: Archive,
     recovery: &RecoveryKey,
@@ -205,7 +203,8 @@ impl Restoring<'_> {
         let system = managers.system();
         let system = system.as_ref();
         let now = Timestamp::now();
-        // The backup's own epoch is not known yet; a clock that is behind is made up for below.
+        // The backup's own epoch is not known yet; [`Self::epoch`] corrects the value of a clock
+        // that is slow.
         let epoch = next_epoch(0, now);
         let marker = Marker {
             schema: 1,
@@ -266,7 +265,7 @@ impl Restoring<'_> {
         Ok(())
     }
 
-    /// Machines of a living cluster would hear of the later epoch, and give up what they hold.
+    /// Machines of a running cluster would find the later epoch and end their membership.
     async fn refuse_if_led(&self, store: &EtcdStore, keys: &Keys) -> anyhow::Result<()> {
         let endpoints = match store.get(keys::ENDPOINTS).await? {
             Some(stored) => serde_json::from_slice(&stored.value)?,
@@ -291,13 +290,13 @@ impl Restoring<'_> {
         files::write_atomic(Path::new(paths::IDENTITY), &text, Access::mode(0o600))?;
         Marker::remove()?;
         system.enable("kat-agent.service").await?;
-        // Enabling changes links that the manager has read.
+        // Enabling changes links that the manager has read already.
         system.reload().await?;
         start(system, "kat-agent.service").await?;
         wait_ready(self.identity, READY_LIMIT).await
     }
 
-    /// The authorities, sealed; the machine's own key, by which the cluster knows it; and leaves.
+    /// Stores the sealed authorities and the machine's identity key, and issues its leaves.
     fn keys(&self, now: Timestamp) -> anyhow::Result<Keys> {
         let group = Users::new()
             .accounts()?
@@ -320,7 +319,7 @@ impl Restoring<'_> {
         Ok(keys)
     }
 
-    /// Later than what the backup says, too.
+    /// An epoch that is also later than the one in the backup.
     async fn epoch(&self, store: &EtcdStore, epoch: u64) -> anyhow::Result<StoreEpoch> {
         let stored = store.get(keys::STORE_EPOCH).await?;
         let before =
@@ -331,8 +330,8 @@ impl Restoring<'_> {
     }
 }
 
-/// Opens the tunnels to the other machines: they know this one's key, and learn its address from the
-/// first packet. Who does not answer is not there.
+/// Opens the tunnels to the other machines: they know this machine's key, and learn its address
+/// from the first packet. Machines that do not respond are ignored.
 async fn greet(store: &EtcdStore, identity: &Identity) {
     let Ok(listing) = store.list(keys::NETWORK_NODES).await else {
         return;
@@ -347,7 +346,7 @@ async fn greet(store: &EtcdStore, identity: &Identity) {
     let Ok(socket) = tokio::net::UdpSocket::bind(SocketAddr::from((own, 0))).await else {
         return;
     };
-    // kat-net takes a moment to make its peers from the agent's file.
+    // kat-net needs a moment to configure its peers from the agent's file.
     for _ in 0..3 {
         for address in &others {
             let _ = socket

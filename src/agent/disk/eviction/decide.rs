@@ -1,27 +1,27 @@
-//! Which instance is stopped when a file system runs full. Pure.
+//! Decides which instance is evicted when a file system is nearly full. Pure.
 //!
-//! What grew most is never asked: a victim can be made to grow, by writing to it.
+//! Growth is no criterion: others can make an instance grow by writing to it.
 
-/// What was measured of some folders.
+/// The measured size of some folders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Taken {
     /// Bytes on the disk.
     pub bytes: u64,
     /// Files and folders.
     pub files: u64,
-    /// All of it was seen; else it is at least so much.
+    /// The measurement is complete; otherwise the sizes are lower bounds.
     pub whole: bool,
 }
 
 impl Taken {
-    /// Nothing, and nothing more.
+    /// A complete measurement of nothing.
     pub(super) const NONE: Self = Self {
         bytes: 0,
         files: 0,
         whole: true,
     };
 
-    /// Both together.
+    /// The sum of both.
     pub(super) fn and(self, other: Self) -> Self {
         Self {
             bytes: self.bytes.saturating_add(other.bytes),
@@ -31,51 +31,47 @@ impl Taken {
     }
 }
 
-/// What one instance uses of a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Use {
-    /// Its id.
     pub instance: String,
-    /// Its request of storage, in bytes.
+    /// Its storage request in bytes.
     pub request: u64,
-    /// What goes with its containers: their writable layers and unnamed volumes.
+    /// Data that is removed with its containers: their writable layers and unnamed volumes.
     pub layers: Taken,
-    /// What stays without it: its volumes, and paths of the machine that were made for it.
+    /// Data that stays after its stop: its volumes, and host paths that were made for it.
     pub data: Taken,
 }
 
-/// What the file system has too little of.
+/// What the file system is short of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Room.
     Bytes,
-    /// Inodes.
     Files,
 }
 
-/// How much the file system lacks.
+/// How much the file system is short of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lack {
-    /// Of what.
     pub kind: Kind,
-    /// So much has to become free.
+    /// The amount that has to become free.
     pub missing: u64,
-    /// Hardly anything is left: where stopping frees too little, growth has to end.
+    /// Hardly anything is left: where evictions free too little, growth has to be stopped.
     pub urgent: bool,
 }
 
-/// What the choice went by.
+/// The criterion by which the instance was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Basis {
-    /// Stopping it frees what it used.
+    /// Stopping the instance frees its container data.
     Layers,
-    /// Stopping it ends its growth; what it has written stays.
+    /// Stopping the instance ends its growth; its data stays.
     Data,
 }
 
-/// The instance to stop: the one with the largest use above its request. By what goes with its containers where that of
-/// all together is enough; else one whose measure is unfinished, which may have what is missing; else, where it is
-/// urgent, by all that it uses.
+/// The instance to evict: the one with the largest use above its request. The use is the container
+/// data where that of all instances together is enough. Where it is not enough, instances with an
+/// unfinished measurement are candidates, since they may have more. Otherwise, and only if it is
+/// urgent, the use is all data of an instance.
 pub(super) fn decide(uses: &[Use], lack: Lack) -> Option<(&Use, Basis)> {
     let amount = |taken: Taken| match lack.kind {
         Kind::Bytes => taken.bytes,

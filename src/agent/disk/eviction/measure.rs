@@ -1,7 +1,9 @@
-//! How much of a file system instances use: folders that programs write to, gone through by root.
+//! Measures how much of a file system instances use, by walking as root through folders that
+//! programs write to.
 //!
-//! Nothing in them is trusted. Every name is taken from the open folder that has it (openat2(2)), no link is followed and no
-//! mount crossed; entries, depth and time are bounded, and a measure that meets a bound is unfinished.
+//! The content of these folders is not trusted. Every name is opened relative to the open folder
+//! that contains it (openat2(2)), no symbolic link is followed and no mount is crossed. Entries,
+//! depth and time are limited, and a measurement that reaches a limit is unfinished.
 
 use std::{
     collections::HashSet,
@@ -23,59 +25,57 @@ use kat_types::{
     resource::{EnsureType, HostMount},
 };
 
-/// Folders in each other that are entered; each is open meanwhile.
+/// Deepest nesting of folders; every folder on the way stays open.
 const DEEPEST: usize = 256;
-/// Files and folders of one instance.
+/// Most files and folders of one instance.
 const MOST_ENTRIES: u64 = 400_000;
-/// Files with several names that are told apart; later ones count for each name.
+/// Most hard-linked files that are counted once; further ones count for each name.
 const MOST_LINKED: usize = 100_000;
-/// Time for one instance.
+/// Longest measurement of one instance.
 const LONGEST: Duration = Duration::from_secs(1);
 /// Podman's storage in a user's home (containers-storage(1)).
 const STORAGE: &str = ".local/share/containers/storage";
-/// Its lists of containers; those with `--rm` are in the second one.
+/// Podman's lists of containers; the second one has those with `--rm`.
 const LISTS: [&str; 2] = [
     "overlay-containers/containers.json",
     "overlay-containers/volatile-containers.json",
 ];
-/// A larger list is not read.
+/// Largest list that is read, in bytes.
 const LARGEST_LIST: u64 = 16 << 20;
 
-/// Where an instance writes to.
+/// The places that an instance writes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Places {
-    /// Its id.
     pub instance: String,
-    /// Its request of storage, in bytes.
+    /// Its storage request in bytes.
     pub request: u64,
-    /// The home of its user, in a folder that is root's alone.
+    /// Home of its user; only root can write to the home's parent folder.
     home: PathBuf,
-    /// Its containers, as Podman knows them.
+    /// Podman's names of its containers.
     containers: Vec<String>,
-    /// What stays without it.
+    /// Data that stays after its stop.
     data: Vec<Data>,
 }
 
-/// A folder of data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Data {
-    /// Of simple cluster storage, below the volume base path.
+    /// A folder of simple cluster storage below the volume base path.
     Volume { base: PathBuf, folder: PathBuf },
-    /// A path of the machine that KAT may have made.
+    /// A host path that KAT may have made.
     Host { root: PathBuf, path: PathBuf },
 }
 
-/// What is the same for all instances.
+/// Shared by all instances.
 #[derive(Debug, Clone)]
 pub(super) struct Machine {
     /// `/` on a real machine.
     pub root: PathBuf,
-    /// The volume base path below it; nothing where that is shared with other machines.
+    /// The volume base path below `root`; `None` where that is shared with other machines.
     pub volumes: Option<PathBuf>,
 }
 
 impl Places {
-    /// Those of an instance whose user has this home.
+    /// The places of an instance whose user has this home.
     pub(super) fn of(machine: &Machine, home: PathBuf, assignment: &Assignment) -> Self {
         let others = assignment.others();
         let others = others.map(|(kind, one)| assignment.other_unit(kind, one));
@@ -109,8 +109,8 @@ impl Places {
         }
     }
 
-    /// What goes with its containers, on this file system. Unnamed volumes of a user count for each of its instances: which
-    /// container has which is not in the lists.
+    /// The data on this file system that is removed with the containers. Unnamed volumes of a user
+    /// count for each of its instances: the lists do not say which container has which volume.
     pub(super) fn layers(&self, device: u64) -> Taken {
         let mut walk = Walk::new(device);
         let Some(storage) = self.storage() else {
@@ -132,12 +132,12 @@ impl Places {
         walk.taken
     }
 
-    /// What stays without it, on this file system.
+    /// The data on this file system that stays after the instance's stop.
     pub(super) fn data(&self, device: u64) -> Taken {
         let mut walk = Walk::new(device);
         for data in &self.data {
             match data {
-                // The owner's own links lead to the base path, and nobody else's.
+                // Only the machine's owner may have put symbolic links on the way to the base path.
                 Data::Volume { base, folder } => {
                     if let Some(base) = open(base) {
                         walk.below(&base, folder);
@@ -160,7 +160,8 @@ impl Places {
     }
 }
 
-/// KAT makes it where it is missing: what lies there is most likely the instance's own.
+/// Whether KAT makes the host path if it is missing: then its content is most likely the instance's
+/// own.
 fn is_made(host: &HostMount) -> bool {
     let made = matches!(
         host.ensure_type,
@@ -169,7 +170,6 @@ fn is_made(host: &HostMount) -> bool {
     made || Path::new(&host.host_path).starts_with(paths::HOST)
 }
 
-/// A container in Podman's storage.
 #[derive(Deserialize)]
 struct Stored {
     #[serde(default)]
@@ -180,7 +180,7 @@ struct Stored {
     layer: String,
 }
 
-/// Those of a list; none where there is no list, nothing where it can't be read.
+/// The containers of a list; empty where there is no list, `None` where it can't be read.
 fn containers(storage: &OwnedFd, list: &str) -> Option<Vec<Stored>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = rustix::fs::openat2(storage, list, flags, Mode::empty(), closed());
@@ -199,7 +199,7 @@ fn containers(storage: &OwnedFd, list: &str) -> Option<Vec<Stored>> {
     Some(found)
 }
 
-/// One name in a folder, whatever a list says.
+/// Whether the text is a container id. This also ensures that it is a single path component.
 fn is_id(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -211,13 +211,13 @@ fn closed() -> ResolveFlags {
         | ResolveFlags::NO_XDEV
 }
 
-/// A folder that root alone changes the way to.
+/// Opens a folder whose parent folders only root can change.
 fn open(path: &Path) -> Option<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty()).ok()
 }
 
-/// A folder below another one, without following a link.
+/// Opens a folder below another one without following symbolic links.
 fn enter(
     folder: &OwnedFd,
     path: impl rustix::path::Arg,
@@ -228,7 +228,6 @@ fn enter(
     rustix::fs::openat2(folder, path, flags, Mode::empty(), resolve)
 }
 
-/// The measure of one instance.
 struct Walk {
     device: u64,
     taken: Taken,
@@ -248,12 +247,12 @@ impl Walk {
         }
     }
 
-    /// Adds a folder with all in it; one that is not there is nothing.
+    /// Adds a folder with its content; a missing one counts as nothing.
     fn below(&mut self, base: &OwnedFd, path: &Path) {
         self.found(enter(base, path, closed()));
     }
 
-    /// The same where file systems may be mounted on the way.
+    /// Like [`Self::below`], but mounts on the way to the folder may be crossed.
     fn anywhere_below(&mut self, base: &OwnedFd, path: &Path) {
         self.found(enter(base, path, ResolveFlags::BENEATH));
     }
@@ -308,12 +307,12 @@ impl Walk {
         }
     }
 
-    /// Counts what has this name; gives back a folder to go through.
+    /// Counts the entry with this name; returns it if it is a folder to walk through.
     fn one(&mut self, folder: &Dir, name: &CStr, deep: bool) -> Option<Dir> {
         let place = folder.fd().ok()?;
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
         let name = OsStr::from_bytes(name.to_bytes());
-        // What goes away meanwhile is nothing.
+        // An entry that disappears meanwhile counts as nothing.
         let stat = rustix::fs::statat(place, name, flags).ok()?;
         if stat.st_dev != self.device {
             return None;
@@ -328,7 +327,7 @@ impl Walk {
         }
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let inner = rustix::fs::openat2(place, name, flags, Mode::empty(), closed());
-        // A mount, or a link that has taken its place.
+        // Opening fails at a mount, or at a link that has replaced the folder.
         Dir::new(inner.ok()?).ok()
     }
 

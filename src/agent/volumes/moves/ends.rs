@@ -1,4 +1,4 @@
-//! Both ends of what goes between machines: what this one asks of others, and what it sends them.
+//! The two ends of a copy between machines: requesting a volume, and sending one.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use kat_host::copy;
 use kat_plan::is_assigned;
 use kat_types::volumes::{MoveRecord, VolumeKey};
 
-/// Other machines' agents, over the overlay.
+/// Requests volumes from other machines' agents, over the overlay.
 pub struct OtherMachines(pub Agents);
 
 #[async_trait]
@@ -64,13 +64,11 @@ fn told(from: &str, error: &ClientError) -> String {
     }
 }
 
-/// What this machine sends.
+/// Sends this machine's volumes.
 pub struct OwnVolumes {
-    /// This machine.
+    /// Name of this machine.
     pub node: String,
-    /// The list.
     pub lists: watch::Receiver<Listed>,
-    /// The volumes of this machine.
     pub volumes: Arc<Volumes>,
 }
 

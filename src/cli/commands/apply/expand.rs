@@ -1,14 +1,15 @@
-//! Folders of folders: one workload in each.
+//! Expands a folder of folders, each with one workload.
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
-/// The folders that a path stands for, by name: itself, or those in it that hold `*.kat` files, where it
-/// has no `workload.kat` of its own. A `namespace.kat` beside them comes first.
+/// The folders that a path stands for, by name: the path itself, or those of its folders that
+/// contain `*.kat` files, if it has no `workload.kat` of its own. A `namespace.kat` beside them
+/// comes first.
 ///
-/// What can't be looked at stands for itself, and its reader says why.
+/// A path that can't be read stands for itself; the error is reported when it is read.
 pub(crate) fn folders(path: &Path) -> Vec<PathBuf> {
     let itself = || vec![path.to_owned()];
     if !path.is_dir() || path.join("workload.kat").exists() {
@@ -40,7 +41,7 @@ fn below(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// It has `*.kat` files.
+/// Whether the folder has `*.kat` files.
 fn has_files(path: &Path) -> bool {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     let mut names = entries.map(|entry| entry.file_name());

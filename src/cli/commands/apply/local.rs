@@ -1,5 +1,5 @@
-//! What is known about a folder before it is sent: its files, what they describe, the archive, and
-//! every mistake that can be seen without a cluster.
+//! Reads a folder before it is sent: its files, the objects in them, the archive, and all mistakes
+//! that can be found without a cluster.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use kat_bundle as bundle;
 use kat_bundle::{Bundle, Diagnostic, MAX_BUNDLE, Mode, SourceFile};
 use kat_types::resource::Namespace;
 
-/// One thing that a folder describes.
+/// An object that a folder describes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Content {
     Workload { namespace: String, name: String },
@@ -27,9 +27,9 @@ pub(crate) enum Content {
 /// A folder that can be sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Prepared {
-    /// As the user wrote it.
+    /// Path as the user wrote it.
     pub(crate) path: String,
-    /// A namespace comes before the workload in it.
+    /// The objects; a namespace comes before the workload in it.
     pub(crate) contents: Vec<Content>,
     /// The gzipped tar archive.
     pub(crate) archive: Bytes,
@@ -40,13 +40,13 @@ pub(crate) struct Prepared {
 /// What the folders are read for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Everything is checked.
+    /// All content is checked.
     Apply,
-    /// Only names count.
+    /// Only names are needed.
     Delete,
 }
 
-/// Reads all folders and archives; the mistakes of all of them come at once.
+/// Reads all folders and archives; the mistakes of all of them are reported together.
 pub(crate) fn prepare_all(
     paths: &[PathBuf],
     purpose: Purpose,
@@ -77,7 +77,7 @@ pub(crate) fn prepare_all(
     Err(mistakes(&excerpts, &wrong.join(", ")))
 }
 
-/// No two folders may be about the same workload.
+/// Checks that no two folders describe the same workload.
 fn described_once(folders: &[Prepared]) -> Result<(), CliError> {
     let mut known: BTreeMap<(&str, &str), &str> = BTreeMap::new();
     for folder in folders {
@@ -96,7 +96,7 @@ fn described_once(folders: &[Prepared]) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The excerpts and the last line after them.
+/// An error with excerpts of the mistakes and a summary line.
 pub(crate) fn mistakes(excerpts: &[String], place: &str) -> CliError {
     let word = if excerpts.len() == 1 {
         "mistake"
@@ -109,11 +109,11 @@ pub(crate) fn mistakes(excerpts: &[String], place: &str) -> CliError {
     }
 }
 
-/// How `bundle` names an archive as a whole.
+/// The name that `bundle` uses for an archive as a whole.
 const ARCHIVE: &str = "archive";
 
 type Sources = BTreeMap<String, String>;
-/// Mistakes of one folder, with the texts that they are in.
+/// Mistakes of one folder, with the texts of its files.
 type Wrong = (Vec<Diagnostic>, Sources);
 
 fn prepare(path: &Path, purpose: Purpose) -> Result<Result<Prepared, Wrong>, CliError> {
@@ -183,7 +183,7 @@ fn one_file(path: &Path) -> CliError {
         .hinted(format!("name its folder: `-f {}`", folder.display()))
 }
 
-/// An archive; one byte more than is allowed is enough to see that it is too large.
+/// Reads an archive up to one byte more than is allowed, which shows that it is too large.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(MAX_BUNDLE).unwrap_or(u64::MAX);
@@ -201,7 +201,7 @@ fn words(error: &io::Error) -> String {
     }
 }
 
-/// A mistake as the API tells it, with the line that it is on.
+/// Renders a mistake from the API's response, with the line that it is on.
 pub(crate) fn excerpt(
     detail: &Value,
     path: &str,
@@ -219,7 +219,7 @@ pub(crate) fn excerpt(
     }
 }
 
-/// The file is named with the folder that the user gave.
+/// Renders a mistake; the file is shown below the path that the user gave.
 fn draw(mut diagnostic: Diagnostic, path: &str, sources: &Sources, colour: bool) -> String {
     let source = sources.get(&diagnostic.file).map_or("", String::as_str);
     if diagnostic.file == ARCHIVE {

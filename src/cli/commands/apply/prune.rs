@@ -1,4 +1,4 @@
-//! `--prune -l LABEL`: workloads that have the labels and are in no folder go.
+//! `--prune -l LABEL`: deletes workloads that have the labels and are in no folder.
 
 use std::collections::BTreeSet;
 
@@ -7,15 +7,15 @@ use crate::{Session, args::Prune, confirm, errors::CliError, output::plain};
 use kat_bundle::{check_label_key, check_label_value};
 use kat_types::api::WorkloadItem;
 
-/// One requirement of a selector.
+/// One requirement of a label selector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Requirement {
     key: String,
-    /// Any where there is none.
+    /// `None` accepts any value.
     value: Option<String>,
 }
 
-/// `key` or `key=value`.
+/// Parses `key` or `key=value`.
 pub(crate) fn parse(text: &str) -> Result<Requirement, String> {
     let (key, value) = match text.split_once('=') {
         Some((key, value)) => (key, Some(value)),
@@ -36,7 +36,7 @@ impl Requirement {
     }
 }
 
-/// The workloads that would go: of the namespaces that the folders' workloads lie in.
+/// The workloads to delete, in the namespaces of the folders' workloads.
 pub(crate) async fn surplus(
     session: &Session<'_>,
     folders: &[Prepared],
@@ -63,7 +63,7 @@ pub(crate) async fn surplus(
     for namespace in namespaces {
         let found = match session.client.workloads(Some(namespace)).await {
             Ok(list) => list.items,
-            // One of the folders makes it.
+            // One of the folders creates the namespace.
             Err(error) if error.is_not_found() => continue,
             Err(error) => return Err(error.into()),
         };
@@ -75,7 +75,8 @@ pub(crate) async fn surplus(
     Ok(surplus)
 }
 
-/// Lists what is to go, and asks. Without a terminal it takes `--yes`.
+/// Lists the workloads to delete, and asks for confirmation. Without a terminal `--yes` is
+/// required.
 pub(crate) fn confirm(
     session: &Session<'_>,
     surplus: &[WorkloadItem],
@@ -95,7 +96,7 @@ pub(crate) fn confirm(
     confirm::ask("delete them?")
 }
 
-/// `shop/web`.
+/// Such as `shop/web`.
 pub(crate) fn name(item: &WorkloadItem) -> String {
     let namespace = item.metadata.namespace.as_deref().unwrap_or_default();
     plain(&format!("{namespace}/{}", item.metadata.name))

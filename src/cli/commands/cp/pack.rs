@@ -1,4 +1,4 @@
-//! A file or folder as a tar stream.
+//! Packs a file or folder as a tar stream.
 
 use std::{
     fs::File,
@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use kat_types::frames::MOST;
 
-/// Writes into a channel; who reads no more ends it.
+/// Writes into a channel; fails when the receiver is gone.
 struct Pieces {
     sender: mpsc::Sender<Bytes>,
     buffer: Vec<u8>,
@@ -38,7 +38,7 @@ impl Write for Pieces {
     }
 }
 
-/// Sends all that is at the path, under another name. Links go as links.
+/// Packs everything at the path, under another name. Symbolic links are packed as links.
 pub(crate) fn pack(path: &Path, name: &str, sender: mpsc::Sender<Bytes>) -> io::Result<()> {
     let pieces = Pieces {
         sender,

@@ -1,4 +1,4 @@
-//! What comes out of a container, as a tar stream that may say anything.
+//! Unpacks an untrusted tar stream from a container.
 
 use std::{
     fs::{self, OpenOptions},
@@ -12,9 +12,9 @@ use rustix::fs::OFlags;
 use tar::{Archive, EntryType};
 use tokio::sync::mpsc;
 
-/// Most bytes of a name.
+/// Longest name in bytes.
 const MOST_NAME: u64 = 4096;
-/// Most names that are told to be left out.
+/// Most skipped names that are reported.
 const MOST_TOLD: usize = 20;
 
 /// Reads from a channel.
@@ -42,13 +42,13 @@ fn wrong(text: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text.into())
 }
 
-/// Something of the stream that was not taken.
+/// An entry of the stream that was skipped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LeftOut {
     pub(crate) name: String,
-    /// In words.
+    /// The kind of entry, in words.
     pub(crate) what: &'static str,
-    /// It is what was named, so that nothing was taken.
+    /// Whether it is the named file itself, so that nothing was copied.
     pub(crate) named: bool,
 }
 
@@ -60,8 +60,8 @@ fn in_words(kind: EntryType) -> &'static str {
     }
 }
 
-/// Writes what is called `top` in the stream to `place`, and all that is below it. Gives what was left
-/// out.
+/// Writes the entry `top` of the stream and everything below it to `place`. Returns the skipped
+/// entries.
 pub(crate) fn unpack(
     receiver: mpsc::Receiver<Bytes>,
     top: &str,
@@ -75,7 +75,7 @@ pub(crate) fn unpack(
     let mut left_out = Vec::new();
     let mut long_name: Option<Vec<u8>> = None;
     let mut found = false;
-    // Raw: the library would read a long name of any length into memory.
+    // Raw entries: otherwise the library would read a name of any length into memory.
     for entry in archive.entries()?.raw(true) {
         let mut entry = entry?;
         let kind = entry.header().entry_type();
@@ -113,7 +113,7 @@ pub(crate) fn unpack(
                     .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
                     .open(&to)?;
                 io::copy(&mut entry, &mut file)?;
-                // What the container lets everybody write is nobody else's here.
+                // Write permission for group and others in the container is not taken over.
                 let mode = mode & !0o022 | 0o200;
                 file.set_permissions(fs::Permissions::from_mode(mode))?;
             }
@@ -140,7 +140,7 @@ pub(crate) fn unpack(
     }
 }
 
-/// The name that such an entry gives to the next one.
+/// The name that a long-name entry gives to the next one.
 fn name_in(kind: EntryType, text: &[u8]) -> Option<Vec<u8>> {
     if kind == EntryType::GNULongName {
         let end = text.iter().position(|byte| *byte == 0);
@@ -151,7 +151,7 @@ fn name_in(kind: EntryType, text: &[u8]) -> Option<Vec<u8>> {
     Some(path.value_bytes().to_vec())
 }
 
-/// Where something of the stream goes: below the place, by plain names, and through no link.
+/// The local path of an entry: below the place, with plain names only, and through no link.
 fn below(name: &str, top: &str, place: &Path) -> io::Result<PathBuf> {
     let path = Path::new(name);
     let mut parts = path.components().filter(|part| *part != Component::CurDir);

@@ -13,7 +13,7 @@ use crate::{
 };
 use kat_types::api::{VolumeItem, VolumePhase};
 
-/// Nothing is asked where it would be refused, or is on its way already.
+/// Asks no confirmation where the request would be refused, or the volume is being removed already.
 pub(crate) async fn delete(
     session: &Session<'_>,
     arguments: &Delete,
@@ -35,14 +35,14 @@ pub(crate) async fn delete(
         }
     };
     let tried = client.try_delete_volume(namespace, workload, name).await?;
-    // Of a machine that is gone, too, nothing is removed.
+    // If its machine is gone, too, no data is removed.
     let removes = tried.outcome == "deleting";
     let mut asked = Asked::Nobody;
     if removes && item.status.phase != VolumePhase::Removing {
         asked = volumes::confirm_removal(console, [&item], arguments.yes)?;
     }
     let version = &item.metadata.resource_version;
-    // What was asked about is what goes.
+    // The version ensures that exactly the confirmed volume is removed.
     let version = (asked == Asked::Somebody).then_some(version.as_str());
     client
         .delete_volume(namespace, workload, name, version)
@@ -58,7 +58,7 @@ pub(crate) async fn delete(
     console.line(&format!("volume/{short} {}", plain(&tried.outcome)))
 }
 
-/// Why nothing is removed.
+/// Why no data is removed.
 fn forgotten(item: &VolumeItem) -> String {
     let node = item.status.node.as_deref().unwrap_or("its machine");
     let path = &item.status.path;

@@ -1,4 +1,4 @@
-//! An instance, and the commands that show it on its machine.
+//! Describes an instance, with the commands that show it on its machine.
 
 use super::{Sheet, events, host_port_of};
 use crate::{
@@ -98,7 +98,7 @@ fn fields(sheet: &mut Sheet, item: &InstanceItem) {
     sheet.age(&item.metadata.creation_timestamp);
 }
 
-/// Init containers and sidecars; what the fields above say is the main container's.
+/// Adds init containers and sidecars; the other fields are those of the main container.
 fn containers(sheet: &mut Sheet, containers: &[ContainerStatus]) {
     if containers.is_empty() {
         return;
@@ -129,8 +129,8 @@ fn containers(sheet: &mut Sheet, containers: &[ContainerStatus]) {
     sheet.table(&table);
 }
 
-/// The commands that work for another user's unit: as root, `journalctl --user-unit` shows nothing
-/// of it (ARCHITECTURE.md, Files).
+/// Adds the commands that work for another user's unit: `journalctl --user-unit` as root shows none
+/// of its entries (ARCHITECTURE.md, Files).
 pub(crate) fn commands(sheet: &mut Sheet, item: &InstanceItem) {
     let status = &item.status;
     if status.unit.is_empty() || status.user.is_empty() {

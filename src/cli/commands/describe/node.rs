@@ -1,4 +1,4 @@
-//! A machine with what runs on it.
+//! Describes a machine with its instances.
 
 use super::{Sheet, events, volumes};
 use crate::{
@@ -105,7 +105,7 @@ fn fields(sheet: &mut Sheet, item: &NodeItem) {
     sheet.age(&item.metadata.creation_timestamp);
 }
 
-/// The other machines, as this one's WireGuard has them.
+/// Adds the other machines, as this one's WireGuard reports them.
 fn peers(sheet: &mut Sheet, peers: &[OverlayPeer]) {
     if peers.is_empty() {
         return;
@@ -134,7 +134,7 @@ fn peers(sheet: &mut Sheet, peers: &[OverlayPeer]) {
     sheet.table(&table);
 }
 
-/// With one digit after the point above 1023.
+/// A size with one decimal digit above 1023 of a unit.
 fn size(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     let unit = units.into_iter().find(|(shift, _)| bytes >> shift > 0);

@@ -1,4 +1,4 @@
-//! Fields in two columns, and sections with tables.
+//! A sheet of fields in two columns, and sections with tables.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -35,7 +35,7 @@ impl Sheet {
         self.text
     }
 
-    /// A field; one with nothing in it is left out.
+    /// Adds a field; an empty one is left out.
     pub(crate) fn field(&mut self, name: &str, value: &str) {
         if value.is_empty() {
             return;
@@ -48,7 +48,7 @@ impl Sheet {
         }
     }
 
-    /// A word in its colour, and what is to be said about it.
+    /// Adds a word in its colour, with a remark.
     pub(crate) fn phase(&mut self, name: &str, word: &str, remark: &str) {
         let shown = tint(&or_dash(word), tone_of(word), self.colour);
         let remark = if remark.is_empty() {

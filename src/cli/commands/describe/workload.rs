@@ -1,4 +1,4 @@
-//! A workload with its instances.
+//! Describes a workload with its instances.
 
 use super::{Sheet, events, host_port_of, instance, volumes};
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 use kat_client::EventQuery;
 use kat_types::api::{InstanceItem, WorkloadItem};
 
-/// Instances whose commands are written out.
+/// Most instances whose commands are shown.
 const WITH_COMMANDS: usize = 5;
 
 pub(crate) async fn describe(
@@ -132,7 +132,7 @@ fn fields(sheet: &mut Sheet, item: &WorkloadItem) {
     sheet.age(&item.metadata.creation_timestamp);
 }
 
-/// What instances say about themselves, in full.
+/// Adds the reasons and messages of instances in full.
 fn reasons(sheet: &mut Sheet, instances: &[InstanceItem]) {
     let mut begun = false;
     for instance in instances {

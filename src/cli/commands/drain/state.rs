@@ -1,4 +1,4 @@
-//! What is known while a machine is drained, and what follows from it. No input or output here.
+//! Derives the progress of a drain from the followed lists. No input or output.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,24 +12,25 @@ use kat_types::reason::Reason;
 /// Namespace and name.
 type Key = (String, String);
 
-/// What is known now.
+/// The present state of the lists.
 #[derive(Debug)]
 pub(crate) struct State {
     name: String,
     node: Option<NodeItem>,
-    /// The lists of machines, instances and workloads were seen.
+    /// Whether the lists of machines, instances and workloads have arrived.
     known: [bool; 3],
-    /// What is on the machine.
+    /// Instances on the machine.
     instances: BTreeMap<Key, InstanceItem>,
-    /// Why something of a workload can't leave its machine.
+    /// Why an instance of a workload can't leave its machine.
     blocked: BTreeMap<Key, String>,
-    /// Of these nothing moves until somebody changes or deletes them.
+    /// Workloads that cannot be written: none of their instances moves until they are changed or
+    /// deleted.
     not_writable: BTreeSet<Key>,
-    /// Workloads that had something on the machine.
+    /// Workloads that had instances on the machine.
     were_here: BTreeSet<Key>,
-    /// Workloads that lack an instance which has no place, with why.
+    /// Workloads with an instance that no machine can take, with the reason.
     placeless: BTreeMap<Key, String>,
-    /// What was told already.
+    /// Lines that were printed already.
     told: BTreeSet<String>,
 }
 
@@ -140,7 +141,7 @@ impl State {
         };
     }
 
-    /// All lists were seen, so that something can be said.
+    /// Whether all lists have arrived.
     pub(crate) fn is_known(&self) -> bool {
         self.known == [true; 3]
     }
@@ -158,14 +159,15 @@ impl State {
         phase == Some(NodePhase::Drained)
     }
 
-    /// All that is left on the machine is of workloads that cannot be written: waiting does not help.
+    /// Whether all remaining instances belong to workloads that cannot be written: then waiting is
+    /// useless.
     pub(crate) fn is_stuck(&self) -> bool {
         let mut left = self.instances.values();
         !self.instances.is_empty()
             && left.all(|item| self.not_writable.contains(&workload_of(item)))
     }
 
-    /// `2 instances left, 1 can't move`
+    /// Such as `2 instances left, 1 can't move`.
     pub(crate) fn counts(&self) -> String {
         let mut text = match self.instances.len() {
             0 => "nothing left to move".to_owned(),
@@ -180,12 +182,12 @@ impl State {
         text
     }
 
-    /// `n2: 2 instances left`
+    /// Such as `n2: 2 instances left`.
     pub(crate) fn summary(&self) -> String {
         format!("{}: {}", self.name, self.counts())
     }
 
-    /// What is wrong and was not told yet.
+    /// Problems that were not printed yet.
     pub(crate) fn news(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         if let Some(node) = &self.node
@@ -206,7 +208,7 @@ impl State {
         lines
     }
 
-    /// What is left, and why.
+    /// The remaining instances and their reasons.
     pub(crate) fn left(&self) -> Vec<String> {
         let left = self.instances.values().map(|item| {
             let (namespace, id) = key(&item.metadata);
@@ -225,7 +227,7 @@ impl State {
         left.collect()
     }
 
-    /// What has left without a place elsewhere, which only a forced drain makes it do.
+    /// Instances that were stopped without a place elsewhere; only a forced drain does that.
     pub(crate) fn stopped(&self) -> Vec<String> {
         let left = self.placeless.iter();
         let left = left.filter(|(workload, _)| self.were_here.contains(*workload));

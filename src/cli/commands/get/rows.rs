@@ -1,4 +1,4 @@
-//! The columns of each kind.
+//! The columns of each kind of item.
 
 use std::cmp::Ordering;
 
@@ -21,7 +21,7 @@ fn namespace_of(item: &impl Named) -> Cell {
     Cell::new(item.key().0)
 }
 
-/// Joins what every kind begins with and what it has of its own.
+/// Puts the namespace, if it is shown, before a kind's own columns.
 fn with_namespace<T>(columns: Columns, namespace: T, rest: Vec<T>) -> Vec<T> {
     let mut all = Vec::with_capacity(rest.len() + 1);
     if columns.namespaces {
@@ -31,7 +31,7 @@ fn with_namespace<T>(columns: Columns, namespace: T, rest: Vec<T>) -> Vec<T> {
     all
 }
 
-/// Why a workload is not as wanted: the reason of the first condition that does not hold, or of any.
+/// Why a workload is not as wanted: the first condition that is not satisfied, or any condition.
 pub(crate) fn workload_reason(item: &WorkloadItem) -> Option<&Condition> {
     let status = &item.status;
     if matches!(
@@ -49,7 +49,7 @@ pub(crate) fn workload_reason(item: &WorkloadItem) -> Option<&Condition> {
         .or_else(|| conditions.iter().find(spoken))
 }
 
-/// Why a machine is as it is; of one that is as wanted, that it is short of disk space.
+/// The reason of a machine's phase; for a healthy machine, whether it is short of disk space.
 fn node_reason(status: &NodeStatus) -> &str {
     let short = |one: &&Condition| one.kind == DISK_PRESSURE && one.status;
     let short = status.conditions.iter().find(short);
@@ -59,7 +59,7 @@ fn node_reason(status: &NodeStatus) -> &str {
     }
 }
 
-/// `Workload default/web`, `Node a`.
+/// Such as `Workload default/web` or `Node a`.
 pub(crate) fn object(of: &ObjectReference) -> String {
     if of.namespace.is_empty() {
         format!("{} {}", of.kind, of.name)
@@ -68,7 +68,7 @@ pub(crate) fn object(of: &ObjectReference) -> String {
     }
 }
 
-/// `admin`, `read`, `deploy:shop`.
+/// Such as `admin`, `read` or `deploy:shop`.
 pub(crate) fn scope(scope: &Scope) -> String {
     match scope {
         Scope::Admin => "admin".to_owned(),
@@ -78,7 +78,7 @@ pub(crate) fn scope(scope: &Scope) -> String {
     }
 }
 
-/// The scope, and how often the token may still be used.
+/// The scope, and the remaining uses of the token.
 fn scope_and_uses(token: &TokenView) -> String {
     let mut scope = scope(&token.scope);
     if token.insecure_trust_network {
@@ -375,7 +375,7 @@ impl Listed for Event {
     const PLURAL: &'static str = "events";
     const NAMESPACED: bool = true;
     const NAME_FILTERS: bool = true;
-    // One that happens again takes the place of its last time, and the oldest make room.
+    // A repeated event replaces its earlier entry, and the oldest events are dropped.
     const GOES: bool = false;
 
     fn list(namespace: Option<&str>) -> Result<Route, ClientError> {
@@ -390,7 +390,7 @@ impl Listed for Event {
         None
     }
 
-    /// An event is found by what it is about.
+    /// An event is selected by the object that it is about.
     fn is_named(&self, name: &str) -> bool {
         self.involved_object.name == name || self.id == name
     }

@@ -1,4 +1,4 @@
-//! `katcall get --watch`: the list, then every change, for good.
+//! `katcall get --watch`: prints the list, then every change, without end.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +19,10 @@ use kat_types::{api::WatchLine, json};
 /// `deleted` and `changed` have seven letters.
 const CHANGE_WIDTH: u16 = 7;
 
-/// What happened to an item.
+/// A change of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Happened {
-    /// It was there from the start.
+    /// The item existed at the start.
     Present,
     Added,
     Changed,
@@ -113,7 +113,7 @@ fn same<T: Listed>(left: &T, right: &T) -> bool {
 struct Printer<'run> {
     session: &'run Session<'run>,
     arguments: &'run Get,
-    /// The rows so far, for their widths.
+    /// The rows so far, for the widths of columns.
     table: Option<Table>,
 }
 
@@ -165,7 +165,7 @@ impl Printer<'_> {
     }
 }
 
-/// The same objects as the API's watch.
+/// The same JSON objects as the API's watch.
 fn wire<T: Listed>(happened: Happened, item: &T) -> WatchLine<T> {
     let item = item.clone();
     match happened {

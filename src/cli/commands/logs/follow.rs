@@ -1,4 +1,4 @@
-//! Logs from now on, through breaks, with instances that come and go.
+//! Follows logs, across disconnections, and with instances that are added and removed.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -9,19 +9,19 @@ use crate::{Session, errors::CliError};
 use kat_client::{Change, Client, ClientError, LogQuery, RetryPauses, Route};
 use kat_types::api::{InstanceItem, LogLine};
 
-/// Lines that wait to be printed; the servers wait when it is full.
+/// Lines that are buffered; the servers wait when the buffer is full.
 const BUFFER: usize = 256;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// What a reader of one log tells.
+/// A message of a reader of one log.
 enum News {
     Line(String, LogLine),
     Note(String),
     Ended(String, Result<(), ClientError>),
 }
 
-/// Everything after these places. New instances of the workload join when `newcomers` is given.
+/// Follows the logs after these places. With `newcomers`, new instances of the workload are added.
 pub(crate) async fn run(
     session: &Session<'_>,
     printer: &Printer<'_>,
@@ -46,7 +46,7 @@ pub(crate) async fn run(
         open += 1;
         let mut query = query.clone();
         if merged {
-            // What there was is shown; where nothing was, all is new.
+            // Earlier lines have been printed; a log without earlier lines is read completely.
             query.tail = None;
             query.since = place.again().or(query.since);
         }
@@ -102,8 +102,8 @@ pub(crate) async fn run(
     }
 }
 
-/// What has come by now: lines by their time, each instance's in its own order, and what is told about
-/// logs in its place after them.
+/// The messages that have arrived by now: lines sorted by time, with each instance's in its own
+/// order, and notes in their place after them.
 fn in_order(first: News, receiver: &mut mpsc::Receiver<News>) -> Vec<News> {
     let mut batch = vec![first];
     while batch.len() < BUFFER {
@@ -121,7 +121,7 @@ fn in_order(first: News, receiver: &mut mpsc::Receiver<News>) -> Vec<News> {
     batch
 }
 
-/// Reads one log, through breaks of the connection, until its instance is gone or done.
+/// Reads one log, across disconnections, until its instance is gone or has ended.
 async fn read(
     client: &Client,
     source: Source,
@@ -131,7 +131,7 @@ async fn read(
 ) {
     let id = source.id.clone();
     let outcome = follow_one(client, &source, place, query, sender).await;
-    // Without a reader there is nobody to tell.
+    // The error means that the receiver is gone.
     let _ = sender.send(News::Ended(id, outcome)).await;
 }
 
@@ -144,7 +144,7 @@ async fn follow_one(
 ) -> Result<(), ClientError> {
     let mut pauses = RetryPauses::new(FIRST_PAUSE, LONGEST_PAUSE);
     let mut begun = false;
-    // Each break is told once, however often it is tried again.
+    // Each disconnection is reported once, however often it is retried.
     let mut told = false;
     loop {
         let trouble = match open(client, source, &query).await {

@@ -1,4 +1,4 @@
-//! What was printed until now, of several instances, in the order of time.
+//! Prints the existing lines of several instances in the order of time.
 
 use super::{Printer, Resume, Source, next_line, open};
 use crate::{
@@ -8,25 +8,24 @@ use crate::{
 use kat_client::{ClientError, JsonLines, LogQuery};
 use kat_types::api::LogLine;
 
-/// What became of it.
+/// The result of printing.
 pub(crate) struct Shown {
-    /// How far each log was read, those too that could not be read.
+    /// The place reached in each log, including logs that could not be read.
     pub(crate) places: Vec<(Source, Resume)>,
-    /// How many could not be read, and why the first of them.
+    /// Number of logs that could not be read, and the first error.
     failed: usize,
     reason: Option<ClientError>,
 }
 
-/// One log under way.
+/// A log that is being read.
 struct Reader {
     source: Source,
     stream: JsonLines<LogLine>,
-    /// Its next line.
     line: LogLine,
     place: Resume,
 }
 
-/// Prints all and ends. Logs that can't be read are told, and the others shown.
+/// Prints all logs and ends. Logs that can't be read are reported.
 pub(crate) async fn show(
     session: &Session<'_>,
     printer: &Printer<'_>,
@@ -46,7 +45,7 @@ pub(crate) async fn show(
     }
 }
 
-/// Prints all that is there now.
+/// Prints all existing lines.
 pub(crate) async fn merge(
     session: &Session<'_>,
     printer: &Printer<'_>,
@@ -120,8 +119,8 @@ pub(crate) async fn merge(
 }
 
 impl Shown {
-    /// A log that can't be read, or not to its end. It is an error where nothing else is shown, or where
-    /// the cluster itself does not answer, or does not want to.
+    /// Reports a log that can't be read, or not to its end. That is an error where no other log is
+    /// printed, or where the cluster does not answer or refuses.
     fn miss(
         &mut self,
         session: &Session<'_>,

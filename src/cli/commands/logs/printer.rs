@@ -1,4 +1,4 @@
-//! Lines as they are printed: whose, when, what.
+//! Formats log lines: instance, time and text.
 
 use std::{
     cell::RefCell,
@@ -15,7 +15,7 @@ use crate::{
 };
 use kat_types::api::LogLine;
 
-/// Colours of instances, in the order in which they come. None that says good or bad elsewhere.
+/// Colours of instances, in order of appearance. None of them means good or bad elsewhere.
 const COLOURS: [AnsiColor; 6] = [
     AnsiColor::Cyan,
     AnsiColor::Magenta,
@@ -29,7 +29,8 @@ pub(crate) struct Printer<'run> {
     console: &'run Console,
     timestamps: bool,
     names: bool,
-    /// Somebody reads it on a terminal, which a program's line must not steer. In a pipe it stays as it is.
+    /// Output goes to a terminal, which a program's line must not control. In a pipe lines stay
+    /// unchanged.
     terminal: bool,
     styles: RefCell<BTreeMap<String, Style>>,
 }

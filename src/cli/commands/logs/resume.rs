@@ -1,18 +1,18 @@
-//! Going on with a log where it broke off.
+//! Resumes a log after a disconnection.
 
-/// The place in a log: a time, and how many lines of just that time were seen.
+/// A place in a log: a time, and the number of lines of exactly that time that were read.
 #[derive(Debug, Default)]
 pub(crate) struct Resume {
     last: Option<String>,
     seen: usize,
-    /// Lines of the time `last` that come a second time.
+    /// Lines of the time `last` that are sent again and have to be skipped.
     skip: usize,
-    /// The stream was opened again and has not come past `last` yet.
+    /// The stream was opened again and has not passed `last` yet.
     catching_up: bool,
 }
 
 impl Resume {
-    /// The line of this time was not seen before.
+    /// Whether the line with this time was not read before.
     pub(crate) fn is_new(&mut self, timestamp: &str) -> bool {
         match &self.last {
             Some(last) if last == timestamp => {
@@ -34,7 +34,7 @@ impl Resume {
         }
     }
 
-    /// The time to ask for when the stream is opened again; nothing when no line was seen.
+    /// The start time for opening the stream again; `None` when no line was read.
     pub(crate) fn again(&mut self) -> Option<String> {
         self.skip = self.seen;
         self.catching_up = true;

@@ -1,4 +1,4 @@
-//! A plan for people.
+//! Prints a plan for people.
 
 use anstyle::{AnsiColor, Style};
 use serde_json::Value;
@@ -13,7 +13,7 @@ use kat_types::api::{
 
 const INDENT: &str = "  ";
 
-/// What becomes of one item, with an empty line after it.
+/// The changes of one item, followed by an empty line.
 pub(crate) fn one(result: &ApplyResult, workload: bool, colour: bool) -> String {
     let metadata = &result.metadata;
     let kind = result.kind.to_lowercase();
@@ -167,7 +167,7 @@ fn unit(text: &mut String, change: &UnitChange, colour: bool) {
     lines(text, &change.diff, colour);
 }
 
-/// The lines of a diff.
+/// Adds the lines of a diff.
 fn lines(text: &mut String, diff: &str, colour: bool) {
     for line in diff.lines() {
         let style = match line.get(..1) {
@@ -180,13 +180,13 @@ fn lines(text: &mut String, diff: &str, colour: bool) {
     }
 }
 
-/// A workload that is in no folder.
+/// The text for a workload that is in no folder.
 pub(crate) fn surplus(name: &str, colour: bool) -> String {
     let fate = tint("would be deleted", Tone::Bad, colour);
     format!("workload {name} {fate}: it is in no folder\n\n")
 }
 
-/// How many of each, in one line.
+/// The number of items by outcome, in one line.
 pub(crate) fn summary(results: &[ApplyResult]) -> String {
     let count = |outcome: &str| {
         let found = results.iter().filter(|result| result.outcome == outcome);

@@ -1,4 +1,4 @@
-//! What the commands of rollouts understand.
+//! Arguments of the commands for rollouts.
 
 use std::time::Duration;
 

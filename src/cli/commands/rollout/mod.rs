@@ -23,7 +23,6 @@ use kat_types::api::{ApplyResult, GenerationView, WorkloadItem, WorkloadPhase};
 pub(crate) use args::{History, Restart, Rollback, Rollout, Scale, Set};
 use args::{RolloutCommand, SetCommand, Waiting, Which};
 
-/// A workload that was named.
 struct Named {
     namespace: String,
     name: String,
@@ -161,7 +160,7 @@ async fn set_paused(
     }
 }
 
-/// How far it is, in one line; an error where it has stalled.
+/// Prints the progress in one line; an error where the rollout has stalled.
 async fn status(session: &Session<'_>, which: &Which, waiting: &Waiting) -> Result<(), CliError> {
     let named = which.named()?;
     let Named { namespace, name } = &named;
@@ -218,7 +217,7 @@ async fn status(session: &Session<'_>, which: &Which, waiting: &Waiting) -> Resu
     }
 }
 
-/// There is something to go back to.
+/// Whether there is an earlier good generation to roll back to.
 pub(crate) fn has_earlier_good(item: &WorkloadItem) -> bool {
     let good = item.status.last_good_generation;
     good.is_some_and(|good| good < item.metadata.generation)
@@ -264,7 +263,7 @@ pub(crate) async fn history(session: &Session<'_>, arguments: &History) -> Resul
     console.print(&table.render(console.colour))
 }
 
-/// `2026-11-20T10:00:00Z`
+/// A time to the second, such as `2026-11-20T10:00:00Z`.
 fn to_the_second(time: &str) -> String {
     let parsed: Result<Timestamp, _> = time.parse();
     parsed.map_or_else(
@@ -287,7 +286,7 @@ fn change(one: &GenerationView) -> String {
     }
 }
 
-/// A missing workload is named with those that are like it; what else is missing says so itself.
+/// For a missing workload the error names similar ones; other errors stay unchanged.
 async fn accepted(
     session: &Session<'_>,
     answer: Result<ApplyResult, ClientError>,
@@ -303,7 +302,7 @@ async fn accepted(
     }
 }
 
-/// Says what was done, and waits if that was asked for.
+/// Prints the result, and waits if requested.
 async fn finish(
     session: &Session<'_>,
     named: Named,

@@ -1,4 +1,4 @@
-//! What `katcall secret` understands. Values are read by hand: an error of clap's would quote them.
+//! Arguments of `katcall secret`. Values are parsed by hand: clap's errors would quote them.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ pub(crate) struct Unset {
 }
 
 impl Secret {
-    /// Whether it waits for a rollout that goes on without it.
+    /// Whether the command waits for a rollout, which continues without it.
     pub(crate) fn waits(&self) -> bool {
         match &self.command {
             SecretCommand::Set(arguments) => arguments.waiting.wait,

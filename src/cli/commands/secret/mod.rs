@@ -1,4 +1,4 @@
-//! `katcall secret`: values go in, and never come out. No message repeats one.
+//! `katcall secret`: writes values, and never reads them. No message contains a value.
 
 mod args;
 
@@ -35,13 +35,12 @@ use kat_types::{
 pub(crate) use args::Secret;
 use args::{SecretCommand, Set, Unset, Waiting, Which};
 
-/// A secret that was named.
 pub(crate) struct Named {
     pub(crate) namespace: String,
     pub(crate) name: String,
 }
 
-/// Reads `NAME` or `NAMESPACE/NAME`.
+/// Parses `NAME` or `NAMESPACE/NAME`.
 pub(crate) fn named(option: &crate::args::Namespace, name: &str) -> Result<Named, CliError> {
     Ok(match name.split_once('/') {
         Some((namespace, rest)) => Named {
@@ -67,7 +66,7 @@ pub(crate) async fn run<'run>(
 ) -> Result<(), CliError> {
     match &arguments.command {
         SecretCommand::Set(arguments) => {
-            // Before anything is sent.
+            // Values are read before any request is sent.
             let named = arguments.which.named()?;
             let values = read(arguments, &mut io::stdin())?;
             set(&session()?, arguments, named, &values).await
@@ -77,7 +76,7 @@ pub(crate) async fn run<'run>(
     }
 }
 
-/// The values that the command line names. Nothing that is wrong with one repeats it.
+/// Reads the values that the command line names. No error contains a value.
 fn read(arguments: &Set, stdin: &mut dyn Read) -> Result<SecretValues, CliError> {
     let mut values = SecretValues::default();
     let mut stdin = Some(stdin);
@@ -253,7 +252,8 @@ async fn finish(
     Ok(())
 }
 
-/// The workloads that use a secret, when the rollout of each with its present version has begun.
+/// The workloads that use a secret, once the rollout of each with the secret's present version has
+/// begun.
 async fn begun(
     session: &Session<'_>,
     namespace: &str,

@@ -1,4 +1,4 @@
-//! From what is known to what is wrong. No input or output here.
+//! Derives the problems of a cluster from the API's responses. No input or output.
 
 use jiff::Timestamp;
 
@@ -19,10 +19,10 @@ use kat_types::{
     resource::Bytes,
 };
 
-/// What is wrong when the machines that hold the store have no quorum.
+/// The problem where the machines that hold the store have no quorum.
 const STALE: &str = "no machine leads that can be reached, so nothing can be changed; everything runs on, and what is shown is what was known last. If most that hold the store are gone for good: `sudo kat-agent recover`";
 
-/// What could be asked, each with its own outcome.
+/// The API's responses, each possibly an error.
 pub(crate) struct Known {
     pub(crate) health: Result<HealthView, ClientError>,
     pub(crate) nodes: Result<Vec<NodeItem>, ClientError>,
@@ -30,7 +30,7 @@ pub(crate) struct Known {
     pub(crate) instances: Result<Vec<InstanceItem>, ClientError>,
 }
 
-/// What follows.
+/// The content of the screen.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) leader: String,
@@ -38,11 +38,11 @@ pub(crate) struct Findings {
     pub(crate) nodes: String,
     pub(crate) workloads: String,
     pub(crate) instances: String,
-    /// Empty where that is not known.
+    /// Empty where it is not known.
     pub(crate) backup: String,
-    /// The cluster is not well because of these.
+    /// Problems because of which the cluster is not healthy.
     pub(crate) troubles: Vec<String>,
-    /// Nothing is wrong with these yet.
+    /// Changes in progress without a problem yet.
     pub(crate) under_way: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ impl Findings {
         }
         findings.of_nodes(&known.nodes, shows_itself_alone(known), now);
         if matches!(&known.health, Ok(health) if health.stale) {
-            // What is shown of the members is what the last leader saw.
+            // The members' state is the one that the last leader saw.
             "not known while no machine leads".clone_into(&mut findings.etcd);
         }
         if let Ok(HealthView {
@@ -145,7 +145,7 @@ impl Findings {
                 format!("node {name} is short of disk space: {message}")
             }));
             match status.phase {
-                // Its status is not written any more.
+                // The machine's status is not updated any more.
                 NodePhase::Ready if status.reason == Reason::NotWritable => {
                     self.troubles.push(line)
                 }
@@ -172,7 +172,7 @@ impl Findings {
         }
     }
 
-    /// The members of etcd are a condition of their machines.
+    /// The state of etcd's members is in conditions of their machines.
     fn of_members(&mut self, nodes: &[&NodeItem]) {
         let members = nodes.iter().filter_map(|node| {
             let mut conditions = node.status.conditions.iter();
@@ -292,12 +292,13 @@ impl Findings {
     }
 }
 
-/// A machine without the store shows itself and no workloads: who leads can't be seen there.
+/// Whether a machine without etcd answers with only itself and no workloads: then the leader is not
+/// known.
 fn shows_itself_alone(known: &Known) -> bool {
     matches!(&known.workloads, Err(ClientError::Refused(refusal)) if refusal.status == 403)
 }
 
-/// What the store weighs, after the count of its members.
+/// The size of the store, shown after the count of its members.
 fn weight(store: &StoreView) -> String {
     let (used, file) = (Bytes(store.used_bytes), Bytes(store.file_bytes));
     let most = store.quota_bytes.map_or_else(String::new, |quota| {
@@ -321,7 +322,7 @@ fn full_name<T: Listed>(item: &T) -> String {
     format!("{namespace}/{name}")
 }
 
-/// `: CrashLoop: the last words`, or nothing.
+/// Such as `: CrashLoop: the last words`, or empty.
 fn said(reason: &str, message: &str) -> String {
     let mut text = String::new();
     for part in [reason, message] {

@@ -1,14 +1,14 @@
-//! What each reason means, and what to try next.
+//! The meaning of each reason, and what to try next.
 
 use kat_types::reason::Reason;
 
-/// What `katcall why` says of a reason.
+/// The text of `katcall why` for a reason.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Explanation {
-    /// A sentence without its full stop. `{instance}`, `{node}`, `{image}`, `{user}`, `{unit}`, `{workload}` and
-    /// `{namespace}` stand for names.
+    /// A sentence without its full stop. `{instance}`, `{node}`, `{image}`, `{user}`, `{unit}`,
+    /// `{workload}` and `{namespace}` stand for names.
     pub(crate) means: &'static str,
-    /// What to try, with the same names; empty where nothing is to be done.
+    /// What to try, with the same names; empty where nothing needs to be done.
     pub(crate) next: &'static str,
 }
 
@@ -18,7 +18,7 @@ const fn explained(means: &'static str, next: &'static str) -> Explanation {
 
 /// The explanation of a stored word; `None` if this version does not know the word.
 pub(crate) fn find(word: &str) -> Option<Explanation> {
-    // The id of a member of etcd follows.
+    // The word is followed by the id of an etcd member.
     let is_member = word.starts_with(Reason::Member.word());
     let reason = if is_member {
         Some(Reason::Member)

@@ -1,4 +1,4 @@
-//! From what the API shows to what is to be said. Pure.
+//! Derives the text of `katcall why` from the API's responses. Pure.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -17,28 +17,26 @@ use kat_types::api::{
 };
 use kat_types::reason::Reason;
 
-/// Instances that are told one by one.
+/// Most instances that are described one by one.
 const INSTANCES: usize = 12;
 
-/// What is said.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Story {
-    /// How it is, and for how long.
+    /// The present state, and since when.
     pub(crate) state: String,
-    /// What is wanted.
+    /// The wanted state.
     pub(crate) wanted: String,
-    /// What is.
+    /// The actual state.
     pub(crate) is: Vec<String>,
-    /// What decides that; empty where nothing holds it up.
+    /// The causes; empty where nothing holds it up.
     pub(crate) because: Vec<String>,
-    /// The last events, the newest first.
     pub(crate) lately: Vec<String>,
-    /// What to try.
+    /// What to try next.
     pub(crate) next: Vec<String>,
 }
 
-/// What the names in a reason's sentences stand for.
+/// Values of the placeholders in a reason's sentences.
 #[derive(Debug, Clone, Copy, Default)]
 struct Names<'a> {
     namespace: &'a str,
@@ -70,12 +68,12 @@ impl Names<'_> {
 }
 
 impl Story {
-    /// A reason with the words that came with it; `subject` is who it is about.
+    /// Adds a reason with its message; `subject` is the object that has it.
     fn tell(&mut self, subject: &str, reason: &str, message: &str, names: &Names<'_>) {
         let known = reasons::find(reason);
         let means = match known {
             Some(known) => names.fill(known.means),
-            // Of a newer version.
+            // A reason of a newer version.
             None => format!("it says {reason}"),
         };
         let sentence = if subject.is_empty() {
@@ -125,7 +123,7 @@ impl Story {
     }
 }
 
-/// ` for 5m`, or nothing where that is not known.
+/// Such as ` for 5m`; empty where it is not known.
 fn lasting(since: &str, now: Timestamp) -> String {
     match time::age(now, since).as_str() {
         "-" => String::new(),
@@ -236,7 +234,7 @@ fn wanted_of_workload(item: &WorkloadItem, image: &str) -> String {
     )
 }
 
-/// A condition that is not as it should be.
+/// Whether a condition is a problem.
 fn holds_up(condition: &Condition) -> bool {
     let bad_when_true = [
         DRAIN_BLOCKED,
@@ -272,7 +270,7 @@ fn present(instances: &[InstanceItem], now: Timestamp) -> Vec<String> {
     lines
 }
 
-/// `on n1 runs for 5m, started again 3 times`.
+/// Such as `on n1 runs for 5m, started again 3 times`.
 fn instance_state(item: &InstanceItem, now: Timestamp) -> String {
     let status = &item.status;
     let node = status.node.as_ref();
@@ -315,7 +313,7 @@ fn stalled_at_first(reason: &str, item: &WorkloadItem) -> bool {
     reason == Reason::ProgressDeadlineExceeded.word() && !rollout::has_earlier_good(item)
 }
 
-/// A reason as instances mean it, where the same word of a machine means something else.
+/// The reason as instances use it, where the same word means something else for a machine.
 fn of_instances(reason: &str) -> &str {
     if reason == Reason::Unconfirmed.word() {
         return Reason::UnconfirmedInstance.word();
@@ -417,7 +415,7 @@ pub(crate) fn of_node(item: &NodeItem, events: Vec<Event>, now: Timestamp) -> St
     story.lately(&events, now)
 }
 
-/// There is always something to be said.
+/// Ensures that the text is never empty.
 fn finish(story: &mut Story, well: bool) {
     if !story.because.is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! Who may announce to this machine, and what they last said.
+//! The peers that may announce to this machine, and their last announcements.
 
 use std::{
     collections::BTreeMap,
@@ -12,10 +12,10 @@ use sha2::{Digest, Sha256};
 use super::packet::{Body, Id, MAX_ENDPOINTS, MAX_TAGS, Packet, Tag};
 use crate::overlay::wireguard::{PrivateKey, PublicKey};
 
-/// Goes before what a hash or a key is made of, so that it is of use for nothing else.
+/// Domain separation of hashes and keys, so that they are valid for no other purpose.
 const LABEL: &[u8] = b"kat announcement 1";
 
-/// The keys of this machine with each of its peers, and what the peers announced.
+/// This machine's keys with each peer, and the peers' announcements.
 pub struct Book {
     own: PrivateKey,
     id: Id,
@@ -25,14 +25,13 @@ pub struct Book {
 
 struct Pair {
     peer: PublicKey,
-    /// For what goes to the peer, and for what comes from it: none is of use the other way.
+    /// Separate keys for each direction: a packet is not valid in the other one.
     out: hmac::Key,
     back: hmac::Key,
     heard: Option<Body>,
 }
 
 impl Book {
-    /// Without peers.
     pub fn new(own: PrivateKey) -> Self {
         let id = id_of(&own.public());
         Self {
@@ -43,12 +42,12 @@ impl Book {
         }
     }
 
-    /// Whether it is this key's.
+    /// Whether the book was made with this key.
     pub fn is_of(&self, own: &PrivateKey) -> bool {
         self.own == *own
     }
 
-    /// Makes the peers those; what was heard of those that stay is kept.
+    /// Sets the peers; announcements of peers that stay are kept.
     pub fn set_peers(&mut self, peers: impl Iterator<Item = PublicKey>) {
         let mut before = std::mem::take(&mut self.pairs);
         for peer in peers {
@@ -77,7 +76,7 @@ impl Book {
         })
     }
 
-    /// The packets that tell these peers where this machine is; as many as they need.
+    /// The packets that announce this machine's endpoints to these peers.
     pub fn write(
         &mut self,
         endpoints: &[SocketAddr],
@@ -86,7 +85,7 @@ impl Book {
     ) -> Vec<Vec<u8>> {
         let milliseconds = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let milliseconds = u64::try_from(milliseconds.as_millis()).unwrap_or(u64::MAX);
-        // Also where the clock stands still or was set back a little.
+        // Increases even if the clock stands still or was set back a little.
         self.last_stamp = milliseconds.max(self.last_stamp.saturating_add(1));
         let body = Body {
             sender: self.id,
@@ -116,11 +115,11 @@ impl Book {
             .collect()
     }
 
-    /// Takes a packet in. True if a peer says with it something new.
+    /// Reads a packet. True if a peer announces new endpoints with it.
     ///
-    /// It counts if it is for this machine, its authenticator holds, and it is later than what was
-    /// heard before. One from before this machine's start may be played again: then it is an
-    /// address of that peer's from before, which is tried in vain.
+    /// A packet is valid if it is addressed to this machine, its authenticator is right, and it is
+    /// later than the last one. A packet from before this machine's start can be replayed: then an
+    /// earlier endpoint of that peer is tried in vain.
     pub fn open(&mut self, bytes: &[u8]) -> bool {
         let Some(packet) = Packet::parse(bytes) else {
             return false;
@@ -140,7 +139,7 @@ impl Book {
         before.is_none_or(|before| before.endpoints != packet.body.endpoints)
     }
 
-    /// Where a peer last said that it is.
+    /// The endpoints that a peer last announced.
     pub fn heard(&self, peer: &PublicKey) -> &[SocketAddr] {
         let pair = self.pairs.get(&id_of(peer));
         let heard = pair.and_then(|pair| pair.heard.as_ref());
@@ -148,7 +147,7 @@ impl Book {
     }
 }
 
-/// What stands for a key, which need not be told to everybody on the link.
+/// Stands for a key in packets, so that the key is not revealed to the whole link.
 fn id_of(key: &PublicKey) -> Id {
     let hash = Sha256::digest([LABEL, &key.0].concat());
     let first = hash.first_chunk();

@@ -1,12 +1,12 @@
-//! Announcements on the LAN: where a machine is now, for peers that look for it.
+//! Announcements on the LAN: a machine's present endpoints, for peers that can't find it.
 //!
-//! When every machine's address changes at once, what the machines know of each other is of no use. So
-//! one that can't reach peers says on its links which addresses it has there. The packet
-//! ([`packet`]) bears for each peer that is meant an authenticator that only these two can make
-//! ([`book`]): from the X25519 secret of the two WireGuard keys. What it says is one more endpoint
-//! to try: a session comes only from WireGuard's own handshake. It goes out over UDP to the
-//! broadcast address of each IPv4 link and to all nodes of each IPv6 one, not over the overlay
-//! ([`port`]).
+//! When the addresses of all machines change at once, the endpoints that they know of each other
+//! are useless. So a machine that can't reach peers announces its addresses on its links. The
+//! packet ([`packet`]) contains for each addressed peer an authenticator that only these two
+//! machines can make ([`book`]), from the X25519 secret of their WireGuard keys. An announced
+//! endpoint is only one more endpoint to try: a session is only made by WireGuard's own handshake.
+//! The packet is sent over UDP to the broadcast address of each IPv4 link and to all nodes of each
+//! IPv6 link, not over the overlay ([`port`]).
 
 pub mod book;
 pub mod packet;
@@ -19,10 +19,10 @@ use tokio::time::Instant;
 /// UDP port, the same on every machine.
 pub const PORT: u16 = 9117;
 
-/// Pauses between announcements while peers are looked for; the last one goes on.
+/// Pauses in seconds between announcements while peers are missing; the last one repeats.
 const PAUSES: [u64; 7] = [2, 3, 5, 10, 15, 30, 60];
 
-/// When to announce.
+/// Decides when to announce.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     last: Option<Instant>,
@@ -30,8 +30,8 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// Whether to announce now. `moved` says that this machine's addresses are others than before:
-    /// then it begins anew.
+    /// Whether to announce now. With `moved`, this machine's addresses have changed, and the pauses
+    /// start again.
     pub(crate) fn is_due(&mut self, missing: bool, moved: bool, now: Instant) -> bool {
         if moved {
             *self = Self::default();
@@ -45,7 +45,7 @@ impl Schedule {
             .and_then(|done| PAUSES.get(done.min(PAUSES.len() - 1)));
         let due = match (self.last, pause) {
             (Some(last), Some(pause)) => now.duration_since(last) >= Duration::from_secs(*pause),
-            // A peer that comes and goes does not make this machine loud.
+            // Limits the announcements when a peer is missing only now and then.
             (Some(last), None) => now.duration_since(last) >= Duration::from_secs(1),
             (None, _) => true,
         };

@@ -1,57 +1,56 @@
-//! The packet, as it is on the wire.
+//! The format of an announcement's packet.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
 //! | 4 | `KAT` and the version, now 1 |
-//! | 8 | who sends: the first bytes of a hash of its WireGuard key |
+//! | 8 | the sender: the first bytes of a hash of its WireGuard key |
 //! | 8 | milliseconds since the epoch by the sender's clock; a later packet has more |
 //! | 1 | count of endpoints, 1 to 8 |
 //! | each | 4 or 6, the address of 4 or 16 bytes, the port |
 //! | 1 | count of authenticators, 1 to 24 |
-//! | each | 8 bytes of who is meant, 32 of HMAC-SHA256 over all before the second count |
+//! | each | 8 bytes of the addressed machine, 32 of HMAC-SHA256 over all before the second count |
 //!
-//! Numbers are big-endian. At most 1200 bytes, so that no link cuts it in two.
+//! Numbers are big-endian. A packet has at most 1200 bytes, so that no link fragments it.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::overlay::local_addresses::is_meaningful;
 
-/// Longest packet.
+/// Largest packet in bytes.
 pub const MAX_PACKET: usize = 1200;
-/// Most endpoints in one.
+/// Most endpoints in a packet.
 pub const MAX_ENDPOINTS: usize = 8;
-/// Most machines that are meant by one.
+/// Most addressed machines in a packet.
 pub const MAX_TAGS: usize = 24;
 
 const MAGIC: [u8; 4] = *b"KAT\x01";
 
-/// Who sends, or is meant.
+/// Stands for a machine's key.
 pub type Id = [u8; 8];
 /// An authenticator.
 pub type Tag = [u8; 32];
 
-/// An announcement, read for form alone: whether its authenticator holds is [`super::book`]'s.
+/// A well-formed announcement; [`super::book`] verifies its authenticator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
-    /// What is authenticated.
+    /// The authenticated part.
     pub body: Body,
-    /// Who is meant, with the authenticator for them.
+    /// The addressed machines, each with its authenticator.
     pub tags: Vec<(Id, Tag)>,
 }
 
-/// What is announced.
+/// The content of an announcement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Body {
-    /// Who sends.
     pub sender: Id,
-    /// Milliseconds since the epoch.
+    /// Time of the announcement, milliseconds since the epoch.
     pub stamp: u64,
-    /// Where its WireGuard is.
+    /// Endpoints of the sender's WireGuard.
     pub endpoints: Vec<SocketAddr>,
 }
 
 impl Body {
-    /// The bytes that an authenticator is made of.
+    /// The bytes that are authenticated.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(self.sender);
@@ -75,7 +74,7 @@ impl Body {
 }
 
 impl Packet {
-    /// Reads a packet; nothing if it is none, or says what makes no sense.
+    /// Decodes a packet; `None` if it is malformed or has impossible values.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         if bytes.len() > MAX_PACKET {
             return None;
@@ -102,7 +101,7 @@ impl Packet {
         reader.0.is_empty().then_some(Self { body, tags })
     }
 
-    /// The packet as it is sent.
+    /// Encodes the packet.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = self.body.to_bytes();
         bytes.push(u8::try_from(self.tags.len()).unwrap_or(u8::MAX));

@@ -1,4 +1,4 @@
-//! The sockets of announcements.
+//! The sockets for announcements.
 
 use std::{
     io,
@@ -25,14 +25,15 @@ use crate::{
     state::NodeNetwork,
 };
 
-/// All nodes of a link (RFC 4291, section 2.7.1): every switch passes it on.
+/// The multicast address of all nodes of a link (RFC 4291, section 2.7.1): every switch forwards
+/// it.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-/// Packets that are looked at in a second; the rest of a flood is thrown away unread.
+/// Most packets that are read per second; further ones are discarded unread.
 const PER_SECOND: u32 = 200;
-/// Pause after a socket failed.
+/// Pause after a failed socket.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
 
-/// Sends and hears announcements.
+/// Sends and receives announcements.
 #[derive(Default)]
 pub(crate) struct Announcer {
     state: Mutex<State>,
@@ -46,7 +47,7 @@ struct State {
 }
 
 impl Announcer {
-    /// Says whose the announcements are, and who may be heard.
+    /// Sets this machine's key and the peers.
     pub(crate) fn set(
         &self,
         own: &PrivateKey,
@@ -63,7 +64,7 @@ impl Announcer {
         }
     }
 
-    /// `host:port` at which a peer last said that it is.
+    /// `host:port` that a peer last announced.
     pub(crate) fn heard(&self, peer: &PublicKey) -> Vec<String> {
         let state = self.state();
         let heard = state.book.as_ref().map(|book| book.heard(peer));
@@ -71,12 +72,12 @@ impl Announcer {
         heard.map(ToString::to_string).collect()
     }
 
-    /// Waits until a peer says something new.
+    /// Waits until a peer announces a new endpoint.
     pub(crate) async fn arrived(&self) {
         self.arrived.notified().await;
     }
 
-    /// Tells these peers, on each link, which of the machine's addresses lie there.
+    /// Announces to these peers, on each link, the machine's addresses on that link.
     pub(crate) fn send(&self, port: u16, locals: &[Local], peers: &[PublicKey]) {
         let four = StdSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
             socket.set_broadcast(true)?;
@@ -99,7 +100,8 @@ impl Announcer {
             for packet in &packets {
                 for target in targets(of_link) {
                     let socket = if target.is_ipv4() { &four } else { &six };
-                    // A link that is down, or without IPv6: the others still are told.
+                    // Sending fails on a link that is down or without IPv6; the other links are
+                    // still used.
                     let sent = socket.as_ref().map(|socket| socket.send_to(packet, target));
                     if let Ok(Err(error)) = sent {
                         tracing::debug!(%target, "not announced: {error}");
@@ -109,7 +111,7 @@ impl Announcer {
         }
     }
 
-    /// Hears until cancelled.
+    /// Receives announcements until cancelled.
     pub(crate) async fn listen(self: Arc<Self>, cancel: CancellationToken) {
         let mut told = false;
         while !cancel.is_cancelled() {
@@ -171,7 +173,7 @@ impl Announcer {
         }
     }
 
-    /// Containers are on no LAN: what they send does not count, nor use the measure up.
+    /// Whether a sender is a container: their packets are ignored, and do not count for the limit.
     fn is_of_overlay(&self, from: IpAddr) -> bool {
         match (from, self.state().overlay) {
             (IpAddr::V4(from), Some(overlay)) => overlay.contains(&from),
@@ -184,7 +186,7 @@ impl Announcer {
     }
 }
 
-/// Where all machines on a link hear.
+/// Broadcast and multicast addresses of a link.
 fn targets(of_link: &[Local]) -> Vec<SocketAddr> {
     let mut targets: Vec<SocketAddr> = of_link
         .iter()
@@ -201,7 +203,7 @@ fn targets(of_link: &[Local]) -> Vec<SocketAddr> {
     targets
 }
 
-/// IPv6 alone: IPv4 has its own socket.
+/// Only IPv6: IPv4 has a socket of its own.
 fn bind_six() -> io::Result<StdSocket> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::INET6, SocketType::DGRAM, flags, None)?;
@@ -211,7 +213,7 @@ fn bind_six() -> io::Result<StdSocket> {
     Ok(socket.into())
 }
 
-/// How many packets were looked at in this second.
+/// Number of packets read in the present second.
 struct Measure {
     since: Instant,
     taken: u32,

@@ -1,4 +1,4 @@
-//! What should be, what is, and what must change.
+//! Computes the difference between the wanted and the actual state of a link.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,27 +10,26 @@ use ipnet::Ipv4Net;
 
 use super::{PrivateKey, PublicKey};
 
-/// A link as it is.
+/// The actual state of a link.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Device {
-    /// Nothing on a new link.
+    /// `None` on a new link.
     pub private_key: Option<PrivateKey>,
     /// 0 on a new link.
     pub listen_port: u16,
-    /// By public key.
     pub peers: BTreeMap<PublicKey, PeerStatus>,
 }
 
-/// A peer as it is.
+/// The actual state of a peer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PeerStatus {
-    /// Where it was seen last, or was said to be.
+    /// The endpoint that WireGuard learned or was given.
     pub endpoint: Option<SocketAddr>,
     /// Addresses behind it, IPv4 only.
     pub allowed: BTreeSet<Ipv4Net>,
-    /// Seconds, 0 for none.
+    /// Seconds between keepalives, 0 for none.
     pub keepalive: u16,
-    /// Nothing before the first.
+    /// `None` before the first.
     pub last_handshake: Option<SystemTime>,
     /// Bytes sent, handshakes included.
     pub sent: u64,
@@ -38,53 +37,44 @@ pub struct PeerStatus {
     pub received: u64,
 }
 
-/// A link as it should be.
+/// The wanted state of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// This machine's key.
     pub private_key: PrivateKey,
-    /// UDP port.
     pub listen_port: u16,
-    /// By public key.
     pub peers: BTreeMap<PublicKey, WantedPeer>,
 }
 
-/// A peer as it should be.
+/// The wanted state of a peer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WantedPeer {
-    /// Nothing leaves it as it is: WireGuard follows a peer that moves by itself.
+    /// `None` leaves the endpoint as it is: WireGuard itself follows a peer whose address changes.
     pub endpoint: Option<SocketAddr>,
     /// Addresses behind it.
     pub allowed: BTreeSet<Ipv4Net>,
-    /// Seconds, 0 for none.
+    /// Seconds between keepalives, 0 for none.
     pub keepalive: u16,
 }
 
-/// What must change, in this order: key and port, removed peers, changed peers.
+/// The changes, applied in this order: key and port, removed peers, changed peers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Change {
-    /// A new key.
     pub private_key: Option<PrivateKey>,
-    /// A new port.
     pub listen_port: Option<u16>,
-    /// Peers that go.
     pub removed: Vec<PublicKey>,
-    /// Peers that come or change.
+    /// New and changed peers.
     pub peers: Vec<PeerChange>,
 }
 
-/// What changes of a peer; nothing leaves a field as it is.
+/// The changes of a peer; `None` leaves a field as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerChange {
-    /// The peer.
     pub key: PublicKey,
-    /// Whether it is new on the link.
+    /// Whether the peer is new on the link.
     pub new: bool,
-    /// Where it is.
     pub endpoint: Option<SocketAddr>,
-    /// All addresses behind it.
     pub allowed: Option<BTreeSet<Ipv4Net>>,
-    /// Seconds, 0 for none.
+    /// Seconds between keepalives, 0 for none.
     pub keepalive: Option<u16>,
 }
 
@@ -95,7 +85,7 @@ impl Change {
     }
 }
 
-/// What turns `actual` into `wanted`.
+/// The changes that turn `actual` into `wanted`.
 pub fn difference(wanted: &Wanted, actual: &Device) -> Change {
     let key_changes = actual.private_key.as_ref() != Some(&wanted.private_key);
     let port_changes = actual.listen_port != wanted.listen_port;

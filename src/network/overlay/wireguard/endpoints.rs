@@ -1,15 +1,16 @@
-//! Which of a peer's endpoints to try.
+//! Chooses which of a peer's endpoints to try.
 //!
-//! A peer that answers is left alone, wherever it is: WireGuard follows a peer that moves. One that
-//! has no session, or has not answered for a while what was sent to it, has its endpoints tried in
-//! their order, each for a while that gets longer from round to round; names are resolved again
-//! for each try. Nothing is tried while there is nothing to send.
+//! A peer that answers is left alone, whatever its endpoint is: WireGuard follows a peer whose
+//! address changes. For a peer without a session, or one that has not answered for a while, the
+//! endpoints are tried in their order, each for a time that increases from round to round; names
+//! are resolved again for each try. Nothing is tried while there is nothing to send.
 //!
-//! What needs an answer is known from the counters alone. WireGuard answers data within 10 s, with a
-//! keepalive where the other side has nothing to say, and sends handshakes for 90 s to one that does
-//! not answer. A keepalive itself is not answered, so as many as WireGuard may have sent by itself
-//! do not count. The one in a program does not count the keepalives that it receives either: a peer
-//! that seems to owe an answer is asked something that it answers with data, before it is looked for.
+//! Whether an answer is due is derived from the counters alone. WireGuard answers data within 10 s,
+//! with a keepalive where the other side has no data, and sends handshakes for 90 s to a peer that
+//! does not answer. A keepalive itself is not answered, so as many keepalives as WireGuard may have
+//! sent by itself do not count. The userspace WireGuard does not count the keepalives that it
+//! receives either: so a peer that seems to owe an answer is first sent a packet that it answers
+//! with data.
 
 use std::{
     collections::BTreeMap,
@@ -21,28 +22,28 @@ use tokio::time::Instant;
 
 use super::{PeerStatus, PublicKey};
 
-/// Time that an endpoint has for a handshake in the first round: WireGuard asks twice in it. It
-/// doubles from round to round.
+/// Time for a handshake with an endpoint in the first round: WireGuard tries twice within it. The
+/// time doubles from round to round.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it doubles at most: 80 s.
+/// Most doublings: 80 s.
 const DOUBLINGS: u32 = 3;
-/// A peer with a session that has not answered for so long is looked for. WireGuard answers within
-/// 10 s also where the other side has nothing to say (its whitepaper, section 6.5).
+/// Time without an answer after which the endpoints of a peer with a session are tried. WireGuard
+/// answers within 10 s even where the other side has no data (its whitepaper, section 6.5).
 const SILENCE: Duration = Duration::from_secs(20);
-/// A session ends this long after its handshake (the protocol's Reject-After-Time).
+/// How long a session lasts after its handshake (the protocol's Reject-After-Time).
 const SESSION: Duration = Duration::from_secs(180);
 /// Bytes of a keepalive; the smallest packet makes a message of 64.
 const KEEPALIVE: u64 = 32;
-/// Most keepalives after the last that was received, without being told to keep a way open: the
-/// kernel sends a second one for what came while the first was due.
+/// Most keepalives after the last received packet, without a configured keepalive: the kernel sends
+/// a second one for a packet that came while the first was due.
 const IN_ANSWER: u64 = 2;
-/// Handshakes are further apart than this; the one in a program tells the time of the same one
-/// each time a little differently.
+/// Two handshakes are further apart than this; the userspace WireGuard reports the time of one
+/// handshake slightly differently each time.
 const SAME_HANDSHAKE: Duration = Duration::from_secs(1);
 const RESOLVE_LIMIT: Duration = Duration::from_secs(3);
 
-/// One moment by both clocks: WireGuard tells times of the wall clock, waits are measured by the
-/// other.
+/// One moment by both clocks: WireGuard reports times of the wall clock, while waits use the
+/// monotonic one.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
     /// For waits.
@@ -52,7 +53,6 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// This one.
     pub fn now() -> Self {
         Self {
             now: Instant::now(),
@@ -61,67 +61,67 @@ impl Moment {
     }
 }
 
-/// What is to be done about a peer now.
+/// What to do with a peer now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// Nothing leaves it where it is.
+    /// The endpoint to set; `None` leaves it as it is.
     pub attempt: Option<Attempt>,
-    /// It is to be sent something that it answers with data.
+    /// The peer has to be sent a packet that it answers with data.
     pub ask: bool,
 }
 
-/// An endpoint to try now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
     /// `host:port`.
     pub endpoint: String,
-    /// How often all endpoints of this peer were tried before; picks among a name's addresses.
+    /// Number of completed rounds through this peer's endpoints; selects among the addresses of a
+    /// name.
     pub round: usize,
 }
 
-/// What is remembered of one peer.
+/// State of one peer.
 #[derive(Debug)]
 struct State {
     endpoints: Vec<String>,
-    /// The one to try next.
+    /// Index of the next endpoint to try.
     next: usize,
     round: usize,
-    /// It is looked for: an endpoint was set, and nothing has come from it since.
+    /// An endpoint was set, and no packet has come from the peer since.
     trying: bool,
-    /// When the present endpoint was set or the peer last answered, and what was sent by then.
+    /// When the present endpoint was set or the peer last answered, and the bytes sent until then.
     since: Instant,
     sent: u64,
-    /// The name of the present endpoint is not known now: its time is over.
+    /// The name of the present endpoint could not be resolved: the next one is tried at once.
     unresolved: bool,
     heard: Heard,
 }
 
-/// The counters when something last came from a peer.
+/// The counters when the last packet came from a peer.
 #[derive(Debug)]
 struct Heard {
     received: u64,
     sent: u64,
     handshake: Option<SystemTime>,
     at: Instant,
-    /// When the last handshake was seen first; nothing for one from before.
+    /// When the last handshake was first seen; `None` for one from before.
     shook: Option<Instant>,
-    /// Since when it is known that something was sent that needs an answer.
+    /// Since when a sent packet has been known to need an answer.
     unanswered: Option<Instant>,
 }
 
-/// Remembers what was tried.
+/// Remembers the tried endpoints.
 #[derive(Debug, Default)]
 pub struct Tracker {
     peers: BTreeMap<PublicKey, State>,
 }
 
 impl Tracker {
-    /// Forgets peers that are not in the list any more.
+    /// Drops peers that `keep` rejects.
     pub fn keep(&mut self, keep: impl Fn(&PublicKey) -> bool) {
         self.peers.retain(|key, _| keep(key));
     }
 
-    /// What to do about a peer. `status` is nothing for one that is not on the link yet.
+    /// Decides about a peer. `status` is `None` for a peer that is not on the link yet.
     pub fn choose(
         &mut self,
         key: PublicKey,
@@ -148,18 +148,19 @@ impl Tracker {
             state.answered(status, now);
             return Choice {
                 attempt: None,
-                // One that is said to be elsewhere may not be able to call from there.
+                // A peer with new endpoints may not be able to send from there.
                 ask: changed || state.heard.unanswered.is_some(),
             };
         }
-        // Without an endpoint WireGuard drops what is to be sent, and counts nothing.
+        // Without an endpoint WireGuard drops packets and counts nothing.
         let stuck = state.unresolved && status.endpoint.is_none();
         let by_itself = keepalives(status.keepalive, now.duration_since(state.since));
         let sent = status.sent.saturating_sub(state.sent) > by_itself
             || stuck
             || (state.trying && status.keepalive > 0);
         let waited = now.duration_since(state.since) >= state.patience()
-            // Within a round: a list of nothing but unknown names is asked no more often than others.
+            // Only within a round: a list of unresolvable names is not tried more often than
+            // others.
             || (state.unresolved && state.next > 0);
         if changed || (silent && !state.trying) || (sent && waited) {
             (state.since, state.sent) = (now, status.sent);
@@ -168,21 +169,22 @@ impl Tracker {
         Choice::default()
     }
 
-    /// The name of the endpoint that was chosen last is not known now: the next one's turn comes
-    /// at once.
+    /// Records that the name of the chosen endpoint could not be resolved: the next endpoint is
+    /// tried at once.
     pub fn not_resolved(&mut self, key: &PublicKey) {
         if let Some(state) = self.peers.get_mut(key) {
             state.unresolved = true;
         }
     }
 
-    /// The peers that are looked for.
+    /// The peers whose endpoints are being tried.
     pub fn missing(&self) -> impl Iterator<Item = PublicKey> {
         let missing = self.peers.iter().filter(|(_, state)| state.trying);
         missing.map(|(key, _)| *key)
     }
 
-    /// Whether a peer is looked for, or has not answered yet: it is worth looking again soon.
+    /// Whether no endpoint is being tried and no answer is due. Otherwise the next check should
+    /// come soon.
     pub fn is_settled(&self) -> bool {
         let waits = |state: &State| state.trying || state.heard.unanswered.is_some();
         !self.peers.values().any(waits)
@@ -190,9 +192,9 @@ impl Tracker {
 }
 
 impl Choice {
-    /// Where an endpoint is tried for the first time, WireGuard is made to ask there without waiting
-    /// for somebody's packet. One that keeps a way open is made to each time: the WireGuard in a
-    /// program sends no keepalive any more when nobody has answered for 90 s.
+    /// Makes WireGuard send a handshake at once when an endpoint is tried for the first time,
+    /// without waiting for a packet. With a keepalive this is done in every round: the userspace
+    /// WireGuard stops sending keepalives after 90 s without an answer.
     fn trying(attempt: Option<Attempt>, keepalive: u16) -> Self {
         let ask = attempt
             .as_ref()
@@ -226,7 +228,7 @@ impl State {
         PATIENCE.saturating_mul(1 << doublings)
     }
 
-    /// The next endpoint in turn. A lost peer's search does not begin where it was lost.
+    /// Takes the next endpoint in turn. After a loss the last used endpoint is skipped at first.
     fn attempt(&mut self, status: Option<&PeerStatus>) -> Option<Attempt> {
         let lost_at = status
             .and_then(|status| status.endpoint)
@@ -274,7 +276,7 @@ impl Heard {
         }
     }
 
-    /// Whether there is a session, also where the wall clock was set since it began.
+    /// Whether there is a session, even if the wall clock was set since it began.
     fn has_session(&self, status: &PeerStatus, moment: Moment) -> bool {
         match self.shook.filter(|_| status.last_handshake.is_some()) {
             Some(shook) => moment.now.duration_since(shook) < SESSION,
@@ -288,8 +290,8 @@ impl Heard {
     }
 }
 
-/// Most bytes that WireGuard sends in this time where nobody asks it to and no answer is due;
-/// `every` is the seconds between two keepalives, 0 for none.
+/// Most bytes that WireGuard sends in this time by itself, without data and without an answer due;
+/// `every` is the seconds between keepalives, 0 for none.
 fn keepalives(every: u16, time: Duration) -> u64 {
     let kept = match every {
         0 => 0,
@@ -311,19 +313,18 @@ fn is_same(one: Option<SystemTime>, other: Option<SystemTime>) -> bool {
 /// Whether a peer has a session, by the wall clock.
 fn has_session(status: &PeerStatus, wall: SystemTime) -> bool {
     status.last_handshake.is_some_and(|time| {
-        // A clock that was set back makes the age unknown: then it counts as recent.
+        // After the clock was set back the age is unknown: then the handshake counts as recent.
         wall.duration_since(time).map_or(true, |age| age < SESSION)
     })
 }
 
 impl PeerStatus {
-    /// Whether there is a session with the peer.
     pub fn is_connected(&self) -> bool {
         has_session(self, SystemTime::now())
     }
 }
 
-/// Turns `host:port` into an address, within three seconds; nothing if the name is not known now.
+/// Resolves `host:port` within three seconds; `None` if the name can't be resolved.
 pub async fn resolve(attempt: &Attempt) -> Option<SocketAddr> {
     if let Ok(address) = attempt.endpoint.parse() {
         return Some(address);

@@ -28,7 +28,7 @@ use super::{
 };
 
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Most bytes of attributes in one message: below a page, which every kernel takes.
+/// Most bytes of attributes in one message: below a page, which every kernel accepts.
 const MAXIMUM_MESSAGE: usize = 3500;
 /// Most addresses of one peer in one message.
 const ALLOWED_AT_ONCE: usize = 64;
@@ -90,7 +90,7 @@ impl WireGuard for Kernel {
     }
 }
 
-/// The number of the generic family `wireguard`; `ENOENT` where the kernel has none.
+/// Id of the generic netlink family `wireguard`; `ENOENT` where the kernel has none.
 async fn family() -> Result<u16, WireGuardError> {
     const WHAT: &str = "look up the kernel's WireGuard";
     let request = GenlMessage::from_payload(GenlCtrl {
@@ -111,7 +111,7 @@ async fn family() -> Result<u16, WireGuardError> {
         })
 }
 
-/// One request on a socket of its own; gives the answers.
+/// Sends one request on a socket of its own; returns the answers.
 async fn exchange<T>(
     what: &str,
     message: GenlMessage<T>,
@@ -159,8 +159,8 @@ where
     })
 }
 
-/// The messages that make a change: key, port and removals first, then peers, in pieces that fit
-/// a netlink buffer.
+/// The messages for a change: key, port and removals first, then peers, in parts that fit a netlink
+/// buffer.
 pub fn set_messages(link: &str, change: &Change) -> Vec<WireguardMessage> {
     let mut first = Vec::new();
     if let Some(key) = &change.private_key {
@@ -214,8 +214,8 @@ fn message(
     }
 }
 
-/// A peer's change; one with many addresses becomes several, of which the later ones add to the
-/// first.
+/// The parts of a peer's change: with many addresses there are several, of which the later ones add
+/// to the first.
 fn peer_pieces(change: &PeerChange) -> Vec<WireguardPeer> {
     let mut flags = WireguardPeerFlags::empty();
     if !change.new {
@@ -262,7 +262,7 @@ fn allowed_ips(nets: &[Ipv4Net]) -> Vec<WireguardAllowedIp> {
         .collect()
 }
 
-/// Joins the pieces of a dump: a peer with many addresses comes in several.
+/// Joins the parts of a dump: a peer with many addresses comes in several.
 fn device(answers: &[WireguardMessage]) -> Device {
     let mut device = Device::default();
     for attribute in answers.iter().flat_map(|answer| &answer.attributes) {

@@ -10,27 +10,24 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use gotatun::x25519;
 use rand::TryRngCore;
 
-/// Why a text is not a key.
+/// Why a key can't be read or made.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// Wrong characters or length.
+    /// The text has wrong characters or a wrong length.
     #[error("not a WireGuard key; expected 32 bytes in base64 (44 characters)")]
     Malformed,
-    /// The file can't be read.
     #[error("{path}: {source}")]
     Unreadable {
-        /// The file.
         path: PathBuf,
-        /// What the system said.
         source: std::io::Error,
     },
-    /// The file holds something else.
+    /// The file does not contain a key.
     #[error("{path}: not a WireGuard key; expected 32 bytes in base64 (44 characters)")]
     MalformedFile {
         /// The file.
         path: PathBuf,
     },
-    /// The system has no randomness to give.
+    /// The system's random generator failed.
     #[error("can't generate a key: {0}")]
     Random(String),
 }
@@ -39,13 +36,13 @@ pub enum KeyError {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PublicKey(pub [u8; 32]);
 
-/// A private key. Its debug output hides it.
+/// A private key. Its debug output does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PrivateKey([u8; 32]);
 
 impl PrivateKey {
-    /// Takes 32 bytes, clamped as Curve25519 wants it (RFC 7748, section 5), so that what is read
-    /// back compares equal.
+    /// Takes 32 bytes and clamps them as Curve25519 requires (RFC 7748, section 5), so that the key
+    /// compares equal when it is read back.
     pub fn from_bytes(mut bytes: [u8; 32]) -> Self {
         let [first, .., last] = &mut bytes;
         *first &= 248;
@@ -54,26 +51,25 @@ impl PrivateKey {
         Self(bytes)
     }
 
-    /// The 32 bytes.
     pub fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// The key that others know this one by.
+    /// The public key.
     pub fn public(&self) -> PublicKey {
         let secret = x25519::StaticSecret::from(self.0);
         PublicKey(x25519::PublicKey::from(&secret).to_bytes())
     }
 
-    /// The secret that this key and a peer's have in common (RFC 7748, section 6.1); nothing for a
-    /// public key that gives it away.
+    /// The shared secret of this key and a peer's (RFC 7748, section 6.1); `None` for a public key
+    /// that makes it predictable.
     pub fn shared_with(&self, peer: &PublicKey) -> Option<[u8; 32]> {
         let secret = x25519::StaticSecret::from(self.0);
         let shared = secret.diffie_hellman(&x25519::PublicKey::from(peer.0));
         shared.was_contributory().then(|| shared.to_bytes())
     }
 
-    /// Base64, as the key's file holds it.
+    /// The key in base64, as in its file.
     pub fn to_base64(&self) -> String {
         BASE64_STANDARD.encode(self.0)
     }
@@ -120,7 +116,7 @@ fn from_base64(text: &str) -> Result<[u8; 32], KeyError> {
     bytes.try_into().map_err(|_| KeyError::Malformed)
 }
 
-/// A new private key from the system's randomness.
+/// Generates a private key with the system's random generator.
 ///
 /// # Errors
 /// [`KeyError::Random`].
@@ -132,10 +128,10 @@ pub fn generate_key() -> Result<PrivateKey, KeyError> {
     Ok(PrivateKey::from_bytes(bytes))
 }
 
-/// Reads the key's file.
+/// Reads a key file.
 ///
 /// # Errors
-/// It can't be read, or holds something else.
+/// The file can't be read, or does not contain a key.
 pub fn read_private_key(path: &Path) -> Result<PrivateKey, KeyError> {
     let text = fs::read_to_string(path).map_err(|source| KeyError::Unreadable {
         path: path.to_owned(),

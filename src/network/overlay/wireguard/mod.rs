@@ -1,7 +1,7 @@
-//! WireGuard, in the kernel or beside it, behind one trait.
+//! WireGuard, in the kernel or in userspace, behind one trait.
 //!
-//! What should be is compared with what is ([`diff`]), and only the difference is applied: a peer
-//! that is set again loses its session in the userspace implementation.
+//! The wanted state is compared with the actual one ([`diff`]), and only the difference is applied:
+//! setting a peer again would end its session in the userspace implementation.
 
 mod diff;
 mod endpoints;
@@ -21,34 +21,30 @@ pub use uapi::{Uapi, parse_device, set_text};
 /// Why WireGuard could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum WireGuardError {
-    /// No socket to speak through.
+    /// The socket can't be opened.
     #[error("{place}: {source}")]
     Socket {
-        /// Netlink, or the path of the socket.
+        /// `netlink`, or the path of the socket.
         place: String,
-        /// What the system said.
         source: std::io::Error,
     },
-    /// It refused.
+    /// WireGuard refused the request.
     #[error("{what}: {source}")]
     Refused {
-        /// What was asked.
+        /// The request, for messages.
         what: String,
-        /// Its answer.
         source: std::io::Error,
     },
-    /// Its answer makes no sense.
+    /// The answer is invalid.
     #[error("{what}: {reason}")]
     Answer {
-        /// What was asked.
+        /// The request, for messages.
         what: String,
-        /// What is wrong.
         reason: String,
     },
-    /// No answer.
     #[error("{what}: no answer in time")]
     Timeout {
-        /// What was asked.
+        /// The request, for messages.
         what: String,
     },
 }
@@ -56,10 +52,10 @@ pub enum WireGuardError {
 /// One WireGuard link.
 #[async_trait]
 pub trait WireGuard: Send + Sync {
-    /// Its keys, port and peers as they are.
+    /// Reads the link's keys, port and peers.
     async fn read(&self) -> Result<Device, WireGuardError>;
 
-    /// Changes it. Not atomic: what failed half way shows as a difference the next time.
+    /// Applies a change. Not atomic: what failed shows as a difference the next time.
     async fn apply(&self, change: &Change) -> Result<(), WireGuardError>;
 
     /// `kernel` or `userspace`.

@@ -21,7 +21,7 @@ use super::{
 };
 
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Longest answer that is read.
+/// Longest answer in bytes.
 const MAXIMUM_ANSWER: u64 = 8 << 20;
 
 /// A userspace WireGuard behind its socket.
@@ -31,7 +31,7 @@ pub struct Uapi {
 }
 
 impl Uapi {
-    /// The one that listens at `socket`.
+    /// The WireGuard that listens at `socket`.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self {
             socket: socket.into(),
@@ -79,7 +79,7 @@ impl WireGuard for Uapi {
     }
 }
 
-/// The request that makes a change.
+/// The request for a change.
 pub fn set_text(change: &Change) -> String {
     let mut text = String::from("set=1\n");
     let mut line = |key: &str, value: &dyn std::fmt::Display| {
@@ -117,15 +117,15 @@ pub fn set_text(change: &Change) -> String {
     text
 }
 
-/// Reads the answer to `get=1`. Unknown keys are ignored.
+/// Parses the answer to `get=1`. Unknown keys are ignored.
 ///
 /// # Errors
-/// A line without `=`, a value that can't be, a refusal, or no `errno`.
+/// A line without `=`, an impossible value, a refusal, or a missing `errno`.
 pub fn parse_device(text: &str) -> Result<Device, WireGuardError> {
     const WHAT: &str = "read WireGuard's state";
     let bad = |line: &str| WireGuardError::Answer {
         what: WHAT.into(),
-        // The value is not shown: it may be a key.
+        // The value is left out, since it may be a key.
         reason: format!(
             "bad line for {:?}",
             line.split('=').next().unwrap_or_default()

@@ -1,7 +1,8 @@
-//! WireGuard beside the kernel, where the kernel has none: the body of `kat-wg.service`.
+//! WireGuard in userspace, where the kernel has none: the body of `kat-wg.service`.
 //!
-//! A service of its own, so that an upgrade of KAT drops no tunnel. It knows nothing of the
-//! cluster: `kat-net` sets it up through the UAPI socket. The link goes with the service.
+//! It is a service of its own, so that an upgrade of KAT drops no tunnel. It knows nothing of the
+//! cluster: `kat-net` configures it through the UAPI socket. The link is removed when the service
+//! ends.
 
 use std::{
     fs, io,
@@ -17,45 +18,39 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Folder of the sockets, the one that `wg` looks in too.
+/// Folder of the sockets, in which `wg` also looks.
 pub const SOCKET_FOLDER: &str = "/var/run/wireguard";
 
-/// How often the link is looked for.
+/// Interval of the checks that the link exists.
 const LOOK: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// Why the service ended.
 #[derive(Debug, thiserror::Error)]
 pub enum UserspaceError {
-    /// The socket can't be made.
     #[error("{path}: {source}")]
     Socket {
-        /// The socket or its folder.
+        /// Path of the socket, or of its folder.
         path: PathBuf,
-        /// What the system said.
         source: io::Error,
     },
-    /// The link can't be made.
     #[error("can't make link {link}: {reason}; is /dev/net/tun there?")]
     Link {
-        /// The link.
         link: String,
-        /// What gotatun said.
+        /// The error of gotatun.
         reason: String,
     },
-    /// The link was taken away.
+    /// The link was removed.
     #[error("link {0} is gone")]
     Gone(String),
-    /// Signals can't be received.
     #[error("can't receive signals: {0}")]
     Signal(#[source] io::Error),
 }
 
-/// Where a link's socket is.
+/// Path of a link's socket.
 pub fn socket_of(interface: &str) -> PathBuf {
     Path::new(SOCKET_FOLDER).join(format!("{interface}.sock"))
 }
 
-/// Runs the link until SIGTERM or SIGINT; tells the service manager when it is ready.
+/// Runs the link until SIGTERM or SIGINT; notifies the service manager when it is ready.
 ///
 /// # Errors
 /// See [`UserspaceError`].
@@ -81,7 +76,7 @@ pub async fn run(interface: &str) -> Result<(), UserspaceError> {
     serve(interface, &socket_of(interface), cancel, ready).await
 }
 
-/// As [`run`], at a socket of the caller's choice, until cancelled.
+/// Like [`run`], with the path of the socket, until cancelled.
 ///
 /// # Errors
 /// See [`UserspaceError`].
@@ -113,7 +108,7 @@ pub async fn serve(
     let outcome = loop {
         tokio::select! {
             () = cancel.cancelled() => break Ok(()),
-            // gotatun does not notice by itself when somebody removes the link.
+            // gotatun does not notice the removal of the link by itself.
             _ = look.tick() => {
                 if if_nametoindex(interface).is_err() {
                     break Err(UserspaceError::Gone(interface.to_owned()));
@@ -127,7 +122,7 @@ pub async fn serve(
                     Ok(stream)
                 });
                 match blocking {
-                    // gotatun reads and answers on a thread of its own.
+                    // gotatun handles the connection on a thread of its own.
                     Ok(stream) => client.clone().wrap_read_write(stream),
                     Err(error) => tracing::warn!("a call was lost: {error}"),
                 }
@@ -139,8 +134,8 @@ pub async fn serve(
     outcome
 }
 
-/// Makes the socket so that nobody but root ever reaches it: it is set up under another name in a
-/// folder that only root enters, and then moved.
+/// Makes a socket that only root can ever reach: it is made under another name in a folder that
+/// only root may enter, and then moved.
 fn listen(socket: &Path) -> io::Result<UnixListener> {
     let folder = socket
         .parent()
