@@ -150,7 +150,9 @@ fn unreached(crates: &[PathBuf]) -> Vec<PathBuf> {
         let paths = manifest
             .lines()
             .filter_map(|line| line.strip_prefix("path = \""));
-        for path in paths.filter_map(|path| path.strip_suffix('"')) {
+        // The last two are Cargo's own defaults.
+        let paths = paths.filter_map(|path| path.strip_suffix('"'));
+        for path in paths.chain(["src/lib.rs", "src/main.rs"]) {
             let root = folder.join(path);
             follow(&root, root.parent().unwrap(), &mut seen);
         }

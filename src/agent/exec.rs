@@ -118,7 +118,7 @@ impl LocalSessions {
         }
         let mut usage = InstanceUsage {
             instance,
-            at: Timestamp::now().to_string(),
+            at: Timestamp::now().into(),
             cpu: status.cpu_usage,
             memory: status.memory_current,
         };

@@ -1,6 +1,7 @@
 //! Sends the heartbeat reports: every tick, and at once when something changed (RFC001-KAT 4.1.3,
 //! 2.3).
 
+use kat_types::api::ApiTime;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
@@ -217,7 +218,7 @@ impl Reporter {
                 status: false,
                 reason: Reason::VolumeNotRemoved.into(),
                 message: failures.join("; "),
-                since: String::new(),
+                since: ApiTime::UNKNOWN,
             });
         }
         let unwritten = self.statuses.unwritten();
@@ -227,7 +228,7 @@ impl Reporter {
                 status: false,
                 reason: Reason::FilesNotWritten.into(),
                 message: unwritten.join("; "),
-                since: String::new(),
+                since: ApiTime::UNKNOWN,
             });
         }
         conditions

@@ -427,7 +427,7 @@ impl Apply<'_> {
                 labels: self.submission.labels.clone(),
                 generation: meta.generation,
                 resource_version: String::new(),
-                creation_timestamp: meta.created.to_string(),
+                creation_timestamp: meta.created.into(),
             },
             preview: None,
         }

@@ -1,6 +1,7 @@
 //! The stored state as users see it (ARCHITECTURE.md, The API). Values of environment variables are
 //! masked here.
 
+use kat_types::api::ApiTime;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -98,7 +99,7 @@ pub(crate) fn namespace_metadata(name: &str, record: &NamespaceRecord, revision:
     Metadata {
         uid: record.uid.clone(),
         labels: record.labels.clone(),
-        creation_timestamp: record.created.to_string(),
+        creation_timestamp: record.created.into(),
         ..unversioned(name, revision)
     }
 }
@@ -112,7 +113,7 @@ pub(crate) fn node_metadata(
     Metadata {
         uid: registration.uid.clone(),
         labels: registration.labels.clone(),
-        creation_timestamp: registration.created.to_string(),
+        creation_timestamp: registration.created.into(),
         ..unversioned(name, revision)
     }
 }
@@ -133,8 +134,8 @@ pub(crate) fn token_view(id: &str, record: &TokenRecord) -> TokenView {
         id: id.to_owned(),
         name: record.name.clone(),
         scope: record.scope.clone(),
-        created: record.created.to_string(),
-        expires: record.expires.map(|expires| expires.to_string()),
+        created: record.created.into(),
+        expires: record.expires.map(ApiTime::from),
         uses: record.uses,
         insecure_trust_network: record.insecure_trust_network,
         token: None,
@@ -156,7 +157,7 @@ pub(crate) fn workload_metadata(key: &WorkloadKey, entry: &WorkloadEntry) -> Met
         labels: labels.unwrap_or_default(),
         generation: meta.generation,
         resource_version: workload_version(entry).to_string(),
-        creation_timestamp: meta.created.to_string(),
+        creation_timestamp: meta.created.into(),
     }
 }
 
@@ -193,7 +194,7 @@ fn workload_item(key: &WorkloadKey, entry: &WorkloadEntry) -> WorkloadItem {
                 status: false,
                 reason: Reason::UnreadableFiles.into(),
                 message: format!("the stored files can't be read any more: {reason}"),
-                since: entry.meta.value.updated.to_string(),
+                since: entry.meta.value.updated.into(),
             });
             unreadable()
         }
@@ -265,9 +266,10 @@ pub(crate) fn mask(container: &mut Container) {
     }
 }
 
-/// RFC 3339 with microseconds; empty for `None`.
-fn time(timestamp: Option<Timestamp>) -> String {
-    timestamp.map_or_else(String::new, |timestamp| format!("{timestamp:.6}"))
+/// The time in whole microseconds, as far as machines' clocks are worth showing.
+fn time(timestamp: Option<Timestamp>) -> ApiTime {
+    let whole = timestamp.map(|time| Timestamp::from_microsecond(time.as_microsecond()));
+    whole.and_then(Result::ok).into()
 }
 
 mod instances;

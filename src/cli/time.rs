@@ -1,14 +1,15 @@
 //! Ages and durations.
 
+use kat_types::api::ApiTime;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
 /// The age in one unit: `45s`, `5m`, `3h`, `12d`, `2y`; `-` for an invalid time and for the epoch,
 /// which stands for an unknown time. A time in the future, by another machine's clock, is `0s`.
-pub(super) fn age(now: Timestamp, then: &str) -> String {
+pub(super) fn age(now: Timestamp, then: ApiTime) -> String {
     let known = |then: &Timestamp| *then != Timestamp::UNIX_EPOCH;
-    let Some(then) = then.parse().ok().filter(known) else {
+    let Some(then) = then.get().filter(known) else {
         return "-".to_owned();
     };
     let seconds = now.duration_since(then).as_secs().max(0);
@@ -27,8 +28,8 @@ pub(super) fn rounded(seconds: u64) -> String {
 }
 
 /// Time until then: `in 5m`, or `expired`.
-pub(super) fn until(now: Timestamp, then: &str) -> String {
-    let Ok(then) = then.parse::<Timestamp>() else {
+pub(super) fn until(now: Timestamp, then: ApiTime) -> String {
+    let Some(then) = then.get() else {
         return "-".to_owned();
     };
     if then <= now {
@@ -129,11 +130,15 @@ mod tests {
             ("yesterday", "-"),
             ("1970-01-01T00:00:00Z", "-"),
         ] {
-            assert_eq!(age(now(), then), wanted, "{then}");
+            assert_eq!(age(now(), ApiTime::parse(then)), wanted, "{then}");
         }
-        assert_eq!(until(now(), "2026-11-20T12:05:00Z"), "in 5m");
-        assert_eq!(until(now(), "2026-11-20T12:00:00.000001Z"), "in 1s");
-        assert_eq!(until(now(), "2026-11-20T12:00:00Z"), "expired");
+        for (then, wanted) in [
+            ("2026-11-20T12:05:00Z", "in 5m"),
+            ("2026-11-20T12:00:00.000001Z", "in 1s"),
+            ("2026-11-20T12:00:00Z", "expired"),
+        ] {
+            assert_eq!(until(now(), ApiTime::parse(then)), wanted);
+        }
     }
 
     #[test]

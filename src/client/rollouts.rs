@@ -1,5 +1,6 @@
 //! Calls about rollouts.
 
+use kat_types::api::ApiTime;
 use reqwest::Method;
 
 use super::{Client, ClientError, Route, calls::decode, send::Request};
@@ -92,10 +93,9 @@ impl Client {
         &self,
         namespace: &str,
         name: &str,
-        restarted_at: &str,
+        restarted_at: ApiTime,
     ) -> Result<ApplyResult, ClientError> {
         let route = Route::of_workload(namespace, name, "restart")?;
-        let restarted_at = restarted_at.to_owned();
         let request = self.json(Method::PUT, route, &RestartRequest { restarted_at })?;
         decode(&self.send(&request).await?)
     }

@@ -28,8 +28,8 @@ pub(super) fn plan_expiry(draft: &mut Draft<'_>) {
     };
     let mut group = Group::default();
     for (id, stored) in &draft.snapshot.events {
-        let last = stored.value.timestamp.parse::<Timestamp>();
-        if last.is_ok_and(|last| last >= oldest) || Draft::is_full(&group) {
+        let last = stored.value.timestamp.get();
+        if last.is_some_and(|last| last >= oldest) || Draft::is_full(&group) {
             break;
         }
         group.delete(keys::event(id));
@@ -124,11 +124,11 @@ impl EventLog {
         involved_object: ObjectReference,
         message: String,
     ) -> Vec<Operation> {
-        let now = self.now.to_string();
+        let now = self.now.into();
         let id = self.next_id(&involved_object.name);
         let mut event = Event {
             id: id.clone(),
-            timestamp: now.clone(),
+            timestamp: now,
             kind: match kind {
                 EventKind::Normal => "Normal".to_owned(),
                 EventKind::Warning => "Warning".to_owned(),
@@ -142,7 +142,7 @@ impl EventLog {
         let mut operations = Vec::new();
         if let Some(earlier) = self.repeat_of(&event) {
             event.count = earlier.count.saturating_add(1);
-            event.first_timestamp.clone_from(&earlier.first_timestamp);
+            event.first_timestamp = earlier.first_timestamp;
             self.stored.remove(&earlier.id);
             operations.push(Operation::Delete(keys::event(&earlier.id)));
         }
@@ -199,6 +199,7 @@ impl EventLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kat_types::api::ApiTime;
 
     fn object(name: &str) -> ObjectReference {
         ObjectReference {
@@ -322,7 +323,7 @@ mod tests {
         for (id, namespace) in [("1", "a"), ("2", "b"), ("3", "a"), ("4", "a")] {
             let event = Event {
                 id: id.to_owned(),
-                timestamp: now.to_string(),
+                timestamp: now.into(),
                 involved_object: ObjectReference {
                     namespace: namespace.to_owned(),
                     ..object("web")
@@ -362,7 +363,7 @@ mod tests {
         ] {
             let event = Event {
                 id: id.to_owned(),
-                timestamp: time.to_owned(),
+                timestamp: ApiTime::parse(time),
                 ..Event::default()
             };
             let stored = Stored {

@@ -193,7 +193,7 @@ pub(super) fn workload_status(
         .find(|condition| {
             condition.kind == kind && condition.status == available && condition.reason == reason
         })
-        .map_or_else(|| now.to_string(), |condition| condition.since.clone());
+        .map_or(now.into(), |condition| condition.since);
     WorkloadStatus {
         phase,
         replicas: tally.replicas,
@@ -222,7 +222,7 @@ pub(super) fn without_address(before: &WorkloadStatus, why: String, now: Timesta
     let mut earlier = before.conditions.iter();
     let since = earlier
         .find(|condition| condition.kind == SERVICE_ADDRESS)
-        .map_or_else(|| now.to_string(), |condition| condition.since.clone());
+        .map_or(now.into(), |condition| condition.since);
     Condition {
         kind: SERVICE_ADDRESS.to_owned(),
         status: false,
@@ -241,7 +241,7 @@ fn rolled_back(entry: &WorkloadEntry) -> Option<Condition> {
         status: true,
         reason: Reason::AutoRollback.into(),
         message: record.why.clone(),
-        since: record.applied.to_string(),
+        since: record.applied.into(),
     })
 }
 
@@ -258,7 +258,7 @@ fn unpinned(entry: &WorkloadEntry) -> Option<Condition> {
             "which image {} is was not learned when it was applied: {}; machines that pull it at different times may run different ones",
             image.reference, image.problem
         ),
-        since: meta.updated.to_string(),
+        since: meta.updated.into(),
     })
 }
 
@@ -267,7 +267,7 @@ pub(super) fn drain_blocked(before: &WorkloadStatus, why: &str, now: Timestamp) 
     let mut earlier = before.conditions.iter();
     let since = earlier
         .find(|condition| condition.kind == DRAIN_BLOCKED)
-        .map_or_else(|| now.to_string(), |condition| condition.since.clone());
+        .map_or(now.into(), |condition| condition.since);
     Condition {
         kind: DRAIN_BLOCKED.to_owned(),
         status: true,

@@ -22,6 +22,7 @@ mod report;
 mod rollout;
 mod secret;
 mod session;
+mod time;
 mod token;
 mod usage;
 mod volume;
@@ -39,6 +40,7 @@ pub use report::{bounds as report_bounds, *};
 pub use rollout::*;
 pub use secret::*;
 pub use session::*;
+pub use time::ApiTime;
 pub use token::*;
 pub use usage::*;
 pub use volume::*;
@@ -62,7 +64,7 @@ pub struct Metadata {
     /// Changes with every change of the item; for `If-Match` and watches.
     pub resource_version: String,
     /// RFC 3339, UTC.
-    pub creation_timestamp: String,
+    pub creation_timestamp: ApiTime,
 }
 
 /// One item: `{kind, metadata, spec, status}`.
@@ -224,7 +226,7 @@ pub struct Condition {
     /// A sentence for people.
     pub message: String,
     /// RFC 3339, UTC: since when.
-    pub since: String,
+    pub since: ApiTime,
 }
 
 /// What an instance is to be.
@@ -329,7 +331,7 @@ pub struct InstanceStatus {
     /// Its service in that user's manager.
     pub unit: String,
     /// RFC 3339, UTC: since when it is in this phase.
-    pub since: String,
+    pub since: ApiTime,
     /// Exit code of the program's last end.
     pub exit_code: Option<i32>,
     /// Memory now, bytes.
@@ -387,7 +389,7 @@ pub enum WatchLine<T> {
 #[serde(rename_all = "camelCase", default)]
 pub struct LogLine {
     /// RFC 3339, UTC, microseconds.
-    pub timestamp: String,
+    pub timestamp: ApiTime,
     /// The line, without its line feed.
     pub message: String,
     /// The journal's priority, 0 (worst) to 7.

@@ -1,5 +1,6 @@
 //! A machine whose reports are forged. Its agent works as every agent does; what it says of itself is made up.
 
+use kat_types::api::ApiTime;
 use std::{collections::BTreeSet, sync::Arc};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -321,7 +322,7 @@ fn condition(text: String) -> Condition {
         status: true,
         reason: text.clone(),
         message: text,
-        since: String::new(),
+        since: ApiTime::UNKNOWN,
     }
 }
 

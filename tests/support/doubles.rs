@@ -1,5 +1,6 @@
 //! What stands in for machines' logs and sessions, and for etcd's users.
 
+use kat_types::api::ApiTime;
 use std::{
     collections::BTreeSet,
     sync::{
@@ -46,7 +47,7 @@ impl InstanceLogs for SaidLogs {
         let name = instance.assignment.value.instance.clone();
         let lines = (0..3).map(move |number| {
             Ok(LogLine {
-                timestamp: "2026-01-01T00:00:00.000000Z".to_owned(),
+                timestamp: ApiTime::parse("2026-01-01T00:00:00.000000Z"),
                 message: format!("{name} line {number}"),
                 priority: 6,
                 error: None,
@@ -150,7 +151,7 @@ impl InstanceSessions for Echo {
         let all = asked.chain(["other-fffff".to_owned()]);
         let counted = all.map(|instance| InstanceUsage {
             instance,
-            at: format!("2026-01-01T00:00:{second:02}Z"),
+            at: ApiTime::parse(&format!("2026-01-01T00:00:{second:02}Z")),
             cpu: Some(5_000_000_000 + second * 250_000_000),
             memory: Some(3 << 20),
         });

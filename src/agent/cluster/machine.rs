@@ -1,5 +1,6 @@
 //! The real machine: the facts in its reports, and its connection to the leader.
 
+use kat_types::api::ApiTime;
 use std::{
     net::{IpAddr, SocketAddr},
     path::Path,
@@ -195,14 +196,14 @@ impl MachineFacts for ThisMachine {
             status: true,
             reason: data_lost_reason(&member),
             message: "the data of this machine's etcd is gone; it becomes a member anew".to_owned(),
-            since: String::new(),
+            since: ApiTime::UNKNOWN,
         });
         let unlimited = (!limits_enforced()).then(|| Condition {
             kind: "LimitsEnforced".to_owned(),
             status: false,
             reason: Reason::ControllerMissing.into(),
             message: "the cgroups of this machine lack the memory or the processor controller, so limits of workloads do nothing".to_owned(),
-            since: String::new(),
+            since: ApiTime::UNKNOWN,
         });
         let pressure = self.disks.condition();
         unlimited.into_iter().chain(lost).chain(pressure).collect()
@@ -241,7 +242,7 @@ fn without(capacity: ResourceList, reserved: ResourceList) -> ResourceList {
 
 /// When `kat-net` last wrote the state of its peers, and that state; `None` where it has not
 /// written it since the boot.
-fn peers(path: &Path) -> Option<(String, Vec<OverlayPeer>)> {
+fn peers(path: &Path) -> Option<(ApiTime, Vec<OverlayPeer>)> {
     let looked = std::fs::metadata(path)
         .and_then(|meta| meta.modified())
         .ok()?;
@@ -249,9 +250,7 @@ fn peers(path: &Path) -> Option<(String, Vec<OverlayPeer>)> {
     let state: OverlayState = serde_json::from_slice(&text).ok()?;
     let time = |seconds: u64| {
         let seconds = i64::try_from(seconds).ok()?;
-        Timestamp::from_second(seconds)
-            .ok()
-            .map(|time| time.to_string())
+        Timestamp::from_second(seconds).ok().map(ApiTime::from)
     };
     let peers = state.peers.into_iter().map(|(name, peer)| OverlayPeer {
         name,

@@ -1,5 +1,6 @@
 //! The condition `DiskPressure`: file systems of the machine are short of free space.
 
+use kat_types::api::ApiTime;
 use std::{
     collections::BTreeMap,
     io,
@@ -234,7 +235,7 @@ impl Disks {
             status: true,
             reason: Reason::DiskPressure.into(),
             message: told.join("; "),
-            since: String::new(),
+            since: ApiTime::UNKNOWN,
         })
     }
 }

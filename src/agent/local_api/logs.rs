@@ -84,9 +84,7 @@ fn line_or_error(entry: Result<LogEntry, LogError>) -> Option<Result<LogEntry, L
 fn line(entry: &LogEntry) -> LogLine {
     let time = i64::try_from(entry.time_us).unwrap_or(0);
     LogLine {
-        timestamp: Timestamp::from_microsecond(time)
-            .map(|at| at.to_string())
-            .unwrap_or_default(),
+        timestamp: Timestamp::from_microsecond(time).ok().into(),
         message: entry.text(),
         priority: entry.priority,
         error: None,

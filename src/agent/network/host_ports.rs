@@ -4,6 +4,7 @@
 //! (`network/nftables/host_ports.rs`). To show this, an instance does not start while such a
 //! program listens, and a running instance gets a condition.
 
+use kat_types::api::ApiTime;
 use std::{collections::BTreeSet, net::IpAddr, path::Path};
 
 use ipnet::Ipv4Net;
@@ -125,7 +126,7 @@ pub fn not_allowed(message: Option<String>) -> Option<Condition> {
         status: true,
         reason: Reason::HostPortNotAllowed.into(),
         message,
-        since: String::new(),
+        since: ApiTime::UNKNOWN,
     })
 }
 
@@ -136,7 +137,7 @@ pub fn condition(message: Option<String>) -> Option<Condition> {
         status: true,
         reason: Reason::HostPortInUse.into(),
         message: format!("{message}; meanwhile the port does not lead here"),
-        since: String::new(),
+        since: ApiTime::UNKNOWN,
     })
 }
 

@@ -1,5 +1,6 @@
 //! The condition `LimitsNotEnforced`: the machine can't enforce an instance's limits.
 
+use kat_types::api::ApiTime;
 use kat_types::{api::Condition, assignment::Assignment, reason::Reason};
 
 /// `LimitsNotEnforced` where an instance has limits and the machine lacks the controllers.
@@ -12,7 +13,7 @@ pub(crate) fn conditions(assignment: &Assignment, enforced: bool) -> Vec<Conditi
         status: true,
         reason: Reason::ControllerMissing.into(),
         message: "this machine's cgroups lack the memory or the processor controller, so limits do nothing".to_owned(),
-        since: String::new(),
+        since: ApiTime::UNKNOWN,
     }]
 }
 

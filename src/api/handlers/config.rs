@@ -1,5 +1,6 @@
 //! The cluster's configuration, the version, the health, and the API's description.
 
+use kat_types::api::ApiTime;
 use std::sync::Arc;
 
 use axum::{
@@ -28,7 +29,7 @@ use kat_types::{records::BackupRecord, resource::ClusterConfiguration};
 /// Any caller may read this, so it only says that backups fail; the event says why.
 fn backup_view(record: Option<&BackupRecord>) -> BackupView {
     record.map_or_else(BackupView::default, |record| BackupView {
-        last: record.last.map(|last| last.to_string()),
+        last: record.last.map(ApiTime::from),
         node: record.node.clone(),
         failing: !record.failure.is_empty(),
     })

@@ -311,7 +311,7 @@ impl Reading {
     /// The last line of a log that ends early, with the reason.
     fn last_line(&self, error: &ApiError) -> Bytes {
         line(&LogLine {
-            timestamp: self.api.now().to_string(),
+            timestamp: self.api.now().into(),
             error: Some(error.body()),
             ..LogLine::default()
         })

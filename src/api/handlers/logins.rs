@@ -85,7 +85,7 @@ fn view(namespace: &str, place: &LoginPlace, stored: &Stored<LoginRecord>) -> Re
         namespace: namespace.to_owned(),
         username: None,
         version: stored.value.version,
-        updated: stored.value.updated.to_string(),
+        updated: stored.value.updated.into(),
         resource_version: stored.revision.to_string(),
     }
 }

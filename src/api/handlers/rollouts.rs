@@ -11,7 +11,6 @@ use axum::{
     http::HeaderMap,
     response::Response,
 };
-use jiff::Timestamp;
 
 use super::{
     namespaces::read_json,
@@ -212,7 +211,7 @@ pub(crate) async fn restart(
 ) -> Result<Response, ApiError> {
     let precondition = Precondition::read(request.headers())?;
     let RestartRequest { restarted_at } = read_json(&api, request, MAX_JSON).await?;
-    let at: Timestamp = restarted_at.parse().map_err(|_| {
+    let at = restarted_at.get().ok_or_else(|| {
         ApiError::invalid("restartedAt: expected a time such as `2026-11-20T10:00:00Z`".to_owned())
     })?;
     let change = |_: &Snapshot, _: &WorkloadKey, entry: &WorkloadEntry| {

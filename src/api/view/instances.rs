@@ -63,10 +63,7 @@ impl View<'_> {
                 labels: assignment.labels.clone(),
                 generation: assignment.generation,
                 resource_version: version.to_string(),
-                creation_timestamp: assignment
-                    .created
-                    .map(|created| created.to_string())
-                    .unwrap_or_default(),
+                creation_timestamp: assignment.created.into(),
             },
             spec: InstanceSpec {
                 image: assignment.image.clone(),

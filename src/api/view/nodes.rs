@@ -1,5 +1,6 @@
 //! Machines as users see them.
 
+use kat_types::api::ApiTime;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{View, node_metadata, time};
@@ -157,7 +158,7 @@ impl View<'_> {
             status: member.healthy && member.voting,
             reason: reason.into(),
             message,
-            since: String::new(),
+            since: ApiTime::UNKNOWN,
         })
     }
 }

@@ -34,7 +34,7 @@ impl View<'_> {
                 keys: keys.collect(),
             },
             status: SecretStatus {
-                updated: record.updated.to_string(),
+                updated: record.updated.into(),
                 used_by: owned(users_of_secret(self.snapshot, key)),
                 behind: owned(behind_secret(self.snapshot, key)),
             },
@@ -50,7 +50,7 @@ pub(crate) fn secret_metadata(key: &SecretKey, record: &SecretRecord, revision: 
         uid: record.uid.clone(),
         generation: record.version,
         resource_version: revision.to_string(),
-        creation_timestamp: record.created.to_string(),
+        creation_timestamp: record.created.into(),
         ..Metadata::default()
     }
 }

@@ -111,7 +111,7 @@ impl View<'_> {
             id: moving.id.clone(),
             from: moving.from.clone(),
             to: moving.to.clone(),
-            since: moving.asked.to_string(),
+            since: moving.asked.into(),
             phase: phase.to_owned(),
             message,
             files: report.files,
@@ -125,7 +125,7 @@ impl View<'_> {
 fn kept(copy: &KeptCopy) -> KeptCopyView {
     KeptCopyView {
         node: copy.node.clone(),
-        until: copy.until.to_string(),
+        until: copy.until.into(),
     }
 }
 
@@ -138,7 +138,7 @@ pub(crate) fn volume_metadata(key: &VolumeKey, stored: &Stored<VolumeRecord>) ->
         uid: format!("{key}/{}", created.as_microsecond()),
         generation: 1,
         resource_version: stored.revision.to_string(),
-        creation_timestamp: created.to_string(),
+        creation_timestamp: created.into(),
         ..Metadata::default()
     }
 }

@@ -54,7 +54,7 @@ async fn namespaces(session: &Session<'_>, sheet: &mut Sheet, name: &str) -> Res
     sheet.phase("phase", &item.status.phase, "");
     sheet.labels(&item.metadata.labels);
     sheet.field("workloads", &item.status.workloads.to_string());
-    sheet.age(&item.metadata.creation_timestamp);
+    sheet.age(item.metadata.creation_timestamp);
     let quotas = quota::lines(&item.spec.quota, &item.status.used);
     if !quotas.is_empty() {
         sheet.section("quotas");

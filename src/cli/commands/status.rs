@@ -103,8 +103,8 @@ fn warnings(events: Result<Vec<Event>, ClientError>, now: Timestamp, colour: boo
     events.retain(|event| {
         let recent = event
             .timestamp
-            .parse::<Timestamp>()
-            .is_ok_and(|then| now.duration_since(then).as_secs() <= RECENT_SECONDS);
+            .get()
+            .is_some_and(|then| now.duration_since(then).as_secs() <= RECENT_SECONDS);
         event.kind == "Warning" && recent
     });
     let first = events.len().saturating_sub(WARNINGS);

@@ -61,7 +61,7 @@ impl Usage {
         let before = std::mem::take(&mut self.counted);
         self.loads.clear();
         for one in found {
-            let at = one.at.parse().ok();
+            let at = one.at.get();
             let now = one.cpu.zip(at).map(|(cpu, at)| Counted { cpu, at });
             let then = before.get(&one.instance);
             let load = Load {
@@ -261,11 +261,12 @@ fn memory(bytes: Option<u64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kat_types::api::ApiTime;
 
     fn one(second: u32, cpu: u64) -> InstanceUsage {
         InstanceUsage {
             instance: "a".to_owned(),
-            at: format!("2026-01-01T00:00:{second:02}Z"),
+            at: ApiTime::parse(&format!("2026-01-01T00:00:{second:02}Z")),
             cpu: Some(cpu),
             memory: Some(7),
         }

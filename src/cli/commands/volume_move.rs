@@ -196,7 +196,7 @@ fn ended(
     };
     if item.status.node.as_deref() == Some(&moving.to) {
         for copy in &item.status.kept {
-            let until = plain(&copy.until);
+            let until = copy.until;
             let node = plain(&copy.node);
             session
                 .console

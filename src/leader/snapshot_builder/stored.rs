@@ -61,9 +61,9 @@ fn touched(snapshot: &Snapshot, observed: &Observed) -> Vec<String> {
     let newest = snapshot
         .events
         .values()
-        .map(|event| event.value.timestamp.clone())
+        .map(|event| event.value.timestamp)
         .max();
-    let now: Timestamp = newest.unwrap().parse().unwrap();
+    let now: Timestamp = newest.unwrap().get().unwrap();
     let planned = plan(snapshot, observed, now + 1.minute(), 7);
     let operations = planned
         .changes

@@ -1,5 +1,6 @@
 //! Endpoints of machines: for agents, which read them from the store, and for users' contexts.
 
+use kat_types::api::ApiTime;
 use kat_types::cluster::ClusterEndpoints;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -257,7 +258,7 @@ pub(crate) fn address_condition(
         status: false,
         reason: Reason::AddressTaken.into(),
         message: format!("{message}; it was registered first, and others are not sent elsewhere"),
-        since: String::new(),
+        since: ApiTime::UNKNOWN,
     })
 }
 

@@ -1,5 +1,6 @@
 //! Events.
 
+use super::ApiTime;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -11,7 +12,7 @@ pub struct Event {
     /// Sorts by time; unique.
     pub id: String,
     /// RFC 3339, UTC: the last time.
-    pub timestamp: String,
+    pub timestamp: ApiTime,
     /// `Normal` or `Warning`.
     #[serde(rename = "type")]
     pub kind: String,
@@ -24,7 +25,7 @@ pub struct Event {
     /// How often it happened.
     pub count: u32,
     /// RFC 3339, UTC: the first time.
-    pub first_timestamp: String,
+    pub first_timestamp: ApiTime,
 }
 
 impl Event {
@@ -54,11 +55,11 @@ impl Event {
         };
         let mut fields = object(&[
             ("id", id),
-            ("timestamp", timestamp),
+            ("timestamp", &timestamp.to_string()),
             ("type", kind),
             ("reason", reason),
             ("message", message),
-            ("firstTimestamp", first_timestamp),
+            ("firstTimestamp", &first_timestamp.to_string()),
         ]);
         fields.insert("count".to_owned(), Value::from(*count));
         let involved = object(&[
@@ -97,7 +98,7 @@ mod tests {
         let text = |text: &str| format!("{text} \"\u{1}\u{fffd}\n");
         let event = Event {
             id: text("id"),
-            timestamp: text("timestamp"),
+            timestamp: ApiTime::parse("2026-01-01T00:00:00.25Z"),
             kind: text("kind"),
             reason: text("reason"),
             involved_object: ObjectReference {
@@ -108,7 +109,7 @@ mod tests {
             },
             message: text("message"),
             count: u32::MAX,
-            first_timestamp: text("first"),
+            first_timestamp: ApiTime::UNKNOWN,
         };
         let stored: Value = serde_json::from_slice(&event.to_json()).unwrap();
         assert_eq!(stored, serde_json::to_value(&event).unwrap());

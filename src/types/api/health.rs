@@ -1,5 +1,6 @@
 //! How the cluster is: `GET /v1alpha1/health`.
 
+use super::ApiTime;
 use crate::api::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -38,7 +39,7 @@ pub struct HealthView {
 pub struct BackupView {
     /// RFC 3339, UTC: when the last one was made.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub last: Option<String>,
+    pub last: Option<ApiTime>,
     /// The machine on which it lies.
     pub node: String,
     /// The leader fails to make the next one; an event says why.

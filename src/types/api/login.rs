@@ -1,5 +1,6 @@
 //! Credentials for registries as they are written and shown: passwords go in, and never come out.
 
+use super::ApiTime;
 use std::fmt;
 
 use schemars::JsonSchema;
@@ -19,7 +20,7 @@ pub struct RegistryLoginView {
     /// Counts changes, from 1.
     pub version: u64,
     /// When it was last changed; RFC 3339, UTC.
-    pub updated: String,
+    pub updated: ApiTime,
     /// Revision of the store at which it was last written.
     pub resource_version: String,
 }

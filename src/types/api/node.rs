@@ -1,5 +1,6 @@
 //! Machines as they are shown.
 
+use super::ApiTime;
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
@@ -136,7 +137,7 @@ pub struct NodeStatus {
     /// What workloads may use.
     pub allocatable: ResourceList,
     /// RFC 3339, UTC: last report.
-    pub last_heartbeat: Option<String>,
+    pub last_heartbeat: Option<ApiTime>,
     /// Instances on it.
     pub instances: u32,
     /// Conditions such as `MemoryControllerMissing`.

@@ -2,6 +2,7 @@
 
 pub mod bounds;
 
+use super::ApiTime;
 use std::net::IpAddr;
 
 use schemars::JsonSchema;
@@ -231,7 +232,7 @@ pub struct OverlayReport {
     /// `connected`, `degraded` or `down`.
     pub status: String,
     /// RFC 3339, UTC.
-    pub last_peer_sync: String,
+    pub last_peer_sync: ApiTime,
     /// The other machines, as this one's WireGuard has them.
     pub peers: Vec<OverlayPeer>,
 }
@@ -245,7 +246,7 @@ pub struct OverlayPeer {
     /// `host:port` where it was seen last, or is looked for.
     pub endpoint: Option<String>,
     /// RFC 3339, UTC; nothing before the first handshake.
-    pub last_handshake: Option<String>,
+    pub last_handshake: Option<ApiTime>,
     /// There is a session with it. Without anything to send there need be none.
     pub connected: bool,
     /// Bytes sent to it since the link was made.
@@ -291,7 +292,7 @@ pub struct InstanceReport {
     /// A sentence for people.
     pub message: String,
     /// RFC 3339, UTC.
-    pub since: String,
+    pub since: ApiTime,
     /// Template hash of what the unit was rendered from.
     pub template_hash: String,
     /// Memory now, bytes.

@@ -1,5 +1,6 @@
 //! Generations of a workload, and what is asked of its rollouts.
 
+use super::ApiTime;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -54,5 +55,5 @@ pub struct ScaleRequest {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RestartRequest {
     /// RFC 3339: when this was asked for. A request that is repeated names the same time.
-    pub restarted_at: String,
+    pub restarted_at: ApiTime,
 }

@@ -1,5 +1,6 @@
 //! Secrets as they are written and shown: values go in, and never come out.
 
+use super::ApiTime;
 use std::{collections::BTreeMap, fmt};
 
 use schemars::JsonSchema;
@@ -28,7 +29,7 @@ pub struct SecretKeyView {
 #[serde(rename_all = "camelCase", default)]
 pub struct SecretStatus {
     /// When its content last changed; RFC 3339, UTC.
-    pub updated: String,
+    pub updated: ApiTime,
     /// Workloads that use it.
     pub used_by: Vec<String>,
     /// Those of them whose rollout with its present version has not begun.

@@ -1,5 +1,6 @@
 //! Tokens.
 
+use super::ApiTime;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -63,10 +64,10 @@ pub struct TokenView {
     /// What it may do.
     pub scope: Scope,
     /// RFC 3339, UTC.
-    pub created: String,
+    pub created: ApiTime,
     /// RFC 3339, UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires: Option<String>,
+    pub expires: Option<ApiTime>,
     /// How many more machines may join with it; any number without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uses: Option<u32>,

@@ -1,5 +1,6 @@
 //! What instances take of their machine, counted when it is asked for.
 
+use super::ApiTime;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -38,7 +39,7 @@ pub struct InstanceUsage {
     /// Its id.
     pub instance: String,
     /// When this was counted, by the clock of its machine.
-    pub at: String,
+    pub at: ApiTime,
     /// Processor time since it was started last, nanoseconds; none where it is not counted.
     pub cpu: Option<u64>,
     /// Memory now, bytes; none where it is not counted.

@@ -1,5 +1,6 @@
 //! Volumes as they are shown.
 
+use super::ApiTime;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -76,7 +77,7 @@ pub struct VolumeMoveStatus {
     /// The machine that gets it.
     pub to: String,
     /// RFC 3339, UTC: when it was asked for.
-    pub since: String,
+    pub since: ApiTime,
     /// `Stopping`, `Waiting`, `Copying`, `Verifying`, `Copied` or `Placing`.
     pub phase: String,
     /// Why it waits, or why the last try failed; empty where neither is so.
@@ -98,7 +99,7 @@ pub struct KeptCopyView {
     /// The machine.
     pub node: String,
     /// RFC 3339, UTC: when it goes.
-    pub until: String,
+    pub until: ApiTime,
 }
 
 /// Where the data of a volume is to be.

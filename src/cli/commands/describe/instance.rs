@@ -12,6 +12,7 @@ use crate::{
     time,
 };
 use kat_client::EventQuery;
+use kat_types::api::ApiTime;
 use kat_types::{
     api::{ContainerStatus, InstanceItem},
     resource::Bytes,
@@ -46,8 +47,8 @@ pub(crate) async fn describe(
 
 fn fields(sheet: &mut Sheet, item: &InstanceItem) {
     let status = &item.status;
-    let since = match status.since.as_str() {
-        "" => String::new(),
+    let since = match status.since {
+        ApiTime::UNKNOWN => String::new(),
         since => format!("for {}", time::age(sheet.now, since)),
     };
     sheet.field("name", &item.metadata.name);
@@ -95,7 +96,7 @@ fn fields(sheet: &mut Sheet, item: &InstanceItem) {
         let text = format!("{}.{:03} s", milliseconds / 1000, milliseconds % 1000);
         sheet.field("processor", &text);
     }
-    sheet.age(&item.metadata.creation_timestamp);
+    sheet.age(item.metadata.creation_timestamp);
 }
 
 /// Adds init containers and sidecars; the other fields are those of the main container.

@@ -62,7 +62,7 @@ pub(crate) async fn describe(
 fn fields(sheet: &mut Sheet, item: &NodeItem) {
     let status = &item.status;
     let roles: Vec<String> = status.roles.iter().map(word).collect();
-    let heard = match &status.last_heartbeat {
+    let heard = match status.last_heartbeat {
         Some(then) => format!("last report {} ago", time::age(sheet.now, then)),
         None => "no report yet".to_owned(),
     };
@@ -102,7 +102,7 @@ fn fields(sheet: &mut Sheet, item: &NodeItem) {
     sheet.field("architecture", &status.architecture);
     sheet.field("version", &status.version);
     sheet.field("instances", &status.instances.to_string());
-    sheet.age(&item.metadata.creation_timestamp);
+    sheet.age(item.metadata.creation_timestamp);
 }
 
 /// Adds the other machines, as this one's WireGuard reports them.
@@ -113,7 +113,7 @@ fn peers(sheet: &mut Sheet, peers: &[OverlayPeer]) {
     let headers = vec!["PEER", "ENDPOINT", "HANDSHAKE", "SENT", "RECEIVED"];
     let mut table = Table::new(headers);
     for peer in peers {
-        let handshake = match (&peer.last_handshake, &peer.via) {
+        let handshake = match (peer.last_handshake, &peer.via) {
             (Some(then), _) => time::age(sheet.now, then),
             (None, Some(_)) => String::new(),
             (None, None) => "never".to_owned(),

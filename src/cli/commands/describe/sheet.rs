@@ -1,5 +1,6 @@
 //! A sheet of fields in two columns, and sections with tables.
 
+use kat_types::api::ApiTime;
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use jiff::Timestamp;
@@ -67,7 +68,7 @@ impl Sheet {
         self.field("labels", &labels.join(" "));
     }
 
-    pub(crate) fn age(&mut self, created: &str) {
+    pub(crate) fn age(&mut self, created: ApiTime) {
         self.field("age", &time::age(self.now, created));
     }
 
@@ -93,7 +94,7 @@ impl Sheet {
                 Cell::new(&condition.kind),
                 Cell::new(condition.status.to_string()),
                 Cell::new(&condition.reason),
-                Cell::new(time::age(self.now, &condition.since)),
+                Cell::new(time::age(self.now, condition.since)),
                 Cell::new(&condition.message),
             ]);
         }

@@ -129,7 +129,7 @@ fn fields(sheet: &mut Sheet, item: &WorkloadItem) {
         &address.map_or_else(String::new, |address| address.to_string()),
     );
     sheet.labels(&item.metadata.labels);
-    sheet.age(&item.metadata.creation_timestamp);
+    sheet.age(item.metadata.creation_timestamp);
 }
 
 /// Adds the reasons and messages of instances in full.

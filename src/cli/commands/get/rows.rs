@@ -123,7 +123,7 @@ impl Listed for WorkloadItem {
             Cell::new(format!("{}/{}", status.ready, status.replicas)),
             Cell::new(status.updated.to_string()),
             Cell::new(reason),
-            Cell::new(time::age(columns.now, &self.metadata.creation_timestamp)),
+            Cell::new(time::age(columns.now, self.metadata.creation_timestamp)),
         ];
         if columns.wide {
             let git = source.git.as_ref().map(|git| git.repository.as_str());
@@ -177,7 +177,7 @@ impl Listed for InstanceItem {
             Cell::phase(&word(&status.health)),
             Cell::new(status.restarts.to_string()),
             Cell::new(&status.reason),
-            Cell::new(time::age(columns.now, &self.metadata.creation_timestamp)),
+            Cell::new(time::age(columns.now, self.metadata.creation_timestamp)),
         ];
         if columns.wide {
             let address = status.ip.map(|ip| ip.to_string()).unwrap_or_default();
@@ -234,7 +234,7 @@ impl Listed for NodeItem {
             Cell::new(status.instances.to_string()),
             Cell::new(node_reason(status)),
             Cell::new(&status.version),
-            Cell::new(time::age(columns.now, &self.metadata.creation_timestamp)),
+            Cell::new(time::age(columns.now, self.metadata.creation_timestamp)),
         ];
         if columns.wide {
             let resources = &status.allocatable;
@@ -276,7 +276,7 @@ impl Listed for NamespaceItem {
             Cell::new(&self.metadata.name),
             Cell::phase(&self.status.phase),
             Cell::new(self.status.workloads.to_string()),
-            Cell::new(time::age(columns.now, &self.metadata.creation_timestamp)),
+            Cell::new(time::age(columns.now, self.metadata.creation_timestamp)),
         ];
         if columns.wide {
             let quotas = quota::lines(&self.spec.quota, &self.status.used);
@@ -320,7 +320,7 @@ impl Listed for VolumeItem {
             Cell::new(volumes::machine(self)),
             Cell::toned(volumes::state(self), tone_of(&word(&status.phase))),
             Cell::new(word(&spec.reclaim)),
-            Cell::new(time::age(columns.now, &self.metadata.creation_timestamp)),
+            Cell::new(time::age(columns.now, self.metadata.creation_timestamp)),
         ];
         if columns.wide {
             rest.push(Cell::new(&status.path));
@@ -359,11 +359,11 @@ impl Listed for SecretItem {
             Cell::new(spec.keys.len().to_string()),
             Cell::new(self.metadata.generation.to_string()),
             Cell::new(status.used_by.join(",")),
-            Cell::new(time::age(columns.now, &self.metadata.creation_timestamp)),
+            Cell::new(time::age(columns.now, self.metadata.creation_timestamp)),
         ];
         if columns.wide {
             let keys: Vec<&str> = spec.keys.iter().map(|key| key.name.as_str()).collect();
-            rest.push(Cell::new(time::age(columns.now, &status.updated)));
+            rest.push(Cell::new(time::age(columns.now, status.updated)));
             rest.push(Cell::new(keys.join(",")));
         }
         with_namespace(columns, namespace_of(self), rest)
@@ -405,7 +405,7 @@ impl Listed for Event {
 
     fn row(&self, columns: Columns) -> Vec<Cell> {
         let mut row = vec![
-            Cell::new(time::age(columns.now, &self.timestamp)),
+            Cell::new(time::age(columns.now, self.timestamp)),
             Cell::phase(&self.kind),
             Cell::new(&self.reason),
             Cell::new(object(&self.involved_object)),
@@ -413,7 +413,7 @@ impl Listed for Event {
             Cell::new(&self.message),
         ];
         if columns.wide {
-            row.insert(1, Cell::new(time::age(columns.now, &self.first_timestamp)));
+            row.insert(1, Cell::new(time::age(columns.now, self.first_timestamp)));
         }
         row
     }
@@ -441,12 +441,12 @@ impl Listed for TokenView {
     }
 
     fn row(&self, columns: Columns) -> Vec<Cell> {
-        let expires = self.expires.as_ref();
+        let expires = self.expires;
         vec![
             Cell::new(&self.id),
             Cell::new(&self.name),
             Cell::new(scope_and_uses(self)),
-            Cell::new(time::age(columns.now, &self.created)),
+            Cell::new(time::age(columns.now, self.created)),
             Cell::new(
                 expires.map_or_else(|| "never".to_owned(), |then| time::until(columns.now, then)),
             ),

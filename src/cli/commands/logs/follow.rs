@@ -157,7 +157,7 @@ async fn follow_one(
                         begun = true;
                         told = false;
                         pauses.reset();
-                        if !resume.is_new(&line.timestamp) {
+                        if !resume.is_new(line.timestamp) {
                             continue;
                         }
                         let news = News::Line(source.id.clone(), line);
@@ -197,23 +197,24 @@ async fn follow_one(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kat_types::api::ApiTime;
 
     #[test]
     fn lines_that_came_together_are_shown_by_their_time() {
         let (sender, mut receiver) = mpsc::channel(BUFFER);
-        let line = |id: &str, time: &str| {
+        let line = |id: &str, second: u8| {
             let line = LogLine {
-                timestamp: time.to_owned(),
+                timestamp: ApiTime::parse(&format!("2026-01-01T00:00:0{second}Z")),
                 ..LogLine::default()
             };
             News::Line(id.to_owned(), line)
         };
         for news in [
-            line("a", "t4"),
-            line("b", "t2"),
-            line("b", "t3"),
+            line("a", 4),
+            line("b", 2),
+            line("b", 3),
             News::Note("a broke off".to_owned()),
-            line("b", "t1"),
+            line("b", 1),
         ] {
             assert!(sender.try_send(news).is_ok());
         }
@@ -225,6 +226,15 @@ mod tests {
                 News::Note(text) | News::Ended(text, _) => text,
             })
             .collect();
-        assert_eq!(shown, ["b t2", "b t3", "a t4", "a broke off", "b t1"]);
+        assert_eq!(
+            shown,
+            [
+                "b 2026-01-01T00:00:02Z",
+                "b 2026-01-01T00:00:03Z",
+                "a 2026-01-01T00:00:04Z",
+                "a broke off",
+                "b 2026-01-01T00:00:01Z"
+            ]
+        );
     }
 }

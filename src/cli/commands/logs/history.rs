@@ -104,7 +104,7 @@ pub(crate) async fn merge(
             return Ok(shown);
         };
         printer.print(&reader.source.id, &reader.line)?;
-        reader.place.is_new(&reader.line.timestamp);
+        reader.place.is_new(reader.line.timestamp);
         match next_line(&mut reader.stream).await {
             Ok(Some(next)) => reader.line = next,
             ended => {

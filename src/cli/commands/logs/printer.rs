@@ -57,7 +57,7 @@ impl<'run> Printer<'run> {
             text.push(' ');
         }
         if self.timestamps {
-            text.push_str(&line.timestamp);
+            text.push_str(&line.timestamp.to_string());
             text.push(' ');
         }
         if self.terminal {

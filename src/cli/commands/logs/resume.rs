@@ -1,9 +1,11 @@
 //! Resumes a log after a disconnection.
 
+use kat_types::api::ApiTime;
+
 /// A place in a log: a time, and the number of lines of exactly that time that were read.
 #[derive(Debug, Default)]
 pub(crate) struct Resume {
-    last: Option<String>,
+    last: Option<ApiTime>,
     seen: usize,
     /// Lines of the time `last` that are sent again and have to be skipped.
     skip: usize,
@@ -13,8 +15,8 @@ pub(crate) struct Resume {
 
 impl Resume {
     /// Whether the line with this time was not read before.
-    pub(crate) fn is_new(&mut self, timestamp: &str) -> bool {
-        match &self.last {
+    pub(crate) fn is_new(&mut self, timestamp: ApiTime) -> bool {
+        match self.last {
             Some(last) if last == timestamp => {
                 if self.skip > 0 {
                     self.skip -= 1;
@@ -23,9 +25,9 @@ impl Resume {
                 self.seen += 1;
                 true
             }
-            Some(last) if self.catching_up && timestamp < last.as_str() => false,
+            Some(last) if self.catching_up && timestamp < last => false,
             _ => {
-                self.last = Some(timestamp.to_owned());
+                self.last = Some(timestamp);
                 self.seen = 1;
                 self.skip = 0;
                 self.catching_up = false;
@@ -38,7 +40,7 @@ impl Resume {
     pub(crate) fn again(&mut self) -> Option<String> {
         self.skip = self.seen;
         self.catching_up = true;
-        self.last.clone()
+        self.last.map(|last| last.to_string())
     }
 }
 
@@ -46,22 +48,26 @@ impl Resume {
 mod tests {
     use super::*;
 
+    fn at(second: u8) -> ApiTime {
+        ApiTime::parse(&format!("2026-01-01T00:00:{second:02}Z"))
+    }
+
     #[test]
     fn no_line_is_lost_or_shown_twice() {
         let mut resume = Resume::default();
         assert_eq!(resume.again(), None);
-        for time in ["t1", "t2", "t2"] {
-            assert!(resume.is_new(time), "{time}");
+        for time in [1, 2, 2] {
+            assert!(resume.is_new(at(time)), "{time}");
         }
-        assert_eq!(resume.again().as_deref(), Some("t2"));
-        let again: Vec<bool> = ["t1", "t2", "t2", "t2", "t3", "t3"]
+        assert_eq!(resume.again().as_deref(), Some("2026-01-01T00:00:02Z"));
+        let again: Vec<bool> = [1, 2, 2, 2, 3, 3]
             .into_iter()
-            .map(|time| resume.is_new(time))
+            .map(|time| resume.is_new(at(time)))
             .collect();
         assert_eq!(again, [false, false, false, true, true, true]);
-        assert_eq!(resume.again().as_deref(), Some("t3"));
-        assert!(!resume.is_new("t3"));
-        assert!(!resume.is_new("t3"));
-        assert!(resume.is_new("t3"));
+        assert_eq!(resume.again().as_deref(), Some("2026-01-01T00:00:03Z"));
+        assert!(!resume.is_new(at(3)));
+        assert!(!resume.is_new(at(3)));
+        assert!(resume.is_new(at(3)));
     }
 }

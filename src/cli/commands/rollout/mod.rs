@@ -71,8 +71,8 @@ pub(crate) async fn rollback(session: &Session<'_>, arguments: &Rollback) -> Res
 pub(crate) async fn restart(session: &Session<'_>, arguments: &Restart) -> Result<(), CliError> {
     let named = arguments.which.named()?;
     let Named { namespace, name } = &named;
-    let now = Timestamp::now().to_string();
-    let answer = session.client.restart(namespace, name, &now).await;
+    let now = Timestamp::now().into();
+    let answer = session.client.restart(namespace, name, now).await;
     let result = accepted(session, answer, &named).await?;
     let said = format!("restarting, as generation {}", result.metadata.generation);
     finish(session, named, result, &said, &arguments.waiting).await

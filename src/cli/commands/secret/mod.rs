@@ -309,8 +309,8 @@ pub(crate) async fn describe(
     sheet.field("version", &item.metadata.generation.to_string());
     sheet.field("used by", &item.status.used_by.join(", "));
     sheet.field("not yet by", &item.status.behind.join(", "));
-    sheet.age(&item.metadata.creation_timestamp);
-    sheet.field("updated", &item.status.updated);
+    sheet.age(item.metadata.creation_timestamp);
+    sheet.field("updated", &item.status.updated.to_string());
     sheet.section("keys");
     let mut table = Table::new(vec!["KEY", "BYTES"]);
     for key in &item.spec.keys {

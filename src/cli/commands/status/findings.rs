@@ -124,7 +124,7 @@ impl Findings {
         for node in nodes {
             let status = &node.status;
             let name = &node.metadata.name;
-            let heard = status.last_heartbeat.as_ref().map_or_else(
+            let heard = status.last_heartbeat.map_or_else(
                 || "no report yet".to_owned(),
                 |then| format!("last report {} ago", time::age(now, then)),
             );
@@ -159,7 +159,7 @@ impl Findings {
     }
 
     fn of_backup(&mut self, backup: &BackupView, now: Timestamp) {
-        self.backup = match &backup.last {
+        self.backup = match backup.last {
             Some(last) => format!("{} ago on {}", time::age(now, last), backup.node),
             None => "none yet".to_owned(),
         };
@@ -336,6 +336,7 @@ fn said(reason: &str, message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kat_types::api::ApiTime;
     use serde_json::json;
 
     use super::*;
@@ -401,7 +402,7 @@ mod tests {
         let now: Timestamp = "2026-11-22T04:00:00Z".parse().unwrap();
         let found = |last: Option<&str>, failing| {
             let backup = BackupView {
-                last: last.map(ToOwned::to_owned),
+                last: last.map(ApiTime::parse),
                 node: "n1".to_owned(),
                 failing,
             };

@@ -1,6 +1,7 @@
 //! Derives the text of `katcall why` from the API's responses. Pure.
 
 use jiff::Timestamp;
+use kat_types::api::ApiTime;
 use serde::Serialize;
 
 use super::reasons;
@@ -106,7 +107,7 @@ impl Story {
         self.lately = events
             .iter()
             .map(|event| {
-                let age = time::age(now, &event.timestamp);
+                let age = time::age(now, event.timestamp);
                 let often = match event.count {
                     0 | 1 => String::new(),
                     count => format!(" ({count} times)"),
@@ -124,7 +125,7 @@ impl Story {
 }
 
 /// Such as ` for 5m`; empty where it is not known.
-fn lasting(since: &str, now: Timestamp) -> String {
+fn lasting(since: ApiTime, now: Timestamp) -> String {
     match time::age(now, since).as_str() {
         "-" => String::new(),
         age => format!(" for {age}"),
@@ -152,7 +153,7 @@ pub(crate) fn of_workload(
         .conditions
         .iter()
         .find(|condition| condition.kind == "Available");
-    let since = available.map_or("", |condition| condition.since.as_str());
+    let since = available.map_or(ApiTime::UNKNOWN, |condition| condition.since);
     let mut story = Story {
         state: format!(
             "workload {namespace}/{name} is {}{}: {} of {} healthy{}",
@@ -305,7 +306,7 @@ fn instance_state(item: &InstanceItem, now: Timestamp) -> String {
     };
     format!(
         "{place} {does}{}{health}{again}",
-        lasting(&status.since, now)
+        lasting(status.since, now)
     )
 }
 
@@ -384,7 +385,7 @@ pub(crate) fn of_instance(item: &InstanceItem, events: Vec<Event>, now: Timestam
 pub(crate) fn of_node(item: &NodeItem, events: Vec<Event>, now: Timestamp) -> Story {
     let (_, name) = item.key();
     let status = &item.status;
-    let heard = status.last_heartbeat.as_ref().map_or_else(
+    let heard = status.last_heartbeat.map_or_else(
         || "it has not reported yet".to_owned(),
         |then| format!("its last report came {} ago", time::age(now, then)),
     );

@@ -1,6 +1,7 @@
 //! Images that machines keep, and disks that run short.
 
 use super::*;
+use kat_types::api::ApiTime;
 use kat_types::{
     api::{Condition, DISK_PRESSURE, ImagesRemoved},
     reason::{EventReason, Reason},
@@ -12,7 +13,7 @@ fn pressure(message: &str) -> Vec<Condition> {
         status: true,
         reason: Reason::DiskPressure.into(),
         message: message.to_owned(),
-        since: String::new(),
+        since: ApiTime::UNKNOWN,
     }]
 }
 

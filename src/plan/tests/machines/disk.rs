@@ -1,6 +1,7 @@
 //! Machines that are short of disk space: what they stopped, and what was lost elsewhere.
 
 use super::*;
+use kat_types::api::ApiTime;
 use kat_types::{
     api::{Condition, DISK_PRESSURE},
     reason::Reason,
@@ -12,7 +13,7 @@ fn pressure() -> Vec<Condition> {
         status: true,
         reason: Reason::DiskPressure.into(),
         message: "/var/lib/kat: 5 MiB of 100 MiB are free, less than 10 MiB".to_owned(),
-        since: String::new(),
+        since: ApiTime::UNKNOWN,
     }]
 }
 

@@ -194,21 +194,21 @@ fn bound_resources(resources: &mut NodeResources) {
 fn bound_overlay(overlay: &mut OverlayReport) {
     let OverlayReport {
         status,
-        last_peer_sync,
+        last_peer_sync: _,
         peers,
     } = overlay;
-    words([status, last_peer_sync]);
+    words([status]);
     for peer in peers {
         let OverlayPeer {
             name,
             endpoint,
-            last_handshake,
+            last_handshake: _,
             connected: _,
             sent: _,
             received: _,
             via,
         } = peer;
-        let optional = [endpoint, last_handshake, via].into_iter().flatten();
+        let optional = [endpoint, via].into_iter().flatten();
         words(optional.chain([name]));
     }
 }
@@ -259,7 +259,7 @@ fn bound_instance(instance: &mut InstanceReport) {
         phase: _,
         reason,
         message,
-        since,
+        since: _,
         template_hash,
         memory: _,
         cpu: _,
@@ -274,7 +274,6 @@ fn bound_instance(instance: &mut InstanceReport) {
         image_id,
         state,
         reason,
-        since,
         template_hash,
     ]);
     cut(message, MAX_SENTENCE);
@@ -303,9 +302,9 @@ fn bound_condition(condition: &mut Condition) {
         status: _,
         reason,
         message,
-        since,
+        since: _,
     } = condition;
-    words([kind, reason, since]);
+    words([kind, reason]);
     cut(message, MAX_SENTENCE);
 }
 

@@ -1,3 +1,4 @@
+use kat_types::api::ApiTime;
 use serde_json::json;
 
 use super::*;
@@ -161,7 +162,7 @@ fn a_rollout_that_waits_or_went_nowhere_says_why_and_what_helps() {
         status: true,
         reason: "AutoRollback".to_owned(),
         message: why.to_owned(),
-        since: String::new(),
+        since: ApiTime::UNKNOWN,
     });
     well.status.paused = true;
     let story = of_workload(&well, &runs, Vec::new(), now());
@@ -206,7 +207,7 @@ fn a_machine_that_is_silent_and_one_without_limits_are_explained() {
     }))
     .unwrap();
     let event = Event {
-        timestamp: "2026-01-01T00:59:00Z".to_owned(),
+        timestamp: ApiTime::parse("2026-01-01T00:59:00Z"),
         reason: "NodeNotReady".to_owned(),
         message: "machine n2 is\nsilent".to_owned(),
         count: 3,
