@@ -7,6 +7,8 @@
 //! trusts only the cluster's authority and expects the name `kat.<cluster uid>`, whatever the
 //! address (ARCHITECTURE.md, Who may call what).
 
+#![warn(missing_docs)]
+
 mod calls;
 mod error;
 mod follow;

@@ -8,7 +8,7 @@
 use std::{collections::BTreeMap, future::Future, pin::pin, sync::Arc, time::Duration};
 
 use parking_lot::{Mutex, MutexGuard};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// A loop without an update for this time hangs. One round takes far less: apart from waiting for
 /// events, everything in it has its own time limit, the longest of which is 60 s (a round of
@@ -89,6 +89,26 @@ impl Pulse {
             }
         }
     }
+
+    /// Waits for the next round of a loop that follows a watched value: until it changes, or for
+    /// `pause`. False when the loop has to end, because of `end` or because the value's sender is
+    /// gone.
+    pub async fn next_round<E>(
+        &self,
+        end: impl Future<Output = ()>,
+        changed: impl Future<Output = Result<(), E>>,
+        pause: Duration,
+    ) -> bool {
+        self.wait(async {
+            tokio::select! {
+                biased;
+                () = end => false,
+                changed = changed => changed.is_ok(),
+                () = sleep(pause) => true,
+            }
+        })
+        .await
+    }
 }
 
 impl Drop for Pulse {
@@ -101,9 +121,25 @@ impl Drop for Pulse {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::sleep;
+    use tokio::sync::watch;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_round_follows_a_change_or_a_pause_and_none_follows_the_end() {
+        let (sender, mut receiver) = watch::channel(1);
+        let pulse = Pulses::default().watch("rounds");
+        let (never, pause) = (std::future::pending::<()>, 10 * STALLED);
+        sender.send_replace(2);
+        assert!(pulse.next_round(never(), receiver.changed(), pause).await);
+        let began = Instant::now();
+        assert!(pulse.next_round(never(), receiver.changed(), pause).await);
+        assert_eq!(began.elapsed(), pause);
+        let ended = async {};
+        assert!(!pulse.next_round(ended, receiver.changed(), pause).await);
+        drop(sender);
+        assert!(!pulse.next_round(never(), receiver.changed(), pause).await);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_loop_that_hangs_is_named_and_one_that_waits_is_not() {

@@ -11,7 +11,6 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -116,14 +115,8 @@ pub async fn keep_members(handle: LeaderHandle, config: MembersConfig, cancel: C
                     pause = BUSY;
                 }
             }
-            let news = async {
-                tokio::select! {
-                    biased;
-                    changed = leadership.changed() => changed.is_ok(),
-                    () = sleep(pause) => true,
-                }
-            };
-            if !pulse.wait(news).await {
+            let end = std::future::pending();
+            if !pulse.next_round(end, leadership.changed(), pause).await {
                 return;
             }
         }

@@ -64,15 +64,8 @@ impl Removals {
                 }
                 self.statuses.set_removed(gone.clone(), failures);
             }
-            let news = async {
-                tokio::select! {
-                    biased;
-                    () = cancel.cancelled() => false,
-                    changed = self.lists.changed() => changed.is_ok(),
-                    () = tokio::time::sleep(again) => true,
-                }
-            };
-            if !pulse.wait(news).await {
+            let changed = self.lists.changed();
+            if !pulse.next_round(cancel.cancelled(), changed, again).await {
                 return;
             }
         }
