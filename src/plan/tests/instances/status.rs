@@ -67,11 +67,11 @@ fn a_condition_keeps_its_time_while_it_holds() {
     let mut world = World::with_machines(1);
     world.replicas("web", 1);
     world.settle_and_run();
-    let since = world.status("web").conditions[0].since.clone();
+    let since = world.status("web").conditions[0].since;
     world.pass(Duration::from_secs(60));
     world.replicas("web", 2);
     world.settle_and_run();
-    let later = world.status("web").conditions[0].since.clone();
+    let later = world.status("web").conditions[0].since;
     assert_ne!(since, later, "it was Progressing in between");
     world.pass(Duration::from_secs(60));
     world.settle();

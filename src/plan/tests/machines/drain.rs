@@ -84,7 +84,7 @@ fn what_can_not_leave_stays_and_says_why() {
         "{why}"
     );
     assert!(why.contains("without enough processor"), "{why}");
-    let since = status.conditions[1].since.clone();
+    let since = status.conditions[1].since;
     world.pass(Duration::from_secs(30));
     world.settle();
     assert_eq!(world.status("web").conditions[1].since, since);
