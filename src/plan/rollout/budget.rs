@@ -29,7 +29,8 @@ pub(crate) struct RolloutBudget<'l> {
     /// Slots counted in `ill` whose instance is of the wanted version: it only has to leave its
     /// machine.
     pub(crate) ill_new: usize,
-    /// Slots counted in `ill`, and slots of the wanted version whose program has ended for good.
+    /// Slots counted in `ill`, slots of the wanted version whose program has ended for good, and
+    /// with `stops_first` slots whose new version did not work before the rollout stalled.
     pub(crate) broken: usize,
     /// Slots in which an instance that is being stopped may not have ended yet.
     pub(crate) ending: BTreeSet<u32>,
@@ -72,10 +73,11 @@ impl RolloutBudget<'_> {
     ///
     /// A stalled rollout does not block a move. With `stops_first` a paused rollout does: its new
     /// instance may be about to work. With `stops_first` a healthy instance does not move while
-    /// another slot is ill; an unhealthy one may, since nothing is lost.
+    /// another slot is ill, or waits for its new version to work; an unhealthy one may, since
+    /// nothing is lost.
     pub(crate) fn may_move(&self, serves: bool) -> bool {
         let apart = match self.strategy.stops_first {
-            true => self.held && !self.paused,
+            true => self.held && !self.paused && !serves,
             false => self.held,
         };
         let busy = if apart { 0 } else { self.busy };

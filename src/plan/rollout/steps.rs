@@ -186,7 +186,8 @@ impl WorkloadPlanner<'_, '_, '_> {
                 turn.down += usize::from(strategy.stops_first);
                 continue;
             }
-            turn.broken += usize::from(best.over());
+            let stalled = strategy.stops_first && turn.held && !turn.paused;
+            turn.broken += usize::from(best.over() || stalled);
             match before.is_some_and(|before| before.current) {
                 true => turn.moving += 1,
                 false => turn.busy += 1,

@@ -80,6 +80,35 @@ fn a_leader_that_has_just_begun_calls_nothing_stalled() {
     assert_eq!(world.status("web").phase, WorkloadPhase::Stalled);
 }
 
+/// In place what serves is stopped before its successor starts. After a stall that would leave one more slot empty for
+/// a version that has shown nothing.
+#[test]
+fn a_drain_moves_nothing_that_serves_while_a_stalled_version_does_not_work_in_place() {
+    let strategy = json!({"rolling": {"maxSurge": 0}, "progressDeadlineSeconds": 60});
+    let mut world = bad_version(strategy);
+    world.pass(seconds(61));
+    world.settle();
+    assert_eq!(world.status("web").phase, WorkloadPhase::Stalled);
+    let serving = by_version(&mut world, ":1");
+    assert_eq!(serving.len(), 2);
+    let (serves, node) = serving[0].clone();
+    world.drain(&node, true);
+    world.settle();
+    let left = by_version(&mut world, ":1");
+    assert!(left.contains(&(serves.clone(), node.clone())), "{left:?}");
+    let conditions = world.status("web").conditions;
+    let blocked = conditions.iter().find(|one| one.kind == "DrainBlocked");
+    let why = blocked.map(|one| one.message.clone()).unwrap_or_default();
+    assert!(why.contains("another replica does"), "{why}");
+    // The next version works: all of it comes, and the machine is left.
+    world.failing.clear();
+    let strategy = json!({"rolling": {"maxSurge": 0}, "progressDeadlineSeconds": 60});
+    world.apply_workload("web", web(3, 3, strategy));
+    world.roll_out();
+    assert_eq!(world.versions(), BTreeMap::from([("3".to_owned(), 3)]));
+    assert!(world.wanted("web").iter().all(|(_, on, _)| *on != node));
+}
+
 /// The end of what is replaced may take longer than the deadline: it is not put back to be stopped again.
 #[test]
 fn what_was_stopped_for_the_new_version_gives_way_to_it_after_a_stall_too() {
