@@ -73,13 +73,6 @@ impl Authorities {
         })
     }
 
-    /// Adds the authority of etcd's peers, which another machine needs to hold etcd.
-    #[must_use]
-    pub fn with_peers(mut self, etcd_peers: Authority) -> Self {
-        self.etcd_peers = Some(etcd_peers);
-        self
-    }
-
     /// All three; `None` where the authority of etcd's peers is not known.
     pub fn all(&self) -> Option<[&Authority; 3]> {
         Some([&self.cluster, &self.etcd_clients, self.etcd_peers.as_ref()?])

@@ -140,7 +140,8 @@ pub(super) fn plan_workload<'a>(
         pass.finish_deletion(&all);
     } else if let Ok(parsed) = &entry.parsed {
         if pass.follow_secrets(&all) || pass.follow(parsed, &all) {
-            // The rollback has changed the files: the next plan sees them.
+            // A new generation was written, because of a rollback or a changed secret: the next plan
+            // sees it.
             return;
         }
         pass.converge(parsed, &all);

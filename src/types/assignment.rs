@@ -205,8 +205,8 @@ impl Assignment {
     }
 
     /// Whether it may change data that outlives it. No other instance may have that data meanwhile,
-    /// and its machine asks the leader before it starts the instance (ARCHITECTURE.md, invariant
-    /// 11).
+    /// and after a boot its machine waits until the store has confirmed the list before it starts
+    /// the instance (ARCHITECTURE.md, invariant 11).
     pub fn writes_data(&self) -> bool {
         let mut volumes = self.volumes.iter().map(|volume| &volume.definition);
         volumes.any(|volume| volume.keeps_data() && self.together().writes_to(&volume.name))

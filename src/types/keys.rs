@@ -51,8 +51,6 @@ pub const SERVICES: &str = "/kat/network/services/";
 pub const DNS: &str = "/kat/dns/";
 /// Tokens, hashed.
 pub const TOKENS: &str = "/kat/tokens/";
-/// Authorities and certificates.
-pub const PKI: &str = "/kat/pki/";
 /// Prefix of volumes' records: where their data lies.
 pub const VOLUMES: &str = "/kat/volumes/";
 /// Prefix of sealed secrets. Only leaders read them.

@@ -148,7 +148,7 @@ words! {
         CatchesUp,
         NoAnswer,
         Starts,
-        // Followed by the id of the member of etcd, as `api::data_lost_reason` writes it.
+        // Followed by the id of the member of etcd, as `crate::api::data_lost_reason` writes it.
         Member,
     }
 }

@@ -211,7 +211,8 @@ pub struct WorkloadMeta {
     pub schema: u32,
     /// Generated when the workload is created.
     pub uid: String,
-    /// Counts changes of the files' content.
+    /// Counts changes of what runs: of the files' content, restarts, and changed secrets. Comments
+    /// and layout do not count.
     pub generation: u64,
     /// Hash of the whole bundle: with an equal hash an apply changes nothing.
     pub spec_hash: String,

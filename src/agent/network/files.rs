@@ -1,4 +1,4 @@
-//! Writes the state files of `kat-net` (`network::state`) from the store's keys.
+//! Writes the state files of `kat-net` (`kat_network::state`) from the store's keys.
 
 use std::{collections::BTreeMap, net::Ipv4Addr, ops::Bound, path::PathBuf};
 

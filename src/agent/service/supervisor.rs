@@ -318,7 +318,8 @@ pub struct Listed {
     pub current: bool,
     /// The list.
     pub desired: Arc<Desired>,
-    /// Instances that must not run now because the machine reaches no leader (`fence.rs`).
+    /// Instances that must not run now because the machine reaches no leader, or the store has
+    /// not confirmed the list since the boot (`desired_state/fence.rs`).
     pub fenced: Arc<BTreeSet<String>>,
 }
 

@@ -11,7 +11,8 @@ impl Worker {
     /// Whether the instance has to run on for its drain time before it is stopped; reports that.
     ///
     /// The drain time counts from when this machine first saw that the instance is to be stopped,
-    /// also across restarts of the agent. An instance that received no traffic is not drained.
+    /// also across restarts of the agent. An instance that is not active, or
+    /// was last reported as not serving, is not drained.
     pub(super) fn drains(&mut self, assignment: &Assignment, status: &UnitStatus) -> bool {
         let now = (self.tools.monotonic)();
         let note = self.notes.of(&assignment.instance);

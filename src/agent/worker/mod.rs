@@ -1,7 +1,8 @@
 //! The worker of one workload user: its account, unit files, pulls, starts, stops and reports.
 //!
-//! Passes are serial, slow operations are not: pulls, starts and stops run as jobs, each instance
-//! has at most one, and every finished job triggers a new pass.
+//! Passes are serial, slow operations are not: pulls, starts and stops run as jobs. An instance
+//! has at most one, and beside it at most one stop that cannot wait (`JobKey::Fence`). Every finished
+//! job triggers a new pass.
 
 pub mod accounts;
 mod containers;
@@ -120,8 +121,8 @@ pub struct UserDesired {
     pub confirmed: bool,
     /// By instance.
     pub assignments: BTreeMap<String, Assignment>,
-    /// Instances of the list that must not run now, because the machine reaches no leader or has
-    /// not reached one yet.
+    /// Instances of the list that must not run now, because the machine reaches no leader, or
+    /// because the store has not confirmed the list since the boot.
     pub fenced: BTreeSet<String>,
     /// Instances of the list that must not run now because a disk is nearly full, with the message.
     pub evicted: BTreeMap<String, String>,

@@ -119,8 +119,8 @@ impl RestartCount {
         forgiven
     }
 
-    /// Counts a restart by the agent of a program that began at `started`. systemd's count is reset
-    /// by it, and the number of starts that systemd allows stays the same.
+    /// Counts a restart by the agent of a program that began at `started`. systemd's count of
+    /// restarts begins at 0 with it; its start limit counts on, so `spent` stays.
     pub(crate) fn restarted(&mut self, started: u64, now: u64, window: u64) {
         self.add(1, started, now, window);
         self.begun_anew(false);

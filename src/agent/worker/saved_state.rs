@@ -1,6 +1,6 @@
 //! State about one user's instances that a process of the agent saves for the next one.
 //!
-//! It lies below `/run` and lasts until the next boot, like the instances' units.
+//! It lies below `/run` and lasts until the next boot, like systemd's state of the units.
 
 use std::{
     collections::BTreeMap,

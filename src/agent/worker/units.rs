@@ -103,8 +103,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Reports as stopped the instances to stop that have no files any more. True when the list has
-    /// any other instance.
+    /// Reports the instances that must not run and have no files any more. True when the list has any
+    /// other instance.
     pub(super) fn report_stopped(&mut self, desired: &UserDesired) -> bool {
         let mut more = false;
         for assignment in desired.assignments.values() {

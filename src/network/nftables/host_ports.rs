@@ -77,7 +77,7 @@ pub struct HostPortKeeper {
     table: Table,
     /// Input and time of the last check.
     seen: Option<(Seen, Instant)>,
-    /// Ports that have been forwarded to an instance.
+    /// Ports that were in the files, served or not.
     known: BTreeSet<HostPort>,
     /// Ports that are left to a program of the machine.
     left: BTreeSet<HostPort>,

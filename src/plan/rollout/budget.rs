@@ -23,8 +23,8 @@ pub(crate) struct RolloutBudget<'l> {
     /// With `stops_first`: slots that are empty, slots whose next instance is starting, and slots
     /// whose machine does not answer.
     pub(crate) down: usize,
-    /// Slots whose only instance has to be replaced, because of its version or its machine, and is
-    /// not healthy.
+    /// Slots without an instance of the wanted version that may stay, whose best instance is not
+    /// healthy. Machines that do not answer are not counted.
     pub(crate) ill: usize,
     /// Slots counted in `ill` whose instance is of the wanted version: it only has to leave its
     /// machine.

@@ -15,8 +15,8 @@ pub const ASSIGNMENT_SCHEMA: u32 = 6;
 
 /// The lowest schema of an assignment with everything that a workload needs of its agent, so that
 /// older agents run what they can: 6 with init containers, sidecars or credentials for registries
-/// (`logins.rs`), 5 with files of the workload's folder, secrets, something of the machine's or
-/// host ports (`host_ports.rs`), 4 with volumes or keys that are passed through, 3 with a health
+/// (`plan/logins.rs`), 5 with files of the workload's folder, secrets, something of the machine's or
+/// host ports (`plan/scheduling/host_ports.rs`), 4 with volumes or keys that are passed through, 3 with a health
 /// check, 2 with `onPartition: stop`, else 1.
 pub fn needed_schema(spec: &WorkloadSpec, health_check: Option<&HealthCheck>) -> u32 {
     if !spec.init_containers.is_empty() || !spec.sidecars.is_empty() {
