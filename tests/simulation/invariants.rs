@@ -6,7 +6,7 @@ use std::{
 };
 
 use kat_types::{
-    api::{Condition, NodePhase, WorkloadPhase},
+    api::{Condition, DRAIN_BLOCKED, NodePhase, WorkloadPhase},
     assignment::{Assignment, DesiredMeta, Wanted},
     keys,
     reason::Reason,
@@ -274,9 +274,12 @@ impl World {
             let status = self.store.peek(&keys::node_status(&machine.name)).items;
             let status = status.first().map(read::<NodeStatusRecord>);
             let drain = self.person.drains().get(&machine.name).copied();
+            let may_stay = |one: &Assignment| {
+                Some(&*one.workload) == frozen || self.drain_waits_for_forged_data(&one.workload)
+            };
             let stays = assigned
                 .values()
-                .any(|(node, one)| *node == machine.name && Some(&*one.workload) == frozen);
+                .any(|(node, one)| *node == machine.name && may_stay(one));
             let (wanted, word) = match drain.is_some_and(|drain| drain.promised) {
                 true if stays => (NodePhase::Draining, "draining"),
                 true => (NodePhase::Drained, "drained"),
@@ -287,7 +290,7 @@ impl World {
             }
             let mut given = assigned
                 .values()
-                .filter(|(node, one)| *node == machine.name && Some(&*one.workload) != frozen);
+                .filter(|(node, one)| *node == machine.name && !may_stay(one));
             if wanted == NodePhase::Drained && given.next().is_some() {
                 return Some(format!("{} is not empty", machine.name));
             }
@@ -388,6 +391,18 @@ impl World {
                 });
                 named || removed || one.message.contains(Reason::VolumeMissing.word())
             })
+        })
+    }
+
+    /// What serves of such a workload is not stopped to be moved, and its status says so.
+    fn drain_waits_for_forged_data(&self, workload: &str) -> bool {
+        let status = self.store.peek(&keys::workload_status(NAMESPACE, workload));
+        let status = status.items.first().map(read::<WorkloadStatusRecord>);
+        let conditions = status.map(|status| status.status.conditions);
+        conditions.is_some_and(|conditions| {
+            let mut said = conditions.iter();
+            said.any(|one| one.kind == DRAIN_BLOCKED)
+                && self.waits_for_forged_data(workload, &conditions)
         })
     }
 
