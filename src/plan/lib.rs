@@ -99,6 +99,9 @@ fn plan_without(
     }
     let heard = crate::nodes::node_loss::heard(snapshot, observed, now);
     let losses = crate::nodes::node_loss::Losses::of(snapshot, &heard, now);
+    if let Some(left) = losses.settles_in {
+        draft.wake(left);
+    }
     let statuses = crate::nodes::status::plan_nodes(&mut draft, &heard, &losses);
     draft.services = crate::services::service_addresses::give_addresses(&mut draft, &statuses);
     draft.host_ports = crate::scheduling::host_ports::give_numbers(&mut draft);

@@ -80,6 +80,8 @@ pub(crate) fn heard<'a>(
 pub(crate) struct Losses {
     /// By name; with the reason if its instances are not replaced.
     lost: BTreeMap<String, Option<String>>,
+    /// After this time one machine less counts as just returned; `None` where nothing is lost.
+    pub(crate) settles_in: Option<Duration>,
 }
 
 impl Losses {
@@ -94,12 +96,17 @@ impl Losses {
         // Machines vanish together and yet not in the same moment: their last reports lie up to a
         // tick, a third of the timeout, apart.
         let mut fading = 0;
+        // They do not return in the same moment either: when each one came back.
+        let mut back: Vec<Timestamp> = Vec::new();
         for (name, heard) in heard {
             let since = not_ready_since(snapshot, name);
             if heard.silent >= timeout || (heard.report.is_none() && since.is_some()) {
                 gone.insert(*name, since.unwrap_or(now));
             } else if heard.silent >= timeout / 2 {
                 fading += 1;
+            } else {
+                let since = since.map(|_| now).or_else(|| ready_since(snapshot, name));
+                back.extend(since.filter(|at| apart(now, *at) < timeout));
             }
         }
         let lost = heard
@@ -109,7 +116,9 @@ impl Losses {
             .map(|(name, since)| {
                 let at_once = |other: &&Timestamp| apart(**other, since) <= timeout;
                 let fading = if apart(now, since) <= timeout { fading } else { 0 };
-                let together = gone.values().filter(at_once).count() + fading;
+                // Those that returned while this one was still away may have vanished with it.
+                let back = back.iter().filter(|at| **at >= since).count();
+                let together = gone.values().filter(at_once).count() + fading + back;
                 let earlier = gone.values().filter(|other| **other < since);
                 let earlier = earlier.filter(|other| !at_once(other)).count();
                 let there = heard.len() - earlier;
@@ -121,8 +130,13 @@ impl Losses {
                 });
                 (name.to_owned(), reason)
             });
+        let lost: BTreeMap<_, _> = lost.collect();
+        let settles = back
+            .iter()
+            .map(|at| timeout.saturating_sub(apart(now, *at)));
         Self {
-            lost: lost.collect(),
+            settles_in: settles.min().filter(|_| !lost.is_empty()),
+            lost,
         }
     }
 
@@ -147,6 +161,12 @@ fn not_ready_since(snapshot: &Snapshot, name: &str) -> Option<Timestamp> {
     let status = &snapshot.nodes.get(name)?.status.as_ref()?.value;
     let since = status.since.unwrap_or(Timestamp::UNIX_EPOCH);
     (status.phase == NodePhase::NotReady).then_some(since)
+}
+
+/// Since when a machine has been Ready, as it is stored.
+fn ready_since(snapshot: &Snapshot, name: &str) -> Option<Timestamp> {
+    let status = &snapshot.nodes.get(name)?.status.as_ref()?.value;
+    status.since.filter(|_| status.phase == NodePhase::Ready)
 }
 
 fn apart(one: Timestamp, other: Timestamp) -> Duration {
