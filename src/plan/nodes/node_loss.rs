@@ -3,7 +3,9 @@
 //! A machine is lost when it has been silent for `nodeLossTimeoutSeconds` by this leader's own
 //! clock. Reports that another leader received do not count, so a new leader grants every machine a
 //! full timeout. When more than half of the machines vanish at once, the fault lies with the
-//! network or the leader and not with the machines: nothing is moved then.
+//! network or the leader and not with the machines: nothing is moved then. Machines that return
+//! while another one is still away count with it for one timeout more, since they do not all
+//! return in the same moment.
 
 use std::{collections::BTreeMap, time::Duration};
 
