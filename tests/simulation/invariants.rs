@@ -286,7 +286,11 @@ impl World {
                 false => (NodePhase::Ready, "ready"),
             };
             if status.is_none_or(|status| status.phase != wanted) {
-                return Some(format!("{} is not {word}", machine.name));
+                let there = assigned.values().filter(|(node, _)| *node == machine.name);
+                let there: BTreeMap<&str, Vec<Condition>> = there
+                    .map(|(_, one)| (one.workload.as_str(), self.conditions_of(&one.workload)))
+                    .collect();
+                return Some(format!("{} is not {word}; it has {there:?}", machine.name));
             }
             let mut given = assigned
                 .values()
@@ -396,14 +400,16 @@ impl World {
 
     /// What serves of such a workload is not stopped to be moved, and its status says so.
     fn drain_waits_for_forged_data(&self, workload: &str) -> bool {
+        let conditions = self.conditions_of(workload);
+        let mut said = conditions.iter();
+        said.any(|one| one.kind == DRAIN_BLOCKED)
+            && self.waits_for_forged_data(workload, &conditions)
+    }
+
+    fn conditions_of(&self, workload: &str) -> Vec<Condition> {
         let status = self.store.peek(&keys::workload_status(NAMESPACE, workload));
         let status = status.items.first().map(read::<WorkloadStatusRecord>);
-        let conditions = status.map(|status| status.status.conditions);
-        conditions.is_some_and(|conditions| {
-            let mut said = conditions.iter();
-            said.any(|one| one.kind == DRAIN_BLOCKED)
-                && self.waits_for_forged_data(workload, &conditions)
-        })
+        status.map_or_else(Vec::new, |status| status.status.conditions)
     }
 
     /// Why a new workload does not run where it is not in the hands of who forges, if it does not.

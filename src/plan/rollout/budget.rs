@@ -30,7 +30,8 @@ pub(crate) struct RolloutBudget<'l> {
     /// machine.
     pub(crate) ill_new: usize,
     /// Slots counted in `ill`, slots of the wanted version whose program has ended for good, and
-    /// with `stops_first` slots whose new version did not work before the rollout stalled.
+    /// with `stops_first` slots whose instance does not work although nothing of another version is
+    /// left, or although the rollout has stalled.
     pub(crate) broken: usize,
     /// Slots in which an instance that is being stopped may not have ended yet.
     pub(crate) ending: BTreeSet<u32>,

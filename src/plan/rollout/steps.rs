@@ -186,8 +186,10 @@ impl WorkloadPlanner<'_, '_, '_> {
                 turn.down += usize::from(strategy.stops_first);
                 continue;
             }
-            let stalled = strategy.stops_first && turn.held && !turn.paused;
-            turn.broken += usize::from(best.over() || stalled);
+            let stalled = turn.held && !turn.paused;
+            let alone = before.is_none() && !rolling;
+            let ill = strategy.stops_first && (stalled || alone);
+            turn.broken += usize::from(best.over() || ill);
             match before.is_some_and(|before| before.current) {
                 true => turn.moving += 1,
                 false => turn.busy += 1,

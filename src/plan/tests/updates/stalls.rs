@@ -109,6 +109,28 @@ fn a_drain_moves_nothing_that_serves_while_a_stalled_version_does_not_work_in_pl
     assert!(world.wanted("web").iter().all(|(_, on, _)| *on != node));
 }
 
+/// The same without a rollout: one replica is ill where it is, and the drain of the other's machine says so.
+#[test]
+fn a_drain_says_that_it_waits_for_a_replica_that_is_ill_in_place() {
+    let strategy = json!({"rolling": {"maxSurge": 0}});
+    let mut world = World::with_machines(3);
+    world.apply_workload("web", web(1, 3, strategy));
+    world.roll_out();
+    let all = world.wanted("web");
+    let ((_, node, _), (ill, on, _)) = (all[0].clone(), all[1].clone());
+    let machine = world.at(&on);
+    machine.obeys = false;
+    let instance = machine.instances.get_mut(&ill).unwrap();
+    (instance.phase, instance.reason) = (InstancePhase::Restarting, "CrashLoop".into());
+    world.drain(&node, true);
+    world.plan_out();
+    assert_eq!(world.wanted("web").len(), 3);
+    let conditions = world.status("web").conditions;
+    let blocked = conditions.iter().find(|one| one.kind == "DrainBlocked");
+    let why = blocked.map(|one| one.message.clone()).unwrap_or_default();
+    assert!(why.contains("another replica does"), "{why}");
+}
+
 /// The end of what is replaced may take longer than the deadline: it is not put back to be stopped again.
 #[test]
 fn what_was_stopped_for_the_new_version_gives_way_to_it_after_a_stall_too() {
