@@ -45,6 +45,8 @@ mod watches;
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
+use reqwest::Method;
+use serde_json::{Value, json};
 
 use kat_api::Limits;
 use kat_client::{Change, Client, Deletion, EventQuery, Options, Route};
@@ -55,8 +57,6 @@ use kat_types::{
     records::{LastIndex, NodeStatusRecord, WorkloadMeta},
     transaction::Operation,
 };
-use reqwest::Method;
-use serde_json::{Value, json};
 use support::{
     CLUSTER_UID, DEADLINE, LinesOf, NODE_UID, Server, archive, put, read, web, with_instance,
 };

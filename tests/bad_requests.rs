@@ -24,21 +24,22 @@ mod ways;
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use kat_api::{Limits, Share};
-use kat_pki::{Authority, AuthorityKind, tls};
-use kat_types::api::ErrorBody;
 use reqwest::Method;
 use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
-use support::{
-    CLUSTER_UID, DEADLINE, NODE_UID, Server, archive, issue_node, read, server_name, web,
-};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     time::{Instant, timeout},
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use kat_api::{Limits, Share};
+use kat_pki::{Authority, AuthorityKind, tls};
+use kat_types::api::ErrorBody;
+use support::{
+    CLUSTER_UID, DEADLINE, NODE_UID, Server, archive, issue_node, read, server_name, web,
+};
 
 const NAMESPACES: &str = "/v1alpha1/namespaces";
 const TOKENS: &str = "/v1alpha1/tokens";

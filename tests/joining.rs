@@ -17,6 +17,10 @@ mod support;
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, SanType};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
 use kat_pki as pki;
 use kat_pki::{create_request, create_request_for_key, tls};
 use kat_types::{
@@ -25,9 +29,6 @@ use kat_types::{
     records::{NodeRegistration, TokenRecord},
     transaction::Operation,
 };
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, SanType};
-use reqwest::{Method, StatusCode};
-use serde_json::{Value, json};
 use support::{CLUSTER_UID, Server, put, read};
 
 const JOIN: &str = "/v1alpha1/join";

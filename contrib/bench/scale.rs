@@ -18,6 +18,10 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use async_trait::async_trait;
 use jiff::Timestamp;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
 use kat_api::{
     ApiConfig, Inputs, InstanceLogs, InstanceSessions, Limits, Listeners, LogQuery, LogStream,
     LogsError, Outputs, SessionError, SessionRequest, TlsListener, new_token, random_uid, serve,
@@ -26,12 +30,10 @@ use kat_bundle::{SourceFile, pack};
 use kat_client::{Client, Options};
 use kat_daemon::watchdog::Pulses;
 use kat_leader::{LeaderConfig, MemberClients, MembersConfig, keep_members, start};
-use kat_pki::recovery_key::RecoveryKey;
 use kat_pki::{
     Authority, AuthorityKind, Identity, LeafKind, create_key, create_request_for_key, key_hash,
-    load_recovery_key, store_recovery_key, tls,
+    load_recovery_key, recovery_key::RecoveryKey, store_recovery_key, tls,
 };
-use kat_plan::InstanceEntry;
 use kat_store::{
     Committed, EtcdOptions, EtcdStore, EtcdTls, Mirror, StateStore, StoreError, etcd_admin,
 };
@@ -44,11 +46,9 @@ use kat_types::{
     keys,
     records::{NamespaceRecord, NodeRegistration},
     resource::{Bytes, MilliCpu, ResourceList},
+    snapshot::InstanceEntry,
     transaction::Operation,
 };
-use serde_json::json;
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 const MACHINES: usize = 100;
 const WORKLOADS: usize = 100;

@@ -9,8 +9,12 @@ use std::{collections::BTreeMap, io::Write, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use jiff::Timestamp;
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use serde_json::json;
+
 use kat_leader::SnapshotBuilder;
-use kat_plan::{Observed, Plan, ReportedNode, plan};
+use kat_plan::{Plan, plan};
 use kat_store::mirror::Entries;
 use kat_types::{
     api::{NodeReport, NodeResources},
@@ -18,11 +22,9 @@ use kat_types::{
     keys,
     records::{NamespaceRecord, NodeRegistration, WorkloadMeta},
     resource::{Bytes, MilliCpu, ResourceList},
+    snapshot::{Observed, ReportedNode},
     transaction::{KeyValue, Operation},
 };
-use rustix::time::{ClockId, clock_gettime};
-use serde::Serialize;
-use serde_json::json;
 
 const MACHINES: usize = 1000;
 const INSTANCES: usize = 10_000;

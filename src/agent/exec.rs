@@ -36,16 +36,16 @@ use crate::exec::cgroup::Group;
 use kat_api::{
     ApiError, Inputs, InstanceSessions, OpenStreams, Outputs, SessionError, SessionRequest,
 };
-use kat_plan::InstanceEntry;
 use kat_systemd::{
     ActiveState, Ended, JobResult, ManagerSource, Streams, SystemdError, TransientUnit, UnitManager,
 };
-use kat_types::api::{InstanceUsage, NodeUsage};
 use kat_types::{
-    api::ExecRequest,
+    api::{ExecRequest, InstanceUsage, NodeUsage},
     frames::{Input, MOST, Output, PassedSignal, TerminalSize},
+    snapshot::InstanceEntry,
 };
 use terminal::Terminal;
+
 pub(super) use unit::{PREFIX, without_caller};
 
 /// Most concurrent sessions on one machine.

@@ -25,8 +25,9 @@ mod tests;
 pub mod volumes;
 pub mod worker;
 
-pub use crate::desired_state::store_watch::follow_desired;
-pub use crate::desired_state::watched_writes::WatchedWrites;
-pub use crate::network::files::NetworkFiles;
-pub use crate::worker::statuses::Statuses;
+pub use crate::{
+    desired_state::{store_watch::follow_desired, watched_writes::WatchedWrites},
+    network::files::NetworkFiles,
+    worker::statuses::Statuses,
+};
 pub use reporter::{MachineFacts, ReportSink, Reporter};

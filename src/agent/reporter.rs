@@ -1,7 +1,6 @@
 //! Sends the heartbeat reports: every tick, and at once when something changed (RFC001-KAT 4.1.3,
 //! 2.3).
 
-use kat_types::api::ApiTime;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
@@ -11,13 +10,17 @@ use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::Statuses;
-use crate::cluster::{identity::Identity, reach::Present};
-use crate::service::supervisor::Listed;
+use crate::{
+    cluster::{identity::Identity, reach::Present},
+    service::supervisor::Listed,
+};
 use kat_daemon::watchdog::Pulses;
 use kat_network as network;
 use kat_types::{
     VERSION,
-    api::{Condition, FILES_WRITTEN, MemberKeys, NodeReport, NodeResources, OverlayReport},
+    api::{
+        ApiTime, Condition, FILES_WRITTEN, MemberKeys, NodeReport, NodeResources, OverlayReport,
+    },
     assignment::ASSIGNMENT_SCHEMA,
     reason::Reason,
     resource::OnPartition,

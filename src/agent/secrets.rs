@@ -16,8 +16,7 @@ use std::{
 
 use crate::worker::unit_files::make_folder;
 use kat_host::files::{self, Access, FileError, open_plain, sync_folder};
-use kat_network::overlay::wireguard::read_private_key;
-use kat_network::state;
+use kat_network::{overlay::wireguard::read_private_key, state};
 use kat_plan::{Purpose, open_assigned};
 use kat_render::{RenderSettings, environment_files};
 use kat_types::{

@@ -43,9 +43,10 @@ use crate::{
 };
 use kat_daemon::watchdog::Pulses;
 use kat_pki::{PeerCertificate, PeerIdentity};
-use kat_plan::InstanceEntry;
-use kat_types::api::CALLER_HEADER;
-use kat_types::api::NodeUsage;
+use kat_types::{
+    api::{CALLER_HEADER, NodeUsage},
+    snapshot::InstanceEntry,
+};
 
 /// Maximum characters of a caller's name.
 const MOST_NAME: usize = 256;

@@ -16,11 +16,11 @@ use crate::{
     access::authentication::Caller, apply::submission::Submission, handlers::workloads::Written,
 };
 use kat_plan::{
-    EventKind, EventLog, MAX_ASSIGNMENT, OF_DEPLOY_TOKENS, QuotaExceeded, Snapshot, WorkloadEntry,
-    check_workload, fence_after, next_index, reserved_ports,
+    EventKind, EventLog, MAX_ASSIGNMENT, OF_DEPLOY_TOKENS, QuotaExceeded, Snapshot, check_workload,
+    fence_after, next_index, reserved_ports,
 };
-use kat_types::api::{Metadata, ObjectReference, Scope};
 use kat_types::{
+    api::{Metadata, ObjectReference, Scope},
     assignment::INDEX_LIMIT,
     json, keys,
     reason::EventReason,
@@ -28,6 +28,7 @@ use kat_types::{
         GenerationRecord, ImageRecord, IndexRecord, LastIndex, Origin, WorkloadMeta, with_restart,
     },
     resource::{Amounts, Protocol},
+    snapshot::WorkloadEntry,
     stored::{Stored, WorkloadKey},
     transaction::{Compare, MAX_OPERATIONS, Operation},
 };

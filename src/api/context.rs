@@ -24,10 +24,13 @@ use crate::{
 };
 use kat_daemon::watchdog::Pulses;
 use kat_leader::{LeaderHandle, PlanningReport, StoreReport};
-use kat_plan::{Observed, Snapshot};
+use kat_plan::Snapshot;
 use kat_registry::ImageSource;
 use kat_store::{Committed, Leadership};
-use kat_types::transaction::{Compare, Operation};
+use kat_types::{
+    snapshot::Observed,
+    transaction::{Compare, Operation},
+};
 
 /// Maximum number of namespaces with a write that counts against quotas at the same time.
 const GROWTH_AT_ONCE: usize = 1024;

@@ -56,13 +56,15 @@ fn weight(snapshot: &Snapshot) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use kat_types::snapshot::StoredState;
+
     use super::*;
 
     fn snapshot(revision: i64) -> Arc<Snapshot> {
-        Arc::new(Snapshot {
+        Arc::new(Snapshot::from(StoredState {
             revision,
-            ..Snapshot::default()
-        })
+            ..StoredState::default()
+        }))
     }
 
     #[test]

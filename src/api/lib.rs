@@ -18,20 +18,24 @@ pub mod server;
 mod view;
 mod watch;
 
-pub use crate::access::authentication::SocketAccess;
-pub use crate::handlers::instances::{InstanceLogs, LogQuery, LogStream, LogsError};
-pub use crate::handlers::joining::{Joining, NodeUsers};
-pub use crate::handlers::metrics::{CallMetrics, Metrics};
-pub use crate::handlers::namespaces::NamespaceRequest;
-pub use crate::handlers::sessions::{
-    Inputs, InstanceSessions, Outputs, SessionError, SessionRequest,
+pub use crate::{
+    access::authentication::SocketAccess,
+    handlers::{
+        instances::{InstanceLogs, LogQuery, LogStream, LogsError},
+        joining::{Joining, NodeUsers},
+        metrics::{CallMetrics, Metrics},
+        namespaces::NamespaceRequest,
+        sessions::{Inputs, InstanceSessions, Outputs, SessionError, SessionRequest},
+        tokens::{NewToken, new_token},
+        volume_copies::{CopyStream, VolumeCopies},
+    },
+    server::{
+        bind::{bind, bind_overlay},
+        limits::{Limits, Share},
+        open_streams::{Full, Held, OpenStreams},
+        tcp_proxy::{Leader, LeaderSource, SocketLeader},
+    },
 };
-pub use crate::handlers::tokens::{NewToken, new_token};
-pub use crate::handlers::volume_copies::{CopyStream, VolumeCopies};
-pub use crate::server::bind::{bind, bind_overlay};
-pub use crate::server::limits::{Limits, Share};
-pub use crate::server::open_streams::{Full, Held, OpenStreams};
-pub use crate::server::tcp_proxy::{Leader, LeaderSource, SocketLeader};
 pub use agent_port::{AgentPort, FindInstance, KnowsPeer, ListInstances, serve_agent};
 pub use context::{Api, ApiConfig, NewUid, WallClock, random_uid};
 pub use errors::ApiError;

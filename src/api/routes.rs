@@ -26,16 +26,18 @@ use crate::{
     handlers::{metrics::Metrics, namespaces::NamespaceRequest},
     server::pools::Standing,
 };
-use kat_types::api::HealthView;
-use kat_types::api::{
-    ApplyResult, Certificates, Event, GenerationView, ImageRequest, InstanceItem, JoinAnswer,
-    JoinRequest, List, LogLine, MembershipAnswer, NamespaceItem, NamespaceUsage, NodeItem,
-    NodeLabels, NodeReport, NodeTaints, NodeUsage, RegistryLoginRequest, RegistryLoginResult,
-    RegistryLoginView, RegistryRequest, RegistryView, RenewalRequest, RestartRequest,
-    RollbackRequest, ScaleRequest, SealingRotation, SecretItem, SecretRequest, ServerVersion,
-    TokenRequest, TokenView, VolumeItem, VolumeMoveRequest, WatchLine, WorkloadItem,
+use kat_types::{
+    api::{
+        ApplyResult, Certificates, Event, GenerationView, HealthView, ImageRequest, InstanceItem,
+        JoinAnswer, JoinRequest, List, LogLine, MembershipAnswer, NamespaceItem, NamespaceUsage,
+        NodeItem, NodeLabels, NodeReport, NodeTaints, NodeUsage, RegistryLoginRequest,
+        RegistryLoginResult, RegistryLoginView, RegistryRequest, RegistryView, RenewalRequest,
+        RestartRequest, RollbackRequest, ScaleRequest, SealingRotation, SecretItem, SecretRequest,
+        ServerVersion, TokenRequest, TokenView, VolumeItem, VolumeMoveRequest, WatchLine,
+        WorkloadItem,
+    },
+    resource::{Amounts, ClusterConfiguration},
 };
-use kat_types::resource::{Amounts, ClusterConfiguration};
 
 pub use verb::Verb;
 

@@ -1,24 +1,24 @@
 //! The stored state as users see it (ARCHITECTURE.md, The API). Values of environment variables are
 //! masked here.
 
-use kat_types::api::ApiTime;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
 use kat_leader::StoreReport;
-use kat_plan::{Observed, Snapshot, WorkloadEntry, used_by_namespace};
-use kat_types::api::{
-    Condition, Item, Metadata, NamespaceItem, NamespaceSpec, NamespaceStatus, TokenView,
-    WorkloadItem, WorkloadPhase, WorkloadStatus, WorkloadView,
-};
+use kat_plan::{Snapshot, used_by_namespace};
 use kat_types::{
+    api::{
+        ApiTime, Condition, Item, Metadata, NamespaceItem, NamespaceSpec, NamespaceStatus,
+        TokenView, WorkloadItem, WorkloadPhase, WorkloadStatus, WorkloadView,
+    },
     reason::Reason,
     records::{NamespaceRecord, NodeRegistration, TokenRecord},
     resource::{
         Container, RestartCondition, RestartPolicy, Source, UpdateStrategy, WorkloadSpec,
         WorkloadType,
     },
+    snapshot::{Observed, WorkloadEntry},
     stored::WorkloadKey,
 };
 

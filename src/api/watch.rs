@@ -26,11 +26,13 @@ use crate::{
     server::open_streams::Held,
 };
 use kat_plan::Snapshot;
-use kat_types::api::{
-    ErrorBody, Event, InstanceItem, Item, List, ListMetadata, NodeItem, SecretItem, TokenView,
-    VolumeItem, WatchLine,
+use kat_types::{
+    api::{
+        ErrorBody, Event, InstanceItem, Item, List, ListMetadata, NodeItem, SecretItem, TokenView,
+        VolumeItem, WatchLine,
+    },
+    json,
 };
-use kat_types::json;
 
 /// Longest wait of a watch for a resourceVersion that this machine has not seen yet.
 const SEEN_WITHIN: Duration = Duration::from_secs(5);

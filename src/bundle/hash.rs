@@ -7,13 +7,12 @@
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use kat_types::json::{self, NotEncoded};
-
 use super::{
     Bundle, Kind,
     fields::{self, FieldType},
     yaml::{item_path, json_of, key_path},
 };
+use kat_types::json::{self, NotEncoded};
 
 /// Fields whose presence alone has a meaning.
 const MARKS: [&str; 3] = [

@@ -31,6 +31,10 @@ pub mod yaml;
 
 use serde::{Deserialize, Serialize};
 
+use kat_types::resource::{
+    BuildDefinition, JobDefinition, Namespace, VirtualLoadBalancer, Workload,
+};
+
 pub use archive::{Limits, pack, read_archive, read_archive_within};
 pub use carried::{
     CARRIED, CarriedFile, MAX_CARRIED, MAX_CARRIED_FILES, pack_carried, unpack_carried,
@@ -44,10 +48,6 @@ pub use kind::Kind;
 pub use not_yet::{not_yet, not_yet_agent_config, not_yet_cluster};
 pub use parse::{
     parse, parse_agent_config, parse_agent_config_as, parse_cluster, parse_cluster_as,
-};
-
-use kat_types::resource::{
-    BuildDefinition, JobDefinition, Namespace, VirtualLoadBalancer, Workload,
 };
 
 /// Maximum bytes of one file's text: it is one value in etcd.

@@ -10,16 +10,17 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
+use super::time;
+use crate::commands::{
+    apply::prune, node, quota, registry::Registry, rollout, secret, volume_move,
+};
+
 pub(super) use self::{
     ask::{Events, Explain, Wait, Why, WhyKind},
     namespace::Namespace,
     output::{DocumentFormat, Format, Output, OutputParser},
     settings::{Config, ConfigCommand, Context, ContextCommand, Token, TokenCommand},
     streams::{Cp, Exec, Logs, PortForward, Top, TopKind},
-};
-use super::time;
-use crate::commands::{
-    apply::prune, node, quota, registry::Registry, rollout, secret, volume_move,
 };
 
 /// Hint when a wait for a rollout is interrupted.

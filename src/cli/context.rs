@@ -18,8 +18,7 @@ use super::{
     suggest,
 };
 use kat_client::{Client, Options};
-use kat_types::api::Connection;
-use kat_types::json;
+use kat_types::{api::Connection, json};
 
 /// The file's content.
 #[derive(Debug, Default, Serialize, Deserialize)]

@@ -1,9 +1,10 @@
 //! Ages and durations.
 
-use kat_types::api::ApiTime;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+
+use kat_types::api::ApiTime;
 
 /// The age in one unit: `45s`, `5m`, `3h`, `12d`, `2y`; `-` for an invalid time and for the epoch,
 /// which stands for an unknown time. A time in the future, by another machine's clock, is `0s`.

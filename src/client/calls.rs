@@ -9,12 +9,11 @@ use super::{
     Client, ClientError, JsonLines, Route,
     send::{Answer, Request},
 };
-use kat_types::api::HealthView;
 use kat_types::{
     api::{
-        ApplyResult, Certificates, Event, InstanceItem, JoinAnswer, JoinRequest, List, LogLine,
-        MembershipAnswer, NamespaceItem, NamespaceUsage, NodeUsage, RenewalRequest, ServerVersion,
-        TokenRequest, TokenView, WatchLine, WorkloadItem,
+        ApplyResult, Certificates, Event, HealthView, InstanceItem, JoinAnswer, JoinRequest, List,
+        LogLine, MembershipAnswer, NamespaceItem, NamespaceUsage, NodeUsage, RenewalRequest,
+        ServerVersion, TokenRequest, TokenView, WatchLine, WorkloadItem,
     },
     json,
     resource::{Amounts, ClusterConfiguration, Namespace},

@@ -37,6 +37,9 @@ use std::{
     time::Duration,
 };
 
+use kat_types::api::Connection;
+use transport::Endpoint;
+
 pub use calls::{Applied, Deletion, EventQuery, LogQuery};
 pub use error::{ClientError, Refusal};
 pub use follow::{Change, Follow, Named};
@@ -45,9 +48,6 @@ pub use path::Route;
 pub use retry::RetryPauses;
 pub use session::{Receiving, Sending};
 pub use volumes::CopyPieces;
-
-use kat_types::api::Connection;
-use transport::Endpoint;
 
 /// Time limits of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! Calls about rollouts.
 
-use kat_types::api::ApiTime;
 use reqwest::Method;
 
 use super::{Client, ClientError, Route, calls::decode, send::Request};
 use kat_types::api::{
-    ApplyResult, GenerationView, ImageRequest, List, RestartRequest, RollbackRequest, ScaleRequest,
+    ApiTime, ApplyResult, GenerationView, ImageRequest, List, RestartRequest, RollbackRequest,
+    ScaleRequest,
 };
 
 impl Client {

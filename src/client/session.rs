@@ -16,10 +16,10 @@ use super::{
     send::{refusal, token},
     transport,
 };
-use kat_types::json::{self, NotEncoded};
 use kat_types::{
     api::{CALLER_HEADER, CONTENT_TYPE, ExecRequest},
     frames::{Frames, Input, Message, Output},
+    json::{self, NotEncoded},
 };
 
 fn not_encoded(endpoint: &str, error: &NotEncoded) -> ClientError {

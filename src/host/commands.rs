@@ -7,12 +7,13 @@ use std::{
     time::Duration,
 };
 
-use kat_types::plain::last_words;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     process::Command,
     time::timeout,
 };
+
+use kat_types::plain::last_words;
 
 /// Bytes of each output stream that are kept; the rest is read and discarded.
 pub const OUTPUT_LIMIT: usize = 1024 * 1024;

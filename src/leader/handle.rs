@@ -9,9 +9,12 @@ use tokio::{
 };
 
 use super::{PlanningHealth, StoreHealth};
-use kat_plan::{Observed, ReportedNode, Snapshot};
+use kat_plan::Snapshot;
 use kat_store::{Leadership, StateStore};
-use kat_types::api::NodeReport;
+use kat_types::{
+    api::NodeReport,
+    snapshot::{Observed, ReportedNode},
+};
 
 /// Shared by the leader's loop and the API. Cheap to clone.
 #[derive(Clone)]

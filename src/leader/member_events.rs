@@ -9,9 +9,11 @@ use jiff::Timestamp;
 
 use super::members::object;
 use kat_plan::{EventKind, EventLog, Snapshot};
-use kat_types::cluster::{ClusterMembers, MemberRecord};
-use kat_types::reason::EventReason;
-use kat_types::transaction::Operation;
+use kat_types::{
+    cluster::{ClusterMembers, MemberRecord},
+    reason::EventReason,
+    transaction::Operation,
+};
 
 /// Events for the change from `before` to `now`. `why` gives the reasons why members were removed,
 /// by machine, if this leader removed them.

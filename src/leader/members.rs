@@ -6,7 +6,6 @@
 //! leader is stopped except in the moment between the two, and if two leaders take a step, it is
 //! the same one.
 
-use kat_plan::cluster_members;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
@@ -21,7 +20,8 @@ use super::{
 use crate::etcd_status::{Look, Memory, look, note_lost_data};
 use kat_daemon::watchdog::Pulses;
 use kat_plan::{
-    MemberStep, SeenMember, Snapshot, lost_members, next_step, node_address, wanted_members,
+    MemberStep, SeenMember, Snapshot, cluster_members, lost_members, next_step, node_address,
+    wanted_members,
 };
 use kat_store::{
     Committed, Leadership, StoreError,

@@ -11,11 +11,12 @@ use jiff::Timestamp;
 
 use super::SnapshotBuilder;
 use kat_plan as plan;
-use kat_plan::{Observed, Sealing, Snapshot};
+use kat_plan::{Sealing, Snapshot};
 use kat_store::{Listing, mirror::Entries};
 use kat_types::{
     api::{Health, InstancePhase, InstanceReport, NodeReport},
     assignment::Wanted,
+    snapshot::Observed,
     transaction::{KeyValue, Operation},
 };
 

@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 use super::{LeaderHandle, PlanningHealth, Reports, SnapshotBuilder, StoreHealth};
 use kat_daemon::watchdog::{Pulse, Pulses};
 use kat_plan as plan;
-use kat_plan::{Observed, Plan, Sealing, Snapshot};
+use kat_plan::{Plan, Sealing, Snapshot};
 use kat_store::{Leadership, Mirror, StateStore, fenced};
-use kat_types::{keys, transaction::Operation};
+use kat_types::{keys, snapshot::Observed, transaction::Operation};
 
 /// Longest time between two plans.
 const LONGEST_SLEEP: Duration = Duration::from_secs(5);

@@ -9,15 +9,12 @@ use serde::de::DeserializeOwned;
 
 use kat_bundle as bundle;
 use kat_bundle::{Mode, SourceFile};
-use kat_plan::{
-    Archived, EarlierVersion, InstanceEntry, NodeEntry, ParsedWorkload, Sealing, Snapshot,
-    Standing, WorkloadEntry,
-};
+use kat_plan::{Sealing, Snapshot};
 use kat_store::mirror::Entries;
-use kat_types::cluster::{ClusterEndpoints, ClusterMembers};
 use kat_types::{
     api::{Event, StoreEpoch},
     assignment::{Assignment, DesiredMeta},
+    cluster::{ClusterEndpoints, ClusterMembers},
     keys,
     records::{
         Allocation, BackupRecord, IndexRecord, LastIndex, NamespaceRecord, NodeRegistration,
@@ -26,6 +23,10 @@ use kat_types::{
     registry::RegistrySettings,
     resource::ClusterConfiguration,
     secrets::SecretRecord,
+    snapshot::{
+        Archived, EarlierVersion, ElectionCandidate, InstanceEntry, NodeEntry, ParsedWorkload,
+        StoredState, WorkloadEntry,
+    },
     stored::{Stored, WorkloadKey},
     transaction::KeyValue,
     volumes::{MoveRecord, RemovalRecord, VolumeKey},
@@ -63,10 +64,10 @@ impl SnapshotBuilder {
 
     /// Builds the snapshot of `entries`, which are every key below [`keys::ROOT`].
     pub fn build(&mut self, entries: &Entries, revision: i64) -> Snapshot {
-        let mut snapshot = Snapshot {
+        let mut snapshot = Snapshot::from(StoredState {
             revision,
-            ..Snapshot::default()
-        };
+            ..StoredState::default()
+        });
         self.read_cluster(entries, &mut snapshot);
         self.read_nodes(entries, &mut snapshot);
         self.read_workloads(entries, &mut snapshot);
@@ -158,7 +159,7 @@ impl SnapshotBuilder {
         snapshot.backup = entries
             .get(keys::BACKUP)
             .and_then(|entry| self.json::<BackupRecord>(entry));
-        let standing = below(entries, keys::ELECTION).map(|(_, entry)| Standing {
+        let standing = below(entries, keys::ELECTION).map(|(_, entry)| ElectionCandidate {
             key: entry.key.clone(),
             create_revision: entry.create_revision,
             candidate: text(entry),

@@ -17,9 +17,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{EtcdMembers, LeaderHandle};
-use kat_plan::{Snapshot, Standing, node_address};
+use kat_plan::{Snapshot, node_address};
 use kat_store::{Committed, StoreError};
-use kat_types::transaction::{Compare, Operation};
+use kat_types::{
+    snapshot::ElectionCandidate,
+    transaction::{Compare, Operation},
+};
 
 /// Time between two knocks; a knock does not wait for the one before.
 const INTERVAL: Duration = Duration::from_millis(300);
@@ -110,7 +113,10 @@ pub async fn watch_over(handle: LeaderHandle, config: TakeoverConfig, cancel: Ca
 
 /// The first candidate in the election, if it is another machine, and its API's address on the
 /// overlay.
-fn other_leader(snapshot: &Snapshot, config: &TakeoverConfig) -> Option<(Standing, SocketAddr)> {
+fn other_leader(
+    snapshot: &Snapshot,
+    config: &TakeoverConfig,
+) -> Option<(ElectionCandidate, SocketAddr)> {
     let first = snapshot.election.first()?;
     if first.candidate == config.node {
         return None;
@@ -143,7 +149,7 @@ async fn knock(address: SocketAddr, now: Instant) -> Option<Instant> {
 async fn depose(
     handle: &LeaderHandle,
     config: &TakeoverConfig,
-    standing: &Standing,
+    standing: &ElectionCandidate,
 ) -> Result<bool, StoreError> {
     let status = config.etcd.status(&config.own_url).await?;
     if status.leader == 0 || status.leader != status.member {
@@ -165,13 +171,16 @@ mod tests {
 
     use super::*;
     use crate::{PlanningHealth, Reports, StoreHealth};
-    use kat_plan::NodeEntry;
     use kat_store::{
         StateStore,
         etcd_admin::{EtcdMember, EtcdStatus},
     };
     use kat_testing::MemoryStore;
-    use kat_types::{assignment::DesiredMeta, keys, records::NodeRegistration, stored::Stored};
+    use kat_types::snapshot::StoredState;
+    use kat_types::{
+        assignment::DesiredMeta, keys, records::NodeRegistration, snapshot::NodeEntry,
+        stored::Stored,
+    };
 
     /// An etcd of which only the own member's status is asked: who leads raft.
     struct Raft {
@@ -244,15 +253,15 @@ mod tests {
         let store = MemoryStore::new();
         let lease = Duration::from_secs(60);
         let led = store.campaign("n1", lease).await.unwrap();
-        let snapshot = Snapshot {
+        let snapshot = Snapshot::from(StoredState {
             nodes: BTreeMap::from([("n1".to_owned(), machine())]),
-            election: vec![Standing {
+            election: vec![ElectionCandidate {
                 key: led.key.clone(),
                 create_revision: led.create_revision,
                 candidate: "n1".to_owned(),
             }],
-            ..Snapshot::default()
-        };
+            ..StoredState::default()
+        });
         let (_snapshots, snapshot) = watch::channel(Some(Arc::new(snapshot)));
         let (_leaderships, leadership) = watch::channel(None);
         let handle = LeaderHandle {

@@ -20,8 +20,7 @@ use kat_plan::{
     presses, store_trouble,
 };
 use kat_store::{Leadership, StoreError, etcd_maintenance::EtcdAlarm};
-use kat_types::reason::EventReason;
-use kat_types::resource::Bytes;
+use kat_types::{reason::EventReason, resource::Bytes};
 
 /// What etcd's superuser can do with etcd's data. URLs are those of one member's client port.
 #[async_trait]

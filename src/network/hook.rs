@@ -23,17 +23,16 @@ use rustix::net::{
 };
 use serde::Deserialize;
 
+use super::state::{HOOK_SOCKET, HookAnswer, HookRequest};
+use crate::containers::hook_server as server;
+use journal::report;
 use kat_types::{
     backoff::Backoff,
     json::{self, NotEncoded},
+    network::ANNOTATION,
 };
 
-use super::state::{HOOK_SOCKET, HookAnswer, HookRequest};
-use crate::containers::hook_server as server;
-use kat_types::network::ANNOTATION;
-
 pub use journal::journal_entry;
-use journal::report;
 
 /// Largest state in bytes.
 const MAXIMUM_STATE: u64 = 1 << 20;

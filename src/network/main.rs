@@ -10,8 +10,7 @@ use std::{
 };
 
 use kat_daemon::logging;
-use kat_network::overlay::wireguard::userspace;
-use kat_network::{hook, service};
+use kat_network::{hook, overlay::wireguard::userspace, service};
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();

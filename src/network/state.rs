@@ -3,7 +3,6 @@
 //! `kat-net` runs from these files alone: it works before etcd has started and without other
 //! machines. Each file is JSON and replaced atomically, and its readers ignore unknown fields.
 
-use kat_types::services::BackendState;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -11,6 +10,8 @@ use std::{
 
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
+
+use kat_types::services::BackendState;
 
 /// Folder of these files.
 pub const FOLDER: &str = "/var/lib/kat/network";

@@ -21,6 +21,10 @@ mod validity;
 
 use std::path::PathBuf;
 
+use rand::{TryRngCore, rngs::OsRng};
+
+use kat_types::resource::name::{self, NameError};
+
 pub use self::{
     admission::{Authorities, MachineCertificates},
     authority::{Authority, AuthorityKind},
@@ -34,10 +38,6 @@ pub use self::{
     tls::{PeerCertificate, PeerIdentity, peer_certificate, peer_identity},
     validity::{AUTHORITY_LIFETIME, BACKDATED, LEAF_LIFETIME, Validity, renew_due, validity_of},
 };
-
-use rand::{TryRngCore, rngs::OsRng};
-
-use kat_types::resource::name::{self, NameError};
 
 /// Names that no certificate may have: `root` is etcd's superuser.
 const RESERVED: &[&str] = &["root"];

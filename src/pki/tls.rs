@@ -21,7 +21,6 @@ use rustls::{
     sign::CertifiedKey,
     version::TLS13,
 };
-
 use sha2::{Digest, Sha256};
 
 use super::{Identity, PkiError, authority, check_name, cluster_name, request};

@@ -10,21 +10,22 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{
-    InstanceEntry, Snapshot,
+    Snapshot,
     event::EventLog,
     frozen::{self, Frozen, NotWritable, NotWritableCause, WrittenObject},
 };
-use crate::{EventKind, EventWord, Requested};
-use crate::{scheduling::host_ports::HostPorts, services::service_addresses::ServiceAddresses};
-use kat_types::{
-    api::ObjectReference,
-    json, keys,
-    transaction::{Compare, Operation},
+use crate::{
+    EventKind, EventWord, Requested, scheduling::host_ports::HostPorts,
+    services::service_addresses::ServiceAddresses,
 };
 use kat_types::{
+    api::ObjectReference,
     assignment::{Assignment, DesiredMeta, Wanted},
+    json, keys,
     records::{Allocation, VolumeRecord},
+    snapshot::InstanceEntry,
     stored::WorkloadKey,
+    transaction::{Compare, Operation},
     volumes::VolumeKey,
 };
 

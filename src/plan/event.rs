@@ -6,11 +6,11 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::{SignedDuration, Timestamp};
 
 use super::draft::{Draft, Group};
-use kat_types::stored::Stored;
 use kat_types::{
     api::{Event, ObjectReference},
     keys,
     reason::EventReason,
+    stored::Stored,
     transaction::Operation,
 };
 
@@ -309,7 +309,7 @@ mod tests {
     }
 
     fn planned_operations(snapshot: &crate::Snapshot, now: Timestamp) -> Vec<Operation> {
-        crate::plan(snapshot, &crate::Observed::default(), now, 1)
+        crate::plan(snapshot, &kat_types::snapshot::Observed::default(), now, 1)
             .changes
             .into_iter()
             .flat_map(|change| change.operations)

@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use super::{Snapshot, draft::Change};
 use kat_types::{
     keys,
+    stored::WorkloadKey,
     transaction::{MAX_BYTES, MAX_OPERATIONS, Operation, TransactionSize, operation_bytes},
+    volumes::VolumeKey,
 };
-use kat_types::{stored::WorkloadKey, volumes::VolumeKey};
 
 /// Room that a transaction needs besides a change: the leader's fence and the revision of the plan.
 const FENCE_BYTES: usize = 1024;

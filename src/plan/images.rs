@@ -1,20 +1,20 @@
 //! Images that machines keep besides those of their instances, and events of machines' disks.
 
-use kat_types::images::KeptImages;
-use kat_types::images::KeptOfUser;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    EventKind, WorkloadEntry,
+    EventKind,
     draft::{Draft, Group},
 };
 use kat_types::{
     api::{Condition, DISK_PRESSURE, ImagesRemoved, ObjectReference},
+    images::{KeptImages, KeptOfUser},
     keys,
     reason::EventReason,
+    records::NodeStatusRecord,
     resource::ImagePullPolicy,
+    snapshot::WorkloadEntry,
 };
-use kat_types::{records::NodeStatusRecord, stored::Stored};
 
 /// Maximum bytes of a machine's record of images, so that a transaction takes it. Users beyond that
 /// keep all their images while they have instances, and none when these have gone.
@@ -167,9 +167,6 @@ pub(super) fn pressure(conditions: &[Condition]) -> Option<&Condition> {
     let mut conditions = conditions.iter();
     conditions.find(|one| one.kind == DISK_PRESSURE && one.status)
 }
-
-/// [`KeptImages`] in [`super::Snapshot`], by machine.
-pub type KeptByMachine = BTreeMap<String, Stored<KeptImages>>;
 
 /// The report's removed images, bounded in length since the machine chooses their texts.
 pub(super) fn removed(report: Option<&ImagesRemoved>) -> Option<ImagesRemoved> {

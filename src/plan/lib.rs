@@ -26,28 +26,31 @@ mod volumes;
 
 use jiff::Timestamp;
 
-pub use crate::etcd::members::*;
-pub use crate::etcd::upkeep::*;
-pub use crate::instances::address::*;
-pub use crate::instances::identifier::*;
-pub use crate::instances::measure::{MAX_ASSIGNMENT, largest_assignment};
-pub use crate::instances::user_index::*;
-pub use crate::nodes::admission::*;
-pub use crate::nodes::endpoints::*;
-pub use crate::nodes::node_loss::fence_after;
-pub use crate::nodes::status::reported_status;
-pub use crate::scheduling::host_ports::{HOST_PORT_DATA_PATH, host_port_statuses, reserved_ports};
-pub use crate::scheduling::schedule::*;
-pub use crate::services::service_addresses::{BALANCING_DATA_PATH, ServiceEntry};
+use kat_types::snapshot::Observed;
 
-pub use crate::volumes::moves::{
-    is_assigned, is_used_meanwhile, moves_together, stays_moved, stopped_move, taker_says,
-    why_it_does_not_fit,
+pub use crate::{
+    etcd::{members::*, upkeep::*},
+    instances::{
+        address::*,
+        identifier::*,
+        measure::{MAX_ASSIGNMENT, largest_assignment},
+        user_index::*,
+    },
+    nodes::{admission::*, endpoints::*, node_loss::fence_after, status::reported_status},
+    scheduling::{
+        host_ports::{HOST_PORT_DATA_PATH, host_port_statuses, reserved_ports},
+        schedule::*,
+    },
+    services::service_addresses::BALANCING_DATA_PATH,
+    volumes::moves::{
+        is_assigned, is_used_meanwhile, moves_together, stays_moved, stopped_move, taker_says,
+        why_it_does_not_fit,
+    },
 };
 pub use draft::{Change, Plan};
 pub use event::*;
 pub use frozen::{NotWritable, NotWritableCause, WrittenObject};
-pub use images::KeptByMachine;
+pub use kat_types::snapshot::ServiceEntry;
 pub use logins::{logins_for, open_logins};
 pub use quota::*;
 pub use rollout::in_words as rollout_in_words;

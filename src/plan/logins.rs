@@ -5,7 +5,6 @@
 //! assignment has the credentials for its images and follows the stored ones: they are no part of a
 //! version, so that a new password replaces no instance.
 
-use kat_types::registry::LoginRecord;
 use std::collections::BTreeMap;
 
 use super::{
@@ -19,12 +18,10 @@ use crate::rollout::slot::LiveInstance;
 use kat_types::{
     assignment::Assignment,
     reason::Reason,
+    registry::{Credentials, LoginPlace, LoginRecord, Logins, needed},
+    resource::secret::SecretValues,
     secrets::{AssignedSecrets, SealingKeyRecord, SecretVersion},
     stored::Stored,
-};
-use kat_types::{
-    registry::{Credentials, LoginPlace, Logins, needed},
-    resource::secret::SecretValues,
 };
 
 /// Lowest schema of an assignment with credentials: agents that know only lower ones pull without

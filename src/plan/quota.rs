@@ -1,8 +1,11 @@
 //! Use of a namespace's quotas, and whether a change may increase it.
 
-use super::{Snapshot, WorkloadEntry, rollout::replicas};
-use kat_types::resource::{Amounts, Bytes, Container, Counted, MilliCpu, WorkloadSpec};
-use kat_types::stored::WorkloadKey;
+use super::{Snapshot, rollout::replicas};
+use kat_types::{
+    resource::{Amounts, Bytes, Container, Counted, MilliCpu, WorkloadSpec},
+    snapshot::WorkloadEntry,
+    stored::WorkloadKey,
+};
 
 /// Quotas for writes with a deploy token, where the namespace has no quota of that kind.
 pub const OF_DEPLOY_TOKENS: Amounts = Amounts {

@@ -15,16 +15,17 @@ use std::{collections::BTreeSet, time::Duration};
 
 use jiff::Timestamp;
 
-use super::{EventKind, ParsedWorkload, service::WorkloadPlanner, volumes::writes_data};
+use super::{EventKind, service::WorkloadPlanner, volumes::writes_data};
 use crate::{
     nodes::node_loss as loss,
     rollout::slot::{LiveInstance, Slot},
 };
-use kat_types::records::{RolloutRecord, WorkloadStatusRecord};
 use kat_types::{
     api::{Health, WorkloadPhase},
     reason::EventReason,
+    records::{RolloutRecord, WorkloadStatusRecord},
     resource::{MaxSurge, UpdateStrategyType, WorkloadSpec, WorkloadType},
+    snapshot::ParsedWorkload,
 };
 
 /// An instance without a health check counts as working once its program has run for this long:

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    EventKind, WorkloadEntry,
+    EventKind,
     draft::{Draft, Group},
     frozen::{self, NotWritable, NotWritableCause},
     images,
@@ -26,15 +26,14 @@ use crate::{
 };
 use kat_types::{
     api::{InstancePhase, NodePhase, ObjectReference},
+    assignment::{Assignment, Wanted},
     keys,
     reason::{EventReason, Reason},
-    resource::{OnNodeLoss, OnPartition},
-    transaction::Compare,
-};
-use kat_types::{
-    assignment::{Assignment, Wanted},
     records::{NodeStatusRecord, WorkloadStatusRecord},
+    resource::{OnNodeLoss, OnPartition},
+    snapshot::WorkloadEntry,
     stored::WorkloadKey,
+    transaction::Compare,
 };
 
 /// The part of a plan's input that all workloads share.

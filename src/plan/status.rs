@@ -4,14 +4,16 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::WorkloadEntry;
 use crate::rollout::slot::LiveInstance;
-use kat_types::api::{
-    Condition, DRAIN_BLOCKED, Health, IMAGE_PINNED, InstancePhase, ROLLED_BACK, SERVICE_ADDRESS,
-    WorkloadPhase, WorkloadStatus,
+use kat_types::{
+    api::{
+        Condition, DRAIN_BLOCKED, Health, IMAGE_PINNED, InstancePhase, ROLLED_BACK,
+        SERVICE_ADDRESS, WorkloadPhase, WorkloadStatus,
+    },
+    reason::Reason,
+    records::{InstanceRecord, Origin, RolloutRecord},
+    snapshot::WorkloadEntry,
 };
-use kat_types::reason::Reason;
-use kat_types::records::{InstanceRecord, Origin, RolloutRecord};
 
 /// A workload's instances, counted.
 pub(super) struct Tally {

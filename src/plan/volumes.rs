@@ -12,16 +12,13 @@ use std::collections::BTreeMap;
 
 use super::{Snapshot, draft::Draft, service::WorkloadPlanner};
 use crate::rollout::slot::LiveInstance;
-use kat_types::volumes::VolumeKey;
 use kat_types::{
     api::InstancePhase,
-    resource::{Container, EnsureType, ReclaimPolicy, Volume, WorkloadSpec},
-};
-use kat_types::{
     assignment::{AssignedVolume, Assignment, Wanted},
     records::{NodeStatusRecord, VolumeRecord},
+    resource::{Container, EnsureType, ReclaimPolicy, Volume, WorkloadSpec},
     stored::WorkloadKey,
-    volumes::VolumeMove,
+    volumes::{VolumeKey, VolumeMove},
 };
 
 /// The machines that an instance may run on because of its volumes' data.

@@ -11,6 +11,7 @@ mod client;
 mod tests;
 
 use async_trait::async_trait;
+
 use kat_types::registry::{Credentials, LoginPlace, Logins, Reference, RegistrySettings};
 
 pub use client::Registries;

@@ -17,12 +17,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use tera::{Kwargs, State, Tera, TeraResult};
+
+use kat_types::assignment::Assignment;
+
 pub use environment::{EnvironmentError, EnvironmentFiles, environment_files};
 pub use host::{ETCD_FOLDER, ETCD_QUOTA, ETCD_USER, EtcdUnit, HostFile};
 pub use images::pull_policy;
 pub use instance::VALUE_SUFFIX;
-use kat_types::assignment::Assignment;
-use tera::{Kwargs, State, Tera, TeraResult};
 
 /// Folder of templates that an administrator may change; they replace the compiled-in ones.
 pub const TEMPLATES_FOLDER: &str = "/usr/share/kat/unit-templates";

@@ -12,9 +12,10 @@ use std::{pin::Pin, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::Stream;
-use kat_types::transaction::*;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
+
+use kat_types::transaction::*;
 
 pub use self::{
     etcd::{EtcdOptions, EtcdStore, EtcdTls, admin as etcd_admin, maintenance as etcd_maintenance},

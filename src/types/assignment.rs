@@ -19,10 +19,10 @@ pub use bound_paths::*;
 pub use units::main_unit;
 pub use words::*;
 
-use crate::resource::{
-    Container, HealthCheck, OnPartition, Port, RestartPolicy, Volume, WorkloadType,
+use crate::{
+    resource::{Container, HealthCheck, OnPartition, Port, RestartPolicy, Volume, WorkloadType},
+    secrets::AssignedSecrets,
 };
-use crate::secrets::AssignedSecrets;
 
 /// Everything an agent needs to run one instance; it reads no other key for it.
 ///

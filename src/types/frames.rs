@@ -8,8 +8,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
-use crate::api::ErrorBody;
-use crate::json;
+use crate::{api::ErrorBody, json};
 
 /// Replaces an error that can't be encoded as JSON.
 const NOT_SAID: &[u8] =

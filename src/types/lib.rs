@@ -30,6 +30,7 @@ pub mod resource;
 pub mod root;
 pub mod secrets;
 pub mod services;
+pub mod snapshot;
 pub mod stored;
 pub mod top_level_domains;
 pub mod transaction;

@@ -13,12 +13,14 @@ use serde::{Deserialize, Serialize};
 
 mod image;
 
-use crate::api::{
-    Condition, ContainerStatus, Health, ImagesRemoved, InstancePhase, MemberKeys, NodePhase, Scope,
-    Taint, VolumeMoveReport, WorkloadStatus, newer,
+use crate::{
+    api::{
+        Condition, ContainerStatus, Health, ImagesRemoved, InstancePhase, MemberKeys, NodePhase,
+        Scope, Taint, VolumeMoveReport, WorkloadStatus, newer,
+    },
+    resource::{Amounts, ReclaimPolicy, ResourceList},
+    volumes::{KeptCopy, VolumeMove},
 };
-use crate::resource::{Amounts, ReclaimPolicy, ResourceList};
-use crate::volumes::{KeptCopy, VolumeMove};
 
 /// `/kat/namespaces/{ns}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

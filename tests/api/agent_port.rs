@@ -9,16 +9,15 @@ use std::{
     time::Duration,
 };
 
-use kat_api::{AgentPort, ApiError, CopyStream, Limits, VolumeCopies, serve_agent};
-use kat_client::{Client, ClientError, LogQuery, Options};
-use kat_daemon::watchdog::Pulses;
-use kat_pki::{Identity, LeafKind, PeerIdentity, tls};
-use kat_plan::InstanceEntry;
-use kat_types::stored::Stored;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::support::{CLUSTER_UID, Server, issue_node, key_hash};
+use kat_api::{AgentPort, ApiError, CopyStream, Limits, VolumeCopies, serve_agent};
+use kat_client::{Client, ClientError, LogQuery, Options};
+use kat_daemon::watchdog::Pulses;
+use kat_pki::{Identity, LeafKind, PeerIdentity, tls};
+use kat_types::{snapshot::InstanceEntry, stored::Stored};
 
 /// The agent of the API's machine n1, with one instance.
 struct Agent {

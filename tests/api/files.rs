@@ -1,7 +1,5 @@
 //! Files of the workload's folder: kept and archived with the rest, shown by name, part of what a rollout is about.
 
-use kat_bundle::{CARRIED, unpack_carried};
-use kat_types::{assignment::Assignment, keys, records::WorkloadMeta};
 use reqwest::Method;
 use serde_json::json;
 
@@ -10,6 +8,8 @@ use super::{
     preview::{cluster, settle},
     support::{Server, read, web},
 };
+use kat_bundle::{CARRIED, unpack_carried};
+use kat_types::{assignment::Assignment, keys, records::WorkloadMeta};
 
 /// `web` with a folder `conf/` mounted.
 fn mounting() -> String {

@@ -3,13 +3,6 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use kat_api::Limits;
-use kat_registry::{ImageSource, LoginAnswer, RegistryError, Resolved};
-use kat_types::{
-    keys,
-    records::{ImageRecord, WorkloadMeta},
-    registry::{Credentials, LoginPlace, Logins, Reference, RegistrySettings},
-};
 use parking_lot::Mutex;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -18,6 +11,13 @@ use super::{
     WEB, files,
     preview::{ready, settle},
     support::{Server, web},
+};
+use kat_api::Limits;
+use kat_registry::{ImageSource, LoginAnswer, RegistryError, Resolved};
+use kat_types::{
+    keys,
+    records::{ImageRecord, WorkloadMeta},
+    registry::{Credentials, LoginPlace, Logins, Reference, RegistrySettings},
 };
 
 /// What the registry says of each name now, and how often it was asked.

@@ -3,15 +3,6 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use kat_api::Limits;
-use kat_registry::{ImageSource, LoginAnswer, RegistryError, Resolved};
-use kat_types::registry::LoginRecord;
-use kat_types::{
-    keys,
-    records::WorkloadMeta,
-    registry::{Credentials, LoginPlace, Logins, Reference, RegistrySettings},
-    transaction::Operation,
-};
 use parking_lot::Mutex;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -19,6 +10,14 @@ use serde_json::{Value, json};
 use super::{
     files,
     support::{Server, put, web},
+};
+use kat_api::Limits;
+use kat_registry::{ImageSource, LoginAnswer, RegistryError, Resolved};
+use kat_types::{
+    keys,
+    records::WorkloadMeta,
+    registry::{Credentials, LoginPlace, LoginRecord, Logins, Reference, RegistrySettings},
+    transaction::Operation,
 };
 
 const LIST: &str = "/v1alpha1/n/shop/registries";

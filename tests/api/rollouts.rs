@@ -1,6 +1,5 @@
 //! Generations, going back, pauses, numbers of replicas and restarts, as callers see them.
 
-use kat_types::{keys, records::WorkloadMeta, transaction::Operation};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -8,6 +7,7 @@ use super::{
     WEB, files,
     support::{Server, put, read, web},
 };
+use kat_types::{keys, records::WorkloadMeta, transaction::Operation};
 
 fn meta(server: &Server) -> WorkloadMeta {
     let key = keys::workload_meta("shop", "web");

@@ -1,16 +1,16 @@
 //! Secrets: values go in and never come out, and who may do what with them.
 
-use kat_types::{
-    keys,
-    secrets::{SecretRecord, SecretVersion},
-    transaction::Operation,
-};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{
     files,
     support::{Server, assignment, put, read, web},
+};
+use kat_types::{
+    keys,
+    secrets::{SecretRecord, SecretVersion},
+    transaction::Operation,
 };
 
 const DB: &str = "/v1alpha1/n/shop/secrets/db";

@@ -6,18 +6,17 @@ use std::{
 };
 
 use bytes::Bytes;
-use kat_api::{Limits, SessionRequest};
-use kat_client::{Client, Options, Receiving};
-use kat_types::api::Connection;
-use kat_types::{
-    api::ExecRequest,
-    frames::{Input, MOST, Output, TerminalSize},
-};
 use reqwest::Method;
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::support::{CLUSTER_UID, DEADLINE, Server, with_instance};
+use kat_api::{Limits, SessionRequest};
+use kat_client::{Client, Options, Receiving};
+use kat_types::{
+    api::{Connection, ExecRequest},
+    frames::{Input, MOST, Output, TerminalSize},
+};
 
 fn client(server: &Server, token: &str, port: u16) -> Client {
     let connection = Connection {

@@ -1,13 +1,12 @@
 //! Volumes that move: who may ask, what is refused and why, and what is written.
 
-use kat_types::{
-    records::{NodeRegistration, VolumeRecord},
-    volumes::{KeptCopy, VolumeMove},
-};
-
 use super::{
     volumes::{apply, delete, event_of, meta, record, store, stored, user_of_data},
     *,
+};
+use kat_types::{
+    records::{NodeRegistration, VolumeRecord},
+    volumes::{KeptCopy, VolumeMove},
 };
 
 const MOVE: &str = "/v1alpha1/n/shop/workloads/web/volumes/data/move";

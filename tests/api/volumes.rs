@@ -1,18 +1,18 @@
 //! Volumes: what is shown of them, who may remove data, and when that is refused.
 
 use jiff::Timestamp;
-use kat_types::{
-    keys,
-    records::{VolumeRecord, WorkloadMeta},
-    resource::ReclaimPolicy,
-    transaction::Operation,
-};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{
     WEB, files,
     support::{LinesOf, Server, assignment, put, read, web},
+};
+use kat_types::{
+    keys,
+    records::{VolumeRecord, WorkloadMeta},
+    resource::ReclaimPolicy,
+    transaction::Operation,
 };
 
 const SHOP_VOLUMES: &str = "/v1alpha1/n/shop/volumes";

@@ -3,10 +3,10 @@
 use std::io::Write;
 
 use flate2::{Compression, write::GzEncoder};
-use kat_bundle::{Class, Diagnostic, Limits, SourceFile, pack, read_archive, read_archive_within};
 use tar::{EntryType, Header};
 
 use crate::over_api;
+use kat_bundle::{Class, Diagnostic, Limits, SourceFile, pack, read_archive, read_archive_within};
 
 /// One raw entry: name and contents as they are, nothing checked.
 fn entry(name: &[u8], kind: EntryType, link: &[u8], contents: &[u8]) -> Vec<u8> {

@@ -1,10 +1,10 @@
 //! The same mistakes sent to the API: its answer holds them as the parser found them, and nothing is
 //! stored.
 
-use kat_bundle::Diagnostic;
 use serde_json::Value;
 
 use crate::support::{Server, read};
+use kat_bundle::Diagnostic;
 
 const PATH: &str = "/v1alpha1/n/default/workloads/web";
 

@@ -8,7 +8,6 @@ use std::{
 };
 
 use insta::assert_snapshot;
-use kat_api::SessionRequest;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -23,6 +22,7 @@ use super::{
     real::with_token,
     support::{Server, with_instance},
 };
+use kat_api::SessionRequest;
 
 async fn server() -> (Server, Program) {
     let server = Server::start().await;

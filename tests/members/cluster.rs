@@ -9,6 +9,11 @@ use std::{
 };
 
 use jiff::Timestamp;
+use serde_json::json;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::etcd;
 use kat_daemon::watchdog::Pulses;
 use kat_leader::{
     EtcdMembers, LeaderConfig, LeaderHandle, MemberClients, MembersConfig, TakeoverConfig,
@@ -16,17 +21,12 @@ use kat_leader::{
 };
 use kat_pki::{Authority, AuthorityKind, Identity, LeafKind};
 use kat_store::{Committed, EtcdOptions, EtcdStore, EtcdTls, StateStore, StoreError, etcd_admin};
-use kat_types::cluster::ClusterMembers;
 use kat_types::{
     api::{Condition, NodeReport},
+    cluster::ClusterMembers,
     keys,
     transaction::Operation,
 };
-use serde_json::json;
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
-
-use super::etcd;
 
 /// Longest wait for anything.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);

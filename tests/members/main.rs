@@ -21,10 +21,9 @@ mod upkeep;
 
 use std::time::{Duration, Instant};
 
+use cluster::{Cluster, Machine, members, name, number, until};
 use kat_store::{Committed, StateStore, etcd_admin};
 use kat_types::{keys, records::NodeRegistration, transaction::Operation};
-
-use cluster::{Cluster, Machine, members, name, number, until};
 
 /// Pulls the plug of the first machine; gives back how long it took until another wrote.
 async fn take_over(machines: &mut [Machine]) -> Duration {

@@ -2,14 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use super::cluster::{Cluster, Machine, members, name, reports, until, well};
 use kat_store::{Committed, EtcdStore, StateStore, etcd_admin};
 use kat_types::{
     api::{Condition, DATA_LOST_CONDITION, Event, data_lost_reason},
     keys,
     transaction::Operation,
 };
-
-use super::cluster::{Cluster, Machine, members, name, reports, until, well};
 
 /// The second of three loses its data; the member that takes its place starts, and votes.
 async fn is_made_anew(cluster: &Cluster, mut machines: Vec<Machine>, old: &str) {

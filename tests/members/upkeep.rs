@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use kat_leader::StoreReport;
-use kat_store::{Committed, EtcdStore, StateStore, StoreError, etcd_admin, etcd_maintenance};
-use kat_types::{api::Event, keys, transaction::Operation};
 use tokio::time::sleep;
 
 use super::cluster::{Cluster, Machine, until};
+use kat_leader::StoreReport;
+use kat_store::{Committed, EtcdStore, StateStore, StoreError, etcd_admin, etcd_maintenance};
+use kat_types::{api::Event, keys, transaction::Operation};
 
 const MIB: usize = 1 << 20;
 const KEY: &str = "/kat/test";

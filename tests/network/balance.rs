@@ -11,17 +11,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kat_network::state::{Gate, NodeNetwork, ServiceNetwork, ServicePort, Services, Transport};
-use kat_network::{
-    containers::namespaces::NetworkNamespace,
-    nftables::service_addresses::{self as balance, Balancer},
-};
-use kat_types::services::BackendState;
-
 use super::{
     firewall::Outside,
     world::{ADDRESS, Container, Machine, fetch_in, in_new_namespace, node, run},
 };
+use kat_network::{
+    containers::namespaces::NetworkNamespace,
+    nftables::service_addresses::{self as balance, Balancer},
+    state::{Gate, NodeNetwork, ServiceNetwork, ServicePort, Services, Transport},
+};
+use kat_types::services::BackendState;
 
 const UID: u32 = 20001;
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 91, 0, 5);

@@ -6,18 +6,17 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use kat_network::state::Gate;
+use super::world::{
+    ADDRESS, Container, Machine, as_user, fetch, fetch_in, in_new_namespace, nobody, node, run,
+    serve_in,
+};
 use kat_network::{
     containers::{attach, namespaces::NetworkNamespace},
     nftables::{
         firewall::{self, Firewall},
         other_firewalls as obstacles,
     },
-};
-
-use super::world::{
-    ADDRESS, Container, Machine, as_user, fetch, fetch_in, in_new_namespace, nobody, node, run,
-    serve_in,
+    state::Gate,
 };
 
 const UID: u32 = 20001;

@@ -6,12 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kat_network::containers::attach;
-use kat_network::state::Gate;
-
 use super::world::{
     ADDRESS, Container, Machine, as_user, eventually, fetch, in_new_namespace, run, serve_in,
 };
+use kat_network::{containers::attach, state::Gate};
 
 const UID: u32 = 20001;
 const OTHER: u32 = 20002;

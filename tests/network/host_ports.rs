@@ -12,7 +12,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kat_network::state::{Gate, HostPortNetwork, HostPortParts, NodeNetwork, Transport};
+use super::{
+    balance::{answer, ask, ask_udp},
+    firewall::Outside,
+    world::{Container, Machine, fetch_in, in_new_namespace, nobody, node, run, serve_in, write},
+};
 use kat_network::{
     containers::namespaces::NetworkNamespace,
     nftables::{
@@ -20,15 +24,10 @@ use kat_network::{
         host_ports::{self, HostPortKeeper},
         other_firewalls as obstacles,
     },
+    state::{Gate, HostPortNetwork, HostPortParts, NodeNetwork, Transport},
     state_files::Snapshot,
 };
 use kat_types::services::BackendState;
-
-use super::{
-    balance::{answer, ask, ask_udp},
-    firewall::Outside,
-    world::{Container, Machine, fetch_in, in_new_namespace, nobody, node, run, serve_in, write},
-};
 
 const UID: u32 = 20001;
 const LIMIT: Duration = Duration::from_secs(5);

@@ -9,27 +9,25 @@ use std::{
 };
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
+use tokio::runtime::{Builder, Handle};
+use tokio_util::sync::CancellationToken;
+
+use super::world::{Container, as_user, fetch_in, node, run, write};
 use kat_network as network;
 use kat_network::{
     containers::{
         namespaces::NetworkNamespace, unit_processes::UnitProcesses, verify::CgroupReader,
     },
     dns::resolved::Tell,
+    links::Links,
     overlay::{
         kat0::{Overlay, StartUserspace},
         wireguard::{PrivateKey, Uapi, WireGuard, generate_key, userspace},
     },
-};
-use kat_network::{
-    links::Links,
     service::{self, Config},
     state::{Gate, InstanceNetwork, Instances, NodeNetwork, Peer, Peers},
 };
-use parking_lot::Mutex;
-use tokio::runtime::{Builder, Handle};
-use tokio_util::sync::CancellationToken;
-
-use super::world::{Container, as_user, fetch_in, node, run, write};
 
 pub(crate) const UID: u32 = 20001;
 

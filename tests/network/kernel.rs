@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kat_network::links::Links;
-use kat_network::overlay::wireguard::{
-    Kernel, PublicKey, Wanted, WantedPeer, WireGuard, WireGuardError, difference, generate_key,
-};
 use rustix::io::Errno;
 
 use super::world::in_new_namespace;
+use kat_network::{
+    links::Links,
+    overlay::wireguard::{
+        Kernel, PublicKey, Wanted, WantedPeer, WireGuard, WireGuardError, difference, generate_key,
+    },
+};
 
 fn wanted(peers: u16) -> Wanted {
     let peer = |number: u16| {

@@ -7,18 +7,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kat_network as network;
-use kat_network::overlay::wireguard::{Device, WireGuard};
-use kat_network::{
-    links::{address_change, removal},
-    state::{NodeNetwork, Peer, ServiceNetwork, ServicePort, Services, Transport},
-};
-use kat_types::services::BackendState;
-
 use super::{
     hosts::{Host, UID, block_on, cable, pair},
     world::{Container, eventually, fetch_in, in_new_namespace, run, serve_in},
 };
+use kat_network as network;
+use kat_network::{
+    links::{address_change, removal},
+    overlay::wireguard::{Device, WireGuard},
+    state::{NodeNetwork, Peer, ServiceNetwork, ServicePort, Services, Transport},
+};
+use kat_types::services::BackendState;
 
 async fn reaches(from: &Container, to: Ipv4Addr, port: u16) -> bool {
     from.fetch((to, port).into()).await.is_ok()

@@ -13,6 +13,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
 
 use kat_daemon::watchdog::Pulses;
 use kat_network::{
@@ -20,14 +21,11 @@ use kat_network::{
         attachments::Attachments, hook_server::HookServer, namespaces::NetworkNamespace,
         unit_processes::UnitProcesses, verify::CgroupReader,
     },
-    state_files::StateFiles,
-};
-use kat_network::{
     hook,
     links::Links,
     state::{Gate, InstanceNetwork, Instances, NodeNetwork},
+    state_files::StateFiles,
 };
-use tokio_util::sync::CancellationToken;
 
 /// Runs `work` in a new network namespace, with a runtime of its own.
 pub(crate) fn in_new_namespace<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send + 'static) {

@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeMap, iter::once, path::Path, process::Command};
 
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
 use kat_render::{RenderSettings, Renderer, UnitFileKind, environment_files};
 use kat_types::{assignment::Assignment, resource::OtherKind};
-use rand::{Rng, SeedableRng, rngs::StdRng};
 
 /// The package's unit that makes Podman's pause process.
 const PAUSE: &str = "kat-podman-pause.service";

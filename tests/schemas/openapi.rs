@@ -6,13 +6,12 @@
 use schemars::{SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use kat_api::access::authorization::Access;
 use kat_api::{
     ApiError,
+    access::authorization::Access,
     routes::{Payload, ROUTES, Route},
 };
-use kat_types::api::CONTENT_TYPE;
-use kat_types::api::ErrorBody;
+use kat_types::api::{CONTENT_TYPE, ErrorBody};
 
 /// Makes the document.
 pub(crate) fn document() -> Value {

@@ -5,22 +5,24 @@ use std::{net::SocketAddrV4, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use axum::body::Body;
 use hyper::{Request, StatusCode, header};
-use kat_agent::network::host_ports::HostListeners;
-use kat_agent::{MachineFacts, ReportSink, health::probe::Network, volumes::Volumes};
+
+use crate::{forger::Forger, monitor::Monitor, net::Net};
+use kat_agent::{
+    MachineFacts, ReportSink, health::probe::Network, network::host_ports::HostListeners,
+    volumes::Volumes,
+};
 use kat_api::{
     Inputs, InstanceLogs, InstanceSessions, LogQuery, LogStream, LogsError, Outputs, SessionError,
     SessionRequest,
 };
 use kat_host::facts::network::Listener;
-use kat_plan::InstanceEntry;
 use kat_store::Mirror;
 use kat_types::{
     api::{Condition, NodeReport, NodeResources, NodeUsage, OverlayReport, UNSURE_HEADER},
     keys,
     resource::{Bytes, MilliCpu, Protocol, ResourceList},
+    snapshot::InstanceEntry,
 };
-
-use crate::{forger::Forger, monitor::Monitor, net::Net};
 
 /// No program of a machine listens on a port.
 pub(crate) struct Nobody;

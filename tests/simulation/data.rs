@@ -16,10 +16,6 @@ use axum::body::Body;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use hyper::{Request, header};
-use kat_agent::service::supervisor::Listed;
-use kat_agent::volumes::moves::{CopySource, OwnVolumes, Pieces};
-use kat_api::{CopyStream, VolumeCopies};
-use kat_types::{keys, records::VolumeRecord, volumes::MoveRecord};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::watch;
@@ -30,6 +26,12 @@ use crate::{
     net::Net,
     world::{Machine, World},
 };
+use kat_agent::{
+    service::supervisor::Listed,
+    volumes::moves::{CopySource, OwnVolumes, Pieces},
+};
+use kat_api::{CopyStream, VolumeCopies};
+use kat_types::{keys, records::VolumeRecord, volumes::MoveRecord};
 
 /// So much later than the rest of its agent, who moves volumes reads its list: disks are read and written beside the
 /// loop, and no order is to depend on how long that takes.

@@ -8,16 +8,16 @@ use std::{
 };
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
+use tokio::time::sleep;
+
+use crate::{monitor::Monitor, way::Way};
 use kat_leader::{EtcdMembers, EtcdUpkeep};
 use kat_store::{
     StoreError,
     etcd_admin::{EtcdMember, EtcdStatus},
     etcd_maintenance::EtcdAlarm,
 };
-use parking_lot::Mutex;
-use tokio::time::sleep;
-
-use crate::{monitor::Monitor, way::Way};
 
 /// Ports of etcd.
 pub(crate) const CLIENT_PORT: u16 = 2379;

@@ -1,15 +1,15 @@
 //! A machine whose reports are forged. Its agent works as every agent does; what it says of itself is made up.
 
-use kat_types::api::ApiTime;
 use std::{collections::BTreeSet, sync::Arc};
 
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::random::Random;
 use kat_testing::MemoryStore;
 use kat_types::{
     api::{
-        Condition, Health, InstancePhase, InstanceReport, MemberKeys, NodeReport, OverlayPeer,
-        VolumeMovePhase, VolumeMoveReport,
+        ApiTime, Condition, Health, InstancePhase, InstanceReport, MemberKeys, NodeReport,
+        OverlayPeer, VolumeMovePhase, VolumeMoveReport,
     },
     assignment::{Assignment, INDEX_LIMIT},
     keys,
@@ -17,8 +17,6 @@ use kat_types::{
     resource::{Bytes, MilliCpu},
     volumes::{RemovalRecord, removal_id},
 };
-
-use crate::random::Random;
 
 /// The machine that forges: it works, and holds no store. Who holds the store can do anything.
 pub(crate) const NAME: &str = "n4";

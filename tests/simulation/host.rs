@@ -8,6 +8,9 @@ use std::{
 };
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
 use kat_agent::worker::accounts::UserAccounts;
 use kat_host::users::UserError;
 use kat_systemd::{
@@ -16,8 +19,6 @@ use kat_systemd::{
 };
 use kat_testing::systemd::fake::{Behaviour, FakeMachine, FakeManager};
 use kat_types::assignment::WorkloadUser;
-use parking_lot::Mutex;
-use tokio::time::Instant;
 
 /// Longest time of any job.
 const LIMIT: Duration = Duration::from_secs(300);

@@ -5,16 +5,6 @@ use std::{
     net::Ipv4Addr,
 };
 
-use kat_types::{
-    api::{Condition, DRAIN_BLOCKED, NodePhase, WorkloadPhase},
-    assignment::{Assignment, DesiredMeta, Wanted},
-    keys,
-    reason::Reason,
-    records::{NodeStatusRecord, VolumeRecord, WorkloadMeta, WorkloadStatusRecord},
-    transaction::KeyValue,
-    volumes::VolumeKey,
-};
-use kat_types::{cluster::ClusterMembers, images::KeptImages};
 use serde::de::DeserializeOwned;
 use tokio::time::{Duration, Instant};
 
@@ -22,6 +12,17 @@ use crate::{
     forger,
     person::{FENCED, FENCED_WRITER, NAMESPACE, Wish},
     world::{LOST_AFTER, Machine, World},
+};
+use kat_types::{
+    api::{Condition, DRAIN_BLOCKED, NodePhase, WorkloadPhase},
+    assignment::{Assignment, DesiredMeta, Wanted},
+    cluster::ClusterMembers,
+    images::KeptImages,
+    keys,
+    reason::Reason,
+    records::{NodeStatusRecord, VolumeRecord, WorkloadMeta, WorkloadStatusRecord},
+    transaction::KeyValue,
+    volumes::VolumeKey,
 };
 
 /// For so long a slot may have more instances than it should, when a machine is back, and for as long as the leader's

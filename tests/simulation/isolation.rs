@@ -2,21 +2,22 @@
 
 use std::collections::BTreeSet;
 
-use kat_plan::{Observed, Plan, Snapshot, WrittenObject};
-use kat_types::{
-    api::NodeReport,
-    assignment::{Assignment, Wanted},
-    keys,
-    records::NodeStatusRecord,
-    stored::WorkloadKey,
-    transaction::Operation,
-    volumes::VolumeKey,
-};
 use serde_json::Value;
 
 use crate::{
     forger::{self, Forger},
     large,
+};
+use kat_plan::{Plan, Snapshot, WrittenObject};
+use kat_types::{
+    api::NodeReport,
+    assignment::{Assignment, Wanted},
+    keys,
+    records::NodeStatusRecord,
+    snapshot::Observed,
+    stored::WorkloadKey,
+    transaction::Operation,
+    volumes::VolumeKey,
 };
 
 /// Why a plan hurts another than the machine whose report is forged, if it does. `honest` is the plan that would be

@@ -6,16 +6,16 @@ use async_trait::async_trait;
 use axum::body::Body;
 use hyper::{Request, header};
 use jiff::Timestamp;
-use kat_api::{Joining, NewToken, NodeUsers, new_token};
-use kat_pki::recovery_key::RecoveryKey;
-use kat_pki::{
-    Authorities, Authority, AuthorityKind, CertificateRequest, create_request, store_recovery_key,
-};
-use kat_store::StoreError;
-use kat_types::{api::Scope, keys, transaction::Operation};
 use serde_json::json;
 
 use crate::secrets;
+use kat_api::{Joining, NewToken, NodeUsers, new_token};
+use kat_pki::{
+    Authorities, Authority, AuthorityKind, CertificateRequest, create_request,
+    recovery_key::RecoveryKey, store_recovery_key,
+};
+use kat_store::StoreError;
+use kat_types::{api::Scope, keys, transaction::Operation};
 
 /// The way of its request, which shows a token and no certificate.
 pub(crate) const JOIN: &str = "/v1alpha1/join";

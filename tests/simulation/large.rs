@@ -9,16 +9,16 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use kat_plan::{ParsedWorkload, Plan, Snapshot};
+use crate::{person::NAMESPACE, random::Random};
+use kat_plan::{Plan, Snapshot};
 use kat_testing::MemoryStore;
 use kat_types::{
     keys,
     records::WorkloadMeta,
+    snapshot::ParsedWorkload,
     stored::WorkloadKey,
     transaction::{MAX_BYTES, Operation},
 };
-
-use crate::{person::NAMESPACE, random::Random};
 
 /// One that starts what is new before it stops what is old.
 const SURGES: &str = "bulk";

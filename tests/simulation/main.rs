@@ -46,6 +46,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+
 use run::{Outcome, anew_before_its_list, data_is_lost, run, timed};
 use without::Without;
 

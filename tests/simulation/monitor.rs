@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
 use parking_lot::{Mutex, MutexGuard};
+use tokio::time::Instant;
 
+use crate::{large, rollouts};
 use kat_plan::{Plan, Snapshot};
 use kat_testing::MemoryStore;
 use kat_types::{
@@ -14,9 +16,6 @@ use kat_types::{
     resource::OnPartition,
     transaction::Operation,
 };
-use tokio::time::Instant;
-
-use crate::{large, rollouts};
 
 /// An instance that was ever assigned.
 #[derive(Debug, Clone)]

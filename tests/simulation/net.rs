@@ -5,9 +5,6 @@ use std::{collections::BTreeMap, future::pending, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body};
 use hyper::{Request, Response, StatusCode};
-use kat_api::SocketAccess;
-use kat_api::access::authentication::{Peer, Source};
-use kat_pki::{PeerCertificate, PeerIdentity};
 use parking_lot::Mutex;
 use tokio::{
     task::yield_now,
@@ -21,6 +18,11 @@ use crate::{
     joiner::{self, JOIN},
     way::Way,
 };
+use kat_api::{
+    SocketAccess,
+    access::authentication::{Peer, Source},
+};
+use kat_pki::{PeerCertificate, PeerIdentity};
 
 /// How long a caller waits for an answer.
 const CALL: Duration = Duration::from_secs(10);

@@ -4,9 +4,6 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::body::Body;
 use hyper::{Request, StatusCode, header};
-use kat_bundle::{SourceFile, pack};
-use kat_testing::MemoryStore;
-use kat_types::{keys, records::WorkloadMeta};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
@@ -19,6 +16,9 @@ use crate::{
     rollouts::Pauses,
     secrets,
 };
+use kat_bundle::{SourceFile, pack};
+use kat_testing::MemoryStore;
+use kat_types::{keys, records::WorkloadMeta};
 
 pub(crate) const NAMESPACE: &str = "default";
 /// The workload that has `onPartition: stop`.

@@ -3,30 +3,6 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use kat_agent::{
-    NetworkFiles, Reporter, Statuses, follow_desired, secrets::Secrets, volumes::Volumes,
-    worker::Tools,
-};
-use kat_agent::{
-    cluster::identity::Identity,
-    images::unused::ImageCare,
-    volumes::{
-        moves::{Moves, OwnVolumes},
-        removals::Removals,
-    },
-    worker::machine_options::MachineOptions,
-};
-use kat_agent::{
-    desired_state::fence::{Fence, Memory},
-    service::supervisor::{Listed, Supervisor},
-};
-use kat_api::{Api, ApiConfig, Limits, routes::router};
-use kat_daemon::watchdog::Pulses;
-use kat_leader::{LeaderConfig, LeaderHandle, MembersConfig, Planner, keep_members, start_with};
-use kat_render::{RenderSettings, Renderer};
-use kat_store::{Mirror, StateStore};
-use kat_testing::MemoryStore;
-use kat_types::{keys, resource::AgentConfig};
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
@@ -41,6 +17,28 @@ use crate::{
     net::{Door, Net},
     way::{Way, Wire},
 };
+use kat_agent::{
+    NetworkFiles, Reporter, Statuses,
+    cluster::identity::Identity,
+    desired_state::fence::{Fence, Memory},
+    follow_desired,
+    images::unused::ImageCare,
+    secrets::Secrets,
+    service::supervisor::{Listed, Supervisor},
+    volumes::{
+        Volumes,
+        moves::{Moves, OwnVolumes},
+        removals::Removals,
+    },
+    worker::{Tools, machine_options::MachineOptions},
+};
+use kat_api::{Api, ApiConfig, Limits, routes::router};
+use kat_daemon::watchdog::Pulses;
+use kat_leader::{LeaderConfig, LeaderHandle, MembersConfig, Planner, keep_members, start_with};
+use kat_render::{RenderSettings, Renderer};
+use kat_store::{Mirror, StateStore};
+use kat_testing::MemoryStore;
+use kat_types::{keys, resource::AgentConfig};
 
 /// Time to live of the leadership, as `kat-agent run` has it.
 const LEASE: Duration = Duration::from_secs(5);

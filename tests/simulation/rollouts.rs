@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kat_plan::{Plan, Snapshot, WorkloadEntry};
+use kat_plan::{Plan, Snapshot};
 use kat_types::{
     api::{Health, InstancePhase, NodePhase},
     assignment::{Assignment, Wanted},
     keys,
     records::NodeStatusRecord,
     resource::{MaxSurge, UpdateStrategyType},
+    snapshot::WorkloadEntry,
     transaction::Operation,
 };
 

@@ -6,7 +6,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use kat_types::keys;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep};
 
@@ -15,6 +14,7 @@ use crate::{
     without::Without,
     world::World,
 };
+use kat_types::keys;
 
 /// Things that happen before all is healed.
 const STEPS: usize = 30;

@@ -9,17 +9,20 @@ use std::{
 use axum::body::Body;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use hyper::{Request, header};
+use parking_lot::Mutex;
+use serde_json::json;
+
+use crate::{monitor::Monitor, net::Net, person::NAMESPACE};
 use kat_leader::SnapshotBuilder;
 use kat_network::overlay::wireguard::PrivateKey;
 use kat_pki::recovery_key::RecoveryKey;
 use kat_plan::{Sealing, Snapshot};
 use kat_testing::MemoryStore;
-use kat_types::secrets::SecretKey;
-use kat_types::{keys, secrets::SealingKeyRecord, transaction::Operation};
-use parking_lot::Mutex;
-use serde_json::json;
-
-use crate::{monitor::Monitor, net::Net, person::NAMESPACE};
+use kat_types::{
+    keys,
+    secrets::{SealingKeyRecord, SecretKey},
+    transaction::Operation,
+};
 
 /// The workload that uses it.
 pub(crate) const USER: &str = "web";

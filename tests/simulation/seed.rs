@@ -7,14 +7,6 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use kat_agent::cluster::identity::Identity;
-use kat_types::{
-    assignment::DesiredMeta,
-    keys,
-    records::{NamespaceRecord, NodeRegistration},
-    resource::ClusterConfiguration,
-    transaction::Operation,
-};
 
 use crate::{
     host::{Accounts, Pace},
@@ -24,6 +16,14 @@ use crate::{
     secrets,
     way::Way,
     world::{LOST_AFTER, Machine, THERE, TICK},
+};
+use kat_agent::cluster::identity::Identity;
+use kat_types::{
+    assignment::DesiredMeta,
+    keys,
+    records::{NamespaceRecord, NodeRegistration},
+    resource::ClusterConfiguration,
+    transaction::Operation,
 };
 
 pub(crate) fn machine(

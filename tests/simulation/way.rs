@@ -3,12 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use kat_store::{Committed, Leadership, Listing, StateStore, StoreError, WatchStream};
-use kat_testing::{CALL_TIMEOUT, MemoryStore};
-use kat_types::{
-    keys,
-    transaction::{Compare, KeyValue, Operation},
-};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::Notify,
@@ -16,6 +10,12 @@ use tokio::{
 };
 
 use crate::monitor::Monitor;
+use kat_store::{Committed, Leadership, Listing, StateStore, StoreError, WatchStream};
+use kat_testing::{CALL_TIMEOUT, MemoryStore};
+use kat_types::{
+    keys,
+    transaction::{Compare, KeyValue, Operation},
+};
 
 /// How long a packet is sent again before its sender gives up.
 const SENT_AGAIN: Duration = Duration::from_secs(30);

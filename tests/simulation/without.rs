@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use kat_plan::{Plan, WorkloadEntry};
+use kat_plan::Plan;
 use kat_types::{
     assignment::Wanted,
     keys,
     resource::{Container, UpdateStrategyType},
+    snapshot::WorkloadEntry,
     transaction::Operation,
 };
 

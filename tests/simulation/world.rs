@@ -12,13 +12,6 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use kat_agent::{cluster::identity::Identity, worker::accounts::UserAccounts};
-use kat_leader::Planner;
-use kat_plan as plan;
-use kat_plan::{Observed, Snapshot};
-use kat_render::Renderer;
-use kat_testing::MemoryStore;
-use kat_types::{keys, records::NodeRegistration};
 use tokio::time::Instant;
 
 use crate::{
@@ -38,6 +31,13 @@ use crate::{
     way::{Conditions, Way},
     without::{Without, give_back_early, only_reads, roll_out_badly},
 };
+use kat_agent::{cluster::identity::Identity, worker::accounts::UserAccounts};
+use kat_leader::Planner;
+use kat_plan as plan;
+use kat_plan::Snapshot;
+use kat_render::Renderer;
+use kat_testing::MemoryStore;
+use kat_types::{keys, records::NodeRegistration, snapshot::Observed};
 
 /// Machines that hold the store and may lead, then others.
 const MACHINES: [(&str, bool); 5] = [

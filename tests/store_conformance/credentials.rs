@@ -7,14 +7,14 @@ use etcd_client::{
     TlsOptions,
 };
 use jiff::Timestamp;
-use kat_pki::LeafKind;
-use kat_store::etcd_admin;
-use kat_types::keys;
 
 use crate::{
     etcd::EtcdServer,
     suite::{put, write},
 };
+use kat_pki::LeafKind;
+use kat_store::etcd_admin;
+use kat_types::keys;
 
 async fn client(server: &EtcdServer, kind: &LeafKind) -> Client {
     let identity = server

@@ -10,8 +10,6 @@ use std::{
 };
 
 use jiff::Timestamp;
-use kat_pki::LeafKind;
-use kat_store::{Committed, EtcdStore, StateStore};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{
@@ -25,6 +23,8 @@ use crate::{
     etcd::EtcdServer,
     suite::{put, soon, write},
 };
+use kat_pki::LeafKind;
+use kat_store::{Committed, EtcdStore, StateStore};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dead_endpoints_beside_a_live_one_do_not_matter() {

@@ -7,9 +7,6 @@ use std::{
 
 use futures_util::StreamExt;
 use jiff::Timestamp;
-use kat_pki::{Authority, AuthorityKind, LeafKind};
-use kat_store::{Committed, EtcdStore, Mirror, StateStore, StoreError, etcd, etcd_admin};
-use kat_types::keys;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -17,6 +14,9 @@ use crate::{
     etcd::EtcdServer,
     suite::{put, soon, write},
 };
+use kat_pki::{Authority, AuthorityKind, LeafKind};
+use kat_store::{Committed, EtcdStore, Mirror, StateStore, StoreError, etcd, etcd_admin};
+use kat_types::keys;
 
 /// Compacts with a client of the test's own.
 pub(crate) async fn compact(server: &EtcdServer, revision: i64) {

@@ -20,10 +20,10 @@ mod suite;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use kat_store::StateStore;
-use kat_testing::MemoryStore;
 
 use self::{etcd::EtcdServer, suite::Backend};
+use kat_store::StateStore;
+use kat_testing::MemoryStore;
 
 struct Memory(MemoryStore);
 

@@ -5,10 +5,17 @@ mod doubles;
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
-
-pub(crate) use doubles::{Echo, SaidLogs, SeenUsers};
 use jiff::Timestamp;
+use parking_lot::Mutex;
+use reqwest::{Client, Method, Response, StatusCode};
+use serde_json::{Value, json};
+use tokio::{
+    net::{TcpListener, UnixListener},
+    sync::watch,
+    task::JoinHandle,
+};
+use tokio_util::sync::CancellationToken;
+
 use kat_api::{
     ApiConfig, InstanceLogs, InstanceSessions, Joining, Limits, Listeners, NodeUsers, SocketAccess,
     SocketListener, TlsListener, new_token, random_uid, serve,
@@ -16,10 +23,9 @@ use kat_api::{
 use kat_bundle::{SourceFile, pack};
 use kat_daemon::watchdog::Pulses;
 use kat_leader::{LeaderHandle, PlanningHealth, Reports, SnapshotBuilder, StoreHealth};
-use kat_pki::recovery_key::RecoveryKey;
 use kat_pki::{
-    Authorities, Authority, AuthorityKind, Identity, LeafKind, cluster_name, store_recovery_key,
-    tls,
+    Authorities, Authority, AuthorityKind, Identity, LeafKind, cluster_name,
+    recovery_key::RecoveryKey, store_recovery_key, tls,
 };
 use kat_plan::Sealing;
 use kat_registry::ImageSource;
@@ -31,14 +37,8 @@ use kat_types::{
     records::{NamespaceRecord, NodeRegistration},
     transaction::Operation,
 };
-use reqwest::{Client, Method, Response, StatusCode};
-use serde_json::{Value, json};
-use tokio::{
-    net::{TcpListener, UnixListener},
-    sync::watch,
-    task::JoinHandle,
-};
-use tokio_util::sync::CancellationToken;
+
+pub(crate) use doubles::{Echo, SaidLogs, SeenUsers};
 
 pub(crate) const CLUSTER_UID: &str = "3f0c9a52-7a7e-4a43-9a0b-0d5a7f6f4f11";
 pub(crate) const NODE_UID: &str = "node-uid-1";

@@ -1,6 +1,5 @@
 //! What stands in for machines' logs and sessions, and for etcd's users.
 
-use kat_types::api::ApiTime;
 use std::{
     collections::BTreeSet,
     sync::{
@@ -10,15 +9,18 @@ use std::{
 };
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
+
 use kat_api::{
     Inputs, InstanceLogs, InstanceSessions, LogQuery, LogStream, LogsError, NodeUsers, Outputs,
     SessionError, SessionRequest,
 };
-use kat_plan::InstanceEntry;
 use kat_store::StoreError;
-use kat_types::api::{InstanceUsage, LogLine, NodeUsage};
-use kat_types::frames::{Input, Output};
-use parking_lot::Mutex;
+use kat_types::{
+    api::{ApiTime, InstanceUsage, LogLine, NodeUsage},
+    frames::{Input, Output},
+    snapshot::InstanceEntry,
+};
 
 /// Logs that say what they were asked for.
 #[derive(Default)]

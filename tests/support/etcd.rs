@@ -15,12 +15,13 @@ use std::{
 };
 
 use jiff::Timestamp;
-use kat_pki::{Authority, AuthorityKind, Identity, LeafKind};
-use kat_store::{EtcdOptions, EtcdStore, EtcdTls};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+
+use kat_pki::{Authority, AuthorityKind, Identity, LeafKind};
+use kat_store::{EtcdOptions, EtcdStore, EtcdTls};
 
 /// A running etcd; it ends with this value.
 pub(crate) struct EtcdServer {

@@ -7,8 +7,10 @@
 )]
 
 use kat_fuzz::survive_overflow;
-use kat_network::containers::hook_server::parse_request;
-use kat_network::hook::{journal_entry, parse_state};
+use kat_network::{
+    containers::hook_server::parse_request,
+    hook::{journal_entry, parse_state},
+};
 use libfuzzer_sys::fuzz_target;
 
 /// Longest entry: it goes out as one datagram.

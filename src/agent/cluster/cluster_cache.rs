@@ -15,8 +15,11 @@ use crate::service::paths;
 use kat_host::files::{self, Access, FileError};
 use kat_leader::leader_name;
 use kat_store::mirror::Entries;
-use kat_types::cluster::{ClusterEndpoints, ClusterMembers, MemberRecord};
-use kat_types::{api::StoreEpoch, keys};
+use kat_types::{
+    api::StoreEpoch,
+    cluster::{ClusterEndpoints, ClusterMembers, MemberRecord},
+    keys,
+};
 
 /// Largest cache file in bytes.
 const LIMIT: u64 = 4 << 20;

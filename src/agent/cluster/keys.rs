@@ -15,8 +15,7 @@ use super::identity::Identity;
 use crate::service::paths::PKI;
 use kat_host::files::{self, Access, FileError};
 use kat_pki as pki;
-use kat_pki::recovery_key::RecoveryKey;
-use kat_pki::{Authority, AuthorityKind, LeafKind, PkiError};
+use kat_pki::{Authority, AuthorityKind, LeafKind, PkiError, recovery_key::RecoveryKey};
 use kat_types::api::{AuthorityKeys, Certificates, MemberKeys, MembershipAnswer};
 
 /// etcd's own copies of its keys and certificates; etcd's user can't read the machine's other keys.

@@ -1,6 +1,5 @@
 //! The real machine: the facts in its reports, and its connection to the leader.
 
-use kat_types::api::ApiTime;
 use std::{
     net::{IpAddr, SocketAddr},
     path::Path,
@@ -40,8 +39,8 @@ use kat_network::{
 use kat_systemd::{ActiveState, ManagerSource, UnitManager};
 use kat_types::{
     api::{
-        Condition, DATA_LOST_CONDITION, MemberKeys, MembershipAnswer, NodeReport, NodeResources,
-        OverlayPeer, OverlayReport, data_lost_reason,
+        ApiTime, Condition, DATA_LOST_CONDITION, MemberKeys, MembershipAnswer, NodeReport,
+        NodeResources, OverlayPeer, OverlayReport, data_lost_reason,
     },
     reason::Reason,
     resource::{AgentConfig, Bytes, MilliCpu, ResourceList},

@@ -33,9 +33,9 @@ use kat_network::state::{self, Peers};
 use kat_pki::token::Token;
 use kat_render::Renderer;
 use kat_systemd::{ManagerSource, Managers};
-use kat_types::cluster::{ClusterEndpoints, ClusterMembers};
 use kat_types::{
     api::{JoinAnswer, JoinRequest, TRUSTING},
+    cluster::{ClusterEndpoints, ClusterMembers},
     json,
     plain::plain,
     resource::ClusterConfiguration,

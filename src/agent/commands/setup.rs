@@ -7,8 +7,10 @@ use anyhow::{Context, bail};
 use crate::{cluster::identity::Identity, network::files::NetworkFiles, service::paths};
 use kat_bundle as bundle;
 use kat_host::files::{self, Access};
-use kat_network::overlay::wireguard;
-use kat_network::state::{self, DnsRecords, Instances, NodeNetwork, Peers};
+use kat_network::{
+    overlay::wireguard,
+    state::{self, DnsRecords, Instances, NodeNetwork, Peers},
+};
 use kat_pki as pki;
 use kat_render::{HostFile, RenderSettings};
 use kat_systemd::{JobResult, UnitManager};

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use kat_host::files::{self, Access, FileError};
 use kat_store::mirror::Entries;
-use kat_types::images::KeptImages;
 use kat_types::{
     assignment::{Assignment, DesiredMeta},
+    images::KeptImages,
     keys,
     volumes::{MoveRecord, RemovalRecord},
 };

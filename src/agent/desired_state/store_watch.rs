@@ -12,13 +12,11 @@ use tokio_util::sync::CancellationToken;
 use super::{desired, watched_writes::WatchedWrites};
 use crate::{
     NetworkFiles,
-    network::files as network_files,
-    service::{paths, supervisor::Listed},
-};
-use crate::{
     cluster::{cluster_cache::Known, identity::Identity, keys::Keys},
     etcd::stores,
     images::registries,
+    network::files as network_files,
+    service::{paths, supervisor::Listed},
 };
 use kat_daemon::watchdog::Pulses;
 use kat_host::files::{self, Access, FileError};

@@ -1,6 +1,5 @@
 //! The condition `DiskPressure`: file systems of the machine are short of free space.
 
-use kat_types::api::ApiTime;
 use std::{
     collections::BTreeMap,
     io,
@@ -17,7 +16,7 @@ use crate::{Statuses, service::paths};
 use kat_daemon::watchdog::Pulses;
 use kat_host::users::HOMES;
 use kat_types::{
-    api::{Condition, DISK_PRESSURE},
+    api::{ApiTime, Condition, DISK_PRESSURE},
     reason::Reason,
     resource::{AgentConfig, Bytes},
     root::Root,

@@ -23,8 +23,7 @@ use kat_daemon::watchdog::Pulses;
 use kat_host::files::{self, Access};
 use kat_render::ETCD_FOLDER;
 use kat_systemd::{ManagerSource, SystemdError, UnitManager};
-use kat_types::cluster::MemberRecord;
-use kat_types::json;
+use kat_types::{cluster::MemberRecord, json};
 
 /// Pause after a failed change.
 const AFTER_FAILURE: Duration = Duration::from_secs(2);

@@ -9,9 +9,7 @@ use futures_util::{StreamExt, stream};
 use crate::cluster::peer_agents::{Agents, away};
 use kat_api::{ApiError, Inputs, InstanceSessions, Outputs, SessionError, SessionRequest};
 use kat_client::{ClientError, Receiving, Sending};
-use kat_plan::InstanceEntry;
-use kat_types::api::NodeUsage;
-use kat_types::frames::Output;
+use kat_types::{api::NodeUsage, frames::Output, snapshot::InstanceEntry};
 
 /// Sessions with all instances of the cluster.
 pub(crate) struct ClusterSessions {

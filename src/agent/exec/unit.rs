@@ -11,8 +11,7 @@ use super::{LONGEST, LocalSessions};
 use crate::exec::cgroup::{Group, Inside};
 use kat_api::SessionError;
 use kat_systemd::{TransientUnit, UnitManager};
-use kat_types::api::ExecRequest;
-use kat_types::assignment::Assignment;
+use kat_types::{api::ExecRequest, assignment::Assignment};
 
 /// Prefix of the units' names.
 pub(crate) const PREFIX: &str = "kat-exec-";

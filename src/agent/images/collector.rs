@@ -21,8 +21,7 @@ use crate::{
 };
 use kat_daemon::watchdog::Pulses;
 use kat_systemd::{JobResult, TransientUnit};
-use kat_types::assignment::WorkloadUser;
-use kat_types::images::KeptOfUser;
+use kat_types::{assignment::WorkloadUser, images::KeptOfUser};
 
 /// Interval of the rounds.
 const EVERY: Duration = Duration::from_secs(60);

@@ -14,8 +14,7 @@ use crate::{
     worker::unit_files::{FilesError, make_folder},
 };
 use kat_host::files::{self, Access, FileError};
-use kat_network::overlay::wireguard::read_private_key;
-use kat_network::state;
+use kat_network::{overlay::wireguard::read_private_key, state};
 use kat_plan::open_logins;
 use kat_types::{
     assignment::{Assignment, WorkloadUser},

@@ -16,8 +16,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{images::pull as image, service::paths};
 use kat_host::files;
-use kat_types::images::KeptOfUser;
-use kat_types::{api::ImagesRemoved, assignment::WorkloadUser, resource::AgentConfig, root::Root};
+use kat_types::{
+    api::ImagesRemoved, assignment::WorkloadUser, images::KeptOfUser, resource::AgentConfig,
+    root::Root,
+};
 
 /// Rounds after which the file is written if only times have changed.
 const ROUNDS: u32 = 10;

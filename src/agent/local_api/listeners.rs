@@ -9,8 +9,10 @@ use tokio::{
     sync::watch,
 };
 
-use crate::cluster::{cluster_cache::KnownNow, identity::Identity, keys::Keys};
-use crate::service::{paths, supervisor::Listed};
+use crate::{
+    cluster::{cluster_cache::KnownNow, identity::Identity, keys::Keys},
+    service::{paths, supervisor::Listed},
+};
 use kat_api as api;
 use kat_api::{
     FindInstance, KnowsPeer, Leader, LeaderSource, ListInstances, Listeners, SocketAccess,
@@ -24,10 +26,10 @@ use kat_leader::LeaderHandle;
 use kat_network::overlay::local_addresses::{self as local, Local};
 use kat_pki as pki;
 use kat_pki::{PeerCertificate, PeerIdentity};
-use kat_plan::InstanceEntry;
 use kat_store::Leadership;
-use kat_types::cluster::ClusterEndpoints;
-use kat_types::{assignment::Assignment, stored::Stored};
+use kat_types::{
+    assignment::Assignment, cluster::ClusterEndpoints, snapshot::InstanceEntry, stored::Stored,
+};
 
 /// Finds the leading machine while this one does not lead.
 struct Elsewhere {

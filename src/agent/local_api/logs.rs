@@ -15,9 +15,8 @@ use kat_api as api;
 use kat_api::{InstanceLogs, LogStream, LogsError};
 use kat_client as client;
 use kat_client::{ClientError, JsonLines};
-use kat_plan::InstanceEntry;
 use kat_systemd::{LogEntry, LogError, LogQuery, LogSource, ManagerSource};
-use kat_types::api::LogLine;
+use kat_types::{api::LogLine, snapshot::InstanceEntry};
 
 /// Longest time to find out which run is the previous one.
 const LOOK_BACK: Duration = Duration::from_secs(20);

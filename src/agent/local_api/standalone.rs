@@ -7,15 +7,15 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::identity::Identity;
-use crate::service::supervisor::Listed;
+use crate::{cluster::identity::Identity, service::supervisor::Listed};
 use kat_leader::{LeaderHandle, PlanningHealth, Reports, StoreHealth};
-use kat_plan::{InstanceEntry, NodeEntry, Snapshot, node_labels, reported_status};
+use kat_plan::{Snapshot, node_labels, reported_status};
 use kat_store::StateStore;
 use kat_types::{
     api::{NodePhase, NodeReport},
     reason::Reason,
     records::{NodeRegistration, NodeStatusRecord},
+    snapshot::{InstanceEntry, NodeEntry, StoredState},
     stored::Stored,
 };
 
@@ -131,12 +131,12 @@ fn snapshot(
         };
         (id.clone(), entry)
     });
-    Snapshot {
+    Snapshot::from(StoredState {
         revision,
         cluster_uid: identity.cluster_uid.clone(),
         cluster: identity.cluster.clone(),
         nodes: BTreeMap::from([(identity.node.clone(), node)]),
         instances: instances.collect(),
-        ..Snapshot::default()
-    }
+        ..StoredState::default()
+    })
 }

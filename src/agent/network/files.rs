@@ -5,8 +5,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr, ops::Bound, path::PathBuf};
 use ipnet::Ipv4Net;
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::desired_state::desired::Desired;
-use crate::worker::machine_options::MachineOptions;
+use crate::{desired_state::desired::Desired, worker::machine_options::MachineOptions};
 use kat_host::files::{self, Access, FileError};
 use kat_network::state::{
     DNS_FILE, DnsRecords, Gate, HOST_PORTS_FILE, HostPortNetwork, HostPortParts, INSTANCES_FILE,
@@ -15,11 +14,11 @@ use kat_network::state::{
 };
 use kat_plan::host_port_statuses;
 use kat_store::mirror::Entries;
-use kat_types::services::{ServiceAddress, ServiceBalance};
 use kat_types::{
     api::{JoinPeer, Reach},
     keys,
     resource::Protocol,
+    services::{ServiceAddress, ServiceBalance},
     transaction::KeyValue,
 };
 

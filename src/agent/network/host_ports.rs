@@ -4,7 +4,6 @@
 //! (`network/nftables/host_ports.rs`). To show this, an instance does not start while such a
 //! program listens, and a running instance gets a condition.
 
-use kat_types::api::ApiTime;
 use std::{collections::BTreeSet, net::IpAddr, path::Path};
 
 use ipnet::Ipv4Net;
@@ -19,7 +18,7 @@ use kat_network::{
 };
 use kat_plan::host_port_statuses;
 use kat_types::{
-    api::{Condition, HOST_PORT_IN_USE, HOST_PORT_NOT_ALLOWED},
+    api::{ApiTime, Condition, HOST_PORT_IN_USE, HOST_PORT_NOT_ALLOWED},
     assignment::Assignment,
     reason::Reason,
     resource::Protocol,

@@ -15,22 +15,6 @@ use super::{
 };
 use crate::{
     NetworkFiles, Reporter, Statuses,
-    desired_state::fence,
-    exec::LocalSessions,
-    local_api::{
-        listeners::{
-            agent_listener, agent_tls, all_own_instances, known_peers, leader_source, listeners,
-            own_instances,
-        },
-        logs::{ClusterLogs, JournalLogs},
-    },
-    network::host_ports::Listening,
-    secrets::Secrets,
-    service::status_line::{ServiceStatus, tell_status},
-    volumes::Volumes,
-    worker::Tools,
-};
-use crate::{
     cluster::{
         cluster_cache::Known,
         identity::Identity,
@@ -43,21 +27,34 @@ use crate::{
         host_files, recovery, setup,
         setup::{read_agent_config, read_identity, render_settings},
     },
-    desired_state::store_watch::{FollowedStores, follow_desired, follow_known, follow_network},
+    desired_state::{
+        fence,
+        store_watch::{FollowedStores, follow_desired, follow_known, follow_network},
+    },
     disk::{ballast::Ballast, eviction::Evictor, pressure as disks, pressure::Disks},
     etcd::{
         member::{Member, MemberParts, etcd_group},
         membership, stores,
     },
-    exec::sessions::ClusterSessions,
+    exec::{LocalSessions, sessions::ClusterSessions},
     images::{collector::Collector, unused::ImageCare},
-    local_api::standalone as local,
+    local_api::{
+        listeners::{
+            agent_listener, agent_tls, all_own_instances, known_peers, leader_source, listeners,
+            own_instances,
+        },
+        logs::{ClusterLogs, JournalLogs},
+        standalone as local,
+    },
+    network::host_ports::Listening,
+    secrets::Secrets,
+    service::status_line::{ServiceStatus, tell_status},
     volumes::{
-        earlier_grants,
+        Volumes, earlier_grants,
         moves::{Moves, OtherMachines, OwnVolumes},
         removals::Removals,
     },
-    worker::machine_options::MachineOptions,
+    worker::{Tools, machine_options::MachineOptions},
 };
 use kat_api as api;
 use kat_api::{AgentPort, ApiConfig, InstanceLogs, InstanceSessions, Limits};

@@ -16,19 +16,16 @@ use super::paths::UserFolders;
 use crate::{
     Statuses,
     desired_state::{desired::Desired, watched_writes::WatchedWrites},
-    network::files::{NetworkFiles, instances},
-    worker::{Tools, UserDesired, Worker},
-};
-use crate::{
     disk::eviction::Evicted,
-    worker::{unit_files as files, unit_files::UnitFolder},
+    network::files::{NetworkFiles, instances},
+    worker::{Tools, UserDesired, Worker, unit_files as files, unit_files::UnitFolder},
 };
 use kat_daemon::watchdog::Pulses;
 use kat_network::state::{INSTANCES_FILE, Instances};
-use kat_types::images::KeptOfUser;
 use kat_types::{
     api::{Health, InstancePhase, InstanceReport},
     assignment::{Assignment, USER_BASE, WorkloadUser},
+    images::KeptOfUser,
     reason::Reason,
 };
 

@@ -6,8 +6,10 @@ use crate::{
     images::{collector::Collector, unused::ImageCare},
 };
 use kat_daemon::watchdog::Pulses;
-use kat_types::images::{KeptImages, KeptOfUser};
-use kat_types::resource::AgentConfig;
+use kat_types::{
+    images::{KeptImages, KeptOfUser},
+    resource::AgentConfig,
+};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);

@@ -55,11 +55,9 @@ use super::{
 };
 use crate::{
     desired_state::desired::Desired,
-    service::supervisor::{Listed, Supervisor},
-};
-use crate::{
     disk::eviction::Evicted,
     images::unused::ImageCare,
+    service::supervisor::{Listed, Supervisor},
     worker::{
         accounts::{MachineGroups, UserAccounts},
         machine_options::MachineOptions,

@@ -1,7 +1,10 @@
 //! The condition `LimitsNotEnforced`: the machine can't enforce an instance's limits.
 
-use kat_types::api::ApiTime;
-use kat_types::{api::Condition, assignment::Assignment, reason::Reason};
+use kat_types::{
+    api::{ApiTime, Condition},
+    assignment::Assignment,
+    reason::Reason,
+};
 
 /// `LimitsNotEnforced` where an instance has limits and the machine lacks the controllers.
 pub(crate) fn conditions(assignment: &Assignment, enforced: bool) -> Vec<Condition> {

@@ -2,8 +2,7 @@
 
 use super::{UserDesired, Worker, WorkerError, jobs::JobKey};
 use crate::{images::logins::Opened, worker::start_backoff::RetryDelay};
-use kat_types::assignment::Assignment;
-use kat_types::reason::Reason;
+use kat_types::{assignment::Assignment, reason::Reason};
 
 /// Parts of Podman's messages where a registry refuses the credentials, in lower case. Some
 /// registries also answer so where the image does not exist.

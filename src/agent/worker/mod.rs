@@ -50,11 +50,13 @@ use super::{
     secrets::Secrets,
     volumes::Volumes,
 };
-use crate::worker::accounts::UserAccounts;
 use crate::{
     images::unused::ImageCare,
+    network::host_ports::HostListeners,
+    service::paths::UserFolders,
     volumes::carried_files::CarriedError,
     worker::{
+        accounts::UserAccounts,
         judge::Fault,
         machine_options::MachineOptions,
         restarts::RestartCounts,
@@ -63,15 +65,14 @@ use crate::{
         unit_files::{FilesError, UnitFolder},
     },
 };
-use crate::{network::host_ports::HostListeners, service::paths::UserFolders};
 use kat_daemon::watchdog::{Pulse, Pulses};
 use kat_host::{files::FileError, users::UserError};
 use kat_render::{RenderError, RenderSettings, Renderer};
 use kat_systemd::{LogSource, ManagerSource, SystemdError, UnitEvents, UnitManager, UserSessions};
-use kat_types::images::KeptOfUser;
 use kat_types::{
     api::ContainerStatus,
     assignment::{Assignment, Wanted, WorkloadUser},
+    images::KeptOfUser,
     reason::Reason,
 };
 

@@ -10,8 +10,10 @@ use jiff::Timestamp;
 use crate::errors::ApiError;
 use kat_pki::{PeerCertificate, PeerIdentity, token::Token};
 use kat_plan::Snapshot;
-use kat_types::api::{Scope, TRUSTING};
-use kat_types::records::{NodeRegistration, TokenRecord};
+use kat_types::{
+    api::{Scope, TRUSTING},
+    records::{NodeRegistration, TokenRecord},
+};
 
 /// What callers on a local socket may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -318,9 +320,7 @@ mod tests {
     use axum::http::HeaderValue;
 
     use super::*;
-    use kat_plan::NodeEntry;
-    use kat_types::cluster::ClusterMembers;
-    use kat_types::stored::Stored;
+    use kat_types::{cluster::ClusterMembers, snapshot::NodeEntry, stored::Stored};
 
     const SECRET: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8";
 

@@ -15,8 +15,8 @@ use crate::{
 };
 use kat_plan::{Snapshot, logins_for};
 use kat_registry::RegistryError;
-use kat_types::api::Scope;
 use kat_types::{
+    api::Scope,
     records::{ImageRecord, with_restart},
     registry::{Reference, login_host},
     stored::WorkloadKey,

@@ -8,6 +8,8 @@ mod units;
 
 use std::sync::{Arc, LazyLock};
 
+use axum::http::StatusCode;
+
 use crate::{
     apply::Apply,
     context::{Api, Decision},
@@ -15,13 +17,12 @@ use crate::{
     handlers::workloads::Written,
     server::shares::SharedTurns,
 };
-use axum::http::StatusCode;
 use kat_leader::{Rehearsal, Rehearsed};
-use kat_plan::{Observed, Snapshot, rollout_in_words};
-use kat_types::api::Preview;
+use kat_plan::{Snapshot, rollout_in_words};
 use kat_types::{
-    json::NotEncoded, keys, records::NamespaceRecord, resource::name::check_new_namespace,
-    stored::WorkloadKey, transaction::Operation,
+    api::Preview, json::NotEncoded, keys, records::NamespaceRecord,
+    resource::name::check_new_namespace, snapshot::Observed, stored::WorkloadKey,
+    transaction::Operation,
 };
 
 /// Maximum number of concurrent previews: each copies and plans the whole cluster. Callers take
@@ -94,7 +95,8 @@ fn preview(
 ) -> Result<Preview, NotEncoded> {
     let after = &rehearsed.snapshot;
     let (old, new) = (before.workloads.get(key), after.workloads.get(key));
-    let template = |entry: &Arc<kat_plan::WorkloadEntry>| entry.meta.value.template_hash.clone();
+    let template =
+        |entry: &Arc<kat_types::snapshot::WorkloadEntry>| entry.meta.value.template_hash.clone();
     let template_changed = old.is_some() && old.map(template) != new.map(template);
     let fates = instances::Fates::of(key, before, rehearsed, observed);
     let rollout = new.filter(|_| template_changed && fates.replaces());

@@ -12,11 +12,12 @@ use crate::{
     handlers::workloads::{Written, missing},
     view::workload_metadata,
 };
-use kat_plan::{Snapshot, WorkloadEntry};
+use kat_plan::Snapshot;
 use kat_types::{
     keys,
     reason::EventReason,
     records::WorkloadMeta,
+    snapshot::WorkloadEntry,
     stored::WorkloadKey,
     transaction::{Compare, Operation},
 };

@@ -7,13 +7,14 @@ use axum::body::Bytes;
 use crate::{access::authentication::Caller, errors::ApiError, server::shares::SharedTurns};
 use kat_bundle as bundle;
 use kat_bundle::{Bundle, Class, Diagnostic, Mode, SourceFile};
-use kat_plan::{ParsedWorkload, amounts_of_workload, largest_assignment};
+use kat_plan::{amounts_of_workload, largest_assignment};
 use kat_types::{
     json::{self, NotEncoded},
     resource::{
         Amounts, HostPort, ImagePullPolicy, OnPartition, Protocol, VirtualLoadBalancer,
         WorkloadSpec, stop_seconds,
     },
+    snapshot::ParsedWorkload,
 };
 
 /// Maximum number of archives that are unpacked at once, of a caller and in all: unpacking costs

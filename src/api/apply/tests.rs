@@ -1,9 +1,10 @@
 use std::{collections::BTreeSet, sync::Arc};
 
+use kat_types::snapshot::StoredState;
+
 use super::*;
 use crate::apply::removal::Removal;
-use kat_plan::Archived;
-use kat_types::{api::Scope, records::NamespaceRecord};
+use kat_types::{api::Scope, records::NamespaceRecord, snapshot::Archived};
 
 fn submission(replicas: &str) -> Submission {
     Submission {
@@ -45,10 +46,10 @@ fn apply<'a>(caller: &'a Caller, replicas: &str) -> Apply<'a> {
 }
 
 fn empty() -> Snapshot {
-    let mut snapshot = Snapshot {
+    let mut snapshot = Snapshot::from(StoredState {
         revision: 10,
-        ..Snapshot::default()
-    };
+        ..StoredState::default()
+    });
     let record = NamespaceRecord {
         schema: 1,
         uid: "ns".to_owned(),

@@ -1,6 +1,5 @@
 //! The cluster's configuration, the version, the health, and the API's description.
 
-use kat_types::api::ApiTime;
 use std::sync::Arc;
 
 use axum::{
@@ -22,9 +21,11 @@ use crate::{
     openapi,
 };
 use kat_leader::PlanningReport;
-use kat_types::api::ServerVersion;
-use kat_types::api::{BackupView, HealthView, StoreView};
-use kat_types::{records::BackupRecord, resource::ClusterConfiguration};
+use kat_types::{
+    api::{ApiTime, BackupView, HealthView, ServerVersion, StoreView},
+    records::BackupRecord,
+    resource::ClusterConfiguration,
+};
 
 /// Any caller may read this, so it only says that backups fail; the event says why.
 fn backup_view(record: Option<&BackupRecord>) -> BackupView {

@@ -27,9 +27,10 @@ use crate::{
     view::View,
     watch::{ListQuery, Select, answer, line, ndjson},
 };
-use kat_plan::{InstanceEntry, Snapshot};
-use kat_types::api::LogLine;
-use kat_types::{assignment::Assignment, stored::WorkloadKey};
+use kat_plan::Snapshot;
+use kat_types::{
+    api::LogLine, assignment::Assignment, snapshot::InstanceEntry, stored::WorkloadKey,
+};
 
 /// Silence after which the log of a removed instance is complete: its machine has reported before
 /// that it ended, and the journal is a little behind.

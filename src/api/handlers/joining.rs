@@ -4,7 +4,6 @@
 //! created before its registration: a user without a certificate opens nothing, and a registered
 //! machine must be able to read its list.
 
-use kat_plan::cluster_endpoints;
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
@@ -28,11 +27,16 @@ use crate::{
 use kat_pki as pki;
 use kat_pki::{Authorities, CertificateRequest, MachineCertificates, PkiError};
 use kat_plan::{
-    Admission, Applicant, NodeEntry, NotAdmitted, Snapshot, may_lose_member, node_address,
+    Admission, Applicant, NotAdmitted, Snapshot, cluster_endpoints, may_lose_member, node_address,
 };
 use kat_store::StoreError;
-use kat_types::api::{Certificates, JoinAnswer, JoinPeer, JoinRequest, NodePhase, RenewalRequest};
-use kat_types::{keys, resource::ClusterSpec, transaction::Compare};
+use kat_types::{
+    api::{Certificates, JoinAnswer, JoinPeer, JoinRequest, NodePhase, RenewalRequest},
+    keys,
+    resource::ClusterSpec,
+    snapshot::NodeEntry,
+    transaction::Compare,
+};
 
 /// Maximum number of addresses, and of endpoints, of one machine.
 pub(crate) const MAX_ADDRESSES: usize = 16;

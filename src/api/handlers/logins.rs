@@ -31,15 +31,14 @@ use crate::{
 use kat_bundle as bundle;
 use kat_plan::{EventKind, EventLog, SealingError, Snapshot};
 use kat_registry::{LoginAnswer, RegistryError};
-use kat_types::api::{
-    List, ListMetadata, ObjectReference, RegistryLoginRequest, RegistryLoginResult,
-    RegistryLoginView,
-};
-use kat_types::registry::LoginRecord;
 use kat_types::{
+    api::{
+        List, ListMetadata, ObjectReference, RegistryLoginRequest, RegistryLoginResult,
+        RegistryLoginView,
+    },
     keys,
     reason::EventReason,
-    registry::{Credentials, LoginPlace},
+    registry::{Credentials, LoginPlace, LoginRecord},
     stored::Stored,
     transaction::{Compare, Operation},
 };

@@ -30,8 +30,8 @@ use crate::{
     watch::{ListQuery, answer},
 };
 use kat_plan::{EventKind, EventLog, Snapshot};
-use kat_types::api::ObjectReference;
 use kat_types::{
+    api::ObjectReference,
     keys,
     reason::EventReason,
     records::NamespaceRecord,

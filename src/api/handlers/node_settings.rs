@@ -31,8 +31,13 @@ use crate::{
 };
 use kat_bundle::{check_label_key, check_label_value};
 use kat_plan::{EventKind, EventLog, OWN_LABELS, Snapshot};
-use kat_types::api::{NodeLabels, NodeTaints, ObjectReference, Taint};
-use kat_types::{keys, reason::EventReason, records::NodeRegistration, transaction::Compare};
+use kat_types::{
+    api::{NodeLabels, NodeTaints, ObjectReference, Taint},
+    keys,
+    reason::EventReason,
+    records::NodeRegistration,
+    transaction::Compare,
+};
 
 /// Maximum number of labels, and of taints, of a machine.
 const MAX_ENTRIES: usize = 64;

@@ -23,8 +23,10 @@ use crate::{
     view::View,
     watch::{ListQuery, answer},
 };
-use kat_types::api::{MemberKeys, NodeReport, UNSURE_HEADER};
-use kat_types::resource::ClusterSpec;
+use kat_types::{
+    api::{MemberKeys, NodeReport, UNSURE_HEADER},
+    resource::ClusterSpec,
+};
 
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,

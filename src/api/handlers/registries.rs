@@ -20,8 +20,8 @@ use crate::{
 };
 use kat_bundle as bundle;
 use kat_plan::Snapshot;
-use kat_types::api::{List, ListMetadata, RegistryRequest, RegistryView};
 use kat_types::{
+    api::{List, ListMetadata, RegistryRequest, RegistryView},
     keys,
     registry::{RegistrySetting, RegistrySettings},
     transaction::Compare,

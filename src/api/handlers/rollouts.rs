@@ -27,12 +27,18 @@ use crate::{
 };
 use kat_bundle as bundle;
 use kat_bundle::{Mode, SourceFile, with_image, with_replicas};
-use kat_plan::{Archived, Snapshot, WorkloadEntry};
-use kat_types::api::{
-    GenerationView, ImageRequest, List, ListMetadata, RestartRequest, RollbackRequest, ScaleRequest,
-};
+use kat_plan::Snapshot;
 use kat_types::{
-    keys, reason::EventReason, records::WorkloadMeta, stored::WorkloadKey, transaction::Compare,
+    api::{
+        GenerationView, ImageRequest, List, ListMetadata, RestartRequest, RollbackRequest,
+        ScaleRequest,
+    },
+    keys,
+    reason::EventReason,
+    records::WorkloadMeta,
+    snapshot::{Archived, WorkloadEntry},
+    stored::WorkloadKey,
+    transaction::Compare,
 };
 
 type Place = At<(String, String)>;

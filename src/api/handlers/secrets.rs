@@ -13,7 +13,6 @@ use axum::{
 use base64::{Engine, prelude::BASE64_STANDARD};
 use jiff::Timestamp;
 
-pub(crate) use self::rotation::rotate;
 use super::{
     namespaces::JSON,
     workloads::{WriteQuery, Written, check_namespace_exists, check_writable, item},
@@ -29,19 +28,20 @@ use crate::{
     watch::{ListQuery, answer},
 };
 use kat_plan::{EventKind, EventLog, SealingError, Snapshot, check_growth, users_of_secret};
-use kat_types::api::{ObjectReference, SecretRequest};
-use kat_types::secrets::SecretKey;
 use kat_types::{
+    api::{ObjectReference, SecretRequest},
     keys,
     reason::EventReason,
     resource::{
         Amounts, Bytes,
         secret::{NAMESPACE_LIMIT, SECRET_LIMIT, SecretValues, check_key, check_name},
     },
-    secrets::{SecretRecord, secrets_of},
+    secrets::{SecretKey, SecretRecord, secrets_of},
     stored::{Stored, WorkloadKey},
     transaction::{Compare, Operation},
 };
+
+pub(crate) use self::rotation::rotate;
 
 /// Maximum bytes of a request's body: all values in base64, with keys and JSON around them.
 const MAX_BODY: usize = 2 * SECRET_LIMIT;

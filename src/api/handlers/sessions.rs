@@ -28,10 +28,12 @@ use crate::{
     extract::{At, Parameters},
     server::open_streams::Held,
 };
-use kat_plan::{InstanceEntry, Snapshot};
-use kat_types::api::NodeUsage;
-use kat_types::api::{CONTENT_TYPE, ExecRequest};
-use kat_types::frames::{Frames, Input, Message, Output};
+use kat_plan::Snapshot;
+use kat_types::{
+    api::{CONTENT_TYPE, ExecRequest, NodeUsage},
+    frames::{Frames, Input, Message, Output},
+    snapshot::InstanceEntry,
+};
 
 /// Maximum number of words of a command.
 const MOST_WORDS: usize = 1024;

@@ -23,8 +23,8 @@ use crate::{
 };
 use kat_pki::token::{Token, TokenError};
 use kat_plan::endpoint_for_joining;
-use kat_types::api::{Scope, TokenRequest};
 use kat_types::{
+    api::{Scope, TokenRequest},
     keys,
     records::TokenRecord,
     transaction::{Compare, Operation},

@@ -8,8 +8,10 @@ use tokio::sync::Semaphore;
 
 use super::workloads::check_namespace_exists;
 use crate::{access::authentication::Caller, context::Api, errors::ApiError, extract::At};
-use kat_plan::InstanceEntry;
-use kat_types::api::{MachineAway, NamespaceUsage, NodeUsage};
+use kat_types::{
+    api::{MachineAway, NamespaceUsage, NodeUsage},
+    snapshot::InstanceEntry,
+};
 
 /// Maximum number of calls whose machines are queried at once; further ones wait. Each query has
 /// its own connection to a machine, which accepts only a limited number, for logs and commands too.

@@ -28,8 +28,8 @@ use kat_plan::{
     Snapshot, is_used_meanwhile, lacks_secret, moves_together, stays_moved, stopped_move,
     taker_says, users_of, why_it_does_not_fit,
 };
-use kat_types::api::{NodePhase, VolumeMovePhase as Phase, VolumeMoveRequest};
 use kat_types::{
+    api::{NodePhase, VolumeMovePhase as Phase, VolumeMoveRequest},
     keys,
     reason::EventReason,
     records::{NodeStatusRecord, VolumeRecord},

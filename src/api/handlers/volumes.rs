@@ -259,10 +259,11 @@ fn in_words(users: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kat_plan::InstanceEntry;
+    use kat_types::snapshot::StoredState;
     use kat_types::{
         assignment::{Assignment, WorkloadUser},
         resource::ReclaimPolicy,
+        snapshot::InstanceEntry,
     };
 
     fn snapshot(users: usize) -> Snapshot {
@@ -279,11 +280,11 @@ mod tests {
             moving: None,
             kept: Vec::new(),
         };
-        let mut snapshot = Snapshot {
+        let mut snapshot = Snapshot::from(StoredState {
             revision: 10,
             planned: 8,
-            ..Snapshot::default()
-        };
+            ..StoredState::default()
+        });
         let stored = Stored {
             revision: 5,
             value: record,

@@ -21,9 +21,11 @@ use crate::{
     watch::{ListQuery, answer},
 };
 use kat_bundle::{CARRIED, unpack_carried};
-use kat_plan::WorkloadEntry;
-use kat_types::api::{ApplyResult, List, ListMetadata, Metadata, Preview};
-use kat_types::stored::WorkloadKey;
+use kat_types::{
+    api::{ApplyResult, List, ListMetadata, Metadata, Preview},
+    snapshot::WorkloadEntry,
+    stored::WorkloadKey,
+};
 
 /// Content type of a workload's archive.
 pub(crate) const GZIP: &str = "application/gzip";

@@ -1,13 +1,14 @@
 //! Instances as users see them.
 
 use super::{View, time};
-use kat_plan::{InstanceEntry, host_port_statuses};
+use kat_plan::host_port_statuses;
 use kat_types::{
     api::{InstanceItem, InstancePhase, InstanceSpec, InstanceStatus, Item, Metadata, NodePhase},
     assignment::{Assignment, Wanted},
     reason::Reason,
     records::{InstanceRecord, NodeStatusRecord},
     resource::OnPartition,
+    snapshot::InstanceEntry,
 };
 
 impl View<'_> {

@@ -1,14 +1,14 @@
 //! Machines as users see them.
 
-use kat_types::api::ApiTime;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{View, node_metadata, time};
-use kat_plan::{NodeEntry, node_address};
+use kat_plan::node_address;
 use kat_types::{
-    api::{Condition, ETCD_CONDITION, Item, NodeItem, NodeRole, NodeSpec, NodeStatus},
+    api::{ApiTime, Condition, ETCD_CONDITION, Item, NodeItem, NodeRole, NodeSpec, NodeStatus},
     reason::Reason,
     resource::Bytes,
+    snapshot::NodeEntry,
 };
 
 /// Label of machines that accept traffic from outside.

@@ -2,10 +2,9 @@
 
 use super::View;
 use kat_plan::{behind_secret, users_of_secret};
-use kat_types::secrets::SecretKey;
 use kat_types::{
     api::{Item, Metadata, SecretItem, SecretKeyView, SecretSpec, SecretStatus},
-    secrets::SecretRecord,
+    secrets::{SecretKey, SecretRecord},
     stored::Stored,
 };
 

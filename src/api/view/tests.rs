@@ -1,12 +1,12 @@
 use std::sync::Arc;
 
 use super::*;
-use kat_plan::{InstanceEntry, NodeEntry, ParsedWorkload};
 use kat_types::{
     api::{InstancePhase, NodePhase, NodeRole},
     assignment::{Assignment, WorkloadUser},
     records::{InstanceRecord, WorkloadMeta},
     resource::{EnvVar, Workload},
+    snapshot::{InstanceEntry, NodeEntry, ParsedWorkload},
     stored::Stored,
 };
 

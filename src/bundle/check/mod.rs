@@ -5,12 +5,12 @@ mod image;
 mod names;
 mod values;
 
+use super::diagnostic::{Class, quote};
+
 pub(super) use cron::cron;
 pub(super) use image::{image, platform, registry, repository, stage};
 pub(super) use names::*;
 pub(super) use values::*;
-
-use super::diagnostic::{Class, quote};
 
 /// Why a text is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]

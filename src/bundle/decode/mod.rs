@@ -12,12 +12,6 @@ mod scalars;
 mod words;
 mod workload;
 
-pub(super) use balancer::load_balancer;
-pub(super) use cluster::{agent_config, cluster};
-pub(super) use others::{build, job, namespace};
-pub(super) use words::Word;
-pub(super) use workload::workload;
-
 use super::{
     check::Complaint,
     diagnostic::{Class, Diagnostic, Span, quote},
@@ -26,6 +20,12 @@ use super::{
     suggest::nearest,
     yaml::{Entry, Node, Value, item_path, key_path},
 };
+
+pub(super) use balancer::load_balancer;
+pub(super) use cluster::{agent_config, cluster};
+pub(super) use others::{build, job, namespace};
+pub(super) use words::Word;
+pub(super) use workload::workload;
 
 /// How strictly a text is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,9 +9,8 @@ mod builder;
 #[cfg(test)]
 mod tests;
 
-use builder::Builder;
-
 use super::diagnostic::{Class, Diagnostic, Position, Span, quote};
+use builder::Builder;
 
 /// A value and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,8 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
 
-use super::super::time;
-use super::{DocumentFormat, Format};
+use super::{super::time, DocumentFormat, Format};
 use crate::commands::token;
 
 #[derive(Debug, Args)]

@@ -16,13 +16,12 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use crate::{Session, args::Cp, errors::CliError, output::plain, target, target::Target};
-use unpack::LeftOut;
-
 use kat_client::{ClientError, Refusal, Sending};
 use kat_types::{
     api::ExecRequest,
     frames::{Input, Output},
 };
+use unpack::LeftOut;
 
 /// Pieces of the stream that are buffered.
 const BUFFER: usize = 16;

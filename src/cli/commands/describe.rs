@@ -18,6 +18,7 @@ use crate::{
 };
 use kat_client::{ClientError, EventQuery, Named as _};
 use kat_types::api::{Event, HostPortStatus, List, NamespaceItem, VolumeItem};
+
 pub(crate) use sheet::Sheet;
 
 pub(crate) async fn run(session: &Session<'_>, arguments: &Describe) -> Result<(), CliError> {

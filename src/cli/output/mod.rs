@@ -9,11 +9,11 @@ use std::io::IsTerminal;
 
 use serde::Serialize;
 
-pub(super) use kat_types::plain::plain;
-
 use super::{args::DocumentFormat, console::Console, errors::CliError};
 use jsonpath::Template;
 use kat_types::plain::push_plain;
+
+pub(super) use kat_types::plain::plain;
 
 /// Prints a value as one document.
 pub(super) fn document<T: Serialize>(

@@ -12,6 +12,8 @@ mod packages;
 mod ports;
 mod render;
 
+use kat_types::resource::{AgentConfig, ClusterSpec};
+
 pub use self::{
     boot::BootLoader,
     evaluate::evaluate,
@@ -20,7 +22,6 @@ pub use self::{
     packages::Family,
     render::render,
 };
-use kat_types::resource::{AgentConfig, ClusterSpec};
 
 /// When the check runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

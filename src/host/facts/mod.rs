@@ -10,8 +10,9 @@ use std::{
     time::Duration,
 };
 
-pub use self::parse::Version;
 use super::commands::Invocation;
+
+pub use self::parse::Version;
 
 /// Longest run of a program that prints its version.
 const LIMIT: Duration = Duration::from_secs(10);

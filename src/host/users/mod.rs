@@ -13,13 +13,14 @@ use std::{
 
 use tokio::task::spawn_blocking;
 
-pub use self::decide::{Steps, Taken, decide, home as home_of, is_ours, range_conflicts};
 use self::{accounts::Accounts, decide::comment};
 use super::{
     commands::{CommandError, Invocation},
     files::{self, Access, FileError},
 };
 use kat_types::{assignment::WorkloadUser, root::Root};
+
+pub use self::decide::{Steps, Taken, decide, home as home_of, is_ours, range_conflicts};
 
 /// Folder of the users' homes.
 pub const HOMES: &str = "/var/lib/kat/users";

@@ -4,12 +4,12 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::*;
-use kat_plan::ReportedNode;
 use kat_types::{
     api::{NodeResources, WorkloadPhase},
     keys,
     records::{NodeRegistration, WorkloadMeta},
     resource::{Bytes, MilliCpu, ResourceList},
+    snapshot::ReportedNode,
     stored::WorkloadKey,
 };
 

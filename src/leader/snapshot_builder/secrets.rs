@@ -7,11 +7,10 @@ use kat_plan::Snapshot;
 use kat_store::mirror::Entries;
 use kat_types::{
     keys,
-    registry::LoginPlace,
-    secrets::{SealingKeyRecord, SecretRecord},
+    registry::{LoginPlace, LoginRecord},
+    secrets::{SealingKeyRecord, SecretKey, SecretRecord},
     stored::Stored,
 };
-use kat_types::{registry::LoginRecord, secrets::SecretKey};
 
 impl SnapshotBuilder {
     pub(crate) fn read_secrets(&mut self, entries: &Entries, snapshot: &mut Snapshot) {

@@ -5,8 +5,11 @@ use jiff::{Timestamp, ToSpan};
 use serde_json::{Map, Value, json};
 
 use super::*;
-use kat_plan::{Observed, ReportedNode, plan};
-use kat_types::api::NodeReport;
+use kat_plan::plan;
+use kat_types::{
+    api::NodeReport,
+    snapshot::{Observed, ReportedNode},
+};
 
 const DUMPS: [(&str, &str, &str); 1] = [(
     "1",

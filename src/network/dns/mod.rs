@@ -22,10 +22,11 @@ mod zone;
 
 use std::{io, net::SocketAddr, sync::Arc};
 
-pub use message::{ClientEdns, ParseError, Request, parse};
-pub use server::{Server, Settings};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+pub use message::{ClientEdns, ParseError, Request, parse};
+pub use server::{Server, Settings};
 pub use zone::{Lookup, Zone};
 
 /// Why the DNS server does not run.

@@ -3,14 +3,16 @@
 //! One member, three or five, as many as there are machines for. Each step is safe alone and starts
 //! from what etcd reports, so a step that failed halfway is decided anew.
 
-use kat_types::cluster::ClusterMembers;
-use kat_types::cluster::MemberRecord;
 use std::{collections::BTreeSet, net::Ipv4Addr, time::Duration};
 
 use jiff::Timestamp;
 
-use crate::{NodeEntry, SeenStore, Snapshot, node_address};
-use kat_types::api::NodePhase;
+use crate::{SeenStore, Snapshot, node_address};
+use kat_types::{
+    api::NodePhase,
+    cluster::{ClusterMembers, MemberRecord},
+    snapshot::NodeEntry,
+};
 
 /// A member whose machine does not answer is replaced after this many node loss timeouts, if
 /// another machine can take its place.

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use crate::{
-    Demand, EarlierVersion, ParsedWorkload, choose, instance_id, node_address,
+    Demand, choose, instance_id, node_address,
     scheduling::{
         host_ports,
         host_ports::{none_free, ports_of},
@@ -14,14 +14,13 @@ use crate::{
 };
 use kat_types::{
     api::InstancePhase,
+    assignment::{Assignment, Wanted, WorkloadUser, needed_schema},
     json,
     reason::EventReason,
-    resource::{Container, HealthCheck, OtherKind, Port, Volume, WorkloadSpec},
-};
-use kat_types::{
-    assignment::{Assignment, Wanted, WorkloadUser, needed_schema},
     records::ImageRecord,
+    resource::{Container, HealthCheck, OtherKind, Port, Volume, WorkloadSpec},
     secrets::AssignedSecrets,
+    snapshot::{EarlierVersion, ParsedWorkload},
 };
 
 /// Instance id, secrets, and credentials for registries.

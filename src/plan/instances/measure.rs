@@ -5,14 +5,12 @@ use std::{collections::BTreeSet, net::Ipv4Addr};
 
 use jiff::Timestamp;
 
-use crate::ParsedWorkload;
 use kat_types::{
     assignment::{AssignedVolume, Assignment, INDEX_LIMIT, Wanted, WorkloadUser, needed_schema},
-    secrets::secret_uses,
-};
-use kat_types::{
     json::{self, NotEncoded},
     resource::OtherKind,
+    secrets::secret_uses,
+    snapshot::ParsedWorkload,
 };
 
 /// Maximum bytes of an assignment as JSON. A transaction takes 1.4 MiB; the rest is for what is
@@ -53,10 +51,9 @@ pub fn largest_assignment(parsed: &ParsedWorkload) -> Result<usize, NotEncoded> 
 
 /// Bytes of an assignment of these files without secrets and credentials.
 pub(crate) fn least_assignment(parsed: &ParsedWorkload) -> Result<usize, NotEncoded> {
-    let known = &parsed.least_assignment.0;
-    known
-        .get_or_init(|| encoded_bytes(&sample_assignment(parsed)))
-        .clone()
+    parsed
+        .least_assignment
+        .get_or_measure(|| encoded_bytes(&sample_assignment(parsed)))
 }
 
 fn encoded_bytes(assignment: &Assignment) -> Result<usize, NotEncoded> {

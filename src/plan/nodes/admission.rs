@@ -6,15 +6,17 @@ use ipnet::Ipv4Net;
 use jiff::Timestamp;
 
 use super::endpoints::Places;
-use crate::{EventKind, EventLog, NodeEntry, Snapshot, node_subnet};
+use crate::{EventKind, EventLog, Snapshot, node_subnet};
 use kat_types::{
     api::{MemberKeys, ObjectReference, Reach},
+    assignment::DesiredMeta,
     json::{self, NotEncoded},
     keys,
     reason::EventReason,
+    records::NodeRegistration,
+    snapshot::NodeEntry,
     transaction::{Compare, Operation},
 };
-use kat_types::{assignment::DesiredMeta, records::NodeRegistration};
 
 /// What a joining machine says of itself; its form is checked already.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,23 +1,23 @@
 //! Endpoints of machines: for agents, which read them from the store, and for users' contexts.
 
-use kat_types::api::ApiTime;
-use kat_types::cluster::ClusterEndpoints;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
 };
 
 use crate::{
-    EventKind, NodeEntry, Snapshot,
+    EventKind, Snapshot,
     draft::{Draft, Group},
     node_address,
     nodes::node_loss::Heard,
 };
-use kat_types::records::NodeStatusRecord;
 use kat_types::{
-    api::{Condition, MachineEndpoints, NodePhase, NodeReport, ObjectReference, Reach},
+    api::{ApiTime, Condition, MachineEndpoints, NodePhase, NodeReport, ObjectReference, Reach},
+    cluster::ClusterEndpoints,
     keys,
     reason::{EventReason, Reason},
+    records::NodeStatusRecord,
+    snapshot::NodeEntry,
     transaction::Compare,
 };
 

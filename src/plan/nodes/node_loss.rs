@@ -11,8 +11,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 
-use crate::{NodeEntry, Observed, ReportedNode, Snapshot};
-use kat_types::api::{NodePhase, NodeReport};
+use crate::Snapshot;
+use kat_types::{
+    api::{NodePhase, NodeReport},
+    snapshot::{NodeEntry, Observed, ReportedNode},
+};
 
 /// Longest time that systemd and Podman need to end a container, beyond its program's grace.
 const ENDING: Duration = Duration::from_secs(2);

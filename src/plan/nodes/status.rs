@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::endpoints;
 use crate::{
-    EventKind, EventWord, NodeEntry,
+    EventKind, EventWord,
     draft::{Draft, Group},
     images,
     nodes::{
@@ -15,7 +15,6 @@ use crate::{
     },
     volumes::moves,
 };
-use kat_types::records::{InstanceRecord, NodeStatusRecord};
 use kat_types::{
     api::{
         Health, InstancePhase, InstanceReport, NodePhase, NodeReport, ObjectReference,
@@ -24,6 +23,8 @@ use kat_types::{
     },
     keys,
     reason::{EventReason, Reason},
+    records::{InstanceRecord, NodeStatusRecord},
+    snapshot::NodeEntry,
 };
 
 /// Maximum bytes that are kept of the texts that a machine reports of its instances.

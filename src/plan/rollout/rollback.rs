@@ -2,11 +2,12 @@
 
 use super::slot::LiveInstance;
 use crate::{EventKind, service::WorkloadPlanner, status, status::Trouble};
-use kat_types::{keys, transaction::Compare};
 use kat_types::{
+    keys,
     reason::EventReason,
     records::{GenerationRecord, Origin, WorkloadMeta},
     stored::WorkloadKey,
+    transaction::Compare,
 };
 
 impl WorkloadPlanner<'_, '_, '_> {

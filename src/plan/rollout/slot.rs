@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use crate::services::serving;
-use kat_types::api::InstancePhase;
 use kat_types::{
+    api::InstancePhase,
     assignment::{Assignment, Wanted},
     records::InstanceRecord,
 };

@@ -5,14 +5,13 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::slot::{LiveInstance, Slot};
 use crate::{
-    ParsedWorkload,
     rollout::{Strategy, budget::RolloutBudget, in_place, replicas},
     service::WorkloadPlanner,
 };
-use kat_types::api::InstancePhase;
-use kat_types::assignment::Assignment;
-use kat_types::backoff::Backoff;
-use kat_types::reason::EventReason;
+use kat_types::{
+    api::InstancePhase, assignment::Assignment, backoff::Backoff, reason::EventReason,
+    snapshot::ParsedWorkload,
+};
 
 /// Delay before a failed instance is replaced.
 const DELAYS: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_secs(300));

@@ -7,8 +7,6 @@
 //! every machine. The search for a free number starts at a place that follows from the workload's
 //! name.
 
-use kat_types::services::HostPortNumber;
-use kat_types::services::HostPortNumbers;
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::RangeInclusive,
@@ -17,14 +15,16 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use crate::{
-    Candidate, Demand, ParsedWorkload, WorkloadEntry,
+    Candidate, Demand,
     draft::{Draft, Group},
 };
-use kat_types::stored::WorkloadKey;
 use kat_types::{
     api::HostPortStatus,
     keys,
     resource::{ClusterSpec, HostPort, Port, Protocol},
+    services::{HostPortNumber, HostPortNumbers},
+    snapshot::{ParsedWorkload, WorkloadEntry},
+    stored::WorkloadKey,
 };
 
 /// Version of the data path (`packaging/data-path`) from which on `kat-net` opens host ports.

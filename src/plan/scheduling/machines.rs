@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::host_ports;
 use crate::{Candidate, draft::Draft, images};
-use kat_types::api::{InstancePhase, NodePhase};
 use kat_types::{
+    api::{InstancePhase, NodePhase},
     assignment::{Assignment, Wanted},
     records::NodeStatusRecord,
     stored::WorkloadKey,

@@ -9,12 +9,14 @@ use crate::{
 };
 use kat_types::{
     api::{NodePhase, Taint},
+    assignment::needed_schema,
+    records::ImageRecord,
     resource::{
         Bytes, GpuDriver, MilliCpu, Port, Protocol, ResourceList, Resources, TaintEffect,
         Toleration, TolerationOperator, WorkloadSpec, WorkloadType,
     },
+    stored::WorkloadKey,
 };
-use kat_types::{assignment::needed_schema, records::ImageRecord, stored::WorkloadKey};
 
 /// A machine as the scheduler sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]

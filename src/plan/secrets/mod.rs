@@ -10,7 +10,6 @@
 
 mod sealing;
 
-use kat_types::secrets::SecretKey;
 use std::{collections::BTreeMap, sync::Arc};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -18,23 +17,22 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{EventKind, Snapshot, service::WorkloadPlanner};
 use crate::rollout::slot::LiveInstance;
-use kat_types::secrets::{
-    AssignedSecrets, SecretRecord, SecretUse, SecretVersion, secret_uses, secrets_of,
-};
 use kat_types::{
     assignment::Assignment,
+    keys,
     reason::{EventReason, Reason},
     records::{GenerationRecord, Origin, WorkloadMeta, with_restart},
-    stored::{Stored, WorkloadKey},
-};
-use kat_types::{
-    keys,
     resource::{
         Container, Volume, WorkloadSpec,
         secret::{INSTANCE_LIMIT, SecretValues},
     },
+    secrets::{
+        AssignedSecrets, SecretKey, SecretRecord, SecretUse, SecretVersion, secret_uses, secrets_of,
+    },
+    stored::{Stored, WorkloadKey},
     transaction::Compare,
 };
+
 pub use sealing::{Purpose, Sealing, SealingError, open_assigned, seal_for};
 pub(super) use sealing::{framed, unframed};
 

@@ -1,6 +1,5 @@
 //! How secrets are stored, sealed and opened.
 
-use kat_types::secrets::SecretKey;
 use std::collections::BTreeMap;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -11,9 +10,11 @@ use kat_pki::{
     recovery_key::{RecoveryKey, SealError},
     secret_sealing::{DataKey, open_delivery},
 };
-use kat_types::resource::secret::{SecretValues, is_text};
-use kat_types::secrets::{
-    AssignedSecrets, SealingKeyRecord, SecretKeyRecord, SecretRecord, SecretVersion,
+use kat_types::{
+    resource::secret::{SecretValues, is_text},
+    secrets::{
+        AssignedSecrets, SealingKeyRecord, SecretKey, SecretKeyRecord, SecretRecord, SecretVersion,
+    },
 };
 
 /// What is sealed for the place of one version of one secret opens nowhere else.

@@ -10,9 +10,7 @@ use crate::{
     node_address,
     services::service_addresses::ServiceAddresses,
 };
-use kat_types::keys;
-use kat_types::services::BackendState;
-use kat_types::{records::NodeStatusRecord, stored::WorkloadKey};
+use kat_types::{keys, records::NodeStatusRecord, services::BackendState, stored::WorkloadKey};
 
 /// Writes DNS records that are missing and deletes those that should not exist.
 pub(crate) fn plan_dns(

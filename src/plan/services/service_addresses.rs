@@ -6,9 +6,6 @@
 //! created again mostly has the same address, and another one seldom has the address of a workload
 //! that was just deleted.
 
-use kat_types::services::ServiceAddress;
-use kat_types::services::ServiceBalance;
-use kat_types::services::ServicePort;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
@@ -19,29 +16,23 @@ use sha2::{Digest, Sha256};
 
 use super::serving;
 use crate::{
-    Snapshot, WorkloadEntry,
+    Snapshot,
     draft::{Draft, Group},
     scheduling::host_ports::has_host_ports,
 };
-use kat_types::services::{Backends, HostPortNumbers};
-use kat_types::{api::NodePhase, keys, resource::Protocol, transaction::Compare};
 use kat_types::{
+    api::NodePhase,
+    keys,
     records::NodeStatusRecord,
-    stored::{Stored, WorkloadKey},
+    resource::Protocol,
+    services::{Backends, ServiceAddress, ServiceBalance, ServicePort},
+    snapshot::WorkloadEntry,
+    stored::WorkloadKey,
+    transaction::Compare,
 };
 
 /// Number of `packaging/data-path` from which on `kat-net` balances service addresses.
 pub const BALANCING_DATA_PATH: u32 = 3;
-
-/// What is stored of a service.
-#[derive(Debug, Clone, Default)]
-pub struct ServiceEntry {
-    pub address: Option<Stored<ServiceAddress>>,
-    /// Its ports and the instances behind them.
-    pub balance: Option<Stored<ServiceBalance>>,
-    /// The numbers assigned for `hostPort: auto`.
-    pub numbers: Option<Stored<HostPortNumbers>>,
-}
 
 /// The service addresses as this plan leaves them.
 #[derive(Debug, Default)]

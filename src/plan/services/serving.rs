@@ -1,16 +1,15 @@
 //! Which instances serve: DNS records and service addresses are both derived from this.
 
-use kat_types::services::BackendState;
 use std::collections::BTreeMap;
 
-use crate::{InstanceEntry, draft::Draft, rollout::has_run};
+use crate::{draft::Draft, rollout::has_run};
 use kat_types::{
     api::{Health, InstancePhase, NodePhase},
-    keys,
-};
-use kat_types::{
     assignment::Wanted,
+    keys,
     records::{InstanceRecord, NodeStatusRecord},
+    services::BackendState,
+    snapshot::InstanceEntry,
     stored::WorkloadKey,
 };
 

@@ -42,11 +42,16 @@ use kat_types::{
         Event, Health, InstancePhase, InstanceReport, NodePhase, NodeReport, NodeResources, Reach,
         Taint, WorkloadPhase,
     },
+    assignment::*,
     keys,
+    records::*,
     resource::{Bytes, MilliCpu, OnPartition, ResourceList, TaintEffect},
+    secrets::*,
+    snapshot::{Observed, ReportedNode},
+    stored::*,
     transaction::{Compare, KeyValue, MAX_OPERATIONS, Operation},
+    volumes::*,
 };
-use kat_types::{assignment::*, records::*, secrets::*, stored::*, volumes::*};
 
 const NAMESPACE: &str = "default";
 const GIB: u64 = 1 << 30;

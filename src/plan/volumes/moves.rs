@@ -23,16 +23,13 @@ use crate::{
     service::WorkloadPlanner,
     users_of, volumes,
 };
-use kat_types::volumes::{MoveRecord, VolumeMove};
 use kat_types::{
     api::{NodePhase, ObjectReference, VolumeMovePhase as Phase, VolumeMoveReport},
+    assignment::Assignment,
     keys,
     reason::EventReason,
-};
-use kat_types::{
-    assignment::Assignment,
     records::{NodeStatusRecord, VolumeRecord},
-    volumes::VolumeKey,
+    volumes::{MoveRecord, VolumeKey, VolumeMove},
 };
 
 pub(crate) use after::move_events;

@@ -8,17 +8,14 @@ use crate::{
     draft::{Draft, Group},
     users_of,
 };
-use kat_types::volumes::{RemovalRecord, removal_id};
 use kat_types::{
     api::{NodePhase, ObjectReference},
     keys,
     reason::EventReason,
-    transaction::Compare,
-};
-use kat_types::{
     records::{NodeStatusRecord, VolumeRecord},
     stored::Stored,
-    volumes::VolumeKey,
+    transaction::Compare,
+    volumes::{RemovalRecord, VolumeKey, removal_id},
 };
 
 /// Has data removed that is marked for deletion, by the machine that holds it, and deletes its

@@ -21,7 +21,6 @@ use async_trait::async_trait;
 use etcd_client::{Client, CompareOp, DeleteOptions, Error as ClientError, PutOptions, Txn, TxnOp};
 use tokio::time::{Instant, sleep, timeout_at};
 
-pub use self::snapshot::snapshot;
 use self::{connections::Connections, error::Verdict};
 use super::{
     Committed, Leadership, Listing, StateStore, StoreError, WatchStream,
@@ -33,6 +32,8 @@ use kat_types::{
     keys,
     transaction::{Compare, KeyValue, Operation},
 };
+
+pub use self::snapshot::snapshot;
 
 /// Longest wait of a repeatable call for one of several endpoints.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(1500);

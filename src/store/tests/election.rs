@@ -2,10 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::time::{Instant, sleep, timeout};
+
 use kat_store::{Committed, Leadership, StateStore};
 use kat_testing::MemoryStore;
 use kat_types::{keys, transaction::Operation};
-use tokio::time::{Instant, sleep, timeout};
 
 const LEASE: Duration = Duration::from_secs(10);
 

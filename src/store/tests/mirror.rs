@@ -2,11 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
 use kat_store::{Mirror, MirrorState, StateStore, mirror::MirrorError};
 use kat_testing::MemoryStore;
 use kat_types::transaction::Operation;
-use tokio::time::{Instant, sleep};
-use tokio_util::sync::CancellationToken;
 
 const LIMIT: Duration = Duration::from_secs(60);
 

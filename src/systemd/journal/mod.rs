@@ -18,9 +18,10 @@ use tokio::{
     time::timeout,
 };
 
-pub use self::entry::{LogEntry, LogStream};
 use self::lines::{Line, Lines};
 use kat_types::plain::last_words;
+
+pub use self::entry::{LogEntry, LogStream};
 
 /// Longest JSON line in bytes.
 pub const LINE_LIMIT: usize = 1024 * 1024;

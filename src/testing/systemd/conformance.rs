@@ -3,7 +3,6 @@
 mod commands;
 mod transient;
 
-pub use commands::run_commands;
 use std::{
     fs, io,
     os::unix::fs::symlink,
@@ -17,6 +16,8 @@ use tokio::time::{Instant, sleep, timeout};
 use kat_systemd::{
     ActiveState, JobResult, SystemdError, UnitEvent, UnitEvents, UnitManager, UnitStatus,
 };
+
+pub use commands::run_commands;
 
 const LIMIT: Duration = Duration::from_secs(20);
 const RUN: &str = "kat-conformance-run.service";

@@ -1,9 +1,10 @@
 //! Events.
 
-use super::ApiTime;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use super::ApiTime;
 
 /// Something that happened (RFC001-KAT 9.3).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

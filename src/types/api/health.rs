@@ -1,9 +1,10 @@
 //! How the cluster is: `GET /v1alpha1/health`.
 
-use super::ApiTime;
-use crate::api::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::ApiTime;
+use crate::api::*;
 
 /// The answer of `/healthz`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -1,10 +1,11 @@
 //! Credentials for registries as they are written and shown: passwords go in, and never come out.
 
-use super::ApiTime;
 use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::ApiTime;
 
 /// That a namespace has credentials for a registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

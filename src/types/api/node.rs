@@ -1,12 +1,11 @@
 //! Machines as they are shown.
 
-use super::ApiTime;
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Condition, OverlayPeer, newer};
+use super::{ApiTime, Condition, OverlayPeer, newer};
 use crate::{
     reason::Reason,
     resource::{ResourceList, TaintEffect},

@@ -2,13 +2,12 @@
 
 pub mod bounds;
 
-use super::ApiTime;
 use std::net::IpAddr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Condition, ContainerStatus, Health, InstancePhase, newer};
+use super::{ApiTime, Condition, ContainerStatus, Health, InstancePhase, newer};
 use crate::resource::ResourceList;
 
 /// An agent's report to the leader (RFC001-KAT 4.1.3); the wire keeps the RFC's names.

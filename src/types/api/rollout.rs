@@ -1,8 +1,9 @@
 //! Generations of a workload, and what is asked of its rollouts.
 
-use super::ApiTime;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::ApiTime;
 
 /// One kept generation of a workload. Values of environment variables are not part of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -1,10 +1,11 @@
 //! Secrets as they are written and shown: values go in, and never come out.
 
-use super::ApiTime;
 use std::{collections::BTreeMap, fmt};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::ApiTime;
 
 /// What a secret is; its version is the metadata's generation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

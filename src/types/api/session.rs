@@ -1,7 +1,8 @@
 //! What begins a session: `exec`, `port-forward`, `cp`.
 
-use crate::frames::TerminalSize;
 use serde::{Deserialize, Serialize};
+
+use crate::frames::TerminalSize;
 
 /// Content type of both bodies.
 pub const CONTENT_TYPE: &str = "application/x-kat-frames";

@@ -1,8 +1,9 @@
 //! Tokens.
 
-use super::ApiTime;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::ApiTime;
 
 /// What a caller may do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -1,8 +1,9 @@
 //! What instances take of their machine, counted when it is asked for.
 
-use super::ApiTime;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::ApiTime;
 
 /// Of the instances of one machine that run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

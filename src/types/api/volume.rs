@@ -1,10 +1,9 @@
 //! Volumes as they are shown.
 
-use super::ApiTime;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::newer;
+use super::{ApiTime, newer};
 use crate::resource::ReclaimPolicy;
 
 /// What a volume is.

@@ -1,14 +1,19 @@
 //! Reading of assignments of a newer version: an assignment that is not understood must not hide
 //! the others of its list.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned, de::Error};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{DeserializeOwned, Error},
+};
 use serde_json::{Map, Value, json};
 
 use super::{AssignedVolume, Assignment, Wanted};
-use crate::resource::{
-    Container, HealthCheck, OnPartition, Port, RestartPolicy, WorkloadSpec, WorkloadType,
+use crate::{
+    resource::{
+        Container, HealthCheck, OnPartition, Port, RestartPolicy, WorkloadSpec, WorkloadType,
+    },
+    secrets::{AssignedSecrets, secrets_of},
 };
-use crate::secrets::{AssignedSecrets, secrets_of};
 
 /// Highest schema of an assignment that this version understands.
 pub const ASSIGNMENT_SCHEMA: u32 = 6;

@@ -6,12 +6,11 @@ use std::{collections::BTreeMap, fmt};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::secrets::SecretVersion;
-
 use super::{
     Credentials, Reference, RegistrySettings,
     reference::{DOCKER, is_local},
 };
+use crate::secrets::SecretVersion;
 
 /// Canonical name of Docker's own registry.
 const DOCKER_PLACE: &str = "docker.io";

@@ -6,9 +6,8 @@ mod syntax;
 mod together;
 mod values;
 
-use kat_bundle::{Class, Diagnostic, Mode, SourceFile, pack, parse, parse_cluster, read_archive};
-
 use crate::over_api;
+use kat_bundle::{Class, Diagnostic, Mode, SourceFile, pack, parse, parse_cluster, read_archive};
 
 const WORKLOAD: &str = "\
 apiVersion: kat.dws.rip/v1alpha1

@@ -1,10 +1,10 @@
 //! Reads, writes and lists.
 
-use kat_store::{Committed, StoreError};
-use kat_types::transaction::{Compare, MAX_OPERATIONS, Operation};
 use tokio_util::sync::CancellationToken;
 
 use super::{Backend, names, put, soon, write};
+use kat_store::{Committed, StoreError};
+use kat_types::transaction::{Compare, MAX_OPERATIONS, Operation};
 
 pub(crate) async fn gets_what_was_put(backend: &dyn Backend) {
     let (store, other) = (backend.client().await, backend.client().await);

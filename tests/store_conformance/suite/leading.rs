@@ -2,14 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio_util::sync::CancellationToken;
+
+use super::{Backend, names, put, soon, write};
 use kat_store::{
     Committed, Leadership, Mirror, StateStore, StoreError,
     fenced::{self, Group, Outcome},
 };
 use kat_types::{keys, transaction::Operation};
-use tokio_util::sync::CancellationToken;
-
-use super::{Backend, names, put, soon, write};
 
 async fn elect(store: &Arc<dyn StateStore>, name: &str) -> Leadership {
     soon("an election", store.campaign(name, Duration::from_secs(5)))

@@ -8,6 +8,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
+
 use kat_store::{Committed, StateStore, WatchBatch, WatchEvent, WatchStream};
 use kat_types::transaction::Operation;
 

@@ -1,10 +1,10 @@
 //! Watches, and what compaction does to them.
 
 use futures_util::StreamExt;
-use kat_store::StoreError;
-use kat_types::transaction::Operation;
 
 use super::{Backend, names, next, put, shown, soon, write};
+use kat_store::StoreError;
+use kat_types::transaction::Operation;
 
 pub(crate) async fn deletes_prefixes(backend: &dyn Backend) {
     let store = backend.client().await;

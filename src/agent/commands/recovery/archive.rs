@@ -19,8 +19,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::cluster::identity::Identity;
 use kat_host::files;
-use kat_pki::recovery_key::RecoveryKey;
-use kat_pki::stream::{SealedReader, SealedWriter, StreamError};
+use kat_pki::{
+    recovery_key::RecoveryKey,
+    stream::{SealedReader, SealedWriter, StreamError},
+};
 use kat_types::{api::AuthorityKeys, json};
 
 /// The schema version that is written, and the newest that can be read.

@@ -14,16 +14,17 @@ use std::{path::Path, sync::Arc};
 use anyhow::{Context, bail};
 
 use self::rebuild::Marker;
+use super::setup::read_identity;
+use crate::{
+    cluster::{cluster_cache::Known, identity::Identity, keys::Keys},
+    service::paths,
+};
+
 pub(crate) use self::{
     backup::{LocalBackups, run as backup},
     epoch::{LOOKOUT_INTERVAL, Lookout, is_outdated},
     recover::run as recover,
     restore::{RestoreOptions, forget_unpacked, run as restore},
-};
-use super::setup::read_identity;
-use crate::{
-    cluster::{cluster_cache::Known, identity::Identity, keys::Keys},
-    service::paths,
 };
 
 /// The recovery key in its printed form.

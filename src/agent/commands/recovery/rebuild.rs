@@ -33,9 +33,9 @@ use kat_plan::{EventKind, EventLog};
 use kat_render::{ETCD_FOLDER, ETCD_USER, Renderer};
 use kat_store::{Committed, EtcdStore, StateStore, etcd_admin};
 use kat_systemd::UnitManager;
-use kat_types::cluster::ClusterEndpoints;
 use kat_types::{
     api::{ObjectReference, StoreEpoch},
+    cluster::ClusterEndpoints,
     json, keys,
     reason::EventReason,
     records::NodeRegistration,

@@ -49,9 +49,9 @@ use kat_plan::node_address;
 use kat_render::Renderer;
 use kat_store::{EtcdStore, StateStore};
 use kat_systemd::{ManagerSource, Managers, UnitManager};
-use kat_types::cluster::ClusterEndpoints;
 use kat_types::{
     api::{MembershipAnswer, StoreEpoch},
+    cluster::ClusterEndpoints,
     json, keys,
     plain::plain,
     resource::AgentConfig,

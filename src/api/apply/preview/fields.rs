@@ -5,8 +5,11 @@ use serde_json::Value;
 
 use crate::view::masked;
 use kat_bundle::{Kind, without_defaults};
-use kat_plan::{ParsedWorkload, WorkloadEntry};
-use kat_types::{api::FieldChange, json::NotEncoded};
+use kat_types::{
+    api::FieldChange,
+    json::NotEncoded,
+    snapshot::{ParsedWorkload, WorkloadEntry},
+};
 
 /// A step into a document.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kat_leader::Rehearsed;
-use kat_plan::{InstanceEntry, Observed, Snapshot, WorkloadEntry};
+use kat_plan::Snapshot;
 use kat_types::{
     api::{InstanceAction, InstanceChange, InstancePhase, NodePhase},
     assignment::{Assignment, Wanted},
+    snapshot::{InstanceEntry, Observed, WorkloadEntry},
     stored::WorkloadKey,
 };
 

@@ -24,12 +24,11 @@ use kat_types::{
     api::{ObjectReference, SealingRotation},
     keys,
     reason::EventReason,
-    registry::LoginPlace,
-    secrets::SecretRecord,
+    registry::{LoginPlace, LoginRecord},
+    secrets::{SecretKey, SecretRecord},
     stored::Stored,
     transaction::{Compare, Operation},
 };
-use kat_types::{registry::LoginRecord, secrets::SecretKey};
 
 /// Maximum number of secrets, and of their stored bytes, that are sealed again in one transaction.
 const PIECE: usize = 32;

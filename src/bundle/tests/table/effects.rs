@@ -18,7 +18,7 @@ use super::{
 };
 use kat_bundle::fields::{self, Field, Status};
 use kat_leader::SnapshotBuilder;
-use kat_plan::{HOST_PORT_DATA_PATH, Observed, ReportedNode, plan};
+use kat_plan::{HOST_PORT_DATA_PATH, plan};
 use kat_render::{RenderSettings, Renderer};
 use kat_store::mirror::Entries;
 use kat_types::{
@@ -30,6 +30,7 @@ use kat_types::{
         Bytes, Container, HostPort, MilliCpu, OnPartition, Port, Protocol, ResourceList,
         RestartCondition, RestartPolicy, TaintEffect, WorkloadType,
     },
+    snapshot::{Observed, ReportedNode},
     transaction::{KeyValue, Operation},
 };
 

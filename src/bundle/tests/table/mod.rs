@@ -7,9 +7,8 @@ use std::{collections::BTreeSet, path::Path};
 
 use serde_json::{Value, json};
 
-use documents::{another, around, decode, decode_as, has, must, remove, set};
-
 use super::*;
+use documents::{another, around, decode, decode_as, has, must, remove, set};
 use kat_bundle::{
     fields::{self, Field, FieldType, Status},
     yaml::json_of,

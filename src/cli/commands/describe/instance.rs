@@ -12,9 +12,8 @@ use crate::{
     time,
 };
 use kat_client::EventQuery;
-use kat_types::api::ApiTime;
 use kat_types::{
-    api::{ContainerStatus, InstanceItem},
+    api::{ApiTime, ContainerStatus, InstanceItem},
     resource::Bytes,
 };
 

@@ -1,6 +1,5 @@
 //! A sheet of fields in two columns, and sections with tables.
 
-use kat_types::api::ApiTime;
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use jiff::Timestamp;
@@ -13,7 +12,7 @@ use crate::{
     },
     time,
 };
-use kat_types::api::Condition;
+use kat_types::api::{ApiTime, Condition};
 
 const WIDTH: usize = 14;
 

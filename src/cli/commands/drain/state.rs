@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::output::{one_line, word};
 use kat_client::Change;
-use kat_types::api::{
-    Condition, DRAIN_BLOCKED, InstanceItem, InstancePhase, NodeItem, NodePhase, WorkloadItem,
+use kat_types::{
+    api::{
+        Condition, DRAIN_BLOCKED, InstanceItem, InstancePhase, NodeItem, NodePhase, WorkloadItem,
+    },
+    reason::Reason,
 };
-use kat_types::reason::Reason;
 
 /// Namespace and name.
 type Key = (String, String);

@@ -17,11 +17,11 @@ use crate::{
     wait,
     wait::Target,
 };
+use args::{RolloutCommand, SetCommand, Waiting, Which};
 use kat_client::ClientError;
 use kat_types::api::{ApplyResult, GenerationView, WorkloadItem, WorkloadPhase};
 
 pub(crate) use args::{History, Restart, Rollback, Rollout, Scale, Set};
-use args::{RolloutCommand, SetCommand, Waiting, Which};
 
 struct Named {
     namespace: String,

@@ -26,6 +26,7 @@ use crate::{
     wait,
     wait::Target,
 };
+use args::{SecretCommand, Set, Unset, Waiting, Which};
 use kat_client::{Change, ClientError, Route};
 use kat_types::{
     api::{ApplyResult, SecretItem, SecretRequest},
@@ -33,7 +34,6 @@ use kat_types::{
 };
 
 pub(crate) use args::Secret;
-use args::{SecretCommand, Set, Unset, Waiting, Which};
 
 pub(crate) struct Named {
     pub(crate) namespace: String,

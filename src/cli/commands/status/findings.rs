@@ -9,11 +9,10 @@ use crate::{
     time,
 };
 use kat_client::ClientError;
-use kat_types::api::{BackupView, HealthView, StoreView};
 use kat_types::{
     api::{
-        DISK_PRESSURE, ETCD_CONDITION, FILES_WRITTEN, Health, InstancePhase, NodePhase, NodeRole,
-        WorkloadPhase,
+        BackupView, DISK_PRESSURE, ETCD_CONDITION, FILES_WRITTEN, Health, HealthView,
+        InstancePhase, NodePhase, NodeRole, StoreView, WorkloadPhase,
     },
     reason::Reason,
     resource::Bytes,
@@ -336,11 +335,10 @@ fn said(reason: &str, message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use kat_types::api::ApiTime;
+    use kat_types::api::{ApiTime, Condition};
     use serde_json::json;
 
     use super::*;
-    use kat_types::api::Condition;
 
     #[test]
     fn a_machine_that_goes_by_old_files_is_a_trouble() {

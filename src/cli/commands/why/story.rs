@@ -1,7 +1,6 @@
 //! Derives the text of `katcall why` from the API's responses. Pure.
 
 use jiff::Timestamp;
-use kat_types::api::ApiTime;
 use serde::Serialize;
 
 use super::reasons;
@@ -11,12 +10,14 @@ use crate::{
     time,
 };
 use kat_client::Named;
-use kat_types::api::{
-    Condition, DATA_LOST_CONDITION, DISK_PRESSURE, DRAIN_BLOCKED, Event, HOST_PORT_IN_USE,
-    HOST_PORT_NOT_ALLOWED, Health, InstanceItem, InstancePhase, NodeItem, NodePhase, ROLLED_BACK,
-    WorkloadItem, WorkloadPhase,
+use kat_types::{
+    api::{
+        ApiTime, Condition, DATA_LOST_CONDITION, DISK_PRESSURE, DRAIN_BLOCKED, Event,
+        HOST_PORT_IN_USE, HOST_PORT_NOT_ALLOWED, Health, InstanceItem, InstancePhase, NodeItem,
+        NodePhase, ROLLED_BACK, WorkloadItem, WorkloadPhase,
+    },
+    reason::Reason,
 };
-use kat_types::reason::Reason;
 
 /// Most instances that are described one by one.
 const INSTANCES: usize = 12;

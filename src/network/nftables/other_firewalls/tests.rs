@@ -1,5 +1,6 @@
-use super::*;
 use serde_json::json;
+
+use super::*;
 
 fn look(rules: &Value, root: &Path) -> Vec<Obstacle> {
     let needs = Needs {

@@ -2,6 +2,7 @@ use super::*;
 use kat_types::{
     assignment::DesiredMeta,
     records::{NodeRegistration, NodeStatusRecord},
+    snapshot::StoredState,
     stored::Stored,
 };
 
@@ -40,10 +41,10 @@ fn snapshot(phases: &[(NodePhase, i64)]) -> Snapshot {
         };
         (name, entry)
     });
-    Snapshot {
+    Snapshot::from(StoredState {
         nodes: nodes.collect(),
-        ..Snapshot::default()
-    }
+        ..StoredState::default()
+    })
 }
 
 fn ready(count: usize) -> Snapshot {

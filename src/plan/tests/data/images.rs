@@ -1,9 +1,8 @@
 //! Images that machines keep, and disks that run short.
 
 use super::*;
-use kat_types::api::ApiTime;
 use kat_types::{
-    api::{Condition, DISK_PRESSURE, ImagesRemoved},
+    api::{ApiTime, Condition, DISK_PRESSURE, ImagesRemoved},
     reason::{EventReason, Reason},
 };
 

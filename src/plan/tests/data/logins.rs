@@ -5,8 +5,9 @@ use super::{
     secrets::{machines, private},
     *,
 };
-use kat_types::registry::LoginRecord;
-use kat_types::registry::{Credentials, LoginPlace, RegistrySetting, RegistrySettings};
+use kat_types::registry::{
+    Credentials, LoginPlace, LoginRecord, RegistrySetting, RegistrySettings,
+};
 
 fn login(world: &mut World, namespace: &str, registry: &str, password: &str) {
     let snapshot = world.snapshot();

@@ -46,7 +46,7 @@ impl World {
     }
 
     fn told(&mut self) -> Vec<(String, String)> {
-        let events = self.snapshot().events;
+        let events = self.snapshot().state.events;
         let events = events.values().map(|event| &event.value);
         let of_instances = events.filter(|event| event.involved_object.kind == "Instance");
         of_instances

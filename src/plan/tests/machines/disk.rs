@@ -1,9 +1,8 @@
 //! Machines that are short of disk space: what they stopped, and what was lost elsewhere.
 
 use super::*;
-use kat_types::api::ApiTime;
 use kat_types::{
-    api::{Condition, DISK_PRESSURE},
+    api::{ApiTime, Condition, DISK_PRESSURE},
     reason::Reason,
 };
 

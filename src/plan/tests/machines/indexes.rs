@@ -1,5 +1,7 @@
 //! Indexes of workload users go round: one that was freed is used again last.
 
+use kat_types::snapshot::StoredState;
+
 use super::*;
 
 fn index_of(world: &mut World, name: &str) -> u32 {
@@ -20,14 +22,14 @@ fn snapshot(taken: impl IntoIterator<Item = u32>, last: Option<u32>) -> Snapshot
         let value = record.clone();
         (index, Stored { revision: 1, value })
     };
-    Snapshot {
+    Snapshot::from(StoredState {
         indexes: taken.into_iter().map(stored).collect(),
         last_index: last.map(|index| Stored {
             revision: 1,
             value: LastIndex { schema: 1, index },
         }),
-        ..Snapshot::default()
-    }
+        ..StoredState::default()
+    })
 }
 
 #[test]

@@ -58,7 +58,10 @@ fn each_machine_gets_the_first_free_subnet_and_a_key_of_its_own() {
 fn a_known_key_keeps_what_the_machine_was_and_what_was_decided_about_it() {
     let mut world = World::with_machines(1);
     let first = join(&mut world, &applicant("n2", 2)).unwrap();
-    let mut registration = world.snapshot().nodes["n2"].registration.value.clone();
+    let mut registration = world.snapshot().state.nodes["n2"]
+        .registration
+        .value
+        .clone();
     registration.labels.insert("disk".into(), "ssd".into());
     registration.draining = true;
     world.write(keys::registration("n2"), &registration);
@@ -76,7 +79,7 @@ fn a_known_key_keeps_what_the_machine_was_and_what_was_decided_about_it() {
     let again = join(&mut world, &moved).unwrap();
     assert!(again.known);
     assert_eq!((again.uid, again.subnet), (first.uid, first.subnet));
-    let node = world.snapshot().nodes["n2"].clone();
+    let node = world.snapshot().state.nodes["n2"].clone();
     assert_eq!(node.endpoints, moved.endpoints);
     let expected = NodeRegistration {
         advertise: moved.advertise,
@@ -124,7 +127,7 @@ fn a_machine_that_leaves_takes_nothing_along_and_its_work_goes_elsewhere() {
         let left = world.entries.keys().find(|key| key.starts_with(&prefix));
         assert_eq!(left, None);
     }
-    let addresses = world.snapshot().allocations;
+    let addresses = world.snapshot().state.allocations;
     assert_eq!(addresses.len(), 300, "the addresses are given back");
 }
 
@@ -141,12 +144,12 @@ fn everybody_is_told_where_machines_answer() {
     .unwrap();
     join(&mut world, &applicant("n2", 2)).unwrap();
     world.plan_out();
-    let stored = world.snapshot().endpoints.unwrap().value;
+    let stored = world.snapshot().state.endpoints.unwrap().value;
     assert_eq!(stored.machines["n2"].api, ["192.0.2.2:9115"]);
     assert_eq!(stored.api(), ["192.0.2.1:9115"], "workers never lead");
     assert_eq!(stored.etcd(2379), ["https://10.100.0.1:2379"]);
     world.remove_machine("n2");
-    let stored = world.snapshot().endpoints.unwrap().value;
+    let stored = world.snapshot().state.endpoints.unwrap().value;
     assert_eq!(stored.machines.keys().collect::<Vec<_>>(), ["n1"]);
 }
 
@@ -162,7 +165,7 @@ fn a_machine_whose_address_changed_is_told_of_to_all() {
     n1.speaks = true;
     world.plan_out();
     // An older agent says nothing of it.
-    let node = world.snapshot().nodes["n1"].clone();
+    let node = world.snapshot().state.nodes["n1"].clone();
     assert_eq!(node.endpoints, ["192.0.2.1:51820"]);
     let mut registration = node.registration.value;
     let n1 = world.at("n1");
@@ -173,13 +176,13 @@ fn a_machine_whose_address_changed_is_told_of_to_all() {
     ];
     let said = n1.endpoints.clone();
     world.plan_out();
-    let node = world.snapshot().nodes["n1"].clone();
+    let node = world.snapshot().state.nodes["n1"].clone();
     assert_eq!(node.endpoints, said);
     registration.advertise = vec![[198, 51, 100, 7].into()];
     assert_eq!(node.registration.value, registration);
-    let stored = world.snapshot().endpoints.unwrap().value;
+    let stored = world.snapshot().state.endpoints.unwrap().value;
     assert_eq!(stored.api(), ["198.51.100.7:9115"]);
-    let events = world.snapshot().events;
+    let events = world.snapshot().state.events;
     let told = |stored: &&Stored<Arc<Event>>| stored.value.reason == "EndpointsChanged";
     assert_eq!(events.values().filter(told).count(), 1);
 }
@@ -204,14 +207,14 @@ fn three_with_addresses() -> World {
 }
 
 fn addresses(world: &mut World, name: &str) -> (Vec<String>, Vec<String>) {
-    let node = world.snapshot().nodes[name].clone();
+    let node = world.snapshot().state.nodes[name].clone();
     let advertise = &node.registration.value.advertise;
     let advertise = advertise.iter().map(ToString::to_string).collect();
     (advertise, node.endpoints)
 }
 
 fn taken(world: &mut World, name: &str) -> Option<String> {
-    let node = world.snapshot().nodes[name].clone();
+    let node = world.snapshot().state.nodes[name].clone();
     let conditions = node.status.unwrap().value.conditions;
     let mut taken = conditions
         .into_iter()
@@ -220,7 +223,7 @@ fn taken(world: &mut World, name: &str) -> Option<String> {
 }
 
 fn warnings(world: &mut World) -> usize {
-    let events = world.snapshot().events;
+    let events = world.snapshot().state.events;
     let taken = events
         .values()
         .filter(|one| one.value.reason == "AddressTaken");
@@ -230,7 +233,7 @@ fn warnings(world: &mut World) -> usize {
 #[test]
 fn a_machine_that_reports_the_leaders_address_as_its_own_does_not_get_it() {
     let mut world = three_with_addresses();
-    let before = world.snapshot().endpoints.unwrap().value;
+    let before = world.snapshot().state.endpoints.unwrap().value;
     assert_eq!(taken(&mut world, "a3"), None);
     let worker = world.at("a3");
     worker.advertise = vec![[192, 0, 2, 1].into()];
@@ -241,7 +244,7 @@ fn a_machine_that_reports_the_leaders_address_as_its_own_does_not_get_it() {
         vec!["192.0.2.3:51821".to_owned()],
     );
     assert_eq!(addresses(&mut world, "a3"), own);
-    assert_eq!(world.snapshot().endpoints.unwrap().value, before);
+    assert_eq!(world.snapshot().state.endpoints.unwrap().value, before);
     let said = taken(&mut world, "a3").unwrap();
     assert!(
         said.contains("192.0.2.1:9115 is the address of machine n1"),
@@ -324,7 +327,7 @@ fn machines_behind_one_router_share_its_address_with_a_port_each() {
 fn a_report_writes_the_keys_of_a_member_that_joined_with_an_earlier_version() {
     let mut world = three_with_addresses();
     let keys_of = |world: &mut World, name: &str| {
-        let node = world.snapshot().nodes[name].clone();
+        let node = world.snapshot().state.nodes[name].clone();
         node.registration.value.member_keys
     };
     assert!(keys_of(&mut world, "n2").is_empty());
@@ -335,7 +338,7 @@ fn a_report_writes_the_keys_of_a_member_that_joined_with_an_earlier_version() {
     world.at("n2").member_keys.clone_from(&known);
     world.plan_out();
     assert_eq!(keys_of(&mut world, "n2"), known);
-    let published = world.snapshot().endpoints.unwrap().value.machines;
+    let published = world.snapshot().state.endpoints.unwrap().value.machines;
     assert_eq!(published["n2"].leader_key, known.leader);
     assert_eq!(published["n2"].node_key, "key 2");
     assert_eq!(published["a3"].leader_key, "");
@@ -365,7 +368,7 @@ fn names_come_before_addresses() {
     };
     join(&mut world, &named).unwrap();
     world.plan_out();
-    let stored = world.snapshot().endpoints.unwrap().value;
+    let stored = world.snapshot().state.endpoints.unwrap().value;
     assert_eq!(stored.api(), ["home.example.org:9115", "192.0.2.1:9115"]);
 }
 
@@ -382,7 +385,7 @@ fn a_machine_behind_nat_is_named_by_its_place_on_the_overlay() {
     };
     join(&mut world, &hidden).unwrap();
     world.plan_out();
-    let stored = world.snapshot().endpoints.unwrap().value;
+    let stored = world.snapshot().state.endpoints.unwrap().value;
     assert_eq!(stored.api(), ["10.100.0.1:9115"]);
     // It has a name, and another machine may lead that others reach from everywhere.
     let named = Applicant {
@@ -399,7 +402,7 @@ fn a_machine_behind_nat_is_named_by_its_place_on_the_overlay() {
     };
     join(&mut world, &open).unwrap();
     world.plan_out();
-    let stored = world.snapshot().endpoints.unwrap().value;
+    let stored = world.snapshot().state.endpoints.unwrap().value;
     let expected = ["192.0.2.2:9115", "10.100.0.1:9115", "home.example.org:9115"];
     assert_eq!(stored.api(), expected);
     join(&mut world, &hidden).unwrap();
@@ -411,7 +414,7 @@ fn a_machine_behind_nat_is_named_by_its_place_on_the_overlay() {
     // It was set up anew, with a way in.
     join(&mut world, &applicant("n1", 1)).unwrap();
     world.plan_out();
-    let stored = world.snapshot().endpoints.unwrap().value;
+    let stored = world.snapshot().state.endpoints.unwrap().value;
     assert_eq!(stored.api(), ["192.0.2.1:9115"]);
     let told: Reach = serde_json::from_slice(&world.entries[key.as_str()].value).unwrap();
     assert_eq!(told, Reach::default());

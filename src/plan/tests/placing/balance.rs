@@ -1,13 +1,14 @@
 //! Service addresses: who has one, who is behind it, and what names answer with.
 
-use kat_types::services::BackendState;
-use kat_types::services::Backends;
 use std::net::Ipv4Addr;
 
 use proptest::prelude::*;
 
 use super::*;
-use kat_types::api::SERVICE_ADDRESS;
+use kat_types::{
+    api::SERVICE_ADDRESS,
+    services::{BackendState, Backends},
+};
 
 /// Applies a service; `change` is made to its load balancer first.
 pub(crate) fn serve(world: &mut World, name: &str, change: impl FnOnce(&mut serde_json::Value)) {

@@ -1,11 +1,13 @@
 //! Ports of machines: what `auto` is, whose a number is, and who is behind it.
 
-use kat_types::services::BackendState;
 use proptest::prelude::*;
 
 use super::*;
 use crate::placing::spreading::candidate;
-use kat_types::resource::{AutoPort, HostPort, Port, Protocol};
+use kat_types::{
+    resource::{AutoPort, HostPort, Port, Protocol},
+    services::BackendState,
+};
 
 /// Applies a service with this port of its machines.
 fn publish(world: &mut World, name: &str, host_port: serde_json::Value, replicas: u32) {

@@ -5,11 +5,10 @@ use std::{collections::BTreeMap, time::Duration};
 use jiff::Timestamp;
 
 use crate::{Snapshot, draft::Draft, users_of};
-use kat_types::volumes::{KeptCopy, VolumeMove};
 use kat_types::{
     api::{VolumeMovePhase as Phase, VolumeMoveReport},
     records::{NodeStatusRecord, VolumeRecord},
-    volumes::VolumeKey,
+    volumes::{KeptCopy, VolumeKey, VolumeMove},
 };
 
 /// How long a copy stays where the data was.

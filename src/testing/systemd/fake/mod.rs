@@ -19,13 +19,14 @@ use self::{
     files::{matches_pattern, read_folder},
     state::{State, Unit},
 };
-pub use self::{
-    machine::{Away, FakeMachine},
-    state::Behaviour,
-};
 use kat_systemd::{
     ActiveState, Ended, JobResult, Streams, SystemdError, TransientEnd, TransientUnit, UnitEvent,
     UnitEvents, UnitManager, UnitStatus, error, listeners::Listeners,
+};
+
+pub use self::{
+    machine::{Away, FakeMachine},
+    state::Behaviour,
 };
 
 /// Calls that a fake remembers; older ones are forgotten.

@@ -7,8 +7,10 @@ use super::{
     ImagesRemoved, InstanceReport, MemberKeys, NodeReport, NodeResources, OverlayPeer,
     OverlayReport, VolumeMoveReport,
 };
-use crate::api::{Condition, ContainerStatus};
-use crate::resource::{Bytes, MilliCpu, ResourceList};
+use crate::{
+    api::{Condition, ContainerStatus},
+    resource::{Bytes, MilliCpu, ResourceList},
+};
 
 /// Maximum bytes of one word in a report.
 pub const MAX_WORD: usize = 128;

@@ -1,7 +1,7 @@
-use kat_types::api::ApiTime;
 use serde_json::json;
 
 use super::*;
+use kat_types::api::ApiTime;
 
 fn now() -> Timestamp {
     "2026-01-01T01:00:00Z".parse().unwrap()

@@ -92,7 +92,7 @@ fn what_an_older_leader_started_meanwhile_keeps_what_it_writes() {
     let before = record(&mut world, VOLUME);
     assert!(!before.moving.as_ref().unwrap().placing);
     // It knows of no moves, and writes back what it does not understand.
-    let moves = world.snapshot().moves;
+    let moves = world.snapshot().state.moves;
     let unmoved = VolumeRecord {
         moving: None,
         ..before.clone()
@@ -116,7 +116,7 @@ fn what_an_older_leader_started_meanwhile_keeps_what_it_writes() {
     runs(&mut world);
     assert_eq!(place(&mut world), from);
     assert_eq!(record(&mut world, VOLUME), unmoved);
-    assert!(world.snapshot().moves.is_empty());
+    assert!(world.snapshot().state.moves.is_empty());
     assert_eq!(copies(&world), 0);
     assert_eq!(world.events("VolumeMoved").len(), 0);
 }
@@ -135,7 +135,7 @@ fn a_move_ends_where_both_machines_have_left() {
     world.roll_out();
     let now = record(&mut world, VOLUME);
     assert_eq!((now.node.as_deref(), now.moving), (Some(to), None));
-    assert!(world.snapshot().moves.is_empty());
+    assert!(world.snapshot().state.moves.is_empty());
 }
 
 #[test]
@@ -150,11 +150,11 @@ fn removal_that_was_asked_for_goes_on_beside_a_move() {
     world.at(&from).obeys = false;
     world.pass(Duration::from_secs(25 * 3600));
     world.roll_out();
-    let wish = world.snapshot().removals[&from][&VolumeKey::parse(VOLUME).unwrap()];
+    let wish = world.snapshot().state.removals[&from][&VolumeKey::parse(VOLUME).unwrap()];
     assert!(wish.copy && !wish.unsure);
     ask(&mut world, VOLUME, third, "two");
     world.roll_out();
-    let removals = world.snapshot().removals;
+    let removals = world.snapshot().state.removals;
     assert_eq!(removals[&from].values().next(), Some(&wish));
 }
 

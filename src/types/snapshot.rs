@@ -1,0 +1,325 @@
+//! The stored state at one revision, and the agents' reports: the input of the leader's decisions,
+//! and what the API's answers are made from.
+
+use std::{
+    collections::BTreeMap,
+    net::Ipv4Addr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use ipnet::Ipv4Net;
+
+use crate::{
+    api::{Event, NodeReport, Reach, StoreEpoch},
+    assignment::{Assignment, DesiredMeta},
+    cluster::{ClusterEndpoints, ClusterMembers},
+    images::KeptImages,
+    json::NotEncoded,
+    records::{
+        Allocation, BackupRecord, GENERATIONS, GenerationRecord, ImageRecord, IndexRecord,
+        LastIndex, NamespaceRecord, NodeRegistration, NodeStatusRecord, TokenRecord, VolumeRecord,
+        WorkloadMeta, WorkloadStatusRecord,
+    },
+    registry::{LoginPlace, LoginRecord, RegistrySettings},
+    resource::{ClusterConfiguration, VirtualLoadBalancer, Workload},
+    secrets::{SealingKeyRecord, SecretKey, SecretRecord},
+    services::{HostPortNumbers, ServiceAddress, ServiceBalance},
+    stored::{Stored, WorkloadKey},
+    transaction::KeyValue,
+    volumes::{MoveRecord, RemovalRecord, VolumeKey},
+};
+
+/// A workload as stored.
+#[derive(Debug, Clone)]
+pub struct WorkloadEntry {
+    /// Generation, hashes, index.
+    pub meta: Stored<WorkloadMeta>,
+    /// The parsed files; the error says why a stored file can't be read any more.
+    pub parsed: Result<Arc<ParsedWorkload>, String>,
+    /// The files as written, by name, each with its revision.
+    pub files: BTreeMap<String, Stored<Arc<str>>>,
+    /// Status as the leader last wrote it.
+    pub status: Option<Stored<WorkloadStatusRecord>>,
+    /// The kept generations, including the present one.
+    pub archive: BTreeMap<u64, Archived>,
+    /// The last version that was wholly healthy, for a workload that is paused and whose present
+    /// version never was.
+    pub earlier: Option<EarlierVersion>,
+}
+
+/// A version that is not the present one.
+#[derive(Debug, Clone)]
+pub struct EarlierVersion {
+    /// The generation that has it.
+    pub generation: u64,
+    /// Hash of everything that decides about the units.
+    pub template_hash: String,
+    /// Its parsed files.
+    pub parsed: Arc<ParsedWorkload>,
+    /// What the registry answered about its image.
+    pub image: ImageRecord,
+}
+
+impl WorkloadEntry {
+    /// Kept generations to delete when generation `next` is written: all but the last
+    /// [`GENERATIONS`], the last one that was wholly healthy, and the last such one with other
+    /// content or images. So whichever content is written, there is a generation to return to.
+    pub fn outdated(&self, next: u64) -> Vec<u64> {
+        let good = self.status.iter().flat_map(|status| &status.value.good);
+        let mut good = good.rev().filter_map(|good| {
+            let record = self.archive.get(good)?.record.as_ref();
+            Some((
+                *good,
+                record.map(|record| (&record.spec_hash, record.image.pins())),
+            ))
+        });
+        let last = good.next();
+        let other = last
+            .as_ref()
+            .and_then(|(_, hash)| good.find(|(_, other)| other != hash));
+        let is_needed = |generation: &u64| {
+            let mut needed = last.iter().chain(&other);
+            needed.any(|(good, _)| good == generation)
+        };
+        let oldest = (next + 1).saturating_sub(GENERATIONS);
+        let before = self
+            .archive
+            .range(..oldest)
+            .map(|(generation, _)| *generation);
+        before.filter(|generation| !is_needed(generation)).collect()
+    }
+}
+
+/// One kept generation of a workload.
+#[derive(Debug, Clone, Default)]
+pub struct Archived {
+    /// How the generation came to be; `None` for one that was kept before this record existed.
+    pub record: Option<GenerationRecord>,
+    /// The files as they were written, by name; shared with the store's copy.
+    pub files: BTreeMap<String, Arc<KeyValue>>,
+}
+
+/// The parsed files of a workload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParsedWorkload {
+    /// `workload.kat`.
+    pub workload: Workload,
+    /// `VirtualLoadBalancer.kat`.
+    pub load_balancer: Option<VirtualLoadBalancer>,
+    /// The files that its volumes mount, as one text.
+    pub carried: Option<Arc<str>>,
+    /// Bytes of the least assignment of it, computed on first use: files of a mebibyte take
+    /// milliseconds.
+    pub least_assignment: Measured,
+}
+
+impl ParsedWorkload {
+    /// The files, not measured yet.
+    pub fn new(
+        workload: Workload,
+        load_balancer: Option<VirtualLoadBalancer>,
+        carried: Option<Arc<str>>,
+    ) -> Self {
+        Self {
+            workload,
+            load_balancer,
+            carried,
+            least_assignment: Measured::default(),
+        }
+    }
+}
+
+/// A value that is derived from the fields beside it, and so makes no difference between two of
+/// them.
+#[derive(Debug, Default)]
+pub struct Measured(OnceLock<Result<usize, NotEncoded>>);
+
+impl Measured {
+    /// The bytes, measured by `measure` on the first call.
+    ///
+    /// # Errors
+    /// [`NotEncoded`].
+    pub fn get_or_measure(
+        &self,
+        measure: impl FnOnce() -> Result<usize, NotEncoded>,
+    ) -> Result<usize, NotEncoded> {
+        self.0.get_or_init(measure).clone()
+    }
+}
+
+impl Clone for Measured {
+    /// The copy may be changed, so it measures anew.
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl PartialEq for Measured {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Measured {}
+
+/// A machine as stored.
+#[derive(Debug, Clone)]
+pub struct NodeEntry {
+    /// Identity, addresses, labels and decisions of users.
+    pub registration: Stored<NodeRegistration>,
+    /// Status as the leader last wrote it.
+    pub status: Option<Stored<NodeStatusRecord>>,
+    /// Its subnet of the overlay.
+    pub subnet: Option<Ipv4Net>,
+    /// WireGuard's public key, base64.
+    pub public_key: Option<String>,
+    /// `host:port` of its WireGuard.
+    pub endpoints: Vec<String>,
+    /// How it is reached besides its addresses.
+    pub reach: Reach,
+    /// Meta of its list of assignments, which the agent confirms.
+    pub desired: Stored<DesiredMeta>,
+}
+
+/// An assignment as stored.
+#[derive(Debug, Clone)]
+pub struct InstanceEntry {
+    /// Name of its machine.
+    pub node: String,
+    /// Revision of the store at which the entry was created.
+    pub created_revision: i64,
+    /// The desired state of one instance.
+    pub assignment: Stored<Arc<Assignment>>,
+}
+
+/// What is stored of a service.
+#[derive(Debug, Clone, Default)]
+pub struct ServiceEntry {
+    /// Its address.
+    pub address: Option<Stored<ServiceAddress>>,
+    /// Its ports and the instances behind them.
+    pub balance: Option<Stored<ServiceBalance>>,
+    /// The numbers assigned for `hostPort: auto`.
+    pub numbers: Option<Stored<HostPortNumbers>>,
+}
+
+/// A candidate of the leaders' election.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ElectionCandidate {
+    /// Its key in the store.
+    pub key: String,
+    /// Revision at which the key was created.
+    pub create_revision: i64,
+    /// Name of its machine.
+    pub candidate: String,
+}
+
+/// The stored state at one revision.
+#[derive(Debug, Clone, Default)]
+pub struct StoredState {
+    /// Revision of the store that this shows.
+    pub revision: i64,
+    /// Revision at which a leader's plan was last written; 0 before the first.
+    pub planned: i64,
+    /// Generated at init.
+    pub cluster_uid: String,
+    /// The cluster's configuration with its changed settings.
+    pub cluster: ClusterConfiguration,
+    /// `host:port` of the leader's API.
+    pub leader_endpoint: Option<String>,
+    /// Name of the leading machine; `None` if a leader of version 0.1.0 wrote the endpoint.
+    pub leader_name: Option<String>,
+    /// Endpoints of machines, as last written.
+    pub endpoints: Option<Stored<ClusterEndpoints>>,
+    /// etcd's members, as the leader last saw them.
+    pub members: Option<Stored<ClusterMembers>>,
+    /// How often the store was started anew.
+    pub store_epoch: Option<Stored<StoreEpoch>>,
+    /// Status of the leader's backups.
+    pub backup: Option<Stored<BackupRecord>>,
+    /// Candidates of the election; the leader comes first.
+    pub election: Vec<ElectionCandidate>,
+    /// Revision at which a subnet was last assigned.
+    pub overlay_revision: i64,
+    /// Namespaces by name.
+    pub namespaces: BTreeMap<String, Stored<NamespaceRecord>>,
+    /// Machines by name.
+    pub nodes: BTreeMap<String, NodeEntry>,
+    /// Workloads by namespace and name.
+    pub workloads: BTreeMap<WorkloadKey, Arc<WorkloadEntry>>,
+    /// Assignments by instance.
+    pub instances: BTreeMap<String, InstanceEntry>,
+    /// Addresses by instance.
+    pub allocations: BTreeMap<String, Stored<Allocation>>,
+    /// Service addresses, what is behind them, and host port numbers.
+    pub services: BTreeMap<WorkloadKey, ServiceEntry>,
+    /// Where the data of volumes lies.
+    pub volumes: BTreeMap<VolumeKey, Stored<VolumeRecord>>,
+    /// By machine, the volumes whose data it has to remove.
+    pub removals: BTreeMap<String, BTreeMap<VolumeKey, RemovalRecord>>,
+    /// Secrets, sealed.
+    pub secrets: BTreeMap<SecretKey, Stored<Arc<SecretRecord>>>,
+    /// Credentials for registries, by namespace and what they are for.
+    pub logins: BTreeMap<String, BTreeMap<LoginPlace, Stored<LoginRecord>>>,
+    /// Number of secrets and credentials that this version can't read; no sealing key is deleted
+    /// while there are any.
+    pub unread_secrets: usize,
+    /// The data keys that seal secrets and credentials, by number.
+    pub sealing_keys: BTreeMap<u64, Stored<SealingKeyRecord>>,
+    /// By machine, the volumes that it has to send or receive.
+    pub moves: BTreeMap<String, BTreeMap<VolumeKey, MoveRecord>>,
+    /// By machine, the images that it has to keep besides those of its instances.
+    pub kept_images: BTreeMap<String, Stored<KeptImages>>,
+    /// Owners of workload indexes.
+    pub indexes: BTreeMap<u32, Stored<IndexRecord>>,
+    /// The index that was assigned last.
+    pub last_index: Option<Stored<LastIndex>>,
+    /// DNS keys (whole paths), each with its revision.
+    pub dns: BTreeMap<String, i64>,
+    /// How registries are reached.
+    pub registries: Option<Stored<RegistrySettings>>,
+    /// Tokens by id.
+    pub tokens: BTreeMap<String, Stored<TokenRecord>>,
+    /// Events by id, oldest first.
+    pub events: BTreeMap<String, Stored<Arc<Event>>>,
+}
+
+impl StoredState {
+    /// The assignments of one workload, in the order of their ids.
+    pub fn instances_of<'a>(
+        &'a self,
+        key: &'a WorkloadKey,
+    ) -> impl Iterator<Item = (&'a String, &'a InstanceEntry)> {
+        self.instances.iter().filter(move |(_, entry)| {
+            entry.assignment.value.namespace == key.namespace
+                && entry.assignment.value.workload == key.name
+        })
+    }
+
+    /// The instance that the address is allocated to.
+    pub fn owner_of(&self, address: Ipv4Addr) -> Option<&str> {
+        self.allocations
+            .iter()
+            .find(|(_, stored)| stored.value.address == address)
+            .map(|(instance, _)| instance.as_str())
+    }
+}
+
+/// What the agents last reported; in the leader's memory only (ARCHITECTURE.md, invariant 3).
+#[derive(Debug, Clone, Default)]
+pub struct Observed {
+    /// How long this leader has led: a machine that has not reported to it yet gets a full timeout.
+    pub leading_for: Duration,
+    /// Reports by machine; those from before this leadership do not count.
+    pub reports: BTreeMap<String, ReportedNode>,
+}
+
+/// The last report of a machine.
+#[derive(Debug, Clone)]
+pub struct ReportedNode {
+    /// Time since it arrived, by the leader's monotonic clock.
+    pub age: Duration,
+    /// The report.
+    pub report: Arc<NodeReport>,
+}
