@@ -16,11 +16,12 @@ use std::{
 
 use crate::worker::unit_files::make_folder;
 use kat_host::files::{self, Access, FileError, open_plain, sync_folder};
-use kat_network::{overlay::wireguard::read_private_key, state};
+use kat_network::overlay::wireguard::read_private_key;
 use kat_plan::{Purpose, open_assigned};
 use kat_render::{RenderSettings, environment_files};
 use kat_types::{
     assignment::{Assignment, WorkloadUser},
+    network,
     reason::Reason,
     resource::{
         Container,
@@ -84,8 +85,8 @@ impl Secrets {
             return Ok(None);
         };
         let key = self
-            .below(Path::new(state::FOLDER))
-            .join(state::PRIVATE_KEY_FILE);
+            .below(Path::new(network::FOLDER))
+            .join(network::PRIVATE_KEY_FILE);
         let key = read_private_key(&key).map_err(|error| SecretTrouble::unreadable(&error))?;
         let values = open_assigned(
             secrets,

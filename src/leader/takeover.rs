@@ -176,9 +176,11 @@ mod tests {
         etcd_admin::{EtcdMember, EtcdStatus},
     };
     use kat_testing::MemoryStore;
-    use kat_types::snapshot::StoredState;
     use kat_types::{
-        assignment::DesiredMeta, keys, records::NodeRegistration, snapshot::NodeEntry,
+        assignment::DesiredMeta,
+        keys,
+        records::NodeRegistration,
+        snapshot::{NodeEntry, StoredState},
         stored::Stored,
     };
 

@@ -23,13 +23,12 @@ use rustix::net::{
 };
 use serde::Deserialize;
 
-use super::state::{HOOK_SOCKET, HookAnswer, HookRequest};
 use crate::containers::hook_server as server;
 use journal::report;
 use kat_types::{
     backoff::Backoff,
     json::{self, NotEncoded},
-    network::ANNOTATION,
+    network::{ANNOTATION, HOOK_SOCKET, HookAnswer, HookRequest},
 };
 
 pub use journal::journal_entry;

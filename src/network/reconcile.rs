@@ -9,7 +9,6 @@ use std::{
 
 use tokio::{sync::watch, time::Instant};
 
-use super::state::{NodeNetwork, Peers};
 use crate::{
     containers::attachments::Attachments,
     dns::resolved::Announcement,
@@ -17,6 +16,7 @@ use crate::{
     overlay::{kat0::Overlay, peers::PeerKeeper},
     state_files::Snapshot,
 };
+use kat_types::network::{NodeNetwork, Peers};
 
 /// Interval of the checks of the firewall's rules.
 const FIREWALL_INTERVAL: Duration = Duration::from_secs(25);

@@ -27,7 +27,6 @@ use super::{
     OVERLAY_LINK,
     links::{self, LinkError, Links},
     reconcile::Reconciler,
-    state::{FOLDER, HOOK_SOCKET, OVERLAY_FILE},
 };
 use crate::{
     containers::{
@@ -47,6 +46,7 @@ use crate::{
     state_files::{Snapshot, StateFiles},
 };
 use kat_daemon::watchdog::{Pulse, Pulses};
+use kat_types::network::{FOLDER, HOOK_SOCKET, OVERLAY_FILE};
 
 /// Interval of the rounds.
 const INTERVAL: Duration = Duration::from_secs(30);

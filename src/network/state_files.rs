@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use tokio::{io::AsyncReadExt, net::unix::pipe, sync::watch};
 use tokio_util::sync::CancellationToken;
 
-use super::state::{
+use kat_types::network::{
     DNS_FILE, DnsRecords, HOST_PORTS_FILE, HostPortParts, INSTANCES_FILE, Instances, NODE_FILE,
     NodeNetwork, PEERS_FILE, Peers, SERVICES_FILE, Services,
 };

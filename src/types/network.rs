@@ -1,4 +1,18 @@
-//! Names that the data path shares with what renders units and reads the journal.
+//! The agreement between the agent and `kat-net`: the state files that the agent writes for it, in
+//! `/var/lib/kat/network`, the hook's request, and names that both use.
+//!
+//! `kat-net` runs from these files alone: it works before etcd has started and without other
+//! machines. Each file is JSON and replaced atomically, and its readers ignore unknown fields.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+};
+
+use ipnet::Ipv4Net;
+use serde::{Deserialize, Serialize};
+
+use crate::services::BackendState;
 
 /// The program that Podman calls as `kat-net hook` for each container.
 pub const HOOK_PROGRAM: &str = "/usr/libexec/kat/kat-net";
@@ -9,3 +23,310 @@ pub const ANNOTATION: &str = "rip.dws.kat.instance";
 /// Message-id field that marks the hook's own journal lines, so that the agent can tell its
 /// failures from the program's.
 pub const HOOK_JOURNAL_FIELD: &str = "KAT_HOOK_ERROR";
+
+/// Folder of these files.
+pub const FOLDER: &str = "/var/lib/kat/network";
+/// This machine's own network: [`NodeNetwork`].
+pub const NODE_FILE: &str = "node.json";
+/// The other machines: [`Peers`].
+pub const PEERS_FILE: &str = "peers.json";
+/// This machine's instances: [`Instances`].
+pub const INSTANCES_FILE: &str = "instances.json";
+/// The cluster's DNS records: [`DnsRecords`].
+pub const DNS_FILE: &str = "dns.json";
+/// Service addresses: [`Services`].
+pub const SERVICES_FILE: &str = "services.json";
+/// The parts of this machine's instances behind its host ports: [`HostPortParts`].
+pub const HOST_PORTS_FILE: &str = "host-ports.json";
+/// The state of the peers: [`OverlayState`]; written by `kat-net` in every round, read by the
+/// agent.
+pub const OVERLAY_FILE: &str = "/run/kat/overlay.json";
+/// Ports on which the machine's own programs listen, or listened recently: [`MachinePorts`].
+pub const MACHINE_PORTS_FILE: &str = "/run/kat/machine-ports.json";
+/// WireGuard's private key, base64, 0600.
+pub const PRIVATE_KEY_FILE: &str = "wireguard.key";
+/// The hook's socket, made by `kat-net.socket`.
+pub const HOOK_SOCKET: &str = "/run/kat/net.sock";
+
+/// This machine's own network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeNetwork {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// Name of the machine.
+    pub node: String,
+    /// The overlay's network.
+    pub cluster_cidr: Ipv4Net,
+    /// The network of service addresses.
+    pub service_cidr: Ipv4Net,
+    /// This machine's subnet of the overlay.
+    pub subnet: Ipv4Net,
+    /// This machine's address: the first of its subnet.
+    pub address: Ipv4Addr,
+    /// Suffix of every DNS name.
+    pub cluster_domain: String,
+    /// UDP port of WireGuard.
+    pub wireguard_port: u16,
+    /// MTU of `kat0` and of the veths.
+    pub mtu: u32,
+    /// Resolvers for other names; empty for the machine's own.
+    #[serde(default)]
+    pub upstream_dns: Vec<IpAddr>,
+    /// TCP ports of the machines' own services, which containers may not reach.
+    #[serde(default = "control_ports")]
+    pub control_ports: BTreeSet<u16>,
+    /// Longest time the hook holds an unconfirmed start, in seconds.
+    pub hold_seconds: u32,
+    /// Whether the machine relays packets between two other machines.
+    #[serde(default)]
+    pub relay: bool,
+}
+
+/// The ports of etcd, the API and the agents in a cluster with default ports.
+pub fn control_ports() -> BTreeSet<u16> {
+    [2379, 2380, 9115, 9116].into()
+}
+
+/// The other machines.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Peers {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// By name.
+    pub peers: BTreeMap<String, Peer>,
+}
+
+/// Another machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Peer {
+    /// WireGuard's public key, base64.
+    pub public_key: String,
+    /// `host:port` in the order to try; names are resolved again when a handshake fails.
+    pub endpoints: Vec<String>,
+    /// Its subnet of the overlay.
+    pub subnet: Ipv4Net,
+    /// Seconds between keepalives, 0 for none.
+    #[serde(default)]
+    pub keepalive: u16,
+    /// The machine that relays the packets; `None` where the two reach each other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub via: Option<String>,
+}
+
+/// The state of the peers in WireGuard.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OverlayState {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// By name.
+    pub peers: BTreeMap<String, PeerState>,
+}
+
+/// State of a peer.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PeerState {
+    /// Present endpoint in WireGuard.
+    pub endpoint: Option<SocketAddr>,
+    /// Seconds since the epoch; `None` before the first.
+    pub last_handshake: Option<u64>,
+    /// Bytes sent to it, by this link.
+    pub sent: u64,
+    /// Bytes received from it.
+    pub received: u64,
+    /// Whether there is a session.
+    pub connected: bool,
+    /// The relay to this peer; WireGuard then has no state of the peer itself.
+    pub via: Option<String>,
+}
+
+/// This machine's instances.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Instances {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// By instance id.
+    pub instances: BTreeMap<String, InstanceNetwork>,
+}
+
+/// One instance of this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InstanceNetwork {
+    /// Namespace of its workload: short names are looked up there first.
+    pub namespace: String,
+    /// Its workload.
+    pub workload: String,
+    /// Host uid that may request its network.
+    pub uid: u32,
+    /// Name of its service in that user's manager.
+    pub unit: String,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Whether it may start now.
+    pub gate: Gate,
+    /// Host ports that are forwarded to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub host_ports: Vec<HostPortNetwork>,
+}
+
+/// A host port that is forwarded to an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HostPortNetwork {
+    /// Port of the machine.
+    pub port: u16,
+    /// Its protocol.
+    pub protocol: Transport,
+    /// Port of the container.
+    pub container_port: u16,
+    /// The port is also forwarded for the machine's own programs that connect to 127.0.0.1. Agents
+    /// without this field forwarded it, so that is the default.
+    #[serde(default = "led_always")]
+    pub loopback: bool,
+}
+
+fn led_always() -> bool {
+    true
+}
+
+/// The parts of this machine's instances behind its host ports.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HostPortParts {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// By the instances' addresses.
+    pub parts: BTreeMap<Ipv4Addr, BackendState>,
+}
+
+/// Ports on which the machine's own programs listen, or listened recently.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MachinePorts {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// TCP ports.
+    pub tcp: BTreeSet<u16>,
+    /// UDP ports.
+    pub udp: BTreeSet<u16>,
+}
+
+/// Whether the hook lets an instance start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Gate {
+    /// The instance may start.
+    Open,
+    /// The instance waits until the desired list is confirmed, at most
+    /// [`NodeNetwork::hold_seconds`]; then it may start, because no other instance shares its
+    /// writable data.
+    Hold,
+    /// The instance must not start. Also stands for unknown values of newer versions.
+    #[serde(other)]
+    Closed,
+}
+
+/// The cluster's DNS records.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DnsRecords {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// Revision of the store that the records show; part of the SOA's serial.
+    pub revision: i64,
+    /// Addresses by name, without the cluster's domain and a final dot, in lower case
+    /// (`web.default`, `web-ab12c.web.default`, `n1.node`).
+    pub records: BTreeMap<String, Vec<Ipv4Addr>>,
+}
+
+/// Service addresses, and the instances behind them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Services {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// By `namespace/workload`.
+    pub services: BTreeMap<String, ServiceNetwork>,
+}
+
+/// One service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceNetwork {
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Its ports.
+    pub ports: Vec<ServicePort>,
+}
+
+/// A port of a service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServicePort {
+    /// Its number, the same at the service address and in the containers.
+    pub port: u16,
+    /// Its protocol.
+    pub protocol: Transport,
+    /// Instances with this port, by address.
+    pub instances: BTreeMap<Ipv4Addr, BackendState>,
+}
+
+/// Transport protocol of a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Transport {
+    /// The name in nft's syntax.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+}
+
+/// The hook's request: one line of JSON, sent to [`HOOK_SOCKET`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HookRequest {
+    /// The instance, from the container's annotation [`ANNOTATION`].
+    pub instance: String,
+    /// Process id of the container, in the host's pid namespace.
+    pub pid: i32,
+}
+
+/// The answer to a [`HookRequest`]: one line of JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HookAnswer {
+    /// Why the network is not in place; `None` when it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl HookAnswer {
+    /// Longest error in bytes. Even if each byte is escaped to six, it fits the hook's limit.
+    const LONGEST: usize = 2048;
+
+    /// The answer for an outcome, with the error cut to the hook's limit.
+    pub fn of<T, E: std::fmt::Display>(outcome: &Result<T, E>) -> Self {
+        let error = outcome.as_ref().err().map(|reason| {
+            let mut reason = reason.to_string();
+            reason.truncate(reason.floor_char_boundary(Self::LONGEST));
+            reason
+        });
+        Self { error }
+    }
+}

@@ -18,9 +18,11 @@ use super::{
 use kat_network::{
     containers::namespaces::NetworkNamespace,
     nftables::service_addresses::{self as balance, Balancer},
-    state::{Gate, NodeNetwork, ServiceNetwork, ServicePort, Services, Transport},
 };
-use kat_types::services::BackendState;
+use kat_types::{
+    network::{Gate, NodeNetwork, ServiceNetwork, ServicePort, Services, Transport},
+    services::BackendState,
+};
 
 const UID: u32 = 20001;
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 91, 0, 5);

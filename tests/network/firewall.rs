@@ -16,8 +16,8 @@ use kat_network::{
         firewall::{self, Firewall},
         other_firewalls as obstacles,
     },
-    state::Gate,
 };
+use kat_types::network::Gate;
 
 const UID: u32 = 20001;
 

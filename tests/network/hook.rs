@@ -9,7 +9,8 @@ use std::{
 use super::world::{
     ADDRESS, Container, Machine, as_user, eventually, fetch, in_new_namespace, run, serve_in,
 };
-use kat_network::{containers::attach, state::Gate};
+use kat_network::containers::attach;
+use kat_types::network::Gate;
 
 const UID: u32 = 20001;
 const OTHER: u32 = 20002;
@@ -310,7 +311,7 @@ fn what_an_earlier_call_left_half_made_is_replaced() {
 fn the_gate_opens_by_itself_after_its_time() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();
-        let node = kat_network::state::NodeNetwork {
+        let node = kat_types::network::NodeNetwork {
             hold_seconds: 1,
             ..super::world::node()
         };

@@ -24,10 +24,12 @@ use kat_network::{
         host_ports::{self, HostPortKeeper},
         other_firewalls as obstacles,
     },
-    state::{Gate, HostPortNetwork, HostPortParts, NodeNetwork, Transport},
     state_files::Snapshot,
 };
-use kat_types::services::BackendState;
+use kat_types::{
+    network::{Gate, HostPortNetwork, HostPortParts, NodeNetwork, Transport},
+    services::BackendState,
+};
 
 const UID: u32 = 20001;
 const LIMIT: Duration = Duration::from_secs(5);

@@ -26,8 +26,8 @@ use kat_network::{
         wireguard::{PrivateKey, Uapi, WireGuard, generate_key, userspace},
     },
     service::{self, Config},
-    state::{Gate, InstanceNetwork, Instances, NodeNetwork, Peer, Peers},
 };
+use kat_types::network::{Gate, InstanceNetwork, Instances, NodeNetwork, Peer, Peers};
 
 pub(crate) const UID: u32 = 20001;
 

@@ -15,9 +15,11 @@ use kat_network as network;
 use kat_network::{
     links::{address_change, removal},
     overlay::wireguard::{Device, WireGuard},
-    state::{NodeNetwork, Peer, ServiceNetwork, ServicePort, Services, Transport},
 };
-use kat_types::services::BackendState;
+use kat_types::{
+    network::{NodeNetwork, Peer, ServiceNetwork, ServicePort, Services, Transport},
+    services::BackendState,
+};
 
 async fn reaches(from: &Container, to: Ipv4Addr, port: u16) -> bool {
     from.fetch((to, port).into()).await.is_ok()

@@ -170,10 +170,21 @@ pub(crate) fn drop_it(snapshot: &mut Snapshot) {
     }
 }
 
+/// The workload has no instance until its data has moved. Nothing that is too large is to be written
+/// before that, so that the workload is not frozen yet and the move continues.
+fn waits_for_its_data(snapshot: &Snapshot, key: &WorkloadKey) -> bool {
+    let mut volumes = snapshot.volumes.iter();
+    let moves =
+        volumes.any(|(volume, stored)| volume.workload == *key && stored.value.moving.is_some());
+    moves && snapshot.instances_of(key).next().is_none()
+}
+
 /// Why a plan does something with what cannot be written, if it does.
 pub(crate) fn touched(snapshot: &Snapshot, plan: &Plan) -> Option<String> {
     let operations = || plan.changes.iter().flat_map(|change| &change.operations);
-    large_ones(snapshot).into_iter().find_map(|key| {
+    let large = large_ones(snapshot).into_iter();
+    let mut large = large.filter(|key| !waits_for_its_data(snapshot, key));
+    large.find_map(|key| {
         let WorkloadKey { namespace, name } = &key;
         let (folder, instance) = (format!("/{namespace}/{name}/"), format!("/{name}-"));
         let index = keys::index(snapshot.workloads[&key].meta.value.index);

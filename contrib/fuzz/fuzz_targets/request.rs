@@ -7,7 +7,8 @@
 )]
 
 use kat_fuzz::survive_overflow;
-use kat_network::{containers::hook_server::parse_request, state::HookAnswer};
+use kat_network::containers::hook_server::parse_request;
+use kat_types::network::HookAnswer;
 use libfuzzer_sys::fuzz_target;
 
 /// Longest answer that the hook reads.

@@ -7,10 +7,8 @@ use std::{
 };
 
 use hickory_proto::op::{Message, MessageType, OpCode};
-use kat_network::{
-    dns::{ParseError, Request, Zone, fuzz::Sent, parse},
-    state::{DnsRecords, Gate, InstanceNetwork, Instances, NodeNetwork},
-};
+use kat_network::dns::{ParseError, Request, Zone, fuzz::Sent, parse};
+use kat_types::network::{DnsRecords, Gate, InstanceNetwork, Instances, NodeNetwork};
 
 /// What the server takes and gives over UDP at most.
 const UDP_PAYLOAD: usize = 1232;
@@ -40,7 +38,7 @@ pub fn zone() -> Arc<Zone> {
         wireguard_port: 51820,
         mtu: 1420,
         upstream_dns: Vec::new(),
-        control_ports: kat_network::state::control_ports(),
+        control_ports: kat_types::network::control_ports(),
         hold_seconds: 60,
         relay: false,
     };

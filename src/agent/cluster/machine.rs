@@ -32,16 +32,14 @@ use kat_host::{
     facts::{FactsError, network, node_facts},
     files,
 };
-use kat_network::{
-    links::address_change,
-    state::{OVERLAY_FILE, OverlayState},
-};
+use kat_network::links::address_change;
 use kat_systemd::{ActiveState, ManagerSource, UnitManager};
 use kat_types::{
     api::{
         ApiTime, Condition, DATA_LOST_CONDITION, MemberKeys, MembershipAnswer, NodeReport,
         NodeResources, OverlayPeer, OverlayReport, data_lost_reason,
     },
+    network::{OVERLAY_FILE, OverlayState},
     reason::Reason,
     resource::{AgentConfig, Bytes, MilliCpu, ResourceList},
 };

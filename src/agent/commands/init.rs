@@ -37,7 +37,6 @@ use kat_host::{
     files::{self, Access},
     users::Users,
 };
-use kat_network::state::Peers;
 use kat_plan as plan;
 use kat_render::Renderer;
 use kat_store::{EtcdStore, StoreError, etcd_admin};
@@ -45,6 +44,7 @@ use kat_systemd::{ManagerSource, Managers};
 use kat_types::{
     api::{Connection, Scope},
     json,
+    network::Peers,
 };
 
 /// Longest wait for etcd to serve after its start.

@@ -29,7 +29,6 @@ use kat_host::{
     facts::node_facts,
     files::{self, Access},
 };
-use kat_network::state::{self, Peers};
 use kat_pki::token::Token;
 use kat_render::Renderer;
 use kat_systemd::{ManagerSource, Managers};
@@ -37,6 +36,7 @@ use kat_types::{
     api::{JoinAnswer, JoinRequest, TRUSTING},
     cluster::{ClusterEndpoints, ClusterMembers},
     json,
+    network::{self, Peers},
     plain::plain,
     resource::ClusterConfiguration,
 };
@@ -266,7 +266,7 @@ fn identity(
 
 /// Removes the keys of a machine that the leader rejected.
 fn forget_keys() {
-    for folder in [paths::PKI, state::FOLDER] {
+    for folder in [paths::PKI, network::FOLDER] {
         let _ = std::fs::remove_dir_all(folder);
     }
     // The folder stays if it has other content.

@@ -7,14 +7,14 @@ use anyhow::{Context, bail};
 use crate::{cluster::identity::Identity, network::files::NetworkFiles, service::paths};
 use kat_bundle as bundle;
 use kat_host::files::{self, Access};
-use kat_network::{
-    overlay::wireguard,
-    state::{self, DnsRecords, Instances, NodeNetwork, Peers},
-};
+use kat_network::overlay::wireguard;
 use kat_pki as pki;
 use kat_render::{HostFile, RenderSettings};
 use kat_systemd::{JobResult, UnitManager};
-use kat_types::resource::{AgentConfig, ClusterConfiguration};
+use kat_types::{
+    network::{self, DnsRecords, Instances, NodeNetwork, Peers},
+    resource::{AgentConfig, ClusterConfiguration},
+};
 
 /// Largest configuration file in bytes.
 const LIMIT: u64 = 256 << 10;
@@ -199,9 +199,9 @@ pub(crate) async fn restart_journal(system: &dyn UnitManager) -> anyhow::Result<
 
 /// This machine's public WireGuard key, base64; makes the private key if it is missing.
 pub(crate) fn ensure_wireguard_key() -> anyhow::Result<String> {
-    let folder = Path::new(state::FOLDER);
+    let folder = Path::new(network::FOLDER);
     files::ensure_folder(folder, Access::mode(0o700))?;
-    let key_path = folder.join(state::PRIVATE_KEY_FILE);
+    let key_path = folder.join(network::PRIVATE_KEY_FILE);
     let key = if key_path.exists() {
         wireguard::read_private_key(&key_path)?
     } else {
@@ -217,7 +217,7 @@ pub(crate) fn write_network(
     config: &AgentConfig,
     peers: &Peers,
 ) -> anyhow::Result<()> {
-    let network = NetworkFiles::new(state::FOLDER.into());
+    let network = NetworkFiles::new(network::FOLDER.into());
     network.write_node(&node_network(identity, config))?;
     network.write_peers(peers)?;
     network.write_instances(&Instances {

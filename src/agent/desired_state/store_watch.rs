@@ -20,9 +20,13 @@ use crate::{
 };
 use kat_daemon::watchdog::Pulses;
 use kat_host::files::{self, Access, FileError};
-use kat_network::state::{DNS_FILE, HOST_PORTS_FILE, PEERS_FILE, SERVICES_FILE};
 use kat_store::{EtcdStore, Mirror, StateStore, mirror::Entries};
-use kat_types::{api::Connection, json, keys, registry::RegistrySettings};
+use kat_types::{
+    api::Connection,
+    json, keys,
+    network::{DNS_FILE, HOST_PORTS_FILE, PEERS_FILE, SERVICES_FILE},
+    registry::RegistrySettings,
+};
 
 /// Largest connection file in bytes.
 const ADMIN_LIMIT: u64 = 1 << 20;

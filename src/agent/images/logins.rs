@@ -14,10 +14,11 @@ use crate::{
     worker::unit_files::{FilesError, make_folder},
 };
 use kat_host::files::{self, Access, FileError};
-use kat_network::{overlay::wireguard::read_private_key, state};
+use kat_network::overlay::wireguard::read_private_key;
 use kat_plan::open_logins;
 use kat_types::{
     assignment::{Assignment, WorkloadUser},
+    network,
     registry::Credentials,
 };
 
@@ -34,8 +35,8 @@ impl Secrets {
         let Some(logins) = &assignment.logins else {
             return Ok(Opened::new());
         };
-        let key = self.below(Path::new(state::FOLDER));
-        let key = read_private_key(&key.join(state::PRIVATE_KEY_FILE));
+        let key = self.below(Path::new(network::FOLDER));
+        let key = read_private_key(&key.join(network::PRIVATE_KEY_FILE));
         let failed = |error: &dyn std::fmt::Display| {
             format!("its credentials for registries can't be opened on this machine: {error}")
         };

@@ -1,4 +1,4 @@
-//! Writes the state files of `kat-net` (`kat_network::state`) from the store's keys.
+//! Writes the state files of `kat-net` (`kat_types::network`) from the store's keys.
 
 use std::{collections::BTreeMap, net::Ipv4Addr, ops::Bound, path::PathBuf};
 
@@ -7,16 +7,16 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{desired_state::desired::Desired, worker::machine_options::MachineOptions};
 use kat_host::files::{self, Access, FileError};
-use kat_network::state::{
-    DNS_FILE, DnsRecords, Gate, HOST_PORTS_FILE, HostPortNetwork, HostPortParts, INSTANCES_FILE,
-    InstanceNetwork, Instances, NODE_FILE, NodeNetwork, PEERS_FILE, Peer, Peers, SERVICES_FILE,
-    ServiceNetwork, ServicePort, Services, Transport,
-};
 use kat_plan::host_port_statuses;
 use kat_store::mirror::Entries;
 use kat_types::{
     api::{JoinPeer, Reach},
     keys,
+    network::{
+        DNS_FILE, DnsRecords, Gate, HOST_PORTS_FILE, HostPortNetwork, HostPortParts,
+        INSTANCES_FILE, InstanceNetwork, Instances, NODE_FILE, NodeNetwork, PEERS_FILE, Peer,
+        Peers, SERVICES_FILE, ServiceNetwork, ServicePort, Services, Transport,
+    },
     resource::Protocol,
     services::{ServiceAddress, ServiceBalance},
     transaction::KeyValue,

@@ -12,14 +12,12 @@ use kat_host::{
     facts::network::{self as facts, Listener},
     files,
 };
-use kat_network::{
-    host_sockets,
-    state::{MACHINE_PORTS_FILE, MachinePorts},
-};
+use kat_network::host_sockets;
 use kat_plan::host_port_statuses;
 use kat_types::{
     api::{ApiTime, Condition, HOST_PORT_IN_USE, HOST_PORT_NOT_ALLOWED},
     assignment::Assignment,
+    network::{MACHINE_PORTS_FILE, MachinePorts},
     reason::Reason,
     resource::Protocol,
 };

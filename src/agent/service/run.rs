@@ -60,12 +60,11 @@ use kat_api as api;
 use kat_api::{AgentPort, ApiConfig, InstanceLogs, InstanceSessions, Limits};
 use kat_daemon::watchdog::Pulses;
 use kat_host::users::Users;
-use kat_network::state;
 use kat_pki as pki;
 use kat_registry::Registries;
 use kat_render::Renderer;
 use kat_systemd::{Journal, Logind, ManagerSource, Managers};
-use kat_types::{api::MemberKeys, resource::AgentConfig};
+use kat_types::{api::MemberKeys, network, resource::AgentConfig};
 
 /// Runs until SIGTERM, which leaves every workload running.
 pub(crate) async fn run() -> anyhow::Result<()> {
@@ -85,7 +84,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     earlier_grants::record(Path::new("/"), &config, &stored.desired)?;
     let (lists, listed) = watch::channel(stored);
     let statuses = Statuses::default();
-    let network = NetworkFiles::new(state::FOLDER.into());
+    let network = NetworkFiles::new(network::FOLDER.into());
     network.write_node(&setup::node_network(&identity, &config))?;
     let tools = Arc::new(tools(&identity, &config, &managers).await?);
     let stored = Known::stored();

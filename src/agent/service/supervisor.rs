@@ -21,11 +21,11 @@ use crate::{
     worker::{Tools, UserDesired, Worker, unit_files as files, unit_files::UnitFolder},
 };
 use kat_daemon::watchdog::Pulses;
-use kat_network::state::{INSTANCES_FILE, Instances};
 use kat_types::{
     api::{Health, InstancePhase, InstanceReport},
     assignment::{Assignment, USER_BASE, WorkloadUser},
     images::KeptOfUser,
+    network::{INSTANCES_FILE, Instances},
     reason::Reason,
 };
 

@@ -7,7 +7,7 @@ use crate::{
     cluster::{cluster_cache::Known, identity::Identity},
     desired_state::desired::Desired,
 };
-use kat_network::state::{DnsRecords, Gate, Instances, NodeNetwork, Peers};
+use kat_types::network::{DnsRecords, Gate, Instances, NodeNetwork, Peers};
 
 macro_rules! stored {
     ($name:literal) => {

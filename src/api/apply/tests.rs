@@ -1,10 +1,12 @@
 use std::{collections::BTreeSet, sync::Arc};
 
-use kat_types::snapshot::StoredState;
-
 use super::*;
 use crate::apply::removal::Removal;
-use kat_types::{api::Scope, records::NamespaceRecord, snapshot::Archived};
+use kat_types::{
+    api::Scope,
+    records::NamespaceRecord,
+    snapshot::{Archived, StoredState},
+};
 
 fn submission(replicas: &str) -> Submission {
     Submission {

@@ -259,11 +259,10 @@ fn in_words(users: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kat_types::snapshot::StoredState;
     use kat_types::{
         assignment::{Assignment, WorkloadUser},
         resource::ReclaimPolicy,
-        snapshot::InstanceEntry,
+        snapshot::{InstanceEntry, StoredState},
     };
 
     fn snapshot(users: usize) -> Snapshot {

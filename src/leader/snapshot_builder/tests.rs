@@ -25,6 +25,9 @@ fn owners_of_indexes_and_the_last_one_lie_side_by_side() {
     let snapshot = builder.build(&entries, 3);
     let indexes: Vec<u32> = snapshot.state.indexes.into_keys().collect();
     assert_eq!(indexes, [7]);
-    assert_eq!(snapshot.state.last_index.map(|last| last.value.index), Some(9));
+    assert_eq!(
+        snapshot.state.last_index.map(|last| last.value.index),
+        Some(9)
+    );
     assert!(builder.reported.is_empty(), "all of it can be read");
 }

@@ -22,10 +22,12 @@ use super::{
 use crate::{
     containers::journal_budget::LineBudget,
     links::{LinkError, Links, Target},
-    state::{Gate, InstanceNetwork, NodeNetwork},
     state_files::StateFiles,
 };
-use kat_types::backoff::Backoff;
+use kat_types::{
+    backoff::Backoff,
+    network::{Gate, InstanceNetwork, NodeNetwork},
+};
 
 /// Longest time to make the links of one container.
 const ATTACH_LIMIT: Duration = Duration::from_secs(20);

@@ -19,13 +19,12 @@ use super::{
     attachments::{AttachmentError, Attachments},
     verify::VerifyError,
 };
-use crate::{
-    containers::journal_budget::LineBudget,
-    state::{Gate, HookAnswer, HookRequest, InstanceNetwork, NodeNetwork},
-    state_files::StateFiles,
-};
+use crate::{containers::journal_budget::LineBudget, state_files::StateFiles};
 use kat_daemon::watchdog::Pulse;
-use kat_types::json;
+use kat_types::{
+    json,
+    network::{Gate, HookAnswer, HookRequest, InstanceNetwork, NodeNetwork},
+};
 
 /// Longest request in bytes, with its line break.
 const MAXIMUM_REQUEST: usize = 4096;

@@ -12,9 +12,9 @@ use crate::{
     dns,
     dns::{DnsError, Zone},
     service::DnsServer,
-    state::{DnsRecords, Instances},
     state_files::Snapshot,
 };
+use kat_types::network::{DnsRecords, Instances};
 
 /// Port of DNS.
 const PORT: u16 = 53;

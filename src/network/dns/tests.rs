@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::state::{DnsRecords, Gate, InstanceNetwork, Instances, NodeNetwork};
+use kat_types::network::{DnsRecords, Gate, InstanceNetwork, Instances, NodeNetwork};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -43,7 +43,7 @@ pub(super) fn node() -> NodeNetwork {
         mtu: 1420,
         upstream_dns: Vec::new(),
         relay: false,
-        control_ports: crate::state::control_ports(),
+        control_ports: kat_types::network::control_ports(),
         hold_seconds: 60,
     }
 }

@@ -141,10 +141,8 @@ fn server(word: &str, port: u16) -> Option<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        dns::tests::node,
-        state::{DnsRecords, Instances, NodeNetwork},
-    };
+    use crate::dns::tests::node;
+    use kat_types::network::{DnsRecords, Instances, NodeNetwork};
 
     fn zone(upstreams: &[&str]) -> Zone {
         let node = NodeNetwork {

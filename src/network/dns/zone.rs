@@ -16,8 +16,10 @@ use ipnet::Ipv4Net;
 use rand::seq::SliceRandom;
 
 use super::DnsError;
-use crate::state::{DnsRecords, Instances, NodeNetwork};
-use kat_types::top_level_domains;
+use kat_types::{
+    network::{DnsRecords, Instances, NodeNetwork},
+    top_level_domains,
+};
 
 /// Time to live of positive and negative answers, in seconds; short, since instances move.
 pub(super) const TTL: u32 = 5;

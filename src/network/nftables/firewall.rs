@@ -20,7 +20,7 @@ use serde::Serialize;
 use tera::Tera;
 use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
 
-use crate::state::NodeNetwork;
+use kat_types::network::NodeNetwork;
 
 /// Family of the table.
 pub const FAMILY: &str = "inet";

@@ -26,17 +26,14 @@ use super::{
     firewall::FirewallError,
     table::{self, Table},
 };
-use crate::{
-    host_sockets,
-    overlay::local_addresses as local,
-    run_file,
-    state::{
+use crate::{host_sockets, overlay::local_addresses as local, run_file, state_files::Snapshot};
+use kat_types::{
+    network::{
         HostPortNetwork, HostPortParts, Instances, MACHINE_PORTS_FILE, MachinePorts, NodeNetwork,
         Transport,
     },
-    state_files::Snapshot,
+    services::BackendState,
 };
-use kat_types::services::BackendState;
 
 /// Name of the table.
 pub const TABLE: &str = "kat-host-ports";

@@ -24,12 +24,12 @@ use super::{
     host_ports::HostPortKeeper,
     table::{self, Table},
 };
-use crate::{
-    state::{NodeNetwork, ServicePort, Services, Transport},
-    state_files::Snapshot,
-};
+use crate::state_files::Snapshot;
 use kat_daemon::watchdog::Pulse;
-use kat_types::services::BackendState;
+use kat_types::{
+    network::{NodeNetwork, ServicePort, Services, Transport},
+    services::BackendState,
+};
 
 /// Name of the table.
 pub const TABLE: &str = "kat-services";

@@ -10,9 +10,9 @@ use super::wireguard::{Kernel, Uapi, WireGuard, userspace};
 use crate::{
     OVERLAY_LINK,
     links::{Link, LinkError, Links, Target},
-    state::NodeNetwork,
     sysctl,
 };
+use kat_types::network::NodeNetwork;
 
 pub const ALIAS: &str = "kat";
 /// The service with the userspace WireGuard.

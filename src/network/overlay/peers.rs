@@ -21,8 +21,8 @@ use super::{
 use crate::{
     overlay::{local_addresses as local, local_addresses::Local, state_file as overlay_state},
     run_file,
-    state::{NodeNetwork, OverlayState, PRIVATE_KEY_FILE, Peer, PeerState, Peers},
 };
+use kat_types::network::{NodeNetwork, OverlayState, PRIVATE_KEY_FILE, Peer, PeerState, Peers};
 
 /// The discard port (RFC 863), on which no program listens.
 const DISCARD_PORT: u16 = 9;
@@ -457,7 +457,7 @@ mod tests {
             wireguard_port: 51820,
             mtu: 1420,
             upstream_dns: Vec::new(),
-            control_ports: crate::state::control_ports(),
+            control_ports: kat_types::network::control_ports(),
             hold_seconds: 60,
             relay: false,
         };

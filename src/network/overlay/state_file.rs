@@ -3,7 +3,7 @@
 use std::time::UNIX_EPOCH;
 
 use super::wireguard::PeerStatus;
-use crate::state::PeerState;
+use kat_types::network::PeerState;
 
 /// The state of one peer.
 pub(crate) fn of(status: &PeerStatus) -> PeerState {

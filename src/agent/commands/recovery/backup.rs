@@ -20,9 +20,9 @@ use crate::{
 };
 use kat_host::files::{self, Access};
 use kat_leader::Backups;
-use kat_network::state;
 use kat_store as store;
 use kat_store::EtcdStore;
+use kat_types::network;
 
 /// Largest key file in bytes.
 const LIMIT: u64 = 64 << 10;
@@ -146,7 +146,7 @@ impl LocalBackups {
     }
 
     fn facts(&self) -> anyhow::Result<BackupFacts> {
-        let wireguard = Path::new(state::FOLDER).join(state::PRIVATE_KEY_FILE);
+        let wireguard = Path::new(network::FOLDER).join(network::PRIVATE_KEY_FILE);
         Ok(BackupFacts {
             identity: Identity::clone(&self.identity),
             authorities: self.keys.authorities()?,

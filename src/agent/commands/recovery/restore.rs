@@ -43,7 +43,6 @@ use kat_host::{
     files::{self, Access},
     users::Users,
 };
-use kat_network::state::{self, Peers};
 use kat_pki::recovery_key::RecoveryKey;
 use kat_plan::node_address;
 use kat_render::Renderer;
@@ -53,6 +52,7 @@ use kat_types::{
     api::{MembershipAnswer, StoreEpoch},
     cluster::ClusterEndpoints,
     json, keys,
+    network::{self, Peers},
     plain::plain,
     resource::AgentConfig,
 };
@@ -312,8 +312,8 @@ impl Restoring<'_> {
         keys.store_authorities(&given)?;
         keys.store_node_key(&self.facts.node_key)?;
         keys.renew(self.identity, now)?;
-        files::ensure_folder(Path::new(state::FOLDER), Access::mode(0o700))?;
-        let wireguard = Path::new(state::FOLDER).join(state::PRIVATE_KEY_FILE);
+        files::ensure_folder(Path::new(network::FOLDER), Access::mode(0o700))?;
+        let wireguard = Path::new(network::FOLDER).join(network::PRIVATE_KEY_FILE);
         let key = self.facts.wireguard_key.as_bytes();
         files::write_atomic(&wireguard, key, Access::mode(0o600))?;
         Ok(keys)

@@ -17,13 +17,11 @@ use tokio::{net::UdpSocket, sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{PORT, book::Book, packet::MAX_PACKET};
-use crate::{
-    overlay::{
-        local_addresses::Local,
-        wireguard::{PrivateKey, PublicKey},
-    },
-    state::NodeNetwork,
+use crate::overlay::{
+    local_addresses::Local,
+    wireguard::{PrivateKey, PublicKey},
 };
+use kat_types::network::NodeNetwork;
 
 /// The multicast address of all nodes of a link (RFC 4291, section 2.7.1): every switch forwards
 /// it.

@@ -1,8 +1,7 @@
 //! Indexes of workload users go round: one that was freed is used again last.
 
-use kat_types::snapshot::StoredState;
-
 use super::*;
+use kat_types::snapshot::StoredState;
 
 fn index_of(world: &mut World, name: &str) -> u32 {
     let snapshot = world.snapshot();
