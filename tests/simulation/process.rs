@@ -1,4 +1,5 @@
-//! `kat-agent` on a machine: the agent, and where the machine holds the store a candidate with its API.
+//! The `kat-agent` process of a machine: the agent and, on members of etcd, a leader candidate with
+//! its API.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -42,10 +43,10 @@ use crate::{
     way::{Way, Wire},
 };
 
-/// Time to live of the leadership, as `kat-agent run` has it.
+/// Time to live of the leader's lease, as in `kat-agent run`.
 const LEASE: Duration = Duration::from_secs(5);
 
-/// What a process finds on its machine and around it.
+/// What a process uses of its machine and of the simulated world.
 pub(crate) struct Place {
     pub identity: Arc<Identity>,
     pub root: std::path::PathBuf,
@@ -60,7 +61,7 @@ pub(crate) struct Place {
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     pub new_uid: Arc<dyn Fn() -> String + Send + Sync>,
     pub planner: Planner,
-    /// Forges its reports.
+    /// Set on the machine that forges reports.
     pub forger: Option<Arc<Forger>>,
     pub fenced: bool,
     pub stops: bool,
@@ -68,7 +69,6 @@ pub(crate) struct Place {
     pub shared: bool,
 }
 
-/// A running process.
 pub(crate) struct Process {
     name: String,
     cancel: CancellationToken,
@@ -79,7 +79,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// `name` is the machine's and the number of the process on it.
+    /// `name` is the machine's name and the number of its process, such as `n1.2`.
     pub(crate) fn start(place: &Place, name: &str) -> Self {
         let mut process = Self {
             name: name.to_owned(),
@@ -121,7 +121,8 @@ impl Process {
         let file = place.root.join("desired.json");
         let stored = Listed::stored(&file);
         let (lists, mut listed) = watch::channel(stored.clone());
-        // Who waits for one channel wakes in no order that a seed decides: each has its own.
+        // Several receivers of one channel wake up in an order that the seed does not decide, so
+        // each gets a channel of its own.
         let (for_supervisor, supervised) = watch::channel(stored.clone());
         let (for_removals, removed) = watch::channel(stored.clone());
         let (for_reporter, reported) = watch::channel(stored.clone());
@@ -285,7 +286,7 @@ impl Process {
                 clock: Arc::clone(&place.clock),
                 new_uid: Arc::clone(&place.new_uid),
                 node_name: node.clone(),
-                // How often somebody may call is counted on the real clock.
+                // The rate limit uses the real clock.
                 limits: Limits {
                     calls_per_second: most,
                     call_burst: most,
@@ -305,7 +306,7 @@ impl Process {
         self.leader = Some(handle);
     }
 
-    /// SIGKILL, or the end of its machine.
+    /// SIGKILL, or a power loss of the machine.
     pub(crate) fn kill(self) {
         for wire in &self.wires {
             wire.reads.set_partitioned(true);
@@ -323,7 +324,7 @@ impl Process {
         self.cancel.cancel();
     }
 
-    /// The machine's way is another than before.
+    /// Applies the current conditions of the machine's network path.
     pub(crate) fn follow_way(&self) {
         for wire in &self.wires {
             wire.follow_way();
@@ -336,7 +337,7 @@ impl Process {
         }
     }
 
-    /// It believes that it leads.
+    /// The process believes that it leads.
     pub(crate) fn leads(&self) -> bool {
         self.leader.as_ref().is_some_and(|handle| {
             let leadership = handle.leadership.borrow();
