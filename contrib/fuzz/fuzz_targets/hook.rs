@@ -1,5 +1,5 @@
-//! Any bytes as the state that the container runtime gives the hook: what the hook asks for is what
-//! `kat-net` reads, and what it reports is an entry of the journal that nobody else wrote into.
+//! Any bytes as the state that the container runtime gives the hook: `kat-net` can read the hook's
+//! request, and the input cannot inject fields into the hook's journal entry.
 #![no_main]
 #![allow(
     clippy::disallowed_methods,
@@ -11,7 +11,7 @@ use kat_network::containers::hook_server::parse_request;
 use kat_network::hook::{journal_entry, parse_state};
 use libfuzzer_sys::fuzz_target;
 
-/// Longest entry: it goes out as one datagram.
+/// Longest journal entry, which is sent as one datagram.
 const ENTRY: usize = 10 * 1024;
 
 fuzz_target!(init: survive_overflow(), |bytes: &[u8]| {
