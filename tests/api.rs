@@ -1,4 +1,4 @@
-//! The API over real sockets: what callers see, what is stored, and who may do what.
+//! The API over real sockets: answers, stored objects and permissions.
 
 #![allow(
     clippy::disallowed_methods,
@@ -268,7 +268,8 @@ async fn a_machine_reports_for_itself_alone() {
     )
     .await;
     assert_eq!(code, 401);
-    // A machine may do nothing else, and an administrator does not report for one.
+    // A machine's certificate permits nothing else, and an administrator cannot report for a
+    // machine.
     assert_eq!(
         node.get(server.url("/v1alpha1/nodes"))
             .send()
@@ -288,7 +289,7 @@ async fn a_machine_reports_for_itself_alone() {
         1
     );
 
-    // What a machine said lives in memory, and shows.
+    // The leader keeps reports in memory and shows them in the API.
     with_instance(&server).await;
     let (_, item) = server
         .get(&server.read, "/v1alpha1/n/shop/instances/web-abcde")
@@ -367,7 +368,7 @@ async fn a_machine_that_does_not_lead_says_who_does() {
     assert_eq!(answer.status(), 200, "reads go on");
     assert!(!answer.headers().contains_key("kat-stale"));
     assert_eq!(server.stored(), before);
-    // One of three that hold the store, none of which leads: it says what is the matter.
+    // A member of etcd, of which no member leads, names that problem in its answer.
     let member = json!({"id": "1", "voting": true, "healthy": true});
     let members = json!({"n1": member, "n2": member, "n3": member});
     let members = json!({"schema": 1, "members": members});
@@ -401,7 +402,7 @@ async fn a_machine_that_does_not_lead_says_who_does() {
 async fn a_deposed_leader_writes_nothing() {
     let server = Server::start().await;
     let leadership = server.handle.leadership.borrow().clone().unwrap();
-    // Somebody else took over, and this machine does not know it yet.
+    // Another machine became the leader, and this one has not noticed yet.
     server
         .write(&[Operation::Delete(leadership.key.clone())])
         .await;
@@ -492,7 +493,7 @@ async fn a_new_namespace_is_not_called_like_a_top_level_domain_and_an_old_one_st
         let text = body.to_string();
         assert!(text.contains("is a top-level domain"), "{text}");
     }
-    // It was there before such names were refused.
+    // This namespace existed before such names were refused.
     let (status, body) = make(json!({"metadata": {"name": "shop", "labels": {"a": "b"}}})).await;
     assert_eq!(
         (status.as_u16(), &body["outcome"]),

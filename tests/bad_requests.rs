@@ -1,5 +1,5 @@
-//! Bad requests over real sockets, in named classes: each gets a clear error in good time, and
-//! nothing is stored.
+//! Bad requests over real sockets, in named classes. Each gets a clear error in time, and nothing
+//! is stored.
 
 #![allow(
     clippy::disallowed_methods,
@@ -47,7 +47,7 @@ const SHOP: &str = "/v1alpha1/n/shop/workloads";
 const WEB: &str = "/v1alpha1/n/shop/workloads/web";
 const STATUS: &str = "/v1alpha1/nodes/n1/status";
 
-/// Short, so that a test of each deadline stays short.
+/// Short time limits, so that the test of each limit is short.
 fn impatient() -> Limits {
     Limits {
         handshake_timeout: Duration::from_millis(800),
@@ -69,7 +69,7 @@ async fn tls_stream(server: &Server) -> TlsStream<TcpStream> {
         .unwrap()
 }
 
-/// Everything up to the end of the connection; what arrived before a break counts too.
+/// Everything until the connection ends, including what arrived before an error.
 async fn rest(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
     let mut found = Vec::new();
     let mut piece = [0u8; 4096];
@@ -85,7 +85,7 @@ async fn rest(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
     String::from_utf8_lossy(&found).into_owned()
 }
 
-/// Sends raw bytes under TLS and reads what comes back until the server closes.
+/// Sends raw bytes over TLS and reads until the server closes the connection.
 async fn raw(server: &Server, bytes: &[u8]) -> String {
     let mut stream = tls_stream(server).await;
     stream.write_all(bytes).await.unwrap();
@@ -101,7 +101,7 @@ struct Case {
     body: Vec<u8>,
     status: u16,
     error: &'static str,
-    /// A part of the message.
+    /// A part of the expected message.
     says: &'static str,
 }
 
@@ -255,11 +255,11 @@ async fn what_is_no_http_is_refused() {
             "{shown:?}: {answer:?}"
         );
     }
-    // Two lengths would let a request hide in another.
+    // Two lengths would allow a request to be smuggled inside another.
     let smuggled = "POST /v1alpha1/namespaces HTTP/1.1\r\nHost: kat\r\nContent-Length: 4\r\nContent-Length: 40\r\n\r\nabcd";
     let answer = raw(&server, smuggled.as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
-    // HTTP/1.0 is old, not wrong.
+    // HTTP/1.0 is old but valid.
     let answer = raw(&server, b"GET /version HTTP/1.0\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.0 200 "), "{answer}");
 }
@@ -282,6 +282,6 @@ async fn guesses_at_tokens_are_slowed_down() {
     }
     assert_eq!(statuses[..5], [401; 5]);
     assert!(statuses[5..].contains(&429), "{statuses:?}");
-    // Known callers behind the same address go on.
+    // Known callers behind the same address are not slowed down.
     assert_eq!(server.get(&server.read, NAMESPACES).await.0, 200);
 }

@@ -1,5 +1,5 @@
-//! The whole of katcall: the real program against a fake API on a Unix socket, with snapshots of
-//! its exit code, stdout and stderr.
+//! The real katcall program against a fake API on a Unix socket, with snapshots of its exit code,
+//! stdout and stderr.
 
 #![expect(
     clippy::unwrap_used,

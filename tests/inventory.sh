@@ -1,7 +1,8 @@
 # shellcheck shell=bash
-# What of a machine a package or KAT could have changed outside /usr.
+# Records the state of a machine outside /usr that a package or KAT could change.
 
-# inventory NODE: prints it. What changes by itself, and what apt and dpkg keep for themselves, is left out.
+# inventory NODE: prints the machine's files, units, users, links, routes and firewall rules,
+# without files that change by themselves and those of apt and dpkg.
 inventory() {
     # shellcheck disable=SC2016
     contrib/lab/kat-lab exec "$1" -- bash -c '
@@ -25,5 +26,6 @@ inventory() {
     ' </dev/null
 }
 
-# The sysctls that init sets. Only those of a network namespace are a machine's own in the lab.
+# sysctls NODE: the sysctls that init sets. In the lab a machine has only those of a network
+# namespace to itself.
 sysctls() { contrib/lab/kat-lab exec "$1" -- cat /proc/sys/net/ipv4/ip_forward </dev/null; }

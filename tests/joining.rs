@@ -1,4 +1,4 @@
-//! Machines join over real sockets: who is let in, what is stored, and what they get.
+//! Joining over real sockets: which machines are let in, what is stored, and what they receive.
 
 #![allow(
     clippy::disallowed_methods,
@@ -34,7 +34,7 @@ use support::{CLUSTER_UID, Server, put, read};
 const JOIN: &str = "/v1alpha1/join";
 const TOKENS: &str = "/v1alpha1/tokens";
 
-/// A server that knows its overlay, with n1 in it.
+/// A server with an overlay network and machine n1.
 async fn server() -> Server {
     let server = Server::start().await;
     let key = |field| keys::network_node("n1", field);
@@ -49,7 +49,7 @@ async fn server() -> Server {
     server
 }
 
-/// A token for joining as a machine sends it, and its id.
+/// A join token as a machine sends it, and its id.
 async fn token(server: &Server, options: &Value) -> (String, String) {
     let mut request = json!({"scope": {"kind": "join"}});
     let more = options.as_object().unwrap().clone();
@@ -128,7 +128,7 @@ async fn a_machine_gets_certificates_a_subnet_and_the_others() {
     assert_eq!(record.uses, Some(0));
     assert!(server.users.names.lock().contains("n2"));
 
-    // With its certificate it reports, and reads about itself alone.
+    // With its certificate the machine reports, and reads only about itself.
     let identity = pki::Identity {
         certificate_pem: text("node"),
         key_pem,
@@ -148,7 +148,7 @@ async fn a_machine_gets_certificates_a_subnet_and_the_others() {
         let answer = client.get(server.url(path)).send().await.unwrap();
         assert_eq!(answer.status(), expected, "{path}");
     }
-    // Not even with a token: another machine leaves by itself.
+    // A machine cannot remove another one; a machine only leaves by itself.
     let away = client.delete(server.url("/v1alpha1/nodes/n1"));
     assert_eq!(away.send().await.unwrap().status(), 403);
 }
@@ -161,7 +161,7 @@ async fn a_known_key_keeps_identity_name_and_subnet_and_uses_nothing_up() {
     let (_, first) = join(&server, &token, &body("n2", 2, &request)).await;
     let (_, other) = join(&server, &token, &fresh("n3", 3)).await;
     assert_eq!(other["subnet"], "10.100.4.0/23");
-    // The token is used up, but this machine has used it already: its answer may have been lost.
+    // The token is used up, but by this very machine, whose first answer may have been lost.
     let again = create_request_for_key("node:n2", &key_pem).unwrap();
     let (status, second) = join(&server, &token, &body("n2", 2, &again)).await;
     assert_eq!(status, StatusCode::OK, "{second}");
@@ -173,7 +173,7 @@ async fn a_known_key_keeps_identity_name_and_subnet_and_uses_nothing_up() {
     assert_eq!(record.uses, Some(0));
 
     let before = server.stored();
-    // The name with another key, and the key with another name.
+    // The same name with another key, and the same key with another name.
     let (status, refused) = join(&server, &token, &fresh("n2", 4)).await;
     assert_eq!(status, StatusCode::CONFLICT, "{refused}");
     let renamed = create_request_for_key("node:n4", &key_pem).unwrap();
@@ -183,7 +183,7 @@ async fn a_known_key_keeps_identity_name_and_subnet_and_uses_nothing_up() {
     assert_eq!(server.stored(), before);
 }
 
-/// A machine between the one that joins and the leader has the whole request in its hands, but not the key
+/// A machine between the joining machine and the leader sees the whole request, but not the key
 /// that signed it.
 #[tokio::test]
 async fn what_a_machine_says_of_itself_can_not_be_changed_on_the_way() {
@@ -221,11 +221,11 @@ async fn what_a_machine_says_of_itself_can_not_be_changed_on_the_way() {
     assert_eq!(server.stored(), before);
     let (status, answer) = join(&server, &token, &signed(2)).await;
     assert_eq!(status, StatusCode::CREATED, "{answer}");
-    // With a request of a renewal, which the key signed too, nobody puts another WireGuard key there.
+    // A renewal request, signed by the same key, cannot be used to replace the WireGuard key.
     let renewal = create_request_for_key("node:n2", &key).unwrap();
     let (status, answer) = join(&server, &token, &body("n2", 9, &renewal)).await;
     assert_eq!(status, StatusCode::CONFLICT, "{answer}");
-    // The machine itself may.
+    // The machine itself can replace its WireGuard key.
     let (status, answer) = join(&server, &token, &signed(7)).await;
     assert_eq!(status, StatusCode::OK, "{answer}");
 }
@@ -262,7 +262,7 @@ async fn a_token_ends_by_uses_time_and_revocation_and_says_which() {
     }
     assert_eq!(server.stored(), before);
     assert!(!server.users.names.lock().contains("n3"));
-    // A token for joining opens nothing else but what a machine looks at before.
+    // A join token only opens the routes that a machine reads before it joins.
     let (token, _) = token(&server, &json!({})).await;
     for (path, expected) in [
         ("/v1alpha1/config/cluster", 200),
@@ -292,7 +292,7 @@ async fn only_the_key_of_a_request_counts() {
         let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
         params.serialize_request(&key).unwrap().pem().unwrap()
     };
-    // rcgen's own common name comes first, so the subject is not one name: made by hand.
+    // The default subject already has a common name of rcgen's, so this subject starts out empty.
     let plain = |common_name: &str| {
         let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
         let mut params = CertificateParams::default();
@@ -367,13 +367,14 @@ async fn what_a_stranger_says_is_bounded() {
     large["certificateRequest"] = json!("x".repeat(100_000));
     let (status, _) = join(&server, &token, &large).await;
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
-    // A copy of another machine's WireGuard key.
+    // A WireGuard key that another machine has.
     let (status, answer) = join(&server, &token, &fresh("n2", 1)).await;
     assert_eq!(status, StatusCode::CONFLICT, "{answer}");
     assert_eq!(server.stored(), before);
 }
 
-/// So many machines join at once with one token: how many were let in, each with a subnet of its own.
+/// Joins these machines at once with one token. Returns how many were admitted, each with its own
+/// subnet.
 async fn join_at_once(server: &Server, options: &Value, names: std::ops::Range<u8>) -> usize {
     let (token, _) = token(server, options).await;
     let joins = names.map(|number| {
@@ -391,7 +392,7 @@ async fn join_at_once(server: &Server, options: &Value, names: std::ops::Range<u
         .collect();
     assert_eq!(subnets.len(), admitted.len(), "{admitted:?}");
     for (status, answer) in &others {
-        // Some may give up where all press at once; they say so, and are not in.
+        // Machines that lose too many races get an error and are not admitted.
         let expected = [StatusCode::FORBIDDEN, StatusCode::CONFLICT];
         assert!(expected.contains(status), "{answer}");
     }
@@ -424,7 +425,7 @@ async fn certificates_are_renewed_for_the_known_key_and_no_other() {
             .json(&body);
         async move { read(call.send().await.unwrap()).await }
     };
-    // Without a certificate and without a token: as after months away.
+    // Without a certificate and a token, as after months without power.
     let again = create_request_for_key("node:n2", &key_pem).unwrap();
     let (status, renewed) = renew(path, again).await;
     assert_eq!(status, StatusCode::OK, "{renewed}");
@@ -437,7 +438,7 @@ async fn certificates_are_renewed_for_the_known_key_and_no_other() {
     );
     let (stranger, _) = create_request("node:n2").unwrap();
     assert_eq!(renew(path, stranger).await.0, StatusCode::UNAUTHORIZED);
-    // The right key, another name.
+    // The right key with another name.
     let other = create_request_for_key("node:n1", &key_pem).unwrap();
     let refused = renew("/v1alpha1/nodes/n1/certificates", other).await;
     assert_eq!(refused.0, StatusCode::UNAUTHORIZED);
@@ -452,7 +453,8 @@ async fn a_machine_that_does_not_lead_passes_the_stream_on_unopened() {
     let answer = server.client(None).get(url).bearer_auth(&server.admin);
     let (status, answer) = read(answer.send().await.unwrap()).await;
     assert_eq!(status, StatusCode::OK, "{answer}");
-    // A certificate gets through it too, which it could not if somebody between them opened TLS.
+    // A client certificate also passes through, which would fail if the relaying machine terminated
+    // TLS.
     let client = server.client(Some(&server.node_leaf("n1")));
     let url = format!(
         "https://127.0.0.1:{}/v1alpha1/nodes/n1",
@@ -519,7 +521,7 @@ async fn the_authorities_are_handed_to_a_chosen_machine_and_nobody_else() {
     let path = "/v1alpha1/nodes/n2/membership";
     let (status, refused) = server.get(&server.admin, path).await;
     assert_eq!(status, StatusCode::FORBIDDEN, "{refused}");
-    // One whose key is not known never does.
+    // A machine whose key is not known is refused.
     let unknown = NodeRegistration {
         uid: "n2".to_owned(),
         etcd: false,
@@ -529,7 +531,7 @@ async fn the_authorities_are_handed_to_a_chosen_machine_and_nobody_else() {
         .write(&[put(keys::registration("n2"), &unknown)])
         .await;
     assert_eq!(ask("n2", "n2").await.0, StatusCode::UNAUTHORIZED);
-    // On its way out it gets nothing any more.
+    // A machine that is being removed gets no more certificates.
     let leaving = NodeRegistration {
         uid: "n2".to_owned(),
         identity_key: support::key_hash(&server.node_leaf("n2")),

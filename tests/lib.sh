@@ -1,10 +1,11 @@
 # shellcheck shell=bash
-# What shell tests share: each test is a function or a file, shown as a sentence, counted, timed.
+# Functions of the shell tests. Each test is a function or a file; it has a sentence as its name,
+# and is counted and timed.
 
 passed=0 failed=0
 
-# holds SENTENCE COMMAND...: runs it with its output kept, and shows that only when it fails. The command runs in
-# a shell of its own under 'set -e', so a function ends at its first failing line.
+# holds SENTENCE COMMAND...: runs a test and shows its output only if it fails. The command runs in
+# a subshell with 'set -e', so a function ends at its first failing line.
 holds() {
     local sentence=$1 output code=0 began=$EPOCHREALTIME
     shift
@@ -39,13 +40,14 @@ tenths_since() {
     echo $(((${now/./} - ${1/./}) / 100000))
 }
 
-# The last line of every program of tests; its exit code says whether all passed.
+# Prints the last line of every test program; fails if a test failed.
 verdict() {
     printf '%d passed, %d failed\n' "$passed" "$failed"
     ((failed == 0))
 }
 
-# wait_for SECONDS COMMAND...: until it succeeds; else shows what it says and fails.
+# wait_for SECONDS COMMAND...: repeats the command until it succeeds. At the time limit it runs once
+# more with its output shown, and wait_for fails.
 wait_for() {
     local limit=$1 deadline=$((SECONDS + $1))
     shift
@@ -82,7 +84,7 @@ lacks() {
     }
 }
 
-# refused COMMAND...: it must fail, with an exit code that is not a shell's "not found".
+# refused COMMAND...: the command must fail, but not because the shell cannot find or run it.
 refused() {
     local code=0
     "$@" || code=$?

@@ -1,5 +1,5 @@
-//! Goldens of `render`: each folder of `tests/render` holds an `assignment.json` and the files
-//! that it must become, in `expected`. `UPDATE_GOLDENS=1` writes them again.
+//! Golden files of `render`: each folder of `tests/render` holds an `assignment.json` and the
+//! expected files in `expected`. `UPDATE_GOLDENS=1` rewrites them.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,12 +23,11 @@ use kat_types::assignment::Assignment;
 #[path = "render/generator.rs"]
 mod generator;
 
-/// Folder of the cases.
 fn cases_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("render")
 }
 
-/// Every case by name.
+/// All assignments by the name of their folder.
 fn cases() -> BTreeMap<String, Assignment> {
     let mut cases = BTreeMap::new();
     for entry in std::fs::read_dir(cases_folder()).unwrap() {
@@ -44,7 +43,7 @@ fn cases() -> BTreeMap<String, Assignment> {
     cases
 }
 
-/// What an assignment becomes, by file name.
+/// The rendered files of an assignment, by name.
 fn rendered(assignment: &Assignment) -> BTreeMap<String, String> {
     let renderer = Renderer::new(None).unwrap();
     let settings = RenderSettings::default();
@@ -73,7 +72,7 @@ fn read_folder(folder: &Path) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What a machine gets at init, and a namespace and a user later.
+/// The files that a machine gets at init, and the files of a namespace and a user.
 fn rendered_host() -> BTreeMap<String, String> {
     let renderer = Renderer::new(None).unwrap();
     let settings = RenderSettings::default();
@@ -140,7 +139,7 @@ fn podmans_generator_reads_what_was_meant() {
     generator::check_goldens(&cases());
 }
 
-/// As above, with arguments nobody thought of.
+/// The same with random arguments.
 #[test]
 #[ignore = "needs root and KAT_RENDER_ROOT, a root file system with Podman: tests/render/check-with-podman"]
 fn podmans_generator_keeps_any_argument() {

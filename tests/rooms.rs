@@ -1,4 +1,4 @@
-//! The table of rooms in ARCHITECTURE.md against what the crates really depend on.
+//! Compares the table of rooms in ARCHITECTURE.md with the dependencies of the crates.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -10,7 +10,7 @@ use std::{
 
 type Rooms = BTreeMap<String, BTreeSet<String>>;
 
-/// Rows `| `room` | what | `uses`, ... |` below the heading "The rooms".
+/// Reads the rows `| `room` | what | `uses`, ... |` below the heading "The rooms".
 fn table(text: &str) -> Rooms {
     let (_, after) = text.split_once("\n## The rooms\n").unwrap();
     let chapter = after.split("\n## ").next().unwrap();
@@ -30,7 +30,7 @@ fn table(text: &str) -> Rooms {
     .collect()
 }
 
-/// The crates of the workspace in `[dependencies]`.
+/// The workspace's crates in `[dependencies]`.
 fn dependencies(manifest: &str) -> BTreeSet<String> {
     let Some((_, after)) = manifest.split_once("\n[dependencies]\n") else {
         return BTreeSet::new();
@@ -62,7 +62,7 @@ fn each_room_uses_the_rooms_that_architecture_says_and_no_others() {
     assert_eq!(said, is);
 }
 
-/// The table of `docs/internals/finding-things.md` is of today's files.
+/// The files in the table of `docs/internals/finding-things.md` exist.
 #[test]
 fn each_file_that_a_stranger_was_asked_for_is_there() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -90,7 +90,7 @@ fn a_dependency_that_the_table_lacks_is_found() {
     assert_eq!(said.get("plan"), Some(&dependencies(&without)));
 }
 
-/// All files of Rust below a folder.
+/// All Rust files below a folder.
 fn rust_files(folder: &Path, found: &mut BTreeSet<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let entry = entry.unwrap();
@@ -105,7 +105,7 @@ fn rust_files(folder: &Path, found: &mut BTreeSet<PathBuf>) {
     }
 }
 
-/// Adds a file and what its `mod name;` lines lead to. `home` is the folder of its modules.
+/// Adds a file and the files of its `mod name;` lines. `home` is the folder of its modules.
 fn follow(file: &Path, home: &Path, seen: &mut BTreeSet<PathBuf>) {
     let Ok(file) = file.canonicalize() else {
         return;
@@ -141,7 +141,7 @@ fn follow(file: &Path, home: &Path, seen: &mut BTreeSet<PathBuf>) {
     }
 }
 
-/// Files that no target of a crate leads to: nothing compiles them.
+/// Files that are part of no target of a crate, so that nothing compiles them.
 fn unreached(crates: &[PathBuf]) -> Vec<PathBuf> {
     let (mut all, mut seen) = (BTreeSet::new(), BTreeSet::new());
     for folder in crates {
@@ -150,7 +150,7 @@ fn unreached(crates: &[PathBuf]) -> Vec<PathBuf> {
         let paths = manifest
             .lines()
             .filter_map(|line| line.strip_prefix("path = \""));
-        // The last two are Cargo's own defaults.
+        // The last two are Cargo's defaults.
         let paths = paths.filter_map(|path| path.strip_suffix('"'));
         for path in paths.chain(["src/lib.rs", "src/main.rs"]) {
             let root = folder.join(path);

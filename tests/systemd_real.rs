@@ -1,7 +1,7 @@
-//! The systemd room against a running systemd: run as root in a machine of its own.
+//! The systemd crate against a running systemd, as root on a separate machine.
 //!
-//! `contrib/test` copies this test into the lab and runs it there. Where pid 1 is not systemd, it
-//! runs the same suite against the fake, and the names of the tests that ran say which it was.
+//! `contrib/test` copies this test into the lab and runs it there. Where pid 1 is not systemd, the
+//! same suite runs against the fake, and the output says which one it was.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -37,11 +37,11 @@ use kat_types::{
 };
 
 const LIMIT: Duration = Duration::from_secs(30);
-/// Index of the workload whose user the tests make.
+/// Index of the workload whose user the tests create.
 const INDEX: u32 = 3999;
 const UID: u32 = 23_999;
 
-/// Whether this is a machine whose systemd may be tried out.
+/// Whether this machine's systemd may be tested.
 fn has_systemd() -> bool {
     let real = Path::new("/run/systemd/system").is_dir()
         && fs::read_to_string("/proc/1/comm").is_ok_and(|name| name.trim() == "systemd")
@@ -135,7 +135,7 @@ async fn the_check_sees_this_machine() {
     }
 }
 
-/// A unit whose program writes as conmon does, and a line of its own.
+/// A unit whose program writes to the journal like conmon and writes a line of its own.
 async fn journal_has_the_programs_lines(manager: &dyn UnitManager, folder: &Path) {
     let script = folder.join("write");
     fs::write(
@@ -207,7 +207,7 @@ async fn user_manager_conforms_and_lingers() {
     let users = Users::new();
     let user = WorkloadUser::from_index(INDEX, "conformance", "suite").unwrap();
     assert_eq!(user.uid, UID);
-    // What a test that failed before may have left.
+    // Removes the remains of an earlier run that failed.
     logind.set_linger(UID, false).await.unwrap();
     logind.terminate_user(UID).await.unwrap();
     logind.wait_for_user_stopped(UID, LIMIT).await.unwrap();
@@ -220,7 +220,7 @@ async fn user_manager_conforms_and_lingers() {
         assert_eq!(own.len(), 1, "{own:?}");
         assert_eq!(own[0].start, u64::from(user.subordinate_start));
     }
-    // A manager that is not there yet, asked before and after.
+    // The user's manager is called before it exists, and again once it runs.
     let early = managers.user(UID).reload().await.unwrap_err();
     println!("before linger: {early}");
     let begin = std::time::Instant::now();
@@ -235,7 +235,7 @@ async fn user_manager_conforms_and_lingers() {
     let manager = managers.user(UID);
     conformance::run(&*manager, &folder).await.unwrap();
 
-    // Two dozen at once, over one connection.
+    // Starts 24 units at once over one connection.
     let text = "[Service]\nType=exec\nExecStart=/bin/sleep 1000\n";
     let names: Vec<String> = (0..24).map(|n| format!("kat-many-{n}.service")).collect();
     for name in &names {
@@ -270,6 +270,6 @@ async fn user_manager_conforms_and_lingers() {
     users.remove(&user).await.unwrap();
     assert!(!users.home(&user).exists());
     assert!(users.accounts().unwrap().user(&user.name).is_none());
-    // Nobody has this uid any more.
+    // The user no longer exists.
     logind.set_linger(UID, false).await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! One leader against many machines: `contrib/bench/scale` says what is measured.
+//! One leader with many simulated machines; `contrib/bench/scale` says what is measured.
 
 #![allow(
     clippy::disallowed_methods,
@@ -53,14 +53,14 @@ use kat_types::{
 const MACHINES: usize = 100;
 const WORKLOADS: usize = 100;
 const REPLICAS: usize = 100;
-/// Reports whose way to the status is timed.
+/// Number of reports that are timed from sending to the stored status.
 const REPORTS: usize = 50;
 const TICK: Duration = Duration::from_secs(15);
 const NAMESPACE: &str = "default";
 const CLUSTER_UID: &str = "3f0c9a52-7a7e-4a43-9a0b-0d5a7f6f4f11";
-/// Stands for the leading machine's address on the overlay.
+/// In place of the leading machine's overlay address.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 79, 0, 1);
-/// Longest wait for anything.
+/// Time limit of every wait.
 const LIMIT: Duration = Duration::from_secs(300);
 
 fn machine(number: usize) -> String {
@@ -81,7 +81,7 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// What leader and agents share.
+/// State shared by the leader and the agents.
 struct Place {
     folder: PathBuf,
     client_port: u16,
@@ -152,7 +152,7 @@ impl Place {
         SocketAddr::from((ADDRESS, self.api_port))
     }
 
-    /// etcd as `kat-etcd.service` runs it.
+    /// Starts etcd like `kat-etcd.service`.
     fn start_etcd(&self) -> anyhow::Result<Process> {
         let addresses = vec![IpAddr::V4(ADDRESS), IpAddr::V4(Ipv4Addr::LOCALHOST)];
         let name = machine(0);
@@ -208,7 +208,7 @@ impl Place {
         Ok(Process(child))
     }
 
-    /// The leader, in a process of its own.
+    /// Starts the leader in a process of its own.
     fn start_leader(&self) -> anyhow::Result<Process> {
         let child = Command::new(std::env::current_exe()?)
             .env("KAT_BENCH_LEADER", &self.folder)
@@ -236,7 +236,7 @@ fn etcd_program() -> anyhow::Result<PathBuf> {
         .context("no etcd: set KAT_ETCD, build the lab's root, or install etcd-server")
 }
 
-/// A program that ends with this value.
+/// A child process that is killed when this value is dropped.
 struct Process(Child);
 
 impl Drop for Process {
@@ -246,14 +246,14 @@ impl Drop for Process {
     }
 }
 
-/// What a process used so far, and what it has.
+/// What a process has used so far, and its current memory.
 #[derive(Clone, Copy)]
 struct Usage {
     /// Seconds of processor time.
     processor: f64,
-    /// KiB, shared pages by parts.
+    /// Proportional set size in KiB.
     memory: u64,
-    /// Bytes that went to the disk.
+    /// Bytes written to the disk.
     written: u64,
 }
 
@@ -275,7 +275,7 @@ impl Process {
                 .parse()?)
         };
         Ok(Usage {
-            // The kernel's unit for this file is a hundredth of a second.
+            // `/proc/PID/stat` counts in hundredths of a second.
             processor: (ticks(11)? + ticks(12)?) / 100.0,
             memory: number("smaps_rollup", "Pss:")?,
             written: number("io", "write_bytes:")?,
@@ -311,7 +311,7 @@ impl InstanceSessions for NoLogs {
     }
 }
 
-/// The leading machine's part of `kat-agent run`.
+/// Runs the leader's part of `kat-agent run`.
 async fn lead(place: &Place) -> anyhow::Result<()> {
     let store = place.leader_store().await?;
     let clock: Arc<dyn Fn() -> Timestamp + Send + Sync> = Arc::new(Timestamp::now);
@@ -387,7 +387,7 @@ async fn lead(place: &Place) -> anyhow::Result<()> {
     bail!("the API ended")
 }
 
-/// What an agent says of the instances on its list.
+/// An agent's report about the instances on its list.
 fn report_of(node: &str, list: &[Assignment], revision: u64, restarts: u32) -> NodeReport {
     let instances = list
         .iter()
@@ -399,7 +399,7 @@ fn report_of(node: &str, list: &[Assignment], revision: u64, restarts: u32) -> N
             state: "running".to_owned(),
             phase: InstancePhase::Running,
             health_status: Health::NotApplicable,
-            // The first one is that which restarts.
+            // The instance that `latencies` restarts.
             restarts: if number == 0 { restarts } else { 0 },
             template_hash: assignment.template_hash.clone(),
             memory: Some(20 << 20),
@@ -427,8 +427,8 @@ fn report_of(node: &str, list: &[Assignment], revision: u64, restarts: u32) -> N
     }
 }
 
-/// One simulated agent: follows its list, and reports every tick, and when the list or `restarts`
-/// changed.
+/// One simulated agent. It follows its list and reports at every tick and when the list or
+/// `restarts` changes.
 async fn agent(
     place: Arc<Place>,
     key: String,
@@ -456,7 +456,7 @@ async fn agent(
         Options::default(),
     )?;
     let (mut list, mut revision) = (Vec::new(), 0);
-    // Agents do not report in step.
+    // Spreads the agents' reports over the interval.
     let mut wait = TICK.mul_f64(number as f64 / MACHINES as f64);
     loop {
         tokio::select! {
@@ -502,7 +502,7 @@ async fn until<T, F: Future<Output = anyhow::Result<Option<T>>>>(
     }
 }
 
-/// What `init` and the joins would have written; gives back an administrator's token.
+/// Stores what `init` and the joins would store; returns an administrator's token.
 async fn seed(store: &EtcdStore, machine_keys: &[String]) -> anyhow::Result<String> {
     fn put<T: serde::Serialize>(key: String, value: &T) -> anyhow::Result<Operation> {
         Ok(Operation::Put(key, serde_json::to_vec(value)?))
@@ -692,7 +692,8 @@ async fn measure() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One machine after the other reports a restart.
+/// Measures the time from a machine's report of a restart to its stored status, one machine after
+/// another.
 async fn latencies(store: &EtcdStore, restarts: &[watch::Sender<u32>]) -> anyhow::Result<()> {
     let store: Arc<dyn StateStore> = Arc::new(store.clone());
     let mut mirror = Mirror::start(store, keys::NODE_STATUS, CancellationToken::new());

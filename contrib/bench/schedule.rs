@@ -1,4 +1,5 @@
-//! How many instances the leader places in a second: `contrib/bench/schedule` says what is measured.
+//! How many instances the leader places in a second; `contrib/bench/schedule` says what is
+//! measured.
 
 #![allow(
     clippy::disallowed_methods,
@@ -31,7 +32,7 @@ const INSTANCES: usize = 10_000;
 const ROUNDS: usize = 3;
 const NAMESPACE: &str = "default";
 
-/// The store's map, as the leader's mirror holds it.
+/// The contents of the store, as in the leader's mirror.
 #[derive(Default, Clone)]
 struct Store {
     entries: Entries,
@@ -69,7 +70,7 @@ impl Store {
         }
     }
 
-    /// Machines that have reported.
+    /// A store with machines that have reported.
     fn with_machines(machines: usize) -> anyhow::Result<Self> {
         let mut store = Self {
             machines,
@@ -142,7 +143,7 @@ impl Store {
         self.put(keys::workload_meta(NAMESPACE, &name), &meta)
     }
 
-    /// A plan from what is stored, and the processor time that it took.
+    /// A plan for the stored state, and the processor time that it took.
     fn plan(&self) -> anyhow::Result<(Plan, Duration)> {
         let snapshot = SnapshotBuilder::default().build(&self.entries, self.revision);
         let observed = observed(self.machines);
@@ -159,7 +160,7 @@ impl Store {
     }
 }
 
-/// What this thread has used of a processor so far.
+/// Processor time used by this thread so far.
 fn processor_time() -> anyhow::Result<Duration> {
     Ok(clock_gettime(ClockId::ThreadCPUTime).try_into()?)
 }
@@ -197,7 +198,7 @@ fn observed(machines: usize) -> Observed {
     }
 }
 
-/// How many assignments a plan writes.
+/// The number of assignments that a plan writes.
 fn placed(planned: &Plan) -> usize {
     let operations = planned.changes.iter().flat_map(|change| &change.operations);
     operations
@@ -208,7 +209,7 @@ fn placed(planned: &Plan) -> usize {
         .count()
 }
 
-/// The quickest of some rounds of the same plan, which places `expected` instances.
+/// The fastest of several runs of the same plan, which must place `expected` instances.
 fn quickest(store: &Store, expected: usize) -> anyhow::Result<(Plan, Duration)> {
     let mut best: Option<(Plan, Duration)> = None;
     for _ in 0..ROUNDS {
@@ -255,12 +256,12 @@ fn main() -> anyhow::Result<()> {
     grow(&mut out)
 }
 
-/// How the rate changes with the number of machines, and with the instances that are placed at once.
+/// The rate for different numbers of machines and of instances placed at once.
 fn grow(out: &mut impl Write) -> anyhow::Result<()> {
     for machines in [10, 100, 1000] {
         let empty = Store::with_machines(machines)?;
         for instances in [100, 1000, 10_000] {
-            // As many as have addresses and processors: 160 of them on each machine.
+            // Each machine has addresses and processors for 160 instances.
             if instances > machines * 160 {
                 continue;
             }

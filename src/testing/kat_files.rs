@@ -1,4 +1,5 @@
-//! JSON Schema of the `*.kat` files, for editors: from the types, with the table's ranges.
+//! JSON Schema of the `*.kat` files, for editors. It is generated from the types and the table of
+//! fields.
 
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
@@ -47,7 +48,8 @@ fn of<T: JsonSchema>() -> Value {
         .to_value()
 }
 
-/// Adds what the table knows, and takes out what the files do not have (null, other members).
+/// Adds what the table of fields knows, and removes what the files do not have: null, and fields
+/// that the types have for other documents.
 fn finish(kind: Kind, path: &str, schema: &mut Value) {
     without_null(schema);
     let Value::Object(members) = schema else {
@@ -66,7 +68,7 @@ fn finish(kind: Kind, path: &str, schema: &mut Value) {
     let Some(Value::Object(properties)) = members.get_mut("properties") else {
         return;
     };
-    // What the types have for another place.
+    // Members that the types have for another document.
     properties.retain(|name, _| fields::lookup(kind, &key_path(path, name)).is_some());
     let mut required = Vec::new();
     for (name, property) in properties.iter_mut() {
@@ -127,7 +129,7 @@ fn bound(choice: &mut Value, least: u64, most: u64) {
     }
 }
 
-/// An optional field is left out, not null.
+/// Removes null, because optional fields are omitted rather than null.
 fn without_null(schema: &mut Value) {
     let null = json!({ "type": "null" });
     let Value::Object(members) = schema else {

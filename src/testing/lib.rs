@@ -1,5 +1,5 @@
-//! What tests and measurements stand on: fakes, suites that a fake and the real part both pass, and the schema of
-//! `*.kat` files. No program links it.
+//! Support for tests and benchmarks: fakes, conformance suites that a fake and the real component
+//! both pass, and the JSON Schema of `*.kat` files. No shipped program links this crate.
 
 mod kat_files;
 mod memory;

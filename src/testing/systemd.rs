@@ -1,4 +1,4 @@
-//! A systemd that exists in memory or on a folder, and what a manager of units must do to count as one.
+//! A fake systemd, and the conformance suite that the fake and a real systemd both pass.
 
 pub mod conformance;
 pub mod fake;

@@ -1,4 +1,4 @@
-//! The port of a machine's agent: the leader reads there, and nobody else.
+//! The port of a machine's agent, which only a leader and, for volumes, other machines may use.
 
 use std::{
     net::Ipv4Addr,
@@ -19,16 +19,16 @@ use kat_daemon::watchdog::Pulses;
 use kat_pki::{Identity, LeafKind, PeerIdentity, tls};
 use kat_types::{snapshot::InstanceEntry, stored::Stored};
 
-/// The agent of the API's machine n1, with one instance.
+/// The agent of machine n1, with one instance.
 struct Agent {
     endpoint: String,
-    /// The machine n2 is out of the cluster.
+    /// Whether machine n2 has been removed from the cluster.
     removed: Arc<AtomicBool>,
     cancel: CancellationToken,
     running: JoinHandle<()>,
 }
 
-/// One volume, for one machine and one move.
+/// Sends one volume, to one machine and for one move.
 struct Copies;
 
 impl VolumeCopies for Copies {
@@ -89,11 +89,11 @@ impl Agent {
         }
     }
 
-    /// A client with this certificate that wants the agent of this machine.
+    /// A client with certificate `leaf` that expects the agent of machine `node`.
     fn client(&self, server: &Server, leaf: &Identity, node: &str) -> Client {
         let authority = server.authority.certificate_pem();
         let identity = tls::CurrentIdentity::new(leaf, authority).unwrap();
-        // The agent shows the certificate of n1.
+        // The agent's certificate is that of n1.
         let machine = tls::KnownMachine {
             name: node.to_owned(),
             key_hash: Some(key_hash(&server.node_leaf("n1"))),
@@ -136,28 +136,29 @@ async fn a_machine_that_may_lead_reads_logs_and_nobody_else_does() {
     assert_eq!(lines, expected);
     assert_eq!(server.logs.asked.lock().pop().unwrap().tail, Some(7));
 
-    // What the machine does not have under that name it does not look for.
+    // The agent does not look for an instance that it does not have under this workload.
     for (workload, id) in [("web", "web-zzzzz"), ("db", "web-abcde")] {
         let error = logs(&client, workload, id).await.unwrap_err();
         assert_eq!(error.status(), Some(404), "{error}");
     }
-    // It held the store once.
+    // n3 used to be a member of etcd.
     let former = agent.client(&server, &leader(&server, "n3"), "n1");
     let error = logs(&former, "web", "web-abcde").await.unwrap_err();
     assert_eq!(error.status(), Some(403), "{error}");
-    // Other certificates of the same authority do not even come to a request.
+    // Other certificates of the same authority fail before the first request.
     let name = "n2".to_owned();
     let other = agent.client(&server, &server.leaf(&LeafKind::Admin { name }), "n1");
     let error = logs(&other, "web", "web-abcde").await.unwrap_err();
     assert_eq!(error.status(), None, "{error}");
-    // A machine, also one that may lead, is only here for volumes.
+    // A machine's own certificate, even a member's, is only good for volumes.
     let machine = agent.client(&server, &server.node_leaf("n2"), "n1");
     let error = logs(&machine, "web", "web-abcde").await.unwrap_err();
     assert_eq!(error.status(), Some(403), "{error}");
     let plain = server.client(None);
     let url = format!("https://{}/v1alpha1/nodes", agent.endpoint);
     assert!(plain.get(url).send().await.is_err());
-    // A machine can't pose as another, nor an earlier machine as the one that has its name now.
+    // A machine cannot pose as another, and an earlier machine cannot pose as the one that now has
+    // its name.
     let earlier = issue_node(&server.authority, "n1", jiff::Timestamp::now());
     server.identity.replace(&earlier).unwrap();
     let meant = agent.client(&server, &leader(&server, "n2"), "n1");
@@ -178,7 +179,7 @@ async fn every_call_leaves_a_line_that_of_a_refused_machine_too() {
         .with_writer(move || writer.clone())
         .with_ansi(false)
         .finish();
-    // The runtime of a test has one thread, so the agent writes here too.
+    // A test's runtime has one thread, so this subscriber also receives the agent's lines.
     let _guard = tracing::subscriber::set_default(subscriber);
     let server = Server::start().await;
     let agent = Agent::start(&server).await;
@@ -206,14 +207,14 @@ async fn every_call_leaves_a_line_that_of_a_refused_machine_too() {
     }
 }
 
-/// What the agent's sessions say, and that they end with their caller.
+/// The output of sessions through the agent's port, and their end with their caller.
 #[tokio::test]
 async fn sessions_go_through_the_agents_port() {
     let server = Server::start().await;
     let agent = Agent::start(&server).await;
     let client = agent.client(&server, &leader(&server, "n2"), "n1");
     super::sessions::talks(&client, &server).await;
-    // The machine hears for whom.
+    // The agent is told the caller's name.
     let callers = || std::mem::take(&mut *server.echo.callers.lock());
     assert_eq!(callers(), [None, None]);
     let named = client.for_caller(Some("token:a"));
@@ -287,7 +288,7 @@ async fn a_volume_goes_to_the_machine_that_is_to_have_it_and_to_nobody_else() {
     for (client, id) in [
         (machine("n3"), "move-1"),
         (machine("n2"), "move-2"),
-        // It reads what people ask for, and data is nothing of it.
+        // A leader's certificate is for requests of people, which never read volumes.
         (
             agent.client(&server, &leader(&server, "n2"), "n1"),
             "move-1",

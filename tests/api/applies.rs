@@ -33,7 +33,7 @@ async fn an_apply_is_stored_once_and_changed_by_its_content_alone() {
     assert_eq!(updated["metadata"]["generation"], 2);
     assert_eq!(updated["metadata"]["uid"], created["metadata"]["uid"]);
 
-    // What was written is read at once.
+    // A read right after the write shows the new state.
     let (_, item) = server.get(&server.read, WEB).await;
     assert_eq!(item["spec"]["replicas"], 2);
     assert_eq!(item["metadata"]["generation"], 2);
@@ -142,7 +142,7 @@ async fn if_match_lets_a_write_through_only_when_nobody_was_quicker() {
         .as_str()
         .unwrap()
         .to_owned();
-    // The leader's own notes do not count as a change.
+    // A status written by the leader does not count as a change.
     let status = json!({"schema": 1, "status": {"phase": "Running"}});
     server
         .write(&[put(keys::workload_status("shop", "web"), &status)])

@@ -1,4 +1,4 @@
-//! Who may call, and what is noted of it.
+//! Authentication of callers, and what the log says about them.
 
 use super::*;
 
@@ -91,7 +91,8 @@ async fn an_admin_certificate_is_as_good_as_an_admin_token() {
     assert_eq!(response.status(), 403);
 }
 
-/// Two files copied from a machine are worth nothing once its name is another's.
+/// A machine's certificate and key, copied by someone, are useless once another machine has its
+/// name.
 #[tokio::test]
 async fn a_certificate_for_a_key_that_is_not_registered_opens_nothing() {
     let server = Server::start().await;
@@ -123,11 +124,11 @@ async fn a_certificate_for_a_key_that_is_not_registered_opens_nothing() {
             assert_eq!(status, 401, "{path} {body}");
             assert!(body["message"].as_str().unwrap().contains("key"), "{body}");
         }
-        // As anybody.
+        // Anonymous requests still work.
         let health = client.get(server.url("/healthz")).send().await.unwrap();
         assert_eq!(health.status(), 200);
     }
-    // The control: the machine's own.
+    // The control: the machine's own certificate.
     let own = server.client(Some(&server.node_leaf("n1")));
     let about = own
         .get(server.url("/v1alpha1/nodes/n1"))
@@ -250,7 +251,7 @@ async fn every_call_leaves_one_line_without_secrets() {
         .with_writer(move || writer.clone())
         .with_ansi(false)
         .finish();
-    // The runtime of a test has one thread, so the server writes here too.
+    // A test's runtime has one thread, so this subscriber also receives the server's lines.
     let _guard = tracing::subscriber::set_default(subscriber);
     let server = Server::start().await;
     server

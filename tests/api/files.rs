@@ -1,4 +1,5 @@
-//! Files of the workload's folder: kept and archived with the rest, shown by name, part of what a rollout is about.
+//! Files of the workload's folder: stored and archived with the rest, shown by name, and part of
+//! the template.
 
 use reqwest::Method;
 use serde_json::json;
@@ -11,7 +12,7 @@ use super::{
 use kat_bundle::{CARRIED, unpack_carried};
 use kat_types::{assignment::Assignment, keys, records::WorkloadMeta};
 
-/// `web` with a folder `conf/` mounted.
+/// `web` with the folder `conf/` mounted.
 fn mounting() -> String {
     web("shop", "web", 1)
         + "    volumeMounts: [{name: conf, mountPath: /etc/web}]\n  volumes: [{name: conf, files: conf/}]\n"
@@ -30,7 +31,7 @@ fn meta(server: &Server) -> WorkloadMeta {
     serde_json::from_slice(&items[0].value).unwrap()
 }
 
-/// Every file that is stored, with what is in it.
+/// Every stored file with its contents.
 fn stored(server: &Server) -> Vec<(String, String)> {
     let items = server
         .store
@@ -74,7 +75,7 @@ async fn a_changed_file_is_another_version_and_a_rollback_brings_it_back() {
     assert_eq!(stored(&server), pairs(&first));
     assert_eq!(meta(&server).template_hash, template);
 
-    // Without any it has none.
+    // An apply without files removes them.
     let text = web("shop", "web", 1);
     let (status, body) = server
         .put("shop", "web", &[("workload.kat", text.as_str())])

@@ -1,4 +1,4 @@
-//! What an image's tag means is asked for once for each version, and every replica runs that.
+//! Image tags are resolved once for each version, and every replica runs the resolved image.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use kat_types::{
     registry::{Credentials, LoginPlace, Logins, Reference, RegistrySettings},
 };
 
-/// What the registry says of each name now, and how often it was asked.
+/// The digests that the registry returns, and the requests that it got.
 #[derive(Default)]
 struct Known {
     digests: Mutex<Vec<&'static str>>,
@@ -95,7 +95,7 @@ async fn a_version_is_pinned_when_it_begins_and_comes_back_with_a_rollback() {
     let pinned = |digest: &str| format!("registry.lab:5000/web@{digest}");
     assert_eq!(image(&server).pinned, pinned("sha256:one"));
     assert_eq!(image(&server).architectures, ["amd64"]);
-    // The same again begins no version.
+    // Applying the same text starts no version.
     apply(&server, &text).await;
     assert_eq!(known.asked.lock().len(), 1);
 
@@ -106,13 +106,13 @@ async fn a_version_is_pinned_when_it_begins_and_comes_back_with_a_rollback() {
         pinned("sha256:two"),
         "the tag means another one by now"
     );
-    // The files are the same, and what they ran is not.
+    // The files are the same, but generation 1 ran another digest.
     let back = ask(&server, Method::POST, "rollback", &json!({"to": 1})).await;
     assert_eq!(back["outcome"], "updated", "{back}");
     assert_eq!(image(&server).pinned, pinned("sha256:one"));
     let back = ask(&server, Method::POST, "rollback", &json!({"to": 1})).await;
     assert_eq!(back["outcome"], "unchanged", "{back}");
-    // Another number of replicas begins none either.
+    // Another number of replicas starts no version either.
     ask(&server, Method::PUT, "replicas", &json!({"replicas": 2})).await;
     assert_eq!(image(&server).pinned, pinned("sha256:one"));
     assert_eq!(known.asked.lock().len(), 2);
@@ -171,7 +171,8 @@ async fn who_can_not_be_asked_keeps_nobody_from_applying() {
         (&json!(false), &json!("ImageNotPinned"))
     );
 
-    // Which registry a short name means, nobody can say; what is never pulled is nobody's business.
+    // A short name does not say which registry it means. An image that is never pulled is not
+    // resolved.
     let count = known.asked.lock().len();
     let text = web("shop", "web", 1);
     apply(&server, &text.replace("registry.lab:5000/web:1", "web:1")).await;
@@ -191,7 +192,7 @@ async fn who_can_not_be_asked_keeps_nobody_from_applying() {
     assert!(image(&server).is_empty());
     assert_eq!(known.asked.lock().len(), count);
 
-    // Of a version with both it is kept that not all is known.
+    // A version with both kinds of image is stored as only partly resolved.
     let own = "  sidecars: [{name: own, image: \"localhost/own:1\", imagePullPolicy: Never}]\n  container:\n";
     apply(&server, &text.replace("  container:\n", own)).await;
     assert!(image(&server).partial, "{:?}", image(&server));

@@ -1,4 +1,5 @@
-//! Credentials for registries: they are checked, go in, and never come out; and who may do what with them.
+//! Credentials for registries: they are checked before they are stored, never returned, and only
+//! usable with permission.
 
 use std::sync::Arc;
 
@@ -23,11 +24,12 @@ use kat_types::{
 const LIST: &str = "/v1alpha1/n/shop/registries";
 const LAB: &str = "/v1alpha1/n/shop/registries/registry.lab%3A5000";
 const KEY: &str = "/v1alpha1/sealing-key";
-/// What no answer and nothing stored has: the password, its base64, and that of name and password.
+/// Forbidden in answers and in the store: the password, its base64, and the base64 of name and
+/// password.
 const PASSWORD: &str = "hunter2-hunter2";
 const ENCODED: [&str; 2] = ["aHVudGVyMi1odW50ZXIy", "bWU6aHVudGVyMi1odW50ZXIy"];
 
-/// A registry that takes one password, and remembers with what it was asked for images.
+/// A registry that accepts one password and records the credentials of its requests.
 #[derive(Default)]
 struct Keeper {
     password: Mutex<String>,
@@ -137,7 +139,7 @@ async fn credentials_are_checked_and_stored_sealed() {
     assert_eq!((status, &again["outcome"]), (200, &json!("unchanged")));
     assert_eq!(server.stored(), before, "the same writes nothing");
 
-    // A wrong one changes nothing.
+    // A wrong password changes nothing.
     let (status, body) = login(&server, LAB, "wrong").await;
     assert_eq!(status, 409, "{body}");
     let message = body["message"].as_str().unwrap();
@@ -151,7 +153,7 @@ async fn credentials_are_checked_and_stored_sealed() {
     assert_eq!(updated["outcome"], "updated");
     assert_eq!(stored(&server, "registry.lab:5000").version, 2);
 
-    // Whom nobody can ask.
+    // A registry that does not answer.
     let away = format!("{LIST}/away.example");
     let (status, body) = login(&server, &away, "x").await;
     assert_eq!(status, 409, "{body}");
@@ -169,12 +171,12 @@ async fn credentials_are_checked_and_stored_sealed() {
     );
     let (_, body) = login(&server, &format!("{LIST}/open.example"), "x").await;
     assert_eq!(body["check"], "notAsked");
-    // What listens on the leader alone is not asked.
+    // A registry on the loopback address, which only the leader itself could reach, is not checked.
     let (status, body) = login(&server, &format!("{LIST}/127.0.0.1%3A5000"), "x").await;
     assert_eq!(status, 409, "{body}");
     assert!(!keeper.checked.lock().contains(&"127.0.0.1:5000".to_owned()));
 
-    // One name for each place, a path of one is another.
+    // Names of the same registry are one entry; a path in a registry is another entry.
     login(&server, &format!("{LIST}/Index.Docker.IO"), "changed").await;
     login(&server, &format!("{LIST}/ghcr.io%2Forg"), "changed").await;
     let names: Vec<Value> = list(&server, &server.deploy).await;
@@ -313,7 +315,7 @@ async fn a_private_image_is_pinned_with_its_namespaces_credentials_alone() {
         .map(|one| one.0.keys().map(ToString::to_string).collect())
         .collect();
     assert_eq!(names, [vec![], vec!["registry.lab:5000".to_owned()]]);
-    // Another namespace has none.
+    // Another namespace has no credentials.
     let text = web("default", "web", 1);
     let (status, _) = server.put("default", "web", &files(&text)).await;
     assert!(status.is_success());
@@ -353,7 +355,7 @@ async fn a_rotation_seals_credentials_anew_and_a_namespace_keeps_them_until_aske
     assert_eq!((before.version, &before.uid), (after.version, &after.uid));
     let (_, same) = login(&server, &format!("{LIST}/r7.example%2Forg"), PASSWORD).await;
     assert_eq!(same["outcome"], "unchanged", "it opens");
-    // One that can't be read keeps the key that may have sealed it.
+    // The key that may have sealed an unreadable entry is kept.
     let broken = keys::login("shop", "broken.example");
     server
         .write(&[put(broken.clone(), &json!({"schema": 1}))])

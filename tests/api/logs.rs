@@ -12,7 +12,7 @@ async fn a_followed_log_ends_with_its_token() {
     with_instance(&server).await;
     let path = format!("{WEB}/instances/web-abcde/logs?follow=true");
     let mut follows = Vec::new();
-    // One is revoked, the other runs out.
+    // The first token is revoked, the second one expires.
     for ttl in [json!(null), json!(1)] {
         let request = json!({"scope": {"kind": "read"}, "name": "short", "ttlSeconds": ttl});
         let (_, made) = server
@@ -31,7 +31,7 @@ async fn a_followed_log_ends_with_its_token() {
             assert_eq!(deleted.status(), 204);
         }
     }
-    // The log says nothing itself.
+    // The stream ends with an error that has no log message.
     for mut lines in follows {
         let line = lines.next().await.unwrap();
         assert_eq!(
@@ -40,7 +40,7 @@ async fn a_followed_log_ends_with_its_token() {
         );
         assert_eq!(lines.next().await, None);
     }
-    // One whose token is still good goes on.
+    // A stream whose token is still valid stays open.
     let mut lines = LinesOf::new(server.call(&server.read, Method::GET, &path).await);
     for _ in 0..3 {
         lines.next().await.unwrap();
@@ -90,15 +90,14 @@ async fn logs_are_read_and_followed() {
     // An instance is not found under another workload's name.
     let other = "/v1alpha1/n/shop/workloads/db/instances/web-abcde/logs";
     assert_eq!(server.get(&server.read, other).await.0, 404);
-    // Streams do not hold up the end.
+    // Open streams do not delay the server's stop.
     server.stop().await;
     follows.next().await;
     follows.next().await;
     assert_eq!(follows.next().await, None);
 }
 
-/// The caller learns which machine it is, and that others answer.
-/// The journal goes on for ever; the instance does not.
+/// The journal of this test never ends, but the instance does.
 #[tokio::test]
 async fn a_followed_log_ends_with_its_instance() {
     let server = Server::start().await;
@@ -108,7 +107,7 @@ async fn a_followed_log_ends_with_its_instance() {
     for _ in 0..3 {
         lines.next().await.unwrap();
     }
-    // A change that is not its end, and its end.
+    // A change that leaves the instance on the list, and then one that removes it.
     let meta = |count: u32| json!({"schema": 1, "revision": 2, "count": count});
     server
         .write(&[put(keys::desired_meta("n1"), &meta(1))])

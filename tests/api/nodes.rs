@@ -1,4 +1,4 @@
-//! What administrators decide about machines.
+//! Drains, labels and taints of machines.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -65,7 +65,7 @@ async fn a_drain_and_its_end_may_be_asked_for_twice() {
     assert!(stored(&server).drain_forced);
     let (_, item) = server.get(&server.read, NODE).await;
     assert_eq!(item["spec"]["drainForced"], true);
-    // As it is asked for, so it is.
+    // A drain without `force` clears the flag.
     let (_, body) = ask(Method::PUT).await;
     assert_eq!(body["outcome"], "updated");
     let node = stored(&server);
@@ -218,7 +218,7 @@ async fn a_change_meant_for_another_state_of_the_machine_is_refused() {
     assert_eq!((node.labels, node.taints), (labels.labels, taints.taints));
 }
 
-/// What was acknowledged by the leader before, and is not in this one's copy yet.
+/// A drain acknowledged by the previous leader is not yet in this leader's copy of the store.
 #[tokio::test]
 async fn an_old_copy_of_the_store_answers_nothing() {
     let server = Server::start().await;

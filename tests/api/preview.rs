@@ -1,4 +1,4 @@
-//! What an apply would come to, and that it stays a question.
+//! Dry runs of an apply: what they answer, and that they write nothing.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ use kat_types::{
 const WEB: &str = "/v1alpha1/n/shop/workloads/web";
 const NODES: [(&str, &str); 2] = [("n1", NODE_UID), ("n2", "node-uid-2")];
 
-/// Two machines that report, and a leader that plans when it is told to.
+/// Two machines that report, and a leader that plans only when asked to.
 pub(super) async fn cluster() -> Server {
     let server = Server::start().await;
     ready(&server).await;
     server
 }
 
-/// Gives a cluster its two machines.
+/// Adds the second machine and makes both Ready.
 pub(super) async fn ready(server: &Server) {
     let second = NodeRegistration {
         uid: "node-uid-2".to_owned(),
@@ -51,7 +51,7 @@ fn newest(server: &Server) -> Arc<Snapshot> {
     server.handle.snapshot.borrow().clone().unwrap()
 }
 
-/// The machines run what they are given.
+/// Reports for both machines that all assigned instances run.
 fn report(server: &Server) {
     let snapshot = newest(server);
     for (name, uid) in NODES {
@@ -87,7 +87,7 @@ fn report(server: &Server) {
     }
 }
 
-/// Plans and writes until there is nothing left to do.
+/// Plans and writes until a plan is empty.
 pub(super) async fn settle(server: &Server) {
     for _ in 0..50 {
         report(server);
@@ -107,7 +107,8 @@ pub(super) async fn settle(server: &Server) {
     panic!("the plan never ends");
 }
 
-/// Asks; the answer, after it was seen that nothing was written and no value told.
+/// The answer of a dry run, after checks that nothing was written and that it contains no secret
+/// values.
 async fn ask(server: &Server, files: &[(&str, &str)]) -> Value {
     ask_at(server, WEB, files).await
 }
@@ -134,7 +135,7 @@ fn actions(body: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// `workload.kat` with another image and another secret.
+/// `workload.kat` with another image and another value.
 fn changed(replicas: u32) -> String {
     web("shop", "web", replicas)
         .replace("web:1", "web:2")
@@ -370,7 +371,7 @@ async fn a_namespace_that_comes_with_the_folder_need_not_be_there_yet() {
     let path = format!("{path}?dryRun=true");
     let response = server.send(&server.admin, Method::PUT, &path, &alone, &[]);
     assert_eq!(response.await.status(), 404);
-    // A name that the apply would refuse, as it is one of the world's top-level domains.
+    // The apply would refuse this name, because it is a top-level domain of the Internet.
     let (namespace, workload) = [namespace, &workload]
         .map(|text| text.replace("our-team", "team"))
         .into();

@@ -1,4 +1,4 @@
-//! Generations, going back, pauses, numbers of replicas and restarts, as callers see them.
+//! Generations, rollbacks, pauses, scaling and restarts through the API.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ fn file(server: &Server) -> String {
     String::from_utf8(server.store.peek(&key).items[0].value.clone()).unwrap()
 }
 
-/// These generations were wholly healthy.
+/// Stores which generations were completely healthy.
 async fn are_good(server: &Server, good: &[u64]) {
     let status = json!({"schema": 1, "status": {"phase": "Running"}, "good": good});
     let key = keys::workload_status("shop", "web");
@@ -33,7 +33,7 @@ async fn ask(server: &Server, method: Method, what: &str, body: &Value) -> (u16,
     (status.as_u16(), body)
 }
 
-/// A version of `web` with a value that nobody may see.
+/// A version of `web` with a confidential value.
 fn version(number: u32) -> String {
     let text = web("shop", "web", 3);
     let text = text.replace(
@@ -66,7 +66,7 @@ async fn a_rollback_takes_the_last_good_generation_or_the_one_that_is_named() {
     assert_eq!(status, 404);
     assert_eq!(refused["message"], "no generation 7: kept are 1 to 3");
 
-    // It was good once, and is no more among those that are kept.
+    // The last good generation is no longer kept.
     are_good(&server, &[0]).await;
     let (status, refused) = ask(&server, Method::POST, "rollback", &json!({})).await;
     assert_eq!(status, 409, "{refused}");
@@ -84,7 +84,8 @@ async fn a_rollback_takes_the_last_good_generation_or_the_one_that_is_named() {
     assert_eq!(file(&server), version(2));
     assert_ne!(meta(&server).template_hash, hash);
 
-    // Back to what it is now changes nothing, and neither does the generation that it came from.
+    // A rollback to the current content changes nothing, whether its current or its original
+    // generation is named.
     let before = server.stored();
     for to in [2, 4] {
         let (status, body) = ask(&server, Method::POST, "rollback", &json!({"to": to})).await;
@@ -96,7 +97,7 @@ async fn a_rollback_takes_the_last_good_generation_or_the_one_that_is_named() {
     }
     assert_eq!(server.stored(), before);
 
-    // There and back again: the version that ran is the version that runs.
+    // A rollback to generation 3 restores the template that ran then.
     let (_, body) = ask(&server, Method::POST, "rollback", &json!({"to": 3})).await;
     assert_eq!(body["metadata"]["generation"], 5);
     assert_eq!(meta(&server).template_hash, hash);
@@ -168,7 +169,7 @@ async fn a_number_changes_one_word_of_the_file_and_replaces_nothing() {
         body["message"].as_str().unwrap().contains("0 to 1000"),
         "{body}"
     );
-    // The folder as it was says what it always said.
+    // Applying the original folder again restores its number of replicas.
     apply(&server, &text).await;
     assert_eq!((meta(&server).generation, file(&server)), (3, text));
 }

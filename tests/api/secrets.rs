@@ -1,4 +1,4 @@
-//! Secrets: values go in and never come out, and who may do what with them.
+//! Secrets: values are stored sealed and never returned, and permissions on them.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use kat_types::{
 const DB: &str = "/v1alpha1/n/shop/secrets/db";
 const LIST: &str = "/v1alpha1/n/shop/secrets";
 const KEY: &str = "/v1alpha1/sealing-key";
-/// What no answer has: the value, and its base64.
+/// Forbidden in answers: the value and its base64.
 const VALUE: &str = "hunter2-hunter2";
 const ENCODED: &str = "aHVudGVyMi1odW50ZXIy";
 
@@ -49,7 +49,7 @@ fn stored(server: &Server) -> SecretRecord {
     serde_json::from_slice(&items[0].value).unwrap()
 }
 
-/// Nothing in the store has the value.
+/// No stored value contains the secret in clear text.
 fn nothing_is_clear(server: &Server) {
     for (key, value) in server.stored() {
         let text = String::from_utf8_lossy(&value);
@@ -92,7 +92,7 @@ async fn a_secret_is_stored_sealed_and_changes_by_its_content_alone() {
         "{events}"
     );
 
-    // A part of it.
+    // A merge changes some keys.
     let part = json!({"values": {"NEW": "eA=="}, "remove": ["tls.crt"], "merge": true});
     let (_, updated) = set(&server, part.clone()).await;
     assert_eq!(updated["metadata"]["generation"], 2, "{updated}");
@@ -100,7 +100,7 @@ async fn a_secret_is_stored_sealed_and_changes_by_its_content_alone() {
     assert_eq!(unchanged["outcome"], "unchanged");
     let keys: Vec<String> = stored(&server).keys.into_keys().collect();
     assert_eq!(keys, ["NEW", "PASSWORD"]);
-    // All of it.
+    // Without `merge` all keys are replaced.
     set(&server, json!({"values": {"ONLY": "eA=="}})).await;
     let record = stored(&server);
     assert_eq!((record.version, record.keys.len()), (3, 1));
@@ -217,7 +217,7 @@ async fn what_is_used_stays() {
         json!({"updated": item["status"]["updated"], "usedBy": ["web"], "behind": []})
     );
 
-    // An instance that has another version: its rollout has not begun.
+    // The instance uses another version of the secret, and the rollout has not begun.
     let (_, workload) = get(&server, &server.read, "/v1alpha1/n/shop/workloads/web").await;
     assert_eq!(workload["metadata"]["generation"], 1);
     let hash = server.store.peek(&keys::workload_meta("shop", "web")).items;
@@ -251,7 +251,7 @@ async fn a_rotation_seals_everything_anew_and_goes_on_where_it_broke_off() {
     };
     assert_eq!(key(), [keys::sealing_key(1)]);
     let before = server.store.peek(keys::SECRETS).items;
-    // Begun by another, who got no further: both keys are there, and what is written uses the later one.
+    // An interrupted rotation: both keys exist, and new writes use the newer one.
     let snapshot = server.handle.snapshot.borrow().clone().unwrap();
     let second = snapshot.sealing.new_key(2, jiff::Timestamp::now()).unwrap();
     server.write(&[put(keys::sealing_key(2), &second)]).await;
@@ -276,7 +276,7 @@ async fn a_rotation_seals_everything_anew_and_goes_on_where_it_broke_off() {
         assert_ne!(old.sealed, new.sealed);
         assert_eq!((old.version, old.updated), (new.version, new.updated));
     }
-    // They open: the same content is no change.
+    // The secrets can still be opened: the same content counts as unchanged.
     let path = format!("{LIST}/db-7");
     let content = json!({"values": {"A": ENCODED}});
     let (_, body) = call(&server, &server.deploy, Method::PUT, &path, content).await;
@@ -287,7 +287,7 @@ async fn a_rotation_seals_everything_anew_and_goes_on_where_it_broke_off() {
     let (_, done) = call(&server, &server.admin, Method::POST, &go_on, json!(null)).await;
     assert_eq!(done, json!({"key": 3, "left": 0}), "nothing is begun");
     nothing_is_clear(&server);
-    // A key that is lost is said, and nothing is overwritten.
+    // A missing key is reported, and nothing is overwritten.
     server
         .write(&[Operation::Delete(keys::sealing_key(3))])
         .await;

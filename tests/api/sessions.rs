@@ -1,4 +1,4 @@
-//! Sessions with instances: what is said comes through both ways, and who may have them.
+//! Sessions with instances: data passes in both directions, and permissions are checked.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -55,7 +55,7 @@ async fn none_open(server: &Server) {
     }
 }
 
-/// A whole session, with the exit code at its end; one whose caller leaves; one that is refused.
+/// A complete session with its exit code, one whose caller disconnects, and one that is refused.
 pub(super) async fn talks(client: &Client, server: &Server) {
     let words = ["/bin/sh", "-c", "echo \"a&b=c\" \u{1F600}", ""];
     let (sending, mut receiving) = client
@@ -70,7 +70,7 @@ pub(super) async fn talks(client: &Client, server: &Server) {
     assert_eq!(begun, SessionRequest::Exec(request(&words)));
     assert!(sending.send(&Input::Data("hello".into())).await);
     assert_eq!(next(&mut receiving).await, Output::Data("hello".into()));
-    // The answer does not wait for the end of what is said.
+    // Answers arrive before the input ends.
     let size = TerminalSize {
         rows: 50,
         columns: 100,
@@ -96,7 +96,7 @@ pub(super) async fn talks(client: &Client, server: &Server) {
     assert_eq!(next(&mut receiving).await, Output::Exit(7));
     none_open(server).await;
 
-    // Whoever leaves takes the session along.
+    // The session ends when its caller disconnects.
     let (sending, mut receiving) = client
         .forward("shop", "web", "web-abcde", 80)
         .await
@@ -117,7 +117,7 @@ async fn a_session_says_both_ways_through_every_door() {
     let server = Server::start().await;
     with_instance(&server).await;
     talks(&client(&server, &server.deploy, server.port), &server).await;
-    // A machine that does not lead passes it on unopened.
+    // A machine that is not the leader passes the TLS connection on without opening it.
     talks(
         &client(&server, &server.admin, server.passing_port),
         &server,
@@ -176,7 +176,7 @@ async fn a_session_ends_with_its_token() {
     none_open(&server).await;
 }
 
-/// One that takes nothing does not hold up the others of its connection.
+/// A session that reads nothing does not block other sessions on the same connection.
 #[tokio::test]
 async fn sessions_do_not_wait_for_one_another() {
     let server = Server::start().await;
@@ -194,7 +194,7 @@ async fn sessions_do_not_wait_for_one_another() {
         });
         stuck.push((receiving, filling));
     }
-    // Until nothing of it moves any more.
+    // Enough time for all buffers to fill.
     sleep(Duration::from_millis(300)).await;
     let (sending, mut receiving) = client
         .forward("shop", "web", "web-abcde", 80)
@@ -241,7 +241,7 @@ async fn a_namespace_is_counted_on_all_its_machines_and_nothing_else_is() {
     server.stop().await;
 }
 
-/// Watches, logs and sessions count together, each caller's for itself.
+/// Watches, logs and sessions share one limit for each caller.
 #[tokio::test]
 async fn one_caller_takes_no_more_than_its_part_of_the_streams() {
     let server = Server::start_with(Limits {
@@ -272,7 +272,7 @@ async fn one_caller_takes_no_more_than_its_part_of_the_streams() {
         assert_eq!(refused.status(), 429, "{path}");
         assert!(refused.headers().contains_key("retry-after"));
     }
-    // What is no stream goes on, and others have their own part.
+    // Other requests still work, and other callers have their own limit.
     let (status, _) = server
         .get(&server.deploy, "/v1alpha1/n/shop/workloads")
         .await;
@@ -293,7 +293,7 @@ async fn one_caller_takes_no_more_than_its_part_of_the_streams() {
     }
 }
 
-/// What it knows of tokens may be old: reads are all that it answers then.
+/// Its copy of the tokens may be out of date, so it only answers reads.
 #[tokio::test]
 async fn a_machine_that_does_not_lead_begins_no_session() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! Volumes that move: who may ask, what is refused and why, and what is written.
+//! Moves of volumes through the API: permissions, refusals and their reasons, and what is stored.
 
 use super::{
     volumes::{apply, delete, event_of, meta, record, store, stored, user_of_data},
@@ -22,7 +22,7 @@ fn machine(name: &str, change: impl FnOnce(&mut Value)) -> [Operation; 2] {
     ]
 }
 
-/// Machines n1 to n3, and data of a workload that is gone on n1.
+/// Machines n1 to n3, and volumes of a deleted workload on n1.
 async fn cluster() -> Server {
     let server = Server::start().await;
     for name in ["n1", "n2", "n3"] {
@@ -66,7 +66,7 @@ async fn a_move_is_written_once_with_all_that_goes_along() {
     assert_eq!(item["status"]["move"]["to"], "n3");
     assert_eq!(item["status"]["move"]["id"], moving.id.as_str());
     assert_eq!(item["status"]["node"], "n1");
-    // Asked for again it is the same one; elsewhere is a conflict, and so is a removal.
+    // The same move again is the same request. A move elsewhere conflicts, and so does a removal.
     let (status, body) = ask(&server, &server.admin, MOVE, "n3").await;
     assert_eq!((status, &body["outcome"]), (200, &json!("unchanged")));
     assert_eq!(stored(&server, "shop/web/data").moving, Some(moving));
@@ -215,14 +215,15 @@ async fn one_that_is_as_good_as_there_goes_back_with_the_copy_as_what_is_kept() 
             .iter()
             .map(|copy| (copy.node.as_str(), copy.unsure))
             .collect();
-        // What may not be there is not shown, nor what may be somebody else's.
+        // A kept copy that may not exist is stored as unsure and is not shown.
         assert_eq!(kept, [("n2", !placed)]);
         let path = MOVE.trim_end_matches("/move");
         let (_, item) = server.get(&server.read, path).await;
         let shown = item["status"]["kept"].as_array().map_or(0, Vec::len);
         assert_eq!(shown, usize::from(placed), "{item}");
     }
-    // Where the machine that had it has left, there is a way out when the copy is lost.
+    // The machine with the original data has left the cluster. The move can only be cancelled once
+    // the copy is lost.
     let mut stuck = placing.clone();
     stuck.moving.as_mut().unwrap().from = "n9".to_owned();
     store(&server, "shop/web/data", &stuck).await;
@@ -264,7 +265,7 @@ async fn what_would_not_come_back_as_it_was_stays() {
     assert_eq!(stored(&server, "shop/web/data"), record(Some("n1")));
     apply(&server, "shop", "web").await;
     server.write(&[user_of_data(&present)]).await;
-    // What it would come back as is all right: these machines have no overlay.
+    // The instance could come back with this template, but these machines have no overlay.
     let (status, body) = ask(&server, &server.admin, MOVE, "n2").await;
     assert_eq!(status, 409, "{body}");
     refused(&body, "1 without a free address", "make room on n2");
@@ -296,7 +297,8 @@ async fn one_that_an_older_leader_has_started_is_not_taken_from_where_it_runs() 
     let (status, body) = delete(&server, &server.admin, MOVE).await;
     assert_eq!(status, 200, "{body}");
     assert_eq!(stored(&server, "shop/web/data"), record(Some("n1")));
-    // Where the copy is the data, it comes to its place first.
+    // The copy is already the data, so the move cannot be cancelled before the copy is in its
+    // place.
     server.write(&[wish("n1", true)]).await;
     store(&server, "shop/web/data", &moving(true)).await;
     let (status, body) = delete(&server, &server.admin, MOVE).await;

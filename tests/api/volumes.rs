@@ -1,4 +1,4 @@
-//! Volumes: what is shown of them, who may remove data, and when that is refused.
+//! Volumes: what is shown, who may remove data, and when a removal is refused.
 
 use jiff::Timestamp;
 use reqwest::Method;
@@ -61,7 +61,7 @@ pub(crate) async fn delete(server: &Server, token: &str, path: &str) -> (u16, Va
     (status.as_u16(), body)
 }
 
-/// An instance of `shop/web` with the volume `data`, as the leader assigns it.
+/// An instance of `shop/web` with the volume `data`, as the leader would assign it.
 pub(crate) fn user_of_data(template: &str) -> Operation {
     let mut assignment = assignment();
     assignment["templateHash"] = json!(template);
@@ -98,7 +98,7 @@ async fn a_volume_says_where_its_data_is_and_who_has_it() {
         ..record(Some("n1"))
     };
     store(&server, "shop/web/conf@host.1", &host).await;
-    // Its workload is gone.
+    // The volume's workload has been deleted.
     store(&server, "shop/old/data", &record(Some("n9"))).await;
     server.write(&[user_of_data("h")]).await;
 
@@ -159,7 +159,7 @@ async fn storage_that_machines_share_has_no_machine() {
     let (_, item) = server.get(&server.admin, DATA).await;
     assert_eq!(item["status"]["shared"], true);
     assert_eq!(item["status"].get("node"), None);
-    // What lies beside it does not.
+    // A host path is not shared.
     let path = format!("{WEB}/volumes/conf@host.0");
     let (_, item) = server.get(&server.admin, &path).await;
     assert_eq!(item["status"]["shared"], false);
@@ -187,7 +187,7 @@ async fn lists_and_watches_tell_volumes_of_one_name_apart() {
     assert_eq!(names(&all), ["gone/db", "shop/db", "shop/web"]);
     let (_, shop) = server.get(&server.deploy, SHOP_VOLUMES).await;
     assert_eq!(names(&shop), ["shop/db", "shop/web"]);
-    // What is kept outlives its namespace, and an unknown name is seen.
+    // A kept volume outlives its namespace, and its namespace can still be listed.
     let (_, gone) = server.get(&server.read, "/v1alpha1/n/gone/volumes").await;
     assert_eq!(names(&gone), ["gone/db"]);
     let (status, body) = server
@@ -198,7 +198,7 @@ async fn lists_and_watches_tell_volumes_of_one_name_apart() {
     let version = shop["metadata"]["resourceVersion"].as_str().unwrap();
     let path = format!("{SHOP_VOLUMES}?watch=true&resourceVersion={version}");
     let mut lines = LinesOf::new(server.call(&server.read, Method::GET, &path).await);
-    // That somebody has it, too, is a change.
+    // A new user of a volume is a change of the volume.
     server.write(&[user_of_data("h")]).await;
     let line = lines.next().await.unwrap();
     assert_eq!(line["type"], "MODIFIED");
@@ -327,7 +327,7 @@ async fn a_workload_takes_its_data_with_it_where_that_is_asked_for() {
     apply(&server, "shop", "web").await;
     assert_eq!(delete(&server, &server.deploy, WEB).await.0, 200);
     assert!(!meta(&server, "shop").deletes_volumes);
-    // Also later on, while it is on its way out.
+    // The request for the data can also come later, while the workload is being deleted.
     let with_data = format!("{WEB}?volumes=true");
     let before = server.stored();
     let tried = format!("{with_data}&dryRun=true");
@@ -338,7 +338,7 @@ async fn a_workload_takes_its_data_with_it_where_that_is_asked_for() {
         assert_eq!((status, &body["outcome"]), (200, &json!("deleting")));
     }
     assert!(meta(&server, "shop").deletes_volumes);
-    // And that stays so.
+    // A later deletion without `volumes` does not undo it.
     assert_eq!(delete(&server, &server.deploy, WEB).await.0, 200);
     assert!(meta(&server, "shop").deletes_volumes);
     let events = event_of(&server, "Deleting").await;
@@ -373,7 +373,7 @@ async fn a_namespace_keeps_data_unless_that_is_asked_for() {
     assert_eq!(delete(&server, &server.admin, &with_data).await.0, 200);
     assert!(meta(&server, "crew").deletes_volumes);
     assert!(stored(&server, "crew/old/data").deleting);
-    // The leader does that when its instances have ended.
+    // The leader marks this volume once the workload's instances have stopped.
     assert!(!stored(&server, "crew/web/data").deleting);
     assert!(!stored(&server, "shop/old/data").deleting);
 }

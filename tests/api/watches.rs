@@ -1,4 +1,4 @@
-//! Lists that are watched.
+//! Watches of lists.
 
 use super::*;
 
@@ -42,7 +42,7 @@ async fn a_watch_goes_on_from_its_list() {
         .as_str()
         .unwrap()
         .to_owned();
-    // These happen between the list and the watch, and must not be missed.
+    // These changes happen between the list and the watch and must not be missed.
     server
         .put("shop", "db", &files(&web("shop", "db", 1)))
         .await;
@@ -64,7 +64,7 @@ async fn a_watch_goes_on_from_its_list() {
         (&line["type"], &line["object"]["spec"]["replicas"]),
         (&json!("MODIFIED"), &json!(2))
     );
-    // And this happens while it is open.
+    // This change happens while the watch is open.
     server
         .write(&[Operation::DeletePrefix(keys::workload("shop", "db"))])
         .await;

@@ -1,4 +1,4 @@
-//! Attacks by archives, and archives that are just broken.
+//! Malicious archives and broken archives.
 
 use std::io::Write;
 
@@ -8,7 +8,7 @@ use tar::{EntryType, Header};
 use crate::over_api;
 use kat_bundle::{Class, Diagnostic, Limits, SourceFile, pack, read_archive, read_archive_within};
 
-/// One raw entry: name and contents as they are, nothing checked.
+/// One raw entry. Nothing in it is checked.
 fn entry(name: &[u8], kind: EntryType, link: &[u8], contents: &[u8]) -> Vec<u8> {
     sized(name, kind, link, contents, contents.len() as u64)
 }
@@ -63,7 +63,7 @@ fn archive(entries: &[Vec<u8>]) -> Vec<u8> {
 
 const TEXT: &[u8] = b"kind: Workload\n";
 
-/// The mistakes of an archive that has a good file too.
+/// The errors of an archive that also has a valid file.
 #[track_caller]
 fn refused(bad: &[Vec<u8>]) -> Vec<Diagnostic> {
     let mut entries = vec![plain("workload.kat", TEXT)];
@@ -119,7 +119,7 @@ fn paths_that_leave_the_archive() {
         &["backslash"],
         &refused(&[plain("..\\x.kat", TEXT)]),
     );
-    // A later header changes the name that the first one gave.
+    // A later header changes the name that the first one declared.
     let long = entry(
         b"././@LongLink",
         EntryType::GNULongName,
@@ -153,7 +153,7 @@ fn what_is_not_a_plain_file() {
     only(Archive, "x.kat", &["a device"], &link(EntryType::Block));
     only(Archive, "x.kat", &["a pipe"], &link(EntryType::Fifo));
     only(Archive, "x.kat", &["special"], &link(EntryType::new(b'Z')));
-    // A link to a folder, and a file through it.
+    // A link to a folder, and a file below it.
     let through = [
         entry(b"d", EntryType::Symlink, b"/etc", b""),
         plain("d/x.kat", TEXT),
@@ -239,7 +239,7 @@ fn bombs() {
     );
     let found = refused(&[header, plain("x.kat", TEXT)]);
     assert_eq!((found.len(), found[0].class), (1, Oversize), "{found:?}");
-    // A sparse file claims much and brings nothing.
+    // A sparse file declares a large size and has no contents.
     let found = refused(&[sized(b"x.kat", EntryType::GNUSparse, b"", b"", 1 << 40)]);
     assert!(!found.is_empty());
 }
@@ -286,7 +286,7 @@ fn damaged_archives() {
     let mut more = good.clone();
     more.extend_from_slice(&good);
     whole(Archive, &["after the end"], &more);
-    // The header says more than there is.
+    // The header declares more bytes than follow.
     let short = sized(b"x.kat", EntryType::Regular, b"", b"a: 1\n", 100_000);
     assert!(read_archive(&gzip(&short)).is_err());
     let huge = sized(b"x.kat", EntryType::Regular, b"", b"a: 1\n", 1 << 40);
@@ -327,7 +327,8 @@ fn all_mistakes_at_once() {
     assert_eq!(found.len(), 3, "{found:?}");
 }
 
-/// What is harmless is read: modes and owners don't matter, hidden files and backups neither.
+/// Harmless archives are accepted: modes and owners do not matter, and neither do hidden files and
+/// backups.
 #[test]
 fn what_is_accepted() {
     let read = |entries: &[Vec<u8>]| {

@@ -1,7 +1,7 @@
-//! Bad input, in named classes: each gives a clear mistake at the right place.
+//! Bad input in named classes. Each input gives a clear error at the right position.
 //!
-//! What is wrong in the text of files (`files`) and in archives (`archives`). Each is also sent to the
-//! API (`over_api`), which says the same and stores nothing.
+//! Errors in the text of files are in `files`, those in archives in `archives`. `over_api` also
+//! sends each input to the API, which reports the same error and stores nothing.
 
 #![allow(
     clippy::disallowed_methods,

@@ -1,5 +1,4 @@
-//! The same mistakes sent to the API: its answer holds them as the parser found them, and nothing is
-//! stored.
+//! Sends the same bad input to the API: its answer has the parser's errors, and nothing is stored.
 
 use serde_json::Value;
 
@@ -8,7 +7,7 @@ use kat_bundle::Diagnostic;
 
 const PATH: &str = "/v1alpha1/n/default/workloads/web";
 
-/// Sends an archive that `found` is wrong with.
+/// Sends an archive that has the errors `found`.
 #[track_caller]
 pub(crate) fn refused(archive: Vec<u8>, found: &[Diagnostic]) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -30,7 +29,7 @@ pub(crate) fn refused(archive: Vec<u8>, found: &[Diagnostic]) {
     assert!(matches!(status.as_u16(), 400 | 413), "{status} {body}");
     assert!(!found.is_empty());
     if status == 413 && body["details"].is_null() {
-        // Larger than a body may be: nothing of it was read.
+        // The body was too large, so none of it was read.
         let message = body["message"].as_str().unwrap_or_default();
         assert!(message.contains("1048576"), "{body}");
         return;

@@ -1,4 +1,4 @@
-//! Heads and bodies that can't be taken.
+//! Invalid headers and bodies.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Callers that nobody knows, or who may not do what they ask for.
+//! Unknown callers, and callers without the permission for their request.
 
 use super::*;
 

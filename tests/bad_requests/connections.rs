@@ -1,4 +1,4 @@
-//! Connections that are no use: without TLS, too slow, too many.
+//! Connections without TLS, slow connections, and too many of them.
 
 use super::*;
 
@@ -48,7 +48,7 @@ async fn a_certificate_of_another_authority_is_refused() {
     let server = Server::start().await;
     let now = Timestamp::now();
     let other = Authority::generate(AuthorityKind::Cluster, CLUSTER_UID, now).unwrap();
-    // The server shows itself to nobody who trusts another authority.
+    // A client that trusts another authority refuses the server's certificate.
     let trusting = tls::client_config(other.certificate_pem(), CLUSTER_UID, None).unwrap();
     let stream = TcpStream::connect(("127.0.0.1", server.port))
         .await
@@ -60,7 +60,7 @@ async fn a_certificate_of_another_authority_is_refused() {
             .await
             .is_err()
     );
-    // And it believes no certificate of another authority, whatever its name.
+    // The server accepts no certificate of another authority, whatever its name.
     let forged = issue_node(&other, "n1", now);
     let client = server.client(Some(&forged));
     let body = json!({"nodeName": "n1", "nodeUID": NODE_UID});
@@ -74,7 +74,7 @@ async fn a_certificate_of_another_authority_is_refused() {
             .reports
             .is_empty()
     );
-    // A certificate for another purpose of the same cluster is none for this one.
+    // A certificate that the same cluster issued for another purpose is refused.
     let etcd = Authority::generate(AuthorityKind::EtcdClients, CLUSTER_UID, now).unwrap();
     let kind = kat_pki::LeafKind::EtcdNode {
         name: "n1".to_owned(),
@@ -129,7 +129,7 @@ async fn slow_headers_are_not_waited_for() {
         assert!(waited < Duration::from_secs(10), "{head:?}: {waited:?}");
     });
     futures_util::future::join_all(waits).await;
-    // One byte at a time does not help.
+    // Sending one byte at a time does not extend the time limit.
     let mut stream = tls_stream(&server).await;
     let started = Instant::now();
     let drip = async {
@@ -197,7 +197,7 @@ async fn half_closed_bodies_store_nothing() {
     }
 }
 
-/// Waits until the server has closed this connection.
+/// Asserts that the server closes this connection without an answer.
 async fn is_closed(stream: &mut TcpStream) {
     assert_eq!(rest(stream).await, "");
 }
@@ -218,10 +218,10 @@ async fn an_address_that_proves_nothing_keeps_no_handshake_out() {
     for _ in 0..4 {
         held.push(connect(server.port).await);
     }
-    // A call with a token is answered in the place of the oldest.
+    // A call with a token gets the place of the oldest connection.
     assert_eq!(server.get(&server.read, NAMESPACES).await.0, 200);
     is_closed(held.first_mut().unwrap()).await;
-    // That connection counts as the token's by now: the other three are still there.
+    // That connection now counts for the token, so the other three are still open.
     for stream in held.iter_mut().skip(1) {
         let mut byte = [0u8; 1];
         let read = timeout(Duration::from_millis(50), stream.read(&mut byte)).await;
@@ -244,7 +244,7 @@ async fn an_anonymous_connection_that_only_answers_pings_ends() {
         let (mut calls, connection) = hyper::client::conn::http2::handshake(executor, stream)
             .await
             .unwrap();
-        // It answers pings for as long as it is polled.
+        // The client answers pings while its connection task runs.
         let connection = tokio::spawn(connection);
         let mut request = hyper::Request::get("https://kat/healthz");
         if !authorization.is_empty() {
@@ -276,7 +276,7 @@ async fn callers_are_limited_where_they_are_passed_on() {
         connect(server.passing_port).await,
     ];
     is_closed(&mut connect(server.passing_port).await).await;
-    // The leader's own port has places, and so has the socket.
+    // The leader's own port still has free places, and so has the Unix socket.
     assert_eq!(server.get(&server.read, NAMESPACES).await.0, 200);
     let path = server.socket("admin.sock");
     let client = reqwest::Client::builder()

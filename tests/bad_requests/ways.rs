@@ -1,4 +1,4 @@
-//! What there is not: routes, things, methods, queries and paths.
+//! Unknown routes, objects, methods, queries and paths.
 
 use super::*;
 

@@ -173,7 +173,7 @@ fn a_refusal_for_another_reason_keeps_its_words() {
     ");
 }
 
-/// A folder with `web`, `db` and notes, each workload with the label `app: shop`.
+/// A folder with `web`, `db` and unrelated notes. Both workloads have the label `app: shop`.
 fn shop(program: &Program) {
     for name in ["web", "db"] {
         let text = workload_file(name).replace("metadata:\n", "metadata:\n  labels: {app: shop}\n");
@@ -217,7 +217,7 @@ fn a_folder_of_folders_is_applied_in_the_order_of_names() {
     assert_eq!(fake.asked().len(), asked, "nothing is sent");
 }
 
-/// A workload with labels, as the cluster has it.
+/// A workload with labels, as the API returns it.
 fn labelled(name: &str, labels: serde_json::Value) -> serde_json::Value {
     let mut item = workload(name, "Running", [1, 1, 1]);
     item["metadata"]["labels"] = labels;

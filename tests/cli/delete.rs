@@ -142,7 +142,8 @@ fn what_is_gone_already_is_no_error_where_that_is_asked_for() {
     there is no node `n9`
     ");
 
-    // One that goes between the reading and the deleting; the next one is deleted all the same.
+    // A workload that disappears between the read and the deletion does not stop the deletion of
+    // the next one.
     let web = workload("web", "Running", [1, 1, 1]);
     fake.reply(&format!("GET {WEB}"), 200, web);
     let gone = error("NotFound", "workload `web` does not exist");
@@ -161,7 +162,7 @@ fn what_is_gone_already_is_no_error_where_that_is_asked_for() {
     there is no workload `web` in namespace `default`
     ");
 
-    // Nothing else is ignored.
+    // Other errors are not ignored.
     let refused = error("Forbidden", "a token for `shop` may not do this");
     fake.instead(&format!("DELETE {other}"), 403, refused);
     let text = ignored(&["workload", "api"]);

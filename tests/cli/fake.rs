@@ -1,4 +1,4 @@
-//! A server that answers what the test told it to.
+//! A fake API server that returns scripted answers.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -18,12 +18,12 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{net::UnixListener, runtime::Runtime, sync::Notify};
 
-/// A piece of a stream.
+/// One item of a scripted stream.
 pub(crate) enum Piece {
     Line(Value),
-    /// The stream ends; the next request for it goes on.
+    /// The stream ends; the next request for it continues with the following item.
     End,
-    /// The stream breaks inside a line.
+    /// The connection breaks in the middle of a line.
     Cut,
 }
 
@@ -36,16 +36,16 @@ struct Reply {
 
 #[derive(Default)]
 struct Script {
-    /// `GET /path` -> answers in turn, each given at least once; the last one stays.
+    /// `GET /path` -> answers in turn, each returned at least once; the last one is repeated.
     replies: BTreeMap<String, VecDeque<Reply>>,
-    /// `WATCH /path` or `LOGS /path` -> what is left to be sent.
+    /// `WATCH /path` or `LOGS /path` -> items still to be sent.
     streams: BTreeMap<String, VecDeque<Piece>>,
-    /// What was asked, with the query.
+    /// The requests so far, with their query.
     asked: Vec<String>,
-    /// The last body.
+    /// The body of the last request.
     body: Bytes,
     held: bool,
-    /// Answers say that they may be old.
+    /// Answers carry the mark of possibly old data.
     stale: bool,
 }
 
@@ -55,7 +55,7 @@ struct Shared {
     changed: Arc<Notify>,
 }
 
-/// The server. It ends when it is dropped.
+/// The server. It stops when it is dropped.
 pub(crate) struct Fake {
     folder: TempDir,
     shared: Shared,
@@ -96,7 +96,7 @@ impl Fake {
         self.folder.path().join("api.sock")
     }
 
-    /// One more answer for `METHOD /path`, after those that are there; the last one stays.
+    /// Adds an answer for `METHOD /path` after the existing ones; the last answer is repeated.
     pub(crate) fn reply(&self, key: &str, status: u16, body: Value) {
         let mut script = self.shared.script.lock();
         let replies = script.replies.entry(key.to_owned()).or_default();
@@ -107,19 +107,19 @@ impl Fake {
         });
     }
 
-    /// The only answer for `METHOD /path`.
+    /// Replaces all answers for `METHOD /path`.
     pub(crate) fn instead(&self, key: &str, status: u16, body: Value) {
         self.shared.script.lock().replies.remove(key);
         self.reply(key, status, body);
     }
 
-    /// A list.
+    /// Adds the answer to a list request.
     pub(crate) fn list(&self, path: &str, items: &[Value]) {
         let body = json!({"items": items, "metadata": {"resourceVersion": "1"}});
         self.reply(&format!("GET {path}"), 200, body);
     }
 
-    /// One more piece of `WATCH /path` or `LOGS /path`.
+    /// Adds an item to the stream `WATCH /path` or `LOGS /path`.
     pub(crate) fn send(&self, key: &str, piece: Piece) {
         let mut script = self.shared.script.lock();
         script
@@ -131,7 +131,7 @@ impl Fake {
         self.shared.changed.notify_waiters();
     }
 
-    /// One more change of a watched list.
+    /// Adds a change to a watched list.
     pub(crate) fn change(&self, path: &str, kind: &str, object: &Value) {
         let line = json!({"type": kind, "object": object});
         self.send(&format!("WATCH {path}"), Piece::Line(line));
@@ -147,12 +147,12 @@ impl Fake {
         self.shared.changed.notify_waiters();
     }
 
-    /// From now on nobody leads.
+    /// Marks all further answers as possibly old, as without a leader.
     pub(crate) fn be_stale(&self) {
         self.shared.script.lock().stale = true;
     }
 
-    /// What was asked, `METHOD /path?query`, without what only looks around.
+    /// The requests so far as `METHOD /path?query`.
     pub(crate) fn asked(&self) -> Vec<String> {
         self.shared.script.lock().asked.clone()
     }
@@ -162,7 +162,7 @@ impl Fake {
     }
 }
 
-/// The body of an error.
+/// The body of an error answer.
 pub(crate) fn error(word: &str, message: &str) -> Value {
     json!({"error": word, "message": message})
 }
@@ -221,7 +221,7 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
     response
 }
 
-/// What is left of a stream, and then whatever is sent later.
+/// Sends the remaining items of a stream, and then items as they are added.
 fn stream(shared: Shared, key: String) -> Response {
     let pieces = futures_util::stream::unfold(Some((shared, key)), async |state| {
         let (shared, key) = state?;

@@ -1,9 +1,9 @@
-//! Items as the API sends them.
+//! Objects as the API returns them.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-/// A time so many seconds before now.
+/// The time this many seconds ago.
 pub(crate) fn ago(seconds: i64) -> String {
     let then = Timestamp::now() - SignedDuration::from_secs(seconds);
     then.to_string()
@@ -15,7 +15,7 @@ pub(crate) const WEB: &str = "/v1alpha1/n/default/workloads/web";
 pub(crate) const VOLUMES: &str = "/v1alpha1/n/default/volumes";
 pub(crate) const WEB_INSTANCES: &str = "/v1alpha1/n/default/workloads/web/instances";
 
-/// A workload of `replicas`, `ready`, `updated`.
+/// A workload; `counts` are its replicas, ready and updated instances.
 pub(crate) fn workload(name: &str, phase: &str, counts: [u32; 3]) -> Value {
     json!({
         "kind": "Workload",
@@ -32,7 +32,7 @@ pub(crate) fn workload(name: &str, phase: &str, counts: [u32; 3]) -> Value {
     })
 }
 
-/// With a condition that does not hold.
+/// Adds an `Available` condition with status false.
 pub(crate) fn because(mut workload: Value, reason: &str, message: &str) -> Value {
     workload["status"]["conditions"] = json!([{"type": "Available", "status": false,
         "reason": reason, "message": message, "since": ago(65)}]);
@@ -54,7 +54,7 @@ pub(crate) fn instance(id: &str, phase: &str) -> Value {
     })
 }
 
-/// With a reason.
+/// Sets the reason and message of the status.
 pub(crate) fn troubled(mut instance: Value, reason: &str, message: &str) -> Value {
     instance["status"]["reason"] = reason.into();
     instance["status"]["message"] = message.into();
@@ -79,7 +79,7 @@ pub(crate) fn node(name: &str, phase: &str, roles: &[&str]) -> Value {
     })
 }
 
-/// The machine's member of etcd, as the leader last saw it.
+/// Adds the condition of the machine's etcd member.
 pub(crate) fn with_member(mut node: Value, well: bool, reason: &str, message: &str) -> Value {
     let member = json!({"type": "EtcdMember", "status": well, "reason": reason,
         "message": message, "since": ago(60)});
@@ -87,7 +87,7 @@ pub(crate) fn with_member(mut node: Value, well: bool, reason: &str, message: &s
     node
 }
 
-/// What the machine's WireGuard has of two others.
+/// Adds the WireGuard status of two peers.
 pub(crate) fn with_peers(mut node: Value) -> Value {
     node["status"]["peers"] = json!([
         {"name": "b", "endpoint": "192.0.2.12:51820", "lastHandshake": ago(75),
@@ -120,7 +120,7 @@ pub(crate) fn event(
         "message": message, "count": 3, "firstTimestamp": ago(600)})
 }
 
-/// A volume of `web` or another workload on node `a`.
+/// A volume on node `a`.
 pub(crate) fn volume(workload: &str, name: &str, phase: &str) -> Value {
     let file = name.split(['.', '@']).next().unwrap();
     json!({
@@ -134,28 +134,28 @@ pub(crate) fn volume(workload: &str, name: &str, phase: &str) -> Value {
     })
 }
 
-/// One of each replica's own.
+/// Makes the volume that of a slot, as with `perReplica`.
 pub(crate) fn of_slot(mut volume: Value, slot: u32, node: &str) -> Value {
     volume["spec"]["slot"] = slot.into();
     volume["status"]["node"] = node.into();
     volume
 }
 
-/// A path of the machine.
+/// Makes the volume a host path.
 pub(crate) fn at_path(mut volume: Value, path: &str) -> Value {
     volume["spec"]["hostPath"] = path.into();
     volume["status"]["path"] = path.into();
     volume
 }
 
-/// What an apply answers.
+/// The answer to an apply.
 pub(crate) fn applied(outcome: &str, name: &str) -> Value {
     json!({"outcome": outcome, "kind": "Workload",
         "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{name}"),
             "generation": 2, "resourceVersion": "7"}})
 }
 
-/// A folder's only file.
+/// The text of `workload.kat`.
 pub(crate) fn workload_file(name: &str) -> String {
     format!(
         "apiVersion: kat.dws.rip/v1alpha1\nkind: Workload\nmetadata:\n  name: {name}\nspec:\n  type: Service\n  source:\n    image: registry.lab:5000/{name}:1\n  replicas: 1\n  restartPolicy:\n    condition: Always\n  container:\n    name: app\n"

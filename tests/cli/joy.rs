@@ -1,4 +1,4 @@
-//! Explain, jsonpath, and waiting for anything.
+//! `katcall explain`, JSONPath output, `katcall wait` and shell completion.
 
 use insta::assert_snapshot;
 
@@ -171,12 +171,12 @@ fn live_names_are_completed_in_bash() {
     assert_eq!(complete("get workload", "w"), "web\n");
     assert_eq!(complete("why workload", ""), "db\nweb\n");
     assert!(complete("", "ge").contains("get"), "commands as before");
-    // A place in a container, or here.
+    // A path in a container, or a local one.
     fake.list(INSTANCES, &[instance("web-aaaaa", "Running")]);
     program.file("wide/a", "");
     assert_eq!(complete("cp", "w"), "web-aaaaa:/\nwide/\n");
     assert_eq!(complete("cp ./x", "web"), "web-aaaaa:/\n");
-    // Nothing is known of a cluster that does not answer.
+    // Without an answer from the cluster, nothing is completed.
     let alone = Program::alone();
     assert_snapshot!(alone.run(&["__complete", "--", "get", "wl"]), @"exit: 0");
 }

@@ -1,4 +1,4 @@
-//! Logging in to registries: passwords come from stdin or an unseen line, and are never repeated.
+//! Logging in to registries: passwords come from stdin or a hidden prompt and are never printed.
 
 use std::io::Write;
 
@@ -19,7 +19,7 @@ fn result(outcome: &str, check: &str) -> Value {
     json!({"outcome": outcome, "check": check, "login": login})
 }
 
-/// Runs it with this on stdin, which is no terminal.
+/// Runs katcall with `text` on its stdin, which is not a terminal.
 fn piped(program: &Program, words: &[&str], text: &str) -> std::process::Output {
     let mut child = program
         .command(words)
@@ -28,7 +28,7 @@ fn piped(program: &Program, words: &[&str], text: &str) -> std::process::Output 
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    // It may end without reading.
+    // katcall may exit without reading.
     let _ = child.stdin.take().unwrap().write_all(text.as_bytes());
     child.wait_with_output().unwrap()
 }
@@ -144,7 +144,7 @@ fn logins_are_listed_beside_what_is_set() {
     let program = Program::of(&fake);
     assert_snapshot!(program.run(&["registry", "list"]));
     assert_snapshot!(program.run(&["registry", "list", "-o", "json"]));
-    // Who is no admin sees the namespace's own.
+    // A caller who is not an administrator sees only the namespace's own logins.
     let fake = Fake::start();
     fake.reply(&format!("GET {LIST}"), 200, logins(None));
     fake.reply(

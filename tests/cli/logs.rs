@@ -59,7 +59,8 @@ fn one_instance_is_shown_as_it_printed() {
     assert!(asked.last().unwrap().ends_with(wanted), "{asked:?}");
 }
 
-/// On a terminal no line can pose as another instance's; a program that reads them gets them as they are.
+/// On a terminal no line can impersonate another instance's. A program that reads the output gets
+/// the lines unchanged.
 #[test]
 fn a_line_does_not_steer_the_terminal() {
     let fake = two();
@@ -124,13 +125,13 @@ fn a_followed_log_goes_on_after_a_break_and_ends_with_its_instance() {
     running.stdout_says("one");
     fake.send(&path("web-aaaaa"), Piece::Cut);
     running.stderr_says("broke off");
-    // The server begins with the last line's time.
+    // The server starts again with lines of the last line's time.
     fake.send(&path("web-aaaaa"), line(1, "one"));
     fake.send(&path("web-aaaaa"), line(1, "one more"));
     fake.send(&path("web-aaaaa"), line(2, "two"));
     running.stdout_says("two");
     fake.reply(&one, 200, instance("web-aaaaa", "Stopped"));
-    // It runs at the first end, and has stopped at the second.
+    // The instance runs at the stream's first end, and has stopped at its second.
     fake.send(&path("web-aaaaa"), Piece::End);
     fake.send(&path("web-aaaaa"), Piece::End);
     assert_snapshot!(running.end(), @r"
@@ -219,7 +220,7 @@ fn a_machine_that_is_away_does_not_hide_the_others() {
     warning: the log of `web-aaaaa`: the machine of web-aaaaa can't be reached
     error: 1 of 2 logs could not be read
     ");
-    // Alone it is the answer.
+    // With a single instance, the failure is the command's result.
     ended(&fake, "web-aaaaa", vec![away("web-aaaaa")]);
     assert_snapshot!(program.run(&["logs", "web-aaaaa"]), @r"
     exit: 4
@@ -236,7 +237,7 @@ fn what_was_is_shown_in_order_and_then_what_comes() {
     let program = Program::of(&fake);
     let mut running = program.spawn(&["logs", "web", "-f", "--all", "--tail", "9"]);
     running.stdout_says("web-aaaaa | a3");
-    // It goes on with the last line's time, of each.
+    // Each log continues with lines of its last line's time.
     fake.send(&path("web-aaaaa"), line(3, "a3"));
     fake.send(&path("web-aaaaa"), line(4, "a4"));
     running.stdout_says("web-aaaaa | a4");
@@ -284,7 +285,8 @@ fn the_run_before_is_asked_for() {
     );
 }
 
-/// Of a workload it is that of the instance that was started again; without an earlier run it is said.
+/// For a workload, the previous run is that of the instance that was restarted. If there was no
+/// earlier run, katcall says so.
 #[test]
 fn a_run_before_is_of_what_was_started_again() {
     let fake = two();

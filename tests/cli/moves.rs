@@ -1,4 +1,4 @@
-//! `katcall volume move`: what is asked for, what is said meanwhile, and how it ends.
+//! `katcall volume move`: its request, its progress and its result.
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! What administrators do to machines: drain, uncordon, label, taint.
+//! Drain, uncordon, label and taint.
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ fn blocked(mut workload: Value, message: &str) -> Value {
     workload
 }
 
-/// A cluster whose machine `a` is asked to be drained.
+/// A cluster that accepts a drain of machine `a`.
 fn cluster(node: &Value, instances: &[Value], workloads: &[Value]) -> Fake {
     let fake = Fake::start();
     fake.reply("PUT /v1alpha1/nodes/a/drain", 200, settled("updated"));
@@ -185,7 +185,7 @@ fn labels_and_taints_are_sent_whole() {
     let mut item = node("a", "Ready", &["worker"]);
     item["metadata"]["labels"] = json!({"disk": "hdd", "zone": "a"});
     fake.reply("GET /v1alpha1/nodes/a", 200, item);
-    // Somebody else was quicker once.
+    // Another client changes the labels between the read and the first write.
     let late = error(
         "PreconditionFailed",
         "it was changed at resourceVersion 10, after 9",

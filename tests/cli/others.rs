@@ -1,4 +1,4 @@
-//! Namespaces, tokens, configuration, contexts, completions, man pages, version.
+//! Namespaces, tokens, configuration, contexts, completions, man pages and version.
 
 use insta::assert_snapshot;
 use serde_json::json;
@@ -97,7 +97,7 @@ fn a_cluster_that_trusts_the_network_says_what_that_means() {
     assert_eq!(sent, wanted);
     let listed = program.run(&["token", "list"]);
     assert!(listed.contains("join without a token, 2 left"), "{listed}");
-    // Only for joining.
+    // The flag is refused for tokens that do more than join.
     let refused = program.run(&[
         "token",
         "create",
@@ -172,7 +172,7 @@ fn contexts_are_kept_for_their_owner_alone() {
     assert_snapshot!(program.run(&["context", "list"]));
     assert_snapshot!(program.run(&["context", "current"]));
 
-    // It is where commands go.
+    // Commands now connect to this address.
     let text = program.run(&["get", "nodes"]);
     assert!(text.starts_with("exit: 4\n"), "{text}");
     assert!(text.contains("127.0.0.1:2: connection refused"), "{text}");

@@ -7,7 +7,7 @@ use super::{
     program::Program,
 };
 
-/// What the cluster says of a new image, one more replica and another secret.
+/// The API's preview of a new image, one more replica and another secret.
 fn update() -> Value {
     let mut answer = applied("updated", "web");
     answer["metadata"]["generation"] = 4.into();

@@ -1,4 +1,4 @@
-//! Running katcall.
+//! Runs katcall in a home folder of its own.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -13,10 +13,10 @@ use tempfile::TempDir;
 
 use super::fake::Fake;
 
-/// Longest time that any program here may take.
+/// Time limit of every program.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A home of its own, and a cluster or none.
+/// katcall's home folder, and its connection to a cluster or none.
 pub(crate) struct Program {
     pub(crate) home: TempDir,
     socket: Option<String>,
@@ -32,7 +32,7 @@ impl Program {
         }
     }
 
-    /// With a socket that nobody listens on.
+    /// With a socket on which nothing listens.
     pub(crate) fn alone() -> Self {
         let home = tempfile::tempdir().unwrap();
         let socket = home.path().join("none.sock");
@@ -49,7 +49,7 @@ impl Program {
         self
     }
 
-    /// Writes a file into the home and gives back its path.
+    /// Writes a file into the home folder and returns its path.
     pub(crate) fn file(&self, name: &str, text: &str) -> String {
         let path = self.home.path().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -75,13 +75,14 @@ impl Program {
         command
     }
 
-    /// Runs to the end; exit code, stdout and stderr as one text, without what differs each time.
+    /// Runs to the end. Returns exit code, stdout and stderr as one text, without the parts that
+    /// differ each time.
     pub(crate) fn run(&self, arguments: &[&str]) -> String {
         let mut running = self.spawn(arguments);
         running.end()
     }
 
-    /// Runs to the end with this typed on its terminal.
+    /// Runs to the end with `typed` entered on its terminal.
     pub(crate) fn run_answering(&self, arguments: &[&str], typed: &str) -> String {
         let pty = nix::pty::openpty(None, None).unwrap();
         let mut terminal = std::fs::File::from(pty.master);
@@ -91,7 +92,7 @@ impl Program {
         self.spawned(command).end()
     }
 
-    /// Starts it with stdout and stderr in pipes.
+    /// Starts katcall with stdout and stderr in pipes.
     pub(crate) fn spawn(&self, arguments: &[&str]) -> Running {
         self.spawned(self.command(arguments))
     }
@@ -115,7 +116,7 @@ impl Program {
         }
     }
 
-    /// Starts it with stdout on a terminal, and stderr in a pipe.
+    /// Starts katcall with stdout on a terminal and stderr in a pipe.
     pub(crate) fn spawn_on_terminal(&self, arguments: &[&str]) -> Running {
         let pty = nix::pty::openpty(None, None).unwrap();
         let mut child = self
@@ -132,7 +133,7 @@ impl Program {
         }
     }
 
-    /// Runs with both streams on one terminal; exit code and all that was written to it.
+    /// Runs katcall with both streams on one terminal; returns the exit code and all output.
     pub(crate) fn run_on_terminal(&self, arguments: &[&str]) -> (i32, String) {
         let pty = nix::pty::openpty(None, None).unwrap();
         let clone = || -> OwnedFd { pty.slave.try_clone().unwrap() };
@@ -146,7 +147,7 @@ impl Program {
         let mut terminal = std::fs::File::from(pty.master);
         let reader = std::thread::spawn(move || {
             let mut text = Vec::new();
-            // The end of a terminal is an error.
+            // Reading from a terminal whose other end is closed fails.
             let _ = terminal.read_to_end(&mut text);
             String::from_utf8_lossy(&text).into_owned()
         });
@@ -155,7 +156,7 @@ impl Program {
     }
 }
 
-/// A program that runs.
+/// A running katcall.
 pub(crate) struct Running {
     pub(crate) child: Child,
     stdout: Lines,
@@ -171,12 +172,12 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Waits until stderr has a line with this in it.
+    /// Waits until a line of stderr contains `text`.
     pub(crate) fn stderr_says(&mut self, text: &str) {
         self.stderr.until(text);
     }
 
-    /// Waits until stdout has a line with this in it.
+    /// Waits until a line of stdout contains `text`.
     pub(crate) fn stdout_says(&mut self, text: &str) {
         self.stdout.until(text);
     }
@@ -190,7 +191,7 @@ impl Running {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(id), nix::sys::signal::SIGINT).unwrap();
     }
 
-    /// Waits for the end.
+    /// Waits for katcall to exit. Returns exit code, stdout and stderr as one text.
     pub(crate) fn end(&mut self) -> String {
         let status = wait(&mut self.child);
         let code = status

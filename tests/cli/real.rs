@@ -1,11 +1,11 @@
-//! katcall against the real API with its state in memory: what both sides must agree on.
+//! katcall against the real API with its state in memory: both sides must agree.
 
 use insta::assert_snapshot;
 use serde_json::json;
 
 use super::{program::Program, support};
 
-/// With a connection file of this token, as a user has it.
+/// katcall with a connection file that contains `token`, as a user has it.
 pub(crate) fn with_token(server: &support::Server, token: &str, authority: &str) -> Program {
     let program = Program::alone();
     let connection = json!({
@@ -66,7 +66,7 @@ async fn a_workload_lives_and_goes() {
         "{text}"
     );
     assert!(!text.contains("correct-horse"), "{text}");
-    // Nobody plans here, so that nothing ever runs.
+    // No leader plans in this test, so the workload never runs.
     let text = program.run(&["apply", "-f", "web", "--wait", "--timeout", "1s"]);
     assert!(
         text.starts_with("exit: 5\n--- stdout\nworkload/web unchanged\n"),
@@ -161,7 +161,7 @@ async fn refusals_have_their_codes_and_words() {
     let port = server.port.to_string();
     assert_snapshot!(misled.replace(&port, "[PORT]"));
 
-    // A token that was just made opens what it should, and no more once it is revoked.
+    // A new token works within its scope, and no longer once it is revoked.
     let made = program.run(&[
         "token", "create", "--scope", "read", "--ttl", "1h", "-o", "json",
     ]);

@@ -1,4 +1,4 @@
-//! The data of volumes is kept or removed, and which of both is said.
+//! Deletions keep or remove the data of volumes, and katcall says which.
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ fn removal(outcome: &str) -> Value {
         "metadata": {"name": "data", "namespace": "default"}})
 }
 
-/// With `web/data`, whose removal comes to `outcome`.
+/// A cluster with the volume `item`, whose removal is answered with `outcome`.
 fn with_data(item: &Value, outcome: &str) -> Fake {
     let fake = Fake::start();
     fake.list(VOLUMES, std::slice::from_ref(item));
@@ -137,7 +137,7 @@ fn what_is_only_forgotten_is_not_asked_about() {
     --- stderr
     a is no machine of the cluster: what lies there at /var/lib/kat/volumes/default/web/data is given up, and stays
     ");
-    // One that is on its way already.
+    // The volume is already being removed.
     let fake = with_data(&volume("web", "data", "Removing"), "deleting");
     assert_snapshot!(Program::of(&fake).run(&["delete", "volume", "web/data"]), @r"
     exit: 0
@@ -166,7 +166,7 @@ fn waiting_ends_when_the_data_is_gone() {
     assert!(late.starts_with("exit: 5\n"), "{late}");
     assert!(late.contains("volume web/data is not gone yet"), "{late}");
 
-    // One that is made anew is another.
+    // A volume with another uid is a new one, so the removal is done.
     let mut running = program.spawn(&delete);
     running.stderr_says("volume web/data: removing");
     let mut other = item;
@@ -209,7 +209,7 @@ fn a_workload_keeps_its_data_and_says_where() {
     --- stderr
     the data of volumes default/web/data.1 on b, default/web/data.0 on a is kept; `katcall delete volume default/web/data.1` removes that of the first
     ");
-    // Nobody needs to know what can't be read.
+    // A caller who cannot read volumes does not have to confirm anything.
     let fake = with_workload(&[]);
     fake.instead(&format!("GET {VOLUMES}"), 403, error("Forbidden", "no"));
     assert_eq!(
@@ -255,7 +255,7 @@ fn a_workload_takes_its_data_with_it_after_a_yes() {
     let asked = format!("DELETE {WEB}?volumes=true");
     assert_eq!(deletions(&fake), [asked.as_str(), asked.as_str()]);
 
-    // Nothing is asked where nothing is lost.
+    // Nothing has to be confirmed if no data is lost.
     let fake = with_workload(&[]);
     assert_eq!(
         Program::of(&fake).run(&delete),

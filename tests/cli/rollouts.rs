@@ -59,7 +59,8 @@ fn an_interrupted_wait_says_that_the_rollout_goes_on() {
     );
 }
 
-/// What is written twice is the same or refused; what is only the default is no contradiction.
+/// Two namespaces on the command line must be the same. A default from the environment never
+/// contradicts the argument.
 #[test]
 fn two_namespaces_contradict_each_other() {
     let fake = Fake::start();
@@ -130,7 +131,7 @@ fn a_status_is_one_line_and_1_where_it_has_stalled() {
     );
     fake.reply(&path, 200, stalled.clone());
     let program = Program::of(&fake);
-    // Of the first version there is nothing to go back to.
+    // The first version has nothing to roll back to.
     let text = program.run(&["rollout", "status", "web"]);
     assert!(text.starts_with("exit: 1\n"), "{text}");
     assert!(!text.contains("katcall rollback"), "{text}");

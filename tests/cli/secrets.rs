@@ -1,4 +1,4 @@
-//! Secrets: listed and described without values, set from files and stdin, and never repeated.
+//! Secrets: listed and described without values, set from files and stdin, and never printed.
 
 use std::io::Write;
 

@@ -1,4 +1,5 @@
-//! `katcall exec` and `katcall port-forward` against the real API, whose sessions say back what they hear.
+//! `katcall exec`, `port-forward`, `cp` and `top`, mostly against the real API, whose sessions echo
+//! their input.
 
 use std::{
     fs::File,
@@ -50,7 +51,7 @@ async fn what_is_piped_in_comes_out_and_the_exit_code_is_the_commands() {
     server.stop().await;
 }
 
-/// The first signal is the command's, the second one katcall's own.
+/// The first signal is passed on to the command, the second one ends katcall.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_signal_is_passed_on_and_the_next_ends_it() {
     let (server, program) = server().await;
@@ -106,7 +107,8 @@ async fn what_can_not_be_run_is_said() {
     server.stop().await;
 }
 
-/// What is wrong here is the reason, whatever the container's tar says of a stream that ends too soon.
+/// A local error is the reported one, even though the container's tar also fails because its input
+/// ends early.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_can_not_be_read_here_is_said_when_it_is_copied() {
     let (server, program) = server().await;
@@ -117,13 +119,13 @@ async fn what_can_not_be_read_here_is_said_when_it_is_copied() {
     assert!(text.starts_with("exit: 1\n"), "{text}");
     assert!(text.contains("error: `folder`: "), "{text}");
     assert!(text.contains("socket can not be archived"), "{text}");
-    // And where here is all well, it is the container's tar that says it.
+    // Without a local error, the error of the container's tar is reported.
     let text = program.run(&["cp", "folder/a", "web-abcde:/tmp/"]);
     assert!(text.contains("ended with 7: web-abcde"), "{text}");
     server.stop().await;
 }
 
-/// What it takes now, whatever it took before: two counts of a quarter of a processor in a second.
+/// The current usage, computed from two samples: a quarter of a processor in one second.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_instances_take_is_counted_when_it_is_asked_for() {
     let (server, program) = server().await;
@@ -145,7 +147,8 @@ async fn what_instances_take_is_counted_when_it_is_asked_for() {
     server.stop().await;
 }
 
-/// Who may deploy to a namespace sees what its instances take, and on a terminal who is away.
+/// A caller who may deploy to a namespace sees the usage of its instances, and on a terminal the
+/// machines that do not answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_of_a_namespace_sees_what_its_instances_take() {
     let (server, _) = server().await;
@@ -169,7 +172,7 @@ async fn a_token_of_a_namespace_sees_what_its_instances_take() {
     server.stop().await;
 }
 
-/// What can pass ends no live view: the table stays, with what is wrong below it.
+/// A temporary error does not end a live view: the table stays, with the error below it.
 #[test]
 fn a_live_view_outlasts_what_can_pass() {
     const USAGE: &str = "GET /v1alpha1/n/default/usage";
@@ -189,13 +192,13 @@ fn a_live_view_outlasts_what_can_pass() {
     let end = live.end();
     assert!(end.starts_with("exit: 1\n"), "{end}");
     assert!(end.contains("error: no such token"), "{end}");
-    // What was seen last stays in view.
+    // The last table stays visible.
     let screens: Vec<&str> = end.split("\u{1b}[H\u{1b}[J").skip(1).collect();
     assert!(screens.len() >= 3, "{end}");
     for screen in screens {
         assert!(screen.contains("web-aaaaa"), "{screen}");
     }
-    // Where nothing was seen yet, what is not there does not come.
+    // Before the first table, a missing namespace ends the view.
     let program = Program::of(&fake);
     fake.instead(USAGE, 404, error("NotFound", "no such namespace"));
     let end = program.spawn_on_terminal(&["top", "instances"]).end();
@@ -205,7 +208,7 @@ fn a_live_view_outlasts_what_can_pass() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_port_is_led_to_an_instance() {
     let (server, program) = server().await;
-    // Nobody else takes it in between, for it is let go only here.
+    // The port stays bound until the first attempt has failed, so no other program can take it.
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free.local_addr().unwrap().port();
     let taken = program.run(&["port-forward", "web-abcde", &format!("{port}:80")]);
@@ -225,7 +228,7 @@ async fn a_port_is_led_to_an_instance() {
         streams.push(stream);
     }
     for (number, mut stream) in (0..5_u8).zip(streams) {
-        // All of it comes back after this side has said that it has no more.
+        // All data comes back, also after this side has closed its direction.
         stream.shutdown(Shutdown::Write).unwrap();
         let mut heard = Vec::new();
         stream.read_to_end(&mut heard).unwrap();
@@ -236,7 +239,7 @@ async fn a_port_is_led_to_an_instance() {
     server.stop().await;
 }
 
-/// As where too many files are open.
+/// katcall reaches its limit of open files.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_can_not_be_taken_ends_no_other() {
     let (server, program) = server().await;

@@ -12,7 +12,7 @@ use super::{
 pub(crate) const ALL: &str = "/v1alpha1/volumes";
 const SHOP: &str = "/v1alpha1/n/shop/volumes";
 
-/// Volumes of `web`, and one that an earlier workload left.
+/// Volumes of `web`, and one that a deleted workload left.
 pub(crate) fn several() -> Vec<Value> {
     let mut used = of_slot(volume("web", "data.0", "Bound"), 0, "a");
     used["status"]["usedBy"] = json!(["web-aaaaa"]);
@@ -157,7 +157,7 @@ fn workloads_and_machines_are_described_with_their_volumes() {
     };
     assert_snapshot!(section(program.run(&["describe", "workload", "web"])));
     assert_snapshot!(section(program.run(&["describe", "node", "b"])));
-    // A cluster without volumes is described all the same.
+    // A cluster without the volumes route is described without them.
     fake.instead(
         &format!("GET {VOLUMES}"),
         404,

@@ -13,13 +13,13 @@ fn begun(program: &Program, fake: &Fake, timeout: &str) -> Running {
     program.spawn(&["apply", "-f", "web", "--wait", "--timeout", timeout])
 }
 
-/// The status still speaks of the generation before.
+/// The status is still that of the previous generation.
 fn stale(mut workload: Value) -> Value {
     workload["status"]["observedGeneration"] = 1.into();
     workload
 }
 
-/// The time that it took is another each time.
+/// Removes the elapsed time, which differs in each run.
 fn without_time(text: &str) -> String {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     for line in &mut lines {
@@ -39,7 +39,7 @@ fn it_shows_the_phases_and_ends_when_everything_runs() {
     fake.list(WEB_INSTANCES, &[]);
     let program = Program::of(&fake);
     let mut running = begun(&program, &fake, "1m");
-    // The old generation runs, and that is no success.
+    // The old generation runs, which is not success.
     running.stderr_says("web: waiting for the leader");
     fake.change(
         WORKLOADS,
@@ -105,7 +105,7 @@ fn a_watch_that_breaks_in_the_middle_is_taken_up_again() {
     let program = Program::of(&fake);
     let mut running = begun(&program, &fake, "1m");
     running.stderr_says("web: 0 of 1 healthy");
-    // It became well while nobody looked: only a new list can tell.
+    // The workload became healthy while no watch was open, so only a new list can show it.
     fake.list(WORKLOADS, &[workload("web", "Running", [1, 1, 1])]);
     fake.send(&format!("WATCH {WORKLOADS}"), Piece::Cut);
     let text = without_time(&running.end());
@@ -206,6 +206,6 @@ fn a_terminal_gets_one_line_that_changes() {
         text.contains("web-aaaaa on a: Pulling: ImagePullFailed: manifest unknown"),
         "{text:?}"
     );
-    // The line is taken away at the end.
+    // The progress line is removed at the end.
     assert!(text.contains("\u{1b}[2K"), "{text:?}");
 }

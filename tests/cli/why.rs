@@ -8,7 +8,7 @@ use super::{
 
 const EVENTS: &str = "/v1alpha1/events";
 
-/// One of two instances can't pull its image.
+/// A cluster in which one of two instances cannot pull its image.
 fn stuck() -> Fake {
     let fake = Fake::start();
     let trouble = "Error: initializing source: reading manifest 1: manifest unknown";

@@ -1,8 +1,9 @@
-//! Other ways to join, and machines with other versions.
+//! Other ways to join, and machines of other versions.
 
 use super::*;
 
-/// The specification's mode without a token: off until somebody asks for it, and for a while.
+/// Joining without a token, as the specification permits: off by default, and only for a limited
+/// time.
 #[tokio::test]
 async fn without_a_token_only_while_the_network_is_trusted() {
     let server = server().await;
@@ -17,7 +18,8 @@ async fn without_a_token_only_while_the_network_is_trusted() {
     };
     refused(2, StatusCode::UNAUTHORIZED, "no machine without a token").await;
     assert_eq!(server.stored(), before);
-    // A token with a secret does not open it, and what opens it must be for joining and end.
+    // A token with a secret does not enable it, and the token that does must be for joining and
+    // must expire.
     token(&server, &json!({"uses": 5})).await;
     refused(2, StatusCode::UNAUTHORIZED, "no machine without a token").await;
     let make = async |request: Value| {
@@ -42,7 +44,7 @@ async fn without_a_token_only_while_the_network_is_trusted() {
     assert_eq!(status, StatusCode::CREATED, "{made}");
     assert_eq!(made["token"], Value::Null, "nobody needs its secret");
     assert_eq!(made["insecureTrustNetwork"], true);
-    // It shows what a machine looks at before, and nothing else.
+    // It opens the routes that a machine reads before it joins, and no others.
     for (path, expected) in [
         ("/v1alpha1/config/cluster", 200),
         ("/v1alpha1/nodes", 403),
@@ -51,14 +53,14 @@ async fn without_a_token_only_while_the_network_is_trusted() {
         let (status, answer) = server.get(trusting, path).await;
         assert_eq!(status, expected, "{path} {answer}");
     }
-    // Who sends nothing at all is still nobody.
+    // A request without any token is still unauthorized.
     let (status, _) = server.get("", "/v1alpha1/config/cluster").await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
     let second = fresh("n2", 2);
     let (status, answer) = join(&server, trusting, &second).await;
     assert_eq!(status, StatusCode::CREATED, "{answer}");
     refused(3, StatusCode::FORBIDDEN, "used up").await;
-    // Nor does it show anything any more; the machine that joined by it may ask again.
+    // It opens no route any more, but the machine that joined with it may repeat its request.
     let (status, answer) = server.get(trusting, "/v1alpha1/config/cluster").await;
     assert_eq!(status, StatusCode::FORBIDDEN, "{answer}");
     assert!(
@@ -74,7 +76,7 @@ async fn without_a_token_only_while_the_network_is_trusted() {
         .await;
     assert_eq!(status, StatusCode::NO_CONTENT);
     refused(3, StatusCode::UNAUTHORIZED, "no machine without a token").await;
-    // One that has run out.
+    // An expired one.
     let mut record: TokenRecord = serde_json::from_value(json!({
         "schema": 1, "hash": "", "scope": {"kind": "join"}, "created": "2020-01-01T00:00:00Z",
         "expires": "2020-01-02T00:00:00Z", "insecureTrustNetwork": true
@@ -106,7 +108,7 @@ async fn a_machine_asks_for_a_part_of_the_store_or_for_none() {
         registration.etcd_peer && !registration.etcd,
         "the leader decides"
     );
-    // It joins again and asks no more.
+    // The machine joins again and no longer asks to be a member of etcd.
     asks["etcdPeer"] = json!(false);
     let (status, answer) = join(&server, &token, &asks).await;
     assert_eq!(status, StatusCode::OK, "{answer}");
@@ -114,7 +116,7 @@ async fn a_machine_asks_for_a_part_of_the_store_or_for_none() {
     assert!(!registration.etcd_peer);
 }
 
-/// Agents of the version before and of the one after report to the same leader.
+/// Agents of the previous and of the next version report to the same leader.
 #[tokio::test]
 async fn reports_of_other_versions_are_taken() {
     let server = server().await;
@@ -139,7 +141,7 @@ async fn reports_of_other_versions_are_taken() {
         let (status, answer) = read(response).await;
         assert_eq!(status, StatusCode::NO_CONTENT, "{answer}");
     }
-    // What is no word at all is still refused.
+    // A phase that is not a string is still refused.
     let broken = json!({"nodeName": "n1", "nodeUID": support::NODE_UID, "workloadInstances": [{"phase": 7}]});
     let url = server.url("/v1alpha1/nodes/n1/status");
     let client = server.client(Some(&leaf));

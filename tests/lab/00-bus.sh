@@ -1,4 +1,4 @@
-# Right after init, root and the group kat read rip.dws.kat1 and hear of changes, and nobody else does
+# Right after init, root and the group kat can read rip.dws.kat1 and receive its signals, and nobody else can
 # shellcheck shell=bash
 bus() { as "$1" busctl --system --json=short "${@:2}"; }
 manager() { bus "$1" call rip.dws.kat1 /rip/dws/kat1 rip.dws.kat1.Manager "${@:2}"; }

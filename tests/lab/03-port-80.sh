@@ -1,4 +1,4 @@
-# An image that is not root's serves port 80
+# An image whose user is not root serves port 80
 # shellcheck shell=bash
 run web --port 80
 contains "$(page "http://$(field web .status.ip)/")" "uid=1000"

@@ -1,4 +1,4 @@
-# With the agent masked and the machine rebooted, a container that crashes comes back with its address, names and way out
+# With the agent masked and the machine rebooted, a container that crashes restarts with its address, its names and its access to the outside
 # shellcheck shell=bash
 run web --port 80
 run other --port 8080

@@ -1,6 +1,6 @@
 # A deleted workload leaves no trace
 # shellcheck shell=bash
-# The first workload also leaves what every workload shares.
+# Deleting a first workload leaves what all workloads share, so the comparison starts after it.
 run first --port 80
 kat delete workload first --wait
 trace >"$LAB_WORK/before"

@@ -1,4 +1,4 @@
-# MaxCount restarts as often as it was told, and then gives up
+# With MaxCount a program is restarted as often as configured, and then no more
 # shellcheck shell=bash
 kat apply -f "$(workload few --restart 'condition: MaxCount, maxRestarts: 2, resetSeconds: 600' \
     --container 'entrypoint: ["/bin/sh", "-c"]' --container 'command: ["echo one more run; exit 4"]')"

@@ -1,4 +1,4 @@
-# A container whose network fails spends none of its restarts, and comes back when the network does
+# A container whose network setup fails uses up none of its restarts, and starts once the network works
 # shellcheck shell=bash
 run web --port 80 --restart 'condition: MaxCount, maxRestarts: 1, resetSeconds: 600'
 address=$(field web .status.ip) unit=$(field web .status.unit)

@@ -1,4 +1,4 @@
-# An agent that ends with an error is started again, and is whole as soon as it can be
+# An agent that exits with an error is restarted until it works again, and its containers keep running
 # shellcheck shell=bash
 run web --port 80
 pid=$(unit_property web MainPID)

@@ -1,4 +1,4 @@
-# An instance whose network files are gone does not start, says so, and comes back with them
+# An instance whose network files are missing does not start, says so, and starts once they are back
 # shellcheck shell=bash
 run web --port 80
 run fine --port 80

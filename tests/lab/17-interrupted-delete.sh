@@ -1,4 +1,4 @@
-# A delete goes on after the agent was killed in its middle, and leaves nothing
+# A deletion continues after the agent was killed during it, and leaves nothing behind
 # shellcheck shell=bash
 run first --port 80
 kat delete workload first --wait

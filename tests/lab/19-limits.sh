@@ -1,4 +1,4 @@
-# Limits that the machine can't enforce are said where one looks
+# Limits that the machine cannot enforce are reported in the instance's conditions
 # shellcheck shell=bash
 run small --port 80 --container 'resources: {limits: {memory: 48Mi, cpu: "0.5"}}'
 run free --port 80

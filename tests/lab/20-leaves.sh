@@ -1,4 +1,4 @@
-# Certificates that are issued anew are in use on every port, with the same keys, and nothing stops for it
+# Renewed certificates are used on every port, with the same keys and without restarting anything
 # shellcheck shell=bash
 run web --port 80
 pid=$(unit_property web MainPID)

@@ -1,4 +1,4 @@
-# A service's address sends callers to every instance that serves, and refuses at once where none does
+# A service's address sends callers to every serving instance, and refuses connections at once when none serves
 # shellcheck shell=bash
 run web --port 80 --replicas 3
 run other --port 8080

@@ -1,4 +1,4 @@
-# A user's manager that is killed or stopped runs again within seconds with what it ran; one that hangs holds up neither the agent's stop nor its first report
+# A user manager that is killed or stopped runs again within seconds with its containers; one that hangs delays neither the agent's stop nor its first report
 # shellcheck shell=bash
 run web --port 80
 run other --port 80

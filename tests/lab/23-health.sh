@@ -1,4 +1,4 @@
-# Nobody is sent to what is unhealthy until it is well again, over a restart of the agent too, or is started again as its file says
+# No caller is sent to an unhealthy instance until it is healthy again, also over a restart of the agent, or until it is restarted as its file says
 # shellcheck shell=bash
 run web --port 80 --health 'http: {path: /healthz, port: web}, periodSeconds: 1, failureThreshold: 2'
 address=$(field web .status.ip)

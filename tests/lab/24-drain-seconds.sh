@@ -1,6 +1,6 @@
-# What an instance was asked before it is to stop it answers, while its name is gone; then it stops
+# An instance being stopped answers the requests that it already has, while its name is gone; then it stops
 # shellcheck shell=bash
-# Its end is sudden: what it answers after it is to stop it was left the time for.
+# SIGKILL ends the program at once, so it can only answer this late because of its drain time.
 run web --port 80 --drain 5 --container 'stopSignal: SIGKILL'
 address=$(field web .status.ip)
 named() { n1 grep -q "\"web\.default\"" /var/lib/kat/network/dns.json; }

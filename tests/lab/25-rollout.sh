@@ -1,4 +1,4 @@
-# A rolling update, a version that stalls, a rollback, a restart and other numbers of replicas lose no request
+# A rolling update, a version that stalls, a rollback, a restart and scaling lose no request
 # shellcheck shell=bash
 count() { kat get workload web -o json | jq -r '.status | "\(.phase) \(.ready) \(.updated)"'; }
 images() { instances web | jq -rc '[.[].status.image | split("/") | last] | unique'; }

@@ -1,4 +1,4 @@
-# Containers keep their links while systemd-resolved hangs and kat-net starts anew, and get them back when they are taken
+# Containers keep their links while systemd-resolved hangs and kat-net restarts, and get back links that were removed
 # shellcheck shell=bash
 run web --port 80
 link_of() { n1 ip -o link show type veth | sed -n "s/^[0-9]*: \(kat[^@]*\)@.*alias kat:$(field web .metadata.name)\$/\1/p"; }

@@ -1,4 +1,4 @@
-# Versions take each other's place one by one and all at once, wait while they are paused, and give way by themselves when they stall
+# Versions replace each other in place, one by one and all at once, wait while paused, and are rolled back when they stall
 # shellcheck shell=bash
 version() { instances web | jq -rc '[.[].status.generation] | unique'; }
 paused() { equal "Paused" "$(kat get workload web -o json | jq -r .status.phase)" phase; }

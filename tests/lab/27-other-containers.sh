@@ -1,4 +1,4 @@
-# Init containers run before the main one and sidecars beside it in one network; each crashes and comes back by itself, and nothing stays
+# Init containers run before the main container and sidecars beside it in one network; each restarts by itself after a crash, and a deletion leaves nothing
 # shellcheck shell=bash
 run db --port 80
 kat secret set keys TOKEN=first-token

@@ -1,4 +1,4 @@
-# A private image is pulled with its namespace's credentials, which are asked for, checked, sealed, and given to pulls alone; another password rolls nothing
+# A private image is pulled with its namespace's credentials, which are required, checked, sealed and used for pulls only; a changed password rolls nothing out
 # machines: 2
 # shellcheck shell=bash
 wait_for 60 nodes_are_ready

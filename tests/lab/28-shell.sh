@@ -1,4 +1,4 @@
-# A command in a container: exit codes, pipes, a terminal that is resized and interrupted, and its end with its caller; files both ways; a port led here; logs since a time and of the run before
+# Commands in a container: exit codes, pipes, a terminal that is resized and interrupted, and their end with their caller; copies in both directions; port forwarding; logs since a time and of the previous run
 # shellcheck shell=bash
 run web --port 80
 id=$(field web .metadata.name)

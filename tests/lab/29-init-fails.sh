@@ -1,6 +1,6 @@
-# Containers beside the main one start at boot without the agent; an init container that fails is named, and tried again as its file says
+# Init containers and sidecars start at boot without the agent; an init container that fails is named, and retried as its file says
 # shellcheck shell=bash
-# With the agent masked: all of it starts at boot, and what is killed comes back.
+# With the agent masked, all containers start at boot, and killed ones restart.
 run web --port 80 --spec 'initContainers: [{name: first, entrypoint: [/bin/busybox, sleep, "1"]}]' \
     --spec 'sidecars: [{name: proxy, env: [{name: PORT, value: "81"}]}]'
 status=$(field web .status) id=$(field web .metadata.name)

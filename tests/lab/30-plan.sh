@@ -1,4 +1,4 @@
-# A plan says what then happens, by its text and its exit code, and why names the image that can't be pulled
+# A plan predicts the apply in its text and its exit code, and why names the image that cannot be pulled
 # shellcheck shell=bash
 # plan DIR: the plan's text; its exit code is in the file beside it.
 plan() {

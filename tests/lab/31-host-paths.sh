@@ -1,4 +1,4 @@
-# Paths of the machine are bound by descriptor, through restarts without the agent, and nothing of them is left behind
+# Host paths are bound by descriptor, also over restarts without the agent, and no mount is left behind
 # shellcheck shell=bash
 n1 sh -c 'rm -rf /srv/app && mkdir -p /srv/app/data/in /srv/app/conf && chmod 777 /srv/app /srv/app/data /srv/app/data/in &&
     chown 4711 /srv/app && echo whole >/srv/app/data/name && echo inner >/srv/app/data/in/name && echo 1 >/srv/app/conf/file'

@@ -1,6 +1,6 @@
-# Data stays over crashes, versions, a reboot and a deletion, is never replaced by nothing, and only its owner sees it
+# A volume's data survives crashes, versions, a reboot and a deletion, is never replaced by an empty volume, and only its owner sees it
 # shellcheck shell=bash
-# It writes a line at each start, and then serves. Its image's user is not root.
+# The program writes a line at each start and then serves. Its image's user is not root.
 volumes='volumes: [{name: data, simpleClusterStorage: {}}]'
 mounts='volumeMounts: [{name: data, mountPath: /data}]'
 db() {

@@ -1,4 +1,4 @@
-# What writes data stays with it: over a drain, the loss and return of its machine and a cut, with every row and never twice
+# An instance that writes data stays with its data: over a drain, the loss and return of its machine and a partition, without losing a row or running twice
 # machines: 3
 # settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
 # shellcheck shell=bash

@@ -1,4 +1,4 @@
-# Ports of machines lead to instances on them, as their callers see them: from outside, beside others, under load over an update, and after a reboot without the agent
+# Host ports forward to instances, which see their callers' addresses: from outside, beside other workloads, under load during an update, and after a reboot without the agent
 # machines: 2
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready

@@ -1,4 +1,4 @@
-# Beside Docker, ufw and firewalld as Debian has them: check names each with the commands, which open the overlay and host ports, with callers' addresses, and do so after a reboot
+# Beside Docker, ufw and firewalld as Debian has them: check names each with the commands that open the overlay and host ports, callers' addresses are kept, and all of it works after a reboot
 # machines: 2
 # root: docker.io docker-cli iptables ufw firewalld
 # bare

@@ -1,4 +1,4 @@
-# A device, a group and the machine's network are had where the machine lets them, and no further
+# A device, a group and the machine's network are available where the machine's owner permits them, and nowhere else
 # machines: 2
 # shellcheck shell=bash
 here='nodeSelector: {kat.dws.rip/nodeName: n1}'

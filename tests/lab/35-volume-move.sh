@@ -1,4 +1,4 @@
-# Data moves to another machine whole, over a cut and a restart of agents, or stays where it was, and never is in use twice
+# Data moves to another machine completely, over a partition and a restart of agents, or stays where it was, and is never in use twice
 # machines: 3
 # settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
 # shellcheck shell=bash

@@ -1,4 +1,4 @@
-# Secrets reach the programs that use them, as variables and files, and nobody else; a change rolls, and a boot without KAT starts them
+# Secrets reach only the programs that use them, as variables and files; a change rolls out, and after a boot without the agent the programs start with them
 # machines: 2
 # shellcheck shell=bash
 wait_for 60 nodes_are_ready

@@ -1,4 +1,4 @@
-# Files of the workload's folder are in its containers, read-only; a changed one is a new version, and nobody else reads them
+# Files of the workload's folder are in its containers, read-only; a changed file is a new version, and no other user reads them
 # shellcheck shell=bash
 folder=$(workload conf --replicas 2 --port 80 --spec 'volumes: [{name: conf, files: conf/}]' \
     --container 'volumeMounts: [{name: conf, mountPath: /conf}, {name: conf, mountPath: /etc/one.conf, subPath: one.conf}]' \

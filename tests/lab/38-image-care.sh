@@ -1,4 +1,4 @@
-# Images that nothing uses go by their age, those of the present and of the last good version stay: neither a rollback nor a return pulls anything; and a machine that is short of disk space gets nothing new
+# Unused images are removed by age; those of the current and of the last good version stay, so that neither a rollback nor a return pulls anything; a machine short of disk space gets no new instances
 # machines: 2
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready

@@ -1,4 +1,4 @@
-# A version runs one image wherever and whenever it is pulled: what its tag meant when it was applied; another one comes when asked for
+# A version runs one image wherever and whenever it is pulled: what its tag meant at the apply; another one only on request
 # shellcheck shell=bash
 kat registry set registry.lab:5000 --insecure
 contains "$(kat registry list)" "registry.lab:5000"

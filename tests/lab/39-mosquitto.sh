@@ -1,4 +1,4 @@
-# The example mosquitto, as Debian packages it: things outside speak to it at port 1883 of its machine, it logs their addresses, and retained messages stay
+# The example mosquitto, as Debian packages it: clients outside reach it at port 1883 of its machine, it logs their addresses, and retained messages stay
 # machines: 2
 # packages: mosquitto mosquitto-clients
 # shellcheck shell=bash

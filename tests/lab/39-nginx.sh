@@ -1,4 +1,4 @@
-# The example nginx, as Debian packages it: its own configuration behind port 80 of its machine, its log with callers' addresses, and a changed file rolls
+# The example nginx, as Debian packages it: its own configuration on port 80 of its machine, its log with callers' addresses, and a rollout of a changed file
 # machines: 2
 # packages: nginx-light
 # shellcheck shell=bash

@@ -1,4 +1,4 @@
-# Debian's PostgreSQL keeps every committed row: over a restart, a version, another password, a move, a drain refused and forced, a cut while it writes, and the loss of its machine
+# Debian's PostgreSQL keeps every committed row: over a restart, a new version, a changed password, a move, a drain refused and forced, a partition during writes, and the loss of its machine
 # machines: 3
 # settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
 # packages: postgresql

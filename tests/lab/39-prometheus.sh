@@ -1,4 +1,4 @@
-# The example prometheus, as Debian packages it: it finds each instance of a workload by its name, sees when one is gone, and knows after a restart what it saw before
+# The example prometheus, as Debian packages it: it finds each instance of a workload by name, notices when one is gone, and keeps its data over a restart
 # packages: prometheus
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready

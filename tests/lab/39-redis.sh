@@ -1,4 +1,4 @@
-# The example redis, as Debian packages it: what was written survives its end, a kill and another configuration, and only who knows the password gets in
+# The example redis, as Debian packages it: data survives a stop, a kill and a changed configuration, and only clients with the password get in
 # packages: redis-server
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready

@@ -1,4 +1,4 @@
-# A machine loses power: its part of a Service is whole elsewhere in time, and nothing runs twice when it is back
+# A machine loses power: its instances of a Service run elsewhere in time, and nothing runs twice when it is back
 # machines: 3
 # settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
 # shellcheck shell=bash

@@ -1,4 +1,4 @@
-# A machine that is cut off runs on, and after the cut no instance is too many or too few
+# A machine that is cut off keeps running its instances, and after the partition no instance is superfluous or missing
 # machines: 3
 # settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
 # shellcheck shell=bash

@@ -1,4 +1,4 @@
-# What is on two of three machines is moved nowhere while they are away together
+# Instances on two of three machines are not moved while both machines are away
 # machines: 3
 # settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
 # join: --no-etcd

@@ -1,4 +1,4 @@
-# The machine that leads is cut off: another leads, its part is whole elsewhere, it takes no change, and obeys when it is back
+# The leader is cut off: another machine leads and replaces its instances; it accepts no change, and follows the new leader when it is back
 # machines: 3
 # settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
 # shellcheck shell=bash

@@ -1,4 +1,4 @@
-# After the third machine has joined, etcd has three members without a word, and they lead raft and KAT apart
+# After the third machine has joined, etcd has three members without a command, and the leaders of raft and of KAT are different machines
 # machines: 3
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready

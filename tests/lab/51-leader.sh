@@ -1,4 +1,4 @@
-# The leader's plug is pulled: another leads, writes go on, workloads too; when it is back nothing runs twice
+# The leader loses power: another machine leads, writes and workloads continue; when it is back nothing runs twice
 # machines: 3
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready

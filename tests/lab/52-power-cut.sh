@@ -1,4 +1,4 @@
-# The power of all machines goes at once: the cluster comes back by itself, with what it ran
+# All machines lose power at once: the cluster comes back by itself with its workloads
 # machines: 3
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready

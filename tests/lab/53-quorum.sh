@@ -1,4 +1,4 @@
-# Two of three machines are gone: the third runs on and says why nothing can be changed; with one more, writes go on
+# Two of three machines are lost: the third keeps running and says why nothing can be changed; with one more, writes work again
 # machines: 3
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready

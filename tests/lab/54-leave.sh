@@ -1,4 +1,4 @@
-# A machine that holds the store is taken out: another takes its place, and then the leader is taken out
+# A member of etcd is removed from the cluster: another machine takes its place, and then the leader is removed
 # machines: 4
 # leaves no cluster
 # shellcheck shell=bash

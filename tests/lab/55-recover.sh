@@ -1,4 +1,4 @@
-# Two of the three machines that hold the store are destroyed: recover goes on with the third, and three come back
+# Two of three members of etcd are destroyed: recover continues with the third, and the cluster grows to three members again
 # machines: 3
 # settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
 # leaves no cluster

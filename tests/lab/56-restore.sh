@@ -1,4 +1,4 @@
-# A backup and the recovery key make a bare machine the lost one again; the machine that is left finds it by itself
+# A backup and the recovery key turn a bare machine into the lost one; the remaining machine finds it by itself
 # machines: 3
 # bare
 # shellcheck shell=bash

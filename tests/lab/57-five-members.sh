@@ -1,4 +1,4 @@
-# Five machines hold the store without a word; two are lost at once, who led KAT and who led raft, and all goes on
+# etcd has five members without a command; the leaders of KAT and of raft are lost at once, and everything continues
 # machines: 5
 # settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
 # shellcheck shell=bash

@@ -1,4 +1,4 @@
-# One machine gets another address, and then the one that leads: nothing is lost and nobody has to be told
+# One machine gets another address, and then the leader: nothing is lost and no command is needed
 # machines: 3
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready

@@ -1,4 +1,4 @@
-# The power of all machines goes, and each comes back with another address: the cluster finds itself again
+# All machines lose power and come back with other addresses: they find each other again
 # machines: 3
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready

@@ -1,4 +1,4 @@
-# Two machines behind NAT are whole members of a cluster, and reach each other through a third
+# Two machines behind NAT are full members of a cluster, and reach each other through a third
 # machines: 3
 # bare
 # shellcheck shell=bash

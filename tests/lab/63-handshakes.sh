@@ -1,4 +1,4 @@
-# A machine's WireGuard shows in describe, and its traffic writes nothing to the store
+# describe shows a machine's WireGuard status, and its traffic writes nothing to the store
 # machines: 3
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready

@@ -1,4 +1,4 @@
-# An image that is removed under a container that restarts is pulled again, and counts as no restart; a wrong entrypoint is told by Podman's own line
+# An image that is removed under a container that restarts is pulled again without counting as a restart; a wrong entrypoint is reported with Podman's own message
 # shellcheck shell=bash
 # Nobody counts its containers in the meantime: the program alone ends it.
 run web --port 80

@@ -1,4 +1,4 @@
-# A machine's certificates and keys open what is its own, and each door beside it refuses them for its own reason
+# A machine's certificates and keys open only what is its own, and every other port and route refuses them
 # machines: 4
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready

@@ -1,9 +1,10 @@
-# After ninety days without power, every leaf long expired, the cluster comes back alone; so does one machine that was away
+# After ninety days without power, with every certificate long expired, the cluster comes back by itself; so does a single machine that was away
 # machines: 4
 # shellcheck shell=bash
-# The clock is the host's and can't be set for a machine. What the time does to a cluster that is off is done instead:
-# every leaf is signed anew by its own authority, for the same key, valid from 90 to 60 days ago. So this shows all
-# that hangs on certificates, of several machines. tests/vm/run does set one machine's clock ninety days on.
+# The machines share the host's clock, which cannot be set for one machine. Instead, every
+# certificate is signed again by its authority, for the same key, valid from 90 to 60 days ago. So
+# this test covers everything that depends on certificates, on several machines. tests/vm/run sets
+# the clock of one machine ninety days ahead.
 wait_for 30 nodes_are_ready
 wait_for 60 members_are_well 3
 equal '["worker"]' "$(kat get nodes n4 -o json | jq -c .status.roles)" "roles of n4"

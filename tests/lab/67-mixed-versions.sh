@@ -1,4 +1,4 @@
-# Machine by machine to another version and back, the leader too: no request is lost, and each mix places and moves work
+# Machines change to another version and back one by one, including the leader: no request is lost, and every mix of versions places and moves instances
 # machines: 3
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready

@@ -1,4 +1,4 @@
-# A machine joins without a token only while the cluster was told to trust the network, and only so many do
+# Machines join without a token only while the cluster trusts the network, and only as many as permitted
 # machines: 2
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready

@@ -1,4 +1,4 @@
-# A member of etcd that is gone for good is replaced by a machine that held none, and works on without it when it is back
+# A member of etcd that is gone for good is replaced by a machine that was none, and is an ordinary machine when it is back
 # machines: 4
 # settings: agentTickSeconds: 2, nodeLossTimeoutSeconds: 8
 # shellcheck shell=bash

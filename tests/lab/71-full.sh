@@ -1,4 +1,4 @@
-# A store that is full of history makes room by itself, and says that it was full
+# A store that is full of history makes room by itself, and reports that it was full
 # machines: 1
 # shellcheck shell=bash
 run web --port 80

@@ -1,4 +1,4 @@
-# A member of etcd whose disk is empty at its start does not pretend to be the one that it was: it is made anew by itself
+# A member of etcd whose disk is empty at its start does not pose as the old member: it is replaced by a new one by itself
 # machines: 3
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready

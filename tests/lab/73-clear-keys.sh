@@ -1,4 +1,4 @@
-# Authorities' keys that an earlier version left in clear are sealed by an upgrade, under one recovery key on all members
+# Authority keys that an earlier version left in clear text are sealed by an upgrade, with one recovery key on all members
 # machines: 3
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready

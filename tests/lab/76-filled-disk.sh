@@ -1,4 +1,4 @@
-# A tenant's container that fills the disk of the only machine is stopped, and says so: etcd takes changes again at once, neighbours run on, data is whole
+# A tenant's container that fills the disk of the only machine is stopped, and its status says so: etcd accepts changes again at once, neighbours keep running, and no data is lost
 # machines: 1
 # shellcheck shell=bash
 . tests/lab/attacks/lib.sh

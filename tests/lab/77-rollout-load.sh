@@ -1,4 +1,4 @@
-# Under load from a machine and a container an update, other numbers, a drain, a rollback and versions that fail lose no request
+# Under load from a machine and from a container, an update, scaling, a drain, a rollback and versions that fail lose no request
 # machines: 3
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready

@@ -1,4 +1,4 @@
-# The log of a workload on three machines is followed from any of them while one instance ends and another joins, and a machine that is away hides none; commands run across machines
+# The log of a workload on three machines is followed from any of them while one instance ends and another joins, and an unreachable machine hides no other log; commands run across machines
 # machines: 3
 # settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
 # shellcheck shell=bash

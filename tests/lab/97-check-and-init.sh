@@ -1,4 +1,4 @@
-# check names what is in the way and the command that mends it; init takes its options, or refuses and changes nothing
+# check names each problem and the command that fixes it; init applies its options, or refuses and changes nothing
 # bare
 # shellcheck shell=bash
 put() { lab exec n1 -- sh -c 'cat >"$1"' sh "$1"; }

@@ -1,4 +1,4 @@
-# What is not KAT's is left alone by apply, delete and reset
+# apply, delete and reset leave alone what is not KAT's
 # leaves no cluster
 # shellcheck shell=bash
 quadlet() { printf '[Container]\nImage=%s\nContainerName=mine\nNetwork=none\n[Quadlet]\nDefaultDependencies=false\n' "$WEB_IMAGE"; }

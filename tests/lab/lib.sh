@@ -1,6 +1,7 @@
 # shellcheck shell=bash
-# What the tests on machines share. Each test is a file NN-name.sh whose first line is its sentence; it runs in a
-# shell of its own, in the folder of the checkout, on a machine n1 that is Ready and has no workloads.
+# Functions of the tests on machines. Each test is a file NN-name.sh whose first line is its name.
+# It runs in its own shell, in the folder of the checkout, with a machine n1 that is Ready and has
+# no workloads.
 
 # shellcheck source=tests/lib.sh
 . tests/lib.sh
@@ -13,7 +14,8 @@ export WEB_IMAGE=registry.lab:5000/test/web:1
 export DOMAIN=kat.cluster.local
 
 lab() { contrib/lab/kat-lab "$@"; }
-# Standard input is the machine's only where a test says so: loops that read would lose theirs.
+# Commands on machines get no standard input unless a test passes one: otherwise they would read the
+# input of a loop around them.
 n1() { lab exec n1 -- "$@" </dev/null; }
 on() {
     local node=$1
@@ -32,9 +34,11 @@ as_on() {
 }
 kat() { n1 katcall "$@"; }
 
-# workload NAME [OPTION...]: writes the files of a workload into a folder of n1's, and prints its path.
+# workload NAME [OPTION...]: writes a workload's files into a folder on n1 and prints the folder's
+# path.
 #   --image I  --replicas N  --port N  --env K=V  --restart 'condition: ...'  --namespace NS
-#   --container 'yaml line', --spec 'yaml line' (as often as wanted)  --health 'probe, ...' (with --port)  --drain SECONDS (0)
+#   --container 'yaml line'  --spec 'yaml line'  (both may be repeated)
+#   --health 'probe, ...' (with --port)  --drain SECONDS (default 0)
 workload() {
     local name=$1 image=$WEB_IMAGE replicas=1 port='' health='' drain=0 restart='condition: Always' namespace='' env=() container=() spec=() folder entry
     shift
@@ -82,16 +86,16 @@ workload() {
     echo "/root/workloads/$name"
 }
 
-# run NAME [OPTION...]: applies it and waits until it is as written.
+# run NAME [OPTION...]: applies the workload (see above) and waits until it runs as written.
 run() { kat apply -f "$(workload "$@")" --wait; }
 
-# instances NAME [NAMESPACE]: its instances as a JSON list.
+# instances NAME [NAMESPACE]: the workload's instances as a JSON list.
 instances() {
     kat get instances -n "${2:-default}" -o json | jq -c --arg name "$1" '[.items[] | select(.status.workload == $name)]'
 }
-# field NAME .PATH [NAMESPACE]: of its only instance.
+# field NAME .PATH [NAMESPACE]: a field of the workload's only instance.
 field() { instances "$1" "${3:-default}" | jq -er "if length == 1 then .[0]$2 else \"there are \(length) instances\" | halt_error end"; }
-# is NAME .PATH VALUE: for wait_for.
+# is NAME .PATH VALUE: whether a field of the workload's only instance has this value; for wait_for.
 is() {
     local found
     found=$(field "$1" "$2")
@@ -102,21 +106,21 @@ is() {
     }
 }
 
-# Of workloads on several machines.
-# on_node NAME NODE .PATH: of its only instance there that is not on its way out.
+# For workloads on several machines:
+# on_node NAME NODE .PATH: a field of the workload's only Running instance on the machine.
 on_node() {
     instances "$1" | jq -er --arg node "$2" "[.[] | select(.status.node == \$node and .status.phase == \"Running\")] |
         if length == 1 then .[0]$3 else \"there are \(length) instances on \(\$node)\" | halt_error end"
 }
-# service_of NAME: the address of its service.
+# service_of NAME: the workload's service address.
 service_of() { kat get workload "$1" -o json | jq -er .status.serviceAddress; }
-# behind NAME MACHINE [PORT]: the instances that this machine's rules send callers of the service to.
+# behind NAME MACHINE [PORT]: the instance addresses that the machine's nftables rules balance over.
 behind() {
     on "$2" nft list chain inet kat-services "to-default/$1-tcp-${3:-80}" | grep -oE '10\.100\.[0-9]+\.[0-9]+' | sort -u
 }
-# machines_with NAME: those that run it, as a JSON list.
+# machines_with NAME: the machines with a Running instance, as a JSON list.
 machines_with() { instances "$1" | jq -c '[.[].status | select(.phase == "Running") | .node] | unique'; }
-# is_whole NAME COUNT: the leader says so, for wait_for.
+# is_whole NAME COUNT: whether the workload is Running with COUNT ready instances; for wait_for.
 is_whole() {
     local status
     status=$(kat get workload "$1" -o json | jq -c .status)
@@ -125,7 +129,8 @@ is_whole() {
         return 1
     }
 }
-# really_runs COUNT: so many processes of the test's image on all machines, whatever anybody says.
+# really_runs COUNT: whether COUNT processes of the test's image run on all machines together,
+# whatever the API says.
 really_runs() {
     local node count=0 here
     for ((node = 1; node <= ${LAB_MACHINES:-1}; node++)); do
@@ -138,9 +143,11 @@ really_runs() {
     }
 }
 
-# invariants_hold [MACHINE]: what must be so at the end of a test, whatever was pulled, cut or drained in it. As MACHINE (n1) says,
-# each workload has one instance for each slot and no other, and no address is there twice; and each machine runs the containers
-# of the instances that are on it, and none beside them (those of init containers and sidecars have an underscore in their names).
+# invariants_hold [MACHINE]: the invariants at the end of a test, whatever was shut down, cut off or
+# drained in it. According to the API on MACHINE (default n1), each workload has exactly one
+# instance for each slot, and no address is used twice. Each machine runs the containers of its
+# instances and no others; containers with an underscore in their name are init containers and
+# sidecars, and not counted.
 invariants_hold() {
     local workloads instances nodes faults='' node listed running
     workloads=$(on "${1:-n1}" katcall get workloads -A -o json)
@@ -165,10 +172,10 @@ invariants_hold() {
     }
 }
 
-# page URL: what answers at it, from n1 itself.
+# page URL: the page at a URL, fetched from n1.
 page() { n1 curl --silent --show-error --fail --max-time 3 "$1"; }
 answers() { page "$1" | grep -q '^host='; }
-# inside NAME COMMAND...: in the container of its only instance.
+# inside NAME COMMAND...: runs a command in the container of the workload's only instance.
 inside() {
     local status
     status=$(field "$1" .status)
@@ -177,7 +184,7 @@ inside() {
 }
 crash() { page "http://$(field "$1" .status.ip):${2:-80}/crash?${3:-1}" >/dev/null; }
 
-# unit_property NAME PROPERTY: of its only instance's unit, as its user's manager says.
+# unit_property NAME PROPERTY: a systemd property of the unit of the workload's only instance.
 unit_property() {
     local status
     status=$(field "$1" .status)
@@ -192,7 +199,7 @@ node_is_ready() {
         return 1
     }
 }
-# Each of the machines that the test asked for.
+# Whether all machines that the test requested are Ready, and there are no others.
 nodes_are_ready() {
     local nodes
     nodes=$(kat get nodes -o json)
@@ -202,7 +209,8 @@ nodes_are_ready() {
         return 1
     }
 }
-# members_are_well COUNT [MACHINE]: so many members of etcd have a vote and answer, as that machine says.
+# members_are_well COUNT [MACHINE]: whether there are COUNT machines, all of them healthy members of
+# etcd, according to the API on MACHINE (default n2).
 members_are_well() {
     local members
     members=$(on "${2:-n1}" katcall get nodes -o json |
@@ -212,10 +220,10 @@ members_are_well() {
         return 1
     }
 }
-# leader_at MACHINE: who leads, as that machine says.
+# leader_at MACHINE: the leader according to the API on that machine.
 leader_at() { on "$1" katcall get nodes -o json | jq -r '.items[] | select(.status.roles | index("leader")) | .metadata.name'; }
 overlay_of() { kat get nodes "$1" -o json | jq -r .status.overlayAddress; }
-# etcdctl_on MACHINE ARGUMENT...: as that machine's leader.
+# etcdctl_on MACHINE ARGUMENT...: runs etcdctl with the machine's leader certificate.
 etcdctl_on() {
     local node=$1
     shift
@@ -224,8 +232,9 @@ etcdctl_on() {
 }
 is_active() { [[ $(n1 systemctl is-active "$1" || true) == active ]]; }
 
-# start_load ADDRESS PORT RATE [WHICH]: asks it from n1, in the background, until no_request_lost or the end of the
-# test. An ADDRESS such as NAME@SERVER is resolved anew for each request.
+# start_load ADDRESS PORT RATE [WHICH]: sends RATE requests a second from n1, in the background,
+# until no_request_lost or the end of the test. An ADDRESS such as NAME@SERVER is resolved for each
+# request.
 declare -A load_pids=()
 start_load() {
     local which=${4:-load}
@@ -235,7 +244,8 @@ start_load() {
     load_pids[$which]=$!
     trap 'kill "${load_pids[@]}" 2>/dev/null || true' EXIT
 }
-# no_request_lost LEAST [WHICH]: ends the load as soon as it has sent that many.
+# no_request_lost LEAST [WHICH]: ends the load once it has sent LEAST requests; fails if one was
+# lost.
 no_request_lost() {
     local code=0 which=${2:-load}
     n1 sh -c 'echo "$1" >"$2.new" && mv "$2.new" "$2"' sh "$1" "/run/stop-$which"
@@ -244,7 +254,7 @@ no_request_lost() {
     n1 rm -f "/run/stop-$which"
     cat "$LAB_WORK/$which.log" >&2
     echo "$which: exit code $code, $(cat "$LAB_WORK/$which.json")"
-    # jq takes an empty file for true.
+    # jq -e succeeds on an empty file.
     if ((code != 0)) || [[ ! -s $LAB_WORK/$which.json ]] ||
         ! jq -e --argjson least "$1" '.failed == 0 and .ok == .sent and .sent >= $least' "$LAB_WORK/$which.json" >/dev/null; then
         echo "expected at least $1 requests and none lost" >&2
@@ -252,7 +262,7 @@ no_request_lost() {
     fi
 }
 
-# problems_of MACHINE [OPTION...]: what a check of it prints that finds problems.
+# problems_of MACHINE [OPTION...]: the output of kat-agent check, which must find problems.
 problems_of() {
     local node=$1 output code=0
     shift
@@ -260,8 +270,8 @@ problems_of() {
     equal 1 "$code" "exit code of check, which printed $output" || return 1
     printf '%s\n' "$output"
 }
-# mend_on MACHINE TEXT [LEVEL]: runs the command that stands below each problem (or warning), but for sudo, which these machines do
-# not have.
+# mend_on MACHINE TEXT [LEVEL]: runs the command below each problem (or other LEVEL) in the output
+# of check, without sudo, which these machines do not have.
 mend_on() {
     local command
     while IFS= read -r -u 4 command; do
@@ -270,9 +280,9 @@ mend_on() {
     done 4< <(awk -v level="^${3:-problem} " 'below { print substr($0, 10) } { below = $0 ~ level }' <<<"$2")
 }
 
-# What lies on the machine, but for what tests put there and what changes by itself.
+# The inventory of n1, without the files of tests and files that change by themselves.
 trace() { inventory n1 | grep -vE '^(root/|var/lib/kat/(etcd|desired\.json|images\.json|network/|backups|volumes))'; }
-# no_trace STATUS ID: nothing is left of a workload whose instance had this status and id.
+# no_trace STATUS ID: n1 has no remains of a workload whose instance had this status and id.
 no_trace() {
     local status=$1 id=$2 user uid address
     user=$(jq -r .user <<<"$status") uid=$(jq -r .uid <<<"$status") address=$(jq -r .ip <<<"$status")
@@ -288,7 +298,7 @@ no_trace() {
 }
 not_resolved() { ! n1 getent ahostsv4 "$1.default.$DOMAIN"; }
 
-# Every workload goes, of every namespace.
+# Deletes every workload in every namespace.
 delete_all() {
     local namespace name
     while read -r -u 5 namespace name; do
@@ -296,7 +306,7 @@ delete_all() {
     done 5< <(kat get workloads -A -o json | jq -r '.items[] | "\(.metadata.namespace) \(.metadata.name)"')
 }
 
-# owner_says NODE LINE...: adds lines to agent.yaml of NODE, until owner_takes_back NODE.
+# owner_says NODE LINE...: adds lines to NODE's agent.yaml, until owner_takes_back NODE restores it.
 owner_says() {
     local node=$1
     shift

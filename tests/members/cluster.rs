@@ -1,4 +1,4 @@
-//! Machines of loopback: each with an etcd, an API's port, and a candidate.
+//! Machines on loopback addresses, each with an etcd, an API port and a leader candidate.
 
 use std::{
     fs,
@@ -28,7 +28,7 @@ use kat_types::{
     transaction::Operation,
 };
 
-/// Longest wait for anything.
+/// Time limit of every wait.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Cluster {
@@ -38,15 +38,15 @@ pub(crate) struct Cluster {
     pub client_port: u16,
     pub peer_port: u16,
     pub api_port: u16,
-    /// How many machines are written down.
+    /// Number of registered machines.
     pub machines: u8,
-    /// Size of etcd's file at which it takes no more, bytes.
+    /// etcd's quota in bytes.
     pub quota: u64,
-    /// Seconds after which a machine counts as lost.
+    /// Node loss timeout in seconds.
     pub loss_timeout: u32,
 }
 
-/// One machine: its etcd, its API's port, and its candidate.
+/// One machine: its etcd, its API port and its candidate.
 pub(crate) struct Machine {
     pub number: u8,
     pub etcd: Child,
@@ -69,7 +69,7 @@ pub(crate) fn free_port() -> u16 {
     listener.local_addr().expect("its address").port()
 }
 
-/// Waits until `what` gives something.
+/// Waits until `what` returns a value.
 pub(crate) async fn until<T, F: Future<Output = Option<T>>>(
     sentence: &str,
     mut what: impl FnMut() -> F,
@@ -134,12 +134,12 @@ impl Cluster {
         }
     }
 
-    /// Starts etcd as `kat-etcd.service` does, among these machines.
+    /// Starts etcd like `kat-etcd.service`, with these members.
     pub(crate) fn etcd(&self, number: u8, members: &[u8], state: &str) -> Child {
         let own = name(number);
         let folder = self.folder.path().join(&own);
         fs::create_dir_all(&folder).expect("a folder");
-        // Connections from one address of loopback to another come from the first of all.
+        // Connections between loopback addresses have the first one, 127.0.0.1, as their source.
         let addresses = vec![IpAddr::V4(address(number)), IpAddr::V4(Ipv4Addr::LOCALHOST)];
         let server = LeafKind::EtcdServer {
             name: own.clone(),
@@ -197,7 +197,7 @@ impl Cluster {
             .expect("etcd starts")
     }
 
-    /// A machine with its etcd and its API's port; it does not campaign yet.
+    /// A machine with its etcd and API port. It does not campaign yet.
     pub(crate) async fn machine(&self, number: u8, members: &[u8], state: &str) -> Machine {
         let etcd = self.etcd(number, members, state);
         let mut urls = vec![self.url(number)];
@@ -227,7 +227,7 @@ impl Cluster {
         }
     }
 
-    /// Lets it campaign, as a machine that holds etcd does.
+    /// Starts the machine's candidate, as on every member of etcd.
     pub(crate) fn campaign(&self, machine: &mut Machine) {
         let node = name(machine.number);
         let clock: Arc<dyn Fn() -> Timestamp + Send + Sync> = Arc::new(Timestamp::now);
@@ -281,14 +281,14 @@ impl Cluster {
         machine.handle = Some(handle);
     }
 
-    /// The first machine, with all of them written down as Ready.
+    /// The first machine, with all machines stored as Ready.
     pub(crate) async fn first(&self) -> Machine {
         let mut machine = self.seeded().await;
         self.campaign(&mut machine);
         machine
     }
 
-    /// The same before it campaigns.
+    /// Like [`Self::first`], before the machine campaigns.
     pub(crate) async fn seeded(&self) -> Machine {
         let machine = self.machine(1, &[1], "new").await;
         until("the first etcd serves", async || {
@@ -324,19 +324,18 @@ impl Cluster {
         machine
     }
 
-    /// Three machines.
     pub(crate) async fn three(&self) -> Vec<Machine> {
         self.grow(3).await
     }
 
-    /// So many machines, each of which started etcd when it found itself among the members.
+    /// This many machines. Each starts etcd once it is listed as a member.
     pub(crate) async fn grow(&self, count: usize) -> Vec<Machine> {
         let mut machines = vec![self.first().await];
         self.join(&mut machines, count).await;
         machines
     }
 
-    /// The others become members.
+    /// The other machines become members, until there are `count`.
     pub(crate) async fn join(&self, machines: &mut Vec<Machine>, count: usize) {
         let begun = Instant::now();
         while machines.len() < count {
@@ -390,7 +389,7 @@ impl Machine {
         self.handle().leadership.borrow().is_some()
     }
 
-    /// Its disk is gone, or was put in anew: etcd ends, and its data with it.
+    /// The machine's disk is lost or replaced: etcd ends and its data is deleted.
     pub(crate) fn lose_data(&mut self, cluster: &Cluster) {
         let _ = self.etcd.kill();
         let _ = self.etcd.wait();
@@ -398,7 +397,7 @@ impl Machine {
         fs::remove_dir_all(data).expect("there was data");
     }
 
-    /// Pulls its plug.
+    /// Cuts the machine's power.
     pub(crate) fn kill(&mut self) {
         self.api.abort();
         let _ = self.etcd.kill();
@@ -426,15 +425,15 @@ pub(crate) async fn members(store: &EtcdStore) -> Option<ClusterMembers> {
     serde_json::from_slice(&key.value).ok()
 }
 
-/// How many members have a vote and answer.
+/// The number of voting members that answer.
 pub(crate) async fn well(store: &EtcdStore) -> Option<usize> {
     let members = members(store).await?;
     let well = members.members.values();
     Some(well.filter(|one| one.voting && one.healthy).count())
 }
 
-/// Reports for all machines, as their agents would send them, until the task is ended. `condition`
-/// is what one of them says besides.
+/// Sends the reports of all machines until the task is aborted. `condition` is added to one
+/// machine's reports.
 pub(crate) fn reports(
     handle: &LeaderHandle,
     machines: u8,

@@ -1,7 +1,7 @@
-//! etcd's members come and go by themselves, and the leadership passes on: real etcds, each on a
-//! loopback address of its own, which stands for the machine's address on the overlay.
+//! Changes of etcd's members and of the leader, with real etcds. Each etcd has its own loopback
+//! address in place of the machine's overlay address.
 //!
-//! It needs an etcd (see `support/etcd.rs`) and no privileges.
+//! The tests need an etcd (see `support/etcd.rs`) and no privileges.
 
 #![allow(
     clippy::disallowed_methods,
@@ -25,7 +25,7 @@ use cluster::{Cluster, Machine, members, name, number, until};
 use kat_store::{Committed, StateStore, etcd_admin};
 use kat_types::{keys, records::NodeRegistration, transaction::Operation};
 
-/// Pulls the plug of the first machine; gives back how long it took until another wrote.
+/// Cuts the power of the first machine and returns the time until another leader wrote.
 async fn take_over(machines: &mut [Machine]) -> Duration {
     assert!(machines[0].leads());
     let old = machines[0].handle().leadership.borrow().clone().unwrap();
@@ -43,7 +43,7 @@ async fn take_over(machines: &mut [Machine]) -> Duration {
     })
     .await;
     println!("n{} wrote {took:?} after the plug was pulled", index + 1);
-    // Whatever the old leader still has under way changes nothing.
+    // A late write of the old leader has no effect.
     let write = [Operation::Put("/kat/test".to_owned(), b"2".to_vec())];
     let late = machines[index].store.transact(&[old.fence()], &write).await;
     assert!(matches!(late, Ok(Committed::No)), "{late:?}");
@@ -74,9 +74,9 @@ async fn three_members_come_by_themselves_and_another_leads_when_the_leader_is_g
         assert!(registration.etcd, "{registration:?}");
     }
     let took = take_over(&mut machines).await;
-    // A lease of 5 s alone would take longer.
+    // Waiting for the lease of 5 s would take longer.
     assert!(took < Duration::from_millis(3500), "{took:?}");
-    // The next leader sees that a member is away.
+    // The next leader notices that a member does not answer.
     let store = machines[1].store.clone();
     until("the member that is gone is seen", async || {
         let members = members(&store).await?;

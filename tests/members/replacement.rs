@@ -1,4 +1,4 @@
-//! Members that are lost are replaced, by another machine or by new data on the same one.
+//! Lost members are replaced, by another machine or by new data on the same one.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use kat_types::{
     transaction::Operation,
 };
 
-/// The second of three loses its data; the member that takes its place starts, and votes.
+/// The second of three machines has lost its data. Its new member starts and gets a vote.
 async fn is_made_anew(cluster: &Cluster, mut machines: Vec<Machine>, old: &str) {
     let store = machines[0].store.clone();
     let begun = Instant::now();
@@ -45,7 +45,7 @@ async fn id_of(store: &EtcdStore, node: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_is_silent_on_a_machine_that_is_there_is_made_anew() {
-    // It is silent for long after five times that.
+    // A member counts as silent for long after five times this timeout.
     let cluster = Cluster {
         loss_timeout: 2,
         ..Cluster::new()
@@ -76,8 +76,8 @@ async fn a_member_whose_machine_says_that_its_data_is_gone_is_made_anew_at_once(
     agents.abort();
 }
 
-/// What a step that was broken off left: a user whose member is gone, which may do everything, and a
-/// member whose user is gone, which could not lead.
+/// An interrupted step leaves a user without a member, which could do everything, or a member
+/// without a user, which could not lead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_users_that_may_lead_are_those_of_the_members() {
     let cluster = Cluster {
@@ -111,7 +111,7 @@ async fn of_five_members_two_may_go_at_once() {
     let listed = etcd_admin::member_list(&store).await.expect("the members");
     assert_eq!(listed.len(), 5, "{listed:?}");
     assert!(listed.iter().all(|member| !member.is_learner), "{listed:?}");
-    // The one that leads KAT, and the one that leads raft.
+    // Kills the leader of KAT and the leader of raft, or n2 if they are the same.
     let status = etcd_admin::status(&store).await.expect("a status");
     let raft = listed.iter().find(|one| one.id == status.leader);
     let raft = raft.map_or("n2", |one| one.name.as_str()).to_owned();

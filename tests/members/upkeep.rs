@@ -1,4 +1,4 @@
-//! A store that is full, or whose files are mostly empty, against etcds with a small quota.
+//! A full store and a store with mostly empty files, in etcds with a small quota.
 
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ async fn write(store: &EtcdStore, key: &str, bytes: usize) -> Result<(), StoreEr
     }
 }
 
-/// Writes a MiB each time, by these keys in turn, until there is no room.
+/// Writes one MiB to each of these keys until the store is full; returns the number of writes.
 async fn fill(store: &EtcdStore, key: impl Fn(usize) -> String) -> usize {
     for number in 0..200 {
         match write(store, &key(number), MIB).await {
             Ok(()) => {}
             Err(StoreError::Full(_)) => return number,
-            // Raft may be handed on meanwhile, which drops what is on its way.
+            // A change of the raft leader drops requests in flight.
             Err(StoreError::Unavailable(_)) => sleep(Duration::from_millis(100)).await,
             Err(error) => panic!("write {number}: {error}"),
         }
@@ -85,14 +85,14 @@ async fn files_that_are_mostly_empty_are_made_smaller_one_after_the_other() {
     };
     let machines = cluster.three().await;
     let store = &machines[0].store;
-    // Raft may be handed on meanwhile, which drops what is on its way.
+    // A change of the raft leader drops requests in flight.
     for bytes in [[MIB; 20].as_slice(), &[100]].concat() {
         until("it is written", async || {
             write(store, KEY, bytes).await.ok()
         })
         .await;
     }
-    // Each member speaks of itself, and one may be behind.
+    // Each member reports its own file, and one member may lag behind.
     until("the file has grown", async || {
         let status = etcd_admin::status(store).await.ok()?;
         (status.db_size > 20 << 20).then_some(())
@@ -144,7 +144,7 @@ async fn a_store_that_is_full_of_what_is_in_use_says_what_a_person_can_do() {
         Err(StoreError::Full(_))
     ));
     assert!(machine.leads(), "a lease lives on in a full store");
-    // etcd takes deletions, and then there is room to be had.
+    // A full etcd still accepts deletions, which make room.
     let deletes: Vec<_> = (0..writes)
         .map(|number| Operation::Delete(key(number)))
         .collect();

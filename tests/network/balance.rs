@@ -29,7 +29,7 @@ const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 91, 0, 5);
 const AT: (Ipv4Addr, u16) = (SERVICE, 80);
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// A machine with containers, each of which answers whatever it is sent with its own number and the
+/// A machine with containers. Each container answers any request with its own number and the
 /// caller's address.
 struct Site {
     node: Arc<NodeNetwork>,
@@ -60,7 +60,7 @@ impl Site {
         }
     }
 
-    /// Puts these instances behind the service.
+    /// Sets the instances of the service and their states.
     async fn serve(&mut self, instances: &[(u8, BackendState)]) {
         let services = Arc::new(services(instances));
         let services = Some(&services);
@@ -129,7 +129,7 @@ fn udp() -> UdpSocket {
     socket
 }
 
-/// Who answers, and with which address of the caller.
+/// The number of the answering container, and the caller's address as it saw it.
 pub(crate) fn ask(mut stream: &TcpStream) -> io::Result<(u8, String)> {
     stream.write_all(b"?")?;
     let mut buffer = [0; 64];
@@ -152,7 +152,7 @@ fn parse(said: &[u8]) -> (u8, String) {
     (number.parse().unwrap(), caller.to_owned())
 }
 
-/// What sixty new connections and sixty new flows are told.
+/// The answers to sixty new connections and sixty new flows.
 fn sixty() -> BTreeSet<(u8, String)> {
     let tcp = (0..60).map(|_| ask(&connect().unwrap()).unwrap());
     let udp = (0..60).map(|_| ask_udp(&udp()).unwrap());
@@ -180,12 +180,13 @@ fn new_connections_are_spread_over_those_that_serve() {
             "with its own address"
         );
         assert_eq!(sixty(), from("10.90.1.1"), "the machine itself");
-        // An instance that is sent to itself: there alone its address is not its own.
+        // An instance whose call comes back to itself is the only caller that gets another source
+        // address.
         let mut hairpin = from("10.90.1.10");
         hairpin.remove(&(10, "10.90.1.10".to_owned()));
         hairpin.insert((10, "10.90.1.1".to_owned()));
         assert_eq!(site.inside(10, sixty), hairpin);
-        // Who calls an instance by its own address is not touched.
+        // Connections to an instance's own address are not translated.
         let direct = site.inside(13, || TcpStream::connect("10.90.1.10:80").unwrap());
         assert_eq!(ask(&direct).unwrap(), (10, "10.90.1.13".to_owned()));
     });
@@ -212,20 +213,21 @@ fn what_is_open_stays_with_its_instance_until_that_is_gone() {
             (ask(&kept).unwrap(), ask_udp(&flow).unwrap()),
             (to(12), to(12))
         );
-        // Nobody is there any more: what is open stays.
+        // The service has no serving instance left; open connections stay.
         site.serve(&[(12, Leaving)]).await;
         assert_eq!(
             (ask(&kept).unwrap(), ask_udp(&flow).unwrap()),
             (to(12), to(12))
         );
-        // Nothing is known of it: a connection may go on, a flow from the same port goes elsewhere.
+        // The state of the instance is unknown: an open connection may continue, and a flow from
+        // the same port moves to another instance.
         site.serve(&[others.as_slice(), &[(12, Held)]].concat())
             .await;
         assert_eq!(ask(&kept).unwrap(), to(12));
         let moved = ask_udp(&flow).unwrap();
         assert!(both.contains(&moved), "{moved:?}");
         assert_eq!(ask_udp(&flow).unwrap(), moved, "and stays there");
-        // It is gone: the client of the connection hears of it at once.
+        // The instance is gone, and the client of the connection gets an error at once.
         site.serve(&others).await;
         let asked = Instant::now();
         let error = ask(&kept).unwrap_err();
@@ -244,7 +246,7 @@ fn a_service_that_nobody_serves_refuses_at_once() {
             let error = connect().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
             let flow = ask_udp(&udp()).unwrap_err();
-            // The machine's own packet does not even leave it.
+            // The kernel may refuse the machine's own packet before it is sent.
             let kinds = [ErrorKind::ConnectionRefused, ErrorKind::PermissionDenied];
             assert!(kinds.contains(&flow.kind()), "{flow}");
             assert!(began.elapsed() < LIMIT);
@@ -257,7 +259,7 @@ fn a_service_that_nobody_serves_refuses_at_once() {
         site.serve(&[(10, Held)]).await;
         site.inside(13, refused);
         refused();
-        // Another port of the same service, and an address that no service has.
+        // Another port of the same service, and an address without a service.
         site.serve(&[(10, Serving)]).await;
         for other in [(SERVICE, 81), (Ipv4Addr::new(10, 91, 9, 9), 80)] {
             let reached = site.inside(13, || TcpStream::connect_timeout(&other.into(), LIMIT));
@@ -274,7 +276,7 @@ fn strangers_reach_no_service() {
         let outside = Outside::connect();
         outside.inside("ip route add 10.91.0.0/16 via 192.0.2.1");
         site.serve(&[(10, Serving)]).await;
-        // The control: the same way leads to a container.
+        // The control: packets on the same route reach a container.
         outside.inside("ip route add 10.90.0.0/16 via 192.0.2.1");
         let direct: SocketAddr = ([10, 90, 1, 10], 80).into();
         let reached = outside
@@ -286,7 +288,7 @@ fn strangers_reach_no_service() {
     });
 }
 
-/// One refused among some thousands is what a change costs whose rules are not looked at twice.
+/// A single refused connection among thousands shows a change of rules that is not atomic.
 #[test]
 fn no_connection_is_lost_while_the_rules_change() {
     in_new_namespace(|| async {
@@ -337,11 +339,11 @@ fn the_table_says_what_is_wanted_and_nothing_of_before() {
         assert!(text.contains("chain to-default/web-tcp-80"), "{text}");
         first.ensure(&node, Some(&other)).await.unwrap();
         assert!(!list().contains("to-default/web"), "{}", list());
-        // Another process finds the table of the one before.
+        // A new process takes over the table of the previous one.
         let mut second = Balancer::default();
         second.ensure(&node, Some(&web)).await.unwrap();
         assert_eq!(list(), text);
-        // A chain that is not as it should be.
+        // A chain with other properties than KAT's is replaced.
         run("nft delete table inet kat-services");
         run("nft add table inet kat-services");
         run(

@@ -1,4 +1,4 @@
-//! KAT's nftables table, with an outside world that means no good.
+//! KAT's nftables table against a hostile outside network.
 
 use std::{
     collections::BTreeSet,
@@ -21,7 +21,8 @@ use kat_types::network::Gate;
 
 const UID: u32 = 20001;
 
-/// A network that the machine is connected to: 192.0.2.1 is the machine, 192.0.2.2 is in it.
+/// A network namespace connected to the machine: the machine is 192.0.2.1, and this side is
+/// 192.0.2.2.
 pub(crate) struct Outside(Child);
 
 impl Outside {
@@ -124,7 +125,7 @@ fn strangers_do_not_reach_the_overlay() {
                 "{address}"
             );
         }
-        // An outsider that pretends to be a container.
+        // A stranger with a container's source address.
         outside.inside("ip address add 10.90.1.77/32 dev lo");
         outside.inside("ip route replace 10.90.0.0/16 via 192.0.2.1 src 10.90.1.77");
         assert!(
@@ -132,10 +133,10 @@ fn strangers_do_not_reach_the_overlay() {
                 .await
                 .is_err()
         );
-        // What is not the overlay is none of KAT's business.
+        // KAT's rules do not affect addresses outside the overlay.
         let plain = ([192, 0, 2, 1], 8080).into();
         assert!(fetch_in(outside.namespace(), plain).await.is_ok());
-        // The machine itself and containers still get through.
+        // The machine itself and its containers still reach the overlay.
         assert!(super::world::fetch(container_address).is_ok());
         assert!(container.fetch(machine_address).await.is_ok());
     });
@@ -226,7 +227,8 @@ fn a_table_that_drops_is_found_and_its_command_mends_it() {
 fn containers_reach_the_own_ports_of_no_machine() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();
-        // Another machine of the cluster, with an address outside the overlay and one on it; and somebody else.
+        // Another machine of the cluster, with one address outside the overlay and one on it, and
+        // an address of a stranger.
         let outside = Outside::connect();
         outside.inside("ip address add 192.0.2.3/24 dev eth0");
         outside.inside("ip address add 10.90.2.1/32 dev lo");
@@ -257,7 +259,7 @@ fn containers_reach_the_own_ports_of_no_machine() {
                 "{address}"
             );
             assert!(as_host_network(address, 9115).await.is_err(), "{address}");
-            // Other ports, and the machine itself.
+            // Other ports stay open, and so does everything for the machine itself.
             let open = container.fetch((address, 8080).into()).await;
             assert!(open.is_ok(), "{address}: {open:?}");
             assert!(as_host_network(address, 8080).await.is_ok(), "{address}");
@@ -267,10 +269,10 @@ fn containers_reach_the_own_ports_of_no_machine() {
             as_host_network(Ipv4Addr::LOCALHOST, 9115).await.is_err(),
             "also at the loopback"
         );
-        // Who is no machine of the cluster may have such a port.
+        // A host outside the cluster may have such a port.
         assert!(container.fetch((somebody, 9115).into()).await.is_ok());
         assert!(as_host_network(somebody, 9115).await.is_ok());
-        // A person of the machine is no workload.
+        // The rule does not apply to the machine's ordinary users.
         let person = as_user(1000, move || fetch((ADDRESS, 9115).into())).await;
         assert!(person.is_ok(), "{person:?}");
     });
@@ -281,7 +283,7 @@ fn a_container_can_not_send_with_its_neighbours_address_where_the_kernel_would_l
     in_new_namespace(|| async {
         let mut machine = Machine::start();
         let container = attached(&mut machine).await;
-        // As where another program's setting is for all links, and for those that come.
+        // Another program may switch the kernel's filter off for all links, including new ones.
         for link in ["all".to_owned(), attach::host_link_name("web-aaaaa")] {
             let path = format!("/proc/sys/net/ipv4/conf/{link}/rp_filter");
             std::fs::write(path, "0").unwrap();

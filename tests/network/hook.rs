@@ -1,4 +1,4 @@
-//! The hook, its socket and the veth that it makes.
+//! The hook, its socket and the veth pairs that it makes.
 
 use std::{
     io::{Read, Write},
@@ -184,7 +184,7 @@ fn who_may_not_ask_is_refused_and_nothing_is_left() {
         let unclaimed = Container::start(UID);
         let plain = Container::on_host_network(UID);
         machine.claim(plain.pid(), UID, "web-aaaaa");
-        // A process of another user that would even lie in the right control group.
+        // A process of another user in the instance's control group.
         let planted = Container::start(OTHER);
         machine.claim(planted.pid(), UID, "web-aaaaa");
         for (uid, instance, pid, expected) in [
@@ -222,7 +222,7 @@ fn who_may_not_ask_is_refused_and_nothing_is_left() {
             assert!(error.contains(expected), "{uid} {instance} {pid}: {error}");
         }
         assert_eq!(kat_links(), Vec::<String>::new());
-        // The control: with everything right it does work.
+        // The control: with the right caller and process the hook succeeds.
         machine.hook(UID, "web-aaaaa", mine.pid()).await.unwrap();
     });
 }
@@ -271,7 +271,7 @@ fn a_call_outlives_a_restart_of_the_server() {
         let held = tokio::spawn(machine.hook(UID, "web-aaaaa", container.pid()));
         tokio::time::sleep(Duration::from_millis(300)).await;
         machine.stop_hook();
-        // For a while nobody is there.
+        // For a while nothing listens on the socket.
         tokio::time::sleep(Duration::from_millis(300)).await;
         assert!(!held.is_finished());
         machine.serve_hook();
@@ -296,7 +296,7 @@ fn what_an_earlier_call_left_half_made_is_replaced() {
         let link = run(&format!("ip -o link show {name}"));
         let (_, after) = link.split_once("link/ether ").unwrap();
         let mac = after.split(' ').next().unwrap();
-        // As far as a call came that was cut off right after the pair was made.
+        // The state after a call that was interrupted right after it had made the pair.
         run(&format!("ip link del {name}"));
         run(&format!(
             "ip link add {name} address {mac} type veth peer name eth0 netns {pid}"
@@ -327,7 +327,7 @@ fn the_gate_opens_by_itself_after_its_time() {
     });
 }
 
-/// Counts the lines that are written on this thread.
+/// Collects the log lines written on this thread.
 #[derive(Clone, Default)]
 struct Lines(std::sync::Arc<parking_lot::Mutex<Vec<u8>>>);
 
@@ -357,7 +357,7 @@ fn a_user_who_is_refused_without_end_does_not_fill_the_journal() {
         machine.instance("web-bbbbb", OTHER, 11, Gate::Open);
         let written = Lines::default();
         let lines = written.clone();
-        // The server runs on this thread.
+        // The server runs on this thread, so this subscriber receives its lines.
         let subscriber = tracing_subscriber::fmt()
             .with_ansi(false)
             .with_writer(move || lines.clone())
@@ -457,7 +457,7 @@ fn an_instance_that_was_attached_since_the_list_was_read_keeps_its_link() {
         machine.instance("web-aaaaa", UID, 10, Gate::Open);
         let first = machine.container(UID, "web-aaaaa");
         machine.hook(UID, "web-aaaaa", first.pid()).await.unwrap();
-        // A round that began now has the list of now.
+        // A round that starts now uses the list as it is now.
         let attachments = machine.attachments_by_the_list_of_now();
         let address = machine.instance("web-bbbbb", UID, 11, Gate::Open);
         let second = machine.container(UID, "web-bbbbb");
@@ -486,7 +486,7 @@ fn a_container_that_runs_without_its_link_is_attached_again() {
         let kept = machine.attachments.keep().await.unwrap();
         assert_eq!((kept.attached, kept.without.len()), (1, 0));
         fetch((address, 80).into()).unwrap();
-        // While the gate is not open, only the hook decides.
+        // While the gate is not open, only the hook attaches containers.
         run(&format!("ip link del {name}"));
         machine.instance("web-aaaaa", UID, 10, Gate::Hold);
         eventually("the list is read", async || {
@@ -503,13 +503,13 @@ fn a_process_that_is_not_the_instances_is_not_attached_in_its_place() {
         let mut machine = Machine::start();
         machine.instance("web-aaaaa", UID, 10, Gate::Open);
         machine.instance("web-bbbbb", UID, 11, Gate::Open);
-        // In the unit's control group, with a namespace that somebody else made.
+        // A process in the unit's control group whose network namespace belongs to another user.
         let planted = Container::start(OTHER);
         machine.claim(planted.pid(), UID, "web-aaaaa");
         eventually("the list is read", async || {
             let kept = machine.attachments.keep().await.unwrap();
             let why = kept.without.get("web-aaaaa").cloned().unwrap_or_default();
-            // Of the other nothing runs.
+            // The other instance has no process.
             why.contains("belongs to uid 20002") && kept.without.len() == 1 && kept.attached == 0
         })
         .await;
@@ -539,7 +539,7 @@ fn a_failure_half_way_leaves_nothing() {
     in_new_namespace(|| async {
         let machine = Machine::start();
         let container = Container::start(UID);
-        // The pair can be made, but its mark is longer than the kernel takes.
+        // The pair can be made, but its alias is longer than the kernel permits.
         let mut wanted = attach::Attachment {
             instance: "a".repeat(300),
             address: "10.90.1.10".parse().unwrap(),
@@ -560,7 +560,7 @@ fn a_failure_half_way_leaves_nothing() {
     });
 }
 
-/// Someone on the machine who calls as many users without an instance.
+/// Many users of the machine without an instance call the hook at once.
 #[test]
 fn strangers_wait_for_each_other_and_hold_up_nobody_else() {
     in_new_namespace(|| async {
@@ -569,7 +569,7 @@ fn strangers_wait_for_each_other_and_hold_up_nobody_else() {
         let calls: Vec<_> = (30_000..30_200)
             .map(|uid| tokio::spawn(machine.hook(uid, "web-aaaaa", 4711)))
             .collect();
-        // A moment for them to be met.
+        // Gives the server time to receive the calls.
         tokio::time::sleep(Duration::from_millis(100)).await;
         let begin = Instant::now();
         let container = machine.container(UID, "web-aaaaa");
@@ -590,7 +590,7 @@ fn strangers_wait_for_each_other_and_hold_up_nobody_else() {
             counts[usize::from(few)] += 1;
         }
         assert!(counts[0] > 0, "so many were not met at once: {counts:?}");
-        // One of them alone keeps no places from the others.
+        // Many calls of one such user do not use up the places of others.
         let calls: Vec<_> = (0..100)
             .map(|_| tokio::spawn(machine.hook(40_000, "web-aaaaa", 4711)))
             .collect();
@@ -600,7 +600,7 @@ fn strangers_wait_for_each_other_and_hold_up_nobody_else() {
         for call in calls {
             call.await.unwrap().unwrap_err();
         }
-        // One whose list is written in this moment is no stranger, though the files were looked at just now.
+        // An instance added just now is found, even though the files were read a moment ago.
         machine.instance("web-bbbbb", OTHER, 11, Gate::Open);
         let next = machine.container(OTHER, "web-bbbbb");
         machine.hook(OTHER, "web-bbbbb", next.pid()).await.unwrap();

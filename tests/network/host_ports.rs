@@ -1,4 +1,4 @@
-//! Ports of the machine that lead to instances on it, with the kernel's own nftables and conntrack.
+//! Host ports and the instances behind them, with the kernel's own nftables and conntrack.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -38,7 +38,7 @@ const NEIGHBOUR: &str = "192.0.2.2";
 
 use BackendState::{Held, Leaving, Serving};
 
-/// A machine with containers that have ports of it, but for the last one, and a neighbour.
+/// A machine with a neighbour, and with containers that have host ports, except for the last one.
 struct Site {
     node: Arc<NodeNetwork>,
     keeper: HostPortKeeper,
@@ -88,7 +88,7 @@ impl Site {
         }
     }
 
-    /// These instances are what they are to callers; the others have gone.
+    /// Sets the states of these instances and removes the others.
     async fn serve(&mut self, parts: &[(u8, BackendState)]) {
         let mut instances = self.machine.instances.clone();
         instances.instances.retain(|_, instance| {
@@ -131,7 +131,7 @@ fn udp(address: Ipv4Addr) -> UdpSocket {
     socket
 }
 
-/// Who answers at each of the machine's ports, and with which address of the caller.
+/// The answering instance at each of the machine's ports, and the caller's address as it saw it.
 fn all(address: Ipv4Addr) -> BTreeSet<(u8, String)> {
     let tcp = [8080, 80].map(|port| ask(&connect(address, port).unwrap()).unwrap());
     let flow = ask_udp(&udp(address)).unwrap();
@@ -147,14 +147,14 @@ fn a_port_of_the_machine_leads_to_its_instance_wherever_the_caller_is() {
     in_new_namespace(|| async {
         let mut site = Site::start().await;
         site.serve(&[(10, Serving), (11, Held)]).await;
-        // Its own address is what the program sees of a caller.
+        // The program sees the caller's own address.
         assert_eq!(site.outside(|| all(MACHINE)), only(10, NEIGHBOUR));
         assert_eq!(all(MACHINE), only(10, "192.0.2.1"), "the machine itself");
         assert_eq!(all(Ipv4Addr::LOCALHOST), only(10, "10.90.1.1"));
         assert_eq!(site.inside(13, || all(MACHINE)), only(10, "10.90.1.13"));
-        // An instance that is sent to itself.
+        // An instance whose call comes back to itself.
         assert_eq!(site.inside(10, || all(MACHINE)), only(10, "10.90.1.1"));
-        // The overlay's address and other ports lead nowhere.
+        // The overlay address has no host ports, and neither has another port number.
         for (address, port) in [([10, 90, 1, 1].into(), 8080), (MACHINE, 8081)] {
             for error in [
                 connect(address, port).unwrap_err(),
@@ -167,7 +167,7 @@ fn a_port_of_the_machine_leads_to_its_instance_wherever_the_caller_is() {
                 );
             }
         }
-        // What other instances of the workload serve too is spread.
+        // Connections to a port of several serving instances are spread over them.
         site.serve(&[(10, Serving), (11, Serving), (12, Leaving)])
             .await;
         let sixty: BTreeSet<(u8, String)> = site.outside(|| {
@@ -188,14 +188,15 @@ fn a_port_that_nobody_serves_refuses_and_leads_there_once_somebody_does() {
             let kinds = [ErrorKind::ConnectionRefused, ErrorKind::PermissionDenied];
             assert!(kinds.contains(&error.kind()), "{error}");
         };
-        // It begins before the port is known, and goes on from the same port of its own.
+        // This socket sends before the port is known, and later sends again from the same source
+        // port.
         let early = site.outside(|| udp(MACHINE));
         ask_refused(&early);
         site.serve(&[(10, Held)]).await;
         ask_refused(&early);
         let own = udp(Ipv4Addr::LOCALHOST);
         ask_refused(&own);
-        // What told the sender so may have told its socket too.
+        // The refusal may also have left a pending error on the socket.
         own.take_error().unwrap();
         let refused = |address| {
             let began = Instant::now();
@@ -207,13 +208,14 @@ fn a_port_that_nobody_serves_refuses_and_leads_there_once_somebody_does() {
         site.inside(13, || refused(MACHINE));
         refused(MACHINE);
         refused(Ipv4Addr::LOCALHOST);
-        // A flow whose entry the kernel has kept: before there were rules nobody refused it.
+        // Nothing refuses this flow while there are no rules, so the kernel keeps its conntrack
+        // entry.
         host_ports::remove().await.unwrap();
         ask_refused(&early);
         site.serve(&[(10, Serving)]).await;
         assert_eq!(ask_udp(&early).unwrap(), (10, NEIGHBOUR.to_owned()));
         assert_eq!(ask_udp(&own).unwrap(), (10, "10.90.1.1".to_owned()));
-        // Its workload is gone: the port is closed.
+        // The workload is gone, and its port is closed.
         site.serve(&[]).await;
         site.outside(|| refused(MACHINE));
         ask_refused(&early);
@@ -236,7 +238,7 @@ fn what_is_open_stays_with_its_instance_until_that_is_gone() {
             assert_eq!(ask_udp(&flow).unwrap(), to(10));
         }
         assert_eq!(site.outside(|| all(MACHINE)), only(11, NEIGHBOUR));
-        // The next version is alone.
+        // Only the next version is left.
         site.serve(&[(11, Serving)]).await;
         assert_eq!(ask_udp(&flow).unwrap(), to(11));
         for gone in [&kept, &own] {
@@ -297,11 +299,11 @@ fn a_program_of_the_machine_keeps_its_port() {
         site.serve(&[(10, Serving)]).await;
         let seen = fetch_in(site.outside.namespace(), (MACHINE, 80).into()).await;
         assert_eq!(seen.unwrap(), NEIGHBOUR, "the program answers");
-        // The others lead on, and so does what is open.
+        // The other ports still work, and so do open connections.
         let other = site.outside(|| ask(&connect(MACHINE, 8080).unwrap()));
         assert_eq!(other.unwrap().0, 10);
         assert_eq!(ask(&kept).unwrap().0, 10);
-        // One that listens elsewhere loses nobody.
+        // A program that listens on another address takes no connections away.
         let elsewhere = TcpListener::bind("127.0.0.2:8080").unwrap();
         let overlay = TcpListener::bind("10.90.1.1:8080").unwrap();
         site.serve(&[(10, Serving)]).await;
@@ -318,13 +320,13 @@ fn a_port_stays_with_the_machine_when_its_program_has_just_ended() {
         let program = TcpListener::bind("0.0.0.0:80").unwrap();
         site.serve(&[]).await;
         drop(program);
-        // Its workload comes while the program starts anew.
+        // The workload is added while the program restarts.
         site.serve(&[(10, Serving)]).await;
         let error = site.outside(|| connect(MACHINE, 80).unwrap_err());
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
         let other = site.outside(|| ask(&connect(MACHINE, 8080).unwrap()));
         assert_eq!(other.unwrap().0, 10, "the control");
-        // Whoever restarts kat-net gives it up.
+        // A restart of kat-net ends the reservation.
         site.keeper = HostPortKeeper::default();
         site.serve(&[(10, Serving)]).await;
         let led = site.outside(|| ask(&connect(MACHINE, 80).unwrap()));
@@ -450,7 +452,8 @@ fn the_table_says_what_is_wanted_and_nothing_of_before() {
         assert!(text.contains("chain to-tcp-8080"), "{text}");
         site.serve(&[]).await;
         assert_eq!(list(), empty);
-        // Another process finds the table of the one before, changed by somebody.
+        // A new process takes over the table of the previous one, which another program has
+        // changed.
         site.serve(&[(10, Serving)]).await;
         run("nft flush chain inet kat-host-ports prerouting");
         site.keeper = HostPortKeeper::default();

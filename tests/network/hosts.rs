@@ -1,4 +1,4 @@
-//! Machines on threads, joined by cables and userspace WireGuard.
+//! Machines on threads, connected by virtual cables and userspace WireGuard.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -52,7 +52,7 @@ impl StartUserspace for InProcess {
     }
 }
 
-/// A machine on a thread, in a namespace and with a runtime of its own.
+/// A machine on its own thread, with its own network namespace and runtime.
 pub(crate) struct Host {
     pub number: u8,
     pub folder: tempfile::TempDir,
@@ -63,7 +63,7 @@ pub(crate) struct Host {
     pub key: PrivateKey,
     pub starter: Arc<InProcess>,
     pub claimed: Arc<Mutex<Vec<(i32, String)>>>,
-    /// How systemd-resolved is told.
+    /// Called in place of systemd-resolved where set.
     pub resolved: Option<Tell>,
 }
 
@@ -136,7 +136,7 @@ impl Host {
         receiver.recv().unwrap()
     }
 
-    /// This machine as a peer of others.
+    /// This machine as other machines have it in `peers.json`.
     pub(crate) fn as_peer(&self, endpoints: &[&str]) -> Peer {
         Peer {
             public_key: self.key.public().to_string(),
@@ -147,7 +147,7 @@ impl Host {
         }
     }
 
-    /// It hears no announcement.
+    /// Drops all announcements that reach this machine.
     pub(crate) fn deafen(&self) {
         self.command("nft add table inet deaf");
         self.command("nft add chain inet deaf in { type filter hook input priority 0 ; }");
@@ -160,7 +160,7 @@ impl Host {
             .is_ok()
     }
 
-    /// Where its WireGuard has another machine.
+    /// The endpoint that this machine's WireGuard has for another machine.
     pub(crate) async fn endpoint_of(&self, other: &Self) -> Option<SocketAddr> {
         let device = self.wireguard().read().await.ok()?;
         device.peers.get(&other.key.public())?.endpoint
@@ -197,7 +197,7 @@ impl Host {
         );
     }
 
-    /// Runs the service until the given token is cancelled.
+    /// Runs the service until the returned token is cancelled.
     pub(crate) fn serve(&self) -> (CancellationToken, tokio::task::JoinHandle<()>) {
         let cancel = CancellationToken::new();
         let claimed = Arc::clone(&self.claimed);
@@ -290,9 +290,9 @@ pub(crate) fn pair() -> (Host, Host) {
     (one, two)
 }
 
-/// Plugs a cable into two machines.
+/// Connects two machines.
 pub(crate) fn cable(name: &str, [one, two]: [(&Host, &str); 2]) {
-    // `ip link` takes a namespace by a path or by a process.
+    // `ip link` identifies a namespace by a path or by a process.
     let holder = two.0.namespace.run(|| {
         std::process::Command::new("sleep")
             .arg("5")

@@ -1,4 +1,4 @@
-//! The kernel's WireGuard. Where the kernel has none, that is what must be told.
+//! The kernel's WireGuard. Where the kernel has none, the errors must say so.
 
 use std::collections::{BTreeMap, BTreeSet};
 

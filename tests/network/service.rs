@@ -1,4 +1,4 @@
-//! The whole service on two machines or three, joined by userspace WireGuard.
+//! The whole service on two or three machines, connected by userspace WireGuard.
 
 use std::{
     net::Ipv4Addr,
@@ -78,7 +78,7 @@ fn containers_on_two_machines_reach_each_other_and_outlive_the_service() {
         let machine = fetch_in(one.namespace(), (two.address(10), 80).into()).await;
         assert_eq!(machine.unwrap(), one.address(1).to_string());
 
-        // A service is balanced where its caller is, whose address stays.
+        // A service is balanced on the caller's machine, and the caller's address stays.
         let service = Ipv4Addr::new(10, 91, 0, 5);
         one.write("services.json", &balanced(service, two.address(10)));
         eventually("a service over the overlay", async || {
@@ -107,7 +107,7 @@ fn containers_on_two_machines_reach_each_other_and_outlive_the_service() {
             .mode();
         assert_eq!(mode & 0o777, 0o600, "only root sets up WireGuard");
 
-        // Both services end: nothing that runs notices.
+        // Both services stop, and running containers do not notice.
         stop.cancel();
         stop_two.cancel();
         ended.await.unwrap();
@@ -117,7 +117,7 @@ fn containers_on_two_machines_reach_each_other_and_outlive_the_service() {
             "with the services stopped"
         );
 
-        // They come back: nothing is made again, the session goes on.
+        // Both restart: nothing is recreated, and the WireGuard session continues.
         let before = one.wireguard().read().await.unwrap();
         let (stop, ended) = one.serve();
         one.hook("web-zzzzz", first.pid()).await.unwrap_err();
@@ -126,7 +126,7 @@ fn containers_on_two_machines_reach_each_other_and_outlive_the_service() {
         let key = two.key.public();
         let handshake = |device: &Device| device.peers[&key].last_handshake.unwrap();
         let (first_time, then) = (handshake(&before), handshake(&after));
-        // It is computed from its age, so that it is not the same to the nanosecond.
+        // The time is computed from the age of the handshake, so it may differ slightly.
         let apart = then
             .duration_since(first_time)
             .unwrap_or_else(|error| error.duration());
@@ -136,7 +136,7 @@ fn containers_on_two_machines_reach_each_other_and_outlive_the_service() {
         );
         assert_eq!(one.starter.started.lock().len(), 1);
 
-        // WireGuard itself ends: it is started again at once, and set up again.
+        // WireGuard's process ends. The service starts it again at once and configures it again.
         one.starter.started.lock()[0].cancel();
         eventually("it was started again", async || {
             one.starter.started.lock().len() == 2
@@ -147,7 +147,7 @@ fn containers_on_two_machines_reach_each_other_and_outlive_the_service() {
         })
         .await;
 
-        // A peer that is gone is gone.
+        // A removed peer is removed from WireGuard.
         one.set_peers(&[]);
         eventually("the peer is removed", async || {
             one.wireguard().read().await.unwrap().peers.is_empty()
@@ -155,7 +155,7 @@ fn containers_on_two_machines_reach_each_other_and_outlive_the_service() {
         .await;
         assert!(!reaches(&first, two.address(10), 80).await);
 
-        // An instance that is gone loses its link, a route that somebody took comes back.
+        // A removed instance loses its link, and a deleted route is restored.
         one.command("ip route flush proto 75 root 10.90.1.10/32");
         one.set_instances(&[("web-aaaaa", 10), ("web-ccccc", 11)]);
         eventually("the route is back", async || {
@@ -176,7 +176,7 @@ fn containers_on_two_machines_reach_each_other_and_outlive_the_service() {
 fn a_dead_endpoint_is_left_for_the_next() {
     let (one, two) = pair();
     block_on(async {
-        // Else the other one says itself where it is.
+        // Otherwise the other machine would announce its endpoint.
         one.deafen();
         two.deafen();
         one.set_peers(&[("n2", two.as_peer(&["192.0.2.9:51820", "192.0.2.2:51820"]))]);
@@ -201,8 +201,8 @@ fn a_dead_endpoint_is_left_for_the_next() {
     });
 }
 
-/// The way to a machine breaks while something is said, and there is another one: it is found long
-/// before the session is over, also where a keepalive goes on being sent.
+/// The path to a machine breaks during traffic, and there is another path. It is found long before
+/// the session expires, even while keepalives are still sent.
 #[test]
 fn a_machine_that_falls_silent_is_looked_for_where_else_it_may_be() {
     let (one, two) = pair();
@@ -242,7 +242,7 @@ fn a_machine_that_falls_silent_is_looked_for_where_else_it_may_be() {
     });
 }
 
-/// As after a power cut with new leases for all: what the files say is of no use.
+/// As after a power cut after which all machines have new leases: no stored endpoint is right.
 #[test]
 fn machines_whose_addresses_all_changed_find_each_other() {
     let (one, two) = pair();
@@ -272,7 +272,7 @@ fn machines_whose_addresses_all_changed_find_each_other() {
     });
 }
 
-/// Nobody sends anything but the machine that moved, and nobody hears announcements.
+/// Only the machine that moved sends packets, and announcements are dropped.
 #[test]
 fn a_machine_that_moved_tells_its_peers_at_once() {
     let (one, two) = pair();
@@ -303,7 +303,7 @@ fn a_machine_that_moved_tells_its_peers_at_once() {
     });
 }
 
-/// It may come while the one who wants to know is still busy with the one before.
+/// The change may come while the service is still handling the previous one.
 #[test]
 fn a_change_of_addresses_is_seen_also_where_it_comes_before_anybody_waits() {
     in_new_namespace(|| async {
@@ -315,7 +315,7 @@ fn a_change_of_addresses_is_seen_also_where_it_comes_before_anybody_waits() {
     });
 }
 
-/// `kat0` may go while the first round is still under way.
+/// `kat0` may disappear during the first round.
 #[test]
 fn the_removal_of_a_link_is_seen_also_where_it_comes_before_anybody_waits() {
     in_new_namespace(|| async {
@@ -364,7 +364,7 @@ fn two_machines_that_can_not_reach_each_other_speak_through_a_third() {
             two.fetches(three.address(1)).await
         })
         .await;
-        // A machine that is no relay does not pass anything on.
+        // A machine that is not a relay forwards nothing.
         set_relay(false);
         eventually("the rules are others", async || {
             relay
@@ -420,7 +420,7 @@ fn files_that_come_late_are_waited_for_and_teardown_leaves_nothing() {
     });
 }
 
-/// A round that waits for somebody else goes by an old list, and nothing of it can be lost by that.
+/// A round that hangs uses an old list, and no container must lose its link because of that.
 #[test]
 fn a_resolved_that_hangs_takes_no_container_off_the_network() {
     let mut host = Host::start(1);

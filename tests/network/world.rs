@@ -1,4 +1,4 @@
-//! A machine in a network namespace of its own, and containers of other users beside it.
+//! A machine in its own network namespace, with containers of other users.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -66,11 +66,11 @@ pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> b
     }
 }
 
-/// A process in a user and network namespace of its own, as a container would be.
+/// A process in its own user and network namespaces, like a container.
 pub(crate) struct Container(Child);
 
 impl Container {
-    /// Starts one as `uid`, and waits until it is in its namespaces.
+    /// Starts the process as `uid` and waits until it is in its namespaces.
     pub(crate) fn start(uid: u32) -> Self {
         Self::spawn(
             uid,
@@ -118,12 +118,12 @@ impl Container {
         NetworkNamespace::of(self.pid()).unwrap()
     }
 
-    /// Connects from inside; gives the first bytes that the other side sends.
+    /// Connects from inside and returns the first bytes that the other side sends.
     pub(crate) async fn fetch(&self, address: SocketAddr) -> io::Result<String> {
         fetch_in(self.namespace(), address).await
     }
 
-    /// Serves on `port` inside: greets each caller with its own address.
+    /// Serves on `port` inside and greets each caller with the caller's address.
     pub(crate) fn serve(&self, port: u16) {
         serve_in(&self.namespace(), port);
     }
@@ -144,7 +144,7 @@ impl Drop for Container {
     }
 }
 
-/// Connects from inside a namespace, within a second; gives what the other side says.
+/// Connects from inside a namespace, within a second, and returns what the other side sends.
 pub(crate) async fn fetch_in(
     namespace: NetworkNamespace,
     address: SocketAddr,
@@ -164,7 +164,7 @@ pub(crate) fn fetch(address: SocketAddr) -> io::Result<String> {
     Ok(text)
 }
 
-/// Greets each caller with its own address, on a thread that ends with the test's process.
+/// Greets each caller with the caller's address, on a thread that runs until the test process ends.
 pub(crate) fn serve_in(namespace: &NetworkNamespace, port: u16) {
     let listener = namespace
         .run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
@@ -179,7 +179,7 @@ pub(crate) fn serve_in(namespace: &NetworkNamespace, port: u16) {
     });
 }
 
-/// A machine: its files, its hook server, and the control groups that processes pretend to have.
+/// A machine: its files, its hook server, and the control groups that its processes claim to have.
 pub(crate) struct Machine {
     pub folder: tempfile::TempDir,
     pub links: Links,
@@ -212,13 +212,13 @@ pub(crate) fn node() -> NodeNetwork {
     }
 }
 
-/// No other machines.
 pub(crate) fn nobody() -> BTreeSet<IpAddr> {
     BTreeSet::new()
 }
 
 impl Machine {
-    /// Serves the hook in the present namespace. The machine's address is on `lo`, for `kat0`.
+    /// Serves the hook in the current namespace. The machine's address is on `lo` instead of
+    /// `kat0`.
     pub(crate) fn start() -> Self {
         run(&format!("ip address add {ADDRESS}/32 dev lo"));
         let folder = tempfile::tempdir().unwrap();
@@ -252,7 +252,7 @@ impl Machine {
         machine
     }
 
-    /// Serves the hook's socket, in place of a server that was stopped.
+    /// Serves the hook's socket, in place of a server that has stopped.
     pub(crate) fn serve_hook(&mut self) {
         let next = self.folder.path().join("next.sock");
         let listener = tokio::net::UnixListener::bind(&next).unwrap();
@@ -264,7 +264,7 @@ impl Machine {
         tokio::spawn(server.serve(listener, pulse, self.stop.clone()));
     }
 
-    /// Ends the server of the hook's socket, with the calls that it has.
+    /// Stops the server of the hook's socket, with its calls in progress.
     pub(crate) fn stop_hook(&self) {
         self.stop.cancel();
     }
@@ -286,20 +286,21 @@ impl Machine {
         address
     }
 
-    /// Looks after the links by the files as they are now, until it reads them again itself.
+    /// A second set of attachments that has read the present list, and keeps it until it reads the
+    /// files again.
     pub(crate) fn attachments_by_the_list_of_now(&self) -> Arc<Attachments> {
         let (reader, processes) = (reader(&self.cgroups), processes(&self.cgroups));
         let files = StateFiles::open(self.folder.path());
         Attachments::new(files, self.links.clone(), reader, processes)
     }
 
-    /// Takes an instance off the list.
+    /// Removes an instance from the list.
     pub(crate) fn forget(&mut self, name: &str) {
         self.instances.instances.remove(name);
         write(self.folder.path(), "instances.json", &self.instances);
     }
 
-    /// Lets a process pretend to be in the unit of an instance.
+    /// Makes a process appear to be in the unit of an instance.
     pub(crate) fn claim(&self, pid: i32, uid: u32, instance: &str) {
         let path = format!(
             "/user.slice/user-{uid}.slice/user@{uid}.service/app.slice/kat-default-{instance}.service/libpod-payload-0"
@@ -307,7 +308,7 @@ impl Machine {
         self.cgroups.lock().insert(pid, path);
     }
 
-    /// Starts a container of an instance and claims its unit.
+    /// Starts a container of an instance in its unit.
     pub(crate) fn container(&self, uid: u32, instance: &str) -> Container {
         let container = Container::start(uid);
         self.claim(container.pid(), uid, instance);
@@ -341,7 +342,7 @@ impl Machine {
     }
 }
 
-/// Control groups as the tests say them.
+/// Reads control groups from the test's table.
 fn reader(known: &Arc<Mutex<BTreeMap<i32, String>>>) -> CgroupReader {
     let known = Arc::clone(known);
     Arc::new(move |pid| {
@@ -350,7 +351,7 @@ fn reader(known: &Arc<Mutex<BTreeMap<i32, String>>>) -> CgroupReader {
     })
 }
 
-/// The processes that pretend to be in a unit, whoever's they are.
+/// Finds the processes that claim to be in a unit, whatever their user.
 fn processes(known: &Arc<Mutex<BTreeMap<i32, String>>>) -> UnitProcesses {
     let known = Arc::clone(known);
     Arc::new(move |_, unit| {

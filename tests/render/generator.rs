@@ -1,4 +1,4 @@
-//! Runs the quadlet generator of a root file system and reads its units as systemd does.
+//! Runs the quadlet generator of a root file system and interprets its units like systemd.
 
 use std::{collections::BTreeMap, iter::once, path::Path, process::Command};
 
@@ -7,14 +7,15 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use kat_render::{RenderSettings, Renderer, UnitFileKind, environment_files};
 use kat_types::{assignment::Assignment, resource::OtherKind};
 
-/// The package's unit that makes Podman's pause process.
+/// The unit in the package that starts Podman's pause process.
 const PAUSE: &str = "kat-podman-pause.service";
 const GENERATOR: &str = "/usr/lib/systemd/system-generators/podman-system-generator";
 
-/// Sections of a generated unit: each a list of keys and values.
+/// Sections of a generated unit with their keys and values.
 type Unit = BTreeMap<String, Vec<(String, String)>>;
 
-/// Every case must be taken without a warning, and podman must get what the assignment says.
+/// The generator must accept every case without a warning, and podman's arguments must match the
+/// assignment.
 pub(crate) fn check_goldens(cases: &BTreeMap<String, Assignment>) {
     for (name, assignment) in cases {
         let units = generate([assignment]);
@@ -32,7 +33,7 @@ pub(crate) fn check_goldens(cases: &BTreeMap<String, Assignment>) {
     }
 }
 
-/// Arguments from all of Unicode, but mostly the characters that mean something somewhere.
+/// Arguments with characters from all of Unicode, and mostly characters with a special meaning.
 pub(crate) fn check_random_arguments(base: &Assignment) {
     const SEED: u64 = 20_261_121;
     const SPECIAL: &[char] = &[
@@ -68,7 +69,7 @@ pub(crate) fn check_random_arguments(base: &Assignment) {
     }
 }
 
-/// The units that the generator makes of assignments, by name.
+/// The units that the generator makes from assignments, by name.
 fn generate<'a>(assignments: impl IntoIterator<Item = &'a Assignment>) -> BTreeMap<String, Unit> {
     let root = std::env::var("KAT_RENDER_ROOT").expect("KAT_RENDER_ROOT names a root file system");
     let folder = tempfile::tempdir().unwrap();
@@ -87,7 +88,7 @@ fn generate<'a>(assignments: impl IntoIterator<Item = &'a Assignment>) -> BTreeM
             }
         }
     }
-    // The folder is mounted over /mnt of the root file system, in a mount namespace of its own:
+    // The folder is mounted on /mnt of the root file system in a separate mount namespace, so that
     // nothing is written there.
     let script = "mount --bind \"$1\" \"$2/mnt\" && exec chroot \"$2\" \
         /usr/bin/env QUADLET_UNIT_DIRS=/mnt \"$3\" -user -dryrun";
@@ -148,7 +149,7 @@ fn values<'a>(unit: &'a Unit, section: &str, key: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// Podman's arguments are what the assignment says, to the letter.
+/// Podman's arguments are exactly those of the assignment.
 fn check_unit(
     case: &str,
     assignment: &Assignment,
@@ -205,7 +206,7 @@ fn check_unit(
     let stem = service.strip_suffix(".service").unwrap();
     has("--name", stem);
     has("--pull", "never");
-    // Podman takes the last one: the generator's own, where it writes one, is the same.
+    // Podman uses the last option. If the generator adds one, it has the same value.
     let asked = options.iter().enumerate();
     let files: Vec<&str> = asked
         .filter_map(|(place, option)| match option.strip_prefix("--cidfile") {
@@ -235,7 +236,7 @@ fn check_unit(
     if !container.groups.is_empty() {
         has("--group-add", "keep-groups");
     }
-    // What shares a network has the names of machines of what holds it.
+    // A container that shares a network also shares the host names of the network's container.
     if shares.is_none() {
         has(
             "--add-host",
@@ -319,7 +320,7 @@ fn check_unit(
         environment,
         "{case}: file of variables"
     );
-    // Nothing of them is in podman's own environment.
+    // podman's own environment has none of the container's variables.
     assert!(
         values(unit, "Service", "EnvironmentFile").is_empty(),
         "{case}: podman's own environment"
@@ -349,7 +350,8 @@ fn check_unit(
     }
 }
 
-/// The containers of an instance wait for each other and for Podman's pause process, and for nothing else.
+/// The containers of an instance wait for each other and for Podman's pause process, and for no
+/// other unit.
 fn check_order(case: &str, assignment: &Assignment, units: &BTreeMap<String, Unit>) {
     let main = assignment.unit();
     let network = assignment.network_unit();
@@ -357,7 +359,7 @@ fn check_order(case: &str, assignment: &Assignment, units: &BTreeMap<String, Uni
     for (kind, container) in assignment.others() {
         let name = assignment.other_unit(kind, container);
         let unit = &units[&name];
-        // The network, and the init container before it.
+        // The network's unit and the previous init container.
         assert_eq!(values(unit, "Unit", "Requires"), before, "{case}: {name}");
         let after: Vec<&str> = once(PAUSE)
             .chain(before.iter().map(String::as_str))
@@ -395,7 +397,8 @@ fn check_order(case: &str, assignment: &Assignment, units: &BTreeMap<String, Uni
     }
 }
 
-/// What systemd itself reads has its mark, waits for Podman's pause process alone and starts at boot.
+/// Units that systemd reads directly have KAT's mark, wait only for Podman's pause process and
+/// start at boot.
 fn check_service_keys(case: &str, units: &BTreeMap<String, Unit>) {
     for (name, unit) in units {
         assert!(unit.contains_key("X-KAT"), "{case}: {name} has no mark");
@@ -413,7 +416,7 @@ fn check_service_keys(case: &str, units: &BTreeMap<String, Unit>) {
     }
 }
 
-/// Splits as systemd does for command lines (systemd.service(5), "Command lines").
+/// Splits a command line like systemd (systemd.service(5), "Command lines").
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<Vec<u8>> = None;
@@ -458,7 +461,8 @@ fn words(line: &str) -> Vec<String> {
         .collect()
 }
 
-/// `%%` is `%`; in command lines (with variables) `$$` is `$` and `${NAME}` the variable.
+/// Replaces `%%` by `%` and, in command lines (with `variables`), `$$` by `$` and `${NAME}` by the
+/// variable.
 fn expand(word: &str, variables: Option<&BTreeMap<String, String>>) -> String {
     let mut result = String::new();
     let mut rest = word;
@@ -466,7 +470,7 @@ fn expand(word: &str, variables: Option<&BTreeMap<String, String>>) -> String {
         rest = &rest[character.len_utf8()..];
         if character == '%' {
             rest = rest.strip_prefix('%').unwrap_or_else(|| {
-                // The generator's own specifiers.
+                // `%n`, which the generator itself adds.
                 rest.strip_prefix('n')
                     .unwrap_or_else(|| panic!("{word} has a specifier"))
             });
@@ -490,7 +494,7 @@ fn expand(word: &str, variables: Option<&BTreeMap<String, String>>) -> String {
     result
 }
 
-/// The value of an option of podman's, in a word of its own or, as Podman 5.8 writes some, after `=`.
+/// The value of one of podman's options, in the next word or, as Podman 5.8 writes some, after `=`.
 fn value_of(options: &[String], name: &str) -> Option<String> {
     let place = options.iter().position(|option| option == name);
     let after = place.and_then(|place| options.get(place + 1));

@@ -1,5 +1,5 @@
-//! Documents that are made from the routes and the types, for who calls the API. They are kept in `contrib/schema` and
-//! `contrib/proto`; `UPDATE_SCHEMA=1` writes them anew.
+//! Documents for clients of the API, generated from the routes and the types. They are stored in
+//! `contrib/schema` and `contrib/proto`; `UPDATE_SCHEMA=1` rewrites them.
 
 #![allow(
     clippy::disallowed_methods,

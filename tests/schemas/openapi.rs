@@ -1,7 +1,7 @@
-//! The OpenAPI document, made from the table of routes and the types' schemas.
+//! The OpenAPI document, generated from the table of routes and the schemas of the types.
 //!
-//! The document is kept in `contrib/schema/openapi.json`, where a test compares it;
-//! `UPDATE_SCHEMA=1` writes it anew.
+//! The document is stored in `contrib/schema/openapi.json`, and a test compares it;
+//! `UPDATE_SCHEMA=1` rewrites it.
 
 use schemars::{SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
@@ -13,14 +13,13 @@ use kat_api::{
 };
 use kat_types::api::{CONTENT_TYPE, ErrorBody};
 
-/// Makes the document.
 pub(crate) fn document() -> Value {
     let mut document = described();
     rename(&mut document);
     document
 }
 
-/// Gives items the names that they have in `types`: `ItemOfNodeSpec` becomes `NodeItem`.
+/// Renames items to their names in `types`: `ItemOfNodeSpec` becomes `NodeItem`.
 fn rename(value: &mut Value) {
     match value {
         Value::String(text) if text.starts_with("#/components/schemas/") => {
@@ -153,7 +152,7 @@ fn content(payload: Payload, generator: &mut SchemaGenerator) -> Option<Value> {
     })
 }
 
-/// The names in braces.
+/// The names of the parameters in braces.
 fn path_parameters(path: &str) -> impl Iterator<Item = &str> {
     path.split('/')
         .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))

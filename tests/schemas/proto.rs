@@ -1,11 +1,10 @@
-//! `v1alpha1.proto` (RFC001-KAT 8.2): the types of the API as Protocol Buffers messages, for those who
-//! generate clients from them. The API speaks JSON; a message's JSON form is what goes over the
-//! wire.
+//! `v1alpha1.proto` (RFC001-KAT 8.2): the API's types as Protocol Buffers messages, for generated
+//! clients. The API speaks JSON; a message's JSON form is what is sent.
 //!
-//! The file is made from the schemas of the OpenAPI document and kept in
-//! `contrib/proto/kat/v1alpha1.proto`, where a test compares it; `UPDATE_SCHEMA=1` writes it anew.
-//! Field numbers never change: they are read from the kept file, new fields get the next number,
-//! and numbers of fields that are gone stay reserved.
+//! The file is generated from the schemas of the OpenAPI document and stored in
+//! `contrib/proto/kat/v1alpha1.proto`. A test compares it, and `UPDATE_SCHEMA=1` rewrites it. Field
+//! numbers never change: they are read from the stored file, new fields get the next number, and
+//! the numbers of removed fields stay reserved.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +13,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-/// Numbers of one message's fields.
+/// The field numbers of one message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Numbers {
     fields: BTreeMap<String, u32>,
@@ -28,7 +27,7 @@ impl Numbers {
     }
 }
 
-/// Lines that watches send are not messages: their object has one type for each kind of list.
+/// Lines of watches are not messages: their object has a different type for each kind of list.
 const LEFT_OUT: &str = "WatchLineOf";
 
 const HEAD: &str = "// Messages of the API of KAT, version v1alpha1 (RFC001-KAT 8.2). Made from the types in src/types/api.rs;
@@ -41,7 +40,7 @@ package kat.v1alpha1;
 import \"google/protobuf/struct.proto\";
 ";
 
-/// Makes the file from the OpenAPI document; numbers are taken over from `kept`.
+/// Generates the file from the OpenAPI document, with the field numbers of `kept`.
 pub(crate) fn text(document: &Value, kept: &str) -> String {
     let mut numbers = read_numbers(kept);
     let schemas = document
@@ -55,7 +54,7 @@ pub(crate) fn text(document: &Value, kept: &str) -> String {
         let numbers = numbers.remove(name).unwrap_or_default();
         message(&mut text, name, schema, numbers, schemas);
     }
-    // A message that is gone keeps its name and numbers, so that nobody uses them again.
+    // A removed message keeps its name and numbers, so that they are not reused.
     for (name, numbers) in numbers {
         let mut all = numbers.reserved;
         all.extend(numbers.fields.into_values());
@@ -66,7 +65,7 @@ pub(crate) fn text(document: &Value, kept: &str) -> String {
     text
 }
 
-/// Reads the numbers of a file that this module wrote.
+/// Reads the field numbers of a file that this module wrote.
 fn read_numbers(kept: &str) -> BTreeMap<String, Numbers> {
     let mut messages: BTreeMap<String, Numbers> = BTreeMap::new();
     let mut present = None;
@@ -104,7 +103,7 @@ fn read_numbers(kept: &str) -> BTreeMap<String, Numbers> {
 
 type Schemas<'a> = Option<&'a Map<String, Value>>;
 
-/// Objects with known fields; everything else is part of its fields' types.
+/// Whether a schema is an object with known fields. Other schemas are part of their field's type.
 fn is_message(schema: &Value) -> bool {
     let is_object = |schema: &Value| schema.get("type").and_then(Value::as_str) == Some("object");
     let variants = schema.get("oneOf").and_then(Value::as_array);
@@ -195,7 +194,7 @@ fn comment(text: &mut String, indent: &str, schema: &Value) {
     }
 }
 
-/// The schema behind a reference, or the schema itself; of something that may be null, the rest.
+/// The referenced schema, or the schema itself. For a nullable schema, the part that is not null.
 fn resolve<'a>(schema: &'a Value, schemas: Schemas<'a>) -> (&'a Value, Option<&'a str>, bool) {
     if let Some(variants) = schema.get("anyOf").and_then(Value::as_array) {
         let is_null = |schema: &&Value| schema.get("type").and_then(Value::as_str) == Some("null");
@@ -214,7 +213,7 @@ fn resolve<'a>(schema: &'a Value, schemas: Schemas<'a>) -> (&'a Value, Option<&'
     (found.unwrap_or(schema), name, false)
 }
 
-/// The words that a string may be.
+/// The allowed values of a string.
 fn words<'a>(schema: &'a Value, schemas: Schemas<'a>) -> Option<Vec<&'a str>> {
     let schema = schema.get("items").unwrap_or(schema);
     let (schema, _, _) = resolve(schema, schemas);
@@ -305,7 +304,7 @@ fn snake(name: &str) -> String {
     found
 }
 
-/// The JSON name that Protocol Buffers give a field by themselves.
+/// The JSON name that Protocol Buffers give a field by default.
 fn camel(name: &str) -> String {
     let mut found = String::new();
     let mut upper = false;
@@ -349,7 +348,7 @@ mod tests {
         );
     }
 
-    /// protoc is needed to build this program, so it is there; its own messages may not be.
+    /// protoc is needed to build this program, so it exists; its standard messages may be missing.
     #[test]
     fn protoc_accepts_the_file() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../contrib/proto");

@@ -1,4 +1,5 @@
-//! What an agent finds around it: the way of its reports, its machine's size, programs that are well.
+//! Fakes for what an agent uses on its machine: the report sink, the facts, logs, sessions and
+//! listening ports.
 
 use std::{net::SocketAddrV4, sync::Arc, time::Duration};
 
@@ -24,7 +25,7 @@ use kat_types::{
     snapshot::InstanceEntry,
 };
 
-/// No program of a machine listens on a port.
+/// No program of the machine listens on a port.
 pub(crate) struct Nobody;
 
 impl HostListeners for Nobody {
@@ -37,7 +38,7 @@ impl HostListeners for Nobody {
     }
 }
 
-/// Every instance that runs says that it is well.
+/// Every health probe succeeds.
 pub(crate) struct Well;
 
 #[async_trait]
@@ -51,13 +52,13 @@ impl Network for Well {
     }
 }
 
-/// The way of a report: to the machine that the store names as the leader's.
+/// Sends reports to the machine that the store names as the leader's endpoint.
 pub(crate) struct Sink {
     pub node: String,
     pub net: Arc<Net>,
     pub monitor: Arc<Monitor>,
     pub endpoint: Mirror,
-    /// Makes other reports of them, where the machine forges.
+    /// Set on the machine that forges reports: each report is replaced before it is sent.
     pub forger: Option<Arc<Forger>>,
 }
 

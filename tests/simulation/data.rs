@@ -1,4 +1,5 @@
-//! Data of volumes: what programs write must be there wherever they run next, and somebody has it moved.
+//! Data of volumes: rows that programs write, which must be there wherever the program runs next,
+//! and calls that move volumes between machines.
 
 use std::{
     collections::BTreeMap,
@@ -33,25 +34,26 @@ use kat_agent::{
 use kat_api::{CopyStream, VolumeCopies};
 use kat_types::{keys, records::VolumeRecord, volumes::MoveRecord};
 
-/// So much later than the rest of its agent, who moves volumes reads its list: disks are read and written beside the
-/// loop, and no order is to depend on how long that takes.
+/// Delay between the agent's list and the list of its volume moves. Moves read and write disks
+/// outside the event loop; with the delay, no order of events depends on how long that takes.
 const APART: Duration = Duration::from_millis(7);
-/// How often somebody asks before they give up.
+/// Calls until the mover gives up.
 const TRIES: usize = 6;
-/// Between two tries.
+/// Pause between two calls.
 const PAUSE: Duration = Duration::from_secs(3);
-/// Of so many copies one is broken off.
+/// One in this many copies is interrupted.
 const BREAKS: u64 = 3;
 
-/// Rows that programs wrote, by the folder of their volume.
+/// Rows that programs wrote, by volume.
 #[derive(Default)]
 pub(crate) struct Rows {
-    /// The revision at which the store began to know the volume, and how many.
+    /// The revision that created the volume's record, and the number of rows written since.
     written: BTreeMap<String, (i64, u64)>,
 }
 
 impl World {
-    /// Every program that may run writes one more row to its data, and finds all that were written before.
+    /// Every program that may run writes one more row to its data. A program that finds fewer rows
+    /// than were written before is a violation.
     pub(crate) fn write_rows(&mut self, live: &BTreeMap<String, String>) {
         for (unit, on) in live {
             let Some(known) = self.monitor.assigned(unit) else {
@@ -59,7 +61,7 @@ impl World {
             };
             let machine = self.machines.iter().find(|machine| machine.name == *on);
             let machine = machine.unwrap();
-            // It may have been replaced by now.
+            // A leader may have replaced this instance by now.
             if known.stops && !machine.ends_in_time() {
                 continue;
             }
@@ -97,7 +99,7 @@ impl World {
         }
     }
 
-    /// Removes what programs wrote.
+    /// Removes the rows of all volumes from all disks; true if there were any.
     pub(crate) fn forget_rows(&self) -> bool {
         let volumes = self.rows.written.keys();
         let files = volumes.flat_map(|volume| {
@@ -110,7 +112,6 @@ impl World {
             > 0
     }
 
-    /// The volumes of the store.
     pub(crate) fn volumes(&self) -> Vec<(String, VolumeRecord)> {
         let items = self.store.peek(keys::VOLUMES).items.into_iter();
         let volumes = items.map(|item| {
@@ -126,7 +127,7 @@ fn rows_of(machine: &Machine, volume: &str) -> PathBuf {
     base.join(volume).join("rows")
 }
 
-/// Who asks for volumes to move.
+/// Calls the API to move volumes.
 #[derive(Clone)]
 pub(crate) struct Mover {
     net: Arc<Net>,
@@ -143,7 +144,8 @@ impl Mover {
         }
     }
 
-    /// Asks a machine to have a volume moved to another, or for the end of that, unless the one before is under way.
+    /// Asks `leader` to move a volume to `to`, or to cancel its move. Does nothing while the
+    /// previous call is in flight.
     pub(crate) fn ask(&self, leader: &str, volume: &str, to: Option<&str>) {
         if self.busy.swap(true, Ordering::Relaxed) {
             return;
@@ -179,7 +181,7 @@ impl Mover {
     }
 }
 
-/// The list for who moves volumes.
+/// A copy of the lists for the agent's volume moves, delayed by [`APART`].
 pub(crate) fn apart(mut lists: watch::Receiver<Listed>) -> watch::Receiver<Listed> {
     let (sender, receiver) = watch::channel(lists.borrow_and_update().clone());
     tokio::spawn(async move {
@@ -192,7 +194,7 @@ pub(crate) fn apart(mut lists: watch::Receiver<Listed>) -> watch::Receiver<Liste
     receiver
 }
 
-/// What processes send of their machines' volumes.
+/// The volumes that each machine can send to others, by machine.
 #[derive(Default)]
 pub(crate) struct Senders {
     open: Mutex<BTreeMap<String, (Arc<OwnVolumes>, CancellationToken)>>,
@@ -212,7 +214,7 @@ impl Senders {
     }
 }
 
-/// The way of a machine to the volumes of others.
+/// Copies volumes from other machines over the simulated network.
 pub(crate) struct Line {
     pub to: String,
     pub net: Arc<Net>,
@@ -240,7 +242,7 @@ impl CopySource for Line {
 
 struct Copy {
     pieces: CopyStream,
-    /// Pieces until it is broken off.
+    /// Pieces until the copy is interrupted; `None` for a copy that is not.
     left: Option<u32>,
 }
 

@@ -1,5 +1,5 @@
-//! etcd's members, made up: who is listed, who has a vote, whose data is gone, and who answers. What is
-//! stored does not depend on them; the leader's looking after them is the real code.
+//! A fake of etcd's membership: members, votes, lost data and reachability. The contents of the
+//! store do not depend on it. The leader's membership code is the real one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,10 +19,9 @@ use kat_store::{
     etcd_maintenance::EtcdAlarm,
 };
 
-/// Ports of etcd.
 pub(crate) const CLIENT_PORT: u16 = 2379;
 pub(crate) const PEER_PORT: u16 = 2380;
-/// How long somebody waits for an answer who is cut off.
+/// How long a caller that is cut off waits before its call fails.
 const NO_ANSWER: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone)]
@@ -41,9 +40,9 @@ struct State {
     raft_leader: u64,
 }
 
-/// What all machines share.
+/// State that all machines share.
 pub(crate) struct Etcd {
-    /// Machines by address on the overlay.
+    /// Machine names by overlay address.
     machines: BTreeMap<String, String>,
     monitor: Arc<Monitor>,
     state: Mutex<State>,
@@ -60,7 +59,7 @@ impl State {
         there > voters.count() / 2
     }
 
-    /// The member that leads raft; it stays so while it answers.
+    /// The member that leads raft, or 0 without a quorum. A leader stays leader while it answers.
     fn elect(&mut self) -> u64 {
         if !self.has_quorum(&self.members) {
             return 0;
@@ -83,7 +82,7 @@ impl State {
 }
 
 impl Etcd {
-    /// The first machines are members with a vote.
+    /// The first `first` machines are voting members.
     pub(crate) fn new(machines: &[(String, String)], first: usize, monitor: &Arc<Monitor>) -> Self {
         let members = machines
             .iter()
@@ -110,12 +109,13 @@ impl Etcd {
         }
     }
 
-    /// A machine is on, or off.
+    /// Records whether the machine is powered on.
     pub(crate) fn set_up(&self, machine: &str, up: bool) {
         self.state.lock().up.insert(machine.to_owned(), up);
     }
 
-    /// A member's disk is lost; not while another is not well, for nobody could mend that.
+    /// Deletes a member's data. Does nothing unless at least three members are all healthy, because
+    /// the cluster could not recover otherwise.
     pub(crate) fn lose_data(&self, machine: &str) {
         let mut state = self.state.lock();
         let well = state
@@ -130,7 +130,7 @@ impl Etcd {
         }
     }
 
-    /// What is not as it should be, once nothing is broken any more.
+    /// What is wrong with the membership once all faults are repaired; `None` when it is complete.
     pub(crate) fn missing(&self) -> Option<String> {
         let state = self.state.lock();
         let well = state
@@ -143,7 +143,7 @@ impl Etcd {
             .then(|| format!("etcd has the members {:?}", state.members))
     }
 
-    /// The machines of its members.
+    /// The machines of the members.
     pub(crate) fn members(&self) -> Vec<String> {
         let state = self.state.lock();
         state
@@ -158,7 +158,7 @@ impl Etcd {
         self.machines.get(host)
     }
 
-    /// A change of the members, as etcd takes it: only with a quorum, before and after.
+    /// Changes the members as etcd does: only with a quorum before and after the change.
     fn change(
         &self,
         what: &str,
@@ -185,7 +185,7 @@ impl Etcd {
     }
 }
 
-/// The way of one machine to etcd.
+/// One machine's connection to etcd.
 pub(crate) struct EtcdWay {
     pub etcd: Arc<Etcd>,
     pub way: Arc<Way>,

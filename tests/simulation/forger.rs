@@ -1,4 +1,4 @@
-//! A machine whose reports are forged. Its agent works as every agent does; what it says of itself is made up.
+//! A machine that sends forged reports. Its agent works normally; only the reports are replaced.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -18,10 +18,10 @@ use kat_types::{
     volumes::{RemovalRecord, removal_id},
 };
 
-/// The machine that forges: it works, and holds no store. Who holds the store can do anything.
+/// The machine that forges reports. It is no member of etcd, because a member can write anything
+/// anyway.
 pub(crate) const NAME: &str = "n4";
 
-/// What a report may be forged in.
 const LIES: [Lie; 12] = [
     Lie::OthersInstances,
     Lie::InventedInstances,
@@ -36,41 +36,41 @@ const LIES: [Lie; 12] = [
     Lie::Terminal,
     Lie::Endless,
 ];
-/// Each lie is in so many of a hundred reports, and one that makes reports long in fewer.
+/// Percent of the reports that contain a lie; `SELDOM` is for the lie that makes reports long.
 const OFTEN: u64 = 25;
 const SELDOM: u64 = 4;
-/// Entries of a list at its bound.
+/// Most entries of a list in a report.
 const MOST: usize = 2000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Lie {
-    /// It runs, has stopped or has seen fail what other machines have.
+    /// Instances of other machines run, have stopped or have failed here.
     OthersInstances,
-    /// It has what never was.
+    /// Instances that never existed.
     InventedInstances,
-    /// Its own are in other phases and other health than they are.
+    /// The machine's own instances have another phase and health.
     OwnPhases,
-    /// All of its own have ended.
+    /// All of the machine's own instances have stopped.
     AllStopped,
-    /// It has none, and no data.
+    /// No instances, no users and no data.
     Nothing,
-    /// It has acted on another list than it has.
+    /// Another revision of the desired state than the one acted on.
     OldList,
-    /// All data is on it, was removed, or has arrived.
+    /// All volumes are on this machine, were removed, or have arrived.
     Volumes,
-    /// It has all users, or none.
+    /// All users, or none.
     Users,
-    /// Other sizes, abilities and keys.
+    /// Another size, other capabilities and other keys.
     Machine,
-    /// It answers where others do.
+    /// Addresses and endpoints of other machines.
     Places,
-    /// Texts that a terminal obeys.
+    /// Texts with terminal escape sequences.
     Terminal,
-    /// Every list is as long as its type lets it be.
+    /// Every list is as long as its type allows.
     Endless,
 }
 
-/// What the machine says instead of what is so. Cheap to clone.
+/// Replaces the reports of the machine [`NAME`].
 pub(crate) struct Forger {
     store: MemoryStore,
     state: Mutex<State>,
@@ -84,11 +84,11 @@ struct State {
 }
 
 impl Forger {
-    /// For the seeds of a run in which a machine forges.
+    /// `None` for seeds in which no machine forges reports.
     pub(crate) fn of_seed(seed: u64, store: &MemoryStore) -> Option<Arc<Self>> {
         let forges = seed % 5 == 2 || seed % 20 == 10;
         let state = State {
-            // Not the random of the run: other seeds are what they were.
+            // A generator of its own, so that the seeds without a forger still run as before.
             random: Random::new(seed ^ 0x666f_7267_6572),
             lies: BTreeSet::new(),
             forges: true,
@@ -106,17 +106,17 @@ impl Forger {
         self.state.lock()
     }
 
-    /// From now on it says what is so.
+    /// From now on reports are sent unchanged.
     pub(crate) fn becomes_honest(&self) {
         self.lock().forges = false;
     }
 
-    /// What it would have said last.
+    /// The unchanged form of the latest report.
     pub(crate) fn honest(&self) -> Option<Arc<NodeReport>> {
         self.lock().honest.clone()
     }
 
-    /// What it says instead of this.
+    /// The forged form of a report, and the lies in it.
     pub(crate) fn forge(&self, honest: &NodeReport) -> (NodeReport, String) {
         let mut state = self.lock();
         state.honest = Some(Arc::new(honest.clone()));
@@ -125,7 +125,7 @@ impl Forger {
             return (report, String::new());
         }
         let State { random, lies, .. } = &mut *state;
-        // Some stay for several reports: what counts only after a time is brought about too.
+        // Some lies stay for several reports, so that reactions that need time happen too.
         if random.chance(40) {
             let told = LIES.into_iter().filter(|lie| {
                 let percent = match lie {
@@ -142,7 +142,7 @@ impl Forger {
         (report, format!("{lies:?}"))
     }
 
-    /// The assignments of all machines.
+    /// The assignments of all machines, each with its machine.
     fn assigned(&self) -> Vec<(String, Assignment)> {
         let items = self.store.peek(keys::NODE_DESIRED).items.into_iter();
         let assigned = items.filter_map(|item| {
@@ -222,8 +222,8 @@ impl Forger {
             }
             Lie::Machine => tell_of_machine(random, report),
             Lie::Places => {
-                // Who has an address first keeps it, so a free one could keep its owner from joining until a person
-                // says whose it is.
+                // The first machine to claim an address keeps it. A free address claimed here could
+                // keep its owner from joining until a person decides whose it is.
                 let joined = !self.store.peek(&keys::registration("n5")).items.is_empty();
                 let fifth = if joined { "192.0.2.5" } else { "192.0.2.4" };
                 let others = ["192.0.2.1", fifth, "10.100.0.1", "10.100.0.17"];
@@ -253,7 +253,8 @@ impl Forger {
         }
     }
 
-    /// Every volume is on it, every one that any machine is to remove is removed, and every one that moves has come.
+    /// All volumes are on this machine, all pending removals are done, and all volumes that move to
+    /// other machines have arrived.
     fn tell_of_volumes(&self, report: &mut NodeReport) {
         for item in self.store.peek(keys::NODE_DESIRED).items {
             let Some((_, volume)) = item.key.split_once("/removals/") else {
@@ -265,7 +266,8 @@ impl Forger {
         }
         for (volume, record) in self.volumes() {
             report.made_volumes.push(volume.clone());
-            // Data that somebody sends to it is in its hands: what it says has come is lost by its word alone.
+            // Not for volumes that move to this machine: their data is in the forger's hands, and
+            // this lie alone would lose it.
             let moving = record.moving.as_ref();
             if let Some(moving) = moving.filter(|moving| moving.to != NAME) {
                 report.volume_moves.push(VolumeMoveReport {
@@ -331,7 +333,8 @@ fn tell_of_machine(random: &mut Random, report: &mut NodeReport) {
     report.resources.allocatable.memory = Some(Bytes(size));
     report.data_path = [0, u32::MAX][random.index(2)];
     report.assignment_schema = [0, 1, u32::MAX][random.index(3)];
-    // Data that is placed on it as shared would be nowhere once it says what is so, until a person deletes it.
+    // A volume placed here as shared would exist nowhere once the machine reports the truth, until
+    // a person deletes it.
     report.volume_shared = false;
     report.host_network = !report.host_network;
     report.architecture = "riscv64".to_owned();
@@ -341,7 +344,7 @@ fn tell_of_machine(random: &mut Random, report: &mut NodeReport) {
     };
 }
 
-/// As long as a report may be: quotes take two bytes as JSON.
+/// Makes the report as long as allowed. A quote takes two bytes in JSON.
 fn endless(report: &mut NodeReport) {
     report.addresses = vec!["\"".repeat(128); MOST];
     report.conditions = vec![condition("\"".repeat(4096)); 32];

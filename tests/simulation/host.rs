@@ -1,4 +1,4 @@
-//! A machine: its disk, its accounts, its systemd. It outlives the agent on it.
+//! A simulated machine: its disk, its accounts and its systemd, which outlive the agent on it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,10 +20,10 @@ use kat_systemd::{
 use kat_testing::systemd::fake::{Behaviour, FakeMachine, FakeManager};
 use kat_types::assignment::WorkloadUser;
 
-/// Longest time of any job.
+/// Timeout of systemd jobs.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Users of the machine; they are on the disk.
+/// The machine's users. They are on its disk and survive a reboot.
 pub(crate) struct Accounts {
     root: PathBuf,
     users: Mutex<BTreeMap<u32, WorkloadUser>>,
@@ -63,7 +63,7 @@ impl UserAccounts for Accounts {
     }
 }
 
-/// A journal in which nothing is written.
+/// An empty journal.
 pub(crate) struct NoLogs;
 
 impl LogSource for NoLogs {
@@ -72,14 +72,13 @@ impl LogSource for NoLogs {
     }
 }
 
-/// How long units take to start and to stop.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     pub starts: Duration,
     pub stops: Duration,
 }
 
-/// One time that the machine is on: all that runs ends with it.
+/// One boot of a machine. Everything that runs ends with it.
 pub(crate) struct Boot {
     root: PathBuf,
     pace: Pace,
@@ -89,7 +88,8 @@ pub(crate) struct Boot {
 }
 
 impl Boot {
-    /// Begins to be on. Users that linger get their managers, and these start what is linked.
+    /// Boots the machine. Users that linger get their managers, which start the linked units that
+    /// are enabled at boot.
     pub(crate) async fn begin(root: &Path, pace: Pace, lingering: &BTreeSet<u32>) -> Arc<Self> {
         let boot = Arc::new(Self {
             root: root.to_owned(),
@@ -120,19 +120,19 @@ impl Boot {
         Arc::<FakeMachine>::clone(&self.fake)
     }
 
-    /// Microseconds of the machine's monotonic clock.
+    /// The machine's monotonic clock in microseconds.
     pub(crate) fn monotonic(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_micros()).unwrap() + 1_000_000
     }
 
-    /// Containers that run, or may.
+    /// Units of containers that run or may still run.
     pub(crate) fn live(&self) -> Vec<String> {
         let managers = self.managers.lock();
         let units = managers.values().flat_map(|manager| manager.fake.live());
         units.filter(|unit| is_container(unit)).collect()
     }
 
-    /// The program of a container ends badly.
+    /// The program of a container exits with code 1.
     pub(crate) async fn program_fails(&self, unit: &str) {
         let managers: Vec<_> = self.managers.lock().values().cloned().collect();
         for manager in managers {
@@ -160,7 +160,7 @@ impl Boot {
     }
 }
 
-/// Its unit asks for that.
+/// Whether the unit has a `WantedBy=`.
 fn starts_at_boot(root: &Path, uid: u32, unit: &str) -> bool {
     let name = unit.replace(".service", ".container");
     let link = root.join(format!("etc/containers/systemd/users/{uid}/{name}"));
@@ -184,7 +184,7 @@ impl ManagerSource for Boot {
     fn forget_user(&self, _uid: u32) {}
 }
 
-/// What Podman's generator makes of a folder of quadlets.
+/// The units that Podman's generator makes from a folder of quadlets.
 fn generate(folder: &Path, pace: Pace) -> BTreeMap<String, Behaviour> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -214,7 +214,7 @@ fn generate(folder: &Path, pace: Pace) -> BTreeMap<String, Behaviour> {
     found
 }
 
-/// A user's manager. Its jobs end whether or not the one who asked for them is still there.
+/// A user's service manager. Its jobs continue when the caller is gone.
 struct Manager {
     fake: Arc<FakeManager>,
 }

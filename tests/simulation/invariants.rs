@@ -1,4 +1,4 @@
-//! What must hold at every moment, and what must hold when all is healed.
+//! The invariants: those checked at every moment, and those checked once all faults are repaired.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,20 +25,20 @@ use kat_types::{
     volumes::VolumeKey,
 };
 
-/// For so long a slot may have more instances than it should, when a machine is back, and for as long as the leader's
-/// messages take. It counts while a leader can write.
+/// How long a slot may have too many instances after a machine is back, in addition to the time of
+/// the leader's messages. Only time with a leader that can write counts.
 const CROWDED: Duration = Duration::from_secs(2);
-/// Messages between the leader and the store from what it sees to what it writes: the plan before is written, the
-/// copy of the store shows it, the next one is written.
+/// Messages between the leader and the store from observation to write: the previous plan is
+/// written, the copy of the store shows it, and the next plan is written.
 const TRIPS: u32 = 3;
-/// However long these take.
+/// Upper limit, however long the leader's messages take.
 const MOST_CROWDED: Duration = Duration::from_secs(6);
 
 fn read<T: DeserializeOwned>(item: &KeyValue) -> T {
     serde_json::from_slice(&item.value).unwrap()
 }
 
-/// Assignments of the store by unit, each with its machine.
+/// Assignments in the store by unit, each with its machine.
 fn assigned(world: &World) -> BTreeMap<String, (String, Assignment)> {
     let items = world.store.peek(keys::NODE_DESIRED).items;
     let entries = items.iter().filter_map(|item| {
@@ -53,7 +53,7 @@ fn assigned(world: &World) -> BTreeMap<String, (String, Assignment)> {
 }
 
 impl World {
-    /// At every moment.
+    /// Checks the invariants that hold at every moment.
     pub(crate) fn check(&mut self) {
         let leaders: Vec<&str> = self
             .machines
@@ -79,8 +79,9 @@ impl World {
         self.check_lists(&assigned);
     }
 
-    /// Where a leader may replace it, what has `onPartition: stop` runs no more: on a machine whose
-    /// agent works, and where programs end within their grace.
+    /// Instances with `onPartition: stop` do not run on a machine that has been silent for so long
+    /// that a leader may replace them. Holds where the agent works and programs end within their
+    /// grace period.
     fn check_cut(&self, live: &BTreeMap<String, String>) {
         let lost = Duration::from_secs(LOST_AFTER.into());
         for machine in self
@@ -89,7 +90,7 @@ impl World {
             .filter(|machine| machine.ends_in_time())
         {
             let silent = self.monitor.silent(&machine.name).unwrap_or_default();
-            // The agent waits for a start that is under way.
+            // The agent waits for a start in progress before it stops the unit.
             if silent <= lost + machine.longest_start() {
                 continue;
             }
@@ -107,7 +108,8 @@ impl World {
         }
     }
 
-    /// What was ever on the machine that forges is as it says, whatever is so.
+    /// Collects the volumes that were ever on the machine that forges reports. Its word alone
+    /// counts for them, so they are not checked.
     fn note_its_hands(&mut self, assigned: &BTreeMap<String, (String, Assignment)>) {
         if self.forger.is_none() {
             return;
@@ -120,7 +122,7 @@ impl World {
                 self.in_its_hands.insert(volume);
             }
         }
-        // On storage that machines share the record names none.
+        // The record of a volume on shared storage names no machine.
         for (unit, (node, _)) in assigned {
             if node == name
                 && let Some(known) = self.monitor.assigned(unit)
@@ -130,7 +132,8 @@ impl World {
         }
     }
 
-    /// No address twice, and none given back while a container may have it.
+    /// No address is used twice or released while a container may have it, and no volume has two
+    /// writers.
     fn check_live(
         &self,
         live: &BTreeMap<String, String>,
@@ -147,10 +150,11 @@ impl World {
                 continue;
             };
             for folder in &known.writes {
-                // That a machine ends it holds where its agent works, and programs end in their time.
+                // A machine stops the instance in time only if its agent works and its programs end
+                // in time.
                 let mut on = self.machines.iter().filter(|one| one.name == *machine);
                 let may_stay = known.stops && !on.any(Machine::ends_in_time);
-                // One that says what is not so has its own to blame.
+                // The machine that forges reports harms only its own instances this way.
                 let may_stay = may_stay || self.forges(machine);
                 let before = writers.insert(folder.clone(), (unit, may_stay));
                 if let Some((other, stays)) = before
@@ -181,8 +185,9 @@ impl World {
         }
     }
 
-    /// Every list is whole; a slot has one instance, and its successor at most. What is on a lost
-    /// machine is kept beside them, and for the moment that the leader needs when that one is back.
+    /// Every list is complete, and a slot has one instance and at most its successor. Instances on
+    /// a lost machine are kept in addition, also for the short time that the leader needs after the
+    /// machine is back.
     fn check_lists(&mut self, assigned: &BTreeMap<String, (String, Assignment)>) {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         let mut slots: BTreeMap<(&str, u32), Vec<&str>> = BTreeMap::new();
@@ -228,7 +233,8 @@ impl World {
         }
     }
 
-    /// An instance of the workload that cannot be written: nothing of it is stopped until it can be.
+    /// Whether the unit belongs to the workload that cannot be written. Nothing of such a workload
+    /// is stopped.
     fn is_frozen(&self, unit: &str, assigned: &BTreeMap<String, (String, Assignment)>) -> bool {
         let grown = self.large.as_ref();
         let grown = grown.filter(|large| large.is_grown(&self.store));
@@ -249,8 +255,8 @@ impl World {
             .collect()
     }
 
-    /// Why the cluster is not yet as it was asked to be, once nothing is broken any more.
-    /// Of a workload that cannot be written, the status has to say so.
+    /// Why the cluster is not in its desired state once all faults are repaired. The status of the
+    /// workload `frozen`, which cannot be written, has to say so.
     pub(crate) fn missing(&self, frozen: Option<&str>) -> Option<String> {
         let live = self.live();
         let assigned = assigned(self);
@@ -380,15 +386,18 @@ impl World {
         self.leftovers(&assigned, &indexes, frozen)
     }
 
-    /// The machine that forges said that it had data of the workload, and never had it: nothing empty takes its place.
+    /// Whether the workload waits for data that the machine with forged reports claimed to have and
+    /// never had. The leader does not replace such data with an empty volume.
     fn waits_for_forged_data(&self, workload: &str, conditions: &[Condition]) -> bool {
         let own = format!("{NAMESPACE}/{workload}/");
         let mut volumes = self.in_its_hands.iter().filter(|one| one.starts_with(&own));
         volumes.any(|volume| {
             conditions.iter().any(|one| {
-                // As the reason, beside the path of the very volume; or within a sentence that names none.
+                // The condition's reason is VolumeMissing and its message has the volume, or the
+                // message contains the reason's name.
                 let named = one.reason == Reason::VolumeMissing && one.message.contains(volume);
-                // Its removal waits for the forger as for a missing disk: it was never made, or the forger says no word.
+                // The removal of a volume that was never made, or that the forger does not confirm,
+                // stays pending as for a missing disk.
                 let name = VolumeKey::parse(volume).map(|key| key.name().to_owned());
                 let removed = name.is_some_and(|name| {
                     let said = format!("volume {name} is being removed from {}", forger::NAME);
@@ -399,7 +408,8 @@ impl World {
         })
     }
 
-    /// What serves of such a workload is not stopped to be moved, and its status says so.
+    /// A healthy instance of such a workload is not stopped for a move, and its status says that it
+    /// blocks the drain.
     fn drain_waits_for_forged_data(&self, workload: &str) -> bool {
         let conditions = self.conditions_of(workload);
         let mut said = conditions.iter();
@@ -413,7 +423,8 @@ impl World {
         status.map_or_else(Vec::new, |status| status.status.conditions)
     }
 
-    /// Why a new workload does not run where it is not in the hands of who forges, if it does not.
+    /// Why a new workload does not run on the machines that do not forge reports; `None` when it
+    /// does.
     pub(crate) fn stands_still(&self, workload: &str, replicas: usize) -> Option<String> {
         let lost = self.lost();
         if let Some(machine) = lost.iter().find(|machine| !self.forges(machine)) {
@@ -433,7 +444,7 @@ impl World {
         down.map(|(unit, (node, _))| format!("{unit} does not run on {node}"))
     }
 
-    /// All that is stored of a workload but its status, with revisions.
+    /// All stored keys of a workload except its status and events, with their revisions.
     pub(crate) fn keys_of(&self, workload: &str) -> BTreeMap<String, i64> {
         let (folder, instance) = (format!("/{NAMESPACE}/{workload}/"), format!("/{workload}-"));
         let items = self.store.peek(keys::ROOT).items.into_iter();
@@ -444,7 +455,7 @@ impl World {
         own.map(|item| (item.key, item.mod_revision)).collect()
     }
 
-    /// What nobody needs any more.
+    /// Stored objects and users that are no longer needed; `None` when there are none.
     fn leftovers(
         &self,
         assigned: &BTreeMap<String, (String, Assignment)>,
@@ -463,7 +474,8 @@ impl World {
         let volumes = self.store.peek(keys::VOLUMES).items;
         let gone = format!("{}{NAMESPACE}/{FENCED_WRITER}/", keys::VOLUMES);
         let absent = self.person.promised(FENCED_WRITER).0 == Wish::Absent;
-        // Data on shared storage that the forging machine said it had made is found nowhere, and its removal waits.
+        // On shared storage, a volume that only the forger claims to have made exists nowhere, and
+        // its removal stays pending.
         let forged = |volume: &str| self.shared && self.in_its_hands.contains(volume);
         let mut left = volumes.iter();
         if absent
@@ -474,13 +486,13 @@ impl World {
         {
             return Some("data is left over".to_owned());
         }
-        // What a workload that cannot be written was about to have moved or removed waits with it.
+        // Pending moves and removals of a workload that cannot be written wait with it.
         let own = frozen.map(|frozen| format!("/{NAMESPACE}/{frozen}/"));
         let waits = |key: &str| own.as_ref().is_some_and(|own| key.contains(own));
         let mut desired = self.store.peek(keys::NODE_DESIRED).items;
         desired.retain(|item| {
             let removal = item.key.split_once("/removals/");
-            // The forger alone confirms that its own data is gone.
+            // Only the forger can confirm that its own data is gone.
             let own = format!("{}{}", keys::NODE_DESIRED, forger::NAME);
             let in_its_hands = removal.is_some_and(|(node, volume)| {
                 forged(volume) || node == own && self.in_its_hands.contains(volume)
@@ -506,7 +518,7 @@ impl World {
         let own = frozen.map(|frozen| format!("{}{NAMESPACE}/{frozen}/", keys::DNS));
         let is_own = |key: &str| own.as_ref().is_some_and(|own| key.starts_with(own));
         let named = named.iter().filter(|item| !is_own(&item.key)).count();
-        // One that waits for its data has none.
+        // An instance that waits for its data has no names.
         let live = self.live();
         let others = assigned
             .iter()

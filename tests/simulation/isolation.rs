@@ -1,4 +1,4 @@
-//! Whose harm a forged report is, and what becomes of an object that cannot be written.
+//! Checks that a forged report and an object that cannot be written harm nothing else.
 
 use std::collections::BTreeSet;
 
@@ -20,8 +20,8 @@ use kat_types::{
     volumes::VolumeKey,
 };
 
-/// Why a plan hurts another than the machine whose report is forged, if it does. `honest` is the plan that would be
-/// made of `honest_report`, in which it says what is so.
+/// Why a plan harms anything other than the machine whose report is forged; `None` if it does not.
+/// `honest` is the plan for the same state with `honest_report` in place of the forged report.
 pub(crate) fn hurts_another(
     snapshot: &Snapshot,
     forged: &Plan,
@@ -50,7 +50,8 @@ pub(crate) fn hurts_another(
         .find_map(|(_, value)| wrong_status(snapshot, value))
 }
 
-/// What is said of the forger itself: of its own instances alone, and without what a terminal obeys.
+/// Why the forger's stored status is wrong: it may have only the forger's own instances, and no
+/// control characters.
 fn wrong_status(snapshot: &Snapshot, value: &[u8]) -> Option<String> {
     let status: NodeStatusRecord = serde_json::from_slice(value).unwrap();
     let foreign = status.instances.keys().find(|id| {
@@ -68,7 +69,7 @@ fn wrong_status(snapshot: &Snapshot, value: &[u8]) -> Option<String> {
     Some(format!("{text:?} of a report is stored"))
 }
 
-/// A text with control characters.
+/// The first text with control characters other than line feeds.
 fn obeyed(value: &Value) -> Option<&str> {
     let bad = |text: &str| text.chars().any(|one| one.is_control() && one != '\n');
     match value {
@@ -79,7 +80,7 @@ fn obeyed(value: &Value) -> Option<&str> {
     }
 }
 
-/// Workloads that have, or had, something on the forger.
+/// Workloads that have, or had, an instance or a volume on the forger.
 fn of_the_forger(snapshot: &Snapshot) -> BTreeSet<WorkloadKey> {
     let instances = snapshot.instances.values();
     let instances = instances.filter(|entry| entry.node == forger::NAME);
@@ -113,8 +114,9 @@ fn of_the_forger(snapshot: &Snapshot) -> BTreeSet<WorkloadKey> {
     own
 }
 
-/// Workloads whose user is left on the forger although no instance is: whether that user is gone there is the forger's to
-/// say, and who gets its number next meets what was left there and nowhere else.
+/// Workloads whose user is left on the forger without an instance there. Only the forger can say
+/// whether that user is gone, and the next workload with the same number finds the remains on the
+/// forger only.
 fn with_users_left<'s>(
     snapshot: &'s Snapshot,
     honest_report: &'s NodeReport,
@@ -124,7 +126,8 @@ fn with_users_left<'s>(
     records.map(|stored| WorkloadKey::new(&stored.value.namespace, &stored.value.workload))
 }
 
-/// What a plan takes from machines other than the forger, and from workloads that have nothing there.
+/// Changes of the plan that harm machines other than the forger, and workloads without anything on
+/// the forger.
 fn harm(snapshot: &Snapshot, plan: &Plan, own: &BTreeSet<WorkloadKey>) -> BTreeSet<String> {
     let operations = plan.changes.iter().flat_map(|change| &change.operations);
     operations
@@ -159,7 +162,7 @@ fn harmed(
         }
         let before = &entry.assignment.value;
         let Some(value) = value else {
-            // That one on another machine has ended is not the forger's to say, whatever its workload.
+            // The forger cannot end an instance on another machine, whatever its workload.
             return Some(text());
         };
         let after: Assignment = serde_json::from_slice(value).unwrap();
@@ -178,11 +181,11 @@ fn harmed(
         return (node != forger::NAME).then(text);
     }
     if let Some(path) = key.strip_prefix(keys::VOLUMES) {
-        // New data may be placed elsewhere; what is there stays where it is.
+        // A new volume may be placed elsewhere; an existing one stays where it is.
         let known = VolumeKey::parse(path).is_some_and(|key| snapshot.volumes.contains_key(&key));
         return (known && of_workload(path)).then(text);
     }
-    // New records and services lead to new instances; what is there stays.
+    // New records and services only lead to new instances; existing ones stay.
     if value.is_some() {
         return None;
     }
@@ -211,7 +214,7 @@ fn puts(plan: &Plan) -> impl Iterator<Item = (&String, &Vec<u8>)> {
     })
 }
 
-/// What the leader would have observed had the forger said what is so; nothing where it has said nothing.
+/// The observed state with the forger's unchanged report; `None` without a report of the forger.
 pub(crate) fn with_the_honest_report(observed: &Observed, forger: &Forger) -> Option<Observed> {
     let mut honest = observed.clone();
     let reported = honest.reports.get_mut(forger::NAME)?;
@@ -219,7 +222,8 @@ pub(crate) fn with_the_honest_report(observed: &Observed, forger: &Forger) -> Op
     Some(honest)
 }
 
-/// As if the leader believed what a machine says of others' instances: to see that this is found.
+/// Makes the leader believe a machine's claims about instances of others, to verify that the checks
+/// find it.
 pub(crate) fn believe(observed: &mut Observed, snapshot: &Snapshot) {
     let Some(forged) = observed.reports.get(forger::NAME) else {
         return;

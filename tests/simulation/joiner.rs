@@ -1,4 +1,5 @@
-//! A machine that joins while the others run: over the real route, with a real token and request.
+//! The machine n5, which joins while the others run, through the real route with a real token and
+//! request.
 
 use std::sync::{Arc, LazyLock};
 
@@ -17,10 +18,10 @@ use kat_pki::{
 use kat_store::StoreError;
 use kat_types::{api::Scope, keys, transaction::Operation};
 
-/// The way of its request, which shows a token and no certificate.
+/// The route of the join request, which carries a token and no certificate.
 pub(crate) const JOIN: &str = "/v1alpha1/join";
 
-/// What is made anew for each run of the program: nothing that happens depends on it.
+/// Keys generated once for each run of the program. Nothing in a simulation depends on their bytes.
 struct Secrets {
     authorities: Arc<Authorities>,
     token: NewToken,
@@ -46,7 +47,7 @@ static SECRETS: LazyLock<Secrets> = LazyLock::new(|| {
     }
 });
 
-/// etcd's users are not made up.
+/// There are no etcd users in the simulation.
 struct NoUsers;
 
 #[async_trait]
@@ -60,7 +61,6 @@ impl NodeUsers for NoUsers {
     }
 }
 
-/// What lets a machine join.
 pub(crate) fn joining() -> Joining {
     Joining {
         authorities: Arc::clone(&SECRETS.authorities),
@@ -68,7 +68,7 @@ pub(crate) fn joining() -> Joining {
     }
 }
 
-/// The token, as somebody made it before.
+/// Stores the join token.
 pub(crate) fn token() -> Operation {
     let token = &SECRETS.token;
     let record = serde_json::to_vec(&token.record).unwrap();
@@ -86,7 +86,8 @@ pub(crate) fn identity_key(node: &str) -> String {
     }
 }
 
-/// The request of n5; the same each time, as a machine sends it that did not hear the answer.
+/// The join request of n5. It is the same each time, like the retries of a machine that got no
+/// answer.
 pub(crate) fn request() -> Request<Body> {
     let body = json!({
         "name": "n5",

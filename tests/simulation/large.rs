@@ -1,7 +1,9 @@
-//! A workload whose instances cannot be written: all that is stored of it stays, and nothing else suffers.
+//! A workload whose instances are too large to be written. Its stored objects stay unchanged, and
+//! no other object is affected.
 //!
-//! The API refuses files that lead to an assignment that no transaction takes. So the store gets only a mark that
-//! the workload has grown, as if another version had let it in; who plans sees files of that size.
+//! The API refuses files that lead to an assignment larger than a transaction. The store therefore
+//! only gets a mark that the workload has grown, as if another version had accepted it, and the
+//! planner gets files of that size.
 
 use std::{
     cell::RefCell,
@@ -20,17 +22,17 @@ use kat_types::{
     transaction::{MAX_BYTES, Operation},
 };
 
-/// One that starts what is new before it stops what is old.
+/// A workload that starts new instances before it stops old ones.
 const SURGES: &str = "bulk";
-/// One that stops what is old first.
+/// A workload that stops old instances first.
 pub(crate) const IN_PLACE: &str = "heap";
-/// One that writes data.
+/// A workload that writes data.
 pub(crate) const LARGE_WRITER: &str = "hoard";
 
-/// What its template's hash begins with once it has grown.
+/// Prefix of the template hash once the workload has grown.
 const GROWN: &str = "grown";
 
-/// Files that no transaction takes as part of an assignment.
+/// Files too large for any transaction.
 static FILES: LazyLock<Arc<str>> = LazyLock::new(|| "f".repeat(MAX_BYTES).into());
 
 /// The workload of a run that grows.
@@ -40,7 +42,7 @@ pub(crate) struct Large {
     pub version: u64,
 }
 
-/// What somebody does to it next.
+/// The next change to the workload.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Step {
     Apply { version: u64, replicas: u32 },
@@ -49,14 +51,15 @@ pub(crate) enum Step {
 }
 
 impl Large {
-    /// For the seeds of a run that have one.
+    /// `None` for seeds without such a workload.
     pub(crate) fn of_seed(seed: u64) -> Option<Self> {
         let has = seed % 5 == 4 || seed % 20 == 10;
         let kinds = [SURGES, IN_PLACE, LARGE_WRITER];
         let workload = kinds[usize::try_from(seed / 5 % 3).unwrap()];
         has.then(|| Self {
             workload,
-            // Not the random of the run: other seeds are what they were.
+            // A generator of its own, so that the seeds without such a workload still run as
+            // before.
             random: Random::new(seed ^ 0x006c_6172_6765),
             version: 0,
         })
@@ -91,13 +94,13 @@ impl Large {
         (!meta.deleting).then_some(meta)
     }
 
-    /// It is there, and its instances cannot be written.
+    /// The workload exists, and its instances cannot be written.
     pub(crate) fn is_grown(&self, store: &MemoryStore) -> bool {
         let meta = self.meta(store);
         meta.is_some_and(|meta| meta.template_hash.starts_with(GROWN))
     }
 
-    /// Its next version is one that no transaction takes; false where it is not there.
+    /// Marks the next version as too large for a transaction; false if the workload does not exist.
     pub(crate) fn grow(&self, store: &MemoryStore) -> bool {
         let Some(mut meta) = self.meta(store) else {
             return false;
@@ -112,7 +115,7 @@ impl Large {
     }
 }
 
-/// The workload has grown, and is to stay.
+/// The workload has grown and is not being deleted.
 pub(crate) fn is_large(snapshot: &Snapshot, key: &WorkloadKey) -> bool {
     snapshot.workloads.get(key).is_some_and(|entry| {
         let meta = &entry.meta.value;
@@ -126,12 +129,12 @@ fn large_ones(snapshot: &Snapshot) -> Vec<WorkloadKey> {
 }
 
 thread_local! {
-    /// What was read of each workload, and the same once it has grown.
+    /// The last parsed form of each workload, and the same form with large files.
     static GROWN_LAST: RefCell<BTreeMap<WorkloadKey, [Arc<ParsedWorkload>; 2]>> = RefCell::default();
 }
 
-/// What was read, with the files that make it large: the same for as long as it was not read anew, as in a leader, who
-/// measures it once.
+/// The parsed workload with large files. The result is the same `Arc` until the workload is parsed
+/// again, because the leader measures each parsed workload once.
 fn grown(key: &WorkloadKey, read: &Arc<ParsedWorkload>) -> Arc<ParsedWorkload> {
     GROWN_LAST.with_borrow_mut(|all| {
         if let Some([before, grown]) = all.get(key)
@@ -146,7 +149,7 @@ fn grown(key: &WorkloadKey, read: &Arc<ParsedWorkload>) -> Arc<ParsedWorkload> {
     })
 }
 
-/// The snapshot with the files that make it large; nothing where none is.
+/// The snapshot with large files in the workloads that have grown; `None` if none has.
 pub(crate) fn with_its_files(snapshot: &Snapshot) -> Option<Snapshot> {
     let large = large_ones(snapshot);
     if large.is_empty() {
@@ -163,7 +166,7 @@ pub(crate) fn with_its_files(snapshot: &Snapshot) -> Option<Snapshot> {
     Some(seen)
 }
 
-/// Takes out what has grown, as who drops what cannot be written: to see that this is found.
+/// Removes the workloads that have grown, as a planner that drops objects it cannot write would do.
 pub(crate) fn drop_it(snapshot: &mut Snapshot) {
     for key in large_ones(snapshot) {
         snapshot.workloads.remove(&key);
@@ -179,7 +182,7 @@ fn waits_for_its_data(snapshot: &Snapshot, key: &WorkloadKey) -> bool {
     moves && snapshot.instances_of(key).next().is_none()
 }
 
-/// Why a plan does something with what cannot be written, if it does.
+/// Why a plan changes a workload that cannot be written; `None` if it does not.
 pub(crate) fn touched(snapshot: &Snapshot, plan: &Plan) -> Option<String> {
     let operations = || plan.changes.iter().flat_map(|change| &change.operations);
     let large = large_ones(snapshot).into_iter();

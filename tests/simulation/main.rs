@@ -1,7 +1,6 @@
-//! Simulation: the real leader and the real agents of a few machines in one process, on one thread and
-//! in virtual time. Only what lies under them is made up: the store is the one in memory, systemd
-//! and accounts are fakes on a folder, calls of the API go past TLS. What happens to them is decided by
-//! a seed, so that what was found once is found again.
+//! Simulation: the real leader and the real agents of a few machines in one process, on one thread
+//! and in virtual time. The store is in memory, systemd and accounts are fakes on a folder, and API
+//! calls skip TLS. A seed decides all faults and requests, so that a failure can be reproduced.
 //!
 //! `contrib/simulate` runs many seeds, or shows one.
 
@@ -50,7 +49,7 @@ use parking_lot::Mutex;
 use run::{Outcome, anew_before_its_list, data_is_lost, run, timed};
 use without::Without;
 
-/// Seeds that every run of the tests tries.
+/// Number of seeds in a normal test run.
 const SEEDS: u64 = 200;
 
 fn number(name: &str) -> Option<u64> {
@@ -58,10 +57,10 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap())
 }
 
-/// Says on the terminal how far it is, after so many seeds.
+/// Progress is printed after each this many seeds.
 const SAID_EACH: u64 = 500;
 
-/// The first seed of some that something is found with.
+/// The lowest seed with a violation.
 fn first_found(
     seeds: Range<u64>,
     without: Without,
@@ -69,7 +68,8 @@ fn first_found(
 ) -> Option<(u64, Outcome)> {
     let next = AtomicU64::new(seeds.start);
     let found: Mutex<Option<(u64, Outcome)>> = Mutex::new(None);
-    // As many as may unpack archives at once: none waits for another on the real clock.
+    // At most as many threads as archives may be unpacked at once: no thread waits for another on
+    // the real clock.
     let threads = thread::available_parallelism().map_or(1, |count| count.get().min(4));
     thread::scope(|scope| {
         for _ in 0..threads {
@@ -136,7 +136,8 @@ fn the_same_seed_is_the_same_run() {
     assert_ne!(one.trace, other.trace);
 }
 
-/// The seed that finds that something was taken out, and what it finds.
+/// Some of the first `within` seeds finds the missing safeguard, with a violation that contains
+/// `words`.
 fn finds(without: Without, addresses_only: bool, within: u64, words: &str) {
     let found = first_found(1..within + 1, without, addresses_only);
     let Some((seed, outcome)) = found else {
@@ -175,8 +176,8 @@ fn it_is_found_when_a_machine_that_is_cut_off_stops_nothing() {
     finds(Without::Partition, false, 50, "must not run on");
 }
 
-/// What was moved away from a machine that was cut off is in the list on its disk until it has read
-/// another one: an agent that starts anew before that starts none of it.
+/// The list on the disk of a machine that was cut off still has the instances that were moved away
+/// meanwhile. An agent that restarts before it has read a newer list starts none of them.
 #[test]
 fn an_agent_that_starts_anew_before_it_has_read_its_list_starts_nothing_of_before() {
     for seed in 1..=5 {
@@ -235,13 +236,14 @@ fn it_is_found_when_data_is_lost() {
     }
 }
 
-/// Not the rule itself but what it is for: without it two containers have one address.
+/// Checks the purpose of the hold rather than the rule: without it two containers get the same
+/// address.
 #[test]
 fn an_address_is_had_twice_when_it_is_not_held() {
     finds(Without::AddressHold, true, 200, "is twice");
 }
 
-/// One seed with all that happened: `contrib/simulate --seed N`.
+/// Prints the whole trace of one seed: `contrib/simulate --seed N`.
 #[test]
 #[ignore = "shows the seed KAT_SEED"]
 fn show() {

@@ -1,4 +1,4 @@
-//! What happened so far, and the first thing that must not have.
+//! The trace of a run, and the first violation in it.
 
 use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
@@ -22,9 +22,9 @@ use kat_types::{
 pub(crate) struct Assigned {
     pub instance: String,
     pub address: Ipv4Addr,
-    /// Folders of the data that it writes; here all do that mount any.
+    /// Folders of the volumes that the instance mounts; in the simulation every mount writes.
     pub writes: Vec<String>,
-    /// Its machine ends it before a leader replaces it.
+    /// The instance has `onPartition: stop`: its machine stops it before a leader replaces it.
     pub stops: bool,
 }
 
@@ -36,7 +36,7 @@ fn writes(assignment: &Assignment) -> Vec<String> {
 pub(crate) struct Monitor {
     store: MemoryStore,
     began: Instant,
-    /// How long a machine must be silent before it is said to be lost.
+    /// How long a machine must be silent before a leader may call it lost.
     silence: Duration,
     state: Mutex<State>,
 }
@@ -69,7 +69,7 @@ impl Monitor {
         self.lock().trace.push(line);
     }
 
-    /// Something that must not be. The first one counts.
+    /// Records a violation. Only the first one counts.
     pub(crate) fn violated(&self, text: String) {
         self.note(&format!("VIOLATED: {text}"));
         self.lock().violation.get_or_insert(text);
@@ -83,12 +83,11 @@ impl Monitor {
         self.lock().trace.clone()
     }
 
-    /// What a unit was ever assigned for.
     pub(crate) fn assigned(&self, unit: &str) -> Option<Assigned> {
         self.lock().assigned.get(unit).cloned()
     }
 
-    /// The process that leads, by the store.
+    /// The process with the oldest candidate key in the store.
     pub(crate) fn leader(&self) -> Option<String> {
         let candidates = self.store.peek(keys::ELECTION).items;
         let first = candidates
@@ -97,7 +96,7 @@ impl Monitor {
         Some(String::from_utf8(first.value).unwrap())
     }
 
-    /// A transaction of a process took effect, just now.
+    /// Called right after a transaction of a process took effect.
     pub(crate) fn written(&self, process: &str, operations: &[Operation]) {
         let written: Vec<&str> = operations.iter().map(key_of).collect();
         self.note(&format!("{process} wrote {}", written.join(" ")));
@@ -132,7 +131,7 @@ impl Monitor {
         }
     }
 
-    /// The leader says that a machine is empty, and it is to stay so.
+    /// The machine's status is drained, and its registration still asks for that.
     fn is_drained(&self, node: &str) -> bool {
         let one = |key: String| {
             self.store
@@ -154,18 +153,18 @@ impl Monitor {
         draining && drained
     }
 
-    /// A leader took a machine's report in.
+    /// A leader accepted a report of the machine.
     pub(crate) fn heard(&self, machine: &str) {
         self.lock().heard.insert(machine.to_owned(), Instant::now());
     }
 
-    /// For how long no leader has taken a report of a machine's.
+    /// How long ago a leader accepted the machine's last report; `None` if none ever was.
     pub(crate) fn silent(&self, machine: &str) -> Option<Duration> {
         self.lock().heard.get(machine).map(Instant::elapsed)
     }
 
-    /// A leader decided. No machine may be said to be lost that a leader heard of lately: the present
-    /// one, or the one before it.
+    /// Checks a plan. A leader must not call a machine lost whose report this leader or the
+    /// previous one accepted recently.
     pub(crate) fn decided(&self, process: &str, snapshot: &Snapshot, plan: &Plan) {
         if let Some(why) = rollouts::wrong(snapshot, plan) {
             self.violated(format!("{process} plans: {why}"));

@@ -1,5 +1,5 @@
-//! Calls of the API from machine to machine, and from people: the real routes, without sockets and
-//! TLS. Who calls is what TLS would have proved.
+//! API calls between machines and from people, through the real routes without sockets and TLS. The
+//! caller's identity is set as TLS would have proved it.
 
 use std::{collections::BTreeMap, future::pending, sync::Arc, time::Duration};
 
@@ -24,10 +24,10 @@ use kat_api::{
 };
 use kat_pki::{PeerCertificate, PeerIdentity};
 
-/// How long a caller waits for an answer.
+/// Timeout of a call.
 const CALL: Duration = Duration::from_secs(10);
 
-/// A process' API, until it is closed.
+/// A process' API, open until `closed` is cancelled.
 #[derive(Clone)]
 pub(crate) struct Door {
     pub router: Router,
@@ -38,13 +38,12 @@ pub(crate) struct Door {
 pub(crate) struct Net {
     doors: Mutex<BTreeMap<String, Door>>,
     ways: BTreeMap<String, Arc<Way>>,
-    /// Who sends volumes.
     pub senders: Senders,
-    /// When the last archive came to somebody.
+    /// When the latest call of a person, which may carry an archive, was let in.
     archive: Mutex<Option<Instant>>,
 }
 
-/// What a machine shows, for the key by which the cluster knows it.
+/// The certificate of a machine, with the hash of the key by which the cluster knows it.
 fn certificate(node: &str) -> PeerCertificate {
     PeerCertificate {
         identity: PeerIdentity::Node(node.to_owned()),
@@ -66,8 +65,8 @@ impl Net {
         self.doors.lock().insert(machine.to_owned(), door);
     }
 
-    /// One call to a machine: by another machine, or by a person near the one that is called.
-    /// `served` is called where it succeeds, whatever becomes of the answer.
+    /// One call to a machine, from another machine or from a person at the called machine. `served`
+    /// is called when the machine handled the request successfully, even if the answer is lost.
     pub(crate) async fn call(
         &self,
         from: Option<&str>,
@@ -79,7 +78,7 @@ impl Net {
         answer.map(|answer| answer.status())
     }
 
-    /// [`Self::call`] with the whole answer.
+    /// Like [`Self::call`], with the whole answer.
     pub(crate) async fn ask(
         &self,
         from: Option<&str>,
@@ -136,14 +135,14 @@ impl Net {
         answer.map_err(|error| error.to_string())
     }
 
-    /// The time that a call between two machines takes before it is answered.
+    /// Takes the time of a call between two machines before it is answered.
     pub(crate) async fn reach(&self, from: &str, to: &str) -> Result<(), String> {
         let way = timeout(CALL, self.travel(Some(from), to)).await;
         way.map_err(|_| "no answer in time".to_owned())
     }
 
-    /// Archives are unpacked beside the loop. One at a time, and when nothing else is to be done at
-    /// this moment: so no order depends on how long that takes.
+    /// Archives are unpacked on other threads. Only one is unpacked at a time, when no other task
+    /// has work at this moment, so that no order of events depends on how long that takes.
     async fn alone(&self) {
         loop {
             let now = Instant::now();
@@ -157,7 +156,8 @@ impl Net {
         }
     }
 
-    /// The time of the way; for ever where it is cut, on the machine's own as little as on others'.
+    /// Waits the latency of both ends, and forever if one is cut off. A machine's calls to itself
+    /// are not cut.
     async fn travel(&self, from: Option<&str>, to: &str) {
         let ends = [from, (from != Some(to)).then_some(to)];
         for way in ends

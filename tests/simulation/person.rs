@@ -1,4 +1,4 @@
-//! Somebody who applies and deletes workloads, and remembers what was promised.
+//! A person who applies, deletes, pauses and drains, and remembers what was acknowledged.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -21,22 +21,22 @@ use kat_testing::MemoryStore;
 use kat_types::{keys, records::WorkloadMeta};
 
 pub(crate) const NAMESPACE: &str = "default";
-/// The workload that has `onPartition: stop`.
+/// The workload with `onPartition: stop`.
 pub(crate) const FENCED: &str = "db";
-/// A workload that writes data of its own, which stays when it goes.
+/// A workload that writes data. The data stays when the workload is deleted.
 pub(crate) const WRITER: &str = "store";
-/// Another, which has `onPartition: stop` too, and whose data goes with it.
+/// A workload that writes data and has `onPartition: stop`. Its data is deleted with it.
 pub(crate) const FENCED_WRITER: &str = "vault";
 
-/// It writes data of its own.
+/// Whether the workload has a volume.
 pub(crate) fn writes(workload: &str) -> bool {
     [WRITER, FENCED_WRITER, LARGE_WRITER].contains(&workload)
 }
 
-/// What was sent can't take effect later than this after its caller gave up.
+/// A request can take effect at most this long after its caller gave up.
 pub(crate) const AT_LAST: Duration = Duration::from_secs(45);
 
-/// What a workload is to be.
+/// The desired state of a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Wish {
     Absent,
@@ -44,12 +44,12 @@ pub(crate) enum Wish {
 }
 
 impl Wish {
-    /// `workload.kat` of it.
+    /// The text of `workload.kat`; `None` for a workload that is to be absent.
     pub(crate) fn file(&self, workload: &str) -> Option<String> {
         let Self::Present { version, replicas } = self else {
             return None;
         };
-        // One of the workloads must not run on both sides of a cut.
+        // These workloads must not run on both sides of a partition.
         let (on_partition, grace) = match workload {
             FENCED | FENCED_WRITER => ("stop", 2),
             _ => ("keep", 10),
@@ -85,7 +85,7 @@ impl Wish {
     }
 }
 
-/// Each workload has another way to its next version, and one has two.
+/// The update strategies differ between workloads, and between the versions of one workload.
 fn strategy(workload: &str, version: u64) -> serde_json::Value {
     match workload {
         FENCED | large::IN_PLACE => json!({"rolling": {"maxSurge": 0}}),
@@ -95,12 +95,12 @@ fn strategy(workload: &str, version: u64) -> serde_json::Value {
     }
 }
 
-/// What is known of one workload.
+/// What the person knows of one workload.
 #[derive(Debug, Default)]
 struct Memory {
-    /// The last wish that was acknowledged; nothing was ever before the first.
+    /// The last acknowledged state; `None` before the first.
     promised: Option<Wish>,
-    /// Wishes with an unknown outcome since then, and when that was known to be so.
+    /// Requests since then with an unknown outcome, and when each became unknown.
     perhaps: Vec<(Wish, Option<Instant>)>,
     busy: bool,
     answers: u64,
@@ -120,9 +120,9 @@ pub(crate) struct Person {
 /// What is known of the machine that joins.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Join {
-    /// It was asked for.
+    /// A join request was sent.
     pub begun: bool,
-    /// It was told that it is in.
+    /// A join request was answered with success.
     pub done: bool,
     busy: bool,
 }
@@ -130,9 +130,9 @@ pub(crate) struct Join {
 /// What is known of a machine that was ever drained.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Drain {
-    /// It is to be empty, as was acknowledged last.
+    /// The last acknowledged request was a drain, not the end of one.
     pub promised: bool,
-    /// Something with an unknown outcome was asked since then.
+    /// A request since then has an unknown outcome.
     pub unsure: bool,
     busy: bool,
 }
@@ -155,7 +155,7 @@ impl Person {
         change(known.entry(workload.to_owned()).or_default())
     }
 
-    /// How many answers came so far.
+    /// The number of answers so far.
     pub(crate) fn answers(&self) -> u64 {
         self.known
             .lock()
@@ -168,7 +168,7 @@ impl Person {
         self.known.lock().keys().cloned().collect()
     }
 
-    /// The last acknowledged wish, and that nothing else may have come since.
+    /// The last acknowledged state, and whether no other request can have taken effect since.
     pub(crate) fn promised(&self, workload: &str) -> (Wish, bool) {
         self.with(workload, |memory| {
             let promised = memory.promised.clone().unwrap_or(Wish::Absent);
@@ -176,7 +176,8 @@ impl Person {
         })
     }
 
-    /// Sends a wish to a machine, unless the one before is still under way.
+    /// Sends a desired state to a machine; false while the previous request for the workload is in
+    /// flight.
     pub(crate) fn wish(&self, to: &str, workload: &str, wish: Wish) -> bool {
         let free = self.with(workload, |memory| {
             if memory.busy {
@@ -219,7 +220,7 @@ impl Person {
                         .perhaps
                         .retain(|(_, since)| since.is_some_and(|since| since.elapsed() < AT_LAST));
                 }
-                // Refused: it has no effect, and never will.
+                // A refused request has no effect and never will.
                 Ok(status) if status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT => {
                     memory.perhaps.pop();
                 }
@@ -232,12 +233,11 @@ impl Person {
         });
     }
 
-    /// How far the machine is that joins.
     pub(crate) fn join_state(&self) -> Join {
         *self.joins.lock()
     }
 
-    /// The machine that joins asks a machine to be let in, unless it still waits for an answer.
+    /// Sends a join request of n5 to a machine, unless one is in flight or has succeeded.
     pub(crate) fn join(&self, to: &str) {
         {
             let mut joins = self.joins.lock();
@@ -261,12 +261,12 @@ impl Person {
         });
     }
 
-    /// The machines that were ever drained.
     pub(crate) fn drains(&self) -> BTreeMap<String, Drain> {
         self.drains.lock().clone()
     }
 
-    /// Asks a machine to drain another, or to end that, unless the one before is still under way.
+    /// Asks a machine to drain another, or to end its drain, unless a request for that machine is
+    /// in flight.
     pub(crate) fn drain(&self, to: &str, machine: &str, empty: bool) {
         {
             let mut drains = self.drains.lock();
@@ -303,7 +303,8 @@ impl Person {
         self.pauses.lock().perhaps.iter().cloned().collect()
     }
 
-    /// Pauses the rollouts of a workload, or lets them go on, unless the one before is under way.
+    /// Pauses or resumes the rollouts of a workload, unless a request for the workload is in
+    /// flight.
     pub(crate) fn pause(&self, to: &str, workload: &str, paused: bool) {
         {
             let mut pauses = self.pauses.lock();
@@ -327,7 +328,7 @@ impl Person {
             ));
             let mut pauses = person.pauses.lock();
             pauses.busy.remove(&workload);
-            // One that is not there is not paused when it is made anew.
+            // A workload that does not exist is not paused when it is created again.
             let done =
                 answer.is_ok_and(|status| status.is_success() || status == StatusCode::NOT_FOUND);
             if done && !paused {
@@ -336,7 +337,8 @@ impl Person {
         });
     }
 
-    /// What is stored is what was promised last, or what may have come since.
+    /// Every workload is stored as acknowledged last, or as a later request with an unknown
+    /// outcome.
     pub(crate) fn check(&self) {
         for workload in self.workloads() {
             let (promised, perhaps) = self.with(&workload, |memory| {
@@ -357,7 +359,7 @@ impl Person {
         }
     }
 
-    /// The stored file of a workload that is to stay.
+    /// The stored `workload.kat` of a workload that is not being deleted.
     fn stored(&self, workload: &str) -> Option<String> {
         let one = |key: &str| {
             self.store

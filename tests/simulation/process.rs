@@ -1,4 +1,5 @@
-//! `kat-agent` on a machine: the agent, and where the machine holds the store a candidate with its API.
+//! The `kat-agent` process of a machine: the agent and, on members of etcd, a leader candidate with
+//! its API.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -40,10 +41,10 @@ use kat_store::{Mirror, StateStore};
 use kat_testing::MemoryStore;
 use kat_types::{keys, resource::AgentConfig};
 
-/// Time to live of the leadership, as `kat-agent run` has it.
+/// Time to live of the leader's lease, as in `kat-agent run`.
 const LEASE: Duration = Duration::from_secs(5);
 
-/// What a process finds on its machine and around it.
+/// What a process uses of its machine and of the simulated world.
 pub(crate) struct Place {
     pub identity: Arc<Identity>,
     pub root: std::path::PathBuf,
@@ -58,7 +59,7 @@ pub(crate) struct Place {
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     pub new_uid: Arc<dyn Fn() -> String + Send + Sync>,
     pub planner: Planner,
-    /// Forges its reports.
+    /// Set on the machine that forges reports.
     pub forger: Option<Arc<Forger>>,
     pub fenced: bool,
     pub stops: bool,
@@ -66,7 +67,6 @@ pub(crate) struct Place {
     pub shared: bool,
 }
 
-/// A running process.
 pub(crate) struct Process {
     name: String,
     cancel: CancellationToken,
@@ -77,7 +77,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// `name` is the machine's and the number of the process on it.
+    /// `name` is the machine's name and the number of its process, such as `n1.2`.
     pub(crate) fn start(place: &Place, name: &str) -> Self {
         let mut process = Self {
             name: name.to_owned(),
@@ -119,7 +119,8 @@ impl Process {
         let file = place.root.join("desired.json");
         let stored = Listed::stored(&file);
         let (lists, mut listed) = watch::channel(stored.clone());
-        // Who waits for one channel wakes in no order that a seed decides: each has its own.
+        // Several receivers of one channel wake up in an order that the seed does not decide, so
+        // each gets a channel of its own.
         let (for_supervisor, supervised) = watch::channel(stored.clone());
         let (for_removals, removed) = watch::channel(stored.clone());
         let (for_reporter, reported) = watch::channel(stored.clone());
@@ -283,7 +284,7 @@ impl Process {
                 clock: Arc::clone(&place.clock),
                 new_uid: Arc::clone(&place.new_uid),
                 node_name: node.clone(),
-                // How often somebody may call is counted on the real clock.
+                // The rate limit uses the real clock.
                 limits: Limits {
                     calls_per_second: most,
                     call_burst: most,
@@ -303,7 +304,7 @@ impl Process {
         self.leader = Some(handle);
     }
 
-    /// SIGKILL, or the end of its machine.
+    /// SIGKILL, or a power loss of the machine.
     pub(crate) fn kill(self) {
         for wire in &self.wires {
             wire.reads.set_partitioned(true);
@@ -321,7 +322,7 @@ impl Process {
         self.cancel.cancel();
     }
 
-    /// The machine's way is another than before.
+    /// Applies the current conditions of the machine's network path.
     pub(crate) fn follow_way(&self) {
         for wire in &self.wires {
             wire.follow_way();
@@ -334,7 +335,7 @@ impl Process {
         }
     }
 
-    /// It believes that it leads.
+    /// The process believes that it leads.
     pub(crate) fn leads(&self) -> bool {
         self.leader.as_ref().is_some_and(|handle| {
             let leadership = handle.leadership.borrow();

@@ -1,4 +1,4 @@
-//! The one source of chance of a run: splitmix64, so that a seed is the whole run.
+//! The random numbers of a run: splitmix64, so that the seed determines the whole run.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// From 0 to `end`, without it.
+    /// From 0 up to, but not including, `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.number() % end
     }

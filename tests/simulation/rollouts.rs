@@ -1,4 +1,5 @@
-//! What a plan may take from what serves, and what it may not begin.
+//! Checks that a plan stops no serving instance too many, and that it starts nothing new during a
+//! pause.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,17 +14,17 @@ use kat_types::{
     transaction::Operation,
 };
 
-/// What of a workload's instances there is, by the statuses that the plan goes by.
+/// A workload's instances, according to the statuses that the plan uses.
 #[derive(Debug, Default)]
 struct Counts {
-    /// Slots that are served.
+    /// Slots with a healthy instance.
     serving: BTreeSet<u32>,
-    /// Slots that the version that is wanted has reached, also where it is just ending.
+    /// Slots with an instance of the current version, also one that is stopping.
     new: BTreeSet<u32>,
     old: usize,
 }
 
-/// Why a plan is wrong, if it is.
+/// Why a plan is wrong; `None` if it is not.
 pub(crate) fn wrong(snapshot: &Snapshot, plan: &Plan) -> Option<String> {
     let operations = || plan.changes.iter().flat_map(|change| &change.operations);
     let mut statuses: BTreeMap<String, NodeStatusRecord> = snapshot
@@ -68,7 +69,7 @@ pub(crate) fn wrong(snapshot: &Snapshot, plan: &Plan) -> Option<String> {
         let (was, is) = (of(&before), of(&after));
         let strategy = &parsed.workload.spec.update_strategy;
         let replicas = parsed.workload.spec.replicas.unwrap_or(1) as usize;
-        // The data of a slot is had by one instance after the other.
+        // The data of a slot has one writer at a time.
         let writes = !parsed.workload.spec.volumes.is_empty();
         let kept = match (strategy.kind, strategy.rolling.max_surge) {
             (UpdateStrategyType::Simultaneous, _) => 0,
@@ -76,7 +77,7 @@ pub(crate) fn wrong(snapshot: &Snapshot, plan: &Plan) -> Option<String> {
             (_, MaxSurge::Count(0) | MaxSurge::Percent(0)) => replicas.saturating_sub(1),
             _ => replicas,
         };
-        // What has data that moves is stopped.
+        // Instances are stopped while their data moves.
         let mut volumes = snapshot.volumes.iter();
         let moves = volumes
             .any(|(volume, record)| volume.workload == *key && record.value.moving.is_some());
@@ -140,7 +141,7 @@ fn instance(key: &str) -> Option<(&str, &str)> {
         .split_once("/instances/")
 }
 
-/// Workloads whose rollouts somebody paused, or may have.
+/// Workloads whose rollouts are paused, or may be.
 #[derive(Debug, Default)]
 pub(crate) struct Pauses {
     pub perhaps: BTreeSet<String>,

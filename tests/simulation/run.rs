@@ -1,5 +1,5 @@
-//! One run: things break for a while, then all is healed, and the cluster must come to rest as it was
-//! asked to be.
+//! One run: faults happen for a while, then all are repaired, and the cluster must reach its
+//! desired state.
 
 use std::{
     path::PathBuf,
@@ -16,26 +16,25 @@ use crate::{
 };
 use kat_types::keys;
 
-/// Things that happen before all is healed.
+/// Faults and requests before everything is repaired.
 const STEPS: usize = 30;
-/// Between two looks at what must hold.
+/// Time between two checks of the invariants.
 const SLICE: Duration = Duration::from_millis(50);
 const SECOND: Duration = Duration::from_secs(1);
-/// By then the healed cluster is as it was asked to be.
+/// Time limit for the desired state after all faults are repaired.
 const HEALED_WITHIN: Duration = Duration::from_secs(900);
-/// So long nothing is written then.
+/// How long nothing may be written after that.
 const REST: Duration = Duration::from_secs(60);
-/// A workload that is new once all is healed.
+/// A workload that is created after all faults are repaired.
 const PROBE: &str = "probe";
 pub(crate) const WORKLOADS: [&str; 5] = ["web", FENCED, "queue", WRITER, FENCED_WRITER];
 
-/// What came of a run.
 pub(crate) struct Outcome {
     pub violation: Option<String>,
     pub trace: Vec<String>,
 }
 
-/// What is to be mended, or started again.
+/// A repair that a fault scheduled.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Repair {
     Start(usize),
@@ -44,7 +43,7 @@ pub(crate) enum Repair {
     Store,
 }
 
-/// Runs a seed to its end, or to the first thing that must not be.
+/// Runs a seed to its end, or to the first violation.
 pub(crate) fn run(seed: u64, without: Without, addresses_only: bool) -> Outcome {
     play(seed, without, async |scenario| {
         scenario.world.addresses_only = addresses_only;
@@ -52,15 +51,16 @@ pub(crate) fn run(seed: u64, without: Without, addresses_only: bool) -> Outcome 
     })
 }
 
-/// A machine with [`FENCED`] is cut off until that was moved; then it reaches the leader and not yet the
-/// store, and its agent starts anew. It must not run there too.
+/// A machine with an instance of [`FENCED`] is cut off until the instance was moved. Then the
+/// machine reaches the leader but not yet the store, and its agent restarts. The instance must not
+/// run there again.
 pub(crate) fn anew_before_its_list(seed: u64, without: Without) -> Outcome {
     play(seed, without, async |scenario| {
         scenario.anew_before_its_list().await
     })
 }
 
-/// A disk forgets what a program wrote.
+/// A volume loses the rows that a program wrote.
 pub(crate) fn data_is_lost(seed: u64) -> Outcome {
     play(seed, Without::Nothing, async |scenario| {
         scenario.data_is_lost().await
@@ -89,7 +89,7 @@ fn play(seed: u64, without: Without, script: impl AsyncFnOnce(&mut Scenario)) ->
     })
 }
 
-/// Memory, where there is a file system in it: the agents make sure of every file that they write.
+/// `/dev/shm` where it exists, because the agents sync every file that they write.
 fn scratch() -> PathBuf {
     let memory = PathBuf::from("/dev/shm");
     if memory.is_dir() {
@@ -132,9 +132,9 @@ impl Scenario {
         self.note_digest();
     }
 
-    /// Nothing is written any more.
+    /// The store must not change for [`REST`].
     async fn rest(&mut self) {
-        // The last reports, and what is written of them.
+        // Lets the last reports arrive and their results be written.
         self.pass(5 * SECOND).await;
         let before = self.world.store.revision();
         self.pass_in(SECOND, REST).await;
@@ -174,7 +174,7 @@ impl Scenario {
             way.store_cut = true;
             way.machines_cut = true;
         });
-        // Slow ends of programs count in too.
+        // Includes the time of programs that end slowly.
         self.pass(60 * SECOND).await;
         self.world
             .change_way(number, |way| way.machines_cut = false);
@@ -217,7 +217,7 @@ impl Scenario {
         self.world.monitor.violation().is_some()
     }
 
-    /// Lets time go by, mends what is due, and looks.
+    /// Lets virtual time pass, does the repairs that are due, and checks the invariants.
     async fn pass(&mut self, time: Duration) {
         self.pass_in(SLICE, time).await;
     }
@@ -260,7 +260,7 @@ impl Scenario {
         self.repairs.push((at, repair));
     }
 
-    /// Everything is mended, and everybody says once more what they want.
+    /// Repairs all faults and waits for the desired state.
     async fn heal(&mut self) {
         self.world.monitor.note("all is healed");
         self.repairs.clear();
@@ -270,14 +270,14 @@ impl Scenario {
             self.repair(Repair::Way(number)).await;
             self.repair(Repair::PowerOn(number)).await;
         }
-        // What nobody knows the outcome of has one by now.
+        // Every request with an unknown outcome has taken effect by now, or never will.
         self.pass_in(SECOND / 5, AT_LAST).await;
         self.go_on_beside_the_forger().await;
         self.comes_to_rest().await;
         self.delete_the_large().await;
     }
 
-    /// A machine forges its reports, and a workload that is new runs wherever else it is placed.
+    /// A new workload runs on the other machines while one machine still forges its reports.
     async fn go_on_beside_the_forger(&mut self) {
         let Some(forger) = self.world.forger.clone() else {
             return;
@@ -309,7 +309,7 @@ impl Scenario {
         forger.becomes_honest();
     }
 
-    /// What has grown is to be as it was, also with another leader, until it is deleted.
+    /// The workload that has grown stays unchanged, also under another leader, until it is deleted.
     async fn delete_the_large(&mut self) {
         let Some(large) = self.world.large.as_ref().map(|large| large.workload) else {
             return;
@@ -348,13 +348,14 @@ impl Scenario {
         self.comes_to_rest().await;
     }
 
-    /// The workload that cannot be written.
+    /// The workload that cannot be written, if there is one.
     fn frozen(&self) -> Option<&'static str> {
         let large = self.world.large.as_ref()?;
         large.is_grown(&self.world.store).then_some(large.workload)
     }
 
-    /// Everything becomes as it was asked to be.
+    /// Waits until the cluster is in its desired state, and repeats requests with an unknown
+    /// outcome.
     async fn comes_to_rest(&mut self) {
         let end = Instant::now() + HEALED_WITHIN;
         loop {
@@ -378,7 +379,7 @@ impl Scenario {
                 }
             }
             let drains = self.world.person.drains();
-            // Data that lies on a machine keeps it from being empty.
+            // A machine with data that is not shared cannot be drained, so its drain is ended.
             let promised = drains.iter().filter(|(_, drain)| drain.promised);
             let promised: Vec<String> = promised.map(|(machine, _)| machine.clone()).collect();
             if let (false, Some(leader)) = (self.world.shared, self.world.leader()) {
@@ -429,7 +430,7 @@ impl Scenario {
         }
     }
 
-    /// The whole store in one line: two runs that differ anywhere differ here.
+    /// Adds a hash of the whole store to the trace, so that any difference between two runs shows.
     fn note_digest(&self) {
         let mut digest = Sha256::new();
         for item in self.world.store.peek(keys::ROOT).items {
@@ -442,7 +443,7 @@ impl Scenario {
     }
 }
 
-/// How long something took on the real clock.
+/// Runs `work` and measures its time on the real clock.
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let began = SystemTime::now();
     let done = work();

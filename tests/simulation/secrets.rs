@@ -1,4 +1,5 @@
-//! The secret of one workload, which somebody changes now and then: the newest value arrives everywhere.
+//! The secret of one workload, which changes from time to time. The newest value must arrive on
+//! every machine.
 
 use std::{
     collections::BTreeSet,
@@ -24,14 +25,14 @@ use kat_types::{
     transaction::Operation,
 };
 
-/// The workload that uses it.
+/// The workload that uses the secret.
 pub(crate) const USER: &str = "web";
-/// Its name, key, and the variable that has it.
+/// The secret's name, its key, and the environment variable with its value.
 const NAME: &str = "login";
 const KEY: &str = "PASSWORD";
 pub(crate) const VARIABLE: &str = "LOGIN";
 
-/// What is made anew for each run of the program: nothing that happens depends on it.
+/// Keys generated once for each run of the program. Nothing in a simulation depends on their bytes.
 static MADE: LazyLock<(RecoveryKey, SealingKeyRecord)> = LazyLock::new(|| {
     let recovery = RecoveryKey::generate().unwrap();
     let sealing = Sealing::With(recovery.clone());
@@ -39,23 +40,22 @@ static MADE: LazyLock<(RecoveryKey, SealingKeyRecord)> = LazyLock::new(|| {
     (recovery, key)
 });
 
-/// How members open and seal.
 pub(crate) fn sealing() -> Sealing {
     Sealing::With(MADE.0.clone())
 }
 
-/// The key that seals, as it was made with the first secret.
+/// Stores the sealing key, which otherwise the first secret would create.
 pub(crate) fn sealing_key() -> Operation {
     Operation::Put(keys::sealing_key(1), serde_json::to_vec(&MADE.1).unwrap())
 }
 
-/// WireGuard's key of a machine, `n3` say.
+/// The WireGuard key of a machine such as `n3`.
 pub(crate) fn private_key(machine: &str) -> PrivateKey {
     let number: u8 = machine.trim_start_matches('n').parse().unwrap();
     PrivateKey::from_bytes([number; 32])
 }
 
-/// The variable in `workload.kat`.
+/// The `env` entries of a workload in `workload.kat`.
 pub(crate) fn variables(workload: &str) -> serde_json::Value {
     match workload {
         USER => json!([{"name": VARIABLE, "valueFrom": {"secret": {"name": NAME, "key": KEY}}}]),
@@ -63,7 +63,7 @@ pub(crate) fn variables(workload: &str) -> serde_json::Value {
     }
 }
 
-/// Who sets it.
+/// Sets the secret through the API and remembers what was acknowledged.
 #[derive(Clone)]
 pub(crate) struct Secrets {
     net: Arc<Net>,
@@ -94,7 +94,7 @@ impl Secrets {
         self.known.lock().promised.is_some()
     }
 
-    /// Asks a machine to set it, unless the one before is still under way.
+    /// Asks a machine to set the value, unless the previous request is in flight.
     pub(crate) fn set(&self, to: &str, value: &str) {
         {
             let mut known = self.known.lock();
@@ -129,7 +129,7 @@ impl Secrets {
         SnapshotBuilder::with_sealing(sealing()).build(&entries.collect(), listing.revision)
     }
 
-    /// The value that is stored is one that was asked for.
+    /// The stored value. A value that was neither acknowledged nor possibly written is a violation.
     pub(crate) fn stored(&self) -> Option<String> {
         let snapshot = self.snapshot();
         let key = SecretKey::new(NAMESPACE, NAME);
@@ -148,7 +148,7 @@ impl Secrets {
         Some(value)
     }
 
-    /// What is written for the instances of [`USER`] on a machine is the newest value; why not, otherwise.
+    /// Why an instance of [`USER`] on a machine does not have the value; `None` if all have it.
     pub(crate) fn is_behind(&self, root: &Path, units: &[String], value: &str) -> Option<String> {
         let text = format!("{VARIABLE}={value}\n");
         let folder = root.join("var/lib/kat/units");

@@ -1,4 +1,4 @@
-//! The machines of a run, and what `init` and the joins wrote.
+//! The machines of a run, and the stored objects of `init` and of the joins.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -49,7 +49,7 @@ pub(crate) fn machine(
             node_uid: format!("uid of {name}"),
             cluster_uid: "cluster".to_owned(),
             cluster: cluster(),
-            // Thirteen addresses for instances, so that they come round soon.
+            // Thirteen addresses for instances, so that addresses are soon reused.
             subnet: format!("10.100.0.{}/28", 16 * number).parse().unwrap(),
             advertise: Vec::new(),
             etcd,
@@ -74,14 +74,14 @@ pub(crate) fn machine(
 
 fn cluster() -> ClusterConfiguration {
     let mut cluster = ClusterConfiguration::default();
-    // Parts of the size that the machines have.
+    // Gives each machine a /28, as in the identities above.
     cluster.spec.node_subnet_bits = 12;
     cluster.spec.agent_tick_seconds = TICK;
     cluster.spec.node_loss_timeout_seconds = LOST_AFTER;
     cluster
 }
 
-/// What `init` and the joins wrote.
+/// What `init` and the joins store.
 pub(crate) fn seed_operations(machines: &[Machine]) -> Vec<Operation> {
     fn put<T: serde::Serialize>(key: String, value: &T) -> Operation {
         Operation::Put(key, serde_json::to_vec(value).unwrap())

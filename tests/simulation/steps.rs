@@ -1,4 +1,4 @@
-//! What breaks, and what is asked for, as the seed has it.
+//! The faults and requests of a run, drawn from the seed.
 
 use crate::{
     large::Step,
@@ -8,7 +8,7 @@ use crate::{
 };
 
 impl Scenario {
-    /// A machine; often the one that leads.
+    /// A random machine; with a higher probability the leader.
     fn target(&mut self) -> usize {
         let any = self.world.random.index(self.world.joined().count());
         match self.world.leader() {
@@ -48,7 +48,7 @@ impl Scenario {
                 self.later(200, 25_000, Repair::Way(number));
             }
             60..70 => {
-                // The one that leads is cut off from the store while it has something to do.
+                // The leader is cut off from the store while it has work to do.
                 if let Some(leader) = self.world.leader() {
                     self.world.change_way(leader, |way| way.store_cut = true);
                     self.later(500, 20_000, Repair::Way(leader));
@@ -97,15 +97,16 @@ impl Scenario {
         }
     }
 
-    /// Somebody wants something, of whom they take for the leader.
+    /// Applies or deletes a random workload.
     fn wish(&mut self) {
         let workload = WORKLOADS[self.world.random.index(WORKLOADS.len())];
         let wish = if self.world.random.chance(15) {
             Wish::Absent
         } else {
-            // The same content as before comes too.
+            // Sometimes the same content is applied again.
             self.version += u64::from(self.world.random.chance(70));
-            // What has to be where its data is finds no other place where that is full.
+            // At most two replicas with data: an instance that has to stay with its data cannot
+            // move away from a full machine.
             let most = if writes(workload) { 3 } else { 4 };
             Wish::Present {
                 version: self.version,
@@ -116,14 +117,14 @@ impl Scenario {
         let asked = self.world.leader().unwrap_or(any);
         let to = self.world.machines[asked].name.clone();
         self.world.person.wish(&to, workload, wish);
-        // No draw of its own, so that seeds are what they were.
+        // Draws no random number, so that existing seeds still run as before.
         if workload == USER && (self.version.is_multiple_of(2) || !self.world.secrets.is_set()) {
             let value = format!("value {}", self.version);
             self.world.secrets.set(&to, &value);
         }
     }
 
-    /// What grows is applied, grows, or is deleted.
+    /// Applies, grows or deletes the workload that grows.
     pub(crate) fn step_of_the_large(&mut self) {
         let Some(large) = &mut self.world.large else {
             return;
@@ -146,7 +147,7 @@ impl Scenario {
         self.world.person.wish(&to, workload, wish);
     }
 
-    /// Somebody pauses a workload's rollouts, or lets them go on, and applies in the meantime.
+    /// Pauses or resumes the rollouts of a random workload.
     fn pause(&mut self) {
         let workload = WORKLOADS[self.world.random.index(WORKLOADS.len())];
         let paused = self.world.random.chance(60);
@@ -156,7 +157,7 @@ impl Scenario {
         self.world.person.pause(&to, workload, paused);
     }
 
-    /// Another machine joins, or asks again.
+    /// Sends the join request of another machine, possibly again.
     pub(crate) fn join(&mut self) {
         let any = self.world.random.index(3);
         let asked = self.world.leader().unwrap_or(any);
@@ -164,7 +165,8 @@ impl Scenario {
         self.world.person.join(&to);
     }
 
-    /// A machine is drained, or the one that is serves again: one at a time, so that there is room.
+    /// Drains a machine, or ends the drain of another. One machine at a time, so that there is room
+    /// for its instances.
     fn drain(&mut self, number: usize) {
         let drains = self.world.person.drains();
         let mut others = drains
@@ -180,14 +182,14 @@ impl Scenario {
         self.world.person.drain(&to, &machine, empty);
     }
 
-    /// Somebody wants data on another machine, or no more.
+    /// Moves a random volume to a random machine, or cancels its move.
     fn move_data(&mut self) {
         let volumes = self.world.volumes();
         let asked = self.world.random.index(3);
         let asked = self.world.leader().unwrap_or(asked);
         let asked = self.world.machines[asked].name.clone();
         if volumes.is_empty() {
-            // There has to be some first.
+            // The first volume is created by applying a workload that has one.
             self.version += 1;
             let wish = Wish::Present {
                 version: self.version,

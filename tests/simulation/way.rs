@@ -1,4 +1,4 @@
-//! What lies between a machine and the rest: how long it takes, and what is cut.
+//! The network path between a machine and everything else: its latency, and whether it is cut.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,10 +17,10 @@ use kat_types::{
     transaction::{Compare, KeyValue, Operation},
 };
 
-/// How long a packet is sent again before its sender gives up.
+/// How long a packet is retransmitted before its sender gives up.
 const SENT_AGAIN: Duration = Duration::from_secs(30);
 
-/// One machine's ways.
+/// The network path of one machine.
 #[derive(Default)]
 pub(crate) struct Way {
     state: Mutex<Conditions>,
@@ -29,15 +29,15 @@ pub(crate) struct Way {
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Conditions {
-    /// Nothing comes to the store or from it.
+    /// No traffic between the machine and the store.
     pub store_cut: bool,
-    /// Nothing comes to other machines or from them.
+    /// No traffic between the machine and other machines.
     pub machines_cut: bool,
-    /// Of everything, one way.
+    /// One-way latency of all traffic.
     pub latency: Duration,
-    /// Answers to writes that get lost from now on.
+    /// Number of the next answers to writes that get lost.
     pub lost_answers: u32,
-    /// Counts the times that the machine lost power: what it had sent is gone then.
+    /// Counts power losses. A power loss drops the writes in flight.
     pub power: u64,
 }
 
@@ -55,8 +55,8 @@ impl Way {
         self.changed.notify_waiters();
     }
 
-    /// Carries a write to the store. What was sent before the way was cut arrives when it is open
-    /// again: nobody can call it back.
+    /// Carries a write to the store. A write sent before the cut arrives once the path is open
+    /// again, because nobody can recall it.
     async fn there(&self) -> Result<(), StoreError> {
         let power = self.now().power;
         sleep(self.now().latency).await;
@@ -91,17 +91,18 @@ impl Way {
     }
 }
 
-/// A process' store. Transactions travel on their own: a process that has given up, or is gone, can't
-/// take back what it sent.
+/// A process' connection to the store. Transactions continue without the process: one that gave up
+/// or was killed cannot recall what it sent.
 #[derive(Clone)]
 pub(crate) struct Wire {
-    /// Reads, watches and the election; cut off with its machine, for good with its process.
+    /// Reads, watches and the election. Cut off with the machine, and for good when the process
+    /// ends.
     pub reads: MemoryStore,
     writes: MemoryStore,
     way: Arc<Way>,
     process: String,
     monitor: Arc<Monitor>,
-    /// Transactions bear the leader's fence.
+    /// Transactions keep their comparison of the leader's election key.
     fenced: bool,
 }
 
@@ -125,7 +126,7 @@ impl Wire {
         wire
     }
 
-    /// Takes over what the machine's way is like now.
+    /// Applies the current conditions of the machine's path.
     pub(crate) fn follow_way(&self) {
         let now = self.way.now();
         self.reads.set_partitioned(now.store_cut);
@@ -139,7 +140,7 @@ impl Wire {
     ) -> Result<Committed, StoreError> {
         self.way.there().await?;
         let committed = self.writes.transact(&conditions, &operations).await?;
-        // Nothing else ran since the store applied it.
+        // No other task ran since the store applied the transaction.
         if matches!(committed, Committed::Yes(_)) {
             self.monitor.written(&self.process, &operations);
         }

@@ -1,4 +1,4 @@
-//! Safeguards that are taken out, to see that their absence is found.
+//! Safeguards that a run can disable, to verify that the checks find their absence.
 
 use std::sync::Arc;
 
@@ -11,29 +11,29 @@ use kat_types::{
     transaction::Operation,
 };
 
-/// A safeguard that is taken out, to see that its absence is found.
+/// A safeguard to disable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Without {
     Nothing,
     /// Transactions do not compare the leader's election key.
     Fence,
-    /// A new leader takes a machine for lost that has not reported to it yet.
+    /// A new leader does not wait before it calls a machine lost that has not reported to it yet.
     FullTimeout,
-    /// An address is given back when an instance is to stop, not when it has.
+    /// An address is released when its instance is asked to stop, not when it has stopped.
     AddressHold,
     /// A machine that is cut off stops nothing.
     Partition,
-    /// Nobody looks at whether a machine is drained.
+    /// The planner ignores drains.
     Drain,
     /// Every rollout stops all old instances before any new one starts.
     Surge,
-    /// Nobody looks at whether a rollout is paused.
+    /// The planner ignores pauses.
     Pause,
-    /// What writes data counts as what only reads it.
+    /// Instances that write data count as instances that only read it.
     OneWriter,
-    /// What a machine says of others' instances counts as if these said it.
+    /// The leader believes a machine's claims about instances of other machines.
     OwnInstances,
-    /// What cannot be written is dropped.
+    /// The planner drops objects that cannot be written.
     Freezing,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn roll_out_badly(entry: &mut WorkloadEntry, without: Without) {
     }
 }
 
-/// An instance that is to stop loses its address at once.
+/// Releases the address of an instance as soon as the instance is asked to stop.
 pub(crate) fn give_back_early(plan: &mut Plan) {
     for change in &mut plan.changes {
         let stopping = change.operations.iter().filter_map(|operation| {

@@ -1,4 +1,4 @@
-//! The cluster of a run: machines, the store, what lies between them, and a person.
+//! The cluster of a run: machines, store, network, and the people who use it.
 
 use std::{
     borrow::Cow,
@@ -39,7 +39,7 @@ use kat_render::Renderer;
 use kat_testing::MemoryStore;
 use kat_types::{keys, records::NodeRegistration, snapshot::Observed};
 
-/// Machines that hold the store and may lead, then others.
+/// Machine names, and whether the machine is a member of etcd and may lead.
 const MACHINES: [(&str, bool); 5] = [
     ("n1", true),
     ("n2", true),
@@ -47,9 +47,9 @@ const MACHINES: [(&str, bool); 5] = [
     ("n4", false),
     ("n5", false),
 ];
-/// How many of them are there from the beginning; the last one joins.
+/// Machines that are in the cluster from the beginning. The last machine joins later.
 pub(crate) const THERE: usize = 4;
-/// How many of them are members of etcd at first. The last one may take the place of another.
+/// Members of etcd from the beginning.
 const MEMBERS: usize = 3;
 /// Seconds without a heartbeat after which a machine is lost.
 pub(crate) const LOST_AFTER: u32 = 10;
@@ -64,20 +64,20 @@ pub(crate) struct Machine {
     pub way: Arc<Way>,
     pub process: Option<Process>,
     pub boot: Option<Arc<Boot>>,
-    /// It belongs to the cluster.
+    /// The machine belongs to the cluster.
     pub joined: bool,
     pub root: std::path::PathBuf,
     pub accounts: Arc<Accounts>,
     pub pace: Pace,
     pub lingering: BTreeSet<u32>,
     pub processes: u32,
-    /// How far its clock is off.
+    /// How far the machine's clock is off.
     pub skew: SignedDuration,
     pub started: Option<Instant>,
 }
 
 impl Machine {
-    /// Its agent has worked for long enough, and programs end within two seconds.
+    /// The machine's agent has run for more than eight seconds, and its programs end within two.
     pub(crate) fn ends_in_time(&self) -> bool {
         let works = self.process.is_some() && self.boot.is_some();
         let for_long = self
@@ -86,12 +86,12 @@ impl Machine {
         works && for_long && self.pace.stops <= Duration::from_secs(2)
     }
 
-    /// How long a start may take.
+    /// Upper limit for the start of a unit on this machine.
     pub(crate) fn longest_start(&self) -> Duration {
         self.pace.starts + Duration::from_secs(1)
     }
 
-    /// Users of workloads that are on it.
+    /// Uids of the workload users on the machine.
     pub(crate) fn users(&self) -> Vec<u32> {
         self.accounts.all()
     }
@@ -109,32 +109,32 @@ pub(crate) struct World {
     pub machines: Vec<Machine>,
     pub random: Random,
     pub without: Without,
-    /// Forges the reports of one machine, in a share of the seeds.
+    /// Replaces the reports of one machine, in some of the seeds.
     pub forger: Option<Arc<Forger>>,
-    /// Grows until it cannot be written, in a share of the seeds.
+    /// The workload that grows until it cannot be written, in some of the seeds.
     pub large: Option<Large>,
-    /// Volumes that the machine that forges may have had: what is in them is in its hands.
+    /// Volumes that may have been on the machine that forges reports. Their data is not checked.
     pub in_its_hands: BTreeSet<String>,
-    /// The volume base path is one for all machines.
+    /// All machines share one volume base path.
     pub shared: bool,
-    /// Of addresses, only a container's counts that another has too.
+    /// Of the rules for addresses, check only that no two containers have the same one.
     pub addresses_only: bool,
-    /// What was last looked at.
+    /// The state at the last check.
     pub checked: Option<(i64, u64, BTreeMap<String, String>)>,
-    /// Slots with too many instances, and since when.
+    /// Slots with too many instances, since when, and how long that is allowed.
     pub crowded: BTreeMap<(String, u32), (Instant, Duration)>,
     began: Instant,
     uids: Arc<AtomicU64>,
 }
 
 impl World {
-    /// All machines are on and nothing is broken.
+    /// A cluster with all its first machines on and no faults.
     pub(crate) async fn new(seed: u64, without: Without, folder: &Path) -> Self {
         let mut random = Random::new(seed);
         let store = MemoryStore::new();
         let silence = Duration::from_secs(u64::from(LOST_AFTER));
         let monitor = Arc::new(Monitor::new(&store, silence));
-        // So that what writes data is found wherever it may be, and only where it was, in turn.
+        // Every other seed has shared storage, where data is reachable from every machine.
         let shared = seed.is_multiple_of(2);
         let machines: Vec<Machine> = MACHINES
             .iter()
@@ -163,7 +163,8 @@ impl World {
         let person = Person::new(&net, &store, &monitor);
         let secrets = Secrets::new(&net, &store, &monitor);
         let mover = Mover::new(&net, &monitor);
-        // What is found without another safeguard is found as before.
+        // Runs without another safeguard have no forger, so that they find the same violations as
+        // before.
         let forges = matches!(without, Without::Nothing | Without::OwnInstances);
         let forger = Forger::of_seed(seed, &store).filter(|_| forges);
         let grows = matches!(without, Without::Nothing | Without::Freezing);
@@ -195,7 +196,7 @@ impl World {
         world
     }
 
-    /// Containers that run, or may, each with its machine.
+    /// Units of containers that run or may run, each with its machine.
     pub(crate) fn live(&self) -> BTreeMap<String, String> {
         let live = self.machines.iter().flat_map(|machine| {
             let units = machine.boot.as_ref().map(|boot| boot.live());
@@ -205,7 +206,7 @@ impl World {
         live.collect()
     }
 
-    /// Why the newest value of the secret is not everywhere.
+    /// Why the newest value of the secret is not on every machine; `None` if it is.
     pub(crate) fn secret_behind(&self) -> Option<String> {
         let live = self.live();
         let users = live.iter();
@@ -223,7 +224,7 @@ impl World {
         })
     }
 
-    /// The machine that leads, by the store.
+    /// Index of the machine that leads according to the store.
     pub(crate) fn leader(&self) -> Option<usize> {
         let process = self.monitor.leader()?;
         let name = process.split('.').next()?;
@@ -232,7 +233,7 @@ impl World {
             .position(|machine| machine.name == name)
     }
 
-    /// Somebody leads, runs, and reaches the store.
+    /// The leader's process runs and reaches the store.
     pub(crate) fn leader_can_write(&self) -> bool {
         let leader = self.leader().map(|number| &self.machines[number]);
         let reaches =
@@ -240,13 +241,13 @@ impl World {
         reaches && self.store.is_available()
     }
 
-    /// How long a message of the leader takes now.
+    /// The leader's current one-way latency.
     pub(crate) fn leader_latency(&self) -> Duration {
         let leader = self.leader().map(|number| &self.machines[number]);
         leader.map_or(Duration::ZERO, |leader| leader.way.now().latency)
     }
 
-    /// What is on this machine is in the hands of who forges its reports.
+    /// Whether the machine forges its reports.
     pub(crate) fn forges(&self, machine: &str) -> bool {
         self.forger.is_some() && machine == forger::NAME
     }
@@ -297,7 +298,7 @@ impl World {
         machine.started = Some(Instant::now());
     }
 
-    /// The real planner, and what is taken out of it.
+    /// The real planner without the disabled safeguard. Every plan is checked.
     fn planner(&self, number: usize) -> Planner {
         let (monitor, without) = (Arc::clone(&self.monitor), self.without);
         let name = self.machines[number].name.clone();
@@ -358,21 +359,21 @@ impl World {
         })
     }
 
-    /// SIGKILL to `kat-agent`.
+    /// Sends SIGKILL to `kat-agent`.
     pub(crate) fn kill(&mut self, number: usize) {
         if let Some(process) = self.machines[number].process.take() {
             process.kill();
         }
     }
 
-    /// SIGTERM to `kat-agent`.
+    /// Sends SIGTERM to `kat-agent`.
     pub(crate) fn stop(&mut self, number: usize) {
         if let Some(process) = self.machines[number].process.take() {
             process.stop();
         }
     }
 
-    /// Pulls the plug.
+    /// Cuts the machine's power.
     pub(crate) fn power_off(&mut self, number: usize) {
         self.kill(number);
         let machine = &mut self.machines[number];
@@ -384,7 +385,7 @@ impl World {
         let _ = std::fs::remove_dir_all(machine.root.join("run"));
     }
 
-    /// The machine boots, and `kat-agent` starts.
+    /// Boots the machine and starts `kat-agent`. Does nothing for a machine outside the cluster.
     pub(crate) async fn power_on(&mut self, number: usize) {
         let machine = &mut self.machines[number];
         if !machine.joined {
@@ -398,12 +399,12 @@ impl World {
         self.start(number);
     }
 
-    /// Machines of the cluster.
+    /// Machines in the cluster.
     pub(crate) fn joined(&self) -> impl Iterator<Item = &Machine> {
         self.machines.iter().filter(|machine| machine.joined)
     }
 
-    /// The machine that joins has heard that it was let in, and begins.
+    /// The machine that joins has its answer, takes its identity from the store, and starts.
     pub(crate) async fn let_in(&mut self) {
         let machine = &mut self.machines[THERE];
         if machine.joined {
@@ -426,7 +427,7 @@ impl World {
         self.power_on(THERE).await;
     }
 
-    /// Changes what a machine's ways are like.
+    /// Changes the conditions of a machine's network path.
     pub(crate) fn change_way(&mut self, number: usize, change: impl FnOnce(&mut Conditions)) {
         let machine = &self.machines[number];
         machine.way.change(change);

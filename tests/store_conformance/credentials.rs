@@ -1,4 +1,5 @@
-//! A machine's user of a real etcd against what is the superuser's: users, roles, members, upkeep.
+//! A machine's user of a real etcd has no permission for the superuser's calls: users, roles,
+//! members, upkeep.
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ async fn client(server: &EtcdServer, kind: &LeafKind) -> Client {
             identity.certificate_pem,
             identity.key_pem,
         ));
-    // A member that is added and does not exist costs the quorum: what follows has no answer.
+    // A member that is added but never starts costs the quorum, so later calls get no answer.
     let options = ConnectOptions::new()
         .with_tls(tls)
         .with_timeout(Duration::from_secs(3));
@@ -36,7 +37,7 @@ async fn client(server: &EtcdServer, kind: &LeafKind) -> Client {
         .expect("a client")
 }
 
-/// What etcd said to a call: whether the caller lacks the permission.
+/// Whether etcd refused a call for lack of permission.
 fn denied<T>(answer: &Result<T, Error>) -> bool {
     match answer {
         Err(Error::GRpcStatus(status)) => status.message().contains("permission denied"),
@@ -44,7 +45,7 @@ fn denied<T>(answer: &Result<T, Error>) -> bool {
     }
 }
 
-/// Every call with its name, in an order in which each could succeed.
+/// Every call with its name and whether it was refused, in an order in which each could succeed.
 async fn calls(client: &Client, own: u64) -> Vec<(&'static str, bool)> {
     let mut members = client.cluster_client();
     let mut upkeep = client.maintenance_client();
@@ -109,7 +110,7 @@ async fn a_node_changes_no_users_members_or_state_of_etcd() {
     write(&leader, &[put(keys::CLUSTER_UID, "u")]).await;
     let own = etcd_admin::member_list(&leader).await.expect("members")[0].id;
 
-    // The control: as this very user the client works.
+    // The control: this user's client works.
     let beta = client(
         &server,
         &LeafKind::EtcdNode {
@@ -126,7 +127,7 @@ async fn a_node_changes_no_users_members_or_state_of_etcd() {
     for (call, denied) in calls(&beta, own).await {
         assert!(denied, "{call} is not refused to a node");
     }
-    // What this etcd leaves to every user (ARCHITECTURE.md, Known limits).
+    // Calls that this version of etcd permits to every user (ARCHITECTURE.md, Known limits).
     let mut upkeep = beta.maintenance_client();
     let raise = upkeep
         .alarm(AlarmAction::Activate, AlarmType::Nospace, None)
@@ -155,7 +156,7 @@ async fn a_node_changes_no_users_members_or_state_of_etcd() {
         .alarm(AlarmAction::Deactivate, AlarmType::Nospace, None)
         .await;
     disarm.expect("the superuser takes an alarm back");
-    // And the calls are such that etcd takes them from who may make them: it refuses none of them so.
+    // The same calls by a user with the permission are not refused.
     let members = etcd_admin::member_list(&leader).await.expect("members");
     assert_eq!(members.len(), 1);
     let root = client(

@@ -1,4 +1,4 @@
-//! Several endpoints of etcd, not all of which serve.
+//! Several endpoints of etcd, of which not all work.
 
 use std::{
     net::SocketAddr,
@@ -37,7 +37,7 @@ async fn dead_endpoints_beside_a_live_one_do_not_matter() {
         .issue(&kind, Timestamp::now())
         .expect("a certificate");
     let mut options = server.options(&identity);
-    // Nothing listens on port 1. The second one takes connections, and never says anything.
+    // Nothing listens on port 1. The second endpoint accepts connections and never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = silent.local_addr().expect("its address");
     options.endpoints.insert(0, "https://127.0.0.1:1".into());
@@ -90,7 +90,7 @@ async fn a_leader_keeps_its_lease_through_an_endpoint_that_freezes() {
     assert!(matches!(fenced, Ok(Committed::Yes(_))), "{fenced:?}");
 }
 
-/// Carries bytes to etcd until it is frozen; then it takes them and carries none.
+/// Forwards bytes to etcd until it is frozen; then it accepts bytes and forwards none.
 struct Proxy {
     port: u16,
     frozen: CancellationToken,
@@ -144,7 +144,7 @@ async fn carry(
         }
     }
     if frozen.is_cancelled() {
-        // The other side hears nothing of this one's end.
+        // Keeps the connection open, so that the other side sees no end.
         std::future::pending::<()>().await;
     }
 }

@@ -1,4 +1,4 @@
-//! What only a real etcd shows: servers that die or freeze, certificates, users.
+//! Behaviour that only a real etcd has: servers that die or freeze, certificates and users.
 
 use std::{
     sync::Arc,
@@ -18,7 +18,7 @@ use kat_pki::{Authority, AuthorityKind, LeafKind};
 use kat_store::{Committed, EtcdStore, Mirror, StateStore, StoreError, etcd, etcd_admin};
 use kat_types::keys;
 
-/// Compacts with a client of the test's own.
+/// Compacts through a separate client.
 pub(crate) async fn compact(server: &EtcdServer, revision: i64) {
     let kind = LeafKind::Leader {
         name: "alpha".into(),
@@ -86,7 +86,7 @@ async fn a_killed_server_ends_watches_and_comes_back() {
     .await;
     assert_eq!(mirror.snapshot().entries.len(), 1, "what was known is kept");
 
-    // The same client works again, without being told.
+    // The same client works again without any help.
     server.restart().await;
     let listing = soon("the list", async {
         loop {
@@ -121,7 +121,7 @@ async fn a_frozen_server_costs_the_leadership_before_the_lease_ends() {
     let leadership = soon("the election", store.campaign("alpha", lease))
         .await
         .expect("elected");
-    // It lives on well beyond its first lease.
+    // The leadership lasts well beyond its first lease.
     let alive = tokio::time::timeout(2 * lease, leadership.lost.cancelled()).await;
     assert!(alive.is_err(), "lost with a healthy server");
     let revision = write(&store, &[put("/t/a", "1")]).await;
@@ -137,7 +137,7 @@ async fn a_frozen_server_costs_the_leadership_before_the_lease_ends() {
         },
         ended
     );
-    // The last renewal was sent before the freeze.
+    // Measured from the freeze; the last renewal was sent before it.
     assert!(
         lost < lease,
         "lost after {lost:?}, the lease of {lease:?} was over"
@@ -174,14 +174,14 @@ async fn a_lease_that_is_not_renewed_runs_out() {
     let server = EtcdServer::start().await;
     let (store, other) = (server.leader("alpha").await, server.leader("beta").await);
     let lease = Duration::from_secs(2);
-    // A runtime of its own, which dies with its renewals as a crashed process does.
+    // A separate runtime, which ends together with its renewals like a crashed process.
     let dying = store.clone();
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
         let runtime = runtime.expect("a runtime");
-        // The client's connections live in the outer runtime; only the renewal dies.
+        // The client's connections belong to the outer runtime, so only the renewal ends.
         let leadership = runtime
             .block_on(dying.campaign("alpha", lease))
             .expect("elected");
@@ -228,7 +228,7 @@ async fn a_node_reads_its_own_prefixes_and_nothing_else() {
             .await
             .expect("users");
     }
-    // A leader's certificate that nobody was told of is not root.
+    // A leader's certificate without an etcd user is not root.
     let stranger = server.leader("gamma").await;
     let error = stranger
         .get("/kat/config/cluster_uid")
@@ -306,7 +306,7 @@ async fn a_node_reads_its_own_prefixes_and_nothing_else() {
         .expect_err("a node");
     assert!(matches!(error, StoreError::Denied(_)), "{error:?}");
 
-    // The leader leads, before and after a restart.
+    // The leader can campaign before and after a restart.
     let leadership = soon(
         "the election",
         leader.campaign("alpha", Duration::from_secs(5)),
@@ -405,7 +405,7 @@ async fn certificates_of_other_authorities_open_nothing() {
         .expect("a client");
     let error = store.get("/t/a").await.expect_err("a foreign certificate");
     assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
-    // etcd's own server certificate is no client's.
+    // etcd's own server certificate is not valid for a client.
     let kind = LeafKind::EtcdServer {
         name: "alpha".into(),
         addresses: Vec::new(),
@@ -413,7 +413,7 @@ async fn certificates_of_other_authorities_open_nothing() {
     let own = server.client(&kind).await;
     own.get("/t/a").await.expect_err("a server's certificate");
 
-    // With a certificate of the right authority the same store works from then on.
+    // With a certificate of the right authority the same store works.
     let kind = LeafKind::Leader {
         name: "alpha".into(),
     };
@@ -453,7 +453,7 @@ async fn a_snapshot_comes_whole_and_to_the_superuser_alone() {
     assert!(copy.len() > 100 * 4096 && copy.len() % 512 == 32);
     assert!(copy.windows(8).any(|part| part == b"value 99"));
 
-    // Where nobody takes the pieces it ends, too.
+    // The snapshot also ends if nothing receives its pieces.
     let (sender, pieces) = mpsc::channel(1);
     drop(pieces);
     let store = server.leader("alpha").await;

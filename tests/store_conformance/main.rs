@@ -1,6 +1,6 @@
-//! One suite for every [`kat_store::StateStore`]: the store in memory, and a real etcd.
+//! One suite for every [`kat_store::StateStore`]: the store in memory and a real etcd.
 //!
-//! It needs an etcd (see `support/etcd.rs`) and no privileges.
+//! The tests need an etcd (see `support/etcd.rs`) and no privileges.
 
 #![allow(
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! A whole API over real sockets, with the state in memory and no leader's loop that plans.
+//! A whole API over real sockets, with its state in memory. No leader plans.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 mod doubles;
@@ -43,7 +43,7 @@ pub(crate) use doubles::{Echo, SaidLogs, SeenUsers};
 pub(crate) const CLUSTER_UID: &str = "3f0c9a52-7a7e-4a43-9a0b-0d5a7f6f4f11";
 pub(crate) const NODE_UID: &str = "node-uid-1";
 
-/// Longest wait for anything.
+/// Time limit of every wait.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A running API.
@@ -54,12 +54,12 @@ pub(crate) struct Server {
     pub written_through: MemoryStore,
     pub handle: LeaderHandle,
     pub leaderships: watch::Sender<Option<Leadership>>,
-    /// The copy of the store stands still while this is true.
+    /// While true, the API's copy of the store is not updated.
     pub still: watch::Sender<bool>,
     pub logs: Arc<SaidLogs>,
     pub echo: Arc<Echo>,
     pub users: Arc<SeenUsers>,
-    /// A port that passes connections on to the first, as a machine does that does not lead.
+    /// A port that passes connections on to the first one, like a machine that is not the leader.
     pub passing_port: u16,
     pub etcd_authority: Authority,
     pub authority: Authority,
@@ -70,7 +70,7 @@ pub(crate) struct Server {
     pub deploy: String,
     pub cancel: CancellationToken,
     pub running: JoinHandle<()>,
-    /// Certificates by their common name, each with its key.
+    /// Certificates with their keys, by common name.
     leaves: Mutex<BTreeMap<String, Identity>>,
 }
 
@@ -83,7 +83,7 @@ impl Server {
         Self::start_knowing(limits, None).await
     }
 
-    /// With somebody who knows what images are.
+    /// Starts the server with a source of images, which resolves tags.
     pub(crate) async fn start_knowing(
         limits: Limits,
         images: Option<Arc<dyn ImageSource>>,
@@ -256,7 +256,7 @@ impl Server {
         format!("https://127.0.0.1:{}{path}", self.port)
     }
 
-    /// A client that trusts the cluster and shows this certificate.
+    /// A client that trusts the cluster and, if given, shows this certificate.
     pub(crate) fn client(&self, identity: Option<&Identity>) -> Client {
         let authority = reqwest::Certificate::from_pem(self.authority.certificate_pem().as_bytes());
         let mut builder = Client::builder()
@@ -270,7 +270,8 @@ impl Server {
         builder.build().unwrap()
     }
 
-    /// The same for the same name each time. The cluster knows those of n1.
+    /// A certificate of this kind. The same name always gets the same one, and the cluster knows
+    /// those of n1.
     pub(crate) fn leaf(&self, kind: &LeafKind) -> Identity {
         let mut leaves = self.leaves.lock();
         let issue = || self.authority.issue(kind, Timestamp::now()).unwrap();
@@ -284,7 +285,7 @@ impl Server {
         self.leaf(&node_kind(name))
     }
 
-    /// One call with a token.
+    /// One call with a token, or without one if it is empty.
     pub(crate) async fn call(&self, token: &str, method: Method, path: &str) -> Response {
         let request = self.client(None).request(method, self.url(path));
         let request = if token.is_empty() {
@@ -299,7 +300,7 @@ impl Server {
         read(self.call(token, Method::GET, path).await).await
     }
 
-    /// Applies as an administrator.
+    /// Applies files as an administrator.
     pub(crate) async fn put(
         &self,
         namespace: &str,
@@ -344,7 +345,7 @@ impl Server {
         read(request.json(body).send().await.unwrap()).await
     }
 
-    /// Every key with its value, but for the election.
+    /// All stored keys with their values, except for the election.
     pub(crate) fn stored(&self) -> Vec<(String, Vec<u8>)> {
         let items = self.store.peek(keys::ROOT).items.into_iter();
         items
@@ -353,7 +354,7 @@ impl Server {
             .collect()
     }
 
-    /// Writes as the leader's loop would, and waits until it is shown.
+    /// Writes like a leader's plan, and waits until the API's copy has it.
     pub(crate) async fn write(&self, operations: &[Operation]) {
         self.store.write_now(operations);
         assert!(
@@ -391,7 +392,7 @@ fn node_kind(name: &str) -> LeafKind {
     }
 }
 
-/// By which the cluster knows a certificate's key.
+/// The hash by which the cluster knows a certificate's key.
 pub(crate) fn key_hash(leaf: &Identity) -> String {
     tls::public_key_hash(&leaf.certificate_pem).unwrap()
 }
@@ -458,7 +459,7 @@ spec:
     )
 }
 
-/// Reads JSON lines of a stream one by one.
+/// Reads a stream of JSON lines.
 pub(crate) struct LinesOf {
     response: Response,
     buffer: Vec<u8>,
@@ -474,7 +475,7 @@ impl LinesOf {
         }
     }
 
-    /// The next line; nothing at the end.
+    /// The next line; `None` at the end.
     pub(crate) async fn next(&mut self) -> Option<Value> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
@@ -500,7 +501,7 @@ pub(crate) fn assignment() -> Value {
     })
 }
 
-/// Stores it, and its workload.
+/// Stores the instance of [`assignment`] and its workload.
 pub(crate) async fn with_instance(server: &Server) {
     let meta = json!({"schema": 1, "revision": 1, "count": 1});
     server

@@ -1,4 +1,4 @@
-//! What stands in for machines' logs and sessions, and for etcd's users.
+//! Doubles for the logs and sessions of machines, and for etcd's users.
 
 use std::{
     collections::BTreeSet,
@@ -22,7 +22,7 @@ use kat_types::{
     snapshot::InstanceEntry,
 };
 
-/// Logs that say what they were asked for.
+/// Logs that record the queries.
 #[derive(Default)]
 pub(crate) struct SaidLogs {
     pub asked: Mutex<Vec<LogQuery>>,
@@ -30,7 +30,7 @@ pub(crate) struct SaidLogs {
 }
 
 impl SaidLogs {
-    /// From now on the machine goes away after so many lines.
+    /// From now on the machine becomes unreachable after `after` lines.
     pub(crate) fn break_off(&self, reason: &str, after: usize) {
         *self.away.lock() = Some((reason.to_owned(), after));
     }
@@ -73,17 +73,17 @@ impl InstanceLogs for SaidLogs {
     }
 }
 
-/// Sessions that say back what they hear, and end with the exit code 7.
+/// Sessions that echo their input and end with exit code 7.
 #[derive(Default)]
 pub(crate) struct Echo {
     pub begun: Mutex<Vec<SessionRequest>>,
-    /// For whom.
+    /// The callers of the sessions.
     pub callers: Mutex<Vec<Option<String>>>,
-    /// How many are open.
+    /// Number of open sessions.
     pub open: Arc<AtomicUsize>,
-    /// How often it was asked what they take.
+    /// Number of requests for usage.
     pub counted: AtomicUsize,
-    /// Why the machine can't be asked.
+    /// Why the machine cannot be reached, if it cannot.
     pub away: Mutex<Option<String>>,
 }
 
@@ -136,7 +136,7 @@ impl InstanceSessions for Echo {
         Ok(Box::pin(greeting.chain(said)))
     }
 
-    /// A quarter of a processor, counted each second.
+    /// Usage of a quarter of a processor, one second later at each request.
     async fn usage(
         &self,
         node: &str,
@@ -149,7 +149,7 @@ impl InstanceSessions for Echo {
         let asked = instances
             .iter()
             .map(|entry| entry.assignment.value.instance.clone());
-        // A machine counts all that it runs.
+        // A machine reports the usage of all its instances.
         let all = asked.chain(["other-fffff".to_owned()]);
         let counted = all.map(|instance| InstanceUsage {
             instance,
@@ -163,7 +163,7 @@ impl InstanceSessions for Echo {
     }
 }
 
-/// The store's users, by name.
+/// The names of the store's users.
 #[derive(Default)]
 pub(crate) struct SeenUsers {
     pub names: Mutex<BTreeSet<String>>,

@@ -1,7 +1,7 @@
-//! A real etcd on loopback, with TLS from KAT's own authorities, for the time of one test.
+//! A real etcd on loopback, with TLS from KAT's own authorities, for the duration of one test.
 //!
-//! The program is `$KAT_ETCD`, else the static one of the lab's root file system, else the one on
-//! the PATH. Without any the test fails: it is never skipped.
+//! The program is `$KAT_ETCD`, else the static one in the lab's root file system, else the one in
+//! the PATH. Without any of them the test fails: it is never skipped.
 
 #![allow(dead_code)]
 
@@ -23,7 +23,7 @@ use nix::{
 use kat_pki::{Authority, AuthorityKind, Identity, LeafKind};
 use kat_store::{EtcdOptions, EtcdStore, EtcdTls};
 
-/// A running etcd; it ends with this value.
+/// A running etcd, which ends when this value is dropped.
 pub(crate) struct EtcdServer {
     child: Option<Child>,
     folder: tempfile::TempDir,
@@ -33,7 +33,7 @@ pub(crate) struct EtcdServer {
     pub peers: Authority,
 }
 
-/// The program to test against.
+/// The etcd program to test against.
 pub(crate) fn program() -> PathBuf {
     if let Some(named) = std::env::var_os("KAT_ETCD") {
         return PathBuf::from(named);
@@ -157,7 +157,7 @@ impl EtcdServer {
         self.child = Some(child);
     }
 
-    /// Waits until it answers; false if it ended.
+    /// Waits until etcd answers; false if it exited.
     async fn serves(&mut self) -> bool {
         let store = self.leader("alpha").await;
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -169,8 +169,8 @@ impl EtcdServer {
             if ended {
                 return false;
             }
-            // Before a restart with authentication the same certificate is root; without it,
-            // anyone is.
+            // After a restart with authentication this certificate is root's; without
+            // authentication every client is root.
             if store.health().await.is_ok() {
                 return true;
             }
@@ -179,7 +179,7 @@ impl EtcdServer {
         panic!("etcd does not serve:\n{}", self.log());
     }
 
-    /// What it wrote.
+    /// etcd's output.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
@@ -194,12 +194,12 @@ impl EtcdServer {
         EtcdOptions::new(vec![self.url()], Some(tls))
     }
 
-    /// Where clients reach it.
+    /// The URL for clients.
     pub(crate) fn url(&self) -> String {
         format!("https://127.0.0.1:{}", self.client_port)
     }
 
-    /// The same, as an address.
+    /// The address for clients.
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.client_port))
     }
@@ -231,17 +231,16 @@ impl EtcdServer {
         kill(process, signal).expect("a signal");
     }
 
-    /// Stops it in its tracks: connections stay, nothing answers.
+    /// Suspends the process: connections stay open and nothing answers.
     pub(crate) fn freeze(&self) {
         self.signal(Signal::SIGSTOP);
     }
 
-    /// Lets it go on.
+    /// Resumes the process.
     pub(crate) fn thaw(&self) {
         self.signal(Signal::SIGCONT);
     }
 
-    /// Kills it.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -249,7 +248,7 @@ impl EtcdServer {
         }
     }
 
-    /// Starts it again, on the same ports and data.
+    /// Restarts etcd on the same ports and data.
     pub(crate) async fn restart(&mut self) {
         self.kill();
         self.spawn();

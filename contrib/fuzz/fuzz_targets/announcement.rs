@@ -1,5 +1,5 @@
-//! Any bytes as an announcement: none is believed that a peer did not make, what is read is written
-//! the same, and once a peer vouches for it, it is believed once.
+//! Any bytes as an announcement: only a peer's is accepted, a parsed one is serialized to the same
+//! bytes, and a genuine one is accepted once.
 #![no_main]
 
 use std::{
@@ -18,7 +18,8 @@ use kat_network::overlay::{
 };
 use libfuzzer_sys::fuzz_target;
 
-/// Two machines that know each other. Keys are made once: that takes longer than all the rest.
+/// Two machines that know each other. Generating keys takes longer than everything else, so they
+/// are made once.
 static BOOKS: LazyLock<Mutex<(Book, Book)>> = LazyLock::new(|| {
     let keys = [1, 2].map(|number| PrivateKey::from_bytes([number; 32]));
     let book = |own: usize, peer: usize| {

@@ -1,4 +1,5 @@
-//! Any bytes as an archive, and as the tar in one: no panic, and what is read keeps to the limits.
+//! Any bytes as an archive, and as the tar inside one: no panic, and accepted archives stay within
+//! the limits.
 #![no_main]
 
 use kat_bundle::{
@@ -8,7 +9,8 @@ use kat_bundle::{
 use kat_fuzz::{bundle::check_diagnostics, peak_of, survive_overflow, tar};
 use libfuzzer_sys::fuzz_target;
 
-/// An archive, the tar in it, and what it holds, four times as large each; twice that while a vector grows.
+/// The archive, the tar in it and its contents, each up to four times a bundle's size, and twice
+/// that while a vector grows.
 const MEMORY: usize = 32 * MAX_BUNDLE;
 
 fuzz_target!(init: survive_overflow(), |bytes: &[u8]| {

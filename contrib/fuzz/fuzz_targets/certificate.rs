@@ -1,4 +1,4 @@
-//! Any bytes as a certificate request, bare and in PEM: no panic, and a name that is accepted is short.
+//! Any bytes as a certificate request, in DER and in PEM: no panic, and an accepted name is short.
 #![no_main]
 
 use kat_fuzz::{peak_of, pem, survive_overflow};

@@ -1,6 +1,7 @@
-//! Any packet from another resolver. The first two bytes choose client and question; with the highest bit the
-//! rest is the whole packet, else its records, behind the header and question that belong. What is passed
-//! on is well formed, small enough, and never to be kept for longer than the resolver said.
+//! Any packet from an upstream resolver. The first two bytes choose the client and the question.
+//! With the highest bit set, the rest is the whole packet; otherwise it is the records, after a
+//! matching header and question. A forwarded answer is well formed, small enough, and not valid for
+//! longer than the resolver said.
 #![no_main]
 
 use std::sync::{Arc, LazyLock};
@@ -70,7 +71,7 @@ fn question(choice: u8, kind: RecordType) -> Message {
     message
 }
 
-/// A response to the question. The first four bytes are its flags and its counts of records.
+/// A response to the question. The first four bytes of `bytes` are its flags and its record counts.
 fn with_records(question: &Message, bytes: &[u8]) -> Vec<u8> {
     let mut plain = question.clone();
     plain.edns = None;

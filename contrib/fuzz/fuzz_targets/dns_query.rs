@@ -1,6 +1,6 @@
-//! Any packet from a client: a first byte says which client, the rest is the packet. What is understood is
-//! understood again when it is written; every answer is well formed, small enough, and no secret of the
-//! cluster's for strangers; names of the cluster are asked nowhere else.
+//! Any packet from a client: the first byte chooses the client, the rest is the packet. A parsed
+//! query survives serialization. Every answer is well formed, small enough, and gives strangers no
+//! names of the cluster. Names of the cluster are never forwarded.
 #![no_main]
 
 use std::sync::{Arc, LazyLock};
@@ -17,7 +17,7 @@ use kat_network::dns::{Request, Zone, fuzz::answer, parse};
 use libfuzzer_sys::fuzz_target;
 
 static ZONE: LazyLock<Arc<Zone>> = LazyLock::new(zone);
-/// Seconds that the cluster's own names may be kept.
+/// TTL of the cluster's own names, in seconds.
 const TTL: u32 = 5;
 
 fuzz_target!(init: survive_overflow(), |bytes: &[u8]| {
@@ -52,7 +52,7 @@ fuzz_target!(init: survive_overflow(), |bytes: &[u8]| {
     }
 });
 
-/// Names within the bounds of RFC 1035, and the same question when it is written and read again.
+/// The name is within the limits of RFC 1035, and the question survives serialization.
 fn check_request(request: &Request) {
     let name = request.question.name();
     let length: usize = name.iter().map(|label| label.len() + 1).sum();

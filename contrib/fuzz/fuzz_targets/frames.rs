@@ -1,5 +1,5 @@
-//! Any bytes as a session's body, in either direction: where the pieces are cut changes nothing, no frame is longer
-//! than it may be, and what is understood is understood again when it is written.
+//! Any bytes as the body of a session, in either direction: the result does not depend on how the
+//! bytes are cut into pieces, no frame exceeds the limit, and parsed frames survive serialization.
 #![no_main]
 
 use std::fmt::Debug;
@@ -8,7 +8,7 @@ use kat_fuzz::{peak_of, survive_overflow};
 use kat_types::frames::{FrameError, Frames, Input, MOST, Message, Output};
 use libfuzzer_sys::fuzz_target;
 
-/// All frames before the end or the first mistake, from pieces of this length.
+/// All frames before the end or the first error, read in pieces of `cut` bytes.
 fn read<T: Message>(wire: &[u8], cut: usize) -> (Vec<T>, Result<(), FrameError>) {
     let mut frames = Frames::default();
     let mut found = Vec::new();
@@ -43,7 +43,7 @@ fn check<T: Message + PartialEq + Debug>(wire: &[u8], cut: usize) {
         let written = frame.encode();
         let (again, end) = read::<T>(&written, cut);
         assert_eq!(end, Ok(()));
-        // The words of an error may have been shortened, once.
+        // Serialization may have shortened the text of an error.
         assert_eq!(again.len(), 1, "one frame becomes {}", again.len());
         for frame in again {
             assert_eq!(frame.encode(), written);

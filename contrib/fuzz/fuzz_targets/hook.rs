@@ -1,5 +1,5 @@
-//! Any bytes as the state that the container runtime gives the hook: what the hook asks for is what
-//! `kat-net` reads, and what it reports is an entry of the journal that nobody else wrote into.
+//! Any bytes as the state that the container runtime gives the hook: `kat-net` can read the hook's
+//! request, and the input cannot inject fields into the hook's journal entry.
 #![no_main]
 #![allow(
     clippy::disallowed_methods,
@@ -13,7 +13,7 @@ use kat_network::{
 };
 use libfuzzer_sys::fuzz_target;
 
-/// Longest entry: it goes out as one datagram.
+/// Longest journal entry, which is sent as one datagram.
 const ENTRY: usize = 10 * 1024;
 
 fuzz_target!(init: survive_overflow(), |bytes: &[u8]| {

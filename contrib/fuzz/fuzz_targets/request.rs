@@ -1,5 +1,5 @@
-//! Any line on the hook's socket: what is accepted is written and read again the same, and every
-//! refusal fits the answer that the hook reads.
+//! Any line on the hook's socket: an accepted request survives serialization, and every refusal
+//! fits into the answer that the hook reads.
 #![no_main]
 #![allow(
     clippy::disallowed_methods,

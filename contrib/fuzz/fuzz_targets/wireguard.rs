@@ -1,5 +1,5 @@
-//! Any text as the state of a userspace WireGuard: what is read is written and read again the same,
-//! needs no change to become itself, and no key shows in an error.
+//! Any text as the state of a userspace WireGuard: a parsed device survives serialization and needs
+//! no change to become itself. Errors are short, and invalid public keys are refused.
 #![no_main]
 
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ fuzz_target!(init: survive_overflow(), |text: &str| {
     assert_eq!(difference(&wanted, &read), Change::default());
 });
 
-/// The link that a device is.
+/// The wanted state that equals the device.
 fn wanted(device: &Device) -> Wanted {
     let peers = device.peers.iter().map(|(key, peer)| {
         let wanted = WantedPeer {
@@ -51,7 +51,7 @@ fn wanted(device: &Device) -> Wanted {
     }
 }
 
-/// The device without what nobody sets.
+/// The device without the fields that configuration does not set.
 fn without_traffic(device: &Device, wanted: &Wanted) -> Device {
     let mut device = device.clone();
     device.private_key = Some(wanted.private_key.clone());

@@ -1,5 +1,5 @@
-//! Any text as every kind of file: no panic, every mistake has a place that can be shown, and what
-//! is accepted from users is accepted from the store.
+//! Any text as every kind of file: no panic, every error has a position in the text, and what is
+//! accepted from users is accepted from the store.
 #![no_main]
 
 use kat_bundle::{

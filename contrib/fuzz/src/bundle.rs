@@ -1,21 +1,21 @@
-//! What every mistake that is shown to a person keeps to.
+//! Checks that hold for every error shown to a user.
 
 use kat_bundle::{Diagnostic, MAX_CARRIED_FILES, MAX_FILES, render};
 
-/// Longest sentence about one mistake, in bytes.
+/// Longest text of one error, in bytes.
 const SENTENCE: usize = 2000;
-/// Most mistakes: of an archive, one of each entry as an entry and one as a file.
+/// Most errors of an archive: one for each entry as an entry and one as a file.
 const MISTAKES: usize = 2 * (MAX_FILES + MAX_CARRIED_FILES) + 1;
 
-/// Checks mistakes, in a file of this text where there is one: at places that it has, short, and without
-/// what a terminal obeys.
+/// Checks that errors are few, short, without control characters, and at positions that exist in
+/// `text`.
 pub fn check_diagnostics(found: &[Diagnostic], text: Option<&str>) {
     assert!(
         (1..=MISTAKES).contains(&found.len()),
         "{} mistakes",
         found.len()
     );
-    // As YAML counts them.
+    // Lines as YAML counts them.
     let lines = text
         .unwrap_or_default()
         .replace("\r\n", "\n")
@@ -31,7 +31,7 @@ pub fn check_diagnostics(found: &[Diagnostic], text: Option<&str>) {
         assert!(!sentence.contains(char::is_control), "{sentence:?}");
         assert!(usize::try_from(found.line).is_ok_and(|line| text.is_none() || line <= lines));
     }
-    // Drawing is slow beside all else.
+    // Only some are rendered, because rendering is slow.
     for found in found.iter().take(2).chain(found.last()) {
         let shown = render(found, text.unwrap_or_default(), false);
         let obeyed = |letter: char| letter.is_control() && letter != '\n';

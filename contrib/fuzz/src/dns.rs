@@ -1,4 +1,4 @@
-//! A cluster's names, and what every answer of the DNS server keeps to.
+//! A cluster's DNS zone, and checks that hold for every answer of the DNS server.
 
 use std::{
     collections::BTreeMap,
@@ -10,12 +10,12 @@ use hickory_proto::op::{Message, MessageType, OpCode};
 use kat_network::dns::{ParseError, Request, Zone, fuzz::Sent, parse};
 use kat_types::network::{DnsRecords, Gate, InstanceNetwork, Instances, NodeNetwork};
 
-/// What the server takes and gives over UDP at most.
+/// Largest UDP payload that the server accepts and sends.
 const UDP_PAYLOAD: usize = 1232;
-/// What a client without EDNS takes.
+/// Largest UDP payload of a client without EDNS.
 const PLAIN_PAYLOAD: usize = 512;
 
-/// A container of the machine, one of another machine, the machine itself, strangers.
+/// A container of the machine, one of another machine, the machine itself, and strangers.
 pub const CLIENTS: [IpAddr; 6] = [
     IpAddr::V4(Ipv4Addr::new(10, 100, 0, 7)),
     IpAddr::V4(Ipv4Addr::new(10, 100, 2, 9)),
@@ -25,7 +25,6 @@ pub const CLIENTS: [IpAddr; 6] = [
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// The zone of a small cluster.
 pub fn zone() -> Arc<Zone> {
     let node = NodeNetwork {
         schema: 1,
@@ -69,7 +68,7 @@ pub fn zone() -> Arc<Zone> {
     Arc::new(Zone::new(&node, &instances, &records).expect("a zone"))
 }
 
-/// Checks what is sent for a packet, and reads the answer that it is; nothing where it is a bare header.
+/// Checks the answers to a packet and parses the one over TCP; `None` for a bare header.
 pub fn check(packet: &[u8], sent: &Sent) -> Option<(Request, Message)> {
     assert_eq!(sent.udp.get(..2), packet.get(..2), "another question's id");
     let request = match parse(packet) {

@@ -1,11 +1,11 @@
-//! How much memory something takes.
+//! Measures the memory that a function allocates.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-/// The system's allocator, counting.
+/// The system's allocator with a count of allocated bytes.
 struct Counting;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
@@ -14,7 +14,7 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Runs `work` and says how many bytes it had allocated at most at one time. A target is one thread.
+/// Runs `work` and returns the peak of its allocated bytes. Assumes a single thread.
 pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = LIVE.load(Relaxed);
     PEAK.store(before, Relaxed);
@@ -27,7 +27,7 @@ fn took(bytes: usize) {
     PEAK.fetch_max(live, Relaxed);
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; only sizes are noted.
+// SAFETY: every call is passed to the system's allocator unchanged; only sizes are counted.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         took(layout.size());

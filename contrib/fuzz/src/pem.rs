@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 
-/// One block of PEM.
+/// One PEM block.
 pub fn armoured(label: &str, der: &[u8]) -> String {
     let mut text = format!("-----BEGIN {label}-----\n");
     let body = BASE64_STANDARD.encode(der);

@@ -1,7 +1,7 @@
-//! A stack for the handler of signals.
+//! An alternate stack for signal handlers.
 
-/// Lets libFuzzer's handler of SIGSEGV run on a stack of its own, so that an input on which something
-/// recurses too deeply is kept as other crashes are. Sanitizers do this where they are.
+/// Gives libFuzzer's SIGSEGV handler its own stack, so that inputs with too deep recursion are
+/// saved like other crashes. Sanitizers do this themselves.
 pub fn survive_overflow() {
     let memory = Vec::leak(vec![0_u8; 256 * 1024]);
     let stack = libc::stack_t {
@@ -9,8 +9,8 @@ pub fn survive_overflow() {
         ss_flags: 0,
         ss_size: memory.len(),
     };
-    // SAFETY: the memory is never given back, and the action is the default one; libFuzzer, which comes
-    // next, keeps the flag.
+    // SAFETY: the memory is never freed, and the action is the default one; libFuzzer, which
+    // installs its handler later, keeps the flag.
     unsafe {
         assert_eq!(libc::sigaltstack(&stack, std::ptr::null_mut()), 0);
         let mut action: libc::sigaction = std::mem::zeroed();

@@ -1,16 +1,16 @@
-//! Archives that get past their checksums, which no mutation does.
+//! Archives with valid checksums, which mutation alone does not produce.
 
 use std::io::Write;
 
 use flate2::{Compression, write::GzEncoder};
 
-/// Bytes of a tar's header, and what its parts are padded to.
+/// Bytes of a tar header; contents are padded to a multiple of it.
 const BLOCK: usize = 512;
-/// Where a header has its size and its checksum.
+/// Position of the size and of the checksum in a header.
 const SIZE: std::ops::Range<usize> = 124..136;
 const CHECKSUM: std::ops::Range<usize> = 148..156;
 
-/// The bytes with the right checksum in everything that stands where a tar has a header.
+/// The bytes with a valid checksum wherever a tar has a header.
 pub fn with_checksums(bytes: &[u8]) -> Vec<u8> {
     let mut tar = bytes.to_vec();
     let mut place = 0;
@@ -28,7 +28,7 @@ pub fn with_checksums(bytes: &[u8]) -> Vec<u8> {
     tar
 }
 
-/// The bytes as a gzip stream, stored as they are.
+/// The bytes as an uncompressed gzip stream.
 pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::none());
     encoder

@@ -1,4 +1,4 @@
-//! The state of a [`super::MemoryStore`]: a store with etcd's rules, without waits.
+//! The state of a [`super::MemoryStore`]: etcd's rules, without waiting.
 
 use std::{
     collections::{BTreeMap, VecDeque},

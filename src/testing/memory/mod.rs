@@ -117,7 +117,7 @@ impl MemoryStore {
         access: Access<'_>,
         apply: impl FnOnce(&mut Core) -> Result<T, StoreError> + Send,
     ) -> Result<T, StoreError> {
-        // Like a real call, this lets other tasks run.
+        // Lets other tasks run, like a real call.
         tokio::task::yield_now().await;
         let delay = self.shared.lock().client(self.client).delay;
         if !delay.is_zero() {
@@ -140,7 +140,8 @@ impl MemoryStore {
         Ok(outcome)
     }
 
-    /// [`Self::call`] for changes of the store: wakes the watches, also when the answer is lost.
+    /// Like [`Self::call`], for changes of the store: wakes the watches, even when the answer is
+    /// lost.
     async fn change<T>(
         &self,
         apply: impl FnOnce(&mut Core) -> Result<T, StoreError> + Send,

@@ -1,4 +1,4 @@
-//! The faults. The store itself is checked by `tests/store_conformance`.
+//! The faults of a client. The store itself is tested by `tests/store_conformance`.
 
 use futures_util::{FutureExt, StreamExt};
 use tokio::time::timeout;

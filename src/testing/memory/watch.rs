@@ -96,8 +96,7 @@ impl Watcher {
                 Step::Batch(batch)
             }
             Ok(None) => {
-                // Caught up: a compaction of revisions that did not concern this watch does not end
-                // it.
+                // A compaction of revisions that did not concern this watch must not end it.
                 self.next = self.next.max(state.core.revision + 1);
                 Step::Wait
             }

@@ -1,4 +1,4 @@
-//! What a [`UnitManager`] must do, as one suite for the fake and for a real systemd.
+//! The conformance suite of a [`UnitManager`], for the fake and for a real systemd.
 
 mod commands;
 mod transient;
@@ -30,41 +30,41 @@ const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 const BURST: u32 = 3;
 
-/// What did not hold.
+/// A requirement that does not hold.
 #[derive(Debug, thiserror::Error)]
 pub enum ConformanceError {
-    /// A call failed that must not.
+    /// A call failed that must succeed.
     #[error("{step}: {error}")]
     Call {
-        /// What was tried.
+        /// The call, such as `stop kat-conformance-run.service`.
         step: String,
-        /// What came back.
         error: SystemdError,
     },
-    /// The manager did something else.
+    /// The manager behaved differently.
     #[error("{step}: expected {expected}, found {found}")]
     Unlike {
-        /// What was tried.
+        /// The property that was checked, such as `its restarts`.
         step: String,
-        /// What should have come.
         expected: String,
-        /// What came.
         found: String,
     },
     /// A unit file could not be written or removed.
     #[error("{}: {error}", path.display())]
     File {
-        /// The file.
+        /// The unit file.
         path: PathBuf,
-        /// Why.
         error: io::Error,
     },
 }
 
 type Outcome = Result<(), ConformanceError>;
 
-/// Runs the suite. `unit_dir` is a folder that the manager reads units from at a reload; the suite
-/// puts units `kat-conformance-*` there and takes them away again.
+/// Runs the suite. The manager reads units from `unit_dir` at a reload. The suite writes units
+/// `kat-conformance-*` there and removes them again.
+///
+/// # Errors
+///
+/// The first requirement that does not hold.
 pub async fn run(manager: &dyn UnitManager, unit_dir: &Path) -> Outcome {
     let suite = Suite {
         manager,
@@ -191,7 +191,7 @@ impl Suite<'_> {
             &status.active_state,
         )?;
         equal("a stopped unit", "success", &status.result)?;
-        // systemd forgets an inactive unit that nothing needs, and with it how it ended.
+        // systemd forgets an inactive unit that nothing needs, and its result with it.
         let end = (status.exec_main_code, status.exec_main_status);
         holds(
             "how it ended",
@@ -247,7 +247,7 @@ impl Suite<'_> {
              ExecStart=/bin/false\nRestart=on-failure\nRestartSec=20ms\n"
         );
         self.write(AGAIN, &text).await?;
-        // The start itself is done: the program could be run.
+        // The start itself succeeds, because the program could be executed.
         self.job(
             "start",
             self.manager.start(AGAIN, LIMIT).await,
@@ -255,7 +255,7 @@ impl Suite<'_> {
         )?;
         let status = self.until(AGAIN, "failed").await?;
         equal("why it gave up", "exit-code", &status.result)?;
-        // The start that the limit refused is counted, too.
+        // systemd also counts the start that the limit refuses.
         equal("its restarts", &BURST, &status.restarts)?;
         called("reload", self.manager.reload().await)?;
         let status = self.status(AGAIN).await?;
@@ -288,7 +288,8 @@ impl Suite<'_> {
     }
 
     async fn knows_old_text(&self) -> Outcome {
-        // Of a unit that runs: one that rests may be forgotten and read afresh when asked for.
+        // The unit must be running: one between two restarts may be unloaded and read again when
+        // queried.
         self.job(
             "start",
             self.manager.start(RUN, LIMIT).await,
@@ -357,7 +358,7 @@ impl Suite<'_> {
         called("disable again", self.manager.disable(RUN).await)
     }
 
-    /// Stops what the suite started and takes its files away.
+    /// Stops the units that the suite started, and removes its files.
     async fn clean(&self) -> Outcome {
         for unit in [RUN, FAIL, AGAIN, SLOW, MASKED] {
             match self.manager.stop(unit, LIMIT).await {
@@ -405,7 +406,7 @@ impl Suite<'_> {
         let deadline = Instant::now() + LIMIT;
         loop {
             let status = self.status(unit).await?;
-            // Between two restarts a unit rests for a moment in other states.
+            // Between two restarts a unit is briefly in other states.
             if status.active_state == ActiveState::from_word(state) && status.sub_state == state {
                 return Ok(status);
             }
@@ -461,7 +462,7 @@ fn holds(step: &str, condition: bool, status: &UnitStatus) -> Outcome {
     }
 }
 
-/// Reads what is there already.
+/// Discards the events so far.
 async fn drain(events: &mut UnitEvents) {
     while timeout(Duration::from_millis(200), events.next())
         .await

@@ -1,64 +1,57 @@
-//! D-Bus introspection XML as tables, to compare code, contract and running services.
+//! D-Bus introspection XML as tables, for comparing code, contract and running services.
 //!
-//! It reads the tags that the D-Bus specification names ("Introspection Data Format") of the
-//! outermost node, and is no general reader of XML: entities stay as they are.
+//! It reads the tags of the outermost node that the D-Bus specification defines ("Introspection
+//! Data Format"). It is not a general XML parser: entities are left as they are.
 
 use std::collections::BTreeMap;
 
 /// Interfaces by name.
 pub type Interfaces = BTreeMap<String, Interface>;
 
-/// Members of an interface by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// Methods.
     pub methods: BTreeMap<String, Method>,
-    /// Signatures of signals.
+    /// Signatures of the signals by name.
     pub signals: BTreeMap<String, String>,
-    /// Properties.
     pub properties: BTreeMap<String, Property>,
 }
 
-/// Signatures of a method.
+/// Signatures of a method's arguments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Method {
-    /// Of the call.
+    /// The input arguments.
     pub takes: String,
-    /// Of the answer.
+    /// The output arguments.
     pub gives: String,
 }
 
-/// A property.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Property {
-    /// Signature.
+    /// The D-Bus signature.
     pub kind: String,
     /// `read`, `write` or `readwrite`.
     pub access: String,
 }
 
-/// Why a text is no introspection data.
+/// Why a text is not introspection data.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IntrospectionError {
-    /// A tag or a comment does not end.
+    /// A tag or a comment does not end. The value is the byte at which it begins.
     #[error("byte {0}: what begins here does not end")]
     Unfinished(usize),
     /// A tag lacks an attribute.
     #[error("byte {at}: `{tag}` has no `{attribute}`")]
     Missing {
-        /// Where the tag begins.
+        /// Byte at which the tag begins.
         at: usize,
-        /// The tag.
         tag: String,
-        /// What it lacks.
         attribute: &'static str,
     },
-    /// A tag stands where it means nothing.
+    /// A tag is not allowed at its position.
     #[error("byte {at}: `{tag}` is out of place")]
     OutOfPlace {
-        /// Where the tag begins.
+        /// Byte at which the tag begins.
         at: usize,
-        /// The tag.
         tag: String,
     },
 }
@@ -68,7 +61,7 @@ enum Member {
     Signal(String),
 }
 
-/// Reads introspection data.
+/// Parses introspection data.
 pub fn parse(xml: &str) -> Result<Interfaces, IntrospectionError> {
     let mut interfaces = Interfaces::new();
     let mut depth = 0usize;
@@ -190,7 +183,7 @@ fn attribute_of(tag: &str, attribute: &str) -> Option<String> {
     None
 }
 
-/// What `wanted` has and `actual` lacks or has otherwise, a sentence for each.
+/// A sentence for each member of `wanted` that `actual` lacks or has with another signature.
 pub fn missing(wanted: &Interfaces, actual: &Interfaces) -> Vec<String> {
     let mut found = Vec::new();
     for (name, interface) in wanted {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// `workload.kat` with these fields of `spec` beside a container that is called `app`.
+/// `workload.kat` with these fields of `spec` and a main container called `app`.
 fn with(fields: &str) -> File {
     workload("  replicas: 1", &format!("  replicas: 1\n  {fields}"))
 }
@@ -93,7 +93,8 @@ fn containers_beside_the_main_one() {
             "initContainers: [{name: first, quadlet: {AddHost: §\"db:192.0.2.1\"}}]",
         )],
     );
-    // What one of them writes to is no place for links of another.
+    // A volume that one container writes to must not be mounted by `subPath` in another, because
+    // the first could put a link there.
     only(
         CrossFile,
         "spec.sidecars[0].volumeMounts[0].subPath",

@@ -1,4 +1,4 @@
-//! Fields that are unknown, written twice or missing.
+//! Fields that are unknown, duplicated or missing.
 
 use super::*;
 

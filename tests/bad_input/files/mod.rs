@@ -1,4 +1,4 @@
-//! Mistakes in the text of files. `§` stands where the mistake must be found, and is taken out.
+//! Errors in the text of files. `§` marks the expected position and is removed before parsing.
 
 mod containers;
 mod fields;
@@ -64,7 +64,7 @@ spec:
 
 type File = (&'static str, String);
 
-/// A text with one place changed.
+/// The base text with one place changed.
 fn change(base: &str, from: &str, to: &str) -> String {
     assert_eq!(
         base.matches(from).count(),
@@ -78,7 +78,7 @@ fn workload(from: &str, to: &str) -> File {
     ("workload.kat", change(WORKLOAD, from, to))
 }
 
-/// `workload.kat` with more fields of the container.
+/// `workload.kat` with additional fields of the container.
 fn container(fields: &str) -> File {
     let fields: String = fields.lines().map(|line| format!("    {line}\n")).collect();
     ("workload.kat", change(WORKLOAD, "    name: app\n", &fields))
@@ -88,7 +88,7 @@ fn balancer(from: &str, to: &str) -> File {
     ("VirtualLoadBalancer.kat", change(BALANCER, from, to))
 }
 
-/// `VirtualLoadBalancer.kat` with more fields of its `spec`.
+/// `VirtualLoadBalancer.kat` with additional fields of its `spec`.
 fn balanced(fields: &str) -> File {
     let fields: String = fields.lines().map(|line| format!("  {line}\n")).collect();
     ("VirtualLoadBalancer.kat", format!("{BALANCER}{fields}"))
@@ -98,7 +98,7 @@ fn good() -> File {
     ("workload.kat", WORKLOAD.to_owned())
 }
 
-/// A workload whose type is Job and that may have no more than that.
+/// A workload of type Job, which may have hardly any other fields.
 fn job_workload() -> File {
     let text = change(WORKLOAD, "type: Service", "type: §Job");
     ("workload.kat", change(&text, "Always", "Never"))
@@ -113,7 +113,7 @@ fn plain(file: File) -> File {
     (file.0, file.1.replace('§', ""))
 }
 
-/// Takes `§` out; gives the file and place where it stood.
+/// Removes `§` and returns the file and position where it was.
 fn unmark(files: &[File]) -> (Vec<SourceFile>, Option<(String, u32, u32)>) {
     let mut place = None;
     let mut sources = Vec::new();
@@ -144,7 +144,8 @@ fn lines(found: &[Diagnostic]) -> String {
     lines.join("\n")
 }
 
-/// Exactly one mistake: its class, its place, its path, and words of its message and hint.
+/// Expects exactly one error with this class, position and path, and these words in its message or
+/// hint.
 #[track_caller]
 fn only(class: Class, path: &str, words: &[&str], files: &[File]) {
     let (sources, place) = unmark(files);
@@ -153,7 +154,7 @@ fn only(class: Class, path: &str, words: &[&str], files: &[File]) {
         Err(found) => found,
     };
     check(class, path, words, place, &found);
-    // Some names can't be packed, and of some folders the archive alone is wrong.
+    // Some names cannot be packed, and for some folders only the archive is wrong.
     if let Ok(archive) = pack(&sources) {
         let found = read_archive(&archive).map_or_else(|found| found, |_| found);
         over_api::refused(archive, &found);

@@ -1,4 +1,4 @@
-//! What is not a document, too large, not text, or would expand.
+//! Files that are not documents, too large, not text, or would expand.
 
 use super::*;
 

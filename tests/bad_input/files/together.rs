@@ -1,4 +1,4 @@
-//! Files that do not fit together.
+//! Files that contradict each other.
 
 use super::*;
 
@@ -208,7 +208,7 @@ fn files_that_do_not_fit_together() {
     );
 }
 
-/// Mistakes of several files are all said, in the order of files and places.
+/// The errors of all files are reported, ordered by file and position.
 #[test]
 fn all_at_once() {
     let files = [

@@ -1,4 +1,4 @@
-//! Values of another type, out of range, and names.
+//! Values of a wrong type or out of range, and invalid names.
 
 use super::*;
 

@@ -55,7 +55,7 @@ pub(crate) async fn transacts_under_conditions(backend: &dyn Backend) {
         b"1"
     );
 
-    // Every condition must hold, and all writes are at one revision.
+    // All conditions must hold, and all writes have one revision.
     let conditions = [
         Compare::ModRevision("/t/a".into(), first),
         Compare::CreateRevision("/t/a".into(), first),
@@ -96,7 +96,7 @@ pub(crate) async fn transacts_under_conditions(backend: &dyn Backend) {
     assert_eq!(refused, Committed::No);
     assert_eq!(names(&*store, "/t/").await, ["/t/b", "/t/c"]);
 
-    // Nothing to do is fine, and no revision of its own.
+    // A transaction without operations succeeds and makes no revision.
     let nothing = store
         .transact(&one_wrong[..1], &[])
         .await
@@ -161,7 +161,7 @@ pub(crate) async fn refuses_what_is_beyond_the_limits(backend: &dyn Backend) {
         .await;
     assert!(matches!(done, Ok(Committed::Yes(_))), "{done:?}");
     assert_eq!(names(&*store, "/t/").await.len(), MAX_OPERATIONS);
-    // The largest that is allowed, in one value.
+    // The largest permitted transaction, in one value.
     let value = "x".repeat(kat_types::transaction::MAX_BYTES - 100);
     write(&*store, &[put("/t/large", &value)]).await;
     assert_eq!(
@@ -196,7 +196,7 @@ pub(crate) async fn lists_in_order_at_one_revision(backend: &dyn Backend) {
         "an empty prefix is everything"
     );
 
-    // Both ends of a long list are written together, so a list that mixes revisions shows it.
+    // Both ends of a long list are written together, so that a list of mixed revisions is noticed.
     for chunk in 0..24 {
         let keys: Vec<_> = (0..100)
             .map(|n| put(&format!("/p/m{:04}", chunk * 100 + n), "x"))
@@ -261,6 +261,6 @@ pub(crate) async fn lists_more_than_one_message_holds(backend: &dyn Backend) {
             .iter()
             .all(|item| item.value.len() == value.len())
     );
-    // Only large ones: the first page is beyond what a message may hold.
+    // Only large values: the first page exceeds the limit of a message.
     assert_eq!(store.list("/t/b").await.expect("listed").items.len(), 10);
 }

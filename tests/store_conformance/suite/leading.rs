@@ -1,4 +1,4 @@
-//! Elections, and what the rooms above build on a store.
+//! Elections, fenced transactions and mirrors.
 
 use std::{sync::Arc, time::Duration};
 
@@ -42,7 +42,7 @@ pub(crate) async fn elects_one_leader(backend: &dyn Backend) {
 
     let candidate = two.clone();
     let waiting = tokio::spawn(async move { elect(&candidate, "beta").await });
-    // The second one stands in the queue, and is not elected.
+    // The second candidate is in the queue and not elected.
     soon("the second candidate", async {
         while names(&*three, keys::ELECTION).await.len() < 2 {
             tokio::time::sleep(Duration::from_millis(10)).await;

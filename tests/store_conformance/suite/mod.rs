@@ -1,4 +1,4 @@
-//! What every store must do.
+//! The suite that every store must pass.
 
 mod keys;
 mod leading;
@@ -16,13 +16,13 @@ pub(crate) use self::{keys::*, leading::*, watches::*};
 
 #[async_trait]
 pub(crate) trait Backend: Sync {
-    /// A client of its own.
+    /// A new client.
     async fn client(&self) -> Arc<dyn StateStore>;
-    /// Forgets the history below a revision.
+    /// Compacts the history below `revision`.
     async fn compact(&self, revision: i64);
 }
 
-/// Fails the test when something takes too long; generous, for slow machines.
+/// Fails the test when `work` takes more than 20 s, which is generous for slow machines.
 pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
     match tokio::time::timeout(Duration::from_secs(20), work).await {
         Ok(done) => done,
@@ -34,7 +34,7 @@ pub(crate) fn put(key: &str, value: &str) -> Operation {
     Operation::Put(key.into(), value.into())
 }
 
-/// Writes, and the revision.
+/// Writes without conditions and returns the revision.
 pub(crate) async fn write(store: &dyn StateStore, operations: &[Operation]) -> i64 {
     match store.transact(&[], operations).await.expect("written") {
         Committed::Yes(revision) => revision,
@@ -54,7 +54,7 @@ async fn next(changes: &mut WatchStream) -> WatchBatch {
     batch.await
 }
 
-/// `+key=value` and `-key`, for comparing.
+/// The events of a batch as `+key=value` and `-key`.
 fn shown(batch: &WatchBatch) -> Vec<String> {
     let event = |event: &WatchEvent| match event {
         WatchEvent::Put(item) => {

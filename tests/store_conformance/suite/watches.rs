@@ -1,4 +1,4 @@
-//! Watches, and what compaction does to them.
+//! Watches, and the effect of compaction on them.
 
 use futures_util::StreamExt;
 
@@ -54,7 +54,7 @@ pub(crate) async fn watches_history_and_changes(backend: &dyn Backend) {
         "one transaction is one batch"
     );
 
-    // From the next revision on, after a list: nothing twice, nothing lost.
+    // A watch from the revision after a list neither repeats nor misses a change.
     let listing = store.list("/t/").await.expect("listed");
     let mut later = store
         .watch("/t/", listing.revision + 1)
@@ -68,10 +68,10 @@ pub(crate) async fn watches_history_and_changes(backend: &dyn Backend) {
             assert_eq!(shown(&next(stream).await), [format!("+/t/n={n}")]);
         }
     }
-    // An empty prefix is everything.
+    // An empty prefix watches all keys.
     let mut all = store.watch("", second).await.expect("watched");
     assert_eq!(shown(&next(&mut all).await), ["+/t/b=1", "-/t/a", "+/x="]);
-    // A revision that is still to come.
+    // A watch from a future revision.
     let ahead = store.list("/t/").await.expect("listed").revision + 2;
     let mut ahead = store.watch("/t/", ahead).await.expect("watched");
     write(&*writer, &[put("/t/too-early", "")]).await;
@@ -108,7 +108,7 @@ pub(crate) async fn compaction_ends_old_watches(backend: &dyn Backend) {
         "{error:?}"
     );
     assert!(error.is_passing());
-    // What is up to date goes on, and a new list works.
+    // A watch that is up to date continues, and a new list works.
     write(&*store, &[put("/t/b", "")]).await;
     assert_eq!(shown(&next(&mut current).await), ["+/t/b="]);
     assert_eq!(names(&*store, "/t/").await, ["/t/a", "/t/b"]);

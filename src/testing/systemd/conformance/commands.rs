@@ -1,4 +1,4 @@
-//! Commands that read and write files of whoever starts them.
+//! Transient units with streams of their caller's.
 
 use std::{
     fs::File,
@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::{ConformanceError, LIMIT, Outcome, PROBE, SIGTERM, Suite, called, equal, unlike};
 use kat_systemd::{Ended, JobResult, Streams, SystemdError, TransientUnit, UnitManager};
 
-/// The ends of a command's streams that are not the command's.
+/// The caller's ends of a command's streams.
 struct Ends {
     stdin: File,
     stdout: File,
@@ -51,11 +51,12 @@ fn broken(error: &io::Error) -> ConformanceError {
     unlike("files of a command", "no error", error)
 }
 
-/// The part of the suite about commands with files of others. The fake runs them as real processes, which
-/// take real time: a paused clock runs away from them.
+/// The part of the suite about commands with streams of the caller's. The fake runs them as real
+/// processes in real time, so this does not work with a paused clock.
 ///
 /// # Errors
-/// What did not hold.
+///
+/// The first requirement that does not hold.
 pub async fn run_commands(manager: &dyn UnitManager) -> Result<(), ConformanceError> {
     let folder = Path::new("");
     Suite { manager, folder }.runs_commands_with_files().await
@@ -80,7 +81,7 @@ impl Suite<'_> {
             let talking = tokio::task::spawn_blocking(move || talk(ends));
             let ended = called(text, self.manager.run_with(&unit, streams).await)?;
             equal(text, &expected, &ended)?;
-            // Nobody holds the command's ends any more, or this would not come back.
+            // Returns only once all of the command's ends are closed.
             let said = tokio::time::timeout(LIMIT, talking).await;
             match said {
                 Ok(Ok(Ok((out, err)))) => {
@@ -95,7 +96,7 @@ impl Suite<'_> {
         self.sees_to_what_it_left().await
     }
 
-    /// What runs afterwards has run when its end is told, whichever that was.
+    /// The command's `afterwards` has run when its end is reported, however it ended.
     async fn sees_to_what_it_left(&self) -> Outcome {
         let short = Duration::from_secs(2);
         for (text, limit) in [
@@ -124,7 +125,7 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// A signal reaches it, and it ends when it is stopped.
+    /// A signal reaches the command, and a stop ends it.
     async fn is_stopped_and_told(&self) -> Outcome {
         let (mut ends, streams) = pipes().map_err(|error| broken(&error))?;
         let unit = script(
@@ -134,7 +135,7 @@ impl Suite<'_> {
         let step = "a command that is stopped";
         let running = self.manager.run_with(&unit, streams);
         let stopping = async {
-            // On a thread of its own, for the command begins while this is read.
+            // The command starts while this thread reads.
             let (ends, first) = blocking(move || {
                 let first = some(&mut ends.stdout);
                 (ends, first)
@@ -180,7 +181,7 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
-/// The next that it says.
+/// The next output, up to 64 bytes.
 fn some(from: &mut File) -> String {
     let mut buffer = [0; 64];
     let length = from.read(&mut buffer).unwrap_or(0);
@@ -188,7 +189,7 @@ fn some(from: &mut File) -> String {
     String::from_utf8_lossy(piece).into_owned()
 }
 
-/// Says a line, and hears all to the end.
+/// Writes a line and reads both streams to their end.
 fn talk(mut ends: Ends) -> io::Result<(String, String)> {
     ends.stdin.write_all(b"said\n")?;
     drop(ends.stdin);

@@ -1,4 +1,4 @@
-//! Commands that are run for how they end.
+//! Transient units whose result counts.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Commands that read and write files of others. They are real processes: what they say is what matters.
+//! Transient units with streams of their caller's. They are real processes, because their output
+//! matters.
 
 use std::{
     collections::BTreeMap,
@@ -18,10 +19,10 @@ use tokio_util::sync::CancellationToken;
 
 use kat_systemd::{Ended, Streams, SystemdError, TransientUnit, error};
 
-/// For a command to end by itself after it was asked to.
+/// How long a command has to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Those that run, by their units.
+/// Running commands by unit.
 #[derive(Default)]
 pub(super) struct Commands {
     running: Mutex<BTreeMap<String, Running>>,
@@ -45,7 +46,7 @@ impl Commands {
         self.with(|running| running.get(unit).cloned().filter(there))
     }
 
-    /// Runs it to its end, or until it is stopped.
+    /// Runs a command until it ends or is stopped.
     pub(super) async fn run(
         &self,
         unit: &TransientUnit,
@@ -63,7 +64,7 @@ impl Commands {
         if self.find(&unit.name).is_some() {
             return Err(refused("unit exists", "there is one already".to_owned()));
         }
-        // The command's files are closed here as soon as it has them.
+        // Closes this process' copies of the command's streams once the command is started.
         let variables = unit.environment.iter();
         let child = Command::new(program)
             .args(arguments)
@@ -84,7 +85,7 @@ impl Commands {
         };
         let lost = running.lost.clone();
         self.with(|all| all.insert(unit.name.clone(), running.clone()));
-        // As with systemd it goes on, and is stopped, whether anybody waits for it or not.
+        // As with systemd, the command continues and can be stopped even if its caller is gone.
         let attending = tokio::spawn(attend(child, running, unit.clone()));
         let status = tokio::select! {
             status = attending => status,
@@ -105,12 +106,12 @@ impl Commands {
         })
     }
 
-    /// Nobody is told of an end any more; they run on.
+    /// Callers are told that the connection ended; the commands continue.
     pub(super) fn lose(&self) {
         self.with(|all| all.values().for_each(|running| running.lost.cancel()));
     }
 
-    /// Ends it and waits for that; false where there is none.
+    /// Stops a command and waits for its end; false if it does not run.
     pub(super) async fn stop(&self, unit: &str) -> bool {
         let Some(running) = self.find(unit) else {
             return false;
@@ -120,7 +121,7 @@ impl Commands {
         true
     }
 
-    /// Sends a signal to all of its processes; false where there is none.
+    /// Sends a signal to all processes of a command; false if it does not run.
     pub(super) fn kill(&self, unit: &str, signal: i32) -> bool {
         let Some(running) = self.find(unit) else {
             return false;
@@ -131,14 +132,15 @@ impl Commands {
 }
 
 impl Running {
-    /// Sends a signal to all of its processes; false where there is none.
+    /// Sends a signal to the process group; false if there is none.
     fn signal(&self, signal: Signal) -> bool {
         self.group
             .is_some_and(|group| kill_process_group(group, signal).is_ok())
     }
 }
 
-/// Waits for its end, or ends it, and for what runs afterwards; nothing where it did not end by itself.
+/// Waits for a command's end, or ends it, and runs its `afterwards`. `None` if the command was
+/// stopped or exceeded its limit.
 async fn attend(
     mut child: Child,
     running: Running,

@@ -1,4 +1,4 @@
-//! A machine's managers and its logind.
+//! The service managers and the logind of a machine.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,24 +25,23 @@ pub struct FakeMachine {
 /// Why the manager of a user who lingers does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Away {
-    /// It has ended, and logind takes it for started.
+    /// The manager has ended, and logind still counts it as started.
     Ended,
-    /// It hangs.
+    /// The manager hangs.
     Hangs,
 }
 
 impl FakeMachine {
-    /// A machine without users.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The system's manager, to set up.
+    /// The system's manager, to set up in a test.
     pub fn system_manager(&self) -> Arc<FakeManager> {
         Arc::clone(&self.system)
     }
 
-    /// A user's manager, to set up; it answers only while the user lingers.
+    /// A user's manager, to set up in a test. It answers only while the user lingers.
     pub fn user_manager(&self, uid: u32) -> Arc<FakeManager> {
         let mut users = self.users.lock();
         Arc::clone(users.entry(uid).or_insert_with(|| {
@@ -60,7 +59,7 @@ impl FakeMachine {
         self.users.lock().insert(uid, Arc::new(manager));
     }
 
-    /// The manager of a user who lingers goes away, with all that it runs.
+    /// Makes the manager of a lingering user unreachable.
     pub fn lose_user(&self, uid: u32, away: Away) {
         self.away().insert(uid, away);
         self.user_manager(uid)
@@ -71,7 +70,6 @@ impl FakeMachine {
         self.away.lock()
     }
 
-    /// Users that linger.
     pub fn lingering(&self) -> BTreeSet<u32> {
         self.lingering.lock().clone()
     }

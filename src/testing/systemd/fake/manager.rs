@@ -1,4 +1,4 @@
-//! What the agent asks of a manager.
+//! The [`UnitManager`] of the fake.
 
 use super::*;
 

@@ -1,6 +1,6 @@
-//! A manager and a logind in memory, for tests and the simulation.
+//! A systemd manager and a logind in memory, for tests and the simulation.
 //!
-//! The fake behaves as `systemd::conformance` says; the same suite runs against a real systemd.
+//! The fake behaves as `systemd::conformance` demands; the same suite runs against a real systemd.
 
 mod commands;
 mod files;
@@ -29,12 +29,12 @@ pub use self::{
     state::Behaviour,
 };
 
-/// Calls that a fake remembers; older ones are forgotten.
+/// Most calls that a fake remembers; older ones are forgotten.
 const CALLS_KEPT: usize = 10_000;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
-/// Where a fake's units come from: called at each reload.
+/// Returns a fake's units; called at each reload.
 pub type Loader = Box<dyn Fn() -> BTreeMap<String, Behaviour> + Send + Sync>;
 
 /// A manager in memory.
@@ -54,7 +54,7 @@ impl Default for FakeManager {
 }
 
 impl FakeManager {
-    /// A manager without units. `name` stands in its errors: `the system` or `user UID`.
+    /// A manager without units. `name` appears in its errors: `the system` or `user UID`.
     pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -75,8 +75,8 @@ impl FakeManager {
     }
 
     /// A manager whose units are the `*.service` files of a folder. It understands `Type=`,
-    /// `ExecStart=` (`true`, `false`, or it runs on), `ExecStartPre=` (hangs), `Restart=`,
-    /// `StartLimitBurst=` and links to `/dev/null`.
+    /// `ExecStart=` (`true`, `false`; anything else keeps running), `ExecStartPre=` (hangs),
+    /// `Restart=`, `StartLimitBurst=` and links to `/dev/null`.
     pub fn with_folder(name: &str, folder: &Path) -> Self {
         let folder = folder.to_owned();
         Self::with_loader(name, Box::new(move || read_folder(&folder)))
@@ -90,21 +90,21 @@ impl FakeManager {
         Arc::clone(&self.listeners.lock())
     }
 
-    /// Puts a unit in place, as a reload would.
+    /// Adds or replaces a unit, like a reload.
     pub fn define(&self, unit: &str, behaviour: Behaviour) {
         self.with(|state| state.load(unit, behaviour));
         self.changed(unit);
     }
 
-    /// The unit's program ends with a status.
+    /// The unit's program exits with `code`.
     pub fn exits(&self, unit: &str, code: i32) {
         let now = self.now();
         self.with(|state| state.ended(unit, 1, code, now));
         self.changed(unit);
     }
 
-    /// The unit's program ended with a status, and the unit clears up; [`FakeManager::exits`] with
-    /// the same status says that it has.
+    /// The unit's program exited with `code`, and the unit is in `stop-post`.
+    /// [`FakeManager::exits`] with the same code ends that.
     pub fn clears_up(&self, unit: &str, code: i32) {
         let now = self.now();
         self.with(|state| {
@@ -118,8 +118,8 @@ impl FakeManager {
         self.changed(unit);
     }
 
-    /// Podman loses the unit's container as it starts it: its first process ended well and had not said that
-    /// the program runs.
+    /// Podman loses the unit's container at its start: the main process exited with 0 before it
+    /// reported that the container runs.
     pub fn loses_start(&self, unit: &str) {
         let now = self.now();
         self.with(|state| {
@@ -137,14 +137,14 @@ impl FakeManager {
         self.changed(unit);
     }
 
-    /// The unit's program is ended by a signal.
+    /// The unit's program is killed by a signal.
     pub fn killed(&self, unit: &str, signal: i32) {
         let now = self.now();
         self.with(|state| state.ended(unit, 2, signal, now));
         self.changed(unit);
     }
 
-    /// The delay before the unit's restart is over.
+    /// Ends the delay before the unit's restart.
     pub fn restart_due(&self, unit: &str) {
         let now = self.now();
         self.with(|state| {
@@ -156,12 +156,13 @@ impl FakeManager {
         self.changed(unit);
     }
 
-    /// The next `call` (`start`, `reload`, ...) fails so.
+    /// The next `call` (`start`, `reload`, ...) fails with `error`.
     pub fn fail_next(&self, call: &str, error: SystemdError) {
         self.with(|state| state.failures.insert(call.to_owned(), error));
     }
 
-    /// From now on nothing answers, or it does again. Streams and waits end.
+    /// Makes the manager unreachable for this reason, or reachable again. When it becomes
+    /// unreachable, streams and waits end.
     pub fn set_unreachable(&self, reason: Option<&str>) {
         self.with(|state| state.unreachable = reason.map(str::to_owned));
         if reason.is_some() {
@@ -171,7 +172,7 @@ impl FakeManager {
         }
     }
 
-    /// Its service was restarted: nothing of what it ran runs any more.
+    /// The manager's service was restarted, and none of its units runs any more.
     pub fn begin_anew(&self) {
         self.set_unreachable(Some("it begins anew"));
         self.with(|state| {
@@ -190,7 +191,7 @@ impl FakeManager {
         }
     }
 
-    /// Nobody says any more how it is with a unit, as of a manager that hangs.
+    /// From now on the manager hangs: it no longer reports the status of units.
     pub fn hang(&self) {
         self.with(|state| state.hangs = true);
     }
@@ -205,8 +206,7 @@ impl FakeManager {
         self.with(|state| state.calls.clear());
     }
 
-    /// Units of which something runs, or may: also those that are starting or stopping, whether
-    /// anything answers or not.
+    /// Units that are active, starting or stopping, even while the manager is unreachable.
     pub fn live(&self) -> Vec<String> {
         let lives = |unit: &Unit| {
             matches!(
@@ -220,13 +220,12 @@ impl FakeManager {
         })
     }
 
-    /// Units that are enabled.
     pub fn enabled(&self) -> Vec<String> {
         self.with(|state| state.enabled.iter().cloned().collect())
     }
 
     fn now(&self) -> u64 {
-        // One second of time before the first call keeps 0 for "never".
+        // Starts at one second, because 0 means "never".
         u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX) + 1_000_000
     }
 

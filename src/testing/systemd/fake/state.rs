@@ -1,4 +1,4 @@
-//! Units of the fake, and what becomes of them.
+//! Units of the fake and their state changes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,28 +8,25 @@ use std::{
 use super::SIGTERM;
 use kat_systemd::{ActiveState, SystemdError, UnitStatus};
 
-/// What a unit does.
+/// The behaviour of a unit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Behaviour {
-    /// The unit is masked.
     pub masked: bool,
-    /// Its start is done when its program has ended (`Type=oneshot`).
+    /// The start ends when the program has exited (`Type=oneshot`).
     pub oneshot: bool,
-    /// Status with which its program ends at once; it runs on when there is none.
+    /// Exit code of the program, which exits at once; `None` if it keeps running.
     pub exits: Option<i32>,
-    /// Time that its start takes.
     pub start_takes: Duration,
-    /// Its start never ends.
+    /// The start never ends.
     pub start_hangs: bool,
-    /// Time that its stop takes.
     pub stop_takes: Duration,
-    /// It is started again after a failure (`Restart=on-failure`), at once.
+    /// The unit is restarted at once after a failure (`Restart=on-failure`).
     pub restarts: bool,
-    /// Before that, it rests until [`FakeManager::restart_due`].
+    /// After a failure the unit waits for [`FakeManager::restart_due`] before it is restarted.
     pub rests: bool,
-    /// Starts until it gives up (`StartLimitBurst=`); never when 0.
+    /// Starts before the unit fails for good (`StartLimitBurst=`); 0 means no limit.
     pub start_limit: u32,
-    /// Text of its file; another text on a reload needs a reload.
+    /// Text of the unit file. If it differs when the unit is loaded again, the unit needs a reload.
     pub text: String,
 }
 
@@ -90,7 +87,7 @@ impl State {
         unit.behaviour = behaviour;
     }
 
-    /// The unit is being stopped; how long that takes.
+    /// Begins to stop the unit; returns how long that takes.
     pub(super) fn stopping(&mut self, name: &str) -> Duration {
         let running = |unit: &&mut Unit| unit.status.active_state == ActiveState::Active;
         let Some(unit) = self.units.get_mut(name).filter(running) else {
@@ -104,7 +101,8 @@ impl State {
         takes
     }
 
-    /// The main process ended: 1 by itself, 2 by a signal. Restarts as often as the limit allows.
+    /// The main process ended: `code` is 1 for an exit and 2 for a signal, as in `ExecMainCode`.
+    /// Restarts the unit as often as its limit allows.
     pub(super) fn ended(&mut self, name: &str, code: i32, status: i32, now: u64) {
         loop {
             let Some(unit) = self.units.get_mut(name) else {
@@ -133,14 +131,14 @@ impl State {
         }
     }
 
-    /// Starts a unit again whose program failed. False when the limit refuses.
+    /// Restarts a unit whose program failed; false if the limit refuses.
     pub(super) fn restart(&mut self, name: &str, now: u64) -> bool {
         self.next += 1;
         let number = self.next;
         let Some(unit) = self.units.get_mut(name) else {
             return false;
         };
-        // systemd counts the start that the limit refuses, too.
+        // systemd also counts the start that the limit refuses.
         unit.status.restarts += 1;
         if unit.behaviour.start_limit > 0 && unit.starts >= unit.behaviour.start_limit {
             unit.rest(ActiveState::Failed, "failed", now);
