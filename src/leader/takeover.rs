@@ -173,7 +173,7 @@ mod tests {
     use kat_testing::MemoryStore;
     use kat_types::{assignment::DesiredMeta, keys, records::NodeRegistration, stored::Stored};
 
-    /// An etcd of which only the own member's status is asked: who leads raft.
+    /// An etcd that only reports raft's leader.
     struct Raft {
         leader: u64,
     }
@@ -219,7 +219,7 @@ mod tests {
         }
     }
 
-    /// `n1` with a subnet of loopback.
+    /// The machine `n1`, with a subnet on loopback.
     fn machine() -> NodeEntry {
         let registration = NodeRegistration {
             etcd: true,
@@ -239,7 +239,7 @@ mod tests {
         }
     }
 
-    /// Whether n1 still stands for election after it was watched over for a while by n2.
+    /// Whether n1 is still a candidate after n2 has watched it for a while.
     async fn leads_on(port: u16, raft_leader: u64) -> bool {
         let store = MemoryStore::new();
         let lease = Duration::from_secs(60);

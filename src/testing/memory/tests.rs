@@ -1,4 +1,4 @@
-//! The faults. The store itself is checked by `tests/store_conformance`.
+//! The faults of the store in memory. `tests/store_conformance` checks the store itself.
 
 use futures_util::{FutureExt, StreamExt};
 use tokio::time::timeout;
