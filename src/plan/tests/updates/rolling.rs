@@ -20,7 +20,7 @@ enum Act {
 }
 
 const MACHINES: usize = 3;
-/// Every third version never runs.
+/// The number of versions. Every third one never runs.
 const VERSIONS: u32 = 6;
 
 /// The surge of each strategy. `Simultaneous` has none, and promises nothing.
