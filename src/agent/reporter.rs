@@ -280,7 +280,7 @@ mod tests {
 
     use super::*;
 
-    /// A machine whose address changes when it is told to.
+    /// A machine with a settable address.
     #[derive(Default)]
     struct Moving {
         address: watch::Sender<u8>,
@@ -320,7 +320,7 @@ mod tests {
     struct Sent {
         reports: Mutex<Vec<(Duration, Vec<String>)>>,
         begin: Mutex<Option<Instant>>,
-        /// How long a report is on its way.
+        /// How long the leader takes to answer a report.
         takes: Duration,
     }
 
@@ -335,7 +335,8 @@ mod tests {
         }
     }
 
-    /// Reports at once: there is a list, and nothing in it to wait for.
+    /// A reporter that sends its first report without delay, because its list has no instance to
+    /// wait for.
     fn reporter(
         sink: Arc<dyn ReportSink>,
         facts: Arc<Moving>,
@@ -361,7 +362,8 @@ mod tests {
         (reporter, lists_now)
     }
 
-    /// The seconds of the reports of a machine that moves at this one, and the last one's endpoints.
+    /// Sends reports of a machine that changes its address after `moves_at` seconds. Returns the
+    /// second of each report and the endpoints in the last one.
     async fn reports(moves_at: u64, takes: u64) -> (Vec<u64>, Vec<String>) {
         let facts = Arc::new(Moving::default());
         let sink = Arc::new(Sent {
@@ -414,13 +416,13 @@ mod tests {
         assert_eq!(last, ["192.0.2.7:51820"]);
     }
 
-    /// Leaders that take reports, or hang, one after the other.
+    /// Successive leaders that accept reports or do not answer.
     #[derive(Default)]
     struct Leaders {
-        /// For how long the leader has not been sure; nothing while it is gone and says nothing.
+        /// Time since the leader last confirmed its lease. `None` while the leader does not answer.
         sure: watch::Sender<Option<Duration>>,
         leader: watch::Sender<u32>,
-        /// For whom the last report was.
+        /// The leader that received the last report.
         sent_to: Mutex<u32>,
         taken: Mutex<Vec<Instant>>,
     }
@@ -443,8 +445,9 @@ mod tests {
         }
     }
 
-    /// With a timeout of 10 s: the reports are a second apart, the one to a leader that is gone is
-    /// given up when another leads, and the time counts since which that one was sure.
+    /// With a node loss timeout of 10 s, reports are a second apart. A report to a lost leader is
+    /// cancelled when another machine leads, and contact is counted from the leader's last
+    /// confirmed lease.
     #[tokio::test(start_paused = true)]
     async fn where_a_cut_counts_reports_are_close_and_follow_the_leader() {
         let sink = Arc::new(Leaders::default());
@@ -473,7 +476,8 @@ mod tests {
         sink.sure.send_replace(None);
         tokio::time::sleep(Duration::from_secs(3)).await;
         assert!(*taken().last().unwrap() <= gone);
-        // What the new one was last sure of is long ago: that takes nothing back.
+        // The new leader's last confirmed lease is older than the recorded contact, which does not
+        // go back.
         sink.sure.send_replace(Some(Duration::from_secs(60)));
         let leads = Instant::now();
         sink.leader.send_replace(2);

@@ -19,7 +19,7 @@ use tokio::{net::UnixListener, task::JoinHandle};
 
 use super::{Client, Options};
 
-/// Short pauses, so that tests wait for little.
+/// Short timeouts and pauses, so that the tests are quick.
 fn quick() -> Options {
     Options {
         connect_timeout: Duration::from_secs(2),
@@ -32,7 +32,7 @@ fn quick() -> Options {
     }
 }
 
-/// A server on a socket; it ends when it is dropped.
+/// A server on a Unix socket, which ends when it is dropped.
 struct Server {
     folder: TempDir,
     task: JoinHandle<()>,
@@ -63,12 +63,11 @@ impl Server {
     }
 }
 
-/// Counts calls.
 #[derive(Clone, Default)]
 struct Calls(Arc<AtomicUsize>);
 
 impl Calls {
-    /// How many came before this one.
+    /// The number of calls before this one.
     fn next(&self) -> usize {
         self.0.fetch_add(1, Ordering::SeqCst)
     }

@@ -298,7 +298,7 @@ mod tests {
         fs::create_dir_all(root.join("outer/data")).unwrap();
         fs::create_dir_all(root.join("outside/data")).unwrap();
         let bind = judged(&root.join("outer/data"));
-        // The control.
+        // Control: the unchanged path can be opened.
         open_judged(&bind).unwrap();
 
         fs::rename(root.join("outer/data"), root.join("outer/old")).unwrap();
@@ -309,7 +309,7 @@ mod tests {
         fs::write(root.join("outer/data"), "").unwrap();
         assert!(matches!(open_judged(&bind), Err(BindError::Changed(_))));
         fs::remove_file(root.join("outer/data")).unwrap();
-        // Not even a link to what was judged.
+        // A link is refused even if its target is the folder that was checked.
         symlink("old", root.join("outer/data")).unwrap();
         assert!(matches!(open_judged(&bind), Err(BindError::Link(_))));
         fs::remove_file(root.join("outer/data")).unwrap();

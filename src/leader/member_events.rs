@@ -132,7 +132,7 @@ mod tests {
         );
     }
 
-    /// Whoever looks next may find several steps done.
+    /// Several steps may have happened between two looks.
     #[test]
     fn steps_that_nobody_saw_are_told_too() {
         let before = members(&[("n1", "a", true, true), ("n2", "b", true, false)]);

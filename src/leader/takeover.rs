@@ -184,7 +184,7 @@ mod tests {
         stored::Stored,
     };
 
-    /// An etcd of which only the own member's status is asked: who leads raft.
+    /// An etcd that only reports raft's leader.
     struct Raft {
         leader: u64,
     }
@@ -230,7 +230,7 @@ mod tests {
         }
     }
 
-    /// `n1` with a subnet of loopback.
+    /// The machine `n1`, with a subnet on loopback.
     fn machine() -> NodeEntry {
         let registration = NodeRegistration {
             etcd: true,
@@ -250,7 +250,7 @@ mod tests {
         }
     }
 
-    /// Whether n1 still stands for election after it was watched over for a while by n2.
+    /// Whether n1 is still a candidate after n2 has watched it for a while.
     async fn leads_on(port: u16, raft_leader: u64) -> bool {
         let store = MemoryStore::new();
         let lease = Duration::from_secs(60);

@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(other.open(&sealed, b"shop/db"), Err(REFUSED));
         assert_eq!(key.open(b"hunter2", b"shop/db"), Err(SealError::Header));
         assert_eq!(key.open(&sealed[..20], b"shop/db"), Err(REFUSED));
-        // The same again, and nothing in common with another.
+        // Sealing is deterministic, but two plaintexts have nothing in common when sealed.
         assert_eq!(key.seal(b"hunter2", b"shop/db").unwrap(), sealed);
         let like = key.seal(b"hunter3", b"shop/db").unwrap();
         assert_ne!(like[5..37], sealed[5..37]);
@@ -281,10 +281,10 @@ mod tests {
             let opened = open_delivery(&private, &sealed, context.as_bytes());
             assert_eq!(opened, Err(REFUSED), "{context}");
         }
-        // The leader's key does not open it, nor does it open as a record.
+        // The leader's data key does not open a delivery, and a delivery does not open as a record.
         assert_eq!(open_delivery(&[1; KEY], &sealed, b"n1 web-1"), Err(REFUSED));
         assert_eq!(key.open(&sealed, b"n1 web-1"), Err(SealError::Header));
-        // The same each time; for anything else another ephemeral key.
+        // A delivery is deterministic. Any other input leads to another ephemeral key.
         assert_eq!(
             key.deliver(&public, b"hunter2", b"n1 web-1").unwrap(),
             sealed
@@ -312,7 +312,8 @@ mod tests {
             let mut delivery = key.deliver(&public, &plain, b"x").unwrap();
             let place = at.index(delivery.len());
             delivery[place] ^= change;
-            // X25519 does not look at the highest bit of a public key; it is part of what the key follows from.
+            // X25519 ignores the highest bit of a public key, but the encryption key is derived
+            // from the whole public key.
             prop_assert!(open_delivery(&private, &delivery, b"x").is_err());
         }
 

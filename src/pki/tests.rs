@@ -323,7 +323,7 @@ fn authorities_are_stored_and_loaded() {
     );
     let load = |kind| Authority::load(&folder, kind, &recovery);
     let loaded = load(AuthorityKind::Cluster).expect("loaded");
-    // Nothing of the key lies there in clear.
+    // The key does not lie there unencrypted.
     let sealed = std::fs::read(folder.join("cluster-ca.key.sealed")).expect("read");
     let pem = cluster.key_pem();
     let secret = pem.lines().nth(1).expect("a line").as_bytes();
@@ -475,7 +475,8 @@ proptest! {
         let _ = peer_identity(&CertificateDer::from(bytes.clone()));
         let body = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, bytes);
         let pem = format!("-----BEGIN CERTIFICATE REQUEST-----\n{body}\n-----END CERTIFICATE REQUEST-----\n");
-        // What is read laxly is the wrapping; what it says can't be changed.
+        // The parser tolerates changes around the request, but the request itself cannot be
+        // changed.
         if let Ok(damaged) = CertificateRequest::parse(&pem) {
             let whole = CertificateRequest::parse(&request).expect("whole");
             prop_assert_eq!(damaged.common_name(), whole.common_name());

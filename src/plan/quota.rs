@@ -221,7 +221,7 @@ mod tests {
             grows(&limited, none, 0, 4).unwrap(),
             "the quota `instances` of namespace `shop` is 3: 0 used now, and 4 with this"
         );
-        // It had more before there was a quota.
+        // The namespace exceeded the quota before the quota was set.
         assert_eq!(grows(&limited, none, 5, 5), None);
         assert_eq!(grows(&limited, none, 5, 4), None);
         assert!(grows(&limited, none, 5, 6).is_some());

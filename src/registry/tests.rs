@@ -1,4 +1,4 @@
-//! Against a registry of the test's own, on loopback.
+//! The client against a registry of the test on loopback.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -34,10 +34,10 @@ fn single() -> String {
     )
 }
 
-/// A registry: what it wants to see, and what it was asked.
+/// A registry that records its requests.
 #[derive(Default)]
 struct Fake {
-    /// `Basic` or `Bearer`, or nothing.
+    /// `Basic` or `Bearer`, or empty if it asks for no credentials.
     wants: &'static str,
     host: String,
     asked: Mutex<Vec<String>>,
@@ -204,7 +204,7 @@ async fn registries_that_want_to_know_who_asks_are_answered() {
             "{wants}"
         );
     }
-    // Who is nobody gets a token for what everybody may have.
+    // An anonymous client gets a token for public images.
     let fake = start("Bearer").await;
     assert!(resolve(&fake, "web:1", None).await.is_ok());
     assert_eq!(
@@ -230,7 +230,7 @@ async fn what_is_not_there_or_not_right_is_told() {
             .await
             .contains("more than an answer may have")
     );
-    // A digest that was asked for is the digest of what comes.
+    // The manifest must have the requested digest.
     let other = format!("web@{}", digest("other"));
     assert!(said(&other).await.contains("another digest"));
 }
@@ -248,7 +248,7 @@ async fn mirrors_are_asked_first_and_see_no_password() {
     assert_eq!(found.digest, digest(INDEX));
     assert_eq!(mirror.asked(), ["hub/library/web/manifests/1"]);
 
-    // One that has it not leaves the registry itself.
+    // If a mirror does not have the image, the registry itself is called.
     let image = Reference::parse(&format!("{}/web:1", fake.host)).unwrap();
     let empty = format!("{}/empty", mirror.host);
     let of = settings(&[(&fake.host, true, &[&empty]), (&mirror.host, true, &[])]);
@@ -276,7 +276,7 @@ async fn credentials_are_checked_where_the_registry_is_and_nowhere_else() {
         let refused = Err(RegistryError::Unauthorized(fake.host.clone()));
         assert_eq!(check(&fake, &wrong, true).await, refused, "{wants}");
         fake.asked();
-        // No password goes out in clear where nobody said that it may.
+        // No password is sent unencrypted unless the registry is configured as insecure.
         let answer = check(&fake, &me(), false).await;
         let unreachable = matches!(answer, Err(RegistryError::Unreachable { .. }));
         assert!(unreachable, "{answer:?}");

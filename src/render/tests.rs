@@ -51,7 +51,7 @@ fn render(assignment: &Assignment) -> Result<Vec<UnitFile>, RenderError> {
         .instance(assignment, &RenderSettings::default())
 }
 
-/// Every line of the `.container` that sets `key`.
+/// Every line of the `.container` file that sets `key`.
 fn lines<'a>(files: &'a [UnitFile], key: &str) -> Vec<&'a str> {
     files[0]
         .text
@@ -79,7 +79,7 @@ fn compiled_in_templates_are_those_of_the_folder() {
     let mut names: Vec<String> = std::fs::read_dir(&folder)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        // kat-net renders its rules itself, without this room.
+        // `kat-net` renders its nftables rules itself, without this crate.
         .filter(|name| !name.ends_with(".nft"))
         .collect();
     names.sort();
@@ -322,7 +322,7 @@ fn host_files_say_what_the_hook_needs() {
         .unwrap();
     let hook: serde_json::Value = serde_json::from_str(&hook.text).unwrap();
     assert_eq!(hook["hook"]["args"], serde_json::json!(["kat-net", "hook"]));
-    // The hook gives up before the runtime does, so that its reason reaches the journal.
+    // The hook times out before the runtime does, so that its reason reaches the journal.
     assert_eq!(hook["hook"]["timeout"], 85);
     assert_eq!(hook["hook"]["env"][0], "KAT_HOOK_TIMEOUT=83");
     assert_eq!(

@@ -290,7 +290,7 @@ mod tests {
             ),
             (9, b"new".as_slice())
         );
-        // A progress note moves the revision on.
+        // A progress notification raises the revision.
         state.apply(batch(12, Vec::new()));
         assert_eq!(state.revision, 12);
     }

@@ -297,14 +297,14 @@ mod tests {
         .encode();
         assert_eq!(read::<Output>(&resize, 9), Err(FrameError::Unknown(RESIZE)));
         assert_eq!(read::<Input>(&resize[..7], 9), Err(FrameError::CutOff));
-        // A length is refused before its content comes.
+        // A length is refused before the content is read.
         let long = [DATA, 0, 0, 0x80, 1];
         assert_eq!(read::<Input>(&long, 9), Err(FrameError::TooLong(MOST + 1)));
         assert_eq!(
             read::<Input>(&[RESIZE, 0, 0, 0, 1, 0], 9),
             Err(FrameError::Unknown(RESIZE))
         );
-        // Not every signal is passed on.
+        // Only some signals are passed on.
         assert_eq!(
             read::<Input>(&[SIGNAL, 0, 0, 0, 1, 9], 9),
             Err(FrameError::Unknown(SIGNAL))
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn an_error_fits_into_one_frame() {
-        // What takes most room as it is, and what takes most when it is escaped.
+        // Characters that take the most bytes as they are, and when escaped.
         for filler in ["\u{1F600}", "\u{1}"] {
             let long = filler.repeat(MOST);
             for word in ["Unavailable", &long] {

@@ -282,8 +282,8 @@ mod tests {
         assert_eq!(alone.initial_cluster(&second), None);
     }
 
-    /// As a newer version may have written them: a member that took it for a list without itself
-    /// would remove its data.
+    /// A member that read objects of a newer version as a list without itself would remove its
+    /// data.
     #[test]
     fn what_can_not_be_read_is_as_it_was() {
         let before = known();
@@ -325,19 +325,19 @@ mod tests {
         known.leader = Some("[2001:db8::1]:9115".to_owned());
         let expected = ["10.100.0.1:9115", "[2001:db8::1]:9115", "192.0.2.1:9115"];
         assert_eq!(known.ways_to_leader(&second), expected);
-        // Behind NAT it is named by its place on the overlay.
+        // Behind NAT, a leader's endpoint is its overlay address.
         let first = known.endpoints.machines.get_mut("n1").unwrap();
         first.api = vec!["10.100.0.1:9115".to_owned()];
         known.leader = Some("10.100.0.1:9115".to_owned());
         assert_eq!(known.ways_to_leader(&second), ["10.100.0.1:9115"]);
-        // It has just moved: whose the address is was not told yet.
+        // The leader has just moved, and no machine has this address in `endpoints` yet.
         known.leader = Some("192.0.2.99:9115".to_owned());
         assert_eq!(known.ways_to_leader(&second), ["192.0.2.99:9115"]);
         known.leader = None;
         assert_eq!(known.ways_to_leader(&second), [""; 0]);
     }
 
-    /// A machine that says it has the leader's address is not asked in its place.
+    /// A machine that reports the leader's address as its own is not called in place of the leader.
     #[test]
     fn the_leader_is_found_by_its_name_and_among_members_alone() {
         let mut known = known();
@@ -349,13 +349,13 @@ mod tests {
             overlay: Some([10, 100, 6, 1].into()),
             ..own
         };
-        // Its name sorts first.
+        // This worker's name sorts before the leader's.
         known.endpoints.machines.insert("a4".to_owned(), worker);
         let expected = ["10.100.0.1:9115", "192.0.2.1:9115", "[2001:db8::1]:9115"];
         assert_eq!(known.ways_to_leader(&second), expected);
         known.leader_name = Some("n1".to_owned());
         assert_eq!(known.ways_to_leader(&second), expected);
-        // Nor one that is named and holds no store.
+        // A machine that is named as the leader but has no store is not called either.
         known.leader_name = Some("a4".to_owned());
         assert_eq!(known.ways_to_leader(&second), ["192.0.2.1:9115"]);
         known.leader_name = Some("n2".to_owned());
@@ -383,7 +383,7 @@ mod tests {
             Known::read(&entries, &Known::default()).leader_name
         };
         assert_eq!(read(7).as_deref(), Some("n2"));
-        // As a leader of version 0.1.0 writes it when it takes over.
+        // The state after a takeover by a leader of version 0.1.0, which writes only the endpoint.
         assert_eq!(read(9), None);
     }
 

@@ -499,7 +499,7 @@ mod tests {
             (of(None, None), has),
             (of(Some(250), Some(1 << 30)), of(Some(1750), Some(3 << 30))),
             (of(Some(250), None), of(Some(1750), Some(4 << 30))),
-            // More than there is leaves nothing.
+            // A reservation above the capacity leaves 0.
             (of(Some(9000), Some(8 << 30)), of(Some(0), Some(0))),
         ] {
             assert_eq!(without(has, reserved), left);

@@ -230,7 +230,8 @@ mod tests {
         ];
         let found = addresses(Some(by), &["192.0.2.1"]);
         assert_eq!(found, ips(&["198.51.100.7", "203.0.113.9"]));
-        // A name alone: who can't resolve it still has the addresses.
+        // A configured name alone does not replace the addresses, for callers that cannot resolve
+        // the name.
         let by = vec![Given::Name("home.example.org".to_owned())];
         let found = addresses(Some(by), &["192.0.2.1"]);
         assert_eq!(found, ips(&["192.0.2.7", "2001:db8::7"]));
@@ -240,7 +241,8 @@ mod tests {
     fn a_machine_of_which_nothing_was_said_goes_by_the_addresses_that_lead_out() {
         let found = addresses(Some(Vec::new()), &["192.0.2.1"]);
         assert_eq!(found, ips(&["192.0.2.7", "2001:db8::7"]));
-        // Of what an older version kept nothing is forgotten, but what is here comes first.
+        // All addresses that an older version stored are kept, but the machine's present address
+        // comes first.
         let found = addresses(None, &["203.0.113.9", "198.51.100.7"]);
         let expected = ["198.51.100.7", "192.0.2.7", "2001:db8::7", "203.0.113.9"];
         assert_eq!(found, ips(&expected));

@@ -99,14 +99,14 @@ mod tests {
         root
     }
 
-    /// What is set after init and reset, with another file of settings beside.
+    /// The settings after init and reset, with `text` in `file` as another settings file.
     fn after_reset(before: &str, file: &str, text: &str) -> String {
         let root = machine(before);
         let root = root.path();
         std::fs::write(root.join(file), text).unwrap();
         remember(root).unwrap();
         std::fs::write(root.join(SETTING), "1\n").unwrap();
-        // An init that is tried again does not take KAT's own value for the earlier one.
+        // A second `init` must not take KAT's own value for the original one.
         remember(root).unwrap();
         restore(root).unwrap();
         assert!(!root.join(KEPT).exists());

@@ -159,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    /// A disk that can be full, with one file on it.
+    /// A disk with one file that can be out of space.
     #[derive(Default)]
     struct Disk {
         full: AtomicBool,
@@ -193,7 +193,7 @@ mod tests {
         writes.write(path, writer(&disk, "two")).unwrap_err();
         writes.write(path, writer(&disk, "three")).unwrap_err();
         assert_eq!(statuses.unwritten(), ["/a: no space left on device"]);
-        // Five minutes at a pause of ten seconds, and the first few.
+        // One attempt in 10 s for 5 minutes, and the first few at shorter intervals.
         tokio::time::sleep(Duration::from_secs(300)).await;
         let tries = disk.tries.load(Ordering::Relaxed);
         assert!((30..45).contains(&tries), "{tries}");

@@ -162,7 +162,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A disk of 64 MiB, with 4 MiB of ballast, that has as much free as it is told.
+    /// A disk of 64 MiB with 4 MiB of ballast. The returned values set its free space and the
+    /// device number of etcd's folder.
     fn ballast(root: &Path) -> (Ballast, Arc<Mutex<Room>>, Arc<Mutex<u64>>) {
         fs::create_dir_all(root.join("var/lib/kat/etcd")).unwrap();
         let room = Arc::new(Mutex::new(Room {
@@ -202,7 +203,7 @@ mod tests {
         free(1);
         assert_eq!(ballast.keep().unwrap(), Done::Released);
         assert!(!ballast.file.exists());
-        // The room that it gave up is no reason to take it back.
+        // The space that the release itself freed does not cause the ballast to be created again.
         free(9);
         assert_eq!(ballast.keep().unwrap(), Done::Nothing);
         free(10);

@@ -590,12 +590,12 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A machine with a disk of 2000 MiB, where etcd, the homes and the volumes lie.
+    /// A machine with a disk of 2000 MiB that holds etcd, the homes and the volumes.
     struct Bench {
         _root: tempfile::TempDir,
         evictor: Evictor,
         room: Arc<Mutex<Room>>,
-        /// By instance, mebibytes of its containers and of its volumes.
+        /// By instance, the size of its containers and of its volumes in MiB.
         uses: Arc<Mutex<BTreeMap<String, (u64, u64)>>>,
         clock: Arc<AtomicU64>,
         statuses: Statuses,
@@ -667,7 +667,7 @@ mod tests {
             evictor
         }
 
-        /// Another process of the agent.
+        /// Starts a new agent process on the same machine.
         fn restart(&mut self) {
             let Self {
                 _root: root,
@@ -689,7 +689,7 @@ mod tests {
             uses.insert(format!("{name}-aaaaa"), (layers, volumes));
         }
 
-        /// Its unit has ended, and what goes with its container.
+        /// The instance's unit has ended and its container's layer is removed.
         fn ended(&self, name: &str) {
             self.statuses.set(InstanceReport {
                 instance_id: format!("{name}-aaaaa"),
@@ -709,7 +709,7 @@ mod tests {
             });
         }
 
-        /// After so many seconds; the names of those that must not run.
+        /// Advances the clock and returns the names of the evicted instances.
         fn step(&mut self, seconds: u64) -> Vec<String> {
             self.clock.fetch_add(seconds * SECOND, Ordering::Relaxed);
             self.evictor.step(&self.listed);
@@ -730,7 +730,7 @@ mod tests {
         for name in ["filler", "web", "db"] {
             bench.runs(name);
         }
-        // DiskPressure alone stops nobody.
+        // Nothing is evicted at DiskPressure alone.
         bench.free(150);
         assert_eq!(bench.step(2), NOBODY);
         bench.free(90);
@@ -742,7 +742,7 @@ mod tests {
                 && why.contains("requests no storage"),
             "{why}"
         );
-        // While it ends nobody else is stopped.
+        // Nothing else is evicted while an evicted instance is still stopping.
         bench.free(0);
         assert_eq!(bench.step(2), ["filler"]);
         bench.ended("filler");
@@ -758,7 +758,7 @@ mod tests {
         let mut pauses = Vec::new();
         for round in 0..6 {
             if round == 5 {
-                // It has run well for a while.
+                // The instance has run without an eviction for an hour.
                 bench.step(3600);
             }
             bench.uses("filler", 900, 0);
@@ -784,7 +784,7 @@ mod tests {
         bench.free(10);
         assert_eq!(bench.step(2), ["filler"]);
         bench.ended("filler");
-        // The pressure has not ended: a fifth more than a tenth of the disk.
+        // The pressure ends at 120 % of its threshold, which is a tenth of the disk.
         bench.free(239);
         assert_eq!(bench.step(700), ["filler"]);
         bench.free(241);
@@ -826,7 +826,7 @@ mod tests {
         assert_eq!(bench.step(30), ["filler"]);
         bench.restart();
         assert_eq!(bench.step(30), NOBODY);
-        // What leaves the machine is forgotten.
+        // Instances that leave the machine are forgotten.
         bench.free(10);
         bench.uses("filler", 900, 0);
         bench.runs("filler");

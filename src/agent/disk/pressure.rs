@@ -262,7 +262,8 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// Disks that have as much as they are told: `/var/lib/kat` with the homes, and the volumes' own.
+    /// Two disks with settable free space: one of `/var/lib/kat` with the homes, one of the
+    /// volumes.
     fn disks(config: &AgentConfig) -> (Disks, Arc<Mutex<[Room; 2]>>) {
         let room = |device| Room {
             device,
@@ -294,7 +295,7 @@ mod tests {
             "/var/lib/kat: 1.9 GiB of 20.0 GiB are free, less than 2.0 GiB"
         );
         assert!(condition.status && disks.images_are_short());
-        // Its words stay while it lasts.
+        // The condition's message stays the same while the condition lasts.
         rooms.lock()[0].free_bytes = GIB;
         assert!(!disks.look());
         assert_eq!(disks.condition(), Some(condition));

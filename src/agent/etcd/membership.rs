@@ -277,7 +277,8 @@ mod tests {
             (true, &nobody, None, Turn::Stay),
             (true, &both, None, Turn::Remember),
             (true, &both, Some("b"), Turn::Stay),
-            // Removed and added again while it was away: its data is of no use.
+            // The member was removed and added again while this machine was away, so its data is
+            // useless.
             (true, &both, Some("c"), Turn::End),
             (true, &other, Some("b"), Turn::End),
         ] {
@@ -295,13 +296,13 @@ mod tests {
         };
         for (voting, has_data, own, expected) in [
             (true, true, Some("b"), None),
-            // The first machine, before it has read under which id it is known.
+            // The first machine, before it has read its member id.
             (true, true, None, None),
             (true, false, Some("b"), Some("b")),
             (true, false, None, Some("b")),
-            // The data is of an earlier membership.
+            // The data belongs to an earlier membership.
             (true, true, Some("a"), Some("b")),
-            // It starts for the first time.
+            // The member starts for the first time.
             (false, false, Some("b"), None),
         ] {
             let found = lost(&member(voting), has_data, own);

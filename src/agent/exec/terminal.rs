@@ -127,7 +127,7 @@ mod tests {
         let smaller = TerminalSize { rows: 20, ..size };
         ours.resize(smaller).unwrap();
         assert_eq!(tcgetwinsize(&theirs).unwrap().ws_row, 20);
-        // Neither Ctrl-C nor a line's end mean anything here.
+        // Ctrl-C and line ends have no special meaning on this terminal.
         ours.write_all(b"\x03\r\n").await.unwrap();
         let mut theirs = File::from(theirs);
         let mut heard = [0; 3];

@@ -46,7 +46,7 @@ fn group() -> Group {
     Group::at(Path::new("/nowhere"), "kat-exec-1")
 }
 
-/// As a program does that reads until the end, and then writes.
+/// The receiver is like a program that reads standard input until its end and writes afterwards.
 #[tokio::test]
 async fn what_the_caller_sends_ends_without_the_caller() {
     let (sender, mut receiver) = pipe::pipe().unwrap();
@@ -76,7 +76,7 @@ async fn what_the_caller_sends_ends_without_the_caller() {
         .unwrap();
 }
 
-/// A command that runs, as its caller has it.
+/// A running command and its caller's channels.
 struct Talk {
     inputs: mpsc::Sender<Input>,
     outputs: mpsc::Receiver<Output>,
@@ -126,7 +126,7 @@ impl Talk {
         next.expect("the command says nothing")
     }
 
-    /// Until it has said this.
+    /// Reads output until it contains these words.
     async fn says(&mut self, words: &str) -> String {
         let mut heard = String::new();
         while !heard.contains(words) {
@@ -138,7 +138,7 @@ impl Talk {
         heard
     }
 
-    /// All of standard output and standard error, and the last word.
+    /// Returns all of standard output and standard error, and the last message.
     async fn end(mut self) -> (String, String, Output) {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let last = loop {
@@ -166,7 +166,7 @@ async fn a_command_ends_with_its_own_code_after_all_that_it_said() {
     }
 }
 
-/// A pager, or a slow line.
+/// The caller reads slowly, as through a pager or a slow connection.
 #[tokio::test]
 async fn who_reads_slowly_misses_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -203,7 +203,7 @@ async fn a_command_that_a_signal_ends_says_which() {
     }
 }
 
-/// Whether the caller breaks off what it says, or takes nothing any more.
+/// The caller closes its input, or stops reading the output.
 #[tokio::test]
 async fn a_command_ends_with_its_caller() {
     for leaves_by_input in [true, false] {
@@ -231,7 +231,8 @@ async fn a_command_ends_with_its_caller() {
     }
 }
 
-/// Its user's manager is executed anew, while the caller is there or just as it goes: that is no end.
+/// The connection to the user manager is lost because the manager re-executes, while the caller is
+/// connected or just as the caller leaves. The command has not ended then.
 #[tokio::test]
 async fn a_command_whose_manager_is_lost_is_stopped_before_it_counts_as_ended() {
     for caller_goes in [false, true] {
@@ -321,8 +322,8 @@ async fn a_command_hears_of_its_terminals_size() {
     assert_eq!(talk.end().await.2, Output::Exit(4));
 }
 
-/// A command that nobody hears waits, and so does a caller whose command does not listen: neither fills
-/// the agent's memory.
+/// A command whose output is not read blocks, and so does a caller whose command does not read.
+/// Neither fills the agent's memory.
 #[tokio::test]
 async fn a_session_holds_a_bounded_amount_in_each_direction() {
     let talk = Talk::begin("exec cat /dev/zero", None);

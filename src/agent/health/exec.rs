@@ -86,7 +86,7 @@ mod tests {
                 false,
                 Err("the command was ended by a signal"),
             ),
-            // crun passes the signal on, and ends as the command did.
+            // crun forwards the signal and exits with the command's code.
             (
                 ended(JobResult::Failed, Some(143)),
                 true,

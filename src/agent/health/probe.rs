@@ -213,7 +213,7 @@ mod tests {
 
     use super::*;
 
-    /// What a server that says this to whoever comes is taken for.
+    /// Probes a server that sends `answer` to every client.
     async fn told(answer: &'static [u8]) -> (Result<u16, String>, String) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = match listener.local_addr().unwrap() {
@@ -241,7 +241,7 @@ mod tests {
             "{request}"
         );
         assert!(request.contains("\r\nhost: 127.0.0.1:"), "{request}");
-        // A body that does not come does not matter.
+        // The probe does not wait for the body.
         let (got, _) = told(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n").await;
         assert_eq!(got, Ok(200));
         let (got, _) = told(b"HTTP/1.0 302 Elsewhere\r\nLocation: /\r\n\r\n").await;
@@ -264,7 +264,7 @@ mod tests {
         let server = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             stream.write_all(b"HTTP/1.1 200 OK\r\na: ").await.unwrap();
-            // As long as it is read.
+            // The server sends for as long as the probe reads.
             while stream.write_all(&[b'a'; 4096]).await.is_ok() {}
         });
         let got = Overlay.get(address, "/").await;

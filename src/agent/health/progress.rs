@@ -88,7 +88,8 @@ mod tests {
         }
     }
 
-    /// The health after each result: `+` succeeds, `-` fails, `e` fails before its turn.
+    /// The health after each result: `+` is a success, `-` a failure, `e` a failure before the
+    /// period has passed.
     fn course(check: &HealthCheck, results: &str) -> String {
         let mut progress = Progress::default();
         let mut word = |result: char| {

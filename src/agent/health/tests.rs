@@ -1,4 +1,4 @@
-//! Probes in virtual time.
+//! Health probes in virtual time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use kat_systemd::SystemdError;
 use kat_testing::systemd::fake::FakeManager;
 use kat_types::api::Health;
 
-/// An instance that answers as it is told to, and remembers when it was asked.
+/// An instance with a settable answer that records the time of each probe.
 struct Answers {
     began: Instant,
     answer: Mutex<Result<u16, String>>,
@@ -142,7 +142,8 @@ async fn nothing_is_asked_before_the_delay_which_counts_from_the_start() {
     assert_eq!(bench.asked(), [18_000]);
 }
 
-/// What is about to be ready is asked more often; that brings it no nearer to being unhealthy.
+/// A starting instance is probed more often. The extra probes do not count towards the failure
+/// threshold.
 #[tokio::test(start_paused = true)]
 async fn one_that_starts_is_asked_soon_again_and_counts_by_periods() {
     let mut bench = Bench::new(Err("connection refused"));
@@ -154,7 +155,7 @@ async fn one_that_starts_is_asked_soon_again_and_counts_by_periods() {
         bench.now(),
         (Health::PendingCheck, "connection refused".to_owned())
     );
-    // Its third turn.
+    // The third probe that counts.
     later(200).await;
     assert_eq!(bench.now().0, Health::Unhealthy);
     later(10_000).await;
@@ -205,7 +206,7 @@ async fn another_container_begins_anew_and_the_same_does_not() {
     assert_eq!(bench.asked().len(), 2);
 }
 
-/// As after a restart of the agent: what was known holds until the thresholds say otherwise.
+/// After a restart of the agent, the stored health holds until the thresholds change it.
 #[tokio::test(start_paused = true)]
 async fn what_was_known_of_a_container_holds() {
     let mut bench = Bench::new(Err("connection refused"));
@@ -231,8 +232,8 @@ async fn a_command_runs_in_a_unit_of_its_own_in_the_container() {
     let (health, error) = bench.now();
     assert_eq!(health, Health::PendingCheck);
     assert!(error.contains("its container can't be told"), "{error}");
-    // The folder is the user's own: what is a link, holds up whoever opens it, or names no container
-    // is not read, and goes nowhere.
+    // The workload's user owns the folder. A link, a FIFO that blocks its reader, or a file without
+    // a container id is rejected, and its content appears in no message.
     let file = folder.join("kat-default-web-aaaaa.cid");
     let secret = folder.join("key");
     std::fs::write(&secret, "0a1b".repeat(16)).unwrap();

@@ -259,7 +259,7 @@ mod tests {
             machines: [
                 ("n1".to_owned(), machine(true, "node 1", "leader 1")),
                 ("n2".to_owned(), machine(false, "node 2", "")),
-                // As a leader of version 0.1.0 writes it.
+                // An entry as a leader of version 0.1.0 writes it.
                 ("n3".to_owned(), machine(true, "", "")),
             ]
             .into(),

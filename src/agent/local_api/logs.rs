@@ -216,7 +216,7 @@ mod tests {
     use kat_testing::systemd::fake::{Behaviour, FakeMachine};
     use kat_types::{assignment::Assignment, stored::Stored};
 
-    /// What each line was written by: the container, the run of the unit, the text.
+    /// Log lines: the container, the run of the unit, and the text.
     struct Lines(Vec<(&'static str, Option<String>, &'static str)>);
 
     impl LogSource for Lines {
@@ -292,7 +292,8 @@ mod tests {
             ("b", run("2"), "b1"),
             ("b", run("2"), "b2"),
         ];
-        // The present run has not said anything: it is not the one before the last that spoke.
+        // The present run has not logged anything yet, so the last run that logged is the previous
+        // one.
         assert_eq!(previous(&machine, before.clone()).await, ["b1", "b2"]);
         let mut spoken = before.clone();
         spoken.push(("c", present.clone(), "c1"));
@@ -302,7 +303,8 @@ mod tests {
                 .await
                 .is_empty()
         );
-        // Of entries without a run, and while nobody says which is the present one, the last that spoke is.
+        // If entries have no run, or if the present run is unknown, the last run that logged counts
+        // as the present one.
         let unmarked = vec![("a", None, "a1"), ("b", None, "b1")];
         assert_eq!(previous(&machine, unmarked).await, ["a1"]);
         machine.user_manager(uid).set_unreachable(Some("gone"));

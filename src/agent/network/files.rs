@@ -370,7 +370,7 @@ mod tests {
         let mut others = BTreeMap::from([
             ("n1".to_owned(), other(2, false, false)),
             ("n2".to_owned(), other(4, true, false)),
-            // A relay that nobody reaches is none.
+            // A relay that other machines do not reach is ignored.
             ("n3".to_owned(), other(6, true, true)),
             ("n4".to_owned(), other(8, false, true)),
             ("n5".to_owned(), other(10, false, true)),
@@ -393,7 +393,7 @@ mod tests {
         assert_eq!(of(&hidden, &others), vec![direct; 2]);
     }
 
-    /// As older versions have written it, and as a newer one might.
+    /// The values are as older versions wrote them, and as a newer version might.
     #[test]
     fn how_a_machine_is_reached_is_read_from_the_store() {
         let entries = entries(&[

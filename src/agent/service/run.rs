@@ -434,7 +434,7 @@ mod tests {
         assert!(panicked.to_string().contains("ended early"), "{panicked}");
     }
 
-    /// The leader's loops run beside the others: the status line ends with them.
+    /// The status line runs beside the leader's loops and ends with them.
     #[tokio::test]
     async fn the_agent_ends_with_the_leaders_loop() {
         let (snapshots, snapshot) = watch::channel(None);

@@ -148,7 +148,7 @@ mod tests {
         );
         let hangs = pulses.watch("the loop that hangs");
         told_in(kat_daemon::watchdog::STALLED.as_secs()).await;
-        // Nothing else that is told feeds it.
+        // Other status messages do not feed the watchdog.
         words.send_replace("following".to_owned());
         let starved = told_in(600).await;
         assert!(starved.len() >= 60, "{starved:?}");

@@ -1,4 +1,4 @@
-//! What runs is taken over by the next process of the agent.
+//! A new agent process takes over the units that run.
 
 use super::*;
 use kat_systemd::UnitManager;
@@ -70,7 +70,7 @@ async fn a_manager_that_comes_back_is_found() {
     assert_eq!(bench.calls(&web, "start kat-default-web-"), 1);
 }
 
-/// Nobody is at their other end any more.
+/// The sessions and probes of an earlier agent process have no caller any more.
 #[tokio::test(start_paused = true)]
 async fn commands_and_probes_of_the_process_before_are_ended() {
     let mut bench = Bench::new();
@@ -102,7 +102,8 @@ async fn commands_and_probes_of_the_process_before_are_ended() {
     assert_eq!(bench.calls(&web, "stop "), 2);
 }
 
-/// A manager that did not answer for a while, as on a busy machine, must not cost a probe's failure.
+/// A manager that does not answer for a while, for example on a busy machine, must not fail a
+/// probe.
 #[tokio::test(start_paused = true)]
 async fn own_probes_outlive_a_manager_that_was_lost() {
     let bench = Bench::new();

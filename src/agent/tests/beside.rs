@@ -1,10 +1,10 @@
-//! Containers beside the main one: their files and units come and go with the instance.
+//! Sidecars and init containers: their files and units are created and removed with the instance.
 
 use super::*;
 use kat_systemd::{ActiveState, UnitManager};
 use kat_types::api::Health;
 
-/// `web` with an init container and a sidecar of another image.
+/// The workload `web` with an init container, and with a sidecar of another image.
 fn with_others() -> Assignment {
     let named = |name: &str, image: &str| Container {
         name: Some(name.to_owned()),
@@ -30,7 +30,8 @@ async fn they_come_and_go_with_their_instance() {
     bench.list(true, std::slice::from_ref(&web));
     bench.later(Duration::from_secs(5)).await;
     let manager = bench.manager(&web);
-    // systemd would have started the sidecar with the main one; here only the agent does.
+    // systemd would start the sidecar together with the main container; the fake manager leaves
+    // that to the agent.
     assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
     let status = manager.status(&unit(&web, "side-proxy")).await.unwrap();
     assert_eq!(status.active_state, ActiveState::Active);
@@ -41,7 +42,7 @@ async fn they_come_and_go_with_their_instance() {
         .map(|one| (one.name.as_str(), one.kind.as_str()))
         .collect();
     assert_eq!(told, [("prepare", "init"), ("proxy", "sidecar")]);
-    // Both images were pulled before.
+    // Both images are pulled before the instance starts.
     assert_eq!(bench.calls(&web, "start kat-image-"), 2);
     assert_eq!(web.asking_unit(), unit(&web, "net"));
     assert!(bench.root.path().join("var/lib/kat/holder/proc").is_dir());
@@ -90,9 +91,9 @@ async fn a_sidecar_that_does_not_run_makes_its_instance_unhealthy() {
     );
     assert_eq!(report.health_status, Health::Unhealthy);
     assert_eq!(report.restarts, 0);
-    // The main program runs on.
+    // The main program keeps running.
     assert_eq!(bench.calls(&web, &format!("stop {}", web.unit())), 0);
-    // The agent tries again, at distances that grow.
+    // The agent retries at growing intervals.
     let tries = bench.calls(&web, &format!("start {proxy}"));
     assert!((1..10).contains(&tries), "{tries} starts in 5 s");
 }
@@ -101,7 +102,7 @@ async fn a_sidecar_that_does_not_run_makes_its_instance_unhealthy() {
 fn units_of_one_instance_are_no_others() {
     let web = with_others();
     let mut tricky = web.clone();
-    // The id of another workload's instance may end like a sidecar's name.
+    // The id of another workload's instance may end like a sidecar's unit name.
     tricky.instance = "web-aaaaa-side-proxy".to_owned();
     let units = |one: &Assignment| {
         let others = one

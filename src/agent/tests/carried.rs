@@ -1,4 +1,4 @@
-//! Files of the workload's folder, laid out for its containers.
+//! Files from the workload's folder, unpacked for its containers.
 
 use std::{
     fs::{self, Permissions},
@@ -46,7 +46,7 @@ fn they_are_the_users_below_what_only_its_group_passes() {
     assert_eq!(of(&whole.join("conf/in/run")), (uid, uid, 0o755));
     assert_eq!(fs::read_to_string(whole.join("conf/a")).unwrap(), "1");
 
-    // Once is enough, and an attempt that broke off is begun anew.
+    // Unpacking twice changes nothing, and an interrupted attempt is started again.
     let inode = fs::metadata(&whole).unwrap().ino();
     prepare(root.path(), &one).unwrap();
     assert_eq!(fs::metadata(&whole).unwrap().ino(), inode);
@@ -76,8 +76,8 @@ fn what_can_not_be_read_leaves_nothing_behind() {
     assert!(!root.path().join("var").exists());
 }
 
-/// Puts a link where a folder is to be made and takes a file away and puts a link there, as often as it can, with the
-/// workload's rights on files.
+/// Repeatedly replaces a future folder and an existing file by links, with the file system rights
+/// of the workload's user.
 fn put_links(unfinished: &Path, elsewhere: &Path, uid: u32, stop: &AtomicBool, tries: &AtomicU64) {
     nix::unistd::setfsgid(uid.into());
     nix::unistd::setfsuid(uid.into());
@@ -105,7 +105,8 @@ fn links_that_the_user_puts_there_meanwhile_lead_root_nowhere() {
         executable: false,
         bytes: vec![b'x'; size],
     };
-    // Many files lie between the folder that is the user's and the one that it puts a link for.
+    // Many files are unpacked between the folder that the user owns and the path where the user
+    // creates a link.
     let mut files = vec![file("conf/a/f000".to_owned(), 256 * 1024)];
     files.extend((1..250).map(|index| file(format!("conf/a/f{index:03}"), 1)));
     files.push(file("conf/a/z/taken".to_owned(), 1));
@@ -133,7 +134,7 @@ fn links_that_the_user_puts_there_meanwhile_lead_root_nowhere() {
                 panic!("{prepared:?}, written elsewhere: {taken}, owner elsewhere: {owner}");
             }
         }
-        // The control: in a folder that it may enter it puts the link at once.
+        // Control: in a folder that the user may enter, the user can create the link.
         fs::create_dir_all(unfinished.join("conf/a")).unwrap();
         for inner in ["conf/a", "conf"] {
             std::os::unix::fs::chown(unfinished.join(inner), Some(uid), Some(uid)).unwrap();

@@ -1,19 +1,19 @@
-//! What stands in for accounts, the journal and the network of a machine.
+//! Test doubles for a machine's accounts, journal and network.
 
 use super::*;
 
-/// Users without an operating system.
+/// User accounts in memory.
 #[derive(Default)]
 pub(super) struct Accounts {
     pub(super) root: PathBuf,
     pub(super) users: Mutex<BTreeMap<u32, WorkloadUser>>,
-    /// Someone else has the ids.
+    /// Whether other accounts already have the ids.
     pub(super) taken: AtomicBool,
-    /// The groups of the machine.
+    /// The groups of the machine, with their gids.
     pub(super) known: Mutex<BTreeMap<String, u32>>,
-    /// By uid, what a user is a member of.
+    /// The groups of each user, by uid.
     pub(super) groups: Mutex<BTreeMap<u32, BTreeSet<String>>>,
-    /// How long it takes until a user is gone.
+    /// How long the removal of a user takes.
     pub(super) going: Mutex<Duration>,
 }
 
@@ -68,11 +68,11 @@ impl UserAccounts for Accounts {
     }
 }
 
-/// A journal by unit, on the machine's clock.
+/// A journal by unit, on the machine's monotonic clock.
 pub(super) struct Logs {
     pub(super) started: Instant,
     pub(super) entries: Mutex<BTreeMap<String, Vec<LogEntry>>>,
-    /// What the hook says in each run of a unit, until it is taken out.
+    /// By unit, the line that the hook logs in each run until it is removed here.
     pub(super) refusals: Mutex<BTreeMap<String, String>>,
 }
 
@@ -114,7 +114,7 @@ impl Logs {
             .push(entry);
     }
 
-    /// From now on the hook fails in every run of the unit, or it does no more.
+    /// From now on the hook fails in every run of the unit with `text`, or no longer fails.
     pub(super) fn refuse(&self, unit: &str, text: Option<&str>) {
         let mut refusals = self.refusals.lock();
         match text {
@@ -126,7 +126,7 @@ impl Logs {
 
 impl LogSource for Logs {
     fn entries(&self, query: &LogQuery) -> LogEntries {
-        // A run is asked about when it has ended: its hook has spoken by then.
+        // The agent queries a run after its end, when the hook has already logged.
         let refusal = self.refusals.lock().get(&query.unit).cloned();
         if let Some(refusal) = refusal {
             self.say(&query.unit, &refusal, true);
@@ -137,7 +137,7 @@ impl LogSource for Logs {
     }
 }
 
-/// What every instance answers that is asked for its health.
+/// The answer of every instance to its health probe.
 pub(super) struct Answers(pub(super) Mutex<Result<u16, String>>);
 
 #[async_trait]

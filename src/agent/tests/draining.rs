@@ -1,4 +1,4 @@
-//! What is to stop goes on serving for a while.
+//! Instances being stopped continue to serve during `drainSeconds`.
 
 use super::*;
 
@@ -33,7 +33,7 @@ async fn what_is_to_stop_runs_on_for_its_time_and_says_so() {
     assert_eq!(bench.said(&web.instance).0, InstancePhase::Stopped);
 }
 
-/// A program that crashes meanwhile is started again by systemd: its files are there.
+/// A program that crashes while it drains is started again by systemd and needs its files.
 #[tokio::test(start_paused = true)]
 async fn its_files_stay_while_it_drains() {
     let bench = Bench::new();
@@ -48,7 +48,8 @@ async fn its_files_stay_while_it_drains() {
     assert!(!file.exists());
 }
 
-/// However often the agent starts anew, by whatever end, the time counts from the first look.
+/// The drain time counts from when the agent first saw the stop, over any number of restarts and
+/// kills of the agent.
 #[tokio::test(start_paused = true)]
 async fn the_next_process_of_the_agent_counts_on() {
     let mut bench = Bench::new();
@@ -74,7 +75,7 @@ async fn the_next_process_of_the_agent_counts_on() {
 #[tokio::test(start_paused = true)]
 async fn what_nobody_was_sent_to_is_not_waited_for() {
     let bench = Bench::new();
-    // It crashes, and rests before its next start.
+    // The program has crashed and waits for its next start.
     let web = draining(600);
     let crashing = Behaviour {
         restarts: true,
@@ -116,7 +117,8 @@ async fn one_that_is_not_healthy_is_not_waited_for() {
     }
 }
 
-/// A machine that is cut off has no time for it.
+/// A machine that is cut off must stop the instance before the leader replaces it, so it does not
+/// drain.
 #[tokio::test(start_paused = true)]
 async fn what_must_not_run_now_is_not_waited_for() {
     let bench = Bench::new();

@@ -1,4 +1,5 @@
-//! What an upgrade takes away by a smaller default, workloads of before keep where they are.
+//! Permissions that an upgrade removes by a smaller default are kept for workloads that had them
+//! before the upgrade.
 
 use super::*;
 use crate::volumes::{
@@ -29,7 +30,7 @@ fn list(assignments: &[&Assignment]) -> Desired {
     }
 }
 
-/// A quadlet of the instance lies on the machine.
+/// Writes a quadlet of the instance on the machine.
 fn with_unit(root: &Path, assignment: &Assignment) {
     let folder = root.join(format!("var/lib/kat/units/{}", assignment.user.uid));
     std::fs::create_dir_all(&folder).unwrap();
@@ -54,18 +55,19 @@ fn the_workloads_of_before_an_upgrade_keep_what_they_had_and_later_ones_ask_the_
     let refused = Err("SecurityNotAllowed");
     assert_eq!(may(root, &config, &old), Ok(()));
     assert_eq!(may(root, &config, &never_written), refused);
-    // Another version of it, which asks for the same, or for less; and for more.
+    // A new version of the workload that asks for the same or for less, and then one that asks for
+    // more.
     let mut next = old.clone();
     next.instance = "old-bbbbb".to_owned();
     next.container.quadlet.clear();
     assert_eq!(may(root, &config, &next), Ok(()));
     next.container.cap_add.push("SYS_TIME".to_owned());
     assert_eq!(may(root, &config, &next), refused);
-    // One of the same name that was made after it was deleted.
+    // A workload of the same name that was created after the first one was deleted.
     let mut again = old.clone();
     again.workload_uid = "another".to_owned();
     assert_eq!(may(root, &config, &again), refused);
-    // What has come since is not recorded by the next process of the agent.
+    // A later start of the agent does not record workloads that arrived after the upgrade.
     with_unit(root, &again);
     earlier_grants::record(root, &config, &list(&[&old, &again])).unwrap();
     assert_eq!(may(root, &config, &again), refused);
@@ -107,7 +109,7 @@ fn what_agent_yaml_says_counts_alone() {
     ] {
         assert_eq!(may(root, &allowing(words), &old), expected, "{words:?}");
     }
-    // It was written when the upgrade came: there was an owner's word already.
+    // The owner had already set `securityAllow` when the upgrade came.
     let other = tempfile::tempdir().unwrap();
     with_unit(other.path(), &old);
     earlier_grants::record(other.path(), &allowing(&[]), &list(&[&old])).unwrap();
@@ -159,7 +161,7 @@ fn check_prints_the_line_for_agent_yaml() {
     let written = kat_bundle::parse_agent_config(line, "agent.yaml").unwrap();
     assert_eq!(may(root, &written, &old), Ok(()));
     assert!(earlier_grants::findings(root, &written).is_empty());
-    // Of a workload that has left the machine nothing is said.
+    // Workloads that have left the machine are not reported.
     list(&[]).store(&root.join(DESIRED)).unwrap();
     assert!(earlier_grants::findings(root, &config).is_empty());
 }
@@ -225,7 +227,7 @@ fn groups_and_devices_of_before_an_upgrade_stay_and_nobody_else_gets_any() {
         all: all.map(|(name, gid)| (name.to_owned(), gid)).into(),
         ..MachineGroups::default()
     };
-    // The group of root's was refused before, so nobody had it.
+    // Group `sudo` was refused before the upgrade too, so no workload had it.
     let (old, late) = (
         asking(0, "old", &["dialout", "sudo"]),
         asking(1, "late", &["dialout"]),

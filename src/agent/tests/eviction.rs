@@ -1,4 +1,4 @@
-//! Instances that must not run because a disk runs full.
+//! Instances that are evicted because a disk runs full.
 
 use super::*;
 use crate::disk::eviction::Evicted;
@@ -29,9 +29,9 @@ async fn an_evicted_instance_is_stopped_says_why_and_starts_again_when_it_may() 
         )
     );
     assert_eq!(bench.calls(&filler, "stop"), 1);
-    // Podman removes what is left of its containers.
+    // A transient unit removes the instance's containers with Podman.
     assert_eq!(bench.calls(&filler, "run_transient evict-kat-"), 1);
-    // Nothing of it is left that systemd could start, now or when the machine boots.
+    // No file is left by which systemd could start the instance, now or at boot.
     assert!(
         !bench
             .units(&filler)
@@ -40,7 +40,7 @@ async fn an_evicted_instance_is_stopped_says_why_and_starts_again_when_it_may() 
     );
     assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
     assert_eq!(bench.calls(&web, "stop"), 0);
-    // Nor does the next agent start it.
+    // A restarted agent does not start the instance either.
     bench.restart().await;
     bench.list(true, &[filler.clone(), web.clone()]);
     bench.later(Duration::from_secs(60)).await;
@@ -67,7 +67,8 @@ async fn an_evicted_instance_that_is_to_stop_for_good_is_confirmed_as_stopped() 
     assert_eq!(bench.said(&filler.instance).0, InstancePhase::Stopped);
 }
 
-/// However long its file says that it may take: meanwhile nobody else can write.
+/// The kill does not wait for the grace period of the file, because no other instance can write
+/// until the disk has space.
 #[tokio::test(start_paused = true)]
 async fn an_evicted_instance_that_does_not_end_is_killed() {
     let bench = Bench::new();

@@ -20,7 +20,7 @@ fn fenced(index: u32, name: &str) -> Assignment {
     }
 }
 
-/// A bench whose list goes through a fence, as in the agent.
+/// A bench whose list passes through a `Fence`, as in the agent.
 struct Cut {
     bench: Bench,
     lists: watch::Sender<Listed>,
@@ -83,7 +83,7 @@ impl Cut {
 #[test]
 fn the_fence_is_before_the_timeout_and_not_too_soon() {
     let after = |timeout, grace| fence_after(Duration::from_secs(timeout), grace);
-    // Two seconds for the end of the container, or a fifth of the timeout.
+    // The reserve for the container's end is 2 s, or a fifth of a timeout below 10 s.
     assert_eq!(after(60, 10), Some(Duration::from_secs(48)));
     assert_eq!(after(60, 28), Some(Duration::from_secs(30)));
     assert_eq!(after(60, 29), None);
@@ -102,7 +102,7 @@ async fn what_asks_for_it_has_stopped_before_the_leader_moves_it() {
     cut.list(true, &[web.clone(), plain.clone()]);
     cut.bench.soon().await;
     assert!(cut.runs(&web) && cut.runs(&plain));
-    // As long as reports are taken it runs.
+    // The instance runs while the leader accepts reports.
     for _ in 0..20 {
         cut.reach();
         cut.bench.later(Duration::from_secs(15)).await;
@@ -112,7 +112,7 @@ async fn what_asks_for_it_has_stopped_before_the_leader_moves_it() {
     cut.list(false, &[web.clone(), plain.clone()]);
     cut.bench.later(Duration::from_secs(47)).await;
     assert!(cut.runs(&web));
-    // 10 s to end and 2 s to spare.
+    // The fence is 12 s before the timeout: 10 s of grace period and 2 s of reserve.
     cut.bench.later(Duration::from_millis(1500)).await;
     assert!(!cut.runs(&web) && cut.runs(&plain));
     let (phase, reason, message) = cut.bench.said(&web.instance);
@@ -128,7 +128,7 @@ async fn what_asks_for_it_has_stopped_before_the_leader_moves_it() {
     );
     cut.bench.later(Duration::from_secs(1000)).await;
     assert!(!cut.runs(&web));
-    // A leader is there again; what has become of the list meanwhile is not known yet.
+    // A leader is reachable again, but the list may have changed meanwhile.
     cut.reach();
     cut.bench.soon().await;
     assert!(!cut.runs(&web));
@@ -162,8 +162,8 @@ async fn what_was_moved_meanwhile_does_not_start_again() {
     );
 }
 
-/// The agent that starts anew counts from what the one before it reached; a machine that starts
-/// anew has reached nobody.
+/// A restarted agent counts from the last contact of the process before it. A booted machine has no
+/// last contact.
 #[tokio::test(start_paused = true)]
 async fn another_agent_counts_on_and_a_machine_that_booted_asks_first() {
     let folder = tempfile::tempdir().unwrap();
@@ -179,7 +179,7 @@ async fn another_agent_counts_on_and_a_machine_that_booted_asks_first() {
     booted.bench.later(Duration::from_secs(5)).await;
     assert!(!booted.runs(&web));
     booted.reach();
-    // What is known of the list may be from before the report.
+    // The present list may be older than the report.
     booted.bench.later(Duration::from_secs(4)).await;
     assert!(!booted.runs(&web));
     booted.bench.later(Duration::from_millis(1500)).await;
@@ -196,8 +196,8 @@ async fn another_agent_counts_on_and_a_machine_that_booted_asks_first() {
     assert!(!again.runs(&web), "48 s after the leader was reached");
 }
 
-/// An agent that starts anew between its first report after a cut and the list, which the store
-/// has not confirmed yet: what was moved meanwhile is still in the one on its disk.
+/// The agent restarts after its first report since the cut, before the store has confirmed the
+/// list. The list on the disk may still name instances that were moved meanwhile.
 #[tokio::test(start_paused = true)]
 async fn another_agent_waits_for_the_list_as_the_one_before_it_did() {
     let folder = tempfile::tempdir().unwrap();
@@ -230,7 +230,7 @@ async fn another_agent_waits_for_the_list_as_the_one_before_it_did() {
     assert_eq!(again.bench.calls(&web, "start"), 0);
 }
 
-/// The leader takes reports again, and the watch of the store has not noticed yet that it is cut off.
+/// The leader accepts reports again, while the watch of the store has not yet noticed the cut.
 #[tokio::test(start_paused = true)]
 async fn a_list_that_may_be_of_before_the_cut_starts_nothing() {
     let cut = Cut::new(Some(Instant::now()), None);
@@ -250,7 +250,7 @@ async fn a_list_that_may_be_of_before_the_cut_starts_nothing() {
     assert!(cut.runs(&web), "the list came after a report");
 }
 
-/// A start that takes long does not outlast the fence.
+/// The fence also applies during a slow start.
 #[tokio::test(start_paused = true)]
 async fn what_is_still_starting_is_stopped_too() {
     let cut = Cut::new(Some(Instant::now()), None);
@@ -269,7 +269,7 @@ async fn what_is_still_starting_is_stopped_too() {
         "stopped before the timeout"
     );
     assert_eq!(cut.bench.calls(&web, "stop"), 1);
-    // The fake's job lasts as long as the start would have.
+    // The fake's stop job takes as long as the start would have.
     cut.bench.later(Duration::from_secs(20)).await;
     assert_eq!(cut.bench.said(&web.instance).1, "CutOff");
 }

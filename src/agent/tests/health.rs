@@ -1,4 +1,4 @@
-//! Health checks of what runs.
+//! Health checks of running instances.
 
 use super::*;
 use kat_systemd::UnitManager;
@@ -7,7 +7,7 @@ use kat_types::{
     resource::{HealthCheck, HttpProbe, Port, PortRef, Protocol},
 };
 
-/// With a health check by http, each 10 s, of which three failures count.
+/// The assignment with an HTTP health check every 10 s and a failure threshold of 3.
 pub(super) fn checked(assignment: Assignment) -> Assignment {
     let port = Port {
         name: None,
@@ -76,7 +76,7 @@ async fn health_follows_the_probes_at_once_and_says_why() {
     bench.answer(Ok(503));
     bench.later(Duration::from_secs(19)).await;
     assert_eq!(bench.said(&web.instance), all_is_well);
-    // Who waits for news hears of it with the third failure.
+    // A subscriber to statuses is notified at the third failure.
     while bench.health(&web) == Health::Healthy {
         let news = tokio::time::timeout(Duration::from_secs(12), bench.statuses.changed());
         news.await.unwrap();
@@ -112,7 +112,8 @@ async fn another_run_of_the_program_is_pending_again() {
     assert_eq!(bench.health(&web), Health::PendingCheck);
 }
 
-/// An upgrade of the agent takes nothing out of service: its first report says what was known.
+/// An upgrade of the agent takes no instance out of service, because the first report has the
+/// stored health.
 #[tokio::test(start_paused = true)]
 async fn another_agent_knows_how_it_was() {
     let mut bench = Bench::new();
@@ -120,7 +121,7 @@ async fn another_agent_knows_how_it_was() {
     bench.list(true, std::slice::from_ref(&web));
     bench.soon().await;
     assert_eq!(bench.health(&web), Health::Healthy);
-    // It answers so slowly from now on that nobody knows.
+    // Probes fail from now on, but the failure threshold is not reached before the checks below.
     bench.answer(Err("connection refused"));
     for how in ["restarted", "killed"] {
         match how {
@@ -139,7 +140,7 @@ async fn another_agent_knows_how_it_was() {
     bench.restart().await;
     bench.soon().await;
     assert_eq!(bench.health(&web), Health::Unhealthy);
-    // What was known of the run before says nothing of this one.
+    // The health of an earlier run of the unit does not apply to the present one.
     let manager = bench.manager(&web);
     let unit = web.unit();
     bench.cancel.cancel();
@@ -182,7 +183,7 @@ async fn what_is_unhealthy_is_started_again_where_its_file_says_so() {
     );
 }
 
-/// One that never gets healthy is started again at growing distances.
+/// An instance that never becomes healthy is restarted at growing intervals.
 #[tokio::test(start_paused = true)]
 async fn restarts_in_vain_become_rarer() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! Images that nothing uses.
+//! Removal of unused images.
 
 use super::*;
 use crate::{
@@ -15,7 +15,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
 
 impl Bench {
-    /// Images by id and name, each of 1 MiB.
+    /// Puts images with these ids and names, of 1 MiB each, into the user's storage.
     fn store(&self, assignment: &Assignment, images: &[(&str, &str)]) {
         let storage = self
             .accounts
@@ -46,7 +46,7 @@ impl Bench {
         }
     }
 
-    /// A list with what the leader says of images.
+    /// A list that also names the images that the leader wants kept, by user index.
     fn list_keeping(&self, confirmed: bool, assignments: &[Assignment], kept: &[(u32, &[&str])]) {
         self.list(confirmed, assignments);
         let users = kept.iter().map(|(index, images)| {
@@ -70,7 +70,7 @@ impl Bench {
         });
     }
 
-    /// Looks at images from now on; the disk is short while this is true.
+    /// Starts the image collector. The returned flag makes the disk short of space.
     fn collect(&self) -> Arc<AtomicBool> {
         let short = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&short);
@@ -158,7 +158,7 @@ async fn nothing_goes_by_a_list_that_is_not_confirmed_or_says_nothing_of_images(
     bench.store(&web, &[("old", "registry.lab:5000/web:0")]);
     let short = bench.collect();
     short.store(true, Ordering::Relaxed);
-    // From a leader of before, and for a user of which it says nothing.
+    // A list of a leader of an earlier version, and a list that does not name the user's images.
     bench.list(true, std::slice::from_ref(&web));
     bench.later(DAY * 2).await;
     bench.list_keeping(true, std::slice::from_ref(&web), &[]);
@@ -219,7 +219,7 @@ async fn a_workload_that_comes_back_finds_its_image() {
     let pulls = bench.calls(&web, &pull);
     bench.list_keeping(true, &[], kept);
     bench.later(Duration::from_secs(90)).await;
-    // Nothing of it runs or would start; its account and its home are there, and are told of.
+    // No unit of the workload is left. Its account and home remain, and are reported.
     assert!(bench.has(&web));
     assert!(!bench.units(&web).exists());
     assert_eq!(bench.statuses.all().1, [0]);
@@ -229,7 +229,7 @@ async fn a_workload_that_comes_back_finds_its_image() {
     bench.soon().await;
     assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
     assert_eq!(bench.calls(&web, &pull), pulls, "nothing is pulled");
-    // It begins anew when it leaves again.
+    // The time counts anew when the workload leaves again.
     bench.later(Duration::from_secs(90)).await;
     bench.list_keeping(true, &[], kept);
     bench.later(DAY * 6).await;
@@ -256,7 +256,7 @@ async fn the_images_of_a_workload_that_is_gone_go_with_it() {
     bench.list_keeping(true, &[], kept);
     bench.later(Duration::from_secs(90)).await;
     assert!(bench.has(&web));
-    // It was deleted meanwhile: the leader waits for this.
+    // The workload was deleted, and the leader waits until its user is removed.
     bench.list_keeping(true, &[], &[]);
     bench.later(Duration::from_secs(5)).await;
     assert!(!bench.has(&web));
@@ -296,7 +296,8 @@ async fn without_room_the_workload_that_has_been_away_for_longest_goes_first() {
     bench.later(HOUR).await;
     assert!(bench.has(&one) && bench.has(&two));
     short.store(true, Ordering::Relaxed);
-    // A look at the disk, a round, and a pass of the worker; the next round takes the next one.
+    // Removal takes a look at the disk, a round of the collector and a pass of the worker. The
+    // other workload would follow in the next round.
     let gone = async {
         while bench.has(&two) {
             bench.soon().await;
@@ -311,7 +312,7 @@ async fn without_room_the_workload_that_has_been_away_for_longest_goes_first() {
     assert!(bench.has(&one), "there is room again");
 }
 
-/// The time is counted over restarts, and the machine's clock has no part in it.
+/// The unused time is counted over restarts and does not depend on the wall clock.
 #[test]
 fn how_long_an_image_was_not_used_survives_a_restart() {
     let root = tempfile::tempdir().unwrap();
@@ -319,16 +320,16 @@ fn how_long_an_image_was_not_used_survives_a_restart() {
     let config = AgentConfig::default();
     let ids = BTreeSet::from(["a"]);
     let care = ImageCare::new(root.path(), &config);
-    // Seen for the first time it was used a moment ago, however long nobody looked.
+    // At first sight an image counts as just used, however long the interval was.
     assert_eq!(care.unused(1, &ids, DAY * 9)["a"], (Duration::ZERO, false));
     assert_eq!(care.unused(1, &ids, HOUR * 20)["a"], (HOUR * 20, false));
     assert_eq!(care.conclude(), None);
     let again = ImageCare::new(root.path(), &config);
     assert_eq!(again.unused(1, &ids, HOUR * 4)["a"], (DAY, true));
-    // Used meanwhile, it begins anew.
+    // Use resets the count.
     assert!(again.unused(1, &BTreeSet::new(), HOUR).is_empty());
     assert_eq!(again.unused(1, &ids, HOUR)["a"], (Duration::ZERO, false));
-    // What can't be read is counted anew.
+    // An unreadable file resets all counts.
     std::fs::write(root.path().join("var/lib/kat/images.json"), "{").unwrap();
     let anew = ImageCare::new(root.path(), &config);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! States of a unit, by the policy of its workload.
+//! The verdict on each state of a unit, by the workload's restart policy.
 
 use super::*;
 use crate::worker::judge::{Action, Circumstances, Fault, judge};
@@ -29,7 +29,8 @@ fn every_state_by_every_policy() {
     let ours = (Some(Fault::Hook), false);
     let lost = (Some(Fault::LostStart), false);
     let table = [
-        // Active, sub, result, restarts; whose fault, ended; policy; phase, reason, action.
+        // Columns: active state, sub state, result, restarts, (fault, ended), policy, phase,
+        // reason, action.
         (
             "active", "running", "success", 0, usual, Always, Running, "", Leave,
         ),

@@ -1,4 +1,4 @@
-//! Lists of assignments, and what the network is told of them.
+//! Lists of assignments, and the instance list that the agent writes for `kat-net`.
 
 use super::*;
 
@@ -51,7 +51,7 @@ async fn an_instance_waits_with_a_reason_until_the_networks_list_is_written() {
     assert_eq!(bench.statuses.acted(), 1);
 }
 
-/// Deleting a workload makes room on a full disk, so that it must not need any.
+/// Deleting a workload frees space on a full disk, so it must not need to write.
 #[tokio::test(start_paused = true)]
 async fn workloads_stop_and_leave_while_the_networks_list_cannot_be_written() {
     let bench = Bench::new();
@@ -62,7 +62,7 @@ async fn workloads_stop_and_leave_while_the_networks_list_cannot_be_written() {
     );
     bench.list(true, &[web.clone(), other.clone()]);
     bench.soon().await;
-    // A file does not replace a folder.
+    // A folder at the path of the file makes the write fail.
     let file = bench.root.path().join("net/instances.json");
     std::fs::remove_file(&file).unwrap();
     std::fs::create_dir(&file).unwrap();
@@ -75,7 +75,7 @@ async fn workloads_stop_and_leave_while_the_networks_list_cannot_be_written() {
     assert_eq!(bench.report(&web.instance), None);
     assert_eq!(bench.said(&other.instance).0, InstancePhase::Running);
     assert_eq!(bench.said(&new.instance).1, "FilesNotWritten");
-    // One that leaves before it was started is not reported any more.
+    // An instance that leaves before it was started is no longer reported.
     bench.list(true, std::slice::from_ref(&other));
     bench.later(Duration::from_secs(6)).await;
     assert_eq!(bench.report(&new.instance), None);

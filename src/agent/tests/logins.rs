@@ -1,4 +1,4 @@
-//! Credentials for registries: one file for a user's pulls and for nothing else, and gone with what needs it.
+//! Registry credentials: one file for a user's pulls only, removed when no assignment needs it.
 
 use std::fs;
 
@@ -11,10 +11,10 @@ use kat_plan::{Purpose, seal_for};
 use kat_types::{resource::secret::SecretValues, secrets::SecretVersion};
 
 const PASSWORD: &str = "hunter2-hunter2";
-/// `me:hunter2-hunter2`
+/// Base64 of `me:hunter2-hunter2`.
 const ENCODED: &str = "bWU6aHVudGVyMi1odW50ZXIy";
 
-/// The same instance with these passwords, by registry.
+/// The same instance with these passwords by registry, sealed for this machine.
 fn with(one: Assignment, passwords: &[(&str, &str)], version: u64) -> Assignment {
     let version = |registry: &str| {
         let uid = format!("uid-{registry}");
@@ -52,7 +52,7 @@ fn text(path: &Path) -> serde_json::Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-/// All units of a user, and which of them name the file.
+/// The text of all units of a user, and the names of the units that refer to the credentials.
 fn units(bench: &Bench, one: &Assignment) -> (String, Vec<String>) {
     let mut all = String::new();
     let mut naming = Vec::new();
@@ -92,7 +92,7 @@ async fn pulls_are_given_one_file_and_nothing_else_is() {
     assert!(!all.contains(PASSWORD) && !all.contains(ENCODED));
     let kept = fs::read_dir(bench.units(&one)).unwrap().count();
 
-    // Another instance of the user with another registry: one file has both.
+    // A second instance of the user needs another registry; both share one file.
     let mut second = assignment(0, "web");
     second.instance = "web-bbbbb".to_owned();
     second.image = "b.example/web:2".to_owned();
@@ -114,7 +114,7 @@ async fn pulls_are_given_one_file_and_nothing_else_is() {
     assert_eq!(names(&text(&path)), ["registry.lab:5000"]);
     assert_eq!(fs::read_dir(bench.units(&one)).unwrap().count(), kept);
 
-    // A changed password writes the file, and neither reloads nor starts anything.
+    // A changed password rewrites the file without a reload, start or stop.
     let calls = |begin: &str| bench.calls(&one, begin);
     let before = (
         calls("reload"),
@@ -134,7 +134,7 @@ async fn pulls_are_given_one_file_and_nothing_else_is() {
     );
     assert_eq!(before, after);
 
-    // A list that is not confirmed takes nothing away; a confirmed one does, and then no unit names it.
+    // Only a confirmed list removes the file. Afterwards no unit refers to it.
     bench.list(false, std::slice::from_ref(&plain));
     bench.soon().await;
     assert!(path.exists());
@@ -145,7 +145,7 @@ async fn pulls_are_given_one_file_and_nothing_else_is() {
     assert_eq!(units(&bench, &one).1, Vec::<String>::new());
     assert_eq!(calls("stop"), before.2, "it runs on");
 
-    // With the user it goes too.
+    // The file is removed together with the user.
     bench.list(true, std::slice::from_ref(&one));
     bench.soon().await;
     assert!(path.exists());
@@ -180,7 +180,7 @@ async fn a_refused_pull_names_the_way_out_and_goes_on_with_it_at_once() {
         message.ends_with("authentication required; `katcall registry login registry.lab:5000 -n default` gives this namespace a name and password for it"),
         "{message}"
     );
-    // Tries have grown rare; with a password the next one comes at once.
+    // Retries have become rare, but new credentials cause one immediately.
     bench.later(Duration::from_secs(400)).await;
     let tries = bench.calls(&plain, &format!("start {unit}"));
     let one = with(plain.clone(), &[("registry.lab:5000", "wrong")], 1);

@@ -1,4 +1,4 @@
-//! Supervisor and workers against a machine in memory and a folder as its root.
+//! The supervisor and its workers against a fake machine and a folder as its root.
 //!
 //! The unit files get their real owners, so these tests need root.
 
@@ -76,12 +76,13 @@ use kat_types::{
     },
 };
 
-/// The machine's monotonic clock, as the fake managers count it too.
+/// The machine's monotonic clock in microseconds, as the fake managers count it.
 fn microseconds(started: Instant) -> u64 {
     u64::try_from(started.elapsed().as_micros()).unwrap() + 1_000_000
 }
 
-/// What units do other than run on; nothing: the generator refuses the unit.
+/// Behaviour of units that differ from a program that keeps running. `None`: the generator rejects
+/// the unit.
 type Behaviours = Arc<Mutex<BTreeMap<String, Option<Behaviour>>>>;
 
 struct Bench {
@@ -100,7 +101,7 @@ struct Bench {
     running: Option<JoinHandle<()>>,
 }
 
-/// An owner who lets workloads have devices of a small computer.
+/// A configuration that allows the common device groups and all devices below `/dev`.
 fn with_devices() -> AgentConfig {
     AgentConfig {
         groups_allow: Some(DEVICE_GROUPS.map(str::to_owned).to_vec()),
@@ -195,14 +196,14 @@ impl Bench {
         self.running = Some(tokio::spawn(supervisor.run(lists, self.cancel.clone())));
     }
 
-    /// Another process of the agent on the same machine.
+    /// Starts a new agent process on the same machine, after a clean stop.
     async fn restart(&mut self) {
         self.cancel.cancel();
         self.running.take().unwrap().await.unwrap();
         self.begin();
     }
 
-    /// The same after a SIGKILL, which leaves half done what was being done.
+    /// Starts a new agent process after a SIGKILL, which leaves unfinished work.
     async fn kill(&mut self) {
         let running = self.running.take().unwrap();
         running.abort();
@@ -229,7 +230,7 @@ impl Bench {
         });
     }
 
-    /// Lets virtual time go by: everything that is due by then has happened.
+    /// Advances virtual time and lets everything run that is due by then.
     async fn later(&self, time: Duration) {
         tokio::time::sleep(time).await;
     }
@@ -263,7 +264,7 @@ impl Bench {
             .count()
     }
 
-    /// What every instance answers from now on that is asked for its health.
+    /// Sets every instance's answer to health probes.
     fn answer(&self, answer: Result<u16, &str>) {
         *self.answers.0.lock() = answer.map_err(str::to_owned);
     }
@@ -272,7 +273,7 @@ impl Bench {
         self.behaviours.lock().insert(unit.to_owned(), behaviour);
     }
 
-    /// What is in the user's storage.
+    /// Sets the images in the user's storage.
     fn images(&self, assignment: &Assignment, names: &[&str]) {
         let list = self
             .accounts
@@ -296,7 +297,7 @@ impl Bench {
     }
 }
 
-/// What Podman's generator makes of a folder of quadlets.
+/// The units that Podman's generator would produce from a folder of quadlets.
 fn generate(folder: &Path, behaviours: &Behaviours) -> BTreeMap<String, Behaviour> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -321,7 +322,7 @@ fn generate(folder: &Path, behaviours: &Behaviours) -> BTreeMap<String, Behaviou
             Some(Some(other)) => {
                 let mut other = other.clone();
                 if other.rests {
-                    // How often it may start is the unit's own word.
+                    // The start limit comes from the unit file.
                     other.start_limit = starts_of(&usual.text);
                 }
                 found.insert(unit, other);
@@ -334,14 +335,14 @@ fn generate(folder: &Path, behaviours: &Behaviours) -> BTreeMap<String, Behaviou
     found
 }
 
-/// The limit of starts in the text of a unit; 0 where it has none.
+/// The start limit in the text of a unit; 0 if it has none.
 fn starts_of(text: &str) -> u32 {
     text.lines()
         .find_map(|line| line.strip_prefix("StartLimitBurst="))
         .map_or(0, |number| number.parse().unwrap())
 }
 
-/// The first instance of the workload `NAME` with this index.
+/// The first instance of workload `name`, with this user index.
 pub(super) fn assignment(index: u32, name: &str) -> Assignment {
     Assignment {
         created: None,

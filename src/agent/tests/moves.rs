@@ -1,5 +1,5 @@
-//! A volume between two machines, each a folder: whole or not at all, asked for by the list alone, and over nothing that is
-//! not known.
+//! A volume that moves between two machines, each a folder. The copy is complete or absent, only
+//! the list starts it, and it replaces no unknown data.
 
 use std::{
     fs,
@@ -54,7 +54,7 @@ impl OneMachine {
         }
     }
 
-    /// The agent's part that takes volumes.
+    /// Runs the part of the agent that receives volumes.
     fn take(&self, from: &Self, breaks: usize) -> (JoinHandle<()>, CancellationToken) {
         let moves = Moves {
             node: self.name.to_owned(),
@@ -117,7 +117,7 @@ impl OneMachine {
     }
 }
 
-/// The way between two machines. It breaks in the middle so many times.
+/// The connection between two machines, which breaks in the middle `breaks` times.
 struct Line {
     to: &'static str,
     from: OwnVolumes,
@@ -151,7 +151,7 @@ impl CopySource for Line {
 impl Pieces for Way {
     async fn next(&mut self) -> Result<Option<Bytes>, String> {
         if self.left == 0 {
-            // By then who writes has read what came, and waits for more.
+            // The receiver has read everything up to the break by then.
             tokio::time::sleep(Duration::from_millis(100)).await;
             return Err("the line is cut".to_owned());
         }
@@ -182,7 +182,7 @@ fn desired(id: &str) -> MoveRecord {
     }
 }
 
-/// Two machines, the first with data.
+/// Two machines, of which the first has the data.
 fn machines() -> (OneMachine, OneMachine) {
     let (one, two) = (OneMachine::new("n1"), OneMachine::new("n2"));
     let user = assignment(0, "db").user;
@@ -211,7 +211,7 @@ async fn a_copy_is_taken_and_put_in_its_place_when_it_is_the_data() {
     cancel.cancel();
     running.await.unwrap();
 
-    // Another process finds it whole, and asks nobody for it.
+    // A new agent process finds the complete copy and does not request it again.
     one.list(None, false);
     let (running, cancel) = two.take(&one, 0);
     two.until("the copy of before", |phase, _| phase == Phase::Copied)
@@ -230,7 +230,7 @@ async fn a_copy_is_taken_and_put_in_its_place_when_it_is_the_data() {
     assert_eq!(two.volumes.all_made(), [VOLUME]);
     cancel.cancel();
     running.await.unwrap();
-    // So does one that begins after it was put there.
+    // An agent process that starts after the placement reports it too.
     let (running, cancel) = two.take(&one, 0);
     two.list(Some(&place), false);
     two.until("its place again", |phase, _| phase == Phase::Placed)
@@ -283,7 +283,8 @@ async fn what_lies_in_its_place_goes_only_where_the_leader_knows_of_it() {
     chown(two.folder(), Some(uid), Some(uid)).unwrap();
     let (running, cancel) = two.take(&one, 0);
     one.list(Some(&desired("a")), false);
-    // It is said before the copy is told, and so before that is the data.
+    // The refusal comes before the copy is reported, and so before the move can make the copy the
+    // volume's data.
     two.list(Some(&desired("a")), false);
     two.until("a refusal", |phase, message| {
         assert_ne!(phase, Phase::Copied);
@@ -348,16 +349,16 @@ async fn a_copy_that_nothing_has_run_with_makes_room_and_goes_when_that_is_asked
         copy: true,
         unsure: true,
     };
-    // The next process knows it too.
+    // A new agent process also knows that the copy is unused.
     let again = Volumes::new(two.root.path(), BASE, &AgentConfig::default());
     again.remove(VOLUME, removal).unwrap();
     assert!(!two.folder().exists());
-    // What lies there and was not put there by a move stays.
+    // A folder that no move has placed stays.
     fs::create_dir_all(two.folder()).unwrap();
     chown(two.folder(), Some(assignment(0, "db").user.uid), None).unwrap();
     again.remove(VOLUME, removal).unwrap();
     assert!(two.folder().exists());
-    // So does what something has run with.
+    // A placed folder that an instance has run with stays too.
     again.note_placed(VOLUME);
     again.prepare(&database()).unwrap();
     again.remove(VOLUME, removal).unwrap();
@@ -381,7 +382,7 @@ async fn a_copy_that_was_to_be_placed_and_is_lost_is_told() {
     running.await.unwrap();
 }
 
-/// One that is not meant, or too early, gets nothing.
+/// A request that is not in the list, or comes too early, is refused.
 #[tokio::test]
 async fn a_machine_sends_a_volume_to_whom_its_list_says_and_when_it_is_free() {
     let (one, _) = machines();

@@ -1,4 +1,4 @@
-//! Assignments that a newer leader wrote and this agent does not understand.
+//! Assignments of a newer leader that this agent does not understand.
 
 use super::*;
 
@@ -39,7 +39,7 @@ async fn what_runs_of_it_runs_on_and_nothing_of_it_starts() {
         (InstancePhase::Scheduled, "NotUnderstood")
     );
     assert_eq!(bench.calls(&other, "start"), 0);
-    // It can be stopped, and what is understood again runs.
+    // Such an instance can be stopped, and one that the agent understands again runs.
     bench.list(true, &[stopped(&newer(&web)), other.clone()]);
     bench.later(Duration::from_secs(5)).await;
     assert_eq!(bench.said(&web.instance).0, InstancePhase::Stopped);

@@ -1,4 +1,5 @@
-//! What an instance asks of the machine: looked at before it starts, and its user's groups before that one's manager.
+//! Machine resources that an instance asks for: each is checked before the start, and the user's
+//! groups are set before its manager starts.
 
 use std::os::unix::fs::symlink;
 
@@ -26,7 +27,8 @@ impl Bench {
         of_user.into_iter().collect()
     }
 
-    /// The calls of a user's manager that start or end something, and its own starts.
+    /// Calls to a user's manager that start or stop the workload's units, and restarts of the
+    /// manager.
     fn turns(&self, assignment: &Assignment) -> Vec<String> {
         let mut calls = self.manager(assignment).calls();
         calls.retain(|call| call.contains("kat-default") || call.contains("user@"));
@@ -38,7 +40,7 @@ impl Bench {
         self.root.path().join("run/kat/regroup").join(uid)
     }
 
-    /// A device on the machine that everybody may open.
+    /// Creates a device that every user may open.
     fn plug(&self, name: &str) {
         let path = Root::new(self.root.path()).below(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -59,7 +61,7 @@ async fn the_user_is_in_its_groups_before_its_manager_starts() {
         ["start kat-default-stick-aaaaa.service"],
         "its manager need not start twice"
     );
-    // Another process of the agent finds all as it is.
+    // A new agent process changes nothing.
     let mut bench = bench;
     bench.restart().await;
     bench.soon().await;
@@ -117,7 +119,7 @@ async fn what_runs_beside_it_ends_in_order_and_comes_back() {
         [format!("stop {}", plain.unit()), "restart user@".to_owned()]
     );
     assert_eq!(turns.len(), 4, "{turns:?}");
-    // A group that goes is waited with until nothing runs.
+    // A group is removed only when no instance of the user runs.
     bench.manager(&plain).clear_calls();
     bench.list(true, &[plain.clone(), stopped(&other)]);
     bench.later(Duration::from_secs(20)).await;
@@ -141,7 +143,7 @@ async fn a_change_that_was_cut_short_is_brought_to_its_end() {
     bench.list(true, &[stopped(&plain)]);
     bench.later(Duration::from_secs(20)).await;
     bench.manager(&stick).clear_calls();
-    // The agent was killed when the user had its groups, and its manager had not.
+    // The agent was killed after the user got its groups and before its manager was restarted.
     let groups = ["dialout".to_owned()].into();
     bench
         .accounts
@@ -182,7 +184,7 @@ async fn no_group_is_joined_that_is_not_allowed_and_none_is_left_by_a_list_of_th
         assert!(bench.groups(&stick).is_empty());
         assert_eq!(bench.calls(&stick, "start kat-default"), 0);
     }
-    // Somebody made the group.
+    // The group is created on the machine.
     let stick = with_groups("stick", &["spi"]);
     bench.accounts.known.lock().insert("spi".to_owned(), 999);
     bench.later(Duration::from_secs(10)).await;
@@ -237,7 +239,7 @@ async fn the_machines_network_is_its_owners_to_give() {
         "{message}"
     );
     assert_eq!(bench.calls(&edge, "start kat-default"), 0);
-    // The hook gives it nothing.
+    // The hook's list does not contain the instance.
     let listed = instances(&bench.lists.borrow().desired, &bench.tools.options);
     assert_eq!(listed.instances.keys().collect::<Vec<_>>(), ["web-aaaaa"]);
 }
@@ -284,7 +286,7 @@ fn only_what_the_owner_allows_and_is_a_device() {
     assert!(files::remove(&root.join("dev/file")).unwrap());
 }
 
-/// A container that asks for less confinement.
+/// An assignment whose container asks for less confinement.
 fn loose(name: &str, key: &str, value: &str) -> Assignment {
     let mut one = assignment(0, name);
     one.container.quadlet = [(key.to_owned(), value.to_owned())].into();
@@ -301,7 +303,7 @@ async fn less_confinement_is_the_owners_to_give_and_waits_for_it() {
     let profile = loose("loose", "SeccompProfile", "/srv/profile.json");
     let mut capability = assignment(0, "loose");
     capability.container.cap_add = vec!["NET_RAW".to_owned(), "SYS_ADMIN".to_owned()];
-    // What a sidecar asks for counts the same.
+    // The same check applies to a sidecar.
     let mut beside = assignment(0, "loose");
     beside.sidecars = vec![unmask.container.clone()];
     beside.sidecars[0].name = Some("side".to_owned());
@@ -325,7 +327,7 @@ async fn less_confinement_is_the_owners_to_give_and_waits_for_it() {
         assert!(message.contains(words), "{message}");
         assert!(message.contains("/etc/kat/agent.yaml"), "{message}");
         assert_eq!(bench.calls(&one, "start kat-default"), 0);
-        // Nor does systemd start it without the agent.
+        // systemd does not start the instance without the agent either.
         let unit = bench.units(&one).join("kat-default-loose-aaaaa.container");
         let text = std::fs::read_to_string(unit).unwrap();
         assert!(!text.contains("[Install]"), "{words}: {text}");
@@ -382,7 +384,7 @@ async fn ports_of_the_machine_below_1024_but_the_webs_are_its_owners_to_give() {
         "host port 22/TCP: this machine lets only ports 80, 443, 1024-65535 lead to workloads; hostPortsAllow in /etc/kat/agent.yaml says which"
     );
     assert_eq!(bench.calls(&sshd, "start kat-default"), 0);
-    // Whatever becomes of it, kat-net leads nobody there.
+    // `kat-net` forwards nothing to this port in any case.
     let listed = instances(&bench.lists.borrow().desired, &bench.tools.options);
     assert!(listed.instances["web-aaaaa"].host_ports.is_empty());
     let web = with_host_port("web", 80);

@@ -1,4 +1,4 @@
-//! Programs of the machine itself.
+//! A double for programs of the machine that listen on ports.
 
 use parking_lot::Mutex;
 
@@ -6,11 +6,11 @@ use crate::network::host_ports::HostListeners;
 use kat_host::facts::network::{self as facts, Listener};
 use kat_types::resource::Protocol;
 
-/// Who else listens on ports of the machine.
+/// Listeners of other programs on the machine.
 #[derive(Default)]
 pub(super) struct Others(
     pub(super) Mutex<Vec<Listener>>,
-    /// What is kept for one that has ended.
+    /// Ports that are kept for a program that has ended.
     pub(super) Mutex<Vec<(Protocol, u16)>>,
 );
 

@@ -1,4 +1,4 @@
-//! Pulls that fail, and images that vanish.
+//! Image pulls that fail, and images that disappear.
 
 use super::*;
 
@@ -31,7 +31,7 @@ async fn a_failed_pull_has_podmans_words_and_grows_rarer() {
         )
     );
     bench.later(Duration::from_secs(62)).await;
-    // At 0, 1, 3, 7, 15 and 31 s.
+    // Pulls at 0, 1, 3, 7, 15 and 31 s.
     assert_eq!(bench.calls(&web, &format!("start {unit}")), 6);
     assert_eq!(bench.calls(&web, "start kat-default-web-"), 0);
     bench.behaviours.lock().clear();
@@ -103,7 +103,7 @@ async fn a_slow_pull_of_one_holds_up_no_other() {
     assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
 }
 
-/// A container that runs, with a unit that systemd starts again after a pause.
+/// A running container whose unit systemd restarts after a delay.
 async fn running(condition: RestartCondition) -> (Bench, Assignment) {
     let bench = Bench::new();
     let web = with_policy(assignment(0, "web"), condition);
@@ -121,7 +121,7 @@ async fn running(condition: RestartCondition) -> (Bench, Assignment) {
     (bench, web)
 }
 
-/// systemd starts it again, and Podman does not.
+/// systemd restarts the unit, and Podman fails with `code` and `words`.
 async fn refused(bench: &Bench, web: &Assignment, code: i32, words: &str) {
     let unit = web.unit();
     bench.manager(web).restart_due(&unit);

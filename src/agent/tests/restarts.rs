@@ -1,10 +1,11 @@
-//! Restarts: the program's own, and those that are KAT's fault.
+//! Restarts of the program, which count against its limit, and starts that failed because of KAT or
+//! Podman, which do not.
 
 use super::*;
 
 const BURST: u32 = 3;
 
-/// A machine with a program that may be started again twice, and runs.
+/// A running program that may be restarted twice.
 async fn running() -> (Bench, Assignment) {
     let bench = Bench::new();
     let mut web = with_policy(assignment(0, "web"), RestartCondition::MaxCount);
@@ -36,19 +37,19 @@ fn shown(bench: &Bench, web: &Assignment) -> (InstancePhase, &'static str, u32) 
     (report.phase, reason.unwrap(), report.restarts)
 }
 
-/// Starts that the unit's file allows.
+/// The start limit in the unit file.
 fn limit(bench: &Bench, web: &Assignment) -> u32 {
     let file = bench.units(web).join("kat-default-web-aaaaa.container");
     starts_of(&std::fs::read_to_string(file).unwrap())
 }
 
 impl Bench {
-    /// The run ends, by the program itself or by the hook.
+    /// Ends the run by the program itself or by the hook.
     async fn end(&self, web: &Assignment, by_hook: bool) {
         let refusal = by_hook.then_some("kat-net does not answer");
         self.logs.refuse(&web.unit(), refusal);
         let code = if by_hook { 126 } else { 3 };
-        // Podman takes the container away before systemd decides what follows.
+        // Podman removes the container before systemd decides about a restart.
         self.manager(web).clears_up(&web.unit(), code);
         self.soon().await;
         self.manager(web).exits(&web.unit(), code);
@@ -56,7 +57,7 @@ impl Bench {
         self.logs.refuse(&web.unit(), None);
     }
 
-    /// Podman loses the container as it starts it, which systemd says after the end.
+    /// Podman loses the container while it starts; systemd logs that after the end.
     async fn lose(&self, web: &Assignment) {
         self.manager(web).loses_start(&web.unit());
         self.later(Duration::from_millis(10)).await;
@@ -65,7 +66,7 @@ impl Bench {
         self.soon().await;
     }
 
-    /// The delay before the next run is over.
+    /// Ends the delay before the next run.
     async fn restart_due(&self, web: &Assignment) {
         self.manager(web).restart_due(&web.unit());
         self.soon().await;
@@ -83,7 +84,7 @@ async fn what_a_program_spent_is_not_forgotten_when_the_hook_fails() {
     let (mut bench, web) = running().await;
     bench.end(&web, false).await;
     assert_eq!(shown(&bench, &web), (Restarting, "CrashLoop", 1));
-    // As often as it likes.
+    // Failures of the hook never count, however many there are.
     for _ in 0..5 {
         bench.restart_due(&web).await;
         bench.end(&web, true).await;
@@ -92,7 +93,7 @@ async fn what_a_program_spent_is_not_forgotten_when_the_hook_fails() {
     assert_eq!(limit(&bench, &web), BURST - 1, "one run is over");
     bench.restart_due(&web).await;
     assert_eq!(shown(&bench, &web), (Running, "", 1));
-    // Another process of the agent knows it, too.
+    // A new agent process knows the count too.
     bench.manager(&web).clear_calls();
     bench.restart().await;
     bench.soon().await;
@@ -102,7 +103,7 @@ async fn what_a_program_spent_is_not_forgotten_when_the_hook_fails() {
     assert_eq!(shown(&bench, &web), (Restarting, "CrashLoop", 2));
     bench.restart_due(&web).await;
     assert_eq!(shown(&bench, &web), (Running, "", 2));
-    // That was the third run, and the last.
+    // The third run was the last that the limit allows.
     bench.end(&web, false).await;
     bench.restart_due(&web).await;
     assert_eq!(shown(&bench, &web), (Failed, "RestartsExhausted", 2));
@@ -127,7 +128,8 @@ async fn a_start_that_podman_loses_is_not_the_programs_end() {
     assert_eq!(limit(&bench, &web), BURST - 1, "one run is over");
     bench.restart_due(&web).await;
     assert_eq!(shown(&bench, &web), (Running, "", 1));
-    // One that nobody saw does not count either, and excuses no other.
+    // A lost start that no agent saw does not count either, and the program's failure after it
+    // does.
     bench.stop_agent().await;
     bench.later(Duration::from_secs(1)).await;
     bench.lose(&web).await;
@@ -153,7 +155,7 @@ async fn what_a_program_spent_is_forgotten_after_its_window() {
     bench.later(Duration::from_secs(90)).await;
     assert_eq!(limit(&bench, &web), BURST);
     assert_eq!(shown(&bench, &web).2, 1, "it did happen");
-    // A failure in the next window counts in that alone.
+    // A failure in the next window counts in that window only.
     bench.end(&web, false).await;
     bench.restart_due(&web).await;
     bench.end(&web, true).await;
@@ -173,13 +175,13 @@ async fn failures_of_the_hook_that_the_agent_did_not_see_are_not_the_programs() 
         bench.later(Duration::from_secs(1)).await;
         manager.exits(&unit, 126);
     }
-    // systemd gave up, and counted all of them.
+    // systemd has reached the start limit and counted all failures.
     manager.restart_due(&unit);
     bench.begin();
     bench.later(Duration::from_secs(10)).await;
     assert_eq!(shown(&bench, &web), (InstancePhase::Running, "", 1));
     assert_eq!(limit(&bench, &web), BURST - 1);
-    // The same where there was room for one more start, and it runs again already.
+    // The same if the limit allowed one more start and the program already runs.
     bench.stop_agent().await;
     manager.exits(&unit, 3);
     manager.restart_due(&unit);

@@ -1,4 +1,5 @@
-//! What an instance uses of secrets: variables and files with their owners, only on its machine, and gone with it.
+//! Secrets that an instance uses: variables and files with their owners, only on the instance's
+//! machine, removed with the instance.
 
 use std::{fs, os::unix::fs::MetadataExt};
 
@@ -18,14 +19,15 @@ pub(super) fn private(seed: u8) -> PrivateKey {
     PrivateKey::from_bytes([seed; 32])
 }
 
-/// The machine has this key.
+/// Gives the machine this WireGuard key.
 pub(super) fn keyed(bench: &Bench, seed: u8) {
     let folder = bench.root.path().join("var/lib/kat/network");
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("wireguard.key"), private(seed).to_base64()).unwrap();
 }
 
-/// An instance of workload `index` with `db`'s `PASSWORD` as a variable, all of it as files, and one key of it as a file.
+/// An instance of workload `index` with `PASSWORD` of `db` as a variable, all of `db` as files, and
+/// one key of `db` as a file.
 fn user(index: u32, values: &[(&str, &[u8])]) -> Assignment {
     let mut one = assignment(index, &format!("app{index}"));
     one.schema = 5;
@@ -119,7 +121,7 @@ async fn values_come_into_variables_and_files_and_go_with_the_instance() {
     let names: Vec<_> = fs::read_dir(&here).unwrap().collect();
     assert_eq!(names.len(), 1, "nothing unfinished is left: {names:?}");
 
-    // A link in the place of a file is not followed, and does not stay.
+    // A link in the place of a file is replaced, and its target is not changed.
     let victim = bench.root.path().join("victim");
     fs::write(&victim, VALUE).unwrap();
     let before = access(&victim);
@@ -129,7 +131,8 @@ async fn values_come_into_variables_and_files_and_go_with_the_instance() {
     assert_eq!(access(&secret.join("PASSWORD")), (0o444, uid, uid));
     assert_eq!(access(&victim), before);
 
-    // A list that is not confirmed takes nothing away; another instance of it keeps its own.
+    // Only a confirmed list removes the files, and another instance of the workload does not keep
+    // them.
     bench.list(false, &[]);
     bench.soon().await;
     assert!(here.exists());
@@ -166,11 +169,11 @@ async fn what_is_not_for_this_machine_does_not_start_and_says_so() {
     assert!(!message.contains(VALUE));
     assert!(!folder(&bench, &one).exists());
     assert_eq!(bench.said(&other.instance).0, InstancePhase::Running);
-    // It goes on by itself.
+    // The instance starts without further action once the key is right.
     keyed(&bench, 7);
     bench.later(Duration::from_secs(60)).await;
     assert_eq!(bench.said(&one.instance).0, InstancePhase::Running);
-    // With another key what runs goes on, with its files.
+    // With a changed key, a running instance continues with its files.
     keyed(&bench, 8);
     bench.later(Duration::from_secs(60)).await;
     assert_eq!(bench.said(&one.instance).0, InstancePhase::Running);

@@ -1,4 +1,4 @@
-//! From an assignment to a running unit.
+//! The start of an instance: from its assignment to a running unit.
 
 use std::os::unix::fs::MetadataExt;
 

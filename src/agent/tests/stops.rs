@@ -1,4 +1,4 @@
-//! What is not wanted goes, and nothing else.
+//! Removal of instances and files that are no longer assigned, and of nothing else.
 
 use super::*;
 use crate::{
@@ -131,7 +131,7 @@ async fn what_others_keep_beside_kats_files_stays() {
         std::os::unix::fs::symlink(target, link).unwrap();
     }
     std::fs::create_dir(units.join("kat-folder.container")).unwrap();
-    // What a write that was cut off leaves.
+    // A temporary file of an interrupted write.
     std::fs::write(units.join(".kat-default-web-aaaaa.env.Xy12"), "A=b").unwrap();
     bench.list(true, &[]);
     bench.later(Duration::from_secs(60)).await;
@@ -147,7 +147,7 @@ async fn what_others_keep_beside_kats_files_stays() {
     expected.push(units.join("kat-folder.container"));
     expected.sort();
     assert_eq!(left, expected);
-    // They make no work for a user that KAT has no more.
+    // Other programs' files cause no work for a user that KAT has removed.
     bench.manager(&web).clear_calls();
     bench.later(Duration::from_secs(600)).await;
     assert_eq!(bench.manager(&web).calls(), Vec::<String>::new());
@@ -179,7 +179,7 @@ async fn a_user_that_cant_be_made_does_not_hold_up_a_deletion() {
     let bench = Bench::new();
     let web = assignment(0, "web");
     bench.accounts.taken.store(true, Ordering::Relaxed);
-    // The one who has the uid.
+    // Another account has the uid.
     bench.machine.set_linger(web.user.uid, true).await.unwrap();
     bench.list(true, std::slice::from_ref(&web));
     bench.soon().await;

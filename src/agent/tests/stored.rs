@@ -1,5 +1,5 @@
-//! Files that earlier versions left on a machine are read (`tests/stored/README.md`), and so are
-//! those of a later one.
+//! Files on a machine that earlier versions (`tests/stored/README.md`) or a later version wrote can
+//! be read.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ fn read<T: serde::de::DeserializeOwned>(text: &str) -> T {
     serde_json::from_str(text).unwrap()
 }
 
-/// With a field more in the object itself.
+/// The object with a newer schema and an unknown field.
 fn newer(text: &str) -> Value {
     let mut value: Value = read(text);
     value["schema"] = json!(9);
@@ -101,7 +101,7 @@ fn the_files_of_a_later_version_are_read() {
             ..read(stored!("network/peers.json"))
         }
     );
-    // A gate that is not known stays shut.
+    // An unknown value keeps the gate closed.
     let mut instances = newer(stored!("network/instances.json"));
     for instance in instances["instances"].as_object_mut().unwrap().values_mut() {
         instance["fromLater"] = json!(true);

@@ -1,4 +1,4 @@
-//! Whoever waits has a reason.
+//! Reasons of instances that wait for a user, a manager, a port, a file or a network link.
 
 use super::*;
 use kat_host::facts::network::{self as facts, Listener};
@@ -45,7 +45,7 @@ async fn a_users_manager_that_has_ended_is_started_again_with_what_it_runs() {
     bench.later(Duration::from_secs(2)).await;
     assert_eq!(bench.calls(&web, "restart user@"), 1);
     assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
-    // The same where it ended while no agent ran.
+    // The same if the manager ended while no agent ran.
     bench.cancel.cancel();
     bench.running.take().unwrap().await.unwrap();
     bench.machine.lose_user(web.user.uid, Away::Ended);
@@ -111,7 +111,7 @@ async fn a_port_that_a_program_of_the_machine_has_is_waited_for() {
     bench.later(Duration::from_secs(6)).await;
     assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
     assert_eq!(bench.report(&web.instance).unwrap().conditions, []);
-    // It comes back: what runs is left alone, and says so.
+    // nginx listens again: the running instance continues and has a condition.
     bench.others.0.lock().push(nginx);
     bench.later(Duration::from_secs(31)).await;
     let report = bench.report(&web.instance).unwrap();
@@ -133,7 +133,7 @@ async fn files_that_cant_be_written_are_told_of_new_instances_and_not_of_running
         slot: 1,
         ..web.clone()
     };
-    // A folder where the file should be.
+    // A folder at the path of the file makes the write fail.
     let blocked = bench.units(&web).join("kat-default-web-bbbbb.container");
     std::fs::create_dir(&blocked).unwrap();
     bench.list(true, &[web.clone(), second.clone()]);

@@ -1,4 +1,5 @@
-//! What an instance mounts: made ready before it starts, never empty in the place of data, and removed when asked.
+//! Volumes of an instance: prepared before its start, never replaced by an empty folder, and
+//! removed on request. The file also tests host paths.
 
 use std::{
     fs,
@@ -49,7 +50,7 @@ fn database(made: bool) -> Assignment {
     one
 }
 
-/// An instance that mounts a path of the machine.
+/// An instance that mounts a host path.
 fn hosted(path: &str, kind: Option<EnsureType>) -> Assignment {
     let mut one = assignment(0, "db");
     one.container.volume_mounts = vec![mount("conf", None)];
@@ -82,7 +83,7 @@ fn volumes_with(root: &Path, allow: &[&str], create: Option<&[&str]>) -> Volumes
     Volumes::new(root, "/var/lib/kat/volumes", &config)
 }
 
-/// A folder with its mode and owner.
+/// Creates a folder with this mode, and with `uid` as its owner and group.
 fn put_folder(path: &Path, mode: u32, uid: u32) {
     fs::create_dir_all(path).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -141,7 +142,7 @@ async fn data_that_is_gone_is_waited_for_and_not_begun_anew() {
         .path()
         .join("var/lib/kat/volumes/default/db/data");
     assert!(!folder.exists());
-    // Its disk is back.
+    // The disk is available again.
     fs::create_dir_all(&folder).unwrap();
     std::os::unix::fs::chown(&folder, Some(db.user.subordinate_start + 998), None).unwrap();
     bench.later(Duration::from_secs(6)).await;
@@ -162,7 +163,7 @@ fn this_machine_remembers_what_it_made_over_a_restart_of_the_agent() {
         again.prepare(&db).unwrap_err().reason,
         Reason::VolumeMissing
     );
-    // Asked for, its removal ends that.
+    // A requested removal ends the wait for the missing folder.
     let wish = |index| RemovalRecord {
         schema: 1,
         asked: Timestamp::UNIX_EPOCH,
@@ -171,13 +172,13 @@ fn this_machine_remembers_what_it_made_over_a_restart_of_the_agent() {
         copy: false,
         unsure: false,
     };
-    // It has been there: its disk may be missing.
+    // The folder existed before, and its disk may be missing.
     assert!(again.remove("default/db/data", wish(0)).is_err());
     let folder = root.path().join("var/lib/kat/volumes/default/db/data");
     fs::create_dir_all(&folder).unwrap();
     std::os::unix::fs::chown(&folder, Some(db.user.uid), None).unwrap();
     assert_eq!(again.all_made(), ["default/db/data"]);
-    // Of somebody else nothing is removed.
+    // Data of another workload is not removed.
     let error = again.remove("default/db/data", wish(1)).unwrap_err();
     assert!(
         error.to_string().contains("not of this workload"),
@@ -299,7 +300,7 @@ fn paths_of_the_machine_are_those_that_its_owner_allows() {
     let uid = assignment(0, "db").user.uid;
     assert_eq!(look(root.path().join("srv/web/conf")), (uid, uid, 0o2770));
     assert_eq!(look(root.path().join("srv/web")), (0, 0, 0o711));
-    // Nobody comes to volumes this way.
+    // Volumes cannot be mounted as host paths.
     let config = AgentConfig {
         host_mount_allow: vec!["/mnt".to_owned()],
         ..AgentConfig::default()
@@ -325,7 +326,7 @@ fn paths_of_the_machine_are_those_that_its_owner_allows() {
         assert_eq!(reason("/srv/web/link", kind), Err("HostPathIsLink"));
         assert_eq!(reason("/srv/web/link/kat", kind), Err("HostPathIsLink"));
     }
-    // A container that may write to it could have put this there.
+    // A container with write access could have created this link.
     symlink("/etc", root.path().join("srv/web/conf/link")).unwrap();
     for kind in [None, Some(DirectoryOrCreate), Some(Directory)] {
         for path in ["/srv/web/conf/link", "/srv/web/conf/link/kat"] {
@@ -357,7 +358,8 @@ fn a_host_path_below_a_folder_that_others_may_change_is_mounted_and_not_made() {
     assert_eq!(reason("/srv/app", Some("data")), Ok(()));
     assert_eq!(reason("/srv/open", Some("new")), Err("HostPathMissing"));
     assert!(!srv.join("open/new").exists());
-    // What is made could be made in somebody else's folder by the time that it is.
+    // KAT creates nothing below a folder that another user may change, because that user could
+    // replace the folder meanwhile.
     let made = Some(EnsureType::DirectoryOrCreate);
     let refused = Err("HostPathUnprotected");
     assert_eq!(bind("/srv/app/new", None, made), refused);
@@ -367,10 +369,10 @@ fn a_host_path_below_a_folder_that_others_may_change_is_mounted_and_not_made() {
     let told = volumes.prepare(&new).unwrap_err();
     let owner = format!("srv/app above it belongs to uid {uid} and has mode 0700");
     assert!(told.message.contains(&owner), "{}", told.message);
-    // The control: below root's it is made.
+    // Control: below a folder of root, the path is created.
     assert_eq!(bind("/srv/open/new", None, made).map(drop), Ok(()));
 
-    // What a link leads to is not mounted, wherever it stands.
+    // A link is never followed, at any position in the path.
     symlink("data", srv.join("app/link")).unwrap();
     symlink("/etc", srv.join("app/data/etc")).unwrap();
     for (path, sub_path) in [
@@ -443,11 +445,11 @@ fn paths_are_made_in_the_namespaces_own_folder_and_nowhere_else() {
         assert_eq!(look(host.join(folder)), (0, 0, 0o711), "{folder}");
     }
     assert!(!host.join("other").exists());
-    // Within what another workload has, nothing is made.
+    // Nothing is created inside another workload's folder.
     let inner = "/var/lib/kat/host/default/app/data/in";
     let refused = Err("HostPathUnprotected");
     assert_eq!(prepare(inner, EnsureType::DirectoryOrCreate), refused);
-    // What is there is mounted as with `Directory`.
+    // An existing folder is mounted as with `Directory`.
     put_folder(&root.path().join("srv/there"), 0o755, 0);
     assert_eq!(prepare("/srv/there", EnsureType::DirectoryOrCreate), Ok(()));
     assert_eq!(look(root.path().join("srv/there")), (0, 0, 0o755));
@@ -461,7 +463,7 @@ fn no_container_gets_sessions_of_users_or_kats_own_state() {
     for folder in ["run/user/20000", "var/lib/kat/files/20000", "srv/web"] {
         put_folder(&root.path().join(folder), 0o755, 0);
     }
-    // A link of the owner's, in the path of an allowed folder.
+    // The owner's link, in the path of an allowed folder.
     symlink(root.path().join("run/user"), root.path().join("sessions")).unwrap();
     let reason = |path| {
         volumes
@@ -496,7 +498,7 @@ fn a_workload_of_before_an_upgrade_keeps_the_paths_that_were_made_for_it() {
     around.instance = "around-aaaaa".to_owned();
     around.workload_uid = "around".to_owned();
     let uid = old.user.uid;
-    // As the earlier version made them.
+    // The folders as the earlier version created them.
     put_folder(&root.join("srv"), 0o755, 0);
     for folder in ["srv/old", "srv/old/data", "srv/a", "srv/a/b"] {
         put_folder(&root.join(folder), 0o2770, uid);
@@ -518,7 +520,7 @@ fn a_workload_of_before_an_upgrade_keeps_the_paths_that_were_made_for_it() {
             .map(drop)
             .map_err(|trouble| trouble.reason.word())
     };
-    // The control: without the record they are mounted as they are.
+    // Control: without the record the paths are mounted as they are.
     assert_eq!(reason(&old), Ok(()));
     assert_eq!(look(root.join("srv/old")), (uid, uid, 0o2770));
     earlier_grants::record(root, &config, &desired).unwrap();
@@ -527,7 +529,7 @@ fn a_workload_of_before_an_upgrade_keeps_the_paths_that_were_made_for_it() {
     fs::remove_dir(root.join("srv/old/data")).unwrap();
     assert_eq!(reason(&old), Ok(()));
     assert_eq!(look(root.join("srv/old/data")), (uid, uid, 0o2770));
-    // Of two of which one lies in the other, the outer one stays the program's.
+    // Of two nested paths, the outer one still belongs to the workload's user.
     assert_eq!(reason(&around), Ok(()));
     assert_eq!(look(root.join("srv/a")), (uid, uid, 0o2770));
     let mut later = hosted("/srv/old/data", made);
@@ -543,7 +545,7 @@ fn a_workload_of_before_an_upgrade_keeps_the_paths_that_were_made_for_it() {
     assert!(line.contains(expected), "{line}");
 }
 
-/// The list goes through a fence, as in the agent.
+/// A booted machine whose list passes through a `Fence`, as in the agent.
 struct Booted {
     bench: Bench,
     lists: watch::Sender<Listed>,
@@ -606,13 +608,14 @@ async fn who_writes_waits_after_a_boot_until_its_place_is_confirmed() {
     booted.list(true, &db);
     booted.bench.soon().await;
     assert_eq!(booted.bench.said(&db.instance).0, InstancePhase::Running);
-    // A cut does not end it: nobody takes its place before this machine says that it ended.
+    // A cut does not stop the instance: the leader does not replace it before this machine reports
+    // its end.
     booted.list(false, &db);
     booted.bench.later(Duration::from_secs(1000)).await;
     assert_eq!(booted.bench.said(&db.instance).0, InstancePhase::Running);
     booted.bench.cancel.cancel();
 
-    // Nor does another agent on the same machine that reaches nobody.
+    // A restarted agent that reaches no leader does not stop it either.
     let again = Booted::new(run.path());
     again.list(false, &db);
     again.bench.later(Duration::from_secs(300)).await;
@@ -722,7 +725,7 @@ fn folders_above_an_earlier_path_become_roots_also_where_the_owner_has_written_t
     let id = old.instance.clone();
     desired.assignments.insert(id, old.clone());
     earlier_grants::record(root, &AgentConfig::default(), &desired).unwrap();
-    // Before anything of it was started again.
+    // The owner wrote the line before the workload was started again.
     let written = AgentConfig {
         host_mount_create: Some(vec!["/srv/old/data".to_owned()]),
         ..AgentConfig::default()
@@ -739,7 +742,7 @@ fn binding(assignment: &Assignment) -> String {
 }
 
 impl Bench {
-    /// A machine with a folder that an instance mounts.
+    /// A machine with a folder that the returned instance mounts.
     fn with_host_path() -> (Self, Assignment) {
         let bench = Self::new();
         fs::create_dir_all(bench.root.path().join("var/lib/kat")).unwrap();
@@ -752,7 +755,7 @@ impl Bench {
         self.root.path().join("run/kat/hostpath-plans").join(name)
     }
 
-    /// As the unit does when it runs.
+    /// The folder that the unit creates when it runs.
     fn bound(&self, assignment: &Assignment) -> PathBuf {
         let bound = self.root.path().join("run/kat-hostpath");
         let of_user = bound.join(assignment.user.uid.to_string());

@@ -1,4 +1,4 @@
-//! Store, leader and agent in one process: from a key that the API wrote to a unit that runs.
+//! Store, leader and agent in one process: from a key that the API writes to a running unit.
 
 use jiff::Timestamp;
 use serde_json::json;
@@ -130,7 +130,7 @@ fn candidate(store: &MemoryStore, name: &str, cancel: &CancellationToken) -> Lea
 }
 
 impl Bench {
-    /// The agent's two ways to the leader, without a network: the list in, the report out.
+    /// Exchanges lists and reports between agent and leader, without a network.
     fn exchange(&self, store: &MemoryStore, leaders: &[&LeaderHandle]) {
         let entries: Entries = store
             .peek(keys::ROOT)
@@ -173,7 +173,7 @@ impl Bench {
         }
     }
 
-    /// Exchanges until `done`, at most 60 s. Returns how long that took.
+    /// Exchanges until `done`, for at most 60 s. Returns how long that took.
     async fn until(
         &self,
         store: &MemoryStore,
@@ -237,8 +237,8 @@ async fn applied_changed_and_deleted() {
     cancel.cancel();
 }
 
-/// At every point of a deletion the agent is killed and begins anew; its first report knows of no
-/// user. The index is free when the account is gone, and not before.
+/// The agent is killed at many points of a deletion. Its first report afterwards names no user. The
+/// index is freed when the account is gone, not before.
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_is_killed_while_a_workload_goes_frees_no_index_early() {
     let mut halfway = 0;
@@ -302,7 +302,7 @@ async fn the_watchdog_sees_the_loops_and_none_that_only_waits_as_hung() {
         sealing: kat_plan::Sealing::None,
     };
     let leader = start(Arc::new(store.client()), config, cancel.clone());
-    // One that does not lead has no loop that could hang.
+    // A candidate that does not lead has no loop to watch.
     let other = candidate(&store, "n2", &cancel);
     let leads = |one: &LeaderHandle| one.leadership.borrow().is_some();
     bench
@@ -389,7 +389,7 @@ async fn a_leader_that_is_cut_off_in_the_middle_of_a_change_is_succeeded() {
     let second = candidate(&store, "n2", &cancel);
     let leaders = [&first, &second];
     apply(&store, 1, 40);
-    // Some of it is written.
+    // Wait until a part of the change is written.
     bench
         .until(&store, &leaders, || {
             !store.peek(keys::ALLOCATIONS).items.is_empty()

@@ -345,7 +345,7 @@ mod tests {
         snapshot
     }
 
-    /// With a certificate for this key.
+    /// A caller from the network, with a client certificate of this identity and key hash if any.
     fn peer(certificate: Option<(PeerIdentity, &str)>) -> Peer {
         let certificate = certificate.map(|(identity, key)| PeerCertificate {
             identity,
@@ -357,7 +357,7 @@ mod tests {
         }
     }
 
-    /// A cluster with the machine n2 and its keys; it holds the store.
+    /// A cluster with the machine n2, its keys, and a store on n2.
     fn with_machine(change: impl FnOnce(&mut NodeRegistration)) -> Snapshot {
         let mut registration = NodeRegistration::new("uid", Timestamp::UNIX_EPOCH);
         registration.identity_key = "n".to_owned();
@@ -385,7 +385,7 @@ mod tests {
         snapshot
     }
 
-    /// Whether n2's certificates for the keys n, l and a prove who calls.
+    /// Whether n2's certificates for the keys n, l and a authenticate their caller.
     fn proved(snapshot: &Snapshot) -> [bool; 3] {
         let name = || "n2".to_owned();
         [
@@ -447,7 +447,7 @@ mod tests {
             format!("Bearer kat1.0123456789ab.{SECRET}.{hash}"),
             format!("Bearer kat2.0123456789ab.{SECRET}"),
         ] {
-            // An admin certificate does not make a wrong token right.
+            // A valid admin certificate does not make up for a wrong token.
             let peer = peer(Some((PeerIdentity::Admin("root".to_owned()), "a")));
             let caller = identify(&peer, &with(&value), Some(&snapshot), now());
             assert!(
@@ -476,7 +476,7 @@ mod tests {
     #[test]
     fn a_certificate_proves_a_machine_only_for_the_key_that_is_registered() {
         assert_eq!(proved(&with_machine(|_| {})), [true; 3]);
-        // The machine of that name is another one now.
+        // A machine that was registered later under the same name.
         let other = |one: &mut NodeRegistration| {
             one.identity_key = "other".to_owned();
             one.member_keys.leader = "other".to_owned();
@@ -493,7 +493,7 @@ mod tests {
     fn a_machine_that_does_not_hold_the_store_has_no_administrator() {
         let mut worker = with_machine(|one| one.etcd = false);
         assert_eq!(proved(&worker), [true, false, false]);
-        // A member that has no vote yet.
+        // A member of the store that has no vote yet.
         let mut members = ClusterMembers::default();
         members.members.insert("n2".to_owned(), Default::default());
         worker.members = Some(Stored {

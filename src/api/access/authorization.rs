@@ -192,9 +192,10 @@ mod tests {
         }
     }
 
-    /// Letters: `x` nobody, `a` admin, `r` read, `d` deploy of the namespace, `o` deploy of
-    /// another, `n` the machine itself, `m` another machine, `l` the leader's certificate, `s` a
-    /// local user on a machine without etcd, `j` a token for joining.
+    /// The callers that the route admits, as letters: `x` anonymous, `a` admin, `r` read token, `d`
+    /// deploy token of the namespace, `o` deploy token of another namespace, `n` the machine
+    /// itself, `m` another machine, `l` the leader's certificate, `s` a local user on a machine
+    /// without etcd, `j` a join token.
     fn letters(access: Access) -> String {
         let target = Target {
             namespace: Some("shop"),
@@ -223,8 +224,8 @@ mod tests {
         allowed.map(|(letter, _)| letter).collect()
     }
 
-    /// Every route of the API with those who may use it. A new route fails here until somebody
-    /// wrote down who may use it.
+    /// Every route of the API with its permitted callers. A new route fails this test until it is
+    /// listed here.
     #[test]
     fn every_route_lets_in_whom_it_should_and_nobody_else() {
         let table = [

@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn a_rule_that_is_newer_than_what_is_stored_refuses_only_what_breaks_it_anew() {
         let stored = files(1, "/srv/profile.json", "registry.lab/web:1");
-        // The control: nobody may apply it.
+        // Control: the stored workload itself could not be applied today.
         let error = of_files(&stored).unwrap_err().to_string();
         assert!(error.contains("SeccompProfile"), "{error}");
         let changed = |files: &[SourceFile]| of_changed(files, &stored);

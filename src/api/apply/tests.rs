@@ -133,7 +133,7 @@ fn keys_of(operations: &[Operation]) -> Vec<String> {
     keys.filter(|key| !key.contains("/events/")).collect()
 }
 
-/// A snapshot with these indexes taken, of which `last` was handed out last.
+/// A snapshot with these indexes taken, of which `last` was assigned last.
 fn with_indexes(taken: impl IntoIterator<Item = u32>, last: Option<u32>) -> Snapshot {
     let mut snapshot = empty();
     for index in taken {
@@ -392,7 +392,8 @@ fn ports_that_kat_needs_are_not_given_away() {
             "{message}"
         );
     }
-    // The other protocol, DNS, and what a program of the machine may have.
+    // The same numbers for the other protocol, the port of DNS, and a port that another program may
+    // use.
     for (port, protocol) in [
         (9115, Protocol::Udp),
         (51820, Protocol::Tcp),
@@ -436,12 +437,12 @@ fn an_apply_that_exceeds_a_quota_is_refused_and_names_it() {
         );
         assert!(hint.is_some_and(|hint| hint.contains("katcall namespace set default workloads=")));
         assert!(second(caller).decide(&limited(Some(2))).is_ok());
-        // The one that is there is changed as ever.
+        // The existing workload can still be changed.
         let mut update = apply(caller, "2");
         update.submission.amounts.workloads = Some(1);
         assert!(update.decide(&limited(Some(1))).is_ok());
     }
-    // Without a quota of the namespace a deploy token alone has limits.
+    // Without a namespace quota, the default limits apply to deploy tokens only.
     let huge = |caller| {
         let mut apply = second(caller);
         apply.submission.amounts.instances = Some(1_000_000);

@@ -261,7 +261,7 @@ mod tests {
             "{refused:?}"
         );
         assert_eq!(limits.check(&here, Some(&token("b"))), Ok(()));
-        // Another port is the same address; another address is not.
+        // Requests are counted by address, not by port.
         assert_eq!(limits.check(&here, None), Ok(()));
         assert_eq!(limits.check(&peer("192.0.2.1:1001"), None), Ok(()));
         assert!(

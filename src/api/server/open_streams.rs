@@ -123,7 +123,7 @@ mod tests {
             most: 2,
         };
         assert_eq!(open(Some("a")).err(), Some(full));
-        // Those that are not known have no part of their own.
+        // Unknown callers have no limit of their own.
         let unknown = [open(None), open(None), open(None)];
         assert!(unknown.iter().all(Result::is_ok));
         assert_eq!(open(Some("b")).err(), Some(Full::All(5)));

@@ -256,7 +256,8 @@ mod tests {
         Pool::new(Share { each, all }, used_up)
     }
 
-    /// A place and what says that it was given to another.
+    /// A place in the pool, and the token that is cancelled when the place goes to another
+    /// connection.
     fn take(pool: &Arc<Pool>, key: &str) -> Option<(Place, CancellationToken)> {
         let ended = CancellationToken::new();
         let place = pool.take(key.to_owned(), &ended)?;
@@ -286,7 +287,7 @@ mod tests {
         for (_, ended) in [&newer, &newest, &other] {
             assert!(!ended.is_cancelled());
         }
-        // Its place is another's by now.
+        // The place already belongs to another connection.
         drop(oldest);
         assert_eq!(pool.locked().count, 3);
     }
@@ -300,7 +301,7 @@ mod tests {
         let cancelled = many.iter().filter(|(_, ended)| ended.is_cancelled());
         assert_eq!(cancelled.count(), 1);
         assert!(!few.iter().any(|(_, ended)| ended.is_cancelled()));
-        // All have as many as the newcomer or fewer: none gives way.
+        // Every key has at most as many places as the newcomer, so none gives up a place.
         let second = take(&pool, "c").unwrap();
         assert!(take(&pool, "c").is_none());
         drop((newcomer, second));
@@ -337,12 +338,13 @@ mod tests {
         });
         machine.prove(&n1);
         assert!(machine.deadline() > Instant::now() + Duration::from_secs(86_400));
-        // Any number of strangers takes the one place from each other.
+        // Unauthenticated connections displace each other from the only place.
         let strangers = [(); 3].map(|()| open());
         let ended = strangers.each_ref().map(|(_, ended)| ended.is_cancelled());
         assert_eq!(ended, [true, true, false]);
         assert!(!machine_ended.is_cancelled());
-        // A second connection of the machine has no place among certificates, and keeps its own.
+        // The machine's certificate has no place for a second connection, which keeps its place by
+        // address and its idle limit.
         let (second, second_ended) = open();
         second.prove(&n1);
         second.active();

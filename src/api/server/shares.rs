@@ -61,7 +61,7 @@ mod tests {
         let loud = [turns.take("loud").await, turns.take("loud").await];
         let mut third = Box::pin(turns.take("loud"));
         assert!(third.as_mut().now_or_never().is_none());
-        // The last turn is not taken by the one that waits.
+        // A key at its limit does not take the last turn.
         let quiet = turns.take("quiet").now_or_never();
         assert!(quiet.is_some());
         assert!(turns.take("other").now_or_never().is_none(), "all are out");

@@ -215,7 +215,7 @@ mod tests {
 
     use super::*;
 
-    /// A leader that becomes another one.
+    /// A leader with a settable address.
     struct Moving(watch::Receiver<Vec<String>>);
 
     impl Leader for Moving {
@@ -234,7 +234,7 @@ mod tests {
         }
     }
 
-    /// An endpoint that takes no caller and refuses none, as that of a machine that is gone.
+    /// An endpoint that neither accepts nor refuses a connection, like that of a lost machine.
     struct Silent {
         _full: TcpListener,
         _waiting: Vec<TcpStream>,
@@ -242,7 +242,7 @@ mod tests {
     }
 
     async fn silent() -> Silent {
-        // Nobody takes callers from it, and more than fit do not even begin.
+        // Nothing accepts the connections of this listener, and its backlog is full.
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let full = socket.listen(0).unwrap();
@@ -288,7 +288,8 @@ mod tests {
         assert!(reach(&itself, &limits, false).await.unwrap().is_none());
     }
 
-    /// It would stand in after 2 s, or give up: the successor is there before.
+    /// Without a successor the proxy would answer in the leader's place, or fail, after 2 s. The
+    /// successor comes before that.
     #[tokio::test(start_paused = true)]
     async fn who_waits_for_a_leader_that_is_gone_gets_its_successor() {
         tokio::time::resume();
@@ -298,7 +299,7 @@ mod tests {
         for (successor, stands_in) in [
             (vec![open.clone()], true),
             (vec![open.clone()], false),
-            // This machine leads now.
+            // This machine is the new leader.
             (Vec::new(), false),
         ] {
             let (place, leader) = watch::channel(vec![silent.endpoint.clone()]);
@@ -310,7 +311,7 @@ mod tests {
             let mut reaching = Box::pin(reach(&leader, &limits, stands_in));
             let soon = timeout(Duration::from_secs(1), &mut reaching).await;
             assert!(soon.is_err(), "nobody is there");
-            // As it was: this alone is no reason to begin again.
+            // An unchanged address does not restart the attempt.
             place.send_modify(|_| {});
             let soon = timeout(Duration::from_millis(500), &mut reaching).await;
             assert!(soon.is_err(), "nobody is there");
@@ -342,7 +343,7 @@ mod tests {
         caller.write_all(b"ask").await.unwrap();
         let mut asked = [0; 3];
         at_leader.read_exact(&mut asked).await.unwrap();
-        // It has one more address.
+        // The leader gets one more address.
         place.send_replace(vec![second.clone(), first]);
         at_leader.write_all(b"say").await.unwrap();
         caller.read_exact(&mut asked).await.unwrap();

@@ -1,11 +1,11 @@
-//! What holds of the sockets themselves.
+//! Sockets of the API server: address families, the watchdog of the accept loop, and plain HTTP.
 
 use std::net::IpAddr;
 
 use super::*;
 use crate::server::bind::bind;
 
-/// In a network namespace of its own, so this test needs root.
+/// The test needs root, because it creates a network namespace.
 #[test]
 fn the_port_takes_both_families_where_sockets_of_ipv6_are_its_own() {
     let thread = std::thread::spawn(|| {

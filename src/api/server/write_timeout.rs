@@ -107,7 +107,7 @@ mod tests {
         let refused = near.write_all(b"more than four bytes").await;
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert_eq!(started.elapsed().as_secs(), 30);
-        // A reader that takes a byte now and then stays.
+        // A reader that keeps reading within the timeout stays connected.
         let mut taken = [0u8; 4];
         far.read_exact(&mut taken).await.unwrap();
         let reader = async {

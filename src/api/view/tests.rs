@@ -230,12 +230,12 @@ fn a_machine_shows_its_place_and_its_roles() {
     assert_eq!(node.status.instances, 1);
     assert_eq!(node.metadata.resource_version, "8");
     assert_eq!(seen(&snapshot, |view| view.nodes()), [node]);
-    // Behind NAT a leader is named by its place on the overlay.
+    // Behind NAT, a leader's endpoint is its overlay address.
     let mut hidden = with_instance(None, NodePhase::Ready);
     hidden.leader_endpoint = Some("10.100.2.1:9115".to_owned());
     let node = seen(&hidden, |view| view.node("n1")).unwrap();
     assert!(node.status.roles.contains(&NodeRole::Leader));
-    // By its name, whoever says that the address is his.
+    // The leader's name decides, even if another machine reports the same address.
     hidden.leader_name = Some("n2".to_owned());
     let node = seen(&hidden, |view| view.node("n1")).unwrap();
     assert!(!node.status.roles.contains(&NodeRole::Leader));

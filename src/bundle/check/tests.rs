@@ -1,4 +1,4 @@
-//! What each check accepts and refuses.
+//! Values that each check accepts and refuses.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Packing, and reading what was packed. Attacks are in `tests/bad_input`.
+//! Packing a folder, and reading the archive. Malicious archives are in `tests/bad_input`.
 
 use std::{fs, path::Path};
 
@@ -72,7 +72,7 @@ fn a_folder_that_is_not_right_is_refused() {
     assert_eq!((found[0].line, found[0].column), (1, 7));
 }
 
-/// The example that the documents walk through.
+/// The example that the documentation uses.
 #[test]
 fn the_example_has_no_mistakes_and_takes_effect() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/examples/web");

@@ -8,7 +8,7 @@ use std::{
 
 use super::*;
 
-/// A workload that mounts these folders.
+/// A workload with a volume for each of these folders.
 fn mounting(folders: &[&str]) -> SourceFile {
     let mut value = workload();
     let names: Vec<String> = (0..folders.len())
@@ -30,7 +30,7 @@ fn put(top: &Path, path: &str, bytes: &[u8]) {
     fs::write(path, bytes).unwrap();
 }
 
-/// A folder that mounts `conf/`, with these files.
+/// A workload's folder that mounts `conf/`, with these files in it.
 fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
     let top = tempfile::tempdir().unwrap();
     put(
@@ -86,7 +86,7 @@ fn a_folder_brings_what_its_volumes_mount_and_nothing_else() {
     let names: Vec<_> = bundle.files.iter().map(|file| file.name.as_str()).collect();
     assert_eq!(names, [CARRIED, "workload.kat"]);
 
-    // The archive says the same, also below a folder of its own, and so does what is stored.
+    // The archive, with and without an enclosing folder, and the stored files give the same bundle.
     let packed = pack(&bundle.files).unwrap();
     assert_eq!(read_archive(&packed).unwrap(), bundle.files);
     assert_eq!(parse(&bundle.files, Mode::Stored).unwrap(), bundle);
@@ -143,7 +143,8 @@ fn folders_that_are_not_right_are_named() {
     let top = folder(&[("conf/a", b"1")]);
     symlink("/etc/passwd", top.path().join("conf/link")).unwrap();
     said(&top, &["conf/link", "is a link or a special file"]);
-    // A link on the way, or the folder itself: what it leads to is not sent.
+    // A link as the mounted folder or above it is never followed, so the files behind it are not
+    // sent.
     let elsewhere = tempfile::tempdir().unwrap();
     put(elsewhere.path(), "inner/id_ed25519", b"not meant");
     for link in ["way", "way/inner"] {
@@ -206,7 +207,7 @@ fn a_file_below_is_mounted_by_its_sub_path() {
 
 #[test]
 fn the_largest_folder_fits_into_what_is_stored() {
-    // Nothing that a compressor finds anything in.
+    // Pseudo-random bytes that do not compress.
     let mut state = 1_u64;
     let noise: Vec<u8> = std::iter::repeat_with(|| {
         state = state

@@ -1,4 +1,4 @@
-//! What changes the hashes, and what must never change them.
+//! Changes that alter the hashes, and changes that never may.
 
 use serde_json::{Value, json};
 
@@ -13,8 +13,8 @@ fn bundle(change: impl FnOnce(&mut Value, &mut Value)) -> Bundle {
     ])
 }
 
-/// A changed hash of an unchanged workload would replace every running instance at an upgrade:
-/// these constants stay.
+/// A changed hash of an unchanged workload would replace every running instance at an upgrade, so
+/// these constants must not change.
 #[test]
 fn hashes_are_the_same_in_every_version() {
     let least = bundle(|_, _| {});

@@ -1,4 +1,5 @@
-//! Tests of the whole room: the table against the types and the decoder, hashes, archives.
+//! Tests of the whole crate: the table of fields against the types and the decoder, hashes,
+//! archives.
 
 #![expect(
     clippy::unwrap_used,
@@ -27,7 +28,7 @@ fn spec_hash(bundle: &Bundle) -> String {
     kat_bundle::spec_hash(bundle).unwrap()
 }
 
-/// A file of some JSON, which is YAML too.
+/// A file with JSON as its text, which is also YAML.
 fn file(name: &str, value: &Value) -> SourceFile {
     SourceFile {
         name: name.to_owned(),
@@ -35,7 +36,7 @@ fn file(name: &str, value: &Value) -> SourceFile {
     }
 }
 
-/// The least workload.
+/// The smallest valid workload.
 fn workload() -> Value {
     json!({
         "apiVersion": "kat.dws.rip/v1alpha1",
@@ -51,7 +52,7 @@ fn workload() -> Value {
     })
 }
 
-/// The least document of a kind.
+/// The smallest valid document of a kind.
 fn least(kind: Kind) -> Value {
     let mut value = match kind {
         Kind::Workload => return workload(),
@@ -69,12 +70,12 @@ fn least(kind: Kind) -> Value {
     value
 }
 
-/// Strictly parsed files.
+/// Parses the files in strict mode and panics with the diagnostics.
 fn parsed(files: &[SourceFile]) -> Bundle {
     parse(files, Mode::Strict).unwrap_or_else(|found| panic!("{}", lines(&found)))
 }
 
-/// One line for each mistake.
+/// One line for each diagnostic.
 fn lines(found: &[Diagnostic]) -> String {
     let lines: Vec<_> = found
         .iter()

@@ -1,4 +1,4 @@
-//! What people read, as a whole.
+//! Complete diagnostics, as users read them.
 
 use super::*;
 
@@ -173,7 +173,7 @@ fn several_documents_lie_in_one_file() {
 
 #[test]
 fn what_an_older_version_stored_is_read() {
-    // Values outside of today's ranges, fields of another version, a missing file.
+    // Values outside today's ranges, unknown fields and a missing file.
     let text = "\
 apiVersion: kat.dws.rip/v1alpha0
 kind: Workload
@@ -192,7 +192,7 @@ spec:
     let later = "apiVersion: kat.dws.rip/v1\nkind: Later\nspec: {}\n";
     let with_more = [files[0].clone(), source("later.kat", later)];
     assert!(parse(&with_more, Mode::Stored).unwrap().workload.is_some());
-    // What can't be held is still said.
+    // A value that the type cannot hold is still an error.
     let broken = text.replace("100000", "many");
     assert!(parse(&[source("workload.kat", &broken)], Mode::Stored).is_err());
 }
@@ -248,8 +248,8 @@ fn a_list_of_mistakes_ends() {
     );
 }
 
-/// Nothing that fits into a file takes long to refuse. Seconds, not milliseconds: the bound only
-/// tells linear from quadratic.
+/// Every file that fits the size limit is refused quickly. The bound of seconds only tells linear
+/// time from quadratic time.
 #[test]
 fn hostile_texts_take_no_time() {
     let parts = [

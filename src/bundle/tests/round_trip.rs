@@ -1,4 +1,4 @@
-//! Every valid workload that is printed is read as the same, and no text makes the reader panic.
+//! Every valid workload that is printed is read back as equal, and no text makes the reader panic.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ fn name() -> impl Strategy<Value = String> {
     "[a-z]([a-z0-9-]{0,10}[a-z0-9])?"
 }
 
-/// Texts with everything that YAML could take for something else.
+/// Texts that YAML could read as another type.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         select(vec![
@@ -161,7 +161,7 @@ fn container() -> impl Strategy<Value = Container> {
         )
 }
 
-/// A container beside the main one.
+/// An init container or sidecar.
 fn beside(number: usize, container: Container) -> Container {
     let mounts = container.volume_mounts.iter();
     let volume_mounts = mounts.map(|mount| VolumeMount {
@@ -330,7 +330,7 @@ fn document(workload: &Workload) -> Value {
     value
 }
 
-/// `PROPTEST_CASES` for a longer run.
+/// The number of cases; `PROPTEST_CASES` sets another one for a longer run.
 fn cases() -> u32 {
     let wanted = std::env::var("PROPTEST_CASES").ok();
     wanted.and_then(|text| text.parse().ok()).unwrap_or(96)
@@ -349,7 +349,7 @@ proptest! {
             for mode in [Mode::Strict, Mode::Stored] {
                 let read = parse(&files, mode);
                 let read = read.map_err(|found| TestCaseError::fail(lines(&found)))?;
-                // Variables are not part of `Debug`.
+                // `Debug` omits the values of variables, so the JSON is compared too.
                 prop_assert_eq!(
                     serde_json::to_value(read.workload.as_ref().unwrap()).unwrap(),
                     serde_json::to_value(&workload).unwrap()
@@ -396,7 +396,7 @@ proptest! {
                 prop_assert!(!found.is_empty());
             }
         }
-        // What users may write, an agent of a later version reads.
+        // An agent of a later version can read everything that users may write today.
         if parse(&files, Mode::Strict).is_ok() {
             prop_assert!(parse(&files, Mode::Stored).is_ok());
         }

@@ -1,4 +1,4 @@
-//! What is read, what is refused, and where.
+//! YAML that the reader accepts or refuses, and the positions in its errors.
 
 use super::*;
 

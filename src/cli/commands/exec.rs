@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(super::ignored("Name:\tkatcall\n"), 0);
     }
 
-    /// As under `nohup`.
+    /// `nohup`, for example, starts programs with an ignored signal.
     #[tokio::test]
     async fn an_ignored_signal_stays_ignored() {
         let signals = Signals::listen_but_to(0b111).unwrap();

@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(look(vec![one(10, 1_000_000_000)]), load(None));
         assert_eq!(look(vec![one(14, 3_000_000_000)]), load(Some(500)));
         assert_eq!(look(vec![one(16, 3_000_000_000)]), load(Some(0)));
-        // The program was started again, and counts anew; then it is gone.
+        // The program was restarted, so its counter starts again; later its instance is gone.
         assert_eq!(look(vec![one(18, 100_000_000)]), load(None));
         assert_eq!(look(vec![one(20, 200_000_000)]), load(Some(50)));
         assert_eq!(look(Vec::new()), Load::default());

@@ -138,9 +138,9 @@ mod tests {
                 "a\\u{1b}[2Jb\\u{8}\\u{9b}2Jc\\nd",
             ),
             ("\u{1b}]0;title\u{7}", "\\u{1b}]0;title\\u{7}"),
-            // What a keyboard sends is not its colour.
+            // A sequence that sets a keyboard mode is not a colour.
             ("\u{1b}[>4;1mx", "\\u{1b}[>4;1mx"),
-            // Cut in the middle of one, and its other half.
+            // A colour sequence that is cut in the middle, and its second half.
             ("red\u{1b}[3", "red\\u{1b}[3"),
             ("red\u{1b}", "red\\u{1b}"),
             ("1mx", "1mx"),

@@ -157,8 +157,8 @@ mod tests {
 
     use super::*;
 
-    /// Reads the subset back by granit-parser's events: quoted scalars are strings, plain ones what
-    /// YAML 1.2's core schema says.
+    /// Reads the printed subset of YAML with granit-parser: quoted scalars are strings, plain
+    /// scalars follow YAML 1.2's core schema.
     fn read(text: &str) -> Value {
         let mut events: Vec<Event<'_>> = Parser::new_from_str(text)
             .map(|event| event.unwrap_or_else(|error| panic!("{error}: {text}")).0)

@@ -1,3 +1,5 @@
+//! Following a list with its watch: the end and the loss of the watch, and errors that end it.
+
 use axum::{
     Json, Router,
     body::Body,
@@ -75,7 +77,7 @@ async fn a_list_is_followed_through_the_end_and_the_loss_of_its_watch() {
                     json!({"type": "ERROR", "object": {"error": "Gone", "message": "old"}}),
                 ]),
                 2 => {
-                    // It breaks off inside a line.
+                    // The stream breaks off inside a line.
                     let deleted = json!({"type": "DELETED", "object": item("b")});
                     Body::from(format!("{deleted}\n{{\"type\":\"ADD")).into_response()
                 }

@@ -1,3 +1,5 @@
+//! Retries: the calls that are repeated, and the errors that are not.
+
 use axum::{
     Json, Router,
     body::Body,
@@ -17,7 +19,7 @@ fn error(status: StatusCode, word: &str) -> Response {
     (status, Json(body)).into_response()
 }
 
-/// An answer whose connection breaks in the middle.
+/// A response whose connection breaks in the middle of the body.
 fn broken() -> Response {
     let pieces = futures_util::stream::iter([
         Ok(Bytes::from_static(b"{\"ite")),
@@ -105,7 +107,7 @@ async fn a_deletion_that_broke_off_and_is_not_found_again_is_done() {
         .delete_workload("default", "web", Deletion::default())
         .await
         .unwrap();
-    // Without the break it is an error.
+    // Without the interrupted first attempt, `NotFound` is an error.
     let error = client
         .delete_workload("default", "web", Deletion::default())
         .await

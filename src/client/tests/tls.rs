@@ -1,3 +1,5 @@
+//! TLS: the certificates that the client accepts and shows, and the socket as a fallback.
+
 use std::sync::Arc;
 
 use axum::{Extension, Json, Router, http::HeaderMap, routing::get};
@@ -49,7 +51,7 @@ impl Authority {
         }
     }
 
-    /// Certificate and key of a leaf.
+    /// A leaf certificate and its key.
     fn leaf(&self, name: &str, purpose: ExtendedKeyUsagePurpose) -> (rcgen::Certificate, KeyPair) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -60,7 +62,8 @@ impl Authority {
     }
 }
 
-/// Serves `/v1alpha1/nodes` under TLS 1.3 and says who asks; gives back `host:port`.
+/// Serves `/v1alpha1/nodes` under TLS 1.3 and answers with the caller's credentials. Returns
+/// `host:port`.
 async fn serve(authority: &Authority, uid: &str) -> (String, JoinHandle<()>) {
     let name = format!("kat.{}", uid.to_lowercase());
     let (leaf, key) = authority.leaf(&name, ExtendedKeyUsagePurpose::ServerAuth);
@@ -142,7 +145,7 @@ async fn the_clusters_name_and_authority_count_and_not_the_address() {
     let authority = Authority::new();
     let (address, server) = serve(&authority, UID).await;
 
-    // The first endpoint is dead; by name and by address are the same.
+    // The first endpoint is unreachable; the others are the same server by name and by address.
     let port = address.rsplit(':').next().unwrap();
     let endpoints = ["127.0.0.1:1", &format!("localhost:{port}"), &address];
     let client =
@@ -172,7 +175,8 @@ async fn the_clusters_name_and_authority_count_and_not_the_address() {
     server.abort();
 }
 
-/// A machine that lost its network has lost its own address, and its agent is still there.
+/// A machine that lost its network cannot reach its own address, but its agent still listens on the
+/// socket.
 #[tokio::test]
 async fn the_socket_answers_without_the_token_where_no_endpoint_does() {
     let authority = Authority::new();

@@ -70,7 +70,8 @@ mod tests {
         }
     }
 
-    /// The command as a shell runs it, but for root, the folder and the reboot.
+    /// Runs the command in a shell, without `sudo` and the reboot, and with `there` in place of
+    /// `folder`.
     fn run(command: &str, folder: &str, there: &str) {
         let command = command
             .replace("sudo reboot", "true")

@@ -1,4 +1,4 @@
-//! Copies between real folders.
+//! Copies between folders on the disk.
 
 use std::{
     fs::{self, Permissions},
@@ -16,7 +16,7 @@ const OWNERS: Owners = Owners {
     subordinate_count: 65_536,
 };
 
-/// A folder of the workload's.
+/// A source folder that belongs to the workload's user.
 fn source() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     chown(folder.path(), Some(20_001), Some(20_001)).unwrap();
@@ -197,7 +197,7 @@ fn each_difference_shows_in_the_digest() {
     differs("an empty folder");
 }
 
-/// Bytes that were changed or lost on the way, wherever they are, are noticed.
+/// Changed or lost bytes are detected at every position.
 #[test]
 fn a_stream_that_was_changed_never_counts_as_whole() {
     let from = source();
@@ -207,17 +207,18 @@ fn a_stream_that_was_changed_never_counts_as_whole() {
     let (text, sent) = stream(&from);
     sent.unwrap();
     let expected = digest(&open(&from), &OWNERS, &Progress::default()).unwrap();
-    // Four bytes before uid, gid, time and count; the link is the first thing in the folder.
+    // The link's mode is the 4 bytes before its uid, gid, time and count. The link is the first
+    // entry in the folder.
     let link = text.windows(4).position(|part| part == b"link").unwrap();
     let is_of_link = |place: usize| (link + 8..link + 12).contains(&place);
-    // What is announced at first is only shown.
-    // So is, at the end, how much was left out.
+    // The announcement at the start and the count of skipped files at the end are informational.
     let left_out = text.len() - 72..text.len() - 64;
     for place in (21..text.len()).filter(|place| !left_out.contains(place)) {
         let mut changed = text.clone();
         changed[place] ^= 0x11;
         let (_into, received) = arrive(&changed);
-        // What is read from the disk is compared: what had no effect there may pass, such as the mode of a link.
+        // The digest is computed from the disk, so a change without effect there may pass, such as
+        // the mode of a link.
         let whole = received.is_ok_and(|found| found.digest == expected.digest);
         assert!(!whole || is_of_link(place), "byte {place}");
         let (_into, received) = arrive(&text[..place]);
@@ -246,7 +247,7 @@ fn what_a_stranger_sends_stays_in_the_folder_and_gains_no_rights() {
     let path = elsewhere.path().to_str().unwrap().as_bytes().to_vec();
     let outward = frame((b"out", Kind::Symlink(path), 0o777, 20_001));
     let cases = [
-        // Through a link that it made before.
+        // An entry below a link that the sender created before.
         vec![
             root.clone(),
             outward.clone(),
@@ -262,7 +263,7 @@ fn what_a_stranger_sends_stays_in_the_folder_and_gains_no_rights() {
             outward.clone(),
             frame((b"b", Kind::Link(b"out/file".to_vec()), 0, 0)),
         ],
-        // Rights of root.
+        // Files and folders with root's rights.
         vec![
             root.clone(),
             frame((b"sh", Kind::File(0), 0o4755, 0)),
@@ -274,7 +275,7 @@ fn what_a_stranger_sends_stays_in_the_folder_and_gains_no_rights() {
             end.clone(),
         ],
         vec![frame((b"", Kind::Folder, 0o770, 0))],
-        // Out of order.
+        // Frames out of order.
         vec![frame((b"a", Kind::Folder, 0o770, 20_001))],
         vec![root.clone(), end.clone(), root.clone()],
         vec![root.clone(), end.clone(), end.clone()],
@@ -405,7 +406,7 @@ fn names_are_bounded_and_a_file_with_several_is_forgotten_after_its_last() {
         fs::write(&one, "x").unwrap();
         fs::hard_link(&one, from.path().join(format!("{name}2"))).unwrap();
     }
-    // Six names of two bytes, and one path at once.
+    // Six names of two bytes, and one path at a time.
     let mut seen = Names(Vec::new());
     super::walk::walk_within(&open(&from), &OWNERS, &mut seen, 14).unwrap();
     let links = seen.0.iter().filter(|kind| matches!(kind, Kind::Link(_)));

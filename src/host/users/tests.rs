@@ -1,4 +1,5 @@
-//! With shadow's own programs, on a tree in a temporary folder. Needs root, as they do.
+//! User accounts, made and removed by shadow's programs on a tree in a temporary folder. The tests
+//! need root, as these programs do.
 
 use std::{
     fs,

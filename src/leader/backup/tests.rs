@@ -1,4 +1,4 @@
-//! The timer over virtual hours, with a disk that can fail.
+//! Scheduled backups over virtual hours, with a disk that can fail.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,13 +11,13 @@ use kat_daemon::watchdog::Pulses;
 use kat_store::StateStore;
 use kat_testing::MemoryStore;
 
-/// What was done to the folder, and what lies in it.
+/// The backup folder: its backups, and the operations on it.
 #[derive(Default)]
 struct Disk {
     kept: Mutex<Vec<Timestamp>>,
     done: Mutex<Vec<String>>,
     full: AtomicBool,
-    /// Nothing can be removed.
+    /// Whether removals fail.
     sticky: AtomicBool,
 }
 
@@ -65,7 +65,7 @@ fn epoch() -> Timestamp {
 }
 
 impl Cluster {
-    /// A leader with the defaults: one in 30 minutes, 5 are kept.
+    /// A leader with the default settings: a backup every 30 minutes, of which 5 are kept.
     async fn begin(kept: &[Timestamp]) -> Self {
         let began = Instant::now();
         let disk = Arc::new(Disk::default());
@@ -98,7 +98,7 @@ impl Cluster {
         }
     }
 
-    /// Goes on until so many minutes are over.
+    /// Advances the clock to this many minutes after the start.
     async fn until(&self, minutes: u64) {
         tokio::time::sleep_until(self.began + Duration::from_secs(60 * minutes)).await;
     }
@@ -170,7 +170,7 @@ async fn a_failure_is_told_and_costs_no_backup_that_is_there() {
     let cluster = Cluster::begin(&old).await;
     cluster.disk.full.store(true, Ordering::Relaxed);
     cluster.until(20).await;
-    // After 1, 2, 4 and 8 minutes, for it is due at once.
+    // The first attempt is due immediately; the retries follow after 1, 2, 4 and 8 minutes.
     assert_eq!(cluster.done(), ["failed"; 5]);
     assert_eq!(cluster.kept(), old);
     let record = cluster.record().await;
@@ -186,7 +186,7 @@ async fn a_failure_is_told_and_costs_no_backup_that_is_there() {
     cluster.end().await;
 }
 
-/// A backup that was made is one, whatever becomes of the old ones.
+/// A successful backup counts, whether or not the old ones can be removed.
 #[tokio::test(start_paused = true)]
 async fn an_old_one_that_stays_is_told_as_that() {
     let old: Vec<_> = (1..=5).map(|hour| epoch() - hour.hours()).rev().collect();
@@ -201,7 +201,7 @@ async fn an_old_one_that_stays_is_told_as_that() {
         "{record:?}"
     );
     assert_eq!(cluster.events().await, ["OldBackupStays x1"]);
-    // The next time each of them is tried, and the next backup is made in its time.
+    // At the next backup, the removal of each old one is tried again.
     cluster.until(35).await;
     assert_eq!(cluster.done(), ["taken", "stays", "stays"]);
     assert_eq!(cluster.events().await, ["OldBackupStays x2"]);
@@ -214,7 +214,8 @@ async fn an_old_one_that_stays_is_told_as_that() {
 
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_starts_anew_goes_on_from_what_lies_there() {
-    // One of ten minutes ago, and one that a wrong clock dated into next year.
+    // One backup is ten minutes old, and the date of the other is a year ahead because of a wrong
+    // clock.
     let future = epoch() + (24 * 365).hours();
     let cluster = Cluster::begin(&[epoch() - 10.minutes(), future]).await;
     cluster.until(19).await;

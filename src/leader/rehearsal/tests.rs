@@ -35,7 +35,7 @@ fn machine(number: u8) -> Vec<Operation> {
     ]
 }
 
-/// Reports of machines, each this many seconds old.
+/// Reports of machines with their age in seconds.
 fn reports(ages: &[(&str, u64)]) -> Observed {
     let resources = ResourceList {
         cpu: Some(MilliCpu(4000)),
@@ -95,7 +95,7 @@ fn applied(image: &str, replicas: u32, generation: u64) -> Vec<Operation> {
     ]
 }
 
-/// Two machines, and `web` with that many replicas on them.
+/// Two machines on which `web` runs with this many replicas.
 fn settled(replicas: u32) -> (Rehearsal, Observed) {
     let mut rehearsal = Rehearsal::new(Listing {
         items: Vec::new(),
@@ -121,7 +121,7 @@ fn phase(snapshot: &Snapshot) -> WorkloadPhase {
     entry.status.as_ref().unwrap().value.status.phase
 }
 
-/// Machines by instance.
+/// The machine of each instance.
 fn places(snapshot: &Snapshot) -> BTreeMap<String, String> {
     let instances = snapshot.instances.iter();
     instances
@@ -145,7 +145,7 @@ fn a_replacement_is_played_to_its_end() {
     assert!(images.all(|image| image == "registry.lab/web:2"));
 }
 
-/// Of machines that are alike the same are chosen, whatever else was written meanwhile.
+/// The choice between equal machines does not depend on other writes.
 #[test]
 fn what_it_shows_is_what_comes_later() {
     let places_after = |writes: usize| {

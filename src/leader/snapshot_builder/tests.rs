@@ -1,4 +1,4 @@
-//! Tests of this folder's parent.
+//! The stored index of the last new workload is read apart from the owners of indexes.
 
 use super::*;
 

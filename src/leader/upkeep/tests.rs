@@ -1,4 +1,4 @@
-//! The rounds over virtual hours, with members that can refuse.
+//! Rounds of store upkeep over virtual hours, with members that can refuse a step.
 
 use std::{
     collections::BTreeSet,
@@ -21,16 +21,16 @@ use kat_types::keys;
 
 const RETRY: Duration = Duration::from_secs(60);
 
-/// Members whose files are made smaller, or not.
+/// Members that defragment their files, or refuse.
 #[derive(Default)]
 struct Members {
-    /// When which was tried.
+    /// The time and the member of each attempt.
     tried: Mutex<Vec<(Instant, String)>>,
-    /// The first one refuses.
+    /// Whether the first member refuses.
     refuses: AtomicBool,
-    /// The alarm was taken back.
+    /// Whether the alarm was disarmed.
     disarmed: AtomicBool,
-    /// The store that refuses what comes next once a file was made smaller.
+    /// A store that refuses the next write after a defragmentation.
     breaks: Mutex<Option<MemoryStore>>,
 }
 
@@ -138,7 +138,8 @@ impl Keeper {
         }
     }
 
-    /// A round each second, for so long. Files are of so many MiB, of which 100 are in use.
+    /// Runs a round each second for this time. The files have these sizes in MiB, of which 100 MiB
+    /// are in use.
     async fn rounds(&mut self, time: Duration, files: [u64; 3]) {
         let until = Instant::now() + time;
         while Instant::now() < until {
@@ -176,7 +177,7 @@ fn look(files: [u64; 3]) -> Look {
     }
 }
 
-/// Each try costs the time in which that member answers nobody.
+/// During each attempt the member does not answer.
 #[tokio::test(start_paused = true)]
 async fn a_file_that_can_not_be_made_smaller_is_tried_less_and_less() {
     let mut keeper = Keeper::new();
@@ -189,7 +190,7 @@ async fn a_file_that_can_not_be_made_smaller_is_tried_less_and_less() {
         .map(|pair| (pair[1].0 - pair[0].0).as_secs() / 60)
         .collect();
     assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
-    // Of another member nothing is held back, nor of this one once it worked.
+    // The delay applies to this member only, and ends with a success.
     keeper.rounds(RETRY / 2, [1000, 1000, 100]).await;
     let tried = keeper.members.tried();
     assert!(
@@ -204,7 +205,8 @@ async fn a_file_that_can_not_be_made_smaller_is_tried_less_and_less() {
     assert_eq!(keeper.members.tried().len(), 2, "from a minute on again");
 }
 
-/// Where it presses the same holds, and what worked is done once for each retry.
+/// Failures delay retries in an urgent round too, and a successful step is repeated only after the
+/// retry interval.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_presses_forgets_no_failure() {
     let mut keeper = Keeper::new();
@@ -213,7 +215,8 @@ async fn a_store_that_presses_forgets_no_failure() {
     assert_eq!(keeper.members.tried().len(), 4, "after 1, 2 and 4 minutes");
 }
 
-/// What one step has gained is worth another one of its kind for as long as its file is small.
+/// The success of a step counts for as long as the member's file is small, even if the retry
+/// interval is over.
 #[tokio::test(start_paused = true)]
 async fn steps_that_take_longer_than_what_is_kept_of_them_come_to_an_end() {
     let mut keeper = Keeper::new();
@@ -228,7 +231,7 @@ async fn steps_that_take_longer_than_what_is_kept_of_them_come_to_an_end() {
     assert!(keeper.members.disarmed.load(Ordering::Relaxed));
 }
 
-/// A step may keep the store from taking its event: raft's leader was handed on, say.
+/// A step may prevent the write of its event, for example when it moves raft's leader.
 #[tokio::test(start_paused = true)]
 async fn an_event_that_the_store_does_not_take_is_written_in_the_next_round() {
     let mut keeper = Keeper::new();

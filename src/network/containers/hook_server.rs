@@ -410,7 +410,7 @@ mod tests {
         assert!(pulses.watched().is_empty());
     }
 
-    /// What is refused is quoted, and what is quoted is escaped.
+    /// The answer quotes the refused request, and escaping makes the quote longer.
     #[test]
     fn every_refusal_fits_what_the_hook_reads() {
         let limit = 16 << 10;

@@ -1,4 +1,4 @@
-//! The server over real sockets of loopback.
+//! The DNS server over real sockets on loopback.
 
 mod answers;
 mod forwarding;
@@ -90,7 +90,7 @@ pub(super) fn zone() -> Zone {
     Zone::new(&node(), &instances(), &records()).unwrap()
 }
 
-/// A running server; it ends with the test.
+/// A running server, which ends with the test.
 struct Running {
     address: SocketAddr,
     zone: watch::Sender<Arc<Zone>>,
@@ -114,7 +114,7 @@ impl Running {
         }
     }
 
-    /// A server that asks a test's resolver.
+    /// A server that forwards to a test's resolvers.
     async fn asking(upstreams: &[&Resolver]) -> Self {
         let port = upstreams[0].address.port();
         let node = NodeNetwork {
@@ -207,7 +207,7 @@ async fn read_framed(stream: &mut TcpStream) -> Vec<u8> {
     packet
 }
 
-/// A resolver whose answers the test decides.
+/// A resolver with answers that the test sets.
 struct Resolver {
     address: SocketAddr,
     asked: Arc<AtomicUsize>,
@@ -216,7 +216,7 @@ struct Resolver {
 type Decide = fn(&Message) -> Vec<Message>;
 
 impl Resolver {
-    /// On `ip`, with the same port for UDP and TCP; `tcp` answers there.
+    /// Starts a resolver on `ip` with the same port for UDP and TCP.
     async fn start(ip: &str, port: u16, udp_answers: Decide, tcp_answers: Decide) -> Self {
         let udp = UdpSocket::bind((ip, port)).await.unwrap();
         let address = udp.local_addr().unwrap();

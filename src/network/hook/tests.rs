@@ -1,4 +1,4 @@
-//! The hook against a socket and a journal of the test's own.
+//! The hook against a socket and a journal of the test.
 
 use std::os::unix::net::{UnixDatagram, UnixListener};
 
@@ -111,7 +111,7 @@ fn silence_ends_at_the_deadline() {
     assert!(start.elapsed() < Duration::from_secs(5));
 }
 
-/// Takes `lost` calls and answers none of them, then answers one.
+/// Accepts `lost` calls without a complete answer, and then answers one.
 fn forgetful(listener: UnixListener, lost: usize) -> std::thread::JoinHandle<Vec<String>> {
     std::thread::spawn(move || {
         let mut lines = Vec::new();

@@ -362,7 +362,7 @@ mod tests {
         }
     }
 
-    /// Third bytes of the parts of the overlay behind each peer, by its number.
+    /// By peer, the third byte of each overlay network behind the peer.
     async fn allowed(peers: &Peers) -> Vec<(String, Vec<u8>)> {
         let own = PrivateKey::from_bytes([99; 32]).public();
         let by_key = by_key(peers, own);
@@ -394,7 +394,7 @@ mod tests {
         assert_eq!(allowed(&list).await, expected);
     }
 
-    /// A WireGuard that is called by the peer after its state was read for the first time.
+    /// A WireGuard that receives a call from its peer after its first read.
     #[derive(Default)]
     struct Called {
         peer: Option<PublicKey>,
@@ -428,7 +428,8 @@ mod tests {
         }
     }
 
-    /// In a network namespace of its own, for peers are told where this machine is: it needs root.
+    /// The test needs root, because it creates a network namespace: otherwise this machine would
+    /// announce itself to the peers.
     #[test]
     fn who_calls_while_its_name_is_looked_up_is_where_it_called_from() {
         let thread = std::thread::spawn(|| {

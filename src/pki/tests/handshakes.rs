@@ -1,4 +1,4 @@
-//! Whole TLS handshakes, through memory.
+//! TLS handshakes between KAT's servers and clients, in memory.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use super::{
     *,
 };
 
-/// One connection through memory: what the server saw of the client, or why it failed.
+/// Makes one connection in memory. Returns the client's identity as the server sees it, or the
+/// reason of the failure.
 async fn handshake(
     server: Arc<rustls::ServerConfig>,
     client: rustls::ClientConfig,
@@ -47,7 +48,7 @@ async fn handshake(
             stream.get_ref().1.protocol_version(),
             Some(rustls::ProtocolVersion::TLSv1_3)
         );
-        // In TLS 1.3 a client learns of its refusal with the first read.
+        // In TLS 1.3, a client sees its refusal at the first read.
         stream
             .read_exact(&mut [0])
             .await
@@ -107,7 +108,7 @@ async fn servers_know_their_clients_and_serve_those_without_a_certificate() {
 #[tokio::test]
 async fn foreign_clients_and_servers_are_refused() {
     let (cluster, other) = (cluster(), cluster());
-    // A certificate of another cluster's authority.
+    // A client certificate of another cluster's authority.
     let foreign = other.authority.issue(&admin("kim"), now()).expect("issued");
     let foreign =
         CurrentIdentity::new(&foreign, other.authority.certificate_pem()).expect("usable");
@@ -116,7 +117,7 @@ async fn foreign_clients_and_servers_are_refused() {
     handshake(cluster.server.clone(), client)
         .await
         .expect_err("a foreign client");
-    // A server of another cluster, and one that names another cluster.
+    // A server of another cluster, and a client that expects another cluster's name.
     handshake(other.server.clone(), cluster.client(None))
         .await
         .expect_err("a foreign server");
@@ -126,7 +127,7 @@ async fn foreign_clients_and_servers_are_refused() {
         .await
         .expect_err("another cluster");
     assert!(error.contains("not valid for name"), "{error}");
-    // An administrator can't serve.
+    // An administrator's certificate cannot be used by a server.
     let admin = cluster
         .authority
         .issue(&admin("kim"), now())
@@ -136,7 +137,7 @@ async fn foreign_clients_and_servers_are_refused() {
     handshake(server, cluster.client(None))
         .await
         .expect_err("an administrator as server");
-    // A certificate that is over.
+    // An expired certificate.
     let long_ago = now() - SignedDuration::from_hours(31 * 24);
     let old = cluster
         .authority
@@ -190,7 +191,8 @@ async fn a_joining_machine_trusts_the_hash_and_nothing_else() {
     handshake(other.server.clone(), pinned())
         .await
         .expect_err("another authority");
-    // A server that sends the right authority's certificate beside a leaf that it did not sign.
+    // A server that sends the right authority's certificate with a leaf that this authority did not
+    // sign.
     let foreign = other
         .authority
         .issue(&node("alpha"), now())

@@ -1,30 +1,30 @@
-//! What the machines of the world do with the data of volumes: how often something ran with each is counted, and who
-//! starts with another count than the data had last has lost or doubled some.
+//! A model of volume data on the machines. It counts the starts with each volume as rows, so a
+//! start with another number of rows than the last one means lost or duplicated data.
 
 use super::*;
 use kat_agent::desired_state::desired::Desired;
 use kat_types::api::{VolumeMovePhase, VolumeMoveReport};
 
-/// Identity of a move, and the folder.
+/// The id of a move, and the folder of its volume.
 type Copy = (String, String);
 
-/// Of one machine.
+/// The volume data of one machine.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Carrying {
-    /// How often something has run with what lies in a folder.
+    /// By folder, how often an instance has started with its data.
     pub(crate) rows: BTreeMap<String, u64>,
-    /// Copies beside their places.
+    /// Complete copies that are not yet in the place of their volume, with their rows.
     pub(crate) copies: BTreeMap<Copy, u64>,
     placed: BTreeSet<Copy>,
-    /// Folders that a move has put there, and nothing has run with.
+    /// Folders that a move has placed and that no instance has used since.
     pub(crate) unused: BTreeSet<String>,
-    /// What its agent says.
+    /// The agent's reports on moves.
     pub(crate) said: Vec<VolumeMoveReport>,
-    /// What others would send it now.
+    /// The copies that other machines currently offer to this one.
     pub(crate) offered: BTreeMap<Copy, u64>,
-    /// Its disk takes no copy.
+    /// Whether the disk has no space for a copy.
     pub(crate) full: bool,
-    /// Folders with which something started, and their rows then.
+    /// Folders in which an instance has started since the last check, with their rows at the start.
     started: Vec<(String, u64)>,
 }
 
@@ -36,7 +36,7 @@ impl Carrying {
         *rows += 1;
     }
 
-    /// The agent acts on a confirmed list.
+    /// Performs the moves of a confirmed list, as the agent does.
     pub(crate) fn act(&mut self, name: &str, list: &Desired, data: &mut BTreeSet<String>) {
         self.said.clear();
         let taken = list.moves.iter().filter(|(_, wish)| wish.to == name);
@@ -84,7 +84,7 @@ impl Carrying {
 }
 
 impl World {
-    /// Each machine sees what the others would send it.
+    /// Tells each machine which copies the others offer to it.
     pub(crate) fn offer(&mut self) {
         let offers: Vec<(String, Copy, u64)> = self
             .machines
@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// Whoever started since the last look did so with all that there was.
+    /// Checks that each start since the last check had all rows of its volume.
     pub(crate) fn check_rows(&mut self) {
         for (name, machine) in &mut self.machines {
             for (folder, rows) in std::mem::take(&mut machine.carrying.started) {
@@ -106,7 +106,7 @@ impl World {
                     continue;
                 }
                 let truth = self.rows.entry(folder.clone()).or_default();
-                // Made anew, after it was removed.
+                // The volume was removed and created again.
                 if rows == 0 {
                     *truth = 0;
                 }

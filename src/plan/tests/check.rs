@@ -1,4 +1,4 @@
-//! What must hold between any two changes.
+//! Invariants that must hold after each change.
 
 use super::*;
 use kat_types::services::BackendState;
@@ -14,7 +14,7 @@ impl World {
         self.check_users(&snapshot);
         self.check_names(&snapshot);
         assert!(snapshot.events.len() <= LIMIT);
-        // An id that came back would be known already and yet new.
+        // A new instance must have an id that no instance has had before.
         for (id, entry) in &snapshot.instances {
             if entry.created_revision == self.revision {
                 assert!(self.ids.insert(id.clone()), "{id} is used again");
@@ -22,7 +22,7 @@ impl World {
         }
     }
 
-    /// Lists are counted, and no machine has more than fits.
+    /// The count of each list is right, and no machine has more than it can hold.
     fn check_lists(&self, snapshot: &Snapshot) {
         for (name, node) in &snapshot.nodes {
             let here = snapshot
@@ -55,7 +55,7 @@ impl World {
         }
     }
 
-    /// No two that run, wherever, may write to the same data.
+    /// No two running instances on any machines may write to the same data.
     fn check_writers(&self) {
         let mut writers: BTreeMap<String, String> = BTreeMap::new();
         for machine in self.machines.values() {
@@ -67,8 +67,8 @@ impl World {
         }
     }
 
-    /// An account on a machine is that of the workload that has its index: no index is given away
-    /// while something of its user is left. A machine that left the cluster counts as empty.
+    /// An account on a machine belongs to the workload that has the account's index, so no index is
+    /// reassigned while an account is left. A machine that left the cluster counts as empty.
     fn check_users(&self, snapshot: &Snapshot) {
         for (name, machine) in &self.machines {
             if !snapshot.nodes.contains_key(name) {
@@ -82,9 +82,9 @@ impl World {
         }
     }
 
-    /// The name of a wanted instance goes only when its machine says that it does not answer, or
-    /// says nothing for so long that it is NotReady, or when the same plan goes on to stop it; never
-    /// because a report says nothing of it. What is to stop has lost its callers before.
+    /// A wanted instance loses its DNS name only if its machine reports it as not running or
+    /// unhealthy, if its machine is NotReady, or if the same plan stops it, and never because it is
+    /// missing in a report. An instance being stopped has lost its name and its callers before.
     fn check_names(&mut self, snapshot: &Snapshot) {
         let away = not_ready(snapshot);
         let stopped = snapshot.instances.iter().filter_map(|(id, entry)| {
@@ -133,7 +133,7 @@ impl World {
     }
 }
 
-/// Machines that what runs there is to leave: NotReady, or being drained.
+/// Machines that their instances must leave, because the machines are NotReady or being drained.
 pub(crate) fn left(snapshot: &Snapshot) -> BTreeSet<String> {
     let mut left = not_ready(snapshot);
     let nodes = snapshot.nodes.iter();
@@ -142,7 +142,7 @@ pub(crate) fn left(snapshot: &Snapshot) -> BTreeSet<String> {
     left
 }
 
-/// Machines that are NotReady, as it is stored.
+/// Machines whose stored phase is NotReady.
 fn not_ready(snapshot: &Snapshot) -> BTreeSet<String> {
     let lost = snapshot.nodes.iter().filter(|(_, node)| {
         let status = node.status.as_ref();
@@ -151,8 +151,8 @@ fn not_ready(snapshot: &Snapshot) -> BTreeSet<String> {
     lost.map(|(name, _)| name.clone()).collect()
 }
 
-/// Addresses are used once, and each slot has one live instance, or two of different versions;
-/// beside it what is on machines that are away or drained, or were until this plan.
+/// Each address is used once, and each slot has one wanted instance, or two of different versions.
+/// Instances on machines in `away`, which their instances must leave, come on top.
 fn check_instances(snapshot: &Snapshot, away: &BTreeSet<String>) {
     let mut addresses = BTreeSet::new();
     let mut host_ports = BTreeSet::new();
@@ -160,7 +160,8 @@ fn check_instances(snapshot: &Snapshot, away: &BTreeSet<String>) {
     for (id, entry) in &snapshot.instances {
         let assignment = &entry.assignment.value;
         if assignment.container.host_network {
-            // The machine's own address, and each of its ports once.
+            // The instance has the machine's own address, and no other instance has its ports on
+            // the machine.
             assert!(!snapshot.allocations.contains_key(id), "{id}");
             for port in &assignment.ports {
                 let is_new = host_ports.insert((&entry.node, port.container_port, port.protocol));

@@ -1,4 +1,4 @@
-//! Volumes and their moves, images, credentials and secrets.
+//! Volumes and their moves, images, registry credentials and secrets.
 
 mod images;
 mod logins;

@@ -1,4 +1,4 @@
-//! One instance after another: containers, health, restarts, ends, and what users see of them.
+//! Instances of one workload: containers, health, restarts, deletion, and their status for users.
 
 mod containers;
 mod deletion;

@@ -1,9 +1,9 @@
-//! A machine of the world, with an agent that does what `src/agent` does.
+//! A machine of the test world, with a model of the agent in `src/agent`.
 //!
-//! As there: a process begins with the list of its disk, looks at every instance before its first
-//! report, and says that it acted on revision 0 until the store confirmed a list; accounts from
-//! before count as left from that moment on; a stopped instance is said to be stopped for as long
-//! as it is assigned; and a user's account goes last, a while after its units.
+//! As in the agent, a new process starts with the list on its disk, looks at every instance before
+//! its first report, and reports revision 0 until the store has confirmed a list. From then on it
+//! also reports earlier accounts. A stopped instance is reported as stopped while it is assigned,
+//! and a user's account is removed last, a while after its units.
 
 use super::*;
 use kat_agent::desired_state::desired::{self, Desired};
@@ -12,18 +12,17 @@ use kat_types::{
     reason::Reason,
 };
 
-/// How far the agent's process is.
+/// The progress of the agent's process after its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Its workers have no list yet.
+    /// The workers have no list yet.
     Begun,
-    /// They have the list of the disk.
+    /// The workers have the list on the disk.
     Alone,
-    /// They have one that the store confirmed.
+    /// The workers have a list that the store confirmed.
     Confirmed,
 }
 
-/// A unit on the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Unit {
     index: u32,
@@ -34,61 +33,62 @@ struct Unit {
 pub(crate) struct Machine {
     pub(crate) uid: String,
     pub(crate) resources: ResourceList,
-    /// The last report that the leader has, and how old it is.
+    /// The last report that the leader received, and its age.
     pub(crate) heard: Option<Arc<NodeReport>>,
     pub(crate) age: Duration,
-    /// Its reports reach the leader.
+    /// Whether reports reach the leader.
     pub(crate) speaks: bool,
-    /// Its agent works.
+    /// Whether the agent works.
     pub(crate) obeys: bool,
-    /// Highest schema of an assignment that its agent understands; 0 where it does not say.
+    /// Highest schema of an assignment that the agent understands; 0 if the agent does not report
+    /// it.
     pub(crate) schema: u32,
-    /// Number of its `packaging/data-path`.
+    /// The number in the machine's `packaging/data-path`.
     pub(crate) data_path: u32,
 
-    /// Its volume base path is storage that it shares.
+    /// Whether the base path of volumes is shared storage.
     pub(crate) shared: bool,
-    /// Containers may share its network.
+    /// Whether containers may use the host network.
     pub(crate) host_network: bool,
-    /// What its agent says of the machine, and of images that it removed.
+    /// The agent's reports on the machine and on removed images.
     pub(crate) conditions: Vec<Condition>,
     pub(crate) images_removed: Option<ImagesRemoved>,
-    /// Instances that it has stopped because its disk ran full.
+    /// Instances that the agent has evicted because the disk ran full.
     pub(crate) evicted: BTreeSet<String>,
-    /// Folders of volumes that have data on it.
+    /// Folders of volumes with data on the machine.
     pub(crate) data: BTreeSet<String>,
-    /// What becomes of that data.
+    /// A model of that data.
     pub(crate) carrying: carrying::Carrying,
-    /// Removals that it was asked for and has done.
+    /// Ids of the removals that the agent has performed.
     removed: Vec<String>,
 
-    /// Where its agent says that others reach it.
+    /// Addresses and endpoints that the agent reports.
     pub(crate) advertise: Vec<IpAddr>,
     pub(crate) endpoints: Vec<String>,
     pub(crate) member_keys: MemberKeys,
 
-    /// What its agent says of its instances, and of which users something is left.
+    /// The agent's reports on instances, and the indexes of users that still exist.
     pub(crate) instances: BTreeMap<String, InstanceReport>,
     pub(crate) users: BTreeSet<u32>,
-    /// The revision that the agent acted on.
+    /// The revision of the confirmed list on which the agent acted.
     acted: u64,
     stage: Stage,
-    /// The first report waits for the first look.
+    /// The first report waits until the workers have looked at every instance.
     held: bool,
-    /// Rounds until the workers make their first pass.
+    /// Rounds until the first pass of the workers.
     late: u8,
-    /// Users that were told to go.
+    /// Users whose removal has begun.
     leaving: BTreeSet<u32>,
 
-    /// What outlives the agent's process: `desired.json`, units, and accounts with the identity of
-    /// the workload that they were made for.
+    /// State that outlives the agent's process: `desired.json`, units, and accounts with the uid of
+    /// the workload for which they were created.
     disk: Desired,
     units: BTreeMap<String, Unit>,
     pub(crate) accounts: BTreeMap<u32, String>,
 }
 
 impl Machine {
-    /// A machine after `init`: its agent has confirmed an empty list.
+    /// A machine after `init`, whose agent has confirmed an empty list.
     pub(crate) fn new(uid: &str) -> Self {
         Self {
             uid: uid.to_owned(),
@@ -131,8 +131,8 @@ impl Machine {
         }
     }
 
-    /// Another process of the agent. One that is `late` sends its first report before its workers
-    /// have looked, and they look so many rounds later.
+    /// Starts a new agent process. With `late` above 0, it sends its first report before its
+    /// workers look at the instances, which they do that many rounds later.
     pub(crate) fn restart(&mut self, late: u8) {
         self.instances.clear();
         self.users.clear();
@@ -144,7 +144,7 @@ impl Machine {
         self.leaving.clear();
     }
 
-    /// What runs on it, whoever knows of it.
+    /// Running instances, whether or not the leader knows them.
     pub(crate) fn running(&self) -> Vec<String> {
         let units = self.units.iter();
         units
@@ -153,7 +153,7 @@ impl Machine {
             .collect()
     }
 
-    /// Its agent has reached no leader for so long that it has ended what asks for that.
+    /// Ends instances with `onPartition: stop`, as the agent does after a time without a leader.
     pub(crate) fn fence(&mut self) {
         let assigned = &self.disk.assignments;
         self.units.retain(|id, _| {
@@ -162,7 +162,7 @@ impl Machine {
         });
     }
 
-    /// The folders to which what runs on it may write, with who that is.
+    /// The folders to which running instances may write, each with the instance's id.
     pub(crate) fn written(&self) -> Vec<(String, String)> {
         let units = self.units.keys();
         let assigned = units.filter_map(|id| self.disk.assignments.get(id));
@@ -175,7 +175,7 @@ impl Machine {
         written.collect()
     }
 
-    /// What it would send to whom now.
+    /// The copies that the machine currently offers, each with its target machine and rows.
     pub(crate) fn offers(&self, name: &str) -> Vec<(String, (String, String), u64)> {
         let wishes = self.disk.moves.iter();
         let sent = wishes.filter(|(volume, wish)| {
@@ -191,7 +191,7 @@ impl Machine {
         .collect()
     }
 
-    /// The report as it goes out now, unless it still waits for the first look.
+    /// The present report, or none while it waits for the first look.
     pub(crate) fn report(&self, name: &str) -> Option<NodeReport> {
         (!self.held).then(|| NodeReport {
             node_name: name.to_owned(),
@@ -222,7 +222,7 @@ impl Machine {
         })
     }
 
-    /// The agent takes the list of its stage, and every worker makes a pass.
+    /// The agent reads the list for its stage, and every worker makes a pass.
     pub(crate) fn step(&mut self, name: &str, entries: &Entries, failing: &BTreeSet<String>) {
         if self.stage == Stage::Begun {
             self.stage = Stage::Alone;
@@ -264,7 +264,7 @@ impl Machine {
         self.held = false;
     }
 
-    /// Goes one phase on with one instance.
+    /// Advances one instance by one phase.
     fn look(&mut self, assignment: &Assignment, failing: &BTreeSet<String>) {
         let id = &assignment.instance;
         let index = assignment.user.index;
@@ -325,7 +325,8 @@ impl Machine {
         };
     }
 
-    /// Stops and forgets what a confirmed list lacks; its users go one round after their units.
+    /// Removes instances that are missing in a confirmed list. Their users follow one round after
+    /// their units.
     fn take_away(&mut self, list: &Desired) {
         self.instances
             .retain(|id, _| list.assignments.contains_key(id));

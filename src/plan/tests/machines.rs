@@ -1,4 +1,5 @@
-//! Machines that come, are drained, are lost, fill their disks or lie; and the users on them.
+//! Machines that join, are drained, are lost, fill their disks or send forged reports, and the
+//! users on them.
 
 mod away;
 mod disk;

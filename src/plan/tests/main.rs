@@ -1,7 +1,8 @@
-//! The planner in a world of its own: a store's map, machines that obey, and a clock.
+//! The planner in a test world: the store as a map, machines with a model of the agent, and a
+//! clock.
 //!
-//! Every change is checked as the store would check it, and every state between two changes
-//! against what must always hold.
+//! Every change is checked as the store would check it, and every state between two changes against
+//! the invariants in `check.rs`.
 
 #![expect(
     clippy::unwrap_used,
@@ -65,15 +66,15 @@ struct World {
     machines: BTreeMap<String, Machine>,
     /// Images whose programs end with an error.
     failing: BTreeSet<String>,
-    /// Every instance that ever was.
+    /// The ids of all instances so far.
     ids: BTreeSet<String>,
-    /// Instances with a name, and the address of it, as of the last check.
+    /// Instances that had a DNS name at the last check, with the address.
     named: BTreeSet<(String, String)>,
     /// Instances that the present plan stops.
     stops: BTreeSet<String>,
-    /// Machines that were NotReady or being drained when the present plan was made, or the one before.
+    /// Machines that were NotReady or being drained at the present plan or the previous one.
     left: BTreeSet<String>,
-    /// How often something has run with a volume.
+    /// By volume, how often an instance has started with it.
     rows: BTreeMap<String, u64>,
 }
 
@@ -110,7 +111,7 @@ impl World {
         self.builder.build(&self.entries, self.revision)
     }
 
-    /// What the leader knows of the machines, those that speak being heard now.
+    /// The leader's knowledge of the machines; machines that speak report now.
     fn observed(&mut self) -> Observed {
         for (name, machine) in &mut self.machines {
             let report = machine.report(name).filter(|_| machine.speaks);
@@ -132,7 +133,7 @@ impl World {
         }
     }
 
-    /// Another machine leads: it has the store, and no report yet.
+    /// Another machine leads, with the store and without reports.
     fn new_leader(&mut self) {
         self.leading_for = Duration::ZERO;
         for machine in self.machines.values_mut() {
@@ -144,7 +145,7 @@ impl World {
         self.machines.get_mut(machine).unwrap()
     }
 
-    /// One plan, committed change by change. Returns the number of changes.
+    /// Makes one plan and commits it change by change. Returns the number of changes.
     fn step(&mut self) -> usize {
         let snapshot = self.snapshot();
         let observed = self.observed();
@@ -159,7 +160,7 @@ impl World {
         let operations = planned.changes.iter().flat_map(|change| &change.operations);
         self.stops = operations.filter_map(stopped_by).collect();
         for change in &planned.changes {
-            // The leader's fence needs a place.
+            // The leader's fence takes one more operation.
             assert!(
                 change.operations.len() < MAX_OPERATIONS,
                 "{}: {} operations",
@@ -183,7 +184,7 @@ impl World {
         planned.changes.len()
     }
 
-    /// Plans until nothing is left to do.
+    /// Plans until a plan is empty.
     fn plan_out(&mut self) {
         for _ in 0..50 {
             if self.step() == 0 {
@@ -204,7 +205,7 @@ impl World {
         self.check_rows();
     }
 
-    /// Lets time go by.
+    /// Advances the clock.
     fn pass(&mut self, time: Duration) {
         self.now = self.now.checked_add(time).unwrap();
         self.leading_for += time;
@@ -213,7 +214,7 @@ impl World {
         }
     }
 
-    /// Plans and obeys in turns until both are at rest.
+    /// Alternates plans and agents' steps until neither changes anything.
     fn settle(&mut self) {
         for _ in 0..200 {
             let before = (self.revision, self.machines.clone());
@@ -229,14 +230,14 @@ impl World {
         panic!("the world does not settle");
     }
 
-    /// Settles, and lets what runs then run for its time.
+    /// Settles, lets running instances run long enough to count as ready, and settles again.
     fn settle_and_run(&mut self) {
         self.settle();
         self.pass(Duration::from_secs(3));
         self.settle();
     }
 
-    /// Settles, and lets new instances show that they work, until nothing is left to do.
+    /// Settles and lets new instances run, until nothing changes.
     fn roll_out(&mut self) {
         for _ in 0..100 {
             self.settle();
@@ -263,7 +264,7 @@ impl World {
         entry.status.as_ref().unwrap().value.status.clone()
     }
 
-    /// Instances of a workload that should run, with their machines.
+    /// Wanted instances of a workload, with their machines and assignments.
     fn wanted(&mut self, name: &str) -> Vec<(String, String, Arc<Assignment>)> {
         let snapshot = self.snapshot();
         let key = WorkloadKey::new(NAMESPACE, name);
@@ -280,7 +281,7 @@ impl World {
         wanted.collect()
     }
 
-    /// Instances of a workload that run, by what their machines say.
+    /// The number of running instances of a workload, by their machines' reports.
     fn running(&mut self, name: &str) -> usize {
         let phases: BTreeMap<String, InstancePhase> = self
             .machines
@@ -311,7 +312,7 @@ fn no_schedule(key: &str) -> Taint {
     }
 }
 
-/// The instance that is stopped, or let go, by this.
+/// The instance that this operation stops or removes.
 fn stopped_by(operation: &Operation) -> Option<String> {
     match operation {
         Operation::Put(key, value) if key.starts_with(keys::NODE_DESIRED) => {

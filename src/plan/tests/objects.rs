@@ -1,4 +1,4 @@
-//! What the world stores: written as `init`, the API and a transaction of the leader do.
+//! Writes of stored objects, as `init`, the API and a leader's transaction make them.
 
 use super::*;
 
@@ -42,7 +42,7 @@ impl World {
         self.machines.insert(name.to_owned(), machine);
     }
 
-    /// Drains a machine, or lets it take work again, as the API does.
+    /// Drains a machine, or ends the drain, as the API does.
     pub(crate) fn drain(&mut self, name: &str, draining: bool) {
         let snapshot = self.snapshot();
         let mut registration = snapshot.nodes[name].registration.value.clone();
@@ -50,7 +50,7 @@ impl World {
         self.write(keys::registration(name), &registration);
     }
 
-    /// Has a machine emptied whatever is lost by that.
+    /// Drains a machine with `drain_forced`.
     pub(crate) fn drain_by_force(&mut self, name: &str) {
         let snapshot = self.snapshot();
         let mut registration = snapshot.nodes[name].registration.value.clone();
@@ -58,7 +58,7 @@ impl World {
         self.write(keys::registration(name), &registration);
     }
 
-    /// Marks a machine as on its way out, as the API does.
+    /// Marks a machine for removal, as the API does.
     pub(crate) fn mark_machine(&mut self, name: &str) {
         let snapshot = self.snapshot();
         let mut registration = snapshot.nodes[name].registration.value.clone();
@@ -66,14 +66,14 @@ impl World {
         self.write(keys::registration(name), &registration);
     }
 
-    /// Takes a machine out of the cluster.
+    /// Removes a machine from the cluster.
     pub(crate) fn remove_machine(&mut self, name: &str) {
         self.mark_machine(name);
         self.plan_out();
         self.machines.remove(name);
     }
 
-    /// Applies a workload as the API does; `change` is made to its file first.
+    /// Applies a workload as the API does, with `change` made to its file.
     pub(crate) fn apply_workload(
         &mut self,
         name: &str,
@@ -176,7 +176,7 @@ impl World {
         self.write(key.to_owned(), &value);
     }
 
-    /// Pauses a rollout, or lets it go on.
+    /// Pauses or resumes a rollout.
     pub(crate) fn pause(&mut self, name: &str, paused: bool) {
         let snapshot = self.snapshot();
         let entry = &snapshot.workloads[&WorkloadKey::new(NAMESPACE, name)];
@@ -225,7 +225,7 @@ impl World {
     }
 }
 
-/// As short as what the API stores, however long the file is.
+/// A hash, so that the stored value is as short as the API's for a file of any length.
 fn hash_of(file: &serde_json::Value) -> String {
     use sha2::{Digest, Sha256};
     format!("{:x}", Sha256::digest(file.to_string()))

@@ -1,4 +1,4 @@
-//! Where instances go, and what has a number of its own there.
+//! Placement of instances, service addresses and host ports.
 
 pub(crate) mod balance;
 mod host_ports;

@@ -1,4 +1,4 @@
-//! Versions that take each other's place: rollouts, their strategies, stalls and rollbacks.
+//! Updates of a workload: rollouts, their strategies, stalls and rollbacks.
 
 mod rolling;
 mod rollout;

@@ -1,4 +1,4 @@
-//! What holds for all of it: random runs, and objects that cannot be written.
+//! Tests of the whole planner: random runs, and objects that cannot be written.
 
 mod frozen;
 mod properties;

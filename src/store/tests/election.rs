@@ -98,7 +98,7 @@ async fn lost_answers_and_outages_do_not_stop_a_candidate() {
             one.lose_answers(lost);
             one.refuse_calls(refused);
             let leadership = elected(&one, "a").await;
-            // What a lost grant or create left behind runs out; one key remains.
+            // A lease or key from a lost answer expires, and one key remains.
             sleep(2 * LEASE).await;
             let left = store.peek(keys::ELECTION).items;
             assert_eq!(left.len(), 1, "{lost} lost, {refused} refused: {left:?}");
@@ -146,7 +146,7 @@ async fn cancelling_lost_gives_the_lease_back() {
     );
 }
 
-/// What a machine counts from that must stop something before another leader may replace it.
+/// Machines with `onPartition: stop` count from the moment at which the leader was last sure.
 #[tokio::test(start_paused = true)]
 async fn a_leader_knows_for_how_long_it_has_not_been_sure() {
     let store = MemoryStore::new();
@@ -156,13 +156,13 @@ async fn a_leader_knows_for_how_long_it_has_not_been_sure() {
         sleep(LEASE / 7).await;
         assert!(first.unsure_for() <= LEASE / 5, "{:?}", first.unsure_for());
     }
-    // Cut off from the store, it leads on for a while by its own clock.
+    // Without the store, the leader leads on for a while by its own clock.
     one.set_partitioned(true);
     let cut = Instant::now();
     sleep(LEASE / 2).await;
     assert!(!first.lost.is_cancelled());
     assert!(first.unsure_for() >= cut.elapsed());
-    // Somebody took its place before it is heard again.
+    // The leader is deposed before it reaches the store again.
     let delete = Operation::Delete(first.key.clone());
     two.transact(&[], &[delete]).await.expect("deleted");
     let deposed = Instant::now();

@@ -1,4 +1,4 @@
-//! Transactions under a fence, cut by count and size.
+//! Transactions under a fence, split by count and size.
 
 use kat_store::{Committed, StateStore, fenced::*};
 use kat_testing::MemoryStore;
@@ -39,7 +39,7 @@ async fn cuts_by_count_and_size_and_keeps_groups_and_order() {
     let outcome = commit(&store, &fence, &groups).await.expect("committed");
     assert_eq!(outcome, Outcome::Done(store.revision()));
     assert_eq!(store.peek("/a/").items.len(), 200);
-    // 36 groups of 40 kB fit into 1.4 MiB; 63 groups of two into 127 operations.
+    // 36 groups of 40 kB fit into 1.4 MiB, and 63 groups of two into 127 operations.
     assert_eq!(store.revision() - before, 3);
     for n in 0..100 {
         let revisions: Vec<_> = store
@@ -124,7 +124,7 @@ async fn what_follows_from_an_older_copy_is_refused() {
     assert_eq!(turn, store.revision());
     let written = store.peek(keys::PLANNED).items;
     assert_eq!(written[0].mod_revision, turn, "with the last of them");
-    // Another copy, without these; and one whose answer was lost.
+    // First a writer with an older copy, then a writer that lost the answer to its own write.
     let mut older = 0;
     let late = [vec![put("/a/0".into(), 1)].into()];
     let outcome = commit_in_turn(&store, &fence, &mut older, &late).await;
@@ -137,7 +137,7 @@ async fn what_follows_from_an_older_copy_is_refused() {
     let next = [vec![put("/a/0".into(), 2)].into()];
     let outcome = commit_in_turn(&store, &fence, &mut known, &next).await;
     assert!(matches!(outcome, Ok(Outcome::Refused { written: 0, .. })));
-    // Writes that follow from nothing take no turn.
+    // Writes without a turn do not change `PLANNED`.
     commit(&store, &fence, &next).await.expect("committed");
     let mut now = store.peek(keys::PLANNED).items[0].mod_revision;
     let outcome = commit_in_turn(&store, &fence, &mut now, &next).await;

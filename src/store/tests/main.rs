@@ -1,4 +1,4 @@
-//! The election, the copies and fenced transactions, against the store in memory.
+//! The election, the mirror and fenced transactions, against the store in memory.
 
 #![allow(
     clippy::disallowed_methods,

@@ -1,4 +1,4 @@
-//! The copy in virtual time, with faults.
+//! The mirror in virtual time, with faults.
 
 use std::{sync::Arc, time::Duration};
 
@@ -96,7 +96,8 @@ async fn lists_again_when_its_history_is_compacted() {
         revision = write(&store, &[put("/t/a", &n.to_string())]).await;
     }
     store.compact(revision).expect("compacted");
-    // Healed before the watch fails: it goes on, and only then learns that its history is gone.
+    // The partition ends before the watch fails. The watch continues, and only then learns that its
+    // history is compacted.
     node.set_partitioned(false);
     let state = mirror
         .wait_for_revision(revision, LIMIT)
@@ -112,7 +113,7 @@ async fn a_held_snapshot_does_not_change_and_many_changes_wake_once() {
     let before = mirror.wait_confirmed(LIMIT).await.expect("confirmed");
     mirror.changed().await.expect("the first list");
     for n in 0..100 {
-        // Without an await, so that the mirror can't run in between.
+        // Without an await, so that the mirror cannot run in between.
         store.write_now(&[put(&format!("/t/{n:03}"), "x")]);
     }
     let after = mirror.changed().await.expect("changes");

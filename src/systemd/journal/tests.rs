@@ -1,4 +1,4 @@
-//! With scripts in place of journalctl.
+//! Journal reading, with scripts in place of journalctl.
 
 use std::{fs, os::unix::fs::PermissionsExt};
 

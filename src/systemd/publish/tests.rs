@@ -1,5 +1,5 @@
-//! On a private bus (`dbus-daemon`) that has KAT's own policy. Needs root: the policy tells root from
-//! others.
+//! The D-Bus service on a private bus (`dbus-daemon`) with KAT's own policy. The tests need root,
+//! because the policy distinguishes root from others.
 
 use std::{
     collections::BTreeMap,
@@ -22,10 +22,10 @@ const CONTRACT: &str = include_str!("../../../dbus/rip.dws.kat1.xml");
 const POLICY: &str = include_str!("../../../dbus/rip.dws.kat1.conf");
 const LIMIT: Duration = Duration::from_secs(5);
 const NOBODY: u32 = 65534;
-/// A group that every machine has, in the place of `kat`.
+/// A group that exists on every machine, in place of `kat`.
 const GROUP: (&str, u32) = ("daemon", 1);
 
-/// A bus of the system's kind: everybody may connect, nobody may do anything.
+/// A bus with the defaults of the system bus: everybody may connect, nobody may call anything.
 struct Bus {
     daemon: Child,
     socket: PathBuf,
@@ -106,7 +106,8 @@ impl Bus {
         Serving { task, client }
     }
 
-    /// `dbus-send` of ListInstances by someone; whether it was answered, and what was said.
+    /// Calls ListInstances with `dbus-send` as this user. Returns whether it was answered, and the
+    /// output.
     fn call_as(&self, uid: u32, gid: u32) -> (bool, String) {
         let output = Command::new("dbus-send")
             .arg(format!("--bus=unix:path={}", self.socket.display()))
@@ -333,7 +334,7 @@ async fn says_what_changed_and_nothing_else() {
     assert_eq!(String::try_from(new["Id"].clone()).unwrap(), "web-cd34e");
 }
 
-// Two threads: the calls come from children that this one waits for.
+// Two threads, because this one blocks on the child processes that call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_root_and_the_group_may_call_and_only_root_is_it() {
     let bus = Bus::start();

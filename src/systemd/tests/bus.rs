@@ -1,7 +1,7 @@
-//! The real manager on a private bus (`dbus-daemon`, Debian's package of that name): owners of
-//! names, forged signals, and the way in as another user.
+//! The real manager on a private bus (`dbus-daemon`, from Debian's package of that name): owners of
+//! names, forged signals, and connections as another user.
 //!
-//! As root the bus runs as another uid, as a workload user's does; else as this user's own.
+//! As root the bus runs as another uid, like a workload user's; otherwise as this user's own.
 
 use std::{
     io::{BufRead, BufReader},
@@ -22,7 +22,7 @@ use crate::{
 };
 
 const LIMIT: Duration = Duration::from_secs(5);
-/// The uid of nobody: any uid that is not root's.
+/// The uid of `nobody`; any uid but root's would do.
 const OTHER: u32 = 65534;
 
 struct Bus {
@@ -68,7 +68,7 @@ impl Bus {
         UserBus::at(self.uid, self.socket.clone())
     }
 
-    /// A connection of the bus's user.
+    /// A connection as the bus's user.
     async fn connection(&self) -> Connection {
         self.connector().connect().await.unwrap()
     }
@@ -107,7 +107,7 @@ async fn enters_the_bus_of_another_user_and_stays_itself() {
         .unwrap();
     assert!(line.split_whitespace().nth(2) == Some(&before.as_raw().to_string()));
     if before.is_root() {
-        // The bus itself refuses anyone else: the way in as the user is needed.
+        // The bus refuses other users, so connecting as its user is necessary.
         let root = UserBus::at(0, bus.socket.clone());
         root.connect().await.unwrap_err();
     }
@@ -123,7 +123,8 @@ async fn forged_signals_are_not_heard() {
     assert_eq!(events.next().await, Some(UnitEvent::All));
     let forge = async {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        // To each connection itself: a bus delivers such a signal whatever rules it was given.
+        // Sent to each connection by name, because a bus delivers such signals without a match
+        // rule.
         let names = DBusProxy::new(&forger).await.unwrap().list_names().await;
         for name in names.unwrap() {
             for signal in [
@@ -133,7 +134,7 @@ async fn forged_signals_are_not_heard() {
                 forger.send(&signal).await.unwrap();
             }
         }
-        // Answered after the forgeries were passed on.
+        // The answer comes after the forged signals were delivered.
         DBusProxy::new(&forger)
             .await
             .unwrap()

@@ -1,4 +1,4 @@
-//! The proxies call what the XML says, and everything that it says.
+//! The proxies call exactly the methods, signals and properties in the XML.
 
 use std::{collections::BTreeSet, os::unix::net::UnixStream};
 

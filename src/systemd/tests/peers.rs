@@ -14,7 +14,7 @@ use crate::{
 
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Connects to a served manager of its own each time, `times` times.
+/// Connects to a new served manager each time, `times` times.
 struct Peers {
     times: Mutex<u32>,
     attempts: Mutex<u32>,
@@ -88,7 +88,7 @@ async fn a_job_that_does_not_end_runs_into_its_limit() {
         matches!(&error, SystemdError::JobTimeout { unit, .. } if unit == "kat-stuck.service"),
         "{error}"
     );
-    // The connection is still good.
+    // The connection still works.
     manager.start("kat-ok.service", LIMIT).await.unwrap();
 }
 
@@ -121,7 +121,7 @@ async fn errors_become_what_they_mean() {
         ),
         "{denied:?}"
     );
-    // The served manager has no such method.
+    // The served manager does not have this method.
     let unknown = manager.stop("kat-ok.service", LIMIT).await.unwrap_err();
     assert!(
         unknown

@@ -1,4 +1,4 @@
-//! A small `org.freedesktop.systemd1` that misbehaves as asked.
+//! A small `org.freedesktop.systemd1` with configurable faults.
 #![allow(
     clippy::disallowed_types,
     reason = "the interface macro answers GetAll with a HashMap"
@@ -49,7 +49,7 @@ pub(super) async fn serve(connection: &Connection) {
     server.at(unit.as_str(), ServedService).await.unwrap();
 }
 
-/// Says on `connection` that a job ended.
+/// Sends on `connection` that a job ended.
 pub(super) async fn say_job_removed(connection: &Connection, job: u32, result: &str) {
     connection
         .send(&job_removed(job, result, None))
@@ -57,7 +57,7 @@ pub(super) async fn say_job_removed(connection: &Connection, job: u32, result: &
         .unwrap();
 }
 
-/// The signal, to everyone or to one name.
+/// The signal, as a broadcast or to one name.
 pub(super) fn job_removed(job: u32, result: &str, to: Option<&str>) -> Message {
     let path = ObjectPath::try_from(format!("/org/freedesktop/systemd1/job/{job}")).unwrap();
     let signal = Message::signal(
@@ -73,7 +73,7 @@ pub(super) fn job_removed(job: u32, result: &str, to: Option<&str>) -> Message {
     .unwrap()
 }
 
-/// Says on `connection` that properties of a unit changed.
+/// Sends on `connection` that properties of a unit changed.
 pub(super) async fn say_changed(connection: &Connection, unit: &str) {
     connection
         .send(&properties_changed(unit, None))
@@ -81,7 +81,7 @@ pub(super) async fn say_changed(connection: &Connection, unit: &str) {
         .unwrap();
 }
 
-/// The signal, to everyone or to one name.
+/// The signal, as a broadcast or to one name.
 pub(super) fn properties_changed(unit: &str, to: Option<&str>) -> Message {
     let path = crate::path::unit_path(unit);
     let changed: BTreeMap<&str, Variant<'_>> =
@@ -145,7 +145,7 @@ impl ServedManager {
                     zbus::fdo::Error::AccessDenied("not you".to_owned()),
                 ))));
             }
-            // The job ends before its path is told.
+            // The job ends before the caller gets the job's path.
             "kat-early.service" => say_job_removed(connection, job, "done").await,
             "kat-stuck.service" => {}
             _ => {
@@ -201,7 +201,7 @@ impl ServedUnit {
     fn need_daemon_reload(&self) -> bool {
         true
     }
-    /// Of an unknown kind: it is passed over.
+    /// Of an unexpected type, which the reader must ignore.
     #[zbus(property)]
     fn conditions(&self) -> OwnedVariant {
         OwnedVariant::try_from(Variant::new(vec![1u32])).unwrap()

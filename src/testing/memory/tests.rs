@@ -1,4 +1,4 @@
-//! The faults of a client. The store itself is tested by `tests/store_conformance`.
+//! The faults of the store in memory. `tests/store_conformance` checks the store itself.
 
 use futures_util::{FutureExt, StreamExt};
 use tokio::time::timeout;

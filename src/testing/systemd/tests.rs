@@ -19,7 +19,8 @@ async fn the_fake_runs_commands() {
 
 #[tokio::test(start_paused = true)]
 async fn the_suite_notices_a_manager_that_differs() {
-    // The manager reads another folder, so it sees none of the suite's units.
+    // The manager reads its units from another folder, so it does not see the units that the suite
+    // writes.
     let folder = tempfile::tempdir().unwrap();
     let manager = FakeManager::with_folder("the system", Path::new("/nonexistent"));
     conformance::run(&manager, folder.path()).await.unwrap_err();

@@ -156,7 +156,7 @@ mod tests {
                 (read.slot, read.address, &read.user, read.unit()),
                 (plain.slot, plain.address, &plain.user, plain.unit())
             );
-            // Kept on the disk it stays what it is.
+            // The unknown word survives storing on the disk.
             let kept: Assignment =
                 serde_json::from_str(&serde_json::to_string(&read).unwrap()).unwrap();
             assert_eq!(kept, read, "{pointer}");

@@ -1,4 +1,5 @@
-//! A machine's leaves over the months.
+//! The keys of a machine: renewal of its leaf certificates over months, and the storage and sealing
+//! of the authorities' keys.
 
 use jiff::ToSpan;
 
@@ -18,7 +19,7 @@ fn day(number: i64) -> Timestamp {
     start + (number * 24).hours()
 }
 
-/// Certificate and key of every leaf.
+/// Certificate and key of every leaf, as PEM.
 fn leaves(keys: &Keys) -> Vec<(String, String)> {
     let leaves = LEAVES.iter().map(|name| keys.leaf(name).unwrap());
     leaves
@@ -26,7 +27,7 @@ fn leaves(keys: &Keys) -> Vec<(String, String)> {
         .collect()
 }
 
-/// What etcd reads, by name.
+/// The files in etcd's folder, by name.
 fn of_etcd(keys: &Keys) -> Vec<(String, Vec<u8>)> {
     let mut files: Vec<_> = std::fs::read_dir(&keys.etcd_folder)
         .unwrap()
@@ -55,7 +56,7 @@ fn leaves_are_renewed_after_two_thirds_of_their_life_and_keep_their_keys() {
     let (first, key) = (leaves(&keys), keys.identity_key().unwrap());
     let etcd_first = of_etcd(&keys);
     assert!(!etcd_first.is_empty());
-    // Nothing is due for twenty days, and a clock that is behind makes nothing due.
+    // No leaf is due in the first 20 days, and a clock that is behind makes no leaf due.
     for calm in [0, 10, 19, -400] {
         let renewed = keys.renew(&identity, day(calm)).unwrap();
         assert!(renewed.is_empty(), "day {calm}: {renewed:?}");
@@ -71,7 +72,7 @@ fn leaves_are_renewed_after_two_thirds_of_their_life_and_keep_their_keys() {
         assert!(!validity.holds(day(52)), "{name}");
     }
     assert_eq!(keys.identity_key().unwrap(), key);
-    // etcd gets the renewed ones too.
+    // The renewed leaves are also copied to etcd's folder.
     let etcd_second = of_etcd(&keys);
     assert_eq!(etcd_first.len(), etcd_second.len());
     let changed: Vec<&str> = etcd_first
@@ -96,7 +97,7 @@ fn a_machine_that_was_away_for_months_has_new_leaves_at_once() {
         .unwrap();
     keys.renew(&identity, day(0)).unwrap();
     assert_eq!(keys.renew(&identity, day(90)).unwrap(), LEAVES);
-    // One that is gone or damaged is made again, alone.
+    // Only a missing or damaged leaf is issued again.
     std::fs::remove_file(keys.folder.join("leader.crt")).unwrap();
     std::fs::write(keys.folder.join("etcd-peer.crt"), "damaged").unwrap();
     assert_eq!(
@@ -145,7 +146,7 @@ fn only_the_known_authorities_are_taken() {
     };
     std::fs::create_dir(&keys.folder).unwrap();
     let (own, others) = (authorities(), authorities());
-    // What a worker has.
+    // A worker has the certificates of the first two authorities.
     for authority in own.iter().take(2) {
         let path = keys.folder.join(format!("{}.crt", authority.kind().name()));
         std::fs::write(path, authority.certificate_pem()).unwrap();
@@ -178,7 +179,7 @@ fn only_the_known_authorities_are_taken() {
     assert_eq!(left, ["cluster-ca.crt", "etcd-client-ca.crt"]);
 }
 
-/// Leaves the authorities as an earlier version did: each key in clear.
+/// Stores the authorities as an earlier version did, with each key unencrypted.
 fn leave_clear(keys: &Keys, authorities: &[Authority]) {
     std::fs::create_dir_all(&keys.folder).unwrap();
     for authority in authorities {
@@ -211,18 +212,18 @@ fn keys_of_an_earlier_version_are_sealed_and_every_member_finds_the_same_recover
         let opened = Authority::load(&second.folder, authority.kind(), &recovery).unwrap();
         assert_eq!(opened.key_pem(), authority.key_pem());
     }
-    // Leaves are issued as ever, and a second start finds nothing to do.
+    // Leaves can still be issued, and sealing again changes nothing.
     first.renew(&identity(), Timestamp::now()).unwrap();
     assert!(!first.seal_authorities().unwrap());
-    // What a leader of an earlier version hands over ends the same.
+    // Authorities from a leader of an earlier version lead to the same recovery key.
     let third = tempfile::tempdir().unwrap();
     let third = keys_in(&third);
     third.store_authorities(&given(&authorities, "")).unwrap();
     assert!(third.recovery_key().unwrap() == recovery);
 }
 
-/// Whether its store is the cluster's is asked with a key that follows from the clear ones: it must be
-/// there before the first question, and so before etcd starts.
+/// The check whether the store belongs to the cluster uses the recovery key, which is derived from
+/// the unencrypted keys. It must exist before the first check, and so before etcd starts.
 #[tokio::test]
 async fn a_member_of_an_earlier_version_can_be_told_of_a_later_epoch_at_its_first_start() {
     let folder = tempfile::tempdir().unwrap();
@@ -242,7 +243,8 @@ async fn a_member_of_an_earlier_version_can_be_told_of_a_later_epoch_at_its_firs
 fn sealing_that_was_broken_off_anywhere_goes_on() {
     let authorities = authorities();
     let recovery = authorities[0].derived_recovery_key();
-    // After the recovery key; after each sealed key, with and without its clear one gone.
+    // Sealing stops after the recovery key, or after one of the sealed keys, with its unencrypted
+    // key removed or not.
     for sealed in 0..=3 {
         for removed in [false, true] {
             let folder = tempfile::tempdir().unwrap();
@@ -263,7 +265,7 @@ fn sealing_that_was_broken_off_anywhere_goes_on() {
             }
         }
     }
-    // A sealed key whose recovery key is gone is never replaced.
+    // A sealed key whose recovery key is missing is never replaced.
     let folder = tempfile::tempdir().unwrap();
     let keys = keys_in(&folder);
     leave_clear(&keys, &authorities);

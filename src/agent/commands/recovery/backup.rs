@@ -227,7 +227,7 @@ mod tests {
         LocalBackups::new(&Arc::new(Identity::example("n1")), &Keys::new(None))
     }
 
-    /// A whole backup, with nothing of etcd's.
+    /// Writes a complete backup without any data of etcd.
     fn write_backup(local: &LocalBackups, path: &Path) {
         let key = kat_pki::recovery_key::RecoveryKey::generate().unwrap();
         let header = BackupHeader {
@@ -249,7 +249,7 @@ mod tests {
         let (tell, whole) = oneshot::channel();
         drop(sender);
         tell.send(()).unwrap();
-        // It blocks, which the tests' runtime does not allow on its own thread.
+        // `archive::write` blocks, which the tests' runtime does not allow on its own thread.
         let path = path.to_owned();
         let writer = std::thread::spawn(move || {
             archive::write(&path, &key, (&header, &facts), pieces, whole)
@@ -284,10 +284,11 @@ mod tests {
         for name in others {
             assert!(folder.path().join(name).exists(), "{name}");
         }
-        // What somebody else puts there takes no place of a backup: another's file, an empty one, a link to a backup.
+        // Files that are not KAT's do not count as backups: a file of another user, an empty file,
+        // a link to a backup.
         let foreign = folder.path().join("kat-kat-20271122T034507Z.backup");
         written("kat-kat-20271122T034507Z.backup");
-        // The control: it is one as long as it is root's.
+        // Control: the file counts as a backup while root owns it.
         assert_eq!(local.kept(folder.path()).await.unwrap().len(), 2);
         std::os::unix::fs::chown(&foreign, Some(20_003), None).unwrap();
         std::fs::write(folder.path().join("kat-kat-20281122T034507Z.backup"), "").unwrap();

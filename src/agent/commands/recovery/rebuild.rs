@@ -446,7 +446,7 @@ mod tests {
     #[test]
     fn a_move_that_was_broken_off_goes_on_and_keeps_the_old_data() {
         let old = ("before/snap/db", "old");
-        // Between the two renames, and after both.
+        // The restart comes between the two renames, and after both.
         for there in ["made/member/snap/db", "member/snap/db"] {
             let folder = tempfile::tempdir().unwrap();
             let data = data(&folder, &[old, (there, "new")]);

@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(decide(&uses, LACK), None);
         let db = Some(("db".to_owned(), Basis::Data));
         assert_eq!(name(decide(&uses, URGENT)), db);
-        // Within its request nobody is stopped, however full the disk is.
+        // An instance within its request is never evicted, however full the disk is.
         let within = [one("db", 6000, 0, 5000)];
         assert_eq!(decide(&within, URGENT), None);
     }
@@ -242,7 +242,8 @@ mod tests {
                     }
                 }
             } else {
-                // Nobody is above, or nothing that is above frees enough and there is time.
+                // No instance exceeds its request, or none frees enough and the pressure is not
+                // urgent.
                 let any = uses.iter().any(|one| above(one, lack, Basis::Data) > 0);
                 prop_assert!(!any || !urgent);
             }

@@ -373,7 +373,7 @@ mod tests {
         fs::create_dir_all(&inner).unwrap();
         fs::write(inner.join("file"), vec![1; MIB]).unwrap();
         fs::hard_link(inner.join("file"), folder.path().join("again")).unwrap();
-        // A hole takes no room.
+        // A sparse file takes no space.
         let hole = File::create(folder.path().join("hole")).unwrap();
         hole.set_len(1 << 40).unwrap();
         let taken = measure(folder.path());
@@ -384,7 +384,7 @@ mod tests {
             "{} bytes",
             taken.bytes
         );
-        // The folder itself, two in it, the file, and the one with the hole.
+        // The folder itself, two folders in it, the file, and the sparse file.
         assert_eq!(taken.files, 5);
     }
 
@@ -401,7 +401,7 @@ mod tests {
         let taken = measure(folder.path());
         assert!(taken.whole && taken.bytes < 1 << 20, "{taken:?}");
         assert_eq!(taken.files, 4);
-        // Nor where the measure begins.
+        // A link at the start of the walk is not followed either.
         let mut walk = Walk::new(device(folder.path()));
         walk.below(&open(folder.path()).unwrap(), Path::new("link"));
         assert_eq!((walk.taken.bytes, walk.taken.whole), (0, false));
@@ -442,7 +442,8 @@ mod tests {
         assert!(!walk.taken.whole);
     }
 
-    /// A home as Podman leaves it, with containers of these names; each has a layer of so many bytes.
+    /// A home as Podman leaves it. Each of the named containers has a layer of the given size in
+    /// bytes.
     fn home(root: &Path, containers: &[(&str, usize)]) -> PathBuf {
         let home = root.join("users/kat-default-web");
         let storage = home.join(STORAGE);
@@ -455,7 +456,7 @@ mod tests {
             fs::write(diff.join("fill"), vec![1; *bytes]).unwrap();
             list.push(serde_json::json!({"id": id, "names": [name], "layer": layer, "image": "i"}));
         }
-        // A layer of an image.
+        // A layer of an image, which does not count.
         let image = storage.join("overlay").join(format!("{:064x}", 500));
         fs::create_dir_all(&image).unwrap();
         fs::write(image.join("large"), vec![1; 16 * MIB]).unwrap();
@@ -485,9 +486,9 @@ mod tests {
             taken.whole && (2 * mib..3 * mib).contains(&taken.bytes),
             "{taken:?}"
         );
-        // Nothing of it lies on another file system.
+        // Nothing in the home lies on another file system.
         assert_eq!(places.layers(device(Path::new("/proc"))).bytes, 0);
-        // A list that is something else leaves the measure unfinished.
+        // If a list is not a regular file, the measurement is incomplete.
         let list = home.join(STORAGE).join(LISTS[1]);
         fs::remove_file(&list).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", &list).unwrap();

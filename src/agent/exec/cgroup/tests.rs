@@ -62,7 +62,8 @@ fn a_group_is_made_for_a_command_and_needs_its_container() {
     );
 }
 
-/// The kernel's part is a file that is to be written, as `cgroup.kill`, before the folder is empty.
+/// A file stands in for the kernel's `cgroup.kill`: it must be written before the folder can be
+/// removed.
 #[test]
 fn a_group_ends_with_all_that_is_in_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -71,7 +72,7 @@ fn a_group_ends_with_all_that_is_in_it() {
     fs::create_dir(&path).unwrap();
     assert!(run(&group.end()).status.success());
     assert!(!path.exists());
-    // It may be gone with its container.
+    // The group may already be gone together with its container.
     let gone = run(&group.end());
     assert_eq!((gone.status.code(), gone.stderr), (Some(0), vec![]));
 
@@ -86,7 +87,7 @@ fn a_group_ends_with_all_that_is_in_it() {
             thread::sleep(Duration::from_millis(5));
         }
         fs::remove_file(&process).unwrap();
-        // It may be written once more: then the folder is not empty yet.
+        // `cgroup.kill` may be written once more before the folder is removed.
         while fs::remove_file(&kill).is_ok() || kill.parent().is_some_and(Path::exists) {
             assert!(began.elapsed() < DEADLINE, "the group stays");
             thread::sleep(Duration::from_millis(5));

@@ -1,8 +1,8 @@
-//! Sessions as they begin on a machine, and how many.
+//! Starting sessions on a machine, and the limits on their number and duration.
 
 use super::*;
 
-/// A machine on which the instance runs, as its container's id says.
+/// A machine with a running instance whose container id is known.
 struct Here {
     root: tempfile::TempDir,
     machine: Arc<FakeMachine>,
@@ -79,7 +79,7 @@ async fn a_command_has_a_group_of_its_own_that_ends_with_its_unit() {
     assert_eq!(unit.command, group.begin(podman));
     let conf = "CONTAINERS_CONF_OVERRIDE=/usr/share/kat/podman-exec.conf";
     assert_eq!(unit.environment, [conf]);
-    // Only those of this very process are not taken for left ones.
+    // Units of this agent process are not taken for abandoned ones.
     let (other, _) = here.unit().await.unwrap();
     assert_ne!(unit.name, other.name);
     let left = "kat-exec-0123456789abcdef.service".to_owned();
@@ -140,7 +140,7 @@ async fn there_are_only_so_many_sessions_on_a_machine_and_of_one_caller_fewer() 
     assert!(begin("token:a").await.is_ok());
 }
 
-/// Nothing is said on it, and nobody goes.
+/// The connection stays open without any traffic.
 #[tokio::test(start_paused = true)]
 async fn a_connection_ends_after_a_day() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -73,7 +73,7 @@ fn an_instance_waits_for_its_init_containers() {
         )
     );
     assert!(found.message.contains("second"), "{}", found.message);
-    // All have ended: the main one is next.
+    // All init containers have ended, so the main container is next.
     let beside = Beside {
         others: vec![ended],
         network: None,
@@ -117,7 +117,8 @@ fn a_failed_init_container_is_named_with_its_exit_code() {
             )
         );
     }
-    // The one before it, which was stopped then, waits and hides nothing: it would run again and again.
+    // An earlier init container that was stopped does not hide the failure; it would otherwise run
+    // again and again.
     let mut after = over.clone();
     after.others.insert(
         0,
@@ -133,7 +134,7 @@ fn a_failed_init_container_is_named_with_its_exit_code() {
         )
     );
     assert!(found.message.contains("migrate"), "{}", found.message);
-    // What ran once is judged by itself.
+    // A main container that has run is judged by its own state.
     let main = failed("activating", "auto-restart", 1);
     assert_eq!(
         verdict("Always", &main, &over).reason,
@@ -194,7 +195,7 @@ fn an_instance_is_whole_when_its_sidecars_run() {
         );
         assert!(found.message.contains("sidecar proxy"), "{}", found.message);
     }
-    // One that fails again and again has to run for a while.
+    // A sidecar with several failures counts as running only after a while.
     let often = |began| UnitStatus {
         restarts: 4,
         exec_main_start_monotonic: began,

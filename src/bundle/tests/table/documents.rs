@@ -1,4 +1,4 @@
-//! Documents around one field, and what they decode to.
+//! Documents around one field, and their decoded form.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use kat_bundle::{
     yaml::json_of,
 };
 
-/// Members that exclude the one set.
+/// Other fields that cannot be set together with the one at `path`.
 fn excluded(path: &str) -> &'static [&'static str] {
     match path {
         "spec.source.image" | "spec.source" => &["git"],
@@ -25,7 +25,7 @@ fn excluded(path: &str) -> &'static [&'static str] {
     }
 }
 
-/// Sets what lies at a path of the table; lists get one item.
+/// Sets the value at a path of the table. Each list on the path gets one item.
 pub(super) fn set(document: &mut Value, field: &Field, value: Value) {
     if field.path == "spec.volumes[].name" {
         let mount = document.pointer_mut("/spec/container/volumeMounts/0/name");
@@ -85,7 +85,7 @@ pub(super) fn has(document: &Value, field: &Field) -> bool {
     document.pointer(&pointer).is_some()
 }
 
-/// The least document in which a field can be written.
+/// The smallest document in which the field can be set.
 pub(super) fn around(field: &Field) -> Value {
     let mut document = least(field.kind);
     let mut parents = Vec::new();
@@ -133,7 +133,7 @@ pub(super) fn around(field: &Field) -> Value {
     document
 }
 
-/// What a document decodes to, and what of it has no effect yet.
+/// The decoded document and its diagnostics for fields without effect, or the errors.
 pub(super) type Decoded = Result<(String, Vec<Diagnostic>), Vec<Diagnostic>>;
 
 pub(super) fn decode_as(kind: Kind, document: &Value, mode: Mode) -> Decoded {
@@ -193,7 +193,7 @@ pub(super) fn decode_as(kind: Kind, document: &Value, mode: Mode) -> Decoded {
     }
 }
 
-/// A file in each folder that the workload mounts of its own.
+/// A file in each folder that the workload's volumes mount.
 pub(super) fn carried(document: &Value) -> Option<SourceFile> {
     let volumes = document.pointer("/spec/volumes")?.as_array()?;
     let folders = volumes.iter().filter_map(|volume| volume["files"].as_str());
@@ -225,7 +225,7 @@ pub(super) fn must(field: &Field, document: &Value) -> (String, Vec<Diagnostic>)
     })
 }
 
-/// A required field with another value than its example.
+/// The document with another value of a required field than the example.
 pub(super) fn another(field: &Field, with: &Value) -> Value {
     let mut other = with.clone();
     if [
@@ -246,7 +246,7 @@ pub(super) fn another(field: &Field, with: &Value) -> Value {
         }
         (FieldType::Integer(least, _), _) => json!(least),
         (FieldType::TextList, _) => json!(["/bin/another"]),
-        // The port beside it.
+        // The next port number.
         (FieldType::IntegerOr(..), example) => json!(example.as_u64().unwrap() + 1),
         (_, example) => json!(format!("{}2", example.as_str().unwrap())),
     };

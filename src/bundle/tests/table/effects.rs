@@ -1,10 +1,9 @@
-//! Every field of a workload that is accepted changes a unit or a decision.
+//! Every accepted field of a workload changes a unit or a decision.
 //!
-//! The files go the whole way: they are stored as an apply stores them, planned with the reports of
-//! some machines, and once more when the machine that was chosen is lost, and what is assigned is
-//! rendered. What a person sees later (instances, their places
-//! and units, reasons to wait) is compared with and without the field. The assignment itself is left
-//! out, for it carries every field, and so is the template's hash.
+//! The test stores the files as an apply does, plans them with the reports of several machines,
+//! plans again after the loss of the chosen machine, and renders the assignments. It compares the
+//! visible results (instances, their machines and units, reasons to wait) with and without the
+//! field. The assignment and the template's hash are left out, because they contain every field.
 
 use std::{collections::BTreeMap, fmt::Write, sync::Arc, time::Duration};
 
@@ -34,7 +33,7 @@ use kat_types::{
     transaction::{KeyValue, Operation},
 };
 
-/// Fields that neither a unit nor a decision depends on, and who shows them.
+/// Fields on which neither a unit nor a decision depends, and where each of them is used.
 const SHOWN_ONLY: [(&str, &str); 4] = [
     (
         "spec.ports[].name",
@@ -54,14 +53,14 @@ const SHOWN_ONLY: [(&str, &str); 4] = [
     ),
 ];
 
-/// A machine: labels, taints, thousandths of a processor, mebibytes.
+/// A machine's labels, taint, CPU in thousandths and memory in MiB.
 #[derive(Clone, Copy)]
 struct Machine {
     labels: &'static [(&'static str, &'static str)],
     taint: Option<(&'static str, &'static str, TaintEffect)>,
     cpu: u64,
     memory: u64,
-    /// A workload that has an instance on it.
+    /// Another workload that has an instance on the machine.
     runs: Option<&'static str>,
 }
 
@@ -73,14 +72,14 @@ const PLAIN: Machine = Machine {
     runs: None,
 };
 
-/// Groups of machines; a workload is planned on each.
+/// Groups of machines. A workload is planned on each group.
 fn worlds() -> Vec<Vec<Machine>> {
     let large = Machine {
         cpu: 8000,
         memory: 8192,
         ..PLAIN
     };
-    // Between machines that are alike a name decides: with both orders it is once the other one.
+    // The name decides between equal machines, so both orders are tried.
     let both_orders = |one: Machine, other: Machine| [vec![one, other], vec![other, one]];
     let zone = Machine {
         labels: &[("zone", "a")],
@@ -97,7 +96,7 @@ fn worlds() -> Vec<Vec<Machine>> {
             ..PLAIN
         }],
     ];
-    // The smaller one is chosen where it alone has the label that is spread over.
+    // The smaller machine is chosen only because it has the label of the spread.
     worlds.extend(both_orders(zone, large));
     for key in ["dedicated", "gpu"] {
         for value in ["", "db", "x"] {
@@ -106,7 +105,7 @@ fn worlds() -> Vec<Vec<Machine>> {
                 ..PLAIN
             };
             worlds.push(vec![taint(TaintEffect::NoSchedule)]);
-            // The larger one is chosen where the taint is tolerated.
+            // The larger machine is chosen if the taint is tolerated.
             let large = Machine {
                 cpu: 8000,
                 memory: 8192,
@@ -150,12 +149,12 @@ impl Store {
         }
     }
 
-    /// Writes what is planned; units of new instances, and statuses.
+    /// Writes the plan. Returns the units of new instances, and the statuses.
     fn planned(&mut self, observed: &Observed) -> String {
         self.planned_at(observed, 0)
     }
 
-    /// The same, so many seconds later.
+    /// As `planned`, at a time in seconds.
     fn planned_at(&mut self, observed: &Observed, seconds: i64) -> String {
         let snapshot = SnapshotBuilder::default().build(&self.0, 1);
         let now = Timestamp::from_second(seconds).unwrap() + observed.leading_for;
@@ -167,7 +166,7 @@ impl Store {
                 continue;
             };
             if key.starts_with(keys::NODE_DESIRED) && key.contains("/instances/") {
-                // What its agent decides by, beside the units.
+                // The fields by which the agent decides, in addition to the units.
                 let assignment: Assignment = serde_json::from_slice(value).unwrap();
                 let Assignment {
                     on_partition,
@@ -195,7 +194,7 @@ impl Store {
     }
 }
 
-/// What a workload of these files becomes on these machines.
+/// The result of a workload with these files on these machines.
 fn outcome(files: &[SourceFile], machines: &[Machine]) -> String {
     let mut store = Store::default();
     store.put(
@@ -266,8 +265,8 @@ fn outcome(files: &[SourceFile], machines: &[Machine]) -> String {
     shown
 }
 
-/// What becomes of a workload of these files that takes the place of an earlier version, and does not
-/// get well in a day: what is done at once, and what after five minutes and after a day.
+/// The result of a rollout that replaces an earlier version and does not become healthy: at once,
+/// after 400 s, and after a day.
 fn rolled(files: &[SourceFile]) -> String {
     let mut store = Store::default();
     let large = Machine {
@@ -426,7 +425,7 @@ fn rendered(stored: &[u8]) -> String {
     shown
 }
 
-/// The files of a workload in which this document is one.
+/// The files of a workload, with the document as one of them.
 fn files(field: &Field, document: &Value) -> Vec<SourceFile> {
     match field.kind {
         Kind::Workload => {

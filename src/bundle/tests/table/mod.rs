@@ -1,4 +1,4 @@
-//! Holds the table of fields to the types, to the decoder and to `not_yet`, field by field.
+//! Compares the table of fields with the types, the decoder and `not_yet`, field by field.
 
 mod documents;
 mod effects;
@@ -15,7 +15,7 @@ use kat_bundle::{
 };
 use kat_testing::json_schema;
 
-/// The paths of all properties of a schema.
+/// Collects the paths of all properties of a schema.
 fn walk(schema: &Value, path: &str, paths: &mut BTreeSet<String>) {
     if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
         for (name, property) in properties {
@@ -40,7 +40,7 @@ fn the_table_and_the_types_have_the_same_fields() {
         of_types.retain(|path| {
             let mut lists = ["spec.initContainers[].", "spec.sidecars[]."].into_iter();
             let inner = lists.find_map(|list| path.strip_prefix(list));
-            // The others are those of the main container.
+            // The other fields are those of the main container, which the table has once.
             inner.is_none_or(|inner| ["name", "image"].contains(&inner))
         });
         let of_table: BTreeSet<String> = fields::all()
@@ -51,7 +51,7 @@ fn the_table_and_the_types_have_the_same_fields() {
     }
 }
 
-/// What the types say about words and numbers is what the table says.
+/// Enum words and numeric bounds are equal in the table and in the types.
 #[test]
 fn the_table_and_the_types_have_the_same_words() {
     for field in fields::all() {
@@ -113,7 +113,7 @@ fn the_table_and_the_types_have_the_same_words() {
     }
 }
 
-/// The field or one that it lies in is refused.
+/// Whether the field itself or a parent of the field is refused.
 fn covers(found: &[Diagnostic], field: &Field) -> bool {
     let path = field.path.replace("[]", "[0]");
     found.iter().any(|found| {
@@ -167,7 +167,7 @@ fn every_field_changes_the_bundle_or_is_refused_as_not_yet() {
                 let before = decode(field, &without).unwrap_or_else(|_| must(field, &document));
                 let (mut after, found) = must(field, &with);
                 if before.0 == after {
-                    // It must be there, and its parent's example has the same.
+                    // The field is required, and its parent's example has the same value.
                     (after, _) = must(field, &another(field, &with));
                 }
                 assert_ne!(
@@ -190,7 +190,7 @@ fn every_field_changes_the_bundle_or_is_refused_as_not_yet() {
 
 #[test]
 fn every_default_written_is_as_if_it_were_not_written() {
-    // It decodes to the word where nothing decodes to nothing; both mean the same.
+    // The written default decodes to a value and an absent field to `None`; both mean the same.
     let kept = ["spec.onNodeLoss"];
     for field in fields::all() {
         let Some(default) = field.default else {
@@ -250,13 +250,13 @@ fn every_field_refuses_another_type() {
         let mut document = around(field);
         set(&mut document, field, wrong);
         let path = field.path.replace("[]", "[0]");
-        // The kind and version of a document are words; what is no word is not one of them.
+        // `kind` and `apiVersion` accept certain words only, so any other type is out of range.
         let expected = match field.status {
             Status::Identity if path == "kind" || path == "apiVersion" => Class::Range,
             _ => Class::Type,
         };
         for mode in [Mode::Strict, Mode::Stored] {
-            // What another version stored is left out.
+            // A stored document of another version is accepted here.
             if expected == Class::Range && mode == Mode::Stored {
                 continue;
             }
@@ -343,7 +343,7 @@ fn unknown_fields_are_named_at_every_level() {
     }
 }
 
-/// The published schemas are those of the types. `UPDATE_SCHEMA=1` writes them.
+/// The published schemas are generated from the types. `UPDATE_SCHEMA=1` writes them.
 #[test]
 fn the_published_schemas_are_current() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/schema");

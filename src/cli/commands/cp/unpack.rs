@@ -190,7 +190,7 @@ mod tests {
             Self(tar::Builder::new(Vec::new()))
         }
 
-        /// The name is written as it is, which the library would refuse.
+        /// Writes the name unchecked, because the library would refuse these names.
         fn add(mut self, name: &str, kind: EntryType, content: &[u8]) -> Self {
             let mut header = tar::Header::new_gnu();
             let field = &mut header.as_gnu_mut().unwrap().name;
@@ -269,7 +269,7 @@ mod tests {
             .add("top", EntryType::Directory, b"")
             .add("top/link", EntryType::Symlink, b"")
             .add("top/device", EntryType::Char, b"")
-            // Through the link that was left out.
+            // The path goes through the link that was skipped.
             .add("top/link/evil", EntryType::Regular, b"x");
         assert!(stream.unpack(&place).is_err());
         assert_eq!(fs::read_dir(&place).unwrap().count(), 0);

@@ -324,7 +324,7 @@ mod tests {
         assert!(state.is_stuck(), "what is on n1 does not matter");
         assert_eq!(state.counts(), "1 instance left, 1 can't move");
         assert_eq!(state.left(), ["shop/big-n2: it is NotWritable"]);
-        // Somebody makes it smaller.
+        // The workload becomes small enough to be written.
         state.workloads(Change::Changed(workload("big", "Progressing")));
         assert!(!state.is_stuck());
         state.workloads(Change::Changed(workload("big", Reason::NotWritable.word())));

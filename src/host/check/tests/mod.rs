@@ -1,4 +1,4 @@
-//! Each finding, from facts that are sound but for one.
+//! Each finding of the check, from facts of a sound machine with one change.
 
 mod networks;
 mod ports;
@@ -12,7 +12,7 @@ fn input(stage: Stage) -> CheckInput {
     CheckInput::new(ClusterSpec::default(), AgentConfig::default(), stage)
 }
 
-/// A machine on which everything is as it should be.
+/// The facts of a machine without any finding.
 fn sound() -> Facts {
     let three = || ["cpu", "memory", "pids"].map(str::to_owned).to_vec();
     Facts {
@@ -82,7 +82,8 @@ fn what_installs_a_program_is_said_in_the_distributions_words() {
     }
 }
 
-/// What is changed of a sound machine, how much it matters, and parts of what is said and of its mend.
+/// The change to the sound facts, the level of the finding, and parts of its text and of its
+/// remedy.
 type Case = (fn(&mut Facts), Level, &'static str, &'static str);
 
 fn cases() -> Vec<Case> {
@@ -375,7 +376,7 @@ fn each_thing_that_is_wrong_is_found_alone() {
     }
 }
 
-/// Whether a shell reads it; what begins otherwise is a sentence.
+/// Whether the text is a command that a shell can parse. A remedy without `sudo` is a sentence.
 fn is_command(mend: &str) -> bool {
     let read = Command::new("sh").args(["-nc", mend]).output().unwrap();
     mend.starts_with("sudo ") && read.status.success()

@@ -1,4 +1,4 @@
-//! Networks that overlap the cluster's, and what mends that.
+//! Networks of the machine that overlap the cluster's, and the remedies.
 
 use super::*;
 use crate::facts::network::{Address, Route};
@@ -61,7 +61,7 @@ fn before_init_another_network_is_proposed_that_is_free() {
         mends(Stage::BeforeInit, &[route("10.101.0.0/20", "vpn")]),
         [format!("set clusterCIDR: 10.102.0.0/16 {give}")]
     );
-    // The two are not the same.
+    // The two proposed networks differ.
     assert_eq!(
         mends(Stage::BeforeInit, &[route("10.0.0.0/8", "vpn")]),
         [

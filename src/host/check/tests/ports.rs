@@ -1,4 +1,4 @@
-//! Who has the ports, and what ends them.
+//! Other programs on ports that KAT needs, and the commands that stop these programs.
 
 use super::*;
 use crate::facts::network::{Listener, Protocol};
@@ -91,7 +91,7 @@ fn dns_needs_its_port_on_the_overlay_alone() {
         ("::ffff:0.0.0.0", Protocol::Tcp, true),
         ("10.100.0.1", Protocol::Udp, true),
         ("::ffff:10.100.3.1", Protocol::Tcp, true),
-        // systemd-resolved's stub, a bridge's own server, another network.
+        // The stub of systemd-resolved, a bridge's DNS server, loopback, and another network.
         ("127.0.0.53", Protocol::Udp, false),
         ("10.88.0.1", Protocol::Udp, false),
         ("::1", Protocol::Tcp, false),
@@ -131,7 +131,7 @@ fn what_ends_a_listener_depends_on_what_it_is() {
             listener(Protocol::Tcp, 9115, Some("x"), Some("there.service")),
             "sudo systemctl disable --now there.service",
         ),
-        // It does not start at boot, and perhaps could not be disabled.
+        // A transient unit does not start at boot, so it is stopped and not disabled.
         (
             listener(Protocol::Tcp, 9115, Some("x"), Some("run-r1.service")),
             "sudo systemctl stop run-r1.service",
@@ -208,7 +208,7 @@ fn a_listener_without_a_process_is_told_with_what_can_be_done() {
         assert_eq!(found.level, Level::Problem);
         assert!(found.mend.as_ref().unwrap().contains(mend), "{found:?}");
     }
-    // Who is not root sees no process of KAT's own services either.
+    // Without root, the processes of KAT's own services are not visible either.
     let found = findings_of(Stage::Running, |facts| {
         facts.is_root = false;
         facts.listeners = vec![listener(Protocol::Tcp, 9115, None, None)];

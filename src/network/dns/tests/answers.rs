@@ -1,4 +1,4 @@
-//! What the cluster's own names, broken packets and many clients get.
+//! Answers to names of the cluster, to broken packets and to many clients.
 
 use super::*;
 
@@ -59,7 +59,7 @@ async fn a_taken_address_is_an_error_that_names_it() {
     )));
 }
 
-/// A zone with a name of so many addresses.
+/// A zone with one name that has `count` addresses.
 fn crowd(count: u16) -> DnsRecords {
     let addresses = (0..count).map(|number| {
         let [high, low] = number.to_be_bytes();
@@ -132,7 +132,7 @@ async fn malformed_packets_get_an_error_or_nothing_and_do_no_harm() {
         assert_eq!(reply[2], 0x80 | packet[2] & 0x79, "the operation");
         assert_eq!(reply[3], code.low());
     }
-    // None of these may be answered; the next answer is the next question's.
+    // None of these packets gets an answer, so the next answer belongs to the next question.
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     for packet in [vec![], vec![0; 11], changed(2, 0x81)] {
         socket.send_to(&packet, server.address).await.unwrap();
@@ -157,7 +157,7 @@ async fn unknown_versions_of_edns_are_named() {
     edns.set_version(1);
     asked.set_edns(edns);
     let answer = Message::from_vec(&server.udp(&asked.to_vec().unwrap()).await).unwrap();
-    // The one number of BADVERS and, in signatures, BADSIG.
+    // BADVERS and BADSIG share this code.
     assert_eq!(u16::from(answer.metadata.response_code), 16);
     assert!(answer.answers.is_empty());
 }
@@ -185,7 +185,8 @@ async fn silent_and_too_many_connections_are_closed() {
         "a connection beyond the limit was served"
     );
 
-    // Half a question, and nothing: both end, and there is room again.
+    // One connection sends half a question and the other nothing. Both are closed, and new
+    // connections are accepted.
     held[0].write_all(&[0, 50, 1]).await.unwrap();
     for stream in &mut held {
         let read = timeout(PATIENCE, stream.read(&mut [0; 1]))

@@ -1,4 +1,4 @@
-//! What other names get, with resolvers of the test's own.
+//! Forwarding of other names to resolvers.
 
 use super::*;
 
@@ -214,7 +214,7 @@ async fn a_flood_of_other_names_has_a_bound() {
         let answer = Message::from_vec(&buffer[..length]).unwrap();
         assert_eq!(answer.metadata.response_code, ResponseCode::ServFail);
     }
-    // Names of the cluster are answered all the while.
+    // Names of the cluster are still answered.
     assert_eq!(
         server
             .ask("db.foo.kat.cluster.local.", RecordType::A)
@@ -274,7 +274,7 @@ async fn one_source_that_floods_leaves_the_others_their_forwards() {
     assert_eq!(answer.answers.len(), 1, "another one is answered");
 }
 
-/// A namespace `dev` of before such names were refused, with a workload `github`.
+/// A namespace `dev` with a workload `github`, created before such namespace names were refused.
 #[tokio::test]
 async fn a_namespace_called_like_a_top_level_domain_has_only_names_that_the_world_lacks() {
     fn world(question: &Message) -> Vec<Message> {
@@ -298,7 +298,7 @@ async fn a_namespace_called_like_a_top_level_domain_has_only_names_that_the_worl
         }
     };
     let records = own(&["github.dev", "mine.dev", "broken.dev", "web.default"]);
-    // The asking container is of the namespace `foo`.
+    // The client's container is in the namespace `foo`.
     let mut instances = instances();
     for instance in instances.instances.values_mut() {
         instance.address = Ipv4Addr::LOCALHOST;
@@ -322,7 +322,7 @@ async fn a_namespace_called_like_a_top_level_domain_has_only_names_that_the_worl
         assert_eq!(mine, Some(RData::A(A::new(10, 200, 0, 9))), "nobody else's");
         let (said, _) = address("broken.dev.").await;
         assert_eq!(said, ResponseCode::ServFail, "it may be the world's");
-        // Names with the cluster's domain, and other namespaces, are as ever.
+        // Names with the cluster's domain, and names in other namespaces, are not affected.
         let (_, full) = address("github.dev.kat.cluster.local.").await;
         assert_eq!(full, Some(RData::A(A::new(10, 200, 0, 9))));
         let (_, plain) = address("web.default.").await;

@@ -1,4 +1,4 @@
-//! Packets that nobody thought of.
+//! Random packets: each is read or refused without a panic.
 
 use proptest::prelude::*;
 

@@ -11,7 +11,7 @@ fn ask(source: IpAddr, name: &str, kind: RecordType) -> Lookup {
     zone().lookup(source, &question)
 }
 
-/// The addresses of an answer, sorted; the names must be the one that was asked, as asked.
+/// The sorted addresses of an answer. Each record must have the name exactly as in the question.
 fn addresses(source: IpAddr, name: &str) -> Vec<String> {
     let Lookup::Answer(records) = ask(source, name, RecordType::A) else {
         panic!("{name} has no answer");

@@ -25,7 +25,7 @@ fn instance(last: u8, ports: &[(u16, Transport, u16)]) -> (String, InstanceNetwo
         port: *port,
         protocol: *protocol,
         container_port: *container_port,
-        // Its owner says so of the web's.
+        // Only for port 80 does the machine's owner allow calls to loopback.
         loopback: *port == 80,
     });
     let network = InstanceNetwork {
@@ -46,7 +46,7 @@ fn instances() -> Instances {
         schema: 1,
         instances: [
             instance(2, &[(80, Tcp, 8080), (53, Udp, 53)]),
-            // Another version, with another port in the container.
+            // Another version of the workload listens on another port in the container.
             instance(3, &[(80, Tcp, 8081)]),
             instance(4, &[(80, Tcp, 8080)]),
             instance(5, &[(443, Tcp, 443)]),
@@ -108,9 +108,9 @@ fn connections_are_forgotten_that_lead_to_what_is_gone() {
         (lan, 80, Tcp, 9, true),
         (lan, 53, Udp, 2, true),
         (lan, 90, Tcp, 2, true),
-        // A program of the machine has it now; what was open before goes on.
+        // A program of the machine has the port now; open connections continue.
         (lan, 91, Tcp, 2, false),
-        // Somebody else's.
+        // Connections that do not go through a host port of KAT.
         (lan, 92, Tcp, 2, false),
         (Ipv4Addr::new(10, 200, 0, 5), 80, Tcp, 9, false),
         (Ipv4Addr::LOCALHOST, 80, Tcp, 9, true),
@@ -143,11 +143,11 @@ async fn a_port_stays_a_programs_for_ten_minutes_after_it_was_last_seen_there() 
         || -> MachinePorts { serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap() };
     let listening: BTreeSet<HostPort> = [(Tcp, 5432), (Udp, 53), (Udp, 40_000)].into();
     keeper.remember(&listening, Instant::now());
-    // What asks over UDP has such a port for a moment.
+    // Client sockets on UDP have an ephemeral port for a moment, which does not count.
     let kept = |keeper: &HostPortKeeper| keeper.programs.keys().copied().collect::<Vec<_>>();
     assert_eq!(kept(&keeper), [(Tcp, 5432), (Udp, 53)]);
     assert_eq!((told().tcp, told().udp), ([5432].into(), [53].into()));
-    // It ends, and was seen once more by then.
+    // The program ends; it was last seen at this moment.
     tokio::time::advance(Duration::from_secs(300)).await;
     keeper.remember(&[(Tcp, 5432)].into(), Instant::now());
     tokio::time::advance(Duration::from_secs(599)).await;
@@ -187,7 +187,7 @@ fn nothing_that_calls_the_loopback_is_led_away_unless_the_owner_says_so() {
     ] {
         assert!(rules.contains(rule), "{rule}: {rules}");
     }
-    // A file of an agent that does not say it.
+    // A file of an older agent without `loopback`.
     let mut file = serde_json::to_value(&instances).unwrap();
     let ports = file.pointer_mut("/instances/web-2/hostPorts/0").unwrap();
     ports.as_object_mut().unwrap().remove("loopback");

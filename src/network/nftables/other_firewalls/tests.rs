@@ -69,7 +69,7 @@ fn own_tables_that_drop_by_default_are_named() {
     list.push(accept("inet", "filter", "forward", "iifname"));
     list.push(accept("inet", "filter", "forward", "oifname"));
     list.push(accept("inet", "filter", "input", "iifname"));
-    // A port that stays closed is named, alone.
+    // Only the port that is still closed is named.
     for (open, left) in [
         (
             opening("udp", json!(51820)),
@@ -158,7 +158,7 @@ fn a_strict_firewalld_is_named_for_its_host_ports() {
         let found = look(&runs, root.path());
         assert_eq!(found.len(), usize::from(named), "{line}: {found:?}");
         assert!(found.iter().all(|one| one.hinders == Hindered::HostPorts));
-        // One that does not run holds up nobody.
+        // A firewalld that does not run is no obstacle.
         assert_eq!(look(&json!({ "nftables": [] }), root.path()), []);
     }
 }

@@ -164,7 +164,7 @@ mod tests {
         PrivateKey::from_bytes([number; 32])
     }
 
-    /// The book of the machine with this number; the others are its peers.
+    /// The book of the machine `number`, with `others` as its peers.
     fn book(number: u8, others: &[u8]) -> Book {
         let mut book = Book::new(key(number));
         book.set_peers(others.iter().map(|other| key(*other).public()));
@@ -179,7 +179,7 @@ mod tests {
         UNIX_EPOCH + Duration::from_secs(number)
     }
 
-    /// What the first says to the second, as one packet.
+    /// The announcement of one machine for another, as a single packet.
     fn said(from: &mut Book, to: u8, address: &str, at: u64) -> Vec<u8> {
         let peers = [key(to).public()].into_iter();
         let mut packets = from.write(&endpoints(address), peers, second(at));
@@ -193,11 +193,12 @@ mod tests {
         let packet = said(&mut one, 2, "192.0.2.1:51820", 1000);
         assert!(two.open(&packet));
         assert_eq!(two.heard(&key(1).public()), endpoints("192.0.2.1:51820"));
-        // Not meant, not a peer, or sent back to who made it.
+        // Refused by a machine that is not the addressee, by one for which the sender is not a
+        // peer, and by the sender itself.
         assert!(!book(3, &[1, 2]).open(&packet));
         assert!(!book(2, &[3]).open(&packet));
         assert!(!one.open(&packet));
-        // Somebody else, who knows all public keys and poses as the first.
+        // A stranger that knows all public keys and uses the id of the first machine.
         let mut stranger = book(9, &[2]);
         stranger.id = id_of(&key(1).public());
         let forged = said(&mut stranger, 2, "198.51.100.66:51820", 2000);
@@ -228,7 +229,7 @@ mod tests {
         assert!(!two.open(&old));
         assert!(!two.open(&new));
         assert_eq!(two.heard(&key(1).public()), endpoints("192.0.2.99:51820"));
-        // The same again, later: it counts, and is nothing new.
+        // A later announcement of the same endpoints counts, but is not news.
         let same = said(&mut one, 2, "192.0.2.99:51820", 3000);
         assert!(!two.open(&same));
         // The sender's clock was set back.

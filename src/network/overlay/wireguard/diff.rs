@@ -157,7 +157,7 @@ mod tests {
         }
     }
 
-    /// What a device is after a change, as both implementations promise.
+    /// The state of a device after a change, as both implementations promise it.
     fn after(mut device: Device, change: &Change) -> Device {
         if let Some(key) = &change.private_key {
             device.private_key = Some(key.clone());

@@ -16,7 +16,7 @@ fn stored<T>(value: T) -> Stored<T> {
     Stored { revision: 1, value }
 }
 
-/// A machine for each phase, the oldest first; with how long it has been so.
+/// A machine for each phase, the oldest first, with the seconds since it entered the phase.
 fn snapshot(phases: &[(NodePhase, i64)]) -> Snapshot {
     let nodes = (1..).zip(phases).map(|(number, (phase, seconds))| {
         let name = format!("n{number}");
@@ -88,10 +88,10 @@ fn one_three_or_five_as_machines_are_there() {
         .collect();
     assert_eq!(sizes, [1, 1, 3, 3, 5, 5, 5]);
     assert_eq!(wanted(&ready(4), &voters(1), "n1"), ["n1", "n2", "n3"]);
-    // Who is a member stays one, though older machines are there.
+    // Existing members stay members, even if there are older machines.
     let seen = [1, 3, 4].map(|n| member(n, true, true));
     assert_eq!(wanted(&ready(4), &seen, "n1"), ["n1", "n3", "n4"]);
-    // Of two that are left the leading one keeps the store.
+    // Of two remaining members, the leading one keeps the store.
     assert_eq!(wanted(&ready(2), &voters(2), "n2"), ["n2"]);
 }
 
@@ -103,7 +103,8 @@ fn machines_that_may_not_are_passed_over() {
     };
     set(&mut machines, "n2", |one| one.no_etcd = true);
     assert_eq!(wanted(&machines, &voters(1), "n1"), ["n1", "n3", "n4"]);
-    // Who asks goes before older ones, but not before who is a member, and does not make it two.
+    // A machine with `etcd_peer` comes before older machines, but not before existing members, and
+    // does not lead to two members.
     set(&mut machines, "n4", |one| one.etcd_peer = true);
     let seen = [1, 3].map(|n| member(n, true, true));
     assert_eq!(wanted(&machines, &seen, "n1"), ["n1", "n3", "n4"]);
@@ -129,12 +130,12 @@ fn machines_behind_nat_come_last_of_those_that_could() {
     let mut machines = ready(4);
     machines.nodes.get_mut("n2").unwrap().reach.behind_nat = true;
     assert_eq!(wanted(&machines, &voters(1), "n1"), ["n1", "n3", "n4"]);
-    // One that is a member already stays one, and one that asks is asked for by a person.
+    // An existing member stays a member, and `etcd_peer` is a person's request.
     assert_eq!(wanted(&machines, &voters(3), "n1"), ["n1", "n2", "n3"]);
     let two = machines.nodes.get_mut("n2").unwrap();
     two.registration.value.etcd_peer = true;
     assert_eq!(wanted(&machines, &voters(1), "n1"), ["n1", "n2", "n3"]);
-    // Three with one behind NAT are better than one.
+    // Three members, one of them behind NAT, are better than one.
     machines.nodes.remove("n4");
     let two = machines.nodes.get_mut("n2").unwrap();
     two.registration.value.etcd_peer = false;
@@ -158,7 +159,7 @@ fn a_lost_member_is_replaced_when_there_is_another_machine() {
     assert_eq!(wanted(&lost(300, 2), &seen, "n1"), ["n1", "n3", "n4"]);
     let more = wanted(&lost(300, 3), &seen, "n1");
     assert_eq!(more, ["n1", "n3", "n4"], "not five with one that is away");
-    // Out first, then in.
+    // The lost member is removed before another one is added.
     assert_eq!(
         step(&lost(300, 2), &seen),
         MemberStep::Remove {
@@ -166,7 +167,7 @@ fn a_lost_member_is_replaced_when_there_is_another_machine() {
             node: Some("n2".to_owned())
         }
     );
-    // One without a vote that is away stands in the way at once.
+    // A learner on a machine that is away is an obstacle immediately.
     let seen = [member(1, true, true), member(2, false, false)];
     assert_eq!(wanted(&lost(1, 3), &seen, "n1"), ["n1", "n3", "n4"]);
 }
@@ -203,7 +204,7 @@ fn a_removal_never_costs_the_quorum() {
     };
     let machines = ready(3);
     let remove = |id| MemberStep::Remove { id, node: None };
-    // Of three the one that is away may go while both others answer.
+    // Of three members, the one that is away may be removed while both others answer.
     let seen = [member(1, true, true), member(2, true, true), gone(3, false)];
     assert_eq!(step(&machines, &seen), remove(3));
     let seen = [member(1, true, true), member(2, true, false), gone(3, true)];
@@ -214,7 +215,7 @@ fn a_removal_never_costs_the_quorum() {
         step(&machines, &[gone(9, true)]),
         MemberStep::Wait(_)
     ));
-    // Without a vote it may go at any time.
+    // A learner may be removed at any time.
     let learner = SeenMember {
         node: None,
         ..member(3, false, false)
@@ -263,7 +264,7 @@ fn a_member_may_go_while_the_others_keep_the_quorum() {
     assert!(!may_lose_member(&members(&[up]), "n1"));
 }
 
-/// Of three that are Ready, the second has not answered for so many seconds.
+/// Three members on Ready machines, of which the second has not answered for this many seconds.
 fn silent(seconds: u64, voting: bool) -> Vec<SeenMember> {
     let mut seen = voters(3);
     seen[1] = SeenMember {
@@ -282,11 +283,11 @@ fn a_member_that_is_silent_on_a_machine_that_is_there_is_made_anew() {
     };
     assert_eq!(step(&machines, &silent(299, true)), MemberStep::Nothing);
     assert_eq!(step(&machines, &silent(300, true)), remove);
-    // Then its machine becomes a member again, for there is no other.
+    // The same machine becomes a member again, because there is no other machine.
     let without = [member(1, true, true), member(3, true, true)];
     let add = |node: &str| MemberStep::Add { node: node.into() };
     assert_eq!(step(&machines, &without), add("n2"));
-    // Where there is another, that one is taken, also when the lost one has just been removed.
+    // Another machine is preferred if there is one, also after the removal of the lost member.
     let four = ready(4);
     assert_eq!(step(&four, &silent(300, true)), remove);
     let given_up = BTreeSet::from(["n2".to_owned()]);
@@ -334,7 +335,7 @@ fn a_member_whose_data_is_gone_is_not_waited_for() {
         step(&machines, &seen),
         MemberStep::Remove { id: 2, .. }
     ));
-    // Its machine is there also where it is drained.
+    // A drained machine is still available.
     let drained = snapshot(&[
         (NodePhase::Ready, 0),
         (NodePhase::Drained, 0),
@@ -344,10 +345,10 @@ fn a_member_whose_data_is_gone_is_not_waited_for() {
         step(&drained, &seen),
         MemberStep::Remove { id: 2, .. }
     ));
-    // What a machine said before it began without a vote does not count.
+    // A report of lost data from before the member became a learner does not count.
     seen[1].voting = false;
     assert!(matches!(step(&machines, &seen), MemberStep::Wait(_)));
-    // The others must keep the quorum.
+    // The other members must keep the quorum.
     let mut seen = voters(2);
     seen[1].data_lost = true;
     seen[1].healthy = false;
@@ -371,7 +372,7 @@ fn who_leads_does_not_take_its_own_member_out() {
     seen[0].data_lost = true;
     seen[0].healthy = false;
     assert_eq!(step(&ready(3), &seen), MemberStep::HandOver);
-    // Alone, or with too few others, it leads on.
+    // A leader without enough other members keeps leading.
     assert!(matches!(step(&ready(2), &seen[..2]), MemberStep::Wait(_)));
 }
 
@@ -388,7 +389,7 @@ fn of_two_members_at_one_machine_the_known_one_is_written_down() {
     for seen in [seen(7, 9), seen(9, 7), seen(7, 3), seen(3, 7)] {
         assert_eq!(id(&cluster_members(&seen, Some(&known))), "7");
     }
-    // Where none is known, the one that answers.
+    // If no id is known yet, the member that answers is recorded.
     let [mut silent, other] = seen(9, 3);
     silent.healthy = false;
     assert_eq!(id(&cluster_members(&[silent, other], None)), "3");

@@ -57,7 +57,7 @@ fn one_at_a_time_who_leads_raft_last_and_no_more_by_then() {
     seen[0] = member(1, 100, 100);
     assert_eq!(calm(&seen), defragment(3));
     seen[2] = member(3, 100, 100);
-    // n1 leads KAT: raft goes to n3.
+    // n1 leads KAT, so raft moves to n3.
     assert_eq!(calm(&seen), UpkeepStep::MoveRaft { to: 3 });
     assert_eq!(calm(&[member(2, 400, 100)]), defragment(2), "it is alone");
 }
@@ -68,10 +68,10 @@ fn never_while_another_is_not_well() {
     seen[2].healthy = false;
     seen[2].store = None;
     assert!(matches!(calm(&seen), UpkeepStep::Wait(_)));
-    // A learner that is not there yet too.
+    // A learner that does not answer blocks it too.
     seen[2].voting = false;
     assert!(matches!(calm(&seen), UpkeepStep::Wait(_)));
-    // Where nothing can be written anyway, waiting would be for ever.
+    // With a full store, waiting would never end.
     let done = UpkeepDone {
         compacted: true,
         ..UpkeepDone::default()
@@ -90,7 +90,7 @@ fn a_full_store_loses_its_history_then_its_free_space_then_the_alarm() {
     done.defragmented.insert(1);
     seen[0] = member(1, 40, 40);
     assert_eq!(step(&seen, &full(1), &done), UpkeepStep::Disarm);
-    // Free space that came again while it was made smaller is no reason to do it again.
+    // Free space that appeared during the defragmentation is no reason for another one.
     seen[0] = member(1, 60, 40);
     assert_eq!(step(&seen, &full(1), &done), UpkeepStep::Disarm);
     done.disarmed = true;
@@ -128,8 +128,8 @@ fn corrupt_data_is_left_to_a_person() {
     );
 }
 
-/// With the alarm raised etcd takes no write: what needs one comes after it was taken back, and it
-/// comes back at the next look where the member is still there.
+/// While the alarm is raised, etcd takes no writes. Steps that need writes come after `alarm
+/// disarm`, and the alarm returns at the next check if the member is still there.
 #[test]
 fn corrupt_data_is_told_with_an_order_that_works() {
     let told = |id: u64| {
@@ -150,7 +150,7 @@ fn corrupt_data_is_told_with_an_order_that_works() {
     assert!(known.contains("machine n178 "), "{known}");
     assert!(at("member remove b2`") < at("alarm disarm`"));
     assert!(!known.contains("reset"), "it needs writes: {known}");
-    // etcd does not know whose.
+    // etcd does not report the member.
     let unknown = told(0);
     assert!(unknown.contains("hashkv --cluster"), "{unknown}");
     assert!(!unknown.contains("gone"), "{unknown}");
@@ -173,7 +173,7 @@ fn people_are_told_what_only_they_can_do() {
     assert!(busy.contains("making room"), "{busy}");
     let stuck = trouble(&[member(1, 2048, 2040)], &full(1), true).unwrap();
     assert!(stuck.contains("ETCD_QUOTA_BACKEND_BYTES"), "{stuck}");
-    // A file beyond what KAT set, and no alarm: somebody gave it more.
+    // The file is beyond KAT's quota without an alarm, so the quota was raised by hand.
     assert_eq!(trouble(&[member(1, 3000, 2900)], &none, false), None);
     let mut told = member(1, 3000, 2900);
     told.store.as_mut().unwrap().quota = 3072 * MIB;

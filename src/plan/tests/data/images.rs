@@ -1,4 +1,4 @@
-//! Images that machines keep, and disks that run short.
+//! Images that machines keep for workloads, and machines that are short of disk space.
 
 use super::*;
 use kat_types::{
@@ -21,7 +21,7 @@ fn kept(world: &mut World, machine: &str) -> Option<BTreeMap<u32, kat_types::ima
     Some(stored.value.users)
 }
 
-/// Applies this version of it, as the registry knows it.
+/// Applies a version of `web`, with the image's digest from the registry.
 fn version(world: &mut World, number: u32) {
     let image = format!("registry.example/web:{number}");
     world.apply_workload("web", |file| {
@@ -63,7 +63,7 @@ fn a_machine_is_told_of_what_a_workload_that_has_its_user_may_run_next() {
         world.pass(Duration::from_secs(10));
         world.roll_out();
     }
-    // The present one, and the one that a rollback takes.
+    // The present image, and the one for a rollback.
     let expected = [
         "registry.example/web@sha256:2",
         "registry.example/web@sha256:3",
@@ -81,9 +81,9 @@ fn a_machine_is_told_of_what_a_workload_that_has_its_user_may_run_next() {
             .any(|users| users.values().any(|one| one.images == expected)),
         "{holders:?}"
     );
-    // Nothing is written again where nothing changed.
+    // An unchanged state causes no writes.
     assert_eq!(world.step(), 0);
-    // With the workload goes what is kept for it.
+    // The list of kept images is removed together with the workload.
     world.delete_workload("web");
     world.settle();
     assert_eq!(kept(&mut world, "n1"), None);
@@ -126,16 +126,16 @@ fn where_an_image_is_never_pulled_all_are_kept() {
     world.pass(Duration::from_secs(10));
     world.roll_out();
     assert!(!unknown(&mut world));
-    // A good version had one.
+    // An earlier good version had such an image.
     for had in [true, false] {
         let archived = keys::archive_meta(NAMESPACE, "web", 1);
         world.change(&archived, |meta| meta["image"]["partial"] = json!(had));
-        // As an apply does, which writes both.
+        // An apply writes both keys.
         world.change(&keys::workload_meta(NAMESPACE, "web"), |_| {});
         world.settle();
         assert_eq!(unknown(&mut world), had);
     }
-    // The present one has one.
+    // The present version has such an image.
     world.apply_workload("web", |file| {
         file["spec"]["replicas"] = json!(1);
         file["spec"]["container"]["imagePullPolicy"] = json!("Never");
@@ -157,7 +157,7 @@ fn nothing_new_comes_to_a_machine_that_is_short_of_disk_space() {
         world.events(EventReason::DiskPressure.word()),
         ["/var/lib/kat: 5 MiB of 100 MiB are free, less than 10 MiB; nothing new is placed on it"]
     );
-    // What is there stays.
+    // Existing instances stay.
     let after: Vec<_> = world.wanted("web").into_iter().map(|(id, ..)| id).collect();
     assert_eq!(before, after);
     world.replicas("other", 4);
@@ -191,7 +191,8 @@ fn nothing_new_comes_to_a_machine_that_is_short_of_disk_space() {
     );
 }
 
-/// It was stopped for its successor, and nothing else may have room: it is not left without one.
+/// The successor must be placed on the machine in spite of its disk pressure: the instance before
+/// it was stopped for it, and other machines may have no space.
 #[test]
 fn what_is_stopped_before_its_successor_starts_comes_all_the_same() {
     let mut world = World::with_machines(1);
@@ -234,7 +235,7 @@ fn images_that_were_removed_are_one_event() {
         3,
         "bounded"
     );
-    // An agent that does not say it any more takes nothing back, and says nothing new.
+    // A report without the removal deletes nothing, and a repeated report causes no event.
     world.at("n1").images_removed = None;
     world.settle();
     world.at("n1").images_removed = Some(removed(1, 1));

@@ -1,5 +1,5 @@
-//! Credentials for registries: who is given which, that a change replaces nothing, and that nobody has more than its
-//! images need.
+//! Registry credentials: each instance is given those of its images only, and a changed credential
+//! replaces no instance.
 
 use super::{
     secrets::{machines, private},
@@ -45,7 +45,7 @@ fn app(world: &mut World, image: &str, replicas: u32) {
     });
 }
 
-/// What each instance was given, opened on its machine: `registry=password`.
+/// The credentials of each instance, opened on its machine, as `registry=password`.
 fn given(world: &mut World) -> Vec<Vec<String>> {
     let wanted = world.wanted("app").into_iter();
     let given = wanted.map(|(id, node, assignment)| {
@@ -55,7 +55,7 @@ fn given(world: &mut World) -> Vec<Vec<String>> {
         let number: usize = node.trim_start_matches('n').parse().unwrap();
         let key = private(number);
         let opened = open_logins(logins, key.bytes(), &node, &id).unwrap();
-        // On no other machine, for no other instance, and not as secrets.
+        // They do not open on another machine, for another instance, or as secrets.
         assert!(open_logins(logins, private(number + 1).bytes(), &node, &id).is_err());
         assert!(open_logins(logins, key.bytes(), &node, "app-other").is_err());
         assert!(open_assigned(logins, Purpose::Secrets, key.bytes(), &node, &id).is_err());
@@ -92,10 +92,10 @@ fn an_instance_has_what_its_images_need_and_follows_it_without_being_replaced() 
         given(&mut world),
         [changed.clone(), changed.clone(), changed]
     );
-    // What is for other images is no reason to write.
+    // Credentials for other images cause no write.
     login(&mut world, NAMESPACE, "b.example", "changed");
     assert_eq!(world.step(), 0);
-    // The next best, and then nothing.
+    // The credentials of the next shorter path apply, and then none.
     for (gone, left) in [
         ("a.example/org", vec!["a.example=one".to_owned()]),
         ("a.example", vec![]),
@@ -123,7 +123,7 @@ fn what_moves_takes_its_own_along_and_what_ends_is_left_alone() {
     assert_ne!(world.wanted("app")[0].1, from);
     assert_eq!(given(&mut world), [["a.example=one"]]);
 
-    // One that is to stop is not written again.
+    // An instance being stopped is not written again.
     let (last, node, _) = world.wanted("app")[0].clone();
     assert_ne!(last, id);
     world.at(&node).obeys = false;
@@ -164,7 +164,7 @@ fn agents_of_before_get_no_new_instance_that_needs_credentials_and_keep_theirs()
     login(&mut world, NAMESPACE, "a.example", "one");
     world.roll_out();
     let (_, _, assignment) = world.wanted("app")[0].clone();
-    // It runs on, and its agent leaves alone what it does not know.
+    // The instance continues, and its agent ignores the unknown field.
     assert!(assignment.logins.is_some() && assignment.schema < 6);
     app(&mut world, "a.example/app:1", 2);
     world.roll_out();
@@ -179,7 +179,7 @@ fn what_does_not_open_is_said_and_holds_up_what_is_new_alone() {
     login(&mut world, NAMESPACE, "a.example", "one");
     app(&mut world, "a.example/app:1", 1);
     world.roll_out();
-    // The record of one registry in the place of another.
+    // The record of one registry is stored under the key of another.
     let name = |place: &str| keys::login(NAMESPACE, place);
     let record = world.entries[name("a.example").as_str()].value.clone();
     world.apply(&[Operation::Put(name("a.example/app"), record)]);
@@ -221,7 +221,7 @@ fn an_instance_has_no_more_credentials_than_its_entry_takes() {
     let long = "y".repeat(60 << 10);
     login(&mut world, NAMESPACE, "a.example", &long);
     world.settle();
-    // What runs has what it had; what is new waits, and says why.
+    // The running instance keeps its credentials, and a new one waits with a reason.
     let kept = given(&mut world);
     assert_eq!(kept, [[format!("a.example={}", "x".repeat(16 << 10))]]);
     app(&mut world, "a.example/app:2", 1);

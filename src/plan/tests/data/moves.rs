@@ -1,5 +1,5 @@
-//! Data that moves: one machine has it at any time, whoever starts has all of it, and what goes wrong leaves it where it
-//! was.
+//! Moves of volumes: at any time one machine has the data, each start has all of it, and a failed
+//! move leaves the data on its first machine.
 
 mod ended;
 
@@ -33,7 +33,7 @@ fn write(world: &mut World, key: &VolumeKey, record: &VolumeRecord) {
     world.write(keys::volume(&key.to_string()), record);
 }
 
-/// As the API does.
+/// Requests a move as the API does.
 fn ask(world: &mut World, volume: &str, to: &str, id: &str) {
     let key = VolumeKey::parse(volume).unwrap();
     let snapshot = world.snapshot();
@@ -115,7 +115,7 @@ fn data_moves_and_its_old_copy_is_kept_for_a_day() {
     assert!(world.snapshot().moves.is_empty());
     assert_eq!(copies(&world), 0);
     assert_eq!(world.events("VolumeMoved").len(), 1);
-    // A day later, and not while the new place can't be asked.
+    // The old copy is removed after a day, unless the new machine does not report.
     world.pass(Duration::from_secs(23 * 3600));
     runs(&mut world);
     assert!(world.at(&from).data.contains(VOLUME));
@@ -149,7 +149,7 @@ fn it_moves_back_over_the_copy_that_was_kept_and_over_nothing_else() {
         .map(|copy| copy.node)
         .collect();
     assert_eq!(kept, BTreeSet::from([from.clone(), third.to_owned()]));
-    // Somebody else's folder.
+    // A folder whose origin KAT does not know.
     world.pass(Duration::from_secs(25 * 3600));
     runs(&mut world);
     world.at(&from).data.insert(VOLUME.to_owned());
@@ -162,7 +162,7 @@ fn it_moves_back_over_the_copy_that_was_kept_and_over_nothing_else() {
     cancel(&mut world);
     runs(&mut world);
     assert_eq!(place(&mut world), to);
-    // Neither another try nor a day takes it away.
+    // The folder stays after another attempt and after a day.
     ask(&mut world, VOLUME, &from, "again");
     world.roll_out();
     let said = world.status("db").conditions[0].message.clone();
@@ -203,7 +203,7 @@ fn a_full_disk_is_told_and_taking_it_back_starts_it_again() {
     assert_eq!(place(&mut world), to);
 }
 
-/// After each number of steps something else happens.
+/// Calls `happens` after 0 to 13 steps of a move, and checks that the move ends.
 fn after_each_step(happens: impl Fn(&mut World, &str, &str)) {
     for steps in 0..14 {
         let mut world = world();
@@ -237,7 +237,7 @@ fn it_may_be_taken_back_at_any_time() {
 
 #[test]
 fn the_machine_that_takes_it_may_be_drained_or_leave_at_any_time() {
-    // Once the move is over, the data is there and nowhere else.
+    // After the move, the target machine has the only data.
     let over = |world: &mut World, to: &str| {
         let record = record(world, VOLUME);
         record.moving.is_none() && record.node.as_deref() == Some(to)
@@ -386,7 +386,8 @@ fn a_drain_names_the_command_that_helps() {
     assert_eq!(place(&mut world), elsewhere(&node).0);
 }
 
-/// Whatever comes in whatever order: at the end it runs with all that it has written.
+/// Random events in random order: at the end the workload runs with all the data that it has
+/// written.
 #[test]
 fn nothing_that_happens_loses_or_doubles_data() {
     for seed in 0u64..120 {

@@ -1,4 +1,5 @@
-//! Secrets: who gets which version, what waits for one, and that a change rolls once.
+//! Secrets: the version that each instance is given, instances that wait for a secret, and the
+//! single rollout after a change.
 
 use super::*;
 use kat_network::overlay::wireguard::PrivateKey;
@@ -9,7 +10,7 @@ pub(crate) fn private(machine: usize) -> PrivateKey {
     PrivateKey::from_bytes([u8::try_from(machine).unwrap() + 1; 32])
 }
 
-/// Machines with WireGuard keys, and a store with a key that seals.
+/// Machines with WireGuard keys, and a store with a sealing key.
 pub(crate) fn machines(count: usize) -> World {
     let mut world = World::with_machines(count);
     world.builder = SnapshotBuilder::with_sealing(Sealing::With(RecoveryKey::generate().unwrap()));
@@ -49,7 +50,7 @@ fn set(world: &mut World, name: &str, values: &[(&str, &[u8])]) {
     world.write(keys::secret(&place.to_string()), &record.unwrap());
 }
 
-/// A workload with a variable of `db`'s `PASSWORD`, and all of `db` as files.
+/// A workload with `PASSWORD` of `db` as a variable, and all of `db` as files.
 fn app(world: &mut World, change: impl FnOnce(&mut serde_json::Value)) {
     world.apply_workload("app", |file| {
         let container = &mut file["spec"]["container"];
@@ -61,7 +62,7 @@ fn app(world: &mut World, change: impl FnOnce(&mut serde_json::Value)) {
     });
 }
 
-/// What each instance was given as `PASSWORD`, opened on its machine.
+/// The value of `PASSWORD` for each instance, opened on its machine.
 fn given(world: &mut World) -> Vec<String> {
     let wanted = world.wanted("app").into_iter();
     let given = wanted.map(|(id, node, assignment)| {
@@ -75,7 +76,7 @@ fn given(world: &mut World) -> Vec<String> {
             &id,
         )
         .unwrap();
-        // On no other machine, and for no other instance.
+        // It does not open on another machine or for another instance.
         let other = private(number + 1);
         assert!(open_assigned(secrets, Purpose::Secrets, other.bytes(), &node, &id).is_err());
         let own = private(number);
@@ -143,7 +144,7 @@ fn a_change_rolls_once_and_is_given_to_all() {
     let events = world.events("SecretChanged");
     assert_eq!(events.len(), 1, "{events:?}");
     assert!(events[0].contains("secret db has changed"), "{events:?}");
-    // Twice within one millisecond.
+    // Two changes within one millisecond.
     for value in [b"three", b"fours"] {
         set(&mut world, "db", &[("PASSWORD", value)]);
         world.plan_out();
@@ -213,7 +214,7 @@ fn agents_of_before_get_no_secrets() {
 fn what_does_not_open_is_not_placed_and_says_so() {
     let mut world = machines(1);
     set(&mut world, "db", &[("PASSWORD", b"one")]);
-    // The record of one secret in the place of another.
+    // The record of one secret is stored under the key of another.
     let record = world.entries[keys::secret("default/db").as_str()]
         .value
         .clone();

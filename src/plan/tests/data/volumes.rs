@@ -1,5 +1,6 @@
-//! Data stays where it is: whoever uses it comes to it, one after the other, or waits. That no two write to the
-//! same data, and that nothing starts with an empty folder in its place, is checked after every change.
+//! Volumes stay on their machine: an instance is placed where its data is, after the previous
+//! writer has ended, or waits. Every change is checked for two writers to the same data and for
+//! starts with an empty folder.
 
 mod shared;
 
@@ -13,7 +14,7 @@ fn machines(count: usize) -> World {
     world
 }
 
-/// A workload that writes to one volume, or to one for each replica.
+/// A workload that writes to one volume, or to one per replica.
 fn database(world: &mut World, name: &str, change: impl FnOnce(&mut serde_json::Value)) {
     world.apply_workload(name, |file| {
         file["spec"]["volumes"] = json!([{"name": "data", "simpleClusterStorage": {}}]);
@@ -27,7 +28,7 @@ fn per_replica(file: &mut serde_json::Value, replicas: u32) {
     file["spec"]["volumes"][0]["perReplica"] = json!(true);
 }
 
-/// Where the instance of each slot is, in their order.
+/// The machine of each slot's instance, in the order of slots.
 fn places(world: &mut World, name: &str) -> Vec<String> {
     let mut wanted = world.wanted(name);
     wanted.sort_by_key(|(.., one)| one.slot);
@@ -48,7 +49,7 @@ fn lose(world: &mut World, machine: &str) {
     (at.speaks, at.obeys) = (false, false);
     at.fence();
     let seconds = world.snapshot().cluster.spec.node_loss_timeout_seconds;
-    // In steps, for what is heard in between decides too.
+    // In several steps, because reports in between matter too.
     for _ in 0..6 {
         world.pass(Duration::from_secs(seconds.into()));
         world.settle();
@@ -284,7 +285,7 @@ fn data_outlives_its_workload_and_is_found_again_by_its_name() {
     assert!(world.snapshot().workloads.is_empty());
     let kept = record(&mut world, "default/db/data").unwrap();
     assert!(world.at(&before[0]).data.contains("default/db/data"));
-    // Nobody else gets its user meanwhile.
+    // The user index stays reserved for the data.
     world.replicas("web", 1);
     world.roll_out();
     let snapshot = world.snapshot();
@@ -298,7 +299,7 @@ fn data_outlives_its_workload_and_is_found_again_by_its_name() {
     assert_eq!(assignment.user.index, kept.index);
 }
 
-/// Nothing is left of `default/db/data`, on no machine and in no key.
+/// Checks that no machine and no key has anything left of `default/db/data`.
 fn is_forgotten(world: &mut World) {
     assert_eq!(record(world, "default/db/data"), None);
     assert!(
@@ -322,7 +323,7 @@ fn data_goes_with_its_workload_where_that_is_asked_for() {
         database(&mut world, "db", |_| {});
         world.roll_out();
         if reclaim {
-            // Nothing that its instance is made of: the same one goes on.
+            // `reclaim` is not part of the template, so the instance is not replaced.
             let id = world.wanted("db").remove(0).0;
             let key = keys::workload_meta(NAMESPACE, "db");
             let hash = world.snapshot().workloads[&WorkloadKey::new(NAMESPACE, "db")]
@@ -374,7 +375,7 @@ fn what_is_removed_by_hand_is_made_anew() {
     world.roll_out();
     let key = keys::volume("default/db/data");
     world.change(&key, |volume| volume["deleting"] = json!(true));
-    // While it goes, nothing of it starts.
+    // No instance starts during the removal.
     database(&mut world, "db", |_| {});
     world.plan_out();
     let said = message(&mut world, "db");
@@ -435,7 +436,7 @@ fn a_path_that_is_made_on_a_machine_holds_its_slot_there() {
     assert_eq!(places(&mut world, "web"), before);
     let kept = record(&mut world, "default/web/cache@host.1").unwrap();
     assert_eq!(kept.host_path.as_deref(), Some("/srv/web"));
-    // Another path is other data, and the machines are free again.
+    // Another path is another volume, so its slots are not bound to the machines.
     for node in &before {
         world.drain(node, true);
     }

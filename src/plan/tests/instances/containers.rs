@@ -1,4 +1,4 @@
-//! Init containers and sidecars: their images, what they ask for, and what they write to.
+//! Init containers and sidecars: their images, their requests, and the volumes to which they write.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn machines(count: usize) -> World {
     world
 }
 
-/// `web` with an init container and a sidecar, changed by `change`.
+/// The workload `web` with an init container and a sidecar, after `change`.
 fn web(world: &mut World, change: impl FnOnce(&mut serde_json::Value)) {
     world.apply_workload("web", |file| {
         file["spec"]["replicas"] = json!(1);
@@ -112,7 +112,7 @@ fn a_volume_that_only_an_init_container_writes_to_has_one_writer() {
     let (id, node, assignment) = world.wanted("web").remove(0);
     assert!(assignment.writes_data() && assignment.stops_first());
     assert_eq!(assignment.volumes.len(), 1);
-    // The next version stays with the data, and comes when this one has ended.
+    // The next version is placed where the data is, after this one has ended.
     web(&mut world, |file| {
         file["spec"]["volumes"] = json!([{"name": "data", "simpleClusterStorage": {}}]);
         file["spec"]["initContainers"][0]["volumeMounts"] =

@@ -1,8 +1,8 @@
-//! A workload goes when every machine has confirmed that nothing of it is left.
+//! A workload is removed when every machine has confirmed that no part of it is left.
 
 use super::*;
 
-/// Keys that name the workload, but for events.
+/// Keys that name the workload, except events.
 fn left_of(world: &World, name: &str) -> Vec<String> {
     world
         .keys(keys::ROOT)
@@ -43,7 +43,7 @@ fn a_user_that_is_left_holds_the_index() {
     for _ in 0..6 {
         world.plan_out();
         world.agents();
-        // Its home can't be removed.
+        // The home of its user cannot be removed.
         world.machines.get_mut("n1").unwrap().users.insert(0);
     }
     world.plan_out();

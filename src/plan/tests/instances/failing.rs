@@ -1,4 +1,5 @@
-//! Programs that end for good: a growing delay, forgiven after a quiet time.
+//! Programs that have ended for good are replaced after a growing delay, which is reset after a
+//! quiet time.
 
 use super::*;
 
@@ -8,7 +9,7 @@ fn until_replaced(world: &mut World) -> u64 {
     for second in 0..400 {
         world.plan_out();
         if world.wanted("web")[0].0 != before {
-            // The new one runs and fails within the same second.
+            // The replacement starts and fails within the same second.
             world.settle();
             return second;
         }

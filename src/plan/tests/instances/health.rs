@@ -1,10 +1,10 @@
-//! Health checks: who is asked to make them, and what follows from what they say.
+//! Health checks: the machines that perform them, and the effects of their results.
 
 use super::*;
 use kat_types::services::BackendState;
 
 impl World {
-    /// `web` with a health check, on one machine that knows of them; what runs has this health.
+    /// The workload `web` with a health check, on one machine whose agent supports health checks.
     fn checked(&mut self, replicas: u32) {
         self.replicas("web", replicas);
         let balancer = json!({
@@ -19,11 +19,11 @@ impl World {
         self.apply(&[Operation::Put(file, balancer.to_string().into_bytes())]);
     }
 
-    /// The agent says this of an instance.
+    /// Sets the agent's report on an instance.
     fn says(&mut self, id: &str, health: Health, reason: &str, message: &str) {
         self.pass(Duration::from_secs(1));
         let machine = self.at("n1");
-        // It says nothing else until then.
+        // Without this, the agent would overwrite the report.
         machine.obeys = false;
         let report = machine.instances.get_mut(id).unwrap();
         report.health_status = health;
@@ -31,7 +31,8 @@ impl World {
         self.plan_out();
     }
 
-    /// How many of it callers are sent to, and how many instances have a name.
+    /// The number of instances to which the service sends callers, and the number of instances with
+    /// a name.
     fn serving(&mut self) -> (usize, usize) {
         let snapshot = self.snapshot();
         let service = &snapshot.services[&WorkloadKey::new(NAMESPACE, "web")];
@@ -86,7 +87,7 @@ fn an_instance_without_a_health_check_serves_at_once_and_is_ready_when_it_has_ru
     }
 }
 
-/// It ends between two reports, so that none says that it did not run.
+/// The program ends between two reports, so no report shows it as not running.
 #[test]
 fn a_program_that_ends_within_its_time_again_and_again_is_never_ready() {
     let mut world = World::with_machines(1);
@@ -133,7 +134,7 @@ fn what_waits_for_its_health_check_is_no_trouble_and_says_why() {
     world.checked(1);
     world.settle();
     let id = world.wanted("web")[0].0.clone();
-    // Its name goes; then it is started again.
+    // The instance first loses its name and is then restarted.
     world.says(&id, Health::Unhealthy, "Unhealthy", "");
     let why = "its health check does not succeed yet: GET :80/healthz: connection refused";
     world.says(&id, Health::PendingCheck, "HealthCheckPending", why);

@@ -1,5 +1,5 @@
-//! What is the machine's: its network, its devices, its groups. One instance after the other has it, on a machine
-//! that lets it.
+//! Resources of the machine: host network, devices, groups. Only one instance at a time has them,
+//! on a machine whose owner allows it.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn machines(count: usize) -> World {
     world
 }
 
-/// A workload on the machines' network that serves this port.
+/// A workload with the host network that serves this port.
 fn on_host(world: &mut World, name: &str, port: u16, replicas: u32, image: u32) {
     let balancer = json!({
         "apiVersion": "kat.dws.rip/v1alpha1",
@@ -41,7 +41,7 @@ fn message(world: &mut World, name: &str) -> String {
     messages.collect::<Vec<_>>().join(" | ")
 }
 
-/// The fewest and the most that ran at once, and of which version, while a change was rolled out.
+/// The fewest and the most running instances during a rollout.
 fn while_rolled(world: &mut World, name: &str) -> (usize, usize) {
     let (mut least, mut most) = (usize::MAX, 0);
     for _ in 0..40 {
@@ -72,12 +72,12 @@ fn the_machines_network_is_had_once_on_each_machine_that_lets_it() {
         why.contains("3 with another of its instances on the machine's network"),
         "{why}"
     );
-    // Its owner lets it now.
+    // The owner allows the host network now.
     world.at("n2").host_network = true;
     world.roll_out();
     assert_eq!(nodes(&mut world, "edge").len(), 4);
 
-    // Its address is its machine's own, which is nobody else's, in names and behind the service.
+    // The instance's name and service have the machine's own address, which no allocation has.
     let snapshot = world.snapshot();
     for (id, node, assignment) in world.wanted("edge") {
         let subnet = snapshot.nodes[&node].subnet.unwrap();
@@ -113,7 +113,7 @@ fn ports_of_the_machines_network_are_had_once_whoever_has_them() {
     assert_eq!(all.len(), 2, "{placed:?}");
     assert_ne!(all[0], all[1]);
     assert_eq!(nodes(&mut world, "apart").len(), 2, "another port");
-    // Without ports nothing is known but that it is the same program.
+    // Without ports, only instances of the same workload are known to conflict.
     world.apply_workload("quiet", |file| {
         file["spec"]["container"]["hostNetwork"] = json!(true);
         file["spec"]["replicas"] = json!(3);
@@ -146,7 +146,7 @@ fn what_has_the_machines_things_stops_before_its_successor_starts() {
     assert_eq!(world.running("stick"), 1);
     stick(&mut world, 3);
     assert_eq!(while_rolled(&mut world, "stick"), (0, 1));
-    // Also where the next version has none of it any more.
+    // The order also holds if the next version uses no such resources.
     world.apply_workload("stick", |file| file["spec"]["replicas"] = json!(1));
     assert_eq!(while_rolled(&mut world, "stick"), (0, 1));
     let (.., last) = world.wanted("stick").remove(0);

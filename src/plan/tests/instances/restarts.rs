@@ -1,5 +1,5 @@
-//! Agents and leaders that begin anew, in the middle of things: what is not confirmed yet neither
-//! takes a name away nor frees an index, and in the end nothing is held for nothing.
+//! Restarts of agents and leaders at any moment: an unconfirmed report neither removes a name nor
+//! frees an index, and in the end nothing stays reserved.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn is_gone(world: &mut World, name: &str) -> bool {
         .contains_key(&WorkloadKey::new(NAMESPACE, name))
 }
 
-/// `rounds` turns of leader and agents.
+/// Runs `rounds` rounds of leader and agents.
 fn turns(world: &mut World, rounds: usize) {
     for _ in 0..rounds {
         world.plan_out();
@@ -122,8 +122,8 @@ fn what_is_removed_while_the_agent_restarts_leaves_the_record() {
     }
 }
 
-/// However far a deletion is, and whoever begins anew, it comes to its end, and not before the last
-/// account is gone: `World::check` sees to that.
+/// The deletion ends after restarts at any moment, and not before the last account is gone, which
+/// `World::check` verifies.
 #[test]
 fn a_deletion_outlives_restarts_of_the_agent_and_of_the_leader() {
     let mut held = 0;
@@ -164,7 +164,7 @@ fn an_unconfirmed_report_frees_no_index() {
     while !world.keys(keys::ALLOCATIONS).is_empty() {
         turns(&mut world, 1);
     }
-    // The agent has the empty list on its disk, and the account is still there.
+    // The agent has stored the empty list, but the account still exists.
     assert_eq!(world.at("n1").accounts.len(), 1);
     for _ in 0..3 {
         world.at("n1").restart(1);
@@ -183,7 +183,7 @@ fn an_unconfirmed_report_frees_no_index() {
     assert!(is_gone(&mut world, "web"));
 }
 
-/// Its memory has the reports of the time before another machine led.
+/// The leader's memory still has reports from its earlier leadership.
 #[test]
 fn a_leader_that_leads_again_does_not_decide_by_old_reports() {
     let mut world = World::with_machines(1);
@@ -266,7 +266,7 @@ fn a_machine_that_comes_back_late_finishes_the_deletion() {
     }
 }
 
-/// The planner moves no instance; its records follow the assignment all the same.
+/// The planner never moves an instance, but its records follow the assignment.
 #[test]
 fn an_instance_that_is_assigned_elsewhere_leaves_the_record() {
     let mut world = World::with_machines(2);

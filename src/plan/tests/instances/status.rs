@@ -1,4 +1,4 @@
-//! What users see of a workload, and which names answer.
+//! The status of a workload, and its DNS names.
 
 use super::*;
 

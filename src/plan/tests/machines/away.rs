@@ -1,4 +1,4 @@
-//! A cluster that was off for a long time: the wall clock is far ahead of all that is stored.
+//! A cluster that was off for a long time, so that the wall clock is far ahead of all stored times.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn ninety_days_without_power_move_nothing() {
     let mut world = World::with_machines(4);
     world.replicas("web", 8);
     world.settle();
-    // One failed shortly before.
+    // One instance failed shortly before.
     world.failing.insert("registry.example/bad:1".to_owned());
     world.apply_workload("bad", |file| {
         file["spec"]["restartPolicy"]["condition"] = json!("Never");
@@ -24,7 +24,8 @@ fn ninety_days_without_power_move_nothing() {
         machine.restart(1);
         (machine.speaks, machine.obeys) = (false, false);
     }
-    // They come one after the other, the last within the timeout that a new leader grants.
+    // The machines return one after the other, the last one within the timeout that a new leader
+    // grants.
     for machine in ["n3", "n1", "n4", "n2"] {
         world.pass(Duration::from_secs(14));
         let machine = world.at(machine);

@@ -1,4 +1,4 @@
-//! Machines that are short of disk space: what they stopped, and what was lost elsewhere.
+//! Machines that are short of disk space, and the placement of evicted and of lost instances.
 
 use super::*;
 use kat_types::{
@@ -16,7 +16,7 @@ fn pressure() -> Vec<Condition> {
     }]
 }
 
-/// So much time goes by, in which machines report.
+/// Advances the clock by this many seconds, while machines report.
 fn wait(world: &mut World, seconds: u64) {
     for _ in 0..seconds / 5 {
         world.pass(Duration::from_secs(5));
@@ -24,7 +24,7 @@ fn wait(world: &mut World, seconds: u64) {
     }
 }
 
-/// The machine of the only instance, and its id.
+/// The machine and the id of the only instance.
 fn only(world: &mut World) -> (String, String) {
     let mut found = world.wanted("web");
     assert_eq!(found.len(), 1, "{found:?}");
@@ -32,7 +32,8 @@ fn only(world: &mut World) -> (String, String) {
     (node, id)
 }
 
-/// Two machines, and one instance that its machine has stopped; its machine and its id.
+/// Two machines, and one instance that its machine has evicted. Returns also its machine and its
+/// id.
 fn evicted(change: impl FnOnce(&mut serde_json::Value)) -> (World, String, String) {
     let mut world = World::with_machines(2);
     for machine in world.machines.values_mut() {
@@ -86,7 +87,7 @@ fn an_evicted_instance_stays_where_its_data_is() {
     assert_eq!(only(&mut world), (node, id));
 }
 
-/// What filled one disk would fill the next one too: it is no last resort.
+/// The instance would fill the next disk too, so such a machine is not even a last resort.
 #[test]
 fn an_evicted_instance_goes_to_no_machine_that_is_short_of_disk_space() {
     let (mut world, node, id) = evicted(|_| {});
@@ -97,7 +98,8 @@ fn an_evicted_instance_goes_to_no_machine_that_is_short_of_disk_space() {
     assert_eq!(only(&mut world), (node, id));
 }
 
-/// Of three machines one is lost, and the others are short of disk space as `short` says.
+/// Of three machines one is lost, and `short` lists those of the others that are short of disk
+/// space.
 fn after_a_loss(short: &[usize]) -> (World, String, Vec<String>) {
     let mut world = World::with_machines(3);
     world.replicas("web", 1);
@@ -137,7 +139,7 @@ fn what_lost_its_machine_prefers_one_with_disk_space() {
 fn what_lost_its_machine_starts_on_one_that_is_short_of_disk_space_where_no_other_is_left() {
     let (mut world, lost, _) = after_a_loss(&[0, 1]);
     assert_eq!(runs_on(&mut world, &lost).len(), 1);
-    // Nothing that is new does.
+    // A new instance does not.
     world.replicas("late", 1);
     world.settle();
     assert!(world.wanted("late").is_empty());

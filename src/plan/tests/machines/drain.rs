@@ -1,4 +1,4 @@
-//! Machines that are drained: nothing new comes, what is there leaves, and nobody misses it.
+//! Drained machines: they get no new instances, and their instances leave without an outage.
 
 use super::*;
 
@@ -248,8 +248,8 @@ fn a_rollout_and_a_drain_at_once_come_to_their_end() {
     assert_eq!(phase(&mut world, "n2"), NodePhase::Drained);
 }
 
-/// In place one is away at most: what still serves beside others that do not work is not moved, and the drain says
-/// so, until they work.
+/// With `maxSurge: 0`, one replica at most may be away. An instance that serves is not moved while
+/// other replicas do not work, and the drain reports that.
 #[test]
 fn in_place_nothing_that_serves_is_moved_while_others_do_not_work() {
     let strategy = json!({"rolling": {"maxSurge": 0}});
@@ -259,7 +259,7 @@ fn in_place_nothing_that_serves_is_moved_while_others_do_not_work() {
             crate::updates::strategies::web(version, 3, strategy.clone()),
         );
     };
-    // Of the wanted version, and of the one before while the next is paused.
+    // The instances have the wanted version, or the previous version while the next one is paused.
     for version in [1, 2] {
         let mut world = World::with_machines(3);
         paused(&mut world, 1);
@@ -288,7 +288,7 @@ fn in_place_nothing_that_serves_is_moved_while_others_do_not_work() {
             why.starts_with(&format!("{serves} can't leave {node}: ")),
             "{why}"
         );
-        // They are replaced in their time, and then it goes.
+        // The failed replicas are replaced, and then the instance leaves.
         for machine in world.machines.values_mut() {
             machine.obeys = true;
         }

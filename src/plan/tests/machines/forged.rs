@@ -1,9 +1,9 @@
-//! A machine whose report is forged hurts itself alone.
+//! A machine with a forged report harms only itself.
 
 use super::*;
 use crate::placing::balance::serve;
 
-/// The report of a machine with this change, as the leader has it from now on: its own agent is off.
+/// Replaces the machine's report from now on by a changed one, and stops its agent.
 fn forge(world: &mut World, node: &str, change: impl FnOnce(&mut NodeReport)) {
     let mut report = world.at(node).report(node).unwrap();
     change(&mut report);

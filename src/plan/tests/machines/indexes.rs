@@ -1,4 +1,4 @@
-//! Indexes of workload users go round: one that was freed is used again last.
+//! Indexes of workload users are assigned in a circle, so a freed index is reused last.
 
 use super::*;
 use kat_types::snapshot::StoredState;
@@ -9,7 +9,7 @@ fn index_of(world: &mut World, name: &str) -> u32 {
     entry.meta.value.index
 }
 
-/// Indexes that are taken, and the one handed out last.
+/// A snapshot with these indexes taken, of which `last` was assigned last.
 fn snapshot(taken: impl IntoIterator<Item = u32>, last: Option<u32>) -> Snapshot {
     let record = IndexRecord {
         schema: 1,
@@ -53,14 +53,14 @@ fn the_next_one_follows_the_last_one_and_wraps() {
         Some(7),
         "the last one too, where there is no other"
     );
-    // What no version of KAT writes.
+    // No version of KAT writes this value.
     assert_eq!(next_index(&snapshot([], Some(u32::MAX))), Some(0));
 }
 
 #[test]
 fn one_that_a_machine_still_has_is_skipped() {
     let mut world = World::with_machines(1);
-    // From before, or from a machine that comes back: no workload has it.
+    // Users that belong to no workload, for example on a machine that returns.
     world.at("n1").users.extend([0, 2]);
     world.plan_out();
     for (name, expected) in [("a", 1), ("b", 3)] {

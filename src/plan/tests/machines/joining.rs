@@ -1,4 +1,4 @@
-//! Machines that join and leave.
+//! Machines that join and leave, and their addresses.
 
 use super::*;
 use kat_types::api::MemberKeys;
@@ -20,7 +20,7 @@ fn applicant(name: &str, number: u8) -> Applicant {
     }
 }
 
-/// Lets a machine in as the API does.
+/// Admits a machine as the API does.
 fn join(world: &mut World, applicant: &Applicant) -> Result<Admission, NotAdmitted> {
     let uid = format!("uid {}", world.revision);
     let admission = applicant.admit(&world.snapshot(), &uid, world.now)?;
@@ -164,7 +164,7 @@ fn a_machine_whose_address_changed_is_told_of_to_all() {
     let n1 = world.at("n1");
     n1.speaks = true;
     world.plan_out();
-    // An older agent says nothing of it.
+    // The report of an older agent has no endpoints.
     let node = world.snapshot().state.nodes["n1"].clone();
     assert_eq!(node.endpoints, ["192.0.2.1:51820"]);
     let mut registration = node.registration.value;
@@ -187,7 +187,7 @@ fn a_machine_whose_address_changed_is_told_of_to_all() {
     assert_eq!(events.values().filter(told).count(), 1);
 }
 
-/// Two members and a worker, each with an address; the leader is n1.
+/// Two members and a worker, each with an address; n1 leads.
 fn three_with_addresses() -> World {
     let mut world = World::with_machines(0);
     for (name, number) in [("n1", 1), ("n2", 2), ("a3", 3)] {
@@ -254,7 +254,7 @@ fn a_machine_that_reports_the_leaders_address_as_its_own_does_not_get_it() {
     assert_eq!(warnings(&mut world), 1);
     world.plan_out();
     assert_eq!(warnings(&mut world), 1);
-    // With its own again it is as it was.
+    // With the machine's own address, the condition ends.
     world.at("a3").advertise = vec![[192, 0, 2, 3].into()];
     world.at("a3").endpoints = vec!["192.0.2.3:51820".to_owned()];
     world.plan_out();
@@ -264,7 +264,7 @@ fn a_machine_that_reports_the_leaders_address_as_its_own_does_not_get_it() {
 #[test]
 fn an_address_is_free_once_its_machine_is_elsewhere_or_gone() {
     let mut world = three_with_addresses();
-    // Each gets the other's, as a router may do after it was restarted.
+    // The two machines swap addresses, as a restarted router may do.
     for (name, number) in [("n1", 2_u8), ("n2", 1)] {
         let machine = world.at(name);
         machine.advertise = vec![[192, 0, 2, number].into()];
@@ -274,7 +274,7 @@ fn an_address_is_free_once_its_machine_is_elsewhere_or_gone() {
     assert_eq!(addresses(&mut world, "n1").0, ["192.0.2.2"]);
     assert_eq!(addresses(&mut world, "n2").1, ["192.0.2.1:51820"]);
     assert_eq!(warnings(&mut world), 0);
-    // A machine that is off keeps its address until it is taken out.
+    // A machine that is off keeps its address until it is removed.
     world.at("n2").speaks = false;
     let join_there = |world: &mut World| {
         let newcomer = Applicant {
@@ -296,7 +296,8 @@ fn an_address_is_free_once_its_machine_is_elsewhere_or_gone() {
 fn machines_behind_one_router_share_its_address_with_a_port_each() {
     let mut world = three_with_addresses();
     let hidden = |name: &str, number, port: u16| Applicant {
-        // Each agent tells of its address in its own network too; these networks count alike.
+        // Agents also report their private address, and the addresses of two private networks may
+        // be equal.
         endpoints: vec![format!("203.0.113.7:{port}"), "10.0.0.2:51820".to_owned()],
         advertise: vec![[10, 0, 0, 2].into()],
         reach: Reach {
@@ -342,11 +343,11 @@ fn a_report_writes_the_keys_of_a_member_that_joined_with_an_earlier_version() {
     assert_eq!(published["n2"].leader_key, known.leader);
     assert_eq!(published["n2"].node_key, "key 2");
     assert_eq!(published["a3"].leader_key, "");
-    // An agent of an earlier version, or one that holds the store no more, takes nothing back.
+    // A report without keys, of an earlier version or of a former member, removes nothing.
     world.at("n2").member_keys = MemberKeys::default();
     world.plan_out();
     assert_eq!(keys_of(&mut world, "n2"), known);
-    // A machine that joins says them at once.
+    // A machine that joins reports its keys immediately.
     let newcomer = Applicant {
         member_keys: known.clone(),
         ..applicant("n4", 4)
@@ -387,7 +388,7 @@ fn a_machine_behind_nat_is_named_by_its_place_on_the_overlay() {
     world.plan_out();
     let stored = world.snapshot().state.endpoints.unwrap().value;
     assert_eq!(stored.api(), ["10.100.0.1:9115"]);
-    // It has a name, and another machine may lead that others reach from everywhere.
+    // The machine has a name now, and another machine that can lead is reachable from everywhere.
     let named = Applicant {
         reach: Reach {
             names: vec!["home.example.org".to_owned()],
@@ -407,11 +408,11 @@ fn a_machine_behind_nat_is_named_by_its_place_on_the_overlay() {
     assert_eq!(stored.api(), expected);
     join(&mut world, &hidden).unwrap();
     world.remove_machine("n2");
-    // Everybody's `kat-net` has to know: it is among the keys that all machines read.
+    // The key is one that every machine's `kat-net` reads.
     let key = keys::network_node("n1", "reach");
     let told: Reach = serde_json::from_slice(&world.entries[key.as_str()].value).unwrap();
     assert_eq!(told, hidden.reach);
-    // It was set up anew, with a way in.
+    // The machine joins again, and is reachable from outside now.
     join(&mut world, &applicant("n1", 1)).unwrap();
     world.plan_out();
     let stored = world.snapshot().state.endpoints.unwrap().value;
@@ -420,7 +421,7 @@ fn a_machine_behind_nat_is_named_by_its_place_on_the_overlay() {
     assert_eq!(told, Reach::default());
 }
 
-/// A machine that joins has no way over the overlay yet.
+/// A machine that joins has no connection to the overlay yet.
 #[test]
 fn who_joins_is_sent_to_a_machine_that_is_reached_from_outside() {
     let mut world = World::new();

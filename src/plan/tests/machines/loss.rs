@@ -1,4 +1,4 @@
-//! Machines that are lost, what ran on them, and what happens when they are back.
+//! Lost machines, their instances, and the return of these machines.
 
 use super::*;
 
@@ -7,19 +7,19 @@ fn timeout(world: &mut World) -> Duration {
     Duration::from_secs(u64::from(seconds))
 }
 
-/// Pulls the plug: the machine says nothing and does nothing.
+/// The machine no longer reports or acts.
 fn unplug(world: &mut World, machine: &str) {
     let machine = world.at(machine);
     (machine.speaks, machine.obeys) = (false, false);
 }
 
-/// It is back, with what it ran.
+/// The machine is back, with its running instances.
 fn plug_in(world: &mut World, machine: &str) {
     let machine = world.at(machine);
     (machine.speaks, machine.obeys) = (true, true);
 }
 
-/// So many machines, and a workload with one instance on each.
+/// A workload with one instance on each of `machines` machines.
 fn spread(machines: usize) -> World {
     spread_with(machines, |_| {})
 }
@@ -36,7 +36,7 @@ fn spread_with(machines: usize, change: impl FnOnce(&mut serde_json::Value)) -> 
     world
 }
 
-/// The only instance of the workload that is wanted on a machine.
+/// The workload's only wanted instance on a machine.
 fn on(world: &mut World, machine: &str) -> (String, Arc<Assignment>) {
     let mut found = world.wanted("web");
     found.retain(|(_, node, _)| node == machine);
@@ -63,7 +63,7 @@ fn events(world: &mut World, reason: &str) -> Vec<String> {
         .collect()
 }
 
-/// Instances that run on any machine, by what lies there, whatever the leader knows.
+/// Instances that run on any machine, whether or not the leader knows them.
 fn really_running(world: &World) -> Vec<(String, String)> {
     let units = world.machines.iter().flat_map(|(name, machine)| {
         let running = machine.running();
@@ -101,7 +101,8 @@ fn a_lost_machines_instances_are_replaced_at_the_timeout_and_not_before() {
     );
     assert_eq!(world.running("web"), 3);
 
-    // The address and the entry stay until the machine says that nothing of it is left.
+    // The address and the entry stay until the machine reports that nothing of the instance is
+    // left.
     let snapshot = world.snapshot();
     assert_eq!(snapshot.allocations[&lost].value.address, before.address);
     let entry = &snapshot.instances[&lost];
@@ -178,7 +179,7 @@ fn a_new_leader_moves_nothing_before_its_own_full_timeout() {
     assert!(world.wanted("web").iter().all(|(_, node, _)| node != "n2"));
 }
 
-/// The other leader saw it NotReady, and was gone before it could do anything.
+/// The other leader stored NotReady and was lost before it could replace anything.
 #[test]
 fn a_new_leader_does_not_act_on_what_another_saw() {
     let mut world = spread(3);
@@ -207,7 +208,7 @@ fn a_new_leader_does_not_act_on_what_another_saw() {
 fn nothing_moves_while_more_than_half_of_the_machines_are_gone_at_once() {
     let mut world = spread(3);
     let before = world.wanted("web");
-    // Their last reports lie some seconds apart, as those of machines do.
+    // The last reports of machines are some seconds apart.
     unplug(&mut world, "n2");
     world.pass(Duration::from_secs(15));
     world.settle();
@@ -251,13 +252,13 @@ fn nothing_moves_while_more_than_half_of_the_machines_are_gone_at_once() {
         "{message}"
     );
 
-    // One is back, and the other may come a moment later.
+    // One machine is back, and the other one may follow shortly.
     plug_in(&mut world, "n3");
     world.settle_and_run();
     assert_eq!(node_status(&mut world, "n2").reason, "MostMachinesLost");
     let wanted = world.wanted("web");
     assert!(wanted.iter().any(|(_, node, _)| node == "n2"), "{wanted:?}");
-    // It does not: it is one of three, and its work is done elsewhere.
+    // The other one does not follow. As one lost machine of three, it is replaced.
     world.pass(timeout);
     world.settle_and_run();
     assert_eq!(node_status(&mut world, "n2").reason, "NoHeartbeat");
@@ -271,7 +272,7 @@ fn nothing_moves_while_more_than_half_of_the_machines_are_gone_at_once() {
     assert_eq!(world.status("web").phase, WorkloadPhase::Running);
 }
 
-/// The replacement is on its way when others vanish too, and nothing is given up any more.
+/// The replacement has not started when others vanish too; from then on no instance is given up.
 #[test]
 fn what_may_still_come_back_is_kept_until_its_replacement_serves() {
     let mut world = spread(3);
@@ -369,7 +370,7 @@ fn the_replacement_of_a_replacement_leaves_one() {
     world.plan_out();
     let started: BTreeSet<String> = world.wanted("web").into_iter().map(|one| one.0).collect();
     assert_eq!(started.len(), 5);
-    // The machine of the replacement goes before it has started it.
+    // The replacement's machine is lost before it has started the replacement.
     let replacement = world
         .wanted("web")
         .into_iter()
@@ -473,7 +474,7 @@ fn the_status_of_a_silent_machine_forgets_an_instance_that_it_has_no_more() {
     let status = &mut node.status.as_mut().unwrap().value;
     let record = status.instances[&own].clone();
     status.instances.insert("web-zzzzz".to_owned(), record);
-    // Another leader begins, to whom it has said nothing yet.
+    // A new leader has no report of the machine yet.
     observed.reports.remove("n2");
     let planned = plan(&snapshot, &observed, world.now, 1);
     let operations = planned.changes.iter().flat_map(|one| &one.operations);

@@ -1,4 +1,4 @@
-//! Machines: ready, silent, strange.
+//! Phases of machines: Ready, silent, or with another identity.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Users that follow from indexes.
+//! Names and ids of users that are derived from indexes.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn names_never_clash() {
     let mut index = 0;
     for namespace in names {
         for workload in names {
-            // Every index may come with every pair.
+            // Any index may occur with any namespace and workload.
             for index_of_pair in [5, index] {
                 let user = WorkloadUser::from_index(index_of_pair, namespace, workload).unwrap();
                 assert!(user.name.len() <= 31, "{}", user.name);

@@ -1,4 +1,5 @@
-//! Service addresses: who has one, who is behind it, and what names answer with.
+//! Service addresses: services that have one, the instances behind it, and the answers to DNS
+//! names.
 
 use std::net::Ipv4Addr;
 
@@ -10,7 +11,7 @@ use kat_types::{
     services::{BackendState, Backends},
 };
 
-/// Applies a service; `change` is made to its load balancer first.
+/// Applies a service, with `change` made to its load balancer.
 pub(crate) fn serve(world: &mut World, name: &str, change: impl FnOnce(&mut serde_json::Value)) {
     let mut balancer = json!({
         "apiVersion": "kat.dws.rip/v1alpha1",
@@ -193,7 +194,7 @@ fn a_headless_service_answers_with_its_instances() {
     });
     world.settle();
     assert_eq!(named(&world, "web"), [instance]);
-    // Who resolved before goes on.
+    // Clients that resolved the name before still reach the service.
     assert_eq!(parts(&mut world, "web").len(), 1);
 }
 
@@ -255,7 +256,7 @@ fn who_serves_follows_what_machines_say() {
     );
     unhealthy(&mut world, Health::Healthy);
     assert_eq!(parts(&mut world, "web"), only(BackendState::Serving));
-    // It goes from the address with the plan that stops it, and ends what it has begun.
+    // The same plan stops the instance and takes it from the service; open connections may end.
     world.at(&node).obeys = false;
     world.replicas("web", 0);
     world.plan_out();
@@ -341,7 +342,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// No address twice, none changed while its workload is there, and none wasted.
+    /// No address is used twice, no address changes while its workload exists, and none is left
+    /// unused.
     #[test]
     fn addresses_are_unique_and_stay(acts in proptest::collection::vec(act(), 1..40)) {
         let mut world = World::with_machines(1);

@@ -1,4 +1,4 @@
-//! Ports of machines: what `auto` is, whose a number is, and who is behind it.
+//! Host ports: the number for `auto`, the workload that has a number, and the instances behind it.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ use kat_types::{
     services::BackendState,
 };
 
-/// Applies a service with this port of its machines.
+/// Applies a service with this host port.
 fn publish(world: &mut World, name: &str, host_port: serde_json::Value, replicas: u32) {
     publish_all(world, name, &[(80, "TCP", host_port)], replicas);
 }
@@ -35,7 +35,7 @@ fn publish_all(
     world.write(key, &balancer);
     world.apply_workload(name, |file| {
         file["spec"]["replicas"] = json!(replicas);
-        // What the template is made of, for the world's own hash.
+        // The world's own hash covers the workload's file only, so the ports are made a part of it.
         file["spec"]["container"]["env"] =
             json!([{"name": "PORTS", "value": balancer.to_string()}]);
     });
@@ -49,7 +49,7 @@ fn current(count: usize) -> World {
     world
 }
 
-/// Numbers of its instances, by machine.
+/// The host ports of a workload's instances, by machine.
 fn numbers(world: &mut World, name: &str) -> BTreeSet<(String, u16)> {
     let wanted = world.wanted(name);
     let numbers = wanted.into_iter().flat_map(|(_, node, assignment)| {
@@ -101,7 +101,7 @@ fn a_port_of_a_machine_is_one_workloads_and_who_has_it_is_named() {
         assert!(message.contains(part), "{part}: {message}");
     }
     assert_eq!(world.wanted("third").len(), 0);
-    // One that goes makes room.
+    // The deletion of a workload frees its port.
     world.delete_workload("first");
     world.roll_out();
     assert_eq!(node(&numbers(&mut world, "third")), node(&first));
@@ -133,7 +133,7 @@ fn a_version_takes_over_on_the_same_machine_behind_the_same_port() {
     assert_eq!(most, 3, "the next version stands beside the one before");
     let after: BTreeSet<String> = world.wanted("web").into_iter().map(|one| one.0).collect();
     assert!(before.is_disjoint(&after));
-    // Who is behind it is written also where names answer with instances.
+    // The instances behind a host port are also written if the service has no address.
     let key = WorkloadKey::new(NAMESPACE, "web");
     let snapshot = world.snapshot();
     let service = &snapshot.services[&key];
@@ -175,13 +175,13 @@ fn auto_is_one_number_for_the_workloads_life() {
         status.host_ports.iter().map(|port| port.port).collect()
     };
     assert_eq!(shown, first);
-    // Another version without it, and one with it again.
+    // A version without the `auto` ports, and then one with them again.
     publish_all(&mut world, "web", &[(80, "TCP", json!(9000))], 3);
     world.roll_out();
     publish_all(&mut world, "web", &auto, 3);
     world.roll_out();
     assert_eq!(own(&mut world), first);
-    // It is nobody else's meanwhile, and goes with the workload.
+    // The number stays reserved meanwhile and is freed with the workload.
     world.delete_workload("web");
     world.roll_out();
     assert_eq!(
@@ -240,7 +240,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// No two workloads have a port of one machine, and nobody waits who would fit.
+    /// No two workloads share a port of a machine, and no instance waits if a machine fits.
     #[test]
     fn a_port_of_a_machine_is_had_by_one_workload(
         asked in proptest::collection::vec((0u16..3, any::<bool>(), 0u8..4), 1..14),

@@ -1,4 +1,4 @@
-//! Where instances go, and what is said when they can't go anywhere.
+//! Placement of instances, and the reasons if no machine fits.
 
 use super::*;
 
@@ -113,7 +113,7 @@ fn a_machine_of_another_architecture_is_passed_over_and_counted() {
     world.settle();
     let nodes: BTreeSet<String> = world.wanted("web").into_iter().map(|one| one.1).collect();
     assert_eq!(nodes, ["n2", "n3"].map(str::to_owned).into());
-    // Where it is not known what the image is made for, any machine may try.
+    // If the image's architecture is unknown, every machine fits.
     world.replicas("other", 3);
     world.settle();
     let nodes: BTreeSet<String> = world.wanted("other").into_iter().map(|one| one.1).collect();

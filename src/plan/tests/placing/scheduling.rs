@@ -1,13 +1,14 @@
-//! A plan carries its candidates on from placement to placement. Counted anew each time, they lead
-//! to the same choices.
+//! A plan updates its candidates from placement to placement. Candidates that are computed anew for
+//! each placement lead to the same choices.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// A machine: taint, draining, silent, few addresses, processor.
+/// A machine: taint, draining, silent, few addresses, CPU in thousandths.
 type Host = (Option<TaintEffect>, bool, bool, bool, u64);
-/// A workload: replicas at first and then, processor, memory in MiB, tolerates, selects a machine.
+/// A workload: replicas before, replicas after, CPU in thousandths, memory in MiB, tolerates the
+/// taint, selects a machine.
 type Wish = (u32, u32, u32, u32, bool, Option<usize>);
 
 fn host() -> impl Strategy<Value = Host> {
@@ -23,7 +24,7 @@ fn host() -> impl Strategy<Value = Host> {
 
 fn wish() -> impl Strategy<Value = Wish> {
     let selected = prop::option::weighted(0.2, 0usize..6);
-    // Often the same, so that machines are equal but for what the workload has there.
+    // Often equal, so that machines only differ by the workload's own instances.
     let asked = prop_oneof![
         3 => Just((0u32, 0u32)),
         1 => (0u32..1200, 0u32..2048),
@@ -68,7 +69,8 @@ fn ask(world: &mut World, number: usize, replicas: u32, wish: &Wish) {
     });
 }
 
-/// The candidates for one more instance of a workload, from nothing but the stored and the placed.
+/// The candidates for one more instance of a workload, computed from the snapshot and the
+/// placements so far.
 fn anew<'s>(
     snapshot: &'s Snapshot,
     placed: &[(String, Assignment)],
@@ -118,7 +120,7 @@ fn anew<'s>(
     candidates.collect()
 }
 
-/// New assignments of a plan, in the order in which they were decided, each with the instances that were
+/// New assignments of a plan in the order of the decisions, each with the instances that were
 /// stopped before.
 fn placements(planned: &Plan, snapshot: &Snapshot) -> Vec<(String, Assignment, BTreeSet<String>)> {
     let operations = planned.changes.iter().flat_map(|change| &change.operations);
@@ -194,7 +196,7 @@ proptest! {
             prop_assert_eq!(chosen, Ok(node.as_str()), "{}", assignment.instance);
             placed.push((node, assignment));
         }
-        // And what was not placed fits nowhere.
+        // Replicas that were not placed fit on no machine.
         for (key, entry) in &snapshot.workloads {
             let parsed = entry.parsed.clone().unwrap();
             let spec = &parsed.workload.spec;

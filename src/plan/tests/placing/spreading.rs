@@ -1,4 +1,4 @@
-//! Spread, affinity and graphics processors.
+//! Spread, affinity and GPUs.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 use kat_types::resource::{GpuDriver, GpuRequest, Spread, Workload};
 
 impl World {
-    /// A machine with labels.
+    /// Adds a machine with labels.
     fn labelled(&mut self, name: &str, labels: &[(&str, &str)]) {
         self.machine(name, "24", &[]);
         self.settle();
@@ -84,7 +84,7 @@ fn instances_are_even_over_the_zones_also_after_a_rollout_and_more() {
     }
 }
 
-/// Without a spread in the file: what is replaced, and what is just being stopped, does not count.
+/// The file sets no spread. Instances that are being replaced or stopped do not count.
 #[test]
 fn two_instances_share_no_machine_after_a_rollout_either() {
     for strategy in [
@@ -111,7 +111,7 @@ fn two_instances_share_no_machine_after_a_rollout_either() {
         };
         assert_eq!(places(&mut world).len(), 2);
         for version in 2..12 {
-            // Uneven in between.
+            // Uneven placement in between.
             world.drain("n2", version % 4 == 0);
             world.apply_workload("web", web(version, 2));
             world.roll_out();
@@ -128,7 +128,7 @@ fn a_required_spread_waits_rather_than_becomes_uneven_and_goes_on_when_it_can() 
     world.at("n4").speaks = false;
     world.pass(Duration::from_secs(61));
     world.settle();
-    // Zone c has no machine that could: it does not count.
+    // Zone c has no available machine, so it does not count.
     world.apply_workload("web", spread(true, 4));
     world.settle();
     assert_eq!(world.machines_of("web").len(), 4);
@@ -138,7 +138,7 @@ fn a_required_spread_waits_rather_than_becomes_uneven_and_goes_on_when_it_can() 
         file["spec"]["container"]["resources"] = json!({"requests": {"cpu": "2500m"}});
     });
     world.settle();
-    // One fits on each machine; the fourth would have no zone of its own.
+    // One replica fits on each machine; the fourth has no machine left.
     assert_eq!(world.machines_of("db").len(), 3);
     let message = world.status("db").conditions[0].message.clone();
     assert_eq!(
@@ -177,7 +177,7 @@ fn who_must_not_share_a_machine_does_not_whoever_says_so() {
     world.settle();
     let (web, db) = (world.machines_of("web"), world.machines_of("db"));
     assert!(web.iter().all(|node| !db.contains(node)), "{web:?} {db:?}");
-    // The named side keeps away too.
+    // The named workload avoids the other one too.
     world.replicas("web", 5);
     world.settle();
     let (web, db) = (world.machines_of("web"), world.machines_of("db"));
@@ -204,7 +204,7 @@ fn who_must_not_share_a_machine_does_not_whoever_says_so() {
 #[test]
 fn who_must_share_a_machine_waits_for_the_other() {
     let mut world = World::with_machines(3);
-    // Before the other by its name, so that it is planned first.
+    // The name sorts before `web`, so the workload is planned first.
     world.apply_workload("cache", |file| file["spec"]["affinity"] = json!(["web"]));
     world.settle();
     let message = world.status("cache").conditions[0].message.clone();
@@ -215,7 +215,7 @@ fn who_must_share_a_machine_waits_for_the_other() {
     world.replicas("web", 1);
     world.settle();
     assert_eq!(world.machines_of("cache"), world.machines_of("web"));
-    // In another namespace the same name means nothing.
+    // A workload of the same name in another namespace does not count.
     world.namespace("other", false);
     world.apply_workload_in("other", "cache", |file| {
         file["spec"]["affinity"] = json!(["web"])
@@ -320,8 +320,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Where nothing else differs, domains and machines differ by one at most; and what is required
-    /// holds after every single placement.
+    /// If nothing else differs, domains and machines differ by one at most, and required rules hold
+    /// after every placement.
     #[test]
     fn the_spread_stays_within_one(
         domains in proptest::collection::vec(0usize..4, 1..8),

@@ -1,5 +1,5 @@
-//! Versions, numbers, strategies, pauses, drains and leaders at random: what serves goes on serving, never
-//! more than the surge beside it, a pause holds, and it ends.
+//! Random versions, replicas, strategies, pauses, drains and leaders: serving instances keep
+//! serving, the surge is a limit, a pause holds, and the rollout ends.
 
 use proptest::{prelude::*, test_runner::RngSeed};
 
@@ -20,10 +20,10 @@ enum Act {
 }
 
 const MACHINES: usize = 3;
-/// Versions of which every third never runs.
+/// The number of versions. Every third one never runs.
 const VERSIONS: u32 = 6;
 
-/// The surge of each strategy; nothing is promised of one that is simultaneous.
+/// The surge of each strategy. `Simultaneous` has none, and promises nothing.
 fn strategies() -> Vec<(Option<u32>, serde_json::Value)> {
     vec![
         (Some(1), json!({})),
@@ -47,7 +47,6 @@ fn act(strategies: std::ops::Range<usize>) -> impl Strategy<Value = Act> {
     ]
 }
 
-/// What is asked for.
 #[derive(Debug, Clone, Copy)]
 struct Asked {
     version: u32,
@@ -67,29 +66,29 @@ impl Asked {
     }
 }
 
-/// What a plan found or left: slots that are served, slots that the wanted version has reached,
-/// instances.
+/// Counts before or after a plan: slots with a serving instance, slots with an instance of the
+/// wanted version, and instances.
 #[derive(Debug, Clone, Copy)]
 struct Counts {
     serving: usize,
     new: usize,
     /// Instances whose program has not ended for good.
     all: usize,
-    /// Those too.
+    /// All instances, including those whose program has ended.
     with_ended: usize,
     /// Instances of other versions.
     old: usize,
-    /// Wanted slots in which nothing serves, and the wanted version is there, which never runs.
+    /// Wanted slots without a serving instance that have the wanted version, which never runs.
     failing_new: usize,
-    /// The same, with another version that never runs.
+    /// The same with another version that never runs.
     failing_old: usize,
-    /// The leader says that the rollout goes nowhere.
+    /// Whether the rollout is reported as stalled.
     stalled: bool,
-    /// On a machine that is drained.
+    /// Instances on a machine that is being drained.
     leaving: usize,
-    /// In slots that are beyond the wanted number.
+    /// Instances in slots beyond the wanted number.
     surplus: usize,
-    /// Wanted slots that have none.
+    /// Wanted slots without an instance.
     empty: usize,
 }
 
@@ -98,7 +97,7 @@ fn counts(world: &mut World, asked: Asked) -> Counts {
     let image = format!("registry.example/web:{}", asked.version);
     let drained = asked.drained.map(|which| format!("n{}", which + 1));
     let slots: BTreeSet<u32> = wanted.iter().map(|(.., one)| one.slot).collect();
-    // What is just ending counts too.
+    // Instances being stopped count too.
     let snapshot = world.snapshot();
     let all = snapshot
         .instances
@@ -146,7 +145,7 @@ impl World {
         report.is_some_and(|report| report.phase == InstancePhase::Failed)
     }
 
-    /// Slots in which an instance runs, by what the machines say.
+    /// The number of slots with a running instance, by the machines' reports.
     pub(crate) fn served(&self, wanted: &[(String, String, Arc<Assignment>)]) -> usize {
         self.served_slots(wanted).len()
     }
@@ -160,7 +159,7 @@ impl World {
     }
 }
 
-/// A plan takes away nothing that is needed, and adds no more than the surge.
+/// A plan removes no instance that is needed, and adds no more than the surge.
 fn step(world: &mut World, asked: Asked) -> Result<(), TestCaseError> {
     let before = counts(world, asked);
     world.step();
@@ -170,9 +169,9 @@ fn step(world: &mut World, asked: Asked) -> Result<(), TestCaseError> {
         return Ok(());
     };
     let surge = usize::try_from(surge).unwrap();
-    // In place one is missing; where slots have what never runs, none beside them. A wanted version that goes
-    // nowhere keeps the slots that it has reached, all of them that were added among these, and a drain goes on
-    // beside it.
+    // With `maxSurge: 0`, one instance may be missing, but none in addition to slots with a version
+    // that never runs. A stalled wanted version keeps the slots that it has reached, and a drain
+    // continues beside it.
     let stalled = (before.stalled || after.stalled) && !asked.paused;
     let missing = match stalled {
         true => before.failing_new + before.failing_old.max(1),
@@ -186,8 +185,8 @@ fn step(world: &mut World, asked: Asked) -> Result<(), TestCaseError> {
         after.serving >= needed.min(before.serving),
         "{asked:?}: {before:?} became {after:?}"
     );
-    // What moves off a machine may stand beside what is new, and what serves in the place of another
-    // beside that one. A surge that became smaller takes nothing back.
+    // An instance that leaves a machine may exist beside a new one, and a serving replacement
+    // beside the replaced one. A smaller surge removes nothing.
     let moves = if before.leaving > 0 { surge } else { 0 };
     let most = replicas + surge + moves + before.surplus;
     prop_assert!(
@@ -203,7 +202,7 @@ fn step(world: &mut World, asked: Asked) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// So many minutes pass, or as many as something happens in.
+/// Advances the given number of minutes, or stops after ten quiet ones.
 fn rest(world: &mut World, asked: Asked, minutes: u32) -> Result<(), TestCaseError> {
     let mut quiet = 0;
     for _ in 0..minutes {
@@ -222,7 +221,7 @@ fn rest(world: &mut World, asked: Asked, minutes: u32) -> Result<(), TestCaseErr
             }
         }
         world.pass(Duration::from_secs(61));
-        // The longest delay before a failed one is replaced is 5 minutes, and 10 to the deadline.
+        // A failed instance is replaced after 5 minutes at most, and the deadline is 10 minutes.
         quiet = if world.revision == began {
             quiet + 1
         } else {
@@ -261,7 +260,7 @@ fn play(acts: &[Act]) -> Result<(), TestCaseError> {
                 world.pause("web", paused);
             }
             Act::Drain(which, on) => {
-                // One at a time, so that there is room.
+                // One drained machine at a time, so that there is room.
                 if asked.drained.is_none_or(|drained| drained == which) {
                     asked.drained = on.then_some(which);
                     world.drain(&format!("n{}", which + 1), on);
@@ -278,7 +277,7 @@ fn play(acts: &[Act]) -> Result<(), TestCaseError> {
     }
     world.pause("web", false);
     asked.paused = false;
-    // A version that never runs ends too: it stalls, and what served serves on.
+    // The rollout of a version that never runs stalls, and the serving instances continue.
     if asked.version % 3 == 2 {
         rest(&mut world, asked, 30)?;
         let phase = world.status("web").phase;
@@ -301,8 +300,8 @@ fn play(acts: &[Act]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A version that never runs has reached a slot of a machine that is drained then: the next slot waits for it there
-/// too.
+/// A version that never runs has reached a slot on a machine that is then drained. The next slot
+/// waits for the new version in that case too.
 #[test]
 fn in_place_a_new_version_that_is_ill_and_has_to_leave_counts() {
     use Act::{Agents, Drain, NewLeader, Pause, Plan, Strategy, Version, WorkloadPlanner};
@@ -342,7 +341,8 @@ fn in_place_a_new_version_that_is_ill_and_has_to_leave_counts() {
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 16,
-        // The same in each run; PROPTEST_CASES and PROPTEST_RNG_SEED try others.
+        // A fixed seed for the same cases in each run; PROPTEST_CASES and PROPTEST_RNG_SEED select
+        // others.
         rng_seed: RngSeed::Fixed(1),
         failure_persistence: None,
         ..ProptestConfig::default()

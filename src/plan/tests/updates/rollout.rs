@@ -1,4 +1,5 @@
-//! A changed template replaces one slot after the other, and starts before it stops.
+//! A changed template replaces one slot after the other, and starts each new instance before the
+//! old one stops.
 
 use super::*;
 
@@ -82,7 +83,7 @@ fn hasty_changes_do_not_pile_up() {
     world.apply_workload("web", image(1, 3));
     world.settle();
     for version in 2..8 {
-        // The one before has no time to become healthy.
+        // The previous version has no time to become healthy.
         world.apply_workload("web", image(version, 3));
         world.plan_out();
         assert_eq!(world.running("web"), 3);

@@ -1,4 +1,4 @@
-//! Replicas up, down, to nothing, and many at once.
+//! Changes of the number of replicas: up, down, to zero, and to many.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! Rollouts that go nowhere: the deadline and a change of the leader, what serves meanwhile, and going
-//! back without being asked.
+//! Stalled rollouts: the progress deadline over a change of the leader, the serving instances
+//! meanwhile, and automatic rollback.
 
 use super::*;
 use crate::updates::strategies::web;
@@ -10,7 +10,7 @@ fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// Three of version 1, and version 2 that fails.
+/// Three replicas of version 1, and version 2, which fails.
 fn bad_version(strategy: serde_json::Value) -> World {
     let mut world = World::with_machines(3);
     world.apply_workload("web", web(1, 3, strategy.clone()));
@@ -44,7 +44,7 @@ fn the_deadline_is_kept_over_a_change_of_the_leader() {
     assert_eq!(world.events("Stalled").len(), 1);
 }
 
-/// Of two leaders, the next one's clock is an hour behind.
+/// The next leader's clock is an hour behind.
 #[test]
 fn a_clock_that_was_ahead_holds_nothing_up() {
     let mut world = World::with_machines(3);
@@ -70,7 +70,7 @@ fn a_clock_that_was_ahead_holds_nothing_up() {
 #[test]
 fn a_leader_that_has_just_begun_calls_nothing_stalled() {
     let mut world = bad_version(json!({"progressDeadlineSeconds": 60}));
-    // Nobody led for an hour.
+    // No machine has led for an hour.
     world.now = world.now.checked_add(seconds(3600)).unwrap();
     world.new_leader();
     world.settle();
@@ -80,8 +80,8 @@ fn a_leader_that_has_just_begun_calls_nothing_stalled() {
     assert_eq!(world.status("web").phase, WorkloadPhase::Stalled);
 }
 
-/// In place what serves is stopped before its successor starts. After a stall that would leave one more slot empty for
-/// a version that has shown nothing.
+/// With `maxSurge: 0`, a serving instance is stopped before its successor starts. After a stall
+/// that would empty one more slot for a version that has not worked yet.
 #[test]
 fn a_drain_moves_nothing_that_serves_while_a_stalled_version_does_not_work_in_place() {
     let strategy = json!({"rolling": {"maxSurge": 0}, "progressDeadlineSeconds": 60});
@@ -100,7 +100,7 @@ fn a_drain_moves_nothing_that_serves_while_a_stalled_version_does_not_work_in_pl
     let blocked = conditions.iter().find(|one| one.kind == "DrainBlocked");
     let why = blocked.map(|one| one.message.clone()).unwrap_or_default();
     assert!(why.contains("another replica does"), "{why}");
-    // The next version works: all of it comes, and the machine is left.
+    // The next version works: its rollout completes, and the drained machine is left.
     world.failing.clear();
     let strategy = json!({"rolling": {"maxSurge": 0}, "progressDeadlineSeconds": 60});
     world.apply_workload("web", web(3, 3, strategy));
@@ -109,7 +109,8 @@ fn a_drain_moves_nothing_that_serves_while_a_stalled_version_does_not_work_in_pl
     assert!(world.wanted("web").iter().all(|(_, on, _)| *on != node));
 }
 
-/// The same without a rollout: one replica is ill where it is, and the drain of the other's machine says so.
+/// The same without a rollout: one replica does not work, and the drain of another replica's
+/// machine reports that.
 #[test]
 fn a_drain_says_that_it_waits_for_a_replica_that_is_ill_in_place() {
     let strategy = json!({"rolling": {"maxSurge": 0}});
@@ -131,7 +132,8 @@ fn a_drain_says_that_it_waits_for_a_replica_that_is_ill_in_place() {
     assert!(why.contains("another replica does"), "{why}");
 }
 
-/// The end of what is replaced may take longer than the deadline: it is not put back to be stopped again.
+/// The replaced instances may take longer to end than the deadline allows. The old version is not
+/// started again to be stopped once more.
 #[test]
 fn what_was_stopped_for_the_new_version_gives_way_to_it_after_a_stall_too() {
     let ways = [
@@ -169,7 +171,7 @@ fn a_version_that_is_never_healthy_stalls_with_the_words_of_its_probe() {
     let (id, node) = by_version(&mut world, ":2").remove(0);
     let why = "its health check does not succeed yet: GET :80/healthz: http 503";
     let machine = world.at(&node);
-    // It says nothing else from now on.
+    // From now on the agent's reports do not change.
     machine.obeys = false;
     machine.instances.get_mut(&id).unwrap().health_status = Health::Unhealthy;
     world.settle();
@@ -188,7 +190,7 @@ fn a_version_that_is_never_healthy_stalls_with_the_words_of_its_probe() {
     let expected = format!("no progress for 600 s: {expected}");
     assert_eq!(status.conditions[0].message, expected);
     assert_eq!(by_version(&mut world, ":1").len(), 3);
-    // And where it goes back by itself, it says the same.
+    // An automatic rollback gives the same reason.
     world.apply_workload("web", web(2, 3, json!({"autoRollback": true})));
     world.settle();
     world.pass(seconds(601));
@@ -218,7 +220,8 @@ fn what_serves_in_a_stalled_rollout_is_replaced_by_its_own_version() {
     let mut world = bad_version(json!({}));
     world.pass(seconds(700));
     world.settle();
-    // The machine of an old one that has no bad one beside it, and of the one that has.
+    // First the machine of an old instance without a new one in its slot, then that of one with a
+    // new one.
     for _ in 0..2 {
         let machines: BTreeSet<String> = by_version(&mut world, ":1")
             .into_iter()
@@ -239,7 +242,7 @@ fn what_serves_in_a_stalled_rollout_is_replaced_by_its_own_version() {
         );
         world.drain(&machine, false);
     }
-    // And a machine that is lost.
+    // A lost machine is handled in the same way.
     let (_, lost) = by_version(&mut world, ":1").remove(0);
     let machine = world.at(&lost);
     (machine.speaks, machine.obeys) = (false, false);
@@ -257,7 +260,8 @@ fn a_lost_machine_in_the_middle_of_a_bad_version_costs_nothing_for_long() {
     let mut world = bad_version(json!({}));
     let bad = by_version(&mut world, ":2");
     assert_eq!(bad.len(), 1);
-    // Not the slot that the bad version has reached: that one waits for the deadline.
+    // The lost machine has another slot than the one with the bad version, which waits for the
+    // deadline.
     let slot = world
         .wanted("web")
         .iter()
@@ -314,7 +318,7 @@ fn it_goes_back_by_itself_and_only_once() {
     let text = &world.entries[keys::manifest(NAMESPACE, "web", "workload.kat").as_str()].value;
     assert!(String::from_utf8_lossy(text).contains("web:1"));
 
-    // What it went back to fails too: nothing is gone back from.
+    // The version of the rollback fails too, and no further rollback follows.
     world.apply_workload("web", web(2, 3, strategy.clone()));
     world.settle();
     world.failing.insert("registry.example/web:1".to_owned());
@@ -364,7 +368,7 @@ fn the_last_good_generation_is_kept_beyond_the_others() {
     assert_eq!(entry.outdated(15), [2, 3, 4, 5]);
 }
 
-/// The version that runs is good: it is not taken for the one that made no progress.
+/// The running version is good, so it is not taken for the one without progress.
 #[test]
 fn a_number_that_finds_no_room_brings_no_older_version_back() {
     let strategy = json!({"autoRollback": true, "progressDeadlineSeconds": 60});
@@ -433,7 +437,8 @@ fn a_generation_without_instances_has_shown_nothing() {
     assert_eq!(world.status("web").last_good_generation, Some(1));
 }
 
-/// What runs says what the last good generation says: then one is kept that says something else.
+/// If the running version equals the last good generation, a good generation with another content
+/// is kept too.
 #[test]
 fn there_is_another_good_generation_where_the_last_one_is_the_present_one() {
     let mut world = World::with_machines(3);

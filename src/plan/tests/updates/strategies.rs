@@ -1,5 +1,5 @@
-//! Surges by number and by percentage, in place, simultaneous, pauses, and the number of replicas in the
-//! middle of it.
+//! Update strategies: surges by number and by percentage, updates with `maxSurge: 0`,
+//! `Simultaneous`, pauses, and changes of the number of replicas during an update.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn surge(value: serde_json::Value) -> serde_json::Value {
 }
 
 impl World {
-    /// Least that served and most that were wanted on the way to the end of a rollout.
+    /// The fewest serving and the most wanted instances until the end of a rollout.
     fn watched(&mut self) -> (usize, usize) {
         let (mut least, mut most) = (usize::MAX, 0);
         for _ in 0..300 {
@@ -77,7 +77,7 @@ fn the_surge_is_a_number_or_a_percentage_rounded_up() {
 #[test]
 fn in_place_the_old_one_has_ended_before_the_new_one_begins() {
     let mut world = World::with_machines(1);
-    // Nothing fits beside them.
+    // Two replicas fill the machine.
     let full = |version: u32| {
         move |file: &mut serde_json::Value| {
             web(version, 2, surge(json!(0)))(file);
@@ -87,7 +87,7 @@ fn in_place_the_old_one_has_ended_before_the_new_one_begins() {
     world.apply_workload("web", full(1));
     world.roll_out();
     world.apply_workload("web", full(2));
-    // The machine is full: the plan's own check fails where both are there at once.
+    // The machine is full, so a plan with both versions on it would fail the world's check.
     assert_eq!(world.watched(), (1, 2));
     assert_eq!(world.versions(), BTreeMap::from([("2".to_owned(), 2)]));
 }
@@ -147,7 +147,7 @@ fn a_program_that_ends_at_once_takes_over_from_nothing() {
         world.agents();
         world.agents();
         world.plan_out();
-        // It has run for less than three seconds, and is to be started again.
+        // The new instance has run for less than three seconds when it restarts.
         world.pass(Duration::from_secs(2));
         let new: Vec<String> = world
             .wanted("web")
@@ -164,7 +164,7 @@ fn a_program_that_ends_at_once_takes_over_from_nothing() {
     assert_eq!(world.status("web").last_good_generation, Some(1));
 }
 
-/// Also where nothing of the version that ran is left but its files.
+/// Of the version that worked, only its archived files are left.
 #[test]
 fn a_paused_workload_begins_again_with_the_version_that_worked() {
     let mut world = World::with_machines(2);
@@ -181,14 +181,14 @@ fn a_paused_workload_begins_again_with_the_version_that_worked() {
     world.pause("web", false);
     world.roll_out();
     assert_eq!(world.versions(), BTreeMap::from([("2".to_owned(), 3)]));
-    // That one has shown that it works: it is what a paused workload begins with.
+    // The second version has worked, so a paused workload starts with it.
     world.apply_workload("web", web(2, 0, json!({})));
     world.roll_out();
     world.pause("web", true);
     world.apply_workload("web", web(2, 1, json!({})));
     world.roll_out();
     assert_eq!(world.versions(), BTreeMap::from([("2".to_owned(), 1)]));
-    // What never ran has nothing before it.
+    // A workload that never ran has no earlier version.
     world.apply_workload("new", web(1, 1, json!({})));
     world.pause("new", true);
     world.roll_out();
@@ -214,7 +214,7 @@ fn a_paused_rollout_moves_nothing_new_and_goes_on_later() {
         "it does not stall"
     );
 
-    // What fails is replaced by its own version.
+    // A failed instance is replaced by its own version.
     let (ill, node, _) = world.wanted("web").remove(0);
     world.at(&node).instances.get_mut(&ill).unwrap().phase = InstancePhase::Failed;
     world.at(&node).obeys = false;
@@ -226,7 +226,7 @@ fn a_paused_rollout_moves_nothing_new_and_goes_on_later() {
     world.roll_out();
     assert_eq!(world.versions(), BTreeMap::from([("1".to_owned(), 4)]));
 
-    // So is what leaves a machine, and what there are more of.
+    // Instances that leave a machine, and additional replicas, have that version too.
     world.drain("n2", true);
     world.roll_out();
     assert!(world.wanted("web").iter().all(|one| one.1 != "n2"));
@@ -327,7 +327,8 @@ fn simultaneous_ends_a_pair_of_before_too() {
     assert_eq!(world.versions(), BTreeMap::from([("2".to_owned(), 3)]));
 }
 
-/// The first slot's went from a drained machine; what is left is beyond the number.
+/// The instance of the first slot left a drained machine, so the remaining ones are beyond the
+/// wanted number.
 #[test]
 fn simultaneous_ends_what_is_beyond_the_number_before_the_new_one_begins() {
     let mut world = World::with_machines(3);
@@ -360,7 +361,7 @@ fn in_place_a_pause_lets_nothing_move_beside_what_does_not_serve() {
     world.drain(drained, true);
     world.plan_out();
     assert!(world.wanted("web").iter().any(|(id, ..)| id == moves));
-    // It runs again.
+    // The replica runs again.
     world.roll_out();
     assert!(
         world
@@ -402,7 +403,7 @@ fn in_place_what_a_lost_machine_had_is_all_that_is_missing() {
 #[test]
 fn a_version_that_nothing_checks_is_asked_for_nothing_until_it_has_shown_that_it_works() {
     let mut world = World::with_machines(2);
-    // Where nothing else serves, the first is asked at once.
+    // If no other instance serves, the first instances serve immediately.
     world.apply_workload("web", web(1, 2, json!({})));
     world.settle();
     let named = |world: &mut World| -> BTreeSet<String> {
@@ -431,13 +432,13 @@ fn a_version_that_nothing_checks_is_asked_for_nothing_until_it_has_shown_that_it
     assert_eq!(named(&mut world), before, "it is on trial");
     world.pass(Duration::from_secs(3));
     world.settle();
-    // The next one of a version that works is not.
+    // The next instance of a version that has worked serves immediately.
     assert_eq!(new(&mut world).len(), 2);
     assert!(named(&mut world).is_superset(&new(&mut world)));
     assert_eq!(named(&mut world).len(), 3);
     world.roll_out();
     assert_eq!(named(&mut world), new(&mut world));
-    // One that ends again and again is never asked.
+    // An instance that ends repeatedly never serves.
     world.apply_workload("web", web(3, 2, json!({})));
     world.settle();
     let (id, node) = {

@@ -1,4 +1,4 @@
-//! Agents of several versions: what an agent does not understand is not placed there.
+//! Agents of several versions: an assignment is not placed on an agent that does not understand it.
 
 use super::*;
 
@@ -15,7 +15,8 @@ fn what_an_older_agent_does_not_know_is_placed_on_a_newer_one() {
         status.conditions[0].message,
         "0 of 2 machines fit: 2 with a version of KAT that is too old for it"
     );
-    // Everything else they run, as it was said before there were two schemas.
+    // The old agents run every other assignment, and get it in the oldest schema that can express
+    // it.
     world.replicas("plain", 2);
     world.settle();
     let plain = world.wanted("plain");
@@ -37,8 +38,8 @@ fn what_an_older_agent_does_not_know_is_placed_on_a_newer_one() {
     assert_eq!(world.status("web").phase, WorkloadPhase::Running);
 }
 
-/// An assignment that this leader does not understand keeps its slot and its address: it is no
-/// reason to make another, and it can be stopped.
+/// An assignment that this leader does not understand keeps its slot and address. The leader
+/// creates no other instance for the slot, and can stop it.
 #[test]
 fn an_older_leader_keeps_what_it_does_not_understand() {
     let mut world = World::with_machines(2);

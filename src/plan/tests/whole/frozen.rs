@@ -1,4 +1,5 @@
-//! Objects that no transaction takes are left as they are, and everything else is planned all the same.
+//! Objects that exceed the limits of a transaction stay unchanged, and everything else is still
+//! planned.
 
 use proptest::prelude::*;
 
@@ -6,12 +7,13 @@ use super::*;
 use kat_bundle::{CARRIED, CarriedFile, MAX_CARRIED, pack_carried};
 use kat_types::transaction::MAX_BYTES;
 
-/// Arguments of 65,000 characters that are two bytes long in a file and six as JSON.
+/// The number of arguments of 65,000 characters, each of two bytes in the file and six bytes as
+/// JSON.
 const MOST_BELLS: usize = 2;
-/// Bytes of files of the workload's folder: as many as there may be.
+/// Size of the workload's files in bytes: the maximum.
 const MOST_CARRIED: usize = MAX_CARRIED;
 
-/// Two replicas that fit into no transaction.
+/// Two replicas that are too large for a transaction.
 fn apply_large(world: &mut World, name: &str) {
     apply(world, name, MOST_BELLS, MOST_CARRIED);
 }
@@ -20,7 +22,7 @@ fn apply(world: &mut World, name: &str, bells: usize, carried: usize) {
     apply_with(world, name, (bells, carried), |_| {});
 }
 
-/// One by one, each stopped before its successor starts.
+/// With `maxSurge: 0`, so that each instance is stopped before its successor starts.
 fn apply_in_place(world: &mut World, name: &str, bells: usize, carried: usize) {
     apply_with(world, name, (bells, carried), |file| {
         file["spec"]["updateStrategy"] = json!({"rolling": {"maxSurge": 0}});
@@ -53,7 +55,7 @@ fn large(file: &mut serde_json::Value, bells: usize) {
     file["spec"]["container"]["command"] = json!(vec!["BELLS"; bells]);
 }
 
-/// Bytes that nothing makes shorter.
+/// Pseudo-random bytes that do not compress.
 fn noise(count: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = || {
@@ -65,7 +67,7 @@ fn noise(count: usize) -> Vec<u8> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Puts bells in the place of their mark, and files of so many bytes beside it.
+/// Replaces the mark `BELLS` in the workload's file, and adds a file of `carried` bytes.
 fn enlarge(world: &mut World, name: &str, carried: usize) {
     let file = keys::manifest(NAMESPACE, name, "workload.kat");
     let text = String::from_utf8(world.entries[file.as_str()].value.to_vec()).unwrap();
@@ -89,7 +91,7 @@ fn frozen(world: &mut World) -> Vec<NotWritable> {
     plan(&snapshot, &observed, world.now, 7).frozen
 }
 
-/// Everything of a workload but its status and events.
+/// The keys of a workload with their revisions, except its status and events.
 fn keys_of(world: &World, name: &str) -> BTreeMap<String, i64> {
     let entries = world.entries.iter();
     let own = entries.filter(|(key, _)| {
@@ -180,7 +182,7 @@ fn what_is_replaced_in_place_runs_on_while_nothing_that_replaces_it_can_be_writt
         assert_eq!(world.running("big"), 2);
     }
     assert_eq!(world.status("big").conditions[0].reason, "NotWritable");
-    // The control: what fits takes their place.
+    // Control: a small version replaces the instances.
     apply_in_place(&mut world, "big", 1, 1000);
     world.roll_out();
     assert_eq!(world.running("big"), 2);
@@ -225,7 +227,7 @@ fn a_machine_whose_status_no_transaction_takes_is_its_own_trouble() {
     assert_eq!(status.instances, before.instances, "nothing of it changes");
     let others = world.wanted("other");
     assert!(others.iter().all(|(_, node, _)| node != "n3"));
-    // It says it once and is off: its loss is seen all the same.
+    // The machine no longer reports, and its loss is still detected.
     world.at("n3").speaks = false;
     for _ in 0..12 {
         world.pass(Duration::from_secs(10));

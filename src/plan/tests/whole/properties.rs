@@ -1,4 +1,4 @@
-//! Whatever happens, what must hold holds, and in the end the world is as it was asked to be.
+//! Random events: the invariants hold, and in the end the state is as requested.
 
 use proptest::prelude::*;
 
@@ -46,7 +46,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// What the user last asked of each workload: replicas and version.
+/// The last requested replicas and version of each workload.
 type Asked = BTreeMap<usize, (u32, u32)>;
 
 fn ask(world: &mut World, asked: &mut Asked, which: usize, wish: impl FnOnce(&mut (u32, u32))) {
@@ -144,7 +144,7 @@ proptest! {
                 continue;
             };
             let wanted = world.wanted(name);
-            // 16 fit on two machines.
+            // 16 replicas fit on two machines.
             let most: u32 = asked.values().map(|(replicas, _)| replicas).sum();
             if most <= 15 {
                 let count = usize::try_from(*replicas).unwrap();

@@ -360,7 +360,7 @@ mod tests {
 
     use super::*;
 
-    /// A report in which every list is long and every text is long, by its schema.
+    /// A report with long lists and long texts everywhere, generated from its schema.
     fn endless(schema: &Value, whole: &Value, depth: usize) -> Value {
         if let Some(target) = schema["$ref"].as_str() {
             let name = target.rsplit('/').next().unwrap();

@@ -30,7 +30,8 @@ fn header(key: &RecoveryKey) -> BackupHeader {
     }
 }
 
-/// Writes a backup of these pieces; whether they were all is said or not.
+/// Writes a backup of these pieces. The data ends with or without the confirmation that it is
+/// complete, as `is_whole` says.
 fn backup(
     path: &Path,
     key: &RecoveryKey,
@@ -60,7 +61,7 @@ fn what_went_in_comes_out_with_the_key_alone() {
     let metadata = fs::metadata(&path).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions());
     assert_eq!((metadata.len(), mode & 0o777), (bytes, 0o600));
-    // Nothing of the secrets can be read in it.
+    // No secret is readable in the file.
     let raw = fs::read(&path).unwrap();
     for secret in [&b"secret"[..], b"data", b"a certificate"] {
         assert!(!raw.windows(secret.len()).any(|part| part == secret));

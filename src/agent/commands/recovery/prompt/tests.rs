@@ -15,12 +15,12 @@ use super::*;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// What came of a question at a terminal of its own.
+/// The result of a question on a terminal of its own.
 struct Answered {
     line: Result<String, String>,
-    /// All that the terminal showed of what was typed.
+    /// Everything that the terminal echoed.
     shown: String,
-    /// The terminal is as it was.
+    /// Whether the terminal's settings are those from before the question.
     restored: bool,
 }
 
@@ -32,7 +32,7 @@ fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// Types `keys` when the question is there.
+/// Types `keys` as soon as the question appears.
 fn answer(keys: &[u8], typing: Typing, change: impl Fn(&mut Termios)) -> Answered {
     let pty = openpty(None, None).unwrap();
     let (mut hands, terminal): (File, OwnedFd) = (pty.master.into(), pty.slave);
@@ -50,7 +50,7 @@ fn answer(keys: &[u8], typing: Typing, change: impl Fn(&mut Termios)) -> Answere
     wait_until("the question waits on", || asked.is_finished());
     let line = asked.join().unwrap();
     let mut shown = Vec::new();
-    // What is echoed is there at once.
+    // Echoed text is available immediately.
     while poll(
         &mut [PollFd::new(hands.as_fd(), PollFlags::POLLIN)],
         PollTimeout::from(50_u8),
@@ -103,7 +103,7 @@ fn an_interrupt_ends_it_with_a_sentence_and_the_terminal_as_it_was() {
             assert!(typed.restored, "{keys:?}");
         }
     }
-    // Whatever key interrupts here.
+    // The interrupt key is a terminal setting, here Ctrl-X.
     let typed = answer(b"\x18", Typing::Hidden, |terminal| {
         terminal.control_chars[Key::VINTR as usize] = 0x18;
     });

@@ -136,7 +136,7 @@ fn a_rollout_that_waits_or_went_nowhere_says_why_and_what_helps() {
         instance("web-aaaaa", "Running", "", ""),
         instance("web-bbbbb", "Pulling", ill, "no such image"),
     ];
-    // Of the first version there is nothing to go back to.
+    // A first version has no earlier version for a rollback.
     let story = of_workload(&stalled, &both, Vec::new(), now());
     let told = format!("{} {}", story.because.join("|"), story.next.join("|"));
     assert!(told.contains("no earlier version"), "{told}");
@@ -154,7 +154,7 @@ fn a_rollout_that_waits_or_went_nowhere_says_why_and_what_helps() {
         "{next}"
     );
 
-    // What runs is well, and still there is something to know.
+    // A healthy workload still has conditions to report.
     let mut well = workload("Running", [1, 1], available(true, "AllHealthy", ""));
     let why = "generation 2 made no progress; generation 1 is taken again";
     well.status.conditions.push(Condition {
@@ -228,7 +228,7 @@ fn a_machine_that_is_silent_and_one_without_limits_are_explained() {
     );
 }
 
-/// The word is of machines too, and means something else there.
+/// Machines also have a reason `Unconfirmed`, with another meaning.
 #[test]
 fn an_instance_that_waits_for_its_place_is_told_apart_from_a_machine() {
     let item = instance("web-aaaaa", "Scheduled", "Unconfirmed", "it writes data");

@@ -3,7 +3,7 @@ use tokio::time::advance;
 use super::*;
 
 const KEY: PublicKey = PublicKey([1; 32]);
-/// A time of WireGuard's clock; tokio's is paused, and this one goes with it.
+/// The start of WireGuard's clock, which advances with tokio's paused clock.
 const EPOCH: Duration = Duration::from_secs(1_700_000_000);
 
 /// One peer on tokio's paused clock.
@@ -12,7 +12,7 @@ struct World {
     endpoints: Vec<String>,
     status: PeerStatus,
     begin: Instant,
-    /// By how much the wall clock was set.
+    /// By how much the wall clock was set forward.
     set: Duration,
 }
 
@@ -44,7 +44,7 @@ impl World {
         self.choice().attempt.map(|attempt| attempt.endpoint)
     }
 
-    /// A look before the peer is on the link.
+    /// Chooses an endpoint before the peer is on the link.
     fn add(&mut self) -> Option<String> {
         let moment = Moment {
             now: Instant::now(),
@@ -60,7 +60,7 @@ impl World {
         self.status.sent += 148;
     }
 
-    /// Looks every second; the endpoints that are tried, each with its second.
+    /// Chooses once a second. Returns the attempted endpoints, each with its second.
     async fn watch(&mut self, seconds: u64, mut each: impl FnMut(&mut Self)) -> Vec<(u64, String)> {
         let mut tried = Vec::new();
         for _ in 0..seconds {
@@ -120,12 +120,12 @@ async fn nothing_is_tried_while_nothing_is_sent() {
     world.shakes_hands();
     assert_eq!(world.choose(), None);
     assert!(world.watch(900, |_| {}).await.is_empty());
-    // Its session is long over: what is sent now makes WireGuard ask where it was last.
+    // The session has ended long ago, so WireGuard starts a handshake with the last endpoint.
     asks(&mut world);
     assert_eq!(world.choose().as_deref(), Some("a:1"));
 }
 
-/// Minutes before its session ends.
+/// The search starts minutes before the session ends.
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_stops_answering_is_looked_for() {
     let mut world = World::new(&["192.0.2.1:1", "192.0.2.2:1"]);
@@ -133,7 +133,7 @@ async fn a_peer_that_stops_answering_is_looked_for() {
     world.shakes_hands();
     assert_eq!(world.choose(), None);
     let tried = world.watch(25, asks).await;
-    // Not where it was lost.
+    // The first endpoint is skipped, because it just stopped answering.
     assert_eq!(named(&tried), [(21, "192.0.2.2:1")]);
     assert!(!world.tracker.is_settled());
     world.status.received += 32;
@@ -149,7 +149,7 @@ async fn a_peer_that_answers_is_left_alone_wherever_it_is() {
         .watch(3600, |world| {
             asks(world);
             let second = world.begin.elapsed().as_secs();
-            // As seldom as WireGuard's own answers where there is nothing to say.
+            // As rarely as WireGuard's passive keepalives.
             if second % 11 == 0 {
                 world.status.received += 32;
             }
@@ -184,8 +184,8 @@ async fn a_clock_that_is_set_ends_no_session() {
     assert!(tried.is_empty(), "{tried:?}");
 }
 
-/// What keeps a way through NAT open is not answered. When the session is over WireGuard asks
-/// instead.
+/// Keepalives through NAT get no answer. After the end of the session, WireGuard starts a
+/// handshake.
 #[tokio::test(start_paused = true)]
 async fn keepalives_are_no_questions() {
     let mut world = World::new(&["a:1", "b:1"]);
@@ -211,8 +211,8 @@ async fn keepalives_are_no_questions() {
     assert_eq!(tried, [200, 210, 230]);
 }
 
-/// A machine behind NAT keeps its way open, and somebody sends something, or the kernel asks for a
-/// new session: silence shows long before the old one is over.
+/// A machine behind NAT sends keepalives, and other traffic or a new handshake gets no answer. The
+/// silence is noticed long before the old session ends.
 #[tokio::test(start_paused = true)]
 async fn a_peer_to_which_a_way_is_kept_open_is_looked_for_as_soon_as_any() {
     for (first, at) in [(5, 25), (120, 140)] {
@@ -236,7 +236,7 @@ async fn a_peer_to_which_a_way_is_kept_open_is_looked_for_as_soon_as_any() {
     }
 }
 
-/// Who was sent something last answers with a keepalive, or two, and is not answered.
+/// A peer that received data answers with one or two keepalives, which get no answer.
 #[tokio::test(start_paused = true)]
 async fn an_answer_is_no_question() {
     let mut world = World::new(&["a:1", "b:1"]);
@@ -253,7 +253,7 @@ async fn an_answer_is_no_question() {
     assert!(world.tracker.is_settled());
 }
 
-/// The WireGuard in a program counts the time of a handshake anew for each answer.
+/// The user-space WireGuard computes the time of the last handshake anew for each read.
 #[tokio::test(start_paused = true)]
 async fn the_same_handshake_told_a_little_differently_is_no_sign_of_life() {
     let mut world = World::new(&["192.0.2.1:1", "192.0.2.2:1"]);
@@ -272,7 +272,8 @@ async fn the_same_handshake_told_a_little_differently_is_no_sign_of_life() {
     assert_eq!(named(&tried), [(21, "192.0.2.2:1")]);
 }
 
-/// An answer to that counts in every WireGuard, which a keepalive does not.
+/// A peer's answer to a question counts in every WireGuard implementation, while a keepalive does
+/// not.
 #[tokio::test(start_paused = true)]
 async fn who_seems_silent_or_is_said_to_be_elsewhere_is_asked_first() {
     let mut world = World::new(&["a:1"]);
@@ -291,8 +292,8 @@ async fn who_seems_silent_or_is_said_to_be_elsewhere_is_asked_first() {
     assert_eq!(world.choice(), Choice::default());
 }
 
-/// The WireGuard in a program gives its keepalives up after a while, and who is behind NAT is the
-/// one that has to call.
+/// The user-space WireGuard stops its keepalives after a while, and a machine behind NAT must send
+/// first.
 #[tokio::test(start_paused = true)]
 async fn where_a_way_is_kept_open_something_is_sent_with_every_try() {
     for keepalive in [0, 25] {
@@ -336,7 +337,7 @@ async fn a_name_that_nobody_knows_costs_no_time() {
     let mut world = World::new(&["gone.example:1", "b:1"]);
     assert_eq!(world.add().as_deref(), Some("gone.example:1"));
     world.tracker.not_resolved(&KEY);
-    // Nothing can be sent without an endpoint, and so nothing is counted.
+    // Nothing can be sent without an endpoint, so the waiting time has not started.
     assert_eq!(world.choose().as_deref(), Some("b:1"));
     assert_eq!(world.choose(), None);
 }

@@ -1,8 +1,8 @@
-//! Moves that are broken off, or come upon what nobody has foreseen.
+//! Moves that are interrupted, or meet an unexpected state.
 
 use super::*;
 
-/// Until the copy is the data.
+/// Advances until the move makes the copy the volume's data.
 fn until_placing(world: &mut World) {
     for _ in 0..20 {
         let moving = record(world, VOLUME).moving;
@@ -80,7 +80,7 @@ fn what_an_older_leader_started_meanwhile_keeps_what_it_writes() {
     let from = place(&mut world);
     let (to, _) = elsewhere(&from);
     ask(&mut world, VOLUME, to, "one");
-    // The wish is there, and the copy; the leader has not seen it.
+    // The move is desired and the copy complete, but the leader has not seen that yet.
     for _ in 0..20 {
         if copies(&world) > 0 {
             break;
@@ -91,7 +91,7 @@ fn what_an_older_leader_started_meanwhile_keeps_what_it_writes() {
     assert_eq!(copies(&world), 1);
     let before = record(&mut world, VOLUME);
     assert!(!before.moving.as_ref().unwrap().placing);
-    // It knows of no moves, and writes back what it does not understand.
+    // An older leader knows no moves, but preserves unknown keys.
     let moves = world.snapshot().state.moves;
     let unmoved = VolumeRecord {
         moving: None,

@@ -1,8 +1,8 @@
-//! Data on storage that machines share.
+//! Volumes on storage that machines share.
 
 use super::*;
 
-/// Machines with one base path for all, and a database that is stopped on a machine that is cut off, or not.
+/// Machines that share the base path of volumes, and a database that a cut stops, or not.
 fn sharing(stops: bool) -> (World, String, String) {
     let mut world = machines(3);
     for machine in world.machines.values_mut() {
