@@ -1,5 +1,5 @@
-//! What goes over the API and what `katcall -o json` prints (ARCHITECTURE.md, The API).
-//! Field names are stable from the first release.
+//! The objects that the API receives and sends, and that `katcall -o json` prints (ARCHITECTURE.md,
+//! The API). Field names are stable from the first release.
 
 use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
 
@@ -45,25 +45,25 @@ pub use token::*;
 pub use usage::*;
 pub use volume::*;
 
-/// Identity of every item.
+/// Identity and version of an item.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Metadata {
-    /// Name; of an instance, its id.
+    /// Name of the item; for an instance, its id.
     pub name: String,
-    /// Namespace; nothing for nodes and namespaces.
+    /// Namespace of the item; absent for nodes and namespaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Generated once, never used again.
+    /// Unique identifier, generated when the item is created and never reused.
     pub uid: String,
-    /// Free labels.
+    /// Labels, by key.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Counts changes of the specification.
+    /// Number of the item's version; increases with every change of the specification.
     pub generation: u64,
-    /// Changes with every change of the item; for `If-Match` and watches.
+    /// Version of the whole item, for `If-Match` and watches.
     pub resource_version: String,
-    /// RFC 3339, UTC.
+    /// When the item was created; RFC 3339, UTC.
     pub creation_timestamp: ApiTime,
 }
 
@@ -74,11 +74,11 @@ pub struct Metadata {
 pub struct Item<Spec, Status> {
     /// `Workload`, `Instance`, `Node`, `Namespace`, `Volume`, `Secret`.
     pub kind: String,
-    /// Identity.
+    /// Identity and version of the item.
     pub metadata: Metadata,
-    /// What is wanted.
+    /// Desired state.
     pub spec: Spec,
-    /// What is.
+    /// Observed state.
     pub status: Status,
 }
 
@@ -89,16 +89,16 @@ pub struct Item<Spec, Status> {
 pub struct List<T> {
     /// The items.
     pub items: Vec<T>,
-    /// Where a watch goes on.
+    /// The version of the list, from which a watch can continue.
     #[serde(default)]
     pub metadata: ListMetadata,
 }
 
-/// What a list says of itself.
+/// Version of a list, or position of a watch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ListMetadata {
-    /// For `?watch=true&resourceVersion=`.
+    /// The value for `?watch=true&resourceVersion=`.
     pub resource_version: String,
 }
 
@@ -112,158 +112,162 @@ pub type NodeItem = Item<NodeSpec, NodeStatus>;
 pub type NamespaceItem = Item<NamespaceSpec, NamespaceStatus>;
 /// A volume.
 pub type VolumeItem = Item<VolumeSpec, VolumeStatus>;
-/// A secret, without values.
+/// A secret, without its values.
 pub type SecretItem = Item<SecretSpec, SecretStatus>;
 
-/// A workload as it is shown: values of environment variables are replaced by `***`.
+/// The specification of a workload. Values of environment variables are replaced by `***`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadView {
-    /// `workload.kat`'s specification.
+    /// The specification in `workload.kat`.
     #[serde(flatten)]
     pub workload: WorkloadSpec,
-    /// `VirtualLoadBalancer.kat`'s specification.
+    /// The specification in `VirtualLoadBalancer.kat`; absent if the workload has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_balancer: Option<VirtualLoadBalancerSpec>,
 }
 
-/// Phases of a workload.
+/// Phase of a workload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum WorkloadPhase {
-    /// Nothing is placed yet.
+    /// No instance has been placed yet.
     #[default]
     Pending,
-    /// On the way to what is wanted.
+    /// Instances are starting or being replaced.
     Progressing,
-    /// As wanted.
+    /// All replicas run the current generation and are healthy.
     Running,
-    /// Less than wanted.
+    /// Something prevents the desired state, such as a failing instance or a missing machine.
     Degraded,
-    /// A rollout made no progress.
+    /// The rollout has made no progress within `progressDeadlineSeconds`.
     Stalled,
-    /// A rollout was paused.
+    /// The rollout is paused.
     Paused,
-    /// On the way out.
+    /// The workload is being deleted.
     Deleting,
-    /// A Job waits for its time.
+    /// A Job waits for its schedule.
     Scheduled,
-    /// A Job runs.
+    /// A Job is running.
     Active,
-    /// A Job is done.
+    /// A Job has completed.
     Succeeded,
-    /// A Job failed.
+    /// A Job has failed.
     Failed,
 }
 
-/// What became of a workload.
+/// Observed state of a workload.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkloadStatus {
-    /// In one word.
+    /// Phase of the workload. In an object of a newer version, an unknown phase is read as
+    /// `Progressing`.
     #[serde(deserialize_with = "newer::word")]
     pub phase: WorkloadPhase,
-    /// Wanted instances.
+    /// Desired number of instances.
     pub replicas: u32,
-    /// Instances that are healthy.
+    /// Number of healthy instances.
     pub ready: u32,
-    /// Instances of the present generation.
+    /// Number of instances of the current generation.
     pub updated: u32,
-    /// The generation that this status speaks of.
+    /// The generation that this status describes.
     pub observed_generation: u64,
-    /// The address of a Service with a load balancer: stays until the workload is gone.
+    /// Virtual address of a Service with a load balancer. It does not change until the workload is
+    /// deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub service_address: Option<Ipv4Addr>,
-    /// Ports of machines that lead to it, with the numbers that `auto` is.
+    /// Host ports that forward to the workload, with the numbers assigned for `auto`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub host_ports: Vec<HostPortStatus>,
-    /// Its rollout moves nothing new.
+    /// Whether the rollout is paused: no further instance is replaced.
     pub paused: bool,
-    /// The newest generation that was wholly healthy once.
+    /// Number of the newest generation of which all instances were healthy at the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_good_generation: Option<u64>,
-    /// Why, in detail.
+    /// Conditions of the workload, such as `Available`.
     pub conditions: Vec<Condition>,
 }
 
-/// A port of the machines that run a workload, which leads to it.
+/// A host port: a port of the machine that forwards to a port of the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostPortStatus {
-    /// Port of the machine.
+    /// Port number on the machine.
     pub port: u16,
     /// Transport protocol.
     pub protocol: Protocol,
-    /// Port of the container.
+    /// Port number in the container.
     pub container_port: u16,
 }
 
-/// Kind of a workload's condition: it should have a service address, and none is free.
+/// Type of a workload's condition: the service needs a virtual address, and none is free.
 pub const SERVICE_ADDRESS: &str = "ServiceAddress";
-/// Kind of an instance's condition: a program of its machine listens on its host port.
+/// Type of an instance's condition: a program on the machine already listens on the host port.
 pub const HOST_PORT_IN_USE: &str = "HostPortInUse";
-/// Kind of an instance's condition: its machine's owner does not let a host port of its lead to workloads.
+/// Type of an instance's condition: `hostPortsAllow` on the machine does not allow the host port.
 pub const HOST_PORT_NOT_ALLOWED: &str = "HostPortNotAllowed";
-/// Kind of a workload's condition: something of it can't leave a machine that is drained.
+/// Type of a workload's condition: an instance or a volume cannot leave a machine that is being
+/// drained.
 pub const DRAIN_BLOCKED: &str = "DrainBlocked";
-/// Kind of a workload's condition: it is known which image all of its replicas run.
+/// Type of a workload's condition: false if the digest of an image is unknown, so that replicas may
+/// run different images.
 pub const IMAGE_PINNED: &str = "ImagePinned";
 
-/// Kind of a workload's condition: it went back to an earlier generation by itself.
+/// Type of a workload's condition: `autoRollback` restored an earlier generation.
 pub const ROLLED_BACK: &str = "RolledBack";
 
 /// One statement about an item.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Condition {
-    /// Such as `Available`, `Progressing`, `LimitsNotEnforced`.
+    /// Type of the condition, such as `Available`, `Progressing` or `LimitsNotEnforced`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// It holds, or not.
+    /// Whether the condition holds.
     pub status: bool,
-    /// One word for programs, such as `ImagePullFailed`.
+    /// Reason of the status, one word for programs, such as `ImagePullFailed`.
     pub reason: String,
-    /// A sentence for people.
+    /// Reason of the status for users, in a sentence.
     pub message: String,
-    /// RFC 3339, UTC: since when.
+    /// When the status last changed; RFC 3339, UTC.
     pub since: ApiTime,
 }
 
-/// What an instance is to be.
+/// Desired state of an instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InstanceSpec {
-    /// The image as written or pinned.
+    /// The image: by its digest if that is known, otherwise as written in `workload.kat`.
     pub image: String,
 }
 
-/// Phases of an instance.
+/// Phase of an instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum InstancePhase {
-    /// No machine was found yet.
+    /// The instance has not been placed on a machine yet.
     #[default]
     Pending,
-    /// A machine was found; its agent has not begun.
+    /// The instance is placed on a machine, whose agent has not started it yet.
     Scheduled,
-    /// The image is on its way.
+    /// The image is being pulled.
     Pulling,
     /// The image is being built.
     Building,
-    /// The unit is starting.
+    /// The systemd unit is starting.
     Starting,
-    /// The program runs.
+    /// The program is running.
     Running,
-    /// The program ended and systemd will start it again.
+    /// The program has ended, and systemd will restart it.
     Restarting,
-    /// It is being stopped.
+    /// The instance is being stopped.
     Stopping,
-    /// It is stopped.
+    /// The instance is stopped.
     Stopped,
-    /// It gave up.
+    /// The instance has failed and will not be restarted.
     Failed,
-    /// It ended well.
+    /// The program has ended successfully.
     Succeeded,
-    /// Its machine does not answer.
+    /// The machine of the instance does not report.
     Unknown,
 }
 
@@ -271,98 +275,100 @@ pub enum InstancePhase {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Health {
-    /// The probe says so, or there is no probe and it runs.
+    /// The health check succeeds.
     Healthy,
-    /// The probe says not.
+    /// The health check fails.
     Unhealthy,
-    /// The probe has not said yet.
+    /// The health check has no result yet.
     PendingCheck,
-    /// There is no probe.
+    /// The workload has no health check.
     #[default]
     NotApplicable,
 }
 
 impl Health {
-    /// Nothing says that it is not to be sent to.
+    /// Whether the instance may receive traffic.
     pub fn serves(self) -> bool {
         matches!(self, Self::Healthy | Self::NotApplicable)
     }
 }
 
-/// What became of an instance.
+/// Observed state of an instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InstanceStatus {
-    /// Its workload.
+    /// Name of the workload.
     pub workload: String,
-    /// Its place among the replicas.
+    /// Index of the replica, from 0.
     pub slot: u32,
-    /// Its machine; nothing while Pending.
+    /// Name of the machine; null while the phase is Pending.
     pub node: Option<String>,
-    /// Its first address.
+    /// First overlay address of the instance.
     pub ip: Option<Ipv4Addr>,
-    /// All of its addresses.
+    /// All overlay addresses of the instance.
     pub ips: Vec<Ipv4Addr>,
-    /// Ports of its machine that lead to it.
+    /// Host ports that forward to the instance.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub host_ports: Vec<HostPortStatus>,
-    /// In one word.
+    /// Phase of the instance. In an object of a newer version, an unknown phase is read as
+    /// `Unknown`.
     #[serde(deserialize_with = "newer::word")]
     pub phase: InstancePhase,
-    /// One word for programs, such as `CrashLoop`, `ImagePullFailed`, `NoSpace`.
+    /// Reason of the phase, one word for programs, such as `CrashLoop` or `ImagePullFailed`.
     pub reason: String,
-    /// A sentence for people, or the last lines of the log.
+    /// Reason of the phase for users: a sentence, or the last lines of the log.
     pub message: String,
-    /// Health.
+    /// Result of the health check. In an object of a newer version, an unknown result is read as
+    /// `pending_check`.
     #[serde(deserialize_with = "newer::word")]
     pub health: Health,
-    /// Times that the program was started again.
+    /// Number of restarts of the program.
     pub restarts: u32,
-    /// The image as written or pinned.
+    /// The image: by its digest if that is known, otherwise as written in `workload.kat`.
     pub image: String,
-    /// `sha256:...` of what runs.
+    /// Digest of the running image, `sha256:...`; null if unknown.
     pub image_digest: Option<String>,
-    /// Generation of the workload that it came from.
+    /// The generation of the workload that the instance runs.
     pub generation: u64,
-    /// Host user.
+    /// Name of the user on the machine that runs the instance.
     pub user: String,
-    /// Host uid.
+    /// Uid of that user.
     pub uid: u32,
-    /// Its service in that user's manager.
+    /// Name of the instance's service in that user's systemd manager.
     pub unit: String,
-    /// RFC 3339, UTC: since when it is in this phase.
+    /// When the instance entered this phase; RFC 3339, UTC.
     pub since: ApiTime,
-    /// Exit code of the program's last end.
+    /// Exit code with which the program last ended; null if it has not ended.
     pub exit_code: Option<i32>,
-    /// Memory now, bytes.
+    /// Memory in use, bytes; null if not measured.
     pub memory: Option<u64>,
-    /// Processor time so far, nanoseconds.
+    /// CPU time used since the last start, nanoseconds; null if not measured.
     pub cpu: Option<u64>,
-    /// Conditions such as `LimitsNotEnforced`.
+    /// Conditions of the instance, such as `LimitsNotEnforced`.
     pub conditions: Vec<Condition>,
-    /// Its init containers in their order, then its sidecars.
+    /// Status of the init containers in their order, then of the sidecars.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<ContainerStatus>,
 }
 
-/// What a namespace may have.
+/// Settings of a namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NamespaceSpec {
-    /// Its quotas.
+    /// Quotas of the namespace; a missing amount is not limited.
     #[serde(skip_serializing_if = "Amounts::is_empty")]
     pub quota: Amounts,
 }
 
-/// What a namespace holds.
+/// Observed state of a namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NamespaceStatus {
     /// `Active` or `Deleting`.
     pub phase: String,
-    /// Workloads in it.
+    /// Number of workloads in the namespace.
     pub workloads: u32,
-    /// What quotas count, as it is now.
+    /// Current use of the amounts that quotas limit.
     #[serde(skip_serializing_if = "Amounts::is_empty")]
     pub used: Amounts,
 }
@@ -372,15 +378,15 @@ pub struct NamespaceStatus {
 #[serde(tag = "type", content = "object", rename_all = "UPPERCASE")]
 #[schemars(rename = "WatchLineOf{T}")]
 pub enum WatchLine<T> {
-    /// The item is new.
+    /// The item was created.
     Added(T),
     /// The item changed.
     Modified(T),
-    /// The item is gone; this is its last form.
+    /// The item was deleted; this is its last version.
     Deleted(T),
-    /// Nothing changed up to this resourceVersion; sent at least every 15 s.
+    /// All changes up to this `resourceVersion` have been sent. Sent at least every 15 s.
     Bookmark(ListMetadata),
-    /// The watch ends; with `Gone`, list again.
+    /// The watch ends with this error. After `Gone`, list the items again.
     Error(ErrorBody),
 }
 
@@ -388,83 +394,84 @@ pub enum WatchLine<T> {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LogLine {
-    /// RFC 3339, UTC, microseconds.
+    /// When the line was written; RFC 3339, UTC, in microseconds.
     pub timestamp: ApiTime,
-    /// The line, without its line feed.
+    /// Text of the line, without the line feed.
     pub message: String,
-    /// The journal's priority, 0 (worst) to 7.
+    /// Priority of the line in the journal, from 0 (emergency) to 7 (debug).
     pub priority: u8,
-    /// Only in the last line of a stream that ends before the log does: why. Such a line has no
-    /// message.
+    /// Why the stream ended before the log. Present only in the last line of such a stream, which
+    /// has no message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorBody>,
 }
 
-/// The answer of `/version`.
+/// Response of `/version`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServerVersion {
-    /// Version of the agent that answered.
+    /// Version of the agent that responded.
     pub version: String,
 }
 
-/// Word of an error: the machine that it is about can't be asked now, others can.
+/// `error` of an [`ErrorBody`]: the machine concerned cannot be reached, while others can.
 pub const MACHINE_AWAY: &str = "MachineAway";
 
-/// Header of an answer that may be old: `true` where nobody leads whom the machine reaches, so that it
-/// shows what it knew last.
+/// Response header: `true` if the machine reaches no leader, so that the response shows the last
+/// state that it received.
 pub const STALE_HEADER: &str = "kat-stale";
 
-/// Header of the answer to a machine's report: for how many milliseconds the leader has not been sure
-/// that nobody else leads.
+/// Header of the response to a machine's report: milliseconds since the leader last confirmed that
+/// it is the only leader.
 pub const UNSURE_HEADER: &str = "kat-unsure-ms";
 
-/// The body of every error (RFC001-KAT 8.1).
+/// Body of every error response (RFC001-KAT 8.1).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ErrorBody {
-    /// One word for programs, such as `NotFound`, `Conflict`, `Invalid`, `NotLeader`.
+    /// Kind of the error, one word for programs, such as `NotFound`, `Conflict`, `Invalid` or
+    /// `NotLeader`.
     pub error: String,
-    /// A sentence for people.
+    /// What failed and why, in a sentence for users.
     pub message: String,
-    /// What to try, if anything helps.
+    /// The next step to try; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// Errors of fields, as `bundle` finds them: objects with class, file, line, column, path,
-    /// message and hint.
+    /// Errors in the submitted files: objects with class, file, line, column, path, message and
+    /// hint.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub details: Vec<serde_json::Value>,
 }
 
-/// What an apply did.
+/// Result of an apply, or of another change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ApplyResult {
-    /// `created`, `updated` or `unchanged`; of what is to go `deleting`, or `forgetting` where KAT only
-    /// forgets it.
+    /// `created`, `updated` or `unchanged`; for a deletion `deleting`, or `forgetting` if KAT
+    /// deletes only its own record of the item.
     pub outcome: String,
     /// `Workload`, `Namespace`, `Node`, `Volume` or `Secret`.
     pub kind: String,
-    /// Identity of the workload, namespace, machine, volume or secret.
+    /// Identity of the changed item.
     pub metadata: Metadata,
-    /// Of a workload that was only tried: what would come of it.
+    /// Result of a dry run; present only with `dryRun=true` for a workload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<Box<Preview>>,
 }
 
-/// `/etc/kat/admin.conf` and katcall's contexts: how to reach a cluster.
+/// Connection to a cluster, in `/etc/kat/admin.conf` and in katcall's contexts.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Connection {
     /// Name of the cluster.
     pub cluster: String,
-    /// Its generated identity; the certificate names it.
+    /// Uid of the cluster, generated at init; certificates contain it.
     pub cluster_uid: String,
-    /// `host:port` of machines to ask, in order.
+    /// `host:port` of API endpoints, in the order in which they are tried.
     pub endpoints: Vec<String>,
-    /// The cluster authority's certificate, PEM.
+    /// Certificate of the cluster's authority, PEM.
     pub ca: String,
-    /// Token of the caller.
+    /// The caller's token.
     pub token: String,
 }
 

@@ -1,25 +1,27 @@
-//! Containers of an instance beside its main one.
+//! Init containers and sidecars of an instance.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How it is with an init container or a sidecar. What is said of an instance itself is its main container's.
+/// Status of an init container or a sidecar. The status of the main container is that of the
+/// instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerStatus {
-    /// Its name.
+    /// Name of the container.
     pub name: String,
     /// `init` or `sidecar`.
     pub kind: String,
     /// `Waiting`, `Starting`, `Running`, `Restarting`, `Ended` or `Failed`.
     pub state: String,
-    /// Times that it was started again.
+    /// Number of restarts.
     pub restarts: u32,
-    /// Exit code of its last end; 128 and the signal when one killed it.
+    /// Exit code with which the container last ended; 128 plus the signal's number if a signal
+    /// ended it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// The image that it runs, as written or pinned.
+    /// The image: by its digest if that is known, otherwise as written in `workload.kat`.
     pub image: String,
-    /// Its service in the manager of the instance's user.
+    /// Name of the container's service in the systemd manager of the instance's user.
     pub unit: String,
 }

@@ -6,31 +6,32 @@ use serde_json::{Map, Value};
 
 use super::ApiTime;
 
-/// Something that happened (RFC001-KAT 9.3).
+/// An event (RFC001-KAT 9.3). Repetitions are counted in one event.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Event {
-    /// Sorts by time; unique.
+    /// Unique identifier; identifiers sort by time.
     pub id: String,
-    /// RFC 3339, UTC: the last time.
+    /// When the event last occurred; RFC 3339, UTC.
     pub timestamp: ApiTime,
     /// `Normal` or `Warning`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// One word for programs.
+    /// Reason of the event, one word for programs.
     pub reason: String,
-    /// What it is about.
+    /// The object concerned.
     pub involved_object: ObjectReference,
-    /// A sentence for people.
+    /// The same for users, in a sentence.
     pub message: String,
-    /// How often it happened.
+    /// Number of occurrences.
     pub count: u32,
-    /// RFC 3339, UTC: the first time.
+    /// When the event first occurred; RFC 3339, UTC.
     pub first_timestamp: ApiTime,
 }
 
 impl Event {
-    /// As it is stored. Texts and a number always have JSON, so that no event is ever left out for want of it.
+    /// The JSON form that is stored. Strings and numbers can always be encoded, so this cannot
+    /// fail.
     pub fn to_json(&self) -> Vec<u8> {
         let Self {
             id,
@@ -74,19 +75,19 @@ impl Event {
     }
 }
 
-/// What an event is about.
+/// The object that an event concerns.
 #[derive(
     Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectReference {
-    /// `Workload`, `Instance`, `Node`, `Namespace`, `Cluster`.
+    /// Kind of the object: `Workload`, `Instance`, `Node`, `Namespace` or `Cluster`.
     pub kind: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// Its namespace, if it has one.
+    /// Namespace of the object; empty if it has none.
     pub namespace: String,
-    /// Its uid.
+    /// Uid of the object.
     pub uid: String,
 }
 

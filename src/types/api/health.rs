@@ -1,4 +1,4 @@
-//! How the cluster is: `GET /v1alpha1/health`.
+//! Health of the cluster: `GET /v1alpha1/health`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,56 +6,59 @@ use serde::{Deserialize, Serialize};
 use super::ApiTime;
 use crate::api::*;
 
-/// The answer of `/healthz`.
+/// Response of `/healthz` and `/v1alpha1/health`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HealthView {
-    /// `ok`; otherwise the answer is an error with status 503.
+    /// Always `ok`: otherwise the response is an error with status 503.
     pub status: String,
-    /// This machine leads.
+    /// Whether the responding machine is the leader.
     pub leader: bool,
-    /// What is shown is what was known last: nobody leads that this machine can reach.
+    /// Whether the responding machine reaches no leader, so that it shows the last state that it
+    /// received.
     #[serde(default)]
     pub stale: bool,
-    /// What became of backups; only machines that hold the store know.
+    /// Status of the backups; present only if the responding machine holds the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backup: Option<BackupView>,
-    /// How often the store was begun anew, as the others that hold it need to know.
+    /// Epoch of the store, with which other machines that hold the store detect that it was
+    /// replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store_epoch: Option<StoreEpoch>,
-    /// What is wrong with the store, although it answers: it is full, or nearly.
+    /// Problem of a store that still works, such as little free space, in a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
-    /// Why the leader decides nothing, or cannot write some of it: one sentence for each object. Where this machine leads.
+    /// Why the leader makes no plans, or cannot write some of its changes: a sentence for each
+    /// object. Empty if the responding machine is not the leader.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub planning: Vec<String>,
-    /// What the store weighs; where this machine leads.
+    /// Size of the store; present only if the responding machine is the leader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreView>,
 }
 
-/// What became of the leader's backups.
+/// Status of the leader's backups.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BackupView {
-    /// RFC 3339, UTC: when the last one was made.
+    /// When the last backup was made; RFC 3339, UTC.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<ApiTime>,
-    /// The machine on which it lies.
+    /// Name of the machine that holds the last backup.
     pub node: String,
-    /// The leader fails to make the next one; an event says why.
+    /// Whether backups have failed since; an event has the reason.
     pub failing: bool,
 }
 
-/// What the store weighs.
+/// Size of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StoreView {
-    /// The largest file of a machine, bytes.
+    /// Size of the largest database file among the members, bytes.
     pub file_bytes: u64,
-    /// The most that is in use of one, bytes.
+    /// Largest number of bytes in use in one of these files.
     pub used_bytes: u64,
-    /// At this size of a file the store takes no more, where that is known.
+    /// File size at which the store refuses writes, bytes; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota_bytes: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! What a machine that joins sends and gets (RFC001-KAT 4.1.2, 10.6).
+//! Requests and responses of a join and of a certificate renewal (RFC001-KAT 4.1.2, 10.6).
 
 use std::{
     collections::BTreeMap,
@@ -12,40 +12,41 @@ use serde::{Deserialize, Serialize};
 use super::MemberKeys;
 use crate::resource::ClusterConfiguration;
 
-/// Asks to be let in.
+/// Request of a machine to join the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct JoinRequest {
     /// Name of the machine.
     pub name: String,
-    /// Certificate request for `node:NAME`, PEM. Its key is the machine's identity.
+    /// Certificate request for `node:NAME`, PEM. The key of the request is the machine's identity.
     pub certificate_request: String,
-    /// WireGuard's public key, base64.
+    /// The machine's public WireGuard key, base64.
     pub wireguard_key: String,
-    /// `host:port` of its WireGuard.
+    /// `host:port` of the machine's WireGuard, in the order in which they are tried.
     pub endpoints: Vec<String>,
-    /// Addresses at which others reach it outside the overlay.
+    /// Addresses outside the overlay at which other machines reach the machine.
     #[schemars(with = "Vec<String>")]
     pub advertise: Vec<IpAddr>,
-    /// `amd64`, `arm64` ...
+    /// Architecture of the machine: `amd64`, `arm64` ...
     pub architecture: String,
-    /// It never is to hold etcd.
+    /// The machine must never hold etcd.
     #[serde(default)]
     pub no_etcd: bool,
-    /// It asks to hold etcd, where there is room for one more.
+    /// The machine asks to hold etcd, and is preferred to other candidates.
     #[serde(default)]
     pub etcd_peer: bool,
-    /// How it is reached.
+    /// How other machines reach the machine.
     #[serde(default)]
     pub reach: Reach,
-    /// The keys of the certificates that it is to have while it holds the store.
+    /// Hashes of the keys of the certificates that the machine uses while it holds the store.
     #[serde(default, skip_serializing_if = "MemberKeys::is_empty")]
     pub member_keys: MemberKeys,
 }
 
 impl JoinRequest {
-    /// What the machine's key signs beside itself: all that a machine between it and the leader could
-    /// change to its own use. Never another list of values under the same name in the certificate request.
+    /// The values that the machine signs with its key, in its certificate request: a machine that
+    /// forwards the request to the leader cannot change them unnoticed. Another list of values
+    /// needs another name in the certificate request.
     pub fn statement(&self) -> String {
         let (reach, keys) = (&self.reach, &self.member_keys);
         serde_json::json!([
@@ -63,94 +64,97 @@ impl JoinRequest {
     }
 }
 
-/// How a machine is reached, beside its addresses.
+/// How other machines reach a machine, in addition to its addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Reach {
-    /// Host names, to be tried before its addresses.
+    /// Host names of the machine, tried before its addresses.
     pub names: Vec<String>,
-    /// Others reach it only where it called them before: it keeps its ways to them open.
+    /// The machine is behind NAT: others can only respond to it, so it sends keepalives to them.
     pub behind_nat: bool,
-    /// Machines behind NAT reach each other through it.
+    /// The machine relays traffic between machines behind NAT.
     pub relay: bool,
 }
 
-/// What a machine gets that was let in. Nothing of it is secret.
+/// Response to an accepted join. It contains no secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct JoinAnswer {
-    /// Identity of the machine.
+    /// Uid of the machine.
     #[serde(rename = "nodeUID")]
     pub node_uid: String,
-    /// Identity of the cluster.
+    /// Uid of the cluster.
     #[serde(rename = "clusterUID")]
     pub cluster_uid: String,
     /// The cluster's configuration.
     pub cluster: ClusterConfiguration,
-    /// The machine's part of the overlay.
+    /// The machine's subnet of the overlay.
     #[schemars(with = "String")]
     pub subnet: Ipv4Net,
-    /// It was in the cluster already.
+    /// The machine was already in the cluster.
     pub known: bool,
-    /// Its certificates.
+    /// Certificates for the machine's key.
     pub certificates: Certificates,
-    /// The other machines.
+    /// The other machines, by name.
     pub peers: BTreeMap<String, JoinPeer>,
-    /// Where machines answer.
+    /// Endpoints of the machines, by name.
     pub machines: BTreeMap<String, MachineEndpoints>,
 }
 
-/// Certificates for a machine's key, PEM.
+/// Certificates for a machine's key, and the authorities that signed them; PEM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Certificates {
-    /// The machine at the API.
+    /// Certificate of the machine for the API.
     pub node: String,
-    /// The machine as client of etcd.
+    /// Certificate of the machine as a client of etcd.
     pub etcd: String,
-    /// The cluster's authority.
+    /// Certificate of the cluster's authority.
     pub cluster_authority: String,
-    /// The authority of etcd's clients and servers.
+    /// Certificate of the authority of etcd's clients and servers.
     pub etcd_authority: String,
 }
 
-/// Another machine on the overlay.
+/// Another machine of the overlay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct JoinPeer {
-    /// WireGuard's public key, base64.
+    /// The machine's public WireGuard key, base64.
     pub public_key: String,
-    /// `host:port` of its WireGuard.
+    /// `host:port` of the machine's WireGuard, in the order in which they are tried.
     pub endpoints: Vec<String>,
-    /// Its part of the overlay.
+    /// The machine's subnet of the overlay.
     #[schemars(with = "String")]
     pub subnet: Ipv4Net,
-    /// How it is reached.
+    /// How other machines reach the machine.
     #[serde(default)]
     pub reach: Reach,
 }
 
-/// Where a machine answers.
+/// Endpoints of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineEndpoints {
-    /// `host:port` of its API, outside the overlay; of a machine behind NAT, the one on it first.
+    /// `host:port` of the machine's API, outside the overlay; for a machine behind NAT, the
+    /// endpoint on the overlay comes first.
     pub api: Vec<String>,
-    /// Its address on the overlay.
+    /// Overlay address of the machine.
     #[schemars(with = "Option<String>")]
     pub overlay: Option<Ipv4Addr>,
-    /// It holds etcd.
+    /// The machine holds etcd.
     pub etcd: bool,
-    /// SHA-256 of the public key of its certificate `node:NAME`; a leader of version 0.1.0 writes none.
+    /// SHA-256 of the public key of the machine's certificate `node:NAME`; empty if a leader of
+    /// version 0.1.0 wrote the object.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node_key: String,
-    /// The same of `leader:NAME`, where it is known.
+    /// SHA-256 of the public key of the machine's certificate `leader:NAME`; empty if unknown.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub leader_key: String,
 }
 
 impl MachineEndpoints {
-    /// Only the cluster's own machines reach it.
+    /// Whether the machine is reached over the overlay first, so that only machines of the cluster
+    /// can reach it.
     pub fn is_hidden(&self) -> bool {
         let first = self.api.first();
         let first = first.and_then(|first| first.parse::<SocketAddr>().ok());
@@ -159,10 +163,10 @@ impl MachineEndpoints {
     }
 }
 
-/// Asks for new certificates for a key that the cluster knows.
+/// Request for new certificates for a key that the cluster knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RenewalRequest {
-    /// Certificate request for `node:NAME`, PEM, of the machine's known key.
+    /// Certificate request for `node:NAME` with the machine's known key, PEM.
     pub certificate_request: String,
 }

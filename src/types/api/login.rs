@@ -1,4 +1,4 @@
-//! Credentials for registries as they are written and shown: passwords go in, and never come out.
+//! Credentials for registries in the API. Passwords are accepted and never returned.
 
 use std::fmt;
 
@@ -7,39 +7,39 @@ use serde::{Deserialize, Serialize};
 
 use super::ApiTime;
 
-/// That a namespace has credentials for a registry.
+/// Credentials of a namespace for a registry, without the password.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RegistryLoginView {
-    /// The registry, `host[:port]`, or what is below a path of it, `host[:port]/path`.
+    /// The registry, `host[:port]`, or a path of it, `host[:port]/path`.
     pub registry: String,
-    /// The namespace.
+    /// The namespace that uses the credentials.
     pub namespace: String,
-    /// The name; only for who may change it.
+    /// User name; absent for callers who may not change the credentials.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub username: Option<String>,
-    /// Counts changes, from 1.
+    /// Number of the version: 1 when created, increased by each change.
     pub version: u64,
-    /// When it was last changed; RFC 3339, UTC.
+    /// When the credentials last changed; RFC 3339, UTC.
     pub updated: ApiTime,
-    /// Revision of the store at which it was last written.
+    /// Revision of the store at which the credentials were last written.
     pub resource_version: String,
 }
 
-/// A name and a password for a registry that are to be kept.
+/// Request to store a user name and a password for a registry.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RegistryLoginRequest {
-    /// The name.
+    /// User name.
     pub username: String,
-    /// The password, or a token that stands for one.
+    /// The password, or a token in its place.
     pub password: String,
-    /// Keep them without asking the registry whether it takes them.
+    /// Store the credentials without checking them with the registry.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub no_check: bool,
 }
 
-/// The password is left out.
+/// Does not show the password.
 impl fmt::Debug for RegistryLoginRequest {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
@@ -49,14 +49,15 @@ impl fmt::Debug for RegistryLoginRequest {
     }
 }
 
-/// What became of it.
+/// Result of storing credentials.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RegistryLoginResult {
     /// `created`, `updated` or `unchanged`.
     pub outcome: String,
-    /// What the registry said: `accepted`, `notAsked` where it answers without credentials, `notChecked`.
+    /// Result of the check: `accepted`, `notAsked` if the registry responds without credentials, or
+    /// `notChecked`.
     pub check: String,
-    /// What is there now.
+    /// The stored credentials.
     pub login: RegistryLoginView,
 }

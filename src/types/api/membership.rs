@@ -1,19 +1,19 @@
-//! What a machine gets that is to hold etcd.
+//! Keys for a machine that becomes a member of etcd, and the epoch of the store.
 
 use std::{collections::BTreeMap, fmt};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The cluster's authorities with their keys. Only a machine that the leader has chosen gets them,
-/// over a connection that its certificate opened.
+/// The cluster's authorities with their private keys. The leader sends them only to a machine that
+/// it has chosen to hold etcd, over a connection that the machine's certificate authenticates.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MembershipAnswer {
-    /// By name: `cluster-ca`, `etcd-client-ca`, `etcd-peer-ca`.
+    /// The authorities by name: `cluster-ca`, `etcd-client-ca` and `etcd-peer-ca`.
     pub authorities: BTreeMap<String, AuthorityKeys>,
-    /// The recovery key as it is printed, with which the keys lie sealed on the machine. Empty from
-    /// a leader that knows none.
+    /// The recovery key in its printed form, which seals the private keys on the machine's disk.
+    /// Empty if the leader has none.
     #[serde(default)]
     pub recovery_key: String,
 }
@@ -27,13 +27,13 @@ impl fmt::Debug for MembershipAnswer {
     }
 }
 
-/// One authority.
+/// A certificate authority.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AuthorityKeys {
-    /// Its certificate, PEM.
+    /// Certificate of the authority, PEM.
     pub certificate: String,
-    /// Its key, PEM.
+    /// Private key of the authority, PEM.
     pub key: String,
 }
 
@@ -46,14 +46,15 @@ impl fmt::Debug for AuthorityKeys {
     }
 }
 
-/// How often the store was begun anew from earlier data, by `recover` or `restore`.
+/// Epoch of the store: how often `recover` or `restore` has replaced the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StoreEpoch {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// Goes up each time; 0 for a store that never was.
+    /// Number of the epoch: 0 at init, increased by each `recover` or `restore`.
     pub epoch: u64,
-    /// The epoch sealed with the recovery key, base64: only a machine that holds the store can say so.
+    /// The epoch sealed with the recovery key, base64: only a machine that holds the store can
+    /// produce it.
     pub proof: String,
 }

@@ -31,7 +31,7 @@ impl Words for Health {
     const NEWER: Self = Self::PendingCheck;
 }
 
-/// On a machine of unknown phase nothing is placed, and it does not count as lost.
+/// A machine of unknown phase receives no instances, and does not count as lost.
 impl Words for NodePhase {
     const NEWER: Self = Self::Joining;
 }

@@ -1,4 +1,4 @@
-//! Machines as they are shown.
+//! Machines in the API.
 
 use std::collections::BTreeMap;
 
@@ -11,138 +11,141 @@ use crate::{
     resource::{ResourceList, TaintEffect},
 };
 
-/// Type of the condition of a machine that holds etcd, or is about to.
+/// Type of a machine's condition: state of its etcd member, if the machine holds etcd or is about
+/// to.
 pub const ETCD_CONDITION: &str = "EtcdMember";
 
-/// Type of the condition of a machine whose member of etcd has lost its data.
+/// Type of a machine's condition: its etcd member has lost its data.
 pub const DATA_LOST_CONDITION: &str = "EtcdDataLost";
 
-/// Type of the condition of a machine whose disk space runs short: nothing new is placed on it.
+/// Type of a machine's condition: disk space is short, and no new instances are placed on the
+/// machine.
 pub const DISK_PRESSURE: &str = "DiskPressure";
 
-/// Type of the condition of a machine on which files that follow the store cannot be written.
+/// Type of a machine's condition: false if files derived from the store cannot be written.
 pub const FILES_WRITTEN: &str = "FilesWritten";
 
-/// The reason of [`DATA_LOST_CONDITION`] names the member, by etcd's id: a machine that becomes a member anew
-/// has another one.
+/// Reason of [`DATA_LOST_CONDITION`] for a member of etcd with this id. A machine that becomes a
+/// member again has another id.
 pub fn data_lost_reason(member: &str) -> String {
     format!("{}{member}", Reason::Member)
 }
 
-/// What was decided about a machine.
+/// Settings of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeSpec {
-    /// Taints.
+    /// Taints of the machine.
     pub taints: Vec<Taint>,
-    /// It is being drained.
+    /// Whether the machine is being drained, or stays drained.
     pub draining: bool,
-    /// While it is drained, what no other machine takes is stopped too.
+    /// Whether the drain also stops instances that no other machine can take.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub drain_forced: bool,
 }
 
-/// All labels of a machine, in a request.
+/// Request that replaces the labels of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeLabels {
-    /// The labels; those that say what the machine is stay as they are.
+    /// The new labels. Labels that describe the machine itself are not changed.
     pub labels: BTreeMap<String, String>,
 }
 
-/// All taints of a machine, in a request.
+/// Request that replaces the taints of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeTaints {
-    /// The taints; a key may have each effect once.
+    /// The new taints. A key may have each effect at most once.
     pub taints: Vec<Taint>,
 }
 
-/// A taint (RFC001-KAT 1.5).
+/// A taint of a machine (RFC001-KAT 1.5).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Taint {
-    /// Its key.
+    /// Key of the taint.
     pub key: String,
-    /// Its value.
+    /// Value of the taint; may be empty.
     #[serde(default)]
     pub value: String,
-    /// What it does.
+    /// Effect on workloads that do not tolerate the taint.
     pub effect: TaintEffect,
 }
 
-/// Phases of a machine.
+/// Phase of a machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum NodePhase {
-    /// It has not reported yet.
+    /// The machine has not reported yet.
     #[default]
     Joining,
-    /// It reports.
+    /// The machine reports.
     Ready,
-    /// It does not report.
+    /// The machine has not reported for `nodeLossTimeoutSeconds`.
     NotReady,
-    /// Its instances are on their way elsewhere.
+    /// The machine is being drained, and still has instances.
     Draining,
-    /// Nothing is left on it.
+    /// The machine is drained, and has no instances left.
     Drained,
-    /// It leads itself.
+    /// The machine leads a cluster of its own.
     Detached,
 }
 
-/// What a machine is for.
+/// Role of a machine.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "camelCase")]
 pub enum NodeRole {
-    /// It leads.
+    /// The machine is the leader.
     Leader,
-    /// It holds etcd.
+    /// The machine is a member of etcd.
     Etcd,
-    /// It runs workloads.
+    /// The machine runs workloads.
     Worker,
-    /// It lets the outside in.
+    /// The machine is labelled for ingress.
     Ingress,
 }
 
-/// What became of a machine.
+/// Observed state of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeStatus {
-    /// In one word.
+    /// Phase of the machine. In an object of a newer version, an unknown phase is read as
+    /// `Joining`.
     #[serde(deserialize_with = "newer::word")]
     pub phase: NodePhase,
-    /// One word for programs.
+    /// Reason of the phase, one word for programs.
     pub reason: String,
-    /// A sentence for people.
+    /// Reason of the phase for users, in a sentence.
     pub message: String,
-    /// Roles.
+    /// Roles of the machine. Unknown roles of a newer version are left out.
     #[serde(deserialize_with = "newer::roles")]
     pub roles: Vec<NodeRole>,
-    /// Addresses of its links.
+    /// Addresses of the machine's network interfaces.
     pub addresses: Vec<String>,
-    /// `host:port` of its WireGuard.
+    /// `host:port` of the machine's WireGuard.
     pub endpoints: Vec<String>,
-    /// Address on the overlay.
+    /// Overlay address of the machine.
     pub overlay_address: String,
-    /// Its part of the overlay.
+    /// The machine's subnet of the overlay, in CIDR notation.
     pub subnet: String,
-    /// KAT's version.
+    /// Version of KAT on the machine.
     pub version: String,
-    /// `amd64`, `arm64` ...
+    /// Architecture of the machine: `amd64`, `arm64` ...
     pub architecture: String,
-    /// All that it has.
+    /// All resources of the machine.
     pub capacity: ResourceList,
-    /// What workloads may use.
+    /// Resources that workloads may use.
     pub allocatable: ResourceList,
-    /// RFC 3339, UTC: last report.
+    /// When the machine last reported; RFC 3339, UTC.
     pub last_heartbeat: Option<ApiTime>,
-    /// Instances on it.
+    /// Number of instances on the machine.
     pub instances: u32,
-    /// Conditions such as `MemoryControllerMissing`.
+    /// Conditions of the machine, such as `MemoryControllerMissing`.
     pub conditions: Vec<Condition>,
-    /// The other machines, as its WireGuard has them; of a single machine alone, not in lists, and
-    /// none where its last report is not known.
+    /// The other machines as the machine's WireGuard sees them. Left out in lists, and if the last
+    /// report is not known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<OverlayPeer>,
 }

@@ -1,108 +1,109 @@
-//! What an apply would come to (`?dryRun=true`).
+//! Preview of an apply (`?dryRun=true`).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::newer;
 
-/// What an apply would come to, by the leader's own plan on a copy of the store. Values of environment
-/// variables are `***`.
+/// Preview of an apply, from the leader's own plan on a copy of the store. Values of environment
+/// variables are replaced by `***`.
 ///
-/// It holds while nothing else changes, and where what starts becomes healthy.
+/// The preview assumes that nothing else changes, and that started instances become healthy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Preview {
-    /// The generation that is stored now; nothing for a workload that is new.
+    /// The stored generation; null for a new workload.
     pub present_generation: Option<u64>,
-    /// What its instances are made of changes, so that they are replaced.
+    /// Whether the content of instances changes, so that they are replaced.
     pub template_changed: bool,
-    /// How instances are replaced, in words; empty where none is.
+    /// How instances are replaced, in words; empty if none is replaced.
     pub rollout: String,
-    /// Fields that change, by file and path.
+    /// Changed fields, by file and path.
     pub fields: Vec<FieldChange>,
-    /// How files change that volumes mount from the workload's folder, by path.
+    /// Changed files of the workload's folder that volumes mount, by path.
     pub files: Vec<CarriedFileChange>,
-    /// What becomes of each instance, by slot.
+    /// Effect on each instance, by slot.
     pub instances: Vec<InstanceChange>,
-    /// How the texts of units change; the same for all instances of a version, and told once.
+    /// Changed unit files. A change that is the same for several instances is listed once.
     pub units: Vec<UnitChange>,
-    /// Why not all of it can come about now; empty where it can.
+    /// Why not all changes can be completed now; empty if they can.
     pub blocked: String,
-    /// All of it was looked at; else there are more changes than these.
+    /// Whether the preview is complete. If not, further changes would follow.
     pub complete: bool,
 }
 
-/// A field that changes.
+/// A changed field.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FieldChange {
     /// `workload.kat` or `VirtualLoadBalancer.kat`.
     pub file: String,
-    /// Such as `spec.replicas` or `spec.container.env[KEY].value`.
+    /// Path of the field, such as `spec.replicas` or `spec.container.env[KEY].value`.
     pub path: String,
-    /// As it is; nothing where the field is new.
+    /// Present value; null if the field is new.
     pub before: Option<serde_json::Value>,
-    /// As it would be; nothing where the field goes.
+    /// New value; null if the field is removed.
     pub after: Option<serde_json::Value>,
 }
 
-/// A file of the workload's folder that changes.
+/// A changed file of the workload's folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CarriedFileChange {
-    /// Within the folder, such as `conf/nginx.conf`.
+    /// Path within the folder, such as `conf/nginx.conf`.
     pub path: String,
-    /// A unified diff of texts; a sentence for anything else.
+    /// Unified diff for a text file, otherwise a sentence.
     pub diff: String,
 }
 
-/// What becomes of an instance.
+/// Effect of the apply on an instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum InstanceAction {
-    /// It stays as it is.
+    /// The instance stays as it is.
     #[default]
     Keep,
-    /// A new one.
+    /// A new instance is created.
     Create,
-    /// Another takes its place on the same machine.
+    /// The instance is replaced on the same machine.
     Restart,
-    /// Another takes its place on another machine.
+    /// The instance is replaced on another machine.
     Move,
-    /// It stops, and none takes its place.
+    /// The instance is stopped and not replaced.
     Stop,
-    /// It is wanted, and can't be placed.
+    /// An instance is missing and cannot be placed.
     Wait,
 }
 
-/// What becomes of one instance, or of one place among the replicas.
+/// Effect of the apply on one instance, or on a slot without an instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InstanceChange {
-    /// In one word.
+    /// Effect on the instance. In an object of a newer version, an unknown effect is read as
+    /// `Restart`.
     #[serde(deserialize_with = "newer::word")]
     pub action: InstanceAction,
-    /// Its place among the replicas.
+    /// Index of the replica, from 0.
     pub slot: u32,
-    /// The present instance; nothing where there is none.
+    /// Id of the present instance; null if there is none.
     pub instance: Option<String>,
-    /// Its machine.
+    /// Name of the machine of the present instance.
     pub node: Option<String>,
-    /// The new instance; nothing where there is none, or where its name is not known yet.
+    /// Id of the new instance; null if there is none, or if the id is not known yet.
     pub successor: Option<String>,
-    /// The machine of the new one.
+    /// Name of the machine of the new instance.
     pub successor_node: Option<String>,
-    /// Why, in a few words.
+    /// Reason for the effect, in a few words.
     pub reason: String,
 }
 
-/// How the text of a unit changes.
+/// A changed unit file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UnitChange {
-    /// Name of the file.
+    /// Name of the unit file.
     pub name: String,
-    /// How many instances it changes for in the same way.
+    /// Number of instances with this change.
     pub instances: u32,
-    /// A unified diff.
+    /// Unified diff of the file.
     pub diff: String,
 }

@@ -1,34 +1,34 @@
-//! Registries, as the API shows and takes what is set about them.
+//! Settings of registries, and the image of a workload, in the API.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How one registry is reached.
+/// Settings of one registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RegistryView {
-    /// Its host, with the port where that is another than 443.
+    /// Host of the registry, with the port if it is not 443.
     pub host: String,
-    /// Its certificate is not checked, and HTTP without TLS will do.
+    /// The registry's certificate is not checked, and HTTP without TLS is allowed.
     pub insecure: bool,
-    /// Asked before it, in this order.
+    /// Mirrors that are tried before the registry, in this order: hosts, optionally with a path.
     pub mirrors: Vec<String>,
 }
 
-/// How one registry is to be reached.
+/// Request that replaces the settings of one registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RegistryRequest {
-    /// Its certificate is not checked, and HTTP without TLS will do.
+    /// The registry's certificate is not checked, and HTTP without TLS is allowed.
     pub insecure: bool,
-    /// Asked before it, in this order: hosts, with a path where they have one.
+    /// Mirrors that are tried before the registry, in this order: hosts, optionally with a path.
     pub mirrors: Vec<String>,
 }
 
-/// Which image a workload is to run.
+/// Request that changes the image of a workload.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ImageRequest {
-    /// As `spec.source.image` has it.
+    /// The image, as written in `spec.source.image`.
     pub image: String,
 }

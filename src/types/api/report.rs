@@ -1,4 +1,4 @@
-//! What agents report to the leader (RFC001-KAT 4.1.3).
+//! Reports of agents to the leader (RFC001-KAT 4.1.3).
 
 pub mod bounds;
 
@@ -10,83 +10,88 @@ use serde::{Deserialize, Serialize};
 use super::{ApiTime, Condition, ContainerStatus, Health, InstancePhase, newer};
 use crate::resource::ResourceList;
 
-/// An agent's report to the leader (RFC001-KAT 4.1.3); the wire keeps the RFC's names.
+/// An agent's report to the leader (RFC001-KAT 4.1.3). The JSON fields have the RFC's names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeReport {
     /// Name of the machine.
     pub node_name: String,
-    /// Identity of the machine.
+    /// Uid of the machine.
     #[serde(rename = "nodeUID")]
     pub node_uid: String,
-    /// Seconds since the epoch, by the machine's clock; for display only.
+    /// When the report was made: seconds since 1970-01-01 UTC, by the machine's clock; for display
+    /// only.
     pub timestamp: i64,
-    /// Capacity and allocatable.
+    /// Resources of the machine.
     pub resources: NodeResources,
-    /// The instances on the machine, all of them.
+    /// All instances on the machine.
     pub workload_instances: Vec<InstanceReport>,
     /// State of the overlay.
     pub overlay_network: OverlayReport,
-    /// KAT's version.
+    /// Version of KAT on the machine.
     pub version: String,
-    /// `amd64`, `arm64` ...
+    /// Architecture of the machine: `amd64`, `arm64` ...
     pub architecture: String,
-    /// Addresses of its links.
+    /// Addresses of the machine's network interfaces.
     pub addresses: Vec<String>,
-    /// Addresses at which others reach it outside the overlay; none where that is not known.
+    /// Addresses outside the overlay at which other machines reach the machine; empty if unknown.
     #[schemars(with = "Vec<String>")]
     pub advertise: Vec<IpAddr>,
-    /// `host:port` of its WireGuard, in the order to try; none where that is not known.
+    /// `host:port` of the machine's WireGuard, in the order in which they are tried; empty if
+    /// unknown.
     pub endpoints: Vec<String>,
-    /// Revision of the desired list that the agent has acted on ([`crate::assignment::DesiredMeta`]); 0
-    /// while it has confirmed none since it started, and may not know of every user yet.
+    /// Revision of the list of assignments that the agent has acted on. 0 until the agent has
+    /// confirmed a list since its start; until then `userIndexes` may be incomplete.
     pub desired_revision: u64,
-    /// Indexes of the workload users of which something is left on the machine.
+    /// Indexes of workload users of which something is left on the machine.
     pub user_indexes: Vec<u32>,
     /// Conditions of the machine.
     pub conditions: Vec<Condition>,
-    /// Highest schema of an assignment that the agent understands; agents of before this was said
-    /// understand 1.
+    /// Highest schema of an assignment that the agent understands; missing in reports of older
+    /// agents, which understand 1.
     pub assignment_schema: u32,
-    /// Number of its `packaging/data-path`: what its `kat-net` does to packets. Agents of before this
-    /// was said have 0.
+    /// Version of the data path, `packaging/data-path`: how `kat-net` handles packets. 0 for older
+    /// agents, which do not report it.
     pub data_path: u32,
-    /// Its volume base path is storage that it shares with all machines that say so.
+    /// The volume base path is storage that the machine shares with all machines that report the
+    /// same.
     pub volume_shared: bool,
-    /// Containers may share its network.
+    /// Containers may use the machine's network.
     pub host_network: bool,
-    /// Folders of volumes that it has made and not removed, where these are not shared.
+    /// Folders of volumes that the machine has created and not removed, if these are not shared.
     pub made_volumes: Vec<String>,
-    /// Volumes that it was to remove, and of which nothing is left on it ([`crate::volumes::removal_id`]).
+    /// Volumes that the machine had to remove, and of which nothing is left on it:
+    /// `NAMESPACE/WORKLOAD/VOLUME`, followed by a space and the time of the request.
     pub removed_volumes: Vec<String>,
-    /// Volumes that it takes from other machines.
+    /// Volumes that the machine receives from other machines.
     pub volume_moves: Vec<VolumeMoveReport>,
-    /// The images that it last removed because nothing used them.
+    /// The images that the machine last removed because nothing used them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub images_removed: Option<ImagesRemoved>,
-    /// The keys of its certificates as a machine that holds the store; empty where it does not.
+    /// Hashes of the keys of the certificates that the machine uses while it holds the store; empty
+    /// if it does not.
     #[serde(skip_serializing_if = "MemberKeys::is_empty")]
     pub member_keys: MemberKeys,
 }
 
-/// SHA-256 of the public keys of the certificates that a machine has while it holds the store, each of
-/// 64 hexadecimal digits. Empty where they are not known: 0.1.0 did not say them.
+/// SHA-256 of the public keys of the certificates that a machine uses while it holds the store,
+/// each 64 hexadecimal digits. Empty if unknown: version 0.1.0 did not report them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MemberKeys {
-    /// Of `leader:NAME`.
+    /// Hash of the key of `leader:NAME`.
     pub leader: String,
-    /// Of `admin:NAME`.
+    /// Hash of the key of `admin:NAME`.
     pub admin: String,
 }
 
 impl MemberKeys {
-    /// Neither is known.
+    /// Whether neither hash is known.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Both are hashes.
+    /// Whether both values are well-formed hashes.
     pub fn is_complete(&self) -> bool {
         let digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         let is_hash = |text: &String| text.len() == 64 && text.bytes().all(digit);
@@ -94,26 +99,26 @@ impl MemberKeys {
     }
 }
 
-/// Images that a machine has removed in one go, because nothing used them any more.
+/// Images that a machine has removed in one cleanup, because nothing used them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ImagesRemoved {
-    /// Tells this time from the one before.
+    /// Distinguishes this cleanup from the previous one.
     pub id: u64,
-    /// How many.
+    /// Number of removed images.
     pub images: u32,
-    /// Bytes of their layers that nothing else used.
+    /// Bytes of the images' layers that no other image used.
     pub bytes: u64,
-    /// Names of some of them.
+    /// Names of some of the images.
     pub names: Vec<String>,
 }
 
 impl ImagesRemoved {
-    /// Names that are told, and their longest.
+    /// Maximum number of names, and maximum characters of each.
     const NAMED: usize = 3;
     const LONGEST: usize = 200;
 
-    /// The same with as much of it as is kept.
+    /// A copy with at most `NAMED` names of at most `LONGEST` characters.
     pub fn bounded(&self) -> Self {
         let names = self.names.iter().take(Self::NAMED);
         Self {
@@ -144,35 +149,36 @@ impl std::fmt::Display for ImagesRemoved {
     }
 }
 
-/// A volume that a machine takes from another, as that machine sees it.
+/// Progress of a volume that the reporting machine receives from another machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VolumeMoveReport {
     /// `NAMESPACE/WORKLOAD/VOLUME`.
     pub volume: String,
-    /// Identity of the move.
+    /// Id of the move.
     pub id: String,
-    /// How far it is.
+    /// Phase of the transfer. In an object of a newer version, an unknown phase is read as
+    /// `Waiting`.
     #[serde(deserialize_with = "newer::word")]
     pub phase: VolumeMovePhase,
-    /// Why the last try failed, for people; empty while none has. It is tried again.
+    /// Why the last attempt failed, for users; empty if none has failed. The machine retries.
     pub message: String,
-    /// Files and links that have arrived, or have been compared while it verifies.
+    /// Number of files and links received so far; while verifying, number of those compared.
     pub files: u64,
-    /// Their bytes.
+    /// Bytes of these files.
     pub bytes: u64,
-    /// All files and links; 0 while that is not known.
+    /// Number of all files and links; 0 while unknown.
     pub total_files: u64,
-    /// Their bytes, about.
+    /// Approximate bytes of all files.
     pub total_bytes: u64,
-    /// Sockets and devices, which are not copied.
+    /// Number of sockets and devices, which are not copied.
     pub skipped: u64,
-    /// SHA-256 over names, attributes and contents, once both ends were compared.
+    /// SHA-256 of names, attributes and contents; empty until both copies have been compared.
     pub digest: String,
 }
 
 impl VolumeMoveReport {
-    /// The same without what changes all the time.
+    /// The report without its progress, so that only changes of its meaning are stored.
     pub fn meaning(&self) -> Self {
         let whole = matches!(
             self.phase,
@@ -191,36 +197,36 @@ impl VolumeMoveReport {
     }
 }
 
-/// How far a machine is with a volume that it takes.
+/// Phase of the transfer of a volume, on the receiving machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum VolumeMovePhase {
-    /// It begins, or waits to try again.
+    /// The transfer is starting, or waits for a retry.
     #[default]
     Waiting,
-    /// It reads it from the other machine.
+    /// The machine is reading the data from the other machine.
     Copying,
-    /// All has arrived, and is compared.
+    /// All data has arrived, and is being compared.
     Verifying,
-    /// The copy is whole, on the disk, and lies beside its place.
+    /// The copy is complete on the disk, next to the volume's place.
     Copied,
-    /// It is in its place.
+    /// The copy is in the volume's place.
     Placed,
-    /// It is to be put in its place, and is not there any more.
+    /// The copy has to be put in the volume's place, but no longer exists.
     Lost,
 }
 
-/// Nothing follows from a word that is not known.
+/// An unknown phase has no effect.
 impl newer::Words for VolumeMovePhase {
     const NEWER: Self = Self::Waiting;
 }
 
-/// Capacity and allocatable of a machine.
+/// Resources of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeResources {
-    /// All that it has.
+    /// All resources of the machine.
     pub capacity: ResourceList,
-    /// What workloads may use.
+    /// Resources that workloads may use.
     pub allocatable: ResourceList,
 }
 
@@ -230,29 +236,31 @@ pub struct NodeResources {
 pub struct OverlayReport {
     /// `connected`, `degraded` or `down`.
     pub status: String,
-    /// RFC 3339, UTC.
+    /// When the peers were last updated; RFC 3339, UTC.
     pub last_peer_sync: ApiTime,
-    /// The other machines, as this one's WireGuard has them.
+    /// The other machines as the machine's WireGuard sees them.
     pub peers: Vec<OverlayPeer>,
 }
 
-/// Another machine on the overlay, as one machine's WireGuard has it.
+/// Another machine of the overlay, as one machine's WireGuard sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OverlayPeer {
-    /// Its name.
+    /// Name of the other machine.
     pub name: String,
-    /// `host:port` where it was seen last, or is looked for.
+    /// `host:port` from which the other machine last sent, or at which it is tried; null if
+    /// unknown.
     pub endpoint: Option<String>,
-    /// RFC 3339, UTC; nothing before the first handshake.
+    /// When the last handshake took place; RFC 3339, UTC; null before the first.
     pub last_handshake: Option<ApiTime>,
-    /// There is a session with it. Without anything to send there need be none.
+    /// Whether there is a WireGuard session with the other machine. Without traffic there may be
+    /// none.
     pub connected: bool,
-    /// Bytes sent to it since the link was made.
+    /// Bytes sent to the other machine since the interface was created.
     pub sent: u64,
-    /// Bytes received from it since then.
+    /// Bytes received from the other machine since the interface was created.
     pub received: u64,
-    /// The machine that passes on what is between the two, where they can't reach each other.
+    /// Name of the machine that relays between the two, if they cannot reach each other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
 }
@@ -261,46 +269,48 @@ pub struct OverlayPeer {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InstanceReport {
-    /// Its workload.
+    /// Name of the workload.
     pub workload_name: String,
-    /// Its namespace.
+    /// Namespace of the workload.
     pub namespace: String,
-    /// Its id.
+    /// Id of the instance.
     #[serde(rename = "instanceID")]
     pub instance_id: String,
-    /// Podman's container id, if one exists.
+    /// Podman's id of the container; empty if there is none.
     #[serde(rename = "containerID")]
     pub container_id: String,
-    /// Podman's image id.
+    /// Podman's id of the image.
     #[serde(rename = "imageID")]
     pub image_id: String,
-    /// `running`, `exited`, `paused` or `unknown`.
+    /// State of the container: `running`, `exited`, `paused` or `unknown`.
     pub state: String,
-    /// Exit code of the program's last end.
+    /// Exit code with which the program last ended; null if it has not ended.
     pub exit_code: Option<i32>,
-    /// Health.
+    /// Result of the health check. In an object of a newer version, an unknown result is read as
+    /// `pending_check`.
     #[serde(deserialize_with = "newer::word")]
     pub health_status: Health,
-    /// Times that the program was started again.
+    /// Number of restarts of the program.
     pub restarts: u32,
-    /// Phase as the agent sees it.
+    /// Phase of the instance. In an object of a newer version, an unknown phase is read as
+    /// `Unknown`.
     #[serde(deserialize_with = "newer::word")]
     pub phase: InstancePhase,
-    /// One word for programs.
+    /// Reason of the phase, one word for programs.
     pub reason: String,
-    /// A sentence for people.
+    /// Reason of the phase for users, in a sentence.
     pub message: String,
-    /// RFC 3339, UTC.
+    /// When the instance entered this phase; RFC 3339, UTC.
     pub since: ApiTime,
-    /// Template hash of what the unit was rendered from.
+    /// Template hash of the assignment from which the unit was rendered.
     pub template_hash: String,
-    /// Memory now, bytes.
+    /// Memory in use, bytes; null if not measured.
     pub memory: Option<u64>,
-    /// Processor time so far, nanoseconds.
+    /// CPU time used since the last start, nanoseconds; null if not measured.
     pub cpu: Option<u64>,
     /// Conditions of the instance.
     pub conditions: Vec<Condition>,
-    /// Its init containers and sidecars.
+    /// Status of the init containers and sidecars.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<ContainerStatus>,
 }

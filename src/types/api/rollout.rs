@@ -1,60 +1,63 @@
-//! Generations of a workload, and what is asked of its rollouts.
+//! Generations of a workload, and requests for rollbacks, scaling and restarts.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ApiTime;
 
-/// One kept generation of a workload. Values of environment variables are not part of it.
+/// A kept generation of a workload, without values of environment variables.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GenerationView {
-    /// Its number.
+    /// Number of the generation.
     pub generation: u64,
-    /// RFC 3339, UTC: when it was written; empty where an earlier version kept it.
+    /// When the generation was written; RFC 3339, UTC; empty if an older version of KAT wrote it.
     pub applied: String,
-    /// Who asked for it; nobody where the workload went back by itself.
+    /// The caller who requested the generation; empty for an automatic rollback.
     pub by: String,
-    /// `Applied`, `RolledBack`, `RolledBackItself`, `Scaled` or `Restarted`; empty where an
-    /// earlier version kept it.
+    /// Origin of the generation: `Applied`, `RolledBack`, `RolledBackItself` (by `autoRollback`),
+    /// `Scaled`, `Restarted`, `ImageSet` or `SecretChanged`; empty if an older version of KAT wrote
+    /// it.
     pub origin: String,
-    /// The generation whose content it has again.
+    /// The generation whose content a rollback restored; absent for other origins.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of: Option<u64>,
-    /// Why the workload went back by itself.
+    /// Why `autoRollback` made the generation; absent for other origins.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub why: String,
-    /// Its image.
+    /// The image as written in `workload.kat`.
     pub image: String,
-    /// Its replicas.
+    /// Number of replicas.
     pub replicas: u32,
-    /// It was wholly healthy once.
+    /// Whether all instances of the generation were healthy at the same time.
     pub good: bool,
-    /// It is the one that is wanted now.
+    /// Whether the generation is the current one.
     pub current: bool,
 }
 
-/// Which generation to go back to.
+/// Request to restore an earlier generation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RollbackRequest {
-    /// Its number; the newest one before the present one that was wholly healthy without it.
+    /// Number of the generation. If absent, the newest earlier generation of which all instances
+    /// were healthy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<u64>,
 }
 
-/// How many replicas a workload is to have.
+/// Request that changes the number of replicas.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ScaleRequest {
-    /// 0 to 1000.
+    /// New number of replicas, 0 to 1000.
     pub replicas: u32,
 }
 
-/// That instances are to begin anew.
+/// Request to replace all instances by new ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RestartRequest {
-    /// RFC 3339: when this was asked for. A request that is repeated names the same time.
+    /// When the restart was requested; RFC 3339. A repeated request with the same time has no
+    /// further effect.
     pub restarted_at: ApiTime,
 }

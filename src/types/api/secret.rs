@@ -1,4 +1,4 @@
-//! Secrets as they are written and shown: values go in, and never come out.
+//! Secrets in the API. Values are accepted and never returned.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::ApiTime;
 
-/// What a secret is; its version is the metadata's generation.
+/// Content of a secret, without values. The version of a secret is `metadata.generation`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SecretSpec {
-    /// Its keys, by name.
+    /// Keys of the secret, sorted by name.
     pub keys: Vec<SecretKeyView>,
 }
 
@@ -19,39 +19,39 @@ pub struct SecretSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SecretKeyView {
-    /// Its name.
+    /// Name of the key.
     pub name: String,
-    /// Bytes of its value.
+    /// Size of the value, bytes.
     pub size: u64,
 }
 
-/// What became of a secret.
+/// Observed state of a secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SecretStatus {
-    /// When its content last changed; RFC 3339, UTC.
+    /// When the content last changed; RFC 3339, UTC.
     pub updated: ApiTime,
-    /// Workloads that use it.
+    /// Names of the workloads that use the secret.
     pub used_by: Vec<String>,
-    /// Those of them whose rollout with its present version has not begun.
+    /// Names of the workloads whose rollout with the current version of the secret has not started.
     pub behind: Vec<String>,
 }
 
-/// The content of a secret that is to be written.
+/// Request to write a secret.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct SecretRequest {
-    /// Values by key, in base64.
+    /// Values by key, base64.
     pub values: BTreeMap<String, String>,
-    /// Keep the keys that are not named; without it the secret has only what is sent.
+    /// Keep keys that the request does not name. Otherwise they are removed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub merge: bool,
-    /// Keys to take out; only with `merge`.
+    /// Keys to remove; only with `merge`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remove: Vec<String>,
 }
 
-/// The values are left out.
+/// Does not show the values.
 impl fmt::Debug for SecretRequest {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
@@ -63,12 +63,13 @@ impl fmt::Debug for SecretRequest {
     }
 }
 
-/// How far a rotation of the key is that seals secrets.
+/// Progress of a rotation of the key that seals secrets.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SealingRotation {
-    /// Number of the key that seals from now on.
+    /// Number of the key that seals secrets now.
     pub key: u64,
-    /// Secrets that are sealed with an earlier one; with none left, earlier keys are gone.
+    /// Number of secrets still sealed with an earlier key. When it reaches 0, the earlier keys are
+    /// deleted.
     pub left: u64,
 }

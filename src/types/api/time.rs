@@ -1,4 +1,4 @@
-//! Times as the API has them.
+//! Times in the API.
 
 use std::{borrow::Cow, fmt};
 
@@ -6,22 +6,23 @@ use jiff::Timestamp;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A time, in JSON a string of RFC 3339 in UTC; the empty string where the time is not known.
+/// A time, in JSON a string in the format of RFC 3339 in UTC; the empty string if the time is
+/// unknown.
 ///
-/// A string that is no time, which a newer version may send, is read as not known.
+/// A string that is not a time, which a newer version may send, is read as an unknown time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ApiTime(Option<Timestamp>);
 
 impl ApiTime {
-    /// A time that is not known.
+    /// An unknown time.
     pub const UNKNOWN: Self = Self(None);
 
-    /// The time, unless it is not known.
+    /// The time; `None` if unknown.
     pub fn get(self) -> Option<Timestamp> {
         self.0
     }
 
-    /// Reads RFC 3339; anything else is a time that is not known.
+    /// Parses RFC 3339. Anything else is an unknown time.
     pub fn parse(text: &str) -> Self {
         Self(text.parse().ok())
     }

@@ -1,49 +1,50 @@
-//! Tokens.
+//! Tokens of the API.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ApiTime;
 
-/// What a caller may do.
+/// Permissions of a caller.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", tag = "kind")]
 pub enum Scope {
-    /// Everything.
+    /// All operations.
     Admin,
-    /// Everything of workloads in one namespace.
+    /// All operations on workloads in one namespace.
     Deploy {
         /// The namespace.
         namespace: String,
     },
-    /// Reads.
+    /// Read operations.
     Read,
-    /// Lets machines join, and nothing else.
+    /// Joins of machines only.
     Join,
 }
 
-/// Asks for a token.
+/// Request for a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenRequest {
-    /// What it may do.
+    /// Permissions of the token.
     pub scope: Scope,
-    /// A name for people.
+    /// Description for users.
     #[serde(default)]
     pub name: String,
-    /// Seconds that it lives. Without it a token `read` or `deploy` lives 90 days, another one for good.
+    /// Lifetime in seconds. If absent, a `read` or `deploy` token expires after 90 days, and an
+    /// `admin` or `join` token never expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<u64>,
-    /// How many machines may join with it, if it is for joining; any number without it.
+    /// Number of machines that may join with a `join` token; any number if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uses: Option<u32>,
-    /// Whoever reaches the API may join with it, without its secret (RFC001-KAT 4.1.2): only for
-    /// joining, and for a day at most.
+    /// Any machine that reaches the API may join with this token, without its secret (RFC001-KAT
+    /// 4.1.2). Only for `join` tokens, with a lifetime of at most a day.
     #[serde(default, skip_serializing_if = "is_false")]
     pub insecure_trust_network: bool,
 }
 
-/// What a machine sends for a token that joins while the network is trusted.
+/// Value that a machine sends instead of a token's secret to join with `insecureTrustNetwork`.
 pub const TRUSTING: &str = "insecure-trust-network";
 
 #[expect(
@@ -54,31 +55,32 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// A token as it is listed; the secret is shown once, when it is made.
+/// A token. The secret is returned only once, when the token is created.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenView {
-    /// Its id, which is no secret.
+    /// Id of the token, which is not secret.
     pub id: String,
-    /// A name for people.
+    /// Description for users.
     pub name: String,
-    /// What it may do.
+    /// Permissions of the token.
     pub scope: Scope,
-    /// RFC 3339, UTC.
+    /// When the token was created; RFC 3339, UTC.
     pub created: ApiTime,
-    /// RFC 3339, UTC.
+    /// When the token expires; RFC 3339, UTC; absent for never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<ApiTime>,
-    /// How many more machines may join with it; any number without it.
+    /// Number of further machines that may join with the token; any number if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uses: Option<u32>,
-    /// Whoever reaches the API may join with it, without its secret.
+    /// Any machine that reaches the API may join with this token, without its secret.
     #[serde(default, skip_serializing_if = "is_false")]
     pub insecure_trust_network: bool,
-    /// The whole token, only in the answer to its creation.
+    /// The whole token; only in the response to its creation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
-    /// `host:port` of an API that a machine which joins reaches, only in the answer to its creation.
+    /// `host:port` of an API endpoint that a joining machine can reach; only in the response to the
+    /// creation of a `join` token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader_api: Option<String>,
 }

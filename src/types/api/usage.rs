@@ -1,48 +1,48 @@
-//! What instances take of their machine, counted when it is asked for.
+//! CPU time and memory used by instances, measured at the time of the request.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ApiTime;
 
-/// Of the instances of one machine that run.
+/// Usage of the running instances of one machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeUsage {
-    /// One for each.
+    /// Usage of each running instance.
     pub instances: Vec<InstanceUsage>,
 }
 
-/// Of the instances of one namespace that run.
+/// Usage of the running instances of one namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NamespaceUsage {
-    /// One for each that could be counted.
+    /// Usage of each running instance that could be measured.
     pub instances: Vec<InstanceUsage>,
-    /// Machines with instances of it that could not be asked.
+    /// Machines with instances of the namespace that could not be reached.
     pub away: Vec<MachineAway>,
 }
 
-/// A machine that could not be asked.
+/// A machine that could not be reached.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineAway {
-    /// Its name.
+    /// Name of the machine.
     pub node: String,
-    /// Why not, with its name.
+    /// Why the machine could not be reached, in a sentence with the machine's name.
     pub message: String,
 }
 
-/// What one instance has taken. Two of them give what it takes in between.
+/// Usage of one instance at one time. The difference of two measurements is the usage between them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InstanceUsage {
-    /// Its id.
+    /// Id of the instance.
     pub instance: String,
-    /// When this was counted, by the clock of its machine.
+    /// When the usage was measured, by the machine's clock; RFC 3339, UTC.
     pub at: ApiTime,
-    /// Processor time since it was started last, nanoseconds; none where it is not counted.
+    /// CPU time used since the last start, nanoseconds; null if not measured.
     pub cpu: Option<u64>,
-    /// Memory now, bytes; none where it is not counted.
+    /// Memory in use, bytes; null if not measured.
     pub memory: Option<u64>,
 }

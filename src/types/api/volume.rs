@@ -1,4 +1,4 @@
-//! Volumes as they are shown.
+//! Volumes in the API.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,105 +6,107 @@ use serde::{Deserialize, Serialize};
 use super::{ApiTime, newer};
 use crate::resource::ReclaimPolicy;
 
-/// What a volume is.
+/// Definition of a volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VolumeSpec {
-    /// Its workload, which may be gone. The volume's own name is unique only together with it.
+    /// Name of the workload, which may be deleted. The volume's name is unique within the workload.
     pub workload: String,
-    /// Its name in `workload.kat`.
+    /// Name of the volume in `workload.kat`.
     pub volume: String,
-    /// The slot, where each replica has its own.
+    /// Slot of the replica; absent if all replicas share the volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slot: Option<u32>,
-    /// What becomes of the data when the workload is deleted.
+    /// What happens to the data when the workload is deleted. In an object of a newer version, an
+    /// unknown policy is read as `Retain`.
     #[serde(deserialize_with = "newer::word")]
     pub reclaim: ReclaimPolicy,
-    /// Of a path of the machine: the path. KAT never removes what lies there.
+    /// Path on the machine, for a host path; absent for other volumes. KAT never removes the data
+    /// of a host path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_path: Option<String>,
 }
 
-/// Phases of a volume.
+/// Phase of a volume.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum VolumePhase {
-    /// It has a place, and nothing has run with it yet.
+    /// The volume is placed, and no instance has used it yet.
     #[default]
     Pending,
-    /// Its workload has it.
+    /// The volume belongs to a workload.
     Bound,
-    /// Its workload is gone, and the data is kept.
+    /// The workload is deleted, and the data is kept.
     Released,
     /// The data is being removed.
     Removing,
-    /// The data is on its way to another machine.
+    /// The data is being moved to another machine.
     Moving,
 }
 
-/// What became of a volume.
+/// Observed state of a volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VolumeStatus {
-    /// In one word.
+    /// Phase of the volume. In an object of a newer version, an unknown phase is read as `Bound`.
     #[serde(deserialize_with = "newer::word")]
     pub phase: VolumePhase,
-    /// The machine that holds the data; nothing where machines share it.
+    /// Name of the machine with the data; absent for storage that machines share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// The data lies on storage that machines share.
+    /// Whether the data lies on storage that machines share.
     pub shared: bool,
-    /// Where it lies on a machine.
+    /// Path of the data on the machine.
     pub path: String,
-    /// Instances that have it, or may still have it.
+    /// Ids of the instances that use the volume, or may still use it.
     pub used_by: Vec<String>,
-    /// On its way to another machine.
+    /// Progress of the move to another machine; absent if there is none.
     #[serde(rename = "move", skip_serializing_if = "Option::is_none")]
     pub moving: Option<VolumeMoveStatus>,
-    /// Copies that are left where it was before it moved.
+    /// Copies kept on machines that had the data before a move.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<KeptCopyView>,
 }
 
-/// A volume on its way to another machine.
+/// Progress of a volume's move to another machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VolumeMoveStatus {
-    /// The same for all volumes that move together, and for no other move.
+    /// Id of the move, shared by all volumes that move together.
     pub id: String,
-    /// The machine that has had it.
+    /// Name of the machine that sends the data.
     pub from: String,
-    /// The machine that gets it.
+    /// Name of the machine that receives the data.
     pub to: String,
-    /// RFC 3339, UTC: when it was asked for.
+    /// When the move was requested; RFC 3339, UTC.
     pub since: ApiTime,
-    /// `Stopping`, `Waiting`, `Copying`, `Verifying`, `Copied` or `Placing`.
+    /// Phase of the move: `Stopping`, `Waiting`, `Copying`, `Verifying`, `Copied` or `Placing`.
     pub phase: String,
-    /// Why it waits, or why the last try failed; empty where neither is so.
+    /// Why the move waits, or why the last attempt failed; empty otherwise.
     pub message: String,
-    /// Files and links that have arrived, or have been compared while it verifies.
+    /// Number of files and links received so far; while verifying, number of those compared.
     pub files: u64,
-    /// Their bytes.
+    /// Bytes of these files.
     pub bytes: u64,
-    /// All files and links; 0 while that is not known.
+    /// Number of all files and links; 0 while unknown.
     pub total_files: u64,
-    /// Their bytes, about.
+    /// Approximate bytes of all files.
     pub total_bytes: u64,
 }
 
-/// A copy of before a move.
+/// A copy kept after a move, on a machine that had the data before.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct KeptCopyView {
-    /// The machine.
+    /// Name of the machine with the copy.
     pub node: String,
-    /// RFC 3339, UTC: when it goes.
+    /// When the copy is removed; RFC 3339, UTC.
     pub until: ApiTime,
 }
 
-/// Where the data of a volume is to be.
+/// Request to move a volume to another machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VolumeMoveRequest {
-    /// The machine.
+    /// Name of the receiving machine.
     pub to: String,
 }

@@ -33,7 +33,7 @@ const MAX_MEMORY: u64 = 128 << 40;
 /// refused for its length.
 const MAX_WORDS: usize = 1 << 20;
 
-/// A list that is too long and can't be cut: missing entries would mean something.
+/// A list that is too long and cannot be cut, since its missing entries would be taken as absent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{list} has {entries} entries, at most {MAX_ENTRIES} are allowed")]
 pub struct TooManyEntries {
@@ -47,7 +47,7 @@ impl NodeReport {
     /// Cuts texts and lists to their limits, and replaces control characters.
     ///
     /// # Errors
-    /// [`TooManyEntries`] for lists whose missing entries would mean something.
+    /// [`TooManyEntries`] for lists that cannot be cut.
     pub fn keep_bounds(&mut self) -> Result<(), TooManyEntries> {
         let Self {
             node_name,
