@@ -1,4 +1,4 @@
-//! `/etc/kat/agent.yaml`: what belongs to one machine.
+//! `/etc/kat/agent.yaml`: settings of one machine.
 
 use std::{borrow::Cow, fmt, net::IpAddr};
 
@@ -7,66 +7,71 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use super::{Bytes, ResourceList};
 
-/// Groups that open single kinds of devices, and nothing that leads to root or to what others type: what versions let workloads join before
-/// the owner was asked.
+/// Groups that give access to one kind of device each, but not to root or to keyboard input. Older
+/// versions of KAT, without `groupsAllow`, let every workload join them.
 pub const DEVICE_GROUPS: [&str; 8] = [
     "audio", "dialout", "gpio", "i2c", "plugdev", "render", "spi", "video",
 ];
 
-/// Settings of one machine. Where the cluster's settings name the same thing, these win here.
+/// Settings of one machine. They take precedence over the same settings of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentConfig {
-    /// Kept back from workloads.
+    /// Resources that workloads may not use.
     pub reserved: ResourceList,
-    /// Where names outside the cluster are asked; the machine's own resolvers when empty.
+    /// DNS servers for names outside the cluster; the machine's own resolvers if empty.
     #[serde(rename = "upstreamDNS")]
     pub upstream_dns: Vec<IpAddr>,
     /// Folders below which host paths may be mounted.
     pub host_mount_allow: Vec<String>,
-    /// Folders below which paths may be made that are missing, beside KAT's own of each namespace. Where it is not written none
-    /// but what was made before the owner was asked.
+    /// Folders below which KAT may create missing host paths, besides
+    /// `/var/lib/kat/host/NAMESPACE`. If absent, none, except for paths of instances from before an
+    /// upgrade that introduced this setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_mount_create: Option<Vec<String>>,
-    /// Devices that containers may have, or folders of them; a block device only where it is named itself. Where it is
-    /// not written none but what instances had before the owner was asked.
+    /// Devices, or folders of devices, that containers may use; a block device must be named
+    /// itself. If absent, none, except for devices of instances from before an upgrade that
+    /// introduced this setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub devices_allow: Option<Vec<String>>,
-    /// Groups of the machine that the users of workloads may join; the same holds.
+    /// Groups of the machine that the users of workloads may join. If absent, none, except for
+    /// groups of instances from before an upgrade that introduced this setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub groups_allow: Option<Vec<String>>,
-    /// Containers may share the machine's network.
+    /// Whether containers may use the machine's network.
     pub host_network_allow: bool,
-    /// What containers may have beyond Podman's own confinement ([`super::security`]). Where it is not written nothing
-    /// but what instances had before the owner was asked.
+    /// What containers may have beyond Podman's default confinement ([`super::security`]). If
+    /// absent, nothing, except for instances from before an upgrade that introduced this setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub security_allow: Option<Vec<String>>,
-    /// Ports of the machine that `hostPort` may lead to workloads; [`PortRange::DEFAULT`] where it is not written.
+    /// Ports of the machine that `hostPort` may forward to workloads; [`PortRange::DEFAULT`] if
+    /// absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_ports_allow: Option<Vec<PortRange>>,
-    /// They lead there for the machine's own programs that call 127.0.0.1, too.
+    /// Whether host ports also forward connections of the machine's own programs to 127.0.0.1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_port_loopback: Option<bool>,
-    /// The volume base path is the same network file system on every machine.
+    /// Whether the volume base path is the same network file system on every machine.
     pub volume_shared: bool,
     /// UDP port of WireGuard on this machine.
     pub wireguard_port: Option<u16>,
-    /// `host:port` at which other machines reach this one's WireGuard.
+    /// `host:port` at which other machines reach this machine's WireGuard.
     pub endpoints: Vec<String>,
-    /// How long images stay that nothing uses.
+    /// How long unused images are kept.
     pub images: KeptImageTimes,
-    /// Bytes that are to be free on each of its file systems that KAT writes to; a tenth of it, and at most
-    /// 10 GiB, where this is not written.
+    /// Bytes to keep free on each file system that KAT writes to; a tenth of the file system, at
+    /// most 10 GiB, if absent.
     pub disk_free: Option<Bytes>,
 }
 
-/// How long images stay on a machine that no instance there uses.
+/// How long a machine keeps images that no instance uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct KeptImageTimes {
-    /// Days that those of a workload stay that has left the machine.
+    /// Days for which the images of a workload are kept after it has left the machine.
     pub keep_days: u32,
-    /// Hours that one stays of a version that is neither wanted nor gone back to.
+    /// Hours for which an unused image of a version is kept that is neither the current nor the
+    /// last good one.
     pub old_hours: u32,
 }
 
@@ -79,17 +84,17 @@ impl Default for KeptImageTimes {
     }
 }
 
-/// Ports from `first` to `last`, written `80` or `30000-32767`.
+/// A range of ports, in text `80` or `30000-32767`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortRange {
-    /// From 1.
+    /// First port, at least 1.
     pub first: u16,
-    /// Not below the first.
+    /// Last port, included; not below the first.
     pub last: u16,
 }
 
 impl PortRange {
-    /// Those of web servers, and what no program of the machine needs root for.
+    /// Ports of web servers, and ports that programs can bind without root.
     pub const DEFAULT: [Self; 3] = [
         Self {
             first: 80,
@@ -105,7 +110,7 @@ impl PortRange {
         },
     ];
 
-    /// Nothing where it is no port and no range of ports.
+    /// Parses a port or a range of ports; `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let port = |text: &str| {
@@ -116,7 +121,7 @@ impl PortRange {
         (first > 0 && first <= last).then_some(Self { first, last })
     }
 
-    /// Has this port.
+    /// Whether the range contains this port.
     pub fn has(self, port: u16) -> bool {
         (self.first..=self.last).contains(&port)
     }

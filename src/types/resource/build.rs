@@ -5,34 +5,34 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How an image is built from git.
+/// Definition of a build from a git repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BuildDefinition {
-    /// What is wanted.
+    /// Specification of the build.
     pub spec: BuildSpec,
 }
 
-/// How an image is built from git.
+/// How an image is built from a git repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BuildSpec {
-    /// Relative to the repository's root.
+    /// Build context: a folder relative to the repository's root.
     #[serde(default = "dot")]
     pub build_context: String,
-    /// Relative to `buildContext`.
+    /// Path of the Dockerfile, relative to `buildContext`.
     #[serde(default = "dockerfile")]
     pub dockerfile_path: String,
-    /// Arguments of the build.
+    /// Build arguments, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub build_args: BTreeMap<String, String>,
-    /// Stage of a build with several.
+    /// Target stage of a multi-stage build.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_stage: Option<String>,
-    /// Such as `linux/arm64`.
+    /// Platform of the image, such as `linux/arm64`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<String>,
-    /// A registry that keeps built images.
+    /// Registry that caches built images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<BuildCache>,
 }
@@ -45,10 +45,10 @@ fn dockerfile() -> String {
     "./Dockerfile".to_owned()
 }
 
-/// A registry that keeps built images.
+/// Registry that caches built images.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BuildCache {
-    /// Repository without a tag.
+    /// Repository in the registry, without a tag.
     pub registry_path: String,
 }

@@ -4,13 +4,13 @@ use ipnet::Ipv4Net;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What `kat-agent init` fixes for a cluster.
+/// Configuration of a cluster, set by `kat-agent init`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterConfiguration {
     /// The cluster's name.
     pub metadata: ClusterMetadata,
-    /// Its settings.
+    /// Settings of the cluster.
     pub spec: ClusterSpec,
 }
 
@@ -25,7 +25,7 @@ impl Default for ClusterConfiguration {
     }
 }
 
-/// Identity of a cluster.
+/// Name of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterMetadata {
@@ -33,45 +33,46 @@ pub struct ClusterMetadata {
     pub name: String,
 }
 
-/// Settings of a cluster. CIDRs, domain and ports stay for good; the rest can change later.
+/// Settings of a cluster. CIDRs, `nodeSubnetBits`, domain and ports cannot be changed after init;
+/// the others can.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClusterSpec {
-    /// Addresses of machines and instances.
+    /// Range of the overlay addresses of machines and instances.
     #[serde(rename = "clusterCIDR")]
     #[schemars(with = "String")]
     pub cluster_cidr: Ipv4Net,
-    /// Addresses of services.
+    /// Range of the virtual addresses of services.
     #[serde(rename = "serviceCIDR")]
     #[schemars(with = "String")]
     pub service_cidr: Ipv4Net,
-    /// How much longer a node's prefix is than the cluster's.
+    /// Difference between the prefix length of a machine's subnet and that of `clusterCIDR`.
     pub node_subnet_bits: u8,
-    /// Suffix of every name.
+    /// DNS domain of the cluster.
     pub cluster_domain: String,
-    /// Port of each agent's read and stream endpoints.
+    /// Port of each agent, to which the leader forwards requests such as logs and sessions.
     pub agent_port: u16,
     /// Port of the API.
     pub api_port: u16,
-    /// Port between etcd members.
+    /// Port of etcd for its peers.
     pub etcd_peer_port: u16,
-    /// Port of etcd's clients.
+    /// Port of etcd for its clients.
     pub etcd_client_port: u16,
     /// UDP port of WireGuard.
     pub wireguard_port: u16,
-    /// Where simple cluster storage lies.
+    /// Folder of simple cluster storage on each machine.
     pub volume_base_path: String,
-    /// Where the leader keeps backups.
+    /// Folder of the leader's backups.
     pub backup_path: String,
-    /// Backups kept.
+    /// Number of backups that are kept.
     pub backup_retention: u32,
     /// Minutes between backups.
     pub backup_interval_minutes: u32,
-    /// Seconds between heartbeats.
+    /// Seconds between two reports of an agent.
     pub agent_tick_seconds: u32,
-    /// Seconds without a heartbeat after which a node is NotReady.
+    /// Seconds without a report after which a machine is NotReady.
     pub node_loss_timeout_seconds: u32,
-    /// MTU of the overlay.
+    /// MTU of the overlay interface.
     pub mtu: u32,
 }
 

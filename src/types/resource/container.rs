@@ -7,80 +7,82 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bytes, MilliCpu};
 
-/// One container.
+/// Specification of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Container {
-    /// Informational.
+    /// Name of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Its image, where it is not the workload's; never of the main container.
+    /// Image of an init container or a sidecar; the workload's image by default. Absent for the
+    /// main container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// Replaces the image's CMD.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// Appended to the command.
+    /// Arguments appended to the command.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
     /// Replaces the image's ENTRYPOINT.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entrypoint: Vec<String>,
-    /// Environment variables, in the order written.
+    /// Environment variables, in this order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<EnvVar>,
-    /// Seconds out of DNS and service addresses before the stop signal.
+    /// Seconds before the stop signal in which the instance receives no new traffic from DNS and
+    /// service addresses.
     #[serde(default = "default_drain_seconds")]
     pub drain_seconds: u32,
-    /// Seconds from the stop signal to the kill.
+    /// Seconds from the stop signal until the container is killed.
     #[serde(default = "default_grace_seconds")]
     pub termination_grace_seconds: u32,
-    /// Stop signal; the image's, or SIGTERM, unless written.
+    /// Stop signal; the image's by default, or SIGTERM if the image has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_signal: Option<String>,
-    /// `uid[:gid]` or names of the image.
+    /// User of the program: `uid[:gid]`, or names that the image defines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Working folder in the container.
+    /// Working directory in the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<String>,
-    /// Capabilities added, without `CAP_`.
+    /// Added capabilities, without `CAP_`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cap_add: Vec<String>,
-    /// Capabilities dropped, or ALL.
+    /// Dropped capabilities, without `CAP_`, or `ALL`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cap_drop: Vec<String>,
-    /// Device nodes passed through, each `HOST[:CONTAINER[:rwm]]`.
+    /// Device nodes of the machine, each `HOST[:CONTAINER[:rwm]]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<String>,
-    /// Groups of the host that the program joins.
+    /// Groups of the machine that the program joins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
-    /// Folders held in memory.
+    /// Folders in memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tmpfs: Vec<String>,
     /// Size of /dev/shm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shm_size: Option<Bytes>,
-    /// Run a small init as process 1.
+    /// Whether a small init runs as process 1.
     #[serde(default)]
     pub init: bool,
-    /// Mount the root read-only.
+    /// Whether the root file system is mounted read-only.
     #[serde(default)]
     pub read_only_rootfs: bool,
-    /// Share the machine's network.
+    /// Whether the container uses the machine's network.
     #[serde(default)]
     pub host_network: bool,
-    /// When the image is pulled; Always for `:latest` and IfNotPresent otherwise unless written.
+    /// When the image is pulled; by default Always for `:latest`, otherwise IfNotPresent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<ImagePullPolicy>,
-    /// Allow-listed quadlet keys, passed through.
+    /// Keys that are passed through to the quadlet; only certain keys are allowed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub quadlet: BTreeMap<String, String>,
-    /// Where volumes are mounted.
+    /// Volumes to mount in the container.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volume_mounts: Vec<VolumeMount>,
-    /// What it asks for and what it may use at most.
+    /// Requests and limits of the container.
     #[serde(default)]
     pub resources: Resources,
 }
@@ -99,15 +101,15 @@ fn default_grace_seconds() -> u32 {
 pub struct EnvVar {
     /// Name of the variable.
     pub name: String,
-    /// Its value.
+    /// Value of the variable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// Where its value comes from.
+    /// Source of the variable's value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_from: Option<EnvVarSource>,
 }
 
-/// The value is left out: it must reach no log.
+/// Does not show the value, since it must not appear in logs.
 impl std::fmt::Debug for EnvVar {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
@@ -117,55 +119,56 @@ impl std::fmt::Debug for EnvVar {
     }
 }
 
-/// Where a variable's value comes from.
+/// Source of a variable's value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EnvVarSource {
-    /// One key of a secret.
+    /// A key of a secret.
     pub secret: SecretKeyRef,
 }
 
-/// One key of a secret.
+/// A key of a secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretKeyRef {
     /// Name of the secret.
     pub name: String,
-    /// Key in it.
+    /// Key in the secret.
     pub key: String,
 }
 
 /// When an image is pulled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ImagePullPolicy {
-    /// When it is not there yet.
+    /// If the machine does not have the image.
     IfNotPresent,
     /// Before each new instance.
     Always,
-    /// Never: it must be there.
+    /// Never: the machine must have the image.
     Never,
 }
 
 impl Container {
-    /// It has something of its machine that two can't have at once: its instances are replaced in place
-    /// (ARCHITECTURE.md, invariant 11).
+    /// Whether the container uses the machine's network, devices or groups. Two instances cannot
+    /// use these at the same time, so such instances are replaced in place (ARCHITECTURE.md,
+    /// invariant 11).
     pub fn has_machine_things(&self) -> bool {
         self.host_network || !self.devices.is_empty() || !self.groups.is_empty()
     }
 
-    /// It has a place for this volume.
+    /// Whether the container mounts this volume.
     pub fn mounts(&self, volume: &str) -> bool {
         self.volume_mounts.iter().any(|mount| mount.name == volume)
     }
 
-    /// It may write to this volume.
+    /// Whether the container may write to this volume.
     pub fn writes_to(&self, volume: &str) -> bool {
         let mut mounts = self.volume_mounts.iter();
         mounts.any(|mount| mount.name == volume && !mount.read_only)
     }
 }
 
-/// A volume's place in a container.
+/// Mount of a volume in a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeMount {
@@ -176,28 +179,28 @@ pub struct VolumeMount {
     /// Folder within the volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sub_path: Option<String>,
-    /// Mount it read-only.
+    /// Whether the volume is mounted read-only.
     #[serde(default)]
     pub read_only: bool,
 }
 
-/// Requests, limits and GPU.
+/// Requests, limits and GPU of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Resources {
-    /// What the scheduler counts; the limits unless written.
+    /// Amounts that the scheduler counts; the limits by default.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     pub requests: ResourceList,
-    /// What the machine enforces.
+    /// Limits that the machine enforces.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     pub limits: ResourceList,
-    /// A graphics processor.
+    /// A GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<GpuRequest>,
 }
 
 impl Resources {
-    /// The requests, each filled in from the limits where it is missing (RFC001-KAT 3.2).
+    /// The requests; a missing amount is taken from the limits (RFC001-KAT 3.2).
     pub fn effective_requests(&self) -> ResourceList {
         ResourceList {
             cpu: self.requests.cpu.or(self.limits.cpu),
@@ -207,23 +210,23 @@ impl Resources {
     }
 }
 
-/// Amounts of processor, memory and disk space.
+/// Amounts of CPU, memory and disk space.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceList {
-    /// Processor time, such as `100m` or `1.5`.
+    /// CPU, such as `100m` or `1.5`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<MilliCpu>,
     /// Memory, such as `64Mi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Bytes>,
-    /// Disk space, such as `2Gi`; of requests alone.
+    /// Disk space, such as `2Gi`; only in requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<Bytes>,
 }
 
 impl ResourceList {
-    /// Nothing is named.
+    /// Whether no amount is set.
     pub fn is_empty(&self) -> bool {
         let Self {
             cpu,
@@ -234,14 +237,14 @@ impl ResourceList {
     }
 }
 
-/// A graphics processor.
+/// A GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuRequest {
-    /// Any unless written.
+    /// Vendor of the GPU, any by default.
     #[serde(default)]
     pub driver: GpuDriver,
-    /// Least memory of the device, in mebibytes.
+    /// Minimum memory of the GPU, in mebibytes.
     #[serde(
         default,
         rename = "minVRAM_MB",
@@ -250,11 +253,11 @@ pub struct GpuRequest {
     pub min_vram_mb: Option<u32>,
 }
 
-/// Maker of a graphics processor.
+/// Vendor of a GPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum GpuDriver {
-    /// Whichever.
+    /// Any vendor.
     #[default]
     Any,
     /// NVIDIA.

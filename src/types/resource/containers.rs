@@ -1,24 +1,24 @@
-//! The containers of an instance: the main one, those that run before it, and those beside it; one by one, and as what
-//! they use together.
+//! The containers of an instance: the main container, init containers and sidecars; one by one, and
+//! combined into one.
 
 use std::{borrow::Cow, fmt};
 
 use super::{Bytes, Container, ImagePullPolicy, MilliCpu, ResourceList, WorkloadSpec};
 
-/// Most init containers of a workload, and most sidecars.
+/// Maximum number of init containers, and of sidecars, of a workload.
 pub const MOST_OTHERS: usize = 8;
 
-/// What a container beside the main one is.
+/// Kind of a container other than the main one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OtherKind {
-    /// It runs before the main one, and ends.
+    /// Runs to completion before the main container starts.
     Init,
-    /// It runs beside the main one.
+    /// Runs beside the main container.
     Sidecar,
 }
 
 impl OtherKind {
-    /// Both.
+    /// Both kinds.
     pub const ALL: [Self; 2] = [Self::Init, Self::Sidecar];
 
     /// The field of `spec` that lists them.
@@ -29,7 +29,7 @@ impl OtherKind {
         }
     }
 
-    /// As names of units have it.
+    /// The word in the names of units.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Init => "init",
@@ -48,8 +48,9 @@ impl fmt::Display for OtherKind {
 }
 
 impl Container {
-    /// What the containers of an instance use together: the main one, with the mounts, devices, groups, variables and
-    /// passed-through keys of all. It requests what the main one and the sidecars do, and never less than an init container.
+    /// The containers of an instance combined into one: the main container with the mounts,
+    /// devices, groups, variables and passed-through keys of all. Its requests are the sum of those
+    /// of the main container and the sidecars, or the largest of an init container if that is more.
     pub fn together<'c>(main: &'c Self, inits: &[Self], sidecars: &[Self]) -> Cow<'c, Self> {
         if inits.is_empty() && sidecars.is_empty() {
             return Cow::Borrowed(main);
@@ -72,7 +73,8 @@ impl Container {
     }
 }
 
-/// What an instance asks its machine for: at a time either one init container runs, or the main one and the sidecars.
+/// Requests of an instance. At any time either one init container runs, or the main container and
+/// the sidecars.
 fn requests(main: &Container, inits: &[Container], sidecars: &[Container]) -> ResourceList {
     let of = |container: &Container| container.resources.effective_requests();
     let amounts = |read: fn(&ResourceList) -> Option<u64>| {
@@ -89,8 +91,8 @@ fn requests(main: &Container, inits: &[Container], sidecars: &[Container]) -> Re
     }
 }
 
-/// Seconds that an instance may take from its stop signal to its end: the main container goes first, then the
-/// sidecars, all at once.
+/// Maximum seconds from an instance's stop signal to its end: the main container is stopped first,
+/// then all sidecars at once.
 pub fn stop_seconds(main: &Container, inits: &[Container], sidecars: &[Container]) -> u32 {
     let longest = |some: &[Container]| {
         let graces = some.iter().map(|one| one.termination_grace_seconds);
@@ -102,7 +104,7 @@ pub fn stop_seconds(main: &Container, inits: &[Container], sidecars: &[Container
 }
 
 impl WorkloadSpec {
-    /// The containers of one kind beside the main one.
+    /// The containers of one kind.
     pub fn of_kind(&self, kind: OtherKind) -> &[Container] {
         match kind {
             OtherKind::Init => &self.init_containers,
@@ -110,12 +112,12 @@ impl WorkloadSpec {
         }
     }
 
-    /// What its containers use together: see [`Container::together`].
+    /// The containers of the workload combined into one: see [`Container::together`].
     pub fn together(&self) -> Cow<'_, Container> {
         Container::together(&self.container, &self.init_containers, &self.sidecars)
     }
 
-    /// Every container with the path of its field, the main one first.
+    /// Every container with the path of its field, the main container first.
     pub fn containers(&self) -> impl Iterator<Item = (String, &Container)> {
         let main = std::iter::once(("spec.container".to_owned(), &self.container));
         let others = OtherKind::ALL.into_iter().flat_map(|kind| {
@@ -125,8 +127,8 @@ impl WorkloadSpec {
         main.chain(others)
     }
 
-    /// The image of each container as the files name it, the main one's first, and when it is pulled if that is
-    /// written. Images that are built are left out.
+    /// The image of each container as written in the files, the main container's first, with its
+    /// pull policy if there is one. Images that are built from git are left out.
     pub fn images(&self) -> impl Iterator<Item = (&str, Option<ImagePullPolicy>)> {
         let own = self.source.image.as_deref();
         let others = self.init_containers.iter().chain(&self.sidecars);

@@ -1,11 +1,11 @@
-//! A device node of the machine that a container gets: `HOST[:CONTAINER[:PERMISSIONS]]`.
+//! Entries of `devices`: `HOST[:CONTAINER[:PERMISSIONS]]`.
 
-/// What an entry of `devices` says.
+/// A device node of the machine that a container can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Device<'a> {
-    /// Its path on the machine, below `/dev/`.
+    /// Path on the machine, below `/dev/`.
     pub host: &'a str,
-    /// Its path in the container, below `/dev/`.
+    /// Path in the container, below `/dev/`.
     pub container: &'a str,
     /// The program may read from it.
     pub reads: bool,
@@ -14,8 +14,8 @@ pub struct Device<'a> {
 }
 
 impl<'a> Device<'a> {
-    /// Reads an entry; `None` where it is not one. The permissions are each of `r`, `w` and `m` once at most, and
-    /// all of them unless written.
+    /// Parses an entry; `None` if it is invalid. Permissions are a subset of `r`, `w` and `m` with
+    /// at least `r` or `w`; all of them by default.
     pub fn parse(text: &'a str) -> Option<Self> {
         let mut parts = text.split(':');
         let host = parts.next()?;
@@ -38,7 +38,7 @@ impl<'a> Device<'a> {
     }
 }
 
-/// A normal path below `/dev/`: no empty, `.` or `..` part, no blank and no control character.
+/// Whether the path is a normalised path below `/dev/`, without whitespace and control characters.
 fn is_device(path: &str) -> bool {
     let part = |part: &str| !part.is_empty() && part != "." && part != "..";
     let letter = |letter: char| !letter.is_whitespace() && !letter.is_control();

@@ -3,43 +3,43 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How a Job runs.
+/// Definition of a Job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct JobDefinition {
-    /// What is wanted.
+    /// Specification of the Job.
     pub spec: JobSpec,
 }
 
-/// How a Job runs.
+/// When and how a Job runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct JobSpec {
-    /// Cron expression of five fields; runs once at apply without it.
+    /// Cron expression of five fields. Without one, the Job runs once after the apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<String>,
-    /// Time zone of the schedule.
+    /// Time zone of the schedule, UTC by default.
     #[serde(default = "utc")]
     pub time_zone: String,
-    /// What happens when a run is due while one is active.
+    /// What happens when a run is due while another one is active.
     #[serde(default)]
     pub concurrency_policy: ConcurrencyPolicy,
-    /// How late a run may start.
+    /// Maximum delay of a run's start, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starting_deadline_seconds: Option<u32>,
-    /// Start no runs.
+    /// Whether no further runs start.
     #[serde(default)]
     pub suspend: bool,
-    /// Instances that must succeed.
+    /// Number of instances that must succeed.
     #[serde(default = "one")]
     pub completions: u32,
-    /// Instances at once.
+    /// Maximum number of concurrent instances.
     #[serde(default = "one")]
     pub parallelism: u32,
-    /// Longest time of a run.
+    /// Maximum duration of a run, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_deadline_seconds: Option<u32>,
-    /// Failed instances before the Job fails.
+    /// Number of failed instances after which the Job fails.
     #[serde(default = "three")]
     pub backoff_limit: u32,
 }
@@ -56,14 +56,14 @@ fn three() -> u32 {
     3
 }
 
-/// What happens when a run is due while one is active.
+/// What happens when a run is due while another one is active.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ConcurrencyPolicy {
-    /// The new one is skipped.
+    /// The new run is skipped.
     #[default]
     Forbid,
-    /// Both run.
+    /// Both runs continue.
     Allow,
-    /// The old one is stopped.
+    /// The active run is stopped.
     Replace,
 }

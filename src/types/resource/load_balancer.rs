@@ -7,23 +7,24 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualLoadBalancer {
-    /// What is wanted.
+    /// Specification of the load balancer.
     pub spec: VirtualLoadBalancerSpec,
 }
 
-/// What a load balancer is to be.
+/// Specification of a load balancer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualLoadBalancerSpec {
-    /// At least one port.
+    /// Ports of the container, at least one.
     pub ports: Vec<Port>,
-    /// When an instance counts as healthy; running is healthy without it.
+    /// Health check of instances. Without one, an instance counts as healthy while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_check: Option<HealthCheck>,
-    /// The service's name answers with instance addresses.
+    /// The service's name resolves to the addresses of its instances, and the service has no
+    /// virtual address.
     #[serde(default)]
     pub headless: bool,
-    /// Hints for an ingress.
+    /// Settings for an ingress.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ingress: Vec<Ingress>,
 }
@@ -32,15 +33,15 @@ pub struct VirtualLoadBalancerSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Port {
-    /// Name that ingress and probes refer to.
+    /// Name of the port, to which `ingress` and health checks refer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Port that the program listens on.
+    /// Port on which the program listens.
     pub container_port: u16,
-    /// TCP unless written.
+    /// Transport protocol, TCP by default.
     #[serde(default)]
     pub protocol: Protocol,
-    /// Port of the machine that leads here.
+    /// Port of each machine that runs the workload, which forwards to this port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_port: Option<HostPort>,
 }
@@ -60,7 +61,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// As it is written.
+    /// The name in `*.kat` files.
     pub fn word(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",
@@ -69,13 +70,13 @@ impl Protocol {
     }
 }
 
-/// A port of the machine.
+/// A host port: a port of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum HostPort {
-    /// This one.
+    /// A fixed port.
     Number(u16),
-    /// Any of 30000 to 32767.
+    /// A port from 30000 to 32767, assigned by KAT.
     Auto(AutoPort),
 }
 
@@ -83,44 +84,44 @@ pub enum HostPort {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum AutoPort {
-    /// KAT chooses.
+    /// KAT assigns the port.
     Auto,
 }
 
-/// A probe: exactly one of exec, http and tcp.
+/// A health check with exactly one of `exec`, `http` and `tcp`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HealthCheck {
-    /// A command in the container; 0 is healthy.
+    /// A command in the container; exit code 0 is healthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec: Option<ExecProbe>,
-    /// An HTTP request; 200 to 399 is healthy.
+    /// An HTTP request; a status of 200 to 399 is healthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<HttpProbe>,
-    /// A connection that opens.
+    /// A TCP connection; an accepted connection is healthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp: Option<TcpProbe>,
-    /// Wait before the first probe.
+    /// Seconds before the first probe.
     #[serde(default)]
     pub initial_delay_seconds: u32,
-    /// From one probe to the next.
+    /// Seconds from one probe to the next.
     #[serde(default = "ten")]
     pub period_seconds: u32,
-    /// Longest time of a probe.
+    /// Maximum seconds of a probe.
     #[serde(default = "one")]
     pub timeout_seconds: u32,
-    /// Successes in a row to be healthy.
+    /// Number of successes in a row after which an instance is healthy.
     #[serde(default = "one")]
     pub success_threshold: u32,
-    /// Failures in a row to be unhealthy.
+    /// Number of failures in a row after which an instance is unhealthy.
     #[serde(default = "three")]
     pub failure_threshold: u32,
-    /// Restart an unhealthy instance.
+    /// Whether an unhealthy instance is restarted.
     #[serde(default)]
     pub restart_on_unhealthy: bool,
 }
 
-/// As where nothing but the probe is written; the probe itself is missing.
+/// The defaults of `VirtualLoadBalancer.kat`, without a probe.
 impl Default for HealthCheck {
     fn default() -> Self {
         Self {
@@ -149,7 +150,7 @@ fn ten() -> u32 {
     10
 }
 
-/// A command in the container.
+/// A probe by a command in the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExecProbe {
@@ -157,21 +158,21 @@ pub struct ExecProbe {
     pub command: Vec<String>,
 }
 
-/// An HTTP request.
+/// A probe by an HTTP request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpProbe {
-    /// Path and query.
+    /// Path and query of the request.
     pub path: String,
-    /// Name or number of a port.
+    /// Name or number of a port of the container.
     pub port: PortRef,
 }
 
-/// A connection.
+/// A probe by a TCP connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TcpProbe {
-    /// Name or number of a port.
+    /// Name or number of a port of the container.
     pub port: PortRef,
 }
 
@@ -179,28 +180,28 @@ pub struct TcpProbe {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum PortRef {
-    /// By number.
+    /// Number of the port.
     Number(u16),
-    /// By name.
+    /// Name of the port.
     Name(String),
 }
 
-/// A hint for an ingress.
+/// A host name and path that an ingress forwards to the service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Ingress {
-    /// Host name from outside.
+    /// Host name of the requests.
     pub host: String,
-    /// Prefix of the path.
+    /// Path prefix of the requests, `/` by default.
     #[serde(default = "root_path")]
     pub path: String,
     /// Name of a port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_port_name: Option<String>,
-    /// Number of a port; wins over the name.
+    /// Number of a port; takes precedence over the name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_port: Option<u16>,
-    /// Ask the ingress for a certificate.
+    /// Whether the ingress serves the host with TLS, with a certificate of its own.
     #[serde(default)]
     pub tls: bool,
 }

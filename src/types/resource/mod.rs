@@ -1,8 +1,8 @@
-//! What users write and read: one file for each kind, names and quantities.
+//! The kinds of `*.kat` files and `agent.yaml`, with their names, quantities and limits.
 //!
-//! Data and validation, nothing else: no input or output, no clock. The types serialise to the
-//! same camelCase names as the `*.kat` files (RFC001-KAT 3.2 to 3.9). Reading stored values is lenient
-//! (unknown fields are ignored); what users write is read strictly by `bundle`.
+//! Data and validation only: no input or output, no clock. The types have the same camelCase names
+//! as the `*.kat` files (RFC001-KAT 3.2 to 3.9). Unknown fields are ignored here, as stored objects
+//! need it; `bundle` reads users' files strictly.
 
 mod agent_config;
 mod build;

@@ -2,34 +2,34 @@
 
 use crate::top_level_domains;
 
-/// Longest name of a workload, namespace, node or cluster, in characters.
+/// Maximum characters of the name of a workload, namespace, node or cluster.
 pub const MAX_NAME: usize = 40;
 
 /// Why a name is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// Nothing is written.
+    /// The name is empty.
     #[error("a name must not be empty")]
     Empty,
-    /// It is too long.
+    /// The name is too long.
     #[error("`{0}` has {1} characters, at most {MAX_NAME} are allowed")]
     TooLong(String, usize),
-    /// It is not a DNS-1123 label.
+    /// The name is not a DNS-1123 label.
     #[error(
         "`{0}` may have only lower-case letters, digits and `-`, and must begin and end with a letter or digit"
     )]
     NotALabel(String),
-    /// The name means something else.
+    /// The name has another meaning.
     #[error("`{0}` is reserved")]
     Reserved(String),
-    /// It is a top-level domain's.
+    /// The name is a top-level domain.
     #[error(
         "`{0}` is a top-level domain: a workload `x` in it would be taken for `x.{0}` of the world"
     )]
     TopLevelDomain(String),
 }
 
-/// Accepts a DNS-1123 label (RFC 1123) of at most [`MAX_NAME`] characters.
+/// Checks that a name is a DNS-1123 label (RFC 1123) of at most [`MAX_NAME`] characters.
 pub fn check_label(name: &str) -> Result<(), NameError> {
     if name.is_empty() {
         return Err(NameError::Empty);
@@ -47,7 +47,7 @@ pub fn check_label(name: &str) -> Result<(), NameError> {
     Ok(())
 }
 
-/// Accepts the name of a namespace: a label other than `node`, which DNS uses for machines.
+/// Checks the name of a namespace: a label other than `node`, which DNS uses for machines.
 pub fn check_namespace(name: &str) -> Result<(), NameError> {
     check_label(name)?;
     if name == "node" {
@@ -56,7 +56,8 @@ pub fn check_namespace(name: &str) -> Result<(), NameError> {
     Ok(())
 }
 
-/// Accepts the name of a namespace that is to be made: no top-level domain's. There may be older ones that are.
+/// Checks the name of a new namespace, which must not be a top-level domain. Older namespaces may
+/// have such names.
 pub fn check_new_namespace(name: &str) -> Result<(), NameError> {
     check_namespace(name)?;
     if top_level_domains::contains(name) {

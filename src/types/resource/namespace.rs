@@ -13,13 +13,13 @@ pub struct Namespace {
     pub metadata: NamespaceMetadata,
 }
 
-/// Identity of a namespace.
+/// Name and labels of a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NamespaceMetadata {
     /// DNS-1123 label of at most 40 characters, not `node`.
     pub name: String,
-    /// Free labels.
+    /// Labels, by key.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 }

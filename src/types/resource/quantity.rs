@@ -1,11 +1,11 @@
-//! Amounts of processor time and of memory, as Kubernetes writes them.
+//! Amounts of CPU time and memory, in the notation of Kubernetes.
 
 use std::{fmt, str::FromStr};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-/// A quantity that could not be read.
+/// A quantity that could not be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {expected}")]
 pub struct QuantityError {
@@ -14,7 +14,7 @@ pub struct QuantityError {
 }
 
 impl QuantityError {
-    /// Reads a plain number.
+    /// Parses a plain number.
     pub(super) fn number(text: &str) -> Result<u64, Self> {
         digits(text).ok_or_else(|| Self {
             text: text.to_owned(),
@@ -26,12 +26,12 @@ impl QuantityError {
 const CPU_EXPECTED: &str = "a processor amount such as `100m`, `0.5` or `2`";
 const BYTES_EXPECTED: &str = "a size such as `64Mi`, `1Gi`, `500M` or `1048576`";
 
-/// Thousandths of a processor: `100m` is a tenth, `1.5` is 1500.
+/// An amount of CPU in thousandths: `100m` is a tenth of a CPU, `1.5` is 1500.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
 #[schemars(with = "String")]
 pub struct MilliCpu(pub u64);
 
-/// Bytes: `64Mi`, `1G`, `1048576`.
+/// An amount in bytes: `64Mi`, `1G`, `1048576`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
 #[schemars(with = "String")]
 pub struct Bytes(pub u64);
@@ -85,7 +85,7 @@ fn digits(text: &str) -> Option<u64> {
     plain.then(|| text.parse().ok()).flatten()
 }
 
-/// A decimal number times `factor`, rounded up; at most nine decimals.
+/// A decimal number times `factor`, rounded up. `None` for more than nine decimals.
 fn scaled(text: &str, factor: u64) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let whole = digits(whole)?.checked_mul(factor)?;
@@ -112,7 +112,8 @@ impl fmt::Display for MilliCpu {
 }
 
 impl Bytes {
-    /// For people: the largest unit that it has one of, with one digit, rounded down.
+    /// The amount for display: in the largest unit that fits at least once, with one decimal,
+    /// rounded down.
     pub fn rounded(self) -> String {
         for (shift, suffix) in [(40, "Ti"), (30, "Gi"), (20, "Mi"), (10, "Ki")] {
             if let whole @ 1.. = self.0 >> shift {

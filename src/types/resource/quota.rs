@@ -1,4 +1,4 @@
-//! Amounts of what a namespace may have, and of what it has.
+//! Quotas of a namespace, and its use of them.
 
 use std::str::FromStr;
 
@@ -7,40 +7,40 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bytes, MilliCpu, QuantityError};
 
-/// Amounts by what they count; nothing where there is no limit.
+/// Amounts of a namespace: its quotas, or its use. A missing quota is not limited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Amounts {
-    /// Workloads.
+    /// Number of workloads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workloads: Option<u64>,
-    /// Replicas of all workloads.
+    /// Number of replicas of all workloads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instances: Option<u64>,
-    /// Processor time that all instances request.
+    /// CPU requests of all instances.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<MilliCpu>,
-    /// Memory that all instances request.
+    /// Memory requests of all instances.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Bytes>,
-    /// Volumes that keep data, also of workloads that are gone.
+    /// Number of volumes that keep data, including those of deleted workloads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volumes: Option<u64>,
-    /// Secrets.
+    /// Number of secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secrets: Option<u64>,
-    /// Bytes of their values.
+    /// Bytes of the values of all secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_bytes: Option<Bytes>,
-    /// Bytes of the files of all workloads, of the newest generation.
+    /// Bytes of the files of all workloads in their current generation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file_bytes: Option<Bytes>,
-    /// Events kept; the oldest go first.
+    /// Number of events that are kept; the oldest are deleted first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub events: Option<u64>,
 }
 
-/// What an amount counts.
+/// The fields of [`Amounts`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counted {
     /// [`Amounts::workloads`].
@@ -64,7 +64,7 @@ pub enum Counted {
 }
 
 impl Counted {
-    /// All of them, in the order in which they are shown.
+    /// Every field, in the order in which they are shown.
     pub const ALL: [Self; 9] = [
         Self::Workloads,
         Self::Instances,
@@ -77,7 +77,7 @@ impl Counted {
         Self::Events,
     ];
 
-    /// Its name in JSON and on the command line.
+    /// The field's name in JSON and on the command line.
     pub fn word(self) -> &'static str {
         match self {
             Self::Workloads => "workloads",
@@ -92,12 +92,12 @@ impl Counted {
         }
     }
 
-    /// By its word.
+    /// The field with this name.
     pub fn of_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|counted| counted.word() == word)
     }
 
-    /// The amount as people write it: `2`, `500m`, `64Mi`.
+    /// The amount in the notation of users: `2`, `500m`, `64Mi`.
     pub fn show(self, amount: u64) -> String {
         match self {
             Self::Cpu => MilliCpu(amount).to_string(),
@@ -108,10 +108,10 @@ impl Counted {
         }
     }
 
-    /// Reads what [`Self::show`] writes.
+    /// Parses the notation of [`Self::show`].
     ///
     /// # Errors
-    /// What was expected instead.
+    /// [`QuantityError`] with the expected notation.
     pub fn read(self, text: &str) -> Result<u64, QuantityError> {
         match self {
             Self::Cpu => MilliCpu::from_str(text).map(|amount| amount.0),
@@ -126,7 +126,7 @@ impl Counted {
 }
 
 impl Amounts {
-    /// One amount.
+    /// The amount of one field; `None` if it is missing.
     pub fn get(&self, counted: Counted) -> Option<u64> {
         match counted {
             Counted::Workloads => self.workloads,
@@ -141,7 +141,7 @@ impl Amounts {
         }
     }
 
-    /// Sets one amount, or takes it away.
+    /// Sets the amount of one field, or removes it.
     pub fn set(&mut self, counted: Counted, amount: Option<u64>) {
         match counted {
             Counted::Workloads => self.workloads = amount,
@@ -156,12 +156,12 @@ impl Amounts {
         }
     }
 
-    /// Nothing is limited, or counted.
+    /// Whether no amount is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Adds each amount to what is there.
+    /// Adds the other amounts to these. A missing amount counts as 0.
     pub fn add(&mut self, other: &Self) {
         for counted in Counted::ALL {
             if let Some(amount) = other.get(counted) {

@@ -1,29 +1,29 @@
-//! Secrets: what they may be called, how large they may be, and their values, which nothing shows.
+//! Names, sizes and values of secrets. No error or debug output contains a value.
 
 use std::{collections::BTreeMap, fmt};
 
-/// Longest name of a secret.
+/// Maximum bytes of a secret's name.
 pub const NAME_LIMIT: usize = 40;
-/// Longest name of a key.
+/// Maximum bytes of a key's name.
 pub const KEY_LIMIT: usize = 128;
-/// Most bytes of one value.
+/// Maximum bytes of one value.
 pub const VALUE_LIMIT: usize = 64 << 10;
-/// Most bytes of all values of a secret, with the names of their keys.
+/// Maximum bytes of a secret: all values and the names of their keys.
 pub const SECRET_LIMIT: usize = 128 << 10;
-/// Most secrets in a namespace.
+/// Maximum number of secrets in a namespace.
 pub const NAMESPACE_LIMIT: usize = 256;
-/// Most bytes of all that one instance uses, with the names of the keys.
+/// Maximum bytes of all values that one instance uses, with the names of their keys.
 pub const INSTANCE_LIMIT: usize = 256 << 10;
 
-/// Why something is no secret. No message holds a value.
+/// Why a secret is refused. No message contains a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
-    /// The name.
+    /// The name is invalid.
     #[error(
         "`{0}` can't be the name of a secret: at most {NAME_LIMIT} lower-case letters, digits and `-`, with a letter or digit at both ends"
     )]
     Name(String),
-    /// A key.
+    /// The name of a key is invalid.
     #[error(
         "`{0}` can't be the key of a secret: at most {KEY_LIMIT} letters, digits, `-`, `_` and `.`, with no `.` at its start and no `..`"
     )]
@@ -31,25 +31,25 @@ pub enum SecretError {
     /// A value is too long.
     #[error("the value of `{key}` has {size} bytes; at most {VALUE_LIMIT} are allowed")]
     Value {
-        /// Whose it is.
+        /// Key of the value.
         key: String,
-        /// Its bytes.
+        /// Size of the value, bytes.
         size: usize,
     },
-    /// All of it is too long.
+    /// The secret as a whole is too long.
     #[error(
         "the secret has {0} bytes, the names of its keys included; at most {SECRET_LIMIT} are allowed"
     )]
     Size(usize),
 }
 
-/// At most 60 characters of a text, without what a terminal obeys.
+/// The first 60 characters of a text, without control characters.
 fn quoted(text: &str) -> String {
     let harmless = text.chars().filter(|character| !character.is_control());
     harmless.take(60).collect()
 }
 
-/// Accepts the name of a secret.
+/// Checks the name of a secret.
 ///
 /// # Errors
 /// [`SecretError::Name`].
@@ -60,7 +60,7 @@ pub fn check_name(name: &str) -> Result<(), SecretError> {
     Ok(())
 }
 
-/// Accepts the key of a secret. It is a file's name too.
+/// Checks the name of a secret's key, which is also the name of a file.
 ///
 /// # Errors
 /// [`SecretError::Key`].
@@ -73,7 +73,7 @@ pub fn check_key(key: &str) -> Result<(), SecretError> {
     Ok(())
 }
 
-/// Values by key. Debug shows the keys alone.
+/// Values by key. `Debug` shows only the keys.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct SecretValues(pub BTreeMap<String, Vec<u8>>);
 
@@ -84,7 +84,7 @@ impl fmt::Debug for SecretValues {
 }
 
 impl SecretValues {
-    /// Accepts them as one secret.
+    /// Checks the keys and values of one secret.
     ///
     /// # Errors
     /// [`SecretError`], which names the key.
@@ -104,14 +104,14 @@ impl SecretValues {
         }
     }
 
-    /// Bytes of values and keys.
+    /// Bytes of all values and the names of their keys.
     pub fn size(&self) -> usize {
         let sizes = self.0.iter().map(|(key, value)| key.len() + value.len());
         sizes.sum()
     }
 }
 
-/// Whether a value can be that of a variable: UTF-8 without NUL.
+/// Whether an environment variable can have the value: UTF-8 without NUL.
 pub fn is_text(value: &[u8]) -> bool {
     !value.contains(&0) && std::str::from_utf8(value).is_ok()
 }

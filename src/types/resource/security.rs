@@ -1,4 +1,5 @@
-//! What a container asks for beyond Podman's own confinement, which is its machine's owner to allow.
+//! What a container needs beyond Podman's default confinement. The machine's owner has to allow it
+//! with `securityAllow`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,20 +10,21 @@ use super::Container;
 
 /// `SeccompProfile: unconfined`.
 pub const SECCOMP: &str = "seccomp";
-/// Paths of `/proc` and `/sys` that Podman masks or makes read-only.
+/// Access to paths of `/proc` and `/sys` that Podman masks or makes read-only.
 pub const UNMASK: &str = "unmask";
-/// Programs that get more privileges than they begin with, by set-id bits or capabilities of files.
+/// Programs that gain privileges by set-id bits or file capabilities.
 pub const NEW_PRIVILEGES: &str = "newPrivileges";
-/// Another label of SELinux than the container's own, or none.
+/// An SELinux label other than the container's own, or none.
 pub const SELINUX: &str = "selinux";
 /// Every capability.
 pub const CAPABILITIES: &str = "capabilities";
-/// The words of `securityAllow` beside names of capabilities.
+/// Values of `securityAllow` besides names of capabilities.
 pub const SECURITY_WORDS: [&str; 5] = [SECCOMP, UNMASK, NEW_PRIVILEGES, SELINUX, CAPABILITIES];
-/// Where profiles of seccomp lie that root of the machine chose.
+/// Folder of the seccomp profiles that root installed on the machine.
 pub const PROFILES: &str = "/usr/share/containers";
 
-/// Podman's default set, and those that mean the container's own processes and network alone.
+/// Capabilities that need no permission: Podman's default set, and those that affect only the
+/// container's own processes and network.
 const FREE_CAPABILITIES: [&str; 14] = [
     "CHOWN",
     "DAC_OVERRIDE",
@@ -41,7 +43,8 @@ const FREE_CAPABILITIES: [&str; 14] = [
 ];
 
 impl Container {
-    /// What it asks for that its machine's owner has to allow: words of [`SECURITY_WORDS`] and names of capabilities.
+    /// What the container needs that the machine's owner has to allow: values of [`SECURITY_WORDS`]
+    /// and names of capabilities.
     pub fn security_wants(&self) -> BTreeSet<String> {
         let capabilities = self.cap_add.iter().map(String::as_str);
         let capabilities = capabilities.filter(|name| !FREE_CAPABILITIES.contains(name));
@@ -49,14 +52,16 @@ impl Container {
         keys.chain(capabilities.map(str::to_owned)).collect()
     }
 
-    /// A profile of seccomp that lies where others than root of the machine may write.
+    /// The container's seccomp profile, if it is outside [`PROFILES`] and so may not come from
+    /// root.
     pub fn foreign_profile(&self) -> Option<&str> {
         let profile = self.quadlet.get("SeccompProfile")?;
         (profile != "unconfined" && !is_profile_of_machine(profile)).then_some(profile)
     }
 }
 
-/// Of keys that are passed through. What can't be read for sure is wanted: Podman may read it so.
+/// The needs of passed-through keys. A value that is not clearly harmless counts as a need, since
+/// Podman may interpret it that way.
 fn wanted_by_keys(quadlet: &BTreeMap<String, String>) -> impl Iterator<Item = &'static str> {
     quadlet.iter().filter_map(|(key, value)| {
         let word = value.trim().to_ascii_lowercase();
@@ -72,7 +77,7 @@ fn wanted_by_keys(quadlet: &BTreeMap<String, String>) -> impl Iterator<Item = &'
     })
 }
 
-/// A file below [`PROFILES`], by a path that leads nowhere else.
+/// Whether the text is the path of a file below [`PROFILES`], without `..`.
 fn is_profile_of_machine(text: &str) -> bool {
     let path = Path::new(text);
     let mut parts = path.components();

@@ -3,11 +3,11 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A volume: exactly one of its sources.
+/// A volume with exactly one source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Volume {
-    /// Name that the mounts refer to.
+    /// Name of the volume, to which mounts refer.
     pub name: String,
     /// A folder under the machine's volume base path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -15,16 +15,16 @@ pub struct Volume {
     /// A path of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_mount: Option<HostMount>,
-    /// A folder of the workload's own folder.
+    /// A folder within the workload's own folder, whose files are mounted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<String>,
-    /// A secret, as files.
+    /// A secret, mounted as one file for each key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<SecretVolume>,
-    /// Memory.
+    /// A folder in memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tmpfs: Option<TmpfsVolume>,
-    /// One folder for each slot.
+    /// Whether each replica has its own folder.
     #[serde(default)]
     pub per_replica: bool,
     /// What happens to the data when the workload is deleted.
@@ -33,22 +33,23 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// What it holds outlives the instance: a folder below the volume base path, or a file or folder of the
-    /// machine.
+    /// Whether the data outlives the instance: simple cluster storage, or a host path other than a
+    /// socket.
     pub fn keeps_data(&self) -> bool {
         let host = self.host_mount.as_ref();
         let is_data = |host: &HostMount| host.ensure_type != Some(EnsureType::Socket);
         self.simple_cluster_storage.is_some() || host.is_some_and(is_data)
     }
 
-    /// The folder of [`Self::files`] within the workload's own, without `.` and slashes too many; nothing where it
-    /// leads out, or is the workload's own.
+    /// The path of [`Self::files`] within the workload's folder, normalised; `None` if it is
+    /// outside that folder, or is that folder.
     pub fn carried_folder(&self) -> Option<String> {
         normal(self.files.as_deref()?)
     }
 }
 
-/// A path below where it begins, without `.` and slashes too many.
+/// A relative path without `.` parts and superfluous slashes; `None` if it is absolute, empty, or
+/// contains `..`.
 pub fn normal(written: &str) -> Option<String> {
     let parts: Vec<&str> = written
         .split('/')
@@ -66,7 +67,7 @@ pub struct SimpleClusterStorage {}
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TmpfsVolume {}
 
-/// A secret, as files.
+/// A secret, mounted as one file for each key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretVolume {
@@ -80,19 +81,19 @@ pub struct SecretVolume {
 pub struct HostMount {
     /// Absolute path.
     pub host_path: String,
-    /// What it must be; anything unless written.
+    /// Required type of the path; any type if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ensure_type: Option<EnsureType>,
 }
 
-/// What a host path must be.
+/// Required type of a host path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum EnsureType {
-    /// A folder, made if missing.
+    /// A folder, created if missing.
     DirectoryOrCreate,
     /// A folder.
     Directory,
-    /// A file, made if missing.
+    /// A file, created if missing.
     FileOrCreate,
     /// A file.
     File,
@@ -103,9 +104,9 @@ pub enum EnsureType {
 /// What happens to a volume's data when its workload is deleted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ReclaimPolicy {
-    /// It stays.
+    /// The data is kept.
     #[default]
     Retain,
-    /// It goes.
+    /// The data is deleted.
     Delete,
 }

@@ -13,30 +13,30 @@ use super::{Container, Volume};
 pub struct Workload {
     /// Name, namespace and labels.
     pub metadata: WorkloadMetadata,
-    /// What is wanted.
+    /// Desired state.
     pub spec: WorkloadSpec,
 }
 
-/// Identity of a workload.
+/// Name, namespace and labels of a workload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadMetadata {
     /// DNS-1123 label of at most 40 characters.
     pub name: String,
-    /// The namespace, `default` unless written.
+    /// Namespace of the workload, `default` by default.
     #[serde(default = "default_namespace")]
     pub namespace: String,
-    /// Free labels.
+    /// Labels, by key.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 }
 
-/// The namespace of a workload that names none.
+/// The namespace of a workload without `metadata.namespace`.
 pub fn default_namespace() -> String {
     "default".to_owned()
 }
 
-/// What a workload is to be.
+/// Specification of a workload: the desired state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadSpec {
@@ -45,7 +45,7 @@ pub struct WorkloadSpec {
     pub kind: WorkloadType,
     /// Where the image comes from.
     pub source: Source,
-    /// Wanted instances of a Service; ignored otherwise.
+    /// Number of instances of a Service; ignored for other types.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,
     /// How instances are replaced.
@@ -56,10 +56,10 @@ pub struct WorkloadSpec {
     /// What happens to an instance whose machine is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_node_loss: Option<OnNodeLoss>,
-    /// What a machine that is cut off does with a running instance.
+    /// What a machine that reaches no leader does with a running instance.
     #[serde(default)]
     pub on_partition: OnPartition,
-    /// Spreading of instances over a label of the machines.
+    /// Spreading of instances over the values of a machine label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<Spread>,
     /// Workloads that must not share a machine with this one.
@@ -71,15 +71,15 @@ pub struct WorkloadSpec {
     /// Labels that a machine must have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// Taints that are tolerated.
+    /// Taints that the workload tolerates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tolerations: Vec<Toleration>,
     /// The main container.
     pub container: Container,
-    /// Containers that run in order before the main one.
+    /// Containers that run to completion, in this order, before the main container starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub init_containers: Vec<Container>,
-    /// Containers that share the main one's network.
+    /// Containers that run beside the main container and share its network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sidecars: Vec<Container>,
     /// Volumes that the containers mount.
@@ -90,7 +90,7 @@ pub struct WorkloadSpec {
 /// The three kinds of workload (RFC001-KAT 1.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum WorkloadType {
-    /// Runs for good, `replicas` times.
+    /// Runs continuously, with `replicas` instances.
     Service,
     /// Runs to completion.
     Job,
@@ -98,34 +98,34 @@ pub enum WorkloadType {
     DaemonService,
 }
 
-/// Exactly one of `image` and `git`.
+/// Source of the image: exactly one of `image` and `git`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Source {
     /// An image reference.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    /// A git repository to build.
+    /// A git repository from which the image is built.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git: Option<GitSource>,
-    /// An image tried before a build; only with `git`.
+    /// An image that is tried before a build; only with `git`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_image: Option<String>,
 }
 
-/// A git repository and what to check out of it.
+/// A git repository with the version to check out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GitSource {
     /// URL of the repository.
     pub repository: String,
-    /// Branch; the repository's default unless written.
+    /// Branch; the repository's default branch by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
-    /// Tag; wins over `branch`.
+    /// Tag; takes precedence over `branch`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
-    /// Commit; wins over `tag`.
+    /// Commit; takes precedence over `tag`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
 }
@@ -134,7 +134,7 @@ pub struct GitSource {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateStrategy {
-    /// Rolling unless written.
+    /// Rolling by default.
     #[serde(rename = "type", default)]
     pub kind: UpdateStrategyType,
     /// Settings of a rolling update.
@@ -143,7 +143,7 @@ pub struct UpdateStrategy {
     /// Seconds without progress after which a rollout is Stalled.
     #[serde(default = "default_progress_deadline")]
     pub progress_deadline_seconds: u32,
-    /// Go back to the last good generation when a rollout stalls.
+    /// Whether a stalled rollout is rolled back to the last good generation.
     #[serde(default)]
     pub auto_rollback: bool,
 }
@@ -163,10 +163,11 @@ impl Default for UpdateStrategy {
     }
 }
 
-/// Rolling or Simultaneous.
+/// How instances are replaced.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum UpdateStrategyType {
-    /// One after another, new ones first.
+    /// A few at a time; a new instance is healthy before it replaces an old one, unless instances
+    /// are replaced in place.
     #[default]
     Rolling,
     /// All old ones are stopped before new ones start.
@@ -177,18 +178,18 @@ pub enum UpdateStrategyType {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RollingUpdate {
-    /// Instances beyond `replicas` during an update.
+    /// Number of instances beyond `replicas` during an update; 0 replaces instances in place.
     #[serde(default)]
     pub max_surge: MaxSurge,
 }
 
-/// A number or a percentage of the replicas, rounded up.
+/// A number of instances, or a percentage of the replicas, rounded up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum MaxSurge {
-    /// So many instances.
+    /// Number of instances.
     Count(u32),
-    /// Written `"25%"`.
+    /// Percentage of the replicas, such as `"25%"`.
     #[serde(with = "percent")]
     #[schemars(with = "String")]
     Percent(u32),
@@ -224,7 +225,7 @@ pub struct RestartPolicy {
     /// Restarts within `resetSeconds` before giving up; MaxCount only.
     #[serde(default = "default_max_restarts")]
     pub max_restarts: u32,
-    /// The window in which restarts are counted; MaxCount only.
+    /// Length of the window in which restarts are counted, in seconds; MaxCount only.
     #[serde(default = "default_reset_seconds")]
     pub reset_seconds: u32,
 }
@@ -242,7 +243,7 @@ fn default_reset_seconds() -> u32 {
 pub enum RestartCondition {
     /// Not at all.
     Never,
-    /// After a failure, so many times.
+    /// After a failure, at most `maxRestarts` times within `resetSeconds`.
     MaxCount,
     /// Always, with a growing delay.
     Always,
@@ -252,30 +253,30 @@ pub enum RestartCondition {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum OnNodeLoss {
-    /// It is replaced elsewhere.
+    /// The instance is replaced on another machine.
     Move,
-    /// It waits for its machine.
+    /// The instance waits for its machine.
     Keep,
 }
 
-/// What a machine that is cut off does with a running instance.
+/// What a machine that reaches no leader does with a running instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum OnPartition {
-    /// It runs on.
+    /// The instance keeps running.
     #[default]
     Keep,
-    /// It is stopped before the leader replaces it.
+    /// The instance is stopped before the leader may replace it.
     Stop,
 }
 
-/// Spreading over a label of the machines.
+/// Spreading of instances over the values of a machine label.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Spread {
-    /// The label whose values are spread over.
+    /// Label of the machines over whose values instances are spread.
     pub topology_key: String,
-    /// Refuse a place that would make the spread uneven.
+    /// Whether a machine that would make the spread uneven is refused.
     #[serde(default)]
     pub required: bool,
 }
@@ -286,24 +287,24 @@ pub struct Spread {
 pub struct Toleration {
     /// Key of the taint.
     pub key: String,
-    /// Exists unless written.
+    /// Comparison of the taint's value, Exists by default.
     #[serde(default)]
     pub operator: TolerationOperator,
-    /// Needed with Equal.
+    /// Value of the taint; required with Equal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// Nothing means every effect.
+    /// Effect of the taint; every effect if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<TaintEffect>,
 }
 
-/// How a toleration is compared.
+/// How a toleration compares a taint's value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum TolerationOperator {
-    /// Any value of the key.
+    /// Any value matches.
     #[default]
     Exists,
-    /// The same value.
+    /// Only the same value matches.
     Equal,
 }
 
@@ -312,8 +313,8 @@ pub enum TolerationOperator {
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 pub enum TaintEffect {
-    /// Nothing new is placed there.
+    /// No new instance is placed on the machine.
     NoSchedule,
-    /// Placed there only when nothing else fits.
+    /// An instance is placed on the machine only if no other machine fits.
     PreferNoSchedule,
 }
