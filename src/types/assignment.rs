@@ -80,7 +80,7 @@ pub struct Assignment {
     /// When it was placed.
     #[serde(default)]
     pub created: Option<Timestamp>,
-    /// What its machine does with it while the machine reaches no leader.
+    /// What the machine does with the instance while the machine reaches no leader.
     #[serde(default, skip_serializing_if = "runs_on")]
     pub on_partition: OnPartition,
     /// The volumes that its container mounts.
@@ -128,10 +128,10 @@ pub struct AssignedVolume {
 /// Whether an instance has to run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wanted {
-    /// It runs.
+    /// The instance has to run.
     #[default]
     Running,
-    /// It has to stop; once its machine confirms that, the leader deletes the assignment.
+    /// The instance has to stop. Once its machine confirms that, the leader deletes the assignment.
     Stopped,
 }
 

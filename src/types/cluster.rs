@@ -1,4 +1,5 @@
-//! What every machine reads of the cluster: etcd's members, and where machines answer.
+//! Stored objects of the cluster that every machine reads: the members of etcd, and the endpoints
+//! of machines.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use crate::api::MachineEndpoints;
 pub struct ClusterMembers {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// By name of the machine.
+    /// The members, by the machine's name.
     pub members: BTreeMap<String, MemberRecord>,
 }
 
@@ -21,21 +22,22 @@ pub struct ClusterMembers {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MemberRecord {
-    /// etcd's member id, hexadecimal. A machine that was removed and added again has another one.
+    /// Id of the member in etcd, hexadecimal. A machine that was removed and added again has
+    /// another id.
     pub id: String,
-    /// It has a vote. A member starts without one and gets it when it has caught up.
+    /// Whether the member votes. A new member gets its vote when it has caught up.
     pub voting: bool,
-    /// It answers the leader.
+    /// Whether the member answers the leader.
     pub healthy: bool,
 }
 
-/// `/kat/config/endpoints`.
+/// `/kat/config/endpoints`: the endpoints of every machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClusterEndpoints {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// By name of the machine.
+    /// The endpoints, by the machine's name.
     pub machines: BTreeMap<String, MachineEndpoints>,
 }
 
@@ -49,8 +51,8 @@ impl ClusterEndpoints {
             .collect()
     }
 
-    /// Endpoints of the API on machines that may lead: each machine's first address before any
-    /// second. Machines that only the cluster's own machines reach come last.
+    /// API endpoints of machines that may lead: the first endpoint of each machine, then the
+    /// others. Machines that only other machines of the cluster can reach come last.
     pub fn api(&self) -> Vec<String> {
         let members = self.machines.values().filter(|machine| machine.etcd);
         let (hidden, open): (Vec<_>, Vec<_>) = members.partition(|machine| machine.is_hidden());

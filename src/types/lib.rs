@@ -1,14 +1,15 @@
-//! The vocabulary: what users write, what is stored and what is sent. Data only.
+//! Types of users' files, of stored objects, and of the API. Data only.
 //!
-//! Every other crate may use this one, and it uses none of them: no input or output, no clock, no decisions.
-//! Readers ignore fields that they do not know (ARCHITECTURE.md, invariant 10).
+//! Every other crate may use this crate, which uses none of them: no input or output, no clock, no
+//! decisions. Readers ignore fields that they do not know (ARCHITECTURE.md, invariant 10).
 //!
 //! - [`resource`]: the kinds of `*.kat` files and `agent.yaml`.
-//! - [`api`]: what goes over the API, and what agents report.
-//! - [`assignment`]: one instance's complete desired state; [`volumes`], [`secrets`], [`records`]: what the leader
-//!   stores beside it; [`keys`]: where; [`transaction`]: how it is written.
-//! - [`reason`]: the words of conditions, statuses and events.
-//! - [`registry`]: names of images and of registries.
+//! - [`api`]: objects of the API, and reports of agents.
+//! - [`assignment`]: one instance's complete desired state; [`volumes`], [`secrets`], [`records`]:
+//!   other objects that the leader stores; [`keys`]: their keys in the store; [`transaction`]:
+//!   writes to the store.
+//! - [`reason`]: reasons of conditions, statuses and events.
+//! - [`registry`]: settings of registries, credentials, and names of images.
 
 #![warn(missing_docs)]
 #![cfg_attr(test, allow(clippy::disallowed_methods))]

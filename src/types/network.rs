@@ -1,8 +1,4 @@
-//! The agreement between the agent and `kat-net`: the state files that the agent writes for it, in
-//! `/var/lib/kat/network`, the hook's request, and names that both use.
-//!
-//! `kat-net` runs from these files alone: it works before etcd has started and without other
-//! machines. Each file is JSON and replaced atomically, and its readers ignore unknown fields.
+//! Names that the data path shares with the crates that render units and read the journal.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,8 +16,8 @@ pub const HOOK_PROGRAM: &str = "/usr/libexec/kat/kat-net";
 /// Annotation that names the instance and makes the hook run.
 pub const ANNOTATION: &str = "rip.dws.kat.instance";
 
-/// Message-id field that marks the hook's own journal lines, so that the agent can tell its
-/// failures from the program's.
+/// Journal field that marks lines of the hook, so that the agent can distinguish failures of the
+/// hook from those of the program.
 pub const HOOK_JOURNAL_FIELD: &str = "KAT_HOOK_ERROR";
 
 /// Folder of these files.

@@ -1,4 +1,4 @@
-//! The reasons of conditions, statuses and events: every word that KAT writes, in one place.
+//! The reasons of conditions, statuses and events that KAT writes, in one place.
 //!
 //! Stored and sent, a reason is a [`String`]: a newer version may write a word that this version does not know, and
 //! that word has to survive. Code that writes a reason takes it from [`Reason`] or [`EventReason`].

@@ -330,7 +330,7 @@ pub struct GenerationRecord {
     pub schema: u32,
     /// When it was written.
     pub applied: Timestamp,
-    /// The caller who requested it; empty for KAT itself.
+    /// The caller who requested the generation; empty for KAT itself.
     #[serde(default)]
     pub by: String,
     /// The kind of request.

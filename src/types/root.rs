@@ -17,8 +17,8 @@ impl Root {
         &self.0
     }
 
-    /// The path in this tree of `path` on a real machine. A leading `/` never leads out of the
-    /// tree; `..` is left as it is.
+    /// The path in this tree of `path` on a real machine. A leading `/` is removed; `..` is left as
+    /// it is.
     pub fn below(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.0.join(path.strip_prefix("/").unwrap_or(path))

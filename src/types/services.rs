@@ -1,4 +1,5 @@
-//! What every machine reads of a service: its address, its ports, and the instances behind them.
+//! Stored objects of services that every machine reads: address, ports, and the instances behind
+//! them.
 
 use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
 
@@ -6,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::resource::Protocol;
 
-/// `/kat/network/services/{ns}/{workload}/ip`.
+/// `/kat/network/services/{ns}/{workload}/ip`: the virtual address of a service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceAddress {
@@ -42,12 +43,13 @@ pub struct ServicePort {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum BackendState {
-    /// It takes new traffic.
+    /// The instance receives new traffic.
     Serving,
-    /// It is ending: it finishes what it has begun, and takes no new traffic.
+    /// The instance is ending: it finishes open connections, and receives no new traffic.
     Leaving,
-    /// It may exist, but callers are not sent to it: it is unhealthy, restarts, or its machine does
-    /// not answer. A word of a newer version that this version does not know is read as this.
+    /// The instance may exist, but receives no traffic: it is unhealthy, restarts, or its machine
+    /// does not answer. A state of a newer version that this version does not know is read as
+    /// `Held`.
     #[serde(other)]
     Held,
 }

@@ -1,5 +1,5 @@
-//! Reading of assignments of a newer version: an assignment that is not understood must not hide
-//! the others of its list.
+//! Reading of assignments of a newer version: one assignment that this version does not understand
+//! must not hide the others of its list.
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
@@ -18,11 +18,11 @@ use crate::{
 /// Highest schema of an assignment that this version understands.
 pub const ASSIGNMENT_SCHEMA: u32 = 6;
 
-/// The lowest schema of an assignment with everything that a workload needs of its agent, so that
-/// older agents run what they can: 6 with init containers, sidecars or credentials for registries
-/// (`plan/logins.rs`), 5 with files of the workload's folder, secrets, something of the machine's or
-/// host ports (`plan/scheduling/host_ports.rs`), 4 with volumes or keys that are passed through, 3 with a health
-/// check, 2 with `onPartition: stop`, else 1.
+/// The lowest assignment schema that covers everything the workload needs, so that older agents can
+/// still run simpler workloads: 6 with init containers, sidecars or credentials for registries
+/// (`plan/logins.rs`), 5 with files of the workload's folder, secrets, the machine's network,
+/// devices or groups, or host ports (`plan/scheduling/host_ports.rs`), 4 with volumes or
+/// passed-through keys, 3 with a health check, 2 with `onPartition: stop`, else 1.
 pub fn needed_schema(spec: &WorkloadSpec, health_check: Option<&HealthCheck>) -> u32 {
     if !spec.init_containers.is_empty() || !spec.sidecars.is_empty() {
         return 6;

@@ -15,9 +15,8 @@ use crate::secrets::SecretVersion;
 /// Canonical name of Docker's own registry.
 const DOCKER_PLACE: &str = "docker.io";
 
-/// What a login is for: a registry, or the part of one below a path. Displayed as `host` or
-/// `host/path`, with the host in lower case with its port, and `docker.io` for each name of
-/// Docker's own registry.
+/// Scope of a login: a registry, or a path of a registry. Displayed as `host` or `host/path`, with
+/// the host in lower case with its port, and `docker.io` for each name of Docker's own registry.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LoginPlace {
     host: String,
@@ -145,7 +144,7 @@ pub struct LoginRecord {
     pub created: Timestamp,
     /// When it was last changed.
     pub updated: Timestamp,
-    /// The name; those who may change it may see it.
+    /// The user name, visible to callers who may change the credentials.
     pub username: String,
     /// Number of the data key that sealed it.
     pub key_id: u64,
@@ -154,7 +153,7 @@ pub struct LoginRecord {
 }
 
 impl LoginRecord {
-    /// What an assignment names of it.
+    /// The uid and version that assignments refer to.
     pub fn secret_version(&self) -> SecretVersion {
         SecretVersion {
             uid: self.uid.clone(),
