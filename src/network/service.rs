@@ -1,8 +1,9 @@
-//! The body of `kat-net.service`.
+//! The main loop of `kat-net.service`.
 //!
-//! It serves the hook from the first moment, and keeps everything else in line with the agent's
-//! files: at every change, and every thirty seconds, or every ten where there are peers. When it
-//! ends, it leaves everything in place (ARCHITECTURE.md, invariant 5).
+//! The service answers the hook as soon as it has started, and reconciles the machine's network
+//! with the agent's files in rounds: at every change of the files, and every 30 s, or every 10 s if
+//! there are peers. When the service ends, it leaves the network as it is (ARCHITECTURE.md,
+//! invariant 5).
 
 use std::{
     future::Future,
@@ -50,11 +51,11 @@ use kat_types::network::{FOLDER, HOOK_SOCKET, OVERLAY_FILE};
 
 /// Interval of the rounds.
 const INTERVAL: Duration = Duration::from_secs(30);
-/// Interval of the rounds where there are peers, so that a silent peer is noticed soon.
+/// Interval of the rounds if there are peers, so that a silent peer is noticed soon.
 const PEERS_INTERVAL: Duration = Duration::from_secs(10);
 /// Interval of the rounds while something is not in place.
 const SHORT_INTERVAL: Duration = Duration::from_secs(5);
-/// Longest round; it is aborted well before the watchdog takes it for hanging.
+/// Maximum duration of a round. The round is aborted well before the watchdog considers it hanging.
 const ROUND_LIMIT: Duration = Duration::from_secs(60);
 
 /// Why the service could not start.
@@ -72,7 +73,7 @@ pub enum ServiceError {
     Signal(#[source] io::Error),
 }
 
-/// Serves the cluster's names at an address until cancelled, from the snapshots.
+/// A DNS server: serves the cluster's names, from the snapshots, at an address until cancelled.
 pub type DnsServer = Arc<
     dyn Fn(
             Ipv4Addr,
@@ -83,7 +84,7 @@ pub type DnsServer = Arc<
         + Sync,
 >;
 
-/// Parameters of the service; [`Config::from_environment`] has the machine's own.
+/// Parameters of the service; see [`Config::from_environment`] for the values on a real machine.
 pub struct Config {
     /// Folder of the agent's files.
     pub folder: PathBuf,
@@ -91,13 +92,13 @@ pub struct Config {
     pub root: Option<PathBuf>,
     /// The hook's socket; `None` binds [`HOOK_SOCKET`].
     pub listener: Option<StdListener>,
-    /// Finds a process's control group.
+    /// Finds the control group of a process.
     pub cgroups: CgroupReader,
     /// Finds the containers of a unit.
     pub processes: UnitProcesses,
-    /// Makes `kat0`; `None` for the machine's own way.
+    /// Creates `kat0`; `None` for the default implementation.
     pub overlay: Option<Overlay>,
-    /// The DNS server, started when `kat0` has its address.
+    /// The DNS server, started when `kat0` has an address; `None` for no DNS.
     pub dns: Option<DnsServer>,
     /// Configures systemd-resolved; `None` leaves it alone.
     pub resolved: Option<Tell>,
@@ -108,8 +109,9 @@ pub struct Config {
 }
 
 impl Config {
-    /// The machine's own: files in [`FOLDER`], and the socket that systemd passed. It takes over
-    /// passed descriptors, so it has to be called first in the program.
+    /// The configuration of a real machine: the agent's files in [`FOLDER`], and the socket that
+    /// systemd passed. This function takes ownership of passed descriptors, so the program has to
+    /// call it before anything else.
     pub fn from_environment() -> Self {
         let listener = sd_notify::listen_fds_with_names()
             .ok()
@@ -164,7 +166,8 @@ pub async fn run(config: Config) -> Result<(), ServiceError> {
     tasks.spawn(Arc::clone(&announcer).listen(cancel.clone()));
     let heard = Arc::clone(&announcer);
     let peers = PeerKeeper::new(config.folder, announcer, config.report);
-    // In a task of its own: the rounds may wait for other machines' names.
+    // The balancer runs in its own task, since rounds may wait for the resolution of other
+    // machines' names.
     let (trouble, services) = watch::channel(None);
     let pulse = pulses.watch("the addresses of services");
     let balancing = Balancer::installed().keep(files.subscribe(), trouble, pulse, cancel.clone());
@@ -205,7 +208,7 @@ pub async fn run(config: Config) -> Result<(), ServiceError> {
     Ok(())
 }
 
-/// Repeats rounds: at every change of the files and periodically.
+/// Repeats rounds: at every change of the files, and periodically.
 async fn keep(
     mut reconciler: Reconciler,
     files: Arc<StateFiles>,
@@ -244,8 +247,8 @@ async fn keep(
             () = cancel.cancelled() => return,
             () = tokio::time::sleep(wait) => files.refresh(),
             changed = changes.changed() => if changed.is_err() { return },
-            // The userspace service ended, and its link with it. Without the kernel's messages the
-            // next round notices that.
+            // The userspace WireGuard service ended, which removed its link. If the kernel's
+            // messages are not available, the next round notices that.
             Ok(()) = &mut removal => {
                 tracing::warn!("{OVERLAY_LINK} was removed; making it again");
                 removal = Box::pin(links::removal(OVERLAY_LINK));
@@ -256,7 +259,8 @@ async fn keep(
     }
 }
 
-/// Runs DNS at the machine's address; restarts it when the address changes or DNS ends.
+/// Runs DNS at the machine's address. Restarts the server when the address changes or the server
+/// ends.
 struct Names {
     server: Option<DnsServer>,
     files: Arc<StateFiles>,
@@ -285,7 +289,7 @@ impl Names {
     }
 }
 
-/// Links the unit files, so that workloads start after a boot without the agent.
+/// Restores the links of unit files, so that workloads start after a boot without the agent.
 fn rebuild_unit_links(root: &Path) {
     match unit_links::rebuild(root) {
         Ok(rebuilt) => {

@@ -1,13 +1,14 @@
-//! `onPartition: stop`: stops the instances that a cut-off machine must not run any more, before
-//! the leader may replace them. On a machine that has just booted it also holds back instances that
-//! write data until the store has confirmed the list, since they may belong elsewhere by now. The
-//! leader does not move them before this machine confirms that they have stopped.
+//! The fence of `onPartition: stop`: on a machine that reaches no leader, it stops these instances
+//! before the leader may replace them. After a boot, it also holds back instances that write data
+//! until the store has confirmed the list, since they may be assigned to another machine by now.
+//! While this machine reports, the leader does not move such an instance before the machine
+//! confirms that it has stopped.
 //!
-//! A leader moves instances of a machine from which no report arrived for `nodeLossTimeoutSeconds`,
-//! counted from the last report or from the begin of its leadership. This machine's count starts
-//! before either, so that the instance has stopped in time ([`fence_after`] has the arithmetic).
-//! The instance runs again when a leader has accepted a report and the store has confirmed the list
-//! after that. An agent that is restarted meanwhile continues from the saved time of the last
+//! A leader replaces instances of a machine that has not reported for `nodeLossTimeoutSeconds`,
+//! counted from the last report or from the start of its leadership. This machine's own count
+//! starts before both, so that it stops the instances in time ([`fence_after`] has the arithmetic).
+//! A stopped instance starts again when a leader has accepted a new report and the store has
+//! confirmed the list after that. A restarted agent continues from the saved time of the last
 //! accepted report.
 
 use std::{
@@ -30,10 +31,10 @@ use kat_types::resource::OnPartition;
 
 /// Largest file of [`Memory`] in bytes.
 const LIMIT: u64 = 32;
-/// Sleep where nothing is scheduled.
+/// Sleep if nothing is scheduled.
 const LONG: Duration = Duration::from_secs(3600);
-/// A watch of a disconnected store ends within this time (its keepalive: 2 s, and 2 s for the
-/// answer). Until then a list that seems current may be outdated.
+/// Maximum time until a watch notices that the store is disconnected (keepalive every 2 s, 2 s for
+/// the response). Until then a list that seems current may be outdated.
 const WATCH_ENDS: Duration = Duration::from_secs(5);
 
 /// Saves when a leader was last reached, and that the list was confirmed, across restarts of the
@@ -46,7 +47,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// When a leader was last reached; `None` where none was since the boot.
+    /// When a leader was last reached; `None` if none was since the boot.
     pub fn recall(&self) -> Option<Instant> {
         let text = files::read_text(&self.path, LIMIT).ok()?;
         let ago = (self.monotonic)().checked_sub(text.trim().parse().ok()?)?;
@@ -87,9 +88,9 @@ pub struct Fence {
     /// instances.
     pub timeout: Duration,
     pub lists: watch::Receiver<Listed>,
-    /// When the leader last accepted this machine as present.
+    /// When this machine last counted as present for a leader, see [`fence_after`].
     pub reached: watch::Receiver<Option<Instant>>,
-    /// Receiver of the list with the fenced instances.
+    /// The list with the fenced instances.
     pub fenced: watch::Sender<Listed>,
     /// Saves `reached` across restarts of the agent.
     pub memory: Option<Memory>,
@@ -101,7 +102,7 @@ impl Fence {
         let mut stopped = BTreeSet::new();
         let mut listed_at = Instant::now();
         let mut listed_anew = true;
-        // Since when a leader accepts reports again.
+        // When a leader started to accept reports again.
         let mut back = None;
         let mut confirmed = self.memory.as_ref().is_some_and(Memory::is_confirmed);
         loop {
@@ -176,15 +177,15 @@ impl Fence {
     }
 }
 
-/// The instances with `onPartition: stop`, by whether their time without a leader is over.
+/// The instances with `onPartition: stop`, by whether their time without a leader has passed.
 struct Silence {
     over: BTreeSet<String>,
-    /// With the remaining time.
+    /// Remaining time of each instance.
     running: BTreeMap<String, Duration>,
 }
 
 impl Silence {
-    /// `reached` is when a leader was last reached; `None` where none was since the boot.
+    /// `reached` is when a leader was last reached; `None` if none was since the boot.
     fn of(listed: &Listed, reached: Option<Instant>, timeout: Duration) -> Self {
         let mut silence = Self {
             over: BTreeSet::new(),
@@ -196,7 +197,7 @@ impl Silence {
                 continue;
             }
             let grace = assignment.stop_seconds();
-            // Apply rejects a grace that is too long.
+            // `None` only for a grace that is too long, which apply rejects.
             let after = fence_after(timeout, grace).unwrap_or(timeout / 2);
             let left = reached.and_then(|reached| after.checked_sub(reached.elapsed()));
             match left.filter(|left| !left.is_zero()) {
@@ -207,8 +208,8 @@ impl Silence {
         silence
     }
 
-    /// Instances that were stopped `before` stay stopped until the list is confirmed again, in
-    /// `told`.
+    /// Instances in `before` are stopped already. They stay stopped until the list is confirmed
+    /// again, after the time `told`.
     fn judge(self, before: &BTreeSet<String>, told: Duration) -> Verdict {
         let mut verdict = Verdict {
             any: !self.over.is_empty() || !self.running.is_empty(),
@@ -228,7 +229,7 @@ impl Silence {
 
 struct Verdict {
     stopped: BTreeSet<String>,
-    /// There are instances with `onPartition: stop`.
+    /// Whether there are instances with `onPartition: stop`.
     any: bool,
     again: Duration,
 }

@@ -15,7 +15,7 @@ use kat_types::{
 
 /// Delay before a failed instance is replaced.
 const DELAYS: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_secs(300));
-/// After this time without a failure the delay starts anew.
+/// After this time without a failure the delay is reset to its first value.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(600);
 /// An instance that its machine has stopped because of its disk is placed on another machine if it
 /// has not started again within this time.
@@ -197,8 +197,9 @@ impl WorkloadPlanner<'_, '_, '_> {
         turn
     }
 
-    /// Keeps one instance of a slot that is to get the new version. Returns true while that
-    /// instance moves.
+    /// For a slot without an instance of the wanted version that may stay: keeps one of its
+    /// instances, and stops those that are not needed. Returns true while an instance of the slot
+    /// is being moved to another machine, so that the slot is not updated meanwhile.
     fn keep_one(&mut self, here: &Slot<'_, '_>, before: &LiveInstance<'_>) -> bool {
         let mover = here.mover(before);
         let moves = mover.is_some_and(|mover| !mover.healthy());
@@ -287,7 +288,8 @@ impl WorkloadPlanner<'_, '_, '_> {
         }
     }
 
-    /// Fills a slot without any instance.
+    /// Creates an instance for a slot that has none. With in-place replacement it waits for the
+    /// slot's old instance to end, and with Simultaneous for all old instances.
     fn fill(&mut self, parsed: &ParsedWorkload, slot: u32, turn: &mut RolloutBudget<'_>) {
         let Strategy {
             stops_first,
@@ -308,9 +310,9 @@ impl WorkloadPlanner<'_, '_, '_> {
             self.create_earlier(earlier, slot);
             return;
         }
-        // With in-place replacement, the old instance was stopped to make room for the new version,
-        // unless it was stopped for a move. While no other slot tries the new version this one
-        // does, or the old version would be started only to be stopped again.
+        // With in-place replacement, the old instance was stopped either to make room for the new
+        // version or for a move. In a held rollout, this slot tries the new version if no other
+        // slot does: otherwise the old version would be started only to be stopped again.
         let again = turn.ended.contains(&slot);
         let old_again = match (simultaneous, stops_first) {
             (true, _) => turn.paused,
@@ -336,8 +338,9 @@ impl WorkloadPlanner<'_, '_, '_> {
         }
     }
 
-    /// Gives a slot that has only `before` an instance of the wanted version on a machine where it
-    /// may stay.
+    /// Replaces `before`, the instance that [`Self::keep_one`] kept, as far as the rollout's budget
+    /// allows: by an instance of the wanted version, or of its own version (see [`Self::version`]).
+    /// If its machine is drained or lost, the new instance is placed on another machine.
     fn succeed(
         &mut self,
         parsed: &ParsedWorkload,
@@ -345,7 +348,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         before: &LiveInstance<'_>,
         turn: &mut RolloutBudget<'_>,
     ) {
-        // Its state is unknown, and it is not given up as lost.
+        // The machine does not answer, and the instance may still run: it is not lost yet.
         if before.away && !before.leaves {
             return;
         }
@@ -370,7 +373,7 @@ impl WorkloadPlanner<'_, '_, '_> {
                 && self.is_forced_out(before)
                 && !self.fits(parsed, slot)
             {
-                // A forced drain does not wait for other slots, which may have no place either.
+                // A forced drain does not wait for other slots, which may have no machine either.
                 self.is_stuck(before);
             } else if let others @ 1.. = turn.broken_beside(before) {
                 let others = match others {
@@ -388,7 +391,8 @@ impl WorkloadPlanner<'_, '_, '_> {
         } else {
             turn.busy += 1;
             if turn.strategy.stops_first && !self.has_secrets(parsed) {
-                // Without its secrets no successor could start: the running instance continues.
+                // Without the workload's secrets no successor could start, so the running instance
+                // is kept.
                 if before.leaves {
                     self.is_stuck(before);
                 }
