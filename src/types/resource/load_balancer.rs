@@ -20,8 +20,7 @@ pub struct VirtualLoadBalancerSpec {
     /// Health check of instances. Without one, an instance counts as healthy while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_check: Option<HealthCheck>,
-    /// The service's name resolves to the addresses of its instances, and the service has no
-    /// virtual address.
+    /// The service's name resolves to the addresses of its instances instead of a virtual address.
     #[serde(default)]
     pub headless: bool,
     /// Settings for an ingress.
