@@ -25,23 +25,23 @@ pub struct AgentConfig {
     /// Folders below which host paths may be mounted.
     pub host_mount_allow: Vec<String>,
     /// Folders below which KAT may create missing host paths, besides
-    /// `/var/lib/kat/host/NAMESPACE`. If absent, none, except for paths of instances from before an
-    /// upgrade that introduced this setting.
+    /// `/var/lib/kat/host/NAMESPACE`. If absent, none, except for paths of instances from before
+    /// the upgrade that introduced this setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_mount_create: Option<Vec<String>>,
     /// Devices, or folders of devices, that containers may use; a block device must be named
-    /// itself. If absent, none, except for devices of instances from before an upgrade that
+    /// itself. If absent, none, except for devices of instances from before the upgrade that
     /// introduced this setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub devices_allow: Option<Vec<String>>,
     /// Groups of the machine that the users of workloads may join. If absent, none, except for
-    /// groups of instances from before an upgrade that introduced this setting.
+    /// groups of instances from before the upgrade that introduced this setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub groups_allow: Option<Vec<String>>,
     /// Whether containers may use the machine's network.
     pub host_network_allow: bool,
     /// What containers may have beyond Podman's default confinement ([`super::security`]). If
-    /// absent, nothing, except for instances from before an upgrade that introduced this setting.
+    /// absent, nothing, except for instances from before the upgrade that introduced this setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub security_allow: Option<Vec<String>>,
     /// Ports of the machine that `hostPort` may forward to workloads; [`PortRange::DEFAULT`] if

@@ -200,7 +200,7 @@ pub struct Ingress {
     /// Number of a port; takes precedence over the name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_port: Option<u16>,
-    /// Whether the ingress serves the host with TLS, with a certificate of its own.
+    /// Whether the ingress is asked for a TLS certificate of the host.
     #[serde(default)]
     pub tls: bool,
 }

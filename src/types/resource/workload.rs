@@ -23,7 +23,7 @@ pub struct Workload {
 pub struct WorkloadMetadata {
     /// DNS-1123 label of at most 40 characters.
     pub name: String,
-    /// Namespace of the workload, `default` by default.
+    /// Namespace of the workload; `default` if absent.
     #[serde(default = "default_namespace")]
     pub namespace: String,
     /// Labels, by key.
