@@ -352,7 +352,8 @@ impl Server {
             .and_then(|chain| chain.first());
         let peer = Peer {
             source: Source::Network(address),
-            // The verifier accepted it; a name that is none of KAT's identifies nobody.
+            // The verifier accepted the certificate; a name that KAT does not issue identifies no
+            // caller.
             certificate: certificate.and_then(|certificate| peer_certificate(certificate).ok()),
         };
         let standing = standing(&peer);

@@ -48,7 +48,7 @@ pub struct CarriedFile {
     pub bytes: Vec<u8>,
 }
 
-/// What is in it is left out: it may be meant for few eyes.
+/// Does not show the content, which may be confidential.
 impl std::fmt::Debug for CarriedFile {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter

@@ -1,4 +1,4 @@
-//! What is wrong in what somebody wrote, and where.
+//! Diagnostics: errors in users' files, with their positions.
 
 use std::fmt;
 

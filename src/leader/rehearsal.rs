@@ -1,5 +1,5 @@
-//! Rehearsal of a change: runs the leader's own plan on a copy of the store, with machines that do
-//! what they are told. Nothing is written and no machine is called.
+//! Rehearsal of a change: runs the leader's own plan on a copy of the store, with simulated
+//! machines that follow their assignments. Nothing is written and no machine is called.
 //!
 //! A machine that answers starts its assigned instances at once, and they are healthy. A machine
 //! that does not answer does nothing, and failed instances stay failed. Time stands still: steps
@@ -160,7 +160,8 @@ fn follow(snapshot: &Snapshot, node: &str, report: &mut NodeReport) {
     }
 }
 
-/// Instances that are on their way start or stop; running and failed ones stay as they are.
+/// Instances that are starting then run, and instances being stopped have stopped. Failed instances
+/// do not change.
 fn do_as_told(wanted: Wanted, instance: &mut InstanceReport) {
     let arrives = matches!(
         instance.phase,

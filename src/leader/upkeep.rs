@@ -76,8 +76,8 @@ const LONGEST_HOLD: Duration = Duration::from_secs(3600);
 #[derive(Default)]
 pub(super) struct Upkeep {
     done: UpkeepDone,
-    /// Members whose defragmentation failed: how often, and until when it is not retried. Each try
-    /// costs some seconds in which that member answers nobody.
+    /// Members whose defragmentation failed: how often, and until when it is not retried. During
+    /// each attempt the member does not answer for some seconds.
     failed: BTreeMap<u64, (u32, Instant)>,
     /// When the last step in `done` ended. Not the first: if steps took long, the remaining ones
     /// would be forgotten before their turn comes, and the alarm would stay.

@@ -1,7 +1,7 @@
 //! Objects whose changes cannot be written: all their keys stay, and the plan continues for the
 //! others.
 //!
-//! This state is not stored. Every plan finds it anew from what it would write, so that a new
+//! This state is not stored. Every plan determines it from what the plan would write, so that a new
 //! leader comes to the same result, and an object is written again as soon as its change fits.
 
 use std::collections::BTreeMap;

@@ -70,7 +70,7 @@ pub const SEED: u64 = 0;
 /// their order, each with the leader's fence, and plans again only when a snapshot shows them.
 ///
 /// A change that does not fit into one transaction is left out: its object is left as it is, and
-/// the plan is made anew without it.
+/// the plan is repeated without the change.
 pub fn plan(snapshot: &Snapshot, observed: &Observed, now: Timestamp, seed: u64) -> Plan {
     let mut frozen = frozen::Frozen::default();
     loop {

@@ -122,7 +122,7 @@ pub(super) fn plan_workload<'a>(
         return pass.write_frozen(&all, &frozen);
     }
     if let Some((key, cause)) = pass.next_is_not_writable(&all) {
-        // The plan is made anew, and then leaves the workload as it is.
+        // The plan is repeated, and then leaves the workload as it is.
         return pass.draft.refuse(pass.key, key, cause);
     }
     pass.confirm_stopped(&all);

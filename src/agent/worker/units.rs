@@ -473,8 +473,8 @@ impl Worker {
         true
     }
 
-    /// After a new end of the program, or restarts that were not judged yet: finds out whose fault
-    /// they were, and reads the last log lines.
+    /// After a new end of the program, or restarts that were not judged yet: determines their
+    /// cause, and reads the last log lines.
     async fn look_at_runs(
         &mut self,
         assignment: &Assignment,

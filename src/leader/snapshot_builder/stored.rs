@@ -1,5 +1,6 @@
-//! What earlier versions stored, and what a later one might, is read whole (ARCHITECTURE.md,
-//! invariant 10). `tests/stored/README.md` says where the dumps come from.
+//! Objects stored by earlier versions, and those that a later version may store, are read
+//! completely (ARCHITECTURE.md, invariant 10). `tests/stored/README.md` describes the origin of the
+//! dumps.
 
 use jiff::{Timestamp, ToSpan};
 use serde_json::{Map, Value, json};
@@ -17,8 +18,9 @@ const DUMPS: [(&str, &str, &str); 1] = [(
     include_str!("../../../tests/stored/1/reports.json"),
 )];
 
-/// The service of a version that had no addresses for them gets one; beside these, machines are told which
-/// images they keep ([`told_of_images`]), and nothing else is touched.
+/// Keys that the first plan creates: a service from a version without service addresses gets one.
+/// Besides these keys and the machines' lists of images to keep ([`told_of_images`]), nothing is
+/// changed.
 const GIVEN: [&str; 2] = [
     "/kat/network/services/default/web/ip",
     "/kat/network/services/default/web/balance",
@@ -83,8 +85,8 @@ fn touched(snapshot: &Snapshot, observed: &Observed) -> Vec<String> {
         .collect()
 }
 
-/// A field in every object that is no map, and words that nobody knows yet. `within` is the name
-/// of the field that this is.
+/// Adds an unknown field to every object that is not a map, and replaces words by unknown ones.
+/// `within` is the name of the field with this value.
 fn newer(value: &mut Value, within: &str) {
     match value {
         Value::Object(fields) => {
@@ -188,7 +190,8 @@ fn told_of_images(snapshot: &Snapshot) -> Vec<String> {
     nodes.map(|node| keys::desired_images(node)).collect()
 }
 
-/// An instance whose health is said in a newer word does not count as healthy: it has no name.
+/// The DNS keys except those of machines. An instance with a health state of a newer version does
+/// not count as healthy, so it has no name.
 fn keys_of_names(snapshot: &Snapshot) -> Vec<String> {
     let of_machines = |key: &&String| !key.starts_with("/kat/dns/node/");
     snapshot.dns.keys().filter(of_machines).cloned().collect()

@@ -1,7 +1,7 @@
 //! Which machines hold etcd, and the next step towards that.
 //!
-//! One member, three or five, as many as there are machines for. Each step is safe alone and starts
-//! from what etcd reports, so a step that failed halfway is decided anew.
+//! The cluster has one, three or five members, as many as there are machines for. Each step is safe
+//! alone and starts from what etcd reports, so an incomplete step is decided again.
 
 use std::{collections::BTreeSet, net::Ipv4Addr, time::Duration};
 

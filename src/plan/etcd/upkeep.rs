@@ -1,9 +1,9 @@
 //! Upkeep of etcd: compaction, defragmentation of the members' files, and recovery of a full store
 //! where that is possible without a person.
 //!
-//! etcd's file of a member never shrinks by itself: space that a compaction frees is used again,
-//! and only a defragmentation returns it, during which that member answers nobody. When a file has
-//! reached etcd's quota, etcd raises the alarm NOSPACE, and then takes only reads and deletions
+//! A member's database file never shrinks by itself: space that a compaction frees is reused, and
+//! only a defragmentation returns it, during which the member does not answer. When a file has
+//! reached etcd's quota, etcd raises the alarm NOSPACE, and then accepts only reads and deletions
 //! until the alarm is disarmed (etcd's manual, op-guide/maintenance).
 
 use std::collections::BTreeSet;
@@ -53,7 +53,7 @@ pub enum UpkeepStep {
     Wait(String),
     /// Compact the history.
     Compact,
-    /// Move the leadership of raft to another member first, since this one will answer nobody for a
+    /// Move the leadership of raft to another member first, since this member will not answer for a
     /// while.
     MoveRaft {
         /// etcd's id of the other member.

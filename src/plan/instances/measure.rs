@@ -24,8 +24,8 @@ const LOGIN: usize = 24 * 1024;
 const DIGEST: usize = 80;
 const FOLDER: usize = 256;
 
-/// Bytes of the largest assignment that these files can lead to, with the largest secrets and
-/// credentials that an instance of them may have.
+/// Bytes of the largest assignment that can result from these files, with the largest secrets and
+/// credentials that an instance may have.
 ///
 /// # Errors
 /// [`NotEncoded`].

@@ -267,8 +267,8 @@ impl Applicant {
         if before.deleting {
             return Err(NotAdmitted::Leaving(self.name.clone()));
         }
-        // A certificate request is no secret: whoever has one of a renewal, and a token, could
-        // otherwise replace that machine's WireGuard key with their own.
+        // A certificate request is not secret: a caller with a token and the request of a renewal
+        // could otherwise replace that machine's WireGuard key.
         let same_key = node.public_key.as_ref() == Some(&self.public_key);
         if !self.signed && !same_key {
             return Err(NotAdmitted::NotSigned(self.name.clone()));

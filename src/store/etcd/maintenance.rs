@@ -94,7 +94,7 @@ pub async fn compact(store: &EtcdStore, revision: i64) -> Result<(), StoreError>
         .await
 }
 
-/// Defragments the file of the member that answers. The member serves nobody meanwhile.
+/// Defragments the file of the member that answers. The member serves no requests meanwhile.
 ///
 /// # Errors
 /// Errors of etcd; also [`StoreError::Unavailable`] if it takes longer than the store's call
