@@ -48,14 +48,14 @@ use parking_lot::Mutex;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use kat_api::Limits;
-use kat_client::{Change, Client, Deletion, EventQuery, Options, Route};
+use kat_api::ApiLimits;
+use kat_client::{Client, ClientOptions, Deletion, EventFilter, ListChange, RequestPath};
 use kat_pki::LeafKind;
 use kat_types::{
     api::{Connection, Event, NodeReport, ObjectReference, WorkloadItem},
     keys,
     records::{LastIndex, NodeStatusRecord, WorkloadMeta},
-    transaction::Operation,
+    transaction::WriteOperation,
 };
 use support::{
     CLUSTER_UID, DEADLINE, LinesOf, NODE_UID, Server, archive, put, read, web, with_instance,
@@ -404,7 +404,7 @@ async fn a_deposed_leader_writes_nothing() {
     let leadership = server.handle.leadership.borrow().clone().unwrap();
     // Another machine became the leader, and this one has not noticed yet.
     server
-        .write(&[Operation::Delete(leadership.key.clone())])
+        .write(&[WriteOperation::Delete(leadership.key.clone())])
         .await;
     let before = server.stored();
     let body = json!({"metadata": {"name": "late"}});
@@ -429,11 +429,12 @@ async fn the_client_and_the_server_understand_each_other() {
         ca: server.authority.certificate_pem().to_owned(),
         token: server.admin.clone(),
     };
-    let client = Client::from_connection(&connection, Options::default()).unwrap();
+    let client = Client::from_connection(&connection, ClientOptions::default()).unwrap();
     client.healthz().await.unwrap();
-    let mut follow = client.follow::<WorkloadItem>(Route::workloads(Some("shop")).unwrap(), false);
+    let mut follow =
+        client.follow::<WorkloadItem>(RequestPath::workloads(Some("shop")).unwrap(), false);
     let first = tokio::time::timeout(DEADLINE, follow.next()).await.unwrap();
-    assert!(matches!(first.unwrap(), Change::Listed(items) if items.is_empty()));
+    assert!(matches!(first.unwrap(), ListChange::Listed(items) if items.is_empty()));
     let text = web("shop", "web", 1);
     let sent = archive(&files(&text));
     for (dry_run, outcome) in [(true, "created"), (false, "created"), (false, "unchanged")] {
@@ -447,20 +448,20 @@ async fn the_client_and_the_server_understand_each_other() {
         );
     }
     let next = tokio::time::timeout(DEADLINE, follow.next()).await.unwrap();
-    assert!(matches!(next.unwrap(), Change::Changed(item) if item.metadata.name == "web"));
+    assert!(matches!(next.unwrap(), ListChange::Changed(item) if item.metadata.name == "web"));
     assert_eq!(client.files("shop", "web").await.unwrap(), ["workload.kat"]);
     assert_eq!(
         client.file("shop", "web", "workload.kat").await.unwrap(),
         text
     );
-    let events = client.events(&EventQuery::default()).await.unwrap();
+    let events = client.events(&EventFilter::default()).await.unwrap();
     assert_eq!(events.items.len(), 1);
     let how = Deletion::default();
     client.delete_workload("shop", "web", how).await.unwrap();
     let gone = client.workload("shop", "none").await.unwrap_err();
     assert!(gone.is_not_found(), "{gone}");
     let socket =
-        Client::from_unix_socket(&server.socket("admin.sock"), Options::default()).unwrap();
+        Client::from_unix_socket(&server.socket("admin.sock"), ClientOptions::default()).unwrap();
     assert_eq!(socket.version().await.unwrap().version, kat_types::VERSION);
     let report = NodeReport {
         node_name: "n1".to_owned(),
@@ -470,7 +471,13 @@ async fn the_client_and_the_server_understand_each_other() {
     let leaf = server.node_leaf("n1");
     let identity = format!("{}{}", leaf.certificate_pem, leaf.key_pem);
     let (endpoints, ca) = (&connection.endpoints, &connection.ca);
-    let node = Client::from_identity(endpoints, CLUSTER_UID, ca, &identity, Options::default());
+    let node = Client::from_identity(
+        endpoints,
+        CLUSTER_UID,
+        ca,
+        &identity,
+        ClientOptions::default(),
+    );
     node.unwrap().report("n1", &report).await.unwrap();
     assert_eq!(
         server.handle.reports.observed(Duration::ZERO).reports.len(),

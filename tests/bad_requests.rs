@@ -34,7 +34,7 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use kat_api::{Limits, Share};
+use kat_api::{ApiLimits, ConnectionLimits};
 use kat_pki::{Authority, AuthorityKind, tls};
 use kat_types::api::ErrorBody;
 use support::{
@@ -48,12 +48,12 @@ const WEB: &str = "/v1alpha1/n/shop/workloads/web";
 const STATUS: &str = "/v1alpha1/nodes/n1/status";
 
 /// Short time limits, so that the test of each limit is short.
-fn impatient() -> Limits {
-    Limits {
+fn impatient() -> ApiLimits {
+    ApiLimits {
         handshake_timeout: Duration::from_millis(800),
         header_timeout: Duration::from_millis(1500),
         body_timeout: Duration::from_millis(800),
-        ..Limits::default()
+        ..ApiLimits::default()
     }
 }
 
@@ -267,10 +267,10 @@ async fn what_is_no_http_is_refused() {
 #[tokio::test]
 async fn guesses_at_tokens_are_slowed_down() {
     let few = std::num::NonZeroU32::new(5).unwrap();
-    let server = Server::start_with(Limits {
+    let server = Server::start_with(ApiLimits {
         unknown_calls_per_second: std::num::NonZeroU32::MIN,
         unknown_call_burst: few,
-        ..Limits::default()
+        ..ApiLimits::default()
     })
     .await;
     let client = server.client(None);

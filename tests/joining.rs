@@ -27,7 +27,7 @@ use kat_types::{
     api::JoinRequest,
     keys,
     records::{NodeRegistration, TokenRecord},
-    transaction::Operation,
+    transaction::WriteOperation,
 };
 use support::{CLUSTER_UID, Server, put, read};
 
@@ -40,9 +40,9 @@ async fn server() -> Server {
     let key = |field| keys::network_node("n1", field);
     server
         .write(&[
-            Operation::Put(keys::OVERLAY_CIDR.to_owned(), b"10.100.0.0/16".to_vec()),
-            Operation::Put(key("subnet"), b"10.100.0.0/23".to_vec()),
-            Operation::Put(key("wg_pubkey"), wireguard_key(1).into_bytes()),
+            WriteOperation::Put(keys::OVERLAY_CIDR.to_owned(), b"10.100.0.0/16".to_vec()),
+            WriteOperation::Put(key("subnet"), b"10.100.0.0/23".to_vec()),
+            WriteOperation::Put(key("wg_pubkey"), wireguard_key(1).into_bytes()),
             put(key("wg_endpoints"), &["192.0.2.1:51820"]),
         ])
         .await;
@@ -129,7 +129,7 @@ async fn a_machine_gets_certificates_a_subnet_and_the_others() {
     assert!(server.users.names.lock().contains("n2"));
 
     // With its certificate the machine reports, and reads only about itself.
-    let identity = pki::Identity {
+    let identity = pki::CertificateKeyPair {
         certificate_pem: text("node"),
         key_pem,
     };

@@ -21,8 +21,8 @@ use futures_util::StreamExt;
 
 use kat_host::{check, users::Users};
 use kat_systemd::{
-    ActiveState, Connector, JobResult, Journal, LogQuery, LogSource, LogStream, Logind,
-    ManagerSource, Managers, SystemBus, UnitManager, UserSessions,
+    ActiveState, Connector, JobResult, Journal, JournalQuery, LogSource, Logind, ManagerSource,
+    Managers, ProgramStream, SystemBus, UnitManager, UserSessions,
     path::unit_path,
     proxies::{LOGIND, SYSTEMD},
 };
@@ -121,7 +121,7 @@ async fn the_check_sees_this_machine() {
     let input = check::CheckInput::new(
         ClusterSpec::default(),
         AgentConfig::default(),
-        check::Stage::BeforeInit,
+        check::CheckStage::BeforeInit,
     );
     let findings = check::run(&input).await;
     println!("{}", check::render(&findings, false));
@@ -152,12 +152,12 @@ async fn journal_has_the_programs_lines(manager: &dyn UnitManager, folder: &Path
         ),
     )
     .unwrap();
-    let query = LogQuery {
+    let query = JournalQuery {
         uid: UID,
         unit: "kat-log.service".to_owned(),
         since: Some(SystemTime::now() - Duration::from_secs(60)),
         follow: true,
-        ..LogQuery::default()
+        ..JournalQuery::default()
     };
     let mut entries = Journal::new().entries(&query);
     let begin = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -179,7 +179,7 @@ async fn journal_has_the_programs_lines(manager: &dyn UnitManager, folder: &Path
         .await
         .expect("the journal has plain, out and the manager's own line");
     assert!(!seen.iter().any(|text| text == "event"), "{seen:?}");
-    let program = LogQuery {
+    let program = JournalQuery {
         follow: false,
         this_boot: true,
         program_output_only: true,
@@ -191,7 +191,7 @@ async fn journal_has_the_programs_lines(manager: &dyn UnitManager, folder: &Path
     let entry = found[0].as_ref().unwrap();
     assert_eq!(
         (entry.text().as_str(), entry.stream),
-        ("out", LogStream::Stderr)
+        ("out", ProgramStream::Stderr)
     );
     let seconds = entry.monotonic_us / 1_000_000;
     assert!(seconds >= u64::try_from(begin.tv_sec).unwrap(), "{entry:?}");

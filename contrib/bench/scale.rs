@@ -23,19 +23,20 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use kat_api::{
-    ApiConfig, Inputs, InstanceLogs, InstanceSessions, Limits, Listeners, LogQuery, LogStream,
-    LogsError, Outputs, SessionError, SessionRequest, TlsListener, new_token, random_uid, serve,
+    ApiConfig, ApiLimits, ApiListeners, InputFrames, InstanceLogs, InstanceSessions, LogQuery,
+    LogStream, LogsError, OutputFrames, SessionError, SessionRequest, TlsListener, new_token,
+    random_uid, serve,
 };
 use kat_bundle::{SourceFile, pack};
-use kat_client::{Client, Options};
-use kat_daemon::watchdog::Pulses;
+use kat_client::{Client, ClientOptions};
+use kat_daemon::watchdog::LoopPulses;
 use kat_leader::{LeaderConfig, MemberClients, MembersConfig, keep_members, start};
 use kat_pki::{
-    Authority, AuthorityKind, Identity, LeafKind, create_key, create_request_for_key, key_hash,
-    load_recovery_key, recovery_key::RecoveryKey, store_recovery_key, tls,
+    Authority, AuthorityKind, CertificateKeyPair, LeafKind, create_key, create_request_for_key,
+    key_hash, load_recovery_key, recovery_key::RecoveryKey, store_recovery_key, tls,
 };
 use kat_store::{
-    Committed, EtcdOptions, EtcdStore, EtcdTls, Mirror, StateStore, StoreError, etcd_admin,
+    EtcdOptions, EtcdStore, EtcdTls, Mirror, StateStore, StoreError, TransactionResult, etcd_admin,
 };
 use kat_types::{
     api::{
@@ -47,7 +48,7 @@ use kat_types::{
     records::{NamespaceRecord, NodeRegistration},
     resource::{Bytes, MilliCpu, ResourceList},
     snapshot::InstanceEntry,
-    transaction::Operation,
+    transaction::WriteOperation,
 };
 
 const MACHINES: usize = 100;
@@ -126,7 +127,11 @@ impl Place {
         Ok(Authority::load(&self.folder, kind, &recovery)?)
     }
 
-    fn leaf(&self, authority: AuthorityKind, kind: &LeafKind) -> anyhow::Result<Identity> {
+    fn leaf(
+        &self,
+        authority: AuthorityKind,
+        kind: &LeafKind,
+    ) -> anyhow::Result<CertificateKeyPair> {
         let authority = self.authority(authority)?;
         Ok(authority.issue(kind, Timestamp::now())?)
     }
@@ -299,8 +304,8 @@ impl InstanceSessions for NoLogs {
         _: Option<&str>,
         _: &InstanceEntry,
         _: SessionRequest,
-        _: Inputs,
-    ) -> Result<Outputs, SessionError> {
+        _: InputFrames,
+    ) -> Result<OutputFrames, SessionError> {
         Err(SessionError::Unavailable(
             "there are no sessions".to_owned(),
         ))
@@ -316,7 +321,7 @@ async fn lead(place: &Place) -> anyhow::Result<()> {
     let store = place.leader_store().await?;
     let clock: Arc<dyn Fn() -> Timestamp + Send + Sync> = Arc::new(Timestamp::now);
     let cancel = CancellationToken::new();
-    let pulses = Pulses::default();
+    let pulses = LoopPulses::default();
     let handle = start(
         Arc::new(store.clone()),
         LeaderConfig {
@@ -328,7 +333,7 @@ async fn lead(place: &Place) -> anyhow::Result<()> {
             }),
             clock: Arc::clone(&clock),
             pulses: pulses.clone(),
-            sealing: kat_plan::Sealing::None,
+            sealing: kat_plan::SnapshotSealing::None,
         },
         cancel.clone(),
     );
@@ -362,7 +367,7 @@ async fn lead(place: &Place) -> anyhow::Result<()> {
     let authority = authority.certificate_pem();
     let identity = tls::CurrentIdentity::new(&leaf, authority)?;
     let config = tls::server_config(identity, authority)?;
-    let listeners = Listeners {
+    let listeners = ApiListeners {
         tls: vec![TlsListener {
             listener: tokio::net::TcpListener::bind(place.api()).await?,
             config: Arc::new(move || Arc::clone(&config)),
@@ -379,7 +384,7 @@ async fn lead(place: &Place) -> anyhow::Result<()> {
         clock,
         new_uid: Arc::new(random_uid),
         node_name: machine(0),
-        limits: Limits::default(),
+        limits: ApiLimits::default(),
         pulses,
         joining: None,
     };
@@ -453,7 +458,7 @@ async fn agent(
         CLUSTER_UID,
         authority.certificate_pem(),
         &format!("{certificate}{key}"),
-        Options::default(),
+        ClientOptions::default(),
     )?;
     let (mut list, mut revision) = (Vec::new(), 0);
     // Spreads the agents' reports over the interval.
@@ -504,8 +509,8 @@ async fn until<T, F: Future<Output = anyhow::Result<Option<T>>>>(
 
 /// Stores what `init` and the joins would store; returns an administrator's token.
 async fn seed(store: &EtcdStore, machine_keys: &[String]) -> anyhow::Result<String> {
-    fn put<T: serde::Serialize>(key: String, value: &T) -> anyhow::Result<Operation> {
-        Ok(Operation::Put(key, serde_json::to_vec(value)?))
+    fn put<T: serde::Serialize>(key: String, value: &T) -> anyhow::Result<WriteOperation> {
+        Ok(WriteOperation::Put(key, serde_json::to_vec(value)?))
     }
     let now = Timestamp::now();
     let token = new_token(Scope::Admin, "bench", now, None)?;
@@ -518,7 +523,7 @@ async fn seed(store: &EtcdStore, machine_keys: &[String]) -> anyhow::Result<Stri
         quota: Default::default(),
     };
     let mut operations = vec![
-        Operation::Put(keys::CLUSTER_UID.to_owned(), CLUSTER_UID.into()),
+        WriteOperation::Put(keys::CLUSTER_UID.to_owned(), CLUSTER_UID.into()),
         put(
             keys::CLUSTER.to_owned(),
             &json!({"metadata": {"name": "bench"}, "spec": {}}),
@@ -545,7 +550,7 @@ async fn seed(store: &EtcdStore, machine_keys: &[String]) -> anyhow::Result<Stri
         operations.extend([
             put(keys::registration(&name), &registration)?,
             put(keys::desired_meta(&name), &list)?,
-            Operation::Put(
+            WriteOperation::Put(
                 keys::network_node(&name, "subnet"),
                 subnet.trunc().to_string().into_bytes(),
             ),
@@ -554,7 +559,7 @@ async fn seed(store: &EtcdStore, machine_keys: &[String]) -> anyhow::Result<Stri
     for part in operations.chunks(100) {
         let written = store.transact(&[], part).await?;
         ensure!(
-            matches!(written, Committed::Yes(_)),
+            matches!(written, TransactionResult::Yes(_)),
             "the store is not empty"
         );
     }
@@ -625,7 +630,7 @@ async fn measure() -> anyhow::Result<()> {
         ca: authority.certificate_pem().to_owned(),
         token,
     };
-    let client = Client::from_connection(&connection, Options::default())?;
+    let client = Client::from_connection(&connection, ClientOptions::default())?;
     let ready = async || {
         let nodes = client
             .nodes()

@@ -15,16 +15,16 @@ use serde::Serialize;
 use serde_json::json;
 
 use kat_leader::SnapshotBuilder;
-use kat_plan::{Plan, plan};
-use kat_store::mirror::Entries;
+use kat_plan::{ClusterPlan, plan};
+use kat_store::mirror::MirrorEntries;
 use kat_types::{
     api::{NodeReport, NodeResources},
     assignment::DesiredMeta,
     keys,
     records::{NamespaceRecord, NodeRegistration, WorkloadMeta},
     resource::{Bytes, MilliCpu, ResourceList},
-    snapshot::{Observed, ReportedNode},
-    transaction::{KeyValue, Operation},
+    snapshot::{ObservedReports, ReportedNode},
+    transaction::{KeyValue, WriteOperation},
 };
 
 const MACHINES: usize = 1000;
@@ -35,7 +35,7 @@ const NAMESPACE: &str = "default";
 /// The contents of the store, as in the leader's mirror.
 #[derive(Default, Clone)]
 struct Store {
-    entries: Entries,
+    entries: MirrorEntries,
     revision: i64,
     machines: usize,
 }
@@ -43,15 +43,15 @@ struct Store {
 impl Store {
     fn put<T: Serialize>(&mut self, key: String, value: &T) -> anyhow::Result<()> {
         let value = serde_json::to_vec(value)?;
-        self.apply(&[Operation::Put(key, value)]);
+        self.apply(&[WriteOperation::Put(key, value)]);
         Ok(())
     }
 
-    fn apply(&mut self, operations: &[Operation]) {
+    fn apply(&mut self, operations: &[WriteOperation]) {
         self.revision += 1;
         for operation in operations {
             match operation {
-                Operation::Put(key, value) => {
+                WriteOperation::Put(key, value) => {
                     let entry = KeyValue {
                         key: key.clone(),
                         value: value.clone(),
@@ -60,10 +60,10 @@ impl Store {
                     };
                     self.entries.insert(key.as_str().into(), Arc::new(entry));
                 }
-                Operation::Delete(key) => {
+                WriteOperation::Delete(key) => {
                     self.entries.remove(key.as_str());
                 }
-                Operation::DeletePrefix(prefix) => {
+                WriteOperation::DeletePrefix(prefix) => {
                     self.entries.retain(|key, _| !key.starts_with(prefix));
                 }
             }
@@ -103,7 +103,7 @@ impl Store {
             store.put(keys::desired_meta(&name), &list)?;
             let subnet = format!("10.{}.{}.0/24", number / 256, number % 256);
             let key = keys::network_node(&name, "subnet");
-            store.apply(&[Operation::Put(key, subnet.into_bytes())]);
+            store.apply(&[WriteOperation::Put(key, subnet.into_bytes())]);
         }
         let planned = store.plan()?.0;
         store.commit(&planned);
@@ -144,7 +144,7 @@ impl Store {
     }
 
     /// A plan for the stored state, and the processor time that it took.
-    fn plan(&self) -> anyhow::Result<(Plan, Duration)> {
+    fn plan(&self) -> anyhow::Result<(ClusterPlan, Duration)> {
         let snapshot = SnapshotBuilder::default().build(&self.entries, self.revision);
         let observed = observed(self.machines);
         let seed = u64::try_from(self.revision)?;
@@ -153,7 +153,7 @@ impl Store {
         Ok((planned, processor_time()?.saturating_sub(begun)))
     }
 
-    fn commit(&mut self, planned: &Plan) {
+    fn commit(&mut self, planned: &ClusterPlan) {
         for change in &planned.changes {
             self.apply(&change.operations);
         }
@@ -169,7 +169,7 @@ fn machine(number: usize) -> String {
     format!("machine-{number:04}")
 }
 
-fn observed(machines: usize) -> Observed {
+fn observed(machines: usize) -> ObservedReports {
     let resources = ResourceList {
         cpu: Some(MilliCpu(16_000)),
         memory: Some(Bytes(64 << 30)),
@@ -192,26 +192,26 @@ fn observed(machines: usize) -> Observed {
         };
         (machine(number), reported)
     });
-    Observed {
+    ObservedReports {
         leading_for: Duration::ZERO,
         reports: reports.collect(),
     }
 }
 
 /// The number of assignments that a plan writes.
-fn placed(planned: &Plan) -> usize {
+fn placed(planned: &ClusterPlan) -> usize {
     let operations = planned.changes.iter().flat_map(|change| &change.operations);
     operations
         .filter(|operation| {
-            matches!(operation, Operation::Put(key, _)
+            matches!(operation, WriteOperation::Put(key, _)
                 if key.starts_with(keys::NODE_DESIRED) && key.contains("/instances/"))
         })
         .count()
 }
 
 /// The fastest of several runs of the same plan, which must place `expected` instances.
-fn quickest(store: &Store, expected: usize) -> anyhow::Result<(Plan, Duration)> {
-    let mut best: Option<(Plan, Duration)> = None;
+fn quickest(store: &Store, expected: usize) -> anyhow::Result<(ClusterPlan, Duration)> {
+    let mut best: Option<(ClusterPlan, Duration)> = None;
     for _ in 0..ROUNDS {
         let (planned, took) = store.plan()?;
         let count = placed(&planned);

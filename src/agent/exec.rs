@@ -32,16 +32,18 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::exec::cgroup::Group;
+use crate::exec::cgroup::CommandCgroup;
 use kat_api::{
-    ApiError, Inputs, InstanceSessions, OpenStreams, Outputs, SessionError, SessionRequest,
+    ApiError, InputFrames, InstanceSessions, OpenStreams, OutputFrames, SessionError,
+    SessionRequest,
 };
 use kat_systemd::{
-    ActiveState, Ended, JobResult, ManagerSource, Streams, SystemdError, TransientUnit, UnitManager,
+    ActiveState, CommandStreams, JobResult, ManagerSource, ProcessEnd, SystemdError, TransientUnit,
+    UnitManager,
 };
 use kat_types::{
     api::{ExecRequest, InstanceUsage, NodeUsage},
-    frames::{Input, MOST, Output, PassedSignal, TerminalSize},
+    frames::{InputFrame, MOST, OutputFrame, PassedSignal, TerminalSize},
     snapshot::InstanceEntry,
 };
 use terminal::Terminal;
@@ -151,8 +153,8 @@ impl InstanceSessions for LocalSessions {
         caller: Option<&str>,
         instance: &InstanceEntry,
         request: SessionRequest,
-        inputs: Inputs,
-    ) -> Result<Outputs, SessionError> {
+        inputs: InputFrames,
+    ) -> Result<OutputFrames, SessionError> {
         let held = self
             .open
             .open(caller)
@@ -166,10 +168,10 @@ impl InstanceSessions for LocalSessions {
             SessionRequest::Exec(request) => {
                 let manager = self.managers.user(assignment.user.uid);
                 let (unit, group) = self.unit(manager.as_ref(), assignment, &request).await?;
-                let (console, streams) = Console::open(&request).map_err(|error| {
+                let (console, streams) = CommandConsole::open(&request).map_err(|error| {
                     SessionError::Unavailable(format!("no way to the command: {error}"))
                 })?;
-                let command = Command {
+                let command = RunningCommand {
                     unit,
                     group,
                     manager,
@@ -232,7 +234,7 @@ impl InstanceSessions for LocalSessions {
 }
 
 /// The agent's ends of a command's input and output.
-enum Console {
+enum CommandConsole {
     Pipes {
         stdin: Option<pipe::Sender>,
         stdout: pipe::Receiver,
@@ -241,12 +243,12 @@ enum Console {
     Terminal(Terminal),
 }
 
-impl Console {
+impl CommandConsole {
     /// Opens the agent's ends and the command's ends.
-    fn open(request: &ExecRequest) -> io::Result<(Self, Streams)> {
+    fn open(request: &ExecRequest) -> io::Result<(Self, CommandStreams)> {
         if let Some(size) = request.terminal {
             let (terminal, end) = Terminal::open(size)?;
-            let streams = Streams {
+            let streams = CommandStreams {
                 stdin: Some(end.try_clone()?),
                 stdout: end.try_clone()?,
                 stderr: end,
@@ -266,7 +268,7 @@ impl Console {
             stdout,
             stderr,
         };
-        let streams = Streams {
+        let streams = CommandStreams {
             stdin: their_stdin,
             stdout: their_stdout.into_blocking_fd()?,
             stderr: their_stderr.into_blocking_fd()?,
@@ -275,31 +277,36 @@ impl Console {
     }
 }
 
-struct Command {
+struct RunningCommand {
     unit: TransientUnit,
-    group: Group,
+    group: CommandCgroup,
     manager: Arc<dyn UnitManager>,
-    sender: mpsc::Sender<Output>,
+    sender: mpsc::Sender<OutputFrame>,
     /// Cancelled when the command has ended.
     over: CancellationToken,
 }
 
-impl Command {
-    async fn run(self, console: Console, streams: Streams, inputs: Inputs) {
+impl RunningCommand {
+    async fn run(self, console: CommandConsole, streams: CommandStreams, inputs: InputFrames) {
         let ended = match console {
-            Console::Pipes {
+            CommandConsole::Pipes {
                 stdin,
                 stdout,
                 stderr,
             } => {
-                let out = pump(stdout, &self.sender, Output::Data, &self.over);
-                let err = pump(stderr, &self.sender, Output::Error, &self.over);
+                let out = pump(stdout, &self.sender, OutputFrame::Data, &self.over);
+                let err = pump(stderr, &self.sender, OutputFrame::Error, &self.over);
                 let both = async { tokio::join!(out, err) };
                 let typed = feed(stdin, inputs, self.reins(None));
                 self.attend(streams, both, typed).await
             }
-            Console::Terminal(terminal) => {
-                let out = pump(terminal.clone(), &self.sender, Output::Data, &self.over);
+            CommandConsole::Terminal(terminal) => {
+                let out = pump(
+                    terminal.clone(),
+                    &self.sender,
+                    OutputFrame::Data,
+                    &self.over,
+                );
                 let reins = self.reins(Some(terminal.clone()));
                 let typed = feed(Some(terminal), inputs, reins);
                 self.attend(streams, out, typed).await
@@ -307,11 +314,13 @@ impl Command {
         };
         let last = match ended {
             None => return,
-            Some(Ok(Ended::Code(code))) => Output::Exit(u8::try_from(code).unwrap_or(u8::MAX)),
-            Some(Ok(Ended::Signal(signal))) => {
-                Output::Exit(u8::try_from(128 + signal).unwrap_or(u8::MAX))
+            Some(Ok(ProcessEnd::Code(code))) => {
+                OutputFrame::Exit(u8::try_from(code).unwrap_or(u8::MAX))
             }
-            Some(Ok(Ended::Stopped)) => {
+            Some(Ok(ProcessEnd::Signal(signal))) => {
+                OutputFrame::Exit(u8::try_from(128 + signal).unwrap_or(u8::MAX))
+            }
+            Some(Ok(ProcessEnd::Stopped)) => {
                 failed("the command was ended on its machine, or ran for a whole day")
             }
             Some(Err(error)) => failed(&error.to_string()),
@@ -319,8 +328,8 @@ impl Command {
         let _ = self.sender.send(last).await;
     }
 
-    fn reins(&self, terminal: Option<Terminal>) -> Reins {
-        Reins {
+    fn reins(&self, terminal: Option<Terminal>) -> CommandControl {
+        CommandControl {
             terminal,
             manager: Arc::clone(&self.manager),
             unit: self.unit.name.clone(),
@@ -332,10 +341,10 @@ impl Command {
     /// Runs the command while its caller is connected; `None` when the caller disconnected.
     async fn attend<T>(
         &self,
-        streams: Streams,
+        streams: CommandStreams,
         outputs: impl Future<Output = T>,
         caller_gone: impl Future<Output = ()>,
-    ) -> Option<Result<Ended, SystemdError>> {
+    ) -> Option<Result<ProcessEnd, SystemdError>> {
         let mut outputs = std::pin::pin!(outputs);
         let mut outputs_ended = false;
         let mut caller_gone = std::pin::pin!(caller_gone);
@@ -368,8 +377,8 @@ impl Command {
     }
 }
 
-fn failed(message: &str) -> Output {
-    Output::Failed(Box::new(ApiError::Unavailable(message.to_owned()).body()))
+fn failed(message: &str) -> OutputFrame {
+    OutputFrame::Failed(Box::new(ApiError::Unavailable(message.to_owned()).body()))
 }
 
 /// Reads until the end of the input or until the receiver is gone. After `over` is cancelled, it
@@ -377,8 +386,8 @@ fn failed(message: &str) -> Output {
 /// count.
 async fn pump(
     mut from: impl AsyncRead + Unpin,
-    to: &mpsc::Sender<Output>,
-    as_output: impl Fn(Bytes) -> Output,
+    to: &mpsc::Sender<OutputFrame>,
+    as_output: impl Fn(Bytes) -> OutputFrame,
     over: &CancellationToken,
 ) {
     let mut buffer = vec![0; MOST];
@@ -404,34 +413,38 @@ async fn pump(
 
 /// Writes the caller's input to the command, and returns when the caller disconnects. A command
 /// that has stopped reading does not end this function.
-async fn feed<W: AsyncWrite + Unpin>(mut to: Option<W>, mut inputs: Inputs, mut reins: Reins) {
+async fn feed<W: AsyncWrite + Unpin>(
+    mut to: Option<W>,
+    mut inputs: InputFrames,
+    mut reins: CommandControl,
+) {
     while let Some(input) = inputs.next().await {
         match input {
-            Input::Data(data) => {
+            InputFrame::Data(data) => {
                 if let Some(writer) = &mut to
                     && writer.write_all(&data).await.is_err()
                 {
                     to = None;
                 }
             }
-            Input::End => to = None,
-            Input::Resize(size) => reins.resize(size).await,
-            Input::Signal(signal) => reins.signal(signal).await,
+            InputFrame::End => to = None,
+            InputFrame::Resize(size) => reins.resize(size).await,
+            InputFrame::Signal(signal) => reins.signal(signal).await,
         }
     }
 }
 
 /// Controls a running command: its window size and signals.
-struct Reins {
+struct CommandControl {
     terminal: Option<Terminal>,
     manager: Arc<dyn UnitManager>,
     unit: String,
-    group: Group,
+    group: CommandCgroup,
     /// Number of signals sent.
     signals: u64,
 }
 
-impl Reins {
+impl CommandControl {
     async fn resize(&self, size: TerminalSize) {
         if let Some(terminal) = &self.terminal
             && terminal.resize(size).is_ok()
@@ -456,29 +469,29 @@ impl Reins {
 }
 
 /// Forwards both directions of a connection; each direction ends by itself.
-async fn forward(stream: TcpStream, inputs: Inputs, sender: &mpsc::Sender<Output>) {
+async fn forward(stream: TcpStream, inputs: InputFrames, sender: &mpsc::Sender<OutputFrame>) {
     let (from, mut to) = stream.into_split();
     let mut inputs = inputs;
     let sending = async {
         while let Some(input) = inputs.next().await {
             match input {
-                Input::Data(data) => {
+                InputFrame::Data(data) => {
                     if to.write_all(&data).await.is_err() {
                         // The instance has closed its other direction too, or will do so.
                         std::future::pending::<()>().await;
                     }
                 }
-                Input::End => {
+                InputFrame::End => {
                     let _ = to.shutdown().await;
                 }
-                Input::Resize(_) | Input::Signal(_) => {}
+                InputFrame::Resize(_) | InputFrame::Signal(_) => {}
             }
         }
     };
     let open = CancellationToken::new();
     tokio::select! {
-        () = pump(from, sender, Output::Data, &open) => {
-            let _ = sender.send(Output::Exit(0)).await;
+        () = pump(from, sender, OutputFrame::Data, &open) => {
+            let _ = sender.send(OutputFrame::Exit(0)).await;
         }
         // The caller disconnected.
         () = sending => {}

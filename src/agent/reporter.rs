@@ -11,10 +11,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::Statuses;
 use crate::{
-    cluster::{identity::Identity, reach::Present},
-    service::supervisor::Listed,
+    cluster::{identity::MachineIdentity, reach::CurrentReach},
+    service::supervisor::DesiredList,
 };
-use kat_daemon::watchdog::Pulses;
+use kat_daemon::watchdog::LoopPulses;
 use kat_network as network;
 use kat_types::{
     VERSION,
@@ -79,8 +79,8 @@ pub trait MachineFacts: Send + Sync {
     }
     async fn overlay(&self) -> OverlayReport;
     /// Where other machines reach this one; empty where that is not known.
-    fn present(&self) -> Present {
-        Present::default()
+    fn present(&self) -> CurrentReach {
+        CurrentReach::default()
     }
     /// Waits until the machine's addresses may have changed since this call.
     fn moved(&self) -> BoxFuture<'static, ()> {
@@ -90,11 +90,11 @@ pub trait MachineFacts: Send + Sync {
 
 /// Sends reports until `cancel`.
 pub struct Reporter {
-    pub identity: Arc<Identity>,
+    pub identity: Arc<MachineIdentity>,
     /// The workers' reports.
     pub statuses: Statuses,
     /// The list that the workers work on.
-    pub lists: watch::Receiver<Listed>,
+    pub lists: watch::Receiver<DesiredList>,
     pub sink: Arc<dyn ReportSink>,
     pub facts: Arc<dyn MachineFacts>,
     /// The last report, for the bus name `rip.dws.kat1`.
@@ -104,7 +104,7 @@ pub struct Reporter {
     pub reached: watch::Sender<Option<Instant>>,
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     /// Reports the loop's liveness to the watchdog.
-    pub pulses: Pulses,
+    pub pulses: LoopPulses,
 }
 
 impl Reporter {
@@ -303,9 +303,9 @@ mod tests {
         async fn overlay(&self) -> OverlayReport {
             OverlayReport::default()
         }
-        fn present(&self) -> Present {
+        fn present(&self) -> CurrentReach {
             let last = *self.address.borrow();
-            Present {
+            CurrentReach {
                 addresses: vec![[192, 0, 2, last].into()],
                 endpoints: vec![format!("192.0.2.{last}:51820")],
             }
@@ -340,13 +340,13 @@ mod tests {
     fn reporter(
         sink: Arc<dyn ReportSink>,
         facts: Arc<Moving>,
-    ) -> (Reporter, watch::Sender<Listed>) {
-        let listed = Listed {
+    ) -> (Reporter, watch::Sender<DesiredList>) {
+        let listed = DesiredList {
             known: true,
-            ..Listed::default()
+            ..DesiredList::default()
         };
         let (lists_now, lists) = watch::channel(listed);
-        let mut identity = Identity::example("n1");
+        let mut identity = MachineIdentity::example("n1");
         identity.cluster.spec.node_loss_timeout_seconds = 10;
         let reporter = Reporter {
             identity: Arc::new(identity),
@@ -357,7 +357,7 @@ mod tests {
             published: watch::Sender::default(),
             reached: watch::Sender::default(),
             clock: Arc::new(Timestamp::now),
-            pulses: Pulses::default(),
+            pulses: LoopPulses::default(),
         };
         (reporter, lists_now)
     }
@@ -394,7 +394,7 @@ mod tests {
     async fn an_instance_that_nobody_can_look_at_holds_the_first_report_for_two_seconds() {
         let sink = Arc::new(Sent::default());
         let (reporter, lists) = reporter(sink.clone(), Arc::default());
-        let mut desired = crate::desired_state::desired::Desired::default();
+        let mut desired = crate::desired_state::desired::DesiredState::default();
         let web = crate::tests::assignment(0, "web");
         desired.assignments.insert(web.instance.clone(), web);
         lists.send_modify(|listed| listed.desired = Arc::new(desired));
@@ -453,7 +453,7 @@ mod tests {
         let sink = Arc::new(Leaders::default());
         sink.sure.send_replace(Some(Duration::from_millis(300)));
         let (reporter, lists) = reporter(sink.clone(), Arc::default());
-        let mut desired = crate::desired_state::desired::Desired::default();
+        let mut desired = crate::desired_state::desired::DesiredState::default();
         let stops = kat_types::assignment::Assignment {
             on_partition: OnPartition::Stop,
             ..crate::tests::assignment(0, "web")

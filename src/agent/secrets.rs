@@ -15,9 +15,9 @@ use std::{
 };
 
 use crate::worker::unit_files::make_folder;
-use kat_host::files::{self, Access, FileError, open_plain, sync_folder};
+use kat_host::files::{self, FileAccess, FileError, open_plain, sync_folder};
 use kat_network::overlay::wireguard::read_private_key;
-use kat_plan::{Purpose, open_assigned};
+use kat_plan::{SealingPurpose, open_assigned};
 use kat_render::{RenderSettings, environment_files};
 use kat_types::{
     assignment::{Assignment, WorkloadUser},
@@ -38,13 +38,13 @@ const UNFINISHED: &str = ".new-";
 
 /// Why an instance can't use its secrets, for its status. The message never contains a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SecretTrouble {
+pub struct SecretUseTrouble {
     pub reason: Reason,
     /// A sentence for users.
     pub message: String,
 }
 
-impl SecretTrouble {
+impl SecretUseTrouble {
     fn unreadable(error: &dyn std::fmt::Display) -> Self {
         Self {
             reason: Reason::SecretUnreadable,
@@ -80,26 +80,26 @@ impl Secrets {
 
     /// Writes the secrets that an instance mounts, and returns the instance with the values of its
     /// variables; `None` where it uses no secret. Blocks for as long as the disk does.
-    pub fn prepare(&self, assignment: &Assignment) -> Result<Option<Assignment>, SecretTrouble> {
+    pub fn prepare(&self, assignment: &Assignment) -> Result<Option<Assignment>, SecretUseTrouble> {
         let Some(secrets) = &assignment.secrets else {
             return Ok(None);
         };
         let key = self
             .below(Path::new(network::FOLDER))
             .join(network::PRIVATE_KEY_FILE);
-        let key = read_private_key(&key).map_err(|error| SecretTrouble::unreadable(&error))?;
+        let key = read_private_key(&key).map_err(|error| SecretUseTrouble::unreadable(&error))?;
         let values = open_assigned(
             secrets,
-            Purpose::Secrets,
+            SealingPurpose::Secrets,
             key.bytes(),
             &self.node,
             &assignment.instance,
         )
-        .map_err(|error| SecretTrouble::unreadable(&error))?;
+        .map_err(|error| SecretUseTrouble::unreadable(&error))?;
         let filled = with_variables(assignment, &values)?;
         for (name, values) in mounted(assignment, &values) {
             self.write(assignment, name, &values)
-                .map_err(|error| SecretTrouble::not_written(&error))?;
+                .map_err(|error| SecretUseTrouble::not_written(&error))?;
         }
         Ok(Some(filled))
     }
@@ -140,14 +140,14 @@ impl Secrets {
         if is_written(&place, uid, values) {
             return Ok(());
         }
-        let private = Access::owned(0o750, 0, uid);
+        let private = FileAccess::owned(0o750, 0, uid);
         let made = |path: &Path, access| {
             make_folder(path, access)
                 .map_err(|error| failed("make", path, std::io::Error::other(error)))
         };
         made(
             &self.below(&self.settings.secrets_folder),
-            Access::owned(0o711, 0, 0),
+            FileAccess::owned(0o711, 0, 0),
         )?;
         made(&self.of_user(&assignment.user), private)?;
         made(&instance, private)?;
@@ -155,12 +155,12 @@ impl Secrets {
         // it.
         let unfinished = instance.join(format!("{UNFINISHED}{name}"));
         remove_folder(&unfinished)?;
-        files::ensure_folder(&unfinished, Access::owned(0o700, 0, 0))?;
+        files::ensure_folder(&unfinished, FileAccess::owned(0o700, 0, 0))?;
         for (key, value) in &values.0 {
             let file = unfinished.join(key);
-            files::write_atomic(&file, value, Access::owned(FILE_MODE, uid, uid))?;
+            files::write_atomic(&file, value, FileAccess::owned(FILE_MODE, uid, uid))?;
         }
-        files::ensure_folder(&unfinished, Access::owned(FOLDER_MODE, uid, uid))?;
+        files::ensure_folder(&unfinished, FileAccess::owned(FOLDER_MODE, uid, uid))?;
         remove_folder(&place)?;
         fs::rename(&unfinished, &place).map_err(|error| failed("move", &place, error))?;
         sync_folder(&instance)
@@ -197,7 +197,7 @@ fn remove_folder(path: &Path) -> Result<(), FileError> {
 fn with_variables(
     assignment: &Assignment,
     all: &BTreeMap<String, SecretValues>,
-) -> Result<Assignment, SecretTrouble> {
+) -> Result<Assignment, SecretUseTrouble> {
     let mut filled = assignment.clone();
     let others = filled.init_containers.iter_mut();
     let containers = std::iter::once(&mut filled.container)
@@ -213,8 +213,8 @@ fn with_variables(
 fn fill(
     container: &mut Container,
     all: &BTreeMap<String, SecretValues>,
-) -> Result<(), SecretTrouble> {
-    let unusable = |message| SecretTrouble {
+) -> Result<(), SecretUseTrouble> {
+    let unusable = |message| SecretUseTrouble {
         reason: Reason::SecretUnusable,
         message,
     };
@@ -233,7 +233,7 @@ fn fill(
                 )));
             }
             None => {
-                return Err(SecretTrouble::unreadable(&format!(
+                return Err(SecretUseTrouble::unreadable(&format!(
                     "key {key} of secret {name} was not sent"
                 )));
             }

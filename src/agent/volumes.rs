@@ -23,9 +23,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::volumes::host_paths::HostPaths;
 use kat_host::{
-    bound_paths::Bind,
+    bound_paths::PathBind,
     files,
-    volumes::{Base, Owner, VolumeError, remove_folder},
+    volumes::{BaseFolder, FileOwner, VolumeError, remove_folder},
 };
 use kat_types::{
     assignment::{AssignedVolume, Assignment, WorkloadUser},
@@ -60,7 +60,7 @@ pub struct Volumes {
     pub(super) base: PathBuf,
     shared: bool,
     hosts: HostPaths,
-    made: Mutex<Made>,
+    made: Mutex<MadeFolders>,
     file: PathBuf,
 }
 
@@ -68,7 +68,7 @@ pub struct Volumes {
 /// not removed.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Made {
+struct MadeFolders {
     /// Version of this object's schema, now 1.
     schema: u32,
     folders: BTreeSet<String>,
@@ -85,13 +85,13 @@ impl Volumes {
         let made = match files::read_bounded(&file, LIMIT) {
             Ok(content) => serde_json::from_slice(&content).unwrap_or_else(|error| {
                 tracing::error!(path = %file.display(), "the list of volumes can't be read: {error:#}");
-                Made::default()
+                MadeFolders::default()
             }),
             Err(error) => {
                 if !error.is_not_found() {
                     tracing::error!("the list of volumes can't be read: {error:#}");
                 }
-                Made::default()
+                MadeFolders::default()
             }
         };
         Self {
@@ -114,7 +114,7 @@ impl Volumes {
     ///
     /// # Errors
     /// The first volume that the instance can't have, and why.
-    pub fn prepare(&self, assignment: &Assignment) -> Result<Vec<Bind>, VolumeTrouble> {
+    pub fn prepare(&self, assignment: &Assignment) -> Result<Vec<PathBind>, VolumeTrouble> {
         for volume in &assignment.volumes {
             let name = &volume.definition.name;
             let trouble = |error| told(name, &error);
@@ -143,8 +143,11 @@ impl Volumes {
     ///
     /// # Errors
     /// The first path that the instance can't have, and why.
-    pub fn prepare_host_paths(&self, assignment: &Assignment) -> Result<Vec<Bind>, VolumeTrouble> {
-        let owner = Owner {
+    pub fn prepare_host_paths(
+        &self,
+        assignment: &Assignment,
+    ) -> Result<Vec<PathBind>, VolumeTrouble> {
+        let owner = FileOwner {
             mode: OF_USER,
             ..owner_of(&assignment.user, &assignment.container)
         };
@@ -165,7 +168,7 @@ impl Volumes {
         assignment: &Assignment,
         volume: &AssignedVolume,
         folder: &str,
-    ) -> Result<(Base, PathBuf), VolumeTrouble> {
+    ) -> Result<(BaseFolder, PathBuf), VolumeTrouble> {
         let owner = owner_of(&assignment.user, &assignment.container);
         let name = &volume.definition.name;
         let trouble = |error| told(name, &error);
@@ -173,7 +176,7 @@ impl Volumes {
         let path = Path::new(folder);
         let shown = self.base.join(path);
         let was_made = volume.made || self.has_made(folder);
-        let there = match Base::open(&base) {
+        let there = match BaseFolder::open(&base) {
             Ok(open) => match open.owner_of(path) {
                 Ok((uid, _)) => Some(uid),
                 Err(VolumeError::Missing(_)) => None,
@@ -194,7 +197,7 @@ impl Volumes {
                 ),
             });
         }
-        let made = || -> Result<Base, VolumeError> {
+        let made = || -> Result<BaseFolder, VolumeError> {
             if there.is_none() {
                 std::fs::create_dir_all(&base).map_err(|error| VolumeError::System {
                     verb: "make the folder",
@@ -202,7 +205,7 @@ impl Volumes {
                     error,
                 })?;
             }
-            let open = Base::open(&base)?;
+            let open = BaseFolder::open(&base)?;
             self.make_passage(&open, path, &assignment.user)?;
             open.folder(path, Some(owner))?;
             Ok(open)
@@ -216,7 +219,7 @@ impl Volumes {
     /// workload's own.
     pub(super) fn make_passage(
         &self,
-        open: &Base,
+        open: &BaseFolder,
         path: &Path,
         user: &WorkloadUser,
     ) -> Result<(), VolumeError> {
@@ -227,7 +230,7 @@ impl Volumes {
         let (Some(workload), Some(namespace)) = (above.next(), above.next()) else {
             return Err(VolumeError::Missing(self.base.join(path)));
         };
-        let passage = |gid, mode| Owner { uid: 0, gid, mode };
+        let passage = |gid, mode| FileOwner { uid: 0, gid, mode };
         open.own_folder(namespace, passage(0, 0o711))?;
         open.own_folder(workload, passage(user.uid, 0o710))
     }
@@ -250,7 +253,7 @@ impl Volumes {
         }
         let base = self.below(&self.base);
         let mut opens = false;
-        let found = match Base::open(&base) {
+        let found = match BaseFolder::open(&base) {
             Ok(open) => {
                 opens = true;
                 open.owner_of(path)
@@ -319,8 +322,8 @@ impl Volumes {
         self.made().unused.contains(folder)
     }
 
-    fn store(&self, made: &Made) {
-        let made = Made {
+    fn store(&self, made: &MadeFolders) {
+        let made = MadeFolders {
             schema: 1,
             ..made.clone()
         };
@@ -329,7 +332,7 @@ impl Volumes {
         }
     }
 
-    fn made(&self) -> parking_lot::MutexGuard<'_, Made> {
+    fn made(&self) -> parking_lot::MutexGuard<'_, MadeFolders> {
         self.made.lock()
     }
 
@@ -366,7 +369,7 @@ pub(super) fn is_of(user: &WorkloadUser, uid: u32) -> bool {
 /// The owner of a new volume: the container's user, mapped to the machine's ids, where the file
 /// names it by numbers; otherwise the container's root, with write access for every user of the
 /// container.
-pub fn owner_of(user: &WorkloadUser, container: &Container) -> Owner {
+pub fn owner_of(user: &WorkloadUser, container: &Container) -> FileOwner {
     let written = container.user.as_deref().unwrap_or_default();
     let (uid, gid) = written.split_once(':').unwrap_or((written, ""));
     let on_machine = |id: u32| match id.checked_sub(1) {
@@ -375,12 +378,12 @@ pub fn owner_of(user: &WorkloadUser, container: &Container) -> Owner {
     };
     let gid = gid.parse().map_or(user.uid, on_machine);
     match uid.parse::<u32>() {
-        Ok(uid) => Owner {
+        Ok(uid) => FileOwner {
             uid: on_machine(uid),
             gid,
             mode: OF_USER,
         },
-        Err(_) => Owner {
+        Err(_) => FileOwner {
             uid: user.uid,
             gid: user.uid,
             mode: OF_ANY_USER,

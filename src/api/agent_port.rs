@@ -22,14 +22,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     errors::ApiError,
-    extract::{At, Parameters},
-    server::{Listeners, Server, TlsListener, TlsSource},
+    extract::{PathParameters, QueryParameters},
+    server::{ApiListeners, ApiServer, TlsListener, TlsSource},
     watch::{line, ndjson},
 };
 use crate::{
     access::{
-        audit::{Bounded, BoundedLines},
-        authentication::{Caller, CertifiedMachine, Peer},
+        audit::{AuditedCaller, BoundedLines},
+        authentication::{Caller, CertifiedMachine, ConnectionPeer},
     },
     handlers::{
         instances::{InstanceLogs, LogParameters},
@@ -39,9 +39,9 @@ use crate::{
         volume_copies,
         volume_copies::VolumeCopies,
     },
-    server::{limits::Limits, open_streams::OpenStreams, pools::Standing},
+    server::{limits::ApiLimits, open_streams::OpenStreams, pools::ConnectionStandingHandle},
 };
-use kat_daemon::watchdog::Pulses;
+use kat_daemon::watchdog::LoopPulses;
 use kat_pki::{PeerCertificate, PeerIdentity};
 use kat_types::{
     api::{CALLER_HEADER, NodeUsage},
@@ -83,12 +83,12 @@ pub struct AgentPort {
     /// Volumes of this machine that other machines may copy.
     pub copies: Arc<dyn VolumeCopies>,
     /// Limits of calls.
-    pub limits: Limits,
+    pub limits: ApiLimits,
     /// Reports the accept loop to the watchdog.
-    pub pulses: Pulses,
+    pub pulses: LoopPulses,
 }
 
-struct Agent {
+struct AgentPortState {
     knows: KnowsPeer,
     find: FindInstance,
     all: ListInstances,
@@ -103,7 +103,7 @@ struct Agent {
 
 /// Serves the port until `cancel`.
 pub async fn serve_agent(port: AgentPort, cancel: CancellationToken) {
-    let agent = Arc::new(Agent {
+    let agent = Arc::new(AgentPortState {
         knows: Arc::clone(&port.knows),
         find: port.find,
         all: port.all,
@@ -137,8 +137,8 @@ pub async fn serve_agent(port: AgentPort, cancel: CancellationToken) {
             cancel.clone(),
         ));
     let name = "the agent's port";
-    let server = Server::new(router, name, port.limits, port.pulses, cancel.clone());
-    server.listen(Listeners {
+    let server = ApiServer::new(router, name, port.limits, port.pulses, cancel.clone());
+    server.listen(ApiListeners {
         tls: vec![TlsListener {
             listener: port.listener,
             config: port.config,
@@ -153,11 +153,11 @@ pub async fn serve_agent(port: AgentPort, cancel: CancellationToken) {
 
 /// Admits only leaders, and writes one line for each call of any caller.
 async fn only_leaders(
-    State(agent): State<Arc<Agent>>,
+    State(agent): State<Arc<AgentPortState>>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let peer = request.extensions().get::<Peer>();
+    let peer = request.extensions().get::<ConnectionPeer>();
     let certificate = peer.and_then(|peer| peer.certificate.clone());
     let name = match certificate.as_ref().map(|one| &one.identity) {
         Some(PeerIdentity::Leader(name)) => name.clone(),
@@ -168,7 +168,7 @@ async fn only_leaders(
     let path: String = request.uri().path().chars().take(256).collect();
     let whom = for_whom(request.headers()).map_or_else(String::new, |whom| format!(" for {whom}"));
     let (response, but) = if let Some(leader) = leader {
-        if let Some(standing) = request.extensions().get::<Standing>() {
+        if let Some(standing) = request.extensions().get::<ConnectionStandingHandle>() {
             standing.prove(&Caller::Leader(CertifiedMachine {
                 name: name.clone(),
                 key_hash: leader.key_hash.clone(),
@@ -185,7 +185,7 @@ async fn only_leaders(
         (refused.into_response(), ", which may not lead,")
     };
     let status = response.status().as_u16();
-    if but.is_empty() || agent.bounded_lines.take(Bounded::Anybody) {
+    if but.is_empty() || agent.bounded_lines.take(AuditedCaller::Anybody) {
         tracing::info!(target: "audit", "{method} {path} {status} by leader:{name}{but}{whom} on the agent's port");
     }
     response
@@ -198,7 +198,7 @@ fn for_whom(headers: &HeaderMap) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
-impl Agent {
+impl AgentPortState {
     /// An instance of this machine, if it is of this workload.
     fn instance(
         &self,
@@ -230,10 +230,10 @@ pub(super) async fn over(shutdown: CancellationToken, knows: KnowsPeer, peer: Pe
 }
 
 async fn exec(
-    State(agent): State<Arc<Agent>>,
+    State(agent): State<Arc<AgentPortState>>,
     Extension(leader): Extension<PeerCertificate>,
-    At(name): At<(String, String, String)>,
-    Parameters(query): Parameters<ExecParameters>,
+    PathParameters(name): PathParameters<(String, String, String)>,
+    QueryParameters(query): QueryParameters<ExecParameters>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
@@ -241,10 +241,10 @@ async fn exec(
 }
 
 async fn forward(
-    State(agent): State<Arc<Agent>>,
+    State(agent): State<Arc<AgentPortState>>,
     Extension(leader): Extension<PeerCertificate>,
-    At(name): At<(String, String, String)>,
-    Parameters(query): Parameters<ForwardParameters>,
+    PathParameters(name): PathParameters<(String, String, String)>,
+    QueryParameters(query): QueryParameters<ForwardParameters>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
@@ -252,7 +252,7 @@ async fn forward(
 }
 
 async fn begin(
-    agent: &Agent,
+    agent: &AgentPortState,
     leader: PeerCertificate,
     (namespace, workload, id): &(String, String, String),
     request: SessionRequest,
@@ -277,17 +277,17 @@ async fn begin(
 
 /// The certificate identifies this machine; the path is only the API's.
 async fn usage(
-    State(agent): State<Arc<Agent>>,
-    At(node): At<String>,
+    State(agent): State<Arc<AgentPortState>>,
+    PathParameters(node): PathParameters<String>,
 ) -> Result<Json<NodeUsage>, ApiError> {
     Ok(Json(agent.sessions.usage(&node, &(agent.all)()).await?))
 }
 
 async fn logs(
-    State(agent): State<Arc<Agent>>,
+    State(agent): State<Arc<AgentPortState>>,
     Extension(leader): Extension<PeerCertificate>,
-    At((namespace, workload, id)): At<(String, String, String)>,
-    Parameters(query): Parameters<LogParameters>,
+    PathParameters((namespace, workload, id)): PathParameters<(String, String, String)>,
+    QueryParameters(query): QueryParameters<LogParameters>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let entry = agent.instance(&namespace, &workload, &id)?;

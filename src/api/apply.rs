@@ -11,9 +11,11 @@ use axum::http::StatusCode;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{context::Decision, errors::ApiError, extract::Precondition, view::workload_metadata};
+use super::{
+    context::WriteDecision, errors::ApiError, extract::Precondition, view::workload_metadata,
+};
 use crate::{
-    access::authentication::Caller, apply::submission::Submission, handlers::workloads::Written,
+    access::authentication::Caller, apply::submission::Submission, handlers::workloads::WriteResult,
 };
 use kat_plan::{
     EventKind, EventLog, MAX_ASSIGNMENT, OF_DEPLOY_TOKENS, QuotaExceeded, Snapshot, check_workload,
@@ -30,7 +32,7 @@ use kat_types::{
     resource::{Amounts, Protocol},
     snapshot::WorkloadEntry,
     stored::{Stored, WorkloadKey},
-    transaction::{Compare, MAX_OPERATIONS, Operation},
+    transaction::{Compare, MAX_OPERATIONS, WriteOperation},
 };
 
 /// Maximum bytes of all files of a workload: they are stored twice in one transaction, which etcd
@@ -38,7 +40,7 @@ use kat_types::{
 const MAX_FILES: usize = 700 * 1024;
 
 /// A request to create or change a workload.
-pub(super) struct Apply<'a> {
+pub(super) struct WorkloadWrite<'a> {
     pub(super) submission: Submission,
     /// POST: a workload that exists with other content is a conflict.
     pub(super) only_create: bool,
@@ -47,14 +49,14 @@ pub(super) struct Apply<'a> {
     /// Identity of the workload if it is new.
     pub(super) uid: String,
     pub(super) now: Timestamp,
-    pub(super) cause: Cause,
+    pub(super) cause: ApplyCause,
     /// What the registry answered about its image, if it was queried.
     pub(super) looked: Option<ImageRecord>,
 }
 
 /// The kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(super) enum ApplyCause {
     /// An apply of these files.
     Applied,
     /// A rollback to the files of generation `of`, with its restart.
@@ -70,7 +72,7 @@ pub(super) enum Cause {
     Restarted { at: Timestamp },
 }
 
-impl Cause {
+impl ApplyCause {
     fn origin(self) -> Origin {
         match self {
             Self::Applied => Origin::Applied,
@@ -112,9 +114,12 @@ impl Cause {
     }
 }
 
-impl Apply<'_> {
+impl WorkloadWrite<'_> {
     /// Decides what to write. The same content writes nothing and keeps its generation.
-    pub(super) fn decide(&self, snapshot: &Snapshot) -> Result<Decision<Written>, ApiError> {
+    pub(super) fn decide(
+        &self,
+        snapshot: &Snapshot,
+    ) -> Result<WriteDecision<WriteResult>, ApiError> {
         let submission = &self.submission;
         let key = WorkloadKey::new(&submission.namespace, &submission.name);
         let namespace = snapshot
@@ -179,7 +184,7 @@ impl Apply<'_> {
                 Some(meta) => meta,
                 None => {
                     let metadata = workload_metadata(&key, entry);
-                    return Ok(Decision::Done(Written::of(
+                    return Ok(WriteDecision::Done(WriteResult::of(
                         "Workload",
                         "unchanged",
                         metadata,
@@ -224,7 +229,7 @@ impl Apply<'_> {
                 submission.files.len()
             )));
         }
-        Ok(Decision::Write {
+        Ok(WriteDecision::Write {
             conditions,
             operations,
             outcome,
@@ -236,7 +241,7 @@ impl Apply<'_> {
         snapshot: &Snapshot,
         key: &WorkloadKey,
         conditions: &mut Vec<Compare>,
-    ) -> Result<Decided, ApiError> {
+    ) -> Result<WorkloadDecision, ApiError> {
         // Volumes left by an earlier workload of this name belong to that workload's user.
         let kept = snapshot
             .volumes
@@ -267,7 +272,7 @@ impl Apply<'_> {
             let last = LastIndex { schema: 1, index };
             operations.push(put(keys::LAST_INDEX.to_owned(), &last)?);
         }
-        Ok(Decided {
+        Ok(WorkloadDecision {
             operations,
             meta: WorkloadMeta {
                 schema: 1,
@@ -293,7 +298,7 @@ impl Apply<'_> {
         &self,
         key: &WorkloadKey,
         entry: &WorkloadEntry,
-    ) -> Result<Option<Decided>, ApiError> {
+    ) -> Result<Option<WorkloadDecision>, ApiError> {
         let meta = &entry.meta.value;
         if meta.deleting {
             return Err(ApiError::conflict(
@@ -302,17 +307,19 @@ impl Apply<'_> {
             ));
         }
         let restarted = match self.cause {
-            Cause::Applied | Cause::Scaled { .. } | Cause::ImageSet => meta.restarted,
-            Cause::RolledBack { restarted, .. } => restarted,
-            Cause::Restarted { at } => Some(at),
+            ApplyCause::Applied | ApplyCause::Scaled { .. } | ApplyCause::ImageSet => {
+                meta.restarted
+            }
+            ApplyCause::RolledBack { restarted, .. } => restarted,
+            ApplyCause::Restarted { at } => Some(at),
         };
-        let restarts = matches!(self.cause, Cause::Restarted { .. });
+        let restarts = matches!(self.cause, ApplyCause::Restarted { .. });
         if restarts && meta.restarted == restarted {
             return Ok(None);
         }
         let template_hash = with_restart(&self.submission.template_hash, restarted);
         let image = match self.cause {
-            Cause::RolledBack { of, .. } => {
+            ApplyCause::RolledBack { of, .. } => {
                 let archived = entry.archive.get(&of);
                 let record = archived.and_then(|archived| archived.record.as_ref());
                 record
@@ -323,7 +330,7 @@ impl Apply<'_> {
             _ => image_pins::still_meant(self.looked.as_ref(), &self.submission),
         };
         // The same files may have run another image, if their tag pointed to another one then.
-        let returns = matches!(self.cause, Cause::RolledBack { .. })
+        let returns = matches!(self.cause, ApplyCause::RolledBack { .. })
             && image.pins() != meta.image.pins()
             && template_hash != meta.template_hash;
         if meta.spec_hash == self.submission.spec_hash && !restarts && !returns {
@@ -336,10 +343,12 @@ impl Apply<'_> {
                 .files
                 .iter()
                 .map(|(name, text)| (name.as_str(), text.as_str()));
-            return Ok((!self.only_create && !stored.eq(sent)).then(|| Decided {
-                operations: Vec::new(),
-                meta: meta.clone(),
-            }));
+            return Ok(
+                (!self.only_create && !stored.eq(sent)).then(|| WorkloadDecision {
+                    operations: Vec::new(),
+                    meta: meta.clone(),
+                }),
+            );
         }
         if self.only_create {
             return Err(ApiError::conflict(
@@ -351,9 +360,9 @@ impl Apply<'_> {
         let archive = |generation| keys::archive_generation(&key.namespace, &key.name, generation);
         let outdated = entry.outdated(generation).into_iter();
         let operations = outdated
-            .map(|old| Operation::DeletePrefix(archive(old)))
+            .map(|old| WriteOperation::DeletePrefix(archive(old)))
             .collect();
-        Ok(Some(Decided {
+        Ok(Some(WorkloadDecision {
             operations,
             meta: WorkloadMeta {
                 generation,
@@ -375,7 +384,7 @@ impl Apply<'_> {
             by: self.caller.to_string(),
             origin: self.cause.origin(),
             of: match self.cause {
-                Cause::RolledBack { of, .. } => Some(of),
+                ApplyCause::RolledBack { of, .. } => Some(of),
                 _ => None,
             },
             why: String::new(),
@@ -392,28 +401,30 @@ impl Apply<'_> {
         key: &WorkloadKey,
         stored: Option<&BTreeMap<String, Stored<std::sync::Arc<str>>>>,
         generation: u64,
-    ) -> Vec<Operation> {
+    ) -> Vec<WriteOperation> {
         let (namespace, name) = (&key.namespace, &key.name);
         let mut operations = Vec::new();
         for (file, text) in &self.submission.files {
             let before = stored.and_then(|stored| stored.get(file));
             if before.is_none_or(|before| *before.value != **text) {
                 let key = keys::manifest(namespace, name, file);
-                operations.push(Operation::Put(key, text.clone().into_bytes()));
+                operations.push(WriteOperation::Put(key, text.clone().into_bytes()));
             }
             let key = keys::archive_file(namespace, name, generation, file);
-            operations.push(Operation::Put(key, text.clone().into_bytes()));
+            operations.push(WriteOperation::Put(key, text.clone().into_bytes()));
         }
         for file in stored.into_iter().flat_map(BTreeMap::keys) {
             if !self.submission.files.contains_key(file) {
-                operations.push(Operation::Delete(keys::manifest(namespace, name, file)));
+                operations.push(WriteOperation::Delete(keys::manifest(
+                    namespace, name, file,
+                )));
             }
         }
         operations
     }
 
-    fn written(&self, key: &WorkloadKey, new: bool, meta: &WorkloadMeta) -> Written {
-        Written {
+    fn written(&self, key: &WorkloadKey, new: bool, meta: &WorkloadMeta) -> WriteResult {
+        WriteResult {
             status: if new {
                 StatusCode::CREATED
             } else {
@@ -435,9 +446,9 @@ impl Apply<'_> {
     }
 }
 
-struct Decided {
+struct WorkloadDecision {
     meta: WorkloadMeta,
-    operations: Vec<Operation>,
+    operations: Vec<WriteOperation>,
 }
 
 pub(super) fn record(
@@ -447,7 +458,7 @@ pub(super) fn record(
     key: &WorkloadKey,
     uid: &str,
     message: String,
-) -> Vec<Operation> {
+) -> Vec<WriteOperation> {
     let object = ObjectReference {
         kind: "Workload".to_owned(),
         name: key.name.clone(),
@@ -480,9 +491,9 @@ pub(super) fn exceeded(error: QuotaExceeded) -> ApiError {
 }
 
 /// The write of an object as JSON.
-pub(super) fn put<T: Serialize>(key: String, value: &T) -> Result<Operation, ApiError> {
+pub(super) fn put<T: Serialize>(key: String, value: &T) -> Result<WriteOperation, ApiError> {
     match json::bytes(&key, value) {
-        Ok(text) => Ok(Operation::Put(key, text)),
+        Ok(text) => Ok(WriteOperation::Put(key, text)),
         Err(error) => Err(ApiError::Internal(error.to_string())),
     }
 }

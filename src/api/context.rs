@@ -6,30 +6,30 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{errors::ApiError, history::History, view::View};
+use super::{errors::ApiError, history::SnapshotHistory, view::ApiView};
 use crate::{
     access::{
         audit::BoundedLines,
         authentication::{Caller, not_ready},
     },
     handlers::{
-        instances::InstanceLogs, joining::Joining, metrics::Counters, sessions::InstanceSessions,
-        usage::Turns,
+        instances::InstanceLogs, joining::JoiningState, metrics::Counters,
+        sessions::InstanceSessions, usage::UsageQueryTurns,
     },
     server::{
-        limits::{Limits, RateLimits},
-        open_streams::{Held, OpenStreams},
+        limits::{ApiLimits, RateLimits},
+        open_streams::{OpenStreamPermit, OpenStreams},
         shares::SharedTurns,
     },
 };
-use kat_daemon::watchdog::Pulses;
+use kat_daemon::watchdog::LoopPulses;
 use kat_leader::{LeaderHandle, PlanningReport, StoreReport};
 use kat_plan::Snapshot;
 use kat_registry::ImageSource;
-use kat_store::{Committed, Leadership};
+use kat_store::{Leadership, TransactionResult};
 use kat_types::{
-    snapshot::Observed,
-    transaction::{Compare, Operation},
+    snapshot::ObservedReports,
+    transaction::{Compare, WriteOperation},
 };
 
 /// Maximum number of namespaces with a write that counts against quotas at the same time.
@@ -66,11 +66,11 @@ pub struct ApiConfig {
     /// Name of this machine.
     pub node_name: String,
     /// Limits of calls.
-    pub limits: Limits,
+    pub limits: ApiLimits,
     /// Reports the accept loops to the watchdog.
-    pub pulses: Pulses,
+    pub pulses: LoopPulses,
     /// State for joining machines; only on machines that hold the authorities' keys.
-    pub joining: Option<Joining>,
+    pub joining: Option<JoiningState>,
     /// Queries registries for images; without it none is queried.
     pub images: Option<Arc<dyn ImageSource>>,
 }
@@ -81,9 +81,9 @@ pub struct Api {
     pub(super) rates: RateLimits,
     pub(super) counters: Counters,
     pub(super) bounded_lines: BoundedLines,
-    pub(super) history: History,
+    pub(super) history: SnapshotHistory,
     pub(super) streams: Arc<OpenStreams>,
-    pub(super) turns: Turns,
+    pub(super) turns: UsageQueryTurns,
     /// By namespace, one turn at a time for writes that count against quotas, so that each is
     /// decided on the result of the one before it.
     pub(super) growth: SharedTurns,
@@ -93,18 +93,18 @@ pub struct Api {
 }
 
 /// The decision of a write on one snapshot.
-pub(super) enum Decision<T> {
+pub(super) enum WriteDecision<T> {
     /// Nothing has to be written.
     Done(T),
     /// These operations have to be written if the conditions hold.
     Write {
         conditions: Vec<Compare>,
-        operations: Vec<Operation>,
+        operations: Vec<WriteOperation>,
         outcome: T,
     },
 }
 
-impl<T> Decision<T> {
+impl<T> WriteDecision<T> {
     fn outcome(self) -> T {
         match self {
             Self::Done(outcome) | Self::Write { outcome, .. } => outcome,
@@ -118,19 +118,19 @@ impl Api {
         Arc::new(Self {
             rates: RateLimits::new(&config.limits),
             streams: OpenStreams::new(config.limits.streams, config.limits.streams_of_one_caller),
-            turns: Turns::default(),
+            turns: UsageQueryTurns::default(),
             growth: SharedTurns::new(1, GROWTH_AT_ONCE),
             config,
             counters: Counters::default(),
             bounded_lines: BoundedLines::default(),
-            history: History::default(),
+            history: SnapshotHistory::default(),
             shutdown,
             started: Instant::now(),
         })
     }
 
     /// The state for joining machines.
-    pub(super) fn joining(&self) -> Result<&Joining, ApiError> {
+    pub(super) fn joining(&self) -> Result<&JoiningState, ApiError> {
         self.config.joining.as_ref().ok_or_else(|| {
             ApiError::Unavailable("this machine does not hold the cluster's authorities".to_owned())
         })
@@ -141,7 +141,7 @@ impl Api {
     }
 
     /// Opens one more stream of this caller.
-    pub(super) fn stream(&self, caller: &Caller) -> Result<Held, ApiError> {
+    pub(super) fn stream(&self, caller: &Caller) -> Result<OpenStreamPermit, ApiError> {
         Ok(self.streams.open(Some(&caller.to_string()))?)
     }
 
@@ -197,7 +197,7 @@ impl Api {
     }
 
     /// The agents' reports as this machine knows them.
-    pub(super) fn observed(&self) -> Observed {
+    pub(super) fn observed(&self) -> ObservedReports {
         self.config.handle.reports.observed(self.started.elapsed())
     }
 
@@ -212,8 +212,12 @@ impl Api {
     }
 
     /// The users' view of a snapshot.
-    pub(super) fn view<'a>(&'a self, snapshot: &'a Snapshot, observed: &'a Observed) -> View<'a> {
-        View {
+    pub(super) fn view<'a>(
+        &'a self,
+        snapshot: &'a Snapshot,
+        observed: &'a ObservedReports,
+    ) -> ApiView<'a> {
+        ApiView {
             snapshot,
             observed,
             leader: self.leads().then_some(self.config.node_name.as_str()),
@@ -246,7 +250,7 @@ impl Api {
     /// Returns the outcome and the revision of the write, if something was written.
     pub(super) async fn write<T>(
         &self,
-        mut decide: impl FnMut(&Snapshot) -> Result<Decision<T>, ApiError>,
+        mut decide: impl FnMut(&Snapshot) -> Result<WriteDecision<T>, ApiError>,
     ) -> Result<(T, Option<i64>), ApiError> {
         let mut newest = None;
         for _ in 0..WRITE_ATTEMPTS {
@@ -254,7 +258,7 @@ impl Api {
             let mut receiver = self.config.handle.snapshot.clone();
             let snapshot = receiver.borrow_and_update().clone().ok_or_else(not_ready)?;
             let (mut conditions, operations, outcome) = match decide(&snapshot) {
-                Ok(Decision::Write {
+                Ok(WriteDecision::Write {
                     conditions,
                     operations,
                     outcome,
@@ -281,14 +285,14 @@ impl Api {
             conditions.insert(0, leadership.fence());
             let store = &self.config.handle.store;
             match store.transact(&conditions, &operations).await? {
-                Committed::Yes(revision) => {
+                TransactionResult::Yes(revision) => {
                     let handle = &self.config.handle;
                     if !handle.wait_for_revision(revision, SHOWN_WITHIN).await {
                         tracing::warn!(revision, "a change was stored but is not shown yet");
                     }
                     return Ok((outcome, Some(revision)));
                 }
-                Committed::No => {
+                TransactionResult::No => {
                     self.newest_revision(&leadership).await?;
                     let _ = tokio::time::timeout(SHOWN_WITHIN, receiver.changed()).await;
                 }

@@ -6,7 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use crate::server::open_streams::Full;
+use crate::server::open_streams::StreamLimitReached;
 use kat_store::StoreError;
 use kat_types::api::{ErrorBody, MACHINE_AWAY};
 
@@ -240,8 +240,8 @@ impl ApiError {
     }
 }
 
-impl From<Full> for ApiError {
-    fn from(full: Full) -> Self {
+impl From<StreamLimitReached> for ApiError {
+    fn from(full: StreamLimitReached) -> Self {
         Self::TooManyStreams {
             message: full.to_string(),
             hint: Some(full.hint().to_owned()),

@@ -13,11 +13,11 @@ const MOST_OBJECTS: usize = 100_000;
 
 /// Snapshots by revision. Unchanged objects are shared between them where the snapshot shares them.
 #[derive(Default)]
-pub(super) struct History {
+pub(super) struct SnapshotHistory {
     snapshots: Mutex<BTreeMap<i64, Arc<Snapshot>>>,
 }
 
-impl History {
+impl SnapshotHistory {
     /// Keeps a snapshot, because a client may name its revision, and drops the oldest.
     pub(super) fn remember(&self, snapshot: &Arc<Snapshot>) {
         let mut snapshots = self.snapshots.lock();
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn answers_with_the_newest_that_is_not_newer() {
-        let history = History::default();
+        let history = SnapshotHistory::default();
         for revision in [5, 9] {
             history.remember(&snapshot(revision));
         }
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn drops_the_oldest() {
-        let history = History::default();
+        let history = SnapshotHistory::default();
         for revision in 1..=100 {
             history.remember(&snapshot(revision));
         }
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn forgets_a_future_that_a_restore_undid() {
-        let history = History::default();
+        let history = SnapshotHistory::default();
         history.remember(&snapshot(50));
         history.remember(&snapshot(20));
         assert_eq!(history.at(60).unwrap().revision, 20);

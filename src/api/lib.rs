@@ -22,21 +22,21 @@ pub use crate::{
     access::authentication::SocketAccess,
     handlers::{
         instances::{InstanceLogs, LogQuery, LogStream, LogsError},
-        joining::{Joining, NodeUsers},
+        joining::{JoiningState, NodeUsers},
         metrics::{CallMetrics, Metrics},
         namespaces::NamespaceRequest,
-        sessions::{Inputs, InstanceSessions, Outputs, SessionError, SessionRequest},
+        sessions::{InputFrames, InstanceSessions, OutputFrames, SessionError, SessionRequest},
         tokens::{NewToken, new_token},
         volume_copies::{CopyStream, VolumeCopies},
     },
     server::{
         bind::{bind, bind_overlay},
-        limits::{Limits, Share},
-        open_streams::{Full, Held, OpenStreams},
-        tcp_proxy::{Leader, LeaderSource, SocketLeader},
+        limits::{ApiLimits, ConnectionLimits},
+        open_streams::{OpenStreamPermit, OpenStreams, StreamLimitReached},
+        tcp_proxy::{LeaderLocator, LeaderSource, SocketLeader},
     },
 };
 pub use agent_port::{AgentPort, FindInstance, KnowsPeer, ListInstances, serve_agent};
 pub use context::{Api, ApiConfig, NewUid, WallClock, random_uid};
 pub use errors::ApiError;
-pub use server::{Listeners, SocketListener, TlsListener, TlsSource, serve};
+pub use server::{ApiListeners, SocketListener, TlsListener, TlsSource, serve};

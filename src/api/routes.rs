@@ -19,12 +19,12 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use super::{context::Api, errors::ApiError};
 use crate::{
     access::{
-        audit::{Handled, observe},
-        authentication::{Caller, Peer, identify},
-        authorization::{Access, Target, check},
+        audit::{HandledRequest, observe},
+        authentication::{Caller, ConnectionPeer, identify},
+        authorization::{CallScope, RouteAccess, check},
     },
     handlers::{metrics::Metrics, namespaces::NamespaceRequest},
-    server::pools::Standing,
+    server::pools::ConnectionStandingHandle,
 };
 use kat_types::{
     api::{
@@ -50,7 +50,7 @@ fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 
 /// The body of a request or a response.
 #[derive(Clone, Copy)]
-pub enum Payload {
+pub enum RoutePayload {
     /// None.
     Nothing,
     /// `text/plain`.
@@ -71,22 +71,22 @@ pub enum Payload {
 }
 
 /// One route.
-pub struct Route {
+pub struct ApiRoute {
     pub verb: Verb,
     /// Path, with its parameters in braces.
     pub path: &'static str,
     /// Which callers may use it.
-    pub access: Access,
+    pub access: RouteAccess,
     /// The handler; also the OpenAPI document's operationId.
-    pub operation: Operation,
+    pub operation: ApiOperation,
     /// One sentence for the OpenAPI document.
     pub summary: &'static str,
     /// Names of the query parameters.
     pub query: &'static [&'static str],
     /// Body of the request.
-    pub request: Payload,
+    pub request: RoutePayload,
     /// Body of the response.
-    pub response: Payload,
+    pub response: RoutePayload,
     /// Status codes of success.
     pub statuses: &'static [u16],
 }
@@ -94,7 +94,7 @@ pub struct Route {
 /// Every handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "the routes say what each does")]
-pub enum Operation {
+pub enum ApiOperation {
     Health,
     Version,
     OpenApi,
@@ -164,13 +164,13 @@ pub enum Operation {
     DeleteToken,
 }
 
-impl Route {
+impl ApiRoute {
     const fn new(
         verb: Verb,
         path: &'static str,
-        access: Access,
-        operation: Operation,
-        response: Payload,
+        access: RouteAccess,
+        operation: ApiOperation,
+        response: RoutePayload,
         summary: &'static str,
     ) -> Self {
         Self {
@@ -180,13 +180,13 @@ impl Route {
             operation,
             summary,
             query: &[],
-            request: Payload::Nothing,
+            request: RoutePayload::Nothing,
             response,
             statuses: &[200],
         }
     }
 
-    const fn takes(mut self, request: Payload, statuses: &'static [u16]) -> Self {
+    const fn takes(mut self, request: RoutePayload, statuses: &'static [u16]) -> Self {
         self.request = request;
         self.statuses = statuses;
         self
@@ -200,14 +200,14 @@ impl Route {
 
 /// Query parameters of every list.
 const LIST: &[&str] = &["watch", "resourceVersion"];
-const APPLIED: Payload = Payload::Json(of::<ApplyResult>);
+const APPLIED: RoutePayload = RoutePayload::Json(of::<ApplyResult>);
 
-const fn list_of<T: JsonSchema>() -> Payload
+const fn list_of<T: JsonSchema>() -> RoutePayload
 where
     List<T>: JsonSchema,
     WatchLine<T>: JsonSchema,
 {
-    Payload::List(of::<List<T>>, of::<WatchLine<T>>)
+    RoutePayload::List(of::<List<T>>, of::<WatchLine<T>>)
 }
 
 macro_rules! workload {
@@ -218,8 +218,8 @@ macro_rules! workload {
 
 /// Every route of the API, in the order of the OpenAPI document.
 #[rustfmt::skip]
-pub static ROUTES: &[Route] = {
-    use self::{Access as A, Operation as O, Payload as P, Route as R, Verb::{Delete, Get, Post, Put}};
+pub static ROUTES: &[ApiRoute] = {
+    use self::{RouteAccess as A, ApiOperation as O, RoutePayload as P, ApiRoute as R, Verb::{Delete, Get, Post, Put}};
     &[
         R::new(Get, "/healthz", A::Anyone, O::Health, P::Json(of::<HealthView>),
             "Says whether this machine can answer"),
@@ -414,7 +414,7 @@ async fn wrong_method(method: Method, uri: Uri) -> ApiError {
 
 /// Counts calls without a route against the address's rate.
 async fn limit_unknown(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
-    let peer = request.extensions().get::<Peer>();
+    let peer = request.extensions().get::<ConnectionPeer>();
     if let Some(Err(error)) = peer.map(|peer| api.rates.check(peer, None)) {
         return error.into_response();
     }
@@ -423,7 +423,7 @@ async fn limit_unknown(State(api): State<Arc<Api>>, request: Request, next: Next
 
 /// Authenticates the caller, checks its rate and its right, and sets the time limit.
 async fn gate(
-    State((api, route)): State<(Arc<Api>, &'static Route)>,
+    State((api, route)): State<(Arc<Api>, &'static ApiRoute)>,
     params: Result<RawPathParams, RawPathParamsRejection>,
     mut request: Request,
     next: Next,
@@ -446,17 +446,19 @@ async fn gate(
             }
         }
     };
-    response.extensions_mut().insert(Handled { route, caller });
+    response
+        .extensions_mut()
+        .insert(HandledRequest { route, caller });
     response
 }
 
 fn admit(
     api: &Api,
-    route: &Route,
+    route: &ApiRoute,
     params: &RawPathParams,
     request: &Request,
 ) -> (Caller, Result<(), ApiError>) {
-    let Some(peer) = request.extensions().get::<Peer>() else {
+    let Some(peer) = request.extensions().get::<ConnectionPeer>() else {
         let error = ApiError::Internal("the connection has no peer".to_owned());
         return (Caller::Anonymous, Err(error));
     };
@@ -473,7 +475,7 @@ fn admit(
             return (Caller::Anonymous, limited.and(Err(error)));
         }
     };
-    if let Some(standing) = request.extensions().get::<Standing>() {
+    if let Some(standing) = request.extensions().get::<ConnectionStandingHandle>() {
         standing.prove(&caller);
     }
     let asked = query_namespace(route, request.uri());
@@ -483,7 +485,7 @@ fn admit(
             .find(|(found, _)| *found == name)
             .map(|(_, value)| value)
     };
-    let target = Target {
+    let target = CallScope {
         namespace: param("namespace").or(asked.as_deref()),
         node: param("node"),
     };
@@ -494,12 +496,12 @@ fn admit(
     (caller, admitted)
 }
 
-fn is_open(route: &Route) -> bool {
-    matches!(route.access, Access::Anyone | Access::KnownKey)
+fn is_open(route: &ApiRoute) -> bool {
+    matches!(route.access, RouteAccess::Anyone | RouteAccess::KnownKey)
 }
 
 /// The namespace in the query, if the route has such a parameter.
-fn query_namespace(route: &Route, uri: &Uri) -> Option<String> {
+fn query_namespace(route: &ApiRoute, uri: &Uri) -> Option<String> {
     type Pairs = axum::extract::Query<Vec<(String, String)>>;
     if !route.query.contains(&"namespace") {
         return None;

@@ -35,15 +35,15 @@ use super::{
     routes::router,
 };
 use crate::{
-    access::authentication::{Peer, SocketAccess, Source},
+    access::authentication::{ConnectionPeer, ConnectionSource, SocketAccess},
     server::{
-        limits::Limits,
-        pools::{Place, Pools, Standing},
-        tcp_proxy::{LeaderSource, Reached, SocketLeader, pass, pass_opened, reach},
-        write_timeout::Stalled,
+        limits::ApiLimits,
+        pools::{ConnectionPools, ConnectionSlot, ConnectionStandingHandle},
+        tcp_proxy::{LeaderConnection, LeaderSource, SocketLeader, pass, pass_opened, reach},
+        write_timeout::WriteTimeoutStream,
     },
 };
-use kat_daemon::watchdog::Pulses;
+use kat_daemon::watchdog::LoopPulses;
 use kat_pki::peer_certificate;
 use kat_types::{
     api::{CONNECTION_WINDOW, STREAM_WINDOW},
@@ -79,7 +79,7 @@ pub struct SocketListener {
 
 /// The listeners of the API.
 #[derive(Default)]
-pub struct Listeners {
+pub struct ApiListeners {
     /// TCP ports.
     pub tls: Vec<TlsListener>,
     /// Local sockets.
@@ -105,12 +105,12 @@ const PLAIN_ANSWER: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
 content-type: application/json\r\nconnection: close\r\ncontent-length: 106\r\n\r\n\
 {\"error\":\"TlsRequired\",\"message\":\"this port speaks TLS 1.3 only\",\"hint\":\"use https:// instead of http://\"}";
 
-/// Serves until `cancel`, then lets open requests end within [`Limits::shutdown_timeout`]; streams
+/// Serves until `cancel`, then lets open requests end within [`ApiLimits::shutdown_timeout`]; streams
 /// end at once.
-pub async fn serve(config: ApiConfig, listeners: Listeners, cancel: CancellationToken) {
+pub async fn serve(config: ApiConfig, listeners: ApiListeners, cancel: CancellationToken) {
     let (limits, pulses) = (config.limits.clone(), config.pulses.clone());
     let api = Api::new(config, cancel.clone());
-    let server = Server::new(
+    let server = ApiServer::new(
         router(&api),
         "the API's port",
         limits,
@@ -144,30 +144,30 @@ pub async fn serve(config: ApiConfig, listeners: Listeners, cancel: Cancellation
 }
 
 #[derive(Clone)]
-pub(super) struct Server {
+pub(super) struct ApiServer {
     router: Router,
     /// Name of the accept loop for the watchdog.
     port: &'static str,
-    limits: Limits,
-    pools: Arc<Pools>,
+    limits: ApiLimits,
+    pools: Arc<ConnectionPools>,
     tracker: TaskTracker,
-    pulses: Pulses,
+    pulses: LoopPulses,
     cancel: CancellationToken,
 }
 
-impl Server {
+impl ApiServer {
     /// Creates a server for this router; it does not listen yet.
     pub(super) fn new(
         router: Router,
         port: &'static str,
-        limits: Limits,
-        pulses: Pulses,
+        limits: ApiLimits,
+        pulses: LoopPulses,
         cancel: CancellationToken,
     ) -> Self {
         Self {
             router,
             port,
-            pools: Pools::new(&limits),
+            pools: ConnectionPools::new(&limits),
             tracker: TaskTracker::new(),
             limits,
             pulses,
@@ -176,7 +176,7 @@ impl Server {
     }
 
     /// Accepts connections until the server is cancelled.
-    pub(super) fn listen(&self, listeners: Listeners) {
+    pub(super) fn listen(&self, listeners: ApiListeners) {
         for listener in listeners.tls {
             self.tracker.spawn(self.clone().accept_tls(listener));
         }
@@ -281,7 +281,7 @@ impl Server {
                     self.pass_on(stream, reached, leader).await
                 }
                 None => {
-                    let standing = |peer: &Peer| self.standing(held, &ended, peer);
+                    let standing = |peer: &ConnectionPeer| self.standing(held, &ended, peer);
                     self.tls_connection(stream, address, acceptor, standing)
                         .await
                 }
@@ -310,8 +310,8 @@ impl Server {
                 let _held = place;
                 return self.pass_on_local(stream, reached, leader).await;
             }
-            let peer = Peer {
-                source: Source::Socket { uid, access },
+            let peer = ConnectionPeer {
+                source: ConnectionSource::Socket { uid, access },
                 certificate: None,
             };
             let standing = self.standing(place, &ended, &peer);
@@ -321,10 +321,15 @@ impl Server {
         ended.run_until_cancelled(work).await.unwrap_or_else(lost)
     }
 
-    fn standing(&self, place: Place, ended: &CancellationToken, peer: &Peer) -> Standing {
+    fn standing(
+        &self,
+        place: ConnectionSlot,
+        ended: &CancellationToken,
+        peer: &ConnectionPeer,
+    ) -> ConnectionStandingHandle {
         // The HTTP version is detected before hyper's own timers start.
         let first_by = Instant::now() + self.limits.header_timeout;
-        Standing::new(&self.pools, place, ended.clone(), peer, first_by)
+        ConnectionStandingHandle::new(&self.pools, place, ended.clone(), peer, first_by)
     }
 
     async fn accept_failed(&self, error: &io::Error, pauses: &mut Pauses) {
@@ -337,7 +342,7 @@ impl Server {
         stream: TcpStream,
         address: SocketAddr,
         acceptor: TlsAcceptor,
-        standing: impl FnOnce(&Peer) -> Standing,
+        standing: impl FnOnce(&ConnectionPeer) -> ConnectionStandingHandle,
     ) -> io::Result<()> {
         stream.set_nodelay(true)?;
         let handshake = timeout(self.limits.handshake_timeout, shake(stream, acceptor));
@@ -350,8 +355,8 @@ impl Server {
         let certificate = connection
             .peer_certificates()
             .and_then(|chain| chain.first());
-        let peer = Peer {
-            source: Source::Network(address),
+        let peer = ConnectionPeer {
+            source: ConnectionSource::Network(address),
             // The verifier accepted the certificate; a name that KAT does not issue identifies no
             // caller.
             certificate: certificate.and_then(|certificate| peer_certificate(certificate).ok()),
@@ -364,7 +369,7 @@ impl Server {
     async fn pass_on(
         &self,
         stream: TcpStream,
-        reached: Reached<TcpStream>,
+        reached: LeaderConnection<TcpStream>,
         leader: LeaderSource,
     ) -> io::Result<()> {
         tokio::select! {
@@ -376,7 +381,7 @@ impl Server {
     async fn pass_on_local(
         &self,
         stream: UnixStream,
-        reached: Reached<LeaderStream>,
+        reached: LeaderConnection<LeaderStream>,
         leader: &LeaderSource,
     ) -> io::Result<()> {
         tokio::select! {
@@ -386,7 +391,7 @@ impl Server {
     }
 
     /// Serves HTTP/1.1 or HTTP/2 until the client or the server ends the connection.
-    async fn converse<S>(&self, stream: S, peer: Peer, standing: Standing)
+    async fn converse<S>(&self, stream: S, peer: ConnectionPeer, standing: ConnectionStandingHandle)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -420,7 +425,7 @@ impl Server {
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_header_list_size(MAX_HEAD);
-        let stream = TokioIo::new(Stalled::new(stream, self.limits.write_timeout));
+        let stream = TokioIo::new(WriteTimeoutStream::new(stream, self.limits.write_timeout));
         let connection = builder.serve_connection(stream, service);
         let mut connection = std::pin::pin!(connection);
         let mut stopping = false;

@@ -18,7 +18,7 @@ use kat_types::{
         Container, RestartCondition, RestartPolicy, Source, UpdateStrategy, WorkloadSpec,
         WorkloadType,
     },
-    snapshot::{Observed, WorkloadEntry},
+    snapshot::{ObservedReports, WorkloadEntry},
     stored::WorkloadKey,
 };
 
@@ -26,11 +26,11 @@ use kat_types::{
 pub(crate) const MASK: &str = "***";
 
 /// A snapshot and the agents' reports, as seen from this machine.
-pub(crate) struct View<'a> {
+pub(crate) struct ApiView<'a> {
     /// The stored state.
     pub snapshot: &'a Snapshot,
     /// The agents' last reports.
-    pub observed: &'a Observed,
+    pub observed: &'a ObservedReports,
     /// The leading machine, if it is certainly this one.
     pub leader: Option<&'a str>,
     /// State of the store's files.
@@ -39,7 +39,7 @@ pub(crate) struct View<'a> {
     pub now: Timestamp,
 }
 
-impl View<'_> {
+impl ApiView<'_> {
     /// Namespaces, by name.
     pub(crate) fn namespaces(&self) -> Vec<NamespaceItem> {
         let names = self.snapshot.namespaces.keys();

@@ -20,10 +20,10 @@ use axum::{
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch::Receiver, time::Instant};
 
-use super::{context::Api, errors::ApiError, view::View};
+use super::{context::Api, errors::ApiError, view::ApiView};
 use crate::{
     access::authentication::{Caller, still_valid},
-    server::open_streams::Held,
+    server::open_streams::OpenStreamPermit,
 };
 use kat_plan::Snapshot;
 use kat_types::{
@@ -68,7 +68,7 @@ impl ListQuery {
 }
 
 /// A kind of object that can be listed.
-pub(crate) trait Listed: Serialize + Send + Sync + 'static {
+pub(crate) trait ListableObject: Serialize + Send + Sync + 'static {
     /// Unique key among the objects of its kind.
     fn key(&self) -> String;
 
@@ -82,7 +82,7 @@ fn metadata_key<Spec, Status>(item: &Item<Spec, Status>) -> String {
     format!("{namespace}/{}", item.metadata.name)
 }
 
-impl Listed for kat_types::api::WorkloadItem {
+impl ListableObject for kat_types::api::WorkloadItem {
     fn key(&self) -> String {
         metadata_key(self)
     }
@@ -92,7 +92,7 @@ impl Listed for kat_types::api::WorkloadItem {
     }
 }
 
-impl Listed for kat_types::api::NamespaceItem {
+impl ListableObject for kat_types::api::NamespaceItem {
     fn key(&self) -> String {
         metadata_key(self)
     }
@@ -102,7 +102,7 @@ impl Listed for kat_types::api::NamespaceItem {
     }
 }
 
-impl Listed for InstanceItem {
+impl ListableObject for InstanceItem {
     fn key(&self) -> String {
         metadata_key(self)
     }
@@ -121,7 +121,7 @@ impl Listed for InstanceItem {
     }
 }
 
-impl Listed for SecretItem {
+impl ListableObject for SecretItem {
     fn key(&self) -> String {
         metadata_key(self)
     }
@@ -131,7 +131,7 @@ impl Listed for SecretItem {
     }
 }
 
-impl Listed for VolumeItem {
+impl ListableObject for VolumeItem {
     /// The name of a volume is unique only within its workload.
     fn key(&self) -> String {
         let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
@@ -143,7 +143,7 @@ impl Listed for VolumeItem {
     }
 }
 
-impl Listed for NodeItem {
+impl ListableObject for NodeItem {
     fn key(&self) -> String {
         metadata_key(self)
     }
@@ -161,7 +161,7 @@ impl Listed for NodeItem {
     }
 }
 
-impl Listed for Event {
+impl ListableObject for Event {
     fn key(&self) -> String {
         self.id.clone()
     }
@@ -171,7 +171,7 @@ impl Listed for Event {
     }
 }
 
-impl Listed for TokenView {
+impl ListableObject for TokenView {
     fn key(&self) -> String {
         self.id.clone()
     }
@@ -182,18 +182,18 @@ impl Listed for TokenView {
 }
 
 /// Selects the items of a list from a view.
-pub(crate) type Select<T> = Arc<dyn Fn(&View<'_>) -> Vec<T> + Send + Sync>;
+pub(crate) type SelectItems<T> = Arc<dyn Fn(&ApiView<'_>) -> Vec<T> + Send + Sync>;
 
 /// Answers a list, or starts a watch of it.
 ///
 /// # Errors
 /// [`ApiError::Invalid`] for a malformed resourceVersion, [`ApiError::Gone`] for one that this
 /// machine can't continue from, [`ApiError::TooManyStreams`] if too many streams are open.
-pub(crate) async fn answer<T: Listed>(
+pub(crate) async fn answer<T: ListableObject>(
     api: &Arc<Api>,
     caller: &Caller,
     query: &ListQuery,
-    select: Select<T>,
+    select: SelectItems<T>,
 ) -> Result<Response, ApiError> {
     let revision = query.revision()?;
     if !query.watch {
@@ -268,7 +268,11 @@ fn list_metadata(revision: i64) -> ListMetadata {
     }
 }
 
-fn items<T: Listed>(api: &Api, snapshot: &Snapshot, select: &Select<T>) -> BTreeMap<String, T> {
+fn items<T: ListableObject>(
+    api: &Api,
+    snapshot: &Snapshot,
+    select: &SelectItems<T>,
+) -> BTreeMap<String, T> {
     let observed = api.observed();
     let items = select(&api.view(snapshot, &observed));
     items.into_iter().map(|item| (item.key(), item)).collect()
@@ -277,7 +281,7 @@ fn items<T: Listed>(api: &Api, snapshot: &Snapshot, select: &Select<T>) -> BTree
 struct Watch<T> {
     api: Arc<Api>,
     caller: Caller,
-    select: Select<T>,
+    select: SelectItems<T>,
     receiver: Receiver<Option<Arc<Snapshot>>>,
     /// The client's state once it has read `lines`.
     known: BTreeMap<String, T>,
@@ -286,16 +290,16 @@ struct Watch<T> {
     lines: VecDeque<Bytes>,
     bookmark_at: Instant,
     ended: bool,
-    _held: Held,
+    _held: OpenStreamPermit,
 }
 
-enum Turn {
+enum WatchWakeup {
     Changed,
     Bookmark,
     End,
 }
 
-impl<T: Listed> Watch<T> {
+impl<T: ListableObject> Watch<T> {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(line) = self.lines.pop_front() {
@@ -305,18 +309,20 @@ impl<T: Listed> Watch<T> {
                 return None;
             }
             let turn = tokio::select! {
-                () = self.api.shutdown.cancelled() => Turn::End,
+                () = self.api.shutdown.cancelled() => WatchWakeup::End,
                 changed = self.receiver.changed() => match changed {
-                    Ok(()) => Turn::Changed,
-                    Err(_) => Turn::End,
+                    Ok(()) => WatchWakeup::Changed,
+                    Err(_) => WatchWakeup::End,
                 },
-                () = tokio::time::sleep_until(self.bookmark_at) => Turn::Bookmark,
+                () = tokio::time::sleep_until(self.bookmark_at) => WatchWakeup::Bookmark,
             };
             let snapshot = self.receiver.borrow_and_update().clone();
             match (turn, snapshot) {
-                (Turn::End, _) => self.ended = true,
+                (WatchWakeup::End, _) => self.ended = true,
                 (_, None) => self.bookmark_at = Instant::now() + self.interval(),
-                (turn, Some(snapshot)) => self.compare(&snapshot, matches!(turn, Turn::Bookmark)),
+                (turn, Some(snapshot)) => {
+                    self.compare(&snapshot, matches!(turn, WatchWakeup::Bookmark))
+                }
             }
         }
     }
@@ -337,29 +343,30 @@ impl<T: Listed> Watch<T> {
         let mut before = std::mem::take(&mut self.known);
         for (key, item) in now {
             match before.remove(&key) {
-                None => lines.push_back(self::line(&Line::Added(&item))),
+                None => lines.push_back(self::line(&BorrowedWatchLine::Added(&item))),
                 Some(earlier) if !item.same(&earlier) => {
-                    lines.push_back(self::line(&Line::Modified(&item)));
+                    lines.push_back(self::line(&BorrowedWatchLine::Modified(&item)));
                 }
                 Some(_) => {}
             }
             self.known.insert(key, item);
         }
         for gone in before.into_values() {
-            lines.push_back(self::line(&Line::Deleted(&gone)));
+            lines.push_back(self::line(&BorrowedWatchLine::Deleted(&gone)));
         }
         self.shown = snapshot.revision;
         if bookmark {
             self.api.history.remember(snapshot);
             let metadata = list_metadata(self.shown);
-            lines.push_back(self::line(&Line::<T>::Bookmark(metadata)));
+            lines.push_back(self::line(&BorrowedWatchLine::<T>::Bookmark(metadata)));
             self.bookmark_at = Instant::now() + self.interval();
         }
         self.lines = lines;
     }
 
     fn end_with(&mut self, error: ErrorBody) {
-        self.lines.push_back(self::line(&Line::<T>::Error(error)));
+        self.lines
+            .push_back(self::line(&BorrowedWatchLine::<T>::Error(error)));
         self.ended = true;
     }
 }
@@ -367,7 +374,7 @@ impl<T: Listed> Watch<T> {
 /// [`WatchLine`] over borrowed items.
 #[derive(Serialize)]
 #[serde(tag = "type", content = "object", rename_all = "UPPERCASE")]
-enum Line<'a, T> {
+enum BorrowedWatchLine<'a, T> {
     Added(&'a T),
     Modified(&'a T),
     Deleted(&'a T),
@@ -375,11 +382,11 @@ enum Line<'a, T> {
     Error(ErrorBody),
 }
 
-/// Checks that [`Line`] has the variants of the wire's type.
-const _: fn(Line<'_, ()>) -> WatchLine<()> = |line| match line {
-    Line::Added(()) => WatchLine::Added(()),
-    Line::Modified(()) => WatchLine::Modified(()),
-    Line::Deleted(()) => WatchLine::Deleted(()),
-    Line::Bookmark(metadata) => WatchLine::Bookmark(metadata),
-    Line::Error(body) => WatchLine::Error(body),
+/// Checks that [`BorrowedWatchLine`] has the variants of the wire's type.
+const _: fn(BorrowedWatchLine<'_, ()>) -> WatchLine<()> = |line| match line {
+    BorrowedWatchLine::Added(()) => WatchLine::Added(()),
+    BorrowedWatchLine::Modified(()) => WatchLine::Modified(()),
+    BorrowedWatchLine::Deleted(()) => WatchLine::Deleted(()),
+    BorrowedWatchLine::Bookmark(metadata) => WatchLine::Bookmark(metadata),
+    BorrowedWatchLine::Error(body) => WatchLine::Error(body),
 };

@@ -18,7 +18,7 @@ use super::{
 
 /// Limits of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct ArchiveLimits {
     /// Bytes of the archive.
     pub compressed: usize,
     /// Bytes of the tar in it.
@@ -29,7 +29,7 @@ pub struct Limits {
     pub path: usize,
 }
 
-impl Default for Limits {
+impl Default for ArchiveLimits {
     fn default() -> Self {
         Self {
             compressed: MAX_BUNDLE,
@@ -49,13 +49,13 @@ const ARCHIVE: &str = "archive";
 /// the result, [`CARRIED`]. Hidden files and editors' backups are ignored. Errors: everything that
 /// is wrong with the archive; the texts are not parsed as YAML.
 pub fn read_archive(bytes: &[u8]) -> Result<Vec<SourceFile>, Vec<Diagnostic>> {
-    read_archive_within(bytes, &Limits::default())
+    read_archive_within(bytes, &ArchiveLimits::default())
 }
 
 /// Reads an archive within some limits.
 pub fn read_archive_within(
     bytes: &[u8],
-    limits: &Limits,
+    limits: &ArchiveLimits,
 ) -> Result<Vec<SourceFile>, Vec<Diagnostic>> {
     let (entries, mut diagnostics) = entries_of(bytes, limits);
     let files = files(entries, &mut diagnostics);
@@ -70,12 +70,15 @@ pub fn read_archive_within(
 }
 
 /// The plain files of an archive, and diagnostics of the other entries.
-pub(super) fn entries_of(bytes: &[u8], limits: &Limits) -> (Vec<Found>, Vec<Diagnostic>) {
+pub(super) fn entries_of(
+    bytes: &[u8],
+    limits: &ArchiveLimits,
+) -> (Vec<ArchiveFile>, Vec<Diagnostic>) {
     let tar = match expand(bytes, limits) {
         Ok(tar) => tar,
         Err(found) => return (Vec::new(), vec![found]),
     };
-    let mut reader = Reader {
+    let mut reader = ArchiveReader {
         limits,
         diagnostics: Vec::new(),
         entries: Vec::new(),
@@ -91,7 +94,7 @@ fn refuse(class: Class, message: impl Into<String>) -> Diagnostic {
 }
 
 /// Decompresses the archive.
-fn expand(bytes: &[u8], limits: &Limits) -> Result<Vec<u8>, Diagnostic> {
+fn expand(bytes: &[u8], limits: &ArchiveLimits) -> Result<Vec<u8>, Diagnostic> {
     if bytes.len() > limits.compressed {
         let message = format!(
             "the archive has {} bytes, expected at most {}",
@@ -133,7 +136,7 @@ fn expand(bytes: &[u8], limits: &Limits) -> Result<Vec<u8>, Diagnostic> {
 }
 
 /// One file of the archive.
-pub(super) struct Found {
+pub(super) struct ArchiveFile {
     pub(super) path: String,
     pub(super) executable: bool,
     /// Its content, read up to one byte more than the limit.
@@ -142,13 +145,13 @@ pub(super) struct Found {
     whole: usize,
 }
 
-struct Reader<'a> {
-    limits: &'a Limits,
+struct ArchiveReader<'a> {
+    limits: &'a ArchiveLimits,
     diagnostics: Vec<Diagnostic>,
-    entries: Vec<Found>,
+    entries: Vec<ArchiveFile>,
 }
 
-impl Reader<'_> {
+impl ArchiveReader<'_> {
     fn run(&mut self, tar: &[u8]) -> Result<(), Diagnostic> {
         let damaged = |error: io::Error| {
             let message = format!("the tar archive is damaged: {}", quote(&error.to_string()));
@@ -186,7 +189,7 @@ impl Reader<'_> {
                         let message = format!("`{}` is cut off", quote(&path));
                         return Err(refuse(Class::Archive, message));
                     }
-                    self.entries.push(Found {
+                    self.entries.push(ArchiveFile {
                         path,
                         executable,
                         bytes,
@@ -262,7 +265,7 @@ pub(super) fn is_ignored(path: &str) -> bool {
 }
 
 /// The files at the top, or in the one folder that contains everything.
-fn files(entries: Vec<Found>, diagnostics: &mut Vec<Diagnostic>) -> Vec<SourceFile> {
+fn files(entries: Vec<ArchiveFile>, diagnostics: &mut Vec<Diagnostic>) -> Vec<SourceFile> {
     let folder = common_folder(&entries);
     let mut files: Vec<SourceFile> = Vec::new();
     let mut others: Vec<CarriedFile> = Vec::new();
@@ -340,7 +343,7 @@ fn twice(name: &str) -> Diagnostic {
 }
 
 /// `folder/`, if every entry is in the same folder, which has its `*.kat` files at the top.
-fn common_folder(entries: &[Found]) -> Option<String> {
+fn common_folder(entries: &[ArchiveFile]) -> Option<String> {
     let (folder, _) = entries.first()?.path.split_once('/')?;
     let prefix = format!("{folder}/");
     let all = entries.iter().all(|entry| entry.path.starts_with(&prefix));

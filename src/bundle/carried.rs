@@ -19,11 +19,11 @@ use tar::{Builder, EntryType, Header};
 
 use super::{
     SourceFile,
-    archive::{Found, Limits, entries_of},
-    cross::Document,
+    archive::{ArchiveFile, ArchiveLimits, entries_of},
+    cross::ParsedDocument,
     diagnostic::{Class, Diagnostic, quote},
-    kind::Kind,
-    yaml::{self, Value, item_path, locate},
+    kind::DocumentKind,
+    yaml::{self, YamlValue, item_path, locate},
 };
 use kat_types::resource::{WorkloadSpec, normal};
 
@@ -107,7 +107,7 @@ pub fn unpack_carried(text: &str) -> Result<Vec<CarriedFile>, String> {
     let archive = STANDARD
         .decode(text)
         .map_err(|error| format!("the carried files are not base64: {error}"))?;
-    let limits = Limits {
+    let limits = ArchiveLimits {
         compressed: 2 * MAX_CARRIED,
         expanded: 4 * MAX_CARRIED,
         entries: MAX_CARRIED_FILES,
@@ -133,8 +133,8 @@ pub fn unpack_carried(text: &str) -> Result<Vec<CarriedFile>, String> {
     Ok(files)
 }
 
-impl From<Found> for CarriedFile {
-    fn from(found: Found) -> Self {
+impl From<ArchiveFile> for CarriedFile {
+    fn from(found: ArchiveFile) -> Self {
         Self {
             path: found.path,
             executable: found.executable,
@@ -187,15 +187,15 @@ pub(super) fn folders(files: &[SourceFile]) -> Vec<String> {
     for file in files.iter().filter(|file| file.name.ends_with(".kat")) {
         for root in yaml::read(&file.name, &file.text, &mut Vec::new()).roots {
             let kind = locate(&root, "kind").map(|(node, _)| &node.value);
-            let is_workload = matches!(kind, Some(Value::Scalar { text, .. }) if Kind::from_word(text) == Some(Kind::Workload));
+            let is_workload = matches!(kind, Some(YamlValue::Scalar { text, .. }) if DocumentKind::from_word(text) == Some(DocumentKind::Workload));
             let volumes = locate(&root, "spec.volumes").map(|(node, _)| &node.value);
-            let Some(Value::Sequence(volumes)) = volumes.filter(|_| is_workload) else {
+            let Some(YamlValue::Sequence(volumes)) = volumes.filter(|_| is_workload) else {
                 continue;
             };
             for index in 0..volumes.len() {
                 let path = format!("{}.files", item_path("spec.volumes", index));
                 if let Some((node, _)) = locate(&root, &path)
-                    && let Value::Scalar { text, .. } = &node.value
+                    && let YamlValue::Scalar { text, .. } = &node.value
                     && let Some(folder) = normal(text)
                 {
                     found.push(folder);
@@ -229,7 +229,7 @@ pub(super) fn read_folders(
     top: &Path,
     folders: &[String],
 ) -> Result<Vec<CarriedFile>, Vec<Diagnostic>> {
-    let mut reader = Reader {
+    let mut reader = PackReader {
         top,
         left: MAX_CARRIED,
         files: Vec::new(),
@@ -248,14 +248,14 @@ pub(super) fn read_folders(
     }
 }
 
-struct Reader<'a> {
+struct PackReader<'a> {
     top: &'a Path,
     left: usize,
     files: Vec<CarriedFile>,
     diagnostics: Vec<Diagnostic>,
 }
 
-impl Reader<'_> {
+impl PackReader<'_> {
     fn refuse(&mut self, class: Class, path: &str, message: &str) {
         let found = Diagnostic::of_file(class, path, message);
         self.diagnostics.push(found);
@@ -360,7 +360,7 @@ impl Reader<'_> {
 
 /// Checks volumes against the carried files.
 pub(super) fn check(
-    document: &Document<'_>,
+    document: &ParsedDocument<'_>,
     spec: &WorkloadSpec,
     carried: &[CarriedFile],
     found: &mut Vec<Diagnostic>,

@@ -1,25 +1,25 @@
 //! Rules across the files of a bundle (RFC001-KAT 3.4, 3.5 and 4.2).
 
 use super::{
-    Bundle, Mode, carried,
+    Bundle, DecodeMode, carried,
     diagnostic::{Class, Diagnostic, Span},
-    kind::Kind,
+    kind::DocumentKind,
     machine, volumes,
-    yaml::{Node, locate},
+    yaml::{YamlNode, locate},
 };
 use kat_types::resource::WorkloadType;
 
 /// One document of a file.
-pub(super) struct Document<'a> {
+pub(super) struct ParsedDocument<'a> {
     /// Name of the file.
     pub(super) file: &'a str,
     /// What it is.
-    pub(super) kind: Kind,
+    pub(super) kind: DocumentKind,
     /// Its tree.
-    pub(super) root: &'a Node,
+    pub(super) root: &'a YamlNode,
 }
 
-impl Document<'_> {
+impl ParsedDocument<'_> {
     /// A mistake at the key of a field.
     fn at_key(&self, class: Class, path: &str, message: String) -> Diagnostic {
         let start = Span::point(self.root.span.start);
@@ -36,7 +36,7 @@ impl Document<'_> {
 }
 
 /// Checks that each kind occurs only once.
-pub(super) fn kinds_once(documents: &[Document<'_>], diagnostics: &mut Vec<Diagnostic>) {
+pub(super) fn kinds_once(documents: &[ParsedDocument<'_>], diagnostics: &mut Vec<Diagnostic>) {
     for (index, document) in documents.iter().enumerate() {
         let first = documents
             .iter()
@@ -55,19 +55,19 @@ pub(super) fn kinds_once(documents: &[Document<'_>], diagnostics: &mut Vec<Diagn
 
 /// Compares the documents with each other. Of stored documents only the presence is checked.
 pub(super) fn check(
-    documents: &[Document<'_>],
+    documents: &[ParsedDocument<'_>],
     bundle: &Bundle,
-    mode: Mode,
+    mode: DecodeMode,
     diagnostics: &mut Vec<Diagnostic>,
 ) {
-    let of = |kind: Kind| documents.iter().find(|document| document.kind == kind);
-    let Some(workload) = of(Kind::Workload) else {
+    let of = |kind: DocumentKind| documents.iter().find(|document| document.kind == kind);
+    let Some(workload) = of(DocumentKind::Workload) else {
         let only_namespaces = documents
             .iter()
-            .all(|document| document.kind == Kind::Namespace);
+            .all(|document| document.kind == DocumentKind::Namespace);
         if documents.is_empty() || !only_namespaces {
             let message = "no file holds a Workload, which every folder needs";
-            let file = Kind::Workload.file();
+            let file = DocumentKind::Workload.file();
             diagnostics.push(
                 Diagnostic::of_file(Class::Missing, file, message)
                     .hint("write a workload.kat with `kind: Workload`"),
@@ -75,7 +75,7 @@ pub(super) fn check(
         }
         return;
     };
-    if mode == Mode::Stored {
+    if mode == DecodeMode::Stored {
         return;
     }
     file_names(documents, diagnostics);
@@ -84,10 +84,10 @@ pub(super) fn check(
     };
     volumes::check(workload, &value.spec, diagnostics);
     carried::check(workload, &value.spec, &bundle.carried, diagnostics);
-    let balancer = of(Kind::VirtualLoadBalancer).zip(bundle.load_balancer.as_ref());
+    let balancer = of(DocumentKind::VirtualLoadBalancer).zip(bundle.load_balancer.as_ref());
     let balancer = balancer.map(|(document, balancer)| (document, &balancer.spec));
     machine::check(workload, &value.spec, balancer, diagnostics);
-    let job = of(Kind::JobDefinition);
+    let job = of(DocumentKind::JobDefinition);
     let is_job = value.spec.kind == WorkloadType::Job;
     let kind = match value.spec.kind {
         WorkloadType::Service => "Service",
@@ -105,7 +105,7 @@ pub(super) fn check(
         let found = job.at_value(Class::CrossFile, "kind", message);
         diagnostics.push(found.hint("leave job.kat out, or write `type: Job`"));
     }
-    let build = of(Kind::BuildDefinition);
+    let build = of(DocumentKind::BuildDefinition);
     let git = locate(workload.root, "spec.source.git").is_some();
     if git && build.is_none() {
         let message = "the source is git, and no file holds a BuildDefinition".to_owned();
@@ -118,13 +118,13 @@ pub(super) fn check(
         let found = build.at_value(Class::CrossFile, "kind", message);
         diagnostics.push(found.hint("leave build.kat out, or write `source: {git: ...}`"));
     }
-    if let Some(balancer) = of(Kind::VirtualLoadBalancer).filter(|_| is_job) {
+    if let Some(balancer) = of(DocumentKind::VirtualLoadBalancer).filter(|_| is_job) {
         let message =
             "a VirtualLoadBalancer is for Service and DaemonService, the workload's type is Job";
         let found = balancer.at_value(Class::CrossFile, "kind", message.to_owned());
         diagnostics.push(found.hint("leave VirtualLoadBalancer.kat out"));
     }
-    if let (Some(document), Some(namespace)) = (of(Kind::Namespace), &bundle.namespace)
+    if let (Some(document), Some(namespace)) = (of(DocumentKind::Namespace), &bundle.namespace)
         && namespace.metadata.name != value.metadata.namespace
     {
         let message = format!(
@@ -137,9 +137,9 @@ pub(super) fn check(
 }
 
 /// Checks that a file with the usual name of a kind contains that kind.
-fn file_names(documents: &[Document<'_>], diagnostics: &mut Vec<Diagnostic>) {
+fn file_names(documents: &[ParsedDocument<'_>], diagnostics: &mut Vec<Diagnostic>) {
     for document in documents {
-        let usual = Kind::IN_BUNDLE
+        let usual = DocumentKind::IN_BUNDLE
             .into_iter()
             .find(|kind| kind.file() == document.file);
         let Some(usual) = usual else { continue };

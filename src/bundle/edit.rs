@@ -1,8 +1,8 @@
 //! Changes of a written file that keep its comments and layout.
 
 use super::{
-    Kind, SourceFile,
-    yaml::{self, Node, Value, locate},
+    DocumentKind, SourceFile,
+    yaml::{self, YamlNode, YamlValue, locate},
 };
 
 /// The files with another `spec.replicas` in `workload.kat`; `None` if the field is not written
@@ -33,13 +33,13 @@ fn with_value(files: &[SourceFile], path: &str, value: &str) -> Option<Vec<Sourc
 }
 
 /// A field of a document, if the document is a workload.
-fn written(root: &Node, path: &str) -> Option<Node> {
+fn written(root: &YamlNode, path: &str) -> Option<YamlNode> {
     let kind = match &locate(root, "kind")?.0.value {
-        Value::Scalar { text, .. } => Kind::from_word(text),
+        YamlValue::Scalar { text, .. } => DocumentKind::from_word(text),
         _ => None,
     };
     let (node, _) = locate(root, path)?;
-    (kind == Some(Kind::Workload) && !node.is_null()).then(|| node.clone())
+    (kind == Some(DocumentKind::Workload) && !node.is_null()).then(|| node.clone())
 }
 
 /// The byte offset of a line and a column, both from 1.

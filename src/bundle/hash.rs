@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Bundle, Kind,
+    Bundle, DocumentKind,
     fields::{self, FieldType},
     yaml::{item_path, json_of, key_path},
 };
@@ -41,8 +41,8 @@ const TEMPLATE: [&str; 7] = [
 /// [`NotEncoded`].
 pub fn template_hash(bundle: &Bundle) -> Result<String, NotEncoded> {
     let mut parts = Map::new();
-    let workload = part(Kind::Workload, &bundle.workload)?;
-    let balancer = part(Kind::VirtualLoadBalancer, &bundle.load_balancer)?;
+    let workload = part(DocumentKind::Workload, &bundle.workload)?;
+    let balancer = part(DocumentKind::VirtualLoadBalancer, &bundle.load_balancer)?;
     for name in TEMPLATE {
         take(&mut parts, &workload, name);
     }
@@ -57,7 +57,7 @@ pub fn template_hash(bundle: &Bundle) -> Result<String, NotEncoded> {
         take(&mut parts, &balancer, name);
     }
     carried(&mut parts, bundle);
-    let build = part(Kind::BuildDefinition, &bundle.build)?;
+    let build = part(DocumentKind::BuildDefinition, &bundle.build)?;
     if !build.is_null() {
         parts.insert("build".to_owned(), build);
     }
@@ -73,13 +73,13 @@ pub fn template_hash(bundle: &Bundle) -> Result<String, NotEncoded> {
 pub fn spec_hash(bundle: &Bundle) -> Result<String, NotEncoded> {
     let mut parts = Map::new();
     for (name, value) in [
-        ("workload", part(Kind::Workload, &bundle.workload)?),
+        ("workload", part(DocumentKind::Workload, &bundle.workload)?),
         (
             "loadBalancer",
-            part(Kind::VirtualLoadBalancer, &bundle.load_balancer)?,
+            part(DocumentKind::VirtualLoadBalancer, &bundle.load_balancer)?,
         ),
-        ("job", part(Kind::JobDefinition, &bundle.job)?),
-        ("build", part(Kind::BuildDefinition, &bundle.build)?),
+        ("job", part(DocumentKind::JobDefinition, &bundle.job)?),
+        ("build", part(DocumentKind::BuildDefinition, &bundle.build)?),
     ] {
         parts.insert(name.to_owned(), value);
     }
@@ -97,7 +97,10 @@ fn carried(parts: &mut Map<String, Value>, bundle: &Bundle) {
 }
 
 /// A document without its defaults; null if there is none.
-fn part<T: serde::Serialize>(kind: Kind, document: &Option<T>) -> Result<Value, NotEncoded> {
+fn part<T: serde::Serialize>(
+    kind: DocumentKind,
+    document: &Option<T>,
+) -> Result<Value, NotEncoded> {
     match document {
         Some(document) => without_defaults(kind, document),
         None => Ok(Value::Null),
@@ -109,7 +112,7 @@ fn part<T: serde::Serialize>(kind: Kind, document: &Option<T>) -> Result<Value, 
 /// # Errors
 /// [`NotEncoded`].
 pub fn without_defaults<T: serde::Serialize>(
-    kind: Kind,
+    kind: DocumentKind,
     document: &T,
 ) -> Result<Value, NotEncoded> {
     let value = json::tree(kind.as_str(), document)?;
@@ -124,7 +127,7 @@ fn take(parts: &mut Map<String, Value>, document: &Value, name: &str) {
 }
 
 /// A value without defaults; `None` if nothing with a meaning is left.
-fn prune(kind: Kind, path: &str, value: &Value) -> Option<Value> {
+fn prune(kind: DocumentKind, path: &str, value: &Value) -> Option<Value> {
     let field = fields::lookup(kind, path);
     if let Some(default) = field.and_then(|field| field.default)
         && json_of(default) == *value

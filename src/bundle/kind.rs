@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// The kind of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Kind {
+pub enum DocumentKind {
     /// `workload.kat` (RFC001-KAT 3.2).
     Workload,
     /// `VirtualLoadBalancer.kat` (RFC001-KAT 3.3).
@@ -23,7 +23,7 @@ pub enum Kind {
     AgentConfig,
 }
 
-impl Kind {
+impl DocumentKind {
     /// Every kind.
     pub const ALL: [Self; 7] = [
         Self::Workload,
@@ -78,7 +78,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for DocumentKind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.as_str())
     }

@@ -35,16 +35,16 @@ use kat_types::resource::{
     BuildDefinition, JobDefinition, Namespace, VirtualLoadBalancer, Workload,
 };
 
-pub use archive::{Limits, pack, read_archive, read_archive_within};
+pub use archive::{ArchiveLimits, pack, read_archive, read_archive_within};
 pub use carried::{
     CARRIED, CarriedFile, MAX_CARRIED, MAX_CARRIED_FILES, pack_carried, unpack_carried,
 };
-pub use decode::Mode;
+pub use decode::DecodeMode;
 pub use diagnostic::{Class, Diagnostic, Position, render};
 pub use edit::{with_image, with_replicas};
 pub use folder::read_folder;
 pub use hash::{spec_hash, template_hash, without_defaults};
-pub use kind::Kind;
+pub use kind::DocumentKind;
 pub use not_yet::{not_yet, not_yet_agent_config, not_yet_cluster};
 pub use parse::{
     parse, parse_agent_config, parse_agent_config_as, parse_cluster, parse_cluster_as,

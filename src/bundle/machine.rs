@@ -1,19 +1,19 @@
 //! Rules about what containers use of their machine, and what can't be combined with it.
 
 use super::{
-    cross::Document,
+    cross::ParsedDocument,
     diagnostic::{Class, Diagnostic, quote},
     yaml::item_path,
 };
 use kat_types::resource::{
-    Container, Device, VirtualLoadBalancerSpec, WorkloadSpec, security::PROFILES,
+    Container, DeviceMapping, VirtualLoadBalancerSpec, WorkloadSpec, security::PROFILES,
 };
 
 /// Checks the containers, and the main one against the ports of its load balancer.
 pub(super) fn check(
-    document: &Document<'_>,
+    document: &ParsedDocument<'_>,
     spec: &WorkloadSpec,
-    balancer: Option<(&Document<'_>, &VirtualLoadBalancerSpec)>,
+    balancer: Option<(&ParsedDocument<'_>, &VirtualLoadBalancerSpec)>,
     found: &mut Vec<Diagnostic>,
 ) {
     for (path, container) in spec.containers() {
@@ -67,7 +67,7 @@ fn is_of_network(setting: &str) -> bool {
 /// A seccomp profile affects the machine's kernel, so only root of the machine chooses
 /// which ones are allowed.
 fn check_profile(
-    document: &Document<'_>,
+    document: &ParsedDocument<'_>,
     path: &str,
     container: &Container,
     found: &mut Vec<Diagnostic>,
@@ -85,16 +85,16 @@ fn check_profile(
 }
 
 fn check_devices(
-    document: &Document<'_>,
+    document: &ParsedDocument<'_>,
     path: &str,
     container: &Container,
     found: &mut Vec<Diagnostic>,
 ) {
     let mut places = Vec::new();
     for (index, entry) in container.devices.iter().enumerate() {
-        let Some(Device {
+        let Some(DeviceMapping {
             container: place, ..
-        }) = Device::parse(entry)
+        }) = DeviceMapping::parse(entry)
         else {
             continue;
         };

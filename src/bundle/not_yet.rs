@@ -1,10 +1,10 @@
 //! Fields that are valid and have no effect yet: refused at apply, never accepted silently.
 
 use super::{
-    Bundle, CARRIED, Kind, SourceFile,
+    Bundle, CARRIED, DocumentKind, SourceFile,
     diagnostic::{Class, Diagnostic, Span, quote, sort},
-    fields::{self, Field, Status},
-    yaml::{self, Node, Value, item_path, key_path, locate},
+    fields::{self, Field, FieldStatus},
+    yaml::{self, YamlNode, YamlValue, item_path, key_path, locate},
 };
 
 /// Every field of a bundle that has no effect yet; a field with its default is accepted.
@@ -14,7 +14,7 @@ pub fn not_yet(bundle: &Bundle) -> Vec<Diagnostic> {
         let SourceFile { name, text } = file;
         for root in yaml::read(name, text, &mut Vec::new()).roots {
             let kind = match locate(&root, "kind").map(|(node, _)| &node.value) {
-                Some(Value::Scalar { text, .. }) => Kind::from_word(text),
+                Some(YamlValue::Scalar { text, .. }) => DocumentKind::from_word(text),
                 _ => None,
             };
             if let Some(kind) = kind {
@@ -28,15 +28,15 @@ pub fn not_yet(bundle: &Bundle) -> Vec<Diagnostic> {
 
 /// As [`not_yet`], for the text of `cluster.kat`.
 pub fn not_yet_cluster(text: &str, file: &str) -> Vec<Diagnostic> {
-    single(text, file, Kind::ClusterConfiguration)
+    single(text, file, DocumentKind::ClusterConfiguration)
 }
 
 /// As [`not_yet`], for the text of `/etc/kat/agent.yaml`.
 pub fn not_yet_agent_config(text: &str, file: &str) -> Vec<Diagnostic> {
-    single(text, file, Kind::AgentConfig)
+    single(text, file, DocumentKind::AgentConfig)
 }
 
-fn single(text: &str, file: &str, kind: Kind) -> Vec<Diagnostic> {
+fn single(text: &str, file: &str, kind: DocumentKind) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for root in yaml::read(file, text, &mut Vec::new()).roots {
         walk(file, kind, &root, "", &mut found);
@@ -45,15 +45,15 @@ fn single(text: &str, file: &str, kind: Kind) -> Vec<Diagnostic> {
     found
 }
 
-fn walk(file: &str, kind: Kind, node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
+fn walk(file: &str, kind: DocumentKind, node: &YamlNode, path: &str, found: &mut Vec<Diagnostic>) {
     match &node.value {
-        Value::Scalar { .. } => {}
-        Value::Sequence(items) => {
+        YamlValue::Scalar { .. } => {}
+        YamlValue::Sequence(items) => {
             for (index, item) in items.iter().enumerate() {
                 walk(file, kind, item, &item_path(path, index), found);
             }
         }
-        Value::Mapping(entries) => {
+        YamlValue::Mapping(entries) => {
             for entry in entries {
                 let path = key_path(path, &entry.key);
                 let Some(field) = fields::lookup(kind, &path) else {
@@ -65,7 +65,7 @@ fn walk(file: &str, kind: Kind, node: &Node, path: &str, found: &mut Vec<Diagnos
                             .path(path)
                             .hint(hint),
                     ),
-                    None if field.status == Status::NotYet => {}
+                    None if field.status == FieldStatus::NotYet => {}
                     None => walk(file, kind, &entry.node, &path, found),
                 }
             }
@@ -74,9 +74,9 @@ fn walk(file: &str, kind: Kind, node: &Node, path: &str, found: &mut Vec<Diagnos
 }
 
 /// Position of the key, including its value if both are on one line.
-fn place(entry: &yaml::Entry) -> Span {
+fn place(entry: &yaml::MappingEntry) -> Span {
     let one_line = entry.key_span.start.line == entry.node.span.end.line
-        && matches!(entry.node.value, Value::Scalar { .. });
+        && matches!(entry.node.value, YamlValue::Scalar { .. });
     match one_line {
         true => Span {
             start: entry.key_span.start,
@@ -86,13 +86,13 @@ fn place(entry: &yaml::Entry) -> Span {
     }
 }
 
-fn refused(field: &Field, node: &Node) -> Option<(String, String)> {
+fn refused(field: &Field, node: &YamlNode) -> Option<(String, String)> {
     let name = field.name();
     match field.status {
-        Status::Identity | Status::Effective => None,
-        Status::EffectiveFor(words) => {
+        FieldStatus::Identity | FieldStatus::Effective => None,
+        FieldStatus::EffectiveFor(words) => {
             let word = match &node.value {
-                Value::Scalar { text, .. } => text.as_str(),
+                YamlValue::Scalar { text, .. } => text.as_str(),
                 _ => return None,
             };
             (!words.contains(&word)).then(|| {
@@ -105,7 +105,7 @@ fn refused(field: &Field, node: &Node) -> Option<(String, String)> {
                 )
             })
         }
-        Status::NotYet => {
+        FieldStatus::NotYet => {
             if let Some(default) = field.default {
                 if yaml::to_json(node) == yaml::json_of(default) {
                     return None;

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Bundle, CARRIED, CarriedFile, MAX_BUNDLE, MAX_FILE, MAX_FILES, Mode, SourceFile, carried,
-    cross::{self, Document},
-    decode::{self, At, Decoder},
+    Bundle, CARRIED, CarriedFile, DecodeMode, MAX_BUNDLE, MAX_FILE, MAX_FILES, SourceFile, carried,
+    cross::{self, ParsedDocument},
+    decode::{self, Decoder, PathValue},
     diagnostic::{Class, Diagnostic, Span, quote, sort},
-    kind::Kind,
+    kind::DocumentKind,
     suggest::nearest,
-    yaml::{self, Node, Value, locate},
+    yaml::{self, YamlNode, YamlValue, locate},
 };
 use kat_types::resource::{API_VERSION, AgentConfig, ClusterConfiguration};
 
@@ -17,7 +17,7 @@ use kat_types::resource::{API_VERSION, AgentConfig, ClusterConfiguration};
 ///
 /// Errors: every mistake of every file, in the order of files and positions. Valid fields that have
 /// no effect yet are accepted here; see [`super::not_yet`].
-pub fn parse(files: &[SourceFile], mode: Mode) -> Result<Bundle, Vec<Diagnostic>> {
+pub fn parse(files: &[SourceFile], mode: DecodeMode) -> Result<Bundle, Vec<Diagnostic>> {
     let mut diagnostics = Vec::new();
     let mut bundle = Bundle {
         files: files.to_vec(),
@@ -27,7 +27,7 @@ pub fn parse(files: &[SourceFile], mode: Mode) -> Result<Bundle, Vec<Diagnostic>
         .files
         .sort_by(|left, right| left.name.cmp(&right.name));
     let mut complete = check_files(&bundle.files, mode, &mut diagnostics);
-    let mut roots: Vec<(&str, Node)> = Vec::new();
+    let mut roots: Vec<(&str, YamlNode)> = Vec::new();
     let carried = carried_of(&bundle.files, &mut diagnostics);
     for file in &bundle.files {
         if file.text.len() > MAX_FILE || file.name == CARRIED {
@@ -35,7 +35,7 @@ pub fn parse(files: &[SourceFile], mode: Mode) -> Result<Bundle, Vec<Diagnostic>
         }
         let documents = yaml::read(&file.name, &file.text, &mut diagnostics);
         complete &= !documents.broken;
-        let written: Vec<Node> = documents
+        let written: Vec<YamlNode> = documents
             .roots
             .into_iter()
             .filter(|root| !root.is_null())
@@ -47,10 +47,10 @@ pub fn parse(files: &[SourceFile], mode: Mode) -> Result<Bundle, Vec<Diagnostic>
         }
         roots.extend(written.into_iter().map(|root| (file.name.as_str(), root)));
     }
-    let mut documents: Vec<Document<'_>> = Vec::new();
+    let mut documents: Vec<ParsedDocument<'_>> = Vec::new();
     for (file, root) in &roots {
         match header(file, root, mode, &mut diagnostics) {
-            Some(kind) => documents.push(Document { file, kind, root }),
+            Some(kind) => documents.push(ParsedDocument { file, kind, root }),
             None => complete = false,
         }
     }
@@ -66,16 +66,16 @@ pub fn parse(files: &[SourceFile], mode: Mode) -> Result<Bundle, Vec<Diagnostic>
             mode,
             diagnostics: &mut diagnostics,
         };
-        let at = At::root(document.root);
+        let at = PathValue::root(document.root);
         match document.kind {
-            Kind::Workload => decoded.workload = decode::workload(&mut decoder, &at),
-            Kind::VirtualLoadBalancer => {
+            DocumentKind::Workload => decoded.workload = decode::workload(&mut decoder, &at),
+            DocumentKind::VirtualLoadBalancer => {
                 decoded.load_balancer = decode::load_balancer(&mut decoder, &at);
             }
-            Kind::JobDefinition => decoded.job = decode::job(&mut decoder, &at),
-            Kind::BuildDefinition => decoded.build = decode::build(&mut decoder, &at),
-            Kind::Namespace => decoded.namespace = decode::namespace(&mut decoder, &at),
-            Kind::ClusterConfiguration | Kind::AgentConfig => {}
+            DocumentKind::JobDefinition => decoded.job = decode::job(&mut decoder, &at),
+            DocumentKind::BuildDefinition => decoded.build = decode::build(&mut decoder, &at),
+            DocumentKind::Namespace => decoded.namespace = decode::namespace(&mut decoder, &at),
+            DocumentKind::ClusterConfiguration | DocumentKind::AgentConfig => {}
         }
     }
     if complete {
@@ -103,7 +103,7 @@ fn carried_of(files: &[SourceFile], diagnostics: &mut Vec<Diagnostic>) -> Vec<Ca
 }
 
 /// Checks names, number and sizes of the files; returns false if a file can't be read at all.
-fn check_files(files: &[SourceFile], mode: Mode, diagnostics: &mut Vec<Diagnostic>) -> bool {
+fn check_files(files: &[SourceFile], mode: DecodeMode, diagnostics: &mut Vec<Diagnostic>) -> bool {
     let before = diagnostics.len();
     if files.len() > MAX_FILES {
         let message = format!("found {} files, expected at most {MAX_FILES}", files.len());
@@ -117,7 +117,7 @@ fn check_files(files: &[SourceFile], mode: Mode, diagnostics: &mut Vec<Diagnosti
     let mut seen: BTreeMap<&str, ()> = BTreeMap::new();
     for file in files {
         let packed = file.name == CARRIED;
-        if mode == Mode::Strict
+        if mode == DecodeMode::Strict
             && !packed
             && let Some(found) = check_file_name(&file.name)
         {
@@ -158,9 +158,14 @@ pub(super) fn check_file_name(name: &str) -> Option<Diagnostic> {
 
 /// Reads `apiVersion` and `kind`; `None` after recording that the kind is unknown. In stored files
 /// an unknown kind of another version is skipped.
-fn header(file: &str, root: &Node, mode: Mode, diagnostics: &mut Vec<Diagnostic>) -> Option<Kind> {
+fn header(
+    file: &str,
+    root: &YamlNode,
+    mode: DecodeMode,
+    diagnostics: &mut Vec<Diagnostic>,
+) -> Option<DocumentKind> {
     let start = Span::point(root.span.start);
-    if !matches!(root.value, Value::Mapping(_)) {
+    if !matches!(root.value, YamlValue::Mapping(_)) {
         let message = "found a document without fields, expected apiVersion, kind and more";
         diagnostics.push(Diagnostic::at(Class::Shape, file, start, message));
         return None;
@@ -169,12 +174,14 @@ fn header(file: &str, root: &Node, mode: Mode, diagnostics: &mut Vec<Diagnostic>
         diagnostics.push(no_volume(file, start));
         return None;
     }
-    if mode == Mode::Strict {
+    if mode == DecodeMode::Strict {
         api_version(file, root, diagnostics);
     }
     let Some((node, _)) = locate(root, "kind") else {
-        let usual = Kind::ALL.into_iter().find(|kind| kind.file() == file);
-        let usual = usual.unwrap_or(Kind::Workload);
+        let usual = DocumentKind::ALL
+            .into_iter()
+            .find(|kind| kind.file() == file);
+        let usual = usual.unwrap_or(DocumentKind::Workload);
         diagnostics.push(
             Diagnostic::at(
                 Class::Missing,
@@ -188,14 +195,14 @@ fn header(file: &str, root: &Node, mode: Mode, diagnostics: &mut Vec<Diagnostic>
         return None;
     };
     let word = match &node.value {
-        Value::Scalar { text, .. } => text.as_str(),
+        YamlValue::Scalar { text, .. } => text.as_str(),
         _ => "",
     };
     let found =
         |class, message: String| Diagnostic::at(class, file, node.span, message).path("kind");
-    match Kind::from_word(word) {
-        Some(Kind::ClusterConfiguration) | None if mode == Mode::Stored => None,
-        Some(Kind::ClusterConfiguration) => {
+    match DocumentKind::from_word(word) {
+        Some(DocumentKind::ClusterConfiguration) | None if mode == DecodeMode::Stored => None,
+        Some(DocumentKind::ClusterConfiguration) => {
             let message = "a ClusterConfiguration is only for `kat-agent init`, not for a workload";
             diagnostics.push(
                 found(Class::Shape, message.to_owned())
@@ -209,7 +216,7 @@ fn header(file: &str, root: &Node, mode: Mode, diagnostics: &mut Vec<Diagnostic>
             None
         }
         None => {
-            let known = Kind::IN_BUNDLE.map(Kind::as_str);
+            let known = DocumentKind::IN_BUNDLE.map(DocumentKind::as_str);
             let message = format!(
                 "found `{}`, expected one of {}",
                 quote(word),
@@ -229,7 +236,7 @@ fn no_volume(file: &str, span: Span) -> Diagnostic {
         .hint("write it under spec.volumes of workload.kat")
 }
 
-fn api_version(file: &str, root: &Node, diagnostics: &mut Vec<Diagnostic>) {
+fn api_version(file: &str, root: &YamlNode, diagnostics: &mut Vec<Diagnostic>) {
     let Some((node, _)) = locate(root, "apiVersion") else {
         let start = Span::point(root.span.start);
         let message = "`apiVersion` is missing: version of the schema";
@@ -241,7 +248,7 @@ fn api_version(file: &str, root: &Node, diagnostics: &mut Vec<Diagnostic>) {
         return;
     };
     let word = match &node.value {
-        Value::Scalar { text, .. } => text.as_str(),
+        YamlValue::Scalar { text, .. } => text.as_str(),
         _ => "",
     };
     if word != API_VERSION {
@@ -254,22 +261,22 @@ fn api_version(file: &str, root: &Node, diagnostics: &mut Vec<Diagnostic>) {
 ///
 /// Errors: every mistake of the text; `file` is the name in diagnostics.
 pub fn parse_cluster(text: &str, file: &str) -> Result<ClusterConfiguration, Vec<Diagnostic>> {
-    parse_cluster_as(text, file, Mode::Strict)
+    parse_cluster_as(text, file, DecodeMode::Strict)
 }
 
 /// As [`parse_cluster`], in a given mode.
 pub fn parse_cluster_as(
     text: &str,
     file: &str,
-    mode: Mode,
+    mode: DecodeMode,
 ) -> Result<ClusterConfiguration, Vec<Diagnostic>> {
-    let kind = Kind::ClusterConfiguration;
+    let kind = DocumentKind::ClusterConfiguration;
     single(text, file, kind, mode, |decoder, root| {
-        if decoder.mode == Mode::Strict && matches!(root.value, Value::Mapping(_)) {
+        if decoder.mode == DecodeMode::Strict && matches!(root.value, YamlValue::Mapping(_)) {
             api_version(decoder.file, root, decoder.diagnostics);
         }
-        let at = At::root(root);
-        if matches!(root.value, Value::Mapping(_)) {
+        let at = PathValue::root(root);
+        if matches!(root.value, YamlValue::Mapping(_)) {
             cluster_kind(decoder, root);
         }
         decode::cluster(decoder, &at)
@@ -277,16 +284,16 @@ pub fn parse_cluster_as(
 }
 
 /// Checks that the document is a ClusterConfiguration.
-fn cluster_kind(decoder: &mut Decoder<'_>, root: &Node) {
-    let kind = Kind::ClusterConfiguration;
+fn cluster_kind(decoder: &mut Decoder<'_>, root: &YamlNode) {
+    let kind = DocumentKind::ClusterConfiguration;
     let (class, span, found) = match locate(root, "kind").map(|(node, _)| node) {
         None => {
             let start = Span::point(root.span.start);
             (Class::Missing, start, "`kind` is missing".to_owned())
         }
         Some(node) => match &node.value {
-            Value::Scalar { text, .. } if text == kind.as_str() => return,
-            Value::Scalar { text, .. } => {
+            YamlValue::Scalar { text, .. } if text == kind.as_str() => return,
+            YamlValue::Scalar { text, .. } => {
                 (Class::Range, node.span, format!("found `{}`", quote(text)))
             }
             _ => (Class::Range, node.span, "found more than a word".to_owned()),
@@ -305,39 +312,45 @@ fn cluster_kind(decoder: &mut Decoder<'_>, root: &Node) {
 ///
 /// Errors: every mistake of the text; `file` is the name in diagnostics.
 pub fn parse_agent_config(text: &str, file: &str) -> Result<AgentConfig, Vec<Diagnostic>> {
-    parse_agent_config_as(text, file, Mode::Strict)
+    parse_agent_config_as(text, file, DecodeMode::Strict)
 }
 
 /// As [`parse_agent_config`], in a given mode.
 pub fn parse_agent_config_as(
     text: &str,
     file: &str,
-    mode: Mode,
+    mode: DecodeMode,
 ) -> Result<AgentConfig, Vec<Diagnostic>> {
-    single(text, file, Kind::AgentConfig, mode, |decoder, root| {
-        if root.is_null() {
-            return Some(AgentConfig::default());
-        }
-        decode::agent_config(decoder, &At::root(root))
-    })
+    single(
+        text,
+        file,
+        DocumentKind::AgentConfig,
+        mode,
+        |decoder, root| {
+            if root.is_null() {
+                return Some(AgentConfig::default());
+            }
+            decode::agent_config(decoder, &PathValue::root(root))
+        },
+    )
 }
 
 /// Decodes a text of exactly one document, or of none if that has a meaning.
 fn single<T>(
     text: &str,
     file: &str,
-    kind: Kind,
-    mode: Mode,
-    decode: impl FnOnce(&mut Decoder<'_>, &Node) -> Option<T>,
+    kind: DocumentKind,
+    mode: DecodeMode,
+    decode: impl FnOnce(&mut Decoder<'_>, &YamlNode) -> Option<T>,
 ) -> Result<T, Vec<Diagnostic>> {
     let mut diagnostics = Vec::new();
     if let Some(found) = check_file_size(file, text.len()) {
         return Err(vec![found]);
     }
     let documents = yaml::read(file, text, &mut diagnostics);
-    let empty = Node {
+    let empty = YamlNode {
         span: Span::default(),
-        value: Value::Scalar {
+        value: YamlValue::Scalar {
             text: String::new(),
             plain: true,
         },

@@ -1,7 +1,7 @@
 //! Rules about volumes and their mounts (RFC001-KAT 3.2, 4.7).
 
 use super::{
-    cross::Document,
+    cross::ParsedDocument,
     diagnostic::{Class, Diagnostic, quote},
     yaml::item_path,
 };
@@ -10,7 +10,11 @@ use kat_types::resource::{
 };
 
 /// Checks the volumes, and the mounts of every container.
-pub(super) fn check(document: &Document<'_>, spec: &WorkloadSpec, found: &mut Vec<Diagnostic>) {
+pub(super) fn check(
+    document: &ParsedDocument<'_>,
+    spec: &WorkloadSpec,
+    found: &mut Vec<Diagnostic>,
+) {
     for (index, volume) in spec.volumes.iter().enumerate() {
         if let Some(message) = several_writers(spec, volume) {
             let path = item_path("spec.volumes", index);
@@ -30,7 +34,7 @@ pub(super) fn check(document: &Document<'_>, spec: &WorkloadSpec, found: &mut Ve
 /// Refuses a host path that KAT creates within another volume's host path that a program may write
 /// to: the program could put a link in its place. Existing paths are bound by descriptor, so that
 /// no link is followed.
-fn check_within(document: &Document<'_>, spec: &WorkloadSpec, found: &mut Vec<Diagnostic>) {
+fn check_within(document: &ParsedDocument<'_>, spec: &WorkloadSpec, found: &mut Vec<Diagnostic>) {
     let together = spec.together();
     let path_of = |volume: &Volume| Some(volume.host_mount.as_ref()?.host_path.clone());
     for (index, volume) in spec.volumes.iter().enumerate() {
@@ -63,7 +67,7 @@ fn check_within(document: &Document<'_>, spec: &WorkloadSpec, found: &mut Vec<Di
 }
 
 fn check_mounts(
-    document: &Document<'_>,
+    document: &ParsedDocument<'_>,
     spec: &WorkloadSpec,
     (container_path, container): (&str, &Container),
     found: &mut Vec<Diagnostic>,

@@ -12,15 +12,15 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use super::time;
 use crate::commands::{
-    apply::prune, node, quota, registry::Registry, rollout, secret, volume_move,
+    apply::prune, node, quota, registry::RegistryArgs, rollout, secret, volume_move,
 };
 
 pub(super) use self::{
-    ask::{Events, Explain, Wait, Why, WhyKind},
-    namespace::Namespace,
-    output::{DocumentFormat, Format, Output, OutputParser},
-    settings::{Config, ConfigCommand, Context, ContextCommand, Token, TokenCommand},
-    streams::{Cp, Exec, Logs, PortForward, Top, TopKind},
+    ask::{EventsArgs, ExplainArgs, WaitArgs, WhyArgs, WhyKind},
+    namespace::NamespaceOption,
+    output::{DocumentFormat, OutputFormat, OutputOption, OutputParser},
+    settings::{ConfigArgs, ConfigCommand, ContextArgs, ContextCommand, TokenArgs, TokenCommand},
+    streams::{CpArgs, ExecArgs, LogsArgs, PortForwardArgs, TopArgs, TopKind},
 };
 
 /// Hint when a wait for a rollout is interrupted.
@@ -30,7 +30,7 @@ const MOVES_ON: &str = "the move goes on without katcall: `katcall get volumes` 
 
 /// The whole command line, for completions and man pages.
 pub fn command() -> clap::Command {
-    Arguments::command()
+    KatcallArgs::command()
 }
 
 /// Runs workloads on your machines.
@@ -48,15 +48,15 @@ pub fn command() -> clap::Command {
     max_term_width = 100,
     disable_help_subcommand = true
 )]
-pub(super) struct Arguments {
+pub(super) struct KatcallArgs {
     #[command(flatten)]
-    pub(super) global: Global,
+    pub(super) global: GlobalArgs,
     #[command(subcommand)]
-    pub(super) command: Command,
+    pub(super) command: KatcallCommand,
 }
 
 #[derive(Debug, Clone, Default, Args)]
-pub(super) struct Global {
+pub(super) struct GlobalArgs {
     /// Cluster from `katcall context list`
     #[arg(
         long,
@@ -71,86 +71,86 @@ pub(super) struct Global {
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Command {
+pub(super) enum KatcallCommand {
     /// Create or update workloads from folders of *.kat files
-    Apply(Apply),
+    Apply(ApplyArgs),
     /// Show what an apply would come to, and do nothing (exits with 10 where anything would change)
-    Plan(Plan),
+    Plan(PlanArgs),
     /// List items, or show one
-    Get(Get),
+    Get(GetArgs),
     /// Show one item with its conditions and events
-    Describe(Describe),
+    Describe(DescribeArgs),
     /// Say in sentences why something is as it is, and what to try
-    Why(Why),
+    Why(WhyArgs),
     /// List what happened, oldest first, or go on with what happens
-    Events(Events),
+    Events(EventsArgs),
     /// Show what a workload's programs print
-    Logs(Logs),
+    Logs(LogsArgs),
     /// Run a command in an instance's container
-    Exec(Exec),
+    Exec(ExecArgs),
     /// Show what instances take of processor and memory; goes on with it on a terminal
-    Top(Top),
+    Top(TopArgs),
     /// Copy a file or folder into a container or out of it
-    Cp(Cp),
+    Cp(CpArgs),
     /// Lead a port of this machine to a port of an instance
-    PortForward(PortForward),
+    PortForward(PortForwardArgs),
     /// Delete workloads, namespaces, secrets or the data of volumes, or take machines out of the cluster
-    Delete(Delete),
+    Delete(DeleteArgs),
     /// Wait until an item has a condition or a phase, or is gone
-    Wait(Wait),
+    Wait(WaitArgs),
     /// Go back to an earlier generation of a workload
-    Rollback(rollout::Rollback),
+    Rollback(rollout::RollbackArgs),
     /// List the generations of a workload that are kept
-    History(rollout::History),
+    History(rollout::HistoryArgs),
     /// Say how far a rollout is, pause it, or let it go on
-    Rollout(rollout::Rollout),
+    Rollout(rollout::RolloutArgs),
     /// Replace the instances of a workload by others like them
-    Restart(rollout::Restart),
+    Restart(rollout::RestartArgs),
     /// Change how many instances a workload has
-    Scale(rollout::Scale),
+    Scale(rollout::ScaleArgs),
     /// Change the image of a workload
-    Set(rollout::Set),
+    Set(rollout::SetArgs),
     /// Say whether the cluster is well, and if not why (then exits with 1)
     Status,
     /// Create a namespace
-    Create(Create),
+    Create(CreateArgs),
     /// Set how much a namespace may have
-    Namespace(quota::Namespaces),
+    Namespace(quota::NamespaceArgs),
     /// Move everything off a machine, place nothing new there, and wait until it is empty
-    Drain(Drain),
+    Drain(DrainArgs),
     /// Move the data of a volume to another machine
-    Volume(volume_move::Volume),
+    Volume(volume_move::VolumeArgs),
     /// Let a machine that was drained take work again
-    Uncordon(Uncordon),
+    Uncordon(UncordonArgs),
     /// Set and remove labels of a machine
-    Label(Label),
+    Label(LabelArgs),
     /// Set and remove taints of a machine
-    Taint(Taint),
+    Taint(TaintArgs),
     /// Create, list and revoke tokens
-    Token(Token),
+    Token(TokenArgs),
     /// Say how registries of images are reached, and log in to them
-    Registry(Registry),
+    Registry(RegistryArgs),
     /// Set and unset secrets; `get`, `describe` and `delete` know them too
-    Secret(secret::Secret),
+    Secret(secret::SecretArgs),
     /// Say what a field of the *.kat files means
-    Explain(Explain),
+    Explain(ExplainArgs),
     /// Show the cluster's configuration
-    Config(Config),
+    Config(ConfigArgs),
     /// Choose between clusters
-    Context(Context),
+    Context(ContextArgs),
     /// Print a completion script for a shell
-    Completion(Completion),
+    Completion(CompletionArgs),
     /// Print live names that may follow, for completion scripts
     #[command(name = "__complete", hide = true)]
-    Complete(Complete),
+    Complete(CompleteArgs),
     /// Write the man pages into a folder
     #[command(hide = true)]
-    Man(Man),
+    Man(ManArgs),
     /// Print the versions of katcall and of the cluster
-    Version(Version),
+    Version(VersionArgs),
 }
 
-impl Command {
+impl KatcallCommand {
     /// The hint when the command is interrupted while it waits for an operation that continues
     /// without it.
     pub(super) fn goes_on(&self) -> Option<&'static str> {
@@ -176,12 +176,12 @@ impl Command {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Apply {
+pub(super) struct ApplyArgs {
     /// Folder of *.kat files, a folder of such folders, or a .tar.gz; may be repeated
     #[arg(short, long = "file", value_name = "DIR|ARCHIVE", required = true)]
     pub(super) files: Vec<PathBuf>,
     #[command(flatten)]
-    pub(super) prune: Prune,
+    pub(super) prune: PruneArgs,
     /// Wait until everything runs as written
     #[arg(long)]
     pub(super) wait: bool,
@@ -202,7 +202,7 @@ pub(super) struct Apply {
 
 /// What becomes of workloads that no folder has.
 #[derive(Debug, Clone, Args)]
-pub(super) struct Prune {
+pub(super) struct PruneArgs {
     /// Delete workloads with these labels that are in no folder, in the namespaces of the folders
     #[arg(long, requires = "labels")]
     pub(super) prune: bool,
@@ -215,7 +215,7 @@ pub(super) struct Prune {
         requires = "prune",
         value_parser = prune::parse
     )]
-    pub(super) labels: Vec<prune::Requirement>,
+    pub(super) labels: Vec<prune::LabelRequirement>,
     /// Do not ask before they are deleted
     #[arg(long, requires = "prune")]
     pub(super) yes: bool,
@@ -231,13 +231,13 @@ pub(super) enum DryRun {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Plan {
+pub(super) struct PlanArgs {
     /// Folder of *.kat files, a folder of such folders, or a .tar.gz; may be repeated, and each is
     /// looked at on its own
     #[arg(short, long = "file", value_name = "DIR|ARCHIVE", required = true)]
     pub(super) files: Vec<PathBuf>,
     #[command(flatten)]
-    pub(super) prune: Prune,
+    pub(super) prune: PruneArgs,
     /// Print all that the cluster says
     #[arg(short, long)]
     pub(super) output: Option<DocumentFormat>,
@@ -245,7 +245,7 @@ pub(super) struct Plan {
 
 /// What can be listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Kind {
+pub(super) enum ListedKind {
     #[value(alias = "workload", alias = "wl")]
     Workloads,
     #[value(alias = "instance", alias = "inst")]
@@ -302,36 +302,36 @@ pub(super) enum CreatedKind {
 }
 
 #[derive(Debug, Clone, Args)]
-pub(super) struct Get {
+pub(super) struct GetArgs {
     /// What to list; the singular and wl, inst, ns, vol, ev work too
-    pub(super) kind: Kind,
+    pub(super) kind: ListedKind,
     /// Only this one; of a volume WORKLOAD/VOLUME
     pub(super) name: Option<String>,
     #[command(flatten)]
-    pub(super) namespace: Namespace,
+    pub(super) namespace: NamespaceOption,
     /// All namespaces
     #[arg(short = 'A', long, conflicts_with = "name")]
     pub(super) all_namespaces: bool,
     /// How to print; jsonpath={.items[*].metadata.name} picks out of the JSON
     #[arg(short, long, default_value = "table", value_parser = OutputParser)]
-    pub(super) output: Output,
+    pub(super) output: OutputOption,
     /// Go on with every change
     #[arg(short, long)]
     pub(super) watch: bool,
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Describe {
+pub(super) struct DescribeArgs {
     /// What it is
     pub(super) kind: DescribedKind,
     /// Its name
     pub(super) name: String,
     #[command(flatten)]
-    pub(super) namespace: Namespace,
+    pub(super) namespace: NamespaceOption,
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Delete {
+pub(super) struct DeleteArgs {
     /// What it is
     #[arg(required_unless_present = "files", requires = "name")]
     pub(super) kind: Option<DeletedKind>,
@@ -346,7 +346,7 @@ pub(super) struct Delete {
     )]
     pub(super) files: Vec<PathBuf>,
     #[command(flatten)]
-    pub(super) namespace: Namespace,
+    pub(super) namespace: NamespaceOption,
     /// Of a namespace: also everything in it
     #[arg(long)]
     pub(super) cascade: bool,
@@ -368,7 +368,7 @@ pub(super) struct Delete {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Create {
+pub(super) struct CreateArgs {
     /// What it is
     pub(super) kind: CreatedKind,
     /// Its name
@@ -376,7 +376,7 @@ pub(super) struct Create {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Drain {
+pub(super) struct DrainArgs {
     /// The machine
     #[arg(value_name = "NODE")]
     pub(super) name: String,
@@ -389,7 +389,7 @@ pub(super) struct Drain {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Uncordon {
+pub(super) struct UncordonArgs {
     /// The machine
     #[arg(value_name = "NODE")]
     pub(super) name: String,
@@ -403,7 +403,7 @@ pub(super) enum LabelledKind {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Label {
+pub(super) struct LabelArgs {
     /// What it is
     pub(super) kind: LabelledKind,
     /// Its name
@@ -414,7 +414,7 @@ pub(super) struct Label {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Taint {
+pub(super) struct TaintArgs {
     /// What it is
     pub(super) kind: LabelledKind,
     /// Its name
@@ -430,13 +430,13 @@ pub(super) struct Taint {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Completion {
+pub(super) struct CompletionArgs {
     /// The shell
     pub(super) shell: Shell,
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Complete {
+pub(super) struct CompleteArgs {
     /// The words before the one that is being written, without the program's name
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub(super) words: Vec<String>,
@@ -451,13 +451,13 @@ pub(super) enum Shell {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Man {
+pub(super) struct ManArgs {
     /// Where to write
     pub(super) folder: PathBuf,
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Version {
+pub(super) struct VersionArgs {
     /// How to print
     #[arg(short, long)]
     pub(super) output: Option<DocumentFormat>,
@@ -475,17 +475,17 @@ mod tests {
     #[test]
     fn kinds_have_their_short_and_singular_names() {
         let table = [
-            ("wl", Kind::Workloads),
-            ("workload", Kind::Workloads),
-            ("inst", Kind::Instances),
-            ("instance", Kind::Instances),
-            ("node", Kind::Nodes),
-            ("ns", Kind::Namespaces),
-            ("vol", Kind::Volumes),
-            ("volume", Kind::Volumes),
+            ("wl", ListedKind::Workloads),
+            ("workload", ListedKind::Workloads),
+            ("inst", ListedKind::Instances),
+            ("instance", ListedKind::Instances),
+            ("node", ListedKind::Nodes),
+            ("ns", ListedKind::Namespaces),
+            ("vol", ListedKind::Volumes),
+            ("volume", ListedKind::Volumes),
         ];
         for (word, kind) in table {
-            assert_eq!(Kind::from_str(word, false), Ok(kind), "{word}");
+            assert_eq!(ListedKind::from_str(word, false), Ok(kind), "{word}");
         }
     }
 }

@@ -9,8 +9,8 @@ use std::{
 
 use rustix::fs::{Access, access};
 
-use super::{args::Global, context, errors::CliError};
-use kat_client::{Client, Options};
+use super::{args::GlobalArgs, context, errors::CliError};
+use kat_client::{Client, ClientOptions};
 use kat_types::api::Connection;
 
 /// The administrator's connection file on machines that hold etcd.
@@ -21,7 +21,7 @@ const MAX_FILE: u64 = 1 << 20;
 
 /// The places that are searched for a connection.
 #[derive(Debug, Clone)]
-pub(super) struct Places {
+pub(super) struct ConnectionSearch {
     /// The environment variable KAT_CONNECTION.
     pub(super) variable: Option<PathBuf>,
     /// The file of contexts; `None` without a home folder.
@@ -30,7 +30,7 @@ pub(super) struct Places {
     pub(super) socket: PathBuf,
 }
 
-impl Places {
+impl ConnectionSearch {
     fn of_process() -> Self {
         Self {
             variable: std::env::var_os("KAT_CONNECTION")
@@ -45,7 +45,7 @@ impl Places {
 
 /// A connection to the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum ClusterConnection {
     /// Over TLS.
     Remote(Box<Connection>),
     /// Over a socket of this machine.
@@ -56,23 +56,26 @@ pub(super) enum Way {
 }
 
 /// A client of the selected cluster.
-pub(super) fn client(global: &Global) -> Result<Client, CliError> {
-    client_with(global, Options::default())
+pub(super) fn client(global: &GlobalArgs) -> Result<Client, CliError> {
+    client_with(global, ClientOptions::default())
 }
 
 /// Like [`client`], with other time limits.
-pub(super) fn client_with(global: &Global, options: Options) -> Result<Client, CliError> {
-    Ok(match find(global, &Places::of_process())? {
-        Way::Remote(connection) => Client::from_connection(&connection, options)?,
-        Way::Socket(path) => Client::from_unix_socket(&path, options)?,
-        Way::Either(connection, path) => {
+pub(super) fn client_with(global: &GlobalArgs, options: ClientOptions) -> Result<Client, CliError> {
+    Ok(match find(global, &ConnectionSearch::of_process())? {
+        ClusterConnection::Remote(connection) => Client::from_connection(&connection, options)?,
+        ClusterConnection::Socket(path) => Client::from_unix_socket(&path, options)?,
+        ClusterConnection::Either(connection, path) => {
             Client::from_connection(&connection, options)?.or_unix_socket(&path)?
         }
     })
 }
 
 /// Searches the places in order; the first one with a connection is used.
-pub(super) fn find(global: &Global, places: &Places) -> Result<Way, CliError> {
+pub(super) fn find(
+    global: &GlobalArgs,
+    places: &ConnectionSearch,
+) -> Result<ClusterConnection, CliError> {
     if let Some(path) = &global.connection {
         return at(path);
     }
@@ -80,7 +83,7 @@ pub(super) fn find(global: &Global, places: &Places) -> Result<Way, CliError> {
         let contexts = context::Contexts::read(places.contexts.as_deref())?;
         return contexts
             .get(name)
-            .map(|connection| Way::Remote(Box::new(connection.clone())));
+            .map(|connection| ClusterConnection::Remote(Box::new(connection.clone())));
     }
     if let Some(path) = &places.variable {
         return at(path);
@@ -89,23 +92,25 @@ pub(super) fn find(global: &Global, places: &Places) -> Result<Way, CliError> {
     if let Some(name) = contexts.current() {
         return contexts
             .get(name)
-            .map(|connection| Way::Remote(Box::new(connection.clone())));
+            .map(|connection| ClusterConnection::Remote(Box::new(connection.clone())));
     }
     let usable = Access::READ_OK | Access::WRITE_OK;
     let local = access(&places.socket, usable).is_ok();
     if access(&places.admin, Access::READ_OK).is_ok() {
         return Ok(match at(&places.admin)? {
-            Way::Remote(connection) if local => Way::Either(connection, places.socket.clone()),
+            ClusterConnection::Remote(connection) if local => {
+                ClusterConnection::Either(connection, places.socket.clone())
+            }
             way => way,
         });
     }
     if local {
-        return Ok(Way::Socket(places.socket.clone()));
+        return Ok(ClusterConnection::Socket(places.socket.clone()));
     }
     Err(nothing(places))
 }
 
-fn nothing(places: &Places) -> CliError {
+fn nothing(places: &ConnectionSearch) -> CliError {
     if places.socket.exists() || places.admin.exists() {
         return CliError::unreachable("the cluster of this machine is not open to this user").hinted(
             "use `sudo katcall ...`, or join the group that may: `sudo usermod -aG kat $USER`, then log in again",
@@ -118,14 +123,14 @@ fn nothing(places: &Places) -> CliError {
     )
 }
 
-fn at(path: &Path) -> Result<Way, CliError> {
+fn at(path: &Path) -> Result<ClusterConnection, CliError> {
     let metadata = fs::metadata(path).map_err(|error| unreadable(path, &error.to_string()))?;
     if metadata.file_type().is_socket() {
-        return Ok(Way::Socket(path.to_owned()));
+        return Ok(ClusterConnection::Socket(path.to_owned()));
     }
     let file = fs::File::open(path).map_err(|error| unreadable(path, &error.to_string()))?;
     let connection = read(file).map_err(|reason| unreadable(path, &reason))?;
-    Ok(Way::Remote(Box::new(connection)))
+    Ok(ClusterConnection::Remote(Box::new(connection)))
 }
 
 fn unreadable(path: &Path, reason: &str) -> CliError {
@@ -169,8 +174,8 @@ mod tests {
         )
     }
 
-    fn places(folder: &Path) -> Places {
-        Places {
+    fn places(folder: &Path) -> ConnectionSearch {
+        ConnectionSearch {
             variable: None,
             contexts: Some(folder.join("contexts.json")),
             admin: folder.join("admin.conf"),
@@ -178,11 +183,13 @@ mod tests {
         }
     }
 
-    fn found(way: &Way) -> String {
+    fn found(way: &ClusterConnection) -> String {
         match way {
-            Way::Remote(connection) => connection.cluster.clone(),
-            Way::Socket(path) => path.file_name().unwrap().to_string_lossy().into_owned(),
-            Way::Either(connection, path) => format!(
+            ClusterConnection::Remote(connection) => connection.cluster.clone(),
+            ClusterConnection::Socket(path) => {
+                path.file_name().unwrap().to_string_lossy().into_owned()
+            }
+            ClusterConnection::Either(connection, path) => format!(
                 "{} or {}",
                 connection.cluster,
                 path.file_name().unwrap().to_string_lossy()
@@ -195,7 +202,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let mut places = places(folder.path());
-        let mut global = Global::default();
+        let mut global = GlobalArgs::default();
 
         let error = find(&global, &places).unwrap_err();
         assert_eq!(

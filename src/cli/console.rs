@@ -13,7 +13,7 @@ use super::errors::CliError;
 
 /// The meaning of a word, for its colour; the word has the same meaning without colour.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Tone {
+pub(super) enum TextTone {
     #[default]
     Plain,
     Good,
@@ -21,7 +21,7 @@ pub(super) enum Tone {
     Bad,
 }
 
-impl Tone {
+impl TextTone {
     fn style(self) -> Style {
         match self {
             Self::Plain => Style::new(),
@@ -41,7 +41,7 @@ pub(super) fn paint(text: &str, style: Style, colour: bool) -> String {
     }
 }
 
-pub(super) fn tint(text: &str, tone: Tone, colour: bool) -> String {
+pub(super) fn tint(text: &str, tone: TextTone, colour: bool) -> String {
     paint(text, tone.style(), colour)
 }
 

@@ -10,14 +10,14 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    args::{Context, ContextCommand},
+    args::{ContextArgs, ContextCommand},
     connect,
     console::Console,
     errors::CliError,
     output::table::{Cell, Table},
     suggest,
 };
-use kat_client::{Client, Options};
+use kat_client::{Client, ClientOptions};
 use kat_types::{api::Connection, json};
 
 /// The file's content.
@@ -104,7 +104,7 @@ pub(super) fn names() -> Vec<String> {
     )
 }
 
-pub(super) fn run(console: &Console, arguments: &Context) -> Result<(), CliError> {
+pub(super) fn run(console: &Console, arguments: &ContextArgs) -> Result<(), CliError> {
     let path = file()?;
     let mut contexts = Contexts::read(Some(&path))?;
     if connect::is_open_to_others(&path) {
@@ -193,6 +193,6 @@ fn read(path: &Path) -> Result<Connection, CliError> {
         connect::read(file)
     }
     .map_err(wrong)?;
-    Client::from_connection(&connection, Options::default())?;
+    Client::from_connection(&connection, ClientOptions::default())?;
     Ok(connection)
 }

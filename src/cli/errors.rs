@@ -6,7 +6,7 @@ use kat_client::ClientError;
 
 /// Exit codes (ARCHITECTURE.md, The API).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Exit {
+pub(super) enum CliExitCode {
     Failed = 1,
     Usage = 2,
     NotFound = 3,
@@ -23,7 +23,7 @@ pub(super) enum CliError {
     /// Another error, as a message.
     #[error("{message}")]
     Said {
-        exit: Exit,
+        exit: CliExitCode,
         message: String,
         hint: Option<String>,
     },
@@ -36,7 +36,7 @@ pub(super) enum CliError {
 }
 
 impl CliError {
-    fn said(exit: Exit, message: impl Into<String>) -> Self {
+    fn said(exit: CliExitCode, message: impl Into<String>) -> Self {
         Self::Said {
             exit,
             message: message.into(),
@@ -45,23 +45,23 @@ impl CliError {
     }
 
     pub(super) fn failed(message: impl Into<String>) -> Self {
-        Self::said(Exit::Failed, message)
+        Self::said(CliExitCode::Failed, message)
     }
 
     pub(super) fn usage(message: impl Into<String>) -> Self {
-        Self::said(Exit::Usage, message)
+        Self::said(CliExitCode::Usage, message)
     }
 
     pub(super) fn not_found(message: impl Into<String>) -> Self {
-        Self::said(Exit::NotFound, message)
+        Self::said(CliExitCode::NotFound, message)
     }
 
     pub(super) fn unreachable(message: impl Into<String>) -> Self {
-        Self::said(Exit::Unreachable, message)
+        Self::said(CliExitCode::Unreachable, message)
     }
 
     pub(super) fn deadline(message: impl Into<String>) -> Self {
-        Self::said(Exit::Deadline, message)
+        Self::said(CliExitCode::Deadline, message)
     }
 
     /// Adds a hint on what to do.
@@ -86,14 +86,14 @@ impl CliError {
 
     /// Whether the requested object does not exist.
     pub(super) fn is_not_found(&self) -> bool {
-        self.exit_code() == Exit::NotFound as u8
+        self.exit_code() == CliExitCode::NotFound as u8
     }
 
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             Self::Client(error) => error.exit_code(),
             Self::Said { exit, .. } => *exit as u8,
-            Self::Diagnostics { .. } => Exit::Failed as u8,
+            Self::Diagnostics { .. } => CliExitCode::Failed as u8,
             Self::BrokenPipe => 0,
         }
     }

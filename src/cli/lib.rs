@@ -27,7 +27,7 @@ use std::{cell::OnceCell, ffi::OsString};
 
 use clap::Parser;
 
-use args::{Arguments, Command};
+use args::{KatcallArgs, KatcallCommand};
 use console::Console;
 use errors::CliError;
 use kat_client::Client;
@@ -42,7 +42,7 @@ const INTERRUPTED: u8 = 130;
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let console = Console::detect();
     let words: Vec<OsString> = arguments.into_iter().collect();
-    let arguments = match Arguments::try_parse_from(&words) {
+    let arguments = match KatcallArgs::try_parse_from(&words) {
         Ok(arguments) => arguments,
         Err(error) => return usage::report(&error, &words, &console),
     };
@@ -66,11 +66,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-async fn until_interrupted(arguments: Arguments, console: &Console) -> Result<u8, CliError> {
+async fn until_interrupted(arguments: KatcallArgs, console: &Console) -> Result<u8, CliError> {
     // `status` reports an unreachable cluster itself.
-    let says_it = matches!(arguments.command, Command::Status);
+    let says_it = matches!(arguments.command, KatcallCommand::Status);
     // `exec` passes signals on.
-    let takes_it = matches!(arguments.command, Command::Exec(_));
+    let takes_it = matches!(arguments.command, KatcallCommand::Exec(_));
     let goes_on = arguments.command.goes_on();
     let client = OnceCell::new();
     let outcome = tokio::select! {
@@ -91,93 +91,123 @@ async fn until_interrupted(arguments: Arguments, console: &Console) -> Result<u8
 }
 
 /// What every command with a connection to the cluster needs.
-struct Session<'run> {
+struct CliSession<'run> {
     client: Client,
     console: &'run Console,
 }
 
 /// `seen` is set to the client of the command once there is one.
 async fn dispatch(
-    arguments: Arguments,
+    arguments: KatcallArgs,
     console: &Console,
     seen: &OnceCell<Client>,
 ) -> Result<u8, CliError> {
-    let Arguments { global, command } = arguments;
-    let session = || -> Result<Session<'_>, CliError> {
+    let KatcallArgs { global, command } = arguments;
+    let session = || -> Result<CliSession<'_>, CliError> {
         let client = connect::client(&global)?;
         let _ = seen.set(client.clone());
-        Ok(Session { client, console })
+        Ok(CliSession { client, console })
     };
     match command {
-        Command::Apply(arguments) => {
+        KatcallCommand::Apply(arguments) => {
             return crate::commands::apply::run(&session, console, &arguments).await;
         }
-        Command::Plan(arguments) => {
+        KatcallCommand::Plan(arguments) => {
             return crate::commands::plan::run(&session, console, &arguments).await;
         }
-        Command::Get(arguments) => crate::commands::get::run(&session()?, &arguments).await?,
-        Command::Describe(arguments) => {
+        KatcallCommand::Get(arguments) => {
+            crate::commands::get::run(&session()?, &arguments).await?
+        }
+        KatcallCommand::Describe(arguments) => {
             crate::commands::describe::run(&session()?, &arguments).await?
         }
-        Command::Events(arguments) => {
+        KatcallCommand::Events(arguments) => {
             crate::commands::get::run(&session()?, &arguments.into()).await?
         }
-        Command::Why(arguments) => crate::commands::why::run(&session()?, &arguments).await?,
-        Command::Logs(arguments) => crate::commands::logs::run(&session()?, &arguments).await?,
-        Command::Exec(arguments) => {
+        KatcallCommand::Why(arguments) => {
+            crate::commands::why::run(&session()?, &arguments).await?
+        }
+        KatcallCommand::Logs(arguments) => {
+            crate::commands::logs::run(&session()?, &arguments).await?
+        }
+        KatcallCommand::Exec(arguments) => {
             return crate::commands::exec::run(&session()?, &arguments).await;
         }
-        Command::Top(arguments) => crate::commands::top::run(&session()?, &arguments).await?,
-        Command::Cp(arguments) => crate::commands::cp::run(&session()?, &arguments).await?,
-        Command::PortForward(arguments) => {
+        KatcallCommand::Top(arguments) => {
+            crate::commands::top::run(&session()?, &arguments).await?
+        }
+        KatcallCommand::Cp(arguments) => crate::commands::cp::run(&session()?, &arguments).await?,
+        KatcallCommand::PortForward(arguments) => {
             crate::commands::port_forward::run(&session()?, &arguments).await?
         }
-        Command::Delete(arguments) => crate::commands::delete::run(&session()?, &arguments).await?,
-        Command::Rollback(arguments) => {
+        KatcallCommand::Delete(arguments) => {
+            crate::commands::delete::run(&session()?, &arguments).await?
+        }
+        KatcallCommand::Rollback(arguments) => {
             crate::commands::rollout::rollback(&session()?, &arguments).await?
         }
-        Command::History(arguments) => {
+        KatcallCommand::History(arguments) => {
             crate::commands::rollout::history(&session()?, &arguments).await?
         }
-        Command::Rollout(arguments) => {
+        KatcallCommand::Rollout(arguments) => {
             crate::commands::rollout::rollout(&session()?, &arguments).await?
         }
-        Command::Restart(arguments) => {
+        KatcallCommand::Restart(arguments) => {
             crate::commands::rollout::restart(&session()?, &arguments).await?
         }
-        Command::Scale(arguments) => {
+        KatcallCommand::Scale(arguments) => {
             crate::commands::rollout::scale(&session()?, &arguments).await?
         }
-        Command::Status => return crate::commands::status::run(&session()?).await,
-        Command::Create(arguments) => crate::commands::create::run(&session()?, &arguments).await?,
-        Command::Namespace(arguments) => {
+        KatcallCommand::Status => return crate::commands::status::run(&session()?).await,
+        KatcallCommand::Create(arguments) => {
+            crate::commands::create::run(&session()?, &arguments).await?
+        }
+        KatcallCommand::Namespace(arguments) => {
             crate::commands::quota::run(&session()?, &arguments).await?
         }
-        Command::Drain(arguments) => crate::commands::drain::run(&session()?, &arguments).await?,
-        Command::Volume(arguments) => {
+        KatcallCommand::Drain(arguments) => {
+            crate::commands::drain::run(&session()?, &arguments).await?
+        }
+        KatcallCommand::Volume(arguments) => {
             crate::commands::volume_move::run(&session()?, &arguments).await?
         }
-        Command::Uncordon(arguments) => {
+        KatcallCommand::Uncordon(arguments) => {
             crate::commands::node::uncordon(&session()?, &arguments).await?
         }
-        Command::Label(arguments) => crate::commands::node::label(&session()?, &arguments).await?,
-        Command::Taint(arguments) => crate::commands::node::taint(&session()?, &arguments).await?,
-        Command::Set(arguments) => crate::commands::rollout::set(&session()?, &arguments).await?,
-        Command::Registry(arguments) => {
+        KatcallCommand::Label(arguments) => {
+            crate::commands::node::label(&session()?, &arguments).await?
+        }
+        KatcallCommand::Taint(arguments) => {
+            crate::commands::node::taint(&session()?, &arguments).await?
+        }
+        KatcallCommand::Set(arguments) => {
+            crate::commands::rollout::set(&session()?, &arguments).await?
+        }
+        KatcallCommand::Registry(arguments) => {
             crate::commands::registry::run(&session, &arguments).await?
         }
-        Command::Token(arguments) => crate::commands::token::run(&session()?, &arguments).await?,
-        Command::Wait(arguments) => crate::commands::wait_for::run(&session()?, &arguments).await?,
-        Command::Secret(arguments) => crate::commands::secret::run(&session, &arguments).await?,
-        Command::Explain(arguments) => crate::commands::explain::run(console, &arguments)?,
-        Command::Config(arguments) => crate::commands::config::run(&session, &arguments).await?,
-        Command::Context(arguments) => context::run(console, &arguments)?,
-        Command::Completion(arguments) => {
+        KatcallCommand::Token(arguments) => {
+            crate::commands::token::run(&session()?, &arguments).await?
+        }
+        KatcallCommand::Wait(arguments) => {
+            crate::commands::wait_for::run(&session()?, &arguments).await?
+        }
+        KatcallCommand::Secret(arguments) => {
+            crate::commands::secret::run(&session, &arguments).await?
+        }
+        KatcallCommand::Explain(arguments) => crate::commands::explain::run(console, &arguments)?,
+        KatcallCommand::Config(arguments) => {
+            crate::commands::config::run(&session, &arguments).await?
+        }
+        KatcallCommand::Context(arguments) => context::run(console, &arguments)?,
+        KatcallCommand::Completion(arguments) => {
             crate::commands::generate::completion(console, &arguments)?
         }
-        Command::Complete(arguments) => crate::commands::complete::run(console, &arguments).await?,
-        Command::Man(arguments) => crate::commands::generate::man(&arguments)?,
-        Command::Version(arguments) => {
+        KatcallCommand::Complete(arguments) => {
+            crate::commands::complete::run(console, &arguments).await?
+        }
+        KatcallCommand::Man(arguments) => crate::commands::generate::man(&arguments)?,
+        KatcallCommand::Version(arguments) => {
             crate::commands::version::run(&global, console, &arguments).await?
         }
     }

@@ -1,6 +1,6 @@
 //! Names on the command line.
 
-use super::{args::Namespace, errors::CliError};
+use super::{args::NamespaceOption, errors::CliError};
 use kat_types::resource::name::check_namespace;
 
 /// Parses a namespace for clap.
@@ -14,7 +14,7 @@ pub(super) fn namespace(text: &str) -> Result<String, String> {
 pub(super) fn written_before(
     namespace: &str,
     name: &str,
-    option: &Namespace,
+    option: &NamespaceOption,
 ) -> Result<String, CliError> {
     let namespace = self::namespace(namespace).map_err(CliError::usage)?;
     if option.written && option.namespace != namespace {

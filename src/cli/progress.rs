@@ -7,13 +7,13 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::console::Console;
 
 /// The progress of one operation, until it is dropped.
-pub(super) struct Progress<'run> {
+pub(super) struct ProgressDisplay<'run> {
     console: &'run Console,
     bar: Option<ProgressBar>,
     shown: String,
 }
 
-impl<'run> Progress<'run> {
+impl<'run> ProgressDisplay<'run> {
     pub(super) fn start(console: &'run Console) -> Self {
         let bar = console.interactive.then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
@@ -48,7 +48,7 @@ impl<'run> Progress<'run> {
     }
 }
 
-impl Drop for Progress<'_> {
+impl Drop for ProgressDisplay<'_> {
     fn drop(&mut self) {
         if self.bar.is_some() {
             self.console.clear_progress();

@@ -1,11 +1,11 @@
 //! The instance that a command uses: a named one, or a running one of a workload.
 
-use super::{Session, errors::CliError, suggest};
+use super::{CliSession, errors::CliError, suggest};
 use kat_types::api::{InstanceItem, InstancePhase};
 
 /// One instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct InstanceRef {
     pub(super) namespace: String,
     pub(super) workload: String,
     pub(super) id: String,
@@ -14,12 +14,12 @@ pub(super) struct Target {
 /// Finds the instance; of a workload's instances the one that has run longest, so that repeated
 /// calls find the same one.
 pub(super) async fn find(
-    session: &Session<'_>,
+    session: &CliSession<'_>,
     namespace: &str,
     name: &str,
-) -> Result<Target, CliError> {
+) -> Result<InstanceRef, CliError> {
     let items = session.client.instances(Some(namespace)).await?.items;
-    let target = |item: &InstanceItem| Target {
+    let target = |item: &InstanceItem| InstanceRef {
         namespace: namespace.to_owned(),
         workload: item.status.workload.clone(),
         id: item.metadata.name.clone(),

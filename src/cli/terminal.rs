@@ -16,11 +16,11 @@ pub(super) fn size() -> Option<TerminalSize> {
 }
 
 /// Raw mode: every key is passed through, until this is dropped.
-pub(super) struct Raw {
+pub(super) struct RawMode {
     before: Termios,
 }
 
-impl Raw {
+impl RawMode {
     pub(super) fn begin() -> io::Result<Self> {
         let before = tcgetattr(io::stdin())?;
         let mut raw = before.clone();
@@ -31,11 +31,11 @@ impl Raw {
 }
 
 /// Turns echo off until this is dropped.
-pub(super) struct Hidden {
-    _before: Raw,
+pub(super) struct EchoOff {
+    _before: RawMode,
 }
 
-impl Hidden {
+impl EchoOff {
     pub(super) fn begin() -> io::Result<Self> {
         let before = tcgetattr(io::stdin())?;
         let mut hidden = before.clone();
@@ -43,12 +43,12 @@ impl Hidden {
         hidden.local_modes.insert(LocalModes::ICANON);
         tcsetattr(io::stdin(), OptionalActions::Now, &hidden)?;
         Ok(Self {
-            _before: Raw { before },
+            _before: RawMode { before },
         })
     }
 }
 
-impl Drop for Raw {
+impl Drop for RawMode {
     fn drop(&mut self) {
         // An error means that the terminal is gone.
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);

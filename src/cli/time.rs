@@ -78,12 +78,12 @@ pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
 
 /// A time, or a duration before now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Since {
+pub(super) enum SinceTime {
     Ago(Duration),
     At(Timestamp),
 }
 
-impl Since {
+impl SinceTime {
     pub(super) fn timestamp(self, now: Timestamp) -> Timestamp {
         match self {
             Self::At(at) => at,
@@ -96,11 +96,11 @@ impl Since {
 }
 
 /// Parses a duration as in [`parse_duration`], or an RFC 3339 time.
-pub(super) fn parse_since(text: &str) -> Result<Since, String> {
+pub(super) fn parse_since(text: &str) -> Result<SinceTime, String> {
     if let Ok(length) = parse_duration(text) {
-        return Ok(Since::Ago(length));
+        return Ok(SinceTime::Ago(length));
     }
-    text.parse().map(Since::At).map_err(|_| {
+    text.parse().map(SinceTime::At).map_err(|_| {
         format!("`{text}` is neither a length of time such as `5m` nor a time such as `2026-11-20T10:00:00Z`")
     })
 }

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Session,
-    args::{Get, Namespace},
+    CliSession,
+    args::{GetArgs, NamespaceOption},
     confirm,
     console::Console,
     errors::CliError,
     names,
     output::{plain, word},
 };
-use kat_client::Named as _;
+use kat_client::KeyedItem as _;
 use kat_types::{
     api::{VolumeItem, VolumePhase},
     resource::ReclaimPolicy,
@@ -21,13 +21,13 @@ use kat_types::{
 const NAMED: usize = 5;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Named {
+pub(super) struct VolumeName {
     pub(super) namespace: String,
     pub(super) workload: String,
     pub(super) name: String,
 }
 
-impl Named {
+impl VolumeName {
     /// Such as `web/data`.
     pub(super) fn short(&self) -> String {
         format!("{}/{}", self.workload, self.name)
@@ -36,10 +36,10 @@ impl Named {
 
 /// Parses `WORKLOAD/VOLUME` or `NAMESPACE/WORKLOAD/VOLUME`.
 pub(super) async fn named(
-    session: &Session<'_>,
-    option: &Namespace,
+    session: &CliSession<'_>,
+    option: &NamespaceOption,
     text: &str,
-) -> Result<Named, CliError> {
+) -> Result<VolumeName, CliError> {
     let parts: Vec<&str> = text.split('/').collect();
     let (namespace, workload, name) = match parts.as_slice() {
         [workload, name] => (option.namespace.clone(), workload, name),
@@ -49,7 +49,7 @@ pub(super) async fn named(
         }
         _ => return Err(half(session, &option.namespace, text).await),
     };
-    Ok(Named {
+    Ok(VolumeName {
         namespace,
         workload: (*workload).to_owned(),
         name: (*name).to_owned(),
@@ -57,7 +57,7 @@ pub(super) async fn named(
 }
 
 /// The error for a name without its workload, or a workload without its volume.
-async fn half(session: &Session<'_>, namespace: &str, text: &str) -> CliError {
+async fn half(session: &CliSession<'_>, namespace: &str, text: &str) -> CliError {
     let found = session.client.volumes(Some(namespace)).await;
     let found = found.map(|list| list.items).unwrap_or_default();
     let is_meant = |item: &&VolumeItem| {
@@ -81,7 +81,10 @@ async fn half(session: &Session<'_>, namespace: &str, text: &str) -> CliError {
 }
 
 /// Arguments with the namespace and name that a volume's full name contains.
-pub(super) async fn located(session: &Session<'_>, arguments: &Get) -> Result<Get, CliError> {
+pub(super) async fn located(
+    session: &CliSession<'_>,
+    arguments: &GetArgs,
+) -> Result<GetArgs, CliError> {
     let mut arguments = arguments.clone();
     if let Some(text) = &arguments.name {
         let named = named(session, &arguments.namespace, text).await?;
@@ -151,7 +154,7 @@ pub(super) fn confirm_removal<'item>(
     console: &Console,
     items: impl IntoIterator<Item = &'item VolumeItem>,
     yes: bool,
-) -> Result<Asked, CliError> {
+) -> Result<VolumeConfirmation, CliError> {
     let going = items
         .into_iter()
         .filter(|item| item.status.phase != VolumePhase::Removing);
@@ -171,27 +174,27 @@ pub(super) fn confirm_removal<'item>(
         &stay,
     );
     if go.is_empty() || yes {
-        return Ok(Asked::Nobody);
+        return Ok(VolumeConfirmation::Nobody);
     }
     confirm::ask("remove it?")?;
-    Ok(Asked::Somebody)
+    Ok(VolumeConfirmation::Somebody)
 }
 
 /// Whether the user has confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum VolumeConfirmation {
     Nobody,
     Somebody,
 }
 
 /// The volumes of the namespaces in which objects are deleted.
 #[derive(Debug, Default)]
-pub(super) struct Present(BTreeMap<String, Vec<VolumeItem>>);
+pub(super) struct PresentVolumes(BTreeMap<String, Vec<VolumeItem>>);
 
-impl Present {
+impl PresentVolumes {
     /// Lists each namespace once.
     pub(super) async fn of<'name>(
-        session: &Session<'_>,
+        session: &CliSession<'_>,
         namespaces: impl IntoIterator<Item = &'name str>,
     ) -> Result<Self, CliError> {
         let mut present = Self::default();

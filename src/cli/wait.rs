@@ -6,14 +6,14 @@ use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Session, errors::CliError, output::plain, progress::Progress, time};
-use kat_client::{Change, Named, Route};
+use super::{CliSession, errors::CliError, output::plain, progress::ProgressDisplay, time};
+use kat_client::{KeyedItem, ListChange, RequestPath};
 use kat_types::api::{InstanceItem, NamespaceItem, VolumeItem, WorkloadItem};
-use state::{State, Verdict};
+use state::{RolloutWait, WaitVerdict};
 
 /// The workload to wait for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct AwaitedWorkload {
     pub(super) namespace: String,
     pub(super) name: String,
     /// Empty when it is not known.
@@ -27,21 +27,21 @@ pub(super) struct Target {
 /// Exits with 1 when the rollout stalled or failed permanently, 3 when the workload is deleted
 /// meanwhile, 5 once `timeout` has passed since `started`.
 pub(super) async fn until_running(
-    session: &Session<'_>,
-    target: Target,
+    session: &CliSession<'_>,
+    target: AwaitedWorkload,
     started: Instant,
     timeout: Duration,
 ) -> Result<(), CliError> {
     let deadline = started + timeout;
     let client = &session.client;
-    let route = Route::workloads(Some(&target.namespace))?;
+    let route = RequestPath::workloads(Some(&target.namespace))?;
     let mut workloads = client.follow::<WorkloadItem>(route, true);
-    let route = Route::workload_instances(&target.namespace, &target.name)?;
+    let route = RequestPath::workload_instances(&target.namespace, &target.name)?;
     let mut instances = client.follow::<InstanceItem>(route, true);
     let mut instances_open = true;
-    let mut progress = Progress::start(session.console);
-    let mut state = State::new(target);
-    let mut connection = Connection::default();
+    let mut progress = ProgressDisplay::start(session.console);
+    let mut state = RolloutWait::new(target);
+    let mut connection = ConnectionNotices::default();
     loop {
         tokio::select! {
             biased;
@@ -71,9 +71,9 @@ pub(super) async fn until_running(
             }
         }
         match state.verdict() {
-            Verdict::Waiting if known => progress.update(&state.summary()),
-            Verdict::Waiting => {}
-            Verdict::Done => {
+            WaitVerdict::Waiting if known => progress.update(&state.summary()),
+            WaitVerdict::Waiting => {}
+            WaitVerdict::Done => {
                 drop(progress);
                 let spent = time::rounded(started.elapsed().as_secs());
                 session
@@ -81,13 +81,13 @@ pub(super) async fn until_running(
                     .note(&format!("{} after {spent}", state.summary()));
                 return Ok(());
             }
-            Verdict::Gone => {
+            WaitVerdict::Gone => {
                 return Err(CliError::not_found(format!(
                     "{} was deleted meanwhile",
                     state.title()
                 )));
             }
-            Verdict::Failed(reason) => {
+            WaitVerdict::Failed(reason) => {
                 drop(progress);
                 for line in state.troubles() {
                     session.console.note(&format!("  {line}"));
@@ -101,20 +101,20 @@ pub(super) async fn until_running(
 
 /// Reports once when the connection is lost, and when it is restored.
 #[derive(Debug, Default)]
-pub(super) struct Connection {
+pub(super) struct ConnectionNotices {
     lost: bool,
 }
 
-impl Connection {
-    pub(super) fn heard<T>(&mut self, change: &Change<T>, progress: &Progress<'_>) {
+impl ConnectionNotices {
+    pub(super) fn heard<T>(&mut self, change: &ListChange<T>, progress: &ProgressDisplay<'_>) {
         match change {
-            Change::Interrupted(reason) if !self.lost => {
+            ListChange::Interrupted(reason) if !self.lost => {
                 self.lost = true;
                 progress.note(&format!(
                     "the connection to the cluster is lost, trying again: {reason}"
                 ));
             }
-            Change::Listed(_) if self.lost => {
+            ListChange::Listed(_) if self.lost => {
                 self.lost = false;
                 progress.note("the connection to the cluster is back");
             }
@@ -123,7 +123,7 @@ impl Connection {
     }
 }
 
-fn late(session: &Session<'_>, state: &State, started: Instant) -> CliError {
+fn late(session: &CliSession<'_>, state: &RolloutWait, started: Instant) -> CliError {
     for line in state.reason().into_iter().chain(state.troubles()) {
         session.console.note(&format!("  {line}"));
     }
@@ -138,20 +138,21 @@ fn late(session: &Session<'_>, state: &State, started: Instant) -> CliError {
 
 /// Waits until a workload and its instances are gone.
 pub(super) async fn until_gone(
-    session: &Session<'_>,
-    target: &Target,
+    session: &CliSession<'_>,
+    target: &AwaitedWorkload,
     deadline: Instant,
 ) -> Result<(), CliError> {
-    let Target {
+    let AwaitedWorkload {
         namespace, name, ..
     } = target;
     let client = &session.client;
-    let route = Route::workloads(Some(namespace))?;
+    let route = RequestPath::workloads(Some(namespace))?;
     let mut workloads = client.follow::<WorkloadItem>(route, true);
-    let mut instances = client.follow::<InstanceItem>(Route::instances(Some(namespace))?, true);
-    let mut progress = Progress::start(session.console);
-    let mut connection = Connection::default();
-    let mut state = State::new(target.clone());
+    let mut instances =
+        client.follow::<InstanceItem>(RequestPath::instances(Some(namespace))?, true);
+    let mut progress = ProgressDisplay::start(session.console);
+    let mut connection = ConnectionNotices::default();
+    let mut state = RolloutWait::new(target.clone());
     loop {
         tokio::select! {
             biased;
@@ -182,14 +183,14 @@ pub(super) async fn until_gone(
 
 /// Waits until a namespace is gone.
 pub(super) async fn until_namespace_gone(
-    session: &Session<'_>,
+    session: &CliSession<'_>,
     name: &str,
     deadline: Instant,
 ) -> Result<(), CliError> {
-    let route = Route::namespaces();
+    let route = RequestPath::namespaces();
     let mut namespaces = session.client.follow::<NamespaceItem>(route, true);
-    let mut progress = Progress::start(session.console);
-    let mut connection = Connection::default();
+    let mut progress = ProgressDisplay::start(session.console);
+    let mut connection = ConnectionNotices::default();
     loop {
         progress.update(&format!("{name}: deleting"));
         tokio::select! {
@@ -203,9 +204,9 @@ pub(super) async fn until_namespace_gone(
                 let change = change?;
                 connection.heard(&change, &progress);
                 let gone = match change {
-                    Change::Listed(items) => items.iter().all(|item| item.metadata.name != name),
-                    Change::Deleted(item) => item.metadata.name == name,
-                    Change::Changed(_) | Change::Interrupted(_) => false,
+                    ListChange::Listed(items) => items.iter().all(|item| item.metadata.name != name),
+                    ListChange::Deleted(item) => item.metadata.name == name,
+                    ListChange::Changed(_) | ListChange::Interrupted(_) => false,
                 };
                 if gone {
                     return Ok(());
@@ -217,7 +218,7 @@ pub(super) async fn until_namespace_gone(
 
 /// Waits until the data of volumes is gone.
 pub(super) async fn until_volumes_gone(
-    session: &Session<'_>,
+    session: &CliSession<'_>,
     namespace: &str,
     volumes: impl IntoIterator<Item = VolumeItem>,
     deadline: Instant,
@@ -230,10 +231,10 @@ pub(super) async fn until_volumes_gone(
     if left.is_empty() {
         return Ok(());
     }
-    let route = Route::volumes(Some(namespace))?;
+    let route = RequestPath::volumes(Some(namespace))?;
     let mut changes = session.client.follow::<VolumeItem>(route, true);
-    let mut progress = Progress::start(session.console);
-    let mut connection = Connection::default();
+    let mut progress = ProgressDisplay::start(session.console);
+    let mut connection = ConnectionNotices::default();
     while !left.is_empty() {
         progress.update(&format!("{}: removing", few(&left)));
         tokio::select! {
@@ -248,16 +249,16 @@ pub(super) async fn until_volumes_gone(
                 Ok(change) => {
                     connection.heard(&change, &progress);
                     match change {
-                        Change::Listed(items) => left.retain(|uid, _| {
+                        ListChange::Listed(items) => left.retain(|uid, _| {
                             items.iter().any(|item| item.metadata.uid == *uid)
                         }),
-                        Change::Deleted(item) => {
+                        ListChange::Deleted(item) => {
                             left.remove(&item.metadata.uid);
                         }
-                        Change::Changed(item) => left.retain(|uid, before| {
+                        ListChange::Changed(item) => left.retain(|uid, before| {
                             before.key() != item.key() || *uid == item.metadata.uid
                         }),
-                        Change::Interrupted(_) => {}
+                        ListChange::Interrupted(_) => {}
                     }
                 }
                 // The namespace was removed with the last of them.

@@ -6,8 +6,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{
-    Client, ClientError, JsonLines, Route,
-    send::{Answer, Request},
+    Client, ClientError, JsonLines, RequestPath,
+    send::{ApiRequest, ApiResponse},
 };
 use kat_types::{
     api::{
@@ -26,7 +26,7 @@ const MAX_LOG_LINE: usize = 1 << 20;
 
 /// The selected part of a log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LogQuery {
+pub struct LogSelection {
     /// Continue with new lines.
     pub follow: bool,
     /// RFC 3339: only lines from this time on.
@@ -41,7 +41,7 @@ pub struct LogQuery {
 
 /// The selected events; an absent field does not filter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EventQuery {
+pub struct EventFilter {
     /// Kind of the item, such as `Workload`.
     pub kind: Option<String>,
     /// Name of the item.
@@ -50,9 +50,9 @@ pub struct EventQuery {
     pub namespace: Option<String>,
 }
 
-impl EventQuery {
+impl EventFilter {
     /// The route with this selection.
-    pub fn route(&self) -> Route {
+    pub fn route(&self) -> RequestPath {
         let parameters = [
             ("resourceType", &self.kind),
             ("resourceName", &self.name),
@@ -60,7 +60,7 @@ impl EventQuery {
         ];
         parameters
             .into_iter()
-            .fold(Route::events(), |route, (name, value)| match value {
+            .fold(RequestPath::events(), |route, (name, value)| match value {
                 Some(value) => route.with(name, value),
                 None => route,
             })
@@ -79,7 +79,7 @@ pub struct Deletion {
 }
 
 impl Deletion {
-    fn of(self, route: Route) -> Route {
+    fn of(self, route: RequestPath) -> RequestPath {
         [
             ("dryRun", self.dry_run),
             ("cascade", self.cascade),
@@ -93,7 +93,7 @@ impl Deletion {
 
 /// Result of an apply, and whether it was a dry run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Applied {
+pub struct ApplyOutcome {
     /// The server's result.
     pub result: ApplyResult,
     /// Nothing was stored, since it was a dry run.
@@ -105,8 +105,8 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`], as all calls.
-    pub async fn get<T: DeserializeOwned>(&self, route: Route) -> Result<T, ClientError> {
-        decode(&self.send(&Request::get(route)).await?)
+    pub async fn get<T: DeserializeOwned>(&self, route: RequestPath) -> Result<T, ClientError> {
+        decode(&self.send(&ApiRequest::get(route)).await?)
     }
 
     /// Checks the server's health; the error has the reason.
@@ -114,7 +114,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn healthz(&self) -> Result<HealthView, ClientError> {
-        self.get(Route::fixed("/healthz")).await
+        self.get(RequestPath::fixed("/healthz")).await
     }
 
     /// The server's version.
@@ -122,7 +122,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn version(&self) -> Result<ServerVersion, ClientError> {
-        self.get(Route::fixed("/version")).await
+        self.get(RequestPath::fixed("/version")).await
     }
 
     /// All namespaces.
@@ -130,7 +130,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn namespaces(&self) -> Result<List<NamespaceItem>, ClientError> {
-        self.get(Route::namespaces()).await
+        self.get(RequestPath::namespaces()).await
     }
 
     /// One namespace.
@@ -138,7 +138,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn namespace(&self, name: &str) -> Result<NamespaceItem, ClientError> {
-        self.get(Route::namespace(name)?).await
+        self.get(RequestPath::namespace(name)?).await
     }
 
     /// Creates a namespace, or reports what would happen.
@@ -150,7 +150,7 @@ impl Client {
         namespace: &Namespace,
         dry_run: bool,
     ) -> Result<ApplyResult, ClientError> {
-        let mut route = Route::namespaces();
+        let mut route = RequestPath::namespaces();
         if dry_run {
             route = route.with("dryRun", "true");
         }
@@ -169,7 +169,7 @@ impl Client {
         quota: &Amounts,
         if_match: &str,
     ) -> Result<ApplyResult, ClientError> {
-        let mut request = self.json(Method::PUT, Route::namespace_quota(name)?, quota)?;
+        let mut request = self.json(Method::PUT, RequestPath::namespace_quota(name)?, quota)?;
         request.if_match = Some(if_match.to_owned());
         decode(&self.send(&request).await?)
     }
@@ -179,7 +179,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn delete_namespace(&self, name: &str, how: Deletion) -> Result<(), ClientError> {
-        self.delete(how.of(Route::namespace(name)?)).await
+        self.delete(how.of(RequestPath::namespace(name)?)).await
     }
 
     /// Workloads of a namespace, or of all.
@@ -190,7 +190,7 @@ impl Client {
         &self,
         namespace: Option<&str>,
     ) -> Result<List<WorkloadItem>, ClientError> {
-        self.get(Route::workloads(namespace)?).await
+        self.get(RequestPath::workloads(namespace)?).await
     }
 
     /// One workload.
@@ -198,7 +198,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn workload(&self, namespace: &str, name: &str) -> Result<WorkloadItem, ClientError> {
-        self.get(Route::workload(namespace, name)?).await
+        self.get(RequestPath::workload(namespace, name)?).await
     }
 
     /// Creates or updates a workload from a gzipped tar archive of its `*.kat` files. Repeating the
@@ -214,23 +214,23 @@ impl Client {
         archive: Bytes,
         dry_run: bool,
         if_match: Option<&str>,
-    ) -> Result<Applied, ClientError> {
-        let send = |method: Method, route: Route| {
+    ) -> Result<ApplyOutcome, ClientError> {
+        let send = |method: Method, route: RequestPath| {
             let route = if dry_run {
                 route.with("dryRun", "true")
             } else {
                 route
             };
-            let mut request = Request::new(method, route);
+            let mut request = ApiRequest::new(method, route);
             request.repeatable = true;
             request.if_match = if_match.map(str::to_owned);
             request.body = Some(("application/gzip", archive.clone()));
             async move { self.send(&request).await }
         };
-        let one = Route::workload(namespace, name)?;
+        let one = RequestPath::workload(namespace, name)?;
         let mut answer = send(Method::PUT, one.clone()).await;
         if if_match.is_none() && answer.as_ref().is_err_and(ClientError::is_not_found) {
-            answer = send(Method::POST, Route::workloads(Some(namespace))?).await;
+            answer = send(Method::POST, RequestPath::workloads(Some(namespace))?).await;
             if answer
                 .as_ref()
                 .is_err_and(|error| error.status() == Some(409))
@@ -239,7 +239,7 @@ impl Client {
                 answer = send(Method::PUT, one).await;
             }
         }
-        Ok(Applied {
+        Ok(ApplyOutcome {
             result: decode(&answer?)?,
             dry_run,
         })
@@ -255,7 +255,8 @@ impl Client {
         name: &str,
         how: Deletion,
     ) -> Result<(), ClientError> {
-        self.delete(how.of(Route::workload(namespace, name)?)).await
+        self.delete(how.of(RequestPath::workload(namespace, name)?))
+            .await
     }
 
     /// Names of a workload's files.
@@ -263,7 +264,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn files(&self, namespace: &str, name: &str) -> Result<Vec<String>, ClientError> {
-        let list: List<String> = self.get(Route::files(namespace, name)?).await?;
+        let list: List<String> = self.get(RequestPath::files(namespace, name)?).await?;
         Ok(list.items)
     }
 
@@ -277,7 +278,7 @@ impl Client {
         name: &str,
         file: &str,
     ) -> Result<String, ClientError> {
-        let request = Request::get(Route::file(namespace, name, file)?);
+        let request = ApiRequest::get(RequestPath::file(namespace, name, file)?);
         let answer = self.send(&request).await?;
         String::from_utf8(answer.body.to_vec())
             .map_err(|error| wrong(&answer.endpoint, error.to_string()))
@@ -291,7 +292,7 @@ impl Client {
         &self,
         namespace: Option<&str>,
     ) -> Result<List<InstanceItem>, ClientError> {
-        self.get(Route::instances(namespace)?).await
+        self.get(RequestPath::instances(namespace)?).await
     }
 
     /// Present resource usage of a namespace's instances.
@@ -299,7 +300,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn namespace_usage(&self, namespace: &str) -> Result<NamespaceUsage, ClientError> {
-        self.get(Route::namespace_usage(namespace)?).await
+        self.get(RequestPath::namespace_usage(namespace)?).await
     }
 
     /// Present resource usage of a machine's instances.
@@ -307,7 +308,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`]; [`ClientError::is_machine_away`] if the machine can't be reached.
     pub async fn node_usage(&self, node: &str) -> Result<NodeUsage, ClientError> {
-        self.get(Route::node_usage(node)?).await
+        self.get(RequestPath::node_usage(node)?).await
     }
 
     /// Instances of one workload.
@@ -319,7 +320,7 @@ impl Client {
         namespace: &str,
         workload: &str,
     ) -> Result<List<InstanceItem>, ClientError> {
-        self.get(Route::workload_instances(namespace, workload)?)
+        self.get(RequestPath::workload_instances(namespace, workload)?)
             .await
     }
 
@@ -328,7 +329,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn instance(&self, namespace: &str, id: &str) -> Result<InstanceItem, ClientError> {
-        self.get(Route::instance(namespace, id)?).await
+        self.get(RequestPath::instance(namespace, id)?).await
     }
 
     /// The log of one instance. A followed log is silent while the program is.
@@ -340,9 +341,9 @@ impl Client {
         namespace: &str,
         workload: &str,
         id: &str,
-        query: &LogQuery,
+        query: &LogSelection,
     ) -> Result<JsonLines<LogLine>, ClientError> {
-        let mut route = Route::logs(namespace, workload, id)?;
+        let mut route = RequestPath::logs(namespace, workload, id)?;
         if query.follow {
             route = route.with("follow", "true");
         }
@@ -358,7 +359,7 @@ impl Client {
         if let Some(container) = &query.container {
             route = route.with("container", container);
         }
-        let (endpoint, response) = self.open(&Request::get(route)).await?;
+        let (endpoint, response) = self.open(&ApiRequest::get(route)).await?;
         Ok(JsonLines::new(response, endpoint, MAX_LOG_LINE, None))
     }
 
@@ -367,7 +368,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn join(&self, request: &JoinRequest) -> Result<JoinAnswer, ClientError> {
-        let mut request = self.json(Method::POST, Route::join(), request)?;
+        let mut request = self.json(Method::POST, RequestPath::join(), request)?;
         request.repeatable = true;
         decode(&self.send(&request).await?)
     }
@@ -381,7 +382,8 @@ impl Client {
         node: &str,
         request: &RenewalRequest,
     ) -> Result<Certificates, ClientError> {
-        let mut request = self.json(Method::POST, Route::node_certificates(node)?, request)?;
+        let mut request =
+            self.json(Method::POST, RequestPath::node_certificates(node)?, request)?;
         request.repeatable = true;
         decode(&self.send(&request).await?)
     }
@@ -392,14 +394,14 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn membership(&self, node: &str) -> Result<MembershipAnswer, ClientError> {
-        self.get(Route::node_membership(node)?).await
+        self.get(RequestPath::node_membership(node)?).await
     }
 
     /// Events, oldest first or as the server sorts them.
     ///
     /// # Errors
     /// [`ClientError`].
-    pub async fn events(&self, query: &EventQuery) -> Result<List<Event>, ClientError> {
+    pub async fn events(&self, query: &EventFilter) -> Result<List<Event>, ClientError> {
         self.get(query.route()).await
     }
 
@@ -408,7 +410,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn cluster_configuration(&self) -> Result<ClusterConfiguration, ClientError> {
-        self.get(Route::cluster_configuration()).await
+        self.get(RequestPath::cluster_configuration()).await
     }
 
     /// All tokens, without their secrets.
@@ -416,7 +418,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn tokens(&self) -> Result<List<TokenView>, ClientError> {
-        self.get(Route::tokens()).await
+        self.get(RequestPath::tokens()).await
     }
 
     /// Creates a token. Never retried: the first secret would be lost.
@@ -424,7 +426,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn create_token(&self, request: &TokenRequest) -> Result<TokenView, ClientError> {
-        let request = self.json(Method::POST, Route::tokens(), request)?;
+        let request = self.json(Method::POST, RequestPath::tokens(), request)?;
         decode(&self.send(&request).await?)
     }
 
@@ -433,46 +435,46 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn revoke_token(&self, id: &str) -> Result<(), ClientError> {
-        self.delete(Route::token(id)?).await
+        self.delete(RequestPath::token(id)?).await
     }
 
-    /// Watches the changes of a list from `resource_version` on. [`super::Follow`] builds on it.
+    /// Watches the changes of a list from `resource_version` on. [`super::FollowedList`] builds on it.
     ///
     /// # Errors
     /// [`ClientError`].
     pub async fn watch<T: DeserializeOwned>(
         &self,
-        list: Route,
+        list: RequestPath,
         resource_version: &str,
     ) -> Result<JsonLines<WatchLine<T>>, ClientError> {
         let route = list
             .with("watch", "true")
             .with("resourceVersion", resource_version);
-        let (endpoint, response) = self.open(&Request::get(route)).await?;
+        let (endpoint, response) = self.open(&ApiRequest::get(route)).await?;
         let idle = Some(self.options.watch_idle);
         Ok(JsonLines::new(response, endpoint, MAX_WATCH_LINE, idle))
     }
 
-    pub(super) async fn delete(&self, route: Route) -> Result<(), ClientError> {
-        let request = Request::new(Method::DELETE, route);
+    pub(super) async fn delete(&self, route: RequestPath) -> Result<(), ClientError> {
+        let request = ApiRequest::new(Method::DELETE, route);
         self.send(&request).await.map(|_| ())
     }
 
     pub(super) fn json<T: Serialize>(
         &self,
         method: Method,
-        route: Route,
+        route: RequestPath,
         body: &T,
-    ) -> Result<Request, ClientError> {
+    ) -> Result<ApiRequest, ClientError> {
         let body = json::bytes("the request", body)
             .map_err(|error| wrong(self.endpoint(), error.to_string()))?;
-        let mut request = Request::new(method, route);
+        let mut request = ApiRequest::new(method, route);
         request.body = Some(("application/json", body.into()));
         Ok(request)
     }
 }
 
-pub(super) fn decode<T: DeserializeOwned>(answer: &Answer) -> Result<T, ClientError> {
+pub(super) fn decode<T: DeserializeOwned>(answer: &ApiResponse) -> Result<T, ClientError> {
     serde_json::from_slice(&answer.body).map_err(|error| {
         let json = serde_json::from_slice::<Value>(&answer.body).is_ok();
         let what = if json { "" } else { "no JSON: " };

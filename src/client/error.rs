@@ -6,14 +6,14 @@ use kat_types::api::{ErrorBody, MACHINE_AWAY};
 
 /// An error response of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct ApiRefusal {
     /// The HTTP status.
     pub status: u16,
     /// The response's body.
     pub body: ErrorBody,
 }
 
-impl Refusal {
+impl ApiRefusal {
     /// The last line of a stream that the server ended early.
     pub fn of_stream(body: ErrorBody) -> Self {
         let status = match body.error.as_str() {
@@ -67,7 +67,7 @@ pub enum ClientError {
     },
     /// The server refused the call.
     #[error("{}", refusal_text(.0))]
-    Refused(Box<Refusal>),
+    Refused(Box<ApiRefusal>),
     /// This version can't parse the response.
     #[error("{endpoint} answered what this version does not understand: {reason}")]
     Answer {
@@ -182,7 +182,7 @@ fn attempts_text(attempts: &[(String, String)]) -> String {
     texts.join("; ")
 }
 
-fn refusal_text(refusal: &Refusal) -> String {
+fn refusal_text(refusal: &ApiRefusal) -> String {
     let body = &refusal.body;
     match (body.message.is_empty(), body.error.is_empty()) {
         (false, _) => body.message.clone(),
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     fn refused(status: u16, message: &str) -> ClientError {
-        ClientError::Refused(Box::new(Refusal {
+        ClientError::Refused(Box::new(ApiRefusal {
             status,
             body: ErrorBody {
                 message: message.to_owned(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use tokio::{sync::mpsc, task::JoinHandle};
 
-use super::{Client, ClientError, JsonLines, RetryPauses, Route};
+use super::{Client, ClientError, JsonLines, RequestPath, RetryPauses};
 use kat_types::api::{
     Event, InstanceItem, Item, List, NamespaceItem, NodeItem, SecretItem, TokenView, VolumeItem,
     WatchLine, WorkloadItem,
@@ -17,7 +17,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const BUFFER: usize = 64;
 
 /// An item of a list with a unique key.
-pub trait Named {
+pub trait KeyedItem {
     /// Namespace and name, or another key that is unique in the list.
     fn key(&self) -> (String, String);
 }
@@ -27,51 +27,51 @@ fn of_metadata<Spec, Status>(item: &Item<Spec, Status>) -> (String, String) {
     (namespace, item.metadata.name.clone())
 }
 
-impl Named for WorkloadItem {
+impl KeyedItem for WorkloadItem {
     fn key(&self) -> (String, String) {
         of_metadata(self)
     }
 }
 
-impl Named for InstanceItem {
+impl KeyedItem for InstanceItem {
     fn key(&self) -> (String, String) {
         of_metadata(self)
     }
 }
 
-impl Named for NodeItem {
+impl KeyedItem for NodeItem {
     fn key(&self) -> (String, String) {
         of_metadata(self)
     }
 }
 
-impl Named for NamespaceItem {
+impl KeyedItem for NamespaceItem {
     fn key(&self) -> (String, String) {
         of_metadata(self)
     }
 }
 
-impl Named for SecretItem {
+impl KeyedItem for SecretItem {
     fn key(&self) -> (String, String) {
         of_metadata(self)
     }
 }
 
 /// The name of a volume is unique only within its workload: `WORKLOAD/VOLUME`.
-impl Named for VolumeItem {
+impl KeyedItem for VolumeItem {
     fn key(&self) -> (String, String) {
         let (namespace, name) = of_metadata(self);
         (namespace, format!("{}/{name}", self.spec.workload))
     }
 }
 
-impl Named for TokenView {
+impl KeyedItem for TokenView {
     fn key(&self) -> (String, String) {
         (String::new(), self.id.clone())
     }
 }
 
-impl Named for Event {
+impl KeyedItem for Event {
     fn key(&self) -> (String, String) {
         (String::new(), self.id.clone())
     }
@@ -79,38 +79,38 @@ impl Named for Event {
 
 /// A change of a followed list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change<T> {
+pub enum ListChange<T> {
     /// The present list; it replaces everything reported before.
     Listed(Vec<T>),
     /// An item is new or changed.
     Changed(T),
     /// An item was deleted; this is its last state.
     Deleted(T),
-    /// The list is unknown for a while, with the reason; a new [`Change::Listed`] follows.
+    /// The list is unknown for a while, with the reason; a new [`ListChange::Listed`] follows.
     Interrupted(String),
 }
 
 /// A followed list. Dropping it ends it.
 #[derive(Debug)]
-pub struct Follow<T> {
-    receiver: mpsc::Receiver<Result<Change<T>, ClientError>>,
+pub struct FollowedList<T> {
+    receiver: mpsc::Receiver<Result<ListChange<T>, ClientError>>,
     task: JoinHandle<()>,
 }
 
-impl<T> Drop for Follow<T> {
+impl<T> Drop for FollowedList<T> {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl<T> Follow<T> {
+impl<T> FollowedList<T> {
     /// Waits for the next change, also over interruptions of the connection. May be dropped and
     /// called again without losing anything.
     ///
     /// # Errors
     /// A [`ClientError`] that a retry can't resolve, such as 403 or 404; for the first list every
     /// error, unless the list is `patient`. No change follows it.
-    pub async fn next(&mut self) -> Result<Change<T>, ClientError> {
+    pub async fn next(&mut self) -> Result<ListChange<T>, ClientError> {
         self.receiver.recv().await.unwrap_or_else(|| {
             Err(ClientError::Answer {
                 endpoint: String::new(),
@@ -123,7 +123,7 @@ impl<T> Follow<T> {
 impl Client {
     /// Follows a list. A `patient` one waits for the server from the start. Must be called inside a
     /// tokio runtime.
-    pub fn follow<T>(&self, list: Route, patient: bool) -> Follow<T>
+    pub fn follow<T>(&self, list: RequestPath, patient: bool) -> FollowedList<T>
     where
         T: DeserializeOwned + Send + 'static,
     {
@@ -137,25 +137,25 @@ impl Client {
             // An error means that the receiver was dropped.
             let _ = run(&client, list, patient, &sender).await;
         });
-        Follow { receiver, task }
+        FollowedList { receiver, task }
     }
 }
 
-type Sender<T> = mpsc::Sender<Result<Change<T>, ClientError>>;
+type ChangeSender<T> = mpsc::Sender<Result<ListChange<T>, ClientError>>;
 struct ReaderGone;
 
 async fn tell<T>(
-    sender: &Sender<T>,
-    change: Result<Change<T>, ClientError>,
+    sender: &ChangeSender<T>,
+    change: Result<ListChange<T>, ClientError>,
 ) -> Result<(), ReaderGone> {
     sender.send(change).await.map_err(|_| ReaderGone)
 }
 
 async fn run<T: DeserializeOwned>(
     client: &Client,
-    route: Route,
+    route: RequestPath,
     mut patient: bool,
-    sender: &Sender<T>,
+    sender: &ChangeSender<T>,
 ) -> Result<(), ReaderGone> {
     let mut pauses = RetryPauses::new(client.options.backoff, LONGEST_PAUSE);
     let mut told = false;
@@ -163,7 +163,7 @@ async fn run<T: DeserializeOwned>(
         let trouble = match client.get::<List<T>>(route.clone()).await {
             Ok(list) => {
                 patient = true;
-                tell(sender, Ok(Change::Listed(list.items))).await?;
+                tell(sender, Ok(ListChange::Listed(list.items))).await?;
                 let version = list.metadata.resource_version;
                 match client.watch(route.clone(), &version).await {
                     Ok(stream) => relay(stream, sender, &mut pauses, &mut told).await?,
@@ -180,7 +180,7 @@ async fn run<T: DeserializeOwned>(
             Some(error) if error.code() == "Gone" => {}
             Some(error) if !told => {
                 told = true;
-                tell(sender, Ok(Change::Interrupted(error.to_string()))).await?;
+                tell(sender, Ok(ListChange::Interrupted(error.to_string()))).await?;
             }
             _ => {}
         }
@@ -191,7 +191,7 @@ async fn run<T: DeserializeOwned>(
 /// Forwards a watch until it ends; returns the reason, or `None` if the server just ended it.
 async fn relay<T: DeserializeOwned>(
     mut stream: JsonLines<WatchLine<T>>,
-    sender: &Sender<T>,
+    sender: &ChangeSender<T>,
     pauses: &mut RetryPauses,
     told: &mut bool,
 ) -> Result<Option<ClientError>, ReaderGone> {
@@ -200,14 +200,14 @@ async fn relay<T: DeserializeOwned>(
             Err(error) => return Ok(Some(error)),
             Ok(None) => return Ok(None),
             Ok(Some(WatchLine::Error(body))) => {
-                let refusal = super::Refusal::of_stream(body);
+                let refusal = super::ApiRefusal::of_stream(body);
                 return Ok(Some(ClientError::Refused(Box::new(refusal))));
             }
             Ok(Some(WatchLine::Bookmark(_))) => None,
             Ok(Some(WatchLine::Added(item) | WatchLine::Modified(item))) => {
-                Some(Change::Changed(item))
+                Some(ListChange::Changed(item))
             }
-            Ok(Some(WatchLine::Deleted(item))) => Some(Change::Deleted(item)),
+            Ok(Some(WatchLine::Deleted(item))) => Some(ListChange::Deleted(item)),
         };
         pauses.reset();
         *told = false;
@@ -217,7 +217,7 @@ async fn relay<T: DeserializeOwned>(
     }
 }
 
-impl<T> Change<T> {
+impl<T> ListChange<T> {
     /// The change for a part of the list. An item that leaves the part is reported as deleted.
     #[must_use]
     pub fn only(self, wanted: impl Fn(&T) -> bool) -> Self {

@@ -40,18 +40,18 @@ use std::{
 use kat_types::api::Connection;
 use transport::Endpoint;
 
-pub use calls::{Applied, Deletion, EventQuery, LogQuery};
-pub use error::{ClientError, Refusal};
-pub use follow::{Change, Follow, Named};
-pub use lines::{JsonLines, LineError, Lines};
-pub use path::Route;
+pub use calls::{ApplyOutcome, Deletion, EventFilter, LogSelection};
+pub use error::{ApiRefusal, ClientError};
+pub use follow::{FollowedList, KeyedItem, ListChange};
+pub use lines::{JsonLines, LineError, LineSplitter};
+pub use path::RequestPath;
 pub use retry::RetryPauses;
-pub use session::{Receiving, Sending};
+pub use session::{SessionInput, SessionOutput};
 pub use volumes::CopyPieces;
 
 /// Time limits of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
+pub struct ClientOptions {
     /// Time limit of a TCP and TLS handshake.
     pub connect_timeout: Duration,
     /// Time limit of one attempt, until the complete response is read; for streams, until its head
@@ -69,7 +69,7 @@ pub struct Options {
     pub watch_idle: Duration,
 }
 
-impl Default for Options {
+impl Default for ClientOptions {
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(5),
@@ -95,7 +95,7 @@ pub struct Client {
     authorization: Option<Arc<str>>,
     /// Name of the caller on whose behalf a leader starts sessions.
     caller: Option<Arc<str>>,
-    options: Options,
+    options: ClientOptions,
 }
 
 impl Client {
@@ -104,7 +104,10 @@ impl Client {
     /// # Errors
     /// [`ClientError::Configuration`] when the connection has no endpoints, a uid that is no DNS
     /// label, or a certificate that can't be read. Nothing is sent yet.
-    pub fn from_connection(connection: &Connection, options: Options) -> Result<Self, ClientError> {
+    pub fn from_connection(
+        connection: &Connection,
+        options: ClientOptions,
+    ) -> Result<Self, ClientError> {
         let endpoints = transport::tls(
             &connection.endpoints,
             &connection.cluster_uid,
@@ -128,7 +131,7 @@ impl Client {
         cluster_uid: &str,
         ca: &str,
         identity: &str,
-        options: Options,
+        options: ClientOptions,
     ) -> Result<Self, ClientError> {
         let endpoints = transport::tls(endpoints, cluster_uid, ca, Some(identity), options)?;
         Ok(Self::new(endpoints, options))
@@ -143,7 +146,7 @@ impl Client {
         endpoint: &str,
         fingerprint: Option<&str>,
         token: &str,
-        options: Options,
+        options: ClientOptions,
     ) -> Result<Self, ClientError> {
         let endpoint = transport::pinned(endpoint, fingerprint, options)?;
         let mut client = Self::new(vec![endpoint], options);
@@ -158,7 +161,7 @@ impl Client {
     pub fn of_agent(
         endpoint: &str,
         config: rustls::ClientConfig,
-        options: Options,
+        options: ClientOptions,
     ) -> Result<Self, ClientError> {
         let endpoint = transport::agent(endpoint, config, options)?;
         Ok(Self::new(vec![endpoint], options))
@@ -169,7 +172,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError::Configuration`]. Only the first call shows whether the socket answers.
-    pub fn from_unix_socket(path: &Path, options: Options) -> Result<Self, ClientError> {
+    pub fn from_unix_socket(path: &Path, options: ClientOptions) -> Result<Self, ClientError> {
         Ok(Self::new(vec![transport::unix(path, options)?], options))
     }
 
@@ -185,7 +188,7 @@ impl Client {
         Ok(self)
     }
 
-    fn new(endpoints: Vec<Endpoint>, options: Options) -> Self {
+    fn new(endpoints: Vec<Endpoint>, options: ClientOptions) -> Self {
         Self {
             endpoints: endpoints.into(),
             preferred: Arc::new(AtomicUsize::new(0)),
@@ -197,7 +200,7 @@ impl Client {
     }
 
     /// The same client with other time limits; it shares the connections.
-    pub fn with_options(&self, options: Options) -> Self {
+    pub fn with_options(&self, options: ClientOptions) -> Self {
         Self {
             options,
             ..self.clone()
@@ -206,7 +209,7 @@ impl Client {
 
     /// The same client without retries, for callers that repeat their calls anyway.
     pub fn trying_once(&self) -> Self {
-        self.with_options(Options {
+        self.with_options(ClientOptions {
             retry_for: Duration::ZERO,
             unreachable_for: Duration::ZERO,
             ..self.options
@@ -222,7 +225,7 @@ impl Client {
     }
 
     /// The time limits of this client.
-    pub fn options(&self) -> Options {
+    pub fn options(&self) -> ClientOptions {
         self.options
     }
 

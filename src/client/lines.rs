@@ -17,14 +17,14 @@ pub struct LineError {
 
 /// Splits arriving bytes into lines. It holds at most one line and one piece.
 #[derive(Debug)]
-pub struct Lines {
+pub struct LineSplitter {
     buffer: BytesMut,
     /// Number of bytes of `buffer` known to contain no line feed.
     searched: usize,
     limit: usize,
 }
 
-impl Lines {
+impl LineSplitter {
     /// Creates a splitter for lines of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self {
@@ -78,7 +78,7 @@ impl Lines {
 pub struct JsonLines<T> {
     response: reqwest::Response,
     endpoint: String,
-    lines: Lines,
+    lines: LineSplitter,
     idle: Option<Duration>,
     of: PhantomData<fn() -> T>,
 }
@@ -93,7 +93,7 @@ impl<T: DeserializeOwned> JsonLines<T> {
         Self {
             response,
             endpoint,
-            lines: Lines::new(limit),
+            lines: LineSplitter::new(limit),
             idle,
             of: PhantomData,
         }
@@ -158,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    fn drain(lines: &mut Lines) -> Vec<Vec<u8>> {
+    fn drain(lines: &mut LineSplitter) -> Vec<Vec<u8>> {
         let mut found = Vec::new();
         while let Some(line) = lines.next_line().unwrap() {
             found.push(line.to_vec());
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_line_in_pieces_comes_out_whole() {
-        let mut lines = Lines::new(16);
+        let mut lines = LineSplitter::new(16);
         lines.push(b"{\"a\"");
         assert_eq!(drain(&mut lines), Vec::<Vec<u8>>::new());
         lines.push(b":1}\n\n{}");
@@ -181,13 +181,13 @@ mod tests {
 
     #[test]
     fn a_line_that_is_too_long_is_refused_with_and_without_its_end() {
-        let mut endless = Lines::new(4);
+        let mut endless = LineSplitter::new(4);
         endless.push(b"12345");
         assert_eq!(endless.next_line(), Err(LineError { limit: 4 }));
-        let mut ended = Lines::new(4);
+        let mut ended = LineSplitter::new(4);
         ended.push(b"12345\n");
         assert_eq!(ended.next_line(), Err(LineError { limit: 4 }));
-        let mut fits = Lines::new(4);
+        let mut fits = LineSplitter::new(4);
         fits.push(b"1234\n");
         assert_eq!(fits.next_line(), Ok(Some(Bytes::from_static(b"1234"))));
     }
@@ -205,7 +205,7 @@ mod tests {
                 .filter(|line| !line.is_empty())
                 .map(|line| line.as_bytes().to_vec())
                 .collect();
-            let mut lines = Lines::new(100);
+            let mut lines = LineSplitter::new(100);
             let mut found = Vec::new();
             let mut rest = text.as_bytes();
             let mut cuts = cuts.iter().cycle();

@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 
-use super::{Client, ClientError, Route, calls::decode};
+use super::{Client, ClientError, RequestPath, calls::decode};
 use kat_types::api::{List, RegistryLoginRequest, RegistryLoginResult, RegistryLoginView};
 
 impl Client {
@@ -14,7 +14,7 @@ impl Client {
         &self,
         namespace: &str,
     ) -> Result<List<RegistryLoginView>, ClientError> {
-        self.get(Route::registry_logins(namespace)?).await
+        self.get(RequestPath::registry_logins(namespace)?).await
     }
 
     /// Stores credentials for a registry. Repeating the same ones changes nothing.
@@ -27,7 +27,7 @@ impl Client {
         registry: &str,
         login: &RegistryLoginRequest,
     ) -> Result<RegistryLoginResult, ClientError> {
-        let route = Route::registry_login(namespace, registry)?;
+        let route = RequestPath::registry_login(namespace, registry)?;
         let request = self.json(Method::PUT, route, login)?;
         decode(&self.send(&request).await?)
     }
@@ -41,7 +41,7 @@ impl Client {
         namespace: &str,
         registry: &str,
     ) -> Result<(), ClientError> {
-        self.delete(Route::registry_login(namespace, registry)?)
+        self.delete(RequestPath::registry_login(namespace, registry)?)
             .await
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reqwest::Method;
 
-use super::{Client, ClientError, Route, calls::decode, send::Request};
+use super::{Client, ClientError, RequestPath, calls::decode, send::ApiRequest};
 use kat_types::api::{
     ApplyResult, List, NodeItem, NodeLabels, NodeReport, NodeTaints, UNSURE_HEADER,
 };
@@ -19,7 +19,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn nodes(&self) -> Result<List<NodeItem>, ClientError> {
-        self.get(Route::nodes()).await
+        self.get(RequestPath::nodes()).await
     }
 
     /// One machine.
@@ -27,7 +27,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn node(&self, name: &str) -> Result<NodeItem, ClientError> {
-        self.get(Route::node(name)?).await
+        self.get(RequestPath::node(name)?).await
     }
 
     /// Sends a machine's report; only its own certificate may do so. Not retried, since the next
@@ -37,7 +37,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn report(&self, node: &str, report: &NodeReport) -> Result<Duration, ClientError> {
-        let request = self.json(Method::POST, Route::node_status(node)?, report)?;
+        let request = self.json(Method::POST, RequestPath::node_status(node)?, report)?;
         let (_, answer) = self.open(&request).await?;
         let unsure = answer.headers().get(UNSURE_HEADER);
         let unsure = unsure.and_then(|value| value.to_str().ok()?.parse().ok());
@@ -49,7 +49,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn delete_node(&self, name: &str) -> Result<(), ClientError> {
-        self.delete(Route::node(name)?).await
+        self.delete(RequestPath::node(name)?).await
     }
 
     /// Moves all instances off a machine, and places no new ones there. The machine is empty some
@@ -58,13 +58,13 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn drain_node(&self, name: &str, force: bool) -> Result<ApplyResult, ClientError> {
-        let route = Route::node_drain(name)?;
+        let route = RequestPath::node_drain(name)?;
         let route = if force {
             route.with("force", "true")
         } else {
             route
         };
-        let request = Request::new(Method::PUT, route);
+        let request = ApiRequest::new(Method::PUT, route);
         decode(&self.send(&request).await?)
     }
 
@@ -73,7 +73,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn uncordon_node(&self, name: &str) -> Result<ApplyResult, ClientError> {
-        let request = Request::new(Method::DELETE, Route::node_drain(name)?);
+        let request = ApiRequest::new(Method::DELETE, RequestPath::node_drain(name)?);
         decode(&self.send(&request).await?)
     }
 
@@ -87,7 +87,7 @@ impl Client {
         labels: &NodeLabels,
         if_match: &str,
     ) -> Result<ApplyResult, ClientError> {
-        let mut request = self.json(Method::PUT, Route::node_labels(name)?, labels)?;
+        let mut request = self.json(Method::PUT, RequestPath::node_labels(name)?, labels)?;
         request.if_match = Some(if_match.to_owned());
         decode(&self.send(&request).await?)
     }
@@ -102,7 +102,7 @@ impl Client {
         taints: &NodeTaints,
         if_match: &str,
     ) -> Result<ApplyResult, ClientError> {
-        let mut request = self.json(Method::PUT, Route::node_taints(name)?, taints)?;
+        let mut request = self.json(Method::PUT, RequestPath::node_taints(name)?, taints)?;
         request.if_match = Some(if_match.to_owned());
         decode(&self.send(&request).await?)
     }

@@ -9,7 +9,7 @@ use kat_types::resource::name::check_label;
 
 /// A path with its query, encoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Route(String);
+pub struct RequestPath(String);
 
 const VERSION: &str = "/v1alpha1";
 /// All characters but RFC 3986's unreserved ones.
@@ -19,7 +19,7 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~');
 
-impl Route {
+impl RequestPath {
     /// A path without variable parts.
     pub(super) fn fixed(path: &str) -> Self {
         Self(path.to_owned())
@@ -445,7 +445,7 @@ mod tests {
 
     #[test]
     fn routes_are_the_rfcs() {
-        let logs = Route::logs("default", "web", "web-abcde")
+        let logs = RequestPath::logs("default", "web", "web-abcde")
             .unwrap()
             .with("follow", "true")
             .with("since", "2026-11-20T10:00:00+01:00");
@@ -454,15 +454,17 @@ mod tests {
             "/v1alpha1/n/default/workloads/web/instances/web-abcde/logs?follow=true&since=2026-11-20T10%3A00%3A00%2B01%3A00"
         );
         assert_eq!(
-            Route::workloads(None).unwrap().as_str(),
+            RequestPath::workloads(None).unwrap().as_str(),
             "/v1alpha1/workloads"
         );
         assert_eq!(
-            Route::file("a", "b", "../x").unwrap().as_str(),
+            RequestPath::file("a", "b", "../x").unwrap().as_str(),
             "/v1alpha1/n/a/workloads/b/files/..%2Fx"
         );
         assert_eq!(
-            Route::volume("a", "b", "conf@host.1").unwrap().as_str(),
+            RequestPath::volume("a", "b", "conf@host.1")
+                .unwrap()
+                .as_str(),
             "/v1alpha1/n/a/workloads/b/volumes/conf%40host.1"
         );
     }
@@ -470,15 +472,24 @@ mod tests {
     #[test]
     fn a_name_never_leaves_its_place_in_the_path() {
         for bad in ["", "..", "a/b", "a?b", "A", "a%2fb", "a b", "a#b"] {
-            assert!(Route::workload("default", bad).is_err(), "workload {bad:?}");
-            assert!(Route::workloads(Some(bad)).is_err(), "namespace {bad:?}");
-            assert!(Route::instance("default", bad).is_err(), "instance {bad:?}");
-            assert!(Route::node(bad).is_err(), "node {bad:?}");
             assert!(
-                Route::volume("default", "web", bad).is_err(),
+                RequestPath::workload("default", bad).is_err(),
+                "workload {bad:?}"
+            );
+            assert!(
+                RequestPath::workloads(Some(bad)).is_err(),
+                "namespace {bad:?}"
+            );
+            assert!(
+                RequestPath::instance("default", bad).is_err(),
+                "instance {bad:?}"
+            );
+            assert!(RequestPath::node(bad).is_err(), "node {bad:?}");
+            assert!(
+                RequestPath::volume("default", "web", bad).is_err(),
                 "volume {bad:?}"
             );
         }
-        assert!(Route::token("../nodes").is_err());
+        assert!(RequestPath::token("../nodes").is_err());
     }
 }

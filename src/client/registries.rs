@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 
-use super::{Client, ClientError, Route, calls::decode};
+use super::{Client, ClientError, RequestPath, calls::decode};
 use kat_types::api::{List, RegistryRequest, RegistryView};
 
 impl Client {
@@ -11,7 +11,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn registries(&self) -> Result<List<RegistryView>, ClientError> {
-        self.get(Route::registries()).await
+        self.get(RequestPath::registries()).await
     }
 
     /// Sets the settings of a registry.
@@ -23,7 +23,7 @@ impl Client {
         host: &str,
         request: &RegistryRequest,
     ) -> Result<RegistryView, ClientError> {
-        let request = self.json(Method::PUT, Route::registry(host), request)?;
+        let request = self.json(Method::PUT, RequestPath::registry(host), request)?;
         decode(&self.send(&request).await?)
     }
 
@@ -32,6 +32,6 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn unset_registry(&self, host: &str) -> Result<(), ClientError> {
-        self.delete(Route::registry(host)).await
+        self.delete(RequestPath::registry(host)).await
     }
 }

@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 
-use super::{Client, ClientError, Route, calls::decode, send::Request};
+use super::{Client, ClientError, RequestPath, calls::decode, send::ApiRequest};
 use kat_types::api::{
     ApiTime, ApplyResult, GenerationView, ImageRequest, List, RestartRequest, RollbackRequest,
     ScaleRequest,
@@ -18,7 +18,7 @@ impl Client {
         namespace: &str,
         name: &str,
     ) -> Result<List<GenerationView>, ClientError> {
-        self.get(Route::of_workload(namespace, name, "generations")?)
+        self.get(RequestPath::of_workload(namespace, name, "generations")?)
             .await
     }
 
@@ -33,7 +33,7 @@ impl Client {
         name: &str,
         to: Option<u64>,
     ) -> Result<ApplyResult, ClientError> {
-        let route = Route::of_workload(namespace, name, "rollback")?;
+        let route = RequestPath::of_workload(namespace, name, "rollback")?;
         let mut request = self.json(Method::POST, route, &RollbackRequest { to })?;
         request.repeatable = to.is_some();
         decode(&self.send(&request).await?)
@@ -50,8 +50,8 @@ impl Client {
         paused: bool,
     ) -> Result<ApplyResult, ClientError> {
         let method = if paused { Method::PUT } else { Method::DELETE };
-        let route = Route::of_workload(namespace, name, "pause")?;
-        decode(&self.send(&Request::new(method, route)).await?)
+        let route = RequestPath::of_workload(namespace, name, "pause")?;
+        decode(&self.send(&ApiRequest::new(method, route)).await?)
     }
 
     /// Sets the number of replicas.
@@ -64,7 +64,7 @@ impl Client {
         name: &str,
         replicas: u32,
     ) -> Result<ApplyResult, ClientError> {
-        let route = Route::of_workload(namespace, name, "replicas")?;
+        let route = RequestPath::of_workload(namespace, name, "replicas")?;
         let request = self.json(Method::PUT, route, &ScaleRequest { replicas })?;
         decode(&self.send(&request).await?)
     }
@@ -79,7 +79,7 @@ impl Client {
         name: &str,
         image: &str,
     ) -> Result<ApplyResult, ClientError> {
-        let route = Route::of_workload(namespace, name, "image")?;
+        let route = RequestPath::of_workload(namespace, name, "image")?;
         let image = image.to_owned();
         let request = self.json(Method::PUT, route, &ImageRequest { image })?;
         decode(&self.send(&request).await?)
@@ -95,7 +95,7 @@ impl Client {
         name: &str,
         restarted_at: ApiTime,
     ) -> Result<ApplyResult, ClientError> {
-        let route = Route::of_workload(namespace, name, "restart")?;
+        let route = RequestPath::of_workload(namespace, name, "restart")?;
         let request = self.json(Method::PUT, route, &RestartRequest { restarted_at })?;
         decode(&self.send(&request).await?)
     }

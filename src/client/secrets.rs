@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 
-use super::{Client, ClientError, Route, calls::decode, send::Request};
+use super::{Client, ClientError, RequestPath, calls::decode, send::ApiRequest};
 use kat_types::api::{ApplyResult, SealingRotation, SecretItem, SecretRequest};
 
 impl Client {
@@ -11,7 +11,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn secret(&self, namespace: &str, name: &str) -> Result<SecretItem, ClientError> {
-        self.get(Route::secret(namespace, name)?).await
+        self.get(RequestPath::secret(namespace, name)?).await
     }
 
     /// Writes the content of a secret. The same content changes nothing.
@@ -24,7 +24,7 @@ impl Client {
         name: &str,
         content: &SecretRequest,
     ) -> Result<ApplyResult, ClientError> {
-        let route = Route::secret(namespace, name)?;
+        let route = RequestPath::secret(namespace, name)?;
         let request = self.json(Method::PUT, route, content)?;
         decode(&self.send(&request).await?)
     }
@@ -34,8 +34,8 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn delete_secret(&self, namespace: &str, name: &str) -> Result<(), ClientError> {
-        let route = Route::secret(namespace, name)?;
-        let request = Request::new(Method::DELETE, route);
+        let route = RequestPath::secret(namespace, name)?;
+        let request = ApiRequest::new(Method::DELETE, route);
         self.send(&request).await.map(|_| ())
     }
 
@@ -45,10 +45,10 @@ impl Client {
     /// [`ClientError`].
     pub async fn rotate_sealing_key(&self, go_on: bool) -> Result<SealingRotation, ClientError> {
         let route = match go_on {
-            true => Route::sealing_key().with("goOn", "true"),
-            false => Route::sealing_key(),
+            true => RequestPath::sealing_key().with("goOn", "true"),
+            false => RequestPath::sealing_key(),
         };
-        let mut request = Request::new(Method::POST, route);
+        let mut request = ApiRequest::new(Method::POST, route);
         // A rotation that was started is continued.
         request.repeatable = true;
         decode(&self.send(&request).await?)

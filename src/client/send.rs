@@ -7,7 +7,7 @@ use reqwest::{Method, Response, StatusCode, header};
 use tokio::time::{Instant, timeout};
 
 use super::{
-    Client, ClientError, Refusal, RetryPauses, Route,
+    ApiRefusal, Client, ClientError, RequestPath, RetryPauses,
     transport::{Endpoint, reason},
 };
 use kat_types::api::{ErrorBody, STALE_HEADER};
@@ -21,9 +21,9 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// A request.
 #[derive(Debug, Clone)]
-pub(super) struct Request {
+pub(super) struct ApiRequest {
     pub(super) method: Method,
-    pub(super) route: Route,
+    pub(super) route: RequestPath,
     /// Content type and bytes of the body.
     pub(super) body: Option<(&'static str, Bytes)>,
     /// Value of `If-Match`.
@@ -32,8 +32,8 @@ pub(super) struct Request {
     pub(super) repeatable: bool,
 }
 
-impl Request {
-    pub(super) fn new(method: Method, route: Route) -> Self {
+impl ApiRequest {
+    pub(super) fn new(method: Method, route: RequestPath) -> Self {
         Self {
             repeatable: method != Method::POST,
             method,
@@ -43,21 +43,21 @@ impl Request {
         }
     }
 
-    pub(super) fn get(route: Route) -> Self {
+    pub(super) fn get(route: RequestPath) -> Self {
         Self::new(Method::GET, route)
     }
 }
 
 /// A completely read response.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct ApiResponse {
     pub(super) endpoint: String,
     pub(super) status: u16,
     pub(super) body: Bytes,
 }
 
 /// A failed attempt.
-struct Miss {
+struct FailedAttempt {
     error: ClientError,
     /// Nothing was sent.
     unsent: bool,
@@ -67,11 +67,11 @@ struct Miss {
 
 impl Client {
     /// Sends the request and reads the complete response.
-    pub(super) async fn send(&self, request: &Request) -> Result<Answer, ClientError> {
+    pub(super) async fn send(&self, request: &ApiRequest) -> Result<ApiResponse, ClientError> {
         self.repeat(request, |endpoint, response| async move {
             let status = response.status().as_u16();
             let body = read(response, MAX_ANSWER, &endpoint).await?;
-            Ok(Answer {
+            Ok(ApiResponse {
                 endpoint,
                 status,
                 body,
@@ -84,7 +84,7 @@ impl Client {
             if !gone {
                 return Err(error);
             }
-            Ok(Answer {
+            Ok(ApiResponse {
                 endpoint: self.endpoint().to_owned(),
                 status: StatusCode::NO_CONTENT.as_u16(),
                 body: Bytes::new(),
@@ -93,7 +93,10 @@ impl Client {
     }
 
     /// Sends the request and returns the response's head; the body is read later.
-    pub(super) async fn open(&self, request: &Request) -> Result<(String, Response), ClientError> {
+    pub(super) async fn open(
+        &self,
+        request: &ApiRequest,
+    ) -> Result<(String, Response), ClientError> {
         self.repeat(request, |endpoint, response| async move {
             Ok((endpoint, response))
         })
@@ -105,7 +108,7 @@ impl Client {
     /// comes with whether an attempt may have been carried out without a response.
     async fn repeat<T, Read, Reading>(
         &self,
-        request: &Request,
+        request: &ApiRequest,
         read: Read,
     ) -> Result<T, (ClientError, bool)>
     where
@@ -116,7 +119,7 @@ impl Client {
         let mut pauses = RetryPauses::new(self.options.backoff, self.options.backoff_limit);
         let mut uncertain = false;
         loop {
-            let mut misses: Vec<Miss> = Vec::new();
+            let mut misses: Vec<FailedAttempt> = Vec::new();
             let first = self.preferred.load(Ordering::Relaxed);
             for offset in 0..self.endpoints.len() {
                 let index = (first + offset) % self.endpoints.len();
@@ -158,9 +161,9 @@ impl Client {
     async fn attempt<T, Read, Reading>(
         &self,
         endpoint: &Endpoint,
-        request: &Request,
+        request: &ApiRequest,
         read: &Read,
-    ) -> Result<T, Miss>
+    ) -> Result<T, FailedAttempt>
     where
         Read: Fn(String, Response) -> Reading,
         Reading: Future<Output = Result<T, ClientError>>,
@@ -174,22 +177,26 @@ impl Client {
             if response.status().is_success() {
                 return read(endpoint.label.clone(), response)
                     .await
-                    .map_err(Miss::sent);
+                    .map_err(FailedAttempt::sent);
             }
             Err(refused(endpoint, response).await)
         };
         timeout(after, exchange).await.unwrap_or_else(|_| {
-            Err(Miss::sent(ClientError::NoAnswer {
+            Err(FailedAttempt::sent(ClientError::NoAnswer {
                 endpoint: endpoint.label.clone(),
                 after,
             }))
         })
     }
 
-    async fn start(&self, endpoint: &Endpoint, request: &Request) -> Result<Response, Miss> {
+    async fn start(
+        &self,
+        endpoint: &Endpoint,
+        request: &ApiRequest,
+    ) -> Result<Response, FailedAttempt> {
         let url = format!("{}{}", endpoint.base, request.route.as_str());
         let mut builder = endpoint.http.request(request.method.clone(), url);
-        if let Some(token) = token(self, endpoint).map_err(Miss::sent)? {
+        if let Some(token) = token(self, endpoint).map_err(FailedAttempt::sent)? {
             builder = builder.header(header::AUTHORIZATION, token);
         }
         if let Some(version) = &request.if_match {
@@ -203,7 +210,7 @@ impl Client {
         builder.send().await.map_err(|error| {
             let reason = reason(&error);
             if error.is_connect() {
-                return Miss {
+                return FailedAttempt {
                     error: ClientError::Unreachable {
                         attempts: vec![(endpoint.label.clone(), reason)],
                     },
@@ -211,7 +218,7 @@ impl Client {
                     after: None,
                 };
             }
-            Miss::sent(ClientError::Interrupted {
+            FailedAttempt::sent(ClientError::Interrupted {
                 endpoint: endpoint.label.clone(),
                 reason,
             })
@@ -235,7 +242,7 @@ pub(super) fn token(
     Ok(Some(value))
 }
 
-impl Miss {
+impl FailedAttempt {
     fn sent(error: ClientError) -> Self {
         Self {
             error,
@@ -247,7 +254,7 @@ impl Miss {
 
 /// The error to report for a round of attempts: a server's response takes precedence over
 /// unreachable endpoints.
-fn verdict(misses: Vec<Miss>) -> ClientError {
+fn verdict(misses: Vec<FailedAttempt>) -> ClientError {
     let mut attempts = Vec::new();
     let mut spoken = None;
     for miss in misses {
@@ -263,7 +270,7 @@ pub(super) async fn refusal(endpoint: &Endpoint, response: Response) -> ClientEr
     refused(endpoint, response).await.error
 }
 
-async fn refused(endpoint: &Endpoint, response: Response) -> Miss {
+async fn refused(endpoint: &Endpoint, response: Response) -> FailedAttempt {
     let status = response.status();
     let after = response
         .headers()
@@ -272,7 +279,7 @@ async fn refused(endpoint: &Endpoint, response: Response) -> Miss {
         .map(|seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER));
     let text = match read(response, MAX_ERROR, &endpoint.label).await {
         Ok(text) => text,
-        Err(error) => return Miss::sent(error),
+        Err(error) => return FailedAttempt::sent(error),
     };
     let body = serde_json::from_slice(&text).unwrap_or_else(|_| ErrorBody {
         error: status
@@ -286,8 +293,8 @@ async fn refused(endpoint: &Endpoint, response: Response) -> Miss {
         ),
         ..ErrorBody::default()
     });
-    Miss {
-        error: ClientError::Refused(Box::new(Refusal {
+    FailedAttempt {
+        error: ClientError::Refused(Box::new(ApiRefusal {
             status: status.as_u16(),
             body,
         })),

@@ -12,13 +12,13 @@ use reqwest::header::{self, HeaderValue};
 use tokio::sync::mpsc;
 
 use super::{
-    Client, ClientError, Route,
+    Client, ClientError, RequestPath,
     send::{refusal, token},
     transport,
 };
 use kat_types::{
     api::{CALLER_HEADER, CONTENT_TYPE, ExecRequest},
-    frames::{Frames, Input, Message, Output},
+    frames::{Frames, InputFrame, OutputFrame, SessionFrame},
     json::{self, NotEncoded},
 };
 
@@ -32,14 +32,14 @@ fn not_encoded(endpoint: &str, error: &NotEncoded) -> ClientError {
 /// Capacity of the channel of inputs.
 const BUFFER: usize = 16;
 
-/// The input side of a session, sent as the request's body. Dropping it without [`Input::End`]
+/// The input side of a session, sent as the request's body. Dropping it without [`InputFrame::End`]
 /// means that the caller has disconnected.
 #[derive(Debug, Clone)]
-pub struct Sending(mpsc::Sender<Bytes>);
+pub struct SessionInput(mpsc::Sender<Bytes>);
 
-impl Sending {
+impl SessionInput {
     /// Sends an input, waiting for room; returns false if the session is over.
-    pub async fn send(&self, input: &Input) -> bool {
+    pub async fn send(&self, input: &InputFrame) -> bool {
         self.0.send(input.encode()).await.is_ok()
     }
 
@@ -51,20 +51,20 @@ impl Sending {
 
 /// The output side of a session.
 #[derive(Debug)]
-pub struct Receiving {
+pub struct SessionOutput {
     response: reqwest::Response,
     endpoint: String,
     frames: Frames,
 }
 
-impl Receiving {
-    /// The next output; there is none after [`Output::Exit`] or [`Output::Failed`]. May be dropped
+impl SessionOutput {
+    /// The next output; there is none after [`OutputFrame::Exit`] or [`OutputFrame::Failed`]. May be dropped
     /// and called again without losing anything.
     ///
     /// # Errors
     /// [`ClientError::Interrupted`] if the session breaks off before such a last output,
     /// [`ClientError::Answer`] for bytes that can't be decoded.
-    pub async fn next(&mut self) -> Result<Output, ClientError> {
+    pub async fn next(&mut self) -> Result<OutputFrame, ClientError> {
         loop {
             let next = self.frames.take();
             let next = next.map_err(|error| ClientError::Answer {
@@ -88,9 +88,9 @@ impl Receiving {
 }
 
 /// A request body whose parts arrive over a channel.
-struct Parts(mpsc::Receiver<Bytes>);
+struct ChannelBody(mpsc::Receiver<Bytes>);
 
-impl Body for Parts {
+impl Body for ChannelBody {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
@@ -116,10 +116,10 @@ impl Client {
         workload: &str,
         id: &str,
         request: &ExecRequest,
-    ) -> Result<(Sending, Receiving), ClientError> {
+    ) -> Result<(SessionInput, SessionOutput), ClientError> {
         let request =
             json::text("request", request).map_err(|error| not_encoded(self.endpoint(), &error))?;
-        let route = Route::exec(namespace, workload, id)?.with("request", &request);
+        let route = RequestPath::exec(namespace, workload, id)?.with("request", &request);
         self.begin(route).await
     }
 
@@ -133,12 +133,15 @@ impl Client {
         workload: &str,
         id: &str,
         port: u16,
-    ) -> Result<(Sending, Receiving), ClientError> {
-        let route = Route::forward(namespace, workload, id)?.with("port", &port.to_string());
+    ) -> Result<(SessionInput, SessionOutput), ClientError> {
+        let route = RequestPath::forward(namespace, workload, id)?.with("port", &port.to_string());
         self.begin(route).await
     }
 
-    async fn begin(&self, route: Route) -> Result<(Sending, Receiving), ClientError> {
+    async fn begin(
+        &self,
+        route: RequestPath,
+    ) -> Result<(SessionInput, SessionOutput), ClientError> {
         let index = self.preferred.load(Ordering::Relaxed);
         let endpoint = self.endpoints.get(index).or_else(|| self.endpoints.first());
         let Some(endpoint) = endpoint else {
@@ -152,7 +155,7 @@ impl Client {
             .sessions
             .post(url)
             .header(header::CONTENT_TYPE, CONTENT_TYPE)
-            .body(reqwest::Body::wrap(Parts(receiver)));
+            .body(reqwest::Body::wrap(ChannelBody(receiver)));
         if let Some(token) = token(self, endpoint)? {
             builder = builder.header(header::AUTHORIZATION, token);
         }
@@ -183,11 +186,11 @@ impl Client {
         if !response.status().is_success() {
             return Err(refusal(endpoint, response).await);
         }
-        let receiving = Receiving {
+        let receiving = SessionOutput {
             response,
             endpoint: endpoint.label.clone(),
             frames: Frames::default(),
         };
-        Ok((Sending(sender), receiving))
+        Ok((SessionInput(sender), receiving))
     }
 }

@@ -17,11 +17,11 @@ use axum::Router;
 use tempfile::TempDir;
 use tokio::{net::UnixListener, task::JoinHandle};
 
-use super::{Client, Options};
+use super::{Client, ClientOptions};
 
 /// Short timeouts and pauses, so that the tests are quick.
-fn quick() -> Options {
-    Options {
+fn quick() -> ClientOptions {
+    ClientOptions {
         connect_timeout: Duration::from_secs(2),
         request_timeout: Duration::from_secs(5),
         retry_for: Duration::from_secs(5),

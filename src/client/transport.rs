@@ -7,7 +7,7 @@ use reqwest::{
     dns::{Addrs, Name, Resolve, Resolving},
 };
 
-use super::{ClientError, Options, error::PERMISSION};
+use super::{ClientError, ClientOptions, error::PERMISSION};
 use kat_pki as pki;
 use kat_types::api::{CONNECTION_WINDOW, STREAM_WINDOW};
 
@@ -31,7 +31,7 @@ pub(super) fn tls(
     cluster_uid: &str,
     ca: &str,
     identity: Option<&str>,
-    options: Options,
+    options: ClientOptions,
 ) -> Result<Vec<Endpoint>, ClientError> {
     let label = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     if cluster_uid.is_empty() || cluster_uid.len() > 63 || !cluster_uid.bytes().all(label) {
@@ -56,7 +56,7 @@ pub(super) fn tls(
                 "endpoint `{endpoint}` is not `host:port`"
             )));
         }
-        let resolver = Arc::new(Fixed(endpoint.clone()));
+        let resolver = Arc::new(FixedResolver(endpoint.clone()));
         let mut builder = common(options)
             .tls_certs_only(authorities.clone())
             .tls_version_min(reqwest::tls::Version::TLS_1_3)
@@ -86,7 +86,7 @@ pub(super) fn tls(
 pub(super) fn pinned(
     endpoint: &str,
     fingerprint: Option<&str>,
-    options: Options,
+    options: ClientOptions,
 ) -> Result<Endpoint, ClientError> {
     if !endpoint.contains(':') {
         return Err(configuration(format!(
@@ -99,7 +99,7 @@ pub(super) fn pinned(
     let builder = common(options)
         .tls_backend_preconfigured(config)
         .https_only(true)
-        .dns_resolver(Arc::new(Fixed(endpoint.to_owned())));
+        .dns_resolver(Arc::new(FixedResolver(endpoint.to_owned())));
     let http = build(builder)?;
     Ok(Endpoint {
         label: endpoint.to_owned(),
@@ -116,13 +116,13 @@ pub(super) fn pinned(
 pub(super) fn agent(
     endpoint: &str,
     mut config: rustls::ClientConfig,
-    options: Options,
+    options: ClientOptions,
 ) -> Result<Endpoint, ClientError> {
     config.alpn_protocols = vec![b"h2".to_vec()];
     let builder = common(options)
         .tls_backend_preconfigured(config)
         .https_only(true)
-        .dns_resolver(Arc::new(Fixed(endpoint.to_owned())))
+        .dns_resolver(Arc::new(FixedResolver(endpoint.to_owned())))
         .http2_keep_alive_interval(options.watch_idle / 3)
         .http2_keep_alive_timeout(options.connect_timeout)
         .http2_keep_alive_while_idle(true);
@@ -138,7 +138,7 @@ pub(super) fn agent(
 }
 
 /// The local socket.
-pub(super) fn unix(path: &Path, options: Options) -> Result<Endpoint, ClientError> {
+pub(super) fn unix(path: &Path, options: ClientOptions) -> Result<Endpoint, ClientError> {
     let sessions = common(options)
         .unix_socket(path)
         .http2_prior_knowledge()
@@ -153,7 +153,7 @@ pub(super) fn unix(path: &Path, options: Options) -> Result<Endpoint, ClientErro
     })
 }
 
-fn common(options: Options) -> reqwest::ClientBuilder {
+fn common(options: ClientOptions) -> reqwest::ClientBuilder {
     reqwest::Client::builder()
         .user_agent(concat!("katcall/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(options.connect_timeout)
@@ -176,9 +176,9 @@ fn configuration(reason: String) -> ClientError {
 }
 
 /// Resolves every name to the addresses of one `host:port`, looked up for each new connection.
-struct Fixed(String);
+struct FixedResolver(String);
 
-impl Resolve for Fixed {
+impl Resolve for FixedResolver {
     fn resolve(&self, _: Name) -> Resolving {
         let endpoint = self.0.clone();
         Box::pin(async move {

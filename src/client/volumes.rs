@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use reqwest::Method;
 
-use super::{Client, ClientError, Route, calls::decode, send::Request, transport};
+use super::{Client, ClientError, RequestPath, calls::decode, send::ApiRequest, transport};
 use kat_types::api::{ApplyResult, List, VolumeItem, VolumeMoveRequest};
 
 /// A copy of a volume while it arrives.
@@ -33,7 +33,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn volumes(&self, namespace: Option<&str>) -> Result<List<VolumeItem>, ClientError> {
-        self.get(Route::volumes(namespace)?).await
+        self.get(RequestPath::volumes(namespace)?).await
     }
 
     /// One volume.
@@ -46,7 +46,8 @@ impl Client {
         workload: &str,
         name: &str,
     ) -> Result<VolumeItem, ClientError> {
-        self.get(Route::volume(namespace, workload, name)?).await
+        self.get(RequestPath::volume(namespace, workload, name)?)
+            .await
     }
 
     /// Reports what the deletion of a volume would do, and deletes nothing.
@@ -59,8 +60,8 @@ impl Client {
         workload: &str,
         name: &str,
     ) -> Result<ApplyResult, ClientError> {
-        let route = Route::volume(namespace, workload, name)?.with("dryRun", "true");
-        decode(&self.send(&Request::new(Method::DELETE, route)).await?)
+        let route = RequestPath::volume(namespace, workload, name)?.with("dryRun", "true");
+        decode(&self.send(&ApiRequest::new(Method::DELETE, route)).await?)
     }
 
     /// Deletes the data of a volume. It disappears some time after this call. With `if_match` only
@@ -75,8 +76,8 @@ impl Client {
         name: &str,
         if_match: Option<&str>,
     ) -> Result<(), ClientError> {
-        let route = Route::volume(namespace, workload, name)?;
-        let mut request = Request::new(Method::DELETE, route);
+        let route = RequestPath::volume(namespace, workload, name)?;
+        let mut request = ApiRequest::new(Method::DELETE, route);
         request.if_match = if_match.map(str::to_owned);
         self.send(&request).await.map(|_| ())
     }
@@ -93,7 +94,7 @@ impl Client {
         name: &str,
         to: &str,
     ) -> Result<ApplyResult, ClientError> {
-        let route = Route::volume_move(namespace, workload, name)?;
+        let route = RequestPath::volume_move(namespace, workload, name)?;
         let wish = VolumeMoveRequest { to: to.to_owned() };
         decode(&self.send(&self.json(Method::PUT, route, &wish)?).await?)
     }
@@ -108,8 +109,8 @@ impl Client {
         workload: &str,
         name: &str,
     ) -> Result<ApplyResult, ClientError> {
-        let route = Route::volume_move(namespace, workload, name)?;
-        decode(&self.send(&Request::new(Method::DELETE, route)).await?)
+        let route = RequestPath::volume_move(namespace, workload, name)?;
+        decode(&self.send(&ApiRequest::new(Method::DELETE, route)).await?)
     }
 
     /// Requests a copy of a volume from the agent of the machine that has it.
@@ -123,8 +124,8 @@ impl Client {
         name: &str,
         id: &str,
     ) -> Result<CopyPieces, ClientError> {
-        let route = Route::volume_copy(namespace, workload, name)?.with("id", id);
-        let (endpoint, response) = self.open(&Request::get(route)).await?;
+        let route = RequestPath::volume_copy(namespace, workload, name)?.with("id", id);
+        let (endpoint, response) = self.open(&ApiRequest::get(route)).await?;
         Ok(CopyPieces { response, endpoint })
     }
 }

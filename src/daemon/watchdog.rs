@@ -1,7 +1,7 @@
 //! Checks that the loops of a service still run, for its watchdog.
 //!
 //! A service whose watchdog is fed by a task of its own looks alive while all other tasks hang.
-//! Here each essential loop has a [`Pulse`], which it updates in each round and periodically while
+//! Here each essential loop has a [`LoopPulse`], which it updates in each round and periodically while
 //! it waits for events, which may take any time. The watchdog is fed only while every pulse is
 //! recent.
 
@@ -19,25 +19,25 @@ const INTERVAL: Duration = Duration::from_secs(10);
 
 /// The last update of each loop.
 #[derive(Debug, Clone, Default)]
-pub struct Pulses {
-    seen: Arc<Mutex<Seen>>,
+pub struct LoopPulses {
+    seen: Arc<Mutex<WatchedLoops>>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct WatchedLoops {
     next: u64,
     loops: BTreeMap<u64, (&'static str, Instant)>,
 }
 
-impl Pulses {
+impl LoopPulses {
     /// Watches a loop until its pulse is dropped.
-    pub fn watch(&self, name: &'static str) -> Pulse {
+    pub fn watch(&self, name: &'static str) -> LoopPulse {
         let mut seen = self.lock();
         seen.next += 1;
         let number = seen.next;
         seen.loops.insert(number, (name, Instant::now()));
         drop(seen);
-        Pulse {
+        LoopPulse {
             pulses: self.clone(),
             name,
             number,
@@ -58,20 +58,20 @@ impl Pulses {
         self.lock().loops.values().map(|(name, _)| *name).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Seen> {
+    fn lock(&self) -> MutexGuard<'_, WatchedLoops> {
         self.seen.lock()
     }
 }
 
 /// The pulse of one loop. A loop that panics stays watched, and is found stalled.
 #[derive(Debug)]
-pub struct Pulse {
-    pulses: Pulses,
+pub struct LoopPulse {
+    pulses: LoopPulses,
     name: &'static str,
     number: u64,
 }
 
-impl Pulse {
+impl LoopPulse {
     /// Records that the loop runs.
     pub fn beat(&self) {
         let now = (self.name, Instant::now());
@@ -111,7 +111,7 @@ impl Pulse {
     }
 }
 
-impl Drop for Pulse {
+impl Drop for LoopPulse {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.pulses.lock().loops.remove(&self.number);
@@ -128,7 +128,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_round_follows_a_change_or_a_pause_and_none_follows_the_end() {
         let (sender, mut receiver) = watch::channel(1);
-        let pulse = Pulses::default().watch("rounds");
+        let pulse = LoopPulses::default().watch("rounds");
         let (never, pause) = (std::future::pending::<()>, 10 * STALLED);
         sender.send_replace(2);
         assert!(pulse.next_round(never(), receiver.changed(), pause).await);
@@ -143,7 +143,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_loop_that_hangs_is_named_and_one_that_waits_is_not() {
-        let pulses = Pulses::default();
+        let pulses = LoopPulses::default();
         assert_eq!(pulses.stalled(), None);
         let waits = pulses.watch("the one that waits");
         let hangs = pulses.watch("the one that hangs");
@@ -167,7 +167,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_loop_that_broke_counts_as_stalled() {
-        let pulses = Pulses::default();
+        let pulses = LoopPulses::default();
         let pulse = pulses.watch("the one that broke");
         let broken = tokio::spawn(async move {
             pulse.wait(async { panic!("as a test") }).await;

@@ -48,13 +48,13 @@ pub struct BindPlan {
     /// Uid of the workload's user.
     pub uid: u32,
     pub instance: String,
-    pub binds: Vec<Bind>,
+    pub binds: Vec<PathBind>,
 }
 
 /// One path to bind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Bind {
+pub struct PathBind {
     /// Name of its place below the instance's folder.
     pub name: String,
     /// The path, without symbolic links.
@@ -141,7 +141,7 @@ pub fn bind_all(id: &str) -> Result<(), BindError> {
     bound
 }
 
-fn bind(plan: &BindPlan, bind: &Bind) -> Result<(), BindError> {
+fn bind(plan: &BindPlan, bind: &PathBind) -> Result<(), BindError> {
     if !is_plain(&bind.name) {
         return Err(BindError::Name(bind.name.clone()));
     }
@@ -175,7 +175,7 @@ fn bind(plan: &BindPlan, bind: &Bind) -> Result<(), BindError> {
 }
 
 /// Opens a path without following a link; fails unless it is the checked file.
-fn open_judged(bind: &Bind) -> Result<OwnedFd, BindError> {
+fn open_judged(bind: &PathBind) -> Result<OwnedFd, BindError> {
     if !bind.path.is_absolute() {
         return Err(BindError::Changed(bind.path.clone()));
     }
@@ -282,8 +282,8 @@ mod tests {
 
     use super::*;
 
-    fn judged(path: &Path) -> Bind {
-        Bind {
+    fn judged(path: &Path) -> PathBind {
+        PathBind {
             name: "conf".to_owned(),
             path: path.to_owned(),
             judged: FileIdentity::of(&fs::symlink_metadata(path).unwrap()),

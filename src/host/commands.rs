@@ -65,7 +65,7 @@ pub struct Invocation {
 
 /// The result of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Output {
+pub struct CommandOutput {
     /// Exit status; `None` when the program was ended by a signal.
     pub code: Option<i32>,
     /// Standard output, at most [`OUTPUT_LIMIT`] bytes.
@@ -74,7 +74,7 @@ pub struct Output {
     pub stderr: Vec<u8>,
 }
 
-impl Output {
+impl CommandOutput {
     /// Standard output as text, without the last line break.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).trim_end().to_owned()
@@ -136,7 +136,7 @@ impl Invocation {
     }
 
     /// Runs the program; an exit status other than 0 is an error.
-    pub async fn run(self) -> Result<Output, CommandError> {
+    pub async fn run(self) -> Result<CommandOutput, CommandError> {
         let command = self.shown();
         let output = self.run_any().await?;
         if output.code == Some(0) {
@@ -154,7 +154,7 @@ impl Invocation {
 
     /// Runs the program and returns its result, whatever its exit status. Dropping the future kills
     /// it.
-    pub async fn run_any(self) -> Result<Output, CommandError> {
+    pub async fn run_any(self) -> Result<CommandOutput, CommandError> {
         let shown = self.shown();
         let system = |error: io::Error| CommandError::System {
             command: shown.clone(),
@@ -186,7 +186,7 @@ impl Invocation {
             let ((), stdout, stderr) =
                 futures_util::join!(feed, read_some(stdout), read_some(stderr));
             let status = child.wait().await?;
-            Ok(Output {
+            Ok(CommandOutput {
                 code: status.code(),
                 stdout: stdout?,
                 stderr: stderr?,

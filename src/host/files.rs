@@ -59,13 +59,13 @@ impl FileError {
 
 /// Mode and owner of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Access {
+pub struct FileAccess {
     pub mode: u32,
     /// Uid and gid; `None` for the writing process's own.
     pub owner: Option<(u32, u32)>,
 }
 
-impl Access {
+impl FileAccess {
     /// The mode, with the writing process as owner.
     pub fn mode(mode: u32) -> Self {
         Self { mode, owner: None }
@@ -93,14 +93,14 @@ pub fn json_of<T: serde::Serialize + ?Sized>(path: &Path, value: &T) -> Result<V
 
 /// Replaces a file with the JSON of the value, mode 0600; see [`write_atomic`].
 pub fn write_json<T: serde::Serialize + ?Sized>(path: &Path, value: &T) -> Result<(), FileError> {
-    write_atomic(path, &json_of(path, value)?, Access::mode(0o600))
+    write_atomic(path, &json_of(path, value)?, FileAccess::mode(0o600))
 }
 
 /// Replaces a file atomically: a reader finds the old content or the new one, also after a crash.
 ///
 /// The new content is written to a temporary file beside it, with mode and owner, synced and
 /// renamed; then the folder is synced.
-pub fn write_atomic(path: &Path, content: &[u8], access: Access) -> Result<(), FileError> {
+pub fn write_atomic(path: &Path, content: &[u8], access: FileAccess) -> Result<(), FileError> {
     let (folder, name) = match (path.parent(), path.file_name()) {
         (Some(folder), Some(name)) if folder.as_os_str().is_empty() => (Path::new("."), name),
         (Some(folder), Some(name)) => (folder, name),
@@ -138,7 +138,11 @@ pub fn write_atomic(path: &Path, content: &[u8], access: Access) -> Result<(), F
 
 /// Like [`write_atomic`], but leaves a file alone that already has this content, mode and owner.
 /// Returns whether it wrote.
-pub fn write_if_changed(path: &Path, content: &[u8], access: Access) -> Result<bool, FileError> {
+pub fn write_if_changed(
+    path: &Path,
+    content: &[u8],
+    access: FileAccess,
+) -> Result<bool, FileError> {
     if let Ok(metadata) = fs::symlink_metadata(path)
         && metadata.is_file()
         && metadata.len() == content.len() as u64
@@ -207,7 +211,7 @@ pub fn remove(path: &Path) -> Result<bool, FileError> {
 
 /// Makes a folder with this mode and owner, or sets them on an existing one. Its parent must exist.
 /// A symbolic link in its place is an error.
-pub fn ensure_folder(path: &Path, access: Access) -> Result<(), FileError> {
+pub fn ensure_folder(path: &Path, access: FileAccess) -> Result<(), FileError> {
     match fs::DirBuilder::new().mode(access.mode).create(path) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -256,8 +260,8 @@ mod tests {
     fn replaces_a_file_whole_and_leaves_nothing_beside_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
-        write_atomic(&path, b"one", Access::mode(0o640)).unwrap();
-        write_atomic(&path, b"two", Access::mode(0o600)).unwrap();
+        write_atomic(&path, b"one", FileAccess::mode(0o640)).unwrap();
+        write_atomic(&path, b"two", FileAccess::mode(0o600)).unwrap();
         assert_eq!(read_text(&path, 3).unwrap(), "two");
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
         let names: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
@@ -271,7 +275,7 @@ mod tests {
         let path = folder.path().join("link");
         fs::write(&target, "kept").unwrap();
         symlink(&target, &path).unwrap();
-        assert!(write_if_changed(&path, b"kept", Access::mode(0o644)).unwrap());
+        assert!(write_if_changed(&path, b"kept", FileAccess::mode(0o644)).unwrap());
         assert_eq!(fs::read_to_string(&target).unwrap(), "kept");
         assert!(fs::symlink_metadata(&path).unwrap().is_file());
     }
@@ -280,20 +284,20 @@ mod tests {
     fn writes_only_what_differs() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("unit");
-        let access = Access::mode(0o640);
+        let access = FileAccess::mode(0o640);
         assert!(write_if_changed(&path, b"text", access).unwrap());
         let before = fs::metadata(&path).unwrap().ino();
         assert!(!write_if_changed(&path, b"text", access).unwrap());
         assert_eq!(fs::metadata(&path).unwrap().ino(), before);
-        assert!(write_if_changed(&path, b"text", Access::mode(0o600)).unwrap());
-        assert!(write_if_changed(&path, b"texT", Access::mode(0o600)).unwrap());
+        assert!(write_if_changed(&path, b"text", FileAccess::mode(0o600)).unwrap());
+        assert!(write_if_changed(&path, b"texT", FileAccess::mode(0o600)).unwrap());
     }
 
     #[test]
     fn errors_name_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("none/file");
-        let error = write_atomic(&path, b"", Access::mode(0o600)).unwrap_err();
+        let error = write_atomic(&path, b"", FileAccess::mode(0o600)).unwrap_err();
         assert!(error.to_string().contains("none/file"), "{error}");
         let error = read_bounded(&path, 9).unwrap_err();
         assert!(error.is_not_found() && error.to_string().contains("none/file"));
@@ -314,12 +318,12 @@ mod tests {
     fn makes_folders_but_follows_no_link() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("users");
-        ensure_folder(&path, Access::mode(0o711)).unwrap();
-        ensure_folder(&path, Access::mode(0o700)).unwrap();
+        ensure_folder(&path, FileAccess::mode(0o711)).unwrap();
+        ensure_folder(&path, FileAccess::mode(0o700)).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o700);
         let link = folder.path().join("link");
         symlink(&path, &link).unwrap();
-        let error = ensure_folder(&link, Access::mode(0o755)).unwrap_err();
+        let error = ensure_folder(&link, FileAccess::mode(0o755)).unwrap_err();
         assert!(matches!(error, FileError::Unexpected { .. }), "{error}");
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o700);
     }

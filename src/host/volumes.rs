@@ -71,7 +71,7 @@ pub enum VolumeError {
 
 /// Owner and mode of a new file or folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Owner {
+pub struct FileOwner {
     pub uid: u32,
     pub gid: u32,
     pub mode: u32,
@@ -79,7 +79,7 @@ pub struct Owner {
 
 /// Whether the file or folder existed or was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
+pub enum EnsureResult {
     /// It existed.
     There,
     /// It was made.
@@ -87,14 +87,14 @@ pub enum Found {
 }
 
 /// An open folder, relative to which names are opened.
-pub struct Base {
+pub struct BaseFolder {
     path: PathBuf,
     folder: OwnedFd,
     /// Owner and mode of missing parent folders that have to be made.
-    above: Owner,
+    above: FileOwner,
 }
 
-impl Base {
+impl BaseFolder {
     /// Opens a folder that an administrator named: symbolic links in its own path are followed.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl Base {
         Ok(Self {
             path: path.to_owned(),
             folder,
-            above: Owner {
+            above: FileOwner {
                 uid: 0,
                 gid: 0,
                 mode: 0o755,
@@ -116,7 +116,7 @@ impl Base {
 
     /// Sets the owner of missing parent folders.
     #[must_use]
-    pub fn with_above(self, above: Owner) -> Self {
+    pub fn with_above(self, above: FileOwner) -> Self {
         Self { above, ..self }
     }
 
@@ -130,16 +130,20 @@ impl Base {
     }
 
     /// Makes a folder of KAT's own, or sets owner and mode of an existing one.
-    pub fn own_folder(&self, relative: &Path, owner: Owner) -> Result<(), VolumeError> {
+    pub fn own_folder(&self, relative: &Path, owner: FileOwner) -> Result<(), VolumeError> {
         let (parent, name) = self.parent_of(relative)?;
         make_folder(&parent, &name, owner, &self.path.join(relative), true)
     }
 
     /// Ensures that the folder at `relative` exists. An existing one is left as it is; a missing
     /// one is made if `owner` is given.
-    pub fn folder(&self, relative: &Path, owner: Option<Owner>) -> Result<Found, VolumeError> {
+    pub fn folder(
+        &self,
+        relative: &Path,
+        owner: Option<FileOwner>,
+    ) -> Result<EnsureResult, VolumeError> {
         match self.beneath(relative, OFlags::DIRECTORY) {
-            Ok(_) => return Ok(Found::There),
+            Ok(_) => return Ok(EnsureResult::There),
             Err(VolumeError::Missing(_)) if owner.is_some() => {}
             Err(error) => return Err(error),
         }
@@ -148,13 +152,17 @@ impl Base {
         if let Some(owner) = owner {
             make_folder(&parent, &name, owner, &path, false)?;
         }
-        Ok(Found::Made)
+        Ok(EnsureResult::Made)
     }
 
     /// Ensures that the file at `relative` exists; a missing one is made empty if `owner` is given.
-    pub fn file(&self, relative: &Path, owner: Option<Owner>) -> Result<Found, VolumeError> {
+    pub fn file(
+        &self,
+        relative: &Path,
+        owner: Option<FileOwner>,
+    ) -> Result<EnsureResult, VolumeError> {
         match self.is_kind(relative, EnsureType::File) {
-            Ok(()) => return Ok(Found::There),
+            Ok(()) => return Ok(EnsureResult::There),
             Err(VolumeError::Missing(_)) if owner.is_some() => {}
             Err(error) => return Err(error),
         }
@@ -167,7 +175,7 @@ impl Base {
             let given = rustix::fs::fchown(&file, Some(uid(owner)), Some(gid(owner)));
             given.map_err(|error| failed("give the file its owner", &path, error))?;
         }
-        Ok(Found::Made)
+        Ok(EnsureResult::Made)
     }
 
     /// Checks that `relative` exists and is of this kind.
@@ -357,7 +365,7 @@ pub fn remove_folder(path: &Path) -> Result<bool, VolumeError> {
 fn make_folder(
     parent: &OwnedFd,
     name: &Path,
-    owner: Owner,
+    owner: FileOwner,
     path: &Path,
     own: bool,
 ) -> Result<(), VolumeError> {
@@ -380,11 +388,11 @@ fn make_folder(
         .map_err(|error| system("give the folder its mode", path, error))
 }
 
-fn uid(owner: Owner) -> Uid {
+fn uid(owner: FileOwner) -> Uid {
     Uid::from_raw(owner.uid)
 }
 
-fn gid(owner: Owner) -> Gid {
+fn gid(owner: FileOwner) -> Gid {
     Gid::from_raw(owner.gid)
 }
 
@@ -415,15 +423,15 @@ mod tests {
 
     use super::*;
 
-    const OWNER: Owner = Owner {
+    const OWNER: FileOwner = FileOwner {
         uid: 20_003,
         gid: 20_003,
         mode: 0o2770,
     };
 
-    fn base() -> (tempfile::TempDir, Base) {
+    fn base() -> (tempfile::TempDir, BaseFolder) {
         let folder = tempfile::tempdir().unwrap();
-        let base = Base::open(folder.path()).unwrap();
+        let base = BaseFolder::open(folder.path()).unwrap();
         (folder, base)
     }
 
@@ -435,14 +443,14 @@ mod tests {
             base.folder(path, None),
             Err(VolumeError::Missing(_))
         ));
-        assert_eq!(base.folder(path, Some(OWNER)).unwrap(), Found::Made);
+        assert_eq!(base.folder(path, Some(OWNER)).unwrap(), EnsureResult::Made);
         let made = fs::metadata(folder.path().join(path)).unwrap();
         assert_eq!((made.uid(), made.gid()), (20_003, 20_003));
         assert_eq!(made.mode() & 0o7777, 0o2770);
         let above = fs::metadata(folder.path().join("default/db")).unwrap();
         assert_eq!((above.uid(), above.mode() & 0o7777), (0, 0o755));
         fs::set_permissions(folder.path().join(path), Permissions::from_mode(0o700)).unwrap();
-        assert_eq!(base.folder(path, Some(OWNER)).unwrap(), Found::There);
+        assert_eq!(base.folder(path, Some(OWNER)).unwrap(), EnsureResult::There);
         let kept = fs::metadata(folder.path().join(path)).unwrap();
         assert_eq!(kept.mode() & 0o7777, 0o700);
         assert_eq!(base.owner_of(path).unwrap(), (20_003, 20_003));
@@ -472,8 +480,8 @@ mod tests {
     fn a_file_is_made_and_another_kind_is_told() {
         let (folder, base) = base();
         let path = Path::new("conf/app.ini");
-        assert_eq!(base.file(path, Some(OWNER)).unwrap(), Found::Made);
-        assert_eq!(base.file(path, None).unwrap(), Found::There);
+        assert_eq!(base.file(path, Some(OWNER)).unwrap(), EnsureResult::Made);
+        assert_eq!(base.file(path, None).unwrap(), EnsureResult::There);
         let made = fs::metadata(folder.path().join(path)).unwrap();
         assert_eq!((made.uid(), made.mode() & 0o7777), (20_003, 0o600));
         let error = base.folder(path, Some(OWNER)).unwrap_err();

@@ -16,7 +16,7 @@ use kat_plan::{EventKind, EventLog, Snapshot};
 use kat_store::Leadership;
 use kat_types::{
     api::ObjectReference, json, keys, reason::EventReason, records::BackupRecord,
-    transaction::Operation,
+    transaction::WriteOperation,
 };
 
 /// A machine without a backup makes its first one this long after it began to lead.
@@ -82,7 +82,7 @@ async fn lead(handle: &LeaderHandle, config: &BackupsConfig, leadership: &Leader
             sleep(SOON).await;
             continue;
         };
-        let round = Round {
+        let round = BackupRound {
             handle,
             config,
             leadership,
@@ -107,14 +107,14 @@ async fn lead(handle: &LeaderHandle, config: &BackupsConfig, leadership: &Leader
     std::future::pending::<()>().await;
 }
 
-struct Round<'a> {
+struct BackupRound<'a> {
     handle: &'a LeaderHandle,
     config: &'a BackupsConfig,
     leadership: &'a Leadership,
     snapshot: &'a Snapshot,
 }
 
-impl Round<'_> {
+impl BackupRound<'_> {
     /// Makes a backup if one is due. Returns the time until the next round, or why the backup
     /// failed.
     async fn run(&self, led_for: Duration) -> Result<Duration, String> {
@@ -176,7 +176,7 @@ impl Round<'_> {
         }
         if let Some(record) = record {
             match json::bytes(keys::BACKUP, &record) {
-                Ok(value) => operations.push(Operation::Put(keys::BACKUP.to_owned(), value)),
+                Ok(value) => operations.push(WriteOperation::Put(keys::BACKUP.to_owned(), value)),
                 Err(error) => {
                     tracing::error!("what became of a backup is not written down: {error}");
                 }
@@ -212,7 +212,7 @@ fn due_in(
     }
 }
 
-type EventOf = (EventKind, EventReason, String);
+type BackupEvent = (EventKind, EventReason, String);
 
 /// The record after this outcome, and its event; `None` if nothing changed.
 fn record(
@@ -220,7 +220,7 @@ fn record(
     node: &str,
     outcome: Result<Timestamp, &str>,
     now: Timestamp,
-) -> Option<(BackupRecord, Option<EventOf>)> {
+) -> Option<(BackupRecord, Option<BackupEvent>)> {
     let earlier = before.cloned().unwrap_or_default();
     match outcome {
         Ok(made) => {

@@ -18,7 +18,7 @@ use kat_store::{
 use kat_types::api::{DATA_LOST_CONDITION, data_lost_reason};
 
 /// The state of etcd at one moment.
-pub(crate) struct Look {
+pub(crate) struct EtcdObservation {
     pub(crate) seen: Vec<SeenMember>,
     /// Id of the member that leads raft, 0 if none does.
     pub(crate) raft_leader: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Look {
 
 /// What one leader remembers of the members, by its own clock.
 #[derive(Default)]
-pub(crate) struct Memory {
+pub(crate) struct MemberMemory {
     /// When each silent member was first seen without an answer.
     silent: BTreeMap<u64, Instant>,
     /// Machines whose member was removed because it was lost.
@@ -42,7 +42,7 @@ pub(crate) struct Memory {
     pub(crate) users: BTreeSet<String>,
 }
 
-impl Memory {
+impl MemberMemory {
     /// Records which members answer, and sets `silent` of the others.
     pub(crate) fn note(&mut self, seen: &mut [SeenMember]) {
         let answers = |id: &u64| seen.iter().any(|member| member.id == *id && member.healthy);
@@ -79,7 +79,7 @@ pub(crate) fn note_lost_data(handle: &LeaderHandle, seen: &mut [SeenMember]) {
     }
 }
 
-impl Look {
+impl EtcdObservation {
     /// URL of a member for clients.
     pub(crate) fn url(&self, id: u64) -> Result<&str, StoreError> {
         let url = self.urls.get(&id).map(String::as_str);
@@ -96,7 +96,10 @@ impl Look {
 }
 
 /// Lists etcd's members, and queries each for its status.
-pub(crate) async fn look(config: &MembersConfig, snapshot: &Snapshot) -> Result<Look, StoreError> {
+pub(crate) async fn look(
+    config: &MembersConfig,
+    snapshot: &Snapshot,
+) -> Result<EtcdObservation, StoreError> {
     let listed = config.etcd.list().await?;
     let asked = listed.iter().map(|member| async move {
         let address = address_of(member);
@@ -108,7 +111,7 @@ pub(crate) async fn look(config: &MembersConfig, snapshot: &Snapshot) -> Result<
         (member, address, url, status)
     });
     let answers = futures_util::future::join_all(asked).await;
-    let mut look = Look {
+    let mut look = EtcdObservation {
         seen: Vec::new(),
         raft_leader: 0,
         revision: 0,

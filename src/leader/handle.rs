@@ -13,7 +13,7 @@ use kat_plan::Snapshot;
 use kat_store::{Leadership, StateStore};
 use kat_types::{
     api::NodeReport,
-    snapshot::{Observed, ReportedNode},
+    snapshot::{ObservedReports, ReportedNode},
 };
 
 /// Shared by the leader's loop and the API. Cheap to clone.
@@ -27,7 +27,7 @@ pub struct LeaderHandle {
     /// fence.
     pub leadership: watch::Receiver<Option<Leadership>>,
     /// The agents' reports.
-    pub reports: Reports,
+    pub reports: AgentReports,
     /// State of the store's upkeep.
     pub store_health: StoreHealth,
     /// Whether the leader makes plans and can write them.
@@ -51,7 +51,7 @@ impl LeaderHandle {
 
 /// The agents' last reports, with the leader's own time of their arrival.
 #[derive(Clone, Default)]
-pub struct Reports {
+pub struct AgentReports {
     inner: Arc<ReportsInner>,
 }
 
@@ -61,7 +61,7 @@ struct ReportsInner {
     arrived: Notify,
 }
 
-impl Reports {
+impl AgentReports {
     /// Stores a machine's report and wakes the leader's loop.
     pub fn accept(&self, node: &str, report: NodeReport) {
         let mut reports = self.inner.by_node.lock();
@@ -81,7 +81,7 @@ impl Reports {
     }
 
     /// The last reports and their ages, for a leader that has led for `leading_for`.
-    pub fn observed(&self, leading_for: Duration) -> Observed {
+    pub fn observed(&self, leading_for: Duration) -> ObservedReports {
         let reports = self.inner.by_node.lock();
         let reports = reports
             .iter()
@@ -95,7 +95,7 @@ impl Reports {
                 )
             })
             .collect();
-        Observed {
+        ObservedReports {
             leading_for,
             reports,
         }

@@ -24,7 +24,7 @@ pub use clients::{MemberClients, MemberOptions};
 pub use handle::*;
 pub use members::{EtcdMembers, MembersConfig, keep_members};
 pub use planning::{PlanningHealth, PlanningReport};
-pub use rehearsal::{Rehearsal, Rehearsed};
+pub use rehearsal::{Rehearsal, RehearsalResult};
 pub use run::{LeaderConfig, Planner, start, start_with};
 pub use takeover::{TakeoverConfig, watch_over};
 pub use upkeep::{EtcdUpkeep, StoreHealth, StoreReport};

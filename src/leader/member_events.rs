@@ -12,7 +12,7 @@ use kat_plan::{EventKind, EventLog, Snapshot};
 use kat_types::{
     cluster::{ClusterMembers, MemberRecord},
     reason::EventReason,
-    transaction::Operation,
+    transaction::WriteOperation,
 };
 
 /// Events for the change from `before` to `now`. `why` gives the reasons why members were removed,
@@ -22,7 +22,7 @@ pub(super) fn member_events(
     clock: Timestamp,
     (before, now): (&ClusterMembers, &ClusterMembers),
     why: &BTreeMap<String, String>,
-) -> Vec<Operation> {
+) -> Vec<WriteOperation> {
     let mut log = EventLog::new(&snapshot.events, clock);
     let mut operations = Vec::new();
     let mut tell = |kind, reason, name: &String, message| {
@@ -93,8 +93,8 @@ mod tests {
         let why = BTreeMap::from([("n2".to_owned(), ": its data is gone".to_owned())]);
         let snapshot = Snapshot::default();
         let operations = member_events(&snapshot, Timestamp::UNIX_EPOCH, (before, now), &why);
-        let event = |operation: &Operation| match operation {
-            Operation::Put(_, value) => {
+        let event = |operation: &WriteOperation| match operation {
+            WriteOperation::Put(_, value) => {
                 let event: Event = serde_json::from_slice(value).unwrap();
                 format!("{}: {}", event.reason, event.message)
             }

@@ -17,21 +17,21 @@ use super::{
     member_events::member_events,
     upkeep::{EtcdUpkeep, Upkeep},
 };
-use crate::etcd_status::{Look, Memory, look, note_lost_data};
-use kat_daemon::watchdog::Pulses;
+use crate::etcd_status::{EtcdObservation, MemberMemory, look, note_lost_data};
+use kat_daemon::watchdog::LoopPulses;
 use kat_plan::{
     MemberStep, SeenMember, Snapshot, cluster_members, lost_members, next_step, node_address,
     wanted_members,
 };
 use kat_store::{
-    Committed, Leadership, StoreError,
+    Leadership, StoreError, TransactionResult,
     etcd_admin::{EtcdMember, EtcdStatus},
     etcd_maintenance::speaks_of_alarms,
 };
 use kat_types::{
     api::ObjectReference,
     json, keys,
-    transaction::{Compare, Operation},
+    transaction::{Compare, WriteOperation},
 };
 
 /// Time between two rounds while there is something to do.
@@ -79,7 +79,7 @@ pub struct MembersConfig {
     /// somebody gave etcd more room.
     pub retry: Duration,
     /// Reports the loop to the watchdog.
-    pub pulses: Pulses,
+    pub pulses: LoopPulses,
 }
 
 /// Looks after the members and their data until `cancel`, whenever this machine leads.
@@ -89,7 +89,7 @@ pub async fn keep_members(handle: LeaderHandle, config: MembersConfig, cancel: C
     let work = async {
         let mut waits = String::new();
         let mut upkeep = Upkeep::default();
-        let mut memory = Memory::default();
+        let mut memory = MemberMemory::default();
         loop {
             let now = leadership.borrow_and_update().clone();
             let now = now.filter(|now| !now.lost.is_cancelled());
@@ -99,7 +99,7 @@ pub async fn keep_members(handle: LeaderHandle, config: MembersConfig, cancel: C
                     round(&handle, &config, now, keeper).await
                 }
                 None => {
-                    memory = Memory::default();
+                    memory = MemberMemory::default();
                     relieve(&handle, &config, &mut upkeep).await
                 }
             };
@@ -159,7 +159,7 @@ async fn round(
     handle: &LeaderHandle,
     config: &MembersConfig,
     leadership: &Leadership,
-    (upkeep, memory, waits): (&mut Upkeep, &mut Memory, &mut String),
+    (upkeep, memory, waits): (&mut Upkeep, &mut MemberMemory, &mut String),
 ) -> Result<bool, StoreError> {
     let Some(snapshot) = handle.snapshot.borrow().clone() else {
         return Ok(true);
@@ -238,7 +238,7 @@ async fn settle_users(
     handle: &LeaderHandle,
     config: &MembersConfig,
     leadership: &Leadership,
-    (memory, seen): (&mut Memory, &[SeenMember]),
+    (memory, seen): (&mut MemberMemory, &[SeenMember]),
 ) -> Result<(), StoreError> {
     let machines: Option<BTreeSet<String>> = seen.iter().map(|one| one.node.clone()).collect();
     // A member without a known machine is removed first.
@@ -262,7 +262,7 @@ pub(super) fn say_once(waits: &mut String, reason: String) {
 async fn take(
     config: &MembersConfig,
     snapshot: &Snapshot,
-    look: &Look,
+    look: &EtcdObservation,
     step: &MemberStep,
 ) -> Result<(), StoreError> {
     let etcd = &config.etcd;
@@ -288,7 +288,7 @@ async fn write_down(
     config: &MembersConfig,
     leadership: &Leadership,
     (snapshot, seen): (&Snapshot, &[SeenMember]),
-    memory: &mut Memory,
+    memory: &mut MemberMemory,
 ) -> Result<bool, StoreError> {
     let mut conditions = vec![leadership.fence()];
     let mut operations = Vec::new();
@@ -321,7 +321,7 @@ async fn write_down(
         return Ok(false);
     }
     let committed = handle.store.transact(&conditions, &operations).await?;
-    if let Committed::Yes(revision) = committed {
+    if let TransactionResult::Yes(revision) = committed {
         memory
             .why
             .retain(|name, _| members.members.contains_key(name));
@@ -353,9 +353,9 @@ pub(super) async fn still_leads(
     Err(StoreError::Denied("this machine no longer leads".into()))
 }
 
-fn put<T: serde::Serialize>(key: String, value: &T) -> Result<Operation, StoreError> {
+fn put<T: serde::Serialize>(key: String, value: &T) -> Result<WriteOperation, StoreError> {
     match json::bytes(&key, value) {
-        Ok(value) => Ok(Operation::Put(key, value)),
+        Ok(value) => Ok(WriteOperation::Put(key, value)),
         Err(error) => Err(StoreError::Invalid(error.to_string())),
     }
 }

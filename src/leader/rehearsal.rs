@@ -11,13 +11,13 @@ use jiff::Timestamp;
 
 use super::SnapshotBuilder;
 use kat_plan as plan;
-use kat_plan::{Sealing, Snapshot};
-use kat_store::{Listing, mirror::Entries};
+use kat_plan::{Snapshot, SnapshotSealing};
+use kat_store::{Listing, mirror::MirrorEntries};
 use kat_types::{
     api::{Health, InstancePhase, InstanceReport, NodeReport},
-    assignment::Wanted,
-    snapshot::Observed,
-    transaction::{KeyValue, Operation},
+    assignment::DesiredRun,
+    snapshot::ObservedReports,
+    transaction::{KeyValue, WriteOperation},
 };
 
 /// Maximum number of plans in a row. A replacement takes two or three.
@@ -25,13 +25,13 @@ const ROUNDS: usize = 256;
 
 /// A copy of the store on which changes are tried.
 pub struct Rehearsal {
-    entries: Entries,
+    entries: MirrorEntries,
     revision: i64,
     builder: SnapshotBuilder,
 }
 
 /// How a rehearsal ended.
-pub struct Rehearsed {
+pub struct RehearsalResult {
     /// The state after all changes.
     pub snapshot: Snapshot,
     /// True if nothing was left to do; false if there were more plans than `ROUNDS`.
@@ -47,7 +47,7 @@ impl Rehearsal {
                 .map(|item| (Arc::from(item.key.as_str()), Arc::new(item)))
                 .collect(),
             revision: listing.revision,
-            builder: SnapshotBuilder::with_sealing(Sealing::Rehearsed),
+            builder: SnapshotBuilder::with_sealing(SnapshotSealing::Rehearsed),
         }
     }
 
@@ -57,13 +57,13 @@ impl Rehearsal {
     }
 
     /// Applies a transaction's operations at the next revision.
-    pub fn write(&mut self, operations: &[Operation]) {
+    pub fn write(&mut self, operations: &[WriteOperation]) {
         self.revision += 1;
         for operation in operations {
             match operation {
-                Operation::Put(key, value) => self.put(key, value),
-                Operation::Delete(key) => drop(self.entries.remove(key.as_str())),
-                Operation::DeletePrefix(prefix) => self.delete_below(prefix),
+                WriteOperation::Put(key, value) => self.put(key, value),
+                WriteOperation::Delete(key) => drop(self.entries.remove(key.as_str())),
+                WriteOperation::DeletePrefix(prefix) => self.delete_below(prefix),
             }
         }
     }
@@ -89,11 +89,16 @@ impl Rehearsal {
     }
 
     /// Plans, and lets the machines follow, until nothing is left to do.
-    pub fn play(self, observed: Observed, now: Timestamp) -> Rehearsed {
+    pub fn play(self, observed: ObservedReports, now: Timestamp) -> RehearsalResult {
         self.play_within(ROUNDS, observed, now)
     }
 
-    fn play_within(mut self, rounds: usize, mut observed: Observed, now: Timestamp) -> Rehearsed {
+    fn play_within(
+        mut self,
+        rounds: usize,
+        mut observed: ObservedReports,
+        now: Timestamp,
+    ) -> RehearsalResult {
         let mut snapshot = self.snapshot();
         for _ in 0..rounds {
             let planned = plan::plan(&snapshot, &observed, now, plan::SEED);
@@ -102,13 +107,13 @@ impl Rehearsal {
             }
             snapshot = self.snapshot();
             if !obey(&snapshot, &mut observed) && planned.changes.is_empty() {
-                return Rehearsed {
+                return RehearsalResult {
                     snapshot,
                     complete: true,
                 };
             }
         }
-        Rehearsed {
+        RehearsalResult {
             snapshot,
             complete: false,
         }
@@ -116,7 +121,7 @@ impl Rehearsal {
 }
 
 /// Every machine that answers follows its list of assignments. Returns true if a report changed.
-fn obey(snapshot: &Snapshot, observed: &mut Observed) -> bool {
+fn obey(snapshot: &Snapshot, observed: &mut ObservedReports) -> bool {
     let mut changed = false;
     let timeout = snapshot.cluster.spec.node_loss_timeout_seconds;
     let timeout = Duration::from_secs(timeout.into());
@@ -162,7 +167,7 @@ fn follow(snapshot: &Snapshot, node: &str, report: &mut NodeReport) {
 
 /// Instances that are starting then run, and instances being stopped have stopped. Failed instances
 /// do not change.
-fn do_as_told(wanted: Wanted, instance: &mut InstanceReport) {
+fn do_as_told(wanted: DesiredRun, instance: &mut InstanceReport) {
     let arrives = matches!(
         instance.phase,
         InstancePhase::Pending
@@ -173,16 +178,16 @@ fn do_as_told(wanted: Wanted, instance: &mut InstanceReport) {
             | InstancePhase::Running
     );
     match wanted {
-        Wanted::Stopped => instance.phase = InstancePhase::Stopped,
+        DesiredRun::Stopped => instance.phase = InstancePhase::Stopped,
         // A pull that keeps failing has a reason, and so has a failing probe.
-        Wanted::Running if arrives && instance.reason.is_empty() => {
+        DesiredRun::Running if arrives && instance.reason.is_empty() => {
             instance.phase = InstancePhase::Running;
             // No time passes in which an instance without a health check could settle.
             if instance.health_status != Health::Unhealthy {
                 instance.health_status = Health::Healthy;
             }
         }
-        Wanted::Running => {}
+        DesiredRun::Running => {}
     }
 }
 

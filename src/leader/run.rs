@@ -9,12 +9,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{LeaderHandle, PlanningHealth, Reports, SnapshotBuilder, StoreHealth};
-use kat_daemon::watchdog::{Pulse, Pulses};
+use super::{AgentReports, LeaderHandle, PlanningHealth, SnapshotBuilder, StoreHealth};
+use kat_daemon::watchdog::{LoopPulse, LoopPulses};
 use kat_plan as plan;
-use kat_plan::{Plan, Sealing, Snapshot};
+use kat_plan::{ClusterPlan, Snapshot, SnapshotSealing};
 use kat_store::{Leadership, Mirror, StateStore, fenced};
-use kat_types::{keys, snapshot::Observed, transaction::Operation};
+use kat_types::{keys, snapshot::ObservedReports, transaction::WriteOperation};
 
 /// Longest time between two plans.
 const LONGEST_SLEEP: Duration = Duration::from_secs(5);
@@ -27,7 +27,8 @@ const AFTER_FAILURE: Duration = Duration::from_millis(250);
 const GROUPS_AT_ONCE: usize = 256;
 
 /// Decides what to write: [`plan::plan`], or a test's planner.
-pub type Planner = Arc<dyn Fn(&Snapshot, &Observed, Timestamp, u64) -> Plan + Send + Sync>;
+pub type Planner =
+    Arc<dyn Fn(&Snapshot, &ObservedReports, Timestamp, u64) -> ClusterPlan + Send + Sync>;
 
 /// Settings of a candidate.
 #[derive(Clone)]
@@ -41,9 +42,9 @@ pub struct LeaderConfig {
     /// The wall clock.
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     /// Reports the loop to the watchdog while this machine leads.
-    pub pulses: Pulses,
+    pub pulses: LoopPulses,
     /// How secrets are opened and sealed.
-    pub sealing: Sealing,
+    pub sealing: SnapshotSealing,
 }
 
 /// Follows the store and campaigns until `cancel`, then resigns.
@@ -69,7 +70,7 @@ pub fn start_with(
         store,
         snapshot,
         leadership,
-        reports: Reports::default(),
+        reports: AgentReports::default(),
         store_health: StoreHealth::default(),
         planning: PlanningHealth::default(),
     };
@@ -93,7 +94,7 @@ pub fn start_with(
 async fn follow(
     mut mirror: Mirror,
     snapshots: watch::Sender<Option<Arc<Snapshot>>>,
-    sealing: Sealing,
+    sealing: SnapshotSealing,
     cancel: CancellationToken,
 ) {
     let mut builder = SnapshotBuilder::with_sealing(sealing);
@@ -134,7 +135,7 @@ async fn campaign(
         let since = Instant::now();
         handle.planning.begin();
         leaderships.send_replace(Some(leadership.clone()));
-        let mut tenure = Tenure {
+        let mut tenure = LeaderTenure {
             handle: &handle,
             config: &config,
             planner: &planner,
@@ -163,7 +164,7 @@ async fn campaign(
 }
 
 /// One leadership, from its beginning to its end.
-struct Tenure<'a> {
+struct LeaderTenure<'a> {
     handle: &'a LeaderHandle,
     config: &'a LeaderConfig,
     planner: &'a Planner,
@@ -175,7 +176,7 @@ struct Tenure<'a> {
     published: Option<String>,
 }
 
-impl Tenure<'_> {
+impl LeaderTenure<'_> {
     async fn lead(&mut self) {
         let mut snapshots = self.handle.snapshot.clone();
         let pulse = self.config.pulses.watch("the leader's loop");
@@ -239,7 +240,7 @@ impl Tenure<'_> {
 
     /// Writes a plan that was made from a snapshot with this `turn`. A plan is refused if its
     /// snapshot lacks an earlier write, such as one whose answer was lost.
-    async fn commit(&mut self, plan: Plan, mut turn: i64, pulse: &Pulse) -> bool {
+    async fn commit(&mut self, plan: ClusterPlan, mut turn: i64, pulse: &LoopPulse) -> bool {
         let groups: Vec<_> = plan
             .changes
             .into_iter()
@@ -249,7 +250,7 @@ impl Tenure<'_> {
                     operations = change.operations.len(),
                     "a change"
                 );
-                fenced::Group {
+                fenced::WriteGroup {
                     conditions: change.conditions,
                     operations: change.operations,
                 }
@@ -261,8 +262,8 @@ impl Tenure<'_> {
             let store = self.handle.store.as_ref();
             let fence = self.leadership.fence();
             match fenced::commit_in_turn(store, &fence, &mut turn, part).await {
-                Ok(fenced::Outcome::Done(revision)) => self.floor = self.floor.max(revision),
-                Ok(fenced::Outcome::Refused { .. }) => {
+                Ok(fenced::CommitOutcome::Done(revision)) => self.floor = self.floor.max(revision),
+                Ok(fenced::CommitOutcome::Refused { .. }) => {
                     tracing::info!(of = groups.len(), "a change was refused; planning again");
                     return false;
                 }
@@ -282,9 +283,10 @@ impl Tenure<'_> {
         if self.published.as_ref() == Some(&endpoint) {
             return true;
         }
-        let text =
-            |key: &str, value: &str| Operation::Put(key.to_owned(), value.to_owned().into_bytes());
-        let group = fenced::Group {
+        let text = |key: &str, value: &str| {
+            WriteOperation::Put(key.to_owned(), value.to_owned().into_bytes())
+        };
+        let group = fenced::WriteGroup {
             conditions: Vec::new(),
             operations: vec![
                 text(keys::LEADER_ENDPOINT, &endpoint),
@@ -298,7 +300,7 @@ impl Tenure<'_> {
         )
         .await
         {
-            Ok(fenced::Outcome::Done(revision)) => {
+            Ok(fenced::CommitOutcome::Done(revision)) => {
                 self.floor = revision;
                 self.published = Some(endpoint);
                 true
@@ -308,7 +310,7 @@ impl Tenure<'_> {
                 self.handle.planning.failed(error.to_string());
                 false
             }
-            Ok(fenced::Outcome::Refused { .. }) => {
+            Ok(fenced::CommitOutcome::Refused { .. }) => {
                 tracing::warn!(
                     "the leader's endpoint could not be published: the fence refused it"
                 );

@@ -8,9 +8,9 @@ use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 use serde::de::DeserializeOwned;
 
 use kat_bundle as bundle;
-use kat_bundle::{Mode, SourceFile};
-use kat_plan::{Sealing, Snapshot};
-use kat_store::mirror::Entries;
+use kat_bundle::{DecodeMode, SourceFile};
+use kat_plan::{Snapshot, SnapshotSealing};
+use kat_store::mirror::MirrorEntries;
 use kat_types::{
     api::{Event, StoreEpoch},
     assignment::{Assignment, DesiredMeta},
@@ -24,8 +24,8 @@ use kat_types::{
     resource::ClusterConfiguration,
     secrets::SecretRecord,
     snapshot::{
-        Archived, EarlierVersion, ElectionCandidate, InstanceEntry, NodeEntry, ParsedWorkload,
-        StoredState, WorkloadEntry,
+        ArchivedGeneration, EarlierVersion, ElectionCandidate, InstanceEntry, NodeEntry,
+        ParsedWorkload, StoredState, WorkloadEntry,
     },
     stored::{Stored, WorkloadKey},
     transaction::KeyValue,
@@ -40,7 +40,7 @@ pub struct SnapshotBuilder {
     assignments: BTreeMap<String, (i64, Arc<Assignment>)>,
     events: BTreeMap<String, (i64, Arc<Event>)>,
     secrets: BTreeMap<String, (i64, Arc<SecretRecord>)>,
-    sealing: Sealing,
+    sealing: SnapshotSealing,
     reported: BTreeMap<String, i64>,
 }
 
@@ -55,7 +55,7 @@ struct RawWorkload<'a> {
 
 impl SnapshotBuilder {
     /// A builder whose snapshots open and seal secrets with `sealing`.
-    pub fn with_sealing(sealing: Sealing) -> Self {
+    pub fn with_sealing(sealing: SnapshotSealing) -> Self {
         Self {
             sealing,
             ..Self::default()
@@ -63,7 +63,7 @@ impl SnapshotBuilder {
     }
 
     /// Builds the snapshot of `entries`, which are every key below [`keys::ROOT`].
-    pub fn build(&mut self, entries: &Entries, revision: i64) -> Snapshot {
+    pub fn build(&mut self, entries: &MirrorEntries, revision: i64) -> Snapshot {
         let mut snapshot = Snapshot::from(StoredState {
             revision,
             ..StoredState::default()
@@ -129,7 +129,7 @@ impl SnapshotBuilder {
         snapshot
     }
 
-    fn read_cluster(&mut self, entries: &Entries, snapshot: &mut Snapshot) {
+    fn read_cluster(&mut self, entries: &MirrorEntries, snapshot: &mut Snapshot) {
         snapshot.planned = entries
             .get(keys::PLANNED)
             .map_or(0, |entry| entry.mod_revision);
@@ -171,7 +171,7 @@ impl SnapshotBuilder {
             .map_or(0, |entry| entry.mod_revision);
     }
 
-    fn read_nodes(&mut self, entries: &Entries, snapshot: &mut Snapshot) {
+    fn read_nodes(&mut self, entries: &MirrorEntries, snapshot: &mut Snapshot) {
         for (name, entry) in below(entries, keys::REGISTRATIONS) {
             let Some(registration) = self.json::<NodeRegistration>(entry) else {
                 continue;
@@ -257,7 +257,7 @@ impl SnapshotBuilder {
         self.assignments = kept;
     }
 
-    fn read_workloads(&mut self, entries: &Entries, snapshot: &mut Snapshot) {
+    fn read_workloads(&mut self, entries: &MirrorEntries, snapshot: &mut Snapshot) {
         let mut raw: BTreeMap<WorkloadKey, RawWorkload<'_>> = BTreeMap::new();
         for (name, entry) in below(entries, keys::WORKLOADS) {
             let mut parts = name.splitn(3, '/');
@@ -310,7 +310,7 @@ impl SnapshotBuilder {
         key: &WorkloadKey,
         meta: &KeyValue,
         raw: &BTreeMap<String, &KeyValue>,
-        (status, entries): (Option<&KeyValue>, &Entries),
+        (status, entries): (Option<&KeyValue>, &MirrorEntries),
     ) -> Option<Arc<WorkloadEntry>> {
         let meta = self.json::<WorkloadMeta>(meta)?;
         let sources: Vec<_> = raw
@@ -350,10 +350,14 @@ impl SnapshotBuilder {
     }
 
     /// The kept generations. They change only together with the workload's meta.
-    fn read_archive(&mut self, key: &WorkloadKey, entries: &Entries) -> BTreeMap<u64, Archived> {
+    fn read_archive(
+        &mut self,
+        key: &WorkloadKey,
+        entries: &MirrorEntries,
+    ) -> BTreeMap<u64, ArchivedGeneration> {
         let prefix = keys::archive(&key.namespace, &key.name);
         let kept = entries.range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded));
-        let mut archive: BTreeMap<u64, Archived> = BTreeMap::new();
+        let mut archive: BTreeMap<u64, ArchivedGeneration> = BTreeMap::new();
         for (name, entry) in
             kept.map_while(|(name, entry)| Some((name.strip_prefix(&prefix)?, entry)))
         {
@@ -373,7 +377,7 @@ impl SnapshotBuilder {
         archive
     }
 
-    fn read_events(&mut self, entries: &Entries, snapshot: &mut Snapshot) {
+    fn read_events(&mut self, entries: &MirrorEntries, snapshot: &mut Snapshot) {
         let mut kept = BTreeMap::new();
         for (id, entry) in below(entries, keys::EVENTS) {
             let known = self
@@ -423,7 +427,7 @@ impl SnapshotBuilder {
 fn earlier(
     meta: &WorkloadMeta,
     status: Option<&Stored<WorkloadStatusRecord>>,
-    archive: &BTreeMap<u64, Archived>,
+    archive: &BTreeMap<u64, ArchivedGeneration>,
 ) -> Option<EarlierVersion> {
     let good = &status.filter(|_| meta.paused)?.value.good;
     let good = good.iter().rev().filter_map(|generation| {
@@ -452,7 +456,7 @@ fn earlier(
 
 /// Reads stored files leniently, into the parts that the planner needs.
 pub fn parse_stored(sources: &[SourceFile]) -> Result<Arc<ParsedWorkload>, String> {
-    match bundle::parse(sources, Mode::Stored) {
+    match bundle::parse(sources, DecodeMode::Stored) {
         Ok(bundle) => match bundle.workload {
             Some(workload) => {
                 let carried = sources
@@ -475,7 +479,7 @@ pub fn parse_stored(sources: &[SourceFile]) -> Result<Arc<ParsedWorkload>, Strin
 
 /// The keys below a prefix, with the rest of their names.
 fn below<'a>(
-    entries: &'a Entries,
+    entries: &'a MirrorEntries,
     prefix: &'a str,
 ) -> impl Iterator<Item = (&'a str, &'a KeyValue)> {
     entries
@@ -485,7 +489,7 @@ fn below<'a>(
 
 /// Name of the leading machine. A leader of version 0.1.0 writes only its endpoint; then the stored
 /// name, which an earlier transaction wrote, is another machine's.
-pub fn leader_name(entries: &Entries) -> Option<String> {
+pub fn leader_name(entries: &MirrorEntries) -> Option<String> {
     let endpoint = entries.get(keys::LEADER_ENDPOINT)?;
     let name = entries.get(keys::LEADER_NAME)?;
     (name.mod_revision == endpoint.mod_revision).then(|| text(name))

@@ -18,10 +18,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{EtcdMembers, LeaderHandle};
 use kat_plan::{Snapshot, node_address};
-use kat_store::{Committed, StoreError};
+use kat_store::{StoreError, TransactionResult};
 use kat_types::{
     snapshot::ElectionCandidate,
-    transaction::{Compare, Operation},
+    transaction::{Compare, WriteOperation},
 };
 
 /// Time between two knocks; a knock does not wait for the one before.
@@ -46,7 +46,7 @@ pub struct TakeoverConfig {
 /// Watches whichever machine leads, until `cancel`.
 pub async fn watch_over(handle: LeaderHandle, config: TakeoverConfig, cancel: CancellationToken) {
     let work = async {
-        let mut silence: Option<Silence> = None;
+        let mut silence: Option<LeaderSilence> = None;
         let mut knocks = FuturesUnordered::new();
         let mut rounds = interval(INTERVAL);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -82,7 +82,7 @@ pub async fn watch_over(handle: LeaderHandle, config: TakeoverConfig, cancel: Ca
                 Some(silence) if silence.key == standing.key => silence.since,
                 _ => {
                     knocks.clear();
-                    silence = Some(Silence {
+                    silence = Some(LeaderSilence {
                         key: standing.key.clone(),
                         since: now,
                     });
@@ -126,13 +126,13 @@ fn other_leader(
 }
 
 /// Time for which a leader has answered no knock.
-struct Silence {
+struct LeaderSilence {
     /// The leader's election key.
     key: String,
     since: Instant,
 }
 
-impl Silence {
+impl LeaderSilence {
     /// Counts an answered knock, which was sent at `answered`.
     fn ends(&mut self, answered: Instant) {
         self.since = self.since.max(answered);
@@ -156,9 +156,9 @@ async fn depose(
         return Ok(false);
     }
     let same = Compare::CreateRevision(standing.key.clone(), standing.create_revision);
-    let delete = Operation::Delete(standing.key.clone());
+    let delete = WriteOperation::Delete(standing.key.clone());
     let committed = handle.store.transact(&[same], &[delete]).await?;
-    Ok(matches!(committed, Committed::Yes(_)))
+    Ok(matches!(committed, TransactionResult::Yes(_)))
 }
 
 #[cfg(test)]
@@ -170,7 +170,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::{PlanningHealth, Reports, StoreHealth};
+    use crate::{AgentReports, PlanningHealth, StoreHealth};
     use kat_store::{
         StateStore,
         etcd_admin::{EtcdMember, EtcdStatus},
@@ -270,7 +270,7 @@ mod tests {
             store: Arc::new(store.clone()),
             snapshot,
             leadership,
-            reports: Reports::default(),
+            reports: AgentReports::default(),
             store_health: StoreHealth::default(),
             planning: PlanningHealth::default(),
         };

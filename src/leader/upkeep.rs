@@ -14,7 +14,7 @@ use super::{
     LeaderHandle,
     members::{MembersConfig, object, say_once, still_leads},
 };
-use crate::etcd_status::Look;
+use crate::etcd_status::EtcdObservation;
 use kat_plan::{
     EventKind, EventLog, SeenStore, Snapshot, StoreWeight, UpkeepDone, UpkeepStep, next_upkeep,
     presses, store_trouble,
@@ -87,14 +87,14 @@ pub(super) struct Upkeep {
     stuck: bool,
     warned: bool,
     /// Events that are not written yet: the step itself may have kept the store from taking them.
-    untold: Vec<Told>,
+    untold: Vec<MachineEvent>,
 }
 
 /// Maximum number of events that wait to be written: the steps of five members.
 const MOST_UNTOLD: usize = 8;
 
 /// An event about a machine.
-struct Told {
+struct MachineEvent {
     kind: EventKind,
     reason: EventReason,
     node: String,
@@ -109,7 +109,7 @@ impl Upkeep {
         handle: &LeaderHandle,
         config: &MembersConfig,
         leadership: Option<&Leadership>,
-        look: &Look,
+        look: &EtcdObservation,
     ) -> Result<bool, StoreError> {
         let weight = StoreWeight::of(&look.seen, &look.alarms, config.quota);
         let pressing = presses(&weight, &look.alarms);
@@ -175,7 +175,7 @@ impl Upkeep {
 
     /// The steps that were done, and those that are not retried now since they failed. Without the
     /// latter they would wait until the store is not under pressure, which clears `done`.
-    fn done_or_held(&mut self, look: &Look) -> UpkeepDone {
+    fn done_or_held(&mut self, look: &EtcdObservation) -> UpkeepDone {
         let member = |id: &u64| look.seen.iter().any(|member| member.id == *id);
         self.failed.retain(|id, _| member(id));
         let held = self.failed.iter();
@@ -209,7 +209,7 @@ impl Upkeep {
     fn show(
         &self,
         handle: &LeaderHandle,
-        look: &Look,
+        look: &EtcdObservation,
         weight: StoreWeight,
         trouble: Option<String>,
     ) {
@@ -227,7 +227,7 @@ impl Upkeep {
     async fn take(
         &mut self,
         config: &MembersConfig,
-        look: &Look,
+        look: &EtcdObservation,
         step: &UpkeepStep,
     ) -> Result<(), StoreError> {
         match step {
@@ -273,7 +273,7 @@ impl Upkeep {
         handle: &LeaderHandle,
         config: &MembersConfig,
         leadership: Option<&Leadership>,
-        look: &Look,
+        look: &EtcdObservation,
         trouble: Option<String>,
     ) -> Result<(), StoreError> {
         let Some(trouble) = trouble.filter(|_| look.alarms.corrupt.is_empty()) else {
@@ -286,7 +286,7 @@ impl Upkeep {
         let stores = look.seen.iter().filter(|member| member.store.is_some());
         let fullest = stores.max_by_key(|member| member.store.map(|store| store.used));
         let node = fullest.and_then(|member| member.node.as_deref());
-        let event = Told {
+        let event = MachineEvent {
             kind: EventKind::Warning,
             reason: EventReason::StoreNearlyFull,
             node: node.unwrap_or_default().to_owned(),
@@ -299,13 +299,13 @@ impl Upkeep {
 }
 
 /// The event of a step.
-fn told(look: &Look, step: &UpkeepStep) -> Option<Told> {
+fn told(look: &EtcdObservation, step: &UpkeepStep) -> Option<MachineEvent> {
     match step {
         UpkeepStep::Defragment { id, node } if !look.alarms.is_full() => {
             let store = look.seen.iter().find(|one| one.id == *id);
             let store = store.and_then(|one| one.store).unwrap_or_default();
             let (file, used) = (Bytes(store.file).rounded(), Bytes(store.used).rounded());
-            Some(Told {
+            Some(MachineEvent {
                 kind: EventKind::Normal,
                 reason: EventReason::StoreDefragmented,
                 node: node.clone(),
@@ -318,7 +318,7 @@ fn told(look: &Look, step: &UpkeepStep) -> Option<Told> {
             let full = look.alarms.full.first();
             let member = look.seen.iter().find(|one| Some(&one.id) == full);
             let node = member.and_then(|member| member.node.clone());
-            Some(Told {
+            Some(MachineEvent {
                 kind: EventKind::Warning,
                 reason: EventReason::StoreWasFull,
                 node: node.unwrap_or_default(),
@@ -333,7 +333,7 @@ async fn write_event(
     handle: &LeaderHandle,
     config: &MembersConfig,
     leadership: Option<&Leadership>,
-    event: &Told,
+    event: &MachineEvent,
 ) -> Result<(), StoreError> {
     let snapshot: Option<Arc<Snapshot>> = handle.snapshot.borrow().clone();
     let (Some(leadership), Some(snapshot)) = (leadership, snapshot) else {

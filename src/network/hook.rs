@@ -85,7 +85,7 @@ pub enum HookError {
 
 /// Paths that the hook uses, and its time limit.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct HookOptions {
     /// Path of `kat-net`'s socket.
     pub socket: PathBuf,
     /// Path of journald's socket.
@@ -96,7 +96,7 @@ pub struct Options {
     pub timeout: Duration,
 }
 
-impl Default for Options {
+impl Default for HookOptions {
     fn default() -> Self {
         let seconds = std::env::var(TIMEOUT_VARIABLE)
             .ok()
@@ -115,7 +115,7 @@ impl Default for Options {
 /// The whole program: reads the state from `input`. Succeeds when the network is in place;
 /// otherwise the error is in the journal.
 pub fn main(input: impl Read) -> ExitCode {
-    match run(input, &Options::default()) {
+    match run(input, &HookOptions::default()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
@@ -125,7 +125,7 @@ pub fn main(input: impl Read) -> ExitCode {
 ///
 /// # Errors
 /// See [`HookError`]; it was already written to the journal.
-pub fn run(input: impl Read, options: &Options) -> Result<(), HookError> {
+pub fn run(input: impl Read, options: &HookOptions) -> Result<(), HookError> {
     let start = Instant::now();
     let mut instance = None;
     let outcome = read_state(input).and_then(|request| {
@@ -151,7 +151,7 @@ fn read_state(input: impl Read) -> Result<HookRequest, HookError> {
 
 /// The part of runtime-spec's state that the hook reads; unknown fields are ignored.
 #[derive(Deserialize)]
-struct State {
+struct OciState {
     #[serde(default)]
     pid: i32,
     #[serde(default)]
@@ -166,7 +166,7 @@ pub fn parse_state(bytes: &[u8]) -> Result<HookRequest, HookError> {
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAXIMUM_STATE {
         return Err(HookError::TooLarge);
     }
-    let mut state: State = serde_json::from_slice(bytes).map_err(HookError::Malformed)?;
+    let mut state: OciState = serde_json::from_slice(bytes).map_err(HookError::Malformed)?;
     let instance = state
         .annotations
         .remove(ANNOTATION)
@@ -184,7 +184,7 @@ pub fn parse_state(bytes: &[u8]) -> Result<HookRequest, HookError> {
 /// Sends the request until there is an answer. If `kat-net` is restarted during a call, the
 /// connection ends without an answer, and the same call is repeated. Repeating is safe, since an
 /// incomplete link of an earlier call is replaced.
-fn ask(request: &HookRequest, options: &Options, start: Instant) -> Result<(), HookError> {
+fn ask(request: &HookRequest, options: &HookOptions, start: Instant) -> Result<(), HookError> {
     let mut pauses = PAUSES.pauses();
     let mut unheard_since = None;
     loop {
@@ -214,7 +214,7 @@ fn ask(request: &HookRequest, options: &Options, start: Instant) -> Result<(), H
 }
 
 /// Makes one connection and reads one answer.
-fn call(request: &HookRequest, options: &Options, start: Instant) -> Result<(), HookError> {
+fn call(request: &HookRequest, options: &HookOptions, start: Instant) -> Result<(), HookError> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => HookError::Timeout(options.timeout),
         _ => HookError::Unreachable {

@@ -69,7 +69,7 @@ impl LinkError {
 
 /// State of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Link {
+pub struct LinkState {
     /// Its index in its namespace.
     pub index: u32,
     pub name: String,
@@ -104,7 +104,7 @@ pub struct VethPair<'a> {
 
 /// Next hop of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target {
+pub enum NextHop {
     /// Directly over this link.
     Link(u32),
     /// Over a gateway on this link.
@@ -153,7 +153,7 @@ impl Links {
     ///
     /// # Errors
     /// The kernel refuses or does not answer.
-    pub async fn find(&self, name: &str) -> Result<Option<Link>, LinkError> {
+    pub async fn find(&self, name: &str) -> Result<Option<LinkState>, LinkError> {
         let request = self.handle.link().get().match_name(name).execute();
         let found = call(&format!("look up link {name}"), async move {
             Box::pin(request).try_next().await
@@ -170,7 +170,7 @@ impl Links {
     ///
     /// # Errors
     /// The kernel refuses or does not answer.
-    pub async fn all(&self) -> Result<Vec<Link>, LinkError> {
+    pub async fn all(&self) -> Result<Vec<LinkState>, LinkError> {
         let request = self.handle.link().get().execute();
         let messages: Vec<LinkMessage> = call("list links", request.try_collect()).await?;
         Ok(messages.iter().map(describe).collect())
@@ -311,14 +311,14 @@ impl Links {
     ///
     /// # Errors
     /// The kernel refuses or does not answer.
-    pub async fn set_route(&self, destination: Ipv4Net, target: Target) -> Result<(), LinkError> {
+    pub async fn set_route(&self, destination: Ipv4Net, target: NextHop) -> Result<(), LinkError> {
         let builder = RouteMessageBuilder::<Ipv4Addr>::new()
             .destination_prefix(destination.network(), destination.prefix_len())
             .protocol(RouteProtocol::Other(ROUTE_PROTOCOL));
         let message = match target {
-            Target::Link(index) => builder.output_interface(index).scope(RouteScope::Link),
-            Target::Gateway(gateway, index) => builder.output_interface(index).gateway(gateway),
-            Target::Unreachable => builder.kind(RouteType::Unreachable),
+            NextHop::Link(index) => builder.output_interface(index).scope(RouteScope::Link),
+            NextHop::Gateway(gateway, index) => builder.output_interface(index).gateway(gateway),
+            NextHop::Unreachable => builder.kind(RouteType::Unreachable),
         }
         .build();
         let request = self.handle.route().add(message).replace();
@@ -409,8 +409,8 @@ async fn call<T>(
     }
 }
 
-fn describe(message: &LinkMessage) -> Link {
-    let mut link = Link {
+fn describe(message: &LinkMessage) -> LinkState {
+    let mut link = LinkState {
         index: message.header.index,
         name: String::new(),
         alias: None,

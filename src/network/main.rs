@@ -35,7 +35,7 @@ fn main() -> ExitCode {
 fn run() -> anyhow::Result<()> {
     logging::start();
     // The passed sockets are taken before any thread runs.
-    let config = service::Config::from_environment();
+    let config = service::NetworkServiceConfig::from_environment();
     Ok(runtime()?.block_on(service::run(config))?)
 }
 

@@ -11,19 +11,19 @@ use tokio::{sync::watch, time::Instant};
 
 use crate::{
     containers::attachments::Attachments,
-    dns::resolved::Announcement,
+    dns::resolved::ResolvedAnnouncement,
     nftables::firewall::{Firewall, FirewallError},
-    overlay::{kat0::Overlay, peers::PeerKeeper},
-    state_files::Snapshot,
+    overlay::{kat0::OverlayLink, peers::PeerKeeper},
+    state_files::StateFilesSnapshot,
 };
-use kat_types::network::{NodeNetwork, Peers};
+use kat_types::network::{NodeNetwork, PeerMachines};
 
 /// Interval of the checks of the firewall's rules.
 const FIREWALL_INTERVAL: Duration = Duration::from_secs(25);
 
 /// The result of a round.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct ReconcileOutcome {
     pub status: String,
     /// Whether everything is in place; otherwise the next round comes soon.
     pub settled: bool,
@@ -34,7 +34,7 @@ pub(super) struct Outcome {
 }
 
 /// When the rules were checked, and their input.
-struct Checked {
+struct CheckedRules {
     when: Instant,
     node: Arc<NodeNetwork>,
     machines: BTreeSet<IpAddr>,
@@ -43,23 +43,23 @@ struct Checked {
 /// State that is kept between rounds.
 pub(super) struct Reconciler {
     attachments: Arc<Attachments>,
-    overlay: Overlay,
+    overlay: OverlayLink,
     firewall: Firewall,
     /// The present error of the service addresses.
     services: watch::Receiver<Option<String>>,
-    checked: Option<Checked>,
+    checked: Option<CheckedRules>,
     peers: PeerKeeper,
     /// The settings for systemd-resolved.
-    announcement: watch::Sender<Option<Announcement>>,
+    announcement: watch::Sender<Option<ResolvedAnnouncement>>,
 }
 
 impl Reconciler {
     pub(super) fn new(
         attachments: Arc<Attachments>,
-        overlay: Overlay,
+        overlay: OverlayLink,
         peers: PeerKeeper,
         services: watch::Receiver<Option<String>>,
-        announcement: watch::Sender<Option<Announcement>>,
+        announcement: watch::Sender<Option<ResolvedAnnouncement>>,
     ) -> Self {
         Self {
             attachments,
@@ -73,22 +73,22 @@ impl Reconciler {
     }
 
     /// The outcome of a round that took too long.
-    pub(super) fn gave_up(&self, limit: Duration) -> Outcome {
-        Outcome {
+    pub(super) fn gave_up(&self, limit: Duration) -> ReconcileOutcome {
+        ReconcileOutcome {
             status: format!(
                 "a round did not end within {} s; trying again",
                 limit.as_secs()
             ),
-            ..Outcome::default()
+            ..ReconcileOutcome::default()
         }
     }
 
     /// Applies the snapshot. A part that fails does not stop the others.
-    pub(super) async fn round(&mut self, snapshot: &Snapshot) -> Outcome {
+    pub(super) async fn round(&mut self, snapshot: &StateFilesSnapshot) -> ReconcileOutcome {
         let Some(node) = &snapshot.node else {
-            return Outcome {
+            return ReconcileOutcome {
                 status: "waiting for node.json: kat-agent has not set up this machine yet".into(),
-                ..Outcome::default()
+                ..ReconcileOutcome::default()
             };
         };
         let mut problems = Vec::new();
@@ -129,7 +129,7 @@ impl Reconciler {
                         ));
                     }
                 }
-                self.announce(Announcement {
+                self.announce(ResolvedAnnouncement {
                     link: link.index,
                     server: node.address,
                     domain: node.cluster_domain.clone(),
@@ -142,7 +142,7 @@ impl Reconciler {
             true => parts.join(", "),
             false => problems.join("; "),
         };
-        Outcome {
+        ReconcileOutcome {
             status,
             settled,
             peers: has_peers,
@@ -155,7 +155,7 @@ impl Reconciler {
     async fn set_firewall(
         &mut self,
         node: &Arc<NodeNetwork>,
-        peers: Option<&Peers>,
+        peers: Option<&PeerMachines>,
     ) -> Result<(), FirewallError> {
         let machines = self.peers.addresses(peers);
         let fresh = self.checked.as_ref().is_some_and(|checked| {
@@ -168,7 +168,7 @@ impl Reconciler {
             if self.firewall.ensure(node, &machines).await? {
                 tracing::info!("put the rules of the firewall in place");
             }
-            self.checked = Some(Checked {
+            self.checked = Some(CheckedRules {
                 when: Instant::now(),
                 node: Arc::clone(node),
                 machines,
@@ -177,7 +177,7 @@ impl Reconciler {
         Ok(())
     }
 
-    fn announce(&self, wanted: Announcement) {
+    fn announce(&self, wanted: ResolvedAnnouncement) {
         self.announcement.send_if_modified(|current| {
             let changed = current.as_ref() != Some(&wanted);
             if changed {

@@ -39,14 +39,14 @@ use crate::{
     },
     dns::{
         resolved,
-        resolved::{Tell, tell_resolved},
+        resolved::{SendAnnouncement, tell_resolved},
         source as names,
     },
-    nftables::service_addresses::Balancer,
-    overlay::{announce::port::Announcer, kat0::Overlay, peers::PeerKeeper},
-    state_files::{Snapshot, StateFiles},
+    nftables::service_addresses::ServiceBalancer,
+    overlay::{announce::port::Announcer, kat0::OverlayLink, peers::PeerKeeper},
+    state_files::{StateFiles, StateFilesSnapshot},
 };
-use kat_daemon::watchdog::{Pulse, Pulses};
+use kat_daemon::watchdog::{LoopPulse, LoopPulses};
 use kat_types::network::{FOLDER, HOOK_SOCKET, OVERLAY_FILE};
 
 /// Interval of the rounds.
@@ -77,15 +77,15 @@ pub enum ServiceError {
 pub type DnsServer = Arc<
     dyn Fn(
             Ipv4Addr,
-            watch::Receiver<Arc<Snapshot>>,
+            watch::Receiver<Arc<StateFilesSnapshot>>,
             CancellationToken,
         ) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>>
         + Send
         + Sync,
 >;
 
-/// Parameters of the service; see [`Config::from_environment`] for the values on a real machine.
-pub struct Config {
+/// Parameters of the service; see [`NetworkServiceConfig::from_environment`] for the values on a real machine.
+pub struct NetworkServiceConfig {
     /// Folder of the agent's files.
     pub folder: PathBuf,
     /// Root folder for the links of unit files; `None` leaves the links alone.
@@ -97,18 +97,18 @@ pub struct Config {
     /// Finds the containers of a unit.
     pub processes: UnitProcesses,
     /// Creates `kat0`; `None` for the default implementation.
-    pub overlay: Option<Overlay>,
+    pub overlay: Option<OverlayLink>,
     /// The DNS server, started when `kat0` has an address; `None` for no DNS.
     pub dns: Option<DnsServer>,
     /// Configures systemd-resolved; `None` leaves it alone.
-    pub resolved: Option<Tell>,
+    pub resolved: Option<SendAnnouncement>,
     /// File with the state of the peers; `None` writes none.
     pub report: Option<PathBuf>,
     /// Ends the service, as SIGTERM and SIGINT do.
     pub cancel: CancellationToken,
 }
 
-impl Config {
+impl NetworkServiceConfig {
     /// The configuration of a real machine: the agent's files in [`FOLDER`], and the socket that
     /// systemd passed. This function takes ownership of passed descriptors, so the program has to
     /// call it before anything else.
@@ -136,7 +136,7 @@ impl Config {
 ///
 /// # Errors
 /// The service could not start. Later errors are logged, shown in the status and retried.
-pub async fn run(config: Config) -> Result<(), ServiceError> {
+pub async fn run(config: NetworkServiceConfig) -> Result<(), ServiceError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(ServiceError::Signal)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServiceError::Signal)?;
     if let Some(root) = &config.root {
@@ -157,11 +157,11 @@ pub async fn run(config: Config) -> Result<(), ServiceError> {
     );
     let hook = HookServer::new(Arc::clone(&files), Arc::clone(&attachments));
     let mut tasks = tokio::task::JoinSet::new();
-    let pulses = Pulses::default();
+    let pulses = LoopPulses::default();
     let pulse = pulses.watch("the hook's socket");
     tasks.spawn(hook.serve(listener, pulse, cancel.clone()));
     tasks.spawn(Arc::clone(&files).watch(cancel.clone()));
-    let overlay = config.overlay.unwrap_or_else(|| Overlay::new(links));
+    let overlay = config.overlay.unwrap_or_else(|| OverlayLink::new(links));
     let announcer = Arc::new(Announcer::default());
     tasks.spawn(Arc::clone(&announcer).listen(cancel.clone()));
     let heard = Arc::clone(&announcer);
@@ -170,7 +170,8 @@ pub async fn run(config: Config) -> Result<(), ServiceError> {
     // machines' names.
     let (trouble, services) = watch::channel(None);
     let pulse = pulses.watch("the addresses of services");
-    let balancing = Balancer::installed().keep(files.subscribe(), trouble, pulse, cancel.clone());
+    let balancing =
+        ServiceBalancer::installed().keep(files.subscribe(), trouble, pulse, cancel.clone());
     tasks.spawn(balancing);
     let (announcement, wanted) = watch::channel(None);
     if let Some(tell) = config.resolved {
@@ -214,11 +215,11 @@ async fn keep(
     files: Arc<StateFiles>,
     announcer: Arc<Announcer>,
     dns: Option<DnsServer>,
-    pulse: Pulse,
+    pulse: LoopPulse,
     cancel: CancellationToken,
 ) {
     let mut changes = files.subscribe();
-    let mut names = Names {
+    let mut names = DnsSupervisor {
         server: dns,
         files: Arc::clone(&files),
         running: None,
@@ -261,13 +262,13 @@ async fn keep(
 
 /// Runs DNS at the machine's address. Restarts the server when the address changes or the server
 /// ends.
-struct Names {
+struct DnsSupervisor {
     server: Option<DnsServer>,
     files: Arc<StateFiles>,
     running: Option<(Ipv4Addr, CancellationToken, tokio::task::JoinHandle<()>)>,
 }
 
-impl Names {
+impl DnsSupervisor {
     fn follow(&mut self, address: Option<Ipv4Addr>, cancel: &CancellationToken) {
         let (Some(server), Some(address)) = (&self.server, address) else {
             return;

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use kat_types::network::{
     DNS_FILE, DnsRecords, HOST_PORTS_FILE, HostPortParts, INSTANCES_FILE, Instances, NODE_FILE,
-    NodeNetwork, PEERS_FILE, Peers, SERVICES_FILE, Services,
+    NodeNetwork, PEERS_FILE, PeerMachines, SERVICES_FILE, Services,
 };
 
 /// Largest file in bytes.
@@ -32,7 +32,7 @@ const WITHOUT_WATCH: Duration = Duration::from_secs(2);
 
 /// Why a file was rejected.
 #[derive(Debug, thiserror::Error)]
-pub enum FileError {
+pub enum StateFileError {
     #[error("{path}: {source}")]
     Unreadable {
         /// Path of the file.
@@ -53,9 +53,9 @@ pub enum FileError {
 
 /// The content of the files; `None` for a file that was never read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct StateFilesSnapshot {
     pub node: Option<Arc<NodeNetwork>>,
-    pub peers: Option<Arc<Peers>>,
+    pub peers: Option<Arc<PeerMachines>>,
     pub instances: Option<Arc<Instances>>,
     pub dns: Option<Arc<DnsRecords>>,
     pub services: Option<Arc<Services>>,
@@ -63,24 +63,24 @@ pub struct Snapshot {
 }
 
 /// Device, inode, size and time of the last change: identifies a version of a file.
-type Stamp = (u64, u64, u64, i64, i64);
+type FileStamp = (u64, u64, u64, i64, i64);
 
 #[derive(Debug, Default)]
-struct Stamps {
-    node: Option<Stamp>,
-    peers: Option<Stamp>,
-    instances: Option<Stamp>,
-    dns: Option<Stamp>,
-    services: Option<Stamp>,
-    host_ports: Option<Stamp>,
+struct StateFileStamps {
+    node: Option<FileStamp>,
+    peers: Option<FileStamp>,
+    instances: Option<FileStamp>,
+    dns: Option<FileStamp>,
+    services: Option<FileStamp>,
+    host_ports: Option<FileStamp>,
 }
 
 /// The files of one folder, with their last valid content.
 #[derive(Debug)]
 pub struct StateFiles {
     folder: PathBuf,
-    stamps: Mutex<Stamps>,
-    sender: watch::Sender<Arc<Snapshot>>,
+    stamps: Mutex<StateFileStamps>,
+    sender: watch::Sender<Arc<StateFilesSnapshot>>,
 }
 
 impl StateFiles {
@@ -96,19 +96,19 @@ impl StateFiles {
     }
 
     /// The last valid content.
-    pub fn current(&self) -> Arc<Snapshot> {
+    pub fn current(&self) -> Arc<StateFilesSnapshot> {
         self.sender.borrow().clone()
     }
 
     /// A channel with every change.
-    pub fn subscribe(&self) -> watch::Receiver<Arc<Snapshot>> {
+    pub fn subscribe(&self) -> watch::Receiver<Arc<StateFilesSnapshot>> {
         self.sender.subscribe()
     }
 
     /// Reads the files that have changed since the last call. Cheap when there are none.
     pub fn refresh(&self) {
         let mut stamps = self.stamps.lock();
-        let mut next = Snapshot::clone(&self.current());
+        let mut next = StateFilesSnapshot::clone(&self.current());
         update(&self.folder, NODE_FILE, &mut stamps.node, &mut next.node);
         update(&self.folder, PEERS_FILE, &mut stamps.peers, &mut next.peers);
         update(
@@ -189,7 +189,7 @@ impl StateFiles {
 fn update<T: DeserializeOwned>(
     folder: &Path,
     name: &str,
-    stamp: &mut Option<Stamp>,
+    stamp: &mut Option<FileStamp>,
     value: &mut Option<Arc<T>>,
 ) {
     let path = folder.join(name);
@@ -216,9 +216,9 @@ fn update<T: DeserializeOwned>(
 /// Reads and decodes one of the files.
 ///
 /// # Errors
-/// See [`FileError`].
-pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, FileError> {
-    let unreadable = |source| FileError::Unreadable {
+/// See [`StateFileError`].
+pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, StateFileError> {
+    let unreadable = |source| StateFileError::Unreadable {
         path: path.to_owned(),
         source,
     };
@@ -228,11 +228,11 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, FileError> {
         .read_to_end(&mut bytes)
         .map_err(unreadable)?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > MAXIMUM_SIZE {
-        return Err(FileError::TooLarge {
+        return Err(StateFileError::TooLarge {
             path: path.to_owned(),
         });
     }
-    serde_json::from_slice(&bytes).map_err(|source| FileError::Malformed {
+    serde_json::from_slice(&bytes).map_err(|source| StateFileError::Malformed {
         path: path.to_owned(),
         source,
     })
@@ -254,7 +254,7 @@ mod tests {
     fn a_broken_file_keeps_the_last_good_state() {
         let folder = tempfile::tempdir().unwrap();
         let files = StateFiles::open(folder.path());
-        assert_eq!(*files.current(), Snapshot::default());
+        assert_eq!(*files.current(), StateFilesSnapshot::default());
         write(folder.path(), DNS_FILE, ONE);
         files.refresh();
         assert_eq!(files.current().dns.as_ref().unwrap().revision, 7);

@@ -8,8 +8,8 @@ use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 
 use super::{
-    AUTHORITY_LIFETIME, CertificateRequest, Identity, LEAF_LIFETIME, LeafKind, PkiError, Validity,
-    files, leaf, request, tls,
+    AUTHORITY_LIFETIME, CertificateKeyPair, CertificateRequest, LEAF_LIFETIME, LeafKind, PkiError,
+    Validity, files, leaf, request, tls,
 };
 use crate::recovery_key as seal;
 
@@ -175,10 +175,10 @@ impl Authority {
     ///
     /// # Errors
     /// [`PkiError::Name`], [`PkiError::WrongAuthority`], [`PkiError::Certificate`].
-    pub fn issue(&self, kind: &LeafKind, now: Timestamp) -> Result<Identity, PkiError> {
+    pub fn issue(&self, kind: &LeafKind, now: Timestamp) -> Result<CertificateKeyPair, PkiError> {
         let key = generate_key()?;
         let certificate_pem = self.sign(kind, &key, now)?;
-        Ok(Identity {
+        Ok(CertificateKeyPair {
             certificate_pem,
             key_pem: key.serialize_pem(),
         })

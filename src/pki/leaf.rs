@@ -198,13 +198,13 @@ fn random_serial() -> Result<SerialNumber, PkiError> {
 
 /// A certificate and its key, as PEM.
 #[derive(Clone)]
-pub struct Identity {
+pub struct CertificateKeyPair {
     pub certificate_pem: String,
     /// The key, PKCS #8.
     pub key_pem: String,
 }
 
-impl fmt::Debug for Identity {
+impl fmt::Debug for CertificateKeyPair {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("Identity")

@@ -29,7 +29,7 @@ pub use self::{
     admission::{Authorities, MachineCertificates},
     authority::{Authority, AuthorityKind},
     files::{write_public, write_secret},
-    leaf::{Identity, LeafKind},
+    leaf::{CertificateKeyPair, LeafKind},
     recovery::{load_recovery_key, recovery_key_file, store_recovery_key},
     request::{
         CertificateRequest, MAX_REQUEST, create_key, create_request, create_request_for_key,

@@ -54,12 +54,12 @@ pub enum StreamError {
 }
 
 /// The data that is authenticated with every record.
-struct Place {
+struct RecordContext {
     header: [u8; 32],
     number: u64,
 }
 
-impl Place {
+impl RecordContext {
     fn of(header: &[u8]) -> Self {
         Self {
             header: Sha256::new()
@@ -85,7 +85,7 @@ impl Place {
 pub struct SealedWriter<'a, W> {
     out: W,
     key: &'a RecoveryKey,
-    place: Place,
+    place: RecordContext,
 }
 
 impl<'a, W: Write> SealedWriter<'a, W> {
@@ -104,7 +104,7 @@ impl<'a, W: Write> SealedWriter<'a, W> {
         Ok(Self {
             out,
             key,
-            place: Place::of(header),
+            place: RecordContext::of(header),
         })
     }
 
@@ -149,7 +149,7 @@ fn length(length: usize) -> io::Result<[u8; 4]> {
 pub struct SealedReader<R> {
     input: R,
     header: Vec<u8>,
-    place: Place,
+    place: RecordContext,
     ended: bool,
 }
 
@@ -178,7 +178,7 @@ impl<R: Read> SealedReader<R> {
         whole(&mut input, &mut header)?;
         Ok(Self {
             input,
-            place: Place::of(&header),
+            place: RecordContext::of(&header),
             header,
             ended: false,
         })

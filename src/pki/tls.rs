@@ -23,7 +23,7 @@ use rustls::{
 };
 use sha2::{Digest, Sha256};
 
-use super::{Identity, PkiError, authority, check_name, cluster_name, request};
+use super::{CertificateKeyPair, PkiError, authority, check_name, cluster_name, request};
 
 /// The subject of the other end's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl CurrentIdentity {
     ///
     /// # Errors
     /// [`PkiError`] if certificate and key are unreadable or don't belong together.
-    pub fn new(identity: &Identity, authority_pem: &str) -> Result<Arc<Self>, PkiError> {
+    pub fn new(identity: &CertificateKeyPair, authority_pem: &str) -> Result<Arc<Self>, PkiError> {
         let authority = first_certificate(authority_pem)?;
         Ok(Arc::new(Self {
             key: ArcSwap::from_pointee(certified(identity, &authority)?),
@@ -139,7 +139,7 @@ impl CurrentIdentity {
     ///
     /// # Errors
     /// As [`Self::new`]; the previous identity stays in use then.
-    pub fn replace(&self, identity: &Identity) -> Result<(), PkiError> {
+    pub fn replace(&self, identity: &CertificateKeyPair) -> Result<(), PkiError> {
         self.key
             .store(Arc::new(certified(identity, &self.authority)?));
         Ok(())
@@ -147,7 +147,7 @@ impl CurrentIdentity {
 }
 
 fn certified(
-    identity: &Identity,
+    identity: &CertificateKeyPair,
     authority: &CertificateDer<'static>,
 ) -> Result<CertifiedKey, PkiError> {
     let leaf = first_certificate(&identity.certificate_pem)?;
@@ -269,7 +269,7 @@ fn of_cluster(
     authority_pem: &str,
     cluster_uid: &str,
     machine: Option<KnownMachine>,
-) -> Result<OfCluster, PkiError> {
+) -> Result<ClusterVerifier, PkiError> {
     let name = ServerName::try_from(cluster_name(cluster_uid)).map_err(|_| {
         PkiError::Certificate(format!(
             "the cluster's uid `{cluster_uid}` is not a DNS label"
@@ -278,7 +278,7 @@ fn of_cluster(
     let verifier = WebPkiServerVerifier::builder_with_provider(roots(authority_pem)?, provider())
         .build()
         .map_err(|error| PkiError::Certificate(error.to_string()))?;
-    Ok(OfCluster {
+    Ok(ClusterVerifier {
         verifier,
         name,
         machine,
@@ -301,7 +301,7 @@ pub fn pinned_client_config(fingerprint: Option<&str>) -> Result<ClientConfig, P
             "the authority's hash must be 64 hexadecimal digits".into(),
         ));
     }
-    let verifier = Pinned {
+    let verifier = PinnedAuthority {
         fingerprint: fingerprint.map(ToOwned::to_owned),
         provider: provider(),
     };
@@ -324,14 +324,14 @@ fn client_with(
 
 /// Verifies the chain as usual, and the cluster's name instead of the dialled one.
 #[derive(Debug)]
-struct OfCluster {
+struct ClusterVerifier {
     verifier: Arc<WebPkiServerVerifier>,
     name: ServerName<'static>,
     /// The only accepted machine, if there is one.
     machine: Option<KnownMachine>,
 }
 
-impl ServerCertVerifier for OfCluster {
+impl ServerCertVerifier for ClusterVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -390,12 +390,12 @@ impl ServerCertVerifier for OfCluster {
 /// Finds the authority by its hash in the certificates that the server sent, and then trusts only
 /// that one; without a hash it trusts the authority that the server sent.
 #[derive(Debug)]
-struct Pinned {
+struct PinnedAuthority {
     fingerprint: Option<String>,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for PinnedAuthority {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

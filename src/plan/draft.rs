@@ -12,40 +12,40 @@ use serde::Serialize;
 use super::{
     Snapshot,
     event::EventLog,
-    frozen::{self, Frozen, NotWritable, NotWritableCause, WrittenObject},
+    frozen::{self, FrozenObjects, NotWritable, NotWritableCause, WrittenObject},
 };
 use crate::{
-    EventKind, EventWord, Requested, scheduling::host_ports::HostPorts,
+    EventKind, EventWord, RequestedResources, scheduling::host_ports::HostPorts,
     services::service_addresses::ServiceAddresses,
 };
 use kat_types::{
     api::ObjectReference,
-    assignment::{Assignment, DesiredMeta, Wanted},
+    assignment::{Assignment, DesiredMeta, DesiredRun},
     json, keys,
     records::{Allocation, VolumeRecord},
     snapshot::InstanceEntry,
     stored::WorkloadKey,
-    transaction::{Compare, Operation},
+    transaction::{Compare, WriteOperation},
     volumes::VolumeKey,
 };
 
 /// One transaction: all of it or nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub struct PlannedTransaction {
     /// Why, for the leader's log.
     pub reason: String,
     /// Conditions besides the leader's fence.
     pub conditions: Vec<Compare>,
     /// At most [`kat_types::transaction::MAX_OPERATIONS`]; the desired list of a machine and its
     /// meta are always in the same change.
-    pub operations: Vec<Operation>,
+    pub operations: Vec<WriteOperation>,
 }
 
 /// What the leader writes now, and when it plans again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct ClusterPlan {
     /// To be committed in this order.
-    pub changes: Vec<Change>,
+    pub changes: Vec<PlannedTransaction>,
     /// Plan again after this time even if nothing changes.
     pub wake_after: Option<Duration>,
     /// Objects that are left as they are because their changes cannot be written.
@@ -79,7 +79,7 @@ pub(super) struct Draft<'a> {
     taken: BTreeMap<String, BTreeSet<Ipv4Addr>>,
     last: BTreeMap<String, Ipv4Addr>,
     /// Sums of the requests of the stored assignments, by machine.
-    requested: BTreeMap<&'a str, Requested>,
+    requested: BTreeMap<&'a str, RequestedResources>,
     /// Users of the stored assignments, by machine.
     users: BTreeMap<&'a str, BTreeSet<u32>>,
     /// The stored assignments by namespace and workload.
@@ -90,17 +90,17 @@ pub(super) struct Draft<'a> {
     volumes: BTreeMap<VolumeKey, VolumeRecord>,
     /// Instances that this plan stops.
     stopped: BTreeSet<String>,
-    changes: Vec<Change>,
+    changes: Vec<PlannedTransaction>,
     /// Objects that are left as they are.
-    pub(super) frozen: Frozen,
+    pub(super) frozen: FrozenObjects,
     /// Objects with a value that can't be encoded as JSON, or that need a value that is too large.
     refused: Vec<NotWritable>,
 }
 
 /// Operations that become one or more changes.
 #[derive(Default)]
-pub(super) struct Group {
-    operations: Vec<Operation>,
+pub(super) struct OperationGroup {
+    operations: Vec<WriteOperation>,
     machines: BTreeSet<String>,
     /// A key whose value can't be encoded as JSON, and why.
     not_encoded: Option<(String, String)>,
@@ -116,7 +116,7 @@ impl<'a> Draft<'a> {
             let newest = newest.entry(node.clone()).or_insert((0, *address));
             *newest = (*newest).max((stored.revision, *address));
         }
-        let mut requested: BTreeMap<&str, Requested> = BTreeMap::new();
+        let mut requested: BTreeMap<&str, RequestedResources> = BTreeMap::new();
         let mut instances: BTreeMap<&str, BTreeMap<&str, Vec<StoredInstance<'_>>>> =
             BTreeMap::new();
         let mut users: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
@@ -160,7 +160,7 @@ impl<'a> Draft<'a> {
             volumes: BTreeMap::new(),
             stopped: BTreeSet::new(),
             changes: Vec::new(),
-            frozen: Frozen::default(),
+            frozen: FrozenObjects::default(),
             refused: Vec::new(),
         }
     }
@@ -186,7 +186,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Sum of the requests of a machine's stored assignments.
-    pub(super) fn requested(&self, node: &str) -> Requested {
+    pub(super) fn requested(&self, node: &str) -> RequestedResources {
         self.requested.get(node).copied().unwrap_or_default()
     }
 
@@ -228,7 +228,12 @@ impl<'a> Draft<'a> {
     }
 
     /// Puts a new assignment and its address.
-    pub(super) fn place(&mut self, group: &mut Group, node: &str, assignment: &Assignment) {
+    pub(super) fn place(
+        &mut self,
+        group: &mut OperationGroup,
+        node: &str,
+        assignment: &Assignment,
+    ) {
         // The machine's own address is not allocated to an instance.
         if !assignment.container.host_network {
             self.taken
@@ -280,7 +285,12 @@ impl<'a> Draft<'a> {
     }
 
     /// Writes the record of a volume.
-    pub(super) fn put_volume(&mut self, group: &mut Group, key: &VolumeKey, record: VolumeRecord) {
+    pub(super) fn put_volume(
+        &mut self,
+        group: &mut OperationGroup,
+        key: &VolumeKey,
+        record: VolumeRecord,
+    ) {
         group.put(keys::volume(&key.to_string()), &record);
         self.volumes.insert(key.clone(), record);
     }
@@ -291,8 +301,13 @@ impl<'a> Draft<'a> {
     }
 
     /// Writes a changed assignment.
-    pub(super) fn update(&mut self, group: &mut Group, node: &str, assignment: &Assignment) {
-        if assignment.wanted == Wanted::Stopped {
+    pub(super) fn update(
+        &mut self,
+        group: &mut OperationGroup,
+        node: &str,
+        assignment: &Assignment,
+    ) {
+        if assignment.wanted == DesiredRun::Stopped {
             self.stopped.insert(assignment.instance.clone());
         }
         group.put(
@@ -303,17 +318,19 @@ impl<'a> Draft<'a> {
     }
 
     /// Deletes an assignment and releases its address.
-    pub(super) fn remove(&mut self, group: &mut Group, node: &str, instance: &str) {
+    pub(super) fn remove(&mut self, group: &mut OperationGroup, node: &str, instance: &str) {
         group
             .operations
-            .push(Operation::Delete(keys::desired_instance(node, instance)));
+            .push(WriteOperation::Delete(keys::desired_instance(
+                node, instance,
+            )));
         group
             .operations
-            .push(Operation::Delete(keys::allocation(instance)));
+            .push(WriteOperation::Delete(keys::allocation(instance)));
         self.bump(group, node, -1);
     }
 
-    fn bump(&mut self, group: &mut Group, node: &str, count: isize) {
+    fn bump(&mut self, group: &mut OperationGroup, node: &str, count: isize) {
         let meta = self.desired.entry(node.to_owned()).or_default();
         meta.schema = 1;
         meta.revision += 1;
@@ -324,7 +341,7 @@ impl<'a> Draft<'a> {
     /// Adds an event to a group.
     pub(super) fn event<'w>(
         &mut self,
-        group: &mut Group,
+        group: &mut OperationGroup,
         kind: EventKind,
         reason: impl Into<EventWord<'w>>,
         object: ObjectReference,
@@ -336,13 +353,13 @@ impl<'a> Draft<'a> {
     }
 
     /// Whether the group is so large that it should be committed.
-    pub(super) fn is_full(group: &Group) -> bool {
+    pub(super) fn is_full(group: &OperationGroup) -> bool {
         let bytes = || -> usize { group.operations.iter().map(value_bytes).sum() };
         group.operations.len() + group.machines.len() >= SOFT_LIMIT || bytes() >= SOFT_BYTES
     }
 
     /// Whether `more` bytes would make the group larger than a transaction takes.
-    pub(super) fn has_no_room(group: &Group, more: usize) -> bool {
+    pub(super) fn has_no_room(group: &OperationGroup, more: usize) -> bool {
         let bytes: usize = group.operations.iter().map(value_bytes).sum();
         bytes + more > HARD_BYTES
     }
@@ -351,12 +368,12 @@ impl<'a> Draft<'a> {
     /// or has no room for the object.
     pub(super) fn put_in_turn<T: Serialize>(
         &mut self,
-        group: &mut Group,
+        group: &mut OperationGroup,
         key: String,
         value: &T,
         reason: &str,
     ) {
-        let mut own = Group::default();
+        let mut own = OperationGroup::default();
         own.put(key, value);
         let bytes: usize = own.operations.iter().map(value_bytes).sum();
         if own.not_encoded.is_some() || Self::has_no_room(group, bytes) {
@@ -372,8 +389,13 @@ impl<'a> Draft<'a> {
     /// Ends a group: it becomes a change if it has any operation.
     ///
     /// If several operations of the group write the same key, the last one counts.
-    pub(super) fn commit(&mut self, group: Group, reason: String, conditions: Vec<Compare>) {
-        let Group {
+    pub(super) fn commit(
+        &mut self,
+        group: OperationGroup,
+        reason: String,
+        conditions: Vec<Compare>,
+    ) {
+        let OperationGroup {
             mut operations,
             machines,
             mut not_encoded,
@@ -401,7 +423,7 @@ impl<'a> Draft<'a> {
         operations.retain(|operation| seen.insert(operation.key().to_owned()));
         operations.reverse();
         if !operations.is_empty() {
-            self.changes.push(Change {
+            self.changes.push(PlannedTransaction {
                 reason,
                 conditions,
                 operations,
@@ -429,13 +451,13 @@ impl<'a> Draft<'a> {
     }
 
     /// The plan; its `frozen` lists what cannot be written.
-    pub(super) fn finish(self) -> Plan {
+    pub(super) fn finish(self) -> ClusterPlan {
         let mut frozen = self.refused;
         let changes = self.changes.iter();
         frozen.extend(
             changes.filter_map(|change| frozen::not_writable(self.snapshot, &self.placed, change)),
         );
-        Plan {
+        ClusterPlan {
             changes: self.changes,
             wake_after: self.wake_after,
             frozen,
@@ -443,7 +465,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-impl Group {
+impl OperationGroup {
     pub(super) fn put<T: Serialize>(&mut self, key: String, value: &T) {
         match put(key, value) {
             Ok(operation) => self.operations.push(operation),
@@ -452,15 +474,16 @@ impl Group {
     }
 
     pub(super) fn put_text(&mut self, key: String, text: &[u8]) {
-        self.operations.push(Operation::Put(key, text.to_vec()));
+        self.operations
+            .push(WriteOperation::Put(key, text.to_vec()));
     }
 
     pub(super) fn delete(&mut self, key: String) {
-        self.operations.push(Operation::Delete(key));
+        self.operations.push(WriteOperation::Delete(key));
     }
 
     pub(super) fn delete_prefix(&mut self, prefix: String) {
-        self.operations.push(Operation::DeletePrefix(prefix));
+        self.operations.push(WriteOperation::DeletePrefix(prefix));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -468,17 +491,17 @@ impl Group {
     }
 }
 
-fn value_bytes(operation: &Operation) -> usize {
+fn value_bytes(operation: &WriteOperation) -> usize {
     match operation {
-        Operation::Put(_, value) => value.len(),
-        Operation::Delete(_) | Operation::DeletePrefix(_) => 0,
+        WriteOperation::Put(_, value) => value.len(),
+        WriteOperation::Delete(_) | WriteOperation::DeletePrefix(_) => 0,
     }
 }
 
 /// The write of an object as JSON; the error is the key and why its value can't be encoded.
-fn put<T: Serialize>(key: String, value: &T) -> Result<Operation, (String, String)> {
+fn put<T: Serialize>(key: String, value: &T) -> Result<WriteOperation, (String, String)> {
     match json::bytes(&key, value) {
-        Ok(bytes) => Ok(Operation::Put(key, bytes)),
+        Ok(bytes) => Ok(WriteOperation::Put(key, bytes)),
         Err(error) => Err((key, error.reason)),
     }
 }

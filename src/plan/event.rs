@@ -5,13 +5,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::draft::{Draft, Group};
+use super::draft::{Draft, OperationGroup};
 use kat_types::{
     api::{Event, ObjectReference},
     keys,
     reason::EventReason,
     stored::Stored,
-    transaction::Operation,
+    transaction::WriteOperation,
 };
 
 /// Maximum number of events kept.
@@ -26,7 +26,7 @@ pub(super) fn plan_expiry(draft: &mut Draft<'_>) {
     let Ok(oldest) = draft.now.checked_sub(LIFETIME) else {
         return;
     };
-    let mut group = Group::default();
+    let mut group = OperationGroup::default();
     for (id, stored) in &draft.snapshot.events {
         let last = stored.value.timestamp.get();
         if last.is_some_and(|last| last >= oldest) || Draft::is_full(&group) {
@@ -40,7 +40,7 @@ pub(super) fn plan_expiry(draft: &mut Draft<'_>) {
 
 /// Deletes the oldest events of namespaces that have more than their quotas allow.
 fn plan_quotas(draft: &mut Draft<'_>) {
-    let mut group = Group::default();
+    let mut group = OperationGroup::default();
     for (name, namespace) in &draft.snapshot.namespaces {
         let Some(quota) = namespace.value.quota.events else {
             continue;
@@ -123,7 +123,7 @@ impl EventLog {
         reason: impl Into<EventWord<'a>>,
         involved_object: ObjectReference,
         message: String,
-    ) -> Vec<Operation> {
+    ) -> Vec<WriteOperation> {
         let now = self.now.into();
         let id = self.next_id(&involved_object.name);
         let mut event = Event {
@@ -144,16 +144,16 @@ impl EventLog {
             event.count = earlier.count.saturating_add(1);
             event.first_timestamp = earlier.first_timestamp;
             self.stored.remove(&earlier.id);
-            operations.push(Operation::Delete(keys::event(&earlier.id)));
+            operations.push(WriteOperation::Delete(keys::event(&earlier.id)));
         }
         while self.stored.len() >= LIMIT {
             let Some(oldest) = self.oldest_of_most() else {
                 break;
             };
             self.stored.remove(&oldest);
-            operations.push(Operation::Delete(keys::event(&oldest)));
+            operations.push(WriteOperation::Delete(keys::event(&oldest)));
         }
-        operations.push(Operation::Put(keys::event(&id), event.to_json()));
+        operations.push(WriteOperation::Put(keys::event(&id), event.to_json()));
         self.stored.insert(id, Arc::new(event));
         operations
     }
@@ -231,7 +231,7 @@ mod tests {
             object("a"),
             "exit 1".to_owned(),
         );
-        assert!(matches!(repeat.first(), Some(Operation::Delete(_))));
+        assert!(matches!(repeat.first(), Some(WriteOperation::Delete(_))));
         let newest = log.stored.values().last().unwrap();
         assert_eq!(
             (newest.count, newest.involved_object.name.as_str()),
@@ -308,12 +308,17 @@ mod tests {
         assert_eq!((of("quiet"), of("loud")), (3, LIMIT - 3));
     }
 
-    fn planned_operations(snapshot: &crate::Snapshot, now: Timestamp) -> Vec<Operation> {
-        crate::plan(snapshot, &kat_types::snapshot::Observed::default(), now, 1)
-            .changes
-            .into_iter()
-            .flat_map(|change| change.operations)
-            .collect()
+    fn planned_operations(snapshot: &crate::Snapshot, now: Timestamp) -> Vec<WriteOperation> {
+        crate::plan(
+            snapshot,
+            &kat_types::snapshot::ObservedReports::default(),
+            now,
+            1,
+        )
+        .changes
+        .into_iter()
+        .flat_map(|change| change.operations)
+        .collect()
     }
 
     #[test]
@@ -349,7 +354,7 @@ mod tests {
             value: record,
         };
         snapshot.namespaces.insert("a".to_owned(), stored);
-        let dropped = ["1", "3"].map(|id| Operation::Delete(keys::event(id)));
+        let dropped = ["1", "3"].map(|id| WriteOperation::Delete(keys::event(id)));
         assert_eq!(planned_operations(&snapshot, now), dropped);
     }
 
@@ -373,7 +378,7 @@ mod tests {
             snapshot.events.insert(id.to_owned(), stored);
         }
         let now = "2026-01-10T00:00:00Z".parse().unwrap();
-        let dropped = Operation::Delete(keys::event("1"));
+        let dropped = WriteOperation::Delete(keys::event("1"));
         assert_eq!(planned_operations(&snapshot, now), [dropped]);
     }
 }

@@ -6,11 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{Snapshot, draft::Change};
+use super::{Snapshot, draft::PlannedTransaction};
 use kat_types::{
     keys,
     stored::WorkloadKey,
-    transaction::{MAX_BYTES, MAX_OPERATIONS, Operation, TransactionSize, operation_bytes},
+    transaction::{MAX_BYTES, MAX_OPERATIONS, TransactionSize, WriteOperation, operation_bytes},
     volumes::VolumeKey,
 };
 
@@ -83,11 +83,11 @@ impl std::fmt::Display for NotWritable {
 
 /// Objects that a plan leaves as they are.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Frozen {
+pub(super) struct FrozenObjects {
     by_object: BTreeMap<WrittenObject, NotWritable>,
 }
 
-impl Frozen {
+impl FrozenObjects {
     /// Returns true if any of `found` was not known.
     pub(super) fn extend(&mut self, found: &[NotWritable]) -> bool {
         let before = self.by_object.len();
@@ -138,7 +138,7 @@ pub(super) fn too_large(bytes: usize) -> Option<NotWritableCause> {
 }
 
 /// The change fits into one transaction.
-pub(super) fn fits(change: &Change) -> bool {
+pub(super) fn fits(change: &PlannedTransaction) -> bool {
     let fence = TransactionSize {
         conditions: FENCE_OPERATIONS,
         operations: FENCE_OPERATIONS,
@@ -154,14 +154,14 @@ pub(super) fn fits(change: &Change) -> bool {
 pub(super) fn not_writable(
     snapshot: &Snapshot,
     placed: &BTreeMap<String, WorkloadKey>,
-    change: &Change,
+    change: &PlannedTransaction,
 ) -> Option<NotWritable> {
     if fits(change) {
         return None;
     }
     let size = TransactionSize::of(&change.conditions, &change.operations);
     let too_many = size.operations + FENCE_OPERATIONS > MAX_OPERATIONS;
-    let weight = |operation: &Operation| match too_many {
+    let weight = |operation: &WriteOperation| match too_many {
         true => 1,
         false => operation_bytes(operation),
     };
@@ -176,7 +176,7 @@ pub(super) fn not_writable(
     let (object, _) = by_object
         .into_iter()
         .max_by_key(|(object, weight)| (rank(object), *weight))?;
-    let own = |operation: &&Operation| {
+    let own = |operation: &&WriteOperation| {
         object_of(snapshot, placed, operation.key()).as_ref() == Some(&object)
     };
     let largest = change.operations.iter().filter(own);
@@ -266,7 +266,7 @@ pub(super) fn object_of(
 
 /// The changes that can be written. A change that is left out may have been counted in the meta of
 /// a desired list, so nothing after it is written.
-pub(super) fn without_the_unwritable(changes: Vec<Change>) -> Vec<Change> {
+pub(super) fn without_the_unwritable(changes: Vec<PlannedTransaction>) -> Vec<PlannedTransaction> {
     let mut left = Vec::with_capacity(changes.len());
     for change in changes {
         if fits(&change) {

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     EventKind,
-    draft::{Draft, Group},
+    draft::{Draft, OperationGroup},
 };
 use kat_types::{
     api::{Condition, DISK_PRESSURE, ImagesRemoved, ObjectReference},
-    images::{KeptImages, KeptOfUser},
+    images::{KeptImages, KeptUserImages},
     keys,
     reason::EventReason,
     records::NodeStatusRecord,
@@ -39,7 +39,7 @@ pub(super) fn plan_images(draft: &mut Draft<'_>, statuses: &BTreeMap<String, Nod
         let indexes = present.entry(entry.node.as_str()).or_default();
         indexes.insert(entry.assignment.value.user.index);
     }
-    let mut known: BTreeMap<u32, KeptOfUser> = BTreeMap::new();
+    let mut known: BTreeMap<u32, KeptUserImages> = BTreeMap::new();
     for name in snapshot.nodes.keys() {
         let indexes = present.remove(name.as_str()).unwrap_or_default();
         let users = indexes.into_iter().filter_map(|index| {
@@ -49,7 +49,7 @@ pub(super) fn plan_images(draft: &mut Draft<'_>, statuses: &BTreeMap<String, Nod
         });
         let users = bounded(users);
         let stored = snapshot.kept_images.get(name);
-        let mut group = Group::default();
+        let mut group = OperationGroup::default();
         if users.is_empty() {
             if stored.is_some() {
                 group.delete(keys::desired_images(name));
@@ -63,9 +63,9 @@ pub(super) fn plan_images(draft: &mut Draft<'_>, statuses: &BTreeMap<String, Nod
 }
 
 /// The users that fit into [`MOST_BYTES`].
-fn bounded(users: impl Iterator<Item = (u32, KeptOfUser)>) -> BTreeMap<u32, KeptOfUser> {
+fn bounded(users: impl Iterator<Item = (u32, KeptUserImages)>) -> BTreeMap<u32, KeptUserImages> {
     let mut bytes = 0;
-    let fits = |(_, kept): &(u32, KeptOfUser)| {
+    let fits = |(_, kept): &(u32, KeptUserImages)| {
         let names = kept.images.iter().map(|image| image.len() + BESIDES);
         bytes += BESIDES + names.sum::<usize>();
         bytes <= MOST_BYTES
@@ -73,7 +73,7 @@ fn bounded(users: impl Iterator<Item = (u32, KeptOfUser)>) -> BTreeMap<u32, Kept
     users.take_while(fits).collect()
 }
 
-fn kept_of(entry: &WorkloadEntry) -> KeptOfUser {
+fn kept_of(entry: &WorkloadEntry) -> KeptUserImages {
     let meta = &entry.meta.value;
     let mut images = BTreeSet::new();
     let mut unknown = false;
@@ -110,7 +110,7 @@ fn kept_of(entry: &WorkloadEntry) -> KeptOfUser {
             }
         }
     }
-    KeptOfUser {
+    KeptUserImages {
         images: images.into_iter().collect(),
         unknown,
     }
@@ -119,7 +119,7 @@ fn kept_of(entry: &WorkloadEntry) -> KeptOfUser {
 /// Writes events of a machine whose disk runs short or recovers, and of images that it removed.
 pub(super) fn care_events(
     draft: &mut Draft<'_>,
-    group: &mut Group,
+    group: &mut OperationGroup,
     (name, uid): (&str, &str),
     before: &NodeStatusRecord,
     status: &NodeStatusRecord,
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_transaction_takes_the_record_however_long_names_are() {
         for length in [0, 20, 512] {
-            let kept = KeptOfUser {
+            let kept = KeptUserImages {
                 images: vec!["r".repeat(length); 20],
                 unknown: true,
             };

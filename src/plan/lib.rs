@@ -26,7 +26,7 @@ mod volumes;
 
 use jiff::Timestamp;
 
-use kat_types::snapshot::Observed;
+use kat_types::snapshot::ObservedReports;
 
 pub use crate::{
     etcd::{members::*, upkeep::*},
@@ -47,7 +47,7 @@ pub use crate::{
         why_it_does_not_fit,
     },
 };
-pub use draft::{Change, Plan};
+pub use draft::{ClusterPlan, PlannedTransaction};
 pub use event::*;
 pub use frozen::{NotWritable, NotWritableCause, WrittenObject};
 pub use kat_types::snapshot::ServiceEntry;
@@ -55,11 +55,11 @@ pub use logins::{logins_for, open_logins};
 pub use quota::*;
 pub use rollout::in_words as rollout_in_words;
 pub use secrets::{
-    Purpose, Sealing, SealingError, behind_secret, lacks_secret, open_assigned, seal_for,
-    users_of_secret,
+    SealingError, SealingPurpose, SnapshotSealing, behind_secret, lacks_secret, open_assigned,
+    seal_for, users_of_secret,
 };
 pub use snapshot::*;
-pub use volumes::{Held, users_of};
+pub use volumes::{VolumePlacement, users_of};
 
 /// The seed of every leader's plans and of previews: a preview shows what the leader then does.
 pub const SEED: u64 = 0;
@@ -71,8 +71,13 @@ pub const SEED: u64 = 0;
 ///
 /// A change that does not fit into one transaction is left out: its object is left as it is, and
 /// the plan is repeated without the change.
-pub fn plan(snapshot: &Snapshot, observed: &Observed, now: Timestamp, seed: u64) -> Plan {
-    let mut frozen = frozen::Frozen::default();
+pub fn plan(
+    snapshot: &Snapshot,
+    observed: &ObservedReports,
+    now: Timestamp,
+    seed: u64,
+) -> ClusterPlan {
+    let mut frozen = frozen::FrozenObjects::default();
     loop {
         let mut plan = plan_without(snapshot, observed, (now, seed), &frozen);
         // Each iteration leaves out at least one more object.
@@ -91,17 +96,17 @@ pub fn plan(snapshot: &Snapshot, observed: &Observed, now: Timestamp, seed: u64)
 /// to be left as well.
 fn plan_without(
     snapshot: &Snapshot,
-    observed: &Observed,
+    observed: &ObservedReports,
     (now, seed): (Timestamp, u64),
-    frozen: &frozen::Frozen,
-) -> Plan {
+    frozen: &frozen::FrozenObjects,
+) -> ClusterPlan {
     let mut draft = draft::Draft::new(snapshot, now, seed);
     draft.frozen = frozen.clone();
     if crate::nodes::leaving::plan_leaving(&mut draft) {
         return draft.finish();
     }
     let heard = crate::nodes::node_loss::heard(snapshot, observed, now);
-    let losses = crate::nodes::node_loss::Losses::of(snapshot, &heard, now);
+    let losses = crate::nodes::node_loss::LostMachines::of(snapshot, &heard, now);
     if let Some(left) = losses.settles_in {
         draft.wake(left);
     }
@@ -149,7 +154,7 @@ fn plan_namespaces(draft: &mut draft::Draft<'_>) {
         let key = kat_types::keys::namespace(name);
         let secrets = kat_types::keys::secret(&format!("{name}/"));
         let unchanged = kat_types::transaction::Compare::ModRevision(key.clone(), stored.revision);
-        let mut group = draft::Group::default();
+        let mut group = draft::OperationGroup::default();
         group.delete(key);
         group.delete_prefix(secrets);
         group.delete_prefix(kat_types::keys::logins(name));

@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use super::{
     Snapshot,
     secrets::{
-        Purpose, Sealing, SealingError, SecretTrouble, deliver, framed, open_assigned, unframed,
+        SealingError, SealingPurpose, SecretTrouble, SnapshotSealing, deliver, framed,
+        open_assigned, unframed,
     },
     service::WorkloadPlanner,
 };
@@ -45,7 +46,7 @@ fn name(namespace: &str, place: &LoginPlace) -> String {
     format!("the credentials for {place} in namespace {namespace}")
 }
 
-impl Sealing {
+impl SnapshotSealing {
     /// Seals name and password into `record`, whose other fields say what they are for.
     ///
     /// # Errors
@@ -95,14 +96,14 @@ impl Sealing {
 }
 
 /// A stored login and what it is for.
-type Found<'s> = (&'s LoginPlace, &'s Stored<LoginRecord>);
+type MatchedLogin<'s> = (&'s LoginPlace, &'s Stored<LoginRecord>);
 
 /// The logins of a namespace for these images, by the key in Podman's file.
 fn found<'s, 'i>(
     snapshot: &'s Snapshot,
     namespace: &str,
     images: impl IntoIterator<Item = &'i str>,
-) -> BTreeMap<String, Found<'s>> {
+) -> BTreeMap<String, MatchedLogin<'s>> {
     let Some(logins) = snapshot.logins.get(namespace) else {
         return BTreeMap::new();
     };
@@ -133,7 +134,7 @@ pub fn logins_for(
     opened.collect::<Result<_, _>>().map(Logins)
 }
 
-fn versions(found: &BTreeMap<String, Found<'_>>) -> BTreeMap<String, SecretVersion> {
+fn versions(found: &BTreeMap<String, MatchedLogin<'_>>) -> BTreeMap<String, SecretVersion> {
     let found = found.iter();
     found
         .map(|(key, (_, stored))| (key.clone(), stored.value.secret_version()))
@@ -172,7 +173,14 @@ fn sealed_for<'i>(
         values.collect()
     };
     let machine = (node, instance);
-    deliver(snapshot, Purpose::Logins, machine, versions(&found), open).map(Some)
+    deliver(
+        snapshot,
+        SealingPurpose::Logins,
+        machine,
+        versions(&found),
+        open,
+    )
+    .map(Some)
 }
 
 /// Opens [`Assignment::logins`] on its machine: credentials by the key in Podman's file.
@@ -185,7 +193,7 @@ pub fn open_logins(
     node: &str,
     instance: &str,
 ) -> Result<BTreeMap<String, Credentials>, SealingError> {
-    let opened = open_assigned(logins, Purpose::Logins, private_key, node, instance)?;
+    let opened = open_assigned(logins, SealingPurpose::Logins, private_key, node, instance)?;
     let opened = opened.into_iter().map(|(key, mut values)| {
         let mut text = |name: &str| {
             let value = values.0.remove(name)?;

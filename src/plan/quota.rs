@@ -2,7 +2,7 @@
 
 use super::{Snapshot, rollout::replicas};
 use kat_types::{
-    resource::{Amounts, Bytes, Container, Counted, MilliCpu, WorkloadSpec},
+    resource::{Amounts, Bytes, Container, MilliCpu, QuotaResource, WorkloadSpec},
     snapshot::WorkloadEntry,
     stored::WorkloadKey,
 };
@@ -26,7 +26,7 @@ pub const OF_DEPLOY_TOKENS: Amounts = Amounts {
 pub struct QuotaExceeded {
     /// The namespace with the quota.
     pub namespace: String,
-    pub counted: Counted,
+    pub counted: QuotaResource,
     quota: String,
     used: String,
     asked: String,
@@ -148,7 +148,7 @@ pub fn check_growth(
     let stored = snapshot.namespaces.get(namespace);
     let quotas = stored.map_or_else(Amounts::default, |stored| stored.value.quota);
     let used = used_by_namespace(snapshot, namespace);
-    for counted in Counted::ALL {
+    for counted in QuotaResource::ALL {
         let quota = quotas.get(counted).or_else(|| defaults.get(counted));
         let [used, before, after] =
             [&used, before, after].map(|amounts| amounts.get(counted).unwrap_or(0));

@@ -8,16 +8,16 @@ use std::{
 
 use super::{
     EventKind,
-    draft::{Draft, Group},
+    draft::{Draft, OperationGroup},
     frozen::{self, NotWritable, NotWritableCause},
     images,
     secrets::SecretTrouble,
-    status::{self, Tally},
+    status::{self, InstanceTally},
     volumes,
 };
 use crate::{
     instances::measure,
-    nodes::node_loss::Losses,
+    nodes::node_loss::LostMachines,
     rollout::slot::LiveInstance,
     scheduling::{
         host_ports::{host_port_statuses, ports_of},
@@ -26,7 +26,7 @@ use crate::{
 };
 use kat_types::{
     api::{InstancePhase, NodePhase, ObjectReference},
-    assignment::{Assignment, Wanted},
+    assignment::{Assignment, DesiredRun},
     keys,
     reason::{EventReason, Reason},
     records::{NodeStatusRecord, WorkloadStatusRecord},
@@ -40,7 +40,7 @@ use kat_types::{
 #[derive(Clone, Copy)]
 pub(super) struct ClusterView<'b> {
     pub(super) statuses: &'b BTreeMap<String, NodeStatusRecord>,
-    pub(super) losses: &'b Losses,
+    pub(super) losses: &'b LostMachines,
     /// How long this leader has led.
     pub(super) leading_for: Duration,
 }
@@ -108,7 +108,7 @@ pub(super) fn plan_workload<'a>(
         key,
         entry,
         around,
-        group: Group::default(),
+        group: OperationGroup::default(),
         record,
         unschedulable: None,
         secret_trouble: None,
@@ -159,7 +159,7 @@ pub(super) struct WorkloadPlanner<'d, 'a, 'b> {
     pub(super) key: &'b WorkloadKey,
     pub(super) entry: &'b WorkloadEntry,
     pub(super) around: ClusterView<'b>,
-    pub(super) group: Group,
+    pub(super) group: OperationGroup,
     pub(super) record: WorkloadStatusRecord,
     pub(super) unschedulable: Option<String>,
     /// Why an instance that uses secrets is not placed.
@@ -191,7 +191,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
     /// confirms.
     pub(super) fn stop(&mut self, live: &LiveInstance<'_>, reason: &str) {
         let assignment = Assignment {
-            wanted: Wanted::Stopped,
+            wanted: DesiredRun::Stopped,
             not_understood: None,
             ..Assignment::clone(live.assignment)
         };
@@ -289,7 +289,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         }
         let before = self.record.clone();
         let settled = self.settled(all);
-        let mut tally = Tally::count(all, &settled, self.entry, None, &[]);
+        let mut tally = InstanceTally::count(all, &settled, self.entry, None, &[]);
         tally.not_writable = Some(frozen.to_string());
         let rollout = before.rollout.as_ref();
         let now = self.draft.now;
@@ -336,7 +336,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         }
         let settled = self.settled(all);
         let unschedulable = self.unschedulable.as_deref();
-        let mut tally = Tally::count(all, &settled, self.entry, unschedulable, &self.left);
+        let mut tally = InstanceTally::count(all, &settled, self.entry, unschedulable, &self.left);
         if let Some(SecretTrouble { reason, message }) = &self.secret_trouble {
             tally.is_not_placed(*reason, message);
         }

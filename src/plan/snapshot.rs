@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::secrets::Sealing;
+use super::secrets::SnapshotSealing;
 use kat_types::snapshot::StoredState;
 
 /// The stored state at one revision, and what opens and seals its secrets. Dereferences to the
@@ -12,7 +12,7 @@ pub struct Snapshot {
     /// What is stored.
     pub state: StoredState,
     /// Opens the data keys.
-    pub sealing: Sealing,
+    pub sealing: SnapshotSealing,
 }
 
 impl From<StoredState> for Snapshot {
@@ -20,7 +20,7 @@ impl From<StoredState> for Snapshot {
     fn from(state: StoredState) -> Self {
         Self {
             state,
-            sealing: Sealing::None,
+            sealing: SnapshotSealing::None,
         }
     }
 }

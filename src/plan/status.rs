@@ -16,13 +16,13 @@ use kat_types::{
 };
 
 /// A workload's instances, counted.
-pub(super) struct Tally {
+pub(super) struct InstanceTally {
     replicas: u32,
     ready: u32,
     updated: u32,
     live: u32,
     old: u32,
-    trouble: Option<Trouble>,
+    trouble: Option<InstanceTrouble>,
     /// The instance whose health check has not succeeded yet, and why.
     unchecked: Option<String>,
     unschedulable: Option<String>,
@@ -37,14 +37,14 @@ pub(super) struct Tally {
 }
 
 /// The trouble of an instance.
-pub(super) struct Trouble {
+pub(super) struct InstanceTrouble {
     reason: String,
     message: String,
     /// The instance is of the wanted version.
     current: bool,
 }
 
-impl Trouble {
+impl InstanceTrouble {
     fn of(live: &LiveInstance<'_>) -> Option<Self> {
         let record = live.record.as_ref()?;
         if !live.wanted() || live.away || is_unchecked(record) {
@@ -70,8 +70,8 @@ impl Trouble {
 }
 
 /// The trouble of an instance, preferably of one of the wanted version.
-pub(super) fn trouble(all: &[LiveInstance<'_>]) -> Option<Trouble> {
-    let troubles = all.iter().filter_map(Trouble::of);
+pub(super) fn trouble(all: &[LiveInstance<'_>]) -> Option<InstanceTrouble> {
+    let troubles = all.iter().filter_map(InstanceTrouble::of);
     troubles.max_by_key(|trouble| trouble.current)
 }
 
@@ -85,7 +85,7 @@ fn is_unchecked(record: &InstanceRecord) -> bool {
     record.phase == InstancePhase::Running && record.health == Health::PendingCheck
 }
 
-impl Tally {
+impl InstanceTally {
     /// Counts an instance as ready if it is in `settled`: its health check succeeds, or it has run
     /// long enough.
     pub(super) fn count(
@@ -120,7 +120,7 @@ impl Tally {
             },
         };
         for live in all {
-            let wanted = live.assignment.wanted == kat_types::assignment::Wanted::Running;
+            let wanted = live.assignment.wanted == kat_types::assignment::DesiredRun::Running;
             tally.live += 1;
             // An instance that is only to be stopped, on a machine that does not answer, blocks
             // nothing.
@@ -151,7 +151,7 @@ impl Tally {
             true => Reason::WaitsForItsData,
             false => Reason::NodeNotReady,
         };
-        self.trouble = Some(Trouble {
+        self.trouble = Some(InstanceTrouble {
             reason: reason.into(),
             message,
             current: live.current,
@@ -176,7 +176,7 @@ fn still_there(all: &[LiveInstance<'_>], left: &[&str]) -> String {
 
 /// The status that follows from a tally. A condition that stays the same keeps its `since`.
 pub(super) fn workload_status(
-    tally: &Tally,
+    tally: &InstanceTally,
     before: &WorkloadStatus,
     entry: &WorkloadEntry,
     rollout: Option<&RolloutRecord>,
@@ -279,7 +279,11 @@ pub(super) fn drain_blocked(before: &WorkloadStatus, why: &str, now: Timestamp) 
     }
 }
 
-fn judge(tally: &Tally, entry: &WorkloadEntry, stalled: bool) -> (WorkloadPhase, String, String) {
+fn judge(
+    tally: &InstanceTally,
+    entry: &WorkloadEntry,
+    stalled: bool,
+) -> (WorkloadPhase, String, String) {
     let because = |phase, reason: Reason, message: String| (phase, reason.into(), message);
     if entry.meta.value.deleting {
         return because(
@@ -320,7 +324,7 @@ fn judge(tally: &Tally, entry: &WorkloadEntry, stalled: bool) -> (WorkloadPhase,
         let trouble = tally.trouble.as_ref().filter(|trouble| trouble.current);
         let unschedulable = tally.unschedulable.as_ref();
         let why = trouble
-            .map(Trouble::sentence)
+            .map(InstanceTrouble::sentence)
             .or_else(|| unschedulable.map(|why| format!("{}: {why}", tally.not_placed)))
             .unwrap_or_else(|| counts.clone());
         let message = format!("no progress for {} s: {why}", deadline(entry));
@@ -331,7 +335,7 @@ fn judge(tally: &Tally, entry: &WorkloadEntry, stalled: bool) -> (WorkloadPhase,
         );
     }
     if entry.meta.value.paused && tally.updated < tally.replicas {
-        let trouble = tally.trouble.as_ref().map(Trouble::sentence);
+        let trouble = tally.trouble.as_ref().map(InstanceTrouble::sentence);
         let trouble = trouble.map_or_else(String::new, |why| format!("; {why}"));
         let message = format!("the rollout is paused: {counts}{trouble}");
         return because(WorkloadPhase::Paused, Reason::Paused, message);

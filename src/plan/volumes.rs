@@ -14,7 +14,7 @@ use super::{Snapshot, draft::Draft, service::WorkloadPlanner};
 use crate::rollout::slot::LiveInstance;
 use kat_types::{
     api::InstancePhase,
-    assignment::{AssignedVolume, Assignment, Wanted},
+    assignment::{AssignedVolume, Assignment, DesiredRun},
     records::{NodeStatusRecord, VolumeRecord},
     resource::{Container, EnsureType, ReclaimPolicy, Volume, WorkloadSpec},
     stored::WorkloadKey,
@@ -23,7 +23,7 @@ use kat_types::{
 
 /// The machines that an instance may run on because of its volumes' data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Held<'a> {
+pub struct VolumePlacement<'a> {
     /// The only machine; `None` if the data does not pin the instance to one.
     pub on: Option<&'a str>,
     /// Only a machine with the shared volume base path.
@@ -112,9 +112,9 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         volumes: &[Volume],
         container: &Container,
         slot: u32,
-    ) -> Result<Held<'a>, String> {
+    ) -> Result<VolumePlacement<'a>, String> {
         let snapshot = self.draft.snapshot;
-        let mut held = Held::default();
+        let mut held = VolumePlacement::default();
         let mut first: Option<&str> = None;
         for volume in volumes {
             let Some(key) = tracked(self.key, volume, container, slot) else {
@@ -174,7 +174,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         let mut instances = self.draft.instances_of(self.key).iter();
         let another = instances.any(|(_, entry)| {
             let assignment = &entry.assignment.value;
-            let apart = assignment.slot != slot && assignment.wanted == Wanted::Running;
+            let apart = assignment.slot != slot && assignment.wanted == DesiredRun::Running;
             apart && has(assignment, key)
         });
         another || self.draft.has_placed(key)

@@ -31,17 +31,17 @@ pub(super) enum Manifest {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Document {
+struct ManifestDocument {
     #[serde(default)]
     media_type: String,
     #[serde(default)]
-    manifests: Option<Vec<Entry>>,
+    manifests: Option<Vec<ManifestEntry>>,
     #[serde(default)]
-    config: Option<Described>,
+    config: Option<ManifestDescriptor>,
 }
 
 #[derive(Deserialize)]
-struct Entry {
+struct ManifestEntry {
     #[serde(default)]
     platform: Option<Platform>,
 }
@@ -55,7 +55,7 @@ struct Platform {
 }
 
 #[derive(Deserialize)]
-struct Described {
+struct ManifestDescriptor {
     digest: String,
 }
 
@@ -63,7 +63,7 @@ impl Manifest {
     /// Parses a manifest; `kind` is the content type of the response. The error says what the
     /// document is instead.
     pub(super) fn read(kind: &str, body: &[u8]) -> Result<Self, String> {
-        let document: Document = serde_json::from_slice(body)
+        let document: ManifestDocument = serde_json::from_slice(body)
             .map_err(|_| "something that is no manifest of an image".to_owned())?;
         let kind = kind.split(';').next().unwrap_or_default().trim();
         let kind = match document.media_type.as_str() {

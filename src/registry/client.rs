@@ -8,7 +8,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::{
-    ImageSource, LoginAnswer, RegistryError, Resolved,
+    ImageSource, LoginAnswer, RegistryError, ResolvedImage,
     answer::{self, Challenge, Manifest},
 };
 use kat_types::registry::{Credentials, LoginPlace, Logins, Reference, RegistrySettings};
@@ -36,7 +36,7 @@ pub struct Registries {
 }
 
 /// A registry, or a mirror of it, with the image to request there.
-struct Place<'a> {
+struct RegistryTarget<'a> {
     client: &'a Client,
     /// `https://host[:port]`
     base: String,
@@ -47,7 +47,7 @@ struct Place<'a> {
 }
 
 #[derive(Deserialize)]
-struct Token {
+struct RegistryToken {
     #[serde(default)]
     token: String,
     #[serde(default)]
@@ -93,7 +93,11 @@ impl Registries {
 
     /// The registries to request an image from, in this order: mirrors, then the registry itself;
     /// insecure ones by HTTPS first.
-    fn places<'a>(&'a self, image: &'a Reference, settings: &RegistrySettings) -> Vec<Place<'a>> {
+    fn places<'a>(
+        &'a self,
+        image: &'a Reference,
+        settings: &RegistrySettings,
+    ) -> Vec<RegistryTarget<'a>> {
         let insecure = |host: &str| {
             let setting = settings.registries.get(host);
             setting.is_some_and(|one| one.insecure)
@@ -102,7 +106,7 @@ impl Registries {
         for (host, repository) in image.locations(settings) {
             let insecure = insecure(&host);
             for base in bases(Reference::api_of(&host), insecure) {
-                places.push(Place {
+                places.push(RegistryTarget {
                     client: self.client(insecure),
                     base,
                     host: Reference::api_of(&host).to_owned(),
@@ -132,7 +136,7 @@ impl ImageSource for Registries {
         image: &Reference,
         settings: &RegistrySettings,
         logins: &Logins,
-    ) -> Result<Resolved, RegistryError> {
+    ) -> Result<ResolvedImage, RegistryError> {
         let ask = async {
             let mut last = None;
             let places = self.places(image, settings);
@@ -171,7 +175,7 @@ impl ImageSource for Registries {
         let ask = async {
             let mut last = too_late(host);
             for base in bases(host, insecure) {
-                let place = Place {
+                let place = RegistryTarget {
                     client: self.client(insecure),
                     base,
                     host: host.to_owned(),
@@ -197,8 +201,11 @@ fn too_late(host: &str) -> RegistryError {
     }
 }
 
-impl Place<'_> {
-    async fn resolve(&self, credentials: Option<&Credentials>) -> Result<Resolved, RegistryError> {
+impl RegistryTarget<'_> {
+    async fn resolve(
+        &self,
+        credentials: Option<&Credentials>,
+    ) -> Result<ResolvedImage, RegistryError> {
         let path = format!("{}/manifests/{}", self.repository, self.version);
         let accepted = answer::accepted();
         let mut authorization = None;
@@ -242,7 +249,7 @@ impl Place<'_> {
                         .collect()
                 }
             };
-        Ok(Resolved {
+        Ok(ResolvedImage {
             digest,
             architectures,
         })
@@ -350,7 +357,7 @@ impl Place<'_> {
                     return Err(unauthorized());
                 }
                 let body = self.body(response, TOKEN).await?;
-                let Token {
+                let RegistryToken {
                     token,
                     access_token,
                 } = serde_json::from_slice(&body)

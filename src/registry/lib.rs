@@ -18,7 +18,7 @@ pub use client::Registries;
 
 /// A resolved image reference.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Resolved {
+pub struct ResolvedImage {
     /// `sha256:` and 64 hexadecimal digits: of the index for a multi-architecture image, otherwise
     /// of the image.
     pub digest: String,
@@ -86,7 +86,7 @@ pub trait ImageSource: Send + Sync {
         image: &Reference,
         settings: &RegistrySettings,
         logins: &Logins,
-    ) -> Result<Resolved, RegistryError>;
+    ) -> Result<ResolvedImage, RegistryError>;
 
     /// Checks whether a registry accepts a name and password. Returns within some seconds.
     ///

@@ -160,7 +160,7 @@ async fn resolve(
     fake: &Fake,
     image: &str,
     credentials: Option<&Credentials>,
-) -> Result<Resolved, RegistryError> {
+) -> Result<ResolvedImage, RegistryError> {
     let image = Reference::parse(&format!("{}/{image}", fake.host)).unwrap();
     let settings = settings(&[(&fake.host, true, &[])]);
     let source = Registries::new().unwrap();

@@ -16,7 +16,7 @@ use kat_types::{
 
 /// The position of a container in its instance.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ContainerPosition {
     unit: String,
     name: String,
     /// `None` for the main container.
@@ -31,7 +31,7 @@ pub(super) struct Place {
     pub(super) asks_first: bool,
 }
 
-impl Place {
+impl ContainerPosition {
     /// One entry for each container, with the instance reduced to that container: the main one
     /// first, then the init containers in their order, then the sidecars.
     ///

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{
     RenderError, RenderSettings, Renderer, UnitFile, UnitFileKind,
-    containers::Place,
+    containers::ContainerPosition,
     environment_files,
     images::image_reference,
     mounts::{MountValues, mounts_of},
@@ -14,7 +14,7 @@ use kat_types::{
     assignment::{Assignment, WorkloadUser},
     network::ANNOTATION,
     resource::{
-        Container, Device, MilliCpu, OnPartition, OtherKind, ResourceList, Resources,
+        Container, DeviceMapping, MilliCpu, OnPartition, OtherKind, ResourceList, Resources,
         RestartCondition,
     },
 };
@@ -52,13 +52,13 @@ struct InstanceValues<'a> {
     hook_program: String,
     hook_file: String,
     resolv_file: String,
-    labels: Vec<Pair>,
+    labels: Vec<NameValuePair>,
     environment_file: Option<String>,
     /// Variables whose values have files of their own.
-    secrets: Vec<SecretValues>,
+    secrets: Vec<SecretVariableValues>,
     entrypoint: &'a [String],
     arguments: Vec<&'a str>,
-    argument_variables: Vec<Pair>,
+    argument_variables: Vec<NameValuePair>,
     user: Option<&'a str>,
     working_dir: Option<&'a str>,
     stop_signal: Option<&'a str>,
@@ -95,7 +95,7 @@ struct InstanceValues<'a> {
     /// Whether its programs can't gain privileges.
     keeps_privileges: bool,
     /// Passed-through quadlet keys.
-    quadlet: Vec<Pair>,
+    quadlet: Vec<NameValuePair>,
     /// Whether it starts at boot without the agent; an instance that has to ask first is started by
     /// the agent.
     starts_at_boot: bool,
@@ -113,12 +113,12 @@ struct DeviceValues<'a> {
 
 impl<'a> DeviceValues<'a> {
     fn of(entry: &'a str) -> Option<Self> {
-        let Device {
+        let DeviceMapping {
             host,
             reads,
             writes,
             ..
-        } = Device::parse(entry)?;
+        } = DeviceMapping::parse(entry)?;
         Some(Self {
             entry,
             host,
@@ -130,7 +130,7 @@ impl<'a> DeviceValues<'a> {
 
 /// A Podman secret for one variable, which exists as long as its container.
 #[derive(Debug, Serialize)]
-struct SecretValues {
+struct SecretVariableValues {
     name: String,
     variable: String,
     file: String,
@@ -142,7 +142,7 @@ fn value_name(stem: &str, number: usize) -> String {
 }
 
 #[derive(Debug, Serialize)]
-struct Pair {
+struct NameValuePair {
     name: String,
     value: String,
 }
@@ -184,7 +184,7 @@ impl Renderer {
         if assignment.network_unit().is_some() {
             files.push(self.network(assignment, settings)?);
         }
-        for (place, only) in Place::all(assignment) {
+        for (place, only) in ContainerPosition::all(assignment) {
             files.extend(self.container(&place, &only, settings)?);
         }
         // The main container's files come first.
@@ -200,7 +200,7 @@ impl Renderer {
     /// The files of one container of an instance, which is reduced to that container.
     fn container(
         &self,
-        place: &Place,
+        place: &ContainerPosition,
         assignment: &Assignment,
         settings: &RenderSettings,
     ) -> Result<Vec<UnitFile>, RenderError> {
@@ -218,7 +218,7 @@ impl Renderer {
             .then(|| folder.join(&values_name).display().to_string());
         let own = environment.values.iter().enumerate();
         values.secrets = own
-            .map(|(number, (variable, _))| SecretValues {
+            .map(|(number, (variable, _))| SecretVariableValues {
                 name: format!("{stem}.{number}"),
                 variable: variable.clone(),
                 file: folder.join(value_name(stem, number)).display().to_string(),
@@ -262,7 +262,7 @@ impl Renderer {
 }
 
 fn values_of<'a>(
-    place: &'a Place,
+    place: &'a ContainerPosition,
     assignment: &'a Assignment,
     settings: &RenderSettings,
 ) -> Result<InstanceValues<'a>, RenderError> {
@@ -405,7 +405,7 @@ fn values_of<'a>(
             .filter_map(|(name, value)| {
                 let value = place.quadlet_value(name, value)?;
                 let name = name.clone();
-                Some(Pair { name, value })
+                Some(NameValuePair { name, value })
             })
             .collect(),
         mounts: mounts_of(assignment, settings)?,
@@ -416,7 +416,7 @@ fn values_of<'a>(
 }
 
 /// The workload's labels and KAT's own, which take precedence.
-fn labels_of(assignment: &Assignment) -> Vec<Pair> {
+fn labels_of(assignment: &Assignment) -> Vec<NameValuePair> {
     let own = [
         ("rip.dws.kat.instance", &assignment.instance),
         ("rip.dws.kat.namespace", &assignment.namespace),
@@ -431,16 +431,16 @@ fn labels_of(assignment: &Assignment) -> Vec<Pair> {
     labels.extend(own);
     labels
         .into_iter()
-        .map(|(name, value)| Pair { name, value })
+        .map(|(name, value)| NameValuePair { name, value })
         .collect()
 }
 
-fn variables_of(arguments: &[&str]) -> Vec<Pair> {
+fn variables_of(arguments: &[&str]) -> Vec<NameValuePair> {
     arguments
         .iter()
         .enumerate()
         .filter(|(_, text)| quote::needs_variable(text))
-        .map(|(place, text)| Pair {
+        .map(|(place, text)| NameValuePair {
             name: quote::argument_variable(place),
             value: (*text).to_owned(),
         })

@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr};
 
 use super::*;
 use kat_types::{
-    assignment::{Assignment, Wanted, WorkloadUser},
+    assignment::{Assignment, DesiredRun, WorkloadUser},
     resource::{
         Bytes, Container, EnvVar, GpuDriver, GpuRequest, ImagePullPolicy, MilliCpu, OnPartition,
         RestartCondition, RestartPolicy, WorkloadType,
@@ -38,7 +38,7 @@ fn assignment() -> Assignment {
         on_partition: OnPartition::Keep,
         volumes: Vec::new(),
         carried: None,
-        wanted: Wanted::Running,
+        wanted: DesiredRun::Running,
         secrets: None,
         logins: None,
         not_understood: None,

@@ -93,7 +93,7 @@ async fn stand<S: Leases>(
     let withdraw = lost.clone().drop_guard();
     let created = Arc::new(OnceLock::new());
     let (sure_now, sure) = watch::channel(asked);
-    let keeper = Keeper {
+    let keeper = LeaseKeeper {
         store: store.clone(),
         lease,
         key: election_key(lease.id),
@@ -138,13 +138,17 @@ async fn wait_for_turn<S: Leases>(
         match is_turn(store, key, create_revision).await {
             Ok(true) => return Ok(asked),
             Ok(false) => pauses.reset(),
-            Err(Wait::Again(error)) if error.is_passing() => sleep(pauses.next_pause()).await,
-            Err(Wait::Again(error) | Wait::Gone(error)) => return Err(error),
+            Err(ElectionWaitError::Again(error)) if error.is_passing() => {
+                sleep(pauses.next_pause()).await
+            }
+            Err(ElectionWaitError::Again(error) | ElectionWaitError::Gone(error)) => {
+                return Err(error);
+            }
         }
     }
 }
 
-enum Wait {
+enum ElectionWaitError {
     /// The store did not answer.
     Again(StoreError),
     /// The candidate's own key is gone.
@@ -152,14 +156,21 @@ enum Wait {
 }
 
 /// Whether this candidate leads; if not, returns after the key of the candidate ahead was deleted.
-async fn is_turn<S: Leases>(store: &S, key: &str, create_revision: i64) -> Result<bool, Wait> {
-    let listing = store.list(keys::ELECTION).await.map_err(Wait::Again)?;
+async fn is_turn<S: Leases>(
+    store: &S,
+    key: &str,
+    create_revision: i64,
+) -> Result<bool, ElectionWaitError> {
+    let listing = store
+        .list(keys::ELECTION)
+        .await
+        .map_err(ElectionWaitError::Again)?;
     if !listing
         .items
         .iter()
         .any(|item| item.key == key && item.create_revision == create_revision)
     {
-        return Err(Wait::Gone(StoreError::Unavailable(format!(
+        return Err(ElectionWaitError::Gone(StoreError::Unavailable(format!(
             "the election key {key} is gone"
         ))));
     }
@@ -174,9 +185,9 @@ async fn is_turn<S: Leases>(store: &S, key: &str, create_revision: i64) -> Resul
     let mut changes = store
         .watch(&ahead.key, listing.revision + 1)
         .await
-        .map_err(Wait::Again)?;
+        .map_err(ElectionWaitError::Again)?;
     while let Some(batch) = changes.next().await {
-        let batch = batch.map_err(Wait::Again)?;
+        let batch = batch.map_err(ElectionWaitError::Again)?;
         let went = batch
             .events
             .iter()
@@ -185,13 +196,13 @@ async fn is_turn<S: Leases>(store: &S, key: &str, create_revision: i64) -> Resul
             return Ok(false);
         }
     }
-    Err(Wait::Again(StoreError::Unavailable(
+    Err(ElectionWaitError::Again(StoreError::Unavailable(
         "the watch of the candidate ahead ended".into(),
     )))
 }
 
 /// Keeps a lease alive.
-struct Keeper<S> {
+struct LeaseKeeper<S> {
     store: S,
     lease: Lease,
     key: String,
@@ -202,7 +213,7 @@ struct Keeper<S> {
     lost: CancellationToken,
 }
 
-impl<S: Leases> Keeper<S> {
+impl<S: Leases> LeaseKeeper<S> {
     /// Keeps the lease alive until `lost` is cancelled, and revokes it at the end. Cancels `lost`
     /// when the lease or the key is gone, or when nine tenths of the lease have passed since the
     /// last successful renewal was *sent*. The store counts from a later moment, so by this clock

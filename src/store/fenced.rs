@@ -1,23 +1,23 @@
 //! Commits of the leader: a long list of changes, split into transactions that each contain the
 //! fence.
 
-use super::{Committed, StateStore, StoreError};
+use super::{StateStore, StoreError, TransactionResult};
 use kat_types::{
     keys,
-    transaction::{Compare, MAX_BYTES, MAX_OPERATIONS, Operation, TransactionSize},
+    transaction::{Compare, MAX_BYTES, MAX_OPERATIONS, TransactionSize, WriteOperation},
 };
 
 /// Writes that must take effect together, and their conditions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Group {
+pub struct WriteGroup {
     /// Conditions besides the fence.
     pub conditions: Vec<Compare>,
     /// The writes; they are not split over transactions.
-    pub operations: Vec<Operation>,
+    pub operations: Vec<WriteOperation>,
 }
 
-impl From<Vec<Operation>> for Group {
-    fn from(operations: Vec<Operation>) -> Self {
+impl From<Vec<WriteOperation>> for WriteGroup {
+    fn from(operations: Vec<WriteOperation>) -> Self {
         Self {
             conditions: Vec::new(),
             operations,
@@ -27,7 +27,7 @@ impl From<Vec<Operation>> for Group {
 
 /// Result of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CommitOutcome {
     /// Everything is written; the last write is at this revision (0 if there was nothing to do).
     Done(i64),
     /// A transaction was refused: the leadership is lost, or a condition of one of its groups did
@@ -76,15 +76,15 @@ pub enum CommitError {
 
 /// Writes the groups in order, as many as fit into each transaction, each transaction under the
 /// fence. Each group must be safe alone: the list may stop after any of them. Groups with
-/// conditions share a transaction, so they may be refused together; see [`Outcome::Refused`].
+/// conditions share a transaction, so they may be refused together; see [`CommitOutcome::Refused`].
 ///
 /// # Errors
 /// [`CommitError`].
 pub async fn commit(
     store: &dyn StateStore,
     fence: &Compare,
-    groups: &[Group],
-) -> Result<Outcome, CommitError> {
+    groups: &[WriteGroup],
+) -> Result<CommitOutcome, CommitError> {
     write(store, fence, None, groups).await
 }
 
@@ -100,15 +100,15 @@ pub async fn commit_in_turn(
     store: &dyn StateStore,
     fence: &Compare,
     turn: &mut i64,
-    groups: &[Group],
-) -> Result<Outcome, CommitError> {
+    groups: &[WriteGroup],
+) -> Result<CommitOutcome, CommitError> {
     write(store, fence, Some(turn), groups).await
 }
 
-fn turn_group(turn: i64) -> Group {
-    Group {
+fn turn_group(turn: i64) -> WriteGroup {
+    WriteGroup {
         conditions: vec![Compare::ModRevision(keys::PLANNED.to_owned(), turn)],
-        operations: vec![Operation::Put(keys::PLANNED.to_owned(), Vec::new())],
+        operations: vec![WriteOperation::Put(keys::PLANNED.to_owned(), Vec::new())],
     }
 }
 
@@ -116,8 +116,8 @@ async fn write(
     store: &dyn StateStore,
     fence: &Compare,
     mut turn: Option<&mut i64>,
-    groups: &[Group],
-) -> Result<Outcome, CommitError> {
+    groups: &[WriteGroup],
+) -> Result<CommitOutcome, CommitError> {
     let mut base = TransactionSize::of(std::slice::from_ref(fence), &[]);
     if turn.is_some() {
         base = base.and(size_of(&turn_group(i64::MAX)));
@@ -142,14 +142,14 @@ async fn write(
             operations.extend(group.operations.iter().cloned());
         }
         match store.transact(&conditions, &operations).await {
-            Ok(Committed::Yes(at)) => {
+            Ok(TransactionResult::Yes(at)) => {
                 revision = at;
                 if let Some(turn) = &mut turn {
                     **turn = at;
                 }
             }
-            Ok(Committed::No) => {
-                return Ok(Outcome::Refused {
+            Ok(TransactionResult::No) => {
+                return Ok(CommitOutcome::Refused {
                     written: first,
                     first,
                     end,
@@ -166,18 +166,18 @@ async fn write(
     }
     match too_large {
         Some(error) => Err(error),
-        None => Ok(Outcome::Done(revision)),
+        None => Ok(CommitOutcome::Done(revision)),
     }
 }
 
 /// Ranges of groups that share a transaction, up to the first group that fits into none. A group
 /// with a key that an earlier group writes begins a new transaction, since no transaction may
 /// contain a key twice.
-fn cut(base: TransactionSize, groups: &[Group]) -> (Vec<(usize, usize)>, Option<CommitError>) {
+fn cut(base: TransactionSize, groups: &[WriteGroup]) -> (Vec<(usize, usize)>, Option<CommitError>) {
     let mut pieces = Vec::new();
     let mut first = 0;
     let mut size = base;
-    let mut keys: Vec<&Operation> = Vec::new();
+    let mut keys: Vec<&WriteOperation> = Vec::new();
     let mut too_large = None;
     let mut count = groups.len();
     for (index, group) in groups.iter().enumerate() {
@@ -188,7 +188,7 @@ fn cut(base: TransactionSize, groups: &[Group]) -> (Vec<(usize, usize)>, Option<
                 key: group
                     .operations
                     .first()
-                    .map(Operation::key)
+                    .map(WriteOperation::key)
                     .unwrap_or_default()
                     .to_owned(),
                 operations: own.operations,
@@ -216,19 +216,19 @@ fn cut(base: TransactionSize, groups: &[Group]) -> (Vec<(usize, usize)>, Option<
     (pieces, too_large)
 }
 
-fn size_of(group: &Group) -> TransactionSize {
+fn size_of(group: &WriteGroup) -> TransactionSize {
     TransactionSize::of(&group.conditions, &group.operations)
 }
 
 /// Whether two writes can't be in one transaction.
-fn overlap(one: &Operation, other: &Operation) -> bool {
+fn overlap(one: &WriteOperation, other: &WriteOperation) -> bool {
     let (a, b) = (one.key(), other.key());
     match (one, other) {
-        (Operation::DeletePrefix(_), Operation::DeletePrefix(_)) => {
+        (WriteOperation::DeletePrefix(_), WriteOperation::DeletePrefix(_)) => {
             a.starts_with(b) || b.starts_with(a)
         }
-        (Operation::DeletePrefix(_), _) => b.starts_with(a),
-        (_, Operation::DeletePrefix(_)) => a.starts_with(b),
+        (WriteOperation::DeletePrefix(_), _) => b.starts_with(a),
+        (_, WriteOperation::DeletePrefix(_)) => a.starts_with(b),
         _ => a == b,
     }
 }

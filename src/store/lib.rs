@@ -59,7 +59,7 @@ pub type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchBatch, StoreError>>
 
 /// Result of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Committed {
+pub enum TransactionResult {
     /// Every condition held; the writes are at this revision.
     Yes(i64),
     /// A condition did not hold; nothing was written.
@@ -143,8 +143,8 @@ pub trait StateStore: Send + Sync + 'static {
     async fn transact(
         &self,
         conditions: &[Compare],
-        operations: &[Operation],
-    ) -> Result<Committed, StoreError>;
+        operations: &[WriteOperation],
+    ) -> Result<TransactionResult, StoreError>;
 
     /// Waits until this candidate is elected, whatever the store does meanwhile; fails only if a
     /// retry will not help. The store keeps the lease (whole seconds, at least 1) alive until the

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 
 use super::StoreError;
 use kat_types::transaction::{
-    Compare, MAX_BYTES, MAX_OPERATIONS, Operation, TransactionSize, compared_key,
+    Compare, MAX_BYTES, MAX_OPERATIONS, TransactionSize, WriteOperation, compared_key,
 };
 
 /// Checks a transaction: counts, bytes, empty keys, a key twice.
 ///
 /// # Errors
 /// [`StoreError::Invalid`], which names the key or the number.
-pub fn check(conditions: &[Compare], operations: &[Operation]) -> Result<(), StoreError> {
+pub fn check(conditions: &[Compare], operations: &[WriteOperation]) -> Result<(), StoreError> {
     let size = TransactionSize::of(conditions, operations);
     for (count, what) in [
         (size.conditions, "conditions"),
@@ -39,12 +39,12 @@ pub fn check(conditions: &[Compare], operations: &[Operation]) -> Result<(), Sto
     check_keys(operations)
 }
 
-fn check_keys(operations: &[Operation]) -> Result<(), StoreError> {
+fn check_keys(operations: &[WriteOperation]) -> Result<(), StoreError> {
     let mut keys = BTreeSet::new();
     let mut prefixes = Vec::new();
     for operation in operations {
         match operation {
-            Operation::Put(key, _) | Operation::Delete(key) => {
+            WriteOperation::Put(key, _) | WriteOperation::Delete(key) => {
                 if key.is_empty() {
                     return Err(StoreError::Invalid("an operation has an empty key".into()));
                 }
@@ -54,7 +54,7 @@ fn check_keys(operations: &[Operation]) -> Result<(), StoreError> {
                     )));
                 }
             }
-            Operation::DeletePrefix(prefix) => {
+            WriteOperation::DeletePrefix(prefix) => {
                 if prefix.is_empty() {
                     return Err(StoreError::Invalid(
                         "the prefix to delete is empty; that would delete everything".into(),
@@ -88,21 +88,22 @@ fn check_keys(operations: &[Operation]) -> Result<(), StoreError> {
 mod tests {
     use super::*;
 
-    fn put(key: &str) -> Operation {
-        Operation::Put(key.into(), b"value".to_vec())
+    fn put(key: &str) -> WriteOperation {
+        WriteOperation::Put(key.into(), b"value".to_vec())
     }
 
-    fn refusal(operations: &[Operation]) -> String {
+    fn refusal(operations: &[WriteOperation]) -> String {
         check(&[], operations).expect_err("refused").to_string()
     }
 
     #[test]
     fn refuses_a_key_twice_and_a_key_below_a_deleted_prefix() {
-        assert!(refusal(&[put("/a"), Operation::Delete("/a".into())]).contains("/a twice"));
-        let prefix = Operation::DeletePrefix("/a/".into());
+        assert!(refusal(&[put("/a"), WriteOperation::Delete("/a".into())]).contains("/a twice"));
+        let prefix = WriteOperation::DeletePrefix("/a/".into());
         assert!(refusal(&[put("/a/1"), prefix.clone()]).contains("/a/1"));
         assert!(
-            refusal(&[prefix.clone(), Operation::DeletePrefix("/a/b/".into())]).contains("within")
+            refusal(&[prefix.clone(), WriteOperation::DeletePrefix("/a/b/".into())])
+                .contains("within")
         );
         assert!(check(&[], &[put("/a"), put("/b/1"), prefix]).is_ok());
     }
@@ -112,7 +113,7 @@ mod tests {
         let many: Vec<_> = (0..129).map(|n| put(&format!("/{n}"))).collect();
         assert!(refusal(&many).contains("129 operations"));
         assert!(check(&[], &many[..128]).is_ok());
-        let large = Operation::Put("/a".into(), vec![0; MAX_BYTES]);
+        let large = WriteOperation::Put("/a".into(), vec![0; MAX_BYTES]);
         assert!(refusal(&[large]).contains("bytes"));
         let conditions: Vec<_> = (0..129)
             .map(|n| Compare::ModRevision(format!("/{n}"), 0))
@@ -123,6 +124,6 @@ mod tests {
     #[test]
     fn refuses_empty_keys() {
         assert!(refusal(&[put("")]).contains("empty key"));
-        assert!(refusal(&[Operation::DeletePrefix(String::new())]).contains("empty"));
+        assert!(refusal(&[WriteOperation::DeletePrefix(String::new())]).contains("empty"));
     }
 }

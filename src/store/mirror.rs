@@ -21,7 +21,7 @@ use super::{Listing, StateStore, StoreError, WatchBatch, WatchEvent, WatchStream
 use kat_types::{backoff::Backoff, transaction::KeyValue};
 
 /// Keys and their values.
-pub type Entries = BTreeMap<Arc<str>, Arc<KeyValue>>;
+pub type MirrorEntries = BTreeMap<Arc<str>, Arc<KeyValue>>;
 
 /// Maximum number of revisions that are applied before readers see them, so that a long catch-up
 /// wakes readers once and not for each revision.
@@ -31,7 +31,7 @@ const MOST_BATCHES: usize = 256;
 #[derive(Debug, Clone, Default)]
 pub struct MirrorState {
     /// Every key with the prefix.
-    pub entries: Arc<Entries>,
+    pub entries: Arc<MirrorEntries>,
     /// The revision of the entries; 0 before the first list.
     pub revision: i64,
     /// Whether a watch follows the store now. Unconfirmed entries may be stale, and empty ones mean

@@ -16,7 +16,9 @@ mod transient;
 mod units;
 
 pub use connect::{CALL_LIMIT, CONNECT_LIMIT, Connector, SocketIdentity, SystemBus, UserBus};
-pub use journal::{Journal, LogEntries, LogEntry, LogError, LogQuery, LogSource, LogStream};
+pub use journal::{
+    Journal, JournalQuery, LogEntries, LogEntry, LogError, LogSource, ProgramStream,
+};
 pub use login::{Logind, UserSessions};
 pub use manager::BusManager;
 pub use managers::{ManagerSource, Managers};

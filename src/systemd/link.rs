@@ -14,7 +14,7 @@ use zbus::{
 
 use super::{
     JobResult, SystemdError, UnitEvent, UnitEvents, error,
-    listeners::{JobWaiter, Listeners},
+    listeners::{BusListeners, JobWaiter},
     path::unit_of_path,
     proxies::{
         JobRemoved, Reloading, SYSTEMD, SYSTEMD_MANAGER, SYSTEMD_PATH, SystemdManagerProxy,
@@ -31,21 +31,21 @@ const SIGNALS_UNREAD: NonZeroUsize = match NonZeroUsize::new(256) {
 };
 
 /// An open connection. Dropping it closes the connection and ends all streams and waits.
-pub(super) struct Link {
+pub(super) struct ManagerLink {
     connection: Connection,
     manager: SystemdManagerProxy<'static>,
-    listeners: Arc<Listeners>,
+    listeners: Arc<BusListeners>,
     task: JoinHandle<()>,
 }
 
-impl Drop for Link {
+impl Drop for ManagerLink {
     fn drop(&mut self) {
         self.task.abort();
         self.listeners.close();
     }
 }
 
-impl Link {
+impl ManagerLink {
     /// Subscribes to the manager's signals on a new connection.
     pub(super) async fn open(name: &str, connection: Connection) -> Result<Self, SystemdError> {
         Self::try_open(name, connection)
@@ -59,9 +59,9 @@ impl Link {
             .build()
             .await?;
         // The streams are opened first, so that no signal after the subscription is missed.
-        let signals = Signals::listen(&connection).await?;
+        let signals = ManagerSignals::listen(&connection).await?;
         subscribe(&manager).await?;
-        let listeners = Arc::new(Listeners::default());
+        let listeners = Arc::new(BusListeners::default());
         let task = tokio::spawn(hear(
             name.to_owned(),
             signals,
@@ -133,7 +133,7 @@ async fn subscribe(manager: &SystemdManagerProxy<'_>) -> zbus::Result<()> {
 
 /// The signals of one manager. Every process on a bus can send a signal of any name, so the sender
 /// is compared with the unique name that owns `org.freedesktop.systemd1`.
-struct Signals {
+struct ManagerSignals {
     manager: MessageStream,
     properties: MessageStream,
     owners: MessageStream,
@@ -142,7 +142,7 @@ struct Signals {
     owner: Option<String>,
 }
 
-impl Signals {
+impl ManagerSignals {
     async fn listen(connection: &Connection) -> zbus::Result<Self> {
         let manager = MatchRule::builder()
             .msg_type(Type::Signal)
@@ -193,9 +193,9 @@ impl Signals {
 /// Passes signals on until the connection ends.
 async fn hear(
     name: String,
-    mut signals: Signals,
+    mut signals: ManagerSignals,
     manager: SystemdManagerProxy<'static>,
-    listeners: Arc<Listeners>,
+    listeners: Arc<BusListeners>,
 ) {
     loop {
         tokio::select! {
@@ -251,7 +251,7 @@ fn new_owner(message: Message) -> Option<Option<String>> {
     })
 }
 
-fn manager_signal(message: &Message, listeners: &Listeners) {
+fn manager_signal(message: &Message, listeners: &BusListeners) {
     if let Some(signal) = JobRemoved::from_message(message.clone()) {
         if let Ok(arguments) = signal.args() {
             listeners.job_ended(
@@ -275,7 +275,7 @@ fn manager_signal(message: &Message, listeners: &Listeners) {
     }
 }
 
-fn changed(unit: Option<&str>, listeners: &Listeners) {
+fn changed(unit: Option<&str>, listeners: &BusListeners) {
     if let Some(unit) = unit
         && unit.starts_with(PREFIX)
     {

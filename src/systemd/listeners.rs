@@ -18,16 +18,16 @@ const EVENTS_UNREAD: usize = 4096;
 
 /// All waiters on one connection.
 #[derive(Debug, Default)]
-pub struct Listeners {
-    state: Mutex<State>,
+pub struct BusListeners {
+    state: Mutex<ListenerRegistry>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ListenerRegistry {
     closed: bool,
     next: u64,
     jobs: BTreeMap<u64, mpsc::Sender<(String, JobResult)>>,
-    events: Vec<Weak<Inbox>>,
+    events: Vec<Weak<EventInbox>>,
 }
 
 /// Waits for the end of a job. Has to be made before the job is queued, so that no end is missed.
@@ -35,7 +35,7 @@ struct State {
 pub struct JobWaiter {
     number: u64,
     receiver: mpsc::Receiver<(String, JobResult)>,
-    listeners: Arc<Listeners>,
+    listeners: Arc<BusListeners>,
 }
 
 impl JobWaiter {
@@ -58,8 +58,8 @@ impl Drop for JobWaiter {
     }
 }
 
-impl Listeners {
-    fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+impl BusListeners {
+    fn with<T>(&self, change: impl FnOnce(&mut ListenerRegistry) -> T) -> T {
         change(&mut self.state.lock())
     }
 
@@ -82,7 +82,7 @@ impl Listeners {
 
     /// A stream of events that begins with [`UnitEvent::All`].
     pub fn events(&self) -> UnitEvents {
-        let inbox = Arc::new(Inbox::default());
+        let inbox = Arc::new(EventInbox::default());
         inbox.put(UnitEvent::All);
         self.with(|state| {
             if state.closed {
@@ -132,20 +132,20 @@ impl Listeners {
 
 /// Unread events of one listener. Each unit is in it at most once.
 #[derive(Debug, Default)]
-struct Inbox {
-    content: Mutex<Content>,
+struct EventInbox {
+    content: Mutex<UnreadEvents>,
     arrived: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Content {
+struct UnreadEvents {
     all: bool,
     closed: bool,
     changed: BTreeSet<String>,
 }
 
-impl Inbox {
-    fn with<T>(&self, change: impl FnOnce(&mut Content) -> T) -> T {
+impl EventInbox {
+    fn with<T>(&self, change: impl FnOnce(&mut UnreadEvents) -> T) -> T {
         change(&mut self.content.lock())
     }
 
@@ -197,7 +197,7 @@ mod tests {
 
     #[tokio::test]
     async fn merges_unread_events_of_a_unit() {
-        let listeners = Arc::new(Listeners::default());
+        let listeners = Arc::new(BusListeners::default());
         let mut events = listeners.events();
         assert_eq!(events.next().await, Some(UnitEvent::All));
         for unit in ["kat-b", "kat-a", "kat-b"] {
@@ -216,7 +216,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_flood_of_events_becomes_all() {
-        let listeners = Arc::new(Listeners::default());
+        let listeners = Arc::new(BusListeners::default());
         let mut events = listeners.events();
         assert_eq!(events.next().await, Some(UnitEvent::All));
         for number in 0..=EVENTS_UNREAD {
@@ -228,7 +228,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_job_that_ends_before_its_path_is_known_is_not_missed() {
-        let listeners = Arc::new(Listeners::default());
+        let listeners = Arc::new(BusListeners::default());
         let mut waiter = listeners.job_waiter();
         listeners.job_ended("/job/1", JobResult::Failed);
         listeners.job_ended("/job/2", JobResult::Done);

@@ -10,11 +10,11 @@ use tokio::{
 use zbus::{OwnedObjectPath, Variant};
 
 use super::{
-    Ended, JobResult, Streams, SystemdError, TransientEnd, TransientUnit, UnitEvents, UnitManager,
-    UnitStatus,
+    CommandStreams, JobResult, ProcessEnd, SystemdError, TransientEnd, TransientUnit, UnitEvents,
+    UnitManager, UnitStatus,
     connect::{Connector, SocketIdentity},
     error,
-    link::Link,
+    link::ManagerLink,
     proxies::SystemdManagerProxy,
     status,
     transient::{self, TransientRun},
@@ -42,16 +42,16 @@ const KILL_AFTER: Duration = Duration::from_secs(1);
 pub struct BusManager {
     name: String,
     connector: Arc<dyn Connector>,
-    state: Mutex<State>,
+    state: Mutex<ManagerConnection>,
 }
 
 #[derive(Default)]
-struct State {
-    link: Option<Arc<Link>>,
-    failure: Option<Failure>,
+struct ManagerConnection {
+    link: Option<Arc<ManagerLink>>,
+    failure: Option<ConnectFailure>,
 }
 
-struct Failure {
+struct ConnectFailure {
     reason: String,
     delays: Pauses,
     retry_at: Instant,
@@ -68,7 +68,7 @@ impl BusManager {
         }
     }
 
-    async fn link(&self) -> Result<Arc<Link>, SystemdError> {
+    async fn link(&self) -> Result<Arc<ManagerLink>, SystemdError> {
         let mut state = self.state.lock().await;
         if let Some(link) = &state.link {
             if link.is_alive() {
@@ -84,7 +84,7 @@ impl BusManager {
             return Err(error::unreachable(&self.name, &failure.reason));
         }
         let opened = match self.connector.connect().await {
-            Ok(connection) => timeout(OPEN_LIMIT, Link::open(&self.name, connection))
+            Ok(connection) => timeout(OPEN_LIMIT, ManagerLink::open(&self.name, connection))
                 .await
                 .unwrap_or_else(|_| {
                     Err(error::unreachable(
@@ -110,7 +110,7 @@ impl BusManager {
                     other => other.to_string(),
                 };
                 tracing::debug!(manager = self.name, reason, "no connection to the manager");
-                state.failure = Some(Failure {
+                state.failure = Some(ConnectFailure {
                     reason,
                     delays,
                     retry_at,
@@ -156,7 +156,7 @@ impl BusManager {
         &self,
         unit: &TransientUnit,
         properties: Vec<(&'static str, Variant<'static>)>,
-        streams: Option<Streams>,
+        streams: Option<CommandStreams>,
         limit: Duration,
     ) -> Result<(JobResult, UnitStatus), SystemdError> {
         let run = TransientRun {
@@ -239,20 +239,20 @@ impl UnitManager for BusManager {
     async fn run_with(
         &self,
         unit: &TransientUnit,
-        streams: Streams,
-    ) -> Result<Ended, SystemdError> {
+        streams: CommandStreams,
+    ) -> Result<ProcessEnd, SystemdError> {
         let properties = transient::properties(unit, SESSION_STOP)?;
         let limit = unit.limit.saturating_add(SESSION_STOP * 4);
         let (result, status) = self
             .transient(unit, properties, Some(streams), limit)
             .await?;
         Ok(match (result, status.exec_main_code) {
-            (JobResult::Done, _) => Ended::Code(0),
+            (JobResult::Done, _) => ProcessEnd::Code(0),
             // The time limit was over: how the command reacted to the signal is irrelevant.
-            _ if status.result == "timeout" => Ended::Stopped,
-            (JobResult::Failed, 1) => Ended::Code(status.exec_main_status),
-            (JobResult::Failed, 2 | 3) => Ended::Signal(status.exec_main_status),
-            _ => Ended::Stopped,
+            _ if status.result == "timeout" => ProcessEnd::Stopped,
+            (JobResult::Failed, 1) => ProcessEnd::Code(status.exec_main_status),
+            (JobResult::Failed, 2 | 3) => ProcessEnd::Signal(status.exec_main_status),
+            _ => ProcessEnd::Stopped,
         })
     }
 

@@ -9,7 +9,7 @@ use std::{
 use zbus::{Variant, wire::Fd};
 
 use super::{
-    JobResult, Streams, SystemdError, TransientUnit, UnitStatus, error, link::Link,
+    CommandStreams, JobResult, SystemdError, TransientUnit, UnitStatus, error, link::ManagerLink,
     manager::within, proxies::SystemdManagerProxy, status,
 };
 
@@ -60,7 +60,7 @@ fn descriptor(file: &OwnedFd) -> Variant<'_> {
 /// A run of a transient unit.
 pub(super) struct TransientRun {
     pub(super) manager: String,
-    pub(super) link: Arc<Link>,
+    pub(super) link: Arc<ManagerLink>,
     pub(super) unit: String,
 }
 
@@ -70,7 +70,7 @@ impl TransientRun {
     pub(super) async fn run(
         self,
         properties: Vec<(&'static str, Variant<'static>)>,
-        streams: Option<Streams>,
+        streams: Option<CommandStreams>,
         limit: Duration,
     ) -> Result<(JobResult, UnitStatus), SystemdError> {
         let Self {

@@ -137,7 +137,7 @@ pub struct TransientEnd {
 
 /// Standard streams of a command in a transient unit, as files of the caller.
 #[derive(Debug)]
-pub struct Streams {
+pub struct CommandStreams {
     /// Standard input; `None` is `/dev/null`.
     pub stdin: Option<OwnedFd>,
     pub stdout: OwnedFd,
@@ -145,7 +145,7 @@ pub struct Streams {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum ProcessEnd {
     /// It exited with this code.
     Code(i32),
     /// It was ended by this signal.
@@ -288,8 +288,11 @@ pub trait UnitManager: Send + Sync {
 
     /// Runs a command with these standard streams in a transient unit, and waits for its end.
     /// systemd stops it after the unit's own limit. It leaves nothing behind.
-    async fn run_with(&self, unit: &TransientUnit, streams: Streams)
-    -> Result<Ended, SystemdError>;
+    async fn run_with(
+        &self,
+        unit: &TransientUnit,
+        streams: CommandStreams,
+    ) -> Result<ProcessEnd, SystemdError>;
 
     /// Sends the signal with this number to all processes of a unit.
     async fn kill(&self, unit: &str, signal: i32) -> Result<(), SystemdError>;

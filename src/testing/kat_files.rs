@@ -5,7 +5,7 @@ use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
 use kat_bundle::{
-    Kind,
+    DocumentKind,
     fields::{self, Field, FieldType},
     yaml::{json_of, key_path},
 };
@@ -15,17 +15,17 @@ use kat_types::resource::{
 };
 
 /// The JSON Schema (draft 2020-12) of a kind of document.
-pub fn json_schema(kind: Kind) -> Value {
+pub fn json_schema(kind: DocumentKind) -> Value {
     let mut schema = match kind {
-        Kind::Workload => of::<Workload>(),
-        Kind::VirtualLoadBalancer => of::<VirtualLoadBalancer>(),
-        Kind::JobDefinition => of::<JobDefinition>(),
-        Kind::BuildDefinition => of::<BuildDefinition>(),
-        Kind::Namespace => of::<Namespace>(),
-        Kind::ClusterConfiguration => of::<ClusterConfiguration>(),
-        Kind::AgentConfig => of::<AgentConfig>(),
+        DocumentKind::Workload => of::<Workload>(),
+        DocumentKind::VirtualLoadBalancer => of::<VirtualLoadBalancer>(),
+        DocumentKind::JobDefinition => of::<JobDefinition>(),
+        DocumentKind::BuildDefinition => of::<BuildDefinition>(),
+        DocumentKind::Namespace => of::<Namespace>(),
+        DocumentKind::ClusterConfiguration => of::<ClusterConfiguration>(),
+        DocumentKind::AgentConfig => of::<AgentConfig>(),
     };
-    if kind != Kind::AgentConfig
+    if kind != DocumentKind::AgentConfig
         && let Some(Value::Object(properties)) = schema.get_mut("properties")
     {
         let version = kat_types::resource::API_VERSION;
@@ -50,7 +50,7 @@ fn of<T: JsonSchema>() -> Value {
 
 /// Adds what the table of fields knows, and removes what the files do not have: null, and fields
 /// that the types have for other documents.
-fn finish(kind: Kind, path: &str, schema: &mut Value) {
+fn finish(kind: DocumentKind, path: &str, schema: &mut Value) {
     without_null(schema);
     let Value::Object(members) = schema else {
         return;

@@ -98,7 +98,7 @@ pub struct Assignment {
     pub logins: Option<AssignedSecrets>,
     /// Whether the instance has to run or stop.
     #[serde(default)]
-    pub wanted: Wanted,
+    pub wanted: DesiredRun,
     /// Why this version does not understand the assignment, if a newer version wrote it: the
     /// instance is left as it is, and can be stopped. Fields that could not be read have their
     /// defaults.
@@ -127,7 +127,7 @@ pub struct AssignedVolume {
 
 /// Whether an instance has to run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Wanted {
+pub enum DesiredRun {
     /// The instance has to run.
     #[default]
     Running,
@@ -243,7 +243,7 @@ impl Assignment {
 
     /// Whether it has to run here, and this version understands it.
     pub fn is_run(&self) -> bool {
-        self.wanted == Wanted::Running && self.not_understood.is_none()
+        self.wanted == DesiredRun::Running && self.not_understood.is_none()
     }
 }
 

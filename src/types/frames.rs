@@ -63,7 +63,7 @@ impl PassedSignal {
 
 /// A frame from the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input {
+pub enum InputFrame {
     /// Bytes for the program, or for the connection.
     Data(Bytes),
     /// The end of the input.
@@ -76,7 +76,7 @@ pub enum Input {
 
 /// A frame to the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Output {
+pub enum OutputFrame {
     /// From standard output, the terminal, or the connection.
     Data(Bytes),
     /// From standard error.
@@ -103,11 +103,11 @@ pub enum FrameError {
 }
 
 /// Frames of one direction.
-pub trait Message: Sized {
+pub trait SessionFrame: Sized {
     /// The kind and the content.
     fn parts(&self) -> (u8, Bytes);
 
-    /// Decodes a kind and a content as given by [`Message::parts`].
+    /// Decodes a kind and a content as given by [`SessionFrame::parts`].
     ///
     /// # Errors
     /// [`FrameError::Unknown`].
@@ -138,7 +138,7 @@ const EXIT: u8 = 5;
 const FAILED: u8 = 6;
 const SIGNAL: u8 = 7;
 
-impl Message for Input {
+impl SessionFrame for InputFrame {
     fn parts(&self) -> (u8, Bytes) {
         match self {
             Self::Data(data) => (DATA, data.clone()),
@@ -172,7 +172,7 @@ impl Message for Input {
     }
 }
 
-impl Message for Output {
+impl SessionFrame for OutputFrame {
     fn parts(&self) -> (u8, Bytes) {
         match self {
             Self::Data(data) => (DATA, data.clone()),
@@ -221,7 +221,7 @@ impl Frames {
     ///
     /// # Errors
     /// [`FrameError`]; nothing can be read after it.
-    pub fn take<T: Message>(&mut self) -> Result<Option<T>, FrameError> {
+    pub fn take<T: SessionFrame>(&mut self) -> Result<Option<T>, FrameError> {
         let mut head = self.buffer.as_ref();
         if head.len() < HEAD {
             return Ok(None);
@@ -257,7 +257,7 @@ mod tests {
 
     use super::*;
 
-    fn read<T: Message>(wire: &[u8], cut: usize) -> Result<Vec<T>, FrameError> {
+    fn read<T: SessionFrame>(wire: &[u8], cut: usize) -> Result<Vec<T>, FrameError> {
         let mut frames = Frames::default();
         let mut found = Vec::new();
         for piece in wire.chunks(cut.max(1)) {
@@ -273,13 +273,13 @@ mod tests {
     #[test]
     fn long_data_goes_in_several_frames_and_comes_out_whole() {
         let data = Bytes::from(vec![7; MOST * 2 + 5]);
-        let wire = Output::Data(data.clone()).encode();
-        let frames: Vec<Output> = read(&wire, 1000).unwrap();
+        let wire = OutputFrame::Data(data.clone()).encode();
+        let frames: Vec<OutputFrame> = read(&wire, 1000).unwrap();
         assert_eq!(frames.len(), 3);
         let whole: Vec<u8> = frames
             .into_iter()
             .flat_map(|frame| match frame {
-                Output::Data(part) => part,
+                OutputFrame::Data(part) => part,
                 other => panic!("{other:?}"),
             })
             .collect();
@@ -288,25 +288,31 @@ mod tests {
 
     #[test]
     fn frames_that_do_not_belong_here_are_refused() {
-        let exit = Output::Exit(3).encode();
-        assert_eq!(read::<Input>(&exit, 9), Err(FrameError::Unknown(EXIT)));
-        let resize = Input::Resize(TerminalSize {
+        let exit = OutputFrame::Exit(3).encode();
+        assert_eq!(read::<InputFrame>(&exit, 9), Err(FrameError::Unknown(EXIT)));
+        let resize = InputFrame::Resize(TerminalSize {
             rows: 1,
             columns: 2,
         })
         .encode();
-        assert_eq!(read::<Output>(&resize, 9), Err(FrameError::Unknown(RESIZE)));
-        assert_eq!(read::<Input>(&resize[..7], 9), Err(FrameError::CutOff));
+        assert_eq!(
+            read::<OutputFrame>(&resize, 9),
+            Err(FrameError::Unknown(RESIZE))
+        );
+        assert_eq!(read::<InputFrame>(&resize[..7], 9), Err(FrameError::CutOff));
         // A length is refused before the content is read.
         let long = [DATA, 0, 0, 0x80, 1];
-        assert_eq!(read::<Input>(&long, 9), Err(FrameError::TooLong(MOST + 1)));
         assert_eq!(
-            read::<Input>(&[RESIZE, 0, 0, 0, 1, 0], 9),
+            read::<InputFrame>(&long, 9),
+            Err(FrameError::TooLong(MOST + 1))
+        );
+        assert_eq!(
+            read::<InputFrame>(&[RESIZE, 0, 0, 0, 1, 0], 9),
             Err(FrameError::Unknown(RESIZE))
         );
         // Only some signals are passed on.
         assert_eq!(
-            read::<Input>(&[SIGNAL, 0, 0, 0, 1, 9], 9),
+            read::<InputFrame>(&[SIGNAL, 0, 0, 0, 1, 9], 9),
             Err(FrameError::Unknown(SIGNAL))
         );
     }
@@ -323,9 +329,9 @@ mod tests {
                     hint: Some(long.clone()),
                     ..ErrorBody::default()
                 };
-                let wire = Output::Failed(Box::new(body)).encode();
-                let found: Vec<Output> = read(&wire, 100).unwrap();
-                let [Output::Failed(body)] = found.as_slice() else {
+                let wire = OutputFrame::Failed(Box::new(body)).encode();
+                let found: Vec<OutputFrame> = read(&wire, 100).unwrap();
+                let [OutputFrame::Failed(body)] = found.as_slice() else {
                     panic!("{found:?}");
                 };
                 assert!(word.starts_with(&body.error));
@@ -333,13 +339,14 @@ mod tests {
         }
     }
 
-    fn any_input() -> impl Strategy<Value = Input> {
+    fn any_input() -> impl Strategy<Value = InputFrame> {
         prop_oneof![
-            prop::collection::vec(any::<u8>(), 0..50).prop_map(|data| Input::Data(data.into())),
-            Just(Input::End),
-            prop::sample::select(&PassedSignal::ALL[..]).prop_map(Input::Signal),
+            prop::collection::vec(any::<u8>(), 0..50)
+                .prop_map(|data| InputFrame::Data(data.into())),
+            Just(InputFrame::End),
+            prop::sample::select(&PassedSignal::ALL[..]).prop_map(InputFrame::Signal),
             (any::<u16>(), any::<u16>())
-                .prop_map(|(rows, columns)| Input::Resize(TerminalSize { rows, columns })),
+                .prop_map(|(rows, columns)| InputFrame::Resize(TerminalSize { rows, columns })),
         ]
     }
 
@@ -350,13 +357,13 @@ mod tests {
             cut in 1_usize..40,
         ) {
             let wire: Vec<u8> = inputs.iter().flat_map(|input| input.encode()).collect();
-            prop_assert_eq!(read::<Input>(&wire, cut).unwrap(), inputs);
+            prop_assert_eq!(read::<InputFrame>(&wire, cut).unwrap(), inputs);
         }
 
         #[test]
         fn any_bytes_end_without_a_fault(wire: Vec<u8>, cut in 1_usize..40) {
-            let _ = read::<Input>(&wire, cut);
-            let _ = read::<Output>(&wire, cut);
+            let _ = read::<InputFrame>(&wire, cut);
+            let _ = read::<OutputFrame>(&wire, cut);
         }
     }
 }

@@ -15,13 +15,13 @@ pub struct KeptImages {
     /// Version of this object's schema, now 1.
     pub schema: u32,
     /// By index of the workload's user, without workloads that are being deleted.
-    pub users: BTreeMap<u32, KeptOfUser>,
+    pub users: BTreeMap<u32, KeptUserImages>,
 }
 
 /// The images of one workload.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct KeptOfUser {
+pub struct KeptUserImages {
     /// Images of the present version, of the last good one, and of the last good one with other
     /// content, as assignments name them; sorted.
     pub images: Vec<String>,

@@ -24,7 +24,7 @@ pub const HOOK_JOURNAL_FIELD: &str = "KAT_HOOK_ERROR";
 pub const FOLDER: &str = "/var/lib/kat/network";
 /// This machine's own network: [`NodeNetwork`].
 pub const NODE_FILE: &str = "node.json";
-/// The other machines: [`Peers`].
+/// The other machines: [`PeerMachines`].
 pub const PEERS_FILE: &str = "peers.json";
 /// This machine's instances: [`Instances`].
 pub const INSTANCES_FILE: &str = "instances.json";
@@ -87,17 +87,17 @@ pub fn control_ports() -> BTreeSet<u16> {
 /// The other machines.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Peers {
+pub struct PeerMachines {
     /// Version of this object's schema, now 1.
     pub schema: u32,
     /// By name.
-    pub peers: BTreeMap<String, Peer>,
+    pub peers: BTreeMap<String, PeerMachine>,
 }
 
 /// Another machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Peer {
+pub struct PeerMachine {
     /// WireGuard's public key, base64.
     pub public_key: String,
     /// `host:port` in the order to try; names are resolved again when a handshake fails.
@@ -165,7 +165,7 @@ pub struct InstanceNetwork {
     /// Its address.
     pub address: Ipv4Addr,
     /// Whether it may start now.
-    pub gate: Gate,
+    pub gate: StartGate,
     /// Host ports that are forwarded to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub host_ports: Vec<HostPortNetwork>,
@@ -216,7 +216,7 @@ pub struct MachinePorts {
 /// Whether the hook lets an instance start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Gate {
+pub enum StartGate {
     /// The instance may start.
     Open,
     /// The instance waits until the desired list is confirmed, at most
@@ -258,13 +258,13 @@ pub struct ServiceNetwork {
     /// Its address.
     pub address: Ipv4Addr,
     /// Its ports.
-    pub ports: Vec<ServicePort>,
+    pub ports: Vec<ServicePortBackends>,
 }
 
 /// A port of a service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ServicePort {
+pub struct ServicePortBackends {
     /// Its number, the same at the service address and in the containers.
     pub port: u16,
     /// Its protocol.

@@ -383,7 +383,7 @@ pub enum Origin {
 }
 
 /// `autoRollback` never leaves a generation of an unknown origin.
-impl newer::Words for Origin {
+impl newer::ExtensibleEnum for Origin {
     const NEWER: Self = Self::RolledBack;
 }
 

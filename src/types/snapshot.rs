@@ -42,7 +42,7 @@ pub struct WorkloadEntry {
     /// Status as the leader last wrote it.
     pub status: Option<Stored<WorkloadStatusRecord>>,
     /// The kept generations, including the present one.
-    pub archive: BTreeMap<u64, Archived>,
+    pub archive: BTreeMap<u64, ArchivedGeneration>,
     /// The last version that was wholly healthy, for a workload that is paused and whose present
     /// version never was.
     pub earlier: Option<EarlierVersion>,
@@ -93,7 +93,7 @@ impl WorkloadEntry {
 
 /// One kept generation of a workload.
 #[derive(Debug, Clone, Default)]
-pub struct Archived {
+pub struct ArchivedGeneration {
     /// How the generation came to be; `None` for one that was kept before this record existed.
     pub record: Option<GenerationRecord>,
     /// The files as they were written, by name; shared with the store's copy.
@@ -111,7 +111,7 @@ pub struct ParsedWorkload {
     pub carried: Option<Arc<str>>,
     /// Bytes of the least assignment of it, computed on first use: files of a mebibyte take
     /// milliseconds.
-    pub least_assignment: Measured,
+    pub least_assignment: EncodedSize,
 }
 
 impl ParsedWorkload {
@@ -125,7 +125,7 @@ impl ParsedWorkload {
             workload,
             load_balancer,
             carried,
-            least_assignment: Measured::default(),
+            least_assignment: EncodedSize::default(),
         }
     }
 }
@@ -133,9 +133,9 @@ impl ParsedWorkload {
 /// A value that is derived from the fields beside it, and so makes no difference between two of
 /// them.
 #[derive(Debug, Default)]
-pub struct Measured(OnceLock<Result<usize, NotEncoded>>);
+pub struct EncodedSize(OnceLock<Result<usize, NotEncoded>>);
 
-impl Measured {
+impl EncodedSize {
     /// The bytes, measured by `measure` on the first call.
     ///
     /// # Errors
@@ -148,20 +148,20 @@ impl Measured {
     }
 }
 
-impl Clone for Measured {
+impl Clone for EncodedSize {
     /// The copy may be changed, so it measures anew.
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
-impl PartialEq for Measured {
+impl PartialEq for EncodedSize {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Measured {}
+impl Eq for EncodedSize {}
 
 /// A machine as stored.
 #[derive(Debug, Clone)]
@@ -308,7 +308,7 @@ impl StoredState {
 
 /// What the agents last reported; in the leader's memory only (ARCHITECTURE.md, invariant 3).
 #[derive(Debug, Clone, Default)]
-pub struct Observed {
+pub struct ObservedReports {
     /// How long this leader has led: a machine that has not reported to it yet gets a full timeout.
     pub leading_for: Duration,
     /// Reports by machine; those from before this leadership do not count.

@@ -25,7 +25,7 @@ pub enum Compare {
 
 /// A write of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Operation {
+pub enum WriteOperation {
     /// Write a key.
     Put(String, Vec<u8>),
     /// Delete a key; nothing happens if it does not exist.
@@ -34,8 +34,8 @@ pub enum Operation {
     DeletePrefix(String),
 }
 
-impl Operation {
-    /// The key, or for [`Operation::DeletePrefix`] the prefix.
+impl WriteOperation {
+    /// The key, or for [`WriteOperation::DeletePrefix`] the prefix.
     #[must_use]
     pub fn key(&self) -> &str {
         match self {
@@ -52,11 +52,11 @@ pub const MAX_OPERATIONS: usize = 128;
 pub const MAX_BYTES: usize = 1_468_006;
 
 /// Bytes of one operation as [`MAX_BYTES`] counts them: key, value, and 16 for the encoding.
-pub fn operation_bytes(operation: &Operation) -> usize {
+pub fn operation_bytes(operation: &WriteOperation) -> usize {
     16 + match operation {
-        Operation::Put(key, value) => key.len() + value.len(),
-        Operation::Delete(key) => key.len(),
-        Operation::DeletePrefix(prefix) => prefix.len() * 2,
+        WriteOperation::Put(key, value) => key.len() + value.len(),
+        WriteOperation::Delete(key) => key.len(),
+        WriteOperation::DeletePrefix(prefix) => prefix.len() * 2,
     }
 }
 
@@ -78,7 +78,7 @@ pub struct TransactionSize {
 
 impl TransactionSize {
     /// Size of these conditions and operations together.
-    pub fn of(conditions: &[Compare], operations: &[Operation]) -> Self {
+    pub fn of(conditions: &[Compare], operations: &[WriteOperation]) -> Self {
         Self {
             conditions: conditions.len(),
             operations: operations.len(),

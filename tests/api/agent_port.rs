@@ -13,10 +13,10 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::support::{CLUSTER_UID, Server, issue_node, key_hash};
-use kat_api::{AgentPort, ApiError, CopyStream, Limits, VolumeCopies, serve_agent};
-use kat_client::{Client, ClientError, LogQuery, Options};
-use kat_daemon::watchdog::Pulses;
-use kat_pki::{Identity, LeafKind, PeerIdentity, tls};
+use kat_api::{AgentPort, ApiError, ApiLimits, CopyStream, VolumeCopies, serve_agent};
+use kat_client::{Client, ClientError, ClientOptions, LogSelection};
+use kat_daemon::watchdog::LoopPulses;
+use kat_pki::{CertificateKeyPair, LeafKind, PeerIdentity, tls};
 use kat_types::{snapshot::InstanceEntry, stored::Stored};
 
 /// The agent of machine n1, with one instance.
@@ -76,8 +76,8 @@ impl Agent {
             logs: Arc::clone(&server.logs) as _,
             sessions: Arc::clone(&server.echo) as _,
             copies: Arc::new(Copies),
-            limits: Limits::default(),
-            pulses: Pulses::default(),
+            limits: ApiLimits::default(),
+            pulses: LoopPulses::default(),
         };
         let cancel = CancellationToken::new();
         let running = tokio::spawn(serve_agent(port, cancel.clone()));
@@ -90,7 +90,7 @@ impl Agent {
     }
 
     /// A client with certificate `leaf` that expects the agent of machine `node`.
-    fn client(&self, server: &Server, leaf: &Identity, node: &str) -> Client {
+    fn client(&self, server: &Server, leaf: &CertificateKeyPair, node: &str) -> Client {
         let authority = server.authority.certificate_pem();
         let identity = tls::CurrentIdentity::new(leaf, authority).unwrap();
         // The agent's certificate is that of n1.
@@ -99,24 +99,24 @@ impl Agent {
             key_hash: Some(key_hash(&server.node_leaf("n1"))),
         };
         let config = tls::agent_client_config(authority, CLUSTER_UID, identity, machine).unwrap();
-        let options = Options {
+        let options = ClientOptions {
             retry_for: Duration::ZERO,
             unreachable_for: Duration::ZERO,
-            ..Options::default()
+            ..ClientOptions::default()
         };
         Client::of_agent(&self.endpoint, config, options).unwrap()
     }
 }
 
-fn leader(server: &Server, name: &str) -> Identity {
+fn leader(server: &Server, name: &str) -> CertificateKeyPair {
     let name = name.to_owned();
     server.leaf(&LeafKind::Leader { name })
 }
 
 async fn logs(client: &Client, workload: &str, id: &str) -> Result<Vec<String>, ClientError> {
-    let query = LogQuery {
+    let query = LogSelection {
         tail: Some(7),
-        ..LogQuery::default()
+        ..LogSelection::default()
     };
     let mut lines = client.logs("shop", workload, id, &query).await?;
     let mut found = Vec::new();
@@ -231,9 +231,9 @@ async fn a_stream_ends_with_the_agent() {
     let server = Server::start().await;
     let agent = Agent::start(&server).await;
     let client = agent.client(&server, &leader(&server, "n2"), "n1");
-    let query = LogQuery {
+    let query = LogSelection {
         follow: true,
-        ..LogQuery::default()
+        ..LogSelection::default()
     };
     let mut lines = client
         .logs("shop", "web", "web-abcde", &query)
@@ -252,9 +252,9 @@ async fn a_stream_ends_within_a_second_when_its_leaders_machine_is_out_of_the_cl
     let server = Server::start().await;
     let agent = Agent::start(&server).await;
     let client = agent.client(&server, &leader(&server, "n2"), "n1");
-    let query = LogQuery {
+    let query = LogSelection {
         follow: true,
-        ..LogQuery::default()
+        ..LogSelection::default()
     };
     let mut lines = client
         .logs("shop", "web", "web-abcde", &query)

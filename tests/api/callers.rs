@@ -151,7 +151,7 @@ async fn a_machine_that_is_taken_out_loses_its_access_and_its_streams() {
         "it begins with what is there"
     );
     server
-        .write(&[Operation::Delete(keys::registration("n1"))])
+        .write(&[WriteOperation::Delete(keys::registration("n1"))])
         .await;
     let ends = async {
         let mut said = Vec::new();
@@ -213,10 +213,13 @@ async fn local_sockets_need_no_token() {
         .remove(0)
         .value;
     server
-        .write(&[Operation::Delete(keys::desired_instance("n1", "web-abcde"))])
+        .write(&[WriteOperation::Delete(keys::desired_instance(
+            "n1",
+            "web-abcde",
+        ))])
         .await;
     server
-        .write(&[Operation::Put(
+        .write(&[WriteOperation::Put(
             keys::desired_instance("n2", "web-abcde"),
             other,
         )])
@@ -320,10 +323,10 @@ async fn http_2_and_http_1_both_work_and_a_renewed_leaf_is_used() {
 #[tokio::test]
 async fn a_caller_that_asks_too_often_is_slowed_down() {
     let one = std::num::NonZeroU32::new(1).unwrap();
-    let limits = Limits {
+    let limits = ApiLimits {
         calls_per_second: one,
         call_burst: std::num::NonZeroU32::new(3).unwrap(),
-        ..Limits::default()
+        ..ApiLimits::default()
     };
     let server = Server::start_with(limits).await;
     let client = server.client(None);

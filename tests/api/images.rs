@@ -12,8 +12,8 @@ use super::{
     preview::{ready, settle},
     support::{Server, web},
 };
-use kat_api::Limits;
-use kat_registry::{ImageSource, LoginAnswer, RegistryError, Resolved};
+use kat_api::ApiLimits;
+use kat_registry::{ImageSource, LoginAnswer, RegistryError, ResolvedImage};
 use kat_types::{
     keys,
     records::{ImageRecord, WorkloadMeta},
@@ -35,7 +35,7 @@ impl ImageSource for Known {
         image: &Reference,
         settings: &RegistrySettings,
         _: &Logins,
-    ) -> Result<Resolved, RegistryError> {
+    ) -> Result<ResolvedImage, RegistryError> {
         self.asked.lock().push(image.to_string());
         let insecure = settings
             .registries
@@ -46,7 +46,7 @@ impl ImageSource for Known {
         if digests.is_empty() {
             return Err(RegistryError::Unauthorized(image.host.clone()));
         }
-        Ok(Resolved {
+        Ok(ResolvedImage {
             digest: digests.remove(0).to_owned(),
             architectures: vec!["amd64".to_owned()],
         })
@@ -65,7 +65,7 @@ impl ImageSource for Known {
 async fn server(digests: &[&'static str]) -> (Server, Arc<Known>) {
     let known = Arc::new(Known::default());
     digests.clone_into(&mut known.digests.lock());
-    let server = Server::start_knowing(Limits::default(), Some(known.clone())).await;
+    let server = Server::start_knowing(ApiLimits::default(), Some(known.clone())).await;
     (server, known)
 }
 

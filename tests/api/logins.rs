@@ -12,13 +12,13 @@ use super::{
     files,
     support::{Server, put, web},
 };
-use kat_api::Limits;
-use kat_registry::{ImageSource, LoginAnswer, RegistryError, Resolved};
+use kat_api::ApiLimits;
+use kat_registry::{ImageSource, LoginAnswer, RegistryError, ResolvedImage};
 use kat_types::{
     keys,
     records::WorkloadMeta,
     registry::{Credentials, LoginPlace, LoginRecord, Logins, Reference, RegistrySettings},
-    transaction::Operation,
+    transaction::WriteOperation,
 };
 
 const LIST: &str = "/v1alpha1/n/shop/registries";
@@ -44,11 +44,11 @@ impl ImageSource for Keeper {
         image: &Reference,
         _: &RegistrySettings,
         logins: &Logins,
-    ) -> Result<Resolved, RegistryError> {
+    ) -> Result<ResolvedImage, RegistryError> {
         self.asked.lock().push(logins.clone());
         match logins.0.is_empty() {
             true => Err(RegistryError::Unauthorized(image.host.clone())),
-            false => Ok(Resolved {
+            false => Ok(ResolvedImage {
                 digest: "sha256:one".to_owned(),
                 architectures: Vec::new(),
             }),
@@ -78,7 +78,7 @@ impl ImageSource for Keeper {
 async fn server() -> (Server, Arc<Keeper>) {
     let keeper = Arc::new(Keeper::default());
     PASSWORD.clone_into(&mut keeper.password.lock());
-    let server = Server::start_knowing(Limits::default(), Some(keeper.clone())).await;
+    let server = Server::start_knowing(ApiLimits::default(), Some(keeper.clone())).await;
     (server, keeper)
 }
 
@@ -363,7 +363,7 @@ async fn a_rotation_seals_credentials_anew_and_a_namespace_keeps_them_until_aske
     let (_, done) = call(&server, &server.admin, Method::POST, KEY, json!(null)).await;
     assert_eq!(done, json!({"key": 3, "left": 1}));
     assert_eq!(server.store.peek(keys::SEALING).items.len(), 2);
-    server.write(&[Operation::Delete(broken)]).await;
+    server.write(&[WriteOperation::Delete(broken)]).await;
 
     let (status, body) = call(
         &server,

@@ -4,9 +4,9 @@ use super::*;
 
 #[tokio::test]
 async fn a_followed_log_ends_with_its_token() {
-    let server = Server::start_with(Limits {
+    let server = Server::start_with(ApiLimits {
         bookmark_interval: Duration::from_millis(100),
-        ..Limits::default()
+        ..ApiLimits::default()
     })
     .await;
     with_instance(&server).await;
@@ -116,7 +116,7 @@ async fn a_followed_log_ends_with_its_instance() {
     assert!(going_on.is_err(), "{going_on:?}");
     server
         .write(&[
-            Operation::Delete(keys::desired_instance("n1", "web-abcde")),
+            WriteOperation::Delete(keys::desired_instance("n1", "web-abcde")),
             put(keys::desired_meta("n1"), &meta(0)),
         ])
         .await;

@@ -4,14 +4,14 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::support::{NODE_UID, Server, put, read, registration};
-use kat_client::{Client, Options};
+use kat_client::{Client, ClientOptions};
 use kat_store::StateStore;
 use kat_types::{
     api::{NodeLabels, NodeTaints, Taint},
     keys,
     records::NodeRegistration,
     resource::TaintEffect,
-    transaction::Operation,
+    transaction::WriteOperation,
 };
 
 const NODE: &str = "/v1alpha1/nodes/n1";
@@ -181,7 +181,7 @@ async fn taints_are_set_whole_and_once_for_each_effect() {
 async fn a_change_meant_for_another_state_of_the_machine_is_refused() {
     let server = Server::start().await;
     let socket = server.socket("admin.sock");
-    let client = Client::from_unix_socket(&socket, Options::default()).unwrap();
+    let client = Client::from_unix_socket(&socket, ClientOptions::default()).unwrap();
     let version = client.node("n1").await.unwrap().metadata.resource_version;
     let labels = NodeLabels {
         labels: [("disk".to_owned(), "ssd".to_owned())].into(),
@@ -227,7 +227,7 @@ async fn an_old_copy_of_the_store_answers_nothing() {
     drained.draining = true;
     let registration = serde_json::to_vec(&drained).unwrap();
     let key = keys::registration("n1");
-    let operations = [Operation::Put(key, registration)];
+    let operations = [WriteOperation::Put(key, registration)];
     server.store.transact(&[], &operations).await.unwrap();
     let drain = format!("{NODE}/drain");
     let ask = async || read(server.call(&server.admin, Method::DELETE, &drain).await).await;

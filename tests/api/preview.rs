@@ -9,7 +9,7 @@ use super::support::{NODE_UID, Server, put, read, registration, web};
 use kat_plan::Snapshot;
 use kat_types::{
     api::{Health, InstancePhase, InstanceReport, NodeReport, NodeResources},
-    assignment::{ASSIGNMENT_SCHEMA, Wanted},
+    assignment::{ASSIGNMENT_SCHEMA, DesiredRun},
     keys,
     records::NodeRegistration,
     resource::{Bytes, MilliCpu, ResourceList},
@@ -32,7 +32,10 @@ pub(super) async fn ready(server: &Server) {
         ..registration()
     };
     let subnet = |node: &str, subnet: &str| {
-        kat_types::transaction::Operation::Put(keys::network_node(node, "subnet"), subnet.into())
+        kat_types::transaction::WriteOperation::Put(
+            keys::network_node(node, "subnet"),
+            subnet.into(),
+        )
     };
     let list = json!({"schema": 1, "revision": 1, "count": 0});
     server
@@ -65,8 +68,8 @@ fn report(server: &Server) {
         let instances = instances.map(|(id, entry)| InstanceReport {
             instance_id: id.clone(),
             phase: match entry.assignment.value.wanted {
-                Wanted::Running => InstancePhase::Running,
-                Wanted::Stopped => InstancePhase::Stopped,
+                DesiredRun::Running => InstancePhase::Running,
+                DesiredRun::Stopped => InstancePhase::Stopped,
             },
             health_status: Health::Healthy,
             ..InstanceReport::default()

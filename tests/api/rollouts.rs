@@ -7,7 +7,7 @@ use super::{
     WEB, files,
     support::{Server, put, read, web},
 };
-use kat_types::{keys, records::WorkloadMeta, transaction::Operation};
+use kat_types::{keys, records::WorkloadMeta, transaction::WriteOperation};
 
 fn meta(server: &Server) -> WorkloadMeta {
     let key = keys::workload_meta("shop", "web");
@@ -318,7 +318,7 @@ async fn what_an_earlier_version_kept_can_be_gone_back_to() {
     apply(&server, &version(1)).await;
     apply(&server, &version(2)).await;
     let record = keys::archive_meta("shop", "web", 1);
-    server.write(&[Operation::Delete(record)]).await;
+    server.write(&[WriteOperation::Delete(record)]).await;
     let (_, list) = server
         .get(&server.read, &format!("{WEB}/generations"))
         .await;

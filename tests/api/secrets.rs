@@ -10,7 +10,7 @@ use super::{
 use kat_types::{
     keys,
     secrets::{SecretRecord, SecretVersion},
-    transaction::Operation,
+    transaction::WriteOperation,
 };
 
 const DB: &str = "/v1alpha1/n/shop/secrets/db";
@@ -289,7 +289,7 @@ async fn a_rotation_seals_everything_anew_and_goes_on_where_it_broke_off() {
     nothing_is_clear(&server);
     // A missing key is reported, and nothing is overwritten.
     server
-        .write(&[Operation::Delete(keys::sealing_key(3))])
+        .write(&[WriteOperation::Delete(keys::sealing_key(3))])
         .await;
     let (status, body) = set(&server, json!({"values": {"A": "eA=="}})).await;
     assert_eq!(status, 503, "{body}");

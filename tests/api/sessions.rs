@@ -11,11 +11,11 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::support::{CLUSTER_UID, DEADLINE, Server, with_instance};
-use kat_api::{Limits, SessionRequest};
-use kat_client::{Client, Options, Receiving};
+use kat_api::{ApiLimits, SessionRequest};
+use kat_client::{Client, ClientOptions, SessionOutput};
 use kat_types::{
     api::{Connection, ExecRequest},
-    frames::{Input, MOST, Output, TerminalSize},
+    frames::{InputFrame, MOST, OutputFrame, TerminalSize},
 };
 
 fn client(server: &Server, token: &str, port: u16) -> Client {
@@ -26,7 +26,7 @@ fn client(server: &Server, token: &str, port: u16) -> Client {
         ca: server.authority.certificate_pem().to_owned(),
         token: token.to_owned(),
     };
-    Client::from_connection(&connection, Options::default()).unwrap()
+    Client::from_connection(&connection, ClientOptions::default()).unwrap()
 }
 
 fn request(command: &[&str]) -> ExecRequest {
@@ -42,7 +42,7 @@ fn request(command: &[&str]) -> ExecRequest {
     }
 }
 
-async fn next(receiving: &mut Receiving) -> Output {
+async fn next(receiving: &mut SessionOutput) -> OutputFrame {
     let next = timeout(DEADLINE, receiving.next()).await;
     next.expect("the session says nothing").unwrap()
 }
@@ -64,27 +64,33 @@ pub(super) async fn talks(client: &Client, server: &Server) {
         .unwrap();
     assert_eq!(
         next(&mut receiving).await,
-        Output::Error("web-abcde".into())
+        OutputFrame::Error("web-abcde".into())
     );
     let begun = server.echo.begun.lock().pop().unwrap();
     assert_eq!(begun, SessionRequest::Exec(request(&words)));
-    assert!(sending.send(&Input::Data("hello".into())).await);
-    assert_eq!(next(&mut receiving).await, Output::Data("hello".into()));
+    assert!(sending.send(&InputFrame::Data("hello".into())).await);
+    assert_eq!(
+        next(&mut receiving).await,
+        OutputFrame::Data("hello".into())
+    );
     // Answers arrive before the input ends.
     let size = TerminalSize {
         rows: 50,
         columns: 100,
     };
-    assert!(sending.send(&Input::Resize(size)).await);
-    assert_eq!(next(&mut receiving).await, Output::Error("50x100".into()));
+    assert!(sending.send(&InputFrame::Resize(size)).await);
+    assert_eq!(
+        next(&mut receiving).await,
+        OutputFrame::Error("50x100".into())
+    );
     let large = Bytes::from(vec![7; MOST * 3]);
-    let said = Input::Data(large.clone());
+    let said = InputFrame::Data(large.clone());
     let saying = sending.send(&said);
     let hearing = async {
         let mut heard = Vec::new();
         while heard.len() < large.len() {
             match next(&mut receiving).await {
-                Output::Data(data) => heard.extend_from_slice(&data),
+                OutputFrame::Data(data) => heard.extend_from_slice(&data),
                 other => panic!("{other:?}"),
             }
         }
@@ -92,8 +98,8 @@ pub(super) async fn talks(client: &Client, server: &Server) {
     };
     let (_, heard) = tokio::join!(saying, hearing);
     assert_eq!(heard, large);
-    sending.send(&Input::End).await;
-    assert_eq!(next(&mut receiving).await, Output::Exit(7));
+    sending.send(&InputFrame::End).await;
+    assert_eq!(next(&mut receiving).await, OutputFrame::Exit(7));
     none_open(server).await;
 
     // The session ends when its caller disconnects.
@@ -124,7 +130,7 @@ async fn a_session_says_both_ways_through_every_door() {
     )
     .await;
     let socket = server.socket("admin.sock");
-    let local = Client::from_unix_socket(&socket, Options::default()).unwrap();
+    let local = Client::from_unix_socket(&socket, ClientOptions::default()).unwrap();
     talks(&local, &server).await;
 }
 
@@ -147,9 +153,9 @@ async fn who_only_reads_has_no_sessions() {
 
 #[tokio::test]
 async fn a_session_ends_with_its_token() {
-    let server = Server::start_with(Limits {
+    let server = Server::start_with(ApiLimits {
         bookmark_interval: Duration::from_millis(100),
-        ..Limits::default()
+        ..ApiLimits::default()
     })
     .await;
     with_instance(&server).await;
@@ -169,7 +175,7 @@ async fn a_session_ends_with_its_token() {
     next(&mut receiving).await;
     let path = format!("/v1alpha1/tokens/{}", made["id"].as_str().unwrap());
     server.call(&server.admin, Method::DELETE, &path).await;
-    let Output::Failed(body) = next(&mut receiving).await else {
+    let OutputFrame::Failed(body) = next(&mut receiving).await else {
         panic!("it goes on");
     };
     assert_eq!(body.error, "Unauthorized");
@@ -189,7 +195,7 @@ async fn sessions_do_not_wait_for_one_another() {
             .await
             .unwrap();
         let filling = tokio::spawn(async move {
-            let full = Input::Data(vec![1; MOST].into());
+            let full = InputFrame::Data(vec![1; MOST].into());
             while sending.send(&full).await {}
         });
         stuck.push((receiving, filling));
@@ -200,11 +206,11 @@ async fn sessions_do_not_wait_for_one_another() {
         .forward("shop", "web", "web-abcde", 80)
         .await
         .unwrap();
-    sending.send(&Input::Data("still here".into())).await;
+    sending.send(&InputFrame::Data("still here".into())).await;
     next(&mut receiving).await;
     assert_eq!(
         next(&mut receiving).await,
-        Output::Data("still here".into())
+        OutputFrame::Data("still here".into())
     );
     for (receiving, filling) in stuck {
         filling.abort();
@@ -244,10 +250,10 @@ async fn a_namespace_is_counted_on_all_its_machines_and_nothing_else_is() {
 /// Watches, logs and sessions share one limit for each caller.
 #[tokio::test]
 async fn one_caller_takes_no_more_than_its_part_of_the_streams() {
-    let server = Server::start_with(Limits {
+    let server = Server::start_with(ApiLimits {
         streams: 4,
         streams_of_one_caller: 2,
-        ..Limits::default()
+        ..ApiLimits::default()
     })
     .await;
     with_instance(&server).await;

@@ -11,7 +11,7 @@ use kat_types::{
 
 const MOVE: &str = "/v1alpha1/n/shop/workloads/web/volumes/data/move";
 
-fn machine(name: &str, change: impl FnOnce(&mut Value)) -> [Operation; 2] {
+fn machine(name: &str, change: impl FnOnce(&mut Value)) -> [WriteOperation; 2] {
     let registration = NodeRegistration::new(name, jiff::Timestamp::UNIX_EPOCH);
     let mut status = json!({"schema": 1, "phase": "Ready", "assignmentSchema": 5,
         "allocatable": {"cpu": "4", "memory": "8Gi"}});

@@ -12,7 +12,7 @@ use kat_types::{
     keys,
     records::{VolumeRecord, WorkloadMeta},
     resource::ReclaimPolicy,
-    transaction::Operation,
+    transaction::WriteOperation,
 };
 
 const SHOP_VOLUMES: &str = "/v1alpha1/n/shop/volumes";
@@ -62,7 +62,7 @@ pub(crate) async fn delete(server: &Server, token: &str, path: &str) -> (u16, Va
 }
 
 /// An instance of `shop/web` with the volume `data`, as the leader would assign it.
-pub(crate) fn user_of_data(template: &str) -> Operation {
+pub(crate) fn user_of_data(template: &str) -> WriteOperation {
     let mut assignment = assignment();
     assignment["templateHash"] = json!(template);
     assignment["container"]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
@@ -204,7 +204,7 @@ async fn lists_and_watches_tell_volumes_of_one_name_apart() {
     assert_eq!(line["type"], "MODIFIED");
     assert_eq!(line["object"]["spec"]["workload"], "web");
     server
-        .write(&[Operation::Delete(keys::volume("shop/db/data"))])
+        .write(&[WriteOperation::Delete(keys::volume("shop/db/data"))])
         .await;
     let line = lines.next().await.unwrap();
     assert_eq!(line["type"], "DELETED");
@@ -312,7 +312,7 @@ async fn a_version_that_was_read_earlier_is_not_removed() {
 async fn a_plan_from_before_a_removal_is_refused() {
     let server = Server::start().await;
     store(&server, "shop/web/data", &record(Some("n1"))).await;
-    let turn = [Operation::Put(keys::PLANNED.to_owned(), Vec::new())];
+    let turn = [WriteOperation::Put(keys::PLANNED.to_owned(), Vec::new())];
     server.write(&turn).await;
     let planned = || server.store.peek(keys::PLANNED).items[0].mod_revision;
     let before = planned();

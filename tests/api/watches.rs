@@ -9,10 +9,10 @@ async fn watch(server: &Server, path: &str) -> LinesOf {
 #[tokio::test]
 async fn a_watch_outlives_the_time_for_the_head_of_a_request() {
     let header_timeout = Duration::from_millis(300);
-    let server = Server::start_with(Limits {
+    let server = Server::start_with(ApiLimits {
         header_timeout,
         bookmark_interval: Duration::from_millis(100),
-        ..Limits::default()
+        ..ApiLimits::default()
     })
     .await;
     let (_, list) = server.get(&server.admin, SHOP).await;
@@ -66,7 +66,7 @@ async fn a_watch_goes_on_from_its_list() {
     );
     // This change happens while the watch is open.
     server
-        .write(&[Operation::DeletePrefix(keys::workload("shop", "db"))])
+        .write(&[WriteOperation::DeletePrefix(keys::workload("shop", "db"))])
         .await;
     let line = lines.next().await.unwrap();
     assert_eq!(
@@ -77,9 +77,9 @@ async fn a_watch_goes_on_from_its_list() {
 
 #[tokio::test]
 async fn a_watch_without_a_start_begins_with_everything_and_keeps_itself_alive() {
-    let limits = Limits {
+    let limits = ApiLimits {
         bookmark_interval: Duration::from_millis(100),
-        ..Limits::default()
+        ..ApiLimits::default()
     };
     let server = Server::start_with(limits).await;
     let mut lines = watch(&server, "/v1alpha1/namespaces?watch=true").await;

@@ -6,7 +6,9 @@ use flate2::{Compression, write::GzEncoder};
 use tar::{EntryType, Header};
 
 use crate::over_api;
-use kat_bundle::{Class, Diagnostic, Limits, SourceFile, pack, read_archive, read_archive_within};
+use kat_bundle::{
+    ArchiveLimits, Class, Diagnostic, SourceFile, pack, read_archive, read_archive_within,
+};
 
 /// One raw entry. Nothing in it is checked.
 fn entry(name: &[u8], kind: EntryType, link: &[u8], contents: &[u8]) -> Vec<u8> {
@@ -246,9 +248,9 @@ fn bombs() {
 
 #[test]
 fn limits_can_be_lower() {
-    let limits = Limits {
+    let limits = ArchiveLimits {
         entries: 1,
-        ..Limits::default()
+        ..ArchiveLimits::default()
     };
     let two = archive(&[plain("workload.kat", TEXT), plain("job.kat", TEXT)]);
     assert!(read_archive(&two).is_ok());

@@ -208,9 +208,9 @@ async fn connect(port: u16) -> TcpStream {
 
 #[tokio::test]
 async fn an_address_that_proves_nothing_keeps_no_handshake_out() {
-    let server = Server::start_with(Limits {
+    let server = Server::start_with(ApiLimits {
         handshake_timeout: Duration::from_secs(20),
-        unproved: Share { each: 4, all: 8 },
+        unproved: ConnectionLimits { each: 4, all: 8 },
         ..impatient()
     })
     .await;
@@ -231,7 +231,7 @@ async fn an_address_that_proves_nothing_keeps_no_handshake_out() {
 
 #[tokio::test]
 async fn an_anonymous_connection_that_only_answers_pings_ends() {
-    let server = Server::start_with(Limits {
+    let server = Server::start_with(ApiLimits {
         anonymous_idle: Duration::from_millis(500),
         ..impatient()
     })
@@ -264,11 +264,11 @@ async fn an_anonymous_connection_that_only_answers_pings_ends() {
 
 #[tokio::test]
 async fn callers_are_limited_where_they_are_passed_on() {
-    let server = Server::start_with(Limits {
-        passed_on: Share { each: 2, all: 8 },
+    let server = Server::start_with(ApiLimits {
+        passed_on: ConnectionLimits { each: 2, all: 8 },
         header_timeout: Duration::from_secs(20),
         handshake_timeout: Duration::from_secs(20),
-        ..Limits::default()
+        ..ApiLimits::default()
     })
     .await;
     let mut held = [

@@ -14,18 +14,20 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::etcd;
-use kat_daemon::watchdog::Pulses;
+use kat_daemon::watchdog::LoopPulses;
 use kat_leader::{
     EtcdMembers, LeaderConfig, LeaderHandle, MemberClients, MembersConfig, TakeoverConfig,
     keep_members, start, watch_over,
 };
-use kat_pki::{Authority, AuthorityKind, Identity, LeafKind};
-use kat_store::{Committed, EtcdOptions, EtcdStore, EtcdTls, StateStore, StoreError, etcd_admin};
+use kat_pki::{Authority, AuthorityKind, CertificateKeyPair, LeafKind};
+use kat_store::{
+    EtcdOptions, EtcdStore, EtcdTls, StateStore, StoreError, TransactionResult, etcd_admin,
+};
 use kat_types::{
     api::{Condition, NodeReport},
     cluster::ClusterMembers,
     keys,
-    transaction::Operation,
+    transaction::WriteOperation,
 };
 
 /// Time limit of every wait.
@@ -112,7 +114,7 @@ impl Cluster {
         format!("https://{}:{}", address(number), self.client_port)
     }
 
-    pub(crate) fn identity(&self, authority: &Authority, kind: &LeafKind) -> Identity {
+    pub(crate) fn identity(&self, authority: &Authority, kind: &LeafKind) -> CertificateKeyPair {
         authority
             .issue(kind, Timestamp::now())
             .expect("a certificate")
@@ -241,8 +243,8 @@ impl Cluster {
                     Arc::new(move || api.to_string())
                 },
                 clock: Arc::clone(&clock),
-                pulses: Pulses::default(),
-                sealing: kat_plan::Sealing::None,
+                pulses: LoopPulses::default(),
+                sealing: kat_plan::SnapshotSealing::None,
             },
             machine.cancel.clone(),
         );
@@ -264,7 +266,7 @@ impl Cluster {
             upkeep: clients,
             quota: self.quota,
             retry: Duration::from_secs(2),
-            pulses: Pulses::default(),
+            pulses: LoopPulses::default(),
         };
         tokio::spawn(keep_members(
             handle.clone(),
@@ -310,14 +312,17 @@ impl Cluster {
             operations.extend([
                 json(keys::registration(&name(number)), &registration),
                 json(keys::node_status(&name(number)), &status),
-                Operation::Put(
+                WriteOperation::Put(
                     keys::network_node(&name(number), "subnet"),
                     subnet.into_bytes(),
                 ),
             ]);
         }
         let written = machine.store.transact(&[], &operations).await;
-        assert!(matches!(written, Ok(Committed::Yes(_))), "{written:?}");
+        assert!(
+            matches!(written, Ok(TransactionResult::Yes(_))),
+            "{written:?}"
+        );
         etcd_admin::bootstrap_auth(&machine.store, "n1", &["n1"])
             .await
             .expect("users");
@@ -412,8 +417,8 @@ impl Drop for Machine {
     }
 }
 
-pub(crate) fn json<T: serde::Serialize>(key: String, value: &T) -> Operation {
-    Operation::Put(key, serde_json::to_vec(value).expect("plain data"))
+pub(crate) fn json<T: serde::Serialize>(key: String, value: &T) -> WriteOperation {
+    WriteOperation::Put(key, serde_json::to_vec(value).expect("plain data"))
 }
 
 pub(crate) fn number(name: &str) -> u8 {

@@ -22,8 +22,8 @@ mod upkeep;
 use std::time::{Duration, Instant};
 
 use cluster::{Cluster, Machine, members, name, number, until};
-use kat_store::{Committed, StateStore, etcd_admin};
-use kat_types::{keys, records::NodeRegistration, transaction::Operation};
+use kat_store::{StateStore, TransactionResult, etcd_admin};
+use kat_types::{keys, records::NodeRegistration, transaction::WriteOperation};
 
 /// Cuts the power of the first machine and returns the time until another leader wrote.
 async fn take_over(machines: &mut [Machine]) -> Duration {
@@ -34,19 +34,19 @@ async fn take_over(machines: &mut [Machine]) -> Duration {
     let (index, took) = until("another leads and writes", async || {
         let index = (1..3).find(|index| machines[*index].leads())?;
         let leadership = machines[index].handle().leadership.borrow().clone()?;
-        let write = [Operation::Put("/kat/test".to_owned(), b"1".to_vec())];
+        let write = [WriteOperation::Put("/kat/test".to_owned(), b"1".to_vec())];
         let store = &machines[index].store;
         match store.transact(&[leadership.fence()], &write).await {
-            Ok(Committed::Yes(_)) => Some((index, pulled.elapsed())),
+            Ok(TransactionResult::Yes(_)) => Some((index, pulled.elapsed())),
             _ => None,
         }
     })
     .await;
     println!("n{} wrote {took:?} after the plug was pulled", index + 1);
     // A late write of the old leader has no effect.
-    let write = [Operation::Put("/kat/test".to_owned(), b"2".to_vec())];
+    let write = [WriteOperation::Put("/kat/test".to_owned(), b"2".to_vec())];
     let late = machines[index].store.transact(&[old.fence()], &write).await;
-    assert!(matches!(late, Ok(Committed::No)), "{late:?}");
+    assert!(matches!(late, Ok(TransactionResult::No)), "{late:?}");
     until("the old leader knows", async || {
         old.lost.is_cancelled().then_some(())
     })

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use super::cluster::{Cluster, Machine, members, name, reports, until, well};
-use kat_store::{Committed, EtcdStore, StateStore, etcd_admin};
+use kat_store::{EtcdStore, StateStore, TransactionResult, etcd_admin};
 use kat_types::{
     api::{Condition, DATA_LOST_CONDITION, Event, data_lost_reason},
     keys,
-    transaction::Operation,
+    transaction::WriteOperation,
 };
 
 /// The second of three machines has lost its data. Its new member starts and gets a vote.
@@ -126,9 +126,9 @@ async fn of_five_members_two_may_go_at_once() {
         let leads = |machine: &&Machine| machine.number != 1 && name(machine.number) != other;
         let machine = machines.iter().filter(leads).find(|one| one.leads())?;
         let leadership = machine.handle().leadership.borrow().clone()?;
-        let write = [Operation::Put("/kat/test".to_owned(), b"1".to_vec())];
+        let write = [WriteOperation::Put("/kat/test".to_owned(), b"1".to_vec())];
         match machine.store.transact(&[leadership.fence()], &write).await {
-            Ok(Committed::Yes(_)) => Some(pulled.elapsed()),
+            Ok(TransactionResult::Yes(_)) => Some(pulled.elapsed()),
             _ => None,
         }
     })

@@ -6,17 +6,19 @@ use tokio::time::sleep;
 
 use super::cluster::{Cluster, Machine, until};
 use kat_leader::StoreReport;
-use kat_store::{Committed, EtcdStore, StateStore, StoreError, etcd_admin, etcd_maintenance};
-use kat_types::{api::Event, keys, transaction::Operation};
+use kat_store::{
+    EtcdStore, StateStore, StoreError, TransactionResult, etcd_admin, etcd_maintenance,
+};
+use kat_types::{api::Event, keys, transaction::WriteOperation};
 
 const MIB: usize = 1 << 20;
 const KEY: &str = "/kat/test";
 
 async fn write(store: &EtcdStore, key: &str, bytes: usize) -> Result<(), StoreError> {
-    let write = [Operation::Put(key.to_owned(), vec![b'x'; bytes])];
+    let write = [WriteOperation::Put(key.to_owned(), vec![b'x'; bytes])];
     match store.transact(&[], &write).await? {
-        Committed::Yes(_) => Ok(()),
-        Committed::No => panic!("there is no condition"),
+        TransactionResult::Yes(_) => Ok(()),
+        TransactionResult::No => panic!("there is no condition"),
     }
 }
 
@@ -146,10 +148,13 @@ async fn a_store_that_is_full_of_what_is_in_use_says_what_a_person_can_do() {
     assert!(machine.leads(), "a lease lives on in a full store");
     // A full etcd still accepts deletions, which make room.
     let deletes: Vec<_> = (0..writes)
-        .map(|number| Operation::Delete(key(number)))
+        .map(|number| WriteOperation::Delete(key(number)))
         .collect();
     let deleted = store.transact(&[], &deletes).await;
-    assert!(matches!(deleted, Ok(Committed::Yes(_))), "{deleted:?}");
+    assert!(
+        matches!(deleted, Ok(TransactionResult::Yes(_))),
+        "{deleted:?}"
+    );
     until("it takes writes again", async || {
         write(store, KEY, 100).await.ok()
     })

@@ -17,10 +17,10 @@ use super::{
 };
 use kat_network::{
     containers::namespaces::NetworkNamespace,
-    nftables::service_addresses::{self as balance, Balancer},
+    nftables::service_addresses::{self as balance, ServiceBalancer},
 };
 use kat_types::{
-    network::{Gate, NodeNetwork, ServiceNetwork, ServicePort, Services, Transport},
+    network::{NodeNetwork, ServiceNetwork, ServicePortBackends, Services, StartGate, Transport},
     services::BackendState,
 };
 
@@ -33,7 +33,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// caller's address.
 struct Site {
     node: Arc<NodeNetwork>,
-    balancer: Balancer,
+    balancer: ServiceBalancer,
     containers: BTreeMap<u8, Container>,
     _machine: Machine,
 }
@@ -46,7 +46,7 @@ impl Site {
         let mut containers = BTreeMap::new();
         for number in 10..14 {
             let name = format!("web-aaa{number}");
-            machine.instance(&name, UID, number, Gate::Open);
+            machine.instance(&name, UID, number, StartGate::Open);
             let container = machine.container(UID, &name);
             machine.hook(UID, &name, container.pid()).await.unwrap();
             answer(&container.namespace(), number);
@@ -54,7 +54,7 @@ impl Site {
         }
         Self {
             node: Arc::new(node()),
-            balancer: Balancer::default(),
+            balancer: ServiceBalancer::default(),
             containers,
             _machine: machine,
         }
@@ -73,7 +73,7 @@ impl Site {
 }
 
 fn services(instances: &[(u8, BackendState)]) -> Services {
-    let port = |port, protocol| ServicePort {
+    let port = |port, protocol| ServicePortBackends {
         port,
         protocol,
         instances: instances
@@ -333,14 +333,14 @@ fn the_table_says_what_is_wanted_and_nothing_of_before() {
         let service = other.services.remove("default/web").unwrap();
         other.services.insert("default/other".to_owned(), service);
         let other = Arc::new(other);
-        let mut first = Balancer::default();
+        let mut first = ServiceBalancer::default();
         first.ensure(&node, Some(&web)).await.unwrap();
         let text = list();
         assert!(text.contains("chain to-default/web-tcp-80"), "{text}");
         first.ensure(&node, Some(&other)).await.unwrap();
         assert!(!list().contains("to-default/web"), "{}", list());
         // A new process takes over the table of the previous one.
-        let mut second = Balancer::default();
+        let mut second = ServiceBalancer::default();
         second.ensure(&node, Some(&web)).await.unwrap();
         assert_eq!(list(), text);
         // A chain with other properties than KAT's is replaced.
@@ -349,7 +349,7 @@ fn the_table_says_what_is_wanted_and_nothing_of_before() {
         run(
             "nft add chain inet kat-services forward { type filter hook forward priority 7 ; policy drop ; }",
         );
-        let mut third = Balancer::default();
+        let mut third = ServiceBalancer::default();
         third.ensure(&node, Some(&web)).await.unwrap();
         assert_eq!(list(), text);
         balance::remove().await.unwrap();

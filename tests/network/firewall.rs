@@ -17,7 +17,7 @@ use kat_network::{
         other_firewalls as obstacles,
     },
 };
-use kat_types::network::Gate;
+use kat_types::network::StartGate;
 
 const UID: u32 = 20001;
 
@@ -69,7 +69,7 @@ impl Drop for Outside {
 }
 
 async fn attached(machine: &mut Machine) -> Container {
-    machine.instance("web-aaaaa", UID, 10, Gate::Open);
+    machine.instance("web-aaaaa", UID, 10, StartGate::Open);
     let container = machine.container(UID, "web-aaaaa");
     machine
         .hook(UID, "web-aaaaa", container.pid())
@@ -204,7 +204,7 @@ fn a_table_that_drops_is_found_and_its_command_mends_it() {
         serve_in(&outside.namespace(), 80);
         let server = ([192, 0, 2, 2], 80).into();
         assert!(container.fetch(server).await.is_err());
-        let needs = obstacles::Needs {
+        let needs = obstacles::RequiredTraffic {
             cluster: node().cluster_cidr,
             wireguard_port: 51820,
             api_port: 9115,
@@ -288,7 +288,7 @@ fn a_container_can_not_send_with_its_neighbours_address_where_the_kernel_would_l
             let path = format!("/proc/sys/net/ipv4/conf/{link}/rp_filter");
             std::fs::write(path, "0").unwrap();
         }
-        machine.instance("web-bbbbb", UID, 11, Gate::Open);
+        machine.instance("web-bbbbb", UID, 11, StartGate::Open);
         let neighbour = machine.container(UID, "web-bbbbb");
         machine
             .hook(UID, "web-bbbbb", neighbour.pid())

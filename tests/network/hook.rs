@@ -10,7 +10,7 @@ use super::world::{
     ADDRESS, Container, Machine, as_user, eventually, fetch, in_new_namespace, run, serve_in,
 };
 use kat_network::containers::attach;
-use kat_types::network::Gate;
+use kat_types::network::StartGate;
 
 const UID: u32 = 20001;
 const OTHER: u32 = 20002;
@@ -31,8 +31,8 @@ fn a_container_gets_its_address_and_reaches_the_machine_and_others() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
-        let one = machine.instance("web-aaaaa", UID, 10, Gate::Open);
-        let two = machine.instance("web-bbbbb", OTHER, 11, Gate::Open);
+        let one = machine.instance("web-aaaaa", UID, 10, StartGate::Open);
+        let two = machine.instance("web-bbbbb", OTHER, 11, StartGate::Open);
         let first = machine.container(UID, "web-aaaaa");
         let second = machine.container(OTHER, "web-bbbbb");
         let start = Instant::now();
@@ -91,7 +91,7 @@ fn a_container_can_not_send_with_anothers_address() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
-        machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        machine.instance("web-aaaaa", UID, 10, StartGate::Open);
         let container = machine.container(UID, "web-aaaaa");
         machine
             .hook(UID, "web-aaaaa", container.pid())
@@ -130,7 +130,7 @@ fn a_container_can_not_send_with_anothers_address() {
 fn link_and_route_go_with_the_container_and_come_back_with_the_next() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();
-        let address = machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        let address = machine.instance("web-aaaaa", UID, 10, StartGate::Open);
         for _ in 0..3 {
             let container = machine.container(UID, "web-aaaaa");
             machine
@@ -161,7 +161,7 @@ fn link_and_route_go_with_the_container_and_come_back_with_the_next() {
 fn calls_at_once_for_one_instance_all_end_well() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();
-        let address = machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        let address = machine.instance("web-aaaaa", UID, 10, StartGate::Open);
         let container = machine.container(UID, "web-aaaaa");
         container.serve(80);
         let calls = (0..8).map(|_| machine.hook(UID, "web-aaaaa", container.pid()));
@@ -177,8 +177,8 @@ fn calls_at_once_for_one_instance_all_end_well() {
 fn who_may_not_ask_is_refused_and_nothing_is_left() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();
-        machine.instance("web-aaaaa", UID, 10, Gate::Open);
-        machine.instance("web-bbbbb", OTHER, 11, Gate::Open);
+        machine.instance("web-aaaaa", UID, 10, StartGate::Open);
+        machine.instance("web-bbbbb", OTHER, 11, StartGate::Open);
         let mine = machine.container(UID, "web-aaaaa");
         let other = machine.container(OTHER, "web-bbbbb");
         let unclaimed = Container::start(UID);
@@ -231,8 +231,8 @@ fn who_may_not_ask_is_refused_and_nothing_is_left() {
 fn the_gate_holds_until_it_opens_and_closes_for_good() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();
-        machine.instance("web-aaaaa", UID, 10, Gate::Hold);
-        machine.instance("web-ccccc", UID, 12, Gate::Closed);
+        machine.instance("web-aaaaa", UID, 10, StartGate::Hold);
+        machine.instance("web-ccccc", UID, 12, StartGate::Closed);
         let container = machine.container(UID, "web-aaaaa");
         let closed = machine.container(UID, "web-ccccc");
         let error = machine
@@ -256,7 +256,7 @@ fn the_gate_holds_until_it_opens_and_closes_for_good() {
         tokio::time::sleep(Duration::from_millis(300)).await;
         assert!(!held.is_finished(), "it is held");
         assert_eq!(kat_links(), Vec::<String>::new());
-        machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        machine.instance("web-aaaaa", UID, 10, StartGate::Open);
         assert_eq!(held.await.unwrap(), "{}\n");
         assert_eq!(kat_links().len(), 1);
     });
@@ -266,7 +266,7 @@ fn the_gate_holds_until_it_opens_and_closes_for_good() {
 fn a_call_outlives_a_restart_of_the_server() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();
-        machine.instance("web-aaaaa", UID, 10, Gate::Hold);
+        machine.instance("web-aaaaa", UID, 10, StartGate::Hold);
         let container = machine.container(UID, "web-aaaaa");
         let held = tokio::spawn(machine.hook(UID, "web-aaaaa", container.pid()));
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -277,7 +277,7 @@ fn a_call_outlives_a_restart_of_the_server() {
         machine.serve_hook();
         tokio::time::sleep(Duration::from_millis(300)).await;
         assert!(!held.is_finished(), "it is held again");
-        machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        machine.instance("web-aaaaa", UID, 10, StartGate::Open);
         held.await.unwrap().unwrap();
         assert_eq!(kat_links().len(), 1);
     });
@@ -287,7 +287,7 @@ fn a_call_outlives_a_restart_of_the_server() {
 fn what_an_earlier_call_left_half_made_is_replaced() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();
-        let address = machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        let address = machine.instance("web-aaaaa", UID, 10, StartGate::Open);
         let container = machine.container(UID, "web-aaaaa");
         let pid = container.pid();
         container.serve(80);
@@ -316,7 +316,7 @@ fn the_gate_opens_by_itself_after_its_time() {
             ..super::world::node()
         };
         super::world::write(machine.folder.path(), "node.json", &node);
-        machine.instance("web-aaaaa", UID, 10, Gate::Hold);
+        machine.instance("web-aaaaa", UID, 10, StartGate::Hold);
         let container = machine.container(UID, "web-aaaaa");
         let start = Instant::now();
         machine
@@ -353,8 +353,8 @@ impl Lines {
 fn a_user_who_is_refused_without_end_does_not_fill_the_journal() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();
-        machine.instance("web-aaaaa", UID, 10, Gate::Closed);
-        machine.instance("web-bbbbb", OTHER, 11, Gate::Open);
+        machine.instance("web-aaaaa", UID, 10, StartGate::Closed);
+        machine.instance("web-bbbbb", OTHER, 11, StartGate::Open);
         let written = Lines::default();
         let lines = written.clone();
         // The server runs on this thread, so this subscriber receives its lines.
@@ -389,7 +389,7 @@ fn a_user_who_is_refused_without_end_does_not_fill_the_journal() {
 fn broken_and_slow_callers_are_refused() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();
-        machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        machine.instance("web-aaaaa", UID, 10, StartGate::Open);
         for (sent, expected) in [
             ("\n".to_owned(), "malformed"),
             ("{\"instance\":\"web-aaaaa\"".to_owned(), "malformed"),
@@ -429,8 +429,8 @@ fn broken_and_slow_callers_are_refused() {
 fn the_sweep_takes_marked_leftovers_only() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();
-        machine.instance("web-aaaaa", UID, 10, Gate::Open);
-        machine.instance("web-bbbbb", UID, 11, Gate::Open);
+        machine.instance("web-aaaaa", UID, 10, StartGate::Open);
+        machine.instance("web-bbbbb", UID, 11, StartGate::Open);
         let first = machine.container(UID, "web-aaaaa");
         let second = machine.container(UID, "web-bbbbb");
         machine.hook(UID, "web-aaaaa", first.pid()).await.unwrap();
@@ -454,12 +454,12 @@ fn the_sweep_takes_marked_leftovers_only() {
 fn an_instance_that_was_attached_since_the_list_was_read_keeps_its_link() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();
-        machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        machine.instance("web-aaaaa", UID, 10, StartGate::Open);
         let first = machine.container(UID, "web-aaaaa");
         machine.hook(UID, "web-aaaaa", first.pid()).await.unwrap();
         // A round that starts now uses the list as it is now.
         let attachments = machine.attachments_by_the_list_of_now();
-        let address = machine.instance("web-bbbbb", UID, 11, Gate::Open);
+        let address = machine.instance("web-bbbbb", UID, 11, StartGate::Open);
         let second = machine.container(UID, "web-bbbbb");
         second.serve(80);
         machine.hook(UID, "web-bbbbb", second.pid()).await.unwrap();
@@ -473,7 +473,7 @@ fn an_instance_that_was_attached_since_the_list_was_read_keeps_its_link() {
 fn a_container_that_runs_without_its_link_is_attached_again() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();
-        let address = machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        let address = machine.instance("web-aaaaa", UID, 10, StartGate::Open);
         let container = machine.container(UID, "web-aaaaa");
         container.serve(80);
         machine
@@ -488,7 +488,7 @@ fn a_container_that_runs_without_its_link_is_attached_again() {
         fetch((address, 80).into()).unwrap();
         // While the gate is not open, only the hook attaches containers.
         run(&format!("ip link del {name}"));
-        machine.instance("web-aaaaa", UID, 10, Gate::Hold);
+        machine.instance("web-aaaaa", UID, 10, StartGate::Hold);
         eventually("the list is read", async || {
             machine.attachments.keep().await.unwrap().attached == 0
         })
@@ -501,8 +501,8 @@ fn a_container_that_runs_without_its_link_is_attached_again() {
 fn a_process_that_is_not_the_instances_is_not_attached_in_its_place() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();
-        machine.instance("web-aaaaa", UID, 10, Gate::Open);
-        machine.instance("web-bbbbb", UID, 11, Gate::Open);
+        machine.instance("web-aaaaa", UID, 10, StartGate::Open);
+        machine.instance("web-bbbbb", UID, 11, StartGate::Open);
         // A process in the unit's control group whose network namespace belongs to another user.
         let planted = Container::start(OTHER);
         machine.claim(planted.pid(), UID, "web-aaaaa");
@@ -521,7 +521,7 @@ fn a_process_that_is_not_the_instances_is_not_attached_in_its_place() {
 fn a_taken_name_is_left_alone() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();
-        machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        machine.instance("web-aaaaa", UID, 10, StartGate::Open);
         let name = attach::host_link_name("web-aaaaa");
         run(&format!("ip link add {name} type veth peer name other0"));
         let container = machine.container(UID, "web-aaaaa");
@@ -565,7 +565,7 @@ fn a_failure_half_way_leaves_nothing() {
 fn strangers_wait_for_each_other_and_hold_up_nobody_else() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();
-        machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        machine.instance("web-aaaaa", UID, 10, StartGate::Open);
         let calls: Vec<_> = (30_000..30_200)
             .map(|uid| tokio::spawn(machine.hook(uid, "web-aaaaa", 4711)))
             .collect();
@@ -601,7 +601,7 @@ fn strangers_wait_for_each_other_and_hold_up_nobody_else() {
             call.await.unwrap().unwrap_err();
         }
         // An instance added just now is found, even though the files were read a moment ago.
-        machine.instance("web-bbbbb", OTHER, 11, Gate::Open);
+        machine.instance("web-bbbbb", OTHER, 11, StartGate::Open);
         let next = machine.container(OTHER, "web-bbbbb");
         machine.hook(OTHER, "web-bbbbb", next.pid()).await.unwrap();
     });

@@ -24,10 +24,10 @@ use kat_network::{
         host_ports::{self, HostPortKeeper},
         other_firewalls as obstacles,
     },
-    state_files::Snapshot,
+    state_files::StateFilesSnapshot,
 };
 use kat_types::{
-    network::{Gate, HostPortNetwork, HostPortParts, NodeNetwork, Transport},
+    network::{HostPortNetwork, HostPortParts, NodeNetwork, StartGate, Transport},
     services::BackendState,
 };
 
@@ -55,7 +55,7 @@ impl Site {
         let mut containers = BTreeMap::new();
         for number in 10..14 {
             let name = format!("web-aaa{number}");
-            machine.instance(&name, UID, number, Gate::Open);
+            machine.instance(&name, UID, number, StartGate::Open);
             if number < 13 {
                 let port = |port, protocol, container_port| HostPortNetwork {
                     port,
@@ -98,13 +98,13 @@ impl Site {
         let parts = parts
             .iter()
             .map(|(last, part)| (Ipv4Addr::new(10, 90, 1, *last), *part));
-        let snapshot = Snapshot {
+        let snapshot = StateFilesSnapshot {
             instances: Some(Arc::new(instances)),
             host_ports: Some(Arc::new(HostPortParts {
                 schema: 1,
                 parts: parts.collect(),
             })),
-            ..Snapshot::default()
+            ..StateFilesSnapshot::default()
         };
         self.keeper.ensure(&self.node, &snapshot).await.unwrap();
     }
@@ -423,7 +423,7 @@ fn the_command_for_a_table_that_drops_opens_host_ports_too() {
         );
         let reached = || connect(MACHINE, 80).map(|_| ());
         assert!(site.outside(reached).is_err());
-        let needs = obstacles::Needs {
+        let needs = obstacles::RequiredTraffic {
             cluster: node().cluster_cidr,
             wireguard_port: 51820,
             api_port: 9115,

@@ -19,15 +19,17 @@ use kat_network::{
     containers::{
         namespaces::NetworkNamespace, unit_processes::UnitProcesses, verify::CgroupReader,
     },
-    dns::resolved::Tell,
+    dns::resolved::SendAnnouncement,
     links::Links,
     overlay::{
-        kat0::{Overlay, StartUserspace},
+        kat0::{OverlayLink, StartUserspace},
         wireguard::{PrivateKey, Uapi, WireGuard, generate_key, userspace},
     },
-    service::{self, Config},
+    service::{self, NetworkServiceConfig},
 };
-use kat_types::network::{Gate, InstanceNetwork, Instances, NodeNetwork, Peer, Peers};
+use kat_types::network::{
+    InstanceNetwork, Instances, NodeNetwork, PeerMachine, PeerMachines, StartGate,
+};
 
 pub(crate) const UID: u32 = 20001;
 
@@ -64,7 +66,7 @@ pub(crate) struct Host {
     pub starter: Arc<InProcess>,
     pub claimed: Arc<Mutex<Vec<(i32, String)>>>,
     /// Called in place of systemd-resolved where set.
-    pub resolved: Option<Tell>,
+    pub resolved: Option<SendAnnouncement>,
 }
 
 impl Host {
@@ -137,8 +139,8 @@ impl Host {
     }
 
     /// This machine as other machines have it in `peers.json`.
-    pub(crate) fn as_peer(&self, endpoints: &[&str]) -> Peer {
-        Peer {
+    pub(crate) fn as_peer(&self, endpoints: &[&str]) -> PeerMachine {
+        PeerMachine {
             public_key: self.key.public().to_string(),
             endpoints: endpoints.iter().map(|text| (*text).to_owned()).collect(),
             subnet: self.node().subnet,
@@ -166,12 +168,12 @@ impl Host {
         device.peers.get(&other.key.public())?.endpoint
     }
 
-    pub(crate) fn set_peers(&self, peers: &[(&str, Peer)]) {
+    pub(crate) fn set_peers(&self, peers: &[(&str, PeerMachine)]) {
         let peers = peers
             .iter()
             .map(|(name, peer)| ((*name).to_owned(), peer.clone()))
             .collect();
-        self.write("peers.json", &Peers { schema: 1, peers });
+        self.write("peers.json", &PeerMachines { schema: 1, peers });
     }
 
     pub(crate) fn set_instances(&self, names: &[(&str, u8)]) {
@@ -181,7 +183,7 @@ impl Host {
             uid: UID,
             unit: format!("kat-default-{name}.service"),
             address: self.address(host),
-            gate: Gate::Open,
+            gate: StartGate::Open,
             host_ports: Vec::new(),
         };
         let instances = names
@@ -221,8 +223,8 @@ impl Host {
         let starter = Arc::clone(&self.starter);
         let task = self.handle.spawn(async move {
             let userspace = starter.socket.clone();
-            let overlay = Overlay::with_userspace(Links::open().unwrap(), starter, userspace);
-            let config = Config {
+            let overlay = OverlayLink::with_userspace(Links::open().unwrap(), starter, userspace);
+            let config = NetworkServiceConfig {
                 folder,
                 root: None,
                 listener: Some(listener),
@@ -259,7 +261,7 @@ impl Host {
     }
 
     pub(crate) async fn hook(&self, instance: &str, pid: i32) -> Result<(), String> {
-        let options = network::hook::Options {
+        let options = network::hook::HookOptions {
             socket: self.socket(),
             journal: "/nowhere".into(),
             cgroup: "/proc/self/cgroup".into(),

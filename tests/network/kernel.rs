@@ -8,11 +8,12 @@ use super::world::in_new_namespace;
 use kat_network::{
     links::Links,
     overlay::wireguard::{
-        Kernel, PublicKey, Wanted, WantedPeer, WireGuard, WireGuardError, difference, generate_key,
+        DesiredLink, Kernel, PublicKey, WantedPeer, WireGuard, WireGuardError, difference,
+        generate_key,
     },
 };
 
-fn wanted(peers: u16) -> Wanted {
+fn wanted(peers: u16) -> DesiredLink {
     let peer = |number: u16| {
         let [high, low] = number.to_be_bytes();
         let key = generate_key().unwrap().public();
@@ -23,7 +24,7 @@ fn wanted(peers: u16) -> Wanted {
         };
         (key, peer)
     };
-    Wanted {
+    DesiredLink {
         private_key: generate_key().unwrap(),
         listen_port: 51820,
         peers: (1..=peers)

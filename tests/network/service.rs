@@ -14,10 +14,10 @@ use super::{
 use kat_network as network;
 use kat_network::{
     links::{address_change, removal},
-    overlay::wireguard::{Device, WireGuard},
+    overlay::wireguard::{WireGuard, WireGuardDevice},
 };
 use kat_types::{
-    network::{NodeNetwork, Peer, ServiceNetwork, ServicePort, Services, Transport},
+    network::{NodeNetwork, PeerMachine, ServiceNetwork, ServicePortBackends, Services, Transport},
     services::BackendState,
 };
 
@@ -27,7 +27,7 @@ async fn reaches(from: &Container, to: Ipv4Addr, port: u16) -> bool {
 
 /// One service with one instance.
 fn balanced(service: Ipv4Addr, instance: Ipv4Addr) -> Services {
-    let port = ServicePort {
+    let port = ServicePortBackends {
         port: 80,
         protocol: Transport::Tcp,
         instances: [(instance, BackendState::Serving)].into(),
@@ -124,7 +124,7 @@ fn containers_on_two_machines_reach_each_other_and_outlive_the_service() {
         assert!(reaches(&first, two.address(10), 80).await);
         let after = one.wireguard().read().await.unwrap();
         let key = two.key.public();
-        let handshake = |device: &Device| device.peers[&key].last_handshake.unwrap();
+        let handshake = |device: &WireGuardDevice| device.peers[&key].last_handshake.unwrap();
         let (first_time, then) = (handshake(&before), handshake(&after));
         // The time is computed from the age of the handshake, so it may differ slightly.
         let apart = then
@@ -212,7 +212,7 @@ fn a_machine_that_falls_silent_is_looked_for_where_else_it_may_be() {
         two.deafen();
         let endpoints = ["192.0.2.2:51820", "198.51.100.2:51820"];
         one.set_peers(&[("n2", two.as_peer(&endpoints))]);
-        let mute = Peer {
+        let mute = PeerMachine {
             keepalive: 0,
             ..one.as_peer(&[])
         };
@@ -247,7 +247,7 @@ fn a_machine_that_falls_silent_is_looked_for_where_else_it_may_be() {
 fn machines_whose_addresses_all_changed_find_each_other() {
     let (one, two) = pair();
     block_on(async {
-        let silent = |peer: Peer| Peer {
+        let silent = |peer: PeerMachine| PeerMachine {
             keepalive: 0,
             ..peer
         };
@@ -277,7 +277,7 @@ fn machines_whose_addresses_all_changed_find_each_other() {
 fn a_machine_that_moved_tells_its_peers_at_once() {
     let (one, two) = pair();
     block_on(async {
-        let silent = |peer: Peer| Peer {
+        let silent = |peer: PeerMachine| PeerMachine {
             keepalive: 0,
             ..peer
         };
@@ -341,7 +341,7 @@ fn two_machines_that_can_not_reach_each_other_speak_through_a_third() {
             };
             relay.write("node.json", &node);
         };
-        let through = |peer: Peer| Peer {
+        let through = |peer: PeerMachine| PeerMachine {
             via: Some("n1".to_owned()),
             ..peer
         };

@@ -15,7 +15,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use kat_daemon::watchdog::Pulses;
+use kat_daemon::watchdog::LoopPulses;
 use kat_network::{
     containers::{
         attachments::Attachments, hook_server::HookServer, namespaces::NetworkNamespace,
@@ -25,7 +25,7 @@ use kat_network::{
     links::Links,
     state_files::StateFiles,
 };
-use kat_types::network::{Gate, InstanceNetwork, Instances, NodeNetwork};
+use kat_types::network::{InstanceNetwork, Instances, NodeNetwork, StartGate};
 
 /// Runs `work` in a new network namespace, with a runtime of its own.
 pub(crate) fn in_new_namespace<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send + 'static) {
@@ -260,7 +260,7 @@ impl Machine {
         std::fs::rename(next, self.socket()).unwrap();
         let server = HookServer::new(Arc::clone(&self.files), Arc::clone(&self.attachments));
         self.stop = self.cancel.child_token();
-        let pulse = Pulses::default().watch("the hook's socket");
+        let pulse = LoopPulses::default().watch("the hook's socket");
         tokio::spawn(server.serve(listener, pulse, self.stop.clone()));
     }
 
@@ -270,7 +270,7 @@ impl Machine {
     }
 
     /// Adds or changes an instance and writes the file.
-    pub(crate) fn instance(&mut self, name: &str, uid: u32, host: u8, gate: Gate) -> Ipv4Addr {
+    pub(crate) fn instance(&mut self, name: &str, uid: u32, host: u8, gate: StartGate) -> Ipv4Addr {
         let address = Ipv4Addr::new(10, 90, 1, host);
         let instance = InstanceNetwork {
             namespace: "default".into(),
@@ -322,7 +322,7 @@ impl Machine {
         instance: &str,
         pid: i32,
     ) -> impl Future<Output = Result<(), String>> + use<> {
-        let options = hook::Options {
+        let options = hook::HookOptions {
             socket: self.socket(),
             journal: self.folder.path().join("no-journal"),
             cgroup: "/proc/self/cgroup".into(),

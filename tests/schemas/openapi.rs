@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 
 use kat_api::{
     ApiError,
-    access::authorization::Access,
-    routes::{Payload, ROUTES, Route},
+    access::authorization::RouteAccess,
+    routes::{ApiRoute, ROUTES, RoutePayload},
 };
 use kat_types::api::{CONTENT_TYPE, ErrorBody};
 
@@ -85,7 +85,7 @@ fn described() -> Value {
     })
 }
 
-fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
+fn operation(route: &ApiRoute, generator: &mut SchemaGenerator) -> Value {
     let mut responses = Map::new();
     for status in route.statuses {
         let mut response = json!({"description": description(*status)});
@@ -106,7 +106,7 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     let mut parameters: Vec<Value> = in_path
         .chain(route.query.iter().map(|name| query_parameter(name)))
         .collect();
-    if matches!(route.request, Payload::Archive) || route.summary.starts_with("Deletes a") {
+    if matches!(route.request, RoutePayload::Archive) || route.summary.starts_with("Deletes a") {
         parameters.push(json!({
             "name": "If-Match", "in": "header", "schema": {"type": "string"},
             "description": "A resourceVersion: refused with 412 if somebody changed it since"
@@ -131,21 +131,23 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     operation
 }
 
-fn content(payload: Payload, generator: &mut SchemaGenerator) -> Option<Value> {
+fn content(payload: RoutePayload, generator: &mut SchemaGenerator) -> Option<Value> {
     Some(match payload {
-        Payload::Nothing => return None,
-        Payload::Text => json!({"text/plain": {"schema": {"type": "string"}}}),
-        Payload::Archive => json!({"application/gzip": {"schema": {
+        RoutePayload::Nothing => return None,
+        RoutePayload::Text => json!({"text/plain": {"schema": {"type": "string"}}}),
+        RoutePayload::Archive => json!({"application/gzip": {"schema": {
             "type": "string", "format": "binary", "description": "A tar.gz of the workload's `*.kat` files"
         }}}),
-        Payload::Frames => json!({(CONTENT_TYPE): {"schema": {
+        RoutePayload::Frames => json!({(CONTENT_TYPE): {"schema": {
             "type": "string", "format": "binary",
             "description": "Frames of a session, both ways at once over HTTP/2: a byte for the kind, four for the length, the content"
         }}}),
-        Payload::AnyJson => json!({"application/json": {"schema": {"type": "object"}}}),
-        Payload::Json(schema) => json!({"application/json": {"schema": schema(generator)}}),
-        Payload::Lines(schema) => json!({"application/x-ndjson": {"schema": schema(generator)}}),
-        Payload::List(list, line) => json!({
+        RoutePayload::AnyJson => json!({"application/json": {"schema": {"type": "object"}}}),
+        RoutePayload::Json(schema) => json!({"application/json": {"schema": schema(generator)}}),
+        RoutePayload::Lines(schema) => {
+            json!({"application/x-ndjson": {"schema": schema(generator)}})
+        }
+        RoutePayload::List(list, line) => json!({
             "application/json": {"schema": list(generator)},
             "application/x-ndjson": {"schema": line(generator)}
         }),
@@ -206,30 +208,32 @@ fn description(status: u16) -> &'static str {
     }
 }
 
-fn who(access: Access) -> &'static str {
+fn who(access: RouteAccess) -> &'static str {
     match access {
-        Access::Anyone => "For everybody.",
-        Access::Authenticated => "For everybody who proves who they are.",
-        Access::ReadCluster => "For the scopes admin and read.",
-        Access::ReadMachine | Access::ReadNode => {
+        RouteAccess::Anyone => "For everybody.",
+        RouteAccess::Authenticated => "For everybody who proves who they are.",
+        RouteAccess::ReadCluster => "For the scopes admin and read.",
+        RouteAccess::ReadMachine | RouteAccess::ReadNode => {
             "For the scopes admin and read; local users of a machine without etcd see that machine."
         }
-        Access::ReadNamespace => "For the scopes admin, read, and deploy of the namespace.",
-        Access::ReadFiles | Access::Deploy => "For the scopes admin, and deploy of the namespace.",
-        Access::Admin => "For the scope admin.",
-        Access::Report => "For the machine itself, by its certificate.",
-        Access::Leave => "For the scope admin, and the machine itself, by its certificate.",
-        Access::BeforeJoin => "For the scopes admin, read and join.",
-        Access::Join => "For the scope join.",
-        Access::KnownKey => "For whoever owns the machine's known key, which the body proves.",
+        RouteAccess::ReadNamespace => "For the scopes admin, read, and deploy of the namespace.",
+        RouteAccess::ReadFiles | RouteAccess::Deploy => {
+            "For the scopes admin, and deploy of the namespace."
+        }
+        RouteAccess::Admin => "For the scope admin.",
+        RouteAccess::Report => "For the machine itself, by its certificate.",
+        RouteAccess::Leave => "For the scope admin, and the machine itself, by its certificate.",
+        RouteAccess::BeforeJoin => "For the scopes admin, read and join.",
+        RouteAccess::Join => "For the scope join.",
+        RouteAccess::KnownKey => "For whoever owns the machine's known key, which the body proves.",
     }
 }
 
-fn security(access: Access) -> Value {
+fn security(access: RouteAccess) -> Value {
     match access {
-        Access::Anyone | Access::KnownKey => json!([]),
-        Access::Join => json!([{"token": []}]),
-        Access::Report => json!([{"certificate": []}]),
+        RouteAccess::Anyone | RouteAccess::KnownKey => json!([]),
+        RouteAccess::Join => json!([{"token": []}]),
+        RouteAccess::Report => json!([{"certificate": []}]),
         _ => json!([{"token": []}, {"certificate": []}]),
     }
 }

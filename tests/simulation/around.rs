@@ -9,12 +9,12 @@ use hyper::{Request, StatusCode, header};
 
 use crate::{forger::Forger, monitor::Monitor, net::Net};
 use kat_agent::{
-    MachineFacts, ReportSink, health::probe::Network, network::host_ports::HostListeners,
+    MachineFacts, ReportSink, health::probe::ProbeNetwork, network::host_ports::HostListeners,
     volumes::Volumes,
 };
 use kat_api::{
-    Inputs, InstanceLogs, InstanceSessions, LogQuery, LogStream, LogsError, Outputs, SessionError,
-    SessionRequest,
+    InputFrames, InstanceLogs, InstanceSessions, LogQuery, LogStream, LogsError, OutputFrames,
+    SessionError, SessionRequest,
 };
 use kat_host::facts::network::Listener;
 use kat_store::Mirror;
@@ -42,7 +42,7 @@ impl HostListeners for Nobody {
 pub(crate) struct Well;
 
 #[async_trait]
-impl Network for Well {
+impl ProbeNetwork for Well {
     async fn connect(&self, _: SocketAddrV4) -> Result<(), String> {
         Ok(())
     }
@@ -148,8 +148,8 @@ impl InstanceSessions for NoInstanceLogs {
         _caller: Option<&str>,
         _instance: &InstanceEntry,
         _request: SessionRequest,
-        _inputs: Inputs,
-    ) -> Result<Outputs, SessionError> {
+        _inputs: InputFrames,
+    ) -> Result<OutputFrames, SessionError> {
         Err(SessionError::Unavailable(
             "there are no sessions".to_owned(),
         ))

@@ -28,8 +28,8 @@ use crate::{
     world::{Machine, World},
 };
 use kat_agent::{
-    service::supervisor::Listed,
-    volumes::moves::{CopySource, OwnVolumes, Pieces},
+    service::supervisor::DesiredList,
+    volumes::moves::{CopySource, IncomingPieces, OwnVolumes},
 };
 use kat_api::{CopyStream, VolumeCopies};
 use kat_types::{keys, records::VolumeRecord, volumes::MoveRecord};
@@ -182,7 +182,7 @@ impl Mover {
 }
 
 /// A copy of the lists for the agent's volume moves, delayed by [`APART`].
-pub(crate) fn apart(mut lists: watch::Receiver<Listed>) -> watch::Receiver<Listed> {
+pub(crate) fn apart(mut lists: watch::Receiver<DesiredList>) -> watch::Receiver<DesiredList> {
     let (sender, receiver) = watch::channel(lists.borrow_and_update().clone());
     tokio::spawn(async move {
         while lists.changed().await.is_ok() {
@@ -223,7 +223,11 @@ pub(crate) struct Line {
 
 #[async_trait]
 impl CopySource for Line {
-    async fn open(&self, volume: &str, wish: &MoveRecord) -> Result<Box<dyn Pieces>, String> {
+    async fn open(
+        &self,
+        volume: &str,
+        wish: &MoveRecord,
+    ) -> Result<Box<dyn IncomingPieces>, String> {
         let way = self.net.reach(&self.to, &wish.from);
         way.await
             .map_err(|error| format!("{}: {error}", wish.from))?;
@@ -247,7 +251,7 @@ struct Copy {
 }
 
 #[async_trait]
-impl Pieces for Copy {
+impl IncomingPieces for Copy {
     async fn next(&mut self) -> Result<Option<Bytes>, String> {
         match &mut self.left {
             Some(0) => return Err("connection reset".to_owned()),

@@ -14,10 +14,11 @@ use tokio::time::Instant;
 use kat_agent::worker::accounts::UserAccounts;
 use kat_host::users::UserError;
 use kat_systemd::{
-    ActiveState, Ended, JobResult, LogEntries, LogQuery, LogSource, ManagerSource, Streams,
-    SystemdError, TransientEnd, TransientUnit, UnitEvents, UnitManager, UnitStatus, UserSessions,
+    ActiveState, CommandStreams, JobResult, JournalQuery, LogEntries, LogSource, ManagerSource,
+    ProcessEnd, SystemdError, TransientEnd, TransientUnit, UnitEvents, UnitManager, UnitStatus,
+    UserSessions,
 };
-use kat_testing::systemd::fake::{Behaviour, FakeMachine, FakeManager};
+use kat_testing::systemd::fake::{FakeMachine, FakeManager, UnitBehaviour};
 use kat_types::assignment::WorkloadUser;
 
 /// Timeout of systemd jobs.
@@ -67,7 +68,7 @@ impl UserAccounts for Accounts {
 pub(crate) struct NoLogs;
 
 impl LogSource for NoLogs {
-    fn entries(&self, _query: &LogQuery) -> LogEntries {
+    fn entries(&self, _query: &JournalQuery) -> LogEntries {
         Box::pin(futures_util::stream::empty())
     }
 }
@@ -185,7 +186,7 @@ impl ManagerSource for Boot {
 }
 
 /// The units that Podman's generator makes from a folder of quadlets.
-fn generate(folder: &Path, pace: Pace) -> BTreeMap<String, Behaviour> {
+fn generate(folder: &Path, pace: Pace) -> BTreeMap<String, UnitBehaviour> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().into_string().unwrap();
@@ -193,20 +194,20 @@ fn generate(folder: &Path, pace: Pace) -> BTreeMap<String, Behaviour> {
             continue;
         };
         if let Some(stem) = name.strip_suffix(".container") {
-            let behaviour = Behaviour {
+            let behaviour = UnitBehaviour {
                 start_takes: pace.starts,
                 stop_takes: pace.stops,
                 restarts: true,
                 text,
-                ..Behaviour::default()
+                ..UnitBehaviour::default()
             };
             found.insert(format!("{stem}.service"), behaviour);
         } else if let Some(stem) = name.strip_suffix(".image") {
-            let behaviour = Behaviour {
+            let behaviour = UnitBehaviour {
                 oneshot: true,
                 exits: Some(0),
                 text,
-                ..Behaviour::default()
+                ..UnitBehaviour::default()
             };
             found.insert(format!("{stem}-image.service"), behaviour);
         }
@@ -264,8 +265,8 @@ impl UnitManager for Manager {
     async fn run_with(
         &self,
         unit: &TransientUnit,
-        streams: Streams,
-    ) -> Result<Ended, SystemdError> {
+        streams: CommandStreams,
+    ) -> Result<ProcessEnd, SystemdError> {
         self.fake.run_with(unit, streams).await
     }
 

@@ -15,7 +15,7 @@ use crate::{
 };
 use kat_types::{
     api::{Condition, DRAIN_BLOCKED, NodePhase, WorkloadPhase},
-    assignment::{Assignment, DesiredMeta, Wanted},
+    assignment::{Assignment, DesiredMeta, DesiredRun},
     cluster::ClusterMembers,
     images::KeptImages,
     keys,
@@ -194,7 +194,7 @@ impl World {
         let lost = self.lost();
         for (unit, (node, assignment)) in assigned {
             *counts.entry(node).or_default() += 1;
-            if assignment.wanted == Wanted::Running && !lost.contains(node) {
+            if assignment.wanted == DesiredRun::Running && !lost.contains(node) {
                 let slot = (assignment.workload_uid.as_str(), assignment.slot);
                 slots.entry(slot).or_default().push(unit);
             }
@@ -343,7 +343,7 @@ impl World {
                     ));
                 }
                 let own = assigned.iter().filter(|(_, (_, one))| {
-                    one.workload == workload && one.wanted == Wanted::Running
+                    one.workload == workload && one.wanted == DesiredRun::Running
                 });
                 wanted.extend(own.map(|(unit, _)| unit.clone()));
                 continue;
@@ -374,7 +374,7 @@ impl World {
             let slots: BTreeSet<u32> = own.iter().map(|(_, (_, one))| one.slot).collect();
             let as_wished = own
                 .iter()
-                .all(|(_, (_, one))| one.image == image && one.wanted == Wanted::Running);
+                .all(|(_, (_, one))| one.image == image && one.wanted == DesiredRun::Running);
             if own.len() != replicas as usize || slots.len() != own.len() || !as_wished {
                 return Some(format!("{workload} has not one instance for each slot"));
             }
@@ -439,8 +439,9 @@ impl World {
             return Some(format!("{workload} has an instance in {slots:?} alone"));
         }
         let mut own = own.filter(|(_, (node, _))| !self.forges(node));
-        let down =
-            own.find(|(unit, (_, one))| one.wanted != Wanted::Running || !live.contains_key(*unit));
+        let down = own.find(|(unit, (_, one))| {
+            one.wanted != DesiredRun::Running || !live.contains_key(*unit)
+        });
         down.map(|(unit, (node, _))| format!("{unit} does not run on {node}"))
     }
 

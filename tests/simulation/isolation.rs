@@ -8,15 +8,15 @@ use crate::{
     forger::{self, Forger},
     large,
 };
-use kat_plan::{Plan, Snapshot, WrittenObject};
+use kat_plan::{ClusterPlan, Snapshot, WrittenObject};
 use kat_types::{
     api::NodeReport,
-    assignment::{Assignment, Wanted},
+    assignment::{Assignment, DesiredRun},
     keys,
     records::NodeStatusRecord,
-    snapshot::Observed,
+    snapshot::ObservedReports,
     stored::WorkloadKey,
-    transaction::Operation,
+    transaction::WriteOperation,
     volumes::VolumeKey,
 };
 
@@ -24,8 +24,8 @@ use kat_types::{
 /// `honest` is the plan for the same state with `honest_report` in place of the forged report.
 pub(crate) fn hurts_another(
     snapshot: &Snapshot,
-    forged: &Plan,
-    honest: &Plan,
+    forged: &ClusterPlan,
+    honest: &ClusterPlan,
     honest_report: &NodeReport,
 ) -> Option<String> {
     let mut own = of_the_forger(snapshot);
@@ -128,7 +128,7 @@ fn with_users_left<'s>(
 
 /// Changes of the plan that harm machines other than the forger, and workloads without anything on
 /// the forger.
-fn harm(snapshot: &Snapshot, plan: &Plan, own: &BTreeSet<WorkloadKey>) -> BTreeSet<String> {
+fn harm(snapshot: &Snapshot, plan: &ClusterPlan, own: &BTreeSet<WorkloadKey>) -> BTreeSet<String> {
     let operations = plan.changes.iter().flat_map(|change| &change.operations);
     operations
         .filter_map(|operation| harmed(snapshot, operation, own))
@@ -137,12 +137,12 @@ fn harm(snapshot: &Snapshot, plan: &Plan, own: &BTreeSet<WorkloadKey>) -> BTreeS
 
 fn harmed(
     snapshot: &Snapshot,
-    operation: &Operation,
+    operation: &WriteOperation,
     own: &BTreeSet<WorkloadKey>,
 ) -> Option<String> {
     let (key, value) = match operation {
-        Operation::Put(key, value) => (key, Some(value)),
-        Operation::Delete(key) | Operation::DeletePrefix(key) => (key, None),
+        WriteOperation::Put(key, value) => (key, Some(value)),
+        WriteOperation::Delete(key) | WriteOperation::DeletePrefix(key) => (key, None),
     };
     let is_own = |namespace: &str, name: &str| own.contains(&WorkloadKey::new(namespace, name));
     let of_workload = |path: &str| {
@@ -166,7 +166,7 @@ fn harmed(
             return Some(text());
         };
         let after: Assignment = serde_json::from_slice(value).unwrap();
-        let stops = before.wanted == Wanted::Running && after.wanted == Wanted::Stopped;
+        let stops = before.wanted == DesiredRun::Running && after.wanted == DesiredRun::Stopped;
         return (stops && !is_own(&before.namespace, &before.workload))
             .then(|| format!("{id} on {node} is stopped"));
     }
@@ -181,9 +181,11 @@ fn harmed(
         return (node != forger::NAME).then(text);
     }
     if let Some(path) = key.strip_prefix(keys::VOLUMES) {
-        // A new volume may be placed elsewhere; an existing one stays where it is.
-        let known = VolumeKey::parse(path).is_some_and(|key| snapshot.volumes.contains_key(&key));
-        return (known && of_workload(path)).then(text);
+        // A volume without data may be placed elsewhere, as its instance may; one with data stays
+        // where it is.
+        let stored = VolumeKey::parse(path).and_then(|key| snapshot.volumes.get(&key));
+        let has_data = stored.is_some_and(|stored| stored.value.made);
+        return (has_data && of_workload(path)).then(text);
     }
     // New records and services only lead to new instances; existing ones stay.
     if value.is_some() {
@@ -206,16 +208,19 @@ fn harmed(
     None
 }
 
-fn puts(plan: &Plan) -> impl Iterator<Item = (&String, &Vec<u8>)> {
+fn puts(plan: &ClusterPlan) -> impl Iterator<Item = (&String, &Vec<u8>)> {
     let operations = plan.changes.iter().flat_map(|change| &change.operations);
     operations.filter_map(|operation| match operation {
-        Operation::Put(key, value) => Some((key, value)),
-        Operation::Delete(_) | Operation::DeletePrefix(_) => None,
+        WriteOperation::Put(key, value) => Some((key, value)),
+        WriteOperation::Delete(_) | WriteOperation::DeletePrefix(_) => None,
     })
 }
 
 /// The observed state with the forger's unchanged report; `None` without a report of the forger.
-pub(crate) fn with_the_honest_report(observed: &Observed, forger: &Forger) -> Option<Observed> {
+pub(crate) fn with_the_honest_report(
+    observed: &ObservedReports,
+    forger: &Forger,
+) -> Option<ObservedReports> {
     let mut honest = observed.clone();
     let reported = honest.reports.get_mut(forger::NAME)?;
     reported.report = forger.honest()?;
@@ -224,7 +229,7 @@ pub(crate) fn with_the_honest_report(observed: &Observed, forger: &Forger) -> Op
 
 /// Makes the leader believe a machine's claims about instances of others, to verify that the checks
 /// find it.
-pub(crate) fn believe(observed: &mut Observed, snapshot: &Snapshot) {
+pub(crate) fn believe(observed: &mut ObservedReports, snapshot: &Snapshot) {
     let Some(forged) = observed.reports.get(forger::NAME) else {
         return;
     };

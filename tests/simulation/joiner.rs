@@ -10,13 +10,13 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use crate::secrets;
-use kat_api::{Joining, NewToken, NodeUsers, new_token};
+use kat_api::{JoiningState, NewToken, NodeUsers, new_token};
 use kat_pki::{
     Authorities, Authority, AuthorityKind, CertificateRequest, create_request,
     recovery_key::RecoveryKey, store_recovery_key,
 };
 use kat_store::StoreError;
-use kat_types::{api::Scope, keys, transaction::Operation};
+use kat_types::{api::Scope, keys, transaction::WriteOperation};
 
 /// The route of the join request, which carries a token and no certificate.
 pub(crate) const JOIN: &str = "/v1alpha1/join";
@@ -61,18 +61,18 @@ impl NodeUsers for NoUsers {
     }
 }
 
-pub(crate) fn joining() -> Joining {
-    Joining {
+pub(crate) fn joining() -> JoiningState {
+    JoiningState {
         authorities: Arc::clone(&SECRETS.authorities),
         users: Arc::new(NoUsers),
     }
 }
 
 /// Stores the join token.
-pub(crate) fn token() -> Operation {
+pub(crate) fn token() -> WriteOperation {
     let token = &SECRETS.token;
     let record = serde_json::to_vec(&token.record).unwrap();
-    Operation::Put(keys::token(&token.id), record)
+    WriteOperation::Put(keys::token(&token.id), record)
 }
 
 /// The hash of the key by which the cluster knows a machine.

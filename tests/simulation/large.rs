@@ -12,14 +12,14 @@ use std::{
 };
 
 use crate::{person::NAMESPACE, random::Random};
-use kat_plan::{Plan, Snapshot};
+use kat_plan::{ClusterPlan, Snapshot};
 use kat_testing::MemoryStore;
 use kat_types::{
     keys,
     records::WorkloadMeta,
     snapshot::ParsedWorkload,
     stored::WorkloadKey,
-    transaction::{MAX_BYTES, Operation},
+    transaction::{MAX_BYTES, WriteOperation},
 };
 
 /// A workload that starts new instances before it stops old ones.
@@ -110,7 +110,7 @@ impl Large {
         meta.spec_hash.clone_from(&meta.template_hash);
         let value = serde_json::to_vec(&meta).unwrap();
         let key = keys::workload_meta(NAMESPACE, self.workload);
-        store.write_now(&[Operation::Put(key, value)]);
+        store.write_now(&[WriteOperation::Put(key, value)]);
         true
     }
 }
@@ -183,7 +183,7 @@ fn waits_for_its_data(snapshot: &Snapshot, key: &WorkloadKey) -> bool {
 }
 
 /// Why a plan changes a workload that cannot be written; `None` if it does not.
-pub(crate) fn touched(snapshot: &Snapshot, plan: &Plan) -> Option<String> {
+pub(crate) fn touched(snapshot: &Snapshot, plan: &ClusterPlan) -> Option<String> {
     let operations = || plan.changes.iter().flat_map(|change| &change.operations);
     let large = large_ones(snapshot).into_iter();
     let mut large = large.filter(|key| !waits_for_its_data(snapshot, key));
@@ -192,7 +192,9 @@ pub(crate) fn touched(snapshot: &Snapshot, plan: &Plan) -> Option<String> {
         let (folder, instance) = (format!("/{namespace}/{name}/"), format!("/{name}-"));
         let index = keys::index(snapshot.workloads[&key].meta.value.index);
         let mut written = operations().map(|operation| match operation {
-            Operation::Put(key, _) | Operation::Delete(key) | Operation::DeletePrefix(key) => key,
+            WriteOperation::Put(key, _)
+            | WriteOperation::Delete(key)
+            | WriteOperation::DeletePrefix(key) => key,
         });
         let touched = written.find(|one| {
             let own = one.contains(&folder) || one.contains(&instance) || **one == index;

@@ -6,7 +6,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::{large, rollouts};
-use kat_plan::{Plan, Snapshot};
+use kat_plan::{ClusterPlan, Snapshot};
 use kat_testing::MemoryStore;
 use kat_types::{
     api::NodePhase,
@@ -14,7 +14,7 @@ use kat_types::{
     keys,
     records::{NodeRegistration, NodeStatusRecord},
     resource::OnPartition,
-    transaction::Operation,
+    transaction::WriteOperation,
 };
 
 /// An instance that was ever assigned.
@@ -97,7 +97,7 @@ impl Monitor {
     }
 
     /// Called right after a transaction of a process took effect.
-    pub(crate) fn written(&self, process: &str, operations: &[Operation]) {
+    pub(crate) fn written(&self, process: &str, operations: &[WriteOperation]) {
         let written: Vec<&str> = operations.iter().map(key_of).collect();
         self.note(&format!("{process} wrote {}", written.join(" ")));
         let leader = self.leader();
@@ -107,7 +107,7 @@ impl Monitor {
             ));
         }
         for operation in operations {
-            let Operation::Put(key, value) = operation else {
+            let WriteOperation::Put(key, value) = operation else {
                 continue;
             };
             if key.starts_with(keys::NODE_DESIRED) && key.contains("/instances/") {
@@ -165,7 +165,7 @@ impl Monitor {
 
     /// Checks a plan. A leader must not call a machine lost whose report this leader or the
     /// previous one accepted recently.
-    pub(crate) fn decided(&self, process: &str, snapshot: &Snapshot, plan: &Plan) {
+    pub(crate) fn decided(&self, process: &str, snapshot: &Snapshot, plan: &ClusterPlan) {
         if let Some(why) = rollouts::wrong(snapshot, plan) {
             self.violated(format!("{process} plans: {why}"));
         }
@@ -174,7 +174,7 @@ impl Monitor {
         }
         let operations = plan.changes.iter().flat_map(|change| &change.operations);
         for operation in operations {
-            let Operation::Put(key, value) = operation else {
+            let WriteOperation::Put(key, value) = operation else {
                 continue;
             };
             let Some(machine) = key.strip_prefix(keys::NODE_STATUS) else {
@@ -198,8 +198,10 @@ impl Monitor {
     }
 }
 
-fn key_of(operation: &Operation) -> &str {
+fn key_of(operation: &WriteOperation) -> &str {
     match operation {
-        Operation::Put(key, _) | Operation::Delete(key) | Operation::DeletePrefix(key) => key,
+        WriteOperation::Put(key, _)
+        | WriteOperation::Delete(key)
+        | WriteOperation::DeletePrefix(key) => key,
     }
 }

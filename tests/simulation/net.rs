@@ -20,7 +20,7 @@ use crate::{
 };
 use kat_api::{
     SocketAccess,
-    access::authentication::{Peer, Source},
+    access::authentication::{ConnectionPeer, ConnectionSource},
 };
 use kat_pki::{PeerCertificate, PeerIdentity};
 
@@ -97,8 +97,8 @@ impl Net {
         mut request: Request<Body>,
         served: impl FnOnce() + Send,
     ) -> Result<Response<Body>, String> {
-        let network = Source::Network(([192, 0, 2, 1], 40_000).into());
-        let socket = Source::Socket {
+        let network = ConnectionSource::Network(([192, 0, 2, 1], 40_000).into());
+        let socket = ConnectionSource::Socket {
             uid: Some(0),
             access: SocketAccess::Admin,
         };
@@ -107,7 +107,7 @@ impl Net {
             Some(node) => (network, Some(certificate(node))),
             None => (socket, None),
         };
-        request.extensions_mut().insert(Peer {
+        request.extensions_mut().insert(ConnectionPeer {
             source,
             certificate,
         });

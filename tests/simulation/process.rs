@@ -20,21 +20,21 @@ use crate::{
 };
 use kat_agent::{
     NetworkFiles, Reporter, Statuses,
-    cluster::identity::Identity,
-    desired_state::fence::{Fence, Memory},
+    cluster::identity::MachineIdentity,
+    desired_state::fence::{FenceMemory, PartitionFence},
     follow_desired,
     images::unused::ImageCare,
     secrets::Secrets,
-    service::supervisor::{Listed, Supervisor},
+    service::supervisor::{DesiredList, Supervisor},
     volumes::{
         Volumes,
-        moves::{Moves, OwnVolumes},
-        removals::Removals,
+        moves::{OwnVolumes, VolumeMoves},
+        removals::VolumeRemovals,
     },
-    worker::{Tools, machine_options::MachineOptions},
+    worker::{WorkerTools, machine_options::MachineOptions},
 };
-use kat_api::{Api, ApiConfig, Limits, routes::router};
-use kat_daemon::watchdog::Pulses;
+use kat_api::{Api, ApiConfig, ApiLimits, routes::router};
+use kat_daemon::watchdog::LoopPulses;
 use kat_leader::{LeaderConfig, LeaderHandle, MembersConfig, Planner, keep_members, start_with};
 use kat_render::{RenderSettings, Renderer};
 use kat_store::{Mirror, StateStore};
@@ -46,7 +46,7 @@ const LEASE: Duration = Duration::from_secs(5);
 
 /// What a process uses of its machine and of the simulated world.
 pub(crate) struct Place {
-    pub identity: Arc<Identity>,
+    pub identity: Arc<MachineIdentity>,
     pub root: std::path::PathBuf,
     pub boot: Arc<Boot>,
     pub accounts: Arc<Accounts>,
@@ -117,7 +117,7 @@ impl Process {
         let statuses = Statuses::default();
         let network = NetworkFiles::new(place.root.join("net"));
         let file = place.root.join("desired.json");
-        let stored = Listed::stored(&file);
+        let stored = DesiredList::stored(&file);
         let (lists, mut listed) = watch::channel(stored.clone());
         // Several receivers of one channel wake up in an order that the seed does not decide, so
         // each gets a channel of its own.
@@ -134,11 +134,11 @@ impl Process {
                 for_reporter.send_replace(newest);
             }
         };
-        let removals = Removals {
+        let removals = VolumeRemovals {
             lists: removed,
             volumes: Arc::clone(&tools.volumes),
             statuses: statuses.clone(),
-            pulses: Pulses::default(),
+            pulses: LoopPulses::default(),
         };
         let volumes = Arc::clone(&tools.volumes);
         let moved = apart(moved);
@@ -151,7 +151,7 @@ impl Process {
             .net
             .senders
             .put(&place.identity.node, own, &self.closed);
-        let moves = Moves {
+        let moves = VolumeMoves {
             node: place.identity.node.clone(),
             lists: moved,
             volumes: Arc::clone(&volumes),
@@ -161,14 +161,14 @@ impl Process {
                 net: Arc::clone(&place.net),
                 monitor: Arc::clone(&place.monitor),
             }),
-            pulses: Pulses::default(),
+            pulses: LoopPulses::default(),
         };
         let supervisor = Supervisor::new(tools, statuses.clone(), network);
         let writes = supervisor.writes.clone();
         let boot = Arc::clone(&place.boot);
         let run = place.root.join("run");
         std::fs::create_dir_all(&run).unwrap();
-        let memory = Memory {
+        let memory = FenceMemory {
             path: run.join("reached"),
             monotonic: Arc::new(move || boot.monotonic()),
         };
@@ -177,12 +177,12 @@ impl Process {
             false => Some(tokio::time::Instant::now()),
         };
         let (reached_now, reached) = watch::channel(last);
-        let (fenced_now, fenced) = watch::channel(Listed::default());
+        let (fenced_now, fenced) = watch::channel(DesiredList::default());
         let timeout = match place.stops {
             true => place.identity.cluster.spec.node_loss_timeout_seconds,
             false => u32::MAX,
         };
-        let fence = Fence {
+        let fence = PartitionFence {
             timeout: Duration::from_secs(timeout.into()),
             lists: supervised,
             reached,
@@ -214,7 +214,7 @@ impl Process {
             published: watch::channel(Arc::default()).0,
             reached: reached_now,
             clock: Arc::clone(&place.clock),
-            pulses: Pulses::default(),
+            pulses: LoopPulses::default(),
         };
         let store: Arc<dyn StateStore> = Arc::new(wire);
         let cancel = || self.cancel.clone();
@@ -225,10 +225,10 @@ impl Process {
                 file,
                 lists,
                 writes.clone(),
-                Pulses::default(),
+                LoopPulses::default(),
                 cancel(),
             )),
-            tokio::spawn(writes.run(Pulses::default(), cancel())),
+            tokio::spawn(writes.run(LoopPulses::default(), cancel())),
             tokio::spawn(forwarding),
             tokio::spawn(fence.run(cancel())),
             tokio::spawn(supervisor.run(fenced, cancel())),
@@ -249,7 +249,7 @@ impl Process {
                 move || endpoint.clone()
             }),
             clock: Arc::clone(&place.clock),
-            pulses: Pulses::default(),
+            pulses: LoopPulses::default(),
             sealing: crate::secrets::sealing(),
         };
         let handle = start_with(
@@ -271,7 +271,7 @@ impl Process {
             upkeep: way,
             quota: 2 << 30,
             retry: Duration::from_secs(60),
-            pulses: Pulses::default(),
+            pulses: LoopPulses::default(),
         };
         let keeper = keep_members(handle.clone(), members, self.cancel.clone());
         self.tasks.push(tokio::spawn(keeper));
@@ -285,12 +285,12 @@ impl Process {
                 new_uid: Arc::clone(&place.new_uid),
                 node_name: node.clone(),
                 // The rate limit uses the real clock.
-                limits: Limits {
+                limits: ApiLimits {
                     calls_per_second: most,
                     call_burst: most,
-                    ..Limits::default()
+                    ..ApiLimits::default()
                 },
-                pulses: Pulses::default(),
+                pulses: LoopPulses::default(),
                 joining: Some(joiner::joining()),
                 images: None,
             },
@@ -346,9 +346,9 @@ impl Process {
     }
 }
 
-fn tools(place: &Place) -> Tools {
+fn tools(place: &Place) -> WorkerTools {
     let boot = Arc::clone(&place.boot);
-    Tools {
+    WorkerTools {
         managers: Arc::<Boot>::clone(&place.boot),
         sessions: place.boot.sessions(),
         accounts: Arc::<Accounts>::clone(&place.accounts),

@@ -3,15 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kat_plan::{Plan, Snapshot};
+use kat_plan::{ClusterPlan, Snapshot};
 use kat_types::{
     api::{Health, InstancePhase, NodePhase},
-    assignment::{Assignment, Wanted},
+    assignment::{Assignment, DesiredRun},
     keys,
     records::NodeStatusRecord,
     resource::{MaxSurge, UpdateStrategyType},
     snapshot::WorkloadEntry,
-    transaction::Operation,
+    transaction::WriteOperation,
 };
 
 /// A workload's instances, according to the statuses that the plan uses.
@@ -25,7 +25,7 @@ struct Counts {
 }
 
 /// Why a plan is wrong; `None` if it is not.
-pub(crate) fn wrong(snapshot: &Snapshot, plan: &Plan) -> Option<String> {
+pub(crate) fn wrong(snapshot: &Snapshot, plan: &ClusterPlan) -> Option<String> {
     let operations = || plan.changes.iter().flat_map(|change| &change.operations);
     let mut statuses: BTreeMap<String, NodeStatusRecord> = snapshot
         .nodes
@@ -35,7 +35,7 @@ pub(crate) fn wrong(snapshot: &Snapshot, plan: &Plan) -> Option<String> {
     let mut after: BTreeMap<String, (String, Assignment)> = assigned(snapshot);
     for operation in operations() {
         match operation {
-            Operation::Put(key, value) => {
+            WriteOperation::Put(key, value) => {
                 if let Some(node) = key.strip_prefix(keys::NODE_STATUS) {
                     let status = serde_json::from_slice(value).unwrap();
                     statuses.insert(node.to_owned(), status);
@@ -44,12 +44,12 @@ pub(crate) fn wrong(snapshot: &Snapshot, plan: &Plan) -> Option<String> {
                     after.insert(id.to_owned(), (node.to_owned(), assignment));
                 }
             }
-            Operation::Delete(key) => {
+            WriteOperation::Delete(key) => {
                 if let Some((_, id)) = instance(key) {
                     after.remove(id);
                 }
             }
-            Operation::DeletePrefix(_) => {}
+            WriteOperation::DeletePrefix(_) => {}
         }
     }
     let before = assigned(snapshot);
@@ -106,7 +106,7 @@ fn count(
         if current {
             counts.new.insert(one.slot);
         }
-        if one.wanted != Wanted::Running {
+        if one.wanted != DesiredRun::Running {
             continue;
         }
         counts.old += usize::from(!current);

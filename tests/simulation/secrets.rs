@@ -17,12 +17,12 @@ use crate::{monitor::Monitor, net::Net, person::NAMESPACE};
 use kat_leader::SnapshotBuilder;
 use kat_network::overlay::wireguard::PrivateKey;
 use kat_pki::recovery_key::RecoveryKey;
-use kat_plan::{Sealing, Snapshot};
+use kat_plan::{Snapshot, SnapshotSealing};
 use kat_testing::MemoryStore;
 use kat_types::{
     keys,
     secrets::{SealingKeyRecord, SecretKey},
-    transaction::Operation,
+    transaction::WriteOperation,
 };
 
 /// The workload that uses the secret.
@@ -35,18 +35,18 @@ pub(crate) const VARIABLE: &str = "LOGIN";
 /// Keys generated once for each run of the program. Nothing in a simulation depends on their bytes.
 static MADE: LazyLock<(RecoveryKey, SealingKeyRecord)> = LazyLock::new(|| {
     let recovery = RecoveryKey::generate().unwrap();
-    let sealing = Sealing::With(recovery.clone());
+    let sealing = SnapshotSealing::With(recovery.clone());
     let key = sealing.new_key(1, jiff::Timestamp::UNIX_EPOCH).unwrap();
     (recovery, key)
 });
 
-pub(crate) fn sealing() -> Sealing {
-    Sealing::With(MADE.0.clone())
+pub(crate) fn sealing() -> SnapshotSealing {
+    SnapshotSealing::With(MADE.0.clone())
 }
 
 /// Stores the sealing key, which otherwise the first secret would create.
-pub(crate) fn sealing_key() -> Operation {
-    Operation::Put(keys::sealing_key(1), serde_json::to_vec(&MADE.1).unwrap())
+pub(crate) fn sealing_key() -> WriteOperation {
+    WriteOperation::Put(keys::sealing_key(1), serde_json::to_vec(&MADE.1).unwrap())
 }
 
 /// The WireGuard key of a machine such as `n3`.

@@ -17,13 +17,13 @@ use crate::{
     way::Way,
     world::{LOST_AFTER, Machine, THERE, TICK},
 };
-use kat_agent::cluster::identity::Identity;
+use kat_agent::cluster::identity::MachineIdentity;
 use kat_types::{
     assignment::DesiredMeta,
     keys,
     records::{NamespaceRecord, NodeRegistration},
     resource::ClusterConfiguration,
-    transaction::Operation,
+    transaction::WriteOperation,
 };
 
 pub(crate) fn machine(
@@ -43,7 +43,7 @@ pub(crate) fn machine(
     let slowly = random.chance(30);
     Machine {
         name: name.to_owned(),
-        identity: Arc::new(Identity {
+        identity: Arc::new(MachineIdentity {
             schema: 1,
             node: name.to_owned(),
             node_uid: format!("uid of {name}"),
@@ -82,9 +82,9 @@ fn cluster() -> ClusterConfiguration {
 }
 
 /// What `init` and the joins store.
-pub(crate) fn seed_operations(machines: &[Machine]) -> Vec<Operation> {
-    fn put<T: serde::Serialize>(key: String, value: &T) -> Operation {
-        Operation::Put(key, serde_json::to_vec(value).unwrap())
+pub(crate) fn seed_operations(machines: &[Machine]) -> Vec<WriteOperation> {
+    fn put<T: serde::Serialize>(key: String, value: &T) -> WriteOperation {
+        WriteOperation::Put(key, serde_json::to_vec(value).unwrap())
     }
     let namespace = NamespaceRecord {
         schema: 1,
@@ -97,7 +97,7 @@ pub(crate) fn seed_operations(machines: &[Machine]) -> Vec<Operation> {
     let mut operations = vec![
         put(keys::namespace(NAMESPACE), &namespace),
         put(keys::CLUSTER.to_owned(), &cluster()),
-        Operation::Put(keys::CLUSTER_UID.to_owned(), b"cluster".to_vec()),
+        WriteOperation::Put(keys::CLUSTER_UID.to_owned(), b"cluster".to_vec()),
         joiner::token(),
         secrets::sealing_key(),
     ];
@@ -120,8 +120,8 @@ pub(crate) fn seed_operations(machines: &[Machine]) -> Vec<Operation> {
         operations.extend([
             put(keys::registration(&machine.name), &registration),
             put(keys::desired_meta(&machine.name), &list),
-            Operation::Put(subnet, identity.subnet.to_string().into_bytes()),
-            Operation::Put(public_key, public.into_bytes()),
+            WriteOperation::Put(subnet, identity.subnet.to_string().into_bytes()),
+            WriteOperation::Put(public_key, public.into_bytes()),
         ]);
     }
     operations

@@ -10,11 +10,11 @@ use tokio::{
 };
 
 use crate::monitor::Monitor;
-use kat_store::{Committed, Leadership, Listing, StateStore, StoreError, WatchStream};
+use kat_store::{Leadership, Listing, StateStore, StoreError, TransactionResult, WatchStream};
 use kat_testing::{CALL_TIMEOUT, MemoryStore};
 use kat_types::{
     keys,
-    transaction::{Compare, KeyValue, Operation},
+    transaction::{Compare, KeyValue, WriteOperation},
 };
 
 /// How long a packet is retransmitted before its sender gives up.
@@ -136,12 +136,12 @@ impl Wire {
     async fn carry(
         self,
         conditions: Vec<Compare>,
-        operations: Vec<Operation>,
-    ) -> Result<Committed, StoreError> {
+        operations: Vec<WriteOperation>,
+    ) -> Result<TransactionResult, StoreError> {
         self.way.there().await?;
         let committed = self.writes.transact(&conditions, &operations).await?;
         // No other task ran since the store applied the transaction.
-        if matches!(committed, Committed::Yes(_)) {
+        if matches!(committed, TransactionResult::Yes(_)) {
             self.monitor.written(&self.process, &operations);
         }
         self.way.back().await?;
@@ -170,8 +170,8 @@ impl StateStore for Wire {
     async fn transact(
         &self,
         conditions: &[Compare],
-        operations: &[Operation],
-    ) -> Result<Committed, StoreError> {
+        operations: &[WriteOperation],
+    ) -> Result<TransactionResult, StoreError> {
         let mut conditions = conditions.to_vec();
         if !self.fenced {
             conditions.retain(|condition| !is_fence(condition));

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use kat_plan::Plan;
+use kat_plan::ClusterPlan;
 use kat_types::{
-    assignment::Wanted,
+    assignment::DesiredRun,
     keys,
     resource::{Container, UpdateStrategyType},
     snapshot::WorkloadEntry,
-    transaction::Operation,
+    transaction::WriteOperation,
 };
 
 /// A safeguard to disable.
@@ -53,19 +53,19 @@ pub(crate) fn roll_out_badly(entry: &mut WorkloadEntry, without: Without) {
 }
 
 /// Releases the address of an instance as soon as the instance is asked to stop.
-pub(crate) fn give_back_early(plan: &mut Plan) {
+pub(crate) fn give_back_early(plan: &mut ClusterPlan) {
     for change in &mut plan.changes {
         let stopping = change.operations.iter().filter_map(|operation| {
-            let Operation::Put(key, value) = operation else {
+            let WriteOperation::Put(key, value) = operation else {
                 return None;
             };
             key.starts_with(keys::NODE_DESIRED).then_some(())?;
             let assignment: kat_types::assignment::Assignment =
                 serde_json::from_slice(value).ok()?;
-            (assignment.wanted == Wanted::Stopped).then_some(assignment.instance)
+            (assignment.wanted == DesiredRun::Stopped).then_some(assignment.instance)
         });
         let early: Vec<_> = stopping
-            .map(|instance| Operation::Delete(keys::allocation(&instance)))
+            .map(|instance| WriteOperation::Delete(keys::allocation(&instance)))
             .collect();
         change.operations.extend(early);
     }

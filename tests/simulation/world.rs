@@ -31,13 +31,13 @@ use crate::{
     way::{Conditions, Way},
     without::{Without, give_back_early, only_reads, roll_out_badly},
 };
-use kat_agent::{cluster::identity::Identity, worker::accounts::UserAccounts};
+use kat_agent::{cluster::identity::MachineIdentity, worker::accounts::UserAccounts};
 use kat_leader::Planner;
 use kat_plan as plan;
 use kat_plan::Snapshot;
 use kat_render::Renderer;
 use kat_testing::MemoryStore;
-use kat_types::{keys, records::NodeRegistration, snapshot::Observed};
+use kat_types::{keys, records::NodeRegistration, snapshot::ObservedReports};
 
 /// Machine names, and whether the machine is a member of etcd and may lead.
 const MACHINES: [(&str, bool); 5] = [
@@ -60,7 +60,7 @@ static RENDERER: LazyLock<Arc<Renderer>> = LazyLock::new(|| Arc::new(Renderer::n
 
 pub(crate) struct Machine {
     pub name: String,
-    pub identity: Arc<Identity>,
+    pub identity: Arc<MachineIdentity>,
     pub way: Arc<Way>,
     pub process: Option<Process>,
     pub boot: Option<Arc<Boot>>,
@@ -303,60 +303,62 @@ impl World {
         let (monitor, without) = (Arc::clone(&self.monitor), self.without);
         let name = self.machines[number].name.clone();
         let forger = self.forger.clone();
-        Arc::new(move |snapshot: &Snapshot, observed: &Observed, now, seed| {
-            let observed_before = observed;
-            let mut observed = observed.clone();
-            if without == Without::OwnInstances {
-                isolation::believe(&mut observed, snapshot);
-            }
-            if without == Without::FullTimeout {
-                observed.leading_for = Duration::from_secs(3600);
-            }
-            let mut seen = match large::with_its_files(snapshot) {
-                Some(large) => Cow::Owned(large),
-                None => Cow::Borrowed(snapshot),
-            };
-            if without == Without::Freezing {
-                large::drop_it(seen.to_mut());
-            }
-            if without == Without::Drain {
-                for node in seen.to_mut().nodes.values_mut() {
-                    node.registration.value.draining = false;
+        Arc::new(
+            move |snapshot: &Snapshot, observed: &ObservedReports, now, seed| {
+                let observed_before = observed;
+                let mut observed = observed.clone();
+                if without == Without::OwnInstances {
+                    isolation::believe(&mut observed, snapshot);
                 }
-            }
-            if matches!(without, Without::Surge | Without::Pause) {
-                for entry in seen.to_mut().workloads.values_mut() {
-                    roll_out_badly(Arc::make_mut(entry), without);
+                if without == Without::FullTimeout {
+                    observed.leading_for = Duration::from_secs(3600);
                 }
-            }
-            if without == Without::OneWriter {
-                let seen = seen.to_mut();
-                for entry in seen.workloads.values_mut() {
-                    if let Ok(parsed) = &mut Arc::make_mut(entry).parsed {
-                        only_reads(&mut Arc::make_mut(parsed).workload.spec.container);
+                let mut seen = match large::with_its_files(snapshot) {
+                    Some(large) => Cow::Owned(large),
+                    None => Cow::Borrowed(snapshot),
+                };
+                if without == Without::Freezing {
+                    large::drop_it(seen.to_mut());
+                }
+                if without == Without::Drain {
+                    for node in seen.to_mut().nodes.values_mut() {
+                        node.registration.value.draining = false;
                     }
                 }
-                for entry in seen.instances.values_mut() {
-                    only_reads(&mut Arc::make_mut(&mut entry.assignment.value).container);
+                if matches!(without, Without::Surge | Without::Pause) {
+                    for entry in seen.to_mut().workloads.values_mut() {
+                        roll_out_badly(Arc::make_mut(entry), without);
+                    }
                 }
-            }
-            let mut plan = plan::plan(&seen, &observed, now, seed);
-            if without == Without::AddressHold {
-                give_back_early(&mut plan);
-            }
-            monitor.decided(&name, snapshot, &plan);
-            let honest = forger.as_ref();
-            let honest = honest
-                .and_then(|forger| isolation::with_the_honest_report(observed_before, forger));
-            if let Some(honest) = honest {
-                let report = &honest.reports[forger::NAME].report;
-                let planned = plan::plan(&seen, &honest, now, seed);
-                if let Some(why) = isolation::hurts_another(snapshot, &plan, &planned, report) {
-                    monitor.violated(format!("{name} plans: {why}"));
+                if without == Without::OneWriter {
+                    let seen = seen.to_mut();
+                    for entry in seen.workloads.values_mut() {
+                        if let Ok(parsed) = &mut Arc::make_mut(entry).parsed {
+                            only_reads(&mut Arc::make_mut(parsed).workload.spec.container);
+                        }
+                    }
+                    for entry in seen.instances.values_mut() {
+                        only_reads(&mut Arc::make_mut(&mut entry.assignment.value).container);
+                    }
                 }
-            }
-            plan
-        })
+                let mut plan = plan::plan(&seen, &observed, now, seed);
+                if without == Without::AddressHold {
+                    give_back_early(&mut plan);
+                }
+                monitor.decided(&name, snapshot, &plan);
+                let honest = forger.as_ref();
+                let honest = honest
+                    .and_then(|forger| isolation::with_the_honest_report(observed_before, forger));
+                if let Some(honest) = honest {
+                    let report = &honest.reports[forger::NAME].report;
+                    let planned = plan::plan(&seen, &honest, now, seed);
+                    if let Some(why) = isolation::hurts_another(snapshot, &plan, &planned, report) {
+                        monitor.violated(format!("{name} plans: {why}"));
+                    }
+                }
+                plan
+            },
+        )
     }
 
     /// Sends SIGKILL to `kat-agent`.
@@ -418,7 +420,7 @@ impl World {
         let registration: NodeRegistration = serde_json::from_slice(&registration).unwrap();
         let subnet = one(&keys::network_node(&machine.name, "subnet"));
         let subnet = String::from_utf8(subnet).unwrap();
-        machine.identity = Arc::new(Identity {
+        machine.identity = Arc::new(MachineIdentity {
             node_uid: registration.uid,
             subnet: subnet.parse().unwrap(),
             ..machine.identity.as_ref().clone()

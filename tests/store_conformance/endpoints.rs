@@ -24,7 +24,7 @@ use crate::{
     suite::{put, soon, write},
 };
 use kat_pki::LeafKind;
-use kat_store::{Committed, EtcdStore, StateStore};
+use kat_store::{EtcdStore, StateStore, TransactionResult};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dead_endpoints_beside_a_live_one_do_not_matter() {
@@ -87,7 +87,10 @@ async fn a_leader_keeps_its_lease_through_an_endpoint_that_freezes() {
     let fenced = store
         .transact(&[leadership.fence()], &[put("/t/a", "1")])
         .await;
-    assert!(matches!(fenced, Ok(Committed::Yes(_))), "{fenced:?}");
+    assert!(
+        matches!(fenced, Ok(TransactionResult::Yes(_))),
+        "{fenced:?}"
+    );
 }
 
 /// Forwards bytes to etcd until it is frozen; then it accepts bytes and forwards none.

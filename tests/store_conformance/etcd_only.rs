@@ -15,7 +15,7 @@ use crate::{
     suite::{put, soon, write},
 };
 use kat_pki::{Authority, AuthorityKind, LeafKind};
-use kat_store::{Committed, EtcdStore, Mirror, StateStore, StoreError, etcd, etcd_admin};
+use kat_store::{EtcdStore, Mirror, StateStore, StoreError, TransactionResult, etcd, etcd_admin};
 use kat_types::keys;
 
 /// Compacts through a separate client.
@@ -166,7 +166,7 @@ async fn a_frozen_server_costs_the_leadership_before_the_lease_ends() {
     let deposed = store
         .transact(&[leadership.fence()], &[put("/t/a", "2")])
         .await;
-    assert_eq!(deposed.expect("answered"), Committed::No);
+    assert_eq!(deposed.expect("answered"), TransactionResult::No);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

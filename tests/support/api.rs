@@ -17,17 +17,17 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use kat_api::{
-    ApiConfig, InstanceLogs, InstanceSessions, Joining, Limits, Listeners, NodeUsers, SocketAccess,
-    SocketListener, TlsListener, new_token, random_uid, serve,
+    ApiConfig, ApiLimits, ApiListeners, InstanceLogs, InstanceSessions, JoiningState, NodeUsers,
+    SocketAccess, SocketListener, TlsListener, new_token, random_uid, serve,
 };
 use kat_bundle::{SourceFile, pack};
-use kat_daemon::watchdog::Pulses;
-use kat_leader::{LeaderHandle, PlanningHealth, Reports, SnapshotBuilder, StoreHealth};
+use kat_daemon::watchdog::LoopPulses;
+use kat_leader::{AgentReports, LeaderHandle, PlanningHealth, SnapshotBuilder, StoreHealth};
 use kat_pki::{
-    Authorities, Authority, AuthorityKind, Identity, LeafKind, cluster_name,
+    Authorities, Authority, AuthorityKind, CertificateKeyPair, LeafKind, cluster_name,
     recovery_key::RecoveryKey, store_recovery_key, tls,
 };
-use kat_plan::Sealing;
+use kat_plan::SnapshotSealing;
 use kat_registry::ImageSource;
 use kat_store::{Leadership, Mirror, StateStore};
 use kat_testing::MemoryStore;
@@ -35,7 +35,7 @@ use kat_types::{
     api::{MemberKeys, Scope},
     keys,
     records::{NamespaceRecord, NodeRegistration},
-    transaction::Operation,
+    transaction::WriteOperation,
 };
 
 pub(crate) use doubles::{Echo, SaidLogs, SeenUsers};
@@ -71,21 +71,21 @@ pub(crate) struct Server {
     pub cancel: CancellationToken,
     pub running: JoinHandle<()>,
     /// Certificates with their keys, by common name.
-    leaves: Mutex<BTreeMap<String, Identity>>,
+    leaves: Mutex<BTreeMap<String, CertificateKeyPair>>,
 }
 
 impl Server {
     pub(crate) async fn start() -> Self {
-        Self::start_with(Limits::default()).await
+        Self::start_with(ApiLimits::default()).await
     }
 
-    pub(crate) async fn start_with(limits: Limits) -> Self {
+    pub(crate) async fn start_with(limits: ApiLimits) -> Self {
         Self::start_knowing(limits, None).await
     }
 
     /// Starts the server with a source of images, which resolves tags.
     pub(crate) async fn start_knowing(
-        limits: Limits,
+        limits: ApiLimits,
         images: Option<Arc<dyn ImageSource>>,
     ) -> Self {
         let now = Timestamp::now();
@@ -120,7 +120,7 @@ impl Server {
         let peers = Authority::generate(AuthorityKind::EtcdPeers, CLUSTER_UID, now).unwrap();
         peers.store(pki.path(), &recovery).unwrap();
         let users = Arc::new(SeenUsers::default());
-        let joining = Joining {
+        let joining = JoiningState {
             authorities: Arc::new(Authorities::load(pki.path()).unwrap()),
             users: Arc::clone(&users) as Arc<dyn NodeUsers>,
         };
@@ -133,8 +133,8 @@ impl Server {
         };
         let tokens = [token(Scope::Admin), token(Scope::Read), token(deploy)];
         let mut seed = vec![
-            Operation::Put(keys::CLUSTER_UID.to_owned(), CLUSTER_UID.into()),
-            Operation::Put(keys::LEADER_ENDPOINT.to_owned(), "192.0.2.1:9115".into()),
+            WriteOperation::Put(keys::CLUSTER_UID.to_owned(), CLUSTER_UID.into()),
+            WriteOperation::Put(keys::LEADER_ENDPOINT.to_owned(), "192.0.2.1:9115".into()),
             put(keys::registration("n1"), &known),
         ];
         for name in ["default", "kat-core", "shop"] {
@@ -152,14 +152,14 @@ impl Server {
             store: Arc::new(written_through.clone()),
             snapshot,
             leadership,
-            reports: Reports::default(),
+            reports: AgentReports::default(),
             store_health: StoreHealth::default(),
             planning: PlanningHealth::default(),
         };
         let mut mirror = Mirror::start(Arc::new(store.client()), keys::ROOT, cancel.clone());
         let (still, mut stands_still) = watch::channel(false);
         tokio::spawn(async move {
-            let sealing = Sealing::With(recovery);
+            let sealing = SnapshotSealing::With(recovery);
             let mut builder = SnapshotBuilder::with_sealing(sealing);
             while let Ok(state) = mirror.changed().await {
                 if stands_still.wait_for(|still| !still).await.is_err() {
@@ -180,7 +180,7 @@ impl Server {
         let passing_port = passing.local_addr().unwrap().port();
         let opened = Arc::clone(&config);
         let socket = |name: &str| UnixListener::bind(folder.path().join(name)).unwrap();
-        let listeners = Listeners {
+        let listeners = ApiListeners {
             tls: vec![
                 TlsListener {
                     listener,
@@ -216,7 +216,7 @@ impl Server {
             new_uid: Arc::new(random_uid),
             node_name: "n1".to_owned(),
             limits,
-            pulses: Pulses::default(),
+            pulses: LoopPulses::default(),
             joining: Some(joining),
             images,
         };
@@ -257,7 +257,7 @@ impl Server {
     }
 
     /// A client that trusts the cluster and, if given, shows this certificate.
-    pub(crate) fn client(&self, identity: Option<&Identity>) -> Client {
+    pub(crate) fn client(&self, identity: Option<&CertificateKeyPair>) -> Client {
         let authority = reqwest::Certificate::from_pem(self.authority.certificate_pem().as_bytes());
         let mut builder = Client::builder()
             .tls_certs_only([authority.unwrap()])
@@ -272,7 +272,7 @@ impl Server {
 
     /// A certificate of this kind. The same name always gets the same one, and the cluster knows
     /// those of n1.
-    pub(crate) fn leaf(&self, kind: &LeafKind) -> Identity {
+    pub(crate) fn leaf(&self, kind: &LeafKind) -> CertificateKeyPair {
         let mut leaves = self.leaves.lock();
         let issue = || self.authority.issue(kind, Timestamp::now()).unwrap();
         leaves
@@ -281,7 +281,7 @@ impl Server {
             .clone()
     }
 
-    pub(crate) fn node_leaf(&self, name: &str) -> Identity {
+    pub(crate) fn node_leaf(&self, name: &str) -> CertificateKeyPair {
         self.leaf(&node_kind(name))
     }
 
@@ -355,7 +355,7 @@ impl Server {
     }
 
     /// Writes like a leader's plan, and waits until the API's copy has it.
-    pub(crate) async fn write(&self, operations: &[Operation]) {
+    pub(crate) async fn write(&self, operations: &[WriteOperation]) {
         self.store.write_now(operations);
         assert!(
             self.handle
@@ -380,7 +380,7 @@ pub(crate) async fn read(response: Response) -> (StatusCode, Value) {
     (status, value)
 }
 
-pub(crate) fn issue_node(authority: &Authority, name: &str, now: Timestamp) -> Identity {
+pub(crate) fn issue_node(authority: &Authority, name: &str, now: Timestamp) -> CertificateKeyPair {
     authority.issue(&node_kind(name), now).unwrap()
 }
 
@@ -393,7 +393,7 @@ fn node_kind(name: &str) -> LeafKind {
 }
 
 /// The hash by which the cluster knows a certificate's key.
-pub(crate) fn key_hash(leaf: &Identity) -> String {
+pub(crate) fn key_hash(leaf: &CertificateKeyPair) -> String {
     tls::public_key_hash(&leaf.certificate_pem).unwrap()
 }
 
@@ -401,9 +401,9 @@ pub(crate) fn server_name() -> String {
     cluster_name(CLUSTER_UID)
 }
 
-pub(crate) fn put<T: serde::Serialize>(key: String, value: &T) -> Operation {
+pub(crate) fn put<T: serde::Serialize>(key: String, value: &T) -> WriteOperation {
     let value = kat_types::json::bytes(&key, value).unwrap();
-    Operation::Put(key, value)
+    WriteOperation::Put(key, value)
 }
 
 pub(crate) fn namespace(now: Timestamp) -> NamespaceRecord {

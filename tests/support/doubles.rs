@@ -12,13 +12,13 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use kat_api::{
-    Inputs, InstanceLogs, InstanceSessions, LogQuery, LogStream, LogsError, NodeUsers, Outputs,
-    SessionError, SessionRequest,
+    InputFrames, InstanceLogs, InstanceSessions, LogQuery, LogStream, LogsError, NodeUsers,
+    OutputFrames, SessionError, SessionRequest,
 };
 use kat_store::StoreError;
 use kat_types::{
     api::{ApiTime, InstanceUsage, LogLine, NodeUsage},
-    frames::{Input, Output},
+    frames::{InputFrame, OutputFrame},
     snapshot::InstanceEntry,
 };
 
@@ -102,8 +102,8 @@ impl InstanceSessions for Echo {
         caller: Option<&str>,
         instance: &InstanceEntry,
         request: SessionRequest,
-        inputs: Inputs,
-    ) -> Result<Outputs, SessionError> {
+        inputs: InputFrames,
+    ) -> Result<OutputFrames, SessionError> {
         use futures_util::StreamExt;
         if request == SessionRequest::Forward(81) {
             return Err(SessionError::Conflict(
@@ -116,21 +116,21 @@ impl InstanceSessions for Echo {
         self.open.fetch_add(1, Ordering::SeqCst);
         let open = Open(Arc::clone(&self.open));
         let name = instance.assignment.value.instance.clone();
-        let greeting = futures_util::stream::iter([Output::Error(name.into())]);
+        let greeting = futures_util::stream::iter([OutputFrame::Error(name.into())]);
         let state = Some((inputs, open));
         let said = futures_util::stream::unfold(state, |state| async move {
             let (mut inputs, open) = state?;
             match inputs.next().await? {
-                Input::Data(data) => Some((Output::Data(data), Some((inputs, open)))),
-                Input::Resize(size) => {
+                InputFrame::Data(data) => Some((OutputFrame::Data(data), Some((inputs, open)))),
+                InputFrame::Resize(size) => {
                     let text = format!("{}x{}", size.rows, size.columns);
-                    Some((Output::Error(text.into()), Some((inputs, open))))
+                    Some((OutputFrame::Error(text.into()), Some((inputs, open))))
                 }
-                Input::Signal(signal) => {
+                InputFrame::Signal(signal) => {
                     let text = format!("SIG{}", signal.name());
-                    Some((Output::Error(text.into()), Some((inputs, open))))
+                    Some((OutputFrame::Error(text.into()), Some((inputs, open))))
                 }
-                Input::End => Some((Output::Exit(7), None)),
+                InputFrame::End => Some((OutputFrame::Exit(7), None)),
             }
         });
         Ok(Box::pin(greeting.chain(said)))

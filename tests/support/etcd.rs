@@ -20,7 +20,7 @@ use nix::{
     unistd::Pid,
 };
 
-use kat_pki::{Authority, AuthorityKind, Identity, LeafKind};
+use kat_pki::{Authority, AuthorityKind, CertificateKeyPair, LeafKind};
 use kat_store::{EtcdOptions, EtcdStore, EtcdTls};
 
 /// A running etcd, which ends when this value is dropped.
@@ -62,7 +62,7 @@ fn free_port() -> u16 {
     listener.local_addr().expect("its address").port()
 }
 
-fn write_identity(folder: &Path, name: &str, identity: &Identity) {
+fn write_identity(folder: &Path, name: &str, identity: &CertificateKeyPair) {
     fs::write(
         folder.join(format!("{name}.crt")),
         &identity.certificate_pem,
@@ -185,7 +185,7 @@ impl EtcdServer {
     }
 
     /// Options for a client with this identity.
-    pub(crate) fn options(&self, identity: &Identity) -> EtcdOptions {
+    pub(crate) fn options(&self, identity: &CertificateKeyPair) -> EtcdOptions {
         let tls = EtcdTls {
             authority: self.clients.certificate_pem().to_owned(),
             certificate: identity.certificate_pem.clone(),

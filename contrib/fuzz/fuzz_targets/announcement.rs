@@ -11,7 +11,7 @@ use std::{
 use kat_fuzz::survive_overflow;
 use kat_network::overlay::{
     announce::{
-        book::Book,
+        book::AnnouncementBook,
         packet::{MAX_ENDPOINTS, MAX_PACKET, MAX_TAGS, Packet},
     },
     wireguard::PrivateKey,
@@ -20,10 +20,10 @@ use libfuzzer_sys::fuzz_target;
 
 /// Two machines that know each other. Generating keys takes longer than everything else, so they
 /// are made once.
-static BOOKS: LazyLock<Mutex<(Book, Book)>> = LazyLock::new(|| {
+static BOOKS: LazyLock<Mutex<(AnnouncementBook, AnnouncementBook)>> = LazyLock::new(|| {
     let keys = [1, 2].map(|number| PrivateKey::from_bytes([number; 32]));
     let book = |own: usize, peer: usize| {
-        let mut book = Book::new(keys[own].clone());
+        let mut book = AnnouncementBook::new(keys[own].clone());
         book.set_peers([keys[peer].public()].into_iter());
         book
     };

@@ -3,8 +3,8 @@
 #![no_main]
 
 use kat_bundle::{
-    CARRIED, MAX_BUNDLE, MAX_CARRIED, MAX_CARRIED_FILES, MAX_FILE, MAX_FILES, Mode, pack, parse,
-    read_archive, unpack_carried,
+    CARRIED, DecodeMode, MAX_BUNDLE, MAX_CARRIED, MAX_CARRIED_FILES, MAX_FILE, MAX_FILES, pack,
+    parse, read_archive, unpack_carried,
 };
 use kat_fuzz::{bundle::check_diagnostics, peak_of, survive_overflow, tar};
 use libfuzzer_sys::fuzz_target;
@@ -50,5 +50,5 @@ fn read(bytes: &[u8]) {
     if packed.len() <= MAX_BUNDLE {
         assert_eq!(read_archive(&packed).as_ref(), Ok(&files));
     }
-    let _ = parse(&files, Mode::Strict);
+    let _ = parse(&files, DecodeMode::Strict);
 }

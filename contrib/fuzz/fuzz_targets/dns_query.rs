@@ -13,7 +13,7 @@ use kat_fuzz::{
     dns::{CLIENTS, check, zone},
     peak_of, survive_overflow,
 };
-use kat_network::dns::{Request, Zone, fuzz::answer, parse};
+use kat_network::dns::{DnsRequest, Zone, fuzz::answer, parse};
 use libfuzzer_sys::fuzz_target;
 
 static ZONE: LazyLock<Arc<Zone>> = LazyLock::new(zone);
@@ -53,7 +53,7 @@ fuzz_target!(init: survive_overflow(), |bytes: &[u8]| {
 });
 
 /// The name is within the limits of RFC 1035, and the question survives serialization.
-fn check_request(request: &Request) {
+fn check_request(request: &DnsRequest) {
     let name = request.question.name();
     let length: usize = name.iter().map(|label| label.len() + 1).sum();
     assert!(length < 255 && name.iter().all(|label| (1..=63).contains(&label.len())));

@@ -5,11 +5,11 @@
 use std::fmt::Debug;
 
 use kat_fuzz::{peak_of, survive_overflow};
-use kat_types::frames::{FrameError, Frames, Input, MOST, Message, Output};
+use kat_types::frames::{FrameError, Frames, InputFrame, MOST, OutputFrame, SessionFrame};
 use libfuzzer_sys::fuzz_target;
 
 /// All frames before the end or the first error, read in pieces of `cut` bytes.
-fn read<T: Message>(wire: &[u8], cut: usize) -> (Vec<T>, Result<(), FrameError>) {
+fn read<T: SessionFrame>(wire: &[u8], cut: usize) -> (Vec<T>, Result<(), FrameError>) {
     let mut frames = Frames::default();
     let mut found = Vec::new();
     for piece in wire.chunks(cut) {
@@ -25,7 +25,7 @@ fn read<T: Message>(wire: &[u8], cut: usize) -> (Vec<T>, Result<(), FrameError>)
     (found, frames.end())
 }
 
-fn check<T: Message + PartialEq + Debug>(wire: &[u8], cut: usize) {
+fn check<T: SessionFrame + PartialEq + Debug>(wire: &[u8], cut: usize) {
     let ((found, end), memory) = peak_of(|| read::<T>(wire, cut));
     assert!(
         memory <= 256 * 1024 + 256 * wire.len(),
@@ -54,6 +54,6 @@ fn check<T: Message + PartialEq + Debug>(wire: &[u8], cut: usize) {
 fuzz_target!(init: survive_overflow(), |bytes: &[u8]| {
     let Some((cut, wire)) = bytes.split_first() else { return };
     let cut = usize::from(*cut).max(1);
-    check::<Input>(wire, cut);
-    check::<Output>(wire, cut);
+    check::<InputFrame>(wire, cut);
+    check::<OutputFrame>(wire, cut);
 });

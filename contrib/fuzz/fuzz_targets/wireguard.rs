@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 
 use kat_fuzz::survive_overflow;
 use kat_network::overlay::wireguard::{
-    Change, Device, PrivateKey, Wanted, WantedPeer, difference, parse_device, set_text,
+    DesiredLink, LinkChanges, PrivateKey, WantedPeer, WireGuardDevice, difference, parse_device,
+    set_text,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -24,15 +25,15 @@ fuzz_target!(init: survive_overflow(), |text: &str| {
         assert!(name != "public_key" || (value.len() == 64 && digits), "a key that is none");
     }
     let wanted = wanted(&device);
-    let made = difference(&wanted, &Device::default());
+    let made = difference(&wanted, &WireGuardDevice::default());
     let written = format!("{}errno=0\n", set_text(&made).trim_end_matches('\n').to_owned() + "\n");
     let read = parse_device(&written).expect("what is written can be read");
     assert_eq!(read, without_traffic(&device, &wanted));
-    assert_eq!(difference(&wanted, &read), Change::default());
+    assert_eq!(difference(&wanted, &read), LinkChanges::default());
 });
 
 /// The wanted state that equals the device.
-fn wanted(device: &Device) -> Wanted {
+fn wanted(device: &WireGuardDevice) -> DesiredLink {
     let peers = device.peers.iter().map(|(key, peer)| {
         let wanted = WantedPeer {
             endpoint: peer.endpoint,
@@ -41,7 +42,7 @@ fn wanted(device: &Device) -> Wanted {
         };
         (*key, wanted)
     });
-    Wanted {
+    DesiredLink {
         private_key: device
             .private_key
             .clone()
@@ -52,7 +53,7 @@ fn wanted(device: &Device) -> Wanted {
 }
 
 /// The device without the fields that configuration does not set.
-fn without_traffic(device: &Device, wanted: &Wanted) -> Device {
+fn without_traffic(device: &WireGuardDevice, wanted: &DesiredLink) -> WireGuardDevice {
     let mut device = device.clone();
     device.private_key = Some(wanted.private_key.clone());
     for peer in device.peers.values_mut() {

@@ -3,7 +3,8 @@
 #![no_main]
 
 use kat_bundle::{
-    Mode, SourceFile, not_yet, parse, parse_agent_config, parse_cluster, spec_hash, template_hash,
+    DecodeMode, SourceFile, not_yet, parse, parse_agent_config, parse_cluster, spec_hash,
+    template_hash,
 };
 use kat_fuzz::{bundle::check_diagnostics, survive_overflow};
 use libfuzzer_sys::fuzz_target;
@@ -13,9 +14,9 @@ fuzz_target!(init: survive_overflow(), |text: &str| {
         name: "workload.kat".to_owned(),
         text: text.to_owned(),
     }];
-    match parse(&files, Mode::Strict) {
+    match parse(&files, DecodeMode::Strict) {
         Ok(bundle) => {
-            let stored = parse(&files, Mode::Stored).expect("what was accepted can be read again");
+            let stored = parse(&files, DecodeMode::Stored).expect("what was accepted can be read again");
             assert_eq!(spec_hash(&bundle), spec_hash(&stored));
             assert_eq!(template_hash(&bundle), template_hash(&stored));
             let found = not_yet(&bundle);
@@ -26,7 +27,7 @@ fuzz_target!(init: survive_overflow(), |text: &str| {
         }
         Err(found) => check_diagnostics(&found, Some(text)),
     }
-    if let Err(found) = parse(&files, Mode::Stored) {
+    if let Err(found) = parse(&files, DecodeMode::Stored) {
         check_diagnostics(&found, Some(text));
     }
     if let Err(found) = parse_cluster(text, "cluster.kat") {

@@ -7,8 +7,8 @@ use std::{
 };
 
 use hickory_proto::op::{Message, MessageType, OpCode};
-use kat_network::dns::{ParseError, Request, Zone, fuzz::Sent, parse};
-use kat_types::network::{DnsRecords, Gate, InstanceNetwork, Instances, NodeNetwork};
+use kat_network::dns::{DnsRequest, ParseError, Zone, fuzz::Sent, parse};
+use kat_types::network::{DnsRecords, InstanceNetwork, Instances, NodeNetwork, StartGate};
 
 /// Largest UDP payload that the server accepts and sends.
 const UDP_PAYLOAD: usize = 1232;
@@ -47,7 +47,7 @@ pub fn zone() -> Arc<Zone> {
         uid: 20000,
         unit: "kat-foo-web-zz999.service".to_owned(),
         address: Ipv4Addr::new(10, 100, 0, 7),
-        gate: Gate::Open,
+        gate: StartGate::Open,
         host_ports: Vec::new(),
     };
     let instances = Instances {
@@ -69,7 +69,7 @@ pub fn zone() -> Arc<Zone> {
 }
 
 /// Checks the answers to a packet and parses the one over TCP; `None` for a bare header.
-pub fn check(packet: &[u8], sent: &Sent) -> Option<(Request, Message)> {
+pub fn check(packet: &[u8], sent: &Sent) -> Option<(DnsRequest, Message)> {
     assert_eq!(sent.udp.get(..2), packet.get(..2), "another question's id");
     let request = match parse(packet) {
         Ok(request) => request,

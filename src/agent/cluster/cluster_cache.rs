@@ -10,11 +10,11 @@ use std::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::sync::watch;
 
-use super::identity::Identity;
+use super::identity::MachineIdentity;
 use crate::service::paths;
-use kat_host::files::{self, Access, FileError};
+use kat_host::files::{self, FileAccess, FileError};
 use kat_leader::leader_name;
-use kat_store::mirror::Entries;
+use kat_store::mirror::MirrorEntries;
 use kat_types::{
     api::StoreEpoch,
     cluster::{ClusterEndpoints, ClusterMembers, MemberRecord},
@@ -27,7 +27,7 @@ const LIMIT: u64 = 4 << 20;
 /// The content of `/var/lib/kat/cluster.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Known {
+pub struct ClusterCache {
     /// Version of this object's schema, now 1.
     pub schema: u32,
     /// `host:port` of the leader's API.
@@ -42,11 +42,11 @@ pub struct Known {
     pub store_epoch: StoreEpoch,
 }
 
-impl Known {
+impl ClusterCache {
     /// Reads the cache from the keys below `/kat/config/`. A value that this version can't read,
     /// because a newer version wrote it, keeps its content from `before`: a machine that holds etcd
     /// must not read it as a member list without itself.
-    pub fn read(entries: &Entries, before: &Self) -> Self {
+    pub fn read(entries: &MirrorEntries, before: &Self) -> Self {
         let leader = entries.get(keys::LEADER_ENDPOINT);
         let leader = leader.map(|entry| String::from_utf8_lossy(&entry.value).into_owned());
         Self {
@@ -72,7 +72,7 @@ impl Known {
 
     /// etcd URLs for this machine: its own loopback address if it holds etcd, then the other
     /// members.
-    pub fn etcd(&self, identity: &Identity) -> Vec<String> {
+    pub fn etcd(&self, identity: &MachineIdentity) -> Vec<String> {
         let port = identity.cluster.spec.etcd_client_port;
         let mut urls = self.endpoints.etcd(port);
         if identity.etcd {
@@ -84,13 +84,13 @@ impl Known {
     }
 
     /// etcd's id of this machine's member, and whether it has a vote.
-    pub fn member(&self, identity: &Identity) -> Option<&MemberRecord> {
+    pub fn member(&self, identity: &MachineIdentity) -> Option<&MemberRecord> {
         self.members.members.get(&identity.node)
     }
 
     /// `name=url` of every member, as etcd's `--initial-cluster` needs it on a member's first
     /// start; `None` where this machine is the only member or no member.
-    pub fn initial_cluster(&self, identity: &Identity) -> Option<String> {
+    pub fn initial_cluster(&self, identity: &MachineIdentity) -> Option<String> {
         let members = &self.members.members;
         if members.len() < 2 || !members.contains_key(&identity.node) {
             return None;
@@ -105,7 +105,7 @@ impl Known {
     }
 
     /// Removes this machine from the cache.
-    pub fn of_others(mut self, identity: &Identity) -> Self {
+    pub fn of_others(mut self, identity: &MachineIdentity) -> Self {
         self.leader = self.other_leader(identity);
         self.leader_name = self.leader_name.filter(|name| *name != identity.node);
         self.endpoints.machines.remove(&identity.node);
@@ -114,7 +114,7 @@ impl Known {
     }
 
     /// The leader's API; `None` where this machine leads.
-    pub fn other_leader(&self, identity: &Identity) -> Option<String> {
+    pub fn other_leader(&self, identity: &MachineIdentity) -> Option<String> {
         let leader = self.leader.as_ref()?;
         if let Some(name) = &self.leader_name {
             return (*name != identity.node).then(|| leader.clone());
@@ -133,7 +133,7 @@ impl Known {
     /// The overlay address comes first: it stays valid where the leader is behind NAT or its other
     /// addresses have changed. The leader is looked up by its name, and only among machines that
     /// hold etcd, since any machine may claim any address as its own.
-    pub fn ways_to_leader(&self, identity: &Identity) -> Vec<String> {
+    pub fn ways_to_leader(&self, identity: &MachineIdentity) -> Vec<String> {
         let Some(leader) = self.other_leader(identity) else {
             return Vec::new();
         };
@@ -158,7 +158,7 @@ impl Known {
     pub fn store(&self) -> Result<(), FileError> {
         let path = Path::new(paths::KNOWN);
         let text = files::json_of(path, self)?;
-        files::write_if_changed(path, &text, Access::mode(0o600)).map(drop)
+        files::write_if_changed(path, &text, FileAccess::mode(0o600)).map(drop)
     }
 
     /// Reads the cache from the disk; empty where there is no file.
@@ -186,7 +186,11 @@ fn in_order(mut endpoints: Vec<String>) -> Vec<String> {
 }
 
 /// Reads one key; a missing key gives the default, an unreadable one `before`.
-fn part<T: DeserializeOwned + Default + Clone>(entries: &Entries, key: &str, before: &T) -> T {
+fn part<T: DeserializeOwned + Default + Clone>(
+    entries: &MirrorEntries,
+    key: &str,
+    before: &T,
+) -> T {
     let Some(entry) = entries.get(key) else {
         return T::default();
     };
@@ -200,14 +204,14 @@ fn part<T: DeserializeOwned + Default + Clone>(entries: &Entries, key: &str, bef
 }
 
 /// Channel with the present cluster cache.
-pub(crate) type KnownNow = watch::Receiver<Arc<Known>>;
+pub(crate) type ClusterCacheReceiver = watch::Receiver<Arc<ClusterCache>>;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use kat_types::api::MachineEndpoints;
 
-    fn known() -> Known {
+    fn known() -> ClusterCache {
         let machine = |api: &[&str], overlay: [u8; 4], etcd| MachineEndpoints {
             api: api.iter().map(|text| (*text).to_owned()).collect(),
             overlay: Some(overlay.into()),
@@ -219,7 +223,7 @@ mod tests {
             voting: true,
             healthy: true,
         };
-        Known {
+        ClusterCache {
             schema: 1,
             store_epoch: StoreEpoch::default(),
             members: ClusterMembers {
@@ -257,11 +261,11 @@ mod tests {
         }
     }
 
-    fn identity(node: &str, subnet: &str, etcd: bool) -> Identity {
-        Identity {
+    fn identity(node: &str, subnet: &str, etcd: bool) -> MachineIdentity {
+        MachineIdentity {
             subnet: subnet.parse().unwrap(),
             etcd,
-            ..Identity::example(node)
+            ..MachineIdentity::example(node)
         }
     }
 
@@ -287,7 +291,7 @@ mod tests {
     #[test]
     fn what_can_not_be_read_is_as_it_was() {
         let before = known();
-        let entries = |members: &str, endpoints: &str| -> Entries {
+        let entries = |members: &str, endpoints: &str| -> MirrorEntries {
             let pairs = [(keys::MEMBERS, members), (keys::ENDPOINTS, endpoints)];
             let pairs = pairs.into_iter().filter(|(_, value)| !value.is_empty());
             pairs
@@ -303,11 +307,11 @@ mod tests {
                 .collect()
         };
         let newer = r#"{"schema":2,"members":[["n1","a","voting"]]}"#;
-        let read = Known::read(&entries(newer, r#"{"schema":2,"machines":7}"#), &before);
+        let read = ClusterCache::read(&entries(newer, r#"{"schema":2,"machines":7}"#), &before);
         assert_eq!(read.members, before.members);
         assert_eq!(read.endpoints, before.endpoints);
         let members = r#"{"schema":9,"members":{"n1":{"id":"c","voting":true,"mood":"fine"}}}"#;
-        let read = Known::read(&entries(members, ""), &before);
+        let read = ClusterCache::read(&entries(members, ""), &before);
         assert_eq!(read.members.members["n1"].id, "c");
         assert!(read.endpoints.machines.is_empty(), "nothing is stored");
     }
@@ -374,13 +378,13 @@ mod tests {
             (Arc::from(key), Arc::new(entry))
         };
         let read = |endpoint_revision| {
-            let entries: Entries = [
+            let entries: MirrorEntries = [
                 entry(keys::LEADER_ENDPOINT, "192.0.2.2:9115", endpoint_revision),
                 entry(keys::LEADER_NAME, "n2", 7),
             ]
             .into_iter()
             .collect();
-            Known::read(&entries, &Known::default()).leader_name
+            ClusterCache::read(&entries, &ClusterCache::default()).leader_name
         };
         assert_eq!(read(7).as_deref(), Some("n2"));
         // The state after a takeover by a leader of version 0.1.0, which writes only the endpoint.

@@ -5,13 +5,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
-use super::reach::Reached;
+use super::reach::ReachSettings;
 use kat_types::resource::ClusterConfiguration;
 
 /// The content of `/var/lib/kat/node.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Identity {
+pub struct MachineIdentity {
     /// Version of this object's schema, now 1.
     pub schema: u32,
     pub node: String,
@@ -28,10 +28,10 @@ pub struct Identity {
     pub etcd: bool,
     /// How other machines reach this one, as given at init or join.
     #[serde(default)]
-    pub reached: Reached,
+    pub reached: ReachSettings,
 }
 
-impl Identity {
+impl MachineIdentity {
     pub fn overlay_address(&self) -> Ipv4Addr {
         kat_plan::node_address(self.subnet)
     }
@@ -43,7 +43,7 @@ impl Identity {
 }
 
 #[cfg(test)]
-impl Identity {
+impl MachineIdentity {
     /// A machine without etcd, of a cluster with the defaults.
     pub(crate) fn example(node: &str) -> Self {
         Self {
@@ -55,7 +55,7 @@ impl Identity {
             subnet: "10.100.0.0/23".parse().unwrap(),
             advertise: Vec::new(),
             etcd: false,
-            reached: Reached::default(),
+            reached: ReachSettings::default(),
         }
     }
 }

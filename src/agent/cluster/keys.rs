@@ -11,9 +11,9 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::identity::Identity;
+use super::identity::MachineIdentity;
 use crate::service::paths::PKI;
-use kat_host::files::{self, Access, FileError};
+use kat_host::files::{self, FileAccess, FileError};
 use kat_pki as pki;
 use kat_pki::{Authority, AuthorityKind, LeafKind, PkiError, recovery_key::RecoveryKey};
 use kat_types::api::{AuthorityKeys, Certificates, MemberKeys, MembershipAnswer};
@@ -48,13 +48,13 @@ const LEAVES: [&str; 7] = [
 
 /// The folder with a machine's keys and certificates.
 #[derive(Debug, Clone)]
-pub struct Keys {
+pub struct MachineKeys {
     folder: PathBuf,
     etcd_folder: PathBuf,
     etcd_group: Option<u32>,
 }
 
-impl Keys {
+impl MachineKeys {
     /// Uses the real folders; `etcd_group` is the group of etcd's user.
     pub fn new(etcd_group: Option<u32>) -> Self {
         Self {
@@ -203,7 +203,7 @@ impl Keys {
         match files::read_text(&path, LIMIT) {
             Err(error) if error.is_not_found() => {
                 let made = pki::create_key()?;
-                files::ensure_folder(&self.folder, Access::mode(0o700))?;
+                files::ensure_folder(&self.folder, FileAccess::mode(0o700))?;
                 pki::write_secret(&path, made.as_bytes())?;
                 Ok(made)
             }
@@ -255,7 +255,7 @@ impl Keys {
     /// Returns the names of the issued leaves.
     pub fn renew(
         &self,
-        identity: &Identity,
+        identity: &MachineIdentity,
         now: Timestamp,
     ) -> Result<Vec<&'static str>, KeysError> {
         let mut renewed = Vec::new();
@@ -276,7 +276,7 @@ impl Keys {
     fn issue(
         &self,
         name: &'static str,
-        identity: &Identity,
+        identity: &MachineIdentity,
         now: Timestamp,
     ) -> Result<(), KeysError> {
         let node = identity.node.clone();
@@ -324,7 +324,7 @@ impl Keys {
         let leaf = match files::read_text(&key_path, LIMIT) {
             Ok(key_pem) => {
                 let request = pki::create_request_for_key(&kind.common_name(), &key_pem)?;
-                pki::Identity {
+                pki::CertificateKeyPair {
                     certificate_pem: authority.sign_request(&request, &kind, now)?,
                     key_pem,
                 }
@@ -345,7 +345,7 @@ impl Keys {
         let Some(group) = self.etcd_group else {
             return Ok(());
         };
-        files::ensure_folder(&self.etcd_folder, Access::owned(0o750, 0, group))?;
+        files::ensure_folder(&self.etcd_folder, FileAccess::owned(0o750, 0, group))?;
         let wanted = [
             "etcd-client-ca.crt",
             "etcd-peer-ca.crt",
@@ -359,15 +359,15 @@ impl Keys {
             files::write_if_changed(
                 &self.etcd_folder.join(name),
                 &content,
-                Access::owned(0o640, 0, group),
+                FileAccess::owned(0o640, 0, group),
             )?;
         }
         Ok(())
     }
 
     /// A leaf certificate and its key.
-    pub fn leaf(&self, name: &str) -> Result<pki::Identity, KeysError> {
-        Ok(pki::Identity {
+    pub fn leaf(&self, name: &str) -> Result<pki::CertificateKeyPair, KeysError> {
+        Ok(pki::CertificateKeyPair {
             certificate_pem: self.certificate(name)?,
             key_pem: files::read_text(&self.folder.join(format!("{name}.key")), LIMIT)?,
         })

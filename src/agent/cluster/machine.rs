@@ -16,18 +16,18 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 
 use super::{
-    identity::Identity,
-    keys::{Keys, KeysError},
-    reach::Present,
+    identity::MachineIdentity,
+    keys::{KeysError, MachineKeys},
+    reach::CurrentReach,
 };
 use crate::{
     MachineFacts, ReportSink,
-    cluster::cluster_cache::{Known, KnownNow},
-    disk::pressure::Disks,
+    cluster::cluster_cache::{ClusterCache, ClusterCacheReceiver},
+    disk::pressure::DiskWatch,
     etcd::membership,
     volumes::Volumes,
 };
-use kat_client::{Client, ClientError, Options};
+use kat_client::{Client, ClientError, ClientOptions};
 use kat_host::{
     facts::{FactsError, network, node_facts},
     files,
@@ -91,15 +91,15 @@ pub(crate) fn default_addresses() -> Vec<IpAddr> {
 
 /// The facts that this machine reports.
 pub(crate) struct ThisMachine {
-    identity: Arc<Identity>,
+    identity: Arc<MachineIdentity>,
     config: AgentConfig,
     system: Arc<dyn UnitManager>,
     architecture: String,
     capacity: ResourceList,
     reserved: ResourceList,
-    known: KnownNow,
+    known: ClusterCacheReceiver,
     volumes: Arc<Volumes>,
-    disks: Arc<Disks>,
+    disks: Arc<DiskWatch>,
     member_keys: MemberKeys,
 }
 
@@ -115,12 +115,12 @@ impl ThisMachine {
 
     /// Reads the facts that do not change while the agent runs.
     pub(crate) async fn new(
-        identity: &Arc<Identity>,
+        identity: &Arc<MachineIdentity>,
         config: &AgentConfig,
         managers: Arc<dyn ManagerSource>,
-        known: KnownNow,
+        known: ClusterCacheReceiver,
         volumes: Arc<Volumes>,
-        disks: Arc<Disks>,
+        disks: Arc<DiskWatch>,
     ) -> Result<Self, FactsError> {
         let facts = node_facts().await?;
         Ok(Self {
@@ -178,8 +178,8 @@ impl MachineFacts for ThisMachine {
         self.volumes.all_made()
     }
 
-    fn present(&self) -> Present {
-        Present::of(&self.identity, &self.config)
+    fn present(&self) -> CurrentReach {
+        CurrentReach::of(&self.identity, &self.config)
     }
 
     fn moved(&self) -> BoxFuture<'static, ()> {
@@ -264,9 +264,9 @@ fn peers(path: &Path) -> Option<(ApiTime, Vec<OverlayPeer>)> {
 
 /// Sends reports to the leader's API with this machine's certificate.
 pub(crate) struct LeaderApi {
-    identity: Arc<Identity>,
-    keys: Keys,
-    known: KnownNow,
+    identity: Arc<MachineIdentity>,
+    keys: MachineKeys,
+    known: ClusterCacheReceiver,
     client: tokio::sync::Mutex<Option<Client>>,
     /// The leader that the last report was sent to.
     leader: Mutex<Option<String>>,
@@ -276,7 +276,11 @@ pub(crate) struct LeaderApi {
 
 impl LeaderApi {
     /// Connects with the first report.
-    pub(crate) fn new(identity: &Arc<Identity>, keys: &Keys, known: KnownNow) -> Self {
+    pub(crate) fn new(
+        identity: &Arc<MachineIdentity>,
+        keys: &MachineKeys,
+        known: ClusterCacheReceiver,
+    ) -> Self {
         Self {
             known,
             identity: Arc::clone(identity),
@@ -302,7 +306,7 @@ impl LeaderApi {
         let tick = spec
             .agent_tick_seconds
             .min(spec.node_loss_timeout_seconds / 5);
-        let options = Options {
+        let options = ClientOptions {
             request_timeout: Duration::from_secs(u64::from(tick).clamp(1, 5)),
             retry_for: Duration::ZERO,
             unreachable_for: Duration::ZERO,
@@ -324,11 +328,15 @@ impl LeaderApi {
 /// A client of the leader's API with this machine's certificate. A machine that holds etcd connects
 /// to its own port, which forwards requests to the leader, and to the leader directly where all
 /// connection slots of its own port are in use.
-fn client_of(identity: &Identity, known: &Known, keys: &Keys) -> Result<Client, LeaderApiError> {
+fn client_of(
+    identity: &MachineIdentity,
+    known: &ClusterCache,
+    keys: &MachineKeys,
+) -> Result<Client, LeaderApiError> {
     client_at(&client_endpoints(identity, known), identity, keys)
 }
 
-fn client_endpoints(identity: &Identity, known: &Known) -> Vec<String> {
+fn client_endpoints(identity: &MachineIdentity, known: &ClusterCache) -> Vec<String> {
     let port = identity.cluster.spec.api_port;
     if identity.etcd {
         let own = SocketAddr::from(([127, 0, 0, 1], port)).to_string();
@@ -341,13 +349,13 @@ fn client_endpoints(identity: &Identity, known: &Known) -> Vec<String> {
 
 fn client_at(
     endpoints: &[String],
-    identity: &Identity,
-    keys: &Keys,
+    identity: &MachineIdentity,
+    keys: &MachineKeys,
 ) -> Result<Client, LeaderApiError> {
     let leaf = keys.leaf("node")?;
-    let options = Options {
+    let options = ClientOptions {
         request_timeout: Duration::from_secs(5),
-        ..Options::default()
+        ..ClientOptions::default()
     };
     Ok(Client::from_identity(
         endpoints,
@@ -409,19 +417,19 @@ impl ReportSink for LeaderApi {
 }
 
 /// Waits until the API on this machine's socket reports the machine as Ready.
-pub(crate) async fn wait_ready(identity: &Identity, limit: Duration) -> anyhow::Result<()> {
+pub(crate) async fn wait_ready(identity: &MachineIdentity, limit: Duration) -> anyhow::Result<()> {
     let client = Client::from_unix_socket(
         Path::new(crate::service::paths::API_SOCKET),
-        Options::default(),
+        ClientOptions::default(),
     )?;
     wait_ready_at(&client, identity, limit).await
 }
 
 /// Waits until the leader reports this machine as Ready.
 pub(crate) async fn wait_joined(
-    identity: &Identity,
-    known: &Known,
-    keys: &Keys,
+    identity: &MachineIdentity,
+    known: &ClusterCache,
+    keys: &MachineKeys,
     limit: Duration,
 ) -> anyhow::Result<()> {
     let client = client_of(identity, known, keys)?;
@@ -430,9 +438,9 @@ pub(crate) async fn wait_joined(
 
 /// Requests from the leader what this machine needs to hold etcd.
 pub(crate) async fn membership(
-    identity: &Identity,
-    known: &Known,
-    keys: &Keys,
+    identity: &MachineIdentity,
+    known: &ClusterCache,
+    keys: &MachineKeys,
 ) -> anyhow::Result<MembershipAnswer> {
     let client = client_of(identity, known, keys)?;
     Ok(client.membership(&identity.node).await?)
@@ -440,13 +448,13 @@ pub(crate) async fn membership(
 
 /// Asks the leader to remove this machine for good. This machine's own agent is stopped by then, so
 /// the request goes to other machines.
-pub(crate) async fn leave(identity: &Identity) -> anyhow::Result<()> {
-    let known = Known::stored().of_others(identity);
-    let identity = &Identity {
+pub(crate) async fn leave(identity: &MachineIdentity) -> anyhow::Result<()> {
+    let known = ClusterCache::stored().of_others(identity);
+    let identity = &MachineIdentity {
         etcd: false,
         ..identity.clone()
     };
-    let client = client_of(identity, &known, &Keys::new(None))?;
+    let client = client_of(identity, &known, &MachineKeys::new(None))?;
     match client.delete_node(&identity.node).await {
         // 401 means that the machine was removed before: its certificate is no longer accepted.
         Err(error) if !(error.is_not_found() || error.status() == Some(401)) => Err(error.into()),
@@ -456,7 +464,7 @@ pub(crate) async fn leave(identity: &Identity) -> anyhow::Result<()> {
 
 async fn wait_ready_at(
     client: &Client,
-    identity: &Identity,
+    identity: &MachineIdentity,
     limit: Duration,
 ) -> anyhow::Result<()> {
     use kat_types::api::NodePhase;

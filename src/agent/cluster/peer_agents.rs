@@ -4,11 +4,11 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use super::{
-    identity::Identity,
-    keys::{Keys, KeysError},
+    identity::MachineIdentity,
+    keys::{KeysError, MachineKeys},
 };
-use crate::cluster::cluster_cache::KnownNow;
-use kat_client::{Client, ClientError, Options};
+use crate::cluster::cluster_cache::ClusterCacheReceiver;
+use kat_client::{Client, ClientError, ClientOptions};
 use kat_pki as pki;
 
 /// Longest time to connect; a reachable machine connects sooner, also over a slow line.
@@ -21,15 +21,19 @@ const ANSWER: Duration = Duration::from_secs(25);
 /// Makes clients of other machines' agents. Keys are read from the disk for each client, since they
 /// are renewed.
 #[derive(Clone)]
-pub struct Agents {
-    identity: Arc<Identity>,
-    keys: Keys,
-    known: KnownNow,
+pub struct PeerAgents {
+    identity: Arc<MachineIdentity>,
+    keys: MachineKeys,
+    known: ClusterCacheReceiver,
 }
 
-impl Agents {
+impl PeerAgents {
     /// Calls use this machine's leader certificate, which only machines that hold etcd have.
-    pub fn new(identity: &Arc<Identity>, keys: &Keys, known: &KnownNow) -> Self {
+    pub fn new(
+        identity: &Arc<MachineIdentity>,
+        keys: &MachineKeys,
+        known: &ClusterCacheReceiver,
+    ) -> Self {
         Self {
             identity: Arc::clone(identity),
             keys: keys.clone(),
@@ -74,12 +78,12 @@ impl Agents {
         let config = self
             .config(machine, leaf)
             .map_err(|error| cannot(error.to_string()))?;
-        let options = Options {
+        let options = ClientOptions {
             connect_timeout: connect,
             request_timeout: ANSWER,
             retry_for: Duration::ZERO,
             unreachable_for: Duration::ZERO,
-            ..Options::default()
+            ..ClientOptions::default()
         };
         Client::of_agent(
             &SocketAddr::from((overlay, port)).to_string(),

@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::bail;
 use serde::{Deserialize, Serialize};
 
-use super::{identity::Identity, machine::default_addresses};
-use kat_network::overlay::local_addresses::{self as local, Local};
+use super::{identity::MachineIdentity, machine::default_addresses};
+use kat_network::overlay::local_addresses::{self as local, LocalAddress};
 use kat_types::{api::Reach, resource::AgentConfig};
 
 /// Most addresses that one machine advertises.
@@ -16,7 +16,7 @@ const MAX_ADDRESSES: usize = 8;
 /// One value of `--advertise-address`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Given {
+pub enum AdvertisedAddress {
     /// This address, whether or not the machine has it.
     Address(IpAddr),
     /// The addresses of this interface.
@@ -28,11 +28,11 @@ pub enum Given {
 /// How other machines reach this one, as given at init or join.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Reached {
+pub struct ReachSettings {
     /// The advertised values in the order to try; an empty list stands for the addresses of the
     /// links with a default route. `None` where an older version joined, which kept only the
     /// resolved addresses.
-    pub by: Option<Vec<Given>>,
+    pub by: Option<Vec<AdvertisedAddress>>,
     /// Whether this machine is behind NAT.
     pub behind_nat: bool,
     /// Whether this machine relays packets of other machines.
@@ -41,13 +41,13 @@ pub struct Reached {
 
 /// Where other machines reach this one at present.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Present {
+pub struct CurrentReach {
     pub addresses: Vec<IpAddr>,
     /// `host:port` of this machine's WireGuard.
     pub endpoints: Vec<String>,
 }
 
-impl Reached {
+impl ReachSettings {
     /// Parses the values of `--advertise-address`.
     ///
     /// # Errors
@@ -57,11 +57,11 @@ impl Reached {
         let mut by = Vec::new();
         for word in words {
             let given = match word.parse() {
-                Ok(address) => Given::Address(address),
+                Ok(address) => AdvertisedAddress::Address(address),
                 Err(_) if locals.iter().any(|one| one.link == *word) => {
-                    Given::Interface(word.clone())
+                    AdvertisedAddress::Interface(word.clone())
                 }
-                Err(_) if is_known(word).await => Given::Name(word.clone()),
+                Err(_) if is_known(word).await => AdvertisedAddress::Name(word.clone()),
                 Err(_) => bail!(
                     "`{word}` is neither an address nor an interface with an address, nor a host name that is known"
                 ),
@@ -76,8 +76,8 @@ impl Reached {
 
     /// What this machine publishes for the others beside its addresses.
     pub fn told(&self) -> Reach {
-        let name = |given: &Given| match given {
-            Given::Name(name) => Some(name.clone()),
+        let name = |given: &AdvertisedAddress| match given {
+            AdvertisedAddress::Name(name) => Some(name.clone()),
             _ => None,
         };
         Reach {
@@ -101,7 +101,12 @@ impl Reached {
 
     /// The advertised addresses, from the machine's present addresses and those that an older
     /// version kept.
-    fn addresses(&self, kept: &[IpAddr], locals: &[Local], outward: Vec<IpAddr>) -> Vec<IpAddr> {
+    fn addresses(
+        &self,
+        kept: &[IpAddr],
+        locals: &[LocalAddress],
+        outward: Vec<IpAddr>,
+    ) -> Vec<IpAddr> {
         let on_link = |link: &str| {
             let of_link = locals.iter().filter(|one| one.link == link);
             of_link.map(|one| one.address).collect::<Vec<_>>()
@@ -110,9 +115,9 @@ impl Reached {
             Some(by) => by
                 .iter()
                 .flat_map(|given| match given {
-                    Given::Address(address) => vec![*address],
-                    Given::Interface(link) => on_link(link),
-                    Given::Name(_) => Vec::new(),
+                    AdvertisedAddress::Address(address) => vec![*address],
+                    AdvertisedAddress::Interface(link) => on_link(link),
+                    AdvertisedAddress::Name(_) => Vec::new(),
                 })
                 .collect(),
             None => {
@@ -137,9 +142,9 @@ impl Reached {
     }
 }
 
-impl Present {
+impl CurrentReach {
     /// Resolves this machine's advertised values.
-    pub fn of(identity: &Identity, config: &AgentConfig) -> Self {
+    pub fn of(identity: &MachineIdentity, config: &AgentConfig) -> Self {
         let reached = &identity.reached;
         let locals = local::addresses();
         let addresses = reached.addresses(&identity.advertise, &locals, default_addresses());
@@ -153,7 +158,7 @@ impl Present {
 
     /// `host:port` of the API where one endpoint has to stand for this machine. Behind NAT the
     /// machine is reached only over the overlay.
-    pub fn api(&self, identity: &Identity) -> Option<String> {
+    pub fn api(&self, identity: &MachineIdentity) -> Option<String> {
         let port = identity.cluster.spec.api_port;
         let at = |address: IpAddr| SocketAddr::new(address, port).to_string();
         if identity.reached.behind_nat {
@@ -195,8 +200,8 @@ async fn is_known(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn locals() -> Vec<Local> {
-        let local = |link: &str, address: &str| Local {
+    fn locals() -> Vec<LocalAddress> {
+        let local = |link: &str, address: &str| LocalAddress {
             link: link.to_owned(),
             address: address.parse().unwrap(),
             broadcast: None,
@@ -212,11 +217,11 @@ mod tests {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 
-    fn addresses(by: Option<Vec<Given>>, kept: &[&str]) -> Vec<IpAddr> {
+    fn addresses(by: Option<Vec<AdvertisedAddress>>, kept: &[&str]) -> Vec<IpAddr> {
         let outward = ips(&["192.0.2.7", "2001:db8::7"]);
-        let reached = Reached {
+        let reached = ReachSettings {
             by,
-            ..Reached::default()
+            ..ReachSettings::default()
         };
         reached.addresses(&ips(kept), &locals(), outward)
     }
@@ -224,15 +229,15 @@ mod tests {
     #[test]
     fn what_was_said_is_looked_up_anew() {
         let by = vec![
-            Given::Name("home.example.org".to_owned()),
-            Given::Interface("eth1".to_owned()),
-            Given::Address("203.0.113.9".parse().unwrap()),
+            AdvertisedAddress::Name("home.example.org".to_owned()),
+            AdvertisedAddress::Interface("eth1".to_owned()),
+            AdvertisedAddress::Address("203.0.113.9".parse().unwrap()),
         ];
         let found = addresses(Some(by), &["192.0.2.1"]);
         assert_eq!(found, ips(&["198.51.100.7", "203.0.113.9"]));
         // A configured name alone does not replace the addresses, for callers that cannot resolve
         // the name.
-        let by = vec![Given::Name("home.example.org".to_owned())];
+        let by = vec![AdvertisedAddress::Name("home.example.org".to_owned())];
         let found = addresses(Some(by), &["192.0.2.1"]);
         assert_eq!(found, ips(&["192.0.2.7", "2001:db8::7"]));
     }
@@ -267,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_machine_behind_nat_is_named_by_its_place_on_the_overlay() {
-        let identity = |behind_nat: bool, by: &[Given]| Identity {
+        let identity = |behind_nat: bool, by: &[AdvertisedAddress]| MachineIdentity {
             schema: 1,
             node: "n2".to_owned(),
             node_uid: String::new(),
@@ -276,17 +281,17 @@ mod tests {
             subnet: "10.100.2.0/23".parse().unwrap(),
             advertise: Vec::new(),
             etcd: true,
-            reached: Reached {
+            reached: ReachSettings {
                 by: Some(by.to_vec()),
                 behind_nat,
                 relay: false,
             },
         };
-        let present = Present {
+        let present = CurrentReach {
             addresses: ips(&["192.0.2.7", "198.51.100.7"]),
             endpoints: Vec::new(),
         };
-        let named = [Given::Name("home.example.org".to_owned())];
+        let named = [AdvertisedAddress::Name("home.example.org".to_owned())];
         for (behind_nat, by, expected) in [
             (false, &named[..], "home.example.org:9115"),
             (false, &[], "192.0.2.7:9115"),
@@ -301,13 +306,13 @@ mod tests {
     #[tokio::test]
     async fn a_word_that_means_nothing_is_refused() {
         for word in ["no such thing", "nosuchlink0.invalid", "a/b", ""] {
-            let error = Reached::new(&[word.to_owned()]).await.unwrap_err();
+            let error = ReachSettings::new(&[word.to_owned()]).await.unwrap_err();
             assert!(error.to_string().contains(word), "{error}");
         }
-        let reached = Reached::new(&["localhost".to_owned(), "::1".to_owned()]).await;
+        let reached = ReachSettings::new(&["localhost".to_owned(), "::1".to_owned()]).await;
         let expected = [
-            Given::Name("localhost".to_owned()),
-            Given::Address("::1".parse().unwrap()),
+            AdvertisedAddress::Name("localhost".to_owned()),
+            AdvertisedAddress::Address("::1".parse().unwrap()),
         ];
         assert_eq!(reached.unwrap().by.unwrap(), expected);
     }

@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::{identity::Identity, keys::Keys};
-use crate::{cluster::cluster_cache::KnownNow, etcd::stores};
-use kat_client::{Client, Options};
+use super::{identity::MachineIdentity, keys::MachineKeys};
+use crate::{cluster::cluster_cache::ClusterCacheReceiver, etcd::stores};
+use kat_client::{Client, ClientOptions};
 use kat_pki as pki;
 use kat_store::EtcdStore;
 use kat_types::api::{Connection, RenewalRequest};
@@ -21,19 +21,19 @@ const AFTER_FAILURE: Duration = Duration::from_secs(60);
 const WHILE_EXPIRED: Duration = Duration::from_secs(3);
 
 /// Keeps this machine's certificates valid.
-pub(crate) struct Renewal {
-    pub identity: Arc<Identity>,
-    pub keys: Keys,
+pub(crate) struct CertificateRenewal {
+    pub identity: Arc<MachineIdentity>,
+    pub keys: MachineKeys,
     /// The certificate that this machine's API presents.
     pub certificate: Arc<pki::tls::CurrentIdentity>,
     /// The store connection as the leader's user, where the machine holds etcd.
     pub leader_store: Option<EtcdStore>,
     /// The store connection as the machine's user.
     pub node_store: EtcdStore,
-    pub known: KnownNow,
+    pub known: ClusterCacheReceiver,
 }
 
-impl Renewal {
+impl CertificateRenewal {
     /// Checks the certificates at once and every hour, until `cancel`.
     pub(crate) async fn run(self, cancel: CancellationToken) {
         let mut unused = false;
@@ -94,7 +94,7 @@ impl Renewal {
             ca: self.keys.cluster_authority()?,
             token: String::new(),
         };
-        let client = Client::from_connection(&connection, Options::default())?;
+        let client = Client::from_connection(&connection, ClientOptions::default())?;
         let request = RenewalRequest {
             certificate_request: self.keys.machine_request(&self.identity.node)?,
         };

@@ -4,20 +4,20 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::cluster::identity::Identity;
+use crate::cluster::identity::MachineIdentity;
 use kat_plan::Applicant;
-use kat_store::{Committed, StateStore, StoreError};
+use kat_store::{StateStore, StoreError, TransactionResult};
 use kat_types::{
     api::MemberKeys,
     json, keys,
     records::{NamespaceRecord, TokenRecord},
-    transaction::{Compare, Operation},
+    transaction::{Compare, WriteOperation},
 };
 
 /// The values that init writes into the store.
-pub(crate) struct Beginnings<'a> {
+pub(crate) struct InitialStoreValues<'a> {
     /// The first machine.
-    pub identity: &'a Identity,
+    pub identity: &'a MachineIdentity,
     /// The machine's public WireGuard key, base64.
     pub public_key: &'a str,
     /// `host:port` of the machine's WireGuard.
@@ -35,18 +35,18 @@ pub(crate) struct Beginnings<'a> {
 /// Writes all first keys in one transaction if the store is empty; false when it is not.
 pub(crate) async fn write(
     store: &dyn StateStore,
-    beginnings: &Beginnings<'_>,
+    beginnings: &InitialStoreValues<'_>,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
     let identity = beginnings.identity;
     let mut operations = vec![
-        Operation::Put(keys::SCHEMA_VERSION.to_owned(), b"v1.0".to_vec()),
-        Operation::Put(
+        WriteOperation::Put(keys::SCHEMA_VERSION.to_owned(), b"v1.0".to_vec()),
+        WriteOperation::Put(
             keys::CLUSTER_UID.to_owned(),
             identity.cluster_uid.clone().into_bytes(),
         ),
         put(keys::CLUSTER.to_owned(), &identity.cluster)?,
-        Operation::Put(
+        WriteOperation::Put(
             keys::OVERLAY_CIDR.to_owned(),
             identity.cluster.spec.cluster_cidr.to_string().into_bytes(),
         ),
@@ -82,13 +82,13 @@ pub(crate) async fn write(
     let empty = Compare::ModRevision(keys::SCHEMA_VERSION.to_owned(), 0);
     Ok(matches!(
         store.transact(&[empty], &operations).await?,
-        Committed::Yes(_)
+        TransactionResult::Yes(_)
     ))
 }
 
-fn put<T: serde::Serialize>(key: String, value: &T) -> Result<Operation, StoreError> {
+fn put<T: serde::Serialize>(key: String, value: &T) -> Result<WriteOperation, StoreError> {
     match json::bytes(&key, value) {
-        Ok(value) => Ok(Operation::Put(key, value)),
+        Ok(value) => Ok(WriteOperation::Put(key, value)),
         Err(error) => Err(StoreError::Invalid(error.to_string())),
     }
 }

@@ -4,12 +4,12 @@ use std::{path::Path, process::ExitCode};
 
 use anyhow::bail;
 
-use super::setup::{Say, read_joined};
+use super::setup::{StepPrinter, read_joined};
 use crate::{service::paths, volumes::earlier_grants};
-use kat_host::check::{self, CheckInput, Finding, Level, Stage};
+use kat_host::check::{self, CheckInput, CheckStage, Finding, Level};
 use kat_network::nftables::{
     firewall::FirewallError,
-    other_firewalls::{self as obstacles, Hindered, Needs, Obstacle},
+    other_firewalls::{self as obstacles, BlockedTraffic, FirewallObstacle, RequiredTraffic},
 };
 use kat_types::resource::{AgentConfig, ClusterConfiguration};
 
@@ -17,8 +17,8 @@ use kat_types::resource::{AgentConfig, ClusterConfiguration};
 pub(crate) async fn check_machine(
     cluster: &ClusterConfiguration,
     config: &AgentConfig,
-    stage: Stage,
-    say: Say<'_>,
+    stage: CheckStage,
+    say: StepPrinter<'_>,
 ) -> anyhow::Result<()> {
     let findings = find(cluster, config, stage).await;
     let worse: Vec<Finding> = findings
@@ -41,16 +41,20 @@ pub(crate) async fn check_machine(
     Ok(())
 }
 
-async fn find(cluster: &ClusterConfiguration, config: &AgentConfig, stage: Stage) -> Vec<Finding> {
+async fn find(
+    cluster: &ClusterConfiguration,
+    config: &AgentConfig,
+    stage: CheckStage,
+) -> Vec<Finding> {
     let mut input = CheckInput::new(cluster.spec.clone(), config.clone(), stage);
-    let needs = Needs {
+    let needs = RequiredTraffic {
         cluster: cluster.spec.cluster_cidr,
         wireguard_port: config.wireguard_port.unwrap_or(cluster.spec.wireguard_port),
         api_port: cluster.spec.api_port,
     };
     let is_root = rustix::process::geteuid().is_root();
     input.obstacles = firewalls(obstacles::foreign_obstacles(needs).await, is_root);
-    if stage == Stage::Running {
+    if stage == CheckStage::Running {
         let kept = earlier_grants::findings(Path::new("/"), config);
         input.obstacles.extend(kept);
     }
@@ -58,7 +62,7 @@ async fn find(cluster: &ClusterConfiguration, config: &AgentConfig, stage: Stage
 }
 
 /// The findings about other firewalls, also where they could not be read.
-fn firewalls(found: Result<Vec<Obstacle>, FirewallError>, is_root: bool) -> Vec<Finding> {
+fn firewalls(found: Result<Vec<FirewallObstacle>, FirewallError>, is_root: bool) -> Vec<Finding> {
     match found {
         Ok(obstacles) if obstacles.is_empty() => {
             vec![Finding::ok("no other firewall is in the way")]
@@ -66,8 +70,8 @@ fn firewalls(found: Result<Vec<Obstacle>, FirewallError>, is_root: bool) -> Vec<
         Ok(obstacles) => obstacles
             .into_iter()
             .map(|one| match one.hinders {
-                Hindered::Overlay => Finding::problem(one.what, one.command),
-                Hindered::HostPorts => Finding::warning(one.what).mended_by(one.command),
+                BlockedTraffic::Overlay => Finding::problem(one.what, one.command),
+                BlockedTraffic::HostPorts => Finding::warning(one.what).mended_by(one.command),
             })
             .collect(),
         Err(error) => {
@@ -91,9 +95,9 @@ pub(crate) async fn print_findings(
         .iter()
         .any(|path| Path::new(path).exists());
     let stage = if joined {
-        Stage::Running
+        CheckStage::Running
     } else {
-        Stage::BeforeInit
+        CheckStage::BeforeInit
     };
     let of_machine = || read_joined().map(|identity| identity.cluster);
     let cluster = given.or_else(of_machine).unwrap_or_default();
@@ -124,15 +128,15 @@ mod tests {
             assert_eq!(found[0].mend.as_deref(), mend);
         }
         assert_eq!(check::worst(&firewalls(Ok(Vec::new()), true)), Level::Ok);
-        let obstacle = Obstacle {
+        let obstacle = FirewallObstacle {
             what: "ufw is enabled".to_owned(),
             command: "sudo ufw allow 1/udp".to_owned(),
-            hinders: Hindered::Overlay,
+            hinders: BlockedTraffic::Overlay,
         };
-        let strict = Obstacle {
+        let strict = FirewallObstacle {
             what: "it is strict".to_owned(),
             command: "sudo be-lenient".to_owned(),
-            hinders: Hindered::HostPorts,
+            hinders: BlockedTraffic::HostPorts,
         };
         assert_eq!(
             firewalls(Ok(vec![obstacle, strict]), true),

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use kat_host::files::{self, Access, FileError};
+use kat_host::files::{self, FileAccess, FileError};
 
 /// The setting, below the root folder.
 const SETTING: &str = "proc/sys/net/ipv4/ip_forward";
@@ -34,7 +34,7 @@ pub(crate) fn remember(root: &Path) -> Result<(), FileError> {
         return Ok(());
     }
     let value = files::read_text(&root.join(SETTING), LIMIT)?;
-    files::write_atomic(&kept, value.as_bytes(), Access::mode(0o644))
+    files::write_atomic(&kept, value.as_bytes(), FileAccess::mode(0o644))
 }
 
 /// Restores a saved 0 unless another file turns forwarding on, and removes the saved value.

@@ -1,8 +1,8 @@
 //! Files that init writes outside of KAT's own folders. Every start of the agent renews them, so
 //! that they follow an upgrade and are restored after a removal.
 
-use crate::cluster::{cluster_cache::Known, identity::Identity, keys::ETCD_PKI};
-use kat_host::files::{self, Access, FileError};
+use crate::cluster::{cluster_cache::ClusterCache, identity::MachineIdentity, keys::ETCD_PKI};
+use kat_host::files::{self, FileAccess, FileError};
 use kat_render::{EtcdUnit, HostFile, RenderError, RenderSettings, Renderer};
 use kat_systemd::{SystemdError, UnitManager};
 
@@ -13,8 +13,8 @@ pub(crate) const ETCD: &str = "kat-etcd.service";
 pub(crate) fn wanted(
     renderer: &Renderer,
     settings: &RenderSettings,
-    identity: &Identity,
-    known: &Known,
+    identity: &MachineIdentity,
+    known: &ClusterCache,
 ) -> Result<Vec<HostFile>, RenderError> {
     let mut files = renderer.host_files(settings)?;
     if identity.etcd {
@@ -27,8 +27,8 @@ pub(crate) fn wanted(
 /// use its data.
 pub(crate) fn etcd(
     renderer: &Renderer,
-    identity: &Identity,
-    known: &Known,
+    identity: &MachineIdentity,
+    known: &ClusterCache,
 ) -> Result<HostFile, RenderError> {
     let spec = &identity.cluster.spec;
     let mut unit = EtcdUnit::new(
@@ -50,7 +50,11 @@ pub(crate) fn etcd(
 /// unit is restarted.
 pub(crate) async fn renew(files: &[HostFile], system: &dyn UnitManager) -> Result<(), FileError> {
     for file in files {
-        if files::write_if_changed(&file.path, file.text.as_bytes(), Access::mode(file.mode))? {
+        if files::write_if_changed(
+            &file.path,
+            file.text.as_bytes(),
+            FileAccess::mode(file.mode),
+        )? {
             tracing::info!(path = %file.path.display(), "a file of this machine was renewed");
         }
     }

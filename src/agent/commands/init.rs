@@ -9,21 +9,21 @@ use anyhow::{Context, bail};
 use jiff::Timestamp;
 
 use super::{
-    bootstrap::{self, Beginnings},
+    bootstrap::{self, InitialStoreValues},
     forwarding, host_files,
     setup::{
-        Earlier, Say, api_endpoints, ensure_wireguard_key, node_name, put_in_place,
+        EarlierJoin, StepPrinter, api_endpoints, ensure_wireguard_key, node_name, put_in_place,
         read_agent_config, read_cluster, refuse_second, reload_bus_policy, render_settings,
         restart_journal, start, write_host_file, write_network,
     },
 };
 use crate::{
     cluster::{
-        cluster_cache::Known,
-        identity::Identity,
-        keys::Keys,
+        cluster_cache::ClusterCache,
+        identity::MachineIdentity,
+        keys::MachineKeys,
         machine::wait_ready,
-        reach::{Reached, wireguard_endpoints},
+        reach::{ReachSettings, wireguard_endpoints},
     },
     commands::check::check_machine,
     etcd::stores,
@@ -32,9 +32,9 @@ use crate::{
 };
 use kat_api::new_token;
 use kat_host::{
-    check::Stage,
+    check::CheckStage,
     facts::node_facts,
-    files::{self, Access},
+    files::{self, FileAccess},
     users::Users,
 };
 use kat_plan as plan;
@@ -44,7 +44,7 @@ use kat_systemd::{ManagerSource, Managers};
 use kat_types::{
     api::{Connection, Scope},
     json,
-    network::Peers,
+    network::PeerMachines,
 };
 
 /// Longest wait for etcd to serve after its start.
@@ -72,27 +72,27 @@ pub(crate) struct InitOptions {
 ///
 /// Errors are sentences for users; as far as possible they are found before anything is changed.
 /// `kat-agent reset` removes what a later failure leaves behind.
-pub(crate) async fn run(options: InitOptions, say: Say<'_>) -> anyhow::Result<()> {
-    if refuse_second()? == Earlier::HalfJoin {
+pub(crate) async fn run(options: InitOptions, say: StepPrinter<'_>) -> anyhow::Result<()> {
+    if refuse_second()? == EarlierJoin::HalfJoin {
         bail!("an earlier join did not come to its end; `kat-agent reset` takes back what it made");
     }
     let cluster = read_cluster(options.config.as_deref())?;
     let config = read_agent_config()?;
     let machine = node_facts().await?;
     let node = node_name(options.node_name, &machine.hostname)?;
-    let reached = Reached {
+    let reached = ReachSettings {
         behind_nat: options.behind_nat,
         relay: options.relay,
-        ..Reached::new(&options.advertise).await?
+        ..ReachSettings::new(&options.advertise).await?
     };
     let advertise = reached.addresses_now()?;
     say("looking at the machine");
-    check_machine(&cluster, &config, Stage::BeforeInit, say).await?;
+    check_machine(&cluster, &config, CheckStage::BeforeInit, say).await?;
 
     let now = Timestamp::now();
     let subnet = plan::node_subnet(cluster.spec.cluster_cidr, cluster.spec.node_subnet_bits, 0)
         .context("clusterCIDR has no room for one machine")?;
-    let identity = Identity {
+    let identity = MachineIdentity {
         schema: 1,
         node: node.clone(),
         node_uid: uuid::Uuid::new_v4().to_string(),
@@ -109,7 +109,7 @@ pub(crate) async fn run(options: InitOptions, say: Say<'_>) -> anyhow::Result<()
     let settings = render_settings(&identity);
 
     say("putting sysctls, users and folders in place");
-    files::ensure_folder(Path::new(paths::STATE), Access::mode(0o755))?;
+    files::ensure_folder(Path::new(paths::STATE), FileAccess::mode(0o755))?;
     forwarding::remember(Path::new("/"))?;
     put_in_place(&renderer.host_files(&settings)?).await?;
     reload_bus_policy().await?;
@@ -120,7 +120,7 @@ pub(crate) async fn run(options: InitOptions, say: Say<'_>) -> anyhow::Result<()
         .accounts()?
         .group(kat_render::ETCD_USER)
         .map(|group| group.gid);
-    let keys = Keys::new(Some(
+    let keys = MachineKeys::new(Some(
         etcd_group.context("the group of etcd's user was not made")?,
     ));
     let recovery = keys.ensure_authorities(&identity.cluster_uid, now)?;
@@ -128,9 +128,9 @@ pub(crate) async fn run(options: InitOptions, say: Say<'_>) -> anyhow::Result<()
 
     say("bringing up the overlay");
     let public_key = ensure_wireguard_key()?;
-    let nobody = Peers {
+    let nobody = PeerMachines {
         schema: 1,
-        ..Peers::default()
+        ..PeerMachines::default()
     };
     write_network(&identity, &config, &nobody)?;
     for unit in ["kat-net.socket", "kat-net.service"] {
@@ -142,15 +142,19 @@ pub(crate) async fn run(options: InitOptions, say: Say<'_>) -> anyhow::Result<()
         .context("kat0 did not come up; `journalctl -u kat-net -u kat-wg` says why")?;
 
     say("starting etcd");
-    write_host_file(&host_files::etcd(&renderer, &identity, &Known::default())?)?;
+    write_host_file(&host_files::etcd(
+        &renderer,
+        &identity,
+        &ClusterCache::default(),
+    )?)?;
     system.reload().await?;
     start(system.as_ref(), host_files::ETCD).await?;
-    let store = stores::leader(&identity, &keys, &Known::default()).await?;
+    let store = stores::leader(&identity, &keys, &ClusterCache::default()).await?;
     wait_for_etcd(&store).await?;
 
     say("writing the cluster's first keys");
     let token = new_token(Scope::Admin, "init", now, None)?;
-    let beginnings = Beginnings {
+    let beginnings = InitialStoreValues {
         identity: &identity,
         public_key: &public_key,
         endpoints: wireguard_endpoints(
@@ -178,16 +182,16 @@ pub(crate) async fn run(options: InitOptions, say: Say<'_>) -> anyhow::Result<()
         ca: keys.cluster_authority()?,
         token: token.token,
     };
-    files::ensure_folder(Path::new(paths::CONFIGURATION), Access::mode(0o755))?;
+    files::ensure_folder(Path::new(paths::CONFIGURATION), FileAccess::mode(0o755))?;
     files::write_atomic(
         Path::new(paths::ADMIN_CONNECTION),
         &json::pretty(paths::ADMIN_CONNECTION, &connection)?,
-        Access::mode(0o600),
+        FileAccess::mode(0o600),
     )?;
     files::write_atomic(
         Path::new(paths::IDENTITY),
         &json::pretty(paths::IDENTITY, &identity)?,
-        Access::mode(0o600),
+        FileAccess::mode(0o600),
     )?;
 
     say("starting kat-agent");

@@ -7,27 +7,27 @@ use anyhow::Context;
 use super::{
     forwarding,
     setup::{
-        Earlier, Say, ensure_wireguard_key, node_name, put_in_place, read_agent_config,
+        EarlierJoin, StepPrinter, ensure_wireguard_key, node_name, put_in_place, read_agent_config,
         refuse_second, reload_bus_policy, render_settings, restart_journal, start, write_network,
     },
 };
 use crate::{
     cluster::{
-        cluster_cache::Known,
-        identity::Identity,
-        keys::Keys,
+        cluster_cache::ClusterCache,
+        identity::MachineIdentity,
+        keys::MachineKeys,
         machine::wait_joined,
-        reach::{Reached, wireguard_endpoints},
+        reach::{ReachSettings, wireguard_endpoints},
     },
     commands::check::check_machine,
     network::files as network_files,
     service::paths,
 };
-use kat_client::{Client, ClientError, Options};
+use kat_client::{Client, ClientError, ClientOptions};
 use kat_host::{
-    check::Stage,
+    check::CheckStage,
     facts::node_facts,
-    files::{self, Access},
+    files::{self, FileAccess},
 };
 use kat_pki::token::Token;
 use kat_render::Renderer;
@@ -36,7 +36,7 @@ use kat_types::{
     api::{JoinAnswer, JoinRequest, TRUSTING},
     cluster::{ClusterEndpoints, ClusterMembers},
     json,
-    network::{self, Peers},
+    network::{self, PeerMachines},
     plain::plain,
     resource::ClusterConfiguration,
 };
@@ -72,15 +72,15 @@ pub(crate) struct JoinOptions {
 /// Until the leader has accepted the machine, only its keys are stored, and they are removed if the
 /// leader rejects it. After an interrupted join the same command continues it; `kat-agent reset`
 /// removes what it made.
-pub(crate) async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()> {
+pub(crate) async fn run(options: JoinOptions, say: StepPrinter<'_>) -> anyhow::Result<()> {
     let earlier = refuse_second()?;
     let config = read_agent_config()?;
     let machine = node_facts().await?;
     let node = node_name(options.node_name, &machine.hostname)?;
-    let reached = Reached {
+    let reached = ReachSettings {
         behind_nat: options.behind_nat,
         relay: options.relay,
-        ..Reached::new(&options.advertise).await?
+        ..ReachSettings::new(&options.advertise).await?
     };
     let advertise = reached.addresses_now()?;
     let client = client(&options.leader_api, options.token.as_deref())?;
@@ -96,8 +96,8 @@ pub(crate) async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()
     let cluster = cluster.map_err(|error| explain(&error, &options.leader_api))?;
     say("looking at the machine");
     let stage = match earlier {
-        Earlier::Nothing => Stage::BeforeJoin,
-        Earlier::HalfJoin => Stage::Running,
+        EarlierJoin::Nothing => CheckStage::BeforeJoin,
+        EarlierJoin::HalfJoin => CheckStage::Running,
     };
     check_machine(&cluster, &config, stage, say).await?;
 
@@ -105,8 +105,8 @@ pub(crate) async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()
         "joining the cluster {} as {node}",
         plain(&cluster.metadata.name)
     ));
-    let keys = Keys::new(None);
-    files::ensure_folder(Path::new(paths::STATE), Access::mode(0o755))?;
+    let keys = MachineKeys::new(None);
+    files::ensure_folder(Path::new(paths::STATE), FileAccess::mode(0o755))?;
     let mut request = JoinRequest {
         name: node.clone(),
         certificate_request: String::new(),
@@ -130,7 +130,7 @@ pub(crate) async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()
         Err(error) => {
             // The leader rejected the join and stored nothing about this machine, so nothing is
             // kept here.
-            if said_no(&error) && earlier == Earlier::Nothing {
+            if said_no(&error) && earlier == EarlierJoin::Nothing {
                 forget_keys();
             }
             return Err(explain(&error, &options.leader_api));
@@ -138,9 +138,9 @@ pub(crate) async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()
     };
     let identity = identity(node, &answer, advertise, reached);
     let text = json::pretty(paths::JOINING, &identity)?;
-    files::write_atomic(Path::new(paths::JOINING), &text, Access::mode(0o600))?;
+    files::write_atomic(Path::new(paths::JOINING), &text, FileAccess::mode(0o600))?;
     keys.store_machine(&answer.certificates)?;
-    let known = Known {
+    let known = ClusterCache {
         schema: 1,
         leader: Some(options.leader_api),
         members: ClusterMembers::default(),
@@ -148,7 +148,7 @@ pub(crate) async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()
             schema: 1,
             machines: answer.machines.clone(),
         },
-        ..Known::default()
+        ..ClusterCache::default()
     };
     known.store()?;
     let peers = network_files::peers_of(&identity.reached.told(), &answer.peers);
@@ -167,11 +167,11 @@ pub(crate) async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()
 
 /// The steps after the leader has accepted the machine.
 async fn settle(
-    identity: &Identity,
-    known: &Known,
-    peers: &Peers,
-    keys: &Keys,
-    say: Say<'_>,
+    identity: &MachineIdentity,
+    known: &ClusterCache,
+    peers: &PeerMachines,
+    keys: &MachineKeys,
+    say: StepPrinter<'_>,
 ) -> anyhow::Result<()> {
     let config = read_agent_config()?;
     let managers = Managers::new();
@@ -192,7 +192,7 @@ async fn settle(
     }
 
     say("starting kat-agent");
-    files::ensure_folder(Path::new(paths::CONFIGURATION), Access::mode(0o755))?;
+    files::ensure_folder(Path::new(paths::CONFIGURATION), FileAccess::mode(0o755))?;
     std::fs::rename(paths::JOINING, paths::IDENTITY).context(paths::IDENTITY)?;
     system.enable("kat-agent.service").await?;
     // Enabling changes links that the manager has read already.
@@ -202,7 +202,7 @@ async fn settle(
 }
 
 fn client(leader_api: &str, token: Option<&str>) -> anyhow::Result<Client> {
-    let options = Options::default();
+    let options = ClientOptions::default();
     let Some(token) = token else {
         let client = Client::for_joining(leader_api, None, TRUSTING, options)?;
         return Ok(client);
@@ -248,10 +248,10 @@ fn identity(
     node: String,
     answer: &JoinAnswer,
     advertise: Vec<std::net::IpAddr>,
-    reached: Reached,
-) -> Identity {
+    reached: ReachSettings,
+) -> MachineIdentity {
     let cluster: ClusterConfiguration = answer.cluster.clone();
-    Identity {
+    MachineIdentity {
         schema: 1,
         node,
         node_uid: answer.node_uid.clone(),

@@ -9,18 +9,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     forwarding, recovery,
-    setup::{Say, read_identity, read_joined, render_settings},
+    setup::{StepPrinter, read_identity, read_joined, render_settings},
 };
 use crate::{
     Statuses,
-    cluster::{cluster_cache::Known, identity::Identity, machine},
+    cluster::{cluster_cache::ClusterCache, identity::MachineIdentity, machine},
     disk::ballast,
     images::{registries, unused::ImageCare},
     secrets::Secrets,
     service::paths,
     volumes::Volumes,
     worker::{
-        Tools, UserDesired, Worker, machine_options::MachineOptions, unit_files::remove_every_users,
+        UserDesired, Worker, WorkerTools, machine_options::MachineOptions,
+        unit_files::remove_every_users,
     },
 };
 use kat_host::{files, users::Users};
@@ -36,7 +37,7 @@ const USER_LIMIT: Duration = Duration::from_secs(120);
 
 /// Removes everything of KAT except the package and the administrator's own files (`agent.yaml`,
 /// backups, volumes). Continues after a failure, and reports at the end what is left.
-pub(crate) async fn run(say: Say<'_>) -> anyhow::Result<()> {
+pub(crate) async fn run(say: StepPrinter<'_>) -> anyhow::Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("this needs root: run it with sudo");
     }
@@ -62,8 +63,8 @@ pub(crate) async fn run(say: Say<'_>) -> anyhow::Result<()> {
     }
 
     // Without other machines with etcd the cluster ends here, so nobody is notified.
-    let others = |identity: &Identity| {
-        let known = Known::stored().of_others(identity);
+    let others = |identity: &MachineIdentity| {
+        let known = ClusterCache::stored().of_others(identity);
         !known.endpoints.api().is_empty()
     };
     if let Some(identity) = read_joined().filter(|one| !one.etcd || others(one)) {
@@ -123,7 +124,7 @@ async fn stop(system: &dyn UnitManager, unit: &str) -> anyhow::Result<()> {
     }
 }
 
-fn tools(managers: &Arc<dyn ManagerSource>) -> anyhow::Result<Tools> {
+fn tools(managers: &Arc<dyn ManagerSource>) -> anyhow::Result<WorkerTools> {
     let cluster = read_identity()
         .map(|identity| identity.cluster.clone())
         .unwrap_or_default();
@@ -131,7 +132,7 @@ fn tools(managers: &Arc<dyn ManagerSource>) -> anyhow::Result<Tools> {
         .map(|identity| render_settings(&identity))
         .unwrap_or_default();
     let ClusterConfiguration { spec, .. } = cluster;
-    Ok(Tools {
+    Ok(WorkerTools {
         managers: Arc::clone(managers),
         sessions: Arc::new(Logind::new(managers.system())),
         accounts: Arc::new(Users::new()),
@@ -144,13 +145,13 @@ fn tools(managers: &Arc<dyn ManagerSource>) -> anyhow::Result<Tools> {
         root: "/".into(),
         monotonic: Arc::new(machine::monotonic_microseconds),
         limits_enforced: true,
-        network: Arc::new(crate::health::probe::Overlay),
+        network: Arc::new(crate::health::probe::OverlayProbeNetwork),
         volumes: Arc::new(Volumes::new(
             Path::new("/"),
             &spec.volume_base_path,
             &AgentConfig::default(),
         )),
-        listeners: Arc::new(crate::network::host_ports::Listening {
+        listeners: Arc::new(crate::network::host_ports::SystemListeners {
             overlay: spec.cluster_cidr,
         }),
         options: MachineOptions::new(Path::new("/"), &AgentConfig::default()),
@@ -159,7 +160,7 @@ fn tools(managers: &Arc<dyn ManagerSource>) -> anyhow::Result<Tools> {
 }
 
 /// Removes a user with a worker that has an empty, confirmed list.
-async fn remove_user(tools: &Arc<Tools>, uid: u32) -> anyhow::Result<()> {
+async fn remove_user(tools: &Arc<WorkerTools>, uid: u32) -> anyhow::Result<()> {
     let user = tools.accounts.find(uid).context("it is not KAT's")?;
     let (_sender, receiver) = watch::channel(UserDesired {
         confirmed: true,

@@ -4,15 +4,15 @@ use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
 
-use crate::{cluster::identity::Identity, network::files::NetworkFiles, service::paths};
+use crate::{cluster::identity::MachineIdentity, network::files::NetworkFiles, service::paths};
 use kat_bundle as bundle;
-use kat_host::files::{self, Access};
+use kat_host::files::{self, FileAccess};
 use kat_network::overlay::wireguard;
 use kat_pki as pki;
 use kat_render::{HostFile, RenderSettings};
 use kat_systemd::{JobResult, UnitManager};
 use kat_types::{
-    network::{self, DnsRecords, Instances, NodeNetwork, Peers},
+    network::{self, DnsRecords, Instances, NodeNetwork, PeerMachines},
     resource::{AgentConfig, ClusterConfiguration},
 };
 
@@ -22,18 +22,18 @@ const LIMIT: u64 = 256 << 10;
 const START_LIMIT: Duration = Duration::from_secs(90);
 
 /// Prints one sentence for each step.
-pub(crate) type Say<'a> = &'a (dyn Fn(&str) + Send + Sync);
+pub(crate) type StepPrinter<'a> = &'a (dyn Fn(&str) + Send + Sync);
 
 /// The remains of an earlier `join`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Earlier {
+pub(crate) enum EarlierJoin {
     Nothing,
     /// A key, and perhaps more: the join was interrupted and may be continued.
     HalfJoin,
 }
 
 /// Fails on a machine that is in a cluster, or whose init was interrupted.
-pub(crate) fn refuse_second() -> anyhow::Result<Earlier> {
+pub(crate) fn refuse_second() -> anyhow::Result<EarlierJoin> {
     if !rustix::process::geteuid().is_root() {
         bail!("this needs root: run it with sudo");
     }
@@ -46,12 +46,12 @@ pub(crate) fn refuse_second() -> anyhow::Result<Earlier> {
             );
         }
         return Ok(if there("node.key") {
-            Earlier::HalfJoin
+            EarlierJoin::HalfJoin
         } else {
-            Earlier::Nothing
+            EarlierJoin::Nothing
         });
     };
-    match serde_json::from_str::<Identity>(&text) {
+    match serde_json::from_str::<MachineIdentity>(&text) {
         Ok(identity) => bail!(
             "this machine is already `{}` of the cluster `{}`; `kat-agent reset` takes it out and removes its workloads",
             identity.node,
@@ -124,7 +124,7 @@ pub(crate) fn node_name(given: Option<String>, hostname: &str) -> anyhow::Result
 }
 
 /// The render settings of all instances of this machine.
-pub(crate) fn render_settings(identity: &Identity) -> RenderSettings {
+pub(crate) fn render_settings(identity: &MachineIdentity) -> RenderSettings {
     RenderSettings {
         volumes_folder: identity.cluster.spec.volume_base_path.as_str().into(),
         hold_seconds: identity.cluster.spec.node_loss_timeout_seconds,
@@ -170,7 +170,11 @@ pub(crate) fn write_host_file(file: &HostFile) -> anyhow::Result<()> {
     if let Some(folder) = file.path.parent() {
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     }
-    files::write_if_changed(&file.path, file.text.as_bytes(), Access::mode(file.mode))?;
+    files::write_if_changed(
+        &file.path,
+        file.text.as_bytes(),
+        FileAccess::mode(file.mode),
+    )?;
     Ok(())
 }
 
@@ -200,22 +204,26 @@ pub(crate) async fn restart_journal(system: &dyn UnitManager) -> anyhow::Result<
 /// This machine's public WireGuard key, base64; makes the private key if it is missing.
 pub(crate) fn ensure_wireguard_key() -> anyhow::Result<String> {
     let folder = Path::new(network::FOLDER);
-    files::ensure_folder(folder, Access::mode(0o700))?;
+    files::ensure_folder(folder, FileAccess::mode(0o700))?;
     let key_path = folder.join(network::PRIVATE_KEY_FILE);
     let key = if key_path.exists() {
         wireguard::read_private_key(&key_path)?
     } else {
         wireguard::generate_key()?
     };
-    files::write_if_changed(&key_path, key.to_base64().as_bytes(), Access::mode(0o600))?;
+    files::write_if_changed(
+        &key_path,
+        key.to_base64().as_bytes(),
+        FileAccess::mode(0o600),
+    )?;
     Ok(key.public().to_string())
 }
 
 /// Writes the first state files of `kat-net`.
 pub(crate) fn write_network(
-    identity: &Identity,
+    identity: &MachineIdentity,
     config: &AgentConfig,
-    peers: &Peers,
+    peers: &PeerMachines,
 ) -> anyhow::Result<()> {
     let network = NetworkFiles::new(network::FOLDER.into());
     network.write_node(&node_network(identity, config))?;
@@ -232,7 +240,7 @@ pub(crate) fn write_network(
 }
 
 /// This machine's own entry for `kat-net`.
-pub(crate) fn node_network(identity: &Identity, config: &AgentConfig) -> NodeNetwork {
+pub(crate) fn node_network(identity: &MachineIdentity, config: &AgentConfig) -> NodeNetwork {
     let spec = &identity.cluster.spec;
     NodeNetwork {
         schema: 1,
@@ -258,7 +266,7 @@ pub(crate) fn node_network(identity: &Identity, config: &AgentConfig) -> NodeNet
 }
 
 /// `host:port` of this machine's API.
-pub(crate) fn api_endpoints(identity: &Identity) -> Vec<String> {
+pub(crate) fn api_endpoints(identity: &MachineIdentity) -> Vec<String> {
     let port = identity.cluster.spec.api_port;
     identity
         .advertise
@@ -276,7 +284,7 @@ pub(crate) async fn start(system: &dyn UnitManager, unit: &str) -> anyhow::Resul
 }
 
 /// The identity of a machine whose join has at least begun.
-pub(crate) fn read_joined() -> Option<Identity> {
+pub(crate) fn read_joined() -> Option<MachineIdentity> {
     [paths::IDENTITY, paths::JOINING].iter().find_map(|path| {
         let text = files::read_text(Path::new(path), LIMIT).ok()?;
         serde_json::from_str(&text).ok()
@@ -284,7 +292,7 @@ pub(crate) fn read_joined() -> Option<Identity> {
 }
 
 /// The identity of this machine; the error is a sentence for users.
-pub(crate) fn read_identity() -> anyhow::Result<Arc<Identity>> {
+pub(crate) fn read_identity() -> anyhow::Result<Arc<MachineIdentity>> {
     let text = match files::read_text(Path::new(paths::IDENTITY), LIMIT) {
         Ok(text) => text,
         Err(error) if error.is_not_found() => {

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, ops::Bound, path::Path};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use kat_host::files::{self, Access, FileError};
-use kat_store::mirror::Entries;
+use kat_host::files::{self, FileAccess, FileError};
+use kat_store::mirror::MirrorEntries;
 use kat_types::{
     assignment::{Assignment, DesiredMeta},
     images::KeptImages,
@@ -16,7 +16,7 @@ use kat_types::{
 /// `/var/lib/kat/desired.json`: the last list that the store confirmed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Desired {
+pub struct DesiredState {
     /// Version of this object's schema, now 1.
     pub schema: u32,
     /// [`DesiredMeta::revision`] of the list.
@@ -38,7 +38,7 @@ pub struct Desired {
 /// Largest stored list in bytes.
 const STORED_LIMIT: u64 = 64 << 20;
 
-impl Desired {
+impl DesiredState {
     /// Reads the list that was stored before the agent last stopped, if there is one and it can be
     /// read. The agent acts on it at once, but removes nothing because of it.
     pub fn stored(path: &Path) -> Option<Self> {
@@ -62,7 +62,7 @@ impl Desired {
     /// Stores the list for the next start, mode 0600.
     pub fn store(&self, path: &Path) -> Result<(), FileError> {
         let content = files::json_of(path, self)?;
-        files::write_if_changed(path, &content, Access::mode(0o600)).map(drop)
+        files::write_if_changed(path, &content, FileAccess::mode(0o600)).map(drop)
     }
 }
 
@@ -92,7 +92,7 @@ pub enum DesiredError {
 /// Reads the list from the keys below `/kat/nodes/desired/{node}/`, all of one revision.
 ///
 /// An incomplete list is an error, never a shorter list.
-pub fn read(entries: &Entries, node: &str) -> Result<Desired, DesiredError> {
+pub fn read(entries: &MirrorEntries, node: &str) -> Result<DesiredState, DesiredError> {
     let meta_key = keys::desired_meta(node);
     let meta = entries
         .get(meta_key.as_str())
@@ -113,7 +113,7 @@ pub fn read(entries: &Entries, node: &str) -> Result<Desired, DesiredError> {
             expected: meta.count,
         });
     }
-    Ok(Desired {
+    Ok(DesiredState {
         schema: 1,
         revision: meta.revision,
         assignments,
@@ -127,7 +127,7 @@ pub fn read(entries: &Entries, node: &str) -> Result<Desired, DesiredError> {
 
 /// Reads the requests for single volumes. The requests are independent: one that can't be read is
 /// skipped.
-fn wishes<T: DeserializeOwned>(entries: &Entries, prefix: &str) -> BTreeMap<String, T> {
+fn wishes<T: DeserializeOwned>(entries: &MirrorEntries, prefix: &str) -> BTreeMap<String, T> {
     let below = entries.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
     let wishes = below.map_while(|(key, entry)| Some((key.strip_prefix(prefix)?, entry)));
     let read = wishes.filter_map(|(volume, entry)| {

@@ -24,12 +24,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::service::supervisor::Listed;
-use kat_host::files::{self, Access};
+use crate::service::supervisor::DesiredList;
+use kat_host::files::{self, FileAccess};
 use kat_plan::fence_after;
 use kat_types::resource::OnPartition;
 
-/// Largest file of [`Memory`] in bytes.
+/// Largest file of [`FenceMemory`] in bytes.
 const LIMIT: u64 = 32;
 /// Sleep if nothing is scheduled.
 const LONG: Duration = Duration::from_secs(3600);
@@ -39,14 +39,14 @@ const WATCH_ENDS: Duration = Duration::from_secs(5);
 
 /// Saves when a leader was last reached, and that the list was confirmed, across restarts of the
 /// agent but not across a boot.
-pub struct Memory {
+pub struct FenceMemory {
     /// File with the time when a leader was last reached; the file `confirmed` lies beside it.
     pub path: PathBuf,
     /// Microseconds since the boot.
     pub monotonic: Arc<dyn Fn() -> u64 + Send + Sync>,
 }
 
-impl Memory {
+impl FenceMemory {
     /// When a leader was last reached; `None` if none was since the boot.
     pub fn recall(&self) -> Option<Instant> {
         let text = files::read_text(&self.path, LIMIT).ok()?;
@@ -60,7 +60,7 @@ impl Memory {
     }
 
     fn keep_confirmed(&self) {
-        if let Err(error) = files::write_atomic(&self.confirmed(), b"", Access::mode(0o600)) {
+        if let Err(error) = files::write_atomic(&self.confirmed(), b"", FileAccess::mode(0o600)) {
             tracing::warn!(
                 "that the list is confirmed is not kept over a restart of the agent: {error:#}"
             );
@@ -74,7 +74,8 @@ impl Memory {
     fn keep(&self, reached: Instant) {
         let ago = u64::try_from(reached.elapsed().as_micros()).unwrap_or(u64::MAX);
         let at = (self.monotonic)().saturating_sub(ago).to_string();
-        if let Err(error) = files::write_atomic(&self.path, at.as_bytes(), Access::mode(0o600)) {
+        if let Err(error) = files::write_atomic(&self.path, at.as_bytes(), FileAccess::mode(0o600))
+        {
             tracing::warn!(
                 "when the leader was reached is not kept over a restart of the agent: {error:#}"
             );
@@ -83,20 +84,20 @@ impl Memory {
 }
 
 /// Passes the desired list on with the instances that must not run now.
-pub struct Fence {
+pub struct PartitionFence {
     /// `nodeLossTimeoutSeconds`: after this silence the leader may replace this machine's
     /// instances.
     pub timeout: Duration,
-    pub lists: watch::Receiver<Listed>,
+    pub lists: watch::Receiver<DesiredList>,
     /// When this machine last counted as present for a leader, see [`fence_after`].
     pub reached: watch::Receiver<Option<Instant>>,
     /// The list with the fenced instances.
-    pub fenced: watch::Sender<Listed>,
+    pub fenced: watch::Sender<DesiredList>,
     /// Saves `reached` across restarts of the agent.
-    pub memory: Option<Memory>,
+    pub memory: Option<FenceMemory>,
 }
 
-impl Fence {
+impl PartitionFence {
     /// Runs until `cancel`.
     pub async fn run(mut self, cancel: CancellationToken) {
         let mut stopped = BTreeSet::new();
@@ -104,7 +105,7 @@ impl Fence {
         let mut listed_anew = true;
         // When a leader started to accept reports again.
         let mut back = None;
-        let mut confirmed = self.memory.as_ref().is_some_and(Memory::is_confirmed);
+        let mut confirmed = self.memory.as_ref().is_some_and(FenceMemory::is_confirmed);
         loop {
             if listed_anew || self.lists.has_changed().unwrap_or(false) {
                 listed_at = Instant::now();
@@ -117,7 +118,7 @@ impl Fence {
                     memory.keep_confirmed();
                 }
             }
-            let silence = Silence::of(&listed, reached, self.timeout);
+            let silence = PartitionedInstances::of(&listed, reached, self.timeout);
             back = match silence.over.is_empty() {
                 true => back.or_else(|| Some(Instant::now())),
                 false => None,
@@ -150,7 +151,7 @@ impl Fence {
                 );
                 stopped.clone_from(&verdict.stopped);
             }
-            let next = Listed {
+            let next = DesiredList {
                 fenced: Arc::new(held),
                 ..listed
             };
@@ -178,15 +179,15 @@ impl Fence {
 }
 
 /// The instances with `onPartition: stop`, by whether their time without a leader has passed.
-struct Silence {
+struct PartitionedInstances {
     over: BTreeSet<String>,
     /// Remaining time of each instance.
     running: BTreeMap<String, Duration>,
 }
 
-impl Silence {
+impl PartitionedInstances {
     /// `reached` is when a leader was last reached; `None` if none was since the boot.
-    fn of(listed: &Listed, reached: Option<Instant>, timeout: Duration) -> Self {
+    fn of(listed: &DesiredList, reached: Option<Instant>, timeout: Duration) -> Self {
         let mut silence = Self {
             over: BTreeSet::new(),
             running: BTreeMap::new(),
@@ -210,8 +211,8 @@ impl Silence {
 
     /// Instances in `before` are stopped already. They stay stopped until the list is confirmed
     /// again, after the time `told`.
-    fn judge(self, before: &BTreeSet<String>, told: Duration) -> Verdict {
-        let mut verdict = Verdict {
+    fn judge(self, before: &BTreeSet<String>, told: Duration) -> FenceVerdict {
+        let mut verdict = FenceVerdict {
             any: !self.over.is_empty() || !self.running.is_empty(),
             stopped: self.over,
             again: LONG,
@@ -227,7 +228,7 @@ impl Silence {
     }
 }
 
-struct Verdict {
+struct FenceVerdict {
     stopped: BTreeSet<String>,
     /// Whether there are instances with `onPartition: stop`.
     any: bool,

@@ -12,15 +12,15 @@ use tokio_util::sync::CancellationToken;
 use super::{desired, watched_writes::WatchedWrites};
 use crate::{
     NetworkFiles,
-    cluster::{cluster_cache::Known, identity::Identity, keys::Keys},
+    cluster::{cluster_cache::ClusterCache, identity::MachineIdentity, keys::MachineKeys},
     etcd::stores,
     images::registries,
     network::files as network_files,
-    service::{paths, supervisor::Listed},
+    service::{paths, supervisor::DesiredList},
 };
-use kat_daemon::watchdog::Pulses;
-use kat_host::files::{self, Access, FileError};
-use kat_store::{EtcdStore, Mirror, StateStore, mirror::Entries};
+use kat_daemon::watchdog::LoopPulses;
+use kat_host::files::{self, FileAccess, FileError};
+use kat_store::{EtcdStore, Mirror, StateStore, mirror::MirrorEntries};
 use kat_types::{
     api::Connection,
     json, keys,
@@ -36,9 +36,9 @@ pub async fn follow_desired(
     node: String,
     store: Arc<dyn StateStore>,
     file: PathBuf,
-    lists: watch::Sender<Listed>,
+    lists: watch::Sender<DesiredList>,
     writes: WatchedWrites,
-    pulses: Pulses,
+    pulses: LoopPulses,
     cancel: CancellationToken,
 ) {
     let pulse = pulses.watch("who follows this machine's list");
@@ -68,23 +68,23 @@ pub async fn follow_desired(
             let (desired, path) = (Arc::clone(&desired), file.clone());
             let _tried_again = writes.write(&file, move || Ok(desired.store(&path)?));
         }
-        lists.send_replace(Listed {
+        lists.send_replace(DesiredList {
             known: true,
             confirmed: true,
             current: true,
             desired,
-            ..Listed::default()
+            ..DesiredList::default()
         });
     }
 }
 
 /// Keeps `kat-net`'s files of DNS records, peers and services up to date.
 pub(crate) async fn follow_network(
-    identity: Arc<Identity>,
+    identity: Arc<MachineIdentity>,
     store: EtcdStore,
     network: NetworkFiles,
     writes: WatchedWrites,
-    pulses: Pulses,
+    pulses: LoopPulses,
     cancel: CancellationToken,
 ) {
     let pulse = pulses.watch("who follows names and peers");
@@ -149,12 +149,12 @@ pub(crate) struct FollowedStores {
 
 /// Watches the cluster's endpoints and members, and stores them on the disk.
 pub(crate) async fn follow_known(
-    identity: Arc<Identity>,
+    identity: Arc<MachineIdentity>,
     stores: FollowedStores,
-    own: Keys,
-    known: watch::Sender<Arc<Known>>,
+    own: MachineKeys,
+    known: watch::Sender<Arc<ClusterCache>>,
     writes: WatchedWrites,
-    pulses: Pulses,
+    pulses: LoopPulses,
     cancel: CancellationToken,
 ) {
     let pulse = pulses.watch("who follows where the cluster is");
@@ -171,7 +171,7 @@ pub(crate) async fn follow_known(
             keep_registries(&state.entries, &writes);
         }
         let before = known.borrow().clone();
-        let now = Arc::new(Known::read(&state.entries, &before));
+        let now = Arc::new(ClusterCache::read(&state.entries, &before));
         // An update without etcd URLs would cut this machine off.
         if !state.confirmed || now == before || now.etcd(&identity).is_empty() {
             continue;
@@ -191,7 +191,7 @@ pub(crate) async fn follow_known(
 }
 
 /// Settings that can't be read are logged, and the file stays as it is.
-fn keep_registries(entries: &Entries, writes: &WatchedWrites) {
+fn keep_registries(entries: &MirrorEntries, writes: &WatchedWrites) {
     let stored = entries.get(keys::REGISTRIES);
     let settings =
         match stored.map(|entry| serde_json::from_slice::<RegistrySettings>(&entry.value)) {
@@ -211,10 +211,10 @@ fn keep_registries(entries: &Entries, writes: &WatchedWrites) {
 }
 
 async fn reconnect(
-    identity: &Identity,
+    identity: &MachineIdentity,
     stores: &FollowedStores,
-    own: &Keys,
-    known: &Known,
+    own: &MachineKeys,
+    known: &ClusterCache,
 ) -> anyhow::Result<()> {
     let options = |leaf| stores::options(identity, own, known, leaf);
     stores.node.reconnect(&options("node-etcd")?).await?;
@@ -226,7 +226,7 @@ async fn reconnect(
 
 /// Keeps all machines that may lead in the administrator's connection file, where this machine has
 /// one.
-fn keep_admin_connection(path: &Path, known: &Known) -> anyhow::Result<()> {
+fn keep_admin_connection(path: &Path, known: &ClusterCache) -> anyhow::Result<()> {
     let text = match files::read_text(path, ADMIN_LIMIT) {
         Err(error) if error.is_not_found() => return Ok(()),
         read => read?,
@@ -239,6 +239,6 @@ fn keep_admin_connection(path: &Path, known: &Known) -> anyhow::Result<()> {
     }
     connection.endpoints = endpoints;
     let text = json::pretty(&path.display().to_string(), &connection)?;
-    files::write_atomic(path, &text, Access::mode(0o600))?;
+    files::write_atomic(path, &text, FileAccess::mode(0o600))?;
     Ok(())
 }

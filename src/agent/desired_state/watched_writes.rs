@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::Statuses;
-use kat_daemon::watchdog::Pulses;
+use kat_daemon::watchdog::LoopPulses;
 use kat_types::backoff::Backoff;
 
 /// Pauses before failed writes are retried.
@@ -23,23 +23,23 @@ const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), LONGEST_PAUSE);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// Writes the last state of one file.
-type Write = Arc<dyn Fn() -> anyhow::Result<()> + Send + Sync>;
+type FileWrite = Arc<dyn Fn() -> anyhow::Result<()> + Send + Sync>;
 
 /// Writes files, and remembers those whose last state is not on the disk yet. Cheap to clone.
 #[derive(Clone)]
 pub struct WatchedWrites {
-    inner: Arc<Inner>,
+    inner: Arc<WatchedWritesInner>,
 }
 
-struct Inner {
+struct WatchedWritesInner {
     /// Held during every write, so that a retry never replaces a newer state.
-    unwritten: Mutex<BTreeMap<PathBuf, Unwritten>>,
+    unwritten: Mutex<BTreeMap<PathBuf, UnwrittenFile>>,
     failed: Notify,
     statuses: Statuses,
 }
 
-struct Unwritten {
-    write: Write,
+struct UnwrittenFile {
+    write: FileWrite,
     error: String,
 }
 
@@ -53,7 +53,7 @@ impl WatchedWrites {
     /// Failed writes are reported through `statuses`.
     pub fn new(statuses: Statuses) -> Self {
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(WatchedWritesInner {
                 unwritten: Mutex::default(),
                 failed: Notify::new(),
                 statuses,
@@ -76,7 +76,7 @@ impl WatchedWrites {
         let before = unwritten.remove(path).map(|one| one.error);
         let written = write().map_err(|error| format!("{error:#}"));
         if let Err(error) = &written {
-            let one = Unwritten {
+            let one = UnwrittenFile {
                 write: Arc::new(write),
                 error: error.clone(),
             };
@@ -89,7 +89,7 @@ impl WatchedWrites {
     }
 
     /// Retries failed writes until `cancel`.
-    pub async fn run(self, pulses: Pulses, cancel: CancellationToken) {
+    pub async fn run(self, pulses: LoopPulses, cancel: CancellationToken) {
         let pulse = pulses.watch("who writes files again that failed");
         let mut failures: u32 = 0;
         loop {
@@ -133,12 +133,12 @@ impl WatchedWrites {
         unwritten.is_empty()
     }
 
-    fn report(&self, unwritten: &BTreeMap<PathBuf, Unwritten>) {
+    fn report(&self, unwritten: &BTreeMap<PathBuf, UnwrittenFile>) {
         let errors = unwritten.values().map(|one| one.error.clone());
         self.inner.statuses.set_unwritten(errors.collect());
     }
 
-    fn unwritten(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Unwritten>> {
+    fn unwritten(&self) -> MutexGuard<'_, BTreeMap<PathBuf, UnwrittenFile>> {
         self.inner.unwritten.lock()
     }
 }
@@ -185,7 +185,7 @@ mod tests {
         let (disk, statuses) = (Arc::new(Disk::default()), Statuses::default());
         let writes = WatchedWrites::new(statuses.clone());
         let cancel = CancellationToken::new();
-        let task = tokio::spawn(writes.clone().run(Pulses::default(), cancel.clone()));
+        let task = tokio::spawn(writes.clone().run(LoopPulses::default(), cancel.clone()));
         let path = Path::new("/a");
         writes.write(path, writer(&disk, "one")).unwrap();
         assert_eq!(statuses.unwritten(), Vec::<String>::new());

@@ -16,10 +16,10 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    disk::pressure::{Look, Room},
+    disk::pressure::{FreeSpace, ReadFreeSpace},
     service::paths,
 };
-use kat_daemon::watchdog::Pulses;
+use kat_daemon::watchdog::LoopPulses;
 use kat_types::root::Root;
 
 /// Name of the file in KAT's folder, which only root can write to.
@@ -36,12 +36,12 @@ const PART: u64 = 16;
 pub(crate) struct Ballast {
     file: PathBuf,
     etcd: PathBuf,
-    look: Look,
+    look: ReadFreeSpace,
 }
 
 /// What a check of the ballast did.
 #[derive(Debug, PartialEq, Eq)]
-enum Done {
+enum BallastAction {
     Nothing,
     Made,
     Released,
@@ -49,7 +49,7 @@ enum Done {
 
 impl Ballast {
     /// The ballast below `root`; `look` reads the state of file systems.
-    pub(crate) fn new(root: &Path, look: Look) -> Self {
+    pub(crate) fn new(root: &Path, look: ReadFreeSpace) -> Self {
         let state = Root::new(root).below(paths::STATE);
         Self {
             file: state.join(FILE),
@@ -59,7 +59,7 @@ impl Ballast {
     }
 
     /// Makes and removes the ballast as the free space requires, until `cancel`.
-    pub(crate) async fn run(self, pulses: Pulses, cancel: CancellationToken) {
+    pub(crate) async fn run(self, pulses: LoopPulses, cancel: CancellationToken) {
         let pulse = pulses.watch("who keeps room for etcd");
         let ballast = std::sync::Arc::new(self);
         let mut failed = false;
@@ -67,9 +67,9 @@ impl Ballast {
             let now = std::sync::Arc::clone(&ballast);
             let kept = tokio::task::spawn_blocking(move || now.keep());
             match pulse.wait(kept).await {
-                Ok(Ok(Done::Nothing)) => {}
-                Ok(Ok(Done::Made)) => failed = false,
-                Ok(Ok(Done::Released)) => tracing::warn!(
+                Ok(Ok(BallastAction::Nothing)) => {}
+                Ok(Ok(BallastAction::Made)) => failed = false,
+                Ok(Ok(BallastAction::Released)) => tracing::warn!(
                     path = %ballast.file.display(),
                     "the disk of etcd's data is full: the room that was kept for etcd is given up"
                 ),
@@ -88,9 +88,9 @@ impl Ballast {
     }
 
     /// Checks the free space once.
-    fn keep(&self) -> io::Result<Done> {
+    fn keep(&self) -> io::Result<BallastAction> {
         let Ok(etcd) = (self.look)(&self.etcd) else {
-            return Ok(Done::Nothing);
+            return Ok(BallastAction::Nothing);
         };
         let folder = self.file.parent().unwrap_or(&self.etcd);
         let room = (self.look)(folder)?;
@@ -100,23 +100,23 @@ impl Ballast {
             if there.is_some() {
                 fs::remove_file(&self.file)?;
             }
-            return Ok(Done::Nothing);
+            return Ok(BallastAction::Nothing);
         }
         match there {
             Some(_) if room.free_bytes < low(room) => {
                 fs::remove_file(&self.file)?;
-                Ok(Done::Released)
+                Ok(BallastAction::Released)
             }
             // A ballast that a power loss cut short is made anew.
             Some(there) if there.blocks().saturating_mul(512) < wanted(room) => {
                 fs::remove_file(&self.file)?;
-                Ok(Done::Nothing)
+                Ok(BallastAction::Nothing)
             }
             None if room.free_bytes >= wanted(room).saturating_mul(2) + low(room) => {
                 allocate(&self.file, wanted(room))?;
-                Ok(Done::Made)
+                Ok(BallastAction::Made)
             }
-            _ => Ok(Done::Nothing),
+            _ => Ok(BallastAction::Nothing),
         }
     }
 }
@@ -142,13 +142,13 @@ pub(crate) fn allocate(path: &Path, size: u64) -> io::Result<()> {
 }
 
 /// Size of the ballast on this file system, in bytes.
-fn wanted(room: Room) -> u64 {
+fn wanted(room: FreeSpace) -> u64 {
     // Rounded down to whole MiB, so that the allocated blocks are never fewer.
     (room.bytes / PART).min(MOST) >> 20 << 20
 }
 
 /// Free bytes below which the ballast is removed: half of its size.
-pub(crate) fn low(room: Room) -> u64 {
+pub(crate) fn low(room: FreeSpace) -> u64 {
     wanted(room) / 2
 }
 
@@ -164,9 +164,9 @@ mod tests {
 
     /// A disk of 64 MiB with 4 MiB of ballast. The returned values set its free space and the
     /// device number of etcd's folder.
-    fn ballast(root: &Path) -> (Ballast, Arc<Mutex<Room>>, Arc<Mutex<u64>>) {
+    fn ballast(root: &Path) -> (Ballast, Arc<Mutex<FreeSpace>>, Arc<Mutex<u64>>) {
         fs::create_dir_all(root.join("var/lib/kat/etcd")).unwrap();
-        let room = Arc::new(Mutex::new(Room {
+        let room = Arc::new(Mutex::new(FreeSpace {
             device: 1,
             bytes: 64 * MIB,
             free_bytes: 32 * MIB,
@@ -175,13 +175,13 @@ mod tests {
         }));
         let own = Arc::new(Mutex::new(1));
         let (told, device) = (Arc::clone(&room), Arc::clone(&own));
-        let look: Look = Arc::new(move |path| {
+        let look: ReadFreeSpace = Arc::new(move |path| {
             let room = *told.lock();
             let device = match path.ends_with("etcd") {
                 true => *device.lock(),
                 false => room.device,
             };
-            Ok(Room { device, ..room })
+            Ok(FreeSpace { device, ..room })
         });
         (Ballast::new(root, look), room, own)
     }
@@ -191,7 +191,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (ballast, room, _) = ballast(root.path());
         let free = |mib| room.lock().free_bytes = mib * MIB;
-        assert_eq!(ballast.keep().unwrap(), Done::Made);
+        assert_eq!(ballast.keep().unwrap(), BallastAction::Made);
         let there = fs::metadata(&ballast.file).unwrap();
         assert_eq!(
             (there.len(), there.mode() & 0o777, there.uid()),
@@ -199,27 +199,27 @@ mod tests {
         );
         assert!(there.blocks() * 512 >= 4 * MIB, "it takes its room");
         free(2);
-        assert_eq!(ballast.keep().unwrap(), Done::Nothing);
+        assert_eq!(ballast.keep().unwrap(), BallastAction::Nothing);
         free(1);
-        assert_eq!(ballast.keep().unwrap(), Done::Released);
+        assert_eq!(ballast.keep().unwrap(), BallastAction::Released);
         assert!(!ballast.file.exists());
         // The space that the release itself freed does not cause the ballast to be created again.
         free(9);
-        assert_eq!(ballast.keep().unwrap(), Done::Nothing);
+        assert_eq!(ballast.keep().unwrap(), BallastAction::Nothing);
         free(10);
-        assert_eq!(ballast.keep().unwrap(), Done::Made);
-        assert_eq!(ballast.keep().unwrap(), Done::Nothing);
+        assert_eq!(ballast.keep().unwrap(), BallastAction::Made);
+        assert_eq!(ballast.keep().unwrap(), BallastAction::Nothing);
     }
 
     #[test]
     fn etcd_on_a_file_system_of_its_own_needs_no_ballast() {
         let root = tempfile::tempdir().unwrap();
         let (ballast, _, own) = ballast(root.path());
-        assert_eq!(ballast.keep().unwrap(), Done::Made);
+        assert_eq!(ballast.keep().unwrap(), BallastAction::Made);
         *own.lock() = 2;
-        assert_eq!(ballast.keep().unwrap(), Done::Nothing);
+        assert_eq!(ballast.keep().unwrap(), BallastAction::Nothing);
         assert!(!ballast.file.exists());
-        assert_eq!(ballast.keep().unwrap(), Done::Nothing);
+        assert_eq!(ballast.keep().unwrap(), BallastAction::Nothing);
         assert!(!ballast.file.exists());
     }
 
@@ -228,8 +228,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (ballast, ..) = ballast(root.path());
         fs::write(&ballast.file, "short").unwrap();
-        assert_eq!(ballast.keep().unwrap(), Done::Nothing);
-        assert_eq!(ballast.keep().unwrap(), Done::Made);
+        assert_eq!(ballast.keep().unwrap(), BallastAction::Nothing);
+        assert_eq!(ballast.keep().unwrap(), BallastAction::Made);
         assert_eq!(fs::metadata(&ballast.file).unwrap().len(), 4 * MIB);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The disk is checked every 2 s, as for the ballast: a program that writes as fast as it can fills
 //! the remaining space within seconds. Eviction begins when less than half of the free space that
-//! `DiskPressure` requires is left ([`Margin`]). The instance with the largest use above its
+//! `DiskPressure` requires is left ([`FreeSpaceThresholds`]). The instance with the largest use above its
 //! storage request is stopped ([`decide`]), one after the other, until there is enough space. The
 //! data that it wrote into its container is removed; the data of volumes stays. The instance starts
 //! again here when there is space and its pause is over, which doubles from 1 to 10 minutes, unless
@@ -31,19 +31,19 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    decide::{Basis, Kind, Lack, Taken, Use, decide},
-    measure::{Machine, Places},
+    decide::{DiskShortage, EvictionBasis, InstanceDiskUse, MeasuredSize, ShortageKind, decide},
+    measure::{InstanceFolders, MachineFolders},
 };
 use super::ballast;
 use crate::{
     Statuses,
     disk::{
         pressure as disks,
-        pressure::{Look, Room},
+        pressure::{FreeSpace, ReadFreeSpace},
     },
-    service::{paths, supervisor::Listed},
+    service::{paths, supervisor::DesiredList},
 };
-use kat_daemon::watchdog::Pulses;
+use kat_daemon::watchdog::LoopPulses;
 use kat_host::{
     files,
     users::{HOMES, home_of},
@@ -82,11 +82,11 @@ const RESERVE_PART: u64 = 64;
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
 /// Instances that must not run now, each with its message.
-pub(crate) type Evicted = Arc<BTreeMap<String, String>>;
+pub(crate) type EvictedInstances = Arc<BTreeMap<String, String>>;
 
 /// Thresholds of free space on a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Margin {
+struct FreeSpaceThresholds {
     /// Below this an instance is evicted.
     least: u64,
     /// Below this an instance is evicted even where that frees no space: etcd is about to run out
@@ -98,9 +98,9 @@ struct Margin {
     calm: u64,
 }
 
-impl Margin {
+impl FreeSpaceThresholds {
     /// The thresholds in bytes. `pressure` is the free space that `DiskPressure` requires.
-    fn of(room: Room, pressure: u64) -> Self {
+    fn of(room: FreeSpace, pressure: u64) -> Self {
         let urgent = ballast::low(room);
         let least = (pressure / 2).max(urgent);
         let enough = least.saturating_add(least / 2);
@@ -114,7 +114,7 @@ impl Margin {
     }
 
     /// The thresholds in inodes.
-    fn of_inodes(room: Room) -> Self {
+    fn of_inodes(room: FreeSpace) -> Self {
         let least = room.inodes / 100 * INODES;
         Self {
             least,
@@ -128,7 +128,7 @@ impl Margin {
 /// An instance that was evicted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Record {
+struct EvictionRecord {
     /// The instance must not run now.
     is_stopped: bool,
     /// Time of the eviction, microseconds of the monotonic clock.
@@ -141,7 +141,7 @@ struct Record {
     message: String,
 }
 
-impl Record {
+impl EvictionRecord {
     fn stop(&mut self, now: u64, message: String) {
         if now.saturating_sub(self.until) >= FORGIVEN {
             self.times = 0;
@@ -159,22 +159,22 @@ impl Record {
 
 /// Measures what an instance uses of a file system: with `true` the data that stays after its stop,
 /// with `false` the data that is removed with its containers.
-type Measure = Arc<dyn Fn(&Places, u64, bool) -> Taken + Send + Sync>;
+type MeasureUsage = Arc<dyn Fn(&InstanceFolders, u64, bool) -> MeasuredSize + Send + Sync>;
 
 /// Evicts instances of a machine, and lets them start again.
 pub(crate) struct Evictor {
-    machine: Machine,
+    machine: MachineFolders,
     homes: PathBuf,
     /// The paths `/var/lib/kat` and the homes.
     guarded: [PathBuf; 2],
     config: AgentConfig,
-    look: Look,
-    measure: Measure,
+    look: ReadFreeSpace,
+    measure: MeasureUsage,
     monotonic: Arc<dyn Fn() -> u64 + Send + Sync>,
     statuses: Statuses,
     file: PathBuf,
     reserve: PathBuf,
-    records: BTreeMap<String, Record>,
+    records: BTreeMap<String, EvictionRecord>,
     hung: Arc<AtomicUsize>,
     /// Free bytes after the last eviction that freed no space.
     free_then: Option<u64>,
@@ -186,7 +186,7 @@ impl Evictor {
         root: &Path,
         volumes: &str,
         config: &AgentConfig,
-        look: Look,
+        look: ReadFreeSpace,
         (statuses, monotonic): (Statuses, Arc<dyn Fn() -> u64 + Send + Sync>),
     ) -> Self {
         let below = |path: &str| Root::new(root).below(path);
@@ -204,7 +204,7 @@ impl Evictor {
             }
         };
         Self {
-            machine: Machine {
+            machine: MachineFolders {
                 root: root.to_owned(),
                 volumes: (!config.volume_shared).then(|| below(volumes)),
             },
@@ -227,7 +227,7 @@ impl Evictor {
     }
 
     /// The instances that must not run now.
-    pub(crate) fn evicted(&self) -> Evicted {
+    pub(crate) fn evicted(&self) -> EvictedInstances {
         let stopped = self.records.iter().filter(|(_, one)| one.is_stopped);
         let told = stopped.map(|(instance, one)| (instance.clone(), one.message.clone()));
         Arc::new(told.collect())
@@ -236,9 +236,9 @@ impl Evictor {
     /// Checks the file systems periodically until `cancel`.
     pub(crate) async fn run(
         self,
-        lists: watch::Receiver<Listed>,
-        evicted: watch::Sender<Evicted>,
-        pulses: Pulses,
+        lists: watch::Receiver<DesiredList>,
+        evicted: watch::Sender<EvictedInstances>,
+        pulses: LoopPulses,
         cancel: CancellationToken,
     ) {
         let pulse = pulses.watch("who makes room on a full disk");
@@ -271,7 +271,7 @@ impl Evictor {
 
     /// Checks once, and changes the set of evicted instances. Blocks for as long as the disks do,
     /// within limits.
-    fn step(&mut self, listed: &Listed) {
+    fn step(&mut self, listed: &DesiredList) {
         let now = (self.monotonic)();
         let before = self.records.clone();
         if listed.known {
@@ -299,10 +299,10 @@ impl Evictor {
     }
 
     /// The guarded file systems without duplicates; `None` where their state can't be read.
-    fn rooms(&self) -> Option<Vec<(PathBuf, Room)>> {
+    fn rooms(&self) -> Option<Vec<(PathBuf, FreeSpace)>> {
         let (look, paths) = (Arc::clone(&self.look), self.guarded.clone());
         let looked = bounded(&self.hung, LOOK_LIMIT, move || {
-            let mut rooms: Vec<(PathBuf, Room)> = Vec::new();
+            let mut rooms: Vec<(PathBuf, FreeSpace)> = Vec::new();
             for path in paths {
                 // A missing path has no space to be short of.
                 if let Ok(room) = look(&path)
@@ -316,28 +316,35 @@ impl Evictor {
         looked.filter(|rooms| !rooms.is_empty())
     }
 
-    fn margin(&self, room: Room) -> Margin {
-        Margin::of(room, disks::least(self.config.disk_free, room))
+    fn margin(&self, room: FreeSpace) -> FreeSpaceThresholds {
+        FreeSpaceThresholds::of(room, disks::least(self.config.disk_free, room))
     }
 
-    fn lack(&self, room: Room) -> Option<(Lack, Margin)> {
-        let lacks = |kind, free: u64, margin: Margin| {
-            let lack = Lack {
+    fn lack(&self, room: FreeSpace) -> Option<(DiskShortage, FreeSpaceThresholds)> {
+        let lacks = |kind, free: u64, margin: FreeSpaceThresholds| {
+            let lack = DiskShortage {
                 kind,
                 missing: margin.enough.saturating_sub(free),
                 urgent: free < margin.urgent,
             };
             (free < margin.least).then_some((lack, margin))
         };
-        let bytes = lacks(Kind::Bytes, room.free_bytes, self.margin(room));
-        let inodes = || lacks(Kind::Files, room.free_inodes, Margin::of_inodes(room));
+        let bytes = lacks(ShortageKind::Bytes, room.free_bytes, self.margin(room));
+        let inodes = || {
+            lacks(
+                ShortageKind::Files,
+                room.free_inodes,
+                FreeSpaceThresholds::of_inodes(room),
+            )
+        };
         bytes.or_else(|| inodes().filter(|_| room.inodes > 0))
     }
 
     /// Lets instances start again whose pause is over, once every file system has enough space.
-    fn release(&mut self, rooms: &[(PathBuf, Room)], now: u64) {
+    fn release(&mut self, rooms: &[(PathBuf, FreeSpace)], now: u64) {
         let calm = rooms.iter().all(|(_, room)| {
-            let inodes = room.inodes == 0 || room.free_inodes >= Margin::of_inodes(*room).calm;
+            let inodes =
+                room.inodes == 0 || room.free_inodes >= FreeSpaceThresholds::of_inodes(*room).calm;
             room.free_bytes >= self.margin(*room).calm && inodes
         });
         if !calm {
@@ -356,7 +363,7 @@ impl Evictor {
     }
 
     /// Reserves the space for Podman, where the homes lie on the file system of `/var/lib/kat`.
-    fn keep_reserve(&self, rooms: &[(PathBuf, Room)]) {
+    fn keep_reserve(&self, rooms: &[(PathBuf, FreeSpace)]) {
         let [(_, room)] = rooms else { return };
         let size = (room.bytes / RESERVE_PART).min(RESERVE) >> 12 << 12;
         if size == 0 || self.reserve.exists() {
@@ -370,9 +377,9 @@ impl Evictor {
     /// Evicts one instance, where that is necessary.
     fn make_room(
         &mut self,
-        listed: &Listed,
-        (path, room): (&Path, Room),
-        (lack, margin): (Lack, Margin),
+        listed: &DesiredList,
+        (path, room): (&Path, FreeSpace),
+        (lack, margin): (DiskShortage, FreeSpaceThresholds),
         now: u64,
     ) {
         if !listed.known || self.is_ending(now) {
@@ -384,14 +391,14 @@ impl Evictor {
                 && !listed.fenced.contains(&one.instance)
                 && !evicted.is_some_and(|record| record.is_stopped)
         });
-        let places: Vec<Places> = running
-            .map(|one| Places::of(&self.machine, home_of(&self.homes, &one.user), one))
+        let places: Vec<InstanceFolders> = running
+            .map(|one| InstanceFolders::of(&self.machine, home_of(&self.homes, &one.user), one))
             .collect();
         if places.is_empty() {
             return;
         }
         let mut uses = self.measure(&places, room.device, false);
-        let calm = Lack {
+        let calm = DiskShortage {
             urgent: false,
             ..lack
         };
@@ -412,7 +419,7 @@ impl Evictor {
         let Some((victim, basis)) = chosen else {
             return;
         };
-        self.free_then = (basis == Basis::Data).then_some(room.free_bytes);
+        self.free_then = (basis == EvictionBasis::Data).then_some(room.free_bytes);
         let message = told(&victim, basis, (path, room), (lack, margin));
         tracing::warn!(
             instance = victim.instance,
@@ -440,7 +447,7 @@ impl Evictor {
 
     /// Whether an instance may be evicted only to end its growth. Such an eviction frees no space,
     /// so the next one waits until the free space shrinks further or [`BETWEEN`] is over.
-    fn may_end_growth(&self, room: Room, now: u64) -> bool {
+    fn may_end_growth(&self, room: FreeSpace, now: u64) -> bool {
         let stopped = self.records.values().filter(|one| one.is_stopped);
         let last = stopped.map(|one| one.since).max();
         let waited = last.is_none_or(|last| now.saturating_sub(last) >= BETWEEN);
@@ -449,24 +456,24 @@ impl Evictor {
 
     /// The use of each instance on the file system, in the order of `places`: with `data` the data
     /// that stays after its stop, otherwise the data that is removed with its containers.
-    fn measure(&self, places: &[Places], device: u64, data: bool) -> Vec<Use> {
-        let of = |places: &Places, taken: Taken| {
+    fn measure(&self, places: &[InstanceFolders], device: u64, data: bool) -> Vec<InstanceDiskUse> {
+        let of = |places: &InstanceFolders, taken: MeasuredSize| {
             let (layers, data) = match data {
-                true => (Taken::NONE, taken),
-                false => (taken, Taken::NONE),
+                true => (MeasuredSize::NONE, taken),
+                false => (taken, MeasuredSize::NONE),
             };
-            Use {
+            InstanceDiskUse {
                 instance: places.instance.clone(),
                 request: places.request,
                 layers,
                 data,
             }
         };
-        let unfinished = Taken {
+        let unfinished = MeasuredSize {
             whole: false,
-            ..Taken::NONE
+            ..MeasuredSize::NONE
         };
-        let found: Arc<Mutex<Vec<Taken>>> = Arc::default();
+        let found: Arc<Mutex<Vec<MeasuredSize>>> = Arc::default();
         let (filled, measure) = (Arc::clone(&found), Arc::clone(&self.measure));
         let all = places.to_vec();
         let done = bounded(&self.hung, MEASURE_LIMIT, move || {
@@ -530,25 +537,25 @@ fn bounded<T: Send + 'static>(
 
 /// The message about an evicted instance.
 fn told(
-    victim: &Use,
-    basis: Basis,
-    (path, room): (&Path, Room),
-    (lack, margin): (Lack, Margin),
+    victim: &InstanceDiskUse,
+    basis: EvictionBasis,
+    (path, room): (&Path, FreeSpace),
+    (lack, margin): (DiskShortage, FreeSpaceThresholds),
 ) -> String {
     let size = disks::size;
     let path = path.display();
     let (full, used) = match lack.kind {
-        Kind::Bytes => {
-            let least = |taken: Taken| match taken.whole {
+        ShortageKind::Bytes => {
+            let least = |taken: MeasuredSize| match taken.whole {
                 true => size(taken.bytes),
                 false => format!("at least {}", size(taken.bytes)),
             };
             let used = match basis {
-                Basis::Layers => format!(
+                EvictionBasis::Layers => format!(
                     "it had written {} into its containers",
                     least(victim.layers)
                 ),
-                Basis::Data => format!(
+                EvictionBasis::Data => format!(
                     "it had written {} into its containers and its volumes, whose data stays",
                     least(victim.layers.and(victim.data))
                 ),
@@ -565,7 +572,7 @@ fn told(
             );
             (full, format!("{used}, more than others, and {request}"))
         }
-        Kind::Files => {
+        ShortageKind::Files => {
             let files = victim.layers.and(victim.data).files;
             let full = format!(
                 "{} of {} inodes were free, less than {INODES} %",
@@ -582,7 +589,7 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     use super::*;
-    use crate::{desired_state::desired::Desired, tests::assignment};
+    use crate::{desired_state::desired::DesiredState, tests::assignment};
     use kat_types::{
         api::{InstancePhase, InstanceReport},
         resource::Bytes,
@@ -594,18 +601,18 @@ mod tests {
     struct Bench {
         _root: tempfile::TempDir,
         evictor: Evictor,
-        room: Arc<Mutex<Room>>,
+        room: Arc<Mutex<FreeSpace>>,
         /// By instance, the size of its containers and of its volumes in MiB.
         uses: Arc<Mutex<BTreeMap<String, (u64, u64)>>>,
         clock: Arc<AtomicU64>,
         statuses: Statuses,
-        listed: Listed,
+        listed: DesiredList,
     }
 
     impl Bench {
         fn new(names: &[(&str, u64)]) -> Self {
             let root = tempfile::tempdir().unwrap();
-            let room = Arc::new(Mutex::new(Room {
+            let room = Arc::new(Mutex::new(FreeSpace {
                 device: 1,
                 bytes: 2000 * MIB,
                 free_bytes: 1000 * MIB,
@@ -619,14 +626,14 @@ mod tests {
                     (*request > 0).then_some(Bytes(request * MIB));
                 (one.instance.clone(), one)
             });
-            let listed = Listed {
+            let listed = DesiredList {
                 known: true,
                 confirmed: true,
-                desired: Arc::new(Desired {
+                desired: Arc::new(DesiredState {
                     assignments: assignments.collect(),
-                    ..Desired::default()
+                    ..DesiredState::default()
                 }),
-                ..Listed::default()
+                ..DesiredList::default()
             };
             let (statuses, uses) = (Statuses::default(), Arc::default());
             let evictor = Self::agent(root.path(), &room, &clock, &statuses, &uses);
@@ -643,14 +650,14 @@ mod tests {
 
         fn agent(
             root: &Path,
-            room: &Arc<Mutex<Room>>,
+            room: &Arc<Mutex<FreeSpace>>,
             clock: &Arc<AtomicU64>,
             statuses: &Statuses,
             uses: &Arc<Mutex<BTreeMap<String, (u64, u64)>>>,
         ) -> Evictor {
             std::fs::create_dir_all(root.join("run/kat")).unwrap();
             let (room, clock, uses) = (Arc::clone(room), Arc::clone(clock), Arc::clone(uses));
-            let look: Look = Arc::new(move |_| Ok(*room.lock()));
+            let look: ReadFreeSpace = Arc::new(move |_| Ok(*room.lock()));
             let monotonic: Arc<dyn Fn() -> u64 + Send + Sync> =
                 Arc::new(move || clock.load(Ordering::Relaxed));
             let config = AgentConfig::default();
@@ -659,9 +666,9 @@ mod tests {
             evictor.measure = Arc::new(move |places, _, data| {
                 let uses = uses.lock();
                 let (layers, volumes) = uses.get(&places.instance).copied().unwrap_or_default();
-                Taken {
+                MeasuredSize {
                     bytes: MIB * if data { volumes } else { layers },
-                    ..Taken::NONE
+                    ..MeasuredSize::NONE
                 }
             });
             evictor
@@ -845,7 +852,7 @@ mod tests {
         assert_eq!(bench.step(2), NOBODY);
         bench.listed = listed;
         assert_eq!(bench.step(2), ["filler"]);
-        bench.listed = Listed::default();
+        bench.listed = DesiredList::default();
         assert_eq!(bench.step(2), ["filler"]);
     }
 
@@ -853,9 +860,9 @@ mod tests {
     fn inodes_run_out_too() {
         let mut bench = Bench::new(&[("filler", 0)]);
         bench.runs("filler");
-        bench.evictor.measure = Arc::new(|_, _, data| Taken {
+        bench.evictor.measure = Arc::new(|_, _, data| MeasuredSize {
             files: if data { 0 } else { 800 },
-            ..Taken::NONE
+            ..MeasuredSize::NONE
         });
         bench.room.lock().free_inodes = 11;
         assert_eq!(bench.step(2), NOBODY);

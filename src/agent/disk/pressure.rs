@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::{Statuses, service::paths};
-use kat_daemon::watchdog::Pulses;
+use kat_daemon::watchdog::LoopPulses;
 use kat_host::users::HOMES;
 use kat_types::{
     api::{ApiTime, Condition, DISK_PRESSURE},
@@ -35,7 +35,7 @@ pub(crate) const INODES_THAT_CALM: u64 = INODES + INODES / 5;
 
 /// The free space of one file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct FreeSpace {
     /// Identifies the file system.
     pub device: u64,
     pub bytes: u64,
@@ -48,16 +48,16 @@ pub(crate) struct Room {
 }
 
 /// Reads the state of the file system that contains a path.
-pub(crate) type Look = Arc<dyn Fn(&Path) -> io::Result<Room> + Send + Sync>;
+pub(crate) type ReadFreeSpace = Arc<dyn Fn(&Path) -> io::Result<FreeSpace> + Send + Sync>;
 
 /// Reads the state with statvfs(3).
 ///
 /// # Errors
 /// The path does not exist, or statvfs(3) fails.
-pub(crate) fn look(path: &Path) -> io::Result<Room> {
+pub(crate) fn look(path: &Path) -> io::Result<FreeSpace> {
     let device = std::fs::metadata(path)?.dev();
     let found = rustix::fs::statvfs(path)?;
-    Ok(Room {
+    Ok(FreeSpace {
         device,
         bytes: found.f_blocks.saturating_mul(found.f_frsize),
         free_bytes: found.f_bavail.saturating_mul(found.f_frsize),
@@ -67,22 +67,27 @@ pub(crate) fn look(path: &Path) -> io::Result<Room> {
 }
 
 /// The file systems that KAT writes to, and those among them that are short of space.
-pub(crate) struct Disks {
+pub(crate) struct DiskWatch {
     paths: Vec<PathBuf>,
     /// Folder with the images of workloads' users.
     homes: PathBuf,
     wanted: Option<Bytes>,
-    look: Look,
+    look: ReadFreeSpace,
     /// By path: the device number of the file system, and the message.
-    short: Mutex<Short>,
+    short: Mutex<ShortDisks>,
 }
 
-type Short = BTreeMap<PathBuf, (u64, String)>;
+type ShortDisks = BTreeMap<PathBuf, (u64, String)>;
 
-impl Disks {
+impl DiskWatch {
     /// The file systems of `/var/lib/kat`, of the homes, and of the volumes unless these are on
     /// storage that machines share: pressure on shared storage is not a condition of one machine.
-    pub(crate) fn new(root: &Path, volumes: &str, config: &AgentConfig, look: Look) -> Self {
+    pub(crate) fn new(
+        root: &Path,
+        volumes: &str,
+        config: &AgentConfig,
+        look: ReadFreeSpace,
+    ) -> Self {
         let below = |path: &str| Root::new(root).below(path);
         let homes = below(HOMES);
         let mut paths = vec![below(paths::STATE), homes.clone()];
@@ -102,7 +107,7 @@ impl Disks {
     pub(crate) async fn run(
         self: Arc<Self>,
         statuses: Statuses,
-        pulses: Pulses,
+        pulses: LoopPulses,
         cancel: CancellationToken,
     ) {
         let pulse = pulses.watch("who looks at the machine's disks");
@@ -141,7 +146,7 @@ impl Disks {
     /// Checks once; true where the set of short file systems has changed.
     pub(crate) fn look(&self) -> bool {
         let before = self.short();
-        let mut now = Short::new();
+        let mut now = ShortDisks::new();
         let mut devices = Vec::new();
         for path in &self.paths {
             let was = before.get(path);
@@ -177,13 +182,13 @@ impl Disks {
         changed
     }
 
-    fn short(&self) -> Short {
+    fn short(&self) -> ShortDisks {
         self.short.lock().clone()
     }
 
     /// The message about too little free space. Pressure ends only with a fifth more than the limit
     /// at which it begins, so that it does not flap.
-    fn why_short(&self, room: Room, was: bool) -> Option<String> {
+    fn why_short(&self, room: FreeSpace, was: bool) -> Option<String> {
         let enough = |least: u64| match was {
             true => least.saturating_add(least / 5),
             false => least,
@@ -207,7 +212,7 @@ impl Disks {
         None
     }
 
-    fn least(&self, room: Room) -> u64 {
+    fn least(&self, room: FreeSpace) -> u64 {
         least(self.wanted, room)
     }
 
@@ -240,7 +245,7 @@ impl Disks {
 }
 
 /// Free bytes that are required: `wanted` by the machine's owner, or the default.
-pub(crate) fn least(wanted: Option<Bytes>, room: Room) -> u64 {
+pub(crate) fn least(wanted: Option<Bytes>, room: FreeSpace) -> u64 {
     match wanted {
         Some(Bytes(wanted)) => wanted,
         None => (room.bytes / 10).min(MOST),
@@ -264,8 +269,8 @@ mod tests {
 
     /// Two disks with settable free space: one of `/var/lib/kat` with the homes, one of the
     /// volumes.
-    fn disks(config: &AgentConfig) -> (Disks, Arc<Mutex<[Room; 2]>>) {
-        let room = |device| Room {
+    fn disks(config: &AgentConfig) -> (DiskWatch, Arc<Mutex<[FreeSpace; 2]>>) {
+        let room = |device| FreeSpace {
             device,
             bytes: 20 * GIB,
             free_bytes: 10 * GIB,
@@ -274,11 +279,11 @@ mod tests {
         };
         let rooms = Arc::new(Mutex::new([room(1), room(2)]));
         let told = Arc::clone(&rooms);
-        let look: Look = Arc::new(move |path| {
+        let look: ReadFreeSpace = Arc::new(move |path| {
             let rooms = told.lock();
             Ok(rooms[usize::from(path.ends_with("volumes"))])
         });
-        let disks = Disks::new(Path::new("/"), "/srv/volumes", config, look);
+        let disks = DiskWatch::new(Path::new("/"), "/srv/volumes", config, look);
         (disks, rooms)
     }
 

@@ -11,17 +11,17 @@ use tokio_util::sync::CancellationToken;
 use super::{membership, stores};
 use crate::{
     cluster::{
-        cluster_cache::{Known, KnownNow},
-        identity::Identity,
-        keys::Keys,
-        reach::Present,
+        cluster_cache::{ClusterCache, ClusterCacheReceiver},
+        identity::MachineIdentity,
+        keys::MachineKeys,
+        reach::CurrentReach,
     },
     commands::{host_files, recovery},
     network::overlay,
     service::paths,
 };
-use kat_api::Joining;
-use kat_daemon::watchdog::Pulses;
+use kat_api::JoiningState;
+use kat_daemon::watchdog::LoopPulses;
 use kat_host::users::Users;
 use kat_leader as leader;
 use kat_leader::{
@@ -29,7 +29,7 @@ use kat_leader::{
     TakeoverConfig,
 };
 use kat_pki as pki;
-use kat_plan::Sealing;
+use kat_plan::SnapshotSealing;
 use kat_render::{ETCD_QUOTA, Renderer};
 use kat_store::{EtcdStore, StoreError};
 use kat_systemd::{JobResult, UnitManager};
@@ -47,31 +47,31 @@ const OVERLAY_LIMIT: Duration = Duration::from_secs(30);
 /// Longest wait for etcd before the agent's start continues without it.
 const READY_SOON: Duration = Duration::from_secs(3);
 
-pub(crate) struct Member {
+pub(crate) struct RunningMember {
     /// The store, as the leader's user.
     pub store: EtcdStore,
     /// The leader's state, and whether this machine leads.
     pub handle: LeaderHandle,
     /// Handles joins of other machines.
-    pub joining: Joining,
+    pub joining: JoiningState,
 }
 
 /// The parts that a member needs.
 pub(crate) struct MemberParts<'a> {
-    pub identity: &'a Arc<Identity>,
+    pub identity: &'a Arc<MachineIdentity>,
     /// Settings of the machine.
     pub config: &'a AgentConfig,
-    pub keys: &'a Keys,
-    pub known: &'a KnownNow,
+    pub keys: &'a MachineKeys,
+    pub known: &'a ClusterCacheReceiver,
     pub system: Arc<dyn UnitManager>,
     /// Renders etcd's unit.
     pub renderer: Arc<Renderer>,
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     /// Reports the loops' liveness to the watchdog.
-    pub pulses: &'a Pulses,
+    pub pulses: &'a LoopPulses,
 }
 
-impl Member {
+impl RunningMember {
     /// Starts etcd without waiting until it is ready, since that needs a quorum. Takes part in the
     /// leader election, cares for the members while this machine leads, and watches the leader
     /// otherwise.
@@ -106,11 +106,15 @@ impl Member {
         let _ = tokio::time::timeout(READY_SOON, first).await;
         let now = known.borrow().clone();
         let store = stores::leader(identity, keys, &now).await?;
-        Present::of(identity, config)
+        CurrentReach::of(identity, config)
             .api(identity)
             .context("the machine has no address")?;
         let (own, settings) = (Arc::clone(identity), config.clone());
-        let endpoint = move || Present::of(&own, &settings).api(&own).unwrap_or_default();
+        let endpoint = move || {
+            CurrentReach::of(&own, &settings)
+                .api(&own)
+                .unwrap_or_default()
+        };
         let spec = &identity.cluster.spec;
         let handle = leader::start(
             Arc::new(store.clone()),
@@ -120,7 +124,7 @@ impl Member {
                 endpoint: Arc::new(endpoint),
                 clock: Arc::clone(&clock),
                 pulses: pulses.clone(),
-                sealing: Sealing::With(keys.recovery_key()?),
+                sealing: SnapshotSealing::With(keys.recovery_key()?),
             },
             cancel.clone(),
         );
@@ -164,7 +168,7 @@ impl Member {
             etcd,
         };
         tasks.spawn(leader::watch_over(handle.clone(), takeover, cancel.clone()));
-        let joining = Joining {
+        let joining = JoiningState {
             authorities: Arc::new(pki::Authorities::load(Path::new(paths::PKI))?),
             users: Arc::new(stores::EtcdUsers(store.clone())),
         };
@@ -178,8 +182,8 @@ impl Member {
 
 /// Starts etcd, and keeps its unit up to date with the members.
 struct EtcdKeeper {
-    identity: Arc<Identity>,
-    known: KnownNow,
+    identity: Arc<MachineIdentity>,
+    known: ClusterCacheReceiver,
     system: Arc<dyn UnitManager>,
     renderer: Arc<Renderer>,
 }
@@ -216,7 +220,7 @@ impl EtcdKeeper {
         cancel.cancelled().await;
     }
 
-    async fn write_unit(&self, known: &Known) {
+    async fn write_unit(&self, known: &ClusterCache) {
         match host_files::etcd(&self.renderer, &self.identity, known) {
             Ok(file) => {
                 if let Err(error) = host_files::renew(&[file], self.system.as_ref()).await {
@@ -229,7 +233,7 @@ impl EtcdKeeper {
 
     /// An etcd without data is restarted with the present members: its unit must name all of them,
     /// and they may have changed since its last start.
-    async fn start(&self, known: &Known) {
+    async fn start(&self, known: &ClusterCache) {
         if let Some(member) = membership::lost_data(&self.identity, known) {
             tracing::error!(
                 member,
@@ -256,7 +260,7 @@ impl EtcdKeeper {
 }
 
 /// The group of etcd's user; `None` on a machine without etcd.
-pub(crate) fn etcd_group(identity: &Identity) -> anyhow::Result<Option<u32>> {
+pub(crate) fn etcd_group(identity: &MachineIdentity) -> anyhow::Result<Option<u32>> {
     let accounts = Users::new().accounts()?;
     let group = accounts.group(kat_render::ETCD_USER);
     Ok(group.filter(|_| identity.etcd).map(|group| group.gid))

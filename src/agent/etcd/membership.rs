@@ -11,16 +11,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     cluster::{
-        cluster_cache::{Known, KnownNow},
-        identity::Identity,
-        keys::Keys,
+        cluster_cache::{ClusterCache, ClusterCacheReceiver},
+        identity::MachineIdentity,
+        keys::MachineKeys,
         machine,
     },
-    commands::{host_files, recovery, recovery::Lookout},
+    commands::{host_files, recovery, recovery::EpochCheck},
     service::paths,
 };
-use kat_daemon::watchdog::Pulses;
-use kat_host::files::{self, Access};
+use kat_daemon::watchdog::LoopPulses;
+use kat_host::files::{self, FileAccess};
 use kat_render::ETCD_FOLDER;
 use kat_systemd::{ManagerSource, SystemdError, UnitManager};
 use kat_types::{cluster::MemberRecord, json};
@@ -34,7 +34,7 @@ const LIMIT: u64 = 64;
 
 /// The change of this machine's role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Turn {
+enum RoleChange {
     Stay,
     Begin,
     /// The machine is a member; its member id has to be stored.
@@ -45,34 +45,34 @@ enum Turn {
 }
 
 /// `own` is the stored id of this machine's member, if there is one.
-fn turn(identity: &Identity, known: &Known, own: Option<&str>) -> Turn {
+fn turn(identity: &MachineIdentity, known: &ClusterCache, own: Option<&str>) -> RoleChange {
     match (identity.etcd, known.member(identity)) {
-        (false, None) => Turn::Stay,
-        (false, Some(_)) => Turn::Begin,
+        (false, None) => RoleChange::Stay,
+        (false, Some(_)) => RoleChange::Begin,
         // Until the leader has written the member list, the first machine is the only member.
-        (true, None) if known.members.members.is_empty() => Turn::Stay,
-        (true, None) => Turn::End,
+        (true, None) if known.members.members.is_empty() => RoleChange::Stay,
+        (true, None) => RoleChange::End,
         (true, Some(member)) => match own {
-            None => Turn::Remember,
-            Some(own) if own == member.id => Turn::Stay,
-            Some(_) => Turn::End,
+            None => RoleChange::Remember,
+            Some(own) if own == member.id => RoleChange::Stay,
+            Some(_) => RoleChange::End,
         },
     }
 }
 
 /// Whether the leader's list has no member for this machine or one with another id: then its etcd
 /// is being stopped for good, and must not be started meanwhile.
-pub(crate) fn is_out(identity: &Identity, known: &Known) -> bool {
-    turn(identity, known, read_own().as_deref()) == Turn::End
+pub(crate) fn is_out(identity: &MachineIdentity, known: &ClusterCache) -> bool {
+    turn(identity, known, read_own().as_deref()) == RoleChange::End
 }
 
 /// Returns when the agent has to restart, or with `cancel`.
 pub(crate) async fn follow(
-    identity: Arc<Identity>,
-    keys: Keys,
+    identity: Arc<MachineIdentity>,
+    keys: MachineKeys,
     managers: Arc<dyn ManagerSource>,
-    mut known: KnownNow,
-    pulses: Pulses,
+    mut known: ClusterCacheReceiver,
+    pulses: LoopPulses,
     cancel: CancellationToken,
 ) {
     let pulse = pulses.watch("who follows this machine's part in the store");
@@ -83,7 +83,7 @@ pub(crate) async fn follow(
         {
             tracing::error!("what only a member has is left on this machine: {error:#}");
         }
-        let lookout = Lookout {
+        let lookout = EpochCheck {
             identity: Arc::clone(&identity),
             keys: keys.clone(),
         };
@@ -92,14 +92,14 @@ pub(crate) async fn follow(
             let now = known.borrow_and_update().clone();
             let own = read_own();
             let decided = match lookout.is_outdated(&now).await {
-                true => Turn::End,
+                true => RoleChange::End,
                 false => turn(&identity, &now, own.as_deref()),
             };
             let done = match decided {
-                Turn::Stay => Ok(false),
-                Turn::Remember => remember(&identity, &now).map(|()| false),
-                Turn::Begin => begin(&identity, &keys, &now).await.map(|()| true),
-                Turn::End => end(&identity, &keys, managers.system().as_ref())
+                RoleChange::Stay => Ok(false),
+                RoleChange::Remember => remember(&identity, &now).map(|()| false),
+                RoleChange::Begin => begin(&identity, &keys, &now).await.map(|()| true),
+                RoleChange::End => end(&identity, &keys, managers.system().as_ref())
                     .await
                     .map(|()| true),
             };
@@ -125,15 +125,19 @@ fn read_own() -> Option<String> {
     files::read_text(Path::new(paths::MEMBER), LIMIT).ok()
 }
 
-fn remember(identity: &Identity, known: &Known) -> anyhow::Result<()> {
+fn remember(identity: &MachineIdentity, known: &ClusterCache) -> anyhow::Result<()> {
     let member = known.member(identity).context("it is no member")?;
-    let access = Access::mode(0o600);
+    let access = FileAccess::mode(0o600);
     files::write_atomic(Path::new(paths::MEMBER), member.id.as_bytes(), access)?;
     Ok(())
 }
 
 /// Fetches the authorities from the leader; the machine is a member from the next start on.
-async fn begin(identity: &Identity, keys: &Keys, known: &Known) -> anyhow::Result<()> {
+async fn begin(
+    identity: &MachineIdentity,
+    keys: &MachineKeys,
+    known: &ClusterCache,
+) -> anyhow::Result<()> {
     tracing::info!("this machine is to hold the cluster's store");
     let member = known.member(identity).context("it is no member")?;
     let same = has_data() && read_own().as_ref() == Some(&member.id);
@@ -156,9 +160,9 @@ async fn begin(identity: &Identity, keys: &Keys, known: &Known) -> anyhow::Resul
 /// away. This is checked before etcd starts, since two such members could form a quorum. True when
 /// the agent has to restart.
 pub(crate) async fn give_up_outdated(
-    identity: &Identity,
-    keys: &Keys,
-    known: &Known,
+    identity: &MachineIdentity,
+    keys: &MachineKeys,
+    known: &ClusterCache,
     system: &dyn UnitManager,
 ) -> anyhow::Result<bool> {
     if !identity.etcd {
@@ -180,7 +184,11 @@ pub(crate) async fn give_up_outdated(
 
 /// Stops etcd and removes the files that only a member has; the machine is a worker from the next
 /// start on.
-async fn end(identity: &Identity, keys: &Keys, system: &dyn UnitManager) -> anyhow::Result<()> {
+async fn end(
+    identity: &MachineIdentity,
+    keys: &MachineKeys,
+    system: &dyn UnitManager,
+) -> anyhow::Result<()> {
     tracing::info!("this machine holds the cluster's store no more");
     stop(system).await?;
     // The role is written first: whatever fails after this, the machine does not start with keys
@@ -197,7 +205,7 @@ async fn stop(system: &dyn UnitManager) -> anyhow::Result<()> {
 }
 
 /// Removes everything that only a member has, also after an interrupted removal.
-async fn clear(keys: &Keys, system: &dyn UnitManager) -> anyhow::Result<()> {
+async fn clear(keys: &MachineKeys, system: &dyn UnitManager) -> anyhow::Result<()> {
     stop(system).await?;
     files::remove(Path::new("/etc/systemd/system/kat-etcd.service"))?;
     files::remove(Path::new(paths::MEMBER))?;
@@ -206,13 +214,13 @@ async fn clear(keys: &Keys, system: &dyn UnitManager) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn write_role(identity: &Identity, etcd: bool) -> anyhow::Result<()> {
-    let identity = Identity {
+fn write_role(identity: &MachineIdentity, etcd: bool) -> anyhow::Result<()> {
+    let identity = MachineIdentity {
         etcd,
         ..identity.clone()
     };
     let text = json::pretty(paths::IDENTITY, &identity)?;
-    files::write_atomic(Path::new(paths::IDENTITY), &text, Access::mode(0o600))?;
+    files::write_atomic(Path::new(paths::IDENTITY), &text, FileAccess::mode(0o600))?;
     Ok(())
 }
 
@@ -224,7 +232,7 @@ pub(crate) fn has_data() -> bool {
 /// The id of this machine's member, if it has a vote and its data is missing. etcd must not start
 /// as that member again: it would have forgotten its votes and the entries that it acknowledged.
 /// The leader removes the member and adds it again.
-pub(crate) fn lost_data(identity: &Identity, known: &Known) -> Option<String> {
+pub(crate) fn lost_data(identity: &MachineIdentity, known: &ClusterCache) -> Option<String> {
     lost(known.member(identity)?, has_data(), read_own().as_deref())
 }
 
@@ -249,9 +257,9 @@ mod tests {
 
     #[test]
     fn the_role_follows_what_the_leader_wrote() {
-        let identity = |etcd| Identity {
+        let identity = |etcd| MachineIdentity {
             etcd,
-            ..Identity::example("n2")
+            ..MachineIdentity::example("n2")
         };
         let known = |members: &[(&str, &str)]| {
             let record = |id: &str| MemberRecord {
@@ -259,28 +267,28 @@ mod tests {
                 ..MemberRecord::default()
             };
             let members = members.iter().map(|(n, id)| ((*n).to_owned(), record(id)));
-            Known {
+            ClusterCache {
                 members: ClusterMembers {
                     schema: 1,
                     members: members.collect(),
                 },
-                ..Known::default()
+                ..ClusterCache::default()
             }
         };
         let nobody = known(&[]);
         let other = known(&[("n1", "a")]);
         let both = known(&[("n1", "a"), ("n2", "b")]);
         for (etcd, known, own, expected) in [
-            (false, &nobody, None, Turn::Stay),
-            (false, &other, None, Turn::Stay),
-            (false, &both, None, Turn::Begin),
-            (true, &nobody, None, Turn::Stay),
-            (true, &both, None, Turn::Remember),
-            (true, &both, Some("b"), Turn::Stay),
+            (false, &nobody, None, RoleChange::Stay),
+            (false, &other, None, RoleChange::Stay),
+            (false, &both, None, RoleChange::Begin),
+            (true, &nobody, None, RoleChange::Stay),
+            (true, &both, None, RoleChange::Remember),
+            (true, &both, Some("b"), RoleChange::Stay),
             // The member was removed and added again while this machine was away, so its data is
             // useless.
-            (true, &both, Some("c"), Turn::End),
-            (true, &other, Some("b"), Turn::End),
+            (true, &both, Some("c"), RoleChange::End),
+            (true, &other, Some("b"), RoleChange::End),
         ] {
             let found = turn(&identity(etcd), known, own);
             assert_eq!(found, expected, "{etcd} {known:?} {own:?}");

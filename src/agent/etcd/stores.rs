@@ -3,9 +3,9 @@
 use async_trait::async_trait;
 
 use crate::cluster::{
-    cluster_cache::Known,
-    identity::Identity,
-    keys::{Keys, KeysError},
+    cluster_cache::ClusterCache,
+    identity::MachineIdentity,
+    keys::{KeysError, MachineKeys},
 };
 use kat_api::NodeUsers;
 use kat_store::{EtcdOptions, EtcdStore, EtcdTls, StoreError, etcd_admin};
@@ -21,18 +21,18 @@ pub(crate) enum StoresError {
 
 /// Connects as the leader's user, which is etcd's superuser.
 pub(crate) async fn leader(
-    identity: &Identity,
-    keys: &Keys,
-    known: &Known,
+    identity: &MachineIdentity,
+    keys: &MachineKeys,
+    known: &ClusterCache,
 ) -> Result<EtcdStore, StoresError> {
     Ok(EtcdStore::connect(&options(identity, keys, known, "leader-etcd")?).await?)
 }
 
 /// Connects as this machine's user, which may read the machine's own list and the network.
 pub(crate) async fn node(
-    identity: &Identity,
-    keys: &Keys,
-    known: &Known,
+    identity: &MachineIdentity,
+    keys: &MachineKeys,
+    known: &ClusterCache,
 ) -> Result<EtcdStore, StoresError> {
     Ok(EtcdStore::connect(&options(identity, keys, known, "node-etcd")?).await?)
 }
@@ -53,9 +53,9 @@ impl NodeUsers for EtcdUsers {
 
 /// The options of a connection to etcd with one of this machine's certificates.
 pub(crate) fn options(
-    identity: &Identity,
-    keys: &Keys,
-    known: &Known,
+    identity: &MachineIdentity,
+    keys: &MachineKeys,
+    known: &ClusterCache,
     leaf: &str,
 ) -> Result<EtcdOptions, KeysError> {
     let options = at(keys, known.etcd(identity), leaf)?;
@@ -66,7 +66,11 @@ pub(crate) fn options(
 }
 
 /// The options of a connection to these etcd URLs with one of this machine's certificates.
-pub(crate) fn at(keys: &Keys, urls: Vec<String>, leaf: &str) -> Result<EtcdOptions, KeysError> {
+pub(crate) fn at(
+    keys: &MachineKeys,
+    urls: Vec<String>,
+    leaf: &str,
+) -> Result<EtcdOptions, KeysError> {
     let client = keys.leaf(leaf)?;
     let tls = EtcdTls {
         authority: keys.etcd_authority()?,

@@ -46,7 +46,7 @@ exec "$@" $pids
 
 /// A running container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Inside {
+pub struct RunningContainer {
     /// The user that runs the container.
     pub uid: u32,
     /// The container's unit without `.service`.
@@ -57,7 +57,7 @@ pub struct Inside {
     pub control_group: String,
 }
 
-impl Inside {
+impl RunningContainer {
     /// The main container of an assignment; `status` is its unit's state.
     pub fn of(assignment: &Assignment, status: &UnitStatus) -> Self {
         Self::of_unit(assignment, &assignment.unit(), status)
@@ -91,7 +91,7 @@ impl Inside {
     ///
     /// # Errors
     /// The container's id can't be read.
-    pub fn group(&self, root: &Path, unit: &str) -> io::Result<Group> {
+    pub fn group(&self, root: &Path, unit: &str) -> io::Result<CommandCgroup> {
         let file = root.join(format!("run/user/{}/{}.cid", self.uid, self.stem));
         let mut id = String::new();
         let limit = u64::try_from(ID_DIGITS).unwrap_or(u64::MAX) + 2;
@@ -105,7 +105,7 @@ impl Inside {
         }
         let name = unit.strip_suffix(".service").unwrap_or(unit).to_owned();
         let own = self.control_group.trim_start_matches('/');
-        Ok(Group {
+        Ok(CommandCgroup {
             path: Path::new(GROUPS)
                 .join(own)
                 .join(format!("libpod-payload-{id}"))
@@ -119,17 +119,17 @@ impl Inside {
 
 /// The control group of one command, below its container's.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Group {
+pub struct CommandCgroup {
     path: PathBuf,
     name: String,
     container: String,
-    inside: Inside,
+    inside: RunningContainer,
 }
 
-impl Group {
+impl CommandCgroup {
     #[cfg(test)]
     pub fn at(path: &Path, name: &str) -> Self {
-        let inside = Inside {
+        let inside = RunningContainer {
             uid: 20_000,
             stem: "kat-default-web-aaaaa".to_owned(),
             main_pid: 42,

@@ -4,18 +4,21 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::Command;
-use kat_systemd::{Ended, JobResult, SystemdError};
+use super::RunningCommand;
+use kat_systemd::{JobResult, ProcessEnd, SystemdError};
 
 /// Longest wait for a command to end after its caller has disconnected.
 const STOP: Duration = Duration::from_secs(20);
 /// Interval between two tries to stop a command.
 const STOP_AGAIN: Duration = Duration::from_secs(1);
 
-impl Command {
+impl RunningCommand {
     /// Stops the command after its caller has disconnected. The unit may not have been started yet:
     /// until then the manager does not know it.
-    pub(super) async fn stop(&self, running: impl Future<Output = Result<Ended, SystemdError>>) {
+    pub(super) async fn stop(
+        &self,
+        running: impl Future<Output = Result<ProcessEnd, SystemdError>>,
+    ) {
         let running = async {
             let ended = running.await;
             self.over.cancel();

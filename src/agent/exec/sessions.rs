@@ -6,10 +6,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 
-use crate::cluster::peer_agents::{Agents, away};
-use kat_api::{ApiError, Inputs, InstanceSessions, Outputs, SessionError, SessionRequest};
-use kat_client::{ClientError, Receiving, Sending};
-use kat_types::{api::NodeUsage, frames::Output, snapshot::InstanceEntry};
+use crate::cluster::peer_agents::{PeerAgents, away};
+use kat_api::{
+    ApiError, InputFrames, InstanceSessions, OutputFrames, SessionError, SessionRequest,
+};
+use kat_client::{ClientError, SessionInput, SessionOutput};
+use kat_types::{api::NodeUsage, frames::OutputFrame, snapshot::InstanceEntry};
 
 /// Sessions with all instances of the cluster.
 pub(crate) struct ClusterSessions {
@@ -17,7 +19,7 @@ pub(crate) struct ClusterSessions {
     /// Sessions with this machine's instances.
     pub here: Arc<dyn InstanceSessions>,
     /// Connections to the other machines' agents.
-    pub agents: Agents,
+    pub agents: PeerAgents,
 }
 
 #[async_trait]
@@ -27,8 +29,8 @@ impl InstanceSessions for ClusterSessions {
         caller: Option<&str>,
         instance: &InstanceEntry,
         request: SessionRequest,
-        inputs: Inputs,
-    ) -> Result<Outputs, SessionError> {
+        inputs: InputFrames,
+    ) -> Result<OutputFrames, SessionError> {
         let node = instance.node.clone();
         if node == self.node {
             return self.here.begin(caller, instance, request, inputs).await;
@@ -79,7 +81,7 @@ fn refused(node: &str, error: &ClientError) -> SessionError {
 
 /// Relays input until the caller disconnects or the session is over. The end of the request body
 /// tells the other machine.
-async fn relay(mut inputs: Inputs, sending: Sending) {
+async fn relay(mut inputs: InputFrames, sending: SessionInput) {
     loop {
         let input = tokio::select! {
             input = inputs.next() => input,
@@ -92,17 +94,17 @@ async fn relay(mut inputs: Inputs, sending: Sending) {
     }
 }
 
-fn relayed(node: String, receiving: Receiving) -> Outputs {
+fn relayed(node: String, receiving: SessionOutput) -> OutputFrames {
     Box::pin(stream::unfold(Some(receiving), move |receiving| {
         let node = node.clone();
         async move {
             let mut receiving = receiving?;
             match receiving.next().await {
-                Ok(last @ (Output::Exit(_) | Output::Failed(_))) => Some((last, None)),
+                Ok(last @ (OutputFrame::Exit(_) | OutputFrame::Failed(_))) => Some((last, None)),
                 Ok(output) => Some((output, Some(receiving))),
                 Err(error) => {
                     let error = ApiError::MachineAway(away(&node, &error));
-                    Some((Output::Failed(Box::new(error.body())), None))
+                    Some((OutputFrame::Failed(Box::new(error.body())), None))
                 }
             }
         }
@@ -112,7 +114,7 @@ fn relayed(node: String, receiving: Receiving) -> Outputs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kat_client::Refusal;
+    use kat_client::ApiRefusal;
     use kat_types::api::ErrorBody;
 
     #[test]
@@ -123,7 +125,7 @@ mod tests {
             hint: Some("end some of them".to_owned()),
             ..ErrorBody::default()
         };
-        let refusal = Refusal { status: 429, body };
+        let refusal = ApiRefusal { status: 429, body };
         let error = refused("n2", &ClientError::Refused(Box::new(refusal)));
         let told = ApiError::from(error).body();
         assert_eq!(told.hint.as_deref(), Some("end some of them"));

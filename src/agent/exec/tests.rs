@@ -3,7 +3,7 @@ use std::path::Path;
 use rustix::process::{Pid, test_kill_process};
 
 use super::{unit::command, *};
-use kat_testing::systemd::fake::{Behaviour, FakeMachine, FakeManager};
+use kat_testing::systemd::fake::{FakeMachine, FakeManager, UnitBehaviour};
 use kat_types::assignment::Assignment;
 
 mod machine;
@@ -42,8 +42,8 @@ fn a_command_comes_through_word_by_word() {
     );
 }
 
-fn group() -> Group {
-    Group::at(Path::new("/nowhere"), "kat-exec-1")
+fn group() -> CommandCgroup {
+    CommandCgroup::at(Path::new("/nowhere"), "kat-exec-1")
 }
 
 /// The receiver is like a program that reads standard input until its end and writes afterwards.
@@ -55,7 +55,7 @@ async fn what_the_caller_sends_ends_without_the_caller() {
         let input = said.recv().await?;
         Some((input, said))
     });
-    let reins = Reins {
+    let reins = CommandControl {
         terminal: None,
         manager: Arc::new(FakeManager::new("user 20000")),
         unit: "kat-exec-1.service".to_owned(),
@@ -63,8 +63,8 @@ async fn what_the_caller_sends_ends_without_the_caller() {
         signals: 0,
     };
     let feeding = tokio::spawn(feed(Some(sender), Box::pin(said), reins));
-    inputs.send(Input::Data("abc".into())).await.unwrap();
-    inputs.send(Input::End).await.unwrap();
+    inputs.send(InputFrame::Data("abc".into())).await.unwrap();
+    inputs.send(InputFrame::End).await.unwrap();
     let mut heard = Vec::new();
     receiver.read_to_end(&mut heard).await.unwrap();
     assert_eq!(heard, b"abc");
@@ -78,8 +78,8 @@ async fn what_the_caller_sends_ends_without_the_caller() {
 
 /// A running command and its caller's channels.
 struct Talk {
-    inputs: mpsc::Sender<Input>,
-    outputs: mpsc::Receiver<Output>,
+    inputs: mpsc::Sender<InputFrame>,
+    outputs: mpsc::Receiver<OutputFrame>,
     manager: Arc<FakeManager>,
     running: tokio::task::JoinHandle<()>,
 }
@@ -91,10 +91,10 @@ impl Talk {
             terminal,
             ..ExecRequest::default()
         };
-        let (console, streams) = Console::open(&request).unwrap();
+        let (console, streams) = CommandConsole::open(&request).unwrap();
         let (sender, outputs) = mpsc::channel(BUFFER);
         let manager = Arc::new(FakeManager::new("user 20000"));
-        let command = Command {
+        let command = RunningCommand {
             unit: TransientUnit {
                 name: "kat-exec-1.service".to_owned(),
                 description: String::new(),
@@ -121,7 +121,7 @@ impl Talk {
         }
     }
 
-    async fn next(&mut self) -> Option<Output> {
+    async fn next(&mut self) -> Option<OutputFrame> {
         let next = timeout(DEADLINE, self.outputs.recv()).await;
         next.expect("the command says nothing")
     }
@@ -131,7 +131,7 @@ impl Talk {
         let mut heard = String::new();
         while !heard.contains(words) {
             match self.next().await {
-                Some(Output::Data(data)) => heard.push_str(&String::from_utf8_lossy(&data)),
+                Some(OutputFrame::Data(data)) => heard.push_str(&String::from_utf8_lossy(&data)),
                 other => panic!("{other:?} after {heard:?}"),
             }
         }
@@ -139,12 +139,12 @@ impl Talk {
     }
 
     /// Returns all of standard output and standard error, and the last message.
-    async fn end(mut self) -> (String, String, Output) {
+    async fn end(mut self) -> (String, String, OutputFrame) {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let last = loop {
             match self.next().await.unwrap() {
-                Output::Data(data) => out.extend_from_slice(&data),
-                Output::Error(data) => err.extend_from_slice(&data),
+                OutputFrame::Data(data) => out.extend_from_slice(&data),
+                OutputFrame::Error(data) => err.extend_from_slice(&data),
                 last => break last,
             }
         };
@@ -158,11 +158,14 @@ impl Talk {
 async fn a_command_ends_with_its_own_code_after_all_that_it_said() {
     for code in [0, 1, 9, 125, 127, 130, 254, 255] {
         let talk = Talk::begin(&format!("cat; echo err >&2; exit {code}"), None);
-        talk.inputs.send(Input::Data("said".into())).await.unwrap();
-        talk.inputs.send(Input::End).await.unwrap();
+        talk.inputs
+            .send(InputFrame::Data("said".into()))
+            .await
+            .unwrap();
+        talk.inputs.send(InputFrame::End).await.unwrap();
         let (out, err, last) = talk.end().await;
         assert_eq!((out.as_str(), err.as_str()), ("said", "err\n"));
-        assert_eq!(last, Output::Exit(code));
+        assert_eq!(last, OutputFrame::Exit(code));
     }
 }
 
@@ -181,7 +184,7 @@ async fn who_reads_slowly_misses_nothing() {
     sleep(LAST_WORDS + Duration::from_millis(500)).await;
     let (out, _, last) = talk.end().await;
     let all: String = (1..=40).map(|number| format!("{number}\n")).collect();
-    assert_eq!((out, last), (all, Output::Exit(0)));
+    assert_eq!((out, last), (all, OutputFrame::Exit(0)));
 }
 
 #[tokio::test]
@@ -199,7 +202,7 @@ async fn a_command_whose_caller_is_gone_already_does_not_begin() {
 async fn a_command_that_a_signal_ends_says_which() {
     for (signal, code) in [("TERM", 143), ("KILL", 137), ("INT", 130)] {
         let talk = Talk::begin(&format!("kill -{signal} $$"), None);
-        assert_eq!(talk.end().await.2, Output::Exit(code), "{signal}");
+        assert_eq!(talk.end().await.2, OutputFrame::Exit(code), "{signal}");
     }
 }
 
@@ -269,7 +272,7 @@ async fn a_command_whose_manager_is_lost_is_stopped_before_it_counts_as_ended() 
         if !caller_goes {
             let last = talk.next().await;
             assert!(
-                matches!(&last, Some(Output::Failed(body)) if body.message.contains("connection ended")),
+                matches!(&last, Some(OutputFrame::Failed(body)) if body.message.contains("connection ended")),
                 "{last:?}"
             );
         }
@@ -283,11 +286,11 @@ async fn a_callers_signals_reach_the_command() {
     let mut talk = Talk::begin("echo ready; cat", None);
     talk.says("ready").await;
     for signal in [PassedSignal::Interrupt, PassedSignal::Terminate] {
-        talk.inputs.send(Input::Signal(signal)).await.unwrap();
+        talk.inputs.send(InputFrame::Signal(signal)).await.unwrap();
     }
-    talk.inputs.send(Input::End).await.unwrap();
+    talk.inputs.send(InputFrame::End).await.unwrap();
     let manager = Arc::clone(&talk.manager);
-    assert_eq!(talk.end().await.2, Output::Exit(0));
+    assert_eq!(talk.end().await.2, OutputFrame::Exit(0));
     let calls = manager.calls();
     let signals = calls.iter().filter(|call| call.contains("-signal-"));
     let expected = [1, 2].map(|n| format!("run_transient kat-exec-1-signal-{n}.service"));
@@ -300,7 +303,7 @@ async fn a_command_that_is_stopped_on_its_machine_says_so() {
     talk.says("ready").await;
     let stopped = talk.manager.stop("kat-exec-1.service", DEADLINE).await;
     assert!(stopped.is_ok(), "{stopped:?}");
-    let (_, _, Output::Failed(body)) = talk.end().await else {
+    let (_, _, OutputFrame::Failed(body)) = talk.end().await else {
         panic!("it has a code");
     };
     assert!(body.message.contains("ended on its machine"), "{body:?}");
@@ -317,9 +320,9 @@ async fn a_command_hears_of_its_terminals_size() {
     let mut talk = Talk::begin(script, Some(size));
     assert!(talk.says("ready").await.starts_with("33 101"));
     let smaller = TerminalSize { rows: 20, ..size };
-    talk.inputs.send(Input::Resize(smaller)).await.unwrap();
+    talk.inputs.send(InputFrame::Resize(smaller)).await.unwrap();
     talk.says("20 101").await;
-    assert_eq!(talk.end().await.2, Output::Exit(4));
+    assert_eq!(talk.end().await.2, OutputFrame::Exit(4));
 }
 
 /// A command whose output is not read blocks, and so does a caller whose command does not read.
@@ -340,7 +343,7 @@ async fn a_session_holds_a_bounded_amount_in_each_direction() {
     let mut taken = 0;
     while let Ok(sent) = timeout(
         Duration::from_secs(1),
-        talk.inputs.send(Input::Data(vec![0; MOST].into())),
+        talk.inputs.send(InputFrame::Data(vec![0; MOST].into())),
     )
     .await
     {

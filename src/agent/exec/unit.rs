@@ -8,7 +8,7 @@ use std::{
 use tokio::time::timeout;
 
 use super::{LONGEST, LocalSessions};
-use crate::exec::cgroup::{Group, Inside};
+use crate::exec::cgroup::{CommandCgroup, RunningContainer};
 use kat_api::SessionError;
 use kat_systemd::{TransientUnit, UnitManager};
 use kat_types::{api::ExecRequest, assignment::Assignment};
@@ -31,7 +31,7 @@ impl LocalSessions {
         manager: &dyn UnitManager,
         assignment: &Assignment,
         request: &ExecRequest,
-    ) -> Result<(TransientUnit, Group), SessionError> {
+    ) -> Result<(TransientUnit, CommandCgroup), SessionError> {
         let instance = &assignment.instance;
         let container = unit_of(assignment, request)?;
         let status = timeout(STATUS, manager.status(&container)).await;
@@ -48,7 +48,7 @@ impl LocalSessions {
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}{number:08x}.service", *OWN_PREFIX);
-        let inside = Inside::of_unit(assignment, &container, &status);
+        let inside = RunningContainer::of_unit(assignment, &container, &status);
         let group = inside.group(&self.root, &name).map_err(|error| {
             let message = format!("the container of `{instance}` can't be told: {error}");
             SessionError::Unavailable(message)

@@ -9,7 +9,7 @@ use std::{path::Path, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::exec::cgroup::Inside;
+use crate::exec::cgroup::RunningContainer;
 use kat_systemd::{JobResult, SystemdError, TransientEnd, TransientUnit, UnitManager};
 
 /// Prefix of the units' names.
@@ -18,7 +18,7 @@ pub const PREFIX: &str = "health-";
 /// Time that the agent waits beyond the command's own time limit.
 const MARGIN: Duration = Duration::from_secs(5);
 
-impl Inside {
+impl RunningContainer {
     /// Runs the command; an error is a sentence, unless the command exits with 0 in its time limit.
     /// None of its processes is left then.
     pub(super) async fn probe(

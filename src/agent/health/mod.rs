@@ -20,10 +20,10 @@ use tokio::{
 };
 
 use self::{
-    probe::{Network, Target},
-    progress::Progress,
+    probe::{ProbeCheck, ProbeNetwork},
+    progress::HealthProgress,
 };
-use crate::exec::cgroup::Inside;
+use crate::exec::cgroup::RunningContainer;
 use kat_systemd::UnitManager;
 use kat_types::{backoff::Backoff, resource::HealthCheck};
 
@@ -32,24 +32,24 @@ use kat_types::{backoff::Backoff, resource::HealthCheck};
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
 /// An instance to probe.
-pub struct Subject {
+pub struct ProbedInstance {
     /// Start of its container, microseconds of the monotonic clock: identifies the container.
     pub run: u64,
     /// How long the container has been running.
     pub up: Duration,
     pub check: HealthCheck,
-    pub target: Target,
+    pub target: ProbeCheck,
     /// The container in which commands are run.
-    pub inside: Inside,
+    pub inside: RunningContainer,
     /// The health that an earlier process of the agent saved for this container.
-    pub known: Option<Progress>,
+    pub known: Option<HealthProgress>,
 }
 
 /// What probes need.
 #[derive(Clone)]
-pub struct Means {
+pub struct ProbeTools {
     /// For http and tcp probes.
-    pub network: Arc<dyn Network>,
+    pub network: Arc<dyn ProbeNetwork>,
     /// The user manager, for exec probes.
     pub manager: Arc<dyn UnitManager>,
     /// `/` on a real machine.
@@ -60,25 +60,25 @@ pub struct Means {
 
 /// The probes of one user's instances.
 pub struct Probes {
-    means: Means,
-    running: BTreeMap<String, Running>,
+    means: ProbeTools,
+    running: BTreeMap<String, RunningProbe>,
     changed: Arc<Notify>,
 }
 
-struct Running {
+struct RunningProbe {
     run: u64,
-    progress: Arc<Mutex<Progress>>,
+    progress: Arc<Mutex<HealthProgress>>,
     task: JoinHandle<()>,
 }
 
-impl Drop for Running {
+impl Drop for RunningProbe {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 impl Probes {
-    pub fn new(means: Means) -> Self {
+    pub fn new(means: ProbeTools) -> Self {
         Self {
             means,
             running: BTreeMap::new(),
@@ -87,7 +87,7 @@ impl Probes {
     }
 
     /// Starts to probe the container of this instance, unless that is being done.
-    pub fn begin(&mut self, instance: &str, subject: Subject) {
+    pub fn begin(&mut self, instance: &str, subject: ProbedInstance) {
         let present = self.running.get(instance);
         if present.is_some_and(|present| present.run == subject.run) {
             return;
@@ -100,7 +100,7 @@ impl Probes {
             changed: Arc::clone(&self.changed),
             subject,
         };
-        let running = Running {
+        let running = RunningProbe {
             run,
             progress,
             task: tokio::spawn(prober.probe()),
@@ -119,7 +119,7 @@ impl Probes {
     }
 
     /// The health of a probed instance.
-    pub fn of(&self, instance: &str) -> Option<Progress> {
+    pub fn of(&self, instance: &str) -> Option<HealthProgress> {
         let running = self.running.get(instance)?;
         Some(running.progress.lock().clone())
     }
@@ -131,15 +131,15 @@ impl Probes {
 }
 
 struct Prober {
-    subject: Subject,
-    means: Means,
-    progress: Arc<Mutex<Progress>>,
+    subject: ProbedInstance,
+    means: ProbeTools,
+    progress: Arc<Mutex<HealthProgress>>,
     changed: Arc<Notify>,
 }
 
 impl Prober {
     async fn probe(self) {
-        let Subject { up, check, .. } = &self.subject;
+        let ProbedInstance { up, check, .. } = &self.subject;
         sleep(seconds(check.initial_delay_seconds).saturating_sub(*up)).await;
         let period = seconds(check.period_seconds.max(1));
         let mut turn = Instant::now();
@@ -174,7 +174,7 @@ impl Prober {
     /// Makes one probe within its time limit.
     async fn ask(&self) -> Result<(), String> {
         let limit = seconds(self.subject.check.timeout_seconds.max(1));
-        let Means {
+        let ProbeTools {
             network,
             manager,
             root,
@@ -182,11 +182,11 @@ impl Prober {
         } = &self.means;
         let asked = async {
             match &self.subject.target {
-                Target::Http { address, path } => {
+                ProbeCheck::Http { address, path } => {
                     network.get(*address, path).await.and_then(probe::judge)
                 }
-                Target::Tcp { address } => network.connect(*address).await,
-                Target::Exec { command } => {
+                ProbeCheck::Tcp { address } => network.connect(*address).await,
+                ProbeCheck::Exec { command } => {
                     let inside = &self.subject.inside;
                     let time = (monotonic(), limit);
                     return inside.probe(manager.as_ref(), root, command, time).await;
@@ -195,8 +195,8 @@ impl Prober {
         };
         // systemd enforces a command's time limit, and reports the result a moment later.
         let patience = match self.subject.target {
-            Target::Exec { .. } => Duration::MAX,
-            Target::Http { .. } | Target::Tcp { .. } => limit,
+            ProbeCheck::Exec { .. } => Duration::MAX,
+            ProbeCheck::Http { .. } | ProbeCheck::Tcp { .. } => limit,
         };
         let asked = timeout(patience, asked).await;
         asked.unwrap_or_else(|_| Err(timed_out(limit)))

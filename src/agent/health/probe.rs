@@ -33,7 +33,7 @@ const ERROR_LIMIT: usize = 120;
 
 /// What a probe checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
+pub enum ProbeCheck {
     Http {
         address: SocketAddrV4,
         /// Path and query.
@@ -48,7 +48,7 @@ pub enum Target {
     },
 }
 
-impl Target {
+impl ProbeCheck {
     /// The target of an assignment's health check; an error is a sentence.
     pub fn of(assignment: &Assignment) -> Result<Self, String> {
         let Some(check) = &assignment.health_check else {
@@ -81,7 +81,7 @@ impl Target {
 }
 
 /// Such as `GET :8080/healthz`, for messages.
-impl fmt::Display for Target {
+impl fmt::Display for ProbeCheck {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Http { address, path } => write!(formatter, "GET :{}{path}", address.port()),
@@ -107,7 +107,7 @@ fn number_of(reference: &PortRef, ports: &[Port]) -> Option<u16> {
 /// Probes an instance over the network: the real one, or a simulated one. The methods have no time
 /// limit; the caller enforces the probe's.
 #[async_trait]
-pub trait Network: Send + Sync {
+pub trait ProbeNetwork: Send + Sync {
     /// Opens a connection and closes it.
     async fn connect(&self, address: SocketAddrV4) -> Result<(), String>;
     /// Sends a GET request and returns the status code.
@@ -116,10 +116,10 @@ pub trait Network: Send + Sync {
 
 /// The real network.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Overlay;
+pub struct OverlayProbeNetwork;
 
 #[async_trait]
-impl Network for Overlay {
+impl ProbeNetwork for OverlayProbeNetwork {
     async fn connect(&self, address: SocketAddrV4) -> Result<(), String> {
         open(address).await.map(drop)
     }
@@ -228,7 +228,7 @@ mod tests {
             request.truncate(size);
             String::from_utf8(request).unwrap()
         });
-        let got = Overlay.get(address, "/healthz?a=b").await;
+        let got = OverlayProbeNetwork.get(address, "/healthz?a=b").await;
         (got, server.await.unwrap())
     }
 
@@ -267,10 +267,10 @@ mod tests {
             // The server sends for as long as the probe reads.
             while stream.write_all(&[b'a'; 4096]).await.is_ok() {}
         });
-        let got = Overlay.get(address, "/").await;
+        let got = OverlayProbeNetwork.get(address, "/").await;
         assert_eq!(got, Err("the answer is not HTTP".to_owned()));
         server.await.unwrap();
-        let refused = Overlay.connect(address).await;
+        let refused = OverlayProbeNetwork.connect(address).await;
         assert_eq!(refused, Err("connection refused".to_owned()));
     }
 }

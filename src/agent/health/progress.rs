@@ -10,7 +10,7 @@ use kat_types::{
 /// The health of an instance since its container started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Progress {
+pub struct HealthProgress {
     #[serde(deserialize_with = "newer::word")]
     pub health: Health,
     /// The error of the last probe; empty after a success.
@@ -24,7 +24,7 @@ pub struct Progress {
     failures: u32,
 }
 
-impl Default for Progress {
+impl Default for HealthProgress {
     fn default() -> Self {
         Self {
             health: Health::PendingCheck,
@@ -35,7 +35,7 @@ impl Default for Progress {
     }
 }
 
-impl Progress {
+impl HealthProgress {
     /// Records the result of a probe. The failure of an early probe, which was made before it was
     /// due, only sets the error and does not count.
     pub fn record(&mut self, check: &HealthCheck, result: Result<(), String>, in_turn: bool) {
@@ -91,7 +91,7 @@ mod tests {
     /// The health after each result: `+` is a success, `-` a failure, `e` a failure before the
     /// period has passed.
     fn course(check: &HealthCheck, results: &str) -> String {
-        let mut progress = Progress::default();
+        let mut progress = HealthProgress::default();
         let mut word = |result: char| {
             let outcome = if result == '+' {
                 Ok(())
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_last_error_is_kept_until_a_success() {
-        let mut progress = Progress::default();
+        let mut progress = HealthProgress::default();
         let check = check(2, 9);
         progress.record(&check, Err("http 503".to_owned()), true);
         assert_eq!(progress.error, "http 503");

@@ -16,7 +16,7 @@ struct Answers {
 }
 
 #[async_trait::async_trait]
-impl Network for Answers {
+impl ProbeNetwork for Answers {
     async fn connect(&self, address: std::net::SocketAddrV4) -> Result<(), String> {
         self.get(address, "").await.map(drop)
     }
@@ -46,7 +46,7 @@ impl Bench {
         });
         let manager = Arc::new(FakeManager::new("user 20000"));
         let root = tempfile::tempdir().unwrap();
-        let probes = Probes::new(Means {
+        let probes = Probes::new(ProbeTools {
             network: Arc::<Answers>::clone(&answers),
             manager: Arc::<FakeManager>::clone(&manager),
             root: root.path().to_owned(),
@@ -60,7 +60,7 @@ impl Bench {
         }
     }
 
-    fn begin(&mut self, run: u64, check: HealthCheck, up: u64, known: Option<Progress>) {
+    fn begin(&mut self, run: u64, check: HealthCheck, up: u64, known: Option<HealthProgress>) {
         self.subject(run, check, up, known, http());
     }
 
@@ -69,15 +69,15 @@ impl Bench {
         run: u64,
         check: HealthCheck,
         up: u64,
-        known: Option<Progress>,
-        target: Target,
+        known: Option<HealthProgress>,
+        target: ProbeCheck,
     ) {
-        let subject = Subject {
+        let subject = ProbedInstance {
             run,
             up: Duration::from_secs(up),
             check,
             target,
-            inside: Inside {
+            inside: RunningContainer {
                 uid: 20_000,
                 stem: "kat-default-web-aaaaa".to_owned(),
                 main_pid: 42,
@@ -102,15 +102,15 @@ impl Bench {
     }
 }
 
-fn http() -> Target {
-    Target::Http {
+fn http() -> ProbeCheck {
+    ProbeCheck::Http {
         address: "10.100.0.2:80".parse().unwrap(),
         path: "/healthz".to_owned(),
     }
 }
 
-fn healthy() -> Option<Progress> {
-    let mut progress = Progress::default();
+fn healthy() -> Option<HealthProgress> {
+    let mut progress = HealthProgress::default();
     progress.record(&HealthCheck::default(), Ok(()), true);
     Some(progress)
 }
@@ -210,7 +210,7 @@ async fn another_container_begins_anew_and_the_same_does_not() {
 #[tokio::test(start_paused = true)]
 async fn what_was_known_of_a_container_holds() {
     let mut bench = Bench::new(Err("connection refused"));
-    let known: Progress =
+    let known: HealthProgress =
         serde_json::from_str(&serde_json::to_string(&healthy()).unwrap()).unwrap();
     bench.begin(1, HealthCheck::default(), 500, Some(known));
     later(19_000).await;
@@ -224,7 +224,7 @@ async fn a_command_runs_in_a_unit_of_its_own_in_the_container() {
     let mut bench = Bench::new(Ok(200));
     let folder = bench.root.path().join("run/user/20000");
     std::fs::create_dir_all(&folder).unwrap();
-    let exec = Target::Exec {
+    let exec = ProbeCheck::Exec {
         command: vec!["/bin/check".to_owned()],
     };
     bench.subject(1, HealthCheck::default(), 0, None, exec.clone());
@@ -283,7 +283,7 @@ fn what_is_asked_follows_from_the_files() {
     ];
     let mut of = |check: HealthCheck| {
         assignment.health_check = Some(check);
-        Target::of(&assignment).map(|target| target.to_string())
+        ProbeCheck::of(&assignment).map(|target| target.to_string())
     };
     let http = |port| HealthCheck {
         http: Some(HttpProbe {

@@ -14,14 +14,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Statuses,
-    disk::pressure::Disks,
+    disk::pressure::DiskWatch,
     images::{pull as image, pull::StoredImage},
-    service::supervisor::Listed,
-    worker::Tools,
+    service::supervisor::DesiredList,
+    worker::WorkerTools,
 };
-use kat_daemon::watchdog::Pulses;
+use kat_daemon::watchdog::LoopPulses;
 use kat_systemd::{JobResult, TransientUnit};
-use kat_types::{assignment::WorkloadUser, images::KeptOfUser};
+use kat_types::{assignment::WorkloadUser, images::KeptUserImages};
 
 /// Interval of the rounds.
 const EVERY: Duration = Duration::from_secs(60);
@@ -38,19 +38,19 @@ const AFTER_FAILURE: Duration = Duration::from_secs(3600);
 
 pub(crate) struct Collector {
     /// The confirmed list.
-    pub lists: watch::Receiver<Listed>,
+    pub lists: watch::Receiver<DesiredList>,
     /// Shared with the workers.
-    pub tools: Arc<Tools>,
+    pub tools: Arc<WorkerTools>,
     /// Whether the disks are short of space.
-    pub disks: Arc<Disks>,
+    pub disks: Arc<DiskWatch>,
     /// Receiver of the removed images.
     pub statuses: Statuses,
     /// Reports the loop's liveness to the watchdog.
-    pub pulses: Pulses,
+    pub pulses: LoopPulses,
 }
 
 /// An image, or a user with all its images, that may be removed.
-struct Candidate {
+struct ImageRemovalCandidate {
     /// For how long it has been unused.
     age: Duration,
     /// It has been unused for too long.
@@ -92,7 +92,7 @@ impl Collector {
     /// Runs one round. `passed` is the time since the last one.
     async fn round(
         &self,
-        listed: &Listed,
+        listed: &DesiredList,
         passed: Duration,
         failed: &mut BTreeMap<(u32, String), Instant>,
     ) {
@@ -101,7 +101,7 @@ impl Collector {
         candidates.sort_by_key(|candidate| std::cmp::Reverse(candidate.age));
         let mut may_expire = true;
         let mut left = MOST;
-        for Candidate {
+        for ImageRemovalCandidate {
             due, user, image, ..
         } in candidates
         {
@@ -139,7 +139,7 @@ impl Collector {
         }
     }
 
-    fn candidates(&self, listed: &Listed, passed: Duration) -> Vec<Candidate> {
+    fn candidates(&self, listed: &DesiredList, passed: Duration) -> Vec<ImageRemovalCandidate> {
         let (accounts, care) = (&self.tools.accounts, &self.tools.images);
         // Without a list of kept images from the leader no image may be removed.
         let Some(kept) = &listed.desired.images else {
@@ -154,7 +154,7 @@ impl Collector {
             };
             if !busy.contains(&uid) {
                 if let Some(age) = care.away(uid, passed) {
-                    candidates.push(Candidate {
+                    candidates.push(ImageRemovalCandidate {
                         age,
                         due: false,
                         user,
@@ -180,7 +180,7 @@ impl Collector {
             candidates.extend(unused.into_iter().filter_map(|image| {
                 let (age, due) = ages.remove(&image.id)?;
                 let (user, image) = (user.clone(), Some(image));
-                Some(Candidate {
+                Some(ImageRemovalCandidate {
                     age,
                     due,
                     user,
@@ -231,13 +231,13 @@ impl Collector {
 }
 
 /// Whether the workload may run the image next; where the list is incomplete, it may.
-fn is_kept(kept: Option<&KeptOfUser>, image: &StoredImage) -> bool {
+fn is_kept(kept: Option<&KeptUserImages>, image: &StoredImage) -> bool {
     kept.is_none_or(|kept| kept.unknown || kept.images.iter().any(|one| image.is(one)))
 }
 
 /// Whether an assignment of this machine uses the image. One that this version does not understand
 /// may use any.
-fn is_used(listed: &Listed, user: &WorkloadUser, image: &StoredImage) -> bool {
+fn is_used(listed: &DesiredList, user: &WorkloadUser, image: &StoredImage) -> bool {
     let assignments = listed.desired.assignments.values();
     let mut own = assignments.filter(|one| one.user.uid == user.uid);
     own.any(|one| one.not_understood.is_some() || one.images().any(|name| image.is(name)))

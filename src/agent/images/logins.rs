@@ -13,7 +13,7 @@ use crate::{
     secrets::Secrets,
     worker::unit_files::{FilesError, make_folder},
 };
-use kat_host::files::{self, Access, FileError};
+use kat_host::files::{self, FileAccess, FileError};
 use kat_network::overlay::wireguard::read_private_key;
 use kat_plan::open_logins;
 use kat_types::{
@@ -23,7 +23,7 @@ use kat_types::{
 };
 
 /// Names and passwords, by the key that Podman looks up.
-pub(crate) type Opened = BTreeMap<String, Credentials>;
+pub(crate) type OpenedLogins = BTreeMap<String, Credentials>;
 
 impl Secrets {
     /// The credentials that an instance's pulls need; may be empty. The error is a sentence without
@@ -31,9 +31,9 @@ impl Secrets {
     ///
     /// # Errors
     /// The credentials were not sealed for this machine and instance.
-    pub fn logins(&self, assignment: &Assignment) -> Result<Opened, String> {
+    pub fn logins(&self, assignment: &Assignment) -> Result<OpenedLogins, String> {
         let Some(logins) = &assignment.logins else {
-            return Ok(Opened::new());
+            return Ok(OpenedLogins::new());
         };
         let key = self.below(Path::new(network::FOLDER));
         let key = read_private_key(&key.join(network::PRIVATE_KEY_FILE));
@@ -49,13 +49,13 @@ impl Secrets {
     pub(crate) fn write_logins(
         &self,
         user: &WorkloadUser,
-        all: &Opened,
+        all: &OpenedLogins,
     ) -> Result<bool, FilesError> {
         let folder = self.below(&self.settings.auth_folder);
-        make_folder(&folder, Access::owned(0o711, 0, 0))?;
+        make_folder(&folder, FileAccess::owned(0o711, 0, 0))?;
         let file = self.below(&self.settings.auth_file(user.uid));
         let text = rendered(all).to_string();
-        let access = Access::owned(0o640, 0, user.uid);
+        let access = FileAccess::owned(0o640, 0, user.uid);
         Ok(files::write_if_changed(&file, text.as_bytes(), access)?)
     }
 
@@ -74,7 +74,7 @@ impl Secrets {
     }
 }
 
-fn rendered(all: &Opened) -> Value {
+fn rendered(all: &OpenedLogins) -> Value {
     let all = all.iter().map(|(key, credentials)| {
         let Credentials { username, password } = credentials;
         let pair = BASE64_STANDARD.encode(format!("{username}:{password}"));

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::worker::{log_tail, log_tail::shorten};
 use kat_host::files::open_plain;
 use kat_render::pull_policy;
-use kat_systemd::{LogEntry, LogQuery, LogSource, SystemdError, UnitManager};
+use kat_systemd::{JournalQuery, LogEntry, LogSource, SystemdError, UnitManager};
 use kat_types::{assignment::Assignment, resource::ImagePullPolicy};
 
 /// The list of images in a user's storage (containers-storage(1)), relative to its home.
@@ -187,7 +187,7 @@ async fn podman_words(
     unit: &str,
     since: std::time::SystemTime,
 ) -> Option<String> {
-    let query = LogQuery {
+    let query = JournalQuery {
         since: Some(since),
         ..log_tail::query(uid, unit, Some(40))
     };

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kat_host::files::{self, Access, FileError};
+use kat_host::files::{self, FileAccess, FileError};
 use kat_types::{registry::RegistrySettings, root::Root};
 
 /// The file, which Podman reads for every user.
@@ -18,10 +18,10 @@ pub(crate) fn keep(root: &Path, settings: &RegistrySettings) -> Result<bool, Fil
         return Ok(was_there);
     }
     if let Some(folder) = path.parent() {
-        files::ensure_folder(folder, Access::mode(0o755))?;
+        files::ensure_folder(folder, FileAccess::mode(0o755))?;
     }
     let text = rendered(settings);
-    files::write_if_changed(&path, text.as_bytes(), Access::mode(0o644))
+    files::write_if_changed(&path, text.as_bytes(), FileAccess::mode(0o644))
 }
 
 /// Hosts and paths were checked when they were set: they contain no quotes and no control

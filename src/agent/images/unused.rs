@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::{images::pull as image, service::paths};
 use kat_host::files;
 use kat_types::{
-    api::ImagesRemoved, assignment::WorkloadUser, images::KeptOfUser, resource::AgentConfig,
+    api::ImagesRemoved, assignment::WorkloadUser, images::KeptUserImages, resource::AgentConfig,
     root::Root,
 };
 
@@ -33,13 +33,13 @@ pub struct ImageCare {
     left: Duration,
     /// How long an unused image of an old version is kept.
     old: Duration,
-    state: Mutex<State>,
+    state: Mutex<ImageUsage>,
 }
 
 #[derive(Default)]
-struct State {
-    ledger: Ledger,
-    stored: Ledger,
+struct ImageUsage {
+    ledger: ImageLedger,
+    stored: ImageLedger,
     /// Users whose images are to be removed now, since a disk is short of space.
     expired: BTreeSet<u32>,
     /// Removed images that were not reported yet.
@@ -51,9 +51,9 @@ struct State {
 /// The content of `/var/lib/kat/images.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Ledger {
+struct ImageLedger {
     schema: u32,
-    users: BTreeMap<u32, Unused>,
+    users: BTreeMap<u32, UnusedImages>,
     /// The last report of removed images.
     #[serde(skip_serializing_if = "Option::is_none")]
     removed: Option<ImagesRemoved>,
@@ -62,7 +62,7 @@ struct Ledger {
 /// Unused images of one user, in seconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Unused {
+struct UnusedImages {
     /// For how long the user's workload has been away.
     #[serde(skip_serializing_if = "Option::is_none")]
     left: Option<u64>,
@@ -71,7 +71,7 @@ struct Unused {
     images: BTreeMap<String, u64>,
 }
 
-impl Ledger {
+impl ImageLedger {
     /// The ledger with all times set to 0, to compare its other content.
     fn without_times(&self) -> Self {
         let mut about = self.clone();
@@ -92,12 +92,12 @@ impl ImageCare {
         let ledger = match files::read_bounded(&file, LIMIT) {
             Ok(content) => serde_json::from_slice(&content).unwrap_or_else(|error| {
                 tracing::warn!(path = %file.display(), "since when images are not used is not known; it is counted anew: {error:#}");
-                Ledger::default()
+                ImageLedger::default()
             }),
-            Err(error) if error.is_not_found() => Ledger::default(),
+            Err(error) if error.is_not_found() => ImageLedger::default(),
             Err(error) => {
                 tracing::warn!("since when images are not used is not known; it is counted anew: {error:#}");
-                Ledger::default()
+                ImageLedger::default()
             }
         };
         let times = config.images;
@@ -105,22 +105,22 @@ impl ImageCare {
             file,
             left: Duration::from_secs(u64::from(times.keep_days) * 86_400),
             old: Duration::from_secs(u64::from(times.old_hours) * 3600),
-            state: Mutex::new(State {
+            state: Mutex::new(ImageUsage {
                 stored: ledger.clone(),
                 ledger,
-                ..State::default()
+                ..ImageUsage::default()
             }),
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ImageUsage> {
         self.state.lock()
     }
 
     /// Whether the images of a workload that has left are kept for its return: the workload still
     /// exists (`kept`), there are images, and it has not been away for too long. Where it would use
     /// none of the images, they count as those of an old version.
-    pub fn stays(&self, user: &WorkloadUser, home: &Path, kept: Option<&KeptOfUser>) -> bool {
+    pub fn stays(&self, user: &WorkloadUser, home: &Path, kept: Option<&KeptUserImages>) -> bool {
         let Some(kept) = kept else {
             return false;
         };

@@ -10,20 +10,20 @@ use tokio::{
 };
 
 use crate::{
-    cluster::{cluster_cache::KnownNow, identity::Identity, keys::Keys},
-    service::{paths, supervisor::Listed},
+    cluster::{cluster_cache::ClusterCacheReceiver, identity::MachineIdentity, keys::MachineKeys},
+    service::{paths, supervisor::DesiredList},
 };
 use kat_api as api;
 use kat_api::{
-    FindInstance, KnowsPeer, Leader, LeaderSource, ListInstances, Listeners, SocketAccess,
-    SocketLeader, SocketListener, TlsListener, TlsSource,
+    ApiListeners, FindInstance, KnowsPeer, LeaderLocator, LeaderSource, ListInstances,
+    SocketAccess, SocketLeader, SocketListener, TlsListener, TlsSource,
 };
 use kat_host::{
-    files::{self, Access},
-    users::accounts::Accounts,
+    files::{self, FileAccess},
+    users::accounts::AccountFiles,
 };
 use kat_leader::LeaderHandle;
-use kat_network::overlay::local_addresses::{self as local, Local};
+use kat_network::overlay::local_addresses::{self as local, LocalAddress};
 use kat_pki as pki;
 use kat_pki::{PeerCertificate, PeerIdentity};
 use kat_store::Leadership;
@@ -32,26 +32,26 @@ use kat_types::{
 };
 
 /// Finds the leading machine while this one does not lead.
-struct Elsewhere {
-    identity: Arc<Identity>,
+struct RemoteLeader {
+    identity: Arc<MachineIdentity>,
     leadership: watch::Receiver<Option<Leadership>>,
-    known: KnownNow,
+    known: ClusterCacheReceiver,
 }
 
 /// The endpoints to which requests are forwarded while another machine leads.
 pub(crate) fn leader_source(
-    identity: &Arc<Identity>,
+    identity: &Arc<MachineIdentity>,
     handle: &LeaderHandle,
-    known: &KnownNow,
+    known: &ClusterCacheReceiver,
 ) -> LeaderSource {
-    Arc::new(Elsewhere {
+    Arc::new(RemoteLeader {
         identity: Arc::clone(identity),
         leadership: handle.leadership.clone(),
         known: known.clone(),
     })
 }
 
-impl Leader for Elsewhere {
+impl LeaderLocator for RemoteLeader {
     fn endpoints(&self) -> Vec<String> {
         if self.leadership.borrow().is_some() {
             return Vec::new();
@@ -92,14 +92,18 @@ fn next<T>(value: &watch::Receiver<T>) -> impl Future<Output = ()> + use<T> {
     }
 }
 
-fn is_own(endpoint: &str, locals: &[Local]) -> bool {
+fn is_own(endpoint: &str, locals: &[LocalAddress]) -> bool {
     let address = endpoint.parse::<SocketAddr>().map(|address| address.ip());
     address.is_ok_and(|address| locals.iter().any(|local| local.address == address))
 }
 
 /// On a machine that holds etcd, requests on the socket are forwarded with the machine's
 /// administrator certificate. The certificate is read for each request, since it is renewed.
-fn socket_leader(identity: &Identity, keys: &Keys, leader: LeaderSource) -> Option<SocketLeader> {
+fn socket_leader(
+    identity: &MachineIdentity,
+    keys: &MachineKeys,
+    leader: LeaderSource,
+) -> Option<SocketLeader> {
     if !identity.etcd {
         return None;
     }
@@ -123,11 +127,11 @@ fn socket_leader(identity: &Identity, keys: &Keys, leader: LeaderSource) -> Opti
 
 /// The API's TCP port and its Unix socket.
 pub(crate) fn listeners(
-    identity: &Identity,
-    keys: &Keys,
+    identity: &MachineIdentity,
+    keys: &MachineKeys,
     certificate: &Arc<pki::tls::CurrentIdentity>,
     leader: LeaderSource,
-) -> anyhow::Result<Listeners> {
+) -> anyhow::Result<ApiListeners> {
     let config = pki::tls::server_config(Arc::clone(certificate), &keys.cluster_authority()?)?;
     let port = identity.cluster.spec.api_port;
     let socket_leader = socket_leader(identity, keys, Arc::clone(&leader));
@@ -142,7 +146,7 @@ pub(crate) fn listeners(
     } else {
         SocketAccess::ThisMachine
     };
-    Ok(Listeners {
+    Ok(ApiListeners {
         tls: vec![tls],
         sockets: vec![SocketListener {
             listener: api_socket()?,
@@ -153,7 +157,7 @@ pub(crate) fn listeners(
 }
 
 /// The agent's own port, only on this machine's overlay address.
-pub(crate) fn agent_listener(identity: &Identity) -> anyhow::Result<TcpListener> {
+pub(crate) fn agent_listener(identity: &MachineIdentity) -> anyhow::Result<TcpListener> {
     let (address, port) = (identity.overlay_address(), identity.cluster.spec.agent_port);
     api::bind_overlay(address, port).with_context(|| {
         format!("port {port} of {address}, for what the leader asks of this machine")
@@ -162,7 +166,7 @@ pub(crate) fn agent_listener(identity: &Identity) -> anyhow::Result<TcpListener>
 
 /// The TLS settings of the agent's own port.
 pub(crate) fn agent_tls(
-    keys: &Keys,
+    keys: &MachineKeys,
     certificate: &Arc<pki::tls::CurrentIdentity>,
 ) -> anyhow::Result<TlsSource> {
     let authority = keys.cluster_authority()?;
@@ -173,7 +177,7 @@ pub(crate) fn agent_tls(
 /// Accepts only certificates for keys that the leader has published: keys of machines, and keys of
 /// machines with etcd as leaders. The check is needed because a certificate stays valid for up to
 /// 30 days after its machine has left the cluster.
-pub(crate) fn known_peers(known: &KnownNow) -> KnowsPeer {
+pub(crate) fn known_peers(known: &ClusterCacheReceiver) -> KnowsPeer {
     let known = known.clone();
     Arc::new(move |certificate| is_known(&known.borrow().endpoints, certificate))
 }
@@ -193,7 +197,10 @@ fn is_known(endpoints: &ClusterEndpoints, certificate: &PeerCertificate) -> bool
 }
 
 /// Finds an instance in this machine's own list.
-pub(crate) fn own_instances(identity: &Identity, lists: &watch::Receiver<Listed>) -> FindInstance {
+pub(crate) fn own_instances(
+    identity: &MachineIdentity,
+    lists: &watch::Receiver<DesiredList>,
+) -> FindInstance {
     let (node, lists) = (identity.node.clone(), lists.clone());
     Arc::new(move |id| {
         let listed = lists.borrow();
@@ -204,8 +211,8 @@ pub(crate) fn own_instances(identity: &Identity, lists: &watch::Receiver<Listed>
 
 /// All instances in this machine's own list.
 pub(crate) fn all_own_instances(
-    identity: &Identity,
-    lists: &watch::Receiver<Listed>,
+    identity: &MachineIdentity,
+    lists: &watch::Receiver<DesiredList>,
 ) -> ListInstances {
     let (node, lists) = (identity.node.clone(), lists.clone());
     Arc::new(move || {
@@ -229,10 +236,10 @@ fn entry(node: &str, assignment: &Assignment) -> InstanceEntry {
 /// The API's socket, for root and the group `kat`.
 fn api_socket() -> anyhow::Result<UnixListener> {
     let path = Path::new(paths::API_SOCKET);
-    files::ensure_folder(Path::new(paths::RUN), Access::mode(0o755))?;
+    files::ensure_folder(Path::new(paths::RUN), FileAccess::mode(0o755))?;
     files::remove(path)?;
     let listener = UnixListener::bind(path).with_context(|| paths::API_SOCKET.to_owned())?;
-    let group = Accounts::read(Path::new("/"))?
+    let group = AccountFiles::read(Path::new("/"))?
         .group("kat")
         .map(|group| group.gid);
     std::os::unix::fs::chown(path, None, group).context(paths::API_SOCKET)?;
@@ -279,7 +286,7 @@ mod tests {
 
     #[test]
     fn nobody_passes_callers_on_to_himself() {
-        let local = Local {
+        let local = LocalAddress {
             link: "eth0".to_owned(),
             address: "192.0.2.7".parse().unwrap(),
             broadcast: None,

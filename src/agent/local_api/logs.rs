@@ -10,12 +10,12 @@ use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 
-use crate::cluster::peer_agents::Agents;
+use crate::cluster::peer_agents::PeerAgents;
 use kat_api as api;
 use kat_api::{InstanceLogs, LogStream, LogsError};
 use kat_client as client;
 use kat_client::{ClientError, JsonLines};
-use kat_systemd::{LogEntry, LogError, LogQuery, LogSource, ManagerSource};
+use kat_systemd::{JournalQuery, LogEntry, LogError, LogSource, ManagerSource};
 use kat_types::{api::LogLine, snapshot::InstanceEntry};
 
 /// Longest time to find out which run is the previous one.
@@ -32,7 +32,7 @@ impl JournalLogs {
     /// The container of the last run with log entries before the present run, which may have none
     /// yet. While the unit's state is unknown, the last run with log entries counts as the present
     /// one.
-    async fn previous_run(&self, query: &LogQuery) -> Result<Option<String>, LogsError> {
+    async fn previous_run(&self, query: &JournalQuery) -> Result<Option<String>, LogsError> {
         let manager = self.managers.user(query.uid);
         let present = match manager.status(&query.unit).await {
             Ok(status) => Some(status.invocation_id).filter(|id| !id.is_empty()),
@@ -41,7 +41,7 @@ impl JournalLogs {
                 None
             }
         };
-        let mut entries = self.journal.entries(&LogQuery {
+        let mut entries = self.journal.entries(&JournalQuery {
             newest_first: true,
             since: None,
             tail: None,
@@ -102,7 +102,7 @@ impl InstanceLogs for JournalLogs {
             SystemTime::UNIX_EPOCH
                 + Duration::from_micros(u64::try_from(since.as_microsecond()).unwrap_or(0))
         });
-        let mut wanted = LogQuery {
+        let mut wanted = JournalQuery {
             uid: assignment.user.uid,
             unit: match &query.container {
                 None => assignment.unit(),
@@ -117,7 +117,7 @@ impl InstanceLogs for JournalLogs {
             tail: query.tail,
             follow: query.follow,
             program_output_only: true,
-            ..LogQuery::default()
+            ..JournalQuery::default()
         };
         if query.previous {
             let looking = tokio::time::timeout(LOOK_BACK, self.previous_run(&wanted));
@@ -145,7 +145,7 @@ pub(crate) struct ClusterLogs {
     /// Logs of this machine's instances.
     pub here: Arc<dyn InstanceLogs>,
     /// Connections to the other machines' agents.
-    pub agents: Agents,
+    pub agents: PeerAgents,
 }
 
 #[async_trait]
@@ -161,7 +161,7 @@ impl InstanceLogs for ClusterLogs {
         }
         let client = self.agents.client(&node).map_err(LogsError::Away)?;
         let assignment = &instance.assignment.value;
-        let query = client::LogQuery {
+        let query = client::LogSelection {
             follow: query.follow,
             since: query.since.map(|since| since.to_string()),
             tail: query.tail,
@@ -213,14 +213,14 @@ fn relayed(node: String, lines: JsonLines<LogLine>) -> LogStream {
 mod tests {
     use super::*;
     use kat_systemd::{LogEntries, UserSessions};
-    use kat_testing::systemd::fake::{Behaviour, FakeMachine};
+    use kat_testing::systemd::fake::{FakeMachine, UnitBehaviour};
     use kat_types::{assignment::Assignment, stored::Stored};
 
     /// Log lines: the container, the run of the unit, and the text.
     struct Lines(Vec<(&'static str, Option<String>, &'static str)>);
 
     impl LogSource for Lines {
-        fn entries(&self, query: &LogQuery) -> LogEntries {
+        fn entries(&self, query: &JournalQuery) -> LogEntries {
             let mut found: Vec<Result<LogEntry, LogError>> = (1_u64..)
                 .zip(&self.0)
                 .filter(|(_, (container, _, _))| {
@@ -279,7 +279,7 @@ mod tests {
         let manager = machine.user(uid);
         machine
             .user_manager(uid)
-            .define(&assignment.unit(), Behaviour::default());
+            .define(&assignment.unit(), UnitBehaviour::default());
         let start = manager
             .start(&assignment.unit(), Duration::from_secs(5))
             .await;

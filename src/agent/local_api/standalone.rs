@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{cluster::identity::Identity, service::supervisor::Listed};
-use kat_leader::{LeaderHandle, PlanningHealth, Reports, StoreHealth};
+use crate::{cluster::identity::MachineIdentity, service::supervisor::DesiredList};
+use kat_leader::{AgentReports, LeaderHandle, PlanningHealth, StoreHealth};
 use kat_plan::{Snapshot, node_labels, reported_status};
 use kat_store::StateStore;
 use kat_types::{
@@ -21,8 +21,8 @@ use kat_types::{
 
 pub(crate) fn start(
     store: Arc<dyn StateStore>,
-    identity: Arc<Identity>,
-    lists: watch::Receiver<Listed>,
+    identity: Arc<MachineIdentity>,
+    lists: watch::Receiver<DesiredList>,
     reports: watch::Receiver<Arc<NodeReport>>,
     cancel: CancellationToken,
 ) -> LeaderHandle {
@@ -32,7 +32,7 @@ pub(crate) fn start(
         store,
         snapshot,
         leadership,
-        reports: Reports::default(),
+        reports: AgentReports::default(),
         store_health: StoreHealth::default(),
         planning: PlanningHealth::default(),
     };
@@ -46,10 +46,10 @@ pub(crate) fn start(
 }
 
 async fn follow(
-    identity: &Identity,
-    mut lists: watch::Receiver<Listed>,
+    identity: &MachineIdentity,
+    mut lists: watch::Receiver<DesiredList>,
     mut reports: watch::Receiver<Arc<NodeReport>>,
-    taken: &Reports,
+    taken: &AgentReports,
     snapshots: &watch::Sender<Option<Arc<Snapshot>>>,
 ) {
     // A higher revision than an earlier process of the agent showed.
@@ -98,8 +98,8 @@ fn shown_status(
 }
 
 fn snapshot(
-    identity: &Identity,
-    listed: &Listed,
+    identity: &MachineIdentity,
+    listed: &DesiredList,
     report: &NodeReport,
     status: &NodeStatusRecord,
     revision: i64,

@@ -5,17 +5,17 @@ use std::{collections::BTreeMap, net::Ipv4Addr, ops::Bound, path::PathBuf};
 use ipnet::Ipv4Net;
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{desired_state::desired::Desired, worker::machine_options::MachineOptions};
-use kat_host::files::{self, Access, FileError};
+use crate::{desired_state::desired::DesiredState, worker::machine_options::MachineOptions};
+use kat_host::files::{self, FileAccess, FileError};
 use kat_plan::host_port_statuses;
-use kat_store::mirror::Entries;
+use kat_store::mirror::MirrorEntries;
 use kat_types::{
     api::{JoinPeer, Reach},
     keys,
     network::{
-        DNS_FILE, DnsRecords, Gate, HOST_PORTS_FILE, HostPortNetwork, HostPortParts,
-        INSTANCES_FILE, InstanceNetwork, Instances, NODE_FILE, NodeNetwork, PEERS_FILE, Peer,
-        Peers, SERVICES_FILE, ServiceNetwork, ServicePort, Services, Transport,
+        DNS_FILE, DnsRecords, HOST_PORTS_FILE, HostPortNetwork, HostPortParts, INSTANCES_FILE,
+        InstanceNetwork, Instances, NODE_FILE, NodeNetwork, PEERS_FILE, PeerMachine, PeerMachines,
+        SERVICES_FILE, ServiceNetwork, ServicePortBackends, Services, StartGate, Transport,
     },
     resource::Protocol,
     services::{ServiceAddress, ServiceBalance},
@@ -52,7 +52,7 @@ impl NetworkFiles {
     }
 
     /// Writes the list of the other machines.
-    pub fn write_peers(&self, peers: &Peers) -> Result<bool, FileError> {
+    pub fn write_peers(&self, peers: &PeerMachines) -> Result<bool, FileError> {
         self.write(PEERS_FILE, peers)
     }
 
@@ -87,13 +87,13 @@ impl NetworkFiles {
     fn write<T: Serialize>(&self, name: &str, value: &T) -> Result<bool, FileError> {
         let path = self.path(name);
         let text = files::json_of(&path, value)?;
-        files::write_if_changed(&path, &text, Access::mode(0o600))
+        files::write_if_changed(&path, &text, FileAccess::mode(0o600))
     }
 }
 
 /// The instances that may request a network, including those that are being stopped, but not those
 /// on the machine's own network. Only host ports that the machine's owner allows are included.
-pub(crate) fn instances(desired: &Desired, options: &MachineOptions) -> Instances {
+pub(crate) fn instances(desired: &DesiredState, options: &MachineOptions) -> Instances {
     let own = desired.assignments.values();
     let own = own.filter(|assignment| !assignment.container.host_network);
     let entries = own.map(|assignment| {
@@ -103,7 +103,7 @@ pub(crate) fn instances(desired: &Desired, options: &MachineOptions) -> Instance
             uid: assignment.user.uid,
             unit: assignment.asking_unit(),
             address: assignment.address,
-            gate: Gate::Open,
+            gate: StartGate::Open,
             host_ports: host_port_statuses(&assignment.ports)
                 .into_iter()
                 .filter(|port| options.allows_host_port(assignment, port.port))
@@ -124,7 +124,7 @@ pub(crate) fn instances(desired: &Desired, options: &MachineOptions) -> Instance
 }
 
 /// The DNS records from the keys below `/kat/dns/`.
-pub(crate) fn dns_records(entries: &Entries, revision: i64) -> DnsRecords {
+pub(crate) fn dns_records(entries: &MirrorEntries, revision: i64) -> DnsRecords {
     let mut records: BTreeMap<String, Vec<Ipv4Addr>> = BTreeMap::new();
     for key in entries.keys() {
         let Some(rest) = key.strip_prefix(keys::DNS) else {
@@ -154,7 +154,7 @@ pub(crate) fn dns_records(entries: &Entries, revision: i64) -> DnsRecords {
 
 /// The service addresses from the keys below `/kat/network/services/`. A value that this version
 /// can't read, because a newer version wrote it, is left out.
-pub(crate) fn services(entries: &Entries) -> Services {
+pub(crate) fn services(entries: &MirrorEntries) -> Services {
     let mut services = BTreeMap::new();
     for (key, entry) in below(entries, keys::SERVICES) {
         let Some(name) = key.strip_suffix("/ip") else {
@@ -166,7 +166,7 @@ pub(crate) fn services(entries: &Entries) -> Services {
         let balance = format!("{}{name}/balance", keys::SERVICES);
         let balance = entries.get(balance.as_str()).and_then(|entry| read(entry));
         let ServiceBalance { ports, .. } = balance.unwrap_or_default();
-        let ports = ports.into_iter().map(|port| ServicePort {
+        let ports = ports.into_iter().map(|port| ServicePortBackends {
             port: port.port,
             protocol: transport(port.protocol),
             instances: port.instances.into_iter().collect(),
@@ -182,7 +182,7 @@ pub(crate) fn services(entries: &Entries) -> Services {
 
 /// The shares of this machine's instances in the traffic of its host ports, from the keys below
 /// `/kat/network/services/`.
-pub(crate) fn host_port_parts(entries: &Entries, subnet: Ipv4Net) -> HostPortParts {
+pub(crate) fn host_port_parts(entries: &MirrorEntries, subnet: Ipv4Net) -> HostPortParts {
     let balances = below(entries, keys::SERVICES).filter(|(key, _)| key.ends_with("/balance"));
     let ports = balances
         .filter_map(|(_, entry)| read::<ServiceBalance>(entry))
@@ -206,7 +206,7 @@ pub(crate) fn transport(protocol: Protocol) -> Transport {
 
 /// The keys below a prefix, each without the prefix.
 fn below<'a>(
-    entries: &'a Entries,
+    entries: &'a MirrorEntries,
     prefix: &'a str,
 ) -> impl Iterator<Item = (&'a str, &'a KeyValue)> {
     entries
@@ -221,7 +221,7 @@ fn read<T: DeserializeOwned>(entry: &KeyValue) -> Option<T> {
 }
 
 /// The other machines from the keys below `/kat/network/nodes/`.
-pub(crate) fn peers(entries: &Entries, own: &str) -> Peers {
+pub(crate) fn peers(entries: &MirrorEntries, own: &str) -> PeerMachines {
     let mut raw: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
     for (key, entry) in entries.iter() {
         let Some((node, field)) = key
@@ -254,14 +254,14 @@ fn json<T: DeserializeOwned>(fields: &BTreeMap<String, String>, name: &str) -> O
 
 /// The other machines as peers of a machine with this reachability. Two machines behind NAT
 /// communicate through the first relay: both have to choose the same one.
-pub(crate) fn peers_of(own: &Reach, others: &BTreeMap<String, JoinPeer>) -> Peers {
+pub(crate) fn peers_of(own: &Reach, others: &BTreeMap<String, JoinPeer>) -> PeerMachines {
     let relay = others
         .iter()
         .find(|(_, other)| other.reach.relay && !other.reach.behind_nat)
         .map(|(name, _)| name.clone());
     let peers = others.iter().map(|(name, other)| {
         let both_hidden = own.behind_nat && other.reach.behind_nat;
-        let peer = Peer {
+        let peer = PeerMachine {
             public_key: other.public_key.clone(),
             endpoints: other.endpoints.clone(),
             subnet: other.subnet,
@@ -270,7 +270,7 @@ pub(crate) fn peers_of(own: &Reach, others: &BTreeMap<String, JoinPeer>) -> Peer
         };
         (name.clone(), peer)
     });
-    Peers {
+    PeerMachines {
         schema: 1,
         peers: peers.collect(),
     }
@@ -283,7 +283,7 @@ mod tests {
 
     use super::*;
 
-    fn entries(pairs: &[(&str, &str)]) -> Entries {
+    fn entries(pairs: &[(&str, &str)]) -> MirrorEntries {
         let entry = |key: &str, value: &str| KeyValue {
             key: key.to_owned(),
             value: value.as_bytes().to_vec(),

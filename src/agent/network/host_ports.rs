@@ -36,12 +36,12 @@ pub trait HostListeners: Send + Sync {
 
 /// The listeners of the real machine.
 #[derive(Debug)]
-pub struct Listening {
+pub struct SystemListeners {
     /// The overlay's network: listeners on its addresses alone do not conflict with host ports.
     pub overlay: Ipv4Net,
 }
 
-impl HostListeners for Listening {
+impl HostListeners for SystemListeners {
     fn on(&self, ports: &[(Protocol, u16)]) -> Vec<Listener> {
         let ports: Vec<_> = ports
             .iter()
@@ -63,10 +63,10 @@ impl HostListeners for Listening {
     }
 }
 
-fn of(protocol: Protocol) -> facts::Protocol {
+fn of(protocol: Protocol) -> facts::SocketProtocol {
     match protocol {
-        Protocol::Tcp => facts::Protocol::Tcp,
-        Protocol::Udp => facts::Protocol::Udp,
+        Protocol::Tcp => facts::SocketProtocol::Tcp,
+        Protocol::Udp => facts::SocketProtocol::Udp,
     }
 }
 
@@ -96,8 +96,8 @@ pub fn in_use(assignment: &Assignment, listeners: &dyn HostListeners) -> Option<
 fn sentence(listener: &Listener) -> String {
     let Listener { port, .. } = listener;
     let protocol = match listener.protocol {
-        facts::Protocol::Tcp => Protocol::Tcp.word(),
-        facts::Protocol::Udp => Protocol::Udp.word(),
+        facts::SocketProtocol::Tcp => Protocol::Tcp.word(),
+        facts::SocketProtocol::Udp => Protocol::Udp.word(),
     };
     let program = match (&listener.process, listener.pid) {
         (Some(process), Some(pid)) => {
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn who_has_a_port_is_named() {
         let mut listener = Listener {
-            protocol: facts::Protocol::Tcp,
+            protocol: facts::SocketProtocol::Tcp,
             address: IpAddr::from([0, 0, 0, 0]),
             port: 80,
             process: Some("nginx".to_owned()),

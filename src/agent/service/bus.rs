@@ -7,8 +7,8 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::supervisor::Listed;
-use crate::cluster::identity::Identity;
+use super::supervisor::DesiredList;
+use crate::cluster::identity::MachineIdentity;
 use kat_leader::LeaderHandle;
 use kat_systemd::publish::{self, PublishedInstance, PublishedState};
 use kat_types::{
@@ -19,8 +19,8 @@ use kat_types::{
 
 /// Publishes every report of the agent until `cancel`.
 pub(crate) async fn serve(
-    identity: Arc<Identity>,
-    lists: watch::Receiver<Listed>,
+    identity: Arc<MachineIdentity>,
+    lists: watch::Receiver<DesiredList>,
     handle: LeaderHandle,
     mut reports: watch::Receiver<Arc<NodeReport>>,
     cancel: CancellationToken,
@@ -50,8 +50,8 @@ pub(crate) async fn serve(
 }
 
 fn published(
-    identity: &Identity,
-    listed: &Listed,
+    identity: &MachineIdentity,
+    listed: &DesiredList,
     leader: bool,
     report: &NodeReport,
 ) -> PublishedState {
@@ -114,11 +114,11 @@ mod tests {
     #[test]
     fn the_status_is_a_phase_of_the_contract() {
         let contract = include_str!("../../../dbus/rip.dws.kat1.xml");
-        let identity = Identity::example("n1");
+        let identity = MachineIdentity::example("n1");
         for (confirmed, phase) in [(true, "Ready"), (false, "NotReady")] {
-            let listed = Listed {
+            let listed = DesiredList {
                 confirmed,
-                ..Listed::default()
+                ..DesiredList::default()
             };
             let state = published(&identity, &listed, false, &NodeReport::default());
             assert_eq!(state.status, phase);

@@ -11,12 +11,12 @@ pub const AGENT_CONFIG: &str = "/etc/kat/agent.yaml";
 /// The administrator's connection file, 0600.
 pub const ADMIN_CONNECTION: &str = "/etc/kat/admin.conf";
 pub const STATE: &str = "/var/lib/kat";
-/// The machine's identity ([`crate::cluster::identity::Identity`]).
+/// The machine's identity ([`crate::cluster::identity::MachineIdentity`]).
 pub const IDENTITY: &str = "/var/lib/kat/node.json";
 /// The identity during a join: the cluster knows the machine already, but its setup is not
 /// finished.
 pub const JOINING: &str = "/var/lib/kat/joining.json";
-/// The cluster cache ([`crate::cluster::cluster_cache::Known`]).
+/// The cluster cache ([`crate::cluster::cluster_cache::ClusterCache`]).
 pub const KNOWN: &str = "/var/lib/kat/cluster.json";
 /// etcd's id of this machine's member, hexadecimal.
 pub const MEMBER: &str = "/var/lib/kat/member";

@@ -13,13 +13,13 @@ use kat_types::{network::HOOK_PROGRAM, plain::plain_lines};
 /// KAT on one machine.
 #[derive(Debug, Parser)]
 #[command(name = "kat-agent", version, about, disable_help_subcommand = true)]
-pub struct Arguments {
+pub struct AgentArgs {
     #[command(subcommand)]
-    command: Command,
+    command: AgentCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum AgentCommand {
     /// Makes this machine the first of a new cluster
     Init {
         /// `cluster.kat` with the cluster's settings
@@ -32,7 +32,7 @@ enum Command {
         #[arg(long, value_name = "NAME")]
         node_name: Option<String>,
         #[command(flatten)]
-        way: Way,
+        way: ReachOptions,
     },
     /// Makes this machine part of a cluster; `katcall token create --join` prints the whole command
     Join {
@@ -60,7 +60,7 @@ enum Command {
         #[arg(long)]
         no_etcd: bool,
         #[command(flatten)]
-        way: Way,
+        way: ReachOptions,
         /// This machine goes before others when the cluster's store has room for one more
         #[arg(long, conflicts_with = "no_etcd")]
         etcd_peer: bool,
@@ -132,7 +132,7 @@ enum Command {
 
 /// How other machines come to this one.
 #[derive(Debug, Clone, Copy, clap::Args)]
-struct Way {
+struct ReachOptions {
     /// Others reach this machine only where it called them before: it keeps its ways to them open
     #[arg(long, conflicts_with = "relay")]
     behind_nat: bool,
@@ -143,7 +143,7 @@ struct Way {
 
 /// Parses the arguments, runs the command, and maps the result to an exit code.
 pub fn main() -> ExitCode {
-    match dispatch(Arguments::parse().command) {
+    match dispatch(AgentArgs::parse().command) {
         Ok(code) => code,
         Err(error) => {
             say(&format!("error: {error:#}"));
@@ -158,9 +158,9 @@ fn say(sentence: &str) {
     anstream::eprintln!("{}", plain_lines(sentence));
 }
 
-fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
+fn dispatch(command: AgentCommand) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Init {
+        AgentCommand::Init {
             config,
             advertise_address,
             node_name,
@@ -177,7 +177,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             runtime()?.block_on(init::run(options, &say))?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Join {
+        AgentCommand::Join {
             leader_api,
             token,
             token_file,
@@ -206,18 +206,18 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             runtime()?.block_on(join::run(options, &say))?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Backup { file } => {
+        AgentCommand::Backup { file } => {
             logging::start();
             let path = runtime()?.block_on(recovery::backup(file, &say))?;
             anstream::println!("{}", path.display());
             Ok(ExitCode::SUCCESS)
         }
-        Command::Recover { yes } => {
+        AgentCommand::Recover { yes } => {
             logging::start();
             runtime()?.block_on(recovery::recover(yes, &say))?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Restore {
+        AgentCommand::Restore {
             file,
             recovery_key_file,
             advertise_address,
@@ -231,12 +231,12 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             runtime()?.block_on(recovery::restore(options, &say))?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::RecoveryKey => {
+        AgentCommand::RecoveryKey => {
             anstream::println!("{}", recovery::key()?);
             Ok(ExitCode::SUCCESS)
         }
-        Command::Check { config } => runtime()?.block_on(check(config)),
-        Command::Reset { yes } => {
+        AgentCommand::Check { config } => runtime()?.block_on(check(config)),
+        AgentCommand::Reset { yes } => {
             logging::start();
             if !yes && !confirmed()? {
                 anyhow::bail!("nothing was changed");
@@ -245,37 +245,37 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             anstream::eprintln!("this machine is in no cluster any more");
             Ok(ExitCode::SUCCESS)
         }
-        Command::Run => {
+        AgentCommand::Run => {
             logging::start();
             runtime()?.block_on(run::run())?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::BindHostPaths { undo, instance } => {
+        AgentCommand::BindHostPaths { undo, instance } => {
             match undo {
                 true => bound_paths::unbind_all(&instance)?,
                 false => bound_paths::bind_all(&instance)?,
             }
             Ok(ExitCode::SUCCESS)
         }
-        Command::Hook => {
+        AgentCommand::Hook => {
             let error = std::process::Command::new(HOOK_PROGRAM).arg("hook").exec();
             Err(anyhow::anyhow!("cannot run {HOOK_PROGRAM}: {error}"))
         }
-        Command::Version => {
+        AgentCommand::Version => {
             anstream::println!("kat-agent {}", kat_types::VERSION);
             Ok(ExitCode::SUCCESS)
         }
-        Command::Completion { shell } => {
+        AgentCommand::Completion { shell } => {
             clap_complete::generate(
                 shell,
-                &mut Arguments::command(),
+                &mut AgentArgs::command(),
                 "kat-agent",
                 &mut std::io::stdout(),
             );
             Ok(ExitCode::SUCCESS)
         }
-        Command::Man { folder } => {
-            clap_mangen::generate_to(Arguments::command(), folder)?;
+        AgentCommand::Man { folder } => {
+            clap_mangen::generate_to(AgentArgs::command(), folder)?;
             Ok(ExitCode::SUCCESS)
         }
     }

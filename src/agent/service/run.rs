@@ -11,17 +11,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     paths,
-    supervisor::{Listed, Supervisor},
+    supervisor::{DesiredList, Supervisor},
 };
 use crate::{
     NetworkFiles, Reporter, Statuses,
     cluster::{
-        cluster_cache::Known,
-        identity::Identity,
-        keys::Keys,
+        cluster_cache::ClusterCache,
+        identity::MachineIdentity,
+        keys::MachineKeys,
         machine::{LeaderApi, ThisMachine},
-        peer_agents::Agents,
-        renewal::Renewal,
+        peer_agents::PeerAgents,
+        renewal::CertificateRenewal,
     },
     commands::{
         host_files, recovery, setup,
@@ -31,9 +31,9 @@ use crate::{
         fence,
         store_watch::{FollowedStores, follow_desired, follow_known, follow_network},
     },
-    disk::{ballast::Ballast, eviction::Evictor, pressure as disks, pressure::Disks},
+    disk::{ballast::Ballast, eviction::Evictor, pressure as disks, pressure::DiskWatch},
     etcd::{
-        member::{Member, MemberParts, etcd_group},
+        member::{MemberParts, RunningMember, etcd_group},
         membership, stores,
     },
     exec::{LocalSessions, sessions::ClusterSessions},
@@ -46,19 +46,19 @@ use crate::{
         logs::{ClusterLogs, JournalLogs},
         standalone as local,
     },
-    network::host_ports::Listening,
+    network::host_ports::SystemListeners,
     secrets::Secrets,
     service::status_line::{ServiceStatus, tell_status},
     volumes::{
         Volumes, earlier_grants,
-        moves::{Moves, OtherMachines, OwnVolumes},
-        removals::Removals,
+        moves::{OtherMachines, OwnVolumes, VolumeMoves},
+        removals::VolumeRemovals,
     },
-    worker::{Tools, machine_options::MachineOptions},
+    worker::{WorkerTools, machine_options::MachineOptions},
 };
 use kat_api as api;
-use kat_api::{AgentPort, ApiConfig, InstanceLogs, InstanceSessions, Limits};
-use kat_daemon::watchdog::Pulses;
+use kat_api::{AgentPort, ApiConfig, ApiLimits, InstanceLogs, InstanceSessions};
+use kat_daemon::watchdog::LoopPulses;
 use kat_host::users::Users;
 use kat_pki as pki;
 use kat_registry::Registries;
@@ -77,30 +77,30 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     let cancel = CancellationToken::new();
     let mut tasks = JoinSet::new();
     let managers: Arc<dyn ManagerSource> = Arc::new(Managers::new());
-    let pulses = Pulses::default();
+    let pulses = LoopPulses::default();
     let status = ServiceStatus::start(&mut tasks, &pulses, &cancel);
 
-    let stored = Listed::stored(Path::new(paths::DESIRED));
+    let stored = DesiredList::stored(Path::new(paths::DESIRED));
     earlier_grants::record(Path::new("/"), &config, &stored.desired)?;
     let (lists, listed) = watch::channel(stored);
     let statuses = Statuses::default();
     let network = NetworkFiles::new(network::FOLDER.into());
     network.write_node(&setup::node_network(&identity, &config))?;
     let tools = Arc::new(tools(&identity, &config, &managers).await?);
-    let stored = Known::stored();
+    let stored = ClusterCache::stored();
     let host_files = host_files::wanted(&tools.renderer, &tools.settings, &identity, &stored)?;
     host_files::renew(&host_files, managers.system().as_ref()).await?;
     let mut supervisor = Supervisor::new(Arc::clone(&tools), statuses.clone(), network.clone());
     supervisor.pulses = pulses.clone();
     let writes = supervisor.writes.clone();
     tasks.spawn(writes.clone().run(pulses.clone(), cancel.clone()));
-    let memory = fence::Memory {
+    let memory = fence::FenceMemory {
         path: paths::REACHED.into(),
         monotonic: Arc::clone(&tools.monotonic),
     };
     let (reached_now, reached) = watch::channel(memory.recall());
-    let (fenced_now, fenced) = watch::channel(Listed::default());
-    let fence = fence::Fence {
+    let (fenced_now, fenced) = watch::channel(DesiredList::default());
+    let fence = fence::PartitionFence {
         timeout: Duration::from_secs(identity.cluster.spec.node_loss_timeout_seconds.into()),
         lists: listed.clone(),
         reached,
@@ -108,7 +108,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         memory: Some(memory),
     };
     tasks.spawn(fence.run(cancel.clone()));
-    let removals = Removals {
+    let removals = VolumeRemovals {
         lists: listed.clone(),
         volumes: Arc::clone(&tools.volumes),
         statuses: statuses.clone(),
@@ -120,7 +120,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         tasks.spawn(ballast.run(pulses.clone(), cancel.clone()));
     }
     let base = &identity.cluster.spec.volume_base_path;
-    let disks = Disks::new(Path::new("/"), base, &config, Arc::new(disks::look));
+    let disks = DiskWatch::new(Path::new("/"), base, &config, Arc::new(disks::look));
     let disks = Arc::new(disks);
     let look = Arc::clone(&disks).run(statuses.clone(), pulses.clone(), cancel.clone());
     tasks.spawn(look);
@@ -143,7 +143,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     let (known_now, known) = watch::channel(Arc::new(stored));
     let clock: Arc<dyn Fn() -> Timestamp + Send + Sync> = Arc::new(Timestamp::now);
     let (published, reports) = watch::channel(Arc::default());
-    let keys = Keys::new(etcd_group(&identity)?);
+    let keys = MachineKeys::new(etcd_group(&identity)?);
     let system = managers.system();
     let now = known.borrow().clone();
     if membership::give_up_outdated(&identity, &keys, &now, system.as_ref()).await? {
@@ -163,7 +163,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
             clock: Arc::clone(&clock),
             pulses: &pulses,
         };
-        Some(Member::start(parts, &mut tasks, &cancel).await?)
+        Some(RunningMember::start(parts, &mut tasks, &cancel).await?)
     } else {
         None
     };
@@ -196,7 +196,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         Arc::clone(&managers),
         tools.root.clone(),
     ));
-    let agents = Agents::new(&identity, &keys, &known);
+    let agents = PeerAgents::new(&identity, &keys, &known);
     let port = AgentPort {
         listener: agent_listener(&identity)?,
         config: agent_tls(&keys, &certificate)?,
@@ -210,10 +210,10 @@ pub(crate) async fn run() -> anyhow::Result<()> {
             lists: listed.clone(),
             volumes: Arc::clone(&tools.volumes),
         }),
-        limits: Limits::default(),
+        limits: ApiLimits::default(),
         pulses: pulses.clone(),
     };
-    let moves = Moves {
+    let moves = VolumeMoves {
         node: identity.node.clone(),
         lists: listed.clone(),
         volumes: Arc::clone(&tools.volumes),
@@ -238,7 +238,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         clock: Arc::clone(&clock),
         new_uid: Arc::new(api::random_uid),
         node_name: identity.node.clone(),
-        limits: Limits::default(),
+        limits: ApiLimits::default(),
         pulses: pulses.clone(),
         joining: member.as_ref().map(|member| member.joining.clone()),
         images: Some(Arc::new(Registries::new()?)),
@@ -323,7 +323,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         reports,
         cancel.clone(),
     ));
-    let renewal = Renewal {
+    let renewal = CertificateRenewal {
         identity: Arc::clone(&identity),
         keys,
         certificate,
@@ -385,12 +385,12 @@ async fn wait_for_end() -> anyhow::Result<()> {
 }
 
 async fn tools(
-    identity: &Identity,
+    identity: &MachineIdentity,
     config: &AgentConfig,
     managers: &Arc<dyn ManagerSource>,
-) -> anyhow::Result<Tools> {
+) -> anyhow::Result<WorkerTools> {
     let base = &identity.cluster.spec.volume_base_path;
-    Ok(Tools {
+    Ok(WorkerTools {
         managers: Arc::clone(managers),
         sessions: Arc::new(Logind::new(managers.system())),
         accounts: Arc::new(Users::new()),
@@ -402,10 +402,10 @@ async fn tools(
         root: "/".into(),
         monotonic: Arc::new(crate::cluster::machine::monotonic_microseconds),
         limits_enforced: crate::cluster::machine::limits_enforced(),
-        network: Arc::new(crate::health::probe::Overlay),
+        network: Arc::new(crate::health::probe::OverlayProbeNetwork),
         volumes: Arc::new(Volumes::new(Path::new("/"), base, config)),
         secrets: Secrets::new(Path::new("/"), &identity.node, &render_settings(identity)),
-        listeners: Arc::new(Listening {
+        listeners: Arc::new(SystemListeners {
             overlay: identity.cluster.spec.cluster_cidr,
         }),
         options: MachineOptions::new(Path::new("/"), config),
@@ -418,7 +418,7 @@ mod tests {
     use std::future::{pending, ready};
 
     use super::*;
-    use kat_leader::{LeaderHandle, PlanningHealth, Reports, StoreHealth};
+    use kat_leader::{AgentReports, LeaderHandle, PlanningHealth, StoreHealth};
     use kat_testing::MemoryStore;
 
     #[tokio::test]
@@ -443,13 +443,13 @@ mod tests {
             store: Arc::new(MemoryStore::default()),
             snapshot,
             leadership,
-            reports: Reports::default(),
+            reports: AgentReports::default(),
             store_health: StoreHealth::default(),
             planning: PlanningHealth::default(),
         };
         let cancel = CancellationToken::new();
         let mut tasks = JoinSet::new();
-        let status = ServiceStatus::start(&mut tasks, &Pulses::default(), &cancel);
+        let status = ServiceStatus::start(&mut tasks, &LoopPulses::default(), &cancel);
         tasks.spawn(tell_status(status, handle, true, cancel));
         drop(leaderships);
         let early = whole_until(pending(), &mut tasks).await.unwrap_err();

@@ -6,7 +6,7 @@ use sd_notify::NotifyState;
 use tokio::{sync::watch, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use kat_daemon::watchdog::Pulses;
+use kat_daemon::watchdog::LoopPulses;
 use kat_leader::LeaderHandle;
 
 /// Sends the service's `STATUS=` line and its watchdog messages.
@@ -20,7 +20,7 @@ impl ServiceStatus {
     /// loop of `pulses` hangs.
     pub(crate) fn start(
         tasks: &mut JoinSet<()>,
-        pulses: &Pulses,
+        pulses: &LoopPulses,
         cancel: &CancellationToken,
     ) -> Self {
         let (words, said) = watch::channel("starting".to_owned());
@@ -51,7 +51,7 @@ impl ServiceStatus {
 /// systemd restarts the service.
 async fn tell(
     mut said: watch::Receiver<String>,
-    pulses: Pulses,
+    pulses: LoopPulses,
     period: Duration,
     notify: impl Fn(&[NotifyState<'_>]),
 ) {
@@ -124,7 +124,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_watchdog_is_fed_until_a_loop_hangs() {
-        let pulses = Pulses::default();
+        let pulses = LoopPulses::default();
         let (words, said) = watch::channel("leading".to_owned());
         let told: Arc<Mutex<Vec<String>>> = Arc::default();
         let heard = Arc::clone(&told);

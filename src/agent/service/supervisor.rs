@@ -15,16 +15,16 @@ use tokio_util::sync::CancellationToken;
 use super::paths::UserFolders;
 use crate::{
     Statuses,
-    desired_state::{desired::Desired, watched_writes::WatchedWrites},
-    disk::eviction::Evicted,
+    desired_state::{desired::DesiredState, watched_writes::WatchedWrites},
+    disk::eviction::EvictedInstances,
     network::files::{NetworkFiles, instances},
-    worker::{Tools, UserDesired, Worker, unit_files as files, unit_files::UnitFolder},
+    worker::{UserDesired, Worker, WorkerTools, unit_files as files, unit_files::UnitFolder},
 };
-use kat_daemon::watchdog::Pulses;
+use kat_daemon::watchdog::LoopPulses;
 use kat_types::{
     api::{Health, InstancePhase, InstanceReport},
     assignment::{Assignment, USER_BASE, WorkloadUser},
-    images::KeptOfUser,
+    images::KeptUserImages,
     network::{INSTANCES_FILE, Instances},
     reason::Reason,
 };
@@ -35,15 +35,15 @@ const AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// Runs the workers until `cancel`, which leaves all workloads running.
 pub struct Supervisor {
     /// Shared by all workers.
-    pub tools: Arc<Tools>,
+    pub tools: Arc<WorkerTools>,
     /// Receiver of the workers' reports.
     pub statuses: Statuses,
     pub network: NetworkFiles,
     /// Reports the loop's liveness to the watchdog.
-    pub pulses: Pulses,
+    pub pulses: LoopPulses,
     pub writes: WatchedWrites,
     /// Instances that must not run now because a disk is nearly full.
-    pub evicted: watch::Receiver<Evicted>,
+    pub evicted: watch::Receiver<EvictedInstances>,
     workers: BTreeMap<u32, watch::Sender<UserDesired>>,
     tasks: JoinSet<u32>,
     users: BTreeMap<u32, WorkloadUser>,
@@ -55,14 +55,14 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    pub fn new(tools: Arc<Tools>, statuses: Statuses, network: NetworkFiles) -> Self {
+    pub fn new(tools: Arc<WorkerTools>, statuses: Statuses, network: NetworkFiles) -> Self {
         Self {
             tools,
             writes: WatchedWrites::new(statuses.clone()),
             statuses,
             network,
-            pulses: Pulses::default(),
-            evicted: watch::Sender::new(Evicted::default()).subscribe(),
+            pulses: LoopPulses::default(),
+            evicted: watch::Sender::new(EvictedInstances::default()).subscribe(),
             workers: BTreeMap::new(),
             tasks: JoinSet::new(),
             users: BTreeMap::new(),
@@ -72,7 +72,7 @@ impl Supervisor {
     }
 
     /// Follows the desired list until `cancel`.
-    pub async fn run(mut self, mut lists: watch::Receiver<Listed>, cancel: CancellationToken) {
+    pub async fn run(mut self, mut lists: watch::Receiver<DesiredList>, cancel: CancellationToken) {
         let pulse = self.pulses.watch("the supervisor of the workers");
         loop {
             let listed = lists.borrow_and_update().clone();
@@ -118,7 +118,7 @@ impl Supervisor {
     }
 
     /// Passes the list on; false when that has to be retried.
-    fn dispatch(&mut self, listed: &Listed, cancel: &CancellationToken) -> bool {
+    fn dispatch(&mut self, listed: &DesiredList, cancel: &CancellationToken) -> bool {
         if !listed.known {
             return true;
         }
@@ -135,7 +135,7 @@ impl Supervisor {
             .clone();
         let mut by_user: BTreeMap<u32, UserDesired> = BTreeMap::new();
         let mut waiting = BTreeSet::new();
-        let evicted = Evicted::clone(&self.evicted.borrow());
+        let evicted = EvictedInstances::clone(&self.evicted.borrow());
         for assignment in listed.desired.assignments.values() {
             self.users
                 .insert(assignment.user.uid, assignment.user.clone());
@@ -214,7 +214,7 @@ impl Supervisor {
 
     /// Reports instances without a report that are not started because `kat-net`'s list of them
     /// could not be written.
-    fn report_held(&mut self, listed: &Listed, wanted: &Instances, error: Option<&String>) {
+    fn report_held(&mut self, listed: &DesiredList, wanted: &Instances, error: Option<&String>) {
         let assignments = &listed.desired.assignments;
         let gone: BTreeSet<String> = self
             .held
@@ -257,7 +257,7 @@ impl Supervisor {
     }
 
     /// The images of a user's workload that are kept after the workload has left.
-    fn kept(desired: &Desired, uid: u32) -> Option<KeptOfUser> {
+    fn kept(desired: &DesiredState, uid: u32) -> Option<KeptUserImages> {
         let index = uid.checked_sub(USER_BASE)?;
         desired.images.as_ref()?.users.get(&index).cloned()
     }
@@ -306,7 +306,7 @@ impl Supervisor {
 
 /// The desired list and its state, as the supervisor gets it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Listed {
+pub struct DesiredList {
     /// There is a list; without one the workers do nothing.
     pub known: bool,
     /// It comes from the store, not from the disk.
@@ -314,16 +314,16 @@ pub struct Listed {
     /// The store is being watched, so that changes are not missed.
     pub current: bool,
     /// The list.
-    pub desired: Arc<Desired>,
+    pub desired: Arc<DesiredState>,
     /// Instances that must not run now because the machine reaches no leader, or the store has
     /// not confirmed the list since the boot (`desired_state/fence.rs`).
     pub fenced: Arc<BTreeSet<String>>,
 }
 
-impl Listed {
+impl DesiredList {
     /// Reads the list that was stored before the agent last stopped, if there is one.
     pub fn stored(path: &Path) -> Self {
-        Desired::stored(path).map_or_else(Self::default, |desired| Self {
+        DesiredState::stored(path).map_or_else(Self::default, |desired| Self {
             known: true,
             desired: Arc::new(desired),
             ..Self::default()

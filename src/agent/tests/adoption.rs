@@ -84,7 +84,7 @@ async fn commands_and_probes_of_the_process_before_are_ended() {
     let other = "other.service";
     let manager = bench.manager(&web);
     for unit in left.into_iter().chain([other]) {
-        manager.define(unit, Behaviour::default());
+        manager.define(unit, UnitBehaviour::default());
         manager.start(unit, Duration::from_secs(1)).await.unwrap();
     }
     manager.clear_calls();
@@ -112,7 +112,7 @@ async fn own_probes_outlive_a_manager_that_was_lost() {
     bench.soon().await;
     let manager = bench.manager(&web);
     let probe = "health-kat-default-web-aaaaa-7.service";
-    manager.define(probe, Behaviour::default());
+    manager.define(probe, UnitBehaviour::default());
     let started = manager.start(probe, Duration::from_secs(1)).await;
     started.unwrap();
     manager.set_unreachable(Some("the bus ended"));

@@ -74,9 +74,9 @@ async fn a_sidecar_that_does_not_run_makes_its_instance_unhealthy() {
     let proxy = unit(&web, "side-proxy");
     bench.behave(
         &proxy,
-        Some(Behaviour {
+        Some(UnitBehaviour {
             exits: Some(3),
-            ..Behaviour::default()
+            ..UnitBehaviour::default()
         }),
     );
     bench.list(true, std::slice::from_ref(&web));

@@ -97,7 +97,7 @@ impl Logs {
             message: text.as_bytes().to_vec(),
             priority: 3,
             identifier: identifier.to_owned(),
-            stream: LogStream::Stderr,
+            stream: ProgramStream::Stderr,
             container_name: None,
             container_id: None,
             invocation_id: None,
@@ -125,7 +125,7 @@ impl Logs {
 }
 
 impl LogSource for Logs {
-    fn entries(&self, query: &LogQuery) -> LogEntries {
+    fn entries(&self, query: &JournalQuery) -> LogEntries {
         // The agent queries a run after its end, when the hook has already logged.
         let refusal = self.refusals.lock().get(&query.unit).cloned();
         if let Some(refusal) = refusal {
@@ -141,7 +141,7 @@ impl LogSource for Logs {
 pub(super) struct Answers(pub(super) Mutex<Result<u16, String>>);
 
 #[async_trait]
-impl Network for Answers {
+impl ProbeNetwork for Answers {
     async fn connect(&self, _: SocketAddrV4) -> Result<(), String> {
         self.0.lock().clone().map(drop)
     }

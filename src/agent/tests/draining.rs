@@ -77,10 +77,10 @@ async fn what_nobody_was_sent_to_is_not_waited_for() {
     let bench = Bench::new();
     // The program has crashed and waits for its next start.
     let web = draining(600);
-    let crashing = Behaviour {
+    let crashing = UnitBehaviour {
         restarts: true,
         rests: true,
-        ..Behaviour::default()
+        ..UnitBehaviour::default()
     };
     bench.behave(&web.unit(), Some(crashing));
     bench.list(true, std::slice::from_ref(&web));

@@ -20,13 +20,13 @@ fn with_unmasked(index: u32, name: &str) -> Assignment {
     one
 }
 
-fn list(assignments: &[&Assignment]) -> Desired {
+fn list(assignments: &[&Assignment]) -> DesiredState {
     let assignments = assignments.iter().copied().cloned();
-    Desired {
+    DesiredState {
         schema: 1,
         revision: 1,
         assignments: assignments.map(|one| (one.instance.clone(), one)).collect(),
-        ..Desired::default()
+        ..DesiredState::default()
     }
 }
 
@@ -79,7 +79,7 @@ fn a_new_machine_records_nothing_ever() {
     let folder = tempfile::tempdir().unwrap();
     let (root, config) = (folder.path(), AgentConfig::default());
     std::fs::create_dir_all(root.join("var/lib/kat")).unwrap();
-    earlier_grants::record(root, &config, &Desired::default()).unwrap();
+    earlier_grants::record(root, &config, &DesiredState::default()).unwrap();
     let one = with_unmasked(0, "one");
     with_unit(root, &one);
     earlier_grants::record(root, &config, &list(&[&one])).unwrap();

@@ -1,10 +1,10 @@
 //! Instances that are evicted because a disk runs full.
 
 use super::*;
-use crate::disk::eviction::Evicted;
+use crate::disk::eviction::EvictedInstances;
 use kat_types::reason::Reason;
 
-fn evicted(assignments: &[&Assignment]) -> Evicted {
+fn evicted(assignments: &[&Assignment]) -> EvictedInstances {
     let told = assignments
         .iter()
         .map(|one| (one.instance.clone(), "the disk ran full".to_owned()));
@@ -49,7 +49,7 @@ async fn an_evicted_instance_is_stopped_says_why_and_starts_again_when_it_may() 
         bench.calls(&filler, "start kat-default-filler-aaaaa.service"),
         1
     );
-    bench.evicted.send_replace(Evicted::default());
+    bench.evicted.send_replace(EvictedInstances::default());
     bench.soon().await;
     assert_eq!(bench.said(&filler.instance).0, InstancePhase::Running);
 }
@@ -76,9 +76,9 @@ async fn an_evicted_instance_that_does_not_end_is_killed() {
     filler.container.termination_grace_seconds = 600;
     bench.behave(
         &filler.unit(),
-        Some(Behaviour {
+        Some(UnitBehaviour {
             stop_takes: Duration::from_secs(600),
-            ..Behaviour::default()
+            ..UnitBehaviour::default()
         }),
     );
     bench.list(true, std::slice::from_ref(&filler));

@@ -1,7 +1,7 @@
 //! Instances with `onPartition: stop` on a machine that reaches no leader.
 
 use super::*;
-use crate::desired_state::fence::{Fence, Memory};
+use crate::desired_state::fence::{FenceMemory, PartitionFence};
 use kat_plan::fence_after;
 use kat_types::resource::OnPartition;
 
@@ -23,17 +23,17 @@ fn fenced(index: u32, name: &str) -> Assignment {
 /// A bench whose list passes through a `Fence`, as in the agent.
 struct Cut {
     bench: Bench,
-    lists: watch::Sender<Listed>,
+    lists: watch::Sender<DesiredList>,
     reached: watch::Sender<Option<Instant>>,
     fence: JoinHandle<()>,
 }
 
 impl Cut {
-    fn new(reached: Option<Instant>, memory: Option<Memory>) -> Self {
+    fn new(reached: Option<Instant>, memory: Option<FenceMemory>) -> Self {
         let bench = Bench::new();
-        let lists = watch::Sender::new(Listed::default());
+        let lists = watch::Sender::new(DesiredList::default());
         let reached = watch::Sender::new(reached);
-        let fence = Fence {
+        let fence = PartitionFence {
             timeout: TIMEOUT,
             lists: lists.subscribe(),
             reached: reached.subscribe(),
@@ -51,20 +51,20 @@ impl Cut {
 
     fn list(&self, current: bool, assignments: &[Assignment]) {
         let assignments = assignments.iter();
-        let desired = Desired {
+        let desired = DesiredState {
             schema: 1,
             revision: 1,
             assignments: assignments
                 .map(|one| (one.instance.clone(), one.clone()))
                 .collect(),
-            ..Desired::default()
+            ..DesiredState::default()
         };
-        self.lists.send_replace(Listed {
+        self.lists.send_replace(DesiredList {
             known: true,
             confirmed: true,
             current,
             desired: Arc::new(desired),
-            ..Listed::default()
+            ..DesiredList::default()
         });
     }
 
@@ -168,7 +168,7 @@ async fn what_was_moved_meanwhile_does_not_start_again() {
 async fn another_agent_counts_on_and_a_machine_that_booted_asks_first() {
     let folder = tempfile::tempdir().unwrap();
     let started = Instant::now();
-    let memory = || Memory {
+    let memory = || FenceMemory {
         path: folder.path().join("reached"),
         monotonic: Arc::new(move || microseconds(started)),
     };
@@ -202,7 +202,7 @@ async fn another_agent_counts_on_and_a_machine_that_booted_asks_first() {
 async fn another_agent_waits_for_the_list_as_the_one_before_it_did() {
     let folder = tempfile::tempdir().unwrap();
     let started = Instant::now();
-    let memory = || Memory {
+    let memory = || FenceMemory {
         path: folder.path().join("reached"),
         monotonic: Arc::new(move || microseconds(started)),
     };
@@ -255,9 +255,9 @@ async fn a_list_that_may_be_of_before_the_cut_starts_nothing() {
 async fn what_is_still_starting_is_stopped_too() {
     let cut = Cut::new(Some(Instant::now()), None);
     let web = fenced(0, "web");
-    let slow = Behaviour {
+    let slow = UnitBehaviour {
         start_takes: Duration::from_secs(75),
-        ..Behaviour::default()
+        ..UnitBehaviour::default()
     };
     cut.bench.behave(&web.unit(), Some(slow));
     cut.list(true, std::slice::from_ref(&web));

@@ -97,9 +97,9 @@ async fn health_follows_the_probes_at_once_and_says_why() {
 async fn another_run_of_the_program_is_pending_again() {
     let bench = Bench::new();
     let web = checked(assignment(0, "web"));
-    let again = Behaviour {
+    let again = UnitBehaviour {
         restarts: true,
-        ..Behaviour::default()
+        ..UnitBehaviour::default()
     };
     bench.behave(&web.unit(), Some(again));
     bench.list(true, std::slice::from_ref(&web));
@@ -207,9 +207,9 @@ async fn restarts_in_vain_become_rarer() {
 async fn its_restarts_are_counted_on_by_another_agent() {
     let mut bench = Bench::new();
     let web = restarting(assignment(0, "web"));
-    let again = Behaviour {
+    let again = UnitBehaviour {
         restarts: true,
-        ..Behaviour::default()
+        ..UnitBehaviour::default()
     };
     bench.behave(&web.unit(), Some(again));
     bench.list(true, std::slice::from_ref(&web));

@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::{
-    disk::pressure::{Disks, Room},
+    disk::pressure::{DiskWatch, FreeSpace},
     images::{collector::Collector, unused::ImageCare},
 };
-use kat_daemon::watchdog::Pulses;
+use kat_daemon::watchdog::LoopPulses;
 use kat_types::{
-    images::{KeptImages, KeptOfUser},
+    images::{KeptImages, KeptUserImages},
     resource::AgentConfig,
 };
 
@@ -53,7 +53,7 @@ impl Bench {
             let images = images.iter().map(|image| (*image).to_owned()).collect();
             (
                 *index,
-                KeptOfUser {
+                KeptUserImages {
                     images,
                     unknown: false,
                 },
@@ -64,7 +64,7 @@ impl Bench {
             users: users.collect(),
         };
         self.lists.send_modify(|listed| {
-            let mut desired = Desired::clone(&listed.desired);
+            let mut desired = DesiredState::clone(&listed.desired);
             desired.images = Some(images);
             listed.desired = Arc::new(desired);
         });
@@ -76,7 +76,7 @@ impl Bench {
         let told = Arc::clone(&short);
         let look = move |_: &Path| {
             let free = if told.load(Ordering::Relaxed) { 1 } else { 50 };
-            Ok(Room {
+            Ok(FreeSpace {
                 device: 1,
                 bytes: 100,
                 free_bytes: free,
@@ -84,7 +84,7 @@ impl Bench {
                 free_inodes: 0,
             })
         };
-        let disks = Disks::new(
+        let disks = DiskWatch::new(
             Path::new("/"),
             "/volumes",
             &AgentConfig::default(),
@@ -93,7 +93,7 @@ impl Bench {
         let disks = Arc::new(disks);
         tokio::spawn(Arc::clone(&disks).run(
             self.statuses.clone(),
-            Pulses::default(),
+            LoopPulses::default(),
             self.cancel.clone(),
         ));
         let collector = Collector {
@@ -101,7 +101,7 @@ impl Bench {
             tools: Arc::clone(&self.tools),
             disks,
             statuses: self.statuses.clone(),
-            pulses: Pulses::default(),
+            pulses: LoopPulses::default(),
         };
         tokio::spawn(collector.run(self.cancel.clone()));
         short

@@ -1,7 +1,7 @@
 //! The verdict on each state of a unit, by the workload's restart policy.
 
 use super::*;
-use crate::worker::judge::{Action, Circumstances, Fault, judge};
+use crate::worker::judge::{JudgementInput, RunFault, StartAction, judge};
 use kat_systemd::{ActiveState, UnitStatus};
 use kat_types::reason::Reason;
 
@@ -22,12 +22,12 @@ fn status(active: &str, sub: &str, result: &str, restarts: u32) -> UnitStatus {
 
 #[test]
 fn every_state_by_every_policy() {
-    use Action::{Leave, Start, StartUncounted};
     use InstancePhase::{Failed, Restarting, Running, Starting, Succeeded};
     use RestartCondition::{Always, MaxCount, Never};
+    use StartAction::{Leave, Start, StartUncounted};
     let (usual, ended) = ((None, false), (None, true));
-    let ours = (Some(Fault::Hook), false);
-    let lost = (Some(Fault::LostStart), false);
+    let ours = (Some(RunFault::Hook), false);
+    let lost = (Some(RunFault::LostStart), false);
     let table = [
         // Columns: active state, sub state, result, restarts, (fault, ended), policy, phase,
         // reason, action.
@@ -249,7 +249,7 @@ fn every_state_by_every_policy() {
         let verdict = judge(
             &with_policy(assignment(0, "web"), policy),
             &status(active, sub, result, restarts),
-            Circumstances {
+            JudgementInput {
                 fault,
                 ended,
                 restarts,
@@ -272,10 +272,10 @@ fn every_state_by_every_policy() {
 fn a_program_that_crashed_often_runs_after_ten_quiet_seconds() {
     let web = assignment(0, "web");
     let at = |restarts, seconds: u64| {
-        let circumstances = Circumstances {
+        let circumstances = JudgementInput {
             restarts,
             now: 1_000_000 + seconds * 1_000_000,
-            ..Circumstances::default()
+            ..JudgementInput::default()
         };
         judge(
             &web,
@@ -296,17 +296,17 @@ fn a_program_that_crashed_often_runs_after_ten_quiet_seconds() {
 fn the_refused_start_is_not_counted_and_a_signal_is_named() {
     let web = with_policy(assignment(0, "web"), RestartCondition::MaxCount);
     let mut last = status("failed", "failed", "exit-code", 6);
-    let circumstances = Circumstances {
+    let circumstances = JudgementInput {
         restarts: 6,
-        ..Circumstances::default()
+        ..JudgementInput::default()
     };
     let verdict = judge(&web, &last, circumstances);
     assert_eq!((verdict.restarts, verdict.exit_code), (5, Some(7)));
     (last.exec_main_code, last.exec_main_status) = (2, 9);
-    let verdict = judge(&web, &last, Circumstances::default());
+    let verdict = judge(&web, &last, JudgementInput::default());
     assert_eq!(verdict.exit_code, Some(137));
     assert_eq!(verdict.message, "the program was ended by signal 9");
     last.result = "oom-kill".to_owned();
-    let verdict = judge(&web, &last, Circumstances::default());
+    let verdict = judge(&web, &last, JudgementInput::default());
     assert!(verdict.message.contains("more memory than its limit"));
 }

@@ -7,7 +7,7 @@ use super::{
     *,
 };
 use kat_pki::secret_sealing::DataKey;
-use kat_plan::{Purpose, seal_for};
+use kat_plan::{SealingPurpose, seal_for};
 use kat_types::{resource::secret::SecretValues, secrets::SecretVersion};
 
 const PASSWORD: &str = "hunter2-hunter2";
@@ -30,7 +30,7 @@ fn with(one: Assignment, passwords: &[(&str, &str)], version: u64) -> Assignment
         ((*registry).to_owned(), SecretValues(values.into()))
     });
     let sealed = seal_for(
-        Purpose::Logins,
+        SealingPurpose::Logins,
         &DataKey::from_bytes([1; 32]),
         ("n1", &private(7).public().0),
         &one.instance,
@@ -154,11 +154,11 @@ async fn pulls_are_given_one_file_and_nothing_else_is() {
     assert!(!path.parent().unwrap().exists());
 }
 
-fn refuses() -> Behaviour {
-    Behaviour {
+fn refuses() -> UnitBehaviour {
+    UnitBehaviour {
         oneshot: true,
         exits: Some(125),
-        ..Behaviour::default()
+        ..UnitBehaviour::default()
     }
 }
 
@@ -195,7 +195,7 @@ async fn a_refused_pull_names_the_way_out_and_goes_on_with_it_at_once() {
     );
     assert!(!message.contains("wrong"));
     bench.behaviours.lock().clear();
-    let works = Behaviour {
+    let works = UnitBehaviour {
         exits: Some(0),
         ..refuses()
     };

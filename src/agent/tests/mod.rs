@@ -50,14 +50,14 @@ use self::{
     others::Others,
 };
 use super::{
-    NetworkFiles, Statuses, health::probe::Network, secrets::Secrets, volumes::Volumes,
-    worker::Tools,
+    NetworkFiles, Statuses, health::probe::ProbeNetwork, secrets::Secrets, volumes::Volumes,
+    worker::WorkerTools,
 };
 use crate::{
-    desired_state::desired::Desired,
-    disk::eviction::Evicted,
+    desired_state::desired::DesiredState,
+    disk::eviction::EvictedInstances,
     images::unused::ImageCare,
-    service::supervisor::{Listed, Supervisor},
+    service::supervisor::{DesiredList, Supervisor},
     worker::{
         accounts::{MachineGroups, UserAccounts},
         machine_options::MachineOptions,
@@ -65,11 +65,11 @@ use crate::{
 };
 use kat_host::users::UserError;
 use kat_render::{RenderSettings, Renderer};
-use kat_systemd::{LogEntries, LogEntry, LogQuery, LogSource, LogStream};
-use kat_testing::systemd::fake::{Behaviour, FakeMachine, FakeManager};
+use kat_systemd::{JournalQuery, LogEntries, LogEntry, LogSource, ProgramStream};
+use kat_testing::systemd::fake::{FakeMachine, FakeManager, UnitBehaviour};
 use kat_types::{
     api::{InstancePhase, InstanceReport},
-    assignment::{Assignment, Wanted, WorkloadUser},
+    assignment::{Assignment, DesiredRun, WorkloadUser},
     resource::{
         AgentConfig, Container, DEVICE_GROUPS, OnPartition, RestartCondition, RestartPolicy,
         WorkloadType,
@@ -83,7 +83,7 @@ fn microseconds(started: Instant) -> u64 {
 
 /// Behaviour of units that differ from a program that keeps running. `None`: the generator rejects
 /// the unit.
-type Behaviours = Arc<Mutex<BTreeMap<String, Option<Behaviour>>>>;
+type Behaviours = Arc<Mutex<BTreeMap<String, Option<UnitBehaviour>>>>;
 
 struct Bench {
     root: tempfile::TempDir,
@@ -93,10 +93,10 @@ struct Bench {
     answers: Arc<Answers>,
     others: Arc<Others>,
     behaviours: Behaviours,
-    tools: Arc<Tools>,
+    tools: Arc<WorkerTools>,
     statuses: Statuses,
-    lists: watch::Sender<Listed>,
-    evicted: watch::Sender<Evicted>,
+    lists: watch::Sender<DesiredList>,
+    evicted: watch::Sender<EvictedInstances>,
     cancel: CancellationToken,
     running: Option<JoinHandle<()>>,
 }
@@ -141,7 +141,7 @@ impl Bench {
         let logs = Arc::new(Logs::new(started));
         let answers = Arc::new(Answers(Mutex::new(Ok(200))));
         let others = Arc::new(Others::default());
-        let tools = Tools {
+        let tools = WorkerTools {
             managers: Arc::<FakeMachine>::clone(&machine),
             sessions: Arc::<FakeMachine>::clone(&machine),
             accounts: Arc::<Accounts>::clone(&accounts),
@@ -174,7 +174,7 @@ impl Bench {
             behaviours,
             tools: Arc::new(tools),
             statuses: Statuses::default(),
-            lists: watch::Sender::new(Listed::default()),
+            lists: watch::Sender::new(DesiredList::default()),
             evicted: watch::Sender::default(),
             cancel: CancellationToken::new(),
             running: None,
@@ -216,17 +216,17 @@ impl Bench {
             .iter()
             .map(|one| (one.instance.clone(), one.clone()))
             .collect();
-        self.lists.send_replace(Listed {
+        self.lists.send_replace(DesiredList {
             known: true,
             confirmed,
             current: confirmed,
-            desired: Arc::new(Desired {
+            desired: Arc::new(DesiredState {
                 schema: 1,
                 revision: 1,
                 assignments,
-                ..Desired::default()
+                ..DesiredState::default()
             }),
-            ..Listed::default()
+            ..DesiredList::default()
         });
     }
 
@@ -269,7 +269,7 @@ impl Bench {
         *self.answers.0.lock() = answer.map_err(str::to_owned);
     }
 
-    fn behave(&self, unit: &str, behaviour: Option<Behaviour>) {
+    fn behave(&self, unit: &str, behaviour: Option<UnitBehaviour>) {
         self.behaviours.lock().insert(unit.to_owned(), behaviour);
     }
 
@@ -298,7 +298,7 @@ impl Bench {
 }
 
 /// The units that Podman's generator would produce from a folder of quadlets.
-fn generate(folder: &Path, behaviours: &Behaviours) -> BTreeMap<String, Behaviour> {
+fn generate(folder: &Path, behaviours: &Behaviours) -> BTreeMap<String, UnitBehaviour> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().into_string().unwrap();
@@ -310,11 +310,11 @@ fn generate(folder: &Path, behaviours: &Behaviours) -> BTreeMap<String, Behaviou
             (None, Some(stem)) => (format!("{stem}-image.service"), true),
             (None, None) => continue,
         };
-        let usual = Behaviour {
+        let usual = UnitBehaviour {
             oneshot: image,
             exits: image.then_some(0),
             text,
-            ..Behaviour::default()
+            ..UnitBehaviour::default()
         };
         let behaviours = behaviours.lock();
         match behaviours.get(&unit) {
@@ -372,7 +372,7 @@ pub(super) fn assignment(index: u32, name: &str) -> Assignment {
         on_partition: OnPartition::Keep,
         volumes: Vec::new(),
         carried: None,
-        wanted: Wanted::Running,
+        wanted: DesiredRun::Running,
         secrets: None,
         logins: None,
         not_understood: None,
@@ -381,7 +381,7 @@ pub(super) fn assignment(index: u32, name: &str) -> Assignment {
 
 fn stopped(assignment: &Assignment) -> Assignment {
     Assignment {
-        wanted: Wanted::Stopped,
+        wanted: DesiredRun::Stopped,
         ..assignment.clone()
     }
 }

@@ -11,9 +11,9 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 
 use super::*;
-use crate::volumes::moves::{CopySource, Moves, OwnVolumes, Pieces};
+use crate::volumes::moves::{CopySource, IncomingPieces, OwnVolumes, VolumeMoves};
 use kat_api::{ApiError, CopyStream, VolumeCopies};
-use kat_daemon::watchdog::Pulses;
+use kat_daemon::watchdog::LoopPulses;
 use kat_types::{
     api::{VolumeMovePhase as Phase, VolumeMoveReport},
     assignment::AssignedVolume,
@@ -28,7 +28,7 @@ struct OneMachine {
     name: &'static str,
     root: tempfile::TempDir,
     volumes: Arc<Volumes>,
-    lists: watch::Sender<Listed>,
+    lists: watch::Sender<DesiredList>,
     statuses: Statuses,
 }
 
@@ -41,7 +41,7 @@ impl OneMachine {
             name,
             root,
             volumes: Arc::new(volumes),
-            lists: watch::Sender::new(Listed::default()),
+            lists: watch::Sender::new(DesiredList::default()),
             statuses: Statuses::default(),
         }
     }
@@ -56,7 +56,7 @@ impl OneMachine {
 
     /// Runs the part of the agent that receives volumes.
     fn take(&self, from: &Self, breaks: usize) -> (JoinHandle<()>, CancellationToken) {
-        let moves = Moves {
+        let moves = VolumeMoves {
             node: self.name.to_owned(),
             lists: self.lists.subscribe(),
             volumes: Arc::clone(&self.volumes),
@@ -66,7 +66,7 @@ impl OneMachine {
                 from: from.sender(),
                 breaks: AtomicUsize::new(breaks),
             }),
-            pulses: Pulses::default(),
+            pulses: LoopPulses::default(),
         };
         let cancel = CancellationToken::new();
         (tokio::spawn(moves.run(cancel.clone())), cancel)
@@ -75,19 +75,19 @@ impl OneMachine {
     fn list(&self, desired: Option<&MoveRecord>, used: bool) {
         let wishes = desired.map(|desired| (VOLUME.to_owned(), desired.clone()));
         let user = database();
-        let listed = Listed {
+        let listed = DesiredList {
             known: true,
             confirmed: true,
             current: true,
-            desired: Arc::new(Desired {
+            desired: Arc::new(DesiredState {
                 assignments: match used {
                     true => BTreeMap::from([(user.instance.clone(), user)]),
                     false => BTreeMap::new(),
                 },
                 moves: wishes.into_iter().collect(),
-                ..Desired::default()
+                ..DesiredState::default()
             }),
-            ..Listed::default()
+            ..DesiredList::default()
         };
         self.lists.send_replace(listed);
     }
@@ -131,7 +131,11 @@ struct Way {
 
 #[async_trait]
 impl CopySource for Line {
-    async fn open(&self, volume: &str, desired: &MoveRecord) -> Result<Box<dyn Pieces>, String> {
+    async fn open(
+        &self,
+        volume: &str,
+        desired: &MoveRecord,
+    ) -> Result<Box<dyn IncomingPieces>, String> {
         let stream = self.from.open(self.to, volume, &desired.id);
         let stream = stream.map_err(|error| error.to_string())?;
         let less = |left: usize| Some(left.saturating_sub(1));
@@ -148,7 +152,7 @@ impl CopySource for Line {
 }
 
 #[async_trait]
-impl Pieces for Way {
+impl IncomingPieces for Way {
     async fn next(&mut self) -> Result<Option<Bytes>, String> {
         if self.left == 0 {
             // The receiver has read everything up to the break by then.
@@ -255,9 +259,9 @@ async fn a_copy_that_nobody_wants_goes_and_only_a_confirmed_list_says_so() {
     one.list(Some(&desired("a")), false);
     two.list(Some(&desired("a")), false);
     two.until("a copy", |phase, _| phase == Phase::Copied).await;
-    two.lists.send_replace(Listed {
+    two.lists.send_replace(DesiredList {
         known: true,
-        ..Listed::default()
+        ..DesiredList::default()
     });
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(two.copies(), 1);

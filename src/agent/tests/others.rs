@@ -19,8 +19,8 @@ impl HostListeners for Others {
         let mut found = self.0.lock().clone();
         found.retain(|one| {
             let protocol = match one.protocol {
-                facts::Protocol::Tcp => Protocol::Tcp,
-                facts::Protocol::Udp => Protocol::Udp,
+                facts::SocketProtocol::Tcp => Protocol::Tcp,
+                facts::SocketProtocol::Udp => Protocol::Udp,
             };
             ports.contains(&(protocol, one.port))
         });

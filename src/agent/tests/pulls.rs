@@ -2,11 +2,11 @@
 
 use super::*;
 
-fn fails() -> Behaviour {
-    Behaviour {
+fn fails() -> UnitBehaviour {
+    UnitBehaviour {
         oneshot: true,
         exits: Some(125),
-        ..Behaviour::default()
+        ..UnitBehaviour::default()
     }
 }
 
@@ -37,7 +37,7 @@ async fn a_failed_pull_has_podmans_words_and_grows_rarer() {
     bench.behaviours.lock().clear();
     bench.manager(&web).define(
         &unit,
-        Behaviour {
+        UnitBehaviour {
             exits: Some(0),
             ..fails()
         },
@@ -88,11 +88,11 @@ async fn a_start_that_fails_with_its_image_on_the_disk_pulls_nothing() {
 async fn a_slow_pull_of_one_holds_up_no_other() {
     let bench = Bench::new();
     let (web, other) = (assignment(0, "web"), assignment(1, "other"));
-    let slow = Behaviour {
+    let slow = UnitBehaviour {
         oneshot: true,
         exits: Some(0),
         start_takes: Duration::from_secs(600),
-        ..Behaviour::default()
+        ..UnitBehaviour::default()
     };
     bench.behave(&image_unit(&bench, &web), Some(slow));
     bench.list(true, &[web.clone(), other.clone()]);
@@ -109,10 +109,10 @@ async fn running(condition: RestartCondition) -> (Bench, Assignment) {
     let web = with_policy(assignment(0, "web"), condition);
     bench.images(&web, &["registry.lab:5000/web:1"]);
     let restarts = condition != RestartCondition::Never;
-    let behaviour = Behaviour {
+    let behaviour = UnitBehaviour {
         restarts,
         rests: restarts,
-        ..Behaviour::default()
+        ..UnitBehaviour::default()
     };
     bench.behave(&web.unit(), Some(behaviour));
     bench.list(true, std::slice::from_ref(&web));
@@ -138,11 +138,11 @@ async fn an_image_that_is_lost_under_a_container_that_restarts_is_pulled_again()
     for condition in [Always, MaxCount, Never] {
         let (bench, web) = running(condition).await;
         let pull = format!("start {}", image_unit(&bench, &web));
-        let slow = Behaviour {
+        let slow = UnitBehaviour {
             oneshot: true,
             exits: Some(0),
             start_takes: Duration::from_secs(5),
-            ..Behaviour::default()
+            ..UnitBehaviour::default()
         };
         bench.behave(&image_unit(&bench, &web), Some(slow.clone()));
         bench.manager(&web).define(&image_unit(&bench, &web), slow);
@@ -236,10 +236,10 @@ async fn the_image_of_a_sidecar_that_podman_does_not_find_is_pulled_again() {
     let names = ["registry.lab:5000/web:1", "registry.lab:5000/proxy:1"];
     bench.images(&web, &names);
     let proxy = web.unit_of("proxy").unwrap();
-    let rests = Behaviour {
+    let rests = UnitBehaviour {
         restarts: true,
         rests: true,
-        ..Behaviour::default()
+        ..UnitBehaviour::default()
     };
     bench.behave(&proxy, Some(rests));
     bench.list(true, std::slice::from_ref(&web));

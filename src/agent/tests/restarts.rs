@@ -11,10 +11,10 @@ async fn running() -> (Bench, Assignment) {
     let mut web = with_policy(assignment(0, "web"), RestartCondition::MaxCount);
     web.restart_policy.max_restarts = BURST - 1;
     bench.images(&web, &["registry.lab:5000/web:1"]);
-    let behaviour = Behaviour {
+    let behaviour = UnitBehaviour {
         restarts: true,
         rests: true,
-        ..Behaviour::default()
+        ..UnitBehaviour::default()
     };
     bench.behave(&web.unit(), Some(behaviour));
     bench.list(true, std::slice::from_ref(&web));

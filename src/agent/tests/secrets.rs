@@ -6,7 +6,7 @@ use std::{fs, os::unix::fs::MetadataExt};
 use super::*;
 use kat_network::overlay::wireguard::PrivateKey;
 use kat_pki::secret_sealing::DataKey;
-use kat_plan::{Purpose, seal_for};
+use kat_plan::{SealingPurpose, seal_for};
 use kat_types::{
     assignment::AssignedVolume,
     resource::{VolumeMount, secret::SecretValues},
@@ -59,7 +59,7 @@ fn user(index: u32, values: &[(&str, &[u8])]) -> Assignment {
         version: 1,
     };
     let sealed = seal_for(
-        Purpose::Secrets,
+        SealingPurpose::Secrets,
         &DataKey::from_bytes([1; 32]),
         ("n1", &private(7).public().0),
         &one.instance,

@@ -101,10 +101,10 @@ async fn a_fault_of_the_hook_is_not_the_programs() {
     let web = with_policy(assignment(0, "web"), RestartCondition::MaxCount);
     let unit = web.unit();
     bench.images(&web, &["registry.lab:5000/web:1"]);
-    let refused = Behaviour {
+    let refused = UnitBehaviour {
         oneshot: true,
         exits: Some(126),
-        ..Behaviour::default()
+        ..UnitBehaviour::default()
     };
     bench.behave(&unit, Some(refused));
     bench.logs.refuse(&unit, Some("kat-net does not answer"));
@@ -120,7 +120,7 @@ async fn a_fault_of_the_hook_is_not_the_programs() {
         )
     );
     assert!(bench.calls(&web, "reset_failed") >= 2);
-    bench.manager(&web).define(&unit, Behaviour::default());
+    bench.manager(&web).define(&unit, UnitBehaviour::default());
     bench.logs.refuse(&unit, None);
     bench.later(Duration::from_secs(60)).await;
     let report = bench.report(&web.instance).unwrap();

@@ -159,10 +159,10 @@ async fn what_others_keep_beside_kats_files_stays() {
 async fn a_pull_does_not_hold_up_the_removal() {
     let bench = Bench::new();
     let web = assignment(0, "web");
-    let slow = Behaviour {
+    let slow = UnitBehaviour {
         oneshot: true,
         start_hangs: true,
-        ..Behaviour::default()
+        ..UnitBehaviour::default()
     };
     bench.behave(&image_unit(&bench, &web), Some(slow));
     bench.list(true, std::slice::from_ref(&web));

@@ -4,10 +4,10 @@
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::{cluster_cache::Known, identity::Identity},
-    desired_state::desired::Desired,
+    cluster::{cluster_cache::ClusterCache, identity::MachineIdentity},
+    desired_state::desired::DesiredState,
 };
-use kat_types::network::{DnsRecords, Gate, Instances, NodeNetwork, Peers};
+use kat_types::network::{DnsRecords, Instances, NodeNetwork, PeerMachines, StartGate};
 
 macro_rules! stored {
     ($name:literal) => {
@@ -29,13 +29,13 @@ fn newer(text: &str) -> Value {
 
 #[test]
 fn the_files_of_a_machine_are_read() {
-    let identity: Identity = read(stored!("node.json"));
+    let identity: MachineIdentity = read(stored!("node.json"));
     let node: NodeNetwork = read(stored!("network/node.json"));
     assert_eq!(identity.overlay_address(), node.address);
-    let known: Known = read(stored!("cluster.json"));
+    let known: ClusterCache = read(stored!("cluster.json"));
     assert_eq!(known.members.members.len(), 3);
     assert_eq!(known.etcd(&identity).len(), 3);
-    let desired: Desired = read(stored!("desired.json"));
+    let desired: DesiredState = read(stored!("desired.json"));
     let instances: Instances = read(stored!("network/instances.json"));
     assert!(!desired.assignments.is_empty());
     assert_eq!(
@@ -48,7 +48,7 @@ fn the_files_of_a_machine_are_read() {
             .values()
             .all(kat_types::assignment::Assignment::is_run)
     );
-    let peers: Peers = read(stored!("network/peers.json"));
+    let peers: PeerMachines = read(stored!("network/peers.json"));
     assert!(peers.peers.values().all(|peer| !peer.endpoints.is_empty()));
     assert_eq!(peers.peers.len(), 3);
     let dns: DnsRecords = read(stored!("network/dns.json"));
@@ -57,18 +57,18 @@ fn the_files_of_a_machine_are_read() {
 
 #[test]
 fn the_files_of_a_later_version_are_read() {
-    let identity: Identity = serde_json::from_value(newer(stored!("node.json"))).unwrap();
+    let identity: MachineIdentity = serde_json::from_value(newer(stored!("node.json"))).unwrap();
     assert_eq!(
         identity,
-        Identity {
+        MachineIdentity {
             schema: 9,
             ..read(stored!("node.json"))
         }
     );
-    let known: Known = serde_json::from_value(newer(stored!("cluster.json"))).unwrap();
+    let known: ClusterCache = serde_json::from_value(newer(stored!("cluster.json"))).unwrap();
     assert_eq!(
         known,
-        Known {
+        ClusterCache {
             schema: 9,
             ..read(stored!("cluster.json"))
         }
@@ -93,10 +93,10 @@ fn the_files_of_a_later_version_are_read() {
     for peer in peers["peers"].as_object_mut().unwrap().values_mut() {
         peer["fromLater"] = json!(true);
     }
-    let peers: Peers = serde_json::from_value(peers).unwrap();
+    let peers: PeerMachines = serde_json::from_value(peers).unwrap();
     assert_eq!(
         peers,
-        Peers {
+        PeerMachines {
             schema: 9,
             ..read(stored!("network/peers.json"))
         }
@@ -112,13 +112,13 @@ fn the_files_of_a_later_version_are_read() {
         instances
             .instances
             .values()
-            .all(|one| one.gate == Gate::Closed)
+            .all(|one| one.gate == StartGate::Closed)
     );
     let mut desired = newer(stored!("desired.json"));
     for assignment in desired["assignments"].as_object_mut().unwrap().values_mut() {
         assignment["wanted"] = json!("Hibernating");
     }
-    let desired: Desired = serde_json::from_value(desired).unwrap();
+    let desired: DesiredState = serde_json::from_value(desired).unwrap();
     let understood = |one: &kat_types::assignment::Assignment| one.not_understood.is_none();
     assert!(!desired.assignments.is_empty());
     assert!(!desired.assignments.values().any(understood));

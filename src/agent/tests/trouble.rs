@@ -2,7 +2,7 @@
 
 use super::*;
 use kat_host::facts::network::{self as facts, Listener};
-use kat_testing::systemd::fake::Away;
+use kat_testing::systemd::fake::ManagerAbsence;
 use kat_types::resource::{HostPort, Port, Protocol};
 
 #[tokio::test(start_paused = true)]
@@ -41,14 +41,14 @@ async fn a_users_manager_that_has_ended_is_started_again_with_what_it_runs() {
     bench.list(true, std::slice::from_ref(&web));
     bench.soon().await;
     assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
-    bench.machine.lose_user(web.user.uid, Away::Ended);
+    bench.machine.lose_user(web.user.uid, ManagerAbsence::Ended);
     bench.later(Duration::from_secs(2)).await;
     assert_eq!(bench.calls(&web, "restart user@"), 1);
     assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
     // The same if the manager ended while no agent ran.
     bench.cancel.cancel();
     bench.running.take().unwrap().await.unwrap();
-    bench.machine.lose_user(web.user.uid, Away::Ended);
+    bench.machine.lose_user(web.user.uid, ManagerAbsence::Ended);
     bench.begin();
     bench.later(Duration::from_secs(2)).await;
     assert_eq!(bench.calls(&web, "restart user@"), 2);
@@ -61,7 +61,7 @@ async fn an_agent_that_waits_for_a_users_manager_stops_within_a_second() {
     let web = assignment(0, "web");
     bench.list(true, std::slice::from_ref(&web));
     bench.soon().await;
-    bench.machine.lose_user(web.user.uid, Away::Hangs);
+    bench.machine.lose_user(web.user.uid, ManagerAbsence::Hangs);
     bench.later(Duration::from_secs(2)).await;
     assert_eq!(bench.said(&web.instance).1, "SystemdRefused");
     assert_eq!(bench.calls(&web, "restart user@"), 0, "it runs");
@@ -86,7 +86,7 @@ async fn a_port_that_a_program_of_the_machine_has_is_waited_for() {
         ..assignment(0, "web")
     };
     let nginx = Listener {
-        protocol: facts::Protocol::Tcp,
+        protocol: facts::SocketProtocol::Tcp,
         address: Ipv4Addr::UNSPECIFIED.into(),
         port: 80,
         process: Some("nginx".to_owned()),

@@ -10,10 +10,10 @@ use jiff::Timestamp;
 
 use super::*;
 use crate::{
-    desired_state::fence::{Fence, Memory},
-    volumes::{earlier_grants, removals::Removals},
+    desired_state::fence::{FenceMemory, PartitionFence},
+    volumes::{earlier_grants, removals::VolumeRemovals},
 };
-use kat_daemon::watchdog::Pulses;
+use kat_daemon::watchdog::LoopPulses;
 use kat_systemd::UnitManager;
 use kat_types::{
     assignment::AssignedVolume,
@@ -503,7 +503,7 @@ fn a_workload_of_before_an_upgrade_keeps_the_paths_that_were_made_for_it() {
     for folder in ["srv/old", "srv/old/data", "srv/a", "srv/a/b"] {
         put_folder(&root.join(folder), 0o2770, uid);
     }
-    let mut desired = Desired::default();
+    let mut desired = DesiredState::default();
     for one in [&old, &around] {
         let folder = root.join(format!("var/lib/kat/units/{uid}"));
         fs::create_dir_all(&folder).unwrap();
@@ -548,22 +548,22 @@ fn a_workload_of_before_an_upgrade_keeps_the_paths_that_were_made_for_it() {
 /// A booted machine whose list passes through a `Fence`, as in the agent.
 struct Booted {
     bench: Bench,
-    lists: watch::Sender<Listed>,
+    lists: watch::Sender<DesiredList>,
 }
 
 impl Booted {
     fn new(folder: &Path) -> Self {
         let bench = Bench::new();
         fs::create_dir_all(bench.root.path().join("var/lib/kat")).unwrap();
-        let lists = watch::Sender::new(Listed::default());
+        let lists = watch::Sender::new(DesiredList::default());
         let reached = watch::Sender::new(None);
         let started = Instant::now();
-        let fence = Fence {
+        let fence = PartitionFence {
             timeout: Duration::from_secs(60),
             lists: lists.subscribe(),
             reached: reached.subscribe(),
             fenced: bench.lists.clone(),
-            memory: Some(Memory {
+            memory: Some(FenceMemory {
                 path: folder.join("reached"),
                 monotonic: Arc::new(move || microseconds(started)),
             }),
@@ -578,15 +578,15 @@ impl Booted {
 
     fn list(&self, confirmed: bool, assignment: &Assignment) {
         let id = assignment.instance.clone();
-        self.lists.send_replace(Listed {
+        self.lists.send_replace(DesiredList {
             known: true,
             confirmed,
             current: confirmed,
-            desired: Arc::new(Desired {
+            desired: Arc::new(DesiredState {
                 assignments: BTreeMap::from([(id, assignment.clone())]),
-                ..Desired::default()
+                ..DesiredState::default()
             }),
-            ..Listed::default()
+            ..DesiredList::default()
         });
     }
 }
@@ -641,14 +641,14 @@ async fn data_is_removed_when_the_confirmed_list_asks_for_it_and_nobody_has_it()
     volumes.prepare(&db).unwrap();
     let folder = root.path().join("var/lib/kat/volumes/default/db/data");
     fs::write(folder.join("row"), "1").unwrap();
-    let lists = watch::Sender::new(Listed::default());
+    let lists = watch::Sender::new(DesiredList::default());
     let statuses = Statuses::default();
     let cancel = CancellationToken::new();
-    let removals = Removals {
+    let removals = VolumeRemovals {
         lists: lists.subscribe(),
         volumes: Arc::clone(&volumes),
         statuses: statuses.clone(),
-        pulses: Pulses::default(),
+        pulses: LoopPulses::default(),
     };
     let running = tokio::spawn(removals.run(cancel.clone()));
     let asked: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
@@ -660,11 +660,11 @@ async fn data_is_removed_when_the_confirmed_list_asks_for_it_and_nobody_has_it()
         copy: false,
         unsure: false,
     };
-    let listed = |confirmed, used, removals: &[&str]| Listed {
+    let listed = |confirmed, used, removals: &[&str]| DesiredList {
         known: true,
         confirmed,
         current: confirmed,
-        desired: Arc::new(Desired {
+        desired: Arc::new(DesiredState {
             assignments: match used {
                 true => BTreeMap::from([(db.instance.clone(), db.clone())]),
                 false => BTreeMap::new(),
@@ -673,9 +673,9 @@ async fn data_is_removed_when_the_confirmed_list_asks_for_it_and_nobody_has_it()
                 .iter()
                 .map(|name| ((*name).to_owned(), wish))
                 .collect(),
-            ..Desired::default()
+            ..DesiredState::default()
         }),
-        ..Listed::default()
+        ..DesiredList::default()
     };
     let volume = "default/db/data";
     for kept in [
@@ -721,7 +721,7 @@ fn folders_above_an_earlier_path_become_roots_also_where_the_owner_has_written_t
     fs::create_dir_all(&folder).unwrap();
     let stem = old.unit().replace(".service", ".container");
     fs::write(folder.join(stem), "").unwrap();
-    let mut desired = Desired::default();
+    let mut desired = DesiredState::default();
     let id = old.instance.clone();
     desired.assignments.insert(id, old.clone());
     earlier_grants::record(root, &AgentConfig::default(), &desired).unwrap();
@@ -770,11 +770,11 @@ impl Bench {
     }
 }
 
-fn oneshot() -> Behaviour {
-    Behaviour {
+fn oneshot() -> UnitBehaviour {
+    UnitBehaviour {
         oneshot: true,
         exits: Some(0),
-        ..Behaviour::default()
+        ..UnitBehaviour::default()
     }
 }
 
@@ -821,7 +821,7 @@ async fn a_host_path_is_bound_before_its_instance_starts_and_until_it_is_gone() 
 async fn an_instance_whose_host_path_is_not_bound_does_not_start() {
     let (bench, one) = Bench::with_host_path();
     let system = bench.machine.system_manager();
-    let fails = Behaviour {
+    let fails = UnitBehaviour {
         exits: Some(1),
         ..oneshot()
     };

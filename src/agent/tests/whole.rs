@@ -5,9 +5,9 @@ use serde_json::json;
 
 use super::*;
 use crate::desired_state::desired;
-use kat_daemon::watchdog::Pulses;
+use kat_daemon::watchdog::LoopPulses;
 use kat_leader::{LeaderConfig, LeaderHandle, start};
-use kat_store::{StateStore, fenced, mirror::Entries};
+use kat_store::{StateStore, fenced, mirror::MirrorEntries};
 use kat_systemd::UnitManager;
 use kat_testing::MemoryStore;
 use kat_types::{
@@ -16,11 +16,11 @@ use kat_types::{
     keys,
     records::{IndexRecord, NamespaceRecord, NodeRegistration, WorkloadMeta, WorkloadStatusRecord},
     resource::{Bytes, MilliCpu, ResourceList},
-    transaction::Operation,
+    transaction::WriteOperation,
 };
 
-fn put<T: serde::Serialize>(key: String, value: &T) -> Operation {
-    Operation::Put(key, serde_json::to_vec(value).unwrap())
+fn put<T: serde::Serialize>(key: String, value: &T) -> WriteOperation {
+    WriteOperation::Put(key, serde_json::to_vec(value).unwrap())
 }
 
 fn seed(store: &MemoryStore) {
@@ -53,7 +53,7 @@ fn seed(store: &MemoryStore) {
                 count: 0,
             },
         ),
-        Operation::Put(
+        WriteOperation::Put(
             keys::network_node("n1", "subnet"),
             b"10.100.0.0/23".to_vec(),
         ),
@@ -123,8 +123,8 @@ fn candidate(store: &MemoryStore, name: &str, cancel: &CancellationToken) -> Lea
                 .checked_add(started.elapsed())
                 .unwrap_or(Timestamp::UNIX_EPOCH)
         }),
-        pulses: Pulses::default(),
-        sealing: kat_plan::Sealing::None,
+        pulses: LoopPulses::default(),
+        sealing: kat_plan::SnapshotSealing::None,
     };
     start(Arc::new(store.client()), config, cancel.clone())
 }
@@ -132,7 +132,7 @@ fn candidate(store: &MemoryStore, name: &str, cancel: &CancellationToken) -> Lea
 impl Bench {
     /// Exchanges lists and reports between agent and leader, without a network.
     fn exchange(&self, store: &MemoryStore, leaders: &[&LeaderHandle]) {
-        let entries: Entries = store
+        let entries: MirrorEntries = store
             .peek(keys::ROOT)
             .items
             .into_iter()
@@ -141,12 +141,12 @@ impl Bench {
         let list = Arc::new(desired::read(&entries, "n1").unwrap());
         self.lists.send_if_modified(|present| {
             let differs = !present.known || present.desired != list;
-            *present = Listed {
+            *present = DesiredList {
                 known: true,
                 confirmed: true,
                 current: true,
                 desired: Arc::clone(&list),
-                ..Listed::default()
+                ..DesiredList::default()
             };
             differs
         });
@@ -279,7 +279,7 @@ async fn an_agent_that_is_killed_while_a_workload_goes_frees_no_index_early() {
 #[tokio::test(start_paused = true)]
 async fn the_watchdog_sees_the_loops_and_none_that_only_waits_as_hung() {
     let (lists, cancel) = (
-        watch::Sender::new(Listed::default()),
+        watch::Sender::new(DesiredList::default()),
         CancellationToken::new(),
     );
     let bench = Bench::new();
@@ -288,7 +288,7 @@ async fn the_watchdog_sees_the_loops_and_none_that_only_waits_as_hung() {
         Statuses::default(),
         NetworkFiles::new(bench.root.path().join("net")),
     );
-    let pulses = Pulses::default();
+    let pulses = LoopPulses::default();
     supervisor.pulses = pulses.clone();
     let supervising = tokio::spawn(supervisor.run(lists.subscribe(), cancel.clone()));
     let store = MemoryStore::new();
@@ -299,7 +299,7 @@ async fn the_watchdog_sees_the_loops_and_none_that_only_waits_as_hung() {
         endpoint: endpoint("n1"),
         clock: Arc::new(|| Timestamp::UNIX_EPOCH),
         pulses: pulses.clone(),
-        sealing: kat_plan::Sealing::None,
+        sealing: kat_plan::SnapshotSealing::None,
     };
     let leader = start(Arc::new(store.client()), config, cancel.clone());
     // A candidate that does not lead has no loop to watch.
@@ -345,16 +345,16 @@ async fn another_leader_goes_on_and_the_deposed_one_writes_nothing() {
         before,
         "a new leader moves nothing"
     );
-    let late = fenced::Group {
+    let late = fenced::WriteGroup {
         conditions: Vec::new(),
-        operations: vec![Operation::Put("/kat/late".to_owned(), Vec::new())],
+        operations: vec![WriteOperation::Put("/kat/late".to_owned(), Vec::new())],
     };
     let outcome = fenced::commit(&store, &deposed.fence(), &[late])
         .await
         .unwrap();
     assert!(matches!(
         outcome,
-        fenced::Outcome::Refused { written: 0, .. }
+        fenced::CommitOutcome::Refused { written: 0, .. }
     ));
     assert_eq!(store.get("/kat/late").await.unwrap(), None);
     apply(&store, 2, 3);
@@ -378,8 +378,8 @@ async fn a_leader_that_is_cut_off_in_the_middle_of_a_change_is_succeeded() {
             lease: Duration::from_secs(5),
             endpoint: endpoint("n1"),
             clock: Arc::new(|| Timestamp::UNIX_EPOCH),
-            pulses: Pulses::default(),
-            sealing: kat_plan::Sealing::None,
+            pulses: LoopPulses::default(),
+            sealing: kat_plan::SnapshotSealing::None,
         },
         cancel.clone(),
     );

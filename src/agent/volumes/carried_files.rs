@@ -25,7 +25,7 @@ use rustix::{
 
 use crate::{service::paths, worker::unit_files::make_folder};
 use kat_bundle::{CarriedFile, unpack_carried};
-use kat_host::files::Access;
+use kat_host::files::FileAccess;
 use kat_types::{
     assignment::{Assignment, WorkloadUser},
     root::Root,
@@ -70,14 +70,14 @@ pub(crate) fn prepare(root: &Path, assignment: &Assignment) -> Result<(), Carrie
     }
     let carried = unpack_carried(text).map_err(CarriedError::Damaged)?;
     if let Some(above) = folder.parent() {
-        make_folder(above, Access::mode(0o711))?;
+        make_folder(above, FileAccess::mode(0o711))?;
     }
-    make_folder(&folder, Access::owned(0o750, 0, user.uid))?;
+    make_folder(&folder, FileAccess::owned(0o750, 0, user.uid))?;
     let unfinished = folder.join(format!(".{digest}"));
     remove(&unfinished)?;
     // Only root may enter the folder until it is complete: its sub-folders belong to the user, who
     // could put links into them.
-    make_folder(&unfinished, Access::owned(0o700, 0, 0))?;
+    make_folder(&unfinished, FileAccess::owned(0o700, 0, 0))?;
     let top = open_folder(rustix::fs::CWD, &unfinished, &unfinished)?;
     for file in &carried {
         write(&top, &unfinished, file, user)?;

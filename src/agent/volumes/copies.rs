@@ -19,7 +19,7 @@ use crate::volumes::{Volumes, is_of};
 use kat_host::{
     copy::{Owners, Summary},
     files,
-    volumes::{Base, Owner, VolumeError, remove_folder},
+    volumes::{BaseFolder, FileOwner, VolumeError, remove_folder},
 };
 use kat_types::{assignment::WorkloadUser, volumes::MoveRecord};
 
@@ -57,7 +57,7 @@ pub(crate) enum MoveError {
 /// The file `done` beside a copy that is complete and on the disk.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Done {
+struct CopyDoneFile {
     /// Version of this object's schema, now 1.
     schema: u32,
     files: u64,
@@ -107,7 +107,7 @@ pub(crate) fn owners_of(index: u32) -> Result<(WorkloadUser, Owners), MoveError>
 impl Volumes {
     /// Opens the folder of a volume for reading.
     pub(crate) fn open_volume(&self, volume: &str) -> Result<File, MoveError> {
-        let base = Base::open(&self.below(&self.base))?;
+        let base = BaseFolder::open(&self.below(&self.base))?;
         Ok(base.open_folder(path_of(volume)?)?)
     }
 
@@ -126,12 +126,12 @@ impl Volumes {
         {
             return Err(system("make the folder", &copies, error));
         }
-        let passage = Owner {
+        let passage = FileOwner {
             uid: 0,
             gid: 0,
             mode: 0o700,
         };
-        Base::open(&base)?.own_folder(Path::new(FOLDER), passage)?;
+        BaseFolder::open(&base)?.own_folder(Path::new(FOLDER), passage)?;
         let folder = copies.join(name);
         remove_folder(&folder)?;
         let data = folder.join("data");
@@ -144,7 +144,7 @@ impl Volumes {
 
     /// Records that a copy is complete; its data is on the disk already.
     pub(crate) fn end_copy(&self, name: &str, summary: &Summary) -> Result<(), MoveError> {
-        let done = Done {
+        let done = CopyDoneFile {
             schema: 1,
             files: summary.files,
             bytes: summary.bytes,
@@ -159,7 +159,8 @@ impl Volumes {
     /// The summary of a complete copy; `None` where the copy is not complete.
     pub(crate) fn whole_copy(&self, name: &str) -> Option<Summary> {
         let path = self.copies().join(name).join("done");
-        let done: Done = serde_json::from_slice(&files::read_bounded(&path, LIMIT).ok()?).ok()?;
+        let done: CopyDoneFile =
+            serde_json::from_slice(&files::read_bounded(&path, LIMIT).ok()?).ok()?;
         Some(Summary {
             files: done.files,
             bytes: done.bytes,
@@ -182,7 +183,7 @@ impl Volumes {
         let summary = self.whole_copy(name);
         let summary = summary.ok_or_else(|| MoveError::Lost(self.base.join(path)))?;
         let (user, _) = owners_of(desired.index)?;
-        let open = Base::open(&base)?;
+        let open = BaseFolder::open(&base)?;
         let there = owner_in(&open, path)?;
         let data = folder.join("data");
         let copied = match fs::symlink_metadata(&data) {
@@ -224,7 +225,7 @@ impl Volumes {
             return Ok(());
         }
         let (user, _) = owners_of(desired.index)?;
-        match owner_in(&Base::open(&base)?, path)? {
+        match owner_in(&BaseFolder::open(&base)?, path)? {
             Some(uid) if !(self.may_go(volume, desired) && is_of(&user, uid)) => {
                 Err(MoveError::Taken(self.base.join(path)))
             }
@@ -265,7 +266,7 @@ impl Volumes {
 }
 
 /// The owner of a folder; `None` where it does not exist.
-fn owner_in(base: &Base, path: &Path) -> Result<Option<u32>, VolumeError> {
+fn owner_in(base: &BaseFolder, path: &Path) -> Result<Option<u32>, VolumeError> {
     match base.owner_of(path) {
         Ok((uid, _)) => Ok(Some(uid)),
         Err(VolumeError::Missing(_)) => Ok(None),

@@ -16,18 +16,18 @@ use serde::{Deserialize, Serialize};
 
 use super::host_paths;
 use crate::{
-    desired_state::desired::Desired,
+    desired_state::desired::DesiredState,
     service::{paths, paths::UserFolders},
     worker::unit_files::UnitFolder,
 };
 use kat_host::{
     check::Finding,
-    files::{self, Access, FileError},
+    files::{self, FileAccess, FileError},
 };
 use kat_plan::host_port_statuses;
 use kat_types::{
-    assignment::{Assignment, Wanted},
-    resource::{AgentConfig, DEVICE_GROUPS, Device, PortRange},
+    assignment::{Assignment, DesiredRun},
+    resource::{AgentConfig, DEVICE_GROUPS, DeviceMapping, PortRange},
     root::Root,
 };
 
@@ -110,7 +110,9 @@ impl OwnersSetting {
             }
             Self::Devices => {
                 let devices = assignment.together().into_owned().devices;
-                let named = devices.iter().filter_map(|entry| Device::parse(entry));
+                let named = devices
+                    .iter()
+                    .filter_map(|entry| DeviceMapping::parse(entry));
                 named.map(|device| device.host.to_owned()).collect()
             }
         }
@@ -136,25 +138,25 @@ impl OwnersSetting {
 /// The content of `/var/lib/kat/granted.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Recorded {
+struct RecordedGrants {
     /// Version of this object's schema, now 1.
     schema: u32,
     /// By [`OwnersSetting::name`]; a setting that is here is not recorded again.
-    settings: BTreeMap<String, ByWorkload>,
+    settings: BTreeMap<String, GrantsByWorkload>,
 }
 
 /// By the workload's uid.
-type ByWorkload = BTreeMap<String, Granted>;
+type GrantsByWorkload = BTreeMap<String, WorkloadGrants>;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Granted {
+struct WorkloadGrants {
     /// `NAMESPACE/NAME`, for messages.
     workload: String,
     values: BTreeSet<String>,
 }
 
-impl Recorded {
+impl RecordedGrants {
     fn has(&self, setting: OwnersSetting, assignment: &Assignment, value: &str) -> bool {
         let by_workload = self.settings.get(setting.name());
         let granted = by_workload.and_then(|all| all.get(&assignment.workload_uid));
@@ -166,9 +168,9 @@ impl Recorded {
 #[derive(Debug, Default)]
 pub struct EarlierGrants {
     /// Only the settings that `agent.yaml` does not have.
-    recorded: Recorded,
+    recorded: RecordedGrants,
     /// All settings.
-    before: Recorded,
+    before: RecordedGrants,
 }
 
 impl EarlierGrants {
@@ -177,7 +179,7 @@ impl EarlierGrants {
     pub fn read(root: &Path, config: &AgentConfig) -> Self {
         let mut recorded = read(&file(root)).unwrap_or_else(|error| {
             tracing::error!("what workloads had before the owner was asked is not known; they need the owner's word now: {error:#}");
-            Recorded::default()
+            RecordedGrants::default()
         });
         let before = recorded.clone();
         for setting in OwnersSetting::ALL {
@@ -206,7 +208,7 @@ impl EarlierGrants {
     }
 
     /// The findings of `kat-agent check` about the workloads on this machine.
-    fn findings(&self, desired: &Desired) -> Vec<Finding> {
+    fn findings(&self, desired: &DesiredState) -> Vec<Finding> {
         let here: BTreeSet<&str> = desired
             .assignments
             .values()
@@ -217,14 +219,14 @@ impl EarlierGrants {
             let here = by_workload
                 .iter()
                 .filter(|(uid, granted)| here.contains(uid.as_str()) && !granted.values.is_empty());
-            let granted: Vec<&Granted> = here.map(|(_, granted)| granted).collect();
+            let granted: Vec<&WorkloadGrants> = here.map(|(_, granted)| granted).collect();
             (!granted.is_empty()).then(|| finding(setting, &granted))
         });
         found.collect()
     }
 }
 
-fn finding(setting: OwnersSetting, granted: &[&Granted]) -> Finding {
+fn finding(setting: OwnersSetting, granted: &[&WorkloadGrants]) -> Finding {
     let name = setting.name();
     let each: Vec<String> = granted
         .iter()
@@ -258,7 +260,7 @@ fn finding(setting: OwnersSetting, granted: &[&Granted]) -> Finding {
 /// # Errors
 /// [`FileError`]: without the record the next process of the agent would record later requests as
 /// earlier grants.
-pub fn record(root: &Path, config: &AgentConfig, desired: &Desired) -> Result<(), FileError> {
+pub fn record(root: &Path, config: &AgentConfig, desired: &DesiredState) -> Result<(), FileError> {
     let path = file(root);
     let mut recorded = match read(&path) {
         Ok(recorded) => recorded,
@@ -275,7 +277,7 @@ pub fn record(root: &Path, config: &AgentConfig, desired: &Desired) -> Result<()
             continue;
         }
         let by_workload = match setting.is_written(config) {
-            true => ByWorkload::new(),
+            true => GrantsByWorkload::new(),
             false => had_by(root, setting, desired),
         };
         for granted in by_workload.values() {
@@ -292,18 +294,18 @@ pub fn record(root: &Path, config: &AgentConfig, desired: &Desired) -> Result<()
     }
     recorded.schema = 1;
     let content = files::json_of(&path, &recorded)?;
-    files::write_if_changed(&path, &content, Access::mode(0o600)).map(drop)
+    files::write_if_changed(&path, &content, FileAccess::mode(0o600)).map(drop)
 }
 
-fn had_by(root: &Path, setting: OwnersSetting, desired: &Desired) -> ByWorkload {
-    let mut found = ByWorkload::new();
+fn had_by(root: &Path, setting: OwnersSetting, desired: &DesiredState) -> GrantsByWorkload {
+    let mut found = GrantsByWorkload::new();
     let has_unit = |one: &Assignment| {
         let folders = UserFolders::new(root, one.user.uid);
         UnitFolder::new(folders, one.user.uid).has(&one.unit())
     };
     for assignment in desired.assignments.values() {
         let values = setting.values(assignment);
-        if values.is_empty() || assignment.wanted == Wanted::Stopped || !has_unit(assignment) {
+        if values.is_empty() || assignment.wanted == DesiredRun::Stopped || !has_unit(assignment) {
             continue;
         }
         let granted = found.entry(assignment.workload_uid.clone()).or_default();
@@ -320,7 +322,7 @@ pub fn findings(root: &Path, config: &AgentConfig) -> Vec<Finding> {
         let unseen = format!("could not look at what workloads had in earlier versions: {error}");
         return vec![Finding::warning(unseen).mended_by("sudo kat-agent check")];
     }
-    let desired = Desired::stored(&Root::new(root).below(paths::DESIRED));
+    let desired = DesiredState::stored(&Root::new(root).below(paths::DESIRED));
     EarlierGrants::read(root, config).findings(&desired.unwrap_or_default())
 }
 
@@ -328,14 +330,14 @@ fn file(root: &Path) -> PathBuf {
     Root::new(root).below(paths::GRANTED)
 }
 
-fn read(path: &Path) -> Result<Recorded, FileError> {
+fn read(path: &Path) -> Result<RecordedGrants, FileError> {
     match files::read_bounded(path, LIMIT) {
         Ok(content) => serde_json::from_slice(&content).map_err(|error| FileError::System {
             verb: "read",
             path: path.to_owned(),
             error: error.into(),
         }),
-        Err(error) if error.is_not_found() => Ok(Recorded::default()),
+        Err(error) if error.is_not_found() => Ok(RecordedGrants::default()),
         Err(error) => Err(error),
     }
 }

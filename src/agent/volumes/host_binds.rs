@@ -12,8 +12,8 @@ use std::{
 };
 
 use kat_host::{
-    bound_paths::{Bind, BindPlan, PLANS, plan_of},
-    files::{self, Access, FileError},
+    bound_paths::{BindPlan, PLANS, PathBind, plan_of},
+    files::{self, FileAccess, FileError},
 };
 use kat_systemd::{JobResult, SystemdError, UnitManager};
 use kat_types::{
@@ -34,7 +34,7 @@ fn unit_of(id: &str) -> String {
 pub(crate) fn write(
     root: &Path,
     assignment: &Assignment,
-    binds: Vec<Bind>,
+    binds: Vec<PathBind>,
 ) -> Result<Option<String>, FileError> {
     if binds.is_empty() {
         return Ok(None);
@@ -45,19 +45,19 @@ pub(crate) fn write(
     // Other users can list neither the folders in it nor their content.
     let bound = Root::new(root).below(BOUND_FOLDER);
     make_above(&bound)?;
-    files::ensure_folder(&bound, Access::owned(0o711, 0, 0))?;
+    files::ensure_folder(&bound, FileAccess::owned(0o711, 0, 0))?;
     let uid = assignment.user.uid;
     let of_user = bound.join(uid.to_string());
-    files::ensure_folder(&of_user, Access::owned(0o710, 0, uid))?;
+    files::ensure_folder(&of_user, FileAccess::owned(0o710, 0, uid))?;
     let plans = Root::new(root).below(PLANS);
     make_above(&plans)?;
-    files::ensure_folder(&plans, Access::owned(0o700, 0, 0))?;
+    files::ensure_folder(&plans, FileAccess::owned(0o700, 0, 0))?;
     files::write_json(&path, &plan)?;
     Ok(Some(unit_of(&id)))
 }
 
 /// Whether the present binds of an instance differ from these.
-pub(crate) fn differs(root: &Path, assignment: &Assignment, binds: &[Bind]) -> bool {
+pub(crate) fn differs(root: &Path, assignment: &Assignment, binds: &[PathBind]) -> bool {
     let Ok(path) = path_of(root, &assignment.bound_id()) else {
         return false;
     };
@@ -76,7 +76,7 @@ pub(crate) fn is_bound(root: &Path, assignment: &Assignment) -> bool {
     of_user.join(&assignment.instance).exists()
 }
 
-fn planned(assignment: &Assignment, binds: Vec<Bind>) -> BindPlan {
+fn planned(assignment: &Assignment, binds: Vec<PathBind>) -> BindPlan {
     BindPlan {
         schema: 1,
         uid: assignment.user.uid,

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use super::earlier_grants::{EarlierGrants, OwnersSetting};
 use crate::{service::paths, volumes::is_of};
 use kat_host::{
-    bound_paths::Bind,
+    bound_paths::PathBind,
     users::HOMES,
-    volumes::{Base, Owner, VolumeError, check_ancestors},
+    volumes::{BaseFolder, FileOwner, VolumeError, check_ancestors},
 };
 use kat_types::{
     assignment::{Assignment, BOUND_FOLDER, BoundPath},
@@ -22,7 +22,7 @@ use kat_types::{
 };
 
 /// Owner and mode of parent folders: they belong to root, and every user may pass through.
-const PASSAGE: Owner = Owner {
+const PASSAGE: FileOwner = FileOwner {
     uid: 0,
     gid: 0,
     mode: 0o711,
@@ -104,8 +104,8 @@ impl HostPaths {
         &self,
         assignment: &Assignment,
         bound: &BoundPath<'_>,
-        owner: Owner,
-    ) -> Result<Bind, HostPathError> {
+        owner: FileOwner,
+    ) -> Result<PathBind, HostPathError> {
         let host = bound.host;
         let path: PathBuf = Path::new(&host.host_path).components().collect();
         let (folder, inner) = self.allowed_folder(&path)?;
@@ -117,7 +117,7 @@ impl HostPaths {
         if creates {
             make_base(&base, &folder)?;
         }
-        let open = match Base::open(&base) {
+        let open = match BaseFolder::open(&base) {
             Err(VolumeError::Missing(_)) if makes => return Err(not_created(assignment, path)),
             opened => opened?.with_above(PASSAGE),
         };
@@ -145,7 +145,7 @@ impl HostPaths {
             false => open.enter(&inner)?.identify(&bound.sub_path)?,
         };
         self.check_reserved(&path, &self.shown(&real))?;
-        Ok(Bind {
+        Ok(PathBind {
             name: bound.name(),
             path: real,
             judged,
@@ -216,7 +216,7 @@ impl HostPaths {
     fn take_folders_over(
         &self,
         assignment: &Assignment,
-        open: &Base,
+        open: &BaseFolder,
         folder: &Path,
         inner: &Path,
     ) -> Result<(), HostPathError> {

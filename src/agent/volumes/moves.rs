@@ -22,9 +22,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::copies::{MoveError, copy_name, owners_of};
-use crate::{Statuses, service::supervisor::Listed, volumes::Volumes};
-use kat_daemon::watchdog::Pulses;
-use kat_host::copy::{self, CopyError, Progress, Summary};
+use crate::{Statuses, service::supervisor::DesiredList, volumes::Volumes};
+use kat_daemon::watchdog::LoopPulses;
+use kat_host::copy::{self, CopyError, CopyProgress, Summary};
 use kat_types::{
     api::{VolumeMovePhase as Phase, VolumeMoveReport},
     backoff::Backoff,
@@ -50,7 +50,7 @@ const LONG: Duration = Duration::from_secs(3600);
 
 /// The data that another machine sends.
 #[async_trait]
-pub trait Pieces: Send {
+pub trait IncomingPieces: Send {
     /// The next piece; `None` at the end. An error is a sentence.
     async fn next(&mut self) -> Result<Option<Bytes>, String>;
 }
@@ -59,19 +59,23 @@ pub trait Pieces: Send {
 #[async_trait]
 pub trait CopySource: Send + Sync {
     /// Requests the volume from the source machine of the move. An error is a sentence.
-    async fn open(&self, volume: &str, desired: &MoveRecord) -> Result<Box<dyn Pieces>, String>;
+    async fn open(
+        &self,
+        volume: &str,
+        desired: &MoveRecord,
+    ) -> Result<Box<dyn IncomingPieces>, String>;
 }
 
-pub struct Moves {
+pub struct VolumeMoves {
     /// Name of this machine.
     pub node: String,
-    pub lists: watch::Receiver<Listed>,
+    pub lists: watch::Receiver<DesiredList>,
     pub volumes: Arc<Volumes>,
     /// Receiver of the progress.
     pub statuses: Statuses,
     pub source: Arc<dyn CopySource>,
     /// Reports the loop's liveness to the watchdog.
-    pub pulses: Pulses,
+    pub pulses: LoopPulses,
 }
 
 /// A volume that this machine is to receive.
@@ -87,13 +91,13 @@ struct IncomingCopy {
 }
 
 /// A running copy.
-struct Task {
+struct CopyTask {
     desired: MoveRecord,
     end: CancellationToken,
     ended: JoinHandle<()>,
 }
 
-async fn end_all(tasks: Vec<Task>) {
+async fn end_all(tasks: Vec<CopyTask>) {
     for task in &tasks {
         task.end.cancel();
     }
@@ -104,12 +108,12 @@ async fn end_all(tasks: Vec<Task>) {
     }
 }
 
-impl Moves {
+impl VolumeMoves {
     /// Receives the volumes of the list until `cancel`.
     pub async fn run(mut self, cancel: CancellationToken) {
         let pulse = self.pulses.watch("who moves volumes");
         let room = Arc::new(Semaphore::new(AT_ONCE));
-        let mut running: BTreeMap<String, Task> = BTreeMap::new();
+        let mut running: BTreeMap<String, CopyTask> = BTreeMap::new();
         // True once the remains of all moves are removed.
         let mut clean = false;
         loop {
@@ -117,11 +121,11 @@ impl Moves {
             let mut again = LONG;
             if listed.confirmed && listed.current {
                 let wanted = self.wanted(&listed);
-                let has_changed = |name: &String, task: &mut Task| {
+                let has_changed = |name: &String, task: &mut CopyTask| {
                     let desired = wanted.get(name).map(|(_, desired)| desired);
                     desired != Some(&task.desired)
                 };
-                let changed: Vec<Task> = running
+                let changed: Vec<CopyTask> = running
                     .extract_if(.., has_changed)
                     .map(|(_, task)| task)
                     .collect();
@@ -157,7 +161,7 @@ impl Moves {
                     let ended = tokio::spawn(taking.run(end.clone()));
                     running.insert(
                         name,
-                        Task {
+                        CopyTask {
                             desired,
                             end,
                             ended,
@@ -175,7 +179,7 @@ impl Moves {
     }
 
     /// The volumes that this machine is to receive, by the name of their copy.
-    fn wanted(&self, listed: &Listed) -> BTreeMap<String, (String, MoveRecord)> {
+    fn wanted(&self, listed: &DesiredList) -> BTreeMap<String, (String, MoveRecord)> {
         let all = listed.desired.moves.iter();
         let taken = all.filter(|(_, desired)| desired.to == self.node && desired.from != self.node);
         let named = taken.filter_map(|(volume, desired)| {
@@ -334,11 +338,11 @@ impl IncomingCopy {
     /// Copies from the network to the disk.
     async fn pump(
         &self,
-        mut pieces: Box<dyn Pieces>,
+        mut pieces: Box<dyn IncomingPieces>,
         report: &mut VolumeMoveReport,
         end: &CancellationToken,
     ) -> Result<Summary, String> {
-        let progress = Arc::new(Progress::default());
+        let progress = Arc::new(CopyProgress::default());
         let (sender, receiver) = mpsc::channel(BUFFER);
         let (taking, seen) = (self.clone(), Arc::clone(&progress));
         let disk = tokio::task::spawn_blocking(move || taking.write(receiver, &seen));
@@ -389,15 +393,17 @@ impl IncomingCopy {
         match (written, broken) {
             (Ok(summary), None) => Ok(summary),
             (_, Some(broken)) => Err(broken),
-            (Err(Failure::Copy(CopyError::Other(reason))), _) => {
+            (Err(CopyFailure::Copy(CopyError::Other(reason))), _) => {
                 Err(format!("on {from}: {reason}"))
             }
-            (Err(Failure::Copy(CopyError::Ended)), _) => Err(format!("{from} has broken it off")),
+            (Err(CopyFailure::Copy(CopyError::Ended)), _) => {
+                Err(format!("{from} has broken it off"))
+            }
             (Err(error), _) => Err(format!("on {to}: {error}")),
         }
     }
 
-    fn tell(&self, report: &mut VolumeMoveReport, progress: &Progress) {
+    fn tell(&self, report: &mut VolumeMoveReport, progress: &CopyProgress) {
         let look = progress.look();
         report.phase = match look.verifying {
             true => Phase::Verifying,
@@ -414,11 +420,11 @@ impl IncomingCopy {
     fn write(
         &self,
         pieces: mpsc::Receiver<Bytes>,
-        progress: &Progress,
-    ) -> Result<Summary, Failure> {
+        progress: &CopyProgress,
+    ) -> Result<Summary, CopyFailure> {
         let (_, owners) = owners_of(self.desired.index)?;
         let into = self.volumes.begin_copy(&self.name)?;
-        let mut from = Reading {
+        let mut from = IncomingCopyReader {
             pieces,
             rest: Bytes::new(),
         };
@@ -429,7 +435,7 @@ impl IncomingCopy {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum CopyFailure {
     #[error(transparent)]
     Copy(#[from] CopyError),
     #[error(transparent)]
@@ -444,12 +450,12 @@ async fn blocking<T: Send + 'static>(
 }
 
 /// The pieces as a blocking reader.
-struct Reading {
+struct IncomingCopyReader {
     pieces: mpsc::Receiver<Bytes>,
     rest: Bytes,
 }
 
-impl Read for Reading {
+impl Read for IncomingCopyReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.rest.is_empty() {
             match self.pieces.blocking_recv() {

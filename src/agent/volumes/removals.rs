@@ -8,8 +8,8 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Statuses, service::supervisor::Listed, volumes::Volumes};
-use kat_daemon::watchdog::Pulses;
+use crate::{Statuses, service::supervisor::DesiredList, volumes::Volumes};
+use kat_daemon::watchdog::LoopPulses;
 use kat_types::volumes::{RemovalRecord, removal_id};
 
 /// Pause after a failed removal.
@@ -17,16 +17,16 @@ const AFTER_FAILURE: Duration = Duration::from_secs(30);
 /// Sleep where nothing is scheduled.
 const LONG: Duration = Duration::from_secs(3600);
 
-pub struct Removals {
-    pub lists: watch::Receiver<Listed>,
+pub struct VolumeRemovals {
+    pub lists: watch::Receiver<DesiredList>,
     pub volumes: Arc<Volumes>,
     /// Receiver of the removed volumes.
     pub statuses: Statuses,
     /// Reports the loop's liveness to the watchdog.
-    pub pulses: Pulses,
+    pub pulses: LoopPulses,
 }
 
-impl Removals {
+impl VolumeRemovals {
     /// Removes the volumes of the list's removal entries until `cancel`.
     pub async fn run(mut self, cancel: CancellationToken) {
         let pulse = self.pulses.watch("who removes volumes");
@@ -83,7 +83,7 @@ impl Removals {
     }
 }
 
-fn is_used(listed: &Listed, volume: &str) -> bool {
+fn is_used(listed: &DesiredList, volume: &str) -> bool {
     let assignments = listed.desired.assignments.values();
     let mut folders = assignments.flat_map(|one| one.volumes.iter().flat_map(|one| &one.folder));
     folders.any(|folder| folder == volume)

@@ -13,10 +13,10 @@ use super::{
 use crate::{
     images::pull as image,
     worker::{
-        judge::{Action, Verdict},
+        judge::{InstanceVerdict, StartAction},
         log_tail,
-        log_tail::Runs,
-        sidecars::{Beside, Other},
+        log_tail::UnitRuns,
+        sidecars::{InstanceSidecars, SidecarContainer},
     },
 };
 use kat_systemd::{ActiveState, JobResult, SystemdError, UnitManager, UnitStatus};
@@ -24,7 +24,7 @@ use kat_types::{api::InstancePhase, assignment::Assignment, resource::OtherKind}
 
 /// The log lines of a container before its last end.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Words {
+pub(super) struct LastLogLines {
     /// The container's last end, microseconds of the monotonic clock.
     ended: u64,
     text: String,
@@ -40,11 +40,11 @@ impl Worker {
         &mut self,
         assignment: &Assignment,
         main: &UnitStatus,
-    ) -> Result<Option<Beside>, WorkerError> {
+    ) -> Result<Option<InstanceSidecars>, WorkerError> {
         if !assignment.has_others() {
             return Ok(None);
         }
-        let mut beside = Beside::default();
+        let mut beside = InstanceSidecars::default();
         for (kind, container) in assignment.others() {
             let unit = assignment.other_unit(kind, container);
             let status = self.manager.status(&unit).await?;
@@ -53,10 +53,10 @@ impl Worker {
                 ActiveState::Active | ActiveState::Inactive
             );
             let words = match is_well {
-                true => Words::default(),
+                true => LastLogLines::default(),
                 false => self.last_words(assignment, &unit, &status, false).await,
             };
-            beside.others.push(Other {
+            beside.others.push(SidecarContainer {
                 kind,
                 name: container.name.clone().unwrap_or_default(),
                 image: container.image.clone().unwrap_or_default(),
@@ -79,7 +79,7 @@ impl Worker {
             .memories
             .entry(assignment.instance.clone())
             .or_default();
-        memory.containers = beside.others.iter().map(Other::report).collect();
+        memory.containers = beside.others.iter().map(SidecarContainer::report).collect();
         Ok(Some(beside))
     }
 
@@ -90,7 +90,7 @@ impl Worker {
         unit: &str,
         status: &UnitStatus,
         of_hook: bool,
-    ) -> Words {
+    ) -> LastLogLines {
         let ended = status.exec_main_exit_monotonic;
         let memory = self
             .memories
@@ -101,9 +101,9 @@ impl Worker {
         {
             return words.clone();
         }
-        let runs = Runs {
+        let runs = UnitRuns {
             started: status.exec_main_start_monotonic,
-            ..Runs::default()
+            ..UnitRuns::default()
         };
         let uid = self.user.uid;
         let tail = log_tail::read(self.tools.logs.as_ref(), uid, unit, runs).await;
@@ -113,7 +113,7 @@ impl Worker {
             (false, Some(refusal)) => (not_started(&refusal), true),
             (false, None) => (tail.lines, false),
         };
-        let words = Words {
+        let words = LastLogLines {
             ended,
             text,
             not_started,
@@ -129,7 +129,7 @@ impl Worker {
 
     /// Pulls again the images that containers beside the main one could not start with because they
     /// were missing.
-    pub(super) fn pull_lost(&mut self, assignment: &Assignment, beside: &Beside) {
+    pub(super) fn pull_lost(&mut self, assignment: &Assignment, beside: &InstanceSidecars) {
         let not_started = beside.others.iter().filter(|one| one.not_started);
         for one in not_started {
             let each = assignment.each();
@@ -165,14 +165,14 @@ impl Worker {
     pub(super) fn converge_beside(
         &mut self,
         assignment: &Assignment,
-        beside: &Beside,
-        verdict: &Verdict,
+        beside: &InstanceSidecars,
+        verdict: &InstanceVerdict,
     ) -> Result<(), WorkerError> {
         let over = matches!(
             verdict.phase,
             InstancePhase::Failed | InstancePhase::Succeeded
         );
-        if over && verdict.action == Action::Leave {
+        if over && verdict.action == StartAction::Leave {
             let network = beside.network.as_ref();
             let lives = network
                 .is_some_and(|(status, _)| status.active_state == ActiveState::Active)

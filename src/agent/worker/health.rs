@@ -6,9 +6,9 @@ use tokio::time::Instant;
 
 use super::{Worker, units::window};
 use crate::{
-    exec::cgroup::Inside,
-    health::{Subject, probe::Target, progress::Progress},
-    worker::{judge::Verdict, start_backoff::RetryDelay},
+    exec::cgroup::RunningContainer,
+    health::{ProbedInstance, probe::ProbeCheck, progress::HealthProgress},
+    worker::{judge::InstanceVerdict, start_backoff::RetryDelay},
 };
 use kat_systemd::UnitStatus;
 use kat_types::{
@@ -25,7 +25,7 @@ impl Worker {
             return;
         };
         let runs = status.active_state.is_up();
-        let target = Target::of(assignment).ok().filter(|_| runs);
+        let target = ProbeCheck::of(assignment).ok().filter(|_| runs);
         let Some(target) = target else {
             self.probes.end(instance);
             return;
@@ -33,12 +33,12 @@ impl Worker {
         let run = status.exec_main_start_monotonic;
         let now = (self.tools.monotonic)();
         let note = self.notes.of(instance);
-        let subject = Subject {
+        let subject = ProbedInstance {
             run,
             up: Duration::from_micros(now.saturating_sub(run)),
             check: check.clone(),
             target,
-            inside: Inside::of(assignment, status),
+            inside: RunningContainer::of(assignment, status),
             known: (note.run == run).then(|| note.health.clone()),
         };
         self.probes.begin(instance, subject);
@@ -49,7 +49,7 @@ impl Worker {
         let changed =
             std::mem::replace(&mut note.run, run) == run && before.health != progress.health;
         if changed {
-            let Progress { health, error, .. } = &progress;
+            let HealthProgress { health, error, .. } = &progress;
             tracing::info!(
                 instance,
                 ?health,
@@ -68,7 +68,7 @@ impl Worker {
     pub(super) fn with_health(
         &self,
         assignment: &Assignment,
-        verdict: &Verdict,
+        verdict: &InstanceVerdict,
         reason: Option<Reason>,
         message: String,
     ) -> (Health, Option<Reason>, String) {
@@ -84,7 +84,7 @@ impl Worker {
             };
         }
         let progress = self.probes.of(&assignment.instance).unwrap_or_default();
-        let failed = match (Target::of(assignment), progress.error.as_str()) {
+        let failed = match (ProbeCheck::of(assignment), progress.error.as_str()) {
             (Ok(_), "") => String::new(),
             (Ok(target), error) => format!("{target}: {error}"),
             (Err(error), _) => error,
@@ -132,7 +132,7 @@ impl Worker {
             return;
         }
         memory.heals.failed(Instant::now());
-        let Progress { error, .. } = progress;
+        let HealthProgress { error, .. } = progress;
         tracing::warn!(instance, error, "an unhealthy instance is started again");
         memory.healed = Some(format!(
             "it was started again because its health check failed: {error}"

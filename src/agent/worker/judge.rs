@@ -18,7 +18,7 @@ pub const CONDITION: &str = "exec-condition";
 
 /// What the agent does about an instance that should run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
+pub enum StartAction {
     /// Nothing: systemd manages the unit.
     Leave,
     /// Start the unit.
@@ -38,7 +38,7 @@ pub const PODMANS: RangeInclusive<i32> = 125..=127;
 
 /// A cause of a run's end other than the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum RunFault {
     /// The container hook failed: it could not make the network.
     Hook,
     /// Podman lost the container during its start.
@@ -49,7 +49,7 @@ pub enum Fault {
     CannotStart,
 }
 
-impl Fault {
+impl RunFault {
     /// Whether the fault is neither the program's nor its configuration's, and does not count as a
     /// restart.
     pub fn is_excused(self) -> bool {
@@ -81,7 +81,7 @@ impl Fault {
 
 /// The judged state of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
+pub struct InstanceVerdict {
     pub phase: InstancePhase,
     /// `None` while the instance has no problem.
     pub reason: Option<Reason>,
@@ -91,7 +91,7 @@ pub struct Verdict {
     pub restarts: u32,
     /// Exit code of the program's last end; 128 plus the signal number when a signal killed it.
     pub exit_code: Option<i32>,
-    pub action: Action,
+    pub action: StartAction,
     /// Judge again after this time.
     pub again: Option<Duration>,
     /// Why the instance is degraded although its main program runs; the message says more.
@@ -100,9 +100,9 @@ pub struct Verdict {
 
 /// What the judgement needs beside the unit's state.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Circumstances {
+pub struct JudgementInput {
     /// The cause of the last run's end, if it was not the program.
-    pub fault: Option<Fault>,
+    pub fault: Option<RunFault>,
     /// The unit ended successfully since its last start.
     pub ended: bool,
     /// Restarts that the agent counted, including the one that systemd refused when it gave up.
@@ -115,17 +115,17 @@ pub struct Circumstances {
 pub fn judge(
     assignment: &Assignment,
     status: &UnitStatus,
-    circumstances: Circumstances,
-) -> Verdict {
-    let not_started = circumstances.fault == Some(Fault::CannotStart);
+    circumstances: JudgementInput,
+) -> InstanceVerdict {
+    let not_started = circumstances.fault == Some(RunFault::CannotStart);
     // A program that never ran has no exit code.
     let exit_code = exit_code(status).filter(|_| !not_started);
     let policy = &assignment.restart_policy;
     let gave_up = status.active_state == ActiveState::Failed
         && policy.condition == RestartCondition::MaxCount
-        && !circumstances.fault.is_some_and(Fault::is_excused);
+        && !circumstances.fault.is_some_and(RunFault::is_excused);
     let restarts = circumstances.restarts.saturating_sub(u32::from(gave_up));
-    let verdict = |phase, reason, message: String, action| Verdict {
+    let verdict = |phase, reason, message: String, action| InstanceVerdict {
         phase,
         reason,
         message,
@@ -135,7 +135,7 @@ pub fn judge(
         again: None,
         beside: None,
     };
-    let excused = |fault: Fault, action| {
+    let excused = |fault: RunFault, action| {
         verdict(
             InstancePhase::Starting,
             Some(fault.reason()),
@@ -155,16 +155,16 @@ pub fn judge(
         circumstances.fault.filter(|fault| fault.is_excused()),
     ) {
         (Active | Reloading | Refreshing, ..) => running(status, circumstances, verdict),
-        (Activating, _, Some(fault)) => excused(fault, Action::Leave),
+        (Activating, _, Some(fault)) => excused(fault, StartAction::Leave),
         (Activating, "auto-restart" | "auto-restart-queued", None) => {
-            verdict(InstancePhase::Restarting, Some(loops), words, Action::Leave)
+            verdict(InstancePhase::Restarting, Some(loops), words, StartAction::Leave)
         }
         (Activating, ..) if status.restarts > 0 => {
-            verdict(InstancePhase::Restarting, Some(loops), words, Action::Leave)
+            verdict(InstancePhase::Restarting, Some(loops), words, StartAction::Leave)
         }
-        (Activating, ..) => verdict(InstancePhase::Starting, None, String::new(), Action::Leave),
-        (Deactivating, ..) => verdict(InstancePhase::Restarting, None, String::new(), Action::Leave),
-        (Failed, _, Some(fault)) => excused(fault, Action::StartUncounted),
+        (Activating, ..) => verdict(InstancePhase::Starting, None, String::new(), StartAction::Leave),
+        (Deactivating, ..) => verdict(InstancePhase::Restarting, None, String::new(), StartAction::Leave),
+        (Failed, _, Some(fault)) => excused(fault, StartAction::StartUncounted),
         (Failed, ..) => {
             let reason = match policy.condition {
                 RestartCondition::MaxCount => Reason::RestartsExhausted,
@@ -173,8 +173,8 @@ pub fn judge(
                 RestartCondition::Always => Reason::Failed,
             };
             let action = match policy.condition {
-                RestartCondition::Always => Action::StartUncounted,
-                RestartCondition::MaxCount | RestartCondition::Never => Action::Leave,
+                RestartCondition::Always => StartAction::StartUncounted,
+                RestartCondition::MaxCount | RestartCondition::Never => StartAction::Leave,
             };
             verdict(InstancePhase::Failed, Some(reason), words, action)
         }
@@ -185,7 +185,7 @@ pub fn judge(
                 "its user {} can't open its devices or reach what it mounts, or a file of KAT's is missing",
                 assignment.user.name
             ),
-            Action::Start,
+            StartAction::Start,
         ),
         (Inactive, ..) if status.result == CONDITION && !assignment.volumes.is_empty() => verdict(
             InstancePhase::Starting,
@@ -194,30 +194,30 @@ pub fn judge(
                 "its user {} can't reach what it mounts, or a file of KAT's is missing",
                 assignment.user.name
             ),
-            Action::Start,
+            StartAction::Start,
         ),
         (Inactive, ..) if status.result == CONDITION => verdict(
             InstancePhase::Starting,
             Some(Reason::NetworkFilesMissing),
             "a file of KAT's that the container's network needs is missing; the agent puts it back when it starts"
                 .to_owned(),
-            Action::Start,
+            StartAction::Start,
         ),
         _ if circumstances.ended && policy.condition != RestartCondition::Always => verdict(
             InstancePhase::Succeeded,
             Some(Reason::ProgramEnded),
             ended(status, exit_code),
-            Action::Leave,
+            StartAction::Leave,
         ),
-        _ => verdict(InstancePhase::Starting, None, String::new(), Action::Start),
+        _ => verdict(InstancePhase::Starting, None, String::new(), StartAction::Start),
     }
 }
 
 fn running(
     status: &UnitStatus,
-    circumstances: Circumstances,
-    verdict: impl Fn(InstancePhase, Option<Reason>, String, Action) -> Verdict,
-) -> Verdict {
+    circumstances: JudgementInput,
+    verdict: impl Fn(InstancePhase, Option<Reason>, String, StartAction) -> InstanceVerdict,
+) -> InstanceVerdict {
     let up = Duration::from_micros(
         circumstances
             .now
@@ -231,12 +231,17 @@ fn running(
             InstancePhase::Restarting,
             Some(Reason::CrashLoop),
             message,
-            Action::Leave,
+            StartAction::Leave,
         );
         verdict.again = Some(SETTLE - up);
         return verdict;
     }
-    verdict(InstancePhase::Running, None, String::new(), Action::Leave)
+    verdict(
+        InstancePhase::Running,
+        None,
+        String::new(),
+        StartAction::Leave,
+    )
 }
 
 /// `CLD_EXITED` of waitid(2).

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 
 use super::judge::PROTOCOL;
-use kat_systemd::{LogEntry, LogQuery, LogSource};
+use kat_systemd::{JournalQuery, LogEntry, LogSource};
 use kat_types::api::report_bounds::printable;
 
 /// Journal entries that are read.
@@ -25,7 +25,7 @@ const PODMANS_ERROR: &str = "Error: ";
 
 /// The last log lines of a unit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Tail {
+pub(crate) struct LogTail {
     /// The last lines, joined by ` | `.
     pub lines: String,
     /// Podman's error, if Podman failed in this run.
@@ -40,7 +40,7 @@ pub(crate) struct Tail {
 
 /// What is known of a unit's runs. Times are microseconds of the monotonic clock.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Runs {
+pub(crate) struct UnitRuns {
     /// Start of the last main process.
     pub started: u64,
     /// End of the last main process; 0 while it runs.
@@ -57,14 +57,14 @@ pub(crate) struct Runs {
 ///
 /// Podman calls the hook before conmon takes Podman's place as the main process: an entry of the
 /// hook from before the main process started belongs to an earlier run.
-pub(crate) async fn read(logs: &dyn LogSource, uid: u32, unit: &str, runs: Runs) -> Tail {
+pub(crate) async fn read(logs: &dyn LogSource, uid: u32, unit: &str, runs: UnitRuns) -> LogTail {
     let entries = ENTRIES + ENTRIES_OF_A_RUN * u64::from(runs.missed.min(100));
-    let query = LogQuery {
+    let query = JournalQuery {
         this_boot: true,
         ..query(uid, unit, Some(entries))
     };
     let Ok(entries) = tokio::time::timeout(LIMIT, collect(logs, &query)).await else {
-        return Tail::default();
+        return LogTail::default();
     };
     let newest = entries.iter().rev();
     let hook_error = newest
@@ -105,7 +105,7 @@ pub(crate) async fn read(logs: &dyn LogSource, uid: u32, unit: &str, runs: Runs)
             .collect();
     }
     output.reverse();
-    Tail {
+    LogTail {
         lines: shorten(&output.join(" | ")),
         podman_error,
         hook_error,
@@ -121,8 +121,8 @@ fn is_lost_start(entry: &LogEntry) -> bool {
 }
 
 /// A query for the present entries of a user's unit, which does not follow.
-pub(crate) fn query(uid: u32, unit: &str, tail: Option<u64>) -> LogQuery {
-    LogQuery {
+pub(crate) fn query(uid: u32, unit: &str, tail: Option<u64>) -> JournalQuery {
+    JournalQuery {
         uid,
         unit: unit.to_owned(),
         since: None,
@@ -137,7 +137,7 @@ pub(crate) fn query(uid: u32, unit: &str, tail: Option<u64>) -> LogQuery {
 }
 
 /// All entries of a query that does not follow; unreadable entries are left out.
-pub(crate) async fn collect(logs: &dyn LogSource, query: &LogQuery) -> Vec<LogEntry> {
+pub(crate) async fn collect(logs: &dyn LogSource, query: &JournalQuery) -> Vec<LogEntry> {
     logs.entries(query)
         .filter_map(|entry| std::future::ready(entry.ok()))
         .collect()

@@ -1,7 +1,7 @@
 //! Registry credentials of a worker: one file for all pulls of its user.
 
 use super::{UserDesired, Worker, WorkerError, jobs::JobKey};
-use crate::{images::logins::Opened, worker::start_backoff::RetryDelay};
+use crate::{images::logins::OpenedLogins, worker::start_backoff::RetryDelay};
 use kat_types::{assignment::Assignment, reason::Reason};
 
 /// Parts of Podman's messages where a registry refuses the credentials, in lower case. Some
@@ -21,7 +21,7 @@ const REFUSALS: [&str; 9] = [
 impl Worker {
     /// Writes the file with the credentials that pulls of this user's images need, if any.
     pub(super) fn write_logins(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
-        let mut all = Opened::new();
+        let mut all = OpenedLogins::new();
         self.sealed_logins.clear();
         for assignment in desired.to_run() {
             match self.tools.secrets.logins(assignment) {

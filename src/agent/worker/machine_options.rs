@@ -14,7 +14,7 @@ use kat_types::{
     assignment::{Assignment, WorkloadUser},
     reason::Reason,
     resource::{
-        AgentConfig, Device, PortRange,
+        AgentConfig, DeviceMapping, PortRange,
         security::{
             CAPABILITIES, NEW_PRIVILEGES, PROFILES, SECCOMP, SECURITY_WORDS, SELINUX, UNMASK,
         },
@@ -227,7 +227,7 @@ impl MachineOptions {
         assignment: &Assignment,
         groups: &MachineGroups,
     ) -> Result<(), OptionTrouble> {
-        let Some(device) = Device::parse(entry) else {
+        let Some(device) = DeviceMapping::parse(entry) else {
             let message = format!("device {entry}: this version does not understand it");
             return Err(trouble(Reason::DeviceMissing, message));
         };
@@ -273,7 +273,7 @@ impl MachineOptions {
                 ),
             ));
         }
-        let node = Node {
+        let node = DeviceNode {
             owner: metadata.uid(),
             group: metadata.gid(),
             mode: metadata.mode(),
@@ -304,16 +304,16 @@ impl MachineOptions {
 
 /// Owner, group and mode of a device.
 #[derive(Debug, Clone, Copy)]
-struct Node {
+struct DeviceNode {
     owner: u32,
     group: u32,
     mode: u32,
 }
 
-impl Node {
+impl DeviceNode {
     fn opens_to(
         self,
-        device: Device<'_>,
+        device: DeviceMapping<'_>,
         user: &WorkloadUser,
         joined: &[String],
         groups: &MachineGroups,
@@ -364,9 +364,14 @@ mod tests {
             ..MachineGroups::default()
         };
         let opens = |owner, group, mode, joined: &[&str], entry: &str| {
-            let node = Node { owner, group, mode };
+            let node = DeviceNode { owner, group, mode };
             let joined: Vec<String> = joined.iter().map(|name| (*name).to_owned()).collect();
-            node.opens_to(Device::parse(entry).unwrap(), &user, &joined, &groups)
+            node.opens_to(
+                DeviceMapping::parse(entry).unwrap(),
+                &user,
+                &joined,
+                &groups,
+            )
         };
         let tty = "/dev/ttyUSB0";
         assert!(opens(0, 20, 0o660, &["dialout"], tty));

@@ -41,12 +41,12 @@ use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    containers::Words,
+    containers::LastLogLines,
     jobs::{JobKey, JobOutcome},
 };
 use super::{
     Statuses,
-    health::{Means, Probes, probe::Network, progress::Progress},
+    health::{ProbeTools, Probes, probe::ProbeNetwork, progress::HealthProgress},
     secrets::Secrets,
     volumes::Volumes,
 };
@@ -57,22 +57,22 @@ use crate::{
     volumes::carried_files::CarriedError,
     worker::{
         accounts::UserAccounts,
-        judge::Fault,
+        judge::RunFault,
         machine_options::MachineOptions,
         restarts::RestartCounts,
-        saved_state::Notes,
+        saved_state::SavedNotes,
         start_backoff::RetryDelay,
         unit_files::{FilesError, UnitFolder},
     },
 };
-use kat_daemon::watchdog::{Pulse, Pulses};
+use kat_daemon::watchdog::{LoopPulse, LoopPulses};
 use kat_host::{files::FileError, users::UserError};
 use kat_render::{RenderError, RenderSettings, Renderer};
 use kat_systemd::{LogSource, ManagerSource, SystemdError, UnitEvents, UnitManager, UserSessions};
 use kat_types::{
     api::ContainerStatus,
-    assignment::{Assignment, Wanted, WorkloadUser},
-    images::KeptOfUser,
+    assignment::{Assignment, DesiredRun, WorkloadUser},
+    images::KeptUserImages,
     reason::Reason,
 };
 
@@ -86,7 +86,7 @@ const LAST_PASS: Duration = Duration::from_secs(1);
 const JOB_MARGIN: Duration = Duration::from_secs(15);
 
 /// What all workers of a machine share.
-pub struct Tools {
+pub struct WorkerTools {
     pub managers: Arc<dyn ManagerSource>,
     pub sessions: Arc<dyn UserSessions>,
     pub accounts: Arc<dyn UserAccounts>,
@@ -105,7 +105,7 @@ pub struct Tools {
     /// Whether the machine enforces limits (cgroup v2 with its controllers).
     pub limits_enforced: bool,
     /// Connects probes to instances.
-    pub network: Arc<dyn Network>,
+    pub network: Arc<dyn ProbeNetwork>,
     pub volumes: Arc<Volumes>,
     pub secrets: Secrets,
     /// Other listeners on ports of the machine.
@@ -129,7 +129,7 @@ pub struct UserDesired {
     pub evicted: BTreeMap<String, String>,
     /// The images that are kept for a while after the workload has left; `None` for a workload that
     /// was deleted.
-    pub kept: Option<KeptOfUser>,
+    pub kept: Option<KeptUserImages>,
 }
 
 impl UserDesired {
@@ -146,7 +146,7 @@ impl UserDesired {
 
     /// Whether the instance must not run.
     fn is_to_stop(&self, assignment: &Assignment) -> bool {
-        assignment.wanted == Wanted::Stopped || self.is_held(&assignment.instance)
+        assignment.wanted == DesiredRun::Stopped || self.is_held(&assignment.instance)
     }
 }
 
@@ -171,7 +171,7 @@ pub enum WorkerError {
 
 /// What the worker remembers of an instance between passes. All of it can be recomputed.
 #[derive(Debug, Default)]
-struct Memory {
+struct InstanceMemory {
     starts: RetryDelay,
     reloads: RetryDelay,
     ended: bool,
@@ -179,7 +179,7 @@ struct Memory {
     pulled: BTreeSet<String>,
     judged_exit: Option<u64>,
     /// The cause of the last run's end, if it was not the program.
-    fault: Option<Fault>,
+    fault: Option<RunFault>,
     trouble: String,
     start_error: Option<String>,
     /// Why the host paths that the instance mounts could not be bound at the last try.
@@ -197,7 +197,7 @@ struct Memory {
     /// The containers as last reported, where the instance has several.
     containers: Vec<ContainerStatus>,
     /// Last log lines of each container beside the main one, by unit.
-    words: BTreeMap<String, Words>,
+    words: BTreeMap<String, LastLogLines>,
     /// Start backoff of each container beside the main one, by unit.
     others: BTreeMap<String, RetryDelay>,
 }
@@ -205,12 +205,12 @@ struct Memory {
 /// What the next process of the agent needs to know of an instance.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Note {
+struct InstanceNote {
     /// Since when the instance is to be stopped, microseconds of the monotonic clock.
     drains_since: Option<u64>,
     /// Start of the container that `health` belongs to, microseconds of the monotonic clock.
     run: u64,
-    health: Progress,
+    health: HealthProgress,
 }
 
 /// What the worker remembers of an image.
@@ -223,7 +223,7 @@ struct ImageMemory {
 
 /// Makes one user's instances match the desired list.
 pub struct Worker {
-    tools: Arc<Tools>,
+    tools: Arc<WorkerTools>,
     user: WorkloadUser,
     manager: Arc<dyn UnitManager>,
     folder: UnitFolder,
@@ -240,14 +240,14 @@ pub struct Worker {
     events: Option<UnitEvents>,
     jobs: JoinSet<(JobKey, JobOutcome)>,
     busy: BTreeSet<JobKey>,
-    memories: BTreeMap<String, Memory>,
+    memories: BTreeMap<String, InstanceMemory>,
     images: BTreeMap<String, ImageMemory>,
     /// The units' pulls name the file with registry credentials.
     has_logins: bool,
     /// Why the credentials of an instance could not be opened, by instance.
     sealed_logins: BTreeMap<String, String>,
     restarts: RestartCounts,
-    notes: Notes<Note>,
+    notes: SavedNotes<InstanceNote>,
     probes: Probes,
     /// Instances that have been reported.
     reported: BTreeSet<String>,
@@ -255,21 +255,21 @@ pub struct Worker {
     trouble: Option<(Reason, String)>,
     wake: Duration,
     /// Reports the loop's liveness to the watchdog.
-    pub pulses: Pulses,
+    pub pulses: LoopPulses,
 }
 
 impl Worker {
     /// Makes a worker for `user`; it does nothing until [`Worker::run`].
     pub fn new(
-        tools: Arc<Tools>,
+        tools: Arc<WorkerTools>,
         user: WorkloadUser,
         desired: watch::Receiver<UserDesired>,
         statuses: Statuses,
     ) -> Self {
         let manager = tools.managers.user(user.uid);
         let restarts = RestartCounts::read(&tools.root, user.uid);
-        let notes = Notes::read(&tools.root, "instances", user.uid);
-        let probes = Probes::new(Means {
+        let notes = SavedNotes::read(&tools.root, "instances", user.uid);
+        let probes = Probes::new(ProbeTools {
             network: Arc::clone(&tools.network),
             manager: Arc::clone(&manager),
             root: tools.root.clone(),
@@ -301,7 +301,7 @@ impl Worker {
             reported: BTreeSet::new(),
             trouble: None,
             wake: LONGEST_SLEEP,
-            pulses: Pulses::default(),
+            pulses: LoopPulses::default(),
         }
     }
 
@@ -365,7 +365,11 @@ impl Worker {
     }
 
     /// Runs one pass; true when nothing of the user is left.
-    async fn pass(&mut self, desired: &UserDesired, pulse: &Pulse) -> Result<bool, WorkerError> {
+    async fn pass(
+        &mut self,
+        desired: &UserDesired,
+        pulse: &LoopPulse,
+    ) -> Result<bool, WorkerError> {
         if desired.confirmed && desired.assignments.is_empty() {
             return self.leave(desired).await;
         }

@@ -8,7 +8,7 @@ use crate::{
     service::paths,
     worker::unit_files::{FilesError, make_folder},
 };
-use kat_host::files::{self, Access};
+use kat_host::files::{self, FileAccess};
 use kat_types::root::Root;
 
 /// Folders that serve as mount points.
@@ -48,13 +48,13 @@ pub(crate) fn prepare(root: &Path) -> Result<(), FilesError> {
     for folder in FOLDERS {
         let folder = holder.join(folder);
         if !folder.is_dir() {
-            make_folder(&folder, Access::mode(0o755))?;
+            make_folder(&folder, FileAccess::mode(0o755))?;
         }
     }
     for file in FILES {
         let file = holder.join(file);
         if !file.exists() {
-            files::write_atomic(&file, b"", Access::mode(0o644))?;
+            files::write_atomic(&file, b"", FileAccess::mode(0o644))?;
         }
     }
     for (name, target) in LINKS {

@@ -7,12 +7,12 @@
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use super::{UserDesired, Worker, WorkerError, jobs::JobKey};
-use kat_host::files::{self, Access, FileError};
+use kat_host::files::{self, FileAccess, FileError};
 use kat_plan::host_port_statuses;
 use kat_systemd::UnitStatus;
 use kat_types::{
     api::InstancePhase,
-    assignment::{Assignment, Wanted},
+    assignment::{Assignment, DesiredRun},
     reason::Reason,
 };
 
@@ -28,7 +28,7 @@ impl Worker {
     /// other group.
     pub(super) async fn join_groups(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
         let all = || desired.assignments.values();
-        let runs = |one: &&Assignment| one.wanted == Wanted::Running;
+        let runs = |one: &&Assignment| one.wanted == DesiredRun::Running;
         let asks = all().any(|one| !one.together().groups.is_empty());
         // An instance that is being stopped keeps its groups until it has stopped.
         let stopping = all().any(|one| !runs(&one) && self.folder.has(&one.unit()));
@@ -57,7 +57,7 @@ impl Worker {
                     error,
                 })?;
             }
-            files::write_atomic(&mark, b"", Access::mode(0o600))?;
+            files::write_atomic(&mark, b"", FileAccess::mode(0o600))?;
         }
         tracing::info!(user = self.user.name, groups = ?wanted, "its groups on this machine change");
         self.tools.accounts.set_groups(&self.user, &wanted).await?;

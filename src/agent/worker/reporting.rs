@@ -11,7 +11,7 @@ use super::{UserDesired, Worker, WorkerError};
 use crate::{
     images::pull as image,
     network::host_ports,
-    worker::{judge::Verdict, limits, links},
+    worker::{judge::InstanceVerdict, limits, links},
 };
 use kat_systemd::{SystemdError, UnitStatus};
 use kat_types::{
@@ -56,7 +56,7 @@ impl Worker {
         &mut self,
         assignment: &Assignment,
         status: &UnitStatus,
-        verdict: &Verdict,
+        verdict: &InstanceVerdict,
     ) {
         let memory = self.memories.get(&assignment.instance);
         let mut message = verdict.message.clone();

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::worker::{saved_state::Notes, unit_files::FilesError};
+use crate::worker::{saved_state::SavedNotes, unit_files::FilesError};
 use kat_systemd::UnitStatus;
 
 /// Folder of the counts; one file for each uid.
@@ -40,7 +40,7 @@ pub(crate) struct RestartCount {
 
 /// What is known since the last judged end.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct News<'a> {
+pub(crate) struct RestartEvidence<'a> {
     /// The unit's present state.
     pub status: &'a UnitStatus,
     /// The program was not the cause of the last run's end.
@@ -88,7 +88,7 @@ impl RestartCount {
 
     /// Counts the restarts since the last judged end. True when some of them were KAT's fault, so
     /// that the caller has to call `ResetFailed`.
-    pub(crate) fn count(&mut self, news: News<'_>) -> bool {
+    pub(crate) fn count(&mut self, news: RestartEvidence<'_>) -> bool {
         let status = news.status;
         let ended = status.exec_main_exit_monotonic;
         let is_new = ended != 0 && ended != self.judged;
@@ -152,7 +152,7 @@ impl RestartCount {
 /// The counts of one user's instances, with their file.
 #[derive(Debug)]
 pub(crate) struct RestartCounts {
-    counts: Notes<RestartCount>,
+    counts: SavedNotes<RestartCount>,
 }
 
 impl RestartCounts {
@@ -160,7 +160,7 @@ impl RestartCounts {
     /// file the counts start from systemd's.
     pub(crate) fn read(root: &Path, uid: u32) -> Self {
         Self {
-            counts: Notes::read(root, FOLDER, uid),
+            counts: SavedNotes::read(root, FOLDER, uid),
         }
     }
 

@@ -10,20 +10,20 @@ use std::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::worker::unit_files::{FilesError, make_folder};
-use kat_host::files::{self, Access};
+use kat_host::files::{self, FileAccess};
 
 /// Largest file in bytes.
 const LIMIT: u64 = 4 << 20;
 
 /// One note for each instance, with their file.
 #[derive(Debug)]
-pub(crate) struct Notes<T> {
+pub(crate) struct SavedNotes<T> {
     path: PathBuf,
     notes: BTreeMap<String, T>,
     stored: BTreeMap<String, T>,
 }
 
-impl<T: Clone + Default + PartialEq + Serialize + DeserializeOwned> Notes<T> {
+impl<T: Clone + Default + PartialEq + Serialize + DeserializeOwned> SavedNotes<T> {
     /// Reads the notes of earlier processes from `run/kat/FOLDER/UID.json` below the root folder;
     /// empty where the file can't be read.
     pub(crate) fn read(root: &Path, folder: &str, uid: u32) -> Self {
@@ -72,7 +72,7 @@ impl<T: Clone + Default + PartialEq + Serialize + DeserializeOwned> Notes<T> {
             files::remove(&self.path)?;
         } else {
             if let Some(folder) = self.path.parent() {
-                make_folder(folder, Access::mode(0o755))?;
+                make_folder(folder, FileAccess::mode(0o755))?;
             }
             files::write_json(&self.path, &self.notes)?;
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::judge::{Action, CONDITION, OFTEN, SETTLE, Verdict, ended, exit_code};
+use super::judge::{CONDITION, InstanceVerdict, OFTEN, SETTLE, StartAction, ended, exit_code};
 use kat_systemd::{ActiveState, UnitStatus};
 use kat_types::{
     api::{ContainerStatus, InstancePhase},
@@ -17,7 +17,7 @@ const AFTER_A_FAILURE: Duration = Duration::from_secs(3);
 
 /// A container beside the main one, with its unit's state.
 #[derive(Debug, Clone)]
-pub(crate) struct Other {
+pub(crate) struct SidecarContainer {
     pub kind: OtherKind,
     pub name: String,
     pub image: String,
@@ -31,14 +31,14 @@ pub(crate) struct Other {
 
 /// The containers of an instance beside its main one.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Beside {
+pub(crate) struct InstanceSidecars {
     /// Init containers in their order, then sidecars.
-    pub others: Vec<Other>,
+    pub others: Vec<SidecarContainer>,
     /// The unit that holds the network: its state, and the hook's error where the hook failed.
     pub network: Option<(UnitStatus, String)>,
 }
 
-impl Other {
+impl SidecarContainer {
     /// Whether an init container has ended successfully, or a sidecar runs.
     pub(crate) fn is_well(&self) -> bool {
         let active = is_active(&self.status);
@@ -123,15 +123,15 @@ fn is_active(status: &UnitStatus) -> bool {
     status.active_state.is_up()
 }
 
-impl Beside {
+impl InstanceSidecars {
     /// The verdict of the main container, changed by the state of the others.
     pub(crate) fn judge(
         &self,
         assignment: &Assignment,
         main: &UnitStatus,
-        verdict: Verdict,
+        verdict: InstanceVerdict,
         now: u64,
-    ) -> Verdict {
+    ) -> InstanceVerdict {
         if is_active(main) {
             return self.judge_sidecars(verdict, now);
         }
@@ -150,19 +150,19 @@ impl Beside {
     }
 
     /// A verdict where a sidecar does not start before the main container has run.
-    fn judge_first_starts(&self, verdict: &Verdict) -> Option<Verdict> {
+    fn judge_first_starts(&self, verdict: &InstanceVerdict) -> Option<InstanceVerdict> {
         let mut sidecars = self.others.iter();
         let one = sidecars.find(|one| {
             one.kind == OtherKind::Sidecar && matches!(one.state(), "Restarting" | "Failed")
         })?;
-        Some(Verdict {
+        Some(InstanceVerdict {
             reason: Some(Reason::SidecarNotRunning),
             message: one.trouble(),
             ..verdict.clone()
         })
     }
 
-    fn judge_sidecars(&self, verdict: Verdict, now: u64) -> Verdict {
+    fn judge_sidecars(&self, verdict: InstanceVerdict, now: u64) -> InstanceVerdict {
         let mut sidecars = self.others.iter();
         let troubled = sidecars.find(|one| {
             one.kind == OtherKind::Sidecar && (!one.is_well() || one.unsettled(now).is_some())
@@ -177,7 +177,7 @@ impl Beside {
             ),
             false => one.trouble(),
         };
-        Verdict {
+        InstanceVerdict {
             beside: Some(Reason::SidecarNotRunning),
             message,
             again: verdict.again.or_else(|| one.unsettled(now)),
@@ -185,9 +185,9 @@ impl Beside {
         }
     }
 
-    fn judge_network(&self, verdict: &Verdict) -> Option<Verdict> {
+    fn judge_network(&self, verdict: &InstanceVerdict) -> Option<InstanceVerdict> {
         let (status, words) = self.network.as_ref()?;
-        let told = |reason, message: String| Verdict {
+        let told = |reason, message: String| InstanceVerdict {
             phase: InstancePhase::Starting,
             reason: Some(reason),
             message,
@@ -207,14 +207,18 @@ impl Beside {
         })
     }
 
-    fn judge_inits(&self, assignment: &Assignment, verdict: &Verdict) -> Option<Verdict> {
+    fn judge_inits(
+        &self,
+        assignment: &Assignment,
+        verdict: &InstanceVerdict,
+    ) -> Option<InstanceVerdict> {
         let mut inits = self.others.iter();
         // An init container that is to run again waits for those before it, and one behind it may
         // have failed for good.
-        let matters = |one: &&Other| !one.is_well() && one.state() != "Waiting";
+        let matters = |one: &&SidecarContainer| !one.is_well() && one.state() != "Waiting";
         let one = inits.find(|one| one.kind == OtherKind::Init && matters(one))?;
         let policy = assignment.restart_policy.condition;
-        let told = |phase, reason, message, action| Verdict {
+        let told = |phase, reason, message, action| InstanceVerdict {
             phase,
             reason: Some(reason),
             message,
@@ -225,8 +229,8 @@ impl Beside {
         match one.state() {
             "Failed" => {
                 let action = match policy {
-                    RestartCondition::Always => Action::StartUncounted,
-                    RestartCondition::MaxCount | RestartCondition::Never => Action::Leave,
+                    RestartCondition::Always => StartAction::StartUncounted,
+                    RestartCondition::MaxCount | RestartCondition::Never => StartAction::Leave,
                 };
                 Some(told(
                     InstancePhase::Failed,

@@ -13,17 +13,17 @@ use kat_types::api::{ImagesRemoved, InstanceReport, VolumeMoveReport};
 /// Shared by the workers and the reporter. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Statuses {
-    inner: Arc<Inner>,
+    inner: Arc<StatusesInner>,
 }
 
 #[derive(Default)]
-struct Inner {
-    state: Mutex<State>,
+struct StatusesInner {
+    state: Mutex<CollectedReports>,
     changed: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct CollectedReports {
     instances: BTreeMap<String, InstanceReport>,
     users: BTreeSet<u32>,
     acted: u64,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::service::paths::{SYSTEM_UNITS, UNITS, UserFolders};
-use kat_host::files::{self, Access, FileError};
+use kat_host::files::{self, FileAccess, FileError};
 use kat_render::{HostFile, MARK, UnitFile, UnitFileKind, VALUE_SUFFIX};
 use kat_systemd::UnitStatus;
 use kat_types::{assignment::main_unit, root::Root};
@@ -98,9 +98,9 @@ impl UnitFolder {
     /// Writes files that differ, links them, and with `tidy` removes files of images that no
     /// instance needs. True when the manager has to reload.
     pub(crate) fn write(&self, wanted: &[UnitFile], tidy: bool) -> Result<bool, FilesError> {
-        let access = Access::owned(0o640, 0, self.uid);
-        make_folder(&self.folders.units, Access::owned(0o750, 0, self.uid))?;
-        make_folder(&self.folders.links, Access::mode(0o755))?;
+        let access = FileAccess::owned(0o640, 0, self.uid);
+        make_folder(&self.folders.units, FileAccess::owned(0o750, 0, self.uid))?;
+        make_folder(&self.folders.links, FileAccess::mode(0o755))?;
         let mut changed = false;
         for file in wanted {
             let path = self.folders.units.join(&file.name);
@@ -297,19 +297,19 @@ pub(crate) fn remove_every_users(root: &Path) -> Result<(), FilesError> {
 
 fn write_public(path: &Path, text: &str) -> Result<bool, FilesError> {
     if let Some(folder) = path.parent() {
-        make_folder(folder, Access::mode(0o755))?;
+        make_folder(folder, FileAccess::mode(0o755))?;
     }
     Ok(files::write_if_changed(
         path,
         text.as_bytes(),
-        Access::mode(0o644),
+        FileAccess::mode(0o644),
     )?)
 }
 
 /// Makes a folder, and missing parent folders with mode 0755.
-pub(crate) fn make_folder(path: &Path, access: Access) -> Result<(), FilesError> {
+pub(crate) fn make_folder(path: &Path, access: FileAccess) -> Result<(), FilesError> {
     if let Some(parent) = path.parent().filter(|parent| !parent.exists()) {
-        make_folder(parent, Access::mode(0o755))?;
+        make_folder(parent, FileAccess::mode(0o755))?;
     }
     Ok(files::ensure_folder(path, access)?)
 }

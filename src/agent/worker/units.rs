@@ -10,21 +10,23 @@ use crate::{
     network::host_ports,
     volumes::{VolumeTrouble, carried_files as carried, host_binds},
     worker::{
-        judge::{Action, CONDITION, Circumstances, Fault, PODMANS, PROTOCOL, exit_code, judge},
+        judge::{
+            CONDITION, JudgementInput, PODMANS, PROTOCOL, RunFault, StartAction, exit_code, judge,
+        },
         log_tail,
-        log_tail::Runs,
+        log_tail::UnitRuns,
         network_holder as holder,
-        restarts::News,
+        restarts::RestartEvidence,
         start_backoff::RetryDelay,
         unit_files::FilesError,
     },
 };
-use kat_host::bound_paths::Bind;
+use kat_host::bound_paths::PathBind;
 use kat_render::UnitFile;
 use kat_systemd::{ActiveState, UnitStatus};
 use kat_types::{
     api::InstancePhase,
-    assignment::{Assignment, Wanted},
+    assignment::{Assignment, DesiredRun},
     reason::Reason,
     resource::OnPartition,
 };
@@ -53,7 +55,7 @@ impl Worker {
             // A fenced or evicted instance is stopped even while it starts. So is an instance whose
             // start waits for its other containers.
             let hurries =
-                assignment.is_some_and(|one| one.wanted == Wanted::Running || one.has_others());
+                assignment.is_some_and(|one| one.wanted == DesiredRun::Running || one.has_others());
             let key = match hurries {
                 true => JobKey::Fence(instance.clone()),
                 false => JobKey::Instance(instance.clone()),
@@ -117,18 +119,18 @@ impl Worker {
             // its address.
             let evicted = desired.evicted.get(&assignment.instance);
             let (phase, reason, message) = match (assignment.wanted, evicted) {
-                (Wanted::Stopped, _) => (InstancePhase::Stopped, None, ""),
-                (Wanted::Running, Some(why)) => (
+                (DesiredRun::Stopped, _) => (InstancePhase::Stopped, None, ""),
+                (DesiredRun::Running, Some(why)) => (
                     InstancePhase::Scheduled,
                     Some(Reason::Evicted),
                     why.as_str(),
                 ),
-                (Wanted::Running, None) if assignment.on_partition == OnPartition::Keep => (
+                (DesiredRun::Running, None) if assignment.on_partition == OnPartition::Keep => (
                     InstancePhase::Scheduled,
                     Some(Reason::Unconfirmed),
                     UNCONFIRMED_MEANS,
                 ),
-                (Wanted::Running, None) => (
+                (DesiredRun::Running, None) => (
                     InstancePhase::Scheduled,
                     Some(Reason::CutOff),
                     CUT_OFF_MEANS,
@@ -243,7 +245,7 @@ impl Worker {
             .memories
             .entry(assignment.instance.clone())
             .or_default();
-        let circumstances = Circumstances {
+        let circumstances = JudgementInput {
             fault: memory.fault,
             ended: memory.ended,
             restarts,
@@ -269,7 +271,7 @@ impl Worker {
             memory.not_bound = None;
             memory.fault = None;
         }
-        let lost_image = memory.fault == Some(Fault::LostImage);
+        let lost_image = memory.fault == Some(RunFault::LostImage);
         let starts = memory.starts.remaining(Instant::now());
         if let Some(beside) = &beside {
             self.pull_lost(assignment, beside);
@@ -278,7 +280,7 @@ impl Worker {
         {
             return Ok(());
         }
-        if self.busy.contains(&key) || verdict.action == Action::Leave {
+        if self.busy.contains(&key) || verdict.action == StartAction::Leave {
             self.report_verdict(assignment, &status, &verdict);
             if !self.busy.contains(&key) {
                 if let Some(beside) = &beside {
@@ -316,7 +318,7 @@ impl Worker {
                 .or_default();
             memory.starts.failed(Instant::now());
         }
-        let uncounted = verdict.action == Action::StartUncounted;
+        let uncounted = verdict.action == StartAction::StartUncounted;
         self.spawn_start(assignment, unit, uncounted, binding);
         Ok(())
     }
@@ -346,7 +348,11 @@ impl Worker {
 
     /// Makes the volumes of an instance ready, and returns the paths to bind; `None` where one is
     /// not ready.
-    fn volumes_ready(&mut self, assignment: &Assignment, status: &UnitStatus) -> Option<Vec<Bind>> {
+    fn volumes_ready(
+        &mut self,
+        assignment: &Assignment,
+        status: &UnitStatus,
+    ) -> Option<Vec<PathBind>> {
         let carried =
             carried::prepare(&self.tools.root, assignment).map_err(|error| VolumeTrouble {
                 reason: Reason::FilesFailed,
@@ -487,7 +493,7 @@ impl Worker {
         }
         let ended = status.exec_main_exit_monotonic;
         let count = self.restarts.of(&assignment.instance);
-        let runs = Runs {
+        let runs = UnitRuns {
             started: status.exec_main_start_monotonic,
             ended: status.exec_main_exit_monotonic,
             judged: count.judged(),
@@ -505,28 +511,28 @@ impl Worker {
         let tail = log_tail::read(self.tools.logs.as_ref(), self.user.uid, unit, runs).await;
         let fault = match (&tail.hook_error, status.result.as_str()) {
             _ if !has_ended => None,
-            (Some(_), _) => Some(Fault::Hook),
-            (None, PROTOCOL) => Some(Fault::LostStart),
+            (Some(_), _) => Some(RunFault::Hook),
+            (None, PROTOCOL) => Some(RunFault::LostStart),
             (None, _) if tail.podman_error.is_none() || !ended_by_podman(status) => None,
             (None, _) => {
                 let only = assignment.only(&assignment.container);
                 match image::is_lost(&self.tools.accounts.home(&self.user), &only) {
-                    true => Some(Fault::LostImage),
-                    false => Some(Fault::CannotStart),
+                    true => Some(RunFault::LostImage),
+                    false => Some(RunFault::CannotStart),
                 }
             }
         };
-        let lost = fault == Some(Fault::LostStart);
-        let told_by_state = lost || fault == Some(Fault::LostImage);
-        let news = News {
+        let lost = fault == Some(RunFault::LostStart);
+        let told_by_state = lost || fault == Some(RunFault::LostImage);
+        let news = RestartEvidence {
             status,
-            is_ours: fault.is_some_and(Fault::is_excused),
+            is_ours: fault.is_some_and(RunFault::is_excused),
             lost,
             excused: tail.excused.saturating_add(u32::from(told_by_state)),
             now: (self.tools.monotonic)(),
             window: window(assignment),
         };
-        if fault == Some(Fault::LostImage)
+        if fault == Some(RunFault::LostImage)
             && let Some(image) = self.images.get_mut(&assignment.image)
         {
             image.present = false;
@@ -538,11 +544,11 @@ impl Worker {
             memory.fault = fault;
             memory.trouble = match fault {
                 // The program's output before that is not the cause.
-                Some(Fault::LostStart) => String::new(),
-                Some(Fault::LostImage | Fault::CannotStart) => {
+                Some(RunFault::LostStart) => String::new(),
+                Some(RunFault::LostImage | RunFault::CannotStart) => {
                     not_started(&tail.podman_error.unwrap_or_default())
                 }
-                Some(Fault::Hook) | None => tail.hook_error.unwrap_or(tail.lines),
+                Some(RunFault::Hook) | None => tail.hook_error.unwrap_or(tail.lines),
             };
         }
         if count.count(news) {

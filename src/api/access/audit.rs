@@ -18,16 +18,16 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
-    access::authentication::{Caller, Peer},
+    access::authentication::{Caller, ConnectionPeer},
     context::Api,
-    routes::{Operation, Route},
+    routes::{ApiOperation, ApiRoute},
 };
 use kat_types::api::STALE_HEADER;
 
 /// Added to a response by the gate, for the audit line.
 #[derive(Clone)]
-pub(crate) struct Handled {
-    pub(crate) route: &'static Route,
+pub(crate) struct HandledRequest {
+    pub(crate) route: &'static ApiRoute,
     /// The caller; anonymous if unknown.
     pub(crate) caller: Caller,
 }
@@ -47,14 +47,14 @@ const WHILE_REFUSED: Duration = Duration::from_secs(10);
 
 /// The callers whose lines are counted together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Bounded {
+pub(crate) enum AuditedCaller {
     /// Anybody who can reach the port.
     Anybody,
     /// One caller, in the form of [`Caller`]'s `Display`, whose calls are refused.
     Refused(String),
 }
 
-impl Bounded {
+impl AuditedCaller {
     fn time(&self) -> Duration {
         match self {
             Self::Anybody => WHILE,
@@ -65,10 +65,10 @@ impl Bounded {
 
 /// Number of bounded lines written in the current periods.
 #[derive(Debug, Default)]
-pub(crate) struct BoundedLines(Mutex<BTreeMap<Bounded, Spent>>);
+pub(crate) struct BoundedLines(Mutex<BTreeMap<AuditedCaller, SpentAuditLines>>);
 
 #[derive(Debug)]
-struct Spent {
+struct SpentAuditLines {
     since: Instant,
     lines: u32,
     held_back: u64,
@@ -76,10 +76,10 @@ struct Spent {
 
 impl BoundedLines {
     /// Whether one more line may be written. First writes the counts of periods that have ended.
-    pub(crate) fn take(&self, whose: Bounded) -> bool {
+    pub(crate) fn take(&self, whose: AuditedCaller) -> bool {
         self.settle();
         let mut all = self.0.lock();
-        let spent = all.entry(whose).or_insert_with(|| Spent {
+        let spent = all.entry(whose).or_insert_with(|| SpentAuditLines {
             since: Instant::now(),
             lines: 0,
             held_back: 0,
@@ -96,10 +96,10 @@ impl BoundedLines {
     pub(crate) fn settle(&self) {
         for (whose, more) in self.expired() {
             match whose {
-                Bounded::Anybody => {
+                AuditedCaller::Anybody => {
                     tracing::info!(target: "audit", "{more} more calls, of anonymous callers or above a caller's rate or refused by an agent's port");
                 }
-                Bounded::Refused(caller) => {
+                AuditedCaller::Refused(caller) => {
                     tracing::info!(target: "audit", "{more} more calls by {caller} that were refused");
                 }
             }
@@ -107,7 +107,7 @@ impl BoundedLines {
     }
 
     /// Numbers of held back lines of periods that have ended; these start anew.
-    fn expired(&self) -> Vec<(Bounded, u64)> {
+    fn expired(&self) -> Vec<(AuditedCaller, u64)> {
         let mut all = self.0.lock();
         let over = all.extract_if(.., |whose, spent| spent.since.elapsed() >= whose.time());
         let held_back = over.map(|(whose, spent)| (whose, spent.held_back));
@@ -116,11 +116,11 @@ impl BoundedLines {
 }
 
 /// The group in which the line of this call is counted; `None` if every such call has a line.
-fn bounded(caller: &Caller, status: u16) -> Option<Bounded> {
+fn bounded(caller: &Caller, status: u16) -> Option<AuditedCaller> {
     if *caller == Caller::Anonymous || status == 429 {
-        return Some(Bounded::Anybody);
+        return Some(AuditedCaller::Anybody);
     }
-    (status >= 400).then(|| Bounded::Refused(caller.to_string()))
+    (status >= 400).then(|| AuditedCaller::Refused(caller.to_string()))
 }
 
 /// Writes the audit line. The query is left out; the path contains only names.
@@ -128,12 +128,12 @@ pub(crate) async fn observe(State(api): State<Arc<Api>>, request: Request, next:
     let started = Instant::now();
     let path: String = request.uri().path().chars().take(MAX_PATH).collect();
     let method = request.method().clone();
-    let peer = request.extensions().get::<Peer>();
+    let peer = request.extensions().get::<ConnectionPeer>();
     let source = peer.map_or_else(String::new, |peer| peer.source.to_string());
     let mut response = next.run(request).await;
     let duration = started.elapsed();
     let status = response.status().as_u16();
-    let handled = response.extensions_mut().remove::<Handled>();
+    let handled = response.extensions_mut().remove::<HandledRequest>();
     let caller = handled
         .as_ref()
         .map_or(&Caller::Anonymous, |handled| &handled.caller);
@@ -141,7 +141,7 @@ pub(crate) async fn observe(State(api): State<Arc<Api>>, request: Request, next:
     api.bounded_lines.settle();
     let heartbeat = handled
         .as_ref()
-        .is_some_and(|handled| handled.route.operation == Operation::ReportNode);
+        .is_some_and(|handled| handled.route.operation == ApiOperation::ReportNode);
     // Every machine reports every few seconds, so an accepted report is logged only at the debug
     // level.
     if heartbeat && status < 400 {
@@ -169,22 +169,24 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn strangers_calls_have_twenty_lines_a_second_and_the_rest_is_counted() {
         let lines = BoundedLines::default();
-        let written = (0..1000).filter(|_| lines.take(Bounded::Anybody)).count();
+        let written = (0..1000)
+            .filter(|_| lines.take(AuditedCaller::Anybody))
+            .count();
         assert_eq!(written, 20);
         assert_eq!(lines.expired(), [], "its time is not over");
         tokio::time::advance(WHILE).await;
-        assert_eq!(lines.expired(), [(Bounded::Anybody, 980)]);
+        assert_eq!(lines.expired(), [(AuditedCaller::Anybody, 980)]);
         assert_eq!(lines.expired(), [], "it was told");
-        assert!(lines.take(Bounded::Anybody));
+        assert!(lines.take(AuditedCaller::Anybody));
     }
 
     #[tokio::test(start_paused = true)]
     async fn refused_calls_of_one_caller_are_counted_apart_from_others() {
         let lines = BoundedLines::default();
-        let caller = |id: &str| Bounded::Refused(format!("token:{id}"));
+        let caller = |id: &str| AuditedCaller::Refused(format!("token:{id}"));
         let written = (0..100).filter(|_| lines.take(caller("a"))).count();
         assert_eq!(written, 20);
-        assert!(lines.take(caller("b")) && lines.take(Bounded::Anybody));
+        assert!(lines.take(caller("b")) && lines.take(AuditedCaller::Anybody));
         tokio::time::advance(WHILE).await;
         assert_eq!(lines.expired(), []);
         assert!(!lines.take(caller("a")), "ten seconds are not over");
@@ -203,14 +205,14 @@ mod tests {
             assert_eq!(bounded(&admin, status), None, "{status}");
             assert_eq!(
                 bounded(&Caller::Anonymous, status),
-                Some(Bounded::Anybody),
+                Some(AuditedCaller::Anybody),
                 "{status}"
             );
         }
         for status in [403, 404, 500] {
-            let refused = Some(Bounded::Refused("admin:n1".to_owned()));
+            let refused = Some(AuditedCaller::Refused("admin:n1".to_owned()));
             assert_eq!(bounded(&admin, status), refused, "{status}");
         }
-        assert_eq!(bounded(&admin, 429), Some(Bounded::Anybody));
+        assert_eq!(bounded(&admin, 429), Some(AuditedCaller::Anybody));
     }
 }

@@ -26,7 +26,7 @@ pub enum SocketAccess {
 
 /// The origin of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum ConnectionSource {
     /// TLS over TCP.
     Network(SocketAddr),
     /// The local socket.
@@ -37,7 +37,7 @@ pub enum Source {
     },
 }
 
-impl std::fmt::Display for Source {
+impl std::fmt::Display for ConnectionSource {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Network(address) => write!(formatter, "{address}"),
@@ -49,8 +49,8 @@ impl std::fmt::Display for Source {
 
 /// The other end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Peer {
-    pub source: Source,
+pub struct ConnectionPeer {
+    pub source: ConnectionSource,
     /// Its verified client certificate, if it sent one.
     pub certificate: Option<PeerCertificate>,
 }
@@ -136,7 +136,7 @@ impl std::fmt::Display for Caller {
 /// token, and for a certificate whose key the cluster does not know as that machine's;
 /// [`ApiError::Unavailable`] while tokens and keys can't be looked up.
 pub fn identify(
-    peer: &Peer,
+    peer: &ConnectionPeer,
     headers: &HeaderMap,
     snapshot: Option<&Snapshot>,
     now: Timestamp,
@@ -169,11 +169,11 @@ pub fn identify(
         };
     }
     Ok(match &peer.source {
-        Source::Socket { uid, access } => Caller::Socket {
+        ConnectionSource::Socket { uid, access } => Caller::Socket {
             uid: *uid,
             access: *access,
         },
-        Source::Network(_) => Caller::Anonymous,
+        ConnectionSource::Network(_) => Caller::Anonymous,
     })
 }
 
@@ -346,13 +346,13 @@ mod tests {
     }
 
     /// A caller from the network, with a client certificate of this identity and key hash if any.
-    fn peer(certificate: Option<(PeerIdentity, &str)>) -> Peer {
+    fn peer(certificate: Option<(PeerIdentity, &str)>) -> ConnectionPeer {
         let certificate = certificate.map(|(identity, key)| PeerCertificate {
             identity,
             key_hash: key.to_owned(),
         });
-        Peer {
-            source: Source::Network("192.0.2.1:5000".parse().unwrap()),
+        ConnectionPeer {
+            source: ConnectionSource::Network("192.0.2.1:5000".parse().unwrap()),
             certificate,
         }
     }
@@ -459,11 +459,12 @@ mod tests {
 
     #[test]
     fn without_a_token_the_connection_decides() {
-        let identified = |peer: &Peer| identify(peer, &HeaderMap::new(), None, now()).unwrap();
+        let identified =
+            |peer: &ConnectionPeer| identify(peer, &HeaderMap::new(), None, now()).unwrap();
         assert_eq!(identified(&peer(None)), Caller::Anonymous);
         let access = SocketAccess::Admin;
-        let socket = Peer {
-            source: Source::Socket {
+        let socket = ConnectionPeer {
+            source: ConnectionSource::Socket {
                 uid: Some(1000),
                 access,
             },

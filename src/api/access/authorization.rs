@@ -15,17 +15,17 @@ const ASK_ELSEWHERE: &str = "ask on a machine that holds it, or copy /etc/kat/ad
 
 /// The callers that may use a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
+pub enum RouteAccess {
     /// Every caller that can connect.
     Anyone,
     /// Every authenticated caller, including machines.
     Authenticated,
     /// Reads of the whole cluster: `admin` and `read`.
     ReadCluster,
-    /// As [`Access::ReadCluster`]; on a machine without etcd also its local users, who see only
+    /// As [`RouteAccess::ReadCluster`]; on a machine without etcd also its local users, who see only
     /// this machine's part.
     ReadMachine,
-    /// As [`Access::ReadMachine`]; also the machine in the path, by its certificate.
+    /// As [`RouteAccess::ReadMachine`]; also the machine in the path, by its certificate.
     ReadNode,
     /// Reads of one namespace: `admin`, `read`, and `deploy` of that namespace.
     ReadNamespace,
@@ -40,7 +40,7 @@ pub enum Access {
     Report,
     /// `admin`, or the machine in the path, by its certificate, to leave the cluster.
     Leave,
-    /// Reads of a machine that is about to join: as [`Access::ReadCluster`], and join tokens.
+    /// Reads of a machine that is about to join: as [`RouteAccess::ReadCluster`], and join tokens.
     BeforeJoin,
     /// A join token.
     Join,
@@ -51,7 +51,7 @@ pub enum Access {
 
 /// Namespace and machine that a call concerns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Target<'a> {
+pub struct CallScope<'a> {
     /// Namespace in the path or the query.
     pub namespace: Option<&'a str>,
     /// Machine in the path.
@@ -63,7 +63,7 @@ pub struct Target<'a> {
 /// # Errors
 /// [`ApiError::Unauthorized`] for an anonymous caller, [`ApiError::Forbidden`] for a known caller
 /// without the right.
-pub fn check(access: Access, caller: &Caller, target: Target<'_>) -> Result<(), ApiError> {
+pub fn check(access: RouteAccess, caller: &Caller, target: CallScope<'_>) -> Result<(), ApiError> {
     if allowed(access, caller, target) {
         return Ok(());
     }
@@ -77,29 +77,32 @@ pub fn check(access: Access, caller: &Caller, target: Target<'_>) -> Result<(), 
         });
     }
     let (needed, hint) = match access {
-        Access::Anyone | Access::Authenticated | Access::KnownKey => {
+        RouteAccess::Anyone | RouteAccess::Authenticated | RouteAccess::KnownKey => {
             ("a token or a certificate", None)
         }
-        Access::ReadCluster | Access::ReadMachine | Access::ReadNode | Access::BeforeJoin => (
+        RouteAccess::ReadCluster
+        | RouteAccess::ReadMachine
+        | RouteAccess::ReadNode
+        | RouteAccess::BeforeJoin => (
             "the scope `admin` or `read`",
             Some("a deploy token sees its own namespace: ask with `-n NAMESPACE`"),
         ),
-        Access::ReadNamespace => (
+        RouteAccess::ReadNamespace => (
             "the scope `admin`, `read` or `deploy` of this namespace",
             None,
         ),
-        Access::ReadFiles => (
+        RouteAccess::ReadFiles => (
             "the scope `admin` or `deploy` of this namespace",
             Some("files hold values of environment variables, which the scope `read` does not see"),
         ),
-        Access::Deploy => ("the scope `admin` or `deploy` of this namespace", None),
-        Access::Admin => ("the scope `admin`", None),
-        Access::Leave => (
+        RouteAccess::Deploy => ("the scope `admin` or `deploy` of this namespace", None),
+        RouteAccess::Admin => ("the scope `admin`", None),
+        RouteAccess::Leave => (
             "the scope `admin`, or the certificate of this very machine",
             None,
         ),
-        Access::Report => ("the certificate of this very machine", None),
-        Access::Join => (
+        RouteAccess::Report => ("the certificate of this very machine", None),
+        RouteAccess::Join => (
             "a token for joining",
             Some("`katcall token create --join` makes one"),
         ),
@@ -110,34 +113,34 @@ pub fn check(access: Access, caller: &Caller, target: Target<'_>) -> Result<(), 
     })
 }
 
-fn allowed(access: Access, caller: &Caller, target: Target<'_>) -> bool {
-    if matches!(access, Access::Anyone | Access::KnownKey) {
+fn allowed(access: RouteAccess, caller: &Caller, target: CallScope<'_>) -> bool {
+    if matches!(access, RouteAccess::Anyone | RouteAccess::KnownKey) {
         return true;
     }
     let reads = [
-        Access::Authenticated,
-        Access::ReadCluster,
-        Access::ReadMachine,
-        Access::ReadNode,
-        Access::ReadNamespace,
-        Access::BeforeJoin,
+        RouteAccess::Authenticated,
+        RouteAccess::ReadCluster,
+        RouteAccess::ReadMachine,
+        RouteAccess::ReadNode,
+        RouteAccess::ReadNamespace,
+        RouteAccess::BeforeJoin,
     ];
-    let machines = [Access::Report, Access::Join];
+    let machines = [RouteAccess::Report, RouteAccess::Join];
     match caller {
         Caller::Anonymous => false,
         Caller::Node(machine) => match access {
-            Access::Report | Access::ReadNode | Access::Leave => {
+            RouteAccess::Report | RouteAccess::ReadNode | RouteAccess::Leave => {
                 target.node == Some(machine.name.as_str())
             }
-            other => other == Access::Authenticated,
+            other => other == RouteAccess::Authenticated,
         },
-        Caller::Leader(_) => access == Access::Authenticated,
+        Caller::Leader(_) => access == RouteAccess::Authenticated,
         Caller::Socket {
             access: SocketAccess::ThisMachine,
             ..
         } => matches!(
             access,
-            Access::Authenticated | Access::ReadMachine | Access::ReadNode
+            RouteAccess::Authenticated | RouteAccess::ReadMachine | RouteAccess::ReadNode
         ),
         Caller::Admin(_)
         | Caller::Socket {
@@ -146,11 +149,11 @@ fn allowed(access: Access, caller: &Caller, target: Target<'_>) -> bool {
         } => !machines.contains(&access),
         Caller::Token { scope, .. } => match scope {
             Scope::Admin => !machines.contains(&access),
-            Scope::Join => matches!(access, Access::BeforeJoin | Access::Join),
+            Scope::Join => matches!(access, RouteAccess::BeforeJoin | RouteAccess::Join),
             Scope::Read => reads.contains(&access),
             Scope::Deploy { namespace } => match access {
-                Access::Authenticated => true,
-                Access::ReadNamespace | Access::ReadFiles | Access::Deploy => {
+                RouteAccess::Authenticated => true,
+                RouteAccess::ReadNamespace | RouteAccess::ReadFiles | RouteAccess::Deploy => {
                     target.namespace == Some(namespace)
                 }
                 _ => false,
@@ -196,8 +199,8 @@ mod tests {
     /// deploy token of the namespace, `o` deploy token of another namespace, `n` the machine
     /// itself, `m` another machine, `l` the leader's certificate, `s` a local user on a machine
     /// without etcd, `j` a join token.
-    fn letters(access: Access) -> String {
-        let target = Target {
+    fn letters(access: RouteAccess) -> String {
+        let target = CallScope {
             namespace: Some("shop"),
             node: Some("n1"),
         };
@@ -386,16 +389,20 @@ mod tests {
 
     #[test]
     fn a_deploy_token_needs_a_named_namespace() {
-        let refused = check(Access::ReadNamespace, &deploy("shop"), Target::default());
+        let refused = check(
+            RouteAccess::ReadNamespace,
+            &deploy("shop"),
+            CallScope::default(),
+        );
         assert!(matches!(refused, Err(ApiError::Forbidden { .. })));
     }
 
     #[test]
     fn a_machine_without_the_store_says_where_to_ask() {
         let refused = check(
-            Access::ReadCluster,
+            RouteAccess::ReadCluster,
             &socket(SocketAccess::ThisMachine),
-            Target::default(),
+            CallScope::default(),
         );
         let Err(ApiError::Forbidden { message, hint }) = refused else {
             panic!("{refused:?}");
@@ -406,7 +413,7 @@ mod tests {
 
     #[test]
     fn nobody_is_asked_to_say_who_they_are() {
-        let refused = check(Access::Admin, &Caller::Anonymous, Target::default());
+        let refused = check(RouteAccess::Admin, &Caller::Anonymous, CallScope::default());
         assert!(matches!(refused, Err(ApiError::Unauthorized(_))));
     }
 }

@@ -9,9 +9,9 @@ use tokio::time::{Instant, timeout_at};
 use super::submission::Submission;
 use crate::{
     access::authentication::Caller,
-    apply::{Apply, Cause},
+    apply::{ApplyCause, WorkloadWrite},
     context::Api,
-    server::shares::{SharedTurns, Turn},
+    server::shares::{SharedTurns, TurnPermit},
 };
 use kat_plan::{Snapshot, logins_for};
 use kat_registry::RegistryError;
@@ -32,7 +32,7 @@ const WHOLE: Duration = Duration::from_secs(15);
 static QUESTIONS: LazyLock<SharedTurns> = LazyLock::new(|| SharedTurns::new(AT_ONCE.0, AT_ONCE.1));
 
 /// Waits for a turn to query a registry for this namespace.
-pub(crate) async fn turn(namespace: &str) -> Turn<'static> {
+pub(crate) async fn turn(namespace: &str) -> TurnPermit<'static> {
     QUESTIONS.take(namespace).await
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn told(error: &RegistryError, caller: &Caller) -> String {
 
 /// Looks up all images if this apply begins a version; else `None`. A failed lookup does not refuse
 /// the apply: it is recorded as the problem.
-pub(crate) async fn look(api: &Api, apply: &Apply<'_>) -> Option<ImageRecord> {
+pub(crate) async fn look(api: &Api, apply: &WorkloadWrite<'_>) -> Option<ImageRecord> {
     let snapshot = api.snapshot().ok()?;
     if !begins_a_version(apply, &snapshot) {
         return None;
@@ -170,7 +170,7 @@ async fn look_at(
 }
 
 /// Whether the apply changes the workload's template.
-fn begins_a_version(apply: &Apply<'_>, snapshot: &Snapshot) -> bool {
+fn begins_a_version(apply: &WorkloadWrite<'_>, snapshot: &Snapshot) -> bool {
     let submission = &apply.submission;
     let key = WorkloadKey::new(&submission.namespace, &submission.name);
     let Some(entry) = snapshot.workloads.get(&key) else {
@@ -179,9 +179,9 @@ fn begins_a_version(apply: &Apply<'_>, snapshot: &Snapshot) -> bool {
     let meta = &entry.meta.value;
     match apply.cause {
         // A rollback restores the images recorded with its generation.
-        Cause::RolledBack { .. } => false,
-        Cause::Restarted { at } => meta.restarted != Some(at),
-        Cause::Applied | Cause::Scaled { .. } | Cause::ImageSet => {
+        ApplyCause::RolledBack { .. } => false,
+        ApplyCause::Restarted { at } => meta.restarted != Some(at),
+        ApplyCause::Applied | ApplyCause::Scaled { .. } | ApplyCause::ImageSet => {
             with_restart(&submission.template_hash, meta.restarted) != meta.template_hash
         }
     }

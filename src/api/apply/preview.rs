@@ -11,18 +11,18 @@ use std::sync::{Arc, LazyLock};
 use axum::http::StatusCode;
 
 use crate::{
-    apply::Apply,
-    context::{Api, Decision},
+    apply::WorkloadWrite,
+    context::{Api, WriteDecision},
     errors::ApiError,
-    handlers::workloads::Written,
+    handlers::workloads::WriteResult,
     server::shares::SharedTurns,
 };
-use kat_leader::{Rehearsal, Rehearsed};
+use kat_leader::{Rehearsal, RehearsalResult};
 use kat_plan::{Snapshot, rollout_in_words};
 use kat_types::{
     api::Preview, json::NotEncoded, keys, records::NamespaceRecord,
-    resource::name::check_new_namespace, snapshot::Observed, stored::WorkloadKey,
-    transaction::Operation,
+    resource::name::check_new_namespace, snapshot::ObservedReports, stored::WorkloadKey,
+    transaction::WriteOperation,
 };
 
 /// Maximum number of concurrent previews: each copies and plans the whole cluster. Callers take
@@ -32,7 +32,7 @@ const AT_ONCE: usize = 1;
 static PREVIEWS: LazyLock<SharedTurns> = LazyLock::new(|| SharedTurns::new(1, AT_ONCE));
 
 /// The response to a dry run of an apply; nothing is written.
-pub(crate) async fn of(api: &Arc<Api>, apply: &Apply<'_>) -> Result<Written, ApiError> {
+pub(crate) async fn of(api: &Arc<Api>, apply: &WorkloadWrite<'_>) -> Result<WriteResult, ApiError> {
     let _turn = PREVIEWS.take(&apply.caller.to_string()).await;
     api.leadership()?;
     // Read from the store, complete and at one revision: the leader's snapshot no longer contains
@@ -48,8 +48,8 @@ pub(crate) async fn of(api: &Arc<Api>, apply: &Apply<'_>) -> Result<Written, Api
         before = rehearsal.snapshot();
     }
     let (operations, outcome) = match apply.decide(&before)? {
-        Decision::Done(outcome) => return Ok(outcome),
-        Decision::Write {
+        WriteDecision::Done(outcome) => return Ok(outcome),
+        WriteDecision::Write {
             operations,
             outcome,
             ..
@@ -66,7 +66,7 @@ pub(crate) async fn of(api: &Arc<Api>, apply: &Apply<'_>) -> Result<Written, Api
         .await
         .map_err(|error| ApiError::Internal(format!("the preview ended early: {error}")))?;
     let preview = preview.map_err(|error| ApiError::Internal(error.to_string()))?;
-    Ok(Written {
+    Ok(WriteResult {
         status: StatusCode::OK,
         preview: Some(Box::new(preview)),
         ..outcome
@@ -74,7 +74,7 @@ pub(crate) async fn of(api: &Arc<Api>, apply: &Apply<'_>) -> Result<Written, Api
 }
 
 /// The write of the namespace that an apply of the same folder creates first.
-fn namespace_to_come(apply: &Apply<'_>) -> Result<Operation, ApiError> {
+fn namespace_to_come(apply: &WorkloadWrite<'_>) -> Result<WriteOperation, ApiError> {
     let record = NamespaceRecord {
         schema: 1,
         uid: String::new(),
@@ -90,15 +90,15 @@ fn namespace_to_come(apply: &Apply<'_>) -> Result<Operation, ApiError> {
 fn preview(
     key: &WorkloadKey,
     before: &Snapshot,
-    rehearsed: &Rehearsed,
-    observed: &Observed,
+    rehearsed: &RehearsalResult,
+    observed: &ObservedReports,
 ) -> Result<Preview, NotEncoded> {
     let after = &rehearsed.snapshot;
     let (old, new) = (before.workloads.get(key), after.workloads.get(key));
     let template =
         |entry: &Arc<kat_types::snapshot::WorkloadEntry>| entry.meta.value.template_hash.clone();
     let template_changed = old.is_some() && old.map(template) != new.map(template);
-    let fates = instances::Fates::of(key, before, rehearsed, observed);
+    let fates = instances::InstanceFates::of(key, before, rehearsed, observed);
     let rollout = new.filter(|_| template_changed && fates.replaces());
     let rollout = rollout
         .and_then(|entry| Some(rollout_in_words(&entry.parsed.as_ref().ok()?.workload.spec)));

@@ -6,10 +6,10 @@ use jiff::Timestamp;
 use crate::{
     access::authentication::Caller,
     apply::{put, record},
-    context::Decision,
+    context::WriteDecision,
     errors::ApiError,
     extract::Precondition,
-    handlers::workloads::{Written, missing},
+    handlers::workloads::{WriteResult, missing},
     view::workload_metadata,
 };
 use kat_plan::Snapshot;
@@ -19,11 +19,11 @@ use kat_types::{
     records::WorkloadMeta,
     snapshot::WorkloadEntry,
     stored::WorkloadKey,
-    transaction::{Compare, Operation},
+    transaction::{Compare, WriteOperation},
 };
 
 /// A request to delete a workload.
-pub(crate) struct Removal<'a> {
+pub(crate) struct WorkloadRemoval<'a> {
     pub(crate) key: WorkloadKey,
     pub(crate) precondition: Precondition,
     pub(crate) dry_run: bool,
@@ -33,16 +33,19 @@ pub(crate) struct Removal<'a> {
     pub(crate) now: Timestamp,
 }
 
-impl Removal<'_> {
+impl WorkloadRemoval<'_> {
     /// Marks the workload; the leader removes it once the agents confirm that nothing is left.
-    pub(crate) fn decide(&self, snapshot: &Snapshot) -> Result<Decision<Written>, ApiError> {
+    pub(crate) fn decide(
+        &self,
+        snapshot: &Snapshot,
+    ) -> Result<WriteDecision<WriteResult>, ApiError> {
         let entry = snapshot.workloads.get(&self.key);
         let entry = entry.ok_or_else(|| missing(snapshot, &self.key))?;
         self.precondition.check(Some(entry.meta.revision))?;
         let metadata = workload_metadata(&self.key, entry);
-        let outcome = Written::of("Workload", "deleting", metadata);
+        let outcome = WriteResult::of("Workload", "deleting", metadata);
         if self.dry_run || !is_to_mark(entry, self.volumes) {
-            return Ok(Decision::Done(outcome));
+            return Ok(WriteDecision::Done(outcome));
         }
         let (condition, operation) = mark_deleting(&self.key, entry, self.volumes)?;
         let data = match self.volumes {
@@ -60,7 +63,7 @@ impl Removal<'_> {
             message,
         );
         operations.push(operation);
-        Ok(Decision::Write {
+        Ok(WriteDecision::Write {
             conditions: vec![condition],
             operations,
             outcome,
@@ -80,7 +83,7 @@ pub(crate) fn mark_deleting(
     key: &WorkloadKey,
     entry: &WorkloadEntry,
     volumes: bool,
-) -> Result<(Compare, Operation), ApiError> {
+) -> Result<(Compare, WriteOperation), ApiError> {
     let meta_key = keys::workload_meta(&key.namespace, &key.name);
     let meta = &entry.meta.value;
     let meta = WorkloadMeta {

@@ -6,7 +6,7 @@ use axum::body::Bytes;
 
 use crate::{access::authentication::Caller, errors::ApiError, server::shares::SharedTurns};
 use kat_bundle as bundle;
-use kat_bundle::{Bundle, Class, Diagnostic, Mode, SourceFile};
+use kat_bundle::{Bundle, Class, DecodeMode, Diagnostic, SourceFile};
 use kat_plan::{amounts_of_workload, largest_assignment};
 use kat_types::{
     json::{self, NotEncoded},
@@ -73,7 +73,7 @@ fn parse(archive: &[u8]) -> Result<Submission, ApiError> {
 /// # Errors
 /// [`ApiError::Invalid`] with every mistake, or [`ApiError::Oversize`].
 pub(crate) fn of_files(files: &[SourceFile]) -> Result<Submission, ApiError> {
-    of_bundle(bundle::parse(files, Mode::Strict).map_err(refusal)?)
+    of_bundle(bundle::parse(files, DecodeMode::Strict).map_err(refusal)?)
 }
 
 /// Parses and checks files that differ from the `stored` ones in one change: a rule that is newer
@@ -85,11 +85,11 @@ pub(crate) fn of_changed(
     files: &[SourceFile],
     stored: &[SourceFile],
 ) -> Result<Submission, ApiError> {
-    let found = match bundle::parse(files, Mode::Strict) {
+    let found = match bundle::parse(files, DecodeMode::Strict) {
         Ok(bundle) => return of_bundle(bundle),
         Err(found) => found,
     };
-    let known = bundle::parse(stored, Mode::Strict)
+    let known = bundle::parse(stored, DecodeMode::Strict)
         .err()
         .unwrap_or_default();
     let is_known = |one: &Diagnostic| {
@@ -102,7 +102,7 @@ pub(crate) fn of_changed(
     if !found.iter().all(is_known) {
         return Err(refusal(found));
     }
-    of_bundle(bundle::parse(files, Mode::Stored).map_err(refusal)?)
+    of_bundle(bundle::parse(files, DecodeMode::Stored).map_err(refusal)?)
 }
 
 fn of_bundle(bundle: Bundle) -> Result<Submission, ApiError> {

@@ -1,11 +1,11 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use super::*;
-use crate::apply::removal::Removal;
+use crate::apply::removal::WorkloadRemoval;
 use kat_types::{
     api::Scope,
     records::NamespaceRecord,
-    snapshot::{Archived, StoredState},
+    snapshot::{ArchivedGeneration, StoredState},
 };
 
 fn submission(replicas: &str) -> Submission {
@@ -34,15 +34,15 @@ fn caller() -> Caller {
     }
 }
 
-fn apply<'a>(caller: &'a Caller, replicas: &str) -> Apply<'a> {
-    Apply {
+fn apply<'a>(caller: &'a Caller, replicas: &str) -> WorkloadWrite<'a> {
+    WorkloadWrite {
         submission: submission(replicas),
         only_create: false,
         precondition: Precondition::Nothing,
         caller,
         uid: "new-uid".to_owned(),
         now: Timestamp::UNIX_EPOCH,
-        cause: Cause::Applied,
+        cause: ApplyCause::Applied,
         looked: None,
     }
 }
@@ -103,7 +103,7 @@ fn with_workload(generation: u64, replicas: &str, deleting: bool) -> Snapshot {
         ]),
         status: None,
         archive: (generation.saturating_sub(9)..=generation)
-            .map(|kept| (kept, Archived::default()))
+            .map(|kept| (kept, ArchivedGeneration::default()))
             .collect(),
         earlier: None,
     };
@@ -113,22 +113,24 @@ fn with_workload(generation: u64, replicas: &str, deleting: bool) -> Snapshot {
     snapshot
 }
 
-fn written(decision: Decision<Written>) -> (Vec<Compare>, Vec<Operation>, Written) {
+fn written(
+    decision: WriteDecision<WriteResult>,
+) -> (Vec<Compare>, Vec<WriteOperation>, WriteResult) {
     match decision {
-        Decision::Write {
+        WriteDecision::Write {
             conditions,
             operations,
             outcome,
         } => (conditions, operations, outcome),
-        Decision::Done(outcome) => panic!("nothing is written: {}", outcome.outcome),
+        WriteDecision::Done(outcome) => panic!("nothing is written: {}", outcome.outcome),
     }
 }
 
-fn keys_of(operations: &[Operation]) -> Vec<String> {
+fn keys_of(operations: &[WriteOperation]) -> Vec<String> {
     let keys = operations.iter().map(|operation| match operation {
-        Operation::Put(key, _) => format!("+{key}"),
-        Operation::Delete(key) => format!("-{key}"),
-        Operation::DeletePrefix(key) => format!("-{key}*"),
+        WriteOperation::Put(key, _) => format!("+{key}"),
+        WriteOperation::Delete(key) => format!("-{key}"),
+        WriteOperation::DeletePrefix(key) => format!("-{key}*"),
     });
     keys.filter(|key| !key.contains("/events/")).collect()
 }
@@ -181,7 +183,7 @@ fn a_new_workload_takes_the_next_index_going_round() {
         ]
     );
     let last = operations.iter().find_map(|operation| match operation {
-        Operation::Put(key, value) if key == keys::LAST_INDEX => Some(value),
+        WriteOperation::Put(key, value) if key == keys::LAST_INDEX => Some(value),
         _ => None,
     });
     let last: LastIndex = serde_json::from_slice(last.unwrap()).unwrap();
@@ -247,19 +249,19 @@ fn the_same_content_writes_nothing() {
     let entry = Arc::make_mut(snapshot.workloads.get_mut(&key).unwrap());
     entry.files.remove("job.kat");
     for only_create in [true, false] {
-        let apply = Apply {
+        let apply = WorkloadWrite {
             only_create,
             ..apply(&caller, "2")
         };
         match apply.decide(&snapshot).unwrap() {
-            Decision::Done(outcome) => {
+            WriteDecision::Done(outcome) => {
                 assert_eq!(
                     (outcome.outcome, outcome.metadata.generation),
                     ("unchanged", 4)
                 );
                 assert_eq!(outcome.metadata.resource_version, "8");
             }
-            Decision::Write { operations, .. } => panic!("{:?}", keys_of(&operations)),
+            WriteDecision::Write { operations, .. } => panic!("{:?}", keys_of(&operations)),
         }
     }
 }
@@ -280,7 +282,7 @@ fn another_comment_keeps_the_generation() {
     );
 }
 
-fn refused(apply: &Apply<'_>, snapshot: &Snapshot) -> &'static str {
+fn refused(apply: &WorkloadWrite<'_>, snapshot: &Snapshot) -> &'static str {
     match apply.decide(snapshot) {
         Err(error) => error.status().1,
         Ok(_) => panic!("it is accepted"),
@@ -291,7 +293,7 @@ fn refused(apply: &Apply<'_>, snapshot: &Snapshot) -> &'static str {
 fn refuses_what_does_not_fit() {
     let caller = caller();
     let exists = with_workload(1, "1", false);
-    let with = |only_create, precondition| Apply {
+    let with = |only_create, precondition| WorkloadWrite {
         only_create,
         precondition,
         ..apply(&caller, "2")
@@ -347,7 +349,7 @@ fn refuses_what_does_not_fit() {
 #[test]
 fn a_deletion_marks_once() {
     let caller = caller();
-    let removal = Removal {
+    let removal = WorkloadRemoval {
         key: WorkloadKey::new("default", "web"),
         precondition: Precondition::Nothing,
         dry_run: false,
@@ -362,7 +364,7 @@ fn a_deletion_marks_once() {
     );
     assert_eq!(outcome.outcome, "deleting");
     let again = removal.decide(&with_workload(2, "1", true)).unwrap();
-    assert!(matches!(again, Decision::Done(_)));
+    assert!(matches!(again, WriteDecision::Done(_)));
     assert_eq!(
         removal.decide(&empty()).err().map(|error| error.status().1),
         Some("NotFound")

@@ -14,7 +14,7 @@ use crate::{
     access::{
         authentication::Caller,
         authorization as access,
-        authorization::{Access, Target},
+        authorization::{CallScope, RouteAccess},
     },
     context::Api,
     errors::ApiError,
@@ -67,7 +67,7 @@ pub(crate) async fn health(
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<HealthView>, ApiError> {
     let snapshot = api.snapshot()?;
-    let names = access::check(Access::ReadCluster, &caller, Target::default()).is_ok();
+    let names = access::check(RouteAccess::ReadCluster, &caller, CallScope::default()).is_ok();
     let record = snapshot.backup.as_ref().map(|stored| &stored.value);
     let backup = api.config.joining.is_some().then(|| backup_view(record));
     let report = api.store_report();

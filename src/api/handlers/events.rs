@@ -9,12 +9,12 @@ use crate::{
     access::{
         authentication::Caller,
         authorization as access,
-        authorization::{Access, Target},
+        authorization::{CallScope, RouteAccess},
     },
     context::Api,
     errors::ApiError,
-    extract::Parameters,
-    view::View,
+    extract::QueryParameters,
+    view::ApiView,
     watch::{ListQuery, answer},
 };
 use kat_types::api::Event;
@@ -33,7 +33,7 @@ pub(crate) struct EventQuery {
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    Parameters(query): Parameters<EventQuery>,
+    QueryParameters(query): QueryParameters<EventQuery>,
 ) -> Result<Response, ApiError> {
     let list = ListQuery {
         watch: query.watch,
@@ -41,8 +41,8 @@ pub(crate) async fn list(
     };
     // Events of a machine concern everything that runs there, but a deploy token sees only its
     // namespace.
-    let all = access::check(Access::ReadCluster, &caller, Target::default()).is_ok();
-    let select = Arc::new(move |view: &View<'_>| {
+    let all = access::check(RouteAccess::ReadCluster, &caller, CallScope::default()).is_ok();
+    let select = Arc::new(move |view: &ApiView<'_>| {
         let events = view.snapshot.events.values();
         events
             .filter(|stored| matches(&query, &stored.value, all))

@@ -22,10 +22,10 @@ use crate::{
     access::authentication::{Caller, still_valid},
     context::Api,
     errors::ApiError,
-    extract::{At, Parameters},
-    server::open_streams::Held,
-    view::View,
-    watch::{ListQuery, Select, answer, line, ndjson},
+    extract::{PathParameters, QueryParameters},
+    server::open_streams::OpenStreamPermit,
+    view::ApiView,
+    watch::{ListQuery, SelectItems, answer, line, ndjson},
 };
 use kat_plan::Snapshot;
 use kat_types::{
@@ -94,11 +94,11 @@ fn select(
     caller: &Caller,
     namespace: Option<String>,
     workload: Option<String>,
-) -> Select<kat_types::api::InstanceItem> {
+) -> SelectItems<kat_types::api::InstanceItem> {
     let node = caller
         .sees_only_this_machine()
         .then(|| api.config.node_name.clone());
-    Arc::new(move |view: &View<'_>| {
+    Arc::new(move |view: &ApiView<'_>| {
         view.instances(|entry| {
             let assignment = &entry.assignment.value;
             namespace
@@ -115,7 +115,7 @@ fn select(
 pub(crate) async fn list_all(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    Parameters(query): Parameters<ListQuery>,
+    QueryParameters(query): QueryParameters<ListQuery>,
 ) -> Result<Response, ApiError> {
     let select = select(&api, &caller, None, None);
     answer(&api, &caller, &query, select).await
@@ -124,8 +124,8 @@ pub(crate) async fn list_all(
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(namespace): At<String>,
-    Parameters(query): Parameters<ListQuery>,
+    PathParameters(namespace): PathParameters<String>,
+    QueryParameters(query): QueryParameters<ListQuery>,
 ) -> Result<Response, ApiError> {
     check_namespace_exists(&api, &namespace)?;
     let select = select(&api, &caller, Some(namespace), None);
@@ -135,8 +135,8 @@ pub(crate) async fn list(
 pub(crate) async fn list_of_workload(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At((namespace, workload)): At<(String, String)>,
-    Parameters(query): Parameters<ListQuery>,
+    PathParameters((namespace, workload)): PathParameters<(String, String)>,
+    QueryParameters(query): QueryParameters<ListQuery>,
 ) -> Result<Response, ApiError> {
     let snapshot = api.snapshot()?;
     let key = WorkloadKey::new(&namespace, &workload);
@@ -149,7 +149,7 @@ pub(crate) async fn list_of_workload(
 
 pub(crate) async fn get(
     State(api): State<Arc<Api>>,
-    At((namespace, id)): At<(String, String)>,
+    PathParameters((namespace, id)): PathParameters<(String, String)>,
 ) -> Result<Response, ApiError> {
     let snapshot = api.snapshot()?;
     let observed = api.observed();
@@ -197,8 +197,8 @@ impl LogParameters {
 pub(crate) async fn logs(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At((namespace, workload, id)): At<(String, String, String)>,
-    Parameters(query): Parameters<LogParameters>,
+    PathParameters((namespace, workload, id)): PathParameters<(String, String, String)>,
+    QueryParameters(query): QueryParameters<LogParameters>,
 ) -> Result<Response, ApiError> {
     let query = query.query()?;
     let snapshot = api.snapshot()?;
@@ -219,7 +219,7 @@ pub(crate) async fn logs(
         Ok(lines) => lines,
         Err(error) => return Err(error.into()),
     };
-    let reading = Reading {
+    let reading = GuardedLog {
         checked_at: Instant::now(),
         follows,
         ends_at: None,
@@ -247,7 +247,7 @@ fn no_container(assignment: &Assignment, name: &str) -> ApiError {
 }
 
 /// A log being read, for as long as its reader is valid.
-struct Reading {
+struct GuardedLog {
     api: Arc<Api>,
     caller: Caller,
     snapshots: Receiver<Option<Arc<Snapshot>>>,
@@ -258,10 +258,10 @@ struct Reading {
     ends_at: Option<Instant>,
     /// `None` once the log was ended early.
     lines: Option<LogStream>,
-    _held: Held,
+    _held: OpenStreamPermit,
 }
 
-impl Reading {
+impl GuardedLog {
     /// An error breaks off the connection, so that a reader never takes it for the end of the log.
     async fn next(&mut self) -> Option<Result<Bytes, LogsError>> {
         let shutdown = self.api.shutdown.clone();

@@ -19,9 +19,9 @@ use super::namespaces::read_json;
 use crate::{
     access::authentication::Caller,
     apply::put,
-    context::{Api, Decision},
+    context::{Api, WriteDecision},
     errors::ApiError,
-    extract::At,
+    extract::PathParameters,
     server::limits::MAX_JSON,
 };
 use kat_pki as pki;
@@ -49,7 +49,7 @@ const MAX_ENDPOINT: usize = 260;
 
 /// State for joining machines.
 #[derive(Clone)]
-pub struct Joining {
+pub struct JoiningState {
     /// Authorities that sign the machine's certificates.
     pub authorities: Arc<Authorities>,
     /// Users of etcd for machines.
@@ -93,7 +93,7 @@ pub(crate) async fn join(
     let (admission, _) = api
         .write(|snapshot| {
             let admission = decide(&applicant, snapshot, token, &uid, &api)?;
-            Ok(Decision::Write {
+            Ok(WriteDecision::Write {
                 conditions: admission.conditions.clone(),
                 operations: admission.operations.clone(),
                 outcome: admission,
@@ -122,7 +122,7 @@ pub(crate) async fn join(
 /// the response is of use only to the key's owner.
 pub(crate) async fn renew(
     State(api): State<Arc<Api>>,
-    At(name): At<String>,
+    PathParameters(name): PathParameters<String>,
     request: Request,
 ) -> Result<Json<Certificates>, ApiError> {
     let joining = api.joining()?;
@@ -153,7 +153,7 @@ pub(crate) async fn renew(
 pub(crate) async fn leave(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(name): At<String>,
+    PathParameters(name): PathParameters<String>,
 ) -> Result<StatusCode, ApiError> {
     api.leadership()?;
     let joining = api.joining()?;
@@ -164,7 +164,7 @@ pub(crate) async fn leave(
         let key = keys::registration(&name);
         let mut registration = node.registration.value.clone();
         registration.deleting = true;
-        Ok(Decision::Write {
+        Ok(WriteDecision::Write {
             conditions: vec![Compare::ModRevision(
                 key.clone(),
                 node.registration.revision,

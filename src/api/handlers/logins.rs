@@ -17,15 +17,15 @@ use super::{
 use crate::{
     access::{
         authentication::Caller,
-        authorization::{Access, Target, check},
+        authorization::{CallScope, RouteAccess, check},
     },
     apply::{
         image_pins::{told, turn},
         put,
     },
-    context::{Api, Decision},
+    context::{Api, WriteDecision},
     errors::ApiError,
-    extract::{At, Precondition},
+    extract::{PathParameters, Precondition},
     server::limits::{check_content_type, read_body},
 };
 use kat_bundle as bundle;
@@ -40,7 +40,7 @@ use kat_types::{
     reason::EventReason,
     registry::{Credentials, LoginPlace, LoginRecord},
     stored::Stored,
-    transaction::{Compare, Operation},
+    transaction::{Compare, WriteOperation},
 };
 
 /// Maximum number of registries of one namespace.
@@ -54,15 +54,15 @@ const MAX_BODY: usize = 64 << 10;
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(namespace): At<String>,
+    PathParameters(namespace): PathParameters<String>,
 ) -> Result<Response, ApiError> {
     check_namespace_exists(&api, &namespace)?;
     let snapshot = api.snapshot()?;
-    let target = Target {
+    let target = CallScope {
         namespace: Some(&namespace),
         node: None,
     };
-    let shows = check(Access::Deploy, &caller, target).is_ok();
+    let shows = check(RouteAccess::Deploy, &caller, target).is_ok();
     let logins = snapshot.logins.get(&namespace).into_iter().flatten();
     let items = logins.map(|(place, stored)| RegistryLoginView {
         username: shows.then(|| stored.value.username.clone()),
@@ -92,7 +92,7 @@ fn view(namespace: &str, place: &LoginPlace, stored: &Stored<LoginRecord>) -> Re
 pub(crate) async fn write(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At((namespace, registry)): At<(String, String)>,
+    PathParameters((namespace, registry)): PathParameters<(String, String)>,
     request: Request,
 ) -> Result<Response, ApiError> {
     check_writable(&caller, &namespace)?;
@@ -106,7 +106,7 @@ pub(crate) async fn write(
         true => "notChecked",
         false => ask(&api, &place, &credentials, &namespace, &caller).await?,
     };
-    let change = Change {
+    let change = LoginWrite {
         namespace: &namespace,
         place: &place,
         credentials,
@@ -225,7 +225,7 @@ async fn ask(
 }
 
 /// A request to write credentials.
-struct Change<'a> {
+struct LoginWrite<'a> {
     namespace: &'a str,
     place: &'a LoginPlace,
     credentials: Credentials,
@@ -236,11 +236,11 @@ struct Change<'a> {
     now: Timestamp,
 }
 
-type Written = (&'static str, RegistryLoginView);
+type LoginWriteResult = (&'static str, RegistryLoginView);
 
-impl Change<'_> {
+impl LoginWrite<'_> {
     /// The same credentials again write nothing.
-    fn decide(&self, snapshot: &Snapshot) -> Result<Decision<Written>, ApiError> {
+    fn decide(&self, snapshot: &Snapshot) -> Result<WriteDecision<LoginWriteResult>, ApiError> {
         let (namespace, place) = (self.namespace, self.place);
         let entry = snapshot.namespaces.get(namespace);
         let entry = entry.ok_or_else(|| ApiError::not_found("namespace", namespace))?;
@@ -261,7 +261,7 @@ impl Change<'_> {
             opened.is_ok_and(|opened| opened == self.credentials)
         });
         if let Some(stored) = stored.filter(|_| same) {
-            return Ok(Decision::Done(("unchanged", self.shown(stored))));
+            return Ok(WriteDecision::Done(("unchanged", self.shown(stored))));
         }
         if stored.is_none() && logins.is_some_and(|logins| logins.len() >= NAMESPACE_LIMIT) {
             return Err(ApiError::conflict(
@@ -313,7 +313,7 @@ impl Change<'_> {
             None => "created",
             Some(_) => "updated",
         };
-        Ok(Decision::Write {
+        Ok(WriteDecision::Write {
             conditions: vec![
                 Compare::ModRevision(keys::namespace(namespace), entry.revision),
                 Compare::ModRevision(name, stored.map_or(0, |stored| stored.revision)),
@@ -344,7 +344,7 @@ fn event(
     reason: EventReason,
     (namespace, place): (&str, &LoginPlace),
     message: String,
-) -> Vec<Operation> {
+) -> Vec<WriteOperation> {
     let object = ObjectReference {
         kind: "Registry".to_owned(),
         name: place.to_string(),
@@ -357,7 +357,7 @@ fn event(
 pub(crate) async fn delete(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At((namespace, registry)): At<(String, String)>,
+    PathParameters((namespace, registry)): PathParameters<(String, String)>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     check_writable(&caller, &namespace)?;
@@ -375,8 +375,8 @@ pub(crate) async fn delete(
         let message = format!("credentials for it were taken away by {caller}");
         let login = (namespace.as_str(), &place);
         let mut operations = event(snapshot, now, EventReason::RegistryLogout, login, message);
-        operations.push(Operation::Delete(name.clone()));
-        Ok(Decision::Write {
+        operations.push(WriteOperation::Delete(name.clone()));
+        Ok(WriteDecision::Write {
             conditions: vec![Compare::ModRevision(name, stored.revision)],
             operations,
             outcome: (),

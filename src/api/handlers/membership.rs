@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{Extension, Json, extract::State};
 
-use crate::{access::authentication::Caller, context::Api, errors::ApiError, extract::At};
+use crate::{
+    access::authentication::Caller, context::Api, errors::ApiError, extract::PathParameters,
+};
 use kat_pki::recovery_key::RecoveryKey;
 use kat_types::api::{AuthorityKeys, MembershipAnswer};
 
@@ -14,7 +16,7 @@ use kat_types::api::{AuthorityKeys, MembershipAnswer};
 pub(crate) async fn get(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(name): At<String>,
+    PathParameters(name): PathParameters<String>,
 ) -> Result<Json<MembershipAnswer>, ApiError> {
     api.leadership()?;
     let joining = api.joining()?;

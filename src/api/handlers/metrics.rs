@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{context::Api, errors::ApiError, extract::Parameters, view::View};
+use crate::{context::Api, errors::ApiError, extract::QueryParameters, view::ApiView};
 use kat_types::api::{Item, WorkloadPhase};
 
 /// Upper bounds of the latency buckets, seconds.
@@ -109,7 +109,7 @@ pub(crate) struct FormatQuery {
 pub(crate) async fn get(
     State(api): State<Arc<Api>>,
     headers: HeaderMap,
-    Parameters(query): Parameters<FormatQuery>,
+    QueryParameters(query): QueryParameters<FormatQuery>,
 ) -> Result<Response, ApiError> {
     let accept = headers
         .get(header::ACCEPT)
@@ -173,7 +173,7 @@ fn measure(api: &Api) -> Metrics {
     metrics
 }
 
-fn count_phases(view: &View<'_>, metrics: &mut Metrics) {
+fn count_phases(view: &ApiView<'_>, metrics: &mut Metrics) {
     for entry in view.snapshot.workloads.values() {
         let status = entry
             .status

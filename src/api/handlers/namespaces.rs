@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     volumes,
-    workloads::{CORE_NAMESPACE, WriteQuery, Written, item},
+    workloads::{CORE_NAMESPACE, WriteQuery, WriteResult, item},
 };
 use crate::{
     access::authentication::Caller,
@@ -22,9 +22,9 @@ use crate::{
         put,
         removal::{is_to_mark, mark_deleting},
     },
-    context::{Api, Decision},
+    context::{Api, WriteDecision},
     errors::ApiError,
-    extract::{At, Parameters, Precondition},
+    extract::{PathParameters, Precondition, QueryParameters},
     server::limits::{MAX_JSON, check_content_type, read_body},
     view::namespace_metadata,
     watch::{ListQuery, answer},
@@ -36,10 +36,10 @@ use kat_types::{
     reason::EventReason,
     records::NamespaceRecord,
     resource::{
-        API_VERSION, Amounts, Counted, NamespaceMetadata, default_namespace,
+        API_VERSION, Amounts, NamespaceMetadata, QuotaResource, default_namespace,
         name::{check_namespace, check_new_namespace},
     },
-    transaction::{Compare, Operation},
+    transaction::{Compare, WriteOperation},
 };
 
 /// Workloads that are marked in one transaction of a cascade.
@@ -83,14 +83,14 @@ pub(crate) async fn read_json<T: serde::de::DeserializeOwned>(
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    Parameters(query): Parameters<ListQuery>,
+    QueryParameters(query): QueryParameters<ListQuery>,
 ) -> Result<Response, ApiError> {
     answer(&api, &caller, &query, Arc::new(|view| view.namespaces())).await
 }
 
 pub(crate) async fn get(
     State(api): State<Arc<Api>>,
-    At(name): At<String>,
+    PathParameters(name): PathParameters<String>,
 ) -> Result<Response, ApiError> {
     let snapshot = api.snapshot()?;
     let observed = api.observed();
@@ -102,13 +102,13 @@ pub(crate) async fn get(
 pub(crate) async fn create(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    Parameters(query): Parameters<WriteQuery>,
+    QueryParameters(query): QueryParameters<WriteQuery>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let precondition = Precondition::read(request.headers())?;
     let request: NamespaceRequest = read_json(&api, request, MAX_JSON).await?;
     check(&request)?;
-    let create = Create {
+    let create = NamespaceCreation {
         metadata: request.metadata,
         precondition,
         dry_run: query.dry_run,
@@ -123,14 +123,17 @@ pub(crate) async fn create(
 pub(crate) async fn set_quota(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(name): At<String>,
-    Parameters(query): Parameters<WriteQuery>,
+    PathParameters(name): PathParameters<String>,
+    QueryParameters(query): QueryParameters<WriteQuery>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let precondition = Precondition::read(request.headers())?;
     let body: serde_json::Map<String, serde_json::Value> =
         read_json(&api, request, MAX_JSON).await?;
-    if let Some(unknown) = body.keys().find(|word| Counted::of_word(word).is_none()) {
+    if let Some(unknown) = body
+        .keys()
+        .find(|word| QuotaResource::of_word(word).is_none())
+    {
         let unknown: String = unknown.chars().take(60).collect();
         return Err(ApiError::invalid(format!("`{unknown}` is no quota")));
     }
@@ -148,9 +151,9 @@ pub(crate) async fn set_quota(
         let changed = record != stored.value;
         let outcome = if changed { "updated" } else { "unchanged" };
         let metadata = namespace_metadata(&name, &record, stored.revision);
-        let result = Written::of("Namespace", outcome, metadata);
+        let result = WriteResult::of("Namespace", outcome, metadata);
         if !changed || query.dry_run {
-            return Ok(Decision::Done(result));
+            return Ok(WriteDecision::Done(result));
         }
         let key = keys::namespace(&name);
         let mut operations = vec![put(key.clone(), &record)?];
@@ -164,7 +167,7 @@ pub(crate) async fn set_quota(
             uid,
             message,
         ));
-        Ok(Decision::Write {
+        Ok(WriteDecision::Write {
             conditions: vec![Compare::ModRevision(key, stored.revision)],
             operations,
             outcome: result,
@@ -205,7 +208,7 @@ fn check(request: &NamespaceRequest) -> Result<(), ApiError> {
     Ok(())
 }
 
-struct Create<'a> {
+struct NamespaceCreation<'a> {
     metadata: NamespaceMetadata,
     precondition: Precondition,
     dry_run: bool,
@@ -214,9 +217,9 @@ struct Create<'a> {
     caller: &'a Caller,
 }
 
-impl Create<'_> {
+impl NamespaceCreation<'_> {
     /// Creates the namespace or changes its labels; the same labels change nothing.
-    fn decide(&self, snapshot: &Snapshot) -> Result<Decision<Written>, ApiError> {
+    fn decide(&self, snapshot: &Snapshot) -> Result<WriteDecision<WriteResult>, ApiError> {
         let name = &self.metadata.name;
         let stored = snapshot.namespaces.get(name);
         self.precondition
@@ -245,7 +248,7 @@ impl Create<'_> {
             }
             Some(stored) if stored.value.labels == self.metadata.labels => {
                 let metadata = namespace_metadata(name, &stored.value, stored.revision);
-                return Ok(Decision::Done(Written::of(
+                return Ok(WriteDecision::Done(WriteResult::of(
                     "Namespace",
                     "unchanged",
                     metadata,
@@ -261,9 +264,9 @@ impl Create<'_> {
         };
         let before = stored.map_or(0, |stored| stored.revision);
         let metadata = namespace_metadata(name, &record, before);
-        let mut result = Written::of("Namespace", outcome, metadata);
+        let mut result = WriteResult::of("Namespace", outcome, metadata);
         if self.dry_run {
-            return Ok(Decision::Done(result));
+            return Ok(WriteDecision::Done(result));
         }
         if stored.is_none() {
             result.status = StatusCode::CREATED;
@@ -284,7 +287,7 @@ impl Create<'_> {
             &record.uid,
             message,
         ));
-        Ok(Decision::Write {
+        Ok(WriteDecision::Write {
             conditions: vec![Compare::ModRevision(key, before)],
             operations,
             outcome: result,
@@ -299,7 +302,7 @@ fn event(
     name: &str,
     uid: &str,
     message: String,
-) -> Vec<Operation> {
+) -> Vec<WriteOperation> {
     let object = ObjectReference {
         kind: "Namespace".to_owned(),
         name: name.to_owned(),
@@ -324,8 +327,8 @@ pub(crate) struct DeleteQuery {
 pub(crate) async fn delete(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(name): At<String>,
-    Parameters(query): Parameters<DeleteQuery>,
+    PathParameters(name): PathParameters<String>,
+    QueryParameters(query): QueryParameters<DeleteQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     if name == CORE_NAMESPACE || name == default_namespace() {
@@ -334,7 +337,7 @@ pub(crate) async fn delete(
             hint: None,
         });
     }
-    let removal = Removal {
+    let removal = NamespaceRemoval {
         name: &name,
         precondition: Precondition::read(&headers)?,
         query,
@@ -353,7 +356,7 @@ pub(crate) async fn delete(
     Ok(outcome.answer(newest))
 }
 
-struct Removal<'a> {
+struct NamespaceRemoval<'a> {
     name: &'a str,
     precondition: Precondition,
     query: DeleteQuery,
@@ -361,13 +364,13 @@ struct Removal<'a> {
     caller: &'a Caller,
 }
 
-impl Removal<'_> {
-    fn decide(&self, snapshot: &Snapshot) -> Result<Decision<Written>, ApiError> {
+impl NamespaceRemoval<'_> {
+    fn decide(&self, snapshot: &Snapshot) -> Result<WriteDecision<WriteResult>, ApiError> {
         let stored = snapshot.namespaces.get(self.name);
         let stored = stored.ok_or_else(|| ApiError::not_found("namespace", self.name))?;
         self.precondition.check(Some(stored.revision))?;
         let metadata = namespace_metadata(self.name, &stored.value, stored.revision);
-        let outcome = Written::of("Namespace", "deleting", metadata);
+        let outcome = WriteResult::of("Namespace", "deleting", metadata);
         let count = snapshot
             .workloads
             .keys()
@@ -398,7 +401,7 @@ impl Removal<'_> {
             ));
         }
         if self.query.dry_run || stored.value.deleting {
-            return Ok(Decision::Done(outcome));
+            return Ok(WriteDecision::Done(outcome));
         }
         let record = NamespaceRecord {
             deleting: true,
@@ -415,7 +418,7 @@ impl Removal<'_> {
             &record.uid,
             message,
         ));
-        Ok(Decision::Write {
+        Ok(WriteDecision::Write {
             conditions: vec![Compare::ModRevision(key, stored.revision)],
             operations,
             outcome,
@@ -424,7 +427,7 @@ impl Removal<'_> {
 
     /// Marks a batch of the namespace's workloads, and of volumes kept from deleted workloads.
     /// Returns whether there may be more.
-    fn cascade(&self, snapshot: &Snapshot) -> Result<Decision<bool>, ApiError> {
+    fn cascade(&self, snapshot: &Snapshot) -> Result<WriteDecision<bool>, ApiError> {
         let all = self.query.volumes;
         let workloads = snapshot.workloads.iter();
         let workloads =
@@ -447,14 +450,14 @@ impl Removal<'_> {
             operations.push(operation);
         }
         if operations.is_empty() {
-            return Ok(Decision::Done(false));
+            return Ok(WriteDecision::Done(false));
         }
         if all {
             let (turn, takes_turn) = volumes::in_turn(snapshot);
             conditions.push(turn);
             operations.push(takes_turn);
         }
-        Ok(Decision::Write {
+        Ok(WriteDecision::Write {
             conditions,
             operations,
             outcome: true,

@@ -18,14 +18,14 @@ use serde::Deserialize;
 
 use super::{
     namespaces::read_json,
-    workloads::{WriteQuery, Written},
+    workloads::{WriteQuery, WriteResult},
 };
 use crate::{
     access::authentication::Caller,
     apply::put,
-    context::{Api, Decision},
+    context::{Api, WriteDecision},
     errors::ApiError,
-    extract::{At, Parameters, Precondition},
+    extract::{PathParameters, Precondition, QueryParameters},
     server::limits::MAX_JSON,
     view::node_metadata,
 };
@@ -55,13 +55,13 @@ pub(crate) struct DrainQuery {
 pub(crate) async fn drain(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(name): At<String>,
-    Parameters(query): Parameters<DrainQuery>,
+    PathParameters(name): PathParameters<String>,
+    QueryParameters(query): QueryParameters<DrainQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let precondition = Precondition::read(&headers)?;
     let DrainQuery { dry_run, force } = query;
-    let wish = Wish::Drain { force };
+    let wish = NodeSettingChange::Drain { force };
     let query = WriteQuery { dry_run };
     set(&api, &caller, &name, query, precondition, wish).await
 }
@@ -69,19 +69,27 @@ pub(crate) async fn drain(
 pub(crate) async fn uncordon(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(name): At<String>,
-    Parameters(query): Parameters<WriteQuery>,
+    PathParameters(name): PathParameters<String>,
+    QueryParameters(query): QueryParameters<WriteQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let precondition = Precondition::read(&headers)?;
-    set(&api, &caller, &name, query, precondition, Wish::Uncordon).await
+    set(
+        &api,
+        &caller,
+        &name,
+        query,
+        precondition,
+        NodeSettingChange::Uncordon,
+    )
+    .await
 }
 
 pub(crate) async fn labels(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(name): At<String>,
-    Parameters(query): Parameters<WriteQuery>,
+    PathParameters(name): PathParameters<String>,
+    QueryParameters(query): QueryParameters<WriteQuery>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let precondition = Precondition::read(request.headers())?;
@@ -97,7 +105,7 @@ pub(crate) async fn labels(
         &name,
         query,
         precondition,
-        Wish::Labels(labels),
+        NodeSettingChange::Labels(labels),
     )
     .await
 }
@@ -105,8 +113,8 @@ pub(crate) async fn labels(
 pub(crate) async fn taints(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(name): At<String>,
-    Parameters(query): Parameters<WriteQuery>,
+    PathParameters(name): PathParameters<String>,
+    QueryParameters(query): QueryParameters<WriteQuery>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let precondition = Precondition::read(request.headers())?;
@@ -128,7 +136,7 @@ pub(crate) async fn taints(
         &name,
         query,
         precondition,
-        Wish::Taints(taints),
+        NodeSettingChange::Taints(taints),
     )
     .await
 }
@@ -143,7 +151,7 @@ fn check_count(what: &str, count: usize) -> Result<(), ApiError> {
 }
 
 /// The desired setting.
-enum Wish {
+enum NodeSettingChange {
     Drain { force: bool },
     Uncordon,
     Labels(BTreeMap<String, String>),
@@ -156,10 +164,10 @@ async fn set(
     name: &str,
     query: WriteQuery,
     precondition: Precondition,
-    wish: Wish,
+    wish: NodeSettingChange,
 ) -> Result<Response, ApiError> {
     let now = api.now();
-    let setting = Setting {
+    let setting = NodeSettingRequest {
         caller,
         name,
         precondition,
@@ -171,17 +179,17 @@ async fn set(
     Ok(written.answer(revision))
 }
 
-struct Setting<'a> {
+struct NodeSettingRequest<'a> {
     caller: &'a Caller,
     name: &'a str,
     precondition: Precondition,
-    wish: Wish,
+    wish: NodeSettingChange,
     now: Timestamp,
     dry_run: bool,
 }
 
-impl Setting<'_> {
-    fn decide(&self, snapshot: &Snapshot) -> Result<Decision<Written>, ApiError> {
+impl NodeSettingRequest<'_> {
+    fn decide(&self, snapshot: &Snapshot) -> Result<WriteDecision<WriteResult>, ApiError> {
         let name = self.name;
         let node = snapshot.nodes.get(name);
         let before = &node
@@ -197,13 +205,13 @@ impl Setting<'_> {
         let mut registration = before.value.clone();
         let (reason, what) = self.change(&mut registration)?;
         let changed = registration != before.value;
-        let outcome = Written::of(
+        let outcome = WriteResult::of(
             "Node",
             if changed { "updated" } else { "unchanged" },
             node_metadata(name, &registration, before.revision),
         );
         if !changed || self.dry_run {
-            return Ok(Decision::Done(outcome));
+            return Ok(WriteDecision::Done(outcome));
         }
         let key = keys::registration(name);
         let mut operations = vec![put(key.clone(), &registration)?];
@@ -216,7 +224,7 @@ impl Setting<'_> {
         let message = format!("{what} by {}", self.caller);
         let mut log = EventLog::new(&snapshot.events, self.now);
         operations.extend(log.record(EventKind::Normal, reason, object, message));
-        Ok(Decision::Write {
+        Ok(WriteDecision::Write {
             conditions: vec![Compare::ModRevision(key, before.revision)],
             operations,
             outcome,
@@ -229,18 +237,18 @@ impl Setting<'_> {
         registration: &mut NodeRegistration,
     ) -> Result<(EventReason, &'static str), ApiError> {
         match &self.wish {
-            Wish::Drain { force } => {
+            NodeSettingChange::Drain { force } => {
                 (registration.draining, registration.drain_forced) = (true, *force);
                 Ok(match force {
                     true => (EventReason::DrainAsked, "draining by force was asked for"),
                     false => (EventReason::DrainAsked, "draining was asked for"),
                 })
             }
-            Wish::Uncordon => {
+            NodeSettingChange::Uncordon => {
                 (registration.draining, registration.drain_forced) = (false, false);
                 Ok((EventReason::Uncordoned, "opened to new work"))
             }
-            Wish::Labels(labels) => {
+            NodeSettingChange::Labels(labels) => {
                 let own = OWN_LABELS.iter();
                 let mut own = own.filter(|key| labels.get(**key) != registration.labels.get(**key));
                 if let Some(key) = own.next() {
@@ -251,7 +259,7 @@ impl Setting<'_> {
                 registration.labels.clone_from(labels);
                 Ok((EventReason::LabelsChanged, "labels were changed"))
             }
-            Wish::Taints(taints) => {
+            NodeSettingChange::Taints(taints) => {
                 registration.taints.clone_from(taints);
                 Ok((EventReason::TaintsChanged, "taints were changed"))
             }

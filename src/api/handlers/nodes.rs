@@ -18,9 +18,9 @@ use crate::{
     access::authentication::Caller,
     context::Api,
     errors::ApiError,
-    extract::{At, Parameters},
+    extract::{PathParameters, QueryParameters},
     server::limits::MAX_REPORT,
-    view::View,
+    view::ApiView,
     watch::{ListQuery, answer},
 };
 use kat_types::{
@@ -31,12 +31,12 @@ use kat_types::{
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    Parameters(query): Parameters<ListQuery>,
+    QueryParameters(query): QueryParameters<ListQuery>,
 ) -> Result<Response, ApiError> {
     let node = caller
         .sees_only_this_machine()
         .then(|| api.config.node_name.clone());
-    let select = Arc::new(move |view: &View<'_>| match &node {
+    let select = Arc::new(move |view: &ApiView<'_>| match &node {
         Some(node) => view.node(node).into_iter().collect(),
         None => view.nodes(),
     });
@@ -46,7 +46,7 @@ pub(crate) async fn list(
 pub(crate) async fn get(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(name): At<String>,
+    PathParameters(name): PathParameters<String>,
 ) -> Result<Response, ApiError> {
     let unseen = caller.sees_only_this_machine() && name != api.config.node_name;
     let snapshot = api.snapshot()?;
@@ -62,7 +62,7 @@ pub(crate) async fn get(
 /// Accepts a report. The gate has checked that the certificate is that of the machine in the path.
 pub(crate) async fn report(
     State(api): State<Arc<Api>>,
-    At(name): At<String>,
+    PathParameters(name): PathParameters<String>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let leadership = api.leadership()?;

@@ -13,9 +13,9 @@ use super::namespaces::read_json;
 use crate::{
     access::authentication::Caller,
     apply::put,
-    context::{Api, Decision},
+    context::{Api, WriteDecision},
     errors::ApiError,
-    extract::{At, Precondition},
+    extract::{PathParameters, Precondition},
     server::limits::MAX_JSON,
 };
 use kat_bundle as bundle;
@@ -48,7 +48,7 @@ pub(crate) async fn list(State(api): State<Arc<Api>>) -> Result<Response, ApiErr
 pub(crate) async fn set(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(host): At<String>,
+    PathParameters(host): PathParameters<String>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let precondition = Precondition::read(request.headers())?;
@@ -84,7 +84,7 @@ pub(crate) async fn set(
 pub(crate) async fn unset(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(host): At<String>,
+    PathParameters(host): PathParameters<String>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let change = |settings: &mut RegistrySettings| match settings.registries.remove(&host) {
@@ -120,10 +120,10 @@ async fn write(
         change(&mut settings)?;
         settings.schema = 1;
         if settings == before {
-            return Ok(Decision::Done(()));
+            return Ok(WriteDecision::Done(()));
         }
         let key = keys::REGISTRIES.to_owned();
-        Ok(Decision::Write {
+        Ok(WriteDecision::Write {
             conditions: vec![Compare::ModRevision(key.clone(), revision)],
             operations: vec![put(key, &settings)?],
             outcome: (),

@@ -14,19 +14,22 @@ use axum::{
 
 use super::{
     namespaces::read_json,
-    workloads::{WriteQuery, Written, check_writable, item, missing},
+    workloads::{WriteQuery, WriteResult, check_writable, item, missing},
 };
 use crate::{
     access::authentication::Caller,
-    apply::{Apply, Cause, image_pins, preview, put, record, submission, submission::Submission},
-    context::{Api, Decision},
+    apply::{
+        ApplyCause, WorkloadWrite, image_pins, preview, put, record, submission,
+        submission::Submission,
+    },
+    context::{Api, WriteDecision},
     errors::ApiError,
-    extract::{At, Parameters, Precondition},
+    extract::{PathParameters, Precondition, QueryParameters},
     server::limits::MAX_JSON,
     view::{workload_metadata, workload_version},
 };
 use kat_bundle as bundle;
-use kat_bundle::{Mode, SourceFile, with_image, with_replicas};
+use kat_bundle::{DecodeMode, SourceFile, with_image, with_replicas};
 use kat_plan::Snapshot;
 use kat_types::{
     api::{
@@ -36,16 +39,16 @@ use kat_types::{
     keys,
     reason::EventReason,
     records::WorkloadMeta,
-    snapshot::{Archived, WorkloadEntry},
+    snapshot::{ArchivedGeneration, WorkloadEntry},
     stored::WorkloadKey,
     transaction::Compare,
 };
 
-type Place = At<(String, String)>;
+type WorkloadPath = PathParameters<(String, String)>;
 
 pub(crate) async fn generations(
     State(api): State<Arc<Api>>,
-    At((namespace, name)): Place,
+    PathParameters((namespace, name)): WorkloadPath,
 ) -> Result<Response, ApiError> {
     let snapshot = api.snapshot()?;
     let key = WorkloadKey::new(&namespace, &name);
@@ -63,9 +66,9 @@ pub(crate) async fn generations(
     Ok(item(&list, &version))
 }
 
-fn shown(entry: &WorkloadEntry, generation: u64, archived: &Archived) -> GenerationView {
+fn shown(entry: &WorkloadEntry, generation: u64, archived: &ArchivedGeneration) -> GenerationView {
     let record = archived.record.as_ref();
-    let parsed = bundle::parse(&files_of(archived), Mode::Stored).ok();
+    let parsed = bundle::parse(&files_of(archived), DecodeMode::Stored).ok();
     let spec = parsed
         .and_then(|bundle| bundle.workload)
         .map(|workload| workload.spec);
@@ -88,8 +91,8 @@ fn shown(entry: &WorkloadEntry, generation: u64, archived: &Archived) -> Generat
 pub(crate) async fn roll_back(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(place): Place,
-    Parameters(query): Parameters<WriteQuery>,
+    PathParameters(place): WorkloadPath,
+    QueryParameters(query): QueryParameters<WriteQuery>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let precondition = Precondition::read(request.headers())?;
@@ -107,7 +110,7 @@ pub(crate) async fn roll_back(
                 kept: kept(entry),
             })?;
         let restarted = archived.record.as_ref().and_then(|record| record.restarted);
-        let cause = Cause::RolledBack {
+        let cause = ApplyCause::RolledBack {
             of: generation,
             restarted,
         };
@@ -164,8 +167,8 @@ fn kept(entry: &WorkloadEntry) -> String {
 pub(crate) async fn scale(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(place): Place,
-    Parameters(query): Parameters<WriteQuery>,
+    PathParameters(place): WorkloadPath,
+    QueryParameters(query): QueryParameters<WriteQuery>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let precondition = Precondition::read(request.headers())?;
@@ -179,7 +182,7 @@ pub(crate) async fn scale(
         })?;
         Ok((
             submission::of_changed(&files, &present(entry))?,
-            Cause::Scaled { to: replicas },
+            ApplyCause::Scaled { to: replicas },
         ))
     };
     write(&api, &caller, place, query, precondition, change).await
@@ -188,8 +191,8 @@ pub(crate) async fn scale(
 pub(crate) async fn set_image(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(place): Place,
-    Parameters(query): Parameters<WriteQuery>,
+    PathParameters(place): WorkloadPath,
+    QueryParameters(query): QueryParameters<WriteQuery>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let precondition = Precondition::read(request.headers())?;
@@ -203,7 +206,7 @@ pub(crate) async fn set_image(
             )
         })?;
         let submission = submission::of_changed(&files, &present(entry))?;
-        Ok((submission, Cause::ImageSet))
+        Ok((submission, ApplyCause::ImageSet))
     };
     write(&api, &caller, place, query, precondition, change).await
 }
@@ -211,8 +214,8 @@ pub(crate) async fn set_image(
 pub(crate) async fn restart(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(place): Place,
-    Parameters(query): Parameters<WriteQuery>,
+    PathParameters(place): WorkloadPath,
+    QueryParameters(query): QueryParameters<WriteQuery>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let precondition = Precondition::read(request.headers())?;
@@ -223,7 +226,7 @@ pub(crate) async fn restart(
     let change = |_: &Snapshot, _: &WorkloadKey, entry: &WorkloadEntry| {
         let files = present(entry);
         let submission = submission::of_changed(&files, &files)?;
-        Ok((submission, Cause::Restarted { at }))
+        Ok((submission, ApplyCause::Restarted { at }))
     };
     write(&api, &caller, place, query, precondition, change).await
 }
@@ -235,16 +238,20 @@ async fn write(
     (namespace, name): (String, String),
     query: WriteQuery,
     precondition: Precondition,
-    change: impl Fn(&Snapshot, &WorkloadKey, &WorkloadEntry) -> Result<(Submission, Cause), ApiError>,
+    change: impl Fn(
+        &Snapshot,
+        &WorkloadKey,
+        &WorkloadEntry,
+    ) -> Result<(Submission, ApplyCause), ApiError>,
 ) -> Result<Response, ApiError> {
     check_writable(caller, &namespace)?;
     let key = WorkloadKey::new(&namespace, &name);
     let now = api.now();
-    let apply = |snapshot: &Snapshot| -> Result<Apply<'_>, ApiError> {
+    let apply = |snapshot: &Snapshot| -> Result<WorkloadWrite<'_>, ApiError> {
         let entry = find(snapshot, &key)?;
         not_deleting(&key, entry)?;
         let (submission, cause) = change(snapshot, &key, entry)?;
-        Ok(Apply {
+        Ok(WorkloadWrite {
             submission,
             only_create: false,
             precondition,
@@ -274,8 +281,8 @@ async fn write(
 pub(crate) async fn pause(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(place): Place,
-    Parameters(query): Parameters<WriteQuery>,
+    PathParameters(place): WorkloadPath,
+    QueryParameters(query): QueryParameters<WriteQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     set_paused(&api, &caller, place, query, &headers, true).await
@@ -284,8 +291,8 @@ pub(crate) async fn pause(
 pub(crate) async fn resume(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(place): Place,
-    Parameters(query): Parameters<WriteQuery>,
+    PathParameters(place): WorkloadPath,
+    QueryParameters(query): QueryParameters<WriteQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     set_paused(&api, &caller, place, query, &headers, false).await
@@ -309,9 +316,9 @@ async fn set_paused(
         not_deleting(&key, entry)?;
         let changed = entry.meta.value.paused != paused;
         let word = if changed { "updated" } else { "unchanged" };
-        let outcome = Written::of("Workload", word, workload_metadata(&key, entry));
+        let outcome = WriteResult::of("Workload", word, workload_metadata(&key, entry));
         if !changed || query.dry_run {
-            return Ok(Decision::Done(outcome));
+            return Ok(WriteDecision::Done(outcome));
         }
         let meta = WorkloadMeta {
             paused,
@@ -330,7 +337,7 @@ async fn set_paused(
         let mut operations = record(snapshot, now, reason, &key, &meta.uid, message);
         let meta_key = keys::workload_meta(&key.namespace, &key.name);
         operations.push(put(meta_key.clone(), &meta)?);
-        Ok(Decision::Write {
+        Ok(WriteDecision::Write {
             conditions: vec![Compare::ModRevision(meta_key, entry.meta.revision)],
             operations,
             outcome,
@@ -368,7 +375,7 @@ fn present(entry: &WorkloadEntry) -> Vec<SourceFile> {
         .collect()
 }
 
-fn files_of(archived: &Archived) -> Vec<SourceFile> {
+fn files_of(archived: &ArchivedGeneration) -> Vec<SourceFile> {
     let files = archived.files.iter();
     files
         .map(|(name, entry)| SourceFile {

@@ -15,16 +15,16 @@ use jiff::Timestamp;
 
 use super::{
     namespaces::JSON,
-    workloads::{WriteQuery, Written, check_namespace_exists, check_writable, item},
+    workloads::{WriteQuery, WriteResult, check_namespace_exists, check_writable, item},
 };
 use crate::{
     access::authentication::Caller,
     apply::{exceeded, put, quota_defaults},
-    context::{Api, Decision},
+    context::{Api, WriteDecision},
     errors::ApiError,
-    extract::{At, Parameters, Precondition},
+    extract::{PathParameters, Precondition, QueryParameters},
     server::limits::{check_content_type, read_body},
-    view::{View, secret_metadata, stored_secret_metadata},
+    view::{ApiView, secret_metadata, stored_secret_metadata},
     watch::{ListQuery, answer},
 };
 use kat_plan::{EventKind, EventLog, SealingError, Snapshot, check_growth, users_of_secret};
@@ -38,7 +38,7 @@ use kat_types::{
     },
     secrets::{SecretKey, SecretRecord, secrets_of},
     stored::{Stored, WorkloadKey},
-    transaction::{Compare, Operation},
+    transaction::{Compare, WriteOperation},
 };
 
 pub(crate) use self::rotation::rotate;
@@ -49,7 +49,7 @@ const MAX_BODY: usize = 2 * SECRET_LIMIT;
 pub(crate) async fn list_all(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    Parameters(query): Parameters<ListQuery>,
+    QueryParameters(query): QueryParameters<ListQuery>,
 ) -> Result<Response, ApiError> {
     answer(&api, &caller, &query, Arc::new(|view| view.secrets(None))).await
 }
@@ -57,17 +57,17 @@ pub(crate) async fn list_all(
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(namespace): At<String>,
-    Parameters(query): Parameters<ListQuery>,
+    PathParameters(namespace): PathParameters<String>,
+    QueryParameters(query): QueryParameters<ListQuery>,
 ) -> Result<Response, ApiError> {
     check_namespace_exists(&api, &namespace)?;
-    let select = Arc::new(move |view: &View<'_>| view.secrets(Some(&namespace)));
+    let select = Arc::new(move |view: &ApiView<'_>| view.secrets(Some(&namespace)));
     answer(&api, &caller, &query, select).await
 }
 
 pub(crate) async fn get(
     State(api): State<Arc<Api>>,
-    At((namespace, name)): At<(String, String)>,
+    PathParameters((namespace, name)): PathParameters<(String, String)>,
 ) -> Result<Response, ApiError> {
     let snapshot = api.snapshot()?;
     let observed = api.observed();
@@ -88,15 +88,15 @@ fn missing(snapshot: &Snapshot, key: &SecretKey) -> ApiError {
 pub(crate) async fn write(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At((namespace, name)): At<(String, String)>,
-    Parameters(query): Parameters<WriteQuery>,
+    PathParameters((namespace, name)): PathParameters<(String, String)>,
+    QueryParameters(query): QueryParameters<WriteQuery>,
     request: Request,
 ) -> Result<Response, ApiError> {
     check_writable(&caller, &namespace)?;
     check_name(&name).map_err(|error| ApiError::invalid(error.to_string()))?;
     let precondition = Precondition::read(request.headers())?;
     let request = read_request(&api, request).await?;
-    let change = Change {
+    let change = SecretWrite {
         key: SecretKey::new(&namespace, &name),
         values: decoded(&request)?,
         merge: request.merge,
@@ -151,7 +151,7 @@ fn decoded(request: &SecretRequest) -> Result<SecretValues, ApiError> {
 }
 
 /// A request to write a secret.
-struct Change<'a> {
+struct SecretWrite<'a> {
     key: SecretKey,
     values: SecretValues,
     merge: bool,
@@ -164,10 +164,10 @@ struct Change<'a> {
     now: Timestamp,
 }
 
-impl Change<'_> {
+impl SecretWrite<'_> {
     /// The same content writes nothing. The leader's plan decides from the stored secret which
     /// workloads start a rollout.
-    fn decide(&self, snapshot: &Snapshot) -> Result<Decision<Written>, ApiError> {
+    fn decide(&self, snapshot: &Snapshot) -> Result<WriteDecision<WriteResult>, ApiError> {
         let key = &self.key;
         let namespace = snapshot.namespaces.get(&key.namespace);
         let namespace = namespace.ok_or_else(|| missing(snapshot, key))?;
@@ -202,7 +202,11 @@ impl Change<'_> {
             && before == values
         {
             let metadata = stored_secret_metadata(key, stored);
-            return Ok(Decision::Done(Written::of("Secret", "unchanged", metadata)));
+            return Ok(WriteDecision::Done(WriteResult::of(
+                "Secret",
+                "unchanged",
+                metadata,
+            )));
         }
         let others = snapshot.secrets.keys();
         let others = others.filter(|other| other.namespace == key.namespace);
@@ -288,7 +292,7 @@ impl Change<'_> {
         namespace: i64,
         stored: Option<&Stored<Arc<SecretRecord>>>,
         values: &SecretValues,
-    ) -> Result<Decision<Written>, ApiError> {
+    ) -> Result<WriteDecision<WriteResult>, ApiError> {
         let key = &self.key;
         let last = snapshot.sealing_keys.last_key_value();
         let mut operations = Vec::new();
@@ -321,16 +325,16 @@ impl Change<'_> {
             Some(_) => (StatusCode::OK, "updated"),
         };
         let metadata = secret_metadata(key, &record, before);
-        let mut written = Written::of("Secret", outcome, metadata);
+        let mut written = WriteResult::of("Secret", outcome, metadata);
         if self.dry_run {
-            return Ok(Decision::Done(written));
+            return Ok(WriteDecision::Done(written));
         }
         written.status = status;
         let message = format!("version {} was written by {}", record.version, self.caller);
         let reason = EventReason::SecretWritten;
         operations.extend(event(snapshot, self.now, reason, key, &record.uid, message));
         operations.push(put(keys::secret(&key.to_string()), &record)?);
-        Ok(Decision::Write {
+        Ok(WriteDecision::Write {
             conditions: vec![
                 Compare::ModRevision(keys::namespace(&key.namespace), namespace),
                 Compare::ModRevision(keys::secret(&key.to_string()), before),
@@ -355,7 +359,7 @@ fn event(
     key: &SecretKey,
     uid: &str,
     message: String,
-) -> Vec<Operation> {
+) -> Vec<WriteOperation> {
     let object = ObjectReference {
         kind: "Secret".to_owned(),
         name: key.name.clone(),
@@ -368,8 +372,8 @@ fn event(
 pub(crate) async fn delete(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At((namespace, name)): At<(String, String)>,
-    Parameters(query): Parameters<WriteQuery>,
+    PathParameters((namespace, name)): PathParameters<(String, String)>,
+    QueryParameters(query): QueryParameters<WriteQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     check_writable(&caller, &namespace)?;
@@ -388,9 +392,9 @@ pub(crate) async fn delete(
             ));
         }
         let metadata = stored_secret_metadata(&key, stored);
-        let outcome = Written::of("Secret", "deleted", metadata);
+        let outcome = WriteResult::of("Secret", "deleted", metadata);
         if query.dry_run {
-            return Ok(Decision::Done(outcome));
+            return Ok(WriteDecision::Done(outcome));
         }
         let name = keys::secret(&key.to_string());
         let message = format!("deleted by {caller}");
@@ -403,8 +407,8 @@ pub(crate) async fn delete(
             uid,
             message,
         );
-        operations.push(Operation::Delete(name.clone()));
-        Ok(Decision::Write {
+        operations.push(WriteOperation::Delete(name.clone()));
+        Ok(WriteDecision::Write {
             conditions: vec![Compare::ModRevision(name, stored.revision)],
             operations,
             outcome,

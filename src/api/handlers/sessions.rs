@@ -2,7 +2,7 @@
 //! ([`kat_types::frames`] go both ways).
 //!
 //! A session is over when its outputs end. When the caller disconnects, its inputs end without
-//! [`Input::End`], or the outputs are dropped; the session's command is then ended too.
+//! [`InputFrame::End`], or the outputs are dropped; the session's command is then ended too.
 
 use std::{pin::Pin, sync::Arc};
 
@@ -25,13 +25,13 @@ use crate::{
     access::authentication::{Caller, still_valid},
     context::Api,
     errors::ApiError,
-    extract::{At, Parameters},
-    server::open_streams::Held,
+    extract::{PathParameters, QueryParameters},
+    server::open_streams::OpenStreamPermit,
 };
 use kat_plan::Snapshot;
 use kat_types::{
     api::{CONTENT_TYPE, ExecRequest, NodeUsage},
-    frames::{Frames, Input, Message, Output},
+    frames::{Frames, InputFrame, OutputFrame, SessionFrame},
     snapshot::InstanceEntry,
 };
 
@@ -83,11 +83,11 @@ impl From<SessionError> for ApiError {
     }
 }
 
-/// Input from the caller. An end without [`Input::End`] means that the caller has disconnected.
-pub type Inputs = Pin<Box<dyn Stream<Item = Input> + Send>>;
+/// Input from the caller. An end without [`InputFrame::End`] means that the caller has disconnected.
+pub type InputFrames = Pin<Box<dyn Stream<Item = InputFrame> + Send>>;
 
-/// Output to the caller; the last one is [`Output::Exit`] or [`Output::Failed`].
-pub type Outputs = Pin<Box<dyn Stream<Item = Output> + Send>>;
+/// Output to the caller; the last one is [`OutputFrame::Exit`] or [`OutputFrame::Failed`].
+pub type OutputFrames = Pin<Box<dyn Stream<Item = OutputFrame> + Send>>;
 
 /// Starts sessions with instances, and reads their resource usage.
 #[async_trait]
@@ -99,8 +99,8 @@ pub trait InstanceSessions: Send + Sync + 'static {
         caller: Option<&str>,
         instance: &InstanceEntry,
         request: SessionRequest,
-        inputs: Inputs,
-    ) -> Result<Outputs, SessionError>;
+        inputs: InputFrames,
+    ) -> Result<OutputFrames, SessionError>;
 
     /// Present resource usage of these instances, which are all on machine `node`. Instances that
     /// do not run are left out.
@@ -155,13 +155,13 @@ impl ForwardParameters {
     }
 }
 
-type Name = (String, String, String);
+type InstancePath = (String, String, String);
 
 pub(crate) async fn exec(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(name): At<Name>,
-    Parameters(query): Parameters<ExecParameters>,
+    PathParameters(name): PathParameters<InstancePath>,
+    QueryParameters(query): QueryParameters<ExecParameters>,
     body: Body,
 ) -> Result<Response, ApiError> {
     begin(api, caller, name, query.request()?, body).await
@@ -170,8 +170,8 @@ pub(crate) async fn exec(
 pub(crate) async fn forward(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(name): At<Name>,
-    Parameters(query): Parameters<ForwardParameters>,
+    PathParameters(name): PathParameters<InstancePath>,
+    QueryParameters(query): QueryParameters<ForwardParameters>,
     body: Body,
 ) -> Result<Response, ApiError> {
     begin(api, caller, name, query.request()?, body).await
@@ -180,7 +180,7 @@ pub(crate) async fn forward(
 async fn begin(
     api: Arc<Api>,
     caller: Caller,
-    (namespace, workload, id): Name,
+    (namespace, workload, id): InstancePath,
     request: SessionRequest,
     body: Body,
 ) -> Result<Response, ApiError> {
@@ -197,7 +197,7 @@ async fn begin(
     let name = caller.to_string();
     let begun = sessions.begin(Some(&name), entry, request, inputs(body));
     let outputs = begun.await?;
-    let talking = Talking {
+    let talking = GuardedSession {
         checked_at: Instant::now(),
         snapshots: api.config.handle.snapshot.clone(),
         api,
@@ -214,7 +214,7 @@ async fn begin(
 
 /// The inputs in a body. A body that breaks off or can't be decoded counts as a caller that has
 /// disconnected.
-pub(crate) fn inputs(body: Body) -> Inputs {
+pub(crate) fn inputs(body: Body) -> InputFrames {
     let state = (body.into_data_stream(), Frames::default());
     Box::pin(stream::unfold(
         state,
@@ -235,25 +235,25 @@ pub(crate) fn inputs(body: Body) -> Inputs {
 }
 
 /// The outputs as a response body.
-pub(crate) fn answer(outputs: impl Stream<Item = Output> + Send + 'static) -> Response {
+pub(crate) fn answer(outputs: impl Stream<Item = OutputFrame> + Send + 'static) -> Response {
     let body = outputs.map(|output| Ok::<_, std::convert::Infallible>(output.encode()));
     let headers = [(header::CONTENT_TYPE, CONTENT_TYPE)];
     (StatusCode::OK, headers, Body::from_stream(body)).into_response()
 }
 
 /// A session, for as long as its caller is valid.
-struct Talking {
+struct GuardedSession {
     api: Arc<Api>,
     caller: Caller,
     snapshots: Receiver<Option<Arc<Snapshot>>>,
     checked_at: Instant,
     /// `None` once the session was ended.
-    outputs: Option<Outputs>,
-    _held: Held,
+    outputs: Option<OutputFrames>,
+    _held: OpenStreamPermit,
 }
 
-impl Talking {
-    async fn next(&mut self) -> Option<Output> {
+impl GuardedSession {
+    async fn next(&mut self) -> Option<OutputFrame> {
         let shutdown = self.api.shutdown.clone();
         loop {
             // A token expires without any change of the state.
@@ -278,9 +278,9 @@ impl Talking {
         }
     }
 
-    fn end(&mut self, error: &ApiError) -> Option<Output> {
+    fn end(&mut self, error: &ApiError) -> Option<OutputFrame> {
         self.outputs = None;
-        Some(Output::Failed(Box::new(error.body())))
+        Some(OutputFrame::Failed(Box::new(error.body())))
     }
 }
 
@@ -312,13 +312,13 @@ mod tests {
     #[tokio::test]
     async fn a_caller_that_is_not_understood_is_gone() {
         let body = [
-            Input::Data("a".into()).encode(),
-            Input::End.encode(),
-            Output::Exit(0).encode(),
-            Input::Data("b".into()).encode(),
+            InputFrame::Data("a".into()).encode(),
+            InputFrame::End.encode(),
+            OutputFrame::Exit(0).encode(),
+            InputFrame::Data("b".into()).encode(),
         ]
         .concat();
-        let found: Vec<Input> = inputs(Body::from(body)).collect().await;
-        assert_eq!(found, [Input::Data("a".into()), Input::End]);
+        let found: Vec<InputFrame> = inputs(Body::from(body)).collect().await;
+        assert_eq!(found, [InputFrame::Data("a".into()), InputFrame::End]);
     }
 }

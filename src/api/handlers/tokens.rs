@@ -14,9 +14,9 @@ use super::namespaces::read_json;
 use crate::{
     access::authentication::Caller,
     apply::put,
-    context::{Api, Decision},
+    context::{Api, WriteDecision},
     errors::ApiError,
-    extract::{At, Parameters},
+    extract::{PathParameters, QueryParameters},
     server::limits::MAX_JSON,
     view::token_view,
     watch::{ListQuery, answer},
@@ -27,7 +27,7 @@ use kat_types::{
     api::{Scope, TokenRequest},
     keys,
     records::TokenRecord,
-    transaction::{Compare, Operation},
+    transaction::{Compare, WriteOperation},
 };
 
 /// Maximum number of tokens of a cluster.
@@ -93,7 +93,7 @@ fn record(
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    Parameters(query): Parameters<ListQuery>,
+    QueryParameters(query): QueryParameters<ListQuery>,
 ) -> Result<Response, ApiError> {
     answer(&api, &caller, &query, Arc::new(|view| view.tokens())).await
 }
@@ -178,7 +178,7 @@ pub(crate) async fn create(
             ));
         }
         let key = keys::token(&new.id);
-        Ok(Decision::Write {
+        Ok(WriteDecision::Write {
             conditions: vec![Compare::ModRevision(key.clone(), 0)],
             operations: vec![put(key, &new.record)?],
             outcome: (),
@@ -196,15 +196,15 @@ pub(crate) async fn create(
 
 pub(crate) async fn delete(
     State(api): State<Arc<Api>>,
-    At(id): At<String>,
+    PathParameters(id): PathParameters<String>,
 ) -> Result<StatusCode, ApiError> {
     api.write(|snapshot| {
         let stored = snapshot.tokens.get(&id);
         let stored = stored.ok_or_else(|| ApiError::not_found("token", &id))?;
         let key = keys::token(&id);
-        Ok(Decision::Write {
+        Ok(WriteDecision::Write {
             conditions: vec![Compare::ModRevision(key.clone(), stored.revision)],
-            operations: vec![Operation::Delete(key)],
+            operations: vec![WriteOperation::Delete(key)],
             outcome: (),
         })
     })

@@ -7,7 +7,9 @@ use futures_util::future::join_all;
 use tokio::sync::Semaphore;
 
 use super::workloads::check_namespace_exists;
-use crate::{access::authentication::Caller, context::Api, errors::ApiError, extract::At};
+use crate::{
+    access::authentication::Caller, context::Api, errors::ApiError, extract::PathParameters,
+};
 use kat_types::{
     api::{MachineAway, NamespaceUsage, NodeUsage},
     snapshot::InstanceEntry,
@@ -18,15 +20,15 @@ use kat_types::{
 const AT_ONCE: usize = 8;
 
 /// Semaphore of calls that query machines.
-pub(crate) struct Turns(Semaphore);
+pub(crate) struct UsageQueryTurns(Semaphore);
 
-impl Default for Turns {
+impl Default for UsageQueryTurns {
     fn default() -> Self {
         Self(Semaphore::new(AT_ONCE))
     }
 }
 
-impl Turns {
+impl UsageQueryTurns {
     /// Runs `asking` when it gets a turn.
     async fn wait<T>(&self, asking: impl Future<Output = T>) -> T {
         // The semaphore is never closed.
@@ -38,7 +40,7 @@ impl Turns {
 pub(crate) async fn of_node(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(node): At<String>,
+    PathParameters(node): PathParameters<String>,
 ) -> Result<Json<NodeUsage>, ApiError> {
     let snapshot = api.snapshot()?;
     let unseen = caller.sees_only_this_machine() && node != api.config.node_name;
@@ -57,7 +59,7 @@ pub(crate) async fn of_node(
 /// Queries all machines with an instance of the namespace concurrently.
 pub(crate) async fn of_namespace(
     State(api): State<Arc<Api>>,
-    At(namespace): At<String>,
+    PathParameters(namespace): PathParameters<String>,
 ) -> Result<Json<NamespaceUsage>, ApiError> {
     check_namespace_exists(&api, &namespace)?;
     let snapshot = api.snapshot()?;
@@ -102,7 +104,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_so_many_calls_ask_at_once_and_all_have_their_turn() {
-        let turns = Turns::default();
+        let turns = UsageQueryTurns::default();
         let (asking, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let ask = async || {
             most.fetch_max(asking.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);

@@ -17,13 +17,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     access::{
-        audit::{Bounded, BoundedLines},
-        authentication::{Caller, CertifiedMachine, Peer},
+        audit::{AuditedCaller, BoundedLines},
+        authentication::{Caller, CertifiedMachine, ConnectionPeer},
     },
     agent_port::{KnowsPeer, over},
     errors::ApiError,
-    extract::{At, Parameters},
-    server::{open_streams::OpenStreams, pools::Standing},
+    extract::{PathParameters, QueryParameters},
+    server::{open_streams::OpenStreams, pools::ConnectionStandingHandle},
 };
 use kat_pki::{PeerCertificate, PeerIdentity};
 
@@ -48,9 +48,9 @@ struct CopyParameters {
 
 /// The calling machine and its certificate.
 #[derive(Debug, Clone)]
-struct Machine(String, PeerCertificate);
+struct CallingMachine(String, PeerCertificate);
 
-struct Sender {
+struct VolumeCopyServer {
     copies: Arc<dyn VolumeCopies>,
     knows: KnowsPeer,
     streams: Arc<OpenStreams>,
@@ -66,7 +66,7 @@ pub(crate) fn routes(
     lines: Arc<BoundedLines>,
     shutdown: CancellationToken,
 ) -> Router {
-    let sender = Arc::new(Sender {
+    let sender = Arc::new(VolumeCopyServer {
         copies,
         knows,
         streams,
@@ -84,11 +84,11 @@ pub(crate) fn routes(
 
 /// Admits only machines, and writes one line for each call of any caller.
 async fn only_machines(
-    State(sender): State<Arc<Sender>>,
+    State(sender): State<Arc<VolumeCopyServer>>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let peer = request.extensions().get::<Peer>();
+    let peer = request.extensions().get::<ConnectionPeer>();
     let certificate = peer.and_then(|peer| peer.certificate.clone());
     let name = match certificate.as_ref().map(|one| &one.identity) {
         Some(PeerIdentity::Node(name)) => name.clone(),
@@ -97,13 +97,13 @@ async fn only_machines(
     let machine = certificate.filter(|one| !name.is_empty() && (sender.knows)(one));
     let path: String = request.uri().path().chars().take(256).collect();
     let response = if let Some(certificate) = machine {
-        if let Some(standing) = request.extensions().get::<Standing>() {
+        if let Some(standing) = request.extensions().get::<ConnectionStandingHandle>() {
             standing.prove(&Caller::Node(CertifiedMachine {
                 name: name.clone(),
                 key_hash: certificate.key_hash.clone(),
             }));
         }
-        let machine = Machine(name.clone(), certificate);
+        let machine = CallingMachine(name.clone(), certificate);
         request.extensions_mut().insert(machine);
         next.run(request).await
     } else {
@@ -115,17 +115,17 @@ async fn only_machines(
         refused.into_response()
     };
     let status = response.status().as_u16();
-    if status < 400 || sender.lines.take(Bounded::Anybody) {
+    if status < 400 || sender.lines.take(AuditedCaller::Anybody) {
         tracing::info!(target: "audit", "GET {path} {status} by node:{name} on the agent's port");
     }
     response
 }
 
 async fn copy(
-    State(sender): State<Arc<Sender>>,
-    axum::Extension(Machine(machine, certificate)): axum::Extension<Machine>,
-    At((namespace, workload, volume)): At<(String, String, String)>,
-    Parameters(query): Parameters<CopyParameters>,
+    State(sender): State<Arc<VolumeCopyServer>>,
+    axum::Extension(CallingMachine(machine, certificate)): axum::Extension<CallingMachine>,
+    PathParameters((namespace, workload, volume)): PathParameters<(String, String, String)>,
+    QueryParameters(query): QueryParameters<CopyParameters>,
 ) -> Result<Response, ApiError> {
     let held = sender.streams.open(Some(&format!("node:{machine}")))?;
     let volume = format!("{namespace}/{workload}/{volume}");

@@ -13,14 +13,14 @@ use jiff::Timestamp;
 use super::{
     namespaces::read_json,
     volumes::{in_turn, key, missing},
-    workloads::{WriteQuery, Written, check_writable},
+    workloads::{WriteQuery, WriteResult, check_writable},
 };
 use crate::{
     access::authentication::Caller,
     apply::{put, record},
-    context::{Api, Decision},
+    context::{Api, WriteDecision},
     errors::ApiError,
-    extract::{At, Parameters, Precondition},
+    extract::{PathParameters, Precondition, QueryParameters},
     server::limits::MAX_JSON,
     view::volume_metadata,
 };
@@ -34,7 +34,7 @@ use kat_types::{
     reason::EventReason,
     records::{NodeStatusRecord, VolumeRecord},
     stored::Stored,
-    transaction::{Compare, Operation},
+    transaction::{Compare, WriteOperation},
     volumes::{VolumeKey, VolumeMove},
 };
 
@@ -46,14 +46,14 @@ const SCHEMA: u32 = 5;
 pub(crate) async fn start(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At((namespace, workload, volume)): At<(String, String, String)>,
-    Parameters(query): Parameters<WriteQuery>,
+    PathParameters((namespace, workload, volume)): PathParameters<(String, String, String)>,
+    QueryParameters(query): QueryParameters<WriteQuery>,
     request: Request,
 ) -> Result<Response, ApiError> {
     check_writable(&caller, &namespace)?;
     let precondition = Precondition::read(request.headers())?;
     let VolumeMoveRequest { to } = read_json(&api, request, MAX_JSON).await?;
-    let moving = Moving {
+    let moving = VolumeMoveWrite {
         key: key(&namespace, &workload, volume),
         precondition,
         dry_run: query.dry_run,
@@ -68,12 +68,12 @@ pub(crate) async fn start(
 pub(crate) async fn cancel(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At((namespace, workload, volume)): At<(String, String, String)>,
-    Parameters(query): Parameters<WriteQuery>,
+    PathParameters((namespace, workload, volume)): PathParameters<(String, String, String)>,
+    QueryParameters(query): QueryParameters<WriteQuery>,
     headers: axum::http::HeaderMap,
 ) -> Result<Response, ApiError> {
     check_writable(&caller, &namespace)?;
-    let moving = Moving {
+    let moving = VolumeMoveWrite {
         key: key(&namespace, &workload, volume),
         precondition: Precondition::read(&headers)?,
         dry_run: query.dry_run,
@@ -86,7 +86,7 @@ pub(crate) async fn cancel(
 }
 
 /// A request to move a volume or to cancel its move.
-struct Moving<'a> {
+struct VolumeMoveWrite<'a> {
     key: VolumeKey,
     precondition: Precondition,
     dry_run: bool,
@@ -96,14 +96,14 @@ struct Moving<'a> {
     id: String,
 }
 
-impl Moving<'_> {
-    fn start(&self, snapshot: &Snapshot, to: &str) -> Result<Decision<Written>, ApiError> {
+impl VolumeMoveWrite<'_> {
+    fn start(&self, snapshot: &Snapshot, to: &str) -> Result<WriteDecision<WriteResult>, ApiError> {
         let key = &self.key;
         let stored = self.stored(snapshot)?;
-        let outcome = |word| Written::of("Volume", word, volume_metadata(key, stored));
+        let outcome = |word| WriteResult::of("Volume", word, volume_metadata(key, stored));
         if let Some(moving) = &stored.value.moving {
             if moving.to == to {
-                return Ok(Decision::Done(outcome("unchanged")));
+                return Ok(WriteDecision::Done(outcome("unchanged")));
             }
             return Err(ApiError::conflict(
                 format!("volume `{key}` is on its way to {}", moving.to),
@@ -112,7 +112,7 @@ impl Moving<'_> {
         }
         let from = movable(snapshot, key, &stored.value, to)?;
         if from == to {
-            return Ok(Decision::Done(outcome("unchanged")));
+            return Ok(WriteDecision::Done(outcome("unchanged")));
         }
         let together = moves_together(snapshot, key);
         if together.len() > MOST {
@@ -129,7 +129,7 @@ impl Moving<'_> {
         check_version(snapshot, key, &together)?;
         check_target(snapshot, key, to, self.now)?;
         if self.dry_run {
-            return Ok(Decision::Done(outcome("moving")));
+            return Ok(WriteDecision::Done(outcome("moving")));
         }
         let moving = VolumeMove {
             id: self.id.clone(),
@@ -159,15 +159,15 @@ impl Moving<'_> {
         Ok(written.with(outcome("moving")))
     }
 
-    fn cancel(&self, snapshot: &Snapshot) -> Result<Decision<Written>, ApiError> {
+    fn cancel(&self, snapshot: &Snapshot) -> Result<WriteDecision<WriteResult>, ApiError> {
         let key = &self.key;
         let stored = self.stored(snapshot)?;
-        let outcome = |word| Written::of("Volume", word, volume_metadata(key, stored));
+        let outcome = |word| WriteResult::of("Volume", word, volume_metadata(key, stored));
         let Some(moving) = &stored.value.moving else {
-            return Ok(Decision::Done(outcome("unchanged")));
+            return Ok(WriteDecision::Done(outcome("unchanged")));
         };
         if self.dry_run {
-            return Ok(Decision::Done(outcome("cancelled")));
+            return Ok(WriteDecision::Done(outcome("cancelled")));
         }
         let is_of = |record: &VolumeRecord| {
             let other = record.moving.as_ref();
@@ -220,7 +220,7 @@ impl Moving<'_> {
         volumes: impl Iterator<Item = &'k VolumeKey>,
         change: impl Fn(&VolumeKey, &VolumeRecord) -> VolumeRecord,
         (reason, message): (EventReason, String),
-    ) -> Result<Change, ApiError> {
+    ) -> Result<MoveTransaction, ApiError> {
         let workload = &self.key.workload;
         let entry = snapshot.workloads.get(workload);
         let uid = entry.map_or("", |entry| entry.meta.value.uid.as_str());
@@ -236,21 +236,21 @@ impl Moving<'_> {
             conditions.push(Compare::ModRevision(name.clone(), stored.revision));
             operations.push(put(name, &change(key, &stored.value))?);
         }
-        Ok(Change {
+        Ok(MoveTransaction {
             conditions,
             operations,
         })
     }
 }
 
-struct Change {
+struct MoveTransaction {
     conditions: Vec<Compare>,
-    operations: Vec<Operation>,
+    operations: Vec<WriteOperation>,
 }
 
-impl Change {
-    fn with(self, outcome: Written) -> Decision<Written> {
-        Decision::Write {
+impl MoveTransaction {
+    fn with(self, outcome: WriteResult) -> WriteDecision<WriteResult> {
+        WriteDecision::Write {
             conditions: self.conditions,
             operations: self.operations,
             outcome,

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use axum::{Extension, extract::State, http::HeaderMap, response::Response};
 use jiff::Timestamp;
 
-use super::workloads::{WriteQuery, Written, check_writable, item};
+use super::workloads::{WriteQuery, WriteResult, check_writable, item};
 use crate::{
     access::authentication::Caller,
     apply::{put, record},
-    context::{Api, Decision},
+    context::{Api, WriteDecision},
     errors::ApiError,
-    extract::{At, Parameters, Precondition},
-    view::{View, volume_metadata},
+    extract::{PathParameters, Precondition, QueryParameters},
+    view::{ApiView, volume_metadata},
     watch::{ListQuery, answer},
 };
 use kat_plan::{Snapshot, users_of};
@@ -21,7 +21,7 @@ use kat_types::{
     reason::EventReason,
     records::VolumeRecord,
     stored::{Stored, WorkloadKey},
-    transaction::{Compare, Operation},
+    transaction::{Compare, WriteOperation},
     volumes::VolumeKey,
 };
 
@@ -31,7 +31,7 @@ const NAMED_USERS: usize = 5;
 pub(crate) async fn list_all(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    Parameters(query): Parameters<ListQuery>,
+    QueryParameters(query): QueryParameters<ListQuery>,
 ) -> Result<Response, ApiError> {
     answer(&api, &caller, &query, Arc::new(|view| view.volumes(None))).await
 }
@@ -39,11 +39,11 @@ pub(crate) async fn list_all(
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(namespace): At<String>,
-    Parameters(query): Parameters<ListQuery>,
+    PathParameters(namespace): PathParameters<String>,
+    QueryParameters(query): QueryParameters<ListQuery>,
 ) -> Result<Response, ApiError> {
     check_known(&*api.snapshot()?, &namespace)?;
-    let select = Arc::new(move |view: &View<'_>| view.volumes(Some(&namespace)));
+    let select = Arc::new(move |view: &ApiView<'_>| view.volumes(Some(&namespace)));
     answer(&api, &caller, &query, select).await
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn key(namespace: &str, workload: &str, volume: String) -> VolumeKey 
 
 pub(crate) async fn get(
     State(api): State<Arc<Api>>,
-    At((namespace, workload, volume)): At<(String, String, String)>,
+    PathParameters((namespace, workload, volume)): PathParameters<(String, String, String)>,
 ) -> Result<Response, ApiError> {
     let snapshot = api.snapshot()?;
     let observed = api.observed();
@@ -88,12 +88,12 @@ pub(crate) async fn get(
 pub(crate) async fn delete(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At((namespace, workload, volume)): At<(String, String, String)>,
-    Parameters(query): Parameters<WriteQuery>,
+    PathParameters((namespace, workload, volume)): PathParameters<(String, String, String)>,
+    QueryParameters(query): QueryParameters<WriteQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     check_writable(&caller, &namespace)?;
-    let removal = Removal {
+    let removal = VolumeRemoval {
         key: key(&namespace, &workload, volume),
         precondition: Precondition::read(&headers)?,
         dry_run: query.dry_run,
@@ -105,7 +105,7 @@ pub(crate) async fn delete(
 }
 
 /// A request to remove a volume's data.
-struct Removal<'a> {
+struct VolumeRemoval<'a> {
     key: VolumeKey,
     precondition: Precondition,
     dry_run: bool,
@@ -113,18 +113,18 @@ struct Removal<'a> {
     now: Timestamp,
 }
 
-impl Removal<'_> {
+impl VolumeRemoval<'_> {
     /// Marks the volume as being deleted. The leader has its machine remove the data, and then
     /// deletes the record.
-    fn decide(&self, snapshot: &Snapshot) -> Result<Decision<Written>, ApiError> {
+    fn decide(&self, snapshot: &Snapshot) -> Result<WriteDecision<WriteResult>, ApiError> {
         let key = &self.key;
         let stored = snapshot.volumes.get(key);
         let stored = stored.ok_or_else(|| missing(snapshot, key))?;
         self.precondition.check(Some(stored.revision))?;
-        let fate = Fate::of(snapshot, &stored.value);
-        let outcome = Written::of("Volume", fate.outcome(), volume_metadata(key, stored));
+        let fate = DeletionEffect::of(snapshot, &stored.value);
+        let outcome = WriteResult::of("Volume", fate.outcome(), volume_metadata(key, stored));
         if stored.value.deleting {
-            return Ok(Decision::Done(outcome));
+            return Ok(WriteDecision::Done(outcome));
         }
         if let Some(moving) = &stored.value.moving {
             return Err(ApiError::conflict(
@@ -146,7 +146,7 @@ impl Removal<'_> {
             ));
         }
         if self.dry_run {
-            return Ok(Decision::Done(outcome));
+            return Ok(WriteDecision::Done(outcome));
         }
         let (condition, operation) = mark_deleting(key, stored)?;
         let entry = snapshot.workloads.get(&key.workload);
@@ -162,7 +162,7 @@ impl Removal<'_> {
         );
         let (turn, takes_turn) = in_turn(snapshot);
         operations.extend([operation, takes_turn]);
-        Ok(Decision::Write {
+        Ok(WriteDecision::Write {
             conditions: vec![condition, turn],
             operations,
             outcome,
@@ -174,7 +174,7 @@ impl Removal<'_> {
 pub(crate) fn mark_deleting(
     key: &VolumeKey,
     stored: &Stored<VolumeRecord>,
-) -> Result<(Compare, Operation), ApiError> {
+) -> Result<(Compare, WriteOperation), ApiError> {
     let name = keys::volume(&key.to_string());
     let record = VolumeRecord {
         deleting: true,
@@ -187,14 +187,14 @@ pub(crate) fn mark_deleting(
 /// A condition and an operation that make a write exclude concurrent plans. A plan that gives an
 /// instance a volume, without knowing that the volume is being deleted, is refused, and so is a
 /// write that does not know of such a plan.
-pub(crate) fn in_turn(snapshot: &Snapshot) -> (Compare, Operation) {
+pub(crate) fn in_turn(snapshot: &Snapshot) -> (Compare, WriteOperation) {
     let turn = Compare::ModRevision(keys::PLANNED.to_owned(), snapshot.planned);
-    let takes_turn = Operation::Put(keys::PLANNED.to_owned(), Vec::new());
+    let takes_turn = WriteOperation::Put(keys::PLANNED.to_owned(), Vec::new());
     (turn, takes_turn)
 }
 
 /// The effect of a deletion.
-enum Fate {
+enum DeletionEffect {
     /// The volume's machine, or one of those that share it, removes the data.
     Removed,
     /// Data at a path of the machine stays.
@@ -203,7 +203,7 @@ enum Fate {
     MachineGone,
 }
 
-impl Fate {
+impl DeletionEffect {
     fn of(snapshot: &Snapshot, record: &VolumeRecord) -> Self {
         let node = record.node.as_ref();
         if record.host_path.is_some() {
@@ -314,8 +314,8 @@ mod tests {
         snapshot
     }
 
-    fn decided(snapshot: &Snapshot) -> Result<Decision<Written>, ApiError> {
-        let removal = Removal {
+    fn decided(snapshot: &Snapshot) -> Result<WriteDecision<WriteResult>, ApiError> {
+        let removal = VolumeRemoval {
             key: key("shop", "web", "data".to_owned()),
             precondition: Precondition::Nothing,
             dry_run: false,
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_removal_takes_its_turn_with_the_plans() {
-        let Ok(Decision::Write {
+        let Ok(WriteDecision::Write {
             conditions,
             operations,
             ..
@@ -345,7 +345,7 @@ mod tests {
                 Compare::ModRevision(keys::PLANNED.to_owned(), 8),
             ]
         );
-        let takes_turn = Operation::Put(keys::PLANNED.to_owned(), Vec::new());
+        let takes_turn = WriteOperation::Put(keys::PLANNED.to_owned(), Vec::new());
         assert!(operations.contains(&takes_turn), "{operations:?}");
     }
 

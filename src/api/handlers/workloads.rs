@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     access::authentication::Caller,
-    apply::{Apply, Cause, image_pins, preview, removal::Removal, submission},
+    apply::{ApplyCause, WorkloadWrite, image_pins, preview, removal::WorkloadRemoval, submission},
     context::Api,
     errors::ApiError,
-    extract::{At, Parameters, Precondition},
+    extract::{PathParameters, Precondition, QueryParameters},
     server::limits::{MAX_ARCHIVE, check_content_type, read_body},
     view::workload_version,
     watch::{ListQuery, answer},
@@ -49,7 +49,7 @@ pub(crate) struct DeletionQuery {
 }
 
 /// The result of a write.
-pub(crate) struct Written {
+pub(crate) struct WriteResult {
     pub(crate) status: StatusCode,
     pub(crate) outcome: &'static str,
     pub(crate) kind: &'static str,
@@ -58,7 +58,7 @@ pub(crate) struct Written {
     pub(crate) preview: Option<Box<Preview>>,
 }
 
-impl Written {
+impl WriteResult {
     /// The result for an existing object, with status 200.
     pub(crate) fn of(kind: &'static str, outcome: &'static str, metadata: Metadata) -> Self {
         Self {
@@ -101,7 +101,7 @@ fn with_etag(mut response: Response, version: &str) -> Response {
 pub(crate) async fn list_all(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    Parameters(query): Parameters<ListQuery>,
+    QueryParameters(query): QueryParameters<ListQuery>,
 ) -> Result<Response, ApiError> {
     answer(&api, &caller, &query, Arc::new(|view| view.workloads(None))).await
 }
@@ -109,11 +109,11 @@ pub(crate) async fn list_all(
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(namespace): At<String>,
-    Parameters(query): Parameters<ListQuery>,
+    PathParameters(namespace): PathParameters<String>,
+    QueryParameters(query): QueryParameters<ListQuery>,
 ) -> Result<Response, ApiError> {
     check_namespace_exists(&api, &namespace)?;
-    let select = Arc::new(move |view: &crate::view::View<'_>| view.workloads(Some(&namespace)));
+    let select = Arc::new(move |view: &crate::view::ApiView<'_>| view.workloads(Some(&namespace)));
     answer(&api, &caller, &query, select).await
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn check_namespace_exists(api: &Api, namespace: &str) -> Result<(), A
 
 pub(crate) async fn get(
     State(api): State<Arc<Api>>,
-    At((namespace, name)): At<(String, String)>,
+    PathParameters((namespace, name)): PathParameters<(String, String)>,
 ) -> Result<Response, ApiError> {
     let snapshot = api.snapshot()?;
     let observed = api.observed();
@@ -150,8 +150,8 @@ pub(crate) fn missing(snapshot: &kat_plan::Snapshot, key: &WorkloadKey) -> ApiEr
 pub(crate) async fn create(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At(namespace): At<String>,
-    Parameters(query): Parameters<WriteQuery>,
+    PathParameters(namespace): PathParameters<String>,
+    QueryParameters(query): QueryParameters<WriteQuery>,
     request: Request,
 ) -> Result<Response, ApiError> {
     apply(&api, &caller, namespace, None, query, request).await
@@ -160,8 +160,8 @@ pub(crate) async fn create(
 pub(crate) async fn update(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At((namespace, name)): At<(String, String)>,
-    Parameters(query): Parameters<WriteQuery>,
+    PathParameters((namespace, name)): PathParameters<(String, String)>,
+    QueryParameters(query): QueryParameters<WriteQuery>,
     request: Request,
 ) -> Result<Response, ApiError> {
     apply(&api, &caller, namespace, Some(name), query, request).await
@@ -201,14 +201,14 @@ async fn apply(
             submission.name
         )));
     }
-    let mut apply = Apply {
+    let mut apply = WorkloadWrite {
         only_create: name.is_none(),
         submission,
         precondition,
         caller,
         uid: (api.config.new_uid)(),
         now: api.now(),
-        cause: Cause::Applied,
+        cause: ApplyCause::Applied,
         looked: None,
     };
     apply.looked = image_pins::look(api, &apply).await;
@@ -237,12 +237,12 @@ pub(crate) const CORE_NAMESPACE: &str = "kat-core";
 pub(crate) async fn delete(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    At((namespace, name)): At<(String, String)>,
-    Parameters(query): Parameters<DeletionQuery>,
+    PathParameters((namespace, name)): PathParameters<(String, String)>,
+    QueryParameters(query): QueryParameters<DeletionQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     check_writable(&caller, &namespace)?;
-    let removal = Removal {
+    let removal = WorkloadRemoval {
         key: WorkloadKey::new(&namespace, &name),
         precondition: Precondition::read(&headers)?,
         dry_run: query.dry_run,
@@ -256,7 +256,7 @@ pub(crate) async fn delete(
 
 pub(crate) async fn files(
     State(api): State<Arc<Api>>,
-    At((namespace, name)): At<(String, String)>,
+    PathParameters((namespace, name)): PathParameters<(String, String)>,
 ) -> Result<Response, ApiError> {
     let snapshot = api.snapshot()?;
     let key = WorkloadKey::new(&namespace, &name);
@@ -285,7 +285,7 @@ fn names_of(entry: &WorkloadEntry) -> Vec<String> {
 
 pub(crate) async fn file(
     State(api): State<Arc<Api>>,
-    At((namespace, name, file)): At<(String, String, String)>,
+    PathParameters((namespace, name, file)): PathParameters<(String, String, String)>,
 ) -> Result<Response, ApiError> {
     let snapshot = api.snapshot()?;
     let key = WorkloadKey::new(&namespace, &name);

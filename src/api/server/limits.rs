@@ -13,7 +13,7 @@ use governor::{
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use crate::{
-    access::authentication::{Caller, Peer, Source},
+    access::authentication::{Caller, ConnectionPeer, ConnectionSource},
     errors::ApiError,
 };
 
@@ -26,7 +26,7 @@ pub const MAX_REPORT: usize = 4 * 1024 * 1024;
 
 /// Maximum numbers of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Share {
+pub struct ConnectionLimits {
     /// Of one address, certificate, token or uid.
     pub each: usize,
     /// In all.
@@ -35,7 +35,7 @@ pub struct Share {
 
 /// Limits of the API. The defaults suit a hundred machines.
 #[derive(Debug, Clone)]
-pub struct Limits {
+pub struct ApiLimits {
     /// Time limit of a TLS handshake.
     pub handshake_timeout: Duration,
     /// Time limit of a request's head, and from the handshake to the first request.
@@ -55,17 +55,17 @@ pub struct Limits {
     pub anonymous_idle: Duration,
     /// Connections forwarded to the leader, by address: the leader sees all of them under this
     /// machine's address.
-    pub passed_on: Share,
+    pub passed_on: ConnectionLimits,
     /// Connections whose caller has proved nothing, by address: as many as one machine forwards.
-    pub unproved: Share,
+    pub unproved: ConnectionLimits,
     /// Connections by proved certificate.
-    pub by_certificate: Share,
+    pub by_certificate: ConnectionLimits,
     /// Connections by token.
-    pub by_token: Share,
+    pub by_token: ConnectionLimits,
     /// Connections of root on the local socket.
-    pub root_on_socket: Share,
+    pub root_on_socket: ConnectionLimits,
     /// Connections of other users on the local socket, by uid.
-    pub others_on_socket: Share,
+    pub others_on_socket: ConnectionLimits,
     /// Maximum number of watches, logs and sessions.
     pub streams: usize,
     /// Maximum number of them for one caller: enough for the logs of a workload on a hundred
@@ -81,10 +81,10 @@ pub struct Limits {
     pub unknown_call_burst: NonZeroU32,
 }
 
-impl Default for Limits {
+impl Default for ApiLimits {
     fn default() -> Self {
         let number = |value| NonZeroU32::new(value).unwrap_or(NonZeroU32::MIN);
-        let share = |each, all| Share { each, all };
+        let share = |each, all| ConnectionLimits { each, all };
         Self {
             handshake_timeout: Duration::from_secs(5),
             header_timeout: Duration::from_secs(10),
@@ -119,7 +119,7 @@ pub(crate) struct RateLimits {
 }
 
 impl RateLimits {
-    pub(crate) fn new(limits: &Limits) -> Self {
+    pub(crate) fn new(limits: &ApiLimits) -> Self {
         let known = Quota::per_second(limits.calls_per_second).allow_burst(limits.call_burst);
         let unknown = Quota::per_second(limits.unknown_calls_per_second)
             .allow_burst(limits.unknown_call_burst);
@@ -131,7 +131,11 @@ impl RateLimits {
     }
 
     /// Counts one call; for an unknown or refused caller, by its address.
-    pub(crate) fn check(&self, peer: &Peer, caller: Option<&Caller>) -> Result<(), ApiError> {
+    pub(crate) fn check(
+        &self,
+        peer: &ConnectionPeer,
+        caller: Option<&Caller>,
+    ) -> Result<(), ApiError> {
         let refused = match caller {
             Some(caller) if *caller != Caller::Anonymous => {
                 self.known.check_key(&caller.to_string()).err()
@@ -168,10 +172,10 @@ pub(crate) fn address_group(address: IpAddr) -> IpAddr {
     }
 }
 
-fn address_key(source: &Source) -> String {
+fn address_key(source: &ConnectionSource) -> String {
     match source {
-        Source::Network(address) => address_group(address.ip()).to_string(),
-        Source::Socket { .. } => source.to_string(),
+        ConnectionSource::Network(address) => address_group(address.ip()).to_string(),
+        ConnectionSource::Socket { .. } => source.to_string(),
     }
 }
 
@@ -227,9 +231,9 @@ mod tests {
     use super::*;
     use kat_types::api::Scope;
 
-    fn peer(address: &str) -> Peer {
-        Peer {
-            source: Source::Network(address.parse().unwrap()),
+    fn peer(address: &str) -> ConnectionPeer {
+        ConnectionPeer {
+            source: ConnectionSource::Network(address.parse().unwrap()),
             certificate: None,
         }
     }
@@ -244,12 +248,12 @@ mod tests {
 
     #[test]
     fn one_caller_does_not_use_up_anothers_calls() {
-        let limits = RateLimits::new(&Limits {
+        let limits = RateLimits::new(&ApiLimits {
             call_burst: NonZeroU32::new(3).unwrap(),
             unknown_call_burst: NonZeroU32::new(2).unwrap(),
             calls_per_second: NonZeroU32::MIN,
             unknown_calls_per_second: NonZeroU32::MIN,
-            ..Limits::default()
+            ..ApiLimits::default()
         });
         let here = peer("192.0.2.1:1000");
         for _ in 0..3 {

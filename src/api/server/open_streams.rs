@@ -15,7 +15,7 @@ pub struct OpenStreams {
 
 /// Why no further stream can be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Full {
+pub enum StreamLimitReached {
     /// All callers together have the maximum.
     #[error(
         "{0} streams (watches, logs, commands, connections) are open, the most for all callers together"
@@ -33,7 +33,7 @@ pub enum Full {
     },
 }
 
-impl Full {
+impl StreamLimitReached {
     /// What the caller can try.
     pub fn hint(&self) -> &'static str {
         match self {
@@ -47,7 +47,7 @@ impl Full {
 
 /// One open stream, until it is dropped.
 #[derive(Debug)]
-pub struct Held {
+pub struct OpenStreamPermit {
     streams: Arc<OpenStreams>,
     caller: String,
 }
@@ -74,29 +74,32 @@ impl OpenStreams {
     /// Opens one more stream; one of an unknown caller only counts towards the total.
     ///
     /// # Errors
-    /// [`Full`].
-    pub fn open(self: &Arc<Self>, caller: Option<&str>) -> Result<Held, Full> {
+    /// [`StreamLimitReached`].
+    pub fn open(
+        self: &Arc<Self>,
+        caller: Option<&str>,
+    ) -> Result<OpenStreamPermit, StreamLimitReached> {
         let name = caller.unwrap_or_default();
         let mut open = self.locked();
         if open.values().sum::<usize>() >= self.most {
-            return Err(Full::All(self.most));
+            return Err(StreamLimitReached::All(self.most));
         }
         let own = open.get(name).copied().unwrap_or(0);
         if caller.is_some() && own >= self.most_of_one {
-            return Err(Full::OfCaller {
+            return Err(StreamLimitReached::OfCaller {
                 caller: name.to_owned(),
                 most: self.most_of_one,
             });
         }
         open.insert(name.to_owned(), own + 1);
-        Ok(Held {
+        Ok(OpenStreamPermit {
             streams: Arc::clone(self),
             caller: name.to_owned(),
         })
     }
 }
 
-impl Drop for Held {
+impl Drop for OpenStreamPermit {
     fn drop(&mut self) {
         let mut open = self.streams.locked();
         if let Some(own) = open.get_mut(&self.caller) {
@@ -118,7 +121,7 @@ mod tests {
         let open = |caller| streams.open(caller);
         let first = [open(Some("a")), open(Some("a"))];
         assert!(first.iter().all(Result::is_ok));
-        let full = Full::OfCaller {
+        let full = StreamLimitReached::OfCaller {
             caller: "a".to_owned(),
             most: 2,
         };
@@ -126,7 +129,7 @@ mod tests {
         // Unknown callers have no limit of their own.
         let unknown = [open(None), open(None), open(None)];
         assert!(unknown.iter().all(Result::is_ok));
-        assert_eq!(open(Some("b")).err(), Some(Full::All(5)));
+        assert_eq!(open(Some("b")).err(), Some(StreamLimitReached::All(5)));
         drop(first);
         let other = [open(Some("b")), open(Some("a"))];
         assert!(other.iter().all(Result::is_ok));

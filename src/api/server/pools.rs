@@ -12,8 +12,8 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::limits::{Limits, Share, address_group};
-use crate::access::authentication::{Caller, Peer, Source};
+use super::limits::{ApiLimits, ConnectionLimits, address_group};
+use crate::access::authentication::{Caller, ConnectionPeer, ConnectionSource};
 
 /// What happens to a new connection of a caller whose share is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,14 +27,14 @@ enum ShareUsedUp {
 
 /// Connections of one kind.
 #[derive(Debug)]
-pub(crate) struct Pool {
-    share: Share,
+pub(crate) struct ConnectionPool {
+    share: ConnectionLimits,
     used_up: ShareUsedUp,
-    places: Mutex<Places>,
+    places: Mutex<ConnectionSlots>,
 }
 
 #[derive(Debug, Default)]
-struct Places {
+struct ConnectionSlots {
     next: u64,
     count: usize,
     /// By key, oldest first; no key is empty.
@@ -43,14 +43,14 @@ struct Places {
 
 /// The place of a connection, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
-    pool: Arc<Pool>,
+pub(crate) struct ConnectionSlot {
+    pool: Arc<ConnectionPool>,
     key: String,
     number: u64,
 }
 
-impl Pool {
-    fn new(share: Share, used_up: ShareUsedUp) -> Arc<Self> {
+impl ConnectionPool {
+    fn new(share: ConnectionLimits, used_up: ShareUsedUp) -> Arc<Self> {
         Arc::new(Self {
             share,
             used_up,
@@ -58,13 +58,17 @@ impl Pool {
         })
     }
 
-    fn locked(&self) -> MutexGuard<'_, Places> {
+    fn locked(&self) -> MutexGuard<'_, ConnectionSlots> {
         self.places.lock()
     }
 
     /// Takes a place for one more connection of this key; `None` if there is none. `ended` is
     /// cancelled when the place is given to another connection.
-    pub(crate) fn take(self: &Arc<Self>, key: String, ended: &CancellationToken) -> Option<Place> {
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        key: String,
+        ended: &CancellationToken,
+    ) -> Option<ConnectionSlot> {
         let mut places = self.locked();
         let own = places.held.get(&key).map_or(0, BTreeMap::len);
         if own >= self.share.each {
@@ -84,7 +88,7 @@ impl Pool {
         let held = places.held.entry(key.clone()).or_default();
         held.insert(number, ended.clone());
         drop(places);
-        Some(Place {
+        Some(ConnectionSlot {
             pool: Arc::clone(self),
             key,
             number,
@@ -92,7 +96,7 @@ impl Pool {
     }
 }
 
-impl Places {
+impl ConnectionSlots {
     fn end_oldest_of(&mut self, key: &str) {
         let oldest = self.held.get(key).and_then(|held| held.keys().next());
         if let Some(ended) = oldest.copied().and_then(|oldest| self.remove(key, oldest)) {
@@ -111,7 +115,7 @@ impl Places {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.pool.locked().remove(&self.key, self.number);
     }
@@ -119,30 +123,30 @@ impl Drop for Place {
 
 /// All pools of a server.
 #[derive(Debug)]
-pub(crate) struct Pools {
+pub(crate) struct ConnectionPools {
     /// Connections forwarded to the leader, by address.
-    passed_on: Arc<Pool>,
+    passed_on: Arc<ConnectionPool>,
     /// Connections whose caller has proved nothing yet, by address.
-    unproved: Arc<Pool>,
-    certificates: Arc<Pool>,
-    tokens: Arc<Pool>,
+    unproved: Arc<ConnectionPool>,
+    certificates: Arc<ConnectionPool>,
+    tokens: Arc<ConnectionPool>,
     /// Connections of root on the local socket.
-    root: Arc<Pool>,
+    root: Arc<ConnectionPool>,
     /// Connections of other users on the local socket, by uid.
-    others: Arc<Pool>,
+    others: Arc<ConnectionPool>,
     anonymous_idle: Duration,
 }
 
-impl Pools {
-    pub(crate) fn new(limits: &Limits) -> Arc<Self> {
+impl ConnectionPools {
+    pub(crate) fn new(limits: &ApiLimits) -> Arc<Self> {
         use ShareUsedUp::{Refuse, ReplaceOldest};
         Arc::new(Self {
-            passed_on: Pool::new(limits.passed_on, Refuse),
-            unproved: Pool::new(limits.unproved, ReplaceOldest),
-            certificates: Pool::new(limits.by_certificate, Refuse),
-            tokens: Pool::new(limits.by_token, Refuse),
-            root: Pool::new(limits.root_on_socket, Refuse),
-            others: Pool::new(limits.others_on_socket, Refuse),
+            passed_on: ConnectionPool::new(limits.passed_on, Refuse),
+            unproved: ConnectionPool::new(limits.unproved, ReplaceOldest),
+            certificates: ConnectionPool::new(limits.by_certificate, Refuse),
+            tokens: ConnectionPool::new(limits.by_token, Refuse),
+            root: ConnectionPool::new(limits.root_on_socket, Refuse),
+            others: ConnectionPool::new(limits.others_on_socket, Refuse),
             anonymous_idle: limits.anonymous_idle,
         })
     }
@@ -154,7 +158,7 @@ impl Pools {
         address: IpAddr,
         passed_on: bool,
         ended: &CancellationToken,
-    ) -> Option<Place> {
+    ) -> Option<ConnectionSlot> {
         let pool = if passed_on {
             &self.passed_on
         } else {
@@ -164,7 +168,11 @@ impl Pools {
     }
 
     /// Takes a place for a connection on the local socket.
-    pub(crate) fn of_socket(&self, uid: Option<u32>, ended: &CancellationToken) -> Option<Place> {
+    pub(crate) fn of_socket(
+        &self,
+        uid: Option<u32>,
+        ended: &CancellationToken,
+    ) -> Option<ConnectionSlot> {
         match uid {
             Some(0) => self.root.take(String::new(), ended),
             Some(uid) => self.others.take(uid.to_string(), ended),
@@ -175,39 +183,39 @@ impl Pools {
 
 /// What the caller of a connection has proved, and how long the connection may stay silent.
 #[derive(Debug, Clone)]
-pub(crate) struct Standing(Arc<Mutex<State>>);
+pub(crate) struct ConnectionStandingHandle(Arc<Mutex<ConnectionStanding>>);
 
 #[derive(Debug)]
-struct State {
-    pools: Arc<Pools>,
+struct ConnectionStanding {
+    pools: Arc<ConnectionPools>,
     ended: CancellationToken,
     /// Held while the connection is open.
-    place: Place,
+    place: ConnectionSlot,
     proved: bool,
     /// When the connection ends unless a request comes before.
     deadline: Instant,
 }
 
-impl Standing {
+impl ConnectionStandingHandle {
     /// The state of a new connection, whose first request has to come by `first_by`.
     pub(crate) fn new(
-        pools: &Arc<Pools>,
-        place: Place,
+        pools: &Arc<ConnectionPools>,
+        place: ConnectionSlot,
         ended: CancellationToken,
-        peer: &Peer,
+        peer: &ConnectionPeer,
         first_by: Instant,
     ) -> Self {
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(ConnectionStanding {
             pools: Arc::clone(pools),
             ended,
             place,
             // The kernel identifies the caller on the socket.
-            proved: matches!(peer.source, Source::Socket { .. }),
+            proved: matches!(peer.source, ConnectionSource::Socket { .. }),
             deadline: first_by,
         })))
     }
 
-    fn locked(&self) -> MutexGuard<'_, State> {
+    fn locked(&self) -> MutexGuard<'_, ConnectionStanding> {
         self.0.lock()
     }
 
@@ -252,13 +260,13 @@ impl Standing {
 mod tests {
     use super::*;
 
-    fn pool(each: usize, all: usize, used_up: ShareUsedUp) -> Arc<Pool> {
-        Pool::new(Share { each, all }, used_up)
+    fn pool(each: usize, all: usize, used_up: ShareUsedUp) -> Arc<ConnectionPool> {
+        ConnectionPool::new(ConnectionLimits { each, all }, used_up)
     }
 
     /// A place in the pool, and the token that is cancelled when the place goes to another
     /// connection.
-    fn take(pool: &Arc<Pool>, key: &str) -> Option<(Place, CancellationToken)> {
+    fn take(pool: &Arc<ConnectionPool>, key: &str) -> Option<(ConnectionSlot, CancellationToken)> {
         let ended = CancellationToken::new();
         let place = pool.take(key.to_owned(), &ended)?;
         Some((place, ended))
@@ -310,22 +318,23 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_proved_connection_leaves_its_place_to_strangers_and_has_no_idle_limit() {
-        let limits = Limits {
-            unproved: Share { each: 1, all: 1 },
-            by_certificate: Share { each: 1, all: 1 },
-            ..Limits::default()
+        let limits = ApiLimits {
+            unproved: ConnectionLimits { each: 1, all: 1 },
+            by_certificate: ConnectionLimits { each: 1, all: 1 },
+            ..ApiLimits::default()
         };
-        let pools = Pools::new(&limits);
+        let pools = ConnectionPools::new(&limits);
         let address: IpAddr = [192, 0, 2, 1].into();
-        let peer = Peer {
-            source: Source::Network((address, 1000).into()),
+        let peer = ConnectionPeer {
+            source: ConnectionSource::Network((address, 1000).into()),
             certificate: None,
         };
         let open = || {
             let ended = CancellationToken::new();
             let place = pools.of_address(address, false, &ended).unwrap();
             let first_by = Instant::now() + limits.header_timeout;
-            let standing = Standing::new(&pools, place, ended.clone(), &peer, first_by);
+            let standing =
+                ConnectionStandingHandle::new(&pools, place, ended.clone(), &peer, first_by);
             (standing, ended)
         };
         let (machine, machine_ended) = open();
@@ -354,12 +363,12 @@ mod tests {
 
     #[test]
     fn root_on_the_socket_has_places_that_nobody_else_takes() {
-        let limits = Limits {
-            root_on_socket: Share { each: 1, all: 1 },
-            others_on_socket: Share { each: 2, all: 2 },
-            ..Limits::default()
+        let limits = ApiLimits {
+            root_on_socket: ConnectionLimits { each: 1, all: 1 },
+            others_on_socket: ConnectionLimits { each: 2, all: 2 },
+            ..ApiLimits::default()
         };
-        let pools = Pools::new(&limits);
+        let pools = ConnectionPools::new(&limits);
         let ended = CancellationToken::new();
         let others = [1000, 1000].map(|uid| pools.of_socket(Some(uid), &ended));
         assert!(others.iter().all(Option::is_some));

@@ -18,7 +18,7 @@ pub(crate) struct SharedTurns {
 
 /// One turn, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Turn<'a> {
+pub(crate) struct TurnPermit<'a> {
     _own: Option<OwnedSemaphorePermit>,
     _shared: Option<SemaphorePermit<'a>>,
 }
@@ -34,7 +34,7 @@ impl SharedTurns {
     }
 
     /// Waits for a turn of this key.
-    pub(crate) async fn take(&self, key: &str) -> Turn<'_> {
+    pub(crate) async fn take(&self, key: &str) -> TurnPermit<'_> {
         let share = {
             let mut shares = self.shares.lock();
             shares.retain(|_, share| Arc::strong_count(share) > 1);
@@ -42,7 +42,7 @@ impl SharedTurns {
             Arc::clone(share.or_insert_with(|| Arc::new(Semaphore::new(self.each))))
         };
         // Neither semaphore is ever closed.
-        Turn {
+        TurnPermit {
             _own: share.acquire_owned().await.ok(),
             _shared: self.all.acquire().await.ok(),
         }

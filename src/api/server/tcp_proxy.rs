@@ -15,11 +15,11 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use super::limits::Limits;
-use crate::server::write_timeout::Stalled;
+use super::limits::ApiLimits;
+use crate::server::write_timeout::WriteTimeoutStream;
 
 /// The leader, as this machine knows it.
-pub trait Leader: Send + Sync {
+pub trait LeaderLocator: Send + Sync {
     /// `host:port` at which the leader's API may be reached if another machine leads, in the order
     /// of attempts; empty if this machine has to answer itself.
     fn endpoints(&self) -> Vec<String>;
@@ -29,7 +29,7 @@ pub trait Leader: Send + Sync {
 }
 
 /// A fixed leader.
-impl Leader for Vec<String> {
+impl LeaderLocator for Vec<String> {
     fn endpoints(&self) -> Vec<String> {
         self.clone()
     }
@@ -40,7 +40,7 @@ impl Leader for Vec<String> {
 }
 
 /// The leader, shared by all connections that are forwarded.
-pub type LeaderSource = Arc<dyn Leader>;
+pub type LeaderSource = Arc<dyn LeaderLocator>;
 
 /// The leader, for callers on the local socket.
 #[derive(Clone)]
@@ -62,7 +62,7 @@ const HEAD_START: Duration = Duration::from_millis(300);
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// A connection to the leader.
-pub(crate) struct Reached<Stream> {
+pub(crate) struct LeaderConnection<Stream> {
     stream: Stream,
     /// The endpoint that it is connected to.
     endpoint: String,
@@ -72,10 +72,10 @@ pub(crate) struct Reached<Stream> {
 /// leader is out of reach and this machine stands in for it; with `stands_in` the time limit is
 /// short.
 pub(crate) async fn reach(
-    leader: &dyn Leader,
-    limits: &Limits,
+    leader: &dyn LeaderLocator,
+    limits: &ApiLimits,
     stands_in: bool,
-) -> io::Result<Option<Reached<TcpStream>>> {
+) -> io::Result<Option<LeaderConnection<TcpStream>>> {
     let limit = if stands_in {
         limits.handshake_timeout.min(STAND_IN_AFTER)
     } else {
@@ -92,9 +92,9 @@ pub(crate) async fn reach(
 /// Connects to the leader, and to its successor if the leader changes meanwhile: a leader that is
 /// gone answers nothing, and its successor is known before the connection times out.
 async fn follow<Stream, Opening>(
-    leader: &dyn Leader,
+    leader: &dyn LeaderLocator,
     open: impl Fn(TcpStream) -> Opening,
-) -> io::Result<Option<Reached<Stream>>>
+) -> io::Result<Option<LeaderConnection<Stream>>>
 where
     Opening: Future<Output = io::Result<Stream>>,
 {
@@ -106,7 +106,7 @@ where
         let connecting = async {
             let (stream, endpoint) = connect(&endpoints).await?;
             let stream = open(stream).await?;
-            Ok(Some(Reached { stream, endpoint }))
+            Ok(Some(LeaderConnection { stream, endpoint }))
         };
         tokio::select! {
             biased;
@@ -117,7 +117,7 @@ where
 }
 
 /// Waits until `is_so` is true of the endpoints.
-async fn until(leader: &dyn Leader, is_so: impl Fn(&[String]) -> bool) {
+async fn until(leader: &dyn LeaderLocator, is_so: impl Fn(&[String]) -> bool) {
     loop {
         let changed = leader.changed();
         if is_so(&leader.endpoints()) {
@@ -143,13 +143,13 @@ async fn connect(endpoints: &[String]) -> io::Result<(TcpStream, String)> {
 }
 
 /// Copies bytes both ways until both sides have ended, one side accepts nothing for
-/// [`Limits::write_timeout`], or another machine leads, since no answer comes from one that is
+/// [`ApiLimits::write_timeout`], or another machine leads, since no answer comes from one that is
 /// gone. The leader decides how long a connection may be silent.
 pub(crate) async fn pass(
     caller: TcpStream,
-    reached: Reached<TcpStream>,
-    leader: &dyn Leader,
-    limits: &Limits,
+    reached: LeaderConnection<TcpStream>,
+    leader: &dyn LeaderLocator,
+    limits: &ApiLimits,
 ) -> io::Result<()> {
     caller.set_nodelay(true)?;
     keep_alive(&caller)?;
@@ -166,7 +166,7 @@ fn keep_alive(stream: &TcpStream) -> io::Result<()> {
 
 impl SocketLeader {
     /// Connects to the leader within a short time; `None` if this machine has to answer itself.
-    pub(crate) async fn reach(&self) -> Option<Reached<TlsStream<TcpStream>>> {
+    pub(crate) async fn reach(&self) -> Option<LeaderConnection<TlsStream<TcpStream>>> {
         // The certificate names the cluster, and the verifier compares only that name.
         let name = ServerName::try_from("kat").ok()?;
         let open = |stream: TcpStream| {
@@ -185,17 +185,17 @@ impl SocketLeader {
 /// As [`pass`], between any two streams.
 pub(crate) async fn pass_opened<Caller, Stream>(
     caller: Caller,
-    reached: Reached<Stream>,
-    leader: &dyn Leader,
-    limits: &Limits,
+    reached: LeaderConnection<Stream>,
+    leader: &dyn LeaderLocator,
+    limits: &ApiLimits,
 ) -> io::Result<()>
 where
     Caller: AsyncRead + AsyncWrite + Unpin,
     Stream: AsyncRead + AsyncWrite + Unpin,
 {
-    let Reached { stream, endpoint } = reached;
-    let mut caller = Stalled::new(caller, limits.write_timeout);
-    let mut stream = Stalled::new(stream, limits.write_timeout);
+    let LeaderConnection { stream, endpoint } = reached;
+    let mut caller = WriteTimeoutStream::new(caller, limits.write_timeout);
+    let mut stream = WriteTimeoutStream::new(stream, limits.write_timeout);
     tokio::select! {
         biased;
         passed = copy_bidirectional(&mut caller, &mut stream) => passed.map(drop),
@@ -218,7 +218,7 @@ mod tests {
     /// A leader with a settable address.
     struct Moving(watch::Receiver<Vec<String>>);
 
-    impl Leader for Moving {
+    impl LeaderLocator for Moving {
         fn endpoints(&self) -> Vec<String> {
             self.0.borrow().clone()
         }
@@ -273,7 +273,7 @@ mod tests {
         let (closed, refusing) = open().await;
         drop(closed);
         let (_listener, open) = open().await;
-        let limits = Limits::default();
+        let limits = ApiLimits::default();
         for first in [&silent.endpoint, &refusing] {
             let leader = vec![first.clone(), open.clone()];
             let reached = reach(&leader, &limits, true).await.unwrap().unwrap();
@@ -304,9 +304,9 @@ mod tests {
         ] {
             let (place, leader) = watch::channel(vec![silent.endpoint.clone()]);
             let leader = Moving(leader);
-            let limits = Limits {
+            let limits = ApiLimits {
                 handshake_timeout: Duration::MAX,
-                ..Limits::default()
+                ..ApiLimits::default()
             };
             let mut reaching = Box::pin(reach(&leader, &limits, stands_in));
             let soon = timeout(Duration::from_secs(1), &mut reaching).await;
@@ -331,7 +331,7 @@ mod tests {
         let (inner, outer) = (&listener, open().await);
         let (place, leader) = watch::channel(vec![first.clone()]);
         let leader = Arc::new(Moving(leader));
-        let limits = Limits::default();
+        let limits = ApiLimits::default();
         let reached = reach(&*leader, &limits, false).await.unwrap().unwrap();
         let (mut at_leader, _) = inner.accept().await.unwrap();
         let mut caller = TcpStream::connect(&outer.1).await.unwrap();

@@ -37,8 +37,14 @@ fn the_port_takes_both_families_where_sockets_of_ipv6_are_its_own() {
 #[tokio::test(start_paused = true)]
 async fn a_socket_without_callers_does_not_look_hung() {
     let folder = tempfile::tempdir().unwrap();
-    let (pulses, cancel) = (Pulses::default(), CancellationToken::new());
-    let server = Server::new(Router::new(), "a port", Limits::default(), pulses, cancel);
+    let (pulses, cancel) = (LoopPulses::default(), CancellationToken::new());
+    let server = ApiServer::new(
+        Router::new(),
+        "a port",
+        ApiLimits::default(),
+        pulses,
+        cancel,
+    );
     let local = SocketListener {
         listener: UnixListener::bind(folder.path().join("api.sock")).unwrap(),
         access: SocketAccess::Admin,

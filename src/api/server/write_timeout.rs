@@ -13,13 +13,13 @@ use tokio::{
 };
 
 /// A stream with a deadline for each pending write.
-pub(crate) struct Stalled<S> {
+pub(crate) struct WriteTimeoutStream<S> {
     stream: S,
     limit: Duration,
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Stalled<S> {
+impl<S> WriteTimeoutStream<S> {
     /// Writes that are pending for longer than `limit` fail with `TimedOut`.
     pub(crate) fn new(stream: S, limit: Duration) -> Self {
         Self {
@@ -49,7 +49,7 @@ impl<S> Stalled<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Stalled<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeoutStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -59,7 +59,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stalled<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Stalled<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -102,7 +102,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_reader_that_takes_nothing_ends_the_connection() {
         let (near, mut far) = duplex(4);
-        let mut near = Stalled::new(near, Duration::from_secs(30));
+        let mut near = WriteTimeoutStream::new(near, Duration::from_secs(30));
         let started = Instant::now();
         let refused = near.write_all(b"more than four bytes").await;
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::TimedOut);

@@ -1,17 +1,17 @@
 //! Instances as users see them.
 
-use super::{View, time};
+use super::{ApiView, time};
 use kat_plan::host_port_statuses;
 use kat_types::{
     api::{InstanceItem, InstancePhase, InstanceSpec, InstanceStatus, Item, Metadata, NodePhase},
-    assignment::{Assignment, Wanted},
+    assignment::{Assignment, DesiredRun},
     reason::Reason,
     records::{InstanceRecord, NodeStatusRecord},
     resource::OnPartition,
     snapshot::InstanceEntry,
 };
 
-impl View<'_> {
+impl ApiView<'_> {
     /// Instances for which `wanted` is true, by id.
     pub(crate) fn instances(&self, wanted: impl Fn(&InstanceEntry) -> bool) -> Vec<InstanceItem> {
         let instances = self.snapshot.instances.values();
@@ -103,20 +103,20 @@ impl View<'_> {
 fn waits_for_data(assignment: &Assignment, machine: Option<&NodeStatusRecord>) -> bool {
     let here = machine.is_none_or(|machine| !machine.volume_shared);
     let mut volumes = assignment.volumes.iter();
-    let wanted = assignment.wanted == Wanted::Running;
+    let wanted = assignment.wanted == DesiredRun::Running;
     let may_write = assignment.writes_data() && assignment.on_partition == OnPartition::Keep;
     wanted && (may_write || (here && volumes.any(|volume| volume.folder.is_some())))
 }
 
 fn instance_phase(
-    wanted: Wanted,
+    wanted: DesiredRun,
     record: Option<&InstanceRecord>,
     node_lost: bool,
     node: &str,
 ) -> (InstancePhase, String, String) {
     let phase = match (record, wanted) {
-        (None, Wanted::Running) => InstancePhase::Scheduled,
-        (None, Wanted::Stopped) => InstancePhase::Stopping,
+        (None, DesiredRun::Running) => InstancePhase::Scheduled,
+        (None, DesiredRun::Stopped) => InstancePhase::Stopping,
         (Some(record), _) => record.phase,
     };
     let over = matches!(

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{View, node_metadata, time};
+use super::{ApiView, node_metadata, time};
 use kat_plan::node_address;
 use kat_types::{
     api::{ApiTime, Condition, ETCD_CONDITION, Item, NodeItem, NodeRole, NodeSpec, NodeStatus},
@@ -14,7 +14,7 @@ use kat_types::{
 /// Label of machines that accept traffic from outside.
 const INGRESS_LABEL: &str = "kat.dws.rip/ingress";
 
-impl View<'_> {
+impl ApiView<'_> {
     /// Machines, by name.
     pub(crate) fn nodes(&self) -> Vec<NodeItem> {
         let mut counts: BTreeMap<&str, u32> = BTreeMap::new();

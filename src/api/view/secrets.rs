@@ -1,6 +1,6 @@
 //! Secrets as users see them: no values.
 
-use super::View;
+use super::ApiView;
 use kat_plan::{behind_secret, users_of_secret};
 use kat_types::{
     api::{Item, Metadata, SecretItem, SecretKeyView, SecretSpec, SecretStatus},
@@ -8,7 +8,7 @@ use kat_types::{
     stored::Stored,
 };
 
-impl View<'_> {
+impl ApiView<'_> {
     /// Secrets of one namespace, or of all, by namespace and name.
     pub(crate) fn secrets(&self, namespace: Option<&str>) -> Vec<SecretItem> {
         let keys = self.snapshot.secrets.keys();

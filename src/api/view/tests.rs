@@ -71,9 +71,9 @@ fn snapshot(entry: WorkloadEntry) -> Snapshot {
     snapshot
 }
 
-fn seen<T>(snapshot: &Snapshot, look: impl Fn(&View<'_>) -> T) -> T {
-    let observed = Observed::default();
-    look(&View {
+fn seen<T>(snapshot: &Snapshot, look: impl Fn(&ApiView<'_>) -> T) -> T {
+    let observed = ObservedReports::default();
+    look(&ApiView {
         snapshot,
         observed: &observed,
         leader: None,

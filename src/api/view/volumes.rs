@@ -1,6 +1,6 @@
 //! Volumes as users see them.
 
-use super::View;
+use super::ApiView;
 use kat_plan::users_of;
 use kat_types::{
     api::{
@@ -12,7 +12,7 @@ use kat_types::{
     volumes::{KeptCopy, VolumeKey, VolumeMove},
 };
 
-impl View<'_> {
+impl ApiView<'_> {
     /// Volumes of one namespace, or of all, by namespace, workload and name.
     pub(crate) fn volumes(&self, namespace: Option<&str>) -> Vec<VolumeItem> {
         let volumes = self.snapshot.volumes.iter();
@@ -81,7 +81,7 @@ impl View<'_> {
     }
 }
 
-impl View<'_> {
+impl ApiView<'_> {
     /// The progress of a volume's move: from the last report of the receiving machine, if this
     /// machine received it, else from the stored status.
     fn moving(&self, key: &VolumeKey, moving: &VolumeMove) -> VolumeMoveStatus {

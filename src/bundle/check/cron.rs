@@ -1,35 +1,35 @@
 //! Cron expressions of five fields (crontab(5)).
 
-use super::{Check, value_error};
+use super::{CheckResult, value_error};
 use crate::diagnostic::quote;
 
-struct Part {
+struct CronField {
     name: &'static str,
     least: u8,
     most: u8,
     words: &'static [&'static str],
 }
 
-const PARTS: [Part; 5] = [
-    Part {
+const PARTS: [CronField; 5] = [
+    CronField {
         name: "minute",
         least: 0,
         most: 59,
         words: &[],
     },
-    Part {
+    CronField {
         name: "hour",
         least: 0,
         most: 23,
         words: &[],
     },
-    Part {
+    CronField {
         name: "day of the month",
         least: 1,
         most: 31,
         words: &[],
     },
-    Part {
+    CronField {
         name: "month",
         least: 1,
         most: 12,
@@ -37,7 +37,7 @@ const PARTS: [Part; 5] = [
             "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
         ],
     },
-    Part {
+    CronField {
         name: "day of the week",
         least: 0,
         most: 7,
@@ -47,7 +47,7 @@ const PARTS: [Part; 5] = [
 
 /// Accepts minute, hour, day of the month, month and day of the week: `*`, numbers, names of
 /// months and days, ranges, lists and steps.
-pub(crate) fn cron(text: &str) -> Check {
+pub(crate) fn cron(text: &str) -> CheckResult {
     let written: Vec<&str> = text.split_ascii_whitespace().collect();
     if written.len() != PARTS.len() {
         return Err(value_error(format!(
@@ -72,7 +72,7 @@ pub(crate) fn cron(text: &str) -> Check {
     Ok(())
 }
 
-fn accepts(part: &Part, item: &str) -> bool {
+fn accepts(part: &CronField, item: &str) -> bool {
     let (range, step) = match item.split_once('/') {
         Some((range, step)) => (range, Some(step)),
         None => (item, None),
@@ -90,7 +90,7 @@ fn accepts(part: &Part, item: &str) -> bool {
     step_fits && range_fits
 }
 
-fn value(part: &Part, text: &str) -> Option<u8> {
+fn value(part: &CronField, text: &str) -> Option<u8> {
     let word = text.to_ascii_lowercase();
     if let Some(index) = part.words.iter().position(|known| *known == word) {
         return u8::try_from(index).ok().map(|index| index + part.least);

@@ -1,9 +1,9 @@
 //! References of images (the OCI distribution specification, and Docker's reference grammar).
 
-use super::{Check, Complaint, not};
+use super::{CheckComplaint, CheckResult, not};
 
 /// An image: `[host[:port]/]path[:tag][@sha256:digest]`.
-pub(crate) fn image(text: &str) -> Check {
+pub(crate) fn image(text: &str) -> CheckResult {
     let (rest, digest) = match text.split_once('@') {
         Some((rest, digest)) => (rest, Some(digest)),
         None => (text, None),
@@ -31,7 +31,7 @@ pub(crate) fn image(text: &str) -> Check {
     Err(explain(text, name, tag, complaint))
 }
 
-fn explain(text: &str, name: &str, tag: Option<&str>, complaint: Complaint) -> Complaint {
+fn explain(text: &str, name: &str, tag: Option<&str>, complaint: CheckComplaint) -> CheckComplaint {
     for scheme in ["docker://", "https://", "http://"] {
         if text.starts_with(scheme) {
             return complaint.hint(format!("leave `{scheme}` out"));
@@ -48,7 +48,7 @@ fn explain(text: &str, name: &str, tag: Option<&str>, complaint: Complaint) -> C
 }
 
 /// A repository without a tag or digest: `[host[:port]/]path`.
-pub(crate) fn repository(text: &str) -> Check {
+pub(crate) fn repository(text: &str) -> CheckResult {
     if text.len() <= 512 && is_repository(text) {
         return Ok(());
     }
@@ -59,7 +59,7 @@ pub(crate) fn repository(text: &str) -> Check {
 }
 
 /// A registry, or a mirror of one: `host[:port][/path]`.
-pub(crate) fn registry(text: &str) -> Check {
+pub(crate) fn registry(text: &str) -> CheckResult {
     let (host, path) = match text.split_once('/') {
         Some((host, path)) => (host, Some(path)),
         None => (text, None),
@@ -137,7 +137,7 @@ fn is_digest(text: &str) -> bool {
 }
 
 /// `system/architecture`, or with a variant.
-pub(crate) fn platform(text: &str) -> Check {
+pub(crate) fn platform(text: &str) -> CheckResult {
     let part = |part: &str| {
         !part.is_empty()
             && part
@@ -151,7 +151,7 @@ pub(crate) fn platform(text: &str) -> Check {
 }
 
 /// The name of a stage of a build.
-pub(crate) fn stage(text: &str) -> Check {
+pub(crate) fn stage(text: &str) -> CheckResult {
     let fits = text.starts_with(|letter: char| letter.is_ascii_alphanumeric())
         && text.len() <= 128
         && text

@@ -14,7 +14,7 @@ pub(super) use values::*;
 
 /// Why a text is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Complaint {
+pub(super) struct CheckComplaint {
     /// Kind of mistake.
     pub(super) class: Class,
     /// What was found and expected.
@@ -24,25 +24,25 @@ pub(super) struct Complaint {
 }
 
 /// Result of a check.
-pub(super) type Check = Result<(), Complaint>;
+pub(super) type CheckResult = Result<(), CheckComplaint>;
 
-fn name_error(message: impl Into<String>) -> Complaint {
-    Complaint {
+fn name_error(message: impl Into<String>) -> CheckComplaint {
+    CheckComplaint {
         class: Class::Name,
         message: message.into(),
         hint: None,
     }
 }
 
-fn value_error(message: impl Into<String>) -> Complaint {
-    Complaint {
+fn value_error(message: impl Into<String>) -> CheckComplaint {
+    CheckComplaint {
         class: Class::Range,
         message: message.into(),
         hint: None,
     }
 }
 
-impl Complaint {
+impl CheckComplaint {
     fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
@@ -50,7 +50,7 @@ impl Complaint {
 }
 
 /// "`text` is not WHAT".
-fn not(text: &str, what: &str) -> Complaint {
+fn not(text: &str, what: &str) -> CheckComplaint {
     value_error(format!("`{}` is not {what}", quote(text)))
 }
 

@@ -1,6 +1,6 @@
 //! Names and labels.
 
-use super::{Check, Complaint, name_error, value_error};
+use super::{CheckComplaint, CheckResult, name_error, value_error};
 use crate::{
     diagnostic::{Class, quote},
     suggest::nearest,
@@ -11,7 +11,7 @@ use kat_types::resource::{
     security::SECURITY_WORDS,
 };
 
-fn named(result: Result<(), NameError>, text: &str) -> Check {
+fn named(result: Result<(), NameError>, text: &str) -> CheckResult {
     result.map_err(|error| {
         let mut complaint = name_error(match error {
             NameError::NotALabel(_) => NameError::NotALabel(quote(text)).to_string(),
@@ -35,17 +35,17 @@ fn named(result: Result<(), NameError>, text: &str) -> Check {
 }
 
 /// A DNS-1123 label of at most 40 characters.
-pub(crate) fn label(text: &str) -> Check {
+pub(crate) fn label(text: &str) -> CheckResult {
     named(check_label(text), text)
 }
 
 /// The name of a namespace.
-pub(crate) fn namespace(text: &str) -> Check {
+pub(crate) fn namespace(text: &str) -> CheckResult {
     named(check_namespace(text), text)
 }
 
 /// The name of a port: a label with a letter, so that it is not taken for a number.
-pub(crate) fn port_name(text: &str) -> Check {
+pub(crate) fn port_name(text: &str) -> CheckResult {
     label(text)?;
     if text.bytes().any(|byte| byte.is_ascii_lowercase()) {
         return Ok(());
@@ -56,7 +56,7 @@ pub(crate) fn port_name(text: &str) -> Check {
 }
 
 /// The name of an environment variable: letters, digits and `_`, not a digit first.
-pub(crate) fn variable(text: &str) -> Check {
+pub(crate) fn variable(text: &str) -> CheckResult {
     let mut bytes = text.bytes();
     let first = bytes
         .next()
@@ -85,7 +85,7 @@ fn label_part(text: &str) -> bool {
 }
 
 /// The key of a label, as Kubernetes has it: `[dns-name/]name`.
-pub(crate) fn label_key(text: &str) -> Check {
+pub(crate) fn label_key(text: &str) -> CheckResult {
     let (prefix, name) = match text.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, text),
@@ -100,7 +100,7 @@ pub(crate) fn label_key(text: &str) -> Check {
 }
 
 /// The value of a label: empty, or like its name.
-pub(crate) fn label_value(text: &str) -> Check {
+pub(crate) fn label_value(text: &str) -> CheckResult {
     if text.is_empty() || label_part(text) {
         return Ok(());
     }
@@ -125,7 +125,7 @@ pub(super) fn is_domain(text: &str) -> bool {
 }
 
 /// A domain, such as the cluster's.
-pub(crate) fn domain(text: &str) -> Check {
+pub(crate) fn domain(text: &str) -> CheckResult {
     // Longest name in the domain: `<instance>.<workload>.<namespace>.`, at most 46 + 40 + 40 + 3.
     if is_domain(text) && text.len() <= 120 {
         return Ok(());
@@ -138,7 +138,7 @@ pub(crate) fn domain(text: &str) -> Check {
 }
 
 /// A host name of an ingress, with or without a leading `*.`.
-pub(crate) fn host(text: &str) -> Check {
+pub(crate) fn host(text: &str) -> CheckResult {
     if is_domain(text.strip_prefix("*.").unwrap_or(text)) {
         return Ok(());
     }
@@ -149,7 +149,7 @@ pub(crate) fn host(text: &str) -> Check {
     Err(lower_case(text, complaint, is_domain))
 }
 
-fn lower_case(text: &str, complaint: Complaint, good: fn(&str) -> bool) -> Complaint {
+fn lower_case(text: &str, complaint: CheckComplaint, good: fn(&str) -> bool) -> CheckComplaint {
     let lower = text.to_lowercase();
     if lower != text && good(lower.strip_prefix("*.").unwrap_or(&lower)) {
         return complaint.hint(format!("write it in lower case: `{lower}`"));
@@ -158,7 +158,7 @@ fn lower_case(text: &str, complaint: Complaint, good: fn(&str) -> bool) -> Compl
 }
 
 /// The name of a group of the machine.
-pub(crate) fn group(text: &str) -> Check {
+pub(crate) fn group(text: &str) -> CheckResult {
     if is_login(text) {
         return Ok(());
     }
@@ -200,7 +200,7 @@ const QUADLET_KEYS: [&str; 15] = [
 ];
 
 /// A key of a quadlet that may be passed through.
-pub(crate) fn quadlet_key(text: &str) -> Check {
+pub(crate) fn quadlet_key(text: &str) -> CheckResult {
     if QUADLET_KEYS.contains(&text) {
         return Ok(());
     }
@@ -216,7 +216,7 @@ pub(crate) fn quadlet_key(text: &str) -> Check {
 }
 
 /// A key of a secret.
-pub(crate) fn secret_key(text: &str) -> Check {
+pub(crate) fn secret_key(text: &str) -> CheckResult {
     check_key(text).map_err(|_| {
         name_error(format!(
             "`{}` is not the key of a secret: at most 128 letters, digits, `-`, `_` and `.`, with no `.` at its start and no `..`",
@@ -271,11 +271,11 @@ const CAPABILITIES: [&str; 41] = [
 ];
 
 /// A capability by its name.
-pub(crate) fn capability(text: &str) -> Check {
+pub(crate) fn capability(text: &str) -> CheckResult {
     if CAPABILITIES.contains(&text) {
         return Ok(());
     }
-    let complaint = Complaint {
+    let complaint = CheckComplaint {
         class: Class::Range,
         message: format!(
             "`{}` is not a capability such as `NET_RAW` (capabilities(7), without `CAP_`)",
@@ -293,7 +293,7 @@ pub(crate) fn capability(text: &str) -> Check {
 }
 
 /// A word of the machine owner's permissions for containers, or a capability.
-pub(crate) fn security_word(text: &str) -> Check {
+pub(crate) fn security_word(text: &str) -> CheckResult {
     if SECURITY_WORDS.contains(&text) || CAPABILITIES.contains(&text) {
         return Ok(());
     }
@@ -310,7 +310,7 @@ pub(crate) fn security_word(text: &str) -> Check {
 }
 
 /// A capability, or `ALL`.
-pub(crate) fn capability_or_all(text: &str) -> Check {
+pub(crate) fn capability_or_all(text: &str) -> CheckResult {
     if text == "ALL" {
         return Ok(());
     }

@@ -2,13 +2,13 @@
 
 use super::*;
 
-fn accepts(check: fn(&str) -> Check, texts: &[&str]) {
+fn accepts(check: fn(&str) -> CheckResult, texts: &[&str]) {
     for text in texts {
         assert_eq!(check(text), Ok(()), "{text:?} is refused");
     }
 }
 
-fn refuses(check: fn(&str) -> Check, texts: &[&str]) {
+fn refuses(check: fn(&str) -> CheckResult, texts: &[&str]) {
     for text in texts {
         assert!(check(text).is_err(), "{text:?} is accepted");
     }

@@ -1,18 +1,18 @@
 //! Paths, addresses, signals and other values.
 
 use super::{
-    Check,
+    CheckResult,
     names::{is_domain, is_login},
     not, value_error,
 };
 use crate::suggest::nearest;
-use kat_types::resource::{Device, PortRange};
+use kat_types::resource::{DeviceMapping, PortRange};
 
 /// Maximum bytes of a program's argument or variable (MAX_ARG_STRLEN, with room for the name).
 const LONGEST_ARGUMENT: usize = 131_072 - 256;
 
 /// An argument of a program, or the value of a variable; messages never contain its text.
-pub(crate) fn argument(text: &str) -> Check {
+pub(crate) fn argument(text: &str) -> CheckResult {
     if text.contains('\0') {
         return Err(value_error(
             "found a NUL character, which no program can be given",
@@ -40,7 +40,7 @@ fn is_clean(text: &str) -> bool {
 }
 
 /// An absolute path.
-pub(crate) fn absolute_path(text: &str) -> Check {
+pub(crate) fn absolute_path(text: &str) -> CheckResult {
     if is_absolute(text) {
         return Ok(());
     }
@@ -55,7 +55,7 @@ pub(crate) fn absolute_path(text: &str) -> Check {
 }
 
 /// An absolute path other than `/`.
-pub(crate) fn folder_path(text: &str) -> Check {
+pub(crate) fn folder_path(text: &str) -> CheckResult {
     absolute_path(text)?;
     if text.split('/').all(|part| part.is_empty() || part == ".") {
         return Err(not(text, "a path below `/`"));
@@ -64,8 +64,8 @@ pub(crate) fn folder_path(text: &str) -> Check {
 }
 
 /// A device node below `/dev`, optionally with its path in the container and permissions.
-pub(crate) fn device(text: &str) -> Check {
-    if Device::parse(text).is_some() {
+pub(crate) fn device(text: &str) -> CheckResult {
+    if DeviceMapping::parse(text).is_some() {
         return Ok(());
     }
     Err(not(
@@ -75,7 +75,7 @@ pub(crate) fn device(text: &str) -> Check {
 }
 
 /// `/dev`, or a device or folder below it.
-pub(crate) fn device_folder(text: &str) -> Check {
+pub(crate) fn device_folder(text: &str) -> CheckResult {
     let inside = text.strip_prefix("/dev");
     if is_absolute(text) && inside.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
         return Ok(());
@@ -84,7 +84,7 @@ pub(crate) fn device_folder(text: &str) -> Check {
 }
 
 /// A port, or a range of ports.
-pub(crate) fn port_range(text: &str) -> Check {
+pub(crate) fn port_range(text: &str) -> CheckResult {
     match PortRange::parse(text) {
         Some(_) => Ok(()),
         None => Err(not(
@@ -95,7 +95,7 @@ pub(crate) fn port_range(text: &str) -> Check {
 }
 
 /// A path that does not leave its folder.
-pub(crate) fn relative_path(text: &str) -> Check {
+pub(crate) fn relative_path(text: &str) -> CheckResult {
     if !text.is_empty() && !text.starts_with('/') && text.len() <= 4095 && is_clean(text) {
         return Ok(());
     }
@@ -106,7 +106,7 @@ pub(crate) fn relative_path(text: &str) -> Check {
 }
 
 /// A path of a URL.
-pub(crate) fn url_path(text: &str) -> Check {
+pub(crate) fn url_path(text: &str) -> CheckResult {
     if text.starts_with('/')
         && text.len() <= 2048
         && text.bytes().all(|byte| byte.is_ascii_graphic())
@@ -120,7 +120,7 @@ pub(crate) fn url_path(text: &str) -> Check {
 }
 
 /// A value of a unit's key: one line, without characters at its ends that the key would lose.
-pub(crate) fn unit_value(text: &str) -> Check {
+pub(crate) fn unit_value(text: &str) -> CheckResult {
     one_line(text)?;
     let lost = |letter: char| letter.is_whitespace() || matches!(letter, '"' | '\'' | '\\');
     if text.is_empty() || text.starts_with(lost) || text.ends_with(lost) {
@@ -166,7 +166,7 @@ const SIGNALS: [&str; 30] = [
 ];
 
 /// A signal that can stop a program, by its name; `SIGRTMIN+N` too.
-pub(crate) fn signal(text: &str) -> Check {
+pub(crate) fn signal(text: &str) -> CheckResult {
     let real_time = text
         .strip_prefix("SIGRTMIN+")
         .and_then(|number| number.parse::<u8>().ok())
@@ -184,7 +184,7 @@ pub(crate) fn signal(text: &str) -> Check {
 }
 
 /// `uid[:gid]` up to 65535 (a container has 65,536 ids), or names.
-pub(crate) fn user(text: &str) -> Check {
+pub(crate) fn user(text: &str) -> CheckResult {
     let part = |part: &str| {
         if part.bytes().all(|byte| byte.is_ascii_digit()) {
             return part.parse::<u16>().is_ok();
@@ -205,7 +205,7 @@ pub(crate) fn user(text: &str) -> Check {
 }
 
 /// URL of a git repository, over https, http, ssh or git.
-pub(crate) fn git_url(text: &str) -> Check {
+pub(crate) fn git_url(text: &str) -> CheckResult {
     let clean = text.bytes().all(|byte| byte.is_ascii_graphic()) && text.len() <= 2048;
     let scheme = ["https://", "http://", "ssh://", "git://"]
         .iter()
@@ -227,7 +227,7 @@ pub(crate) fn git_url(text: &str) -> Check {
 }
 
 /// A branch or tag (git-check-ref-format(1)).
-pub(crate) fn git_reference(text: &str) -> Check {
+pub(crate) fn git_reference(text: &str) -> CheckResult {
     let bad =
         |letter: char| letter.is_control() || letter.is_whitespace() || "~^:?*[\\".contains(letter);
     let part = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.ends_with(".lock");
@@ -246,7 +246,7 @@ pub(crate) fn git_reference(text: &str) -> Check {
 }
 
 /// A commit: 7 to 64 hexadecimal digits.
-pub(crate) fn commit(text: &str) -> Check {
+pub(crate) fn commit(text: &str) -> CheckResult {
     if (7..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Ok(());
     }
@@ -254,7 +254,7 @@ pub(crate) fn commit(text: &str) -> Check {
 }
 
 /// A time zone by its name in the IANA database; whether it exists is not checked.
-pub(crate) fn time_zone(text: &str) -> Check {
+pub(crate) fn time_zone(text: &str) -> CheckResult {
     let part = |part: &str| {
         part.starts_with(|letter: char| letter.is_ascii_alphabetic())
             && part
@@ -268,7 +268,7 @@ pub(crate) fn time_zone(text: &str) -> Check {
 }
 
 /// `host:port`, the host a name, an IPv4 address or an IPv6 address in brackets.
-pub(crate) fn endpoint(text: &str) -> Check {
+pub(crate) fn endpoint(text: &str) -> CheckResult {
     let host = |host: &str| match host
         .strip_prefix('[')
         .and_then(|rest| rest.strip_suffix(']'))
@@ -291,7 +291,7 @@ pub(crate) fn endpoint(text: &str) -> Check {
 }
 
 /// The value of a quadlet's key: one line.
-pub(crate) fn one_line(text: &str) -> Check {
+pub(crate) fn one_line(text: &str) -> CheckResult {
     if text.chars().any(char::is_control) || text.len() > 4096 {
         return Err(value_error(
             "found a line break or control character, expected one line",

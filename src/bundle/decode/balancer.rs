@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{At, Decoder, Fields};
+use super::{Decoder, Fields, PathValue};
 use crate::{
     check,
     diagnostic::{Class, quote},
-    yaml::Value,
+    yaml::YamlValue,
 };
 use kat_types::resource::{
     AutoPort, ExecProbe, HealthCheck, HostPort, HttpProbe, Ingress, Port, PortRef, Protocol,
@@ -14,7 +14,10 @@ use kat_types::resource::{
 };
 
 /// A document of kind VirtualLoadBalancer.
-pub(crate) fn load_balancer(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<VirtualLoadBalancer> {
+pub(crate) fn load_balancer(
+    decoder: &mut Decoder<'_>,
+    at: &PathValue<'_>,
+) -> Option<VirtualLoadBalancer> {
     let mut fields = decoder.mapping(at)?;
     fields.get("apiVersion");
     fields.get("kind");
@@ -23,7 +26,7 @@ pub(crate) fn load_balancer(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Vi
     Some(VirtualLoadBalancer { spec: spec? })
 }
 
-fn spec(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<VirtualLoadBalancerSpec> {
+fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<VirtualLoadBalancerSpec> {
     let mut fields = decoder.mapping(at)?;
     let ports = fields.required(decoder, "ports", ports);
     // References to ports that could not be read are not checked.
@@ -47,14 +50,14 @@ fn spec(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<VirtualLoadBalancerSpe
 
 /// Ports, and values that must be unique.
 #[derive(Default)]
-struct Seen {
+struct SeenPorts {
     names: BTreeMap<String, u32>,
     container_ports: BTreeMap<(u16, Protocol), u32>,
     host_ports: BTreeMap<(u16, Protocol), u32>,
 }
 
-fn ports(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Vec<Port>> {
-    let mut seen = Seen::default();
+fn ports(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Vec<Port>> {
+    let mut seen = SeenPorts::default();
     let ports = decoder.list(at, |decoder, at| port(decoder, at, &mut seen))?;
     if ports.is_empty() {
         let message = "found no port, expected at least one";
@@ -64,7 +67,7 @@ fn ports(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Vec<Port>> {
     Some(ports)
 }
 
-fn port(decoder: &mut Decoder<'_>, at: &At<'_>, seen: &mut Seen) -> Option<Port> {
+fn port(decoder: &mut Decoder<'_>, at: &PathValue<'_>, seen: &mut SeenPorts) -> Option<Port> {
     let mut fields = decoder.mapping(at)?;
     let name = fields.optional(decoder, "name", |decoder, at| {
         let name = decoder.checked(at, check::port_name)?;
@@ -116,16 +119,16 @@ fn twice(
 }
 
 /// A number, or `auto`.
-fn host_port(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<HostPort> {
+fn host_port(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<HostPort> {
     match &at.node.value {
-        Value::Scalar { text, .. } if text == "auto" => Some(HostPort::Auto(AutoPort::Auto)),
+        YamlValue::Scalar { text, .. } if text == "auto" => Some(HostPort::Auto(AutoPort::Auto)),
         _ => decoder.integer(at).map(HostPort::Number),
     }
 }
 
 fn health_check(
     decoder: &mut Decoder<'_>,
-    at: &At<'_>,
+    at: &PathValue<'_>,
     ports: Option<&[Port]>,
 ) -> Option<HealthCheck> {
     const PROBES: [&str; 3] = ["exec", "http", "tcp"];
@@ -194,7 +197,7 @@ fn health_check(
     })
 }
 
-fn exec(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<ExecProbe> {
+fn exec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<ExecProbe> {
     let mut fields = decoder.mapping(at)?;
     let command = fields.required(decoder, "command", |decoder, at| {
         let command = decoder.texts(at, check::argument)?;
@@ -211,10 +214,10 @@ fn exec(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<ExecProbe> {
 /// The number or name of a TCP port of the same document.
 fn port_reference(
     decoder: &mut Decoder<'_>,
-    at: &At<'_>,
+    at: &PathValue<'_>,
     ports: Option<&[Port]>,
 ) -> Option<PortRef> {
-    let numeric = matches!(&at.node.value, Value::Scalar { text, .. }
+    let numeric = matches!(&at.node.value, YamlValue::Scalar { text, .. }
         if text.starts_with(|first: char| first.is_ascii_digit() || first == '-')
             && check::port_name(text).is_err());
     let reference = if numeric {
@@ -239,9 +242,9 @@ fn port_reference(
     Some(reference)
 }
 
-fn no_such_port(decoder: &mut Decoder<'_>, at: &At<'_>, ports: &[Port]) {
+fn no_such_port(decoder: &mut Decoder<'_>, at: &PathValue<'_>, ports: &[Port]) {
     let shown = match &at.node.value {
-        Value::Scalar { text, .. } => quote(text),
+        YamlValue::Scalar { text, .. } => quote(text),
         _ => String::new(),
     };
     let known: Vec<_> = ports
@@ -263,7 +266,7 @@ fn no_such_port(decoder: &mut Decoder<'_>, at: &At<'_>, ports: &[Port]) {
 
 fn ingress(
     decoder: &mut Decoder<'_>,
-    at: &At<'_>,
+    at: &PathValue<'_>,
     ports: Option<&[Port]>,
     seen: &mut BTreeMap<String, u32>,
 ) -> Option<Ingress> {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::Ipv4Net;
 
-use super::{At, Decoder, Fields, container::reserved};
+use super::{Decoder, Fields, PathValue, container::reserved};
 use crate::{
     check,
     diagnostic::{Class, quote},
@@ -15,7 +15,10 @@ use kat_types::resource::{
 };
 
 /// A document of kind ClusterConfiguration.
-pub(crate) fn cluster(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<ClusterConfiguration> {
+pub(crate) fn cluster(
+    decoder: &mut Decoder<'_>,
+    at: &PathValue<'_>,
+) -> Option<ClusterConfiguration> {
     let mut fields = decoder.mapping(at)?;
     fields.get("apiVersion");
     fields.get("kind");
@@ -35,12 +38,13 @@ pub(crate) fn cluster(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<ClusterC
     })
 }
 
-fn spec(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<ClusterSpec> {
+fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<ClusterSpec> {
     let default = ClusterSpec::default();
     let mut fields = decoder.mapping(at)?;
     let cluster_cidr = fields.required(decoder, "clusterCIDR", network);
     let service_cidr = fields.required(decoder, "serviceCIDR", network);
-    let path = |decoder: &mut Decoder<'_>, at: &At<'_>| decoder.checked(at, check::folder_path);
+    let path =
+        |decoder: &mut Decoder<'_>, at: &PathValue<'_>| decoder.checked(at, check::folder_path);
     let node_subnet_bits = fields.optional(decoder, "nodeSubnetBits", Decoder::integer);
     let cluster_domain = fields.optional(decoder, "clusterDomain", |decoder, at| {
         decoder.checked(at, check::domain)
@@ -101,7 +105,7 @@ fn spec(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<ClusterSpec> {
 }
 
 /// A range of IPv4 addresses, its host bits cleared.
-fn network(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Ipv4Net> {
+fn network(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Ipv4Net> {
     let text = decoder.text(at)?;
     let Ok(network) = text.parse::<Ipv4Net>() else {
         let message = format!(
@@ -214,7 +218,7 @@ fn ports(decoder: &mut Decoder<'_>, fields: &Fields<'_>, spec: &ClusterSpec) {
 }
 
 /// The text of `/etc/kat/agent.yaml`.
-pub(crate) fn agent_config(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<AgentConfig> {
+pub(crate) fn agent_config(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<AgentConfig> {
     let default = AgentConfig::default();
     let mut fields = decoder.mapping(at)?;
     let reserved = fields.optional(decoder, "reserved", reserved);
@@ -272,7 +276,7 @@ pub(crate) fn agent_config(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Age
     })
 }
 
-fn kept_image_times(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<KeptImageTimes> {
+fn kept_image_times(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<KeptImageTimes> {
     let default = KeptImageTimes::default();
     let mut fields = decoder.mapping(at)?;
     let keep_days = fields.optional(decoder, "keepDays", Decoder::integer);
@@ -284,7 +288,7 @@ fn kept_image_times(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<KeptImageT
     })
 }
 
-fn resolver(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<IpAddr> {
+fn resolver(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<IpAddr> {
     let text = decoder.text(at)?;
     let Ok(address) = text.parse::<IpAddr>() else {
         let message = format!(

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{At, Decoder, Fields};
+use super::{Decoder, Fields, PathValue};
 use crate::{
     check,
     diagnostic::{Class, quote},
@@ -22,7 +22,7 @@ const LEAST_SHARED_MEMORY: Bytes = Bytes(1 << 12);
 /// The main container; its mounts may refer to the names in `volumes`.
 pub(super) fn container(
     decoder: &mut Decoder<'_>,
-    at: &At<'_>,
+    at: &PathValue<'_>,
     volumes: &[String],
 ) -> Option<Container> {
     let fields = decoder.mapping(at)?;
@@ -32,7 +32,7 @@ pub(super) fn container(
 /// Init containers or sidecars. `names` are the names that containers have already.
 pub(super) fn others(
     decoder: &mut Decoder<'_>,
-    at: &At<'_>,
+    at: &PathValue<'_>,
     volumes: &[String],
     names: &mut BTreeMap<String, u32>,
 ) -> Option<Vec<Container>> {
@@ -86,7 +86,8 @@ fn decoded(
     let name = fields.optional(decoder, "name", |decoder, at| {
         decoder.checked(at, check::label)
     });
-    let arguments = |decoder: &mut Decoder<'_>, at: &At<'_>| decoder.texts(at, check::argument);
+    let arguments =
+        |decoder: &mut Decoder<'_>, at: &PathValue<'_>| decoder.texts(at, check::argument);
     let command = fields.optional(decoder, "command", arguments);
     let args = fields.optional(decoder, "args", arguments);
     let entrypoint = fields.optional(decoder, "entrypoint", arguments);
@@ -155,9 +156,12 @@ fn decoded(
     })
 }
 
-type Names = Option<Vec<String>>;
+type CapabilityNames = Option<Vec<String>>;
 
-fn capabilities(decoder: &mut Decoder<'_>, fields: &mut Fields<'_>) -> (Names, Names) {
+fn capabilities(
+    decoder: &mut Decoder<'_>,
+    fields: &mut Fields<'_>,
+) -> (CapabilityNames, CapabilityNames) {
     let add = fields.optional(decoder, "capAdd", |decoder, at| {
         decoder.distinct(at, check::capability)
     });
@@ -178,14 +182,14 @@ fn capabilities(decoder: &mut Decoder<'_>, fields: &mut Fields<'_>) -> (Names, N
     (add, drop)
 }
 
-fn environment(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Vec<EnvVar>> {
+fn environment(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Vec<EnvVar>> {
     let mut seen = BTreeMap::new();
     decoder.list(at, |decoder, at| variable(decoder, at, &mut seen))
 }
 
 fn variable(
     decoder: &mut Decoder<'_>,
-    at: &At<'_>,
+    at: &PathValue<'_>,
     seen: &mut BTreeMap<String, u32>,
 ) -> Option<EnvVar> {
     let mut fields = decoder.mapping(at)?;
@@ -228,7 +232,7 @@ fn variable(
     })
 }
 
-fn secret_key(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<SecretKeyRef> {
+fn secret_key(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<SecretKeyRef> {
     let mut fields = decoder.mapping(at)?;
     let name = fields.required(decoder, "name", |decoder, at| {
         decoder.checked(at, check::label)
@@ -243,7 +247,11 @@ fn secret_key(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<SecretKeyRef> {
     })
 }
 
-fn mounts(decoder: &mut Decoder<'_>, at: &At<'_>, volumes: &[String]) -> Option<Vec<VolumeMount>> {
+fn mounts(
+    decoder: &mut Decoder<'_>,
+    at: &PathValue<'_>,
+    volumes: &[String],
+) -> Option<Vec<VolumeMount>> {
     let mut seen = BTreeMap::new();
     decoder.list(at, |decoder, at| {
         let mut fields = decoder.mapping(at)?;
@@ -285,7 +293,7 @@ fn mounts(decoder: &mut Decoder<'_>, at: &At<'_>, volumes: &[String]) -> Option<
     })
 }
 
-fn resources(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Resources> {
+fn resources(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Resources> {
     let mut fields = decoder.mapping(at)?;
     let requests = fields
         .optional(decoder, "requests", requests)
@@ -337,7 +345,7 @@ fn above_limit(
     );
 }
 
-fn requests(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<ResourceList> {
+fn requests(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<ResourceList> {
     let mut fields = decoder.mapping(at)?;
     let (cpu, memory) = processor_and_memory(decoder, &mut fields);
     let storage = fields.optional(decoder, "storage", |decoder, at| {
@@ -351,7 +359,7 @@ fn requests(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<ResourceList> {
     })
 }
 
-fn amounts(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<ResourceList> {
+fn amounts(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<ResourceList> {
     let mut fields = decoder.mapping(at)?;
     let (cpu, memory) = processor_and_memory(decoder, &mut fields);
     fields.finish(decoder);
@@ -374,6 +382,6 @@ fn processor_and_memory(
 }
 
 /// The amounts that `/etc/kat/agent.yaml` reserves.
-pub(super) fn reserved(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<ResourceList> {
+pub(super) fn reserved(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<ResourceList> {
     amounts(decoder, at)
 }

@@ -1,6 +1,6 @@
 //! Decodes a YAML tree into the types of `resource`, field by field, and collects every mistake.
 //!
-//! A function that decodes a value returns `None` only after it has recorded why. [`Mode::Stored`]
+//! A function that decodes a value returns `None` only after it has recorded why. [`DecodeMode::Stored`]
 //! ignores unknown fields, and every rule that a value breaks while it can still be decoded: a
 //! newer leader never refuses what an older one stored.
 
@@ -13,23 +13,23 @@ mod words;
 mod workload;
 
 use super::{
-    check::Complaint,
+    check::CheckComplaint,
     diagnostic::{Class, Diagnostic, Span, quote},
     fields::{self, Field},
-    kind::Kind,
+    kind::DocumentKind,
     suggest::nearest,
-    yaml::{Entry, Node, Value, item_path, key_path},
+    yaml::{MappingEntry, YamlNode, YamlValue, item_path, key_path},
 };
 
 pub(super) use balancer::load_balancer;
 pub(super) use cluster::{agent_config, cluster};
 pub(super) use others::{build, job, namespace};
-pub(super) use words::Word;
+pub(super) use words::EnumWord;
 pub(super) use workload::workload;
 
 /// How strictly a text is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum DecodeMode {
     /// For users' files: everything is checked.
     Strict,
     /// For stored files: unknown fields are ignored, and values are not checked again.
@@ -38,18 +38,18 @@ pub enum Mode {
 
 /// A value at its path.
 #[derive(Debug, Clone)]
-pub(super) struct At<'n> {
+pub(super) struct PathValue<'n> {
     /// The value.
-    pub(super) node: &'n Node,
+    pub(super) node: &'n YamlNode,
     /// Its path; empty for a document.
     pub(super) path: String,
     /// Position of its key, for values of mappings.
     pub(super) key: Option<Span>,
 }
 
-impl<'n> At<'n> {
+impl<'n> PathValue<'n> {
     /// A whole document.
-    pub(super) fn root(node: &'n Node) -> Self {
+    pub(super) fn root(node: &'n YamlNode) -> Self {
         Self {
             node,
             path: String::new(),
@@ -68,8 +68,8 @@ pub(super) struct Decoder<'a> {
     /// Name of the file.
     pub(super) file: &'a str,
     /// The kind of the document, which decides about its fields.
-    pub(super) kind: Kind,
-    pub(super) mode: Mode,
+    pub(super) kind: DocumentKind,
+    pub(super) mode: DecodeMode,
     /// The mistakes so far.
     pub(super) diagnostics: &'a mut Vec<Diagnostic>,
 }
@@ -89,7 +89,7 @@ impl Decoder<'_> {
         self.diagnostics.push(found);
     }
 
-    /// Records a broken rule; does nothing in [`Mode::Stored`].
+    /// Records a broken rule; does nothing in [`DecodeMode::Stored`].
     pub(super) fn soft(
         &mut self,
         class: Class,
@@ -98,14 +98,14 @@ impl Decoder<'_> {
         message: impl Into<String>,
         hint: Option<String>,
     ) {
-        if self.mode == Mode::Strict {
+        if self.mode == DecodeMode::Strict {
             self.hard(class, span, path, message, hint);
         }
     }
 
-    /// Records a complaint about a value; does nothing in [`Mode::Stored`].
-    pub(super) fn complain(&mut self, at: &At<'_>, complaint: Complaint) {
-        let Complaint {
+    /// Records a complaint about a value; does nothing in [`DecodeMode::Stored`].
+    pub(super) fn complain(&mut self, at: &PathValue<'_>, complaint: CheckComplaint) {
+        let CheckComplaint {
             class,
             message,
             hint,
@@ -114,12 +114,12 @@ impl Decoder<'_> {
     }
 
     /// The row of the field table for a value.
-    fn field(&self, at: &At<'_>) -> Option<&'static Field> {
+    fn field(&self, at: &PathValue<'_>) -> Option<&'static Field> {
         fields::lookup(self.kind, &at.path)
     }
 
     /// Records that the value has another type than expected.
-    fn wrong_type(&mut self, at: &At<'_>, expected: &str, hint: Option<String>) {
+    fn wrong_type(&mut self, at: &PathValue<'_>, expected: &str, hint: Option<String>) {
         let found = describe(at.node);
         let message = format!("found {found}, expected {expected}");
         let span = if at.node.is_null() {
@@ -131,8 +131,8 @@ impl Decoder<'_> {
     }
 
     /// The fields of a mapping.
-    pub(super) fn mapping<'n>(&mut self, at: &At<'n>) -> Option<Fields<'n>> {
-        if let Value::Mapping(entries) = &at.node.value {
+    pub(super) fn mapping<'n>(&mut self, at: &PathValue<'n>) -> Option<Fields<'n>> {
+        if let YamlValue::Mapping(entries) = &at.node.value {
             return Some(Fields {
                 path: at.path.clone(),
                 head: at.head(),
@@ -141,7 +141,7 @@ impl Decoder<'_> {
             });
         }
         let hint = match &at.node.value {
-            Value::Sequence(_) => Some("leave the `-` out".to_owned()),
+            YamlValue::Sequence(_) => Some("leave the `-` out".to_owned()),
             _ => self.example(at),
         };
         self.wrong_type(at, "a mapping of fields", hint);
@@ -151,12 +151,12 @@ impl Decoder<'_> {
     /// The values of a list, each decoded by `item`; `None` if one could not be decoded.
     pub(super) fn list<'n, T>(
         &mut self,
-        at: &At<'n>,
-        mut item: impl FnMut(&mut Self, &At<'n>) -> Option<T>,
+        at: &PathValue<'n>,
+        mut item: impl FnMut(&mut Self, &PathValue<'n>) -> Option<T>,
     ) -> Option<Vec<T>> {
-        let Value::Sequence(items) = &at.node.value else {
+        let YamlValue::Sequence(items) = &at.node.value else {
             let hint = match &at.node.value {
-                Value::Mapping(_) => Some("begin each item with `- `".to_owned()),
+                YamlValue::Mapping(_) => Some("begin each item with `- `".to_owned()),
                 _ => self.example(at),
             };
             self.wrong_type(at, "a list", hint);
@@ -165,7 +165,7 @@ impl Decoder<'_> {
         let mut decoded = Vec::with_capacity(items.len());
         let mut complete = true;
         for (index, node) in items.iter().enumerate() {
-            let at = At {
+            let at = PathValue {
                 node,
                 path: item_path(&at.path, index),
                 key: None,
@@ -178,7 +178,7 @@ impl Decoder<'_> {
         complete.then_some(decoded)
     }
 
-    fn example(&self, at: &At<'_>) -> Option<String> {
+    fn example(&self, at: &PathValue<'_>) -> Option<String> {
         self.field(at).map(|field| {
             let last = field.name();
             format!("such as `{last}: {}`", field.example)
@@ -187,12 +187,12 @@ impl Decoder<'_> {
 }
 
 /// The kind of a value, in words that do not reveal its text.
-fn describe(node: &Node) -> &'static str {
+fn describe(node: &YamlNode) -> &'static str {
     match &node.value {
         _ if node.is_null() => "nothing",
-        Value::Scalar { .. } => "a single value",
-        Value::Sequence(_) => "a list",
-        Value::Mapping(_) => "a mapping",
+        YamlValue::Scalar { .. } => "a single value",
+        YamlValue::Sequence(_) => "a list",
+        YamlValue::Mapping(_) => "a mapping",
     }
 }
 
@@ -200,18 +200,18 @@ fn describe(node: &Node) -> &'static str {
 pub(super) struct Fields<'n> {
     path: String,
     head: Span,
-    entries: &'n [Entry],
+    entries: &'n [MappingEntry],
     asked: Vec<&'static str>,
 }
 
 impl<'n> Fields<'n> {
     /// The value of a field, if it is written.
-    pub(super) fn get(&mut self, name: &'static str) -> Option<At<'n>> {
+    pub(super) fn get(&mut self, name: &'static str) -> Option<PathValue<'n>> {
         if !self.asked.contains(&name) {
             self.asked.push(name);
         }
         let entry = self.entries.iter().find(|entry| entry.key == name)?;
-        Some(At {
+        Some(PathValue {
             node: &entry.node,
             path: key_path(&self.path, name),
             key: Some(entry.key_span),
@@ -244,7 +244,7 @@ impl<'n> Fields<'n> {
         &mut self,
         decoder: &mut Decoder<'d>,
         name: &'static str,
-        decode: impl FnOnce(&mut Decoder<'d>, &At<'n>) -> Option<T>,
+        decode: impl FnOnce(&mut Decoder<'d>, &PathValue<'n>) -> Option<T>,
     ) -> Option<T> {
         self.get(name).and_then(|at| decode(decoder, &at))
     }
@@ -254,7 +254,7 @@ impl<'n> Fields<'n> {
         &mut self,
         decoder: &mut Decoder<'d>,
         name: &'static str,
-        decode: impl FnOnce(&mut Decoder<'d>, &At<'n>) -> Option<T>,
+        decode: impl FnOnce(&mut Decoder<'d>, &PathValue<'n>) -> Option<T>,
     ) -> Option<T> {
         if let Some(at) = self.get(name) {
             return decode(decoder, &at);
@@ -294,7 +294,7 @@ impl<'n> Fields<'n> {
     }
 
     /// A hint for an unknown field.
-    fn hint(&self, kind: Kind, key: &str) -> String {
+    fn hint(&self, kind: DocumentKind, key: &str) -> String {
         let free = || {
             self.asked
                 .iter()

@@ -1,13 +1,13 @@
 //! `job.kat`, `build.kat` and `namespace.kat` (RFC001-KAT 3.4, 3.5, 3.7).
 
-use super::{At, Decoder, workload::labels};
+use super::{Decoder, PathValue, workload::labels};
 use crate::check;
 use kat_types::resource::{
     BuildCache, BuildDefinition, BuildSpec, JobDefinition, JobSpec, Namespace, NamespaceMetadata,
 };
 
 /// A document of kind JobDefinition.
-pub(crate) fn job(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<JobDefinition> {
+pub(crate) fn job(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<JobDefinition> {
     let mut fields = decoder.mapping(at)?;
     fields.get("apiVersion");
     fields.get("kind");
@@ -16,7 +16,7 @@ pub(crate) fn job(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<JobDefinitio
     Some(JobDefinition { spec: spec? })
 }
 
-fn job_spec(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<JobSpec> {
+fn job_spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<JobSpec> {
     let mut fields = decoder.mapping(at)?;
     let schedule = fields.optional(decoder, "schedule", |decoder, at| {
         decoder.checked(at, check::cron)
@@ -46,7 +46,7 @@ fn job_spec(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<JobSpec> {
 }
 
 /// A document of kind BuildDefinition.
-pub(crate) fn build(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<BuildDefinition> {
+pub(crate) fn build(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<BuildDefinition> {
     let mut fields = decoder.mapping(at)?;
     fields.get("apiVersion");
     fields.get("kind");
@@ -55,9 +55,10 @@ pub(crate) fn build(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<BuildDefin
     Some(BuildDefinition { spec: spec? })
 }
 
-fn build_spec(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<BuildSpec> {
+fn build_spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<BuildSpec> {
     let mut fields = decoder.mapping(at)?;
-    let path = |decoder: &mut Decoder<'_>, at: &At<'_>| decoder.checked(at, check::relative_path);
+    let path =
+        |decoder: &mut Decoder<'_>, at: &PathValue<'_>| decoder.checked(at, check::relative_path);
     let build_context = fields.optional(decoder, "buildContext", path);
     let dockerfile_path = fields.optional(decoder, "dockerfilePath", path);
     let build_args = fields.optional(decoder, "buildArgs", |decoder, at| {
@@ -91,7 +92,7 @@ fn build_spec(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<BuildSpec> {
 }
 
 /// A document of kind Namespace.
-pub(crate) fn namespace(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Namespace> {
+pub(crate) fn namespace(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Namespace> {
     let mut fields = decoder.mapping(at)?;
     fields.get("apiVersion");
     fields.get("kind");

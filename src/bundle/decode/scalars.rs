@@ -2,20 +2,20 @@
 
 use std::{collections::BTreeMap, str::FromStr};
 
-use super::{At, Decoder, Word};
+use super::{Decoder, EnumWord, PathValue};
 use crate::{
-    check::Check,
+    check::CheckResult,
     diagnostic::{Class, quote},
     fields::FieldType,
     suggest::nearest,
-    yaml::{Node, Value, key_path},
+    yaml::{YamlNode, YamlValue, key_path},
 };
 use kat_types::resource::{Bytes, MilliCpu};
 
 /// The text of a scalar, and whether it was written without quotes.
-fn scalar(node: &Node) -> Option<(&str, bool)> {
+fn scalar(node: &YamlNode) -> Option<(&str, bool)> {
     match &node.value {
-        Value::Scalar { text, plain } if !node.is_null() => Some((text, *plain)),
+        YamlValue::Scalar { text, plain } if !node.is_null() => Some((text, *plain)),
         _ => None,
     }
 }
@@ -30,7 +30,7 @@ fn shown(text: &str, plain: bool) -> String {
 
 impl Decoder<'_> {
     /// Any text, as written: `1.10`, `on` and `yes` stay what they are.
-    pub(crate) fn text(&mut self, at: &At<'_>) -> Option<String> {
+    pub(crate) fn text(&mut self, at: &PathValue<'_>) -> Option<String> {
         match scalar(at.node) {
             Some((text, _)) => Some(text.to_owned()),
             None => {
@@ -47,8 +47,8 @@ impl Decoder<'_> {
     /// Text that a check accepts.
     pub(crate) fn checked(
         &mut self,
-        at: &At<'_>,
-        check: impl FnOnce(&str) -> Check,
+        at: &PathValue<'_>,
+        check: impl FnOnce(&str) -> CheckResult,
     ) -> Option<String> {
         let text = self.text(at)?;
         if let Err(complaint) = check(&text) {
@@ -58,7 +58,7 @@ impl Decoder<'_> {
     }
 
     /// `true` or `false`, and nothing else that YAML once took for them.
-    pub(crate) fn boolean(&mut self, at: &At<'_>) -> Option<bool> {
+    pub(crate) fn boolean(&mut self, at: &PathValue<'_>) -> Option<bool> {
         let Some((text, plain)) = scalar(at.node) else {
             self.wrong_type(at, "true or false", None);
             return None;
@@ -84,7 +84,7 @@ impl Decoder<'_> {
     }
 
     /// A whole number in the bounds that the table names.
-    pub(crate) fn integer<T: TryFrom<u64>>(&mut self, at: &At<'_>) -> Option<T> {
+    pub(crate) fn integer<T: TryFrom<u64>>(&mut self, at: &PathValue<'_>) -> Option<T> {
         let (least, most) = self.bounds(at);
         let expected = format!("a whole number from {least} to {most}");
         let Some((text, plain)) = scalar(at.node) else {
@@ -131,7 +131,7 @@ impl Decoder<'_> {
     }
 
     /// The bounds of a number.
-    fn bounds(&self, at: &At<'_>) -> (u64, u64) {
+    fn bounds(&self, at: &PathValue<'_>) -> (u64, u64) {
         match self.field(at).map(|field| field.value) {
             Some(FieldType::Integer(least, most) | FieldType::IntegerOr(least, most, _)) => {
                 (least, most)
@@ -141,7 +141,7 @@ impl Decoder<'_> {
     }
 
     /// One of the words of a type.
-    pub(crate) fn word<T: Word>(&mut self, at: &At<'_>) -> Option<T> {
+    pub(crate) fn word<T: EnumWord>(&mut self, at: &PathValue<'_>) -> Option<T> {
         let words = T::WORDS.iter().map(|(word, _)| *word);
         let expected = || {
             let words: Vec<_> = words.clone().collect();
@@ -165,7 +165,7 @@ impl Decoder<'_> {
     }
 
     /// A processor amount of more than nothing.
-    pub(crate) fn processor(&mut self, at: &At<'_>) -> Option<MilliCpu> {
+    pub(crate) fn processor(&mut self, at: &PathValue<'_>) -> Option<MilliCpu> {
         const MOST: u64 = 1_024_000;
         let amount: MilliCpu = self.quantity(at, "a processor amount such as `100m` or `1.5`")?;
         if amount.0 == 0 || amount.0 > MOST {
@@ -179,7 +179,7 @@ impl Decoder<'_> {
     }
 
     /// A size of at least so many bytes.
-    pub(crate) fn size(&mut self, at: &At<'_>, least: Bytes) -> Option<Bytes> {
+    pub(crate) fn size(&mut self, at: &PathValue<'_>, least: Bytes) -> Option<Bytes> {
         const MOST: Bytes = Bytes(1 << 50);
         let size: Bytes = self.quantity(at, "a size such as `64Mi` or `1Gi`")?;
         if size < least || size > MOST {
@@ -192,7 +192,7 @@ impl Decoder<'_> {
         Some(size)
     }
 
-    fn quantity<T: FromStr>(&mut self, at: &At<'_>, expected: &str) -> Option<T> {
+    fn quantity<T: FromStr>(&mut self, at: &PathValue<'_>, expected: &str) -> Option<T> {
         let Some((text, _)) = scalar(at.node) else {
             self.wrong_type(at, expected, None);
             return None;
@@ -206,15 +206,19 @@ impl Decoder<'_> {
     }
 
     /// A list of texts that a check accepts, in the order written.
-    pub(crate) fn texts(&mut self, at: &At<'_>, check: fn(&str) -> Check) -> Option<Vec<String>> {
+    pub(crate) fn texts(
+        &mut self,
+        at: &PathValue<'_>,
+        check: fn(&str) -> CheckResult,
+    ) -> Option<Vec<String>> {
         self.list(at, |decoder, at| decoder.checked(at, check))
     }
 
     /// The same, and none of them twice.
     pub(crate) fn distinct(
         &mut self,
-        at: &At<'_>,
-        check: fn(&str) -> Check,
+        at: &PathValue<'_>,
+        check: fn(&str) -> CheckResult,
     ) -> Option<Vec<String>> {
         let mut seen: BTreeMap<String, u32> = BTreeMap::new();
         self.list(at, |decoder, at| {
@@ -225,7 +229,12 @@ impl Decoder<'_> {
     }
 
     /// Complains about a text that was seen before; the lines of the first ones lie in `seen`.
-    pub(crate) fn once(&mut self, at: &At<'_>, text: &str, seen: &mut BTreeMap<String, u32>) {
+    pub(crate) fn once(
+        &mut self,
+        at: &PathValue<'_>,
+        text: &str,
+        seen: &mut BTreeMap<String, u32>,
+    ) {
         if let Some(first) = seen.get(text) {
             let message = format!("`{}` is written twice, first in line {first}", quote(text));
             self.soft(Class::Duplicate, at.node.span, &at.path, message, None);
@@ -237,11 +246,11 @@ impl Decoder<'_> {
     /// Texts under free keys.
     pub(crate) fn text_map(
         &mut self,
-        at: &At<'_>,
-        check_key: fn(&str) -> Check,
-        check_value: fn(&str) -> Check,
+        at: &PathValue<'_>,
+        check_key: fn(&str) -> CheckResult,
+        check_value: fn(&str) -> CheckResult,
     ) -> Option<BTreeMap<String, String>> {
-        let Value::Mapping(entries) = &at.node.value else {
+        let YamlValue::Mapping(entries) = &at.node.value else {
             let hint = self.example(at);
             self.wrong_type(at, "a mapping of texts", hint);
             return None;
@@ -259,7 +268,7 @@ impl Decoder<'_> {
                     complaint.hint,
                 );
             }
-            let value = At {
+            let value = PathValue {
                 node: &entry.node,
                 path,
                 key: Some(entry.key_span),

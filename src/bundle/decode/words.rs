@@ -7,14 +7,14 @@ use kat_types::resource::{
 };
 
 /// A type with a word for each of its values.
-pub(crate) trait Word: Copy + 'static {
+pub(crate) trait EnumWord: Copy + 'static {
     /// The words and what they mean.
     const WORDS: &'static [(&'static str, Self)];
 }
 
 macro_rules! words {
     ($($type:ident { $($word:literal => $variant:ident),+ $(,)? })+) => {
-        $(impl Word for $type {
+        $(impl EnumWord for $type {
             const WORDS: &'static [(&'static str, Self)] = &[$(($word, Self::$variant)),+];
         })+
     };

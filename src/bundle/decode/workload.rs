@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::{
-    At, Decoder, Fields,
+    Decoder, Fields, PathValue,
     container::{container, others},
 };
-use crate::{check, diagnostic::Class, yaml::Value};
+use crate::{check, diagnostic::Class, yaml::YamlValue};
 use kat_types::resource::{
     GitSource, HostMount, MaxSurge, RestartCondition, RestartPolicy, RollingUpdate, SecretVolume,
     SimpleClusterStorage, Source, Spread, TmpfsVolume, Toleration, TolerationOperator,
@@ -15,7 +15,7 @@ use kat_types::resource::{
 };
 
 /// A document of kind Workload.
-pub(crate) fn workload(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Workload> {
+pub(crate) fn workload(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Workload> {
     let mut fields = decoder.mapping(at)?;
     fields.get("apiVersion");
     fields.get("kind");
@@ -28,7 +28,7 @@ pub(crate) fn workload(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Workloa
     })
 }
 
-fn metadata(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<WorkloadMetadata> {
+fn metadata(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<WorkloadMetadata> {
     let mut fields = decoder.mapping(at)?;
     let name = fields.required(decoder, "name", |decoder, at| {
         decoder.checked(at, check::label)
@@ -46,11 +46,14 @@ fn metadata(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<WorkloadMetadata> 
 }
 
 /// Labels: keys and values as Kubernetes has them.
-pub(super) fn labels(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<BTreeMap<String, String>> {
+pub(super) fn labels(
+    decoder: &mut Decoder<'_>,
+    at: &PathValue<'_>,
+) -> Option<BTreeMap<String, String>> {
     decoder.text_map(at, check::label_key, check::label_value)
 }
 
-fn spec(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<WorkloadSpec> {
+fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<WorkloadSpec> {
     let mut fields = decoder.mapping(at)?;
     let kind = fields.required(decoder, "type", Decoder::word);
     let source = fields.required(decoder, "source", source);
@@ -66,7 +69,8 @@ fn spec(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<WorkloadSpec> {
     let on_node_loss = fields.optional(decoder, "onNodeLoss", Decoder::word);
     let on_partition = fields.optional(decoder, "onPartition", Decoder::word);
     let spread = fields.optional(decoder, "spread", spread);
-    let workloads = |decoder: &mut Decoder<'_>, at: &At<'_>| decoder.distinct(at, check::label);
+    let workloads =
+        |decoder: &mut Decoder<'_>, at: &PathValue<'_>| decoder.distinct(at, check::label);
     let anti_affinity = fields.optional(decoder, "antiAffinity", workloads);
     let affinity = fields.optional(decoder, "affinity", workloads);
     let node_selector = fields.optional(decoder, "nodeSelector", labels);
@@ -84,7 +88,7 @@ fn spec(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<WorkloadSpec> {
         Some(main)
     });
     let mut list =
-        |decoder: &mut Decoder<'_>, at: &At<'_>| others(decoder, at, &names, &mut called);
+        |decoder: &mut Decoder<'_>, at: &PathValue<'_>| others(decoder, at, &names, &mut called);
     let init_containers = fields.optional(decoder, "initContainers", &mut list);
     let sidecars = fields.optional(decoder, "sidecars", &mut list);
     fields.finish(decoder);
@@ -113,21 +117,20 @@ fn declared_names(fields: &mut Fields<'_>) -> Vec<String> {
     let Some(at) = fields.get("volumes") else {
         return Vec::new();
     };
-    let Value::Sequence(items) = &at.node.value else {
+    let YamlValue::Sequence(items) = &at.node.value else {
         return Vec::new();
     };
-    let name = |item: &crate::yaml::Node| match &item.value {
-        Value::Mapping(entries) => {
-            entries
+    let name =
+        |item: &crate::yaml::YamlNode| match &item.value {
+            YamlValue::Mapping(entries) => entries
                 .iter()
                 .find(|entry| entry.key == "name")
                 .and_then(|entry| match &entry.node.value {
-                    Value::Scalar { text, .. } => Some(text.clone()),
+                    YamlValue::Scalar { text, .. } => Some(text.clone()),
                     _ => None,
-                })
-        }
-        _ => None,
-    };
+                }),
+            _ => None,
+        };
     items.iter().filter_map(name).collect()
 }
 
@@ -154,7 +157,7 @@ fn job_rules(decoder: &mut Decoder<'_>, fields: &Fields<'_>, policy: Option<&Res
     }
 }
 
-fn source(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Source> {
+fn source(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Source> {
     let mut fields = decoder.mapping(at)?;
     let (has_image, has_git) = (fields.has("image"), fields.has("git"));
     let image = fields.optional(decoder, "image", |decoder, at| {
@@ -198,13 +201,13 @@ fn source(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Source> {
     })
 }
 
-fn git(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<GitSource> {
+fn git(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<GitSource> {
     let mut fields = decoder.mapping(at)?;
     let repository = fields.required(decoder, "repository", |decoder, at| {
         decoder.checked(at, check::git_url)
     });
     let reference =
-        |decoder: &mut Decoder<'_>, at: &At<'_>| decoder.checked(at, check::git_reference);
+        |decoder: &mut Decoder<'_>, at: &PathValue<'_>| decoder.checked(at, check::git_reference);
     let branch = fields.optional(decoder, "branch", reference);
     let tag = fields.optional(decoder, "tag", reference);
     let commit = fields.optional(decoder, "commit", |decoder, at| {
@@ -219,7 +222,7 @@ fn git(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<GitSource> {
     })
 }
 
-fn update_strategy(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<UpdateStrategy> {
+fn update_strategy(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<UpdateStrategy> {
     let default = UpdateStrategy::default();
     let mut fields = decoder.mapping(at)?;
     let kind = fields.optional(decoder, "type", Decoder::word);
@@ -243,9 +246,9 @@ fn update_strategy(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<UpdateStrat
 }
 
 /// A number, or a percentage up to 100.
-fn max_surge(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<MaxSurge> {
+fn max_surge(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<MaxSurge> {
     let percentage = match &at.node.value {
-        Value::Scalar { text, .. } => text.strip_suffix('%'),
+        YamlValue::Scalar { text, .. } => text.strip_suffix('%'),
         _ => None,
     };
     let Some(number) = percentage else {
@@ -268,7 +271,7 @@ fn max_surge(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<MaxSurge> {
     }
 }
 
-fn restart_policy(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<RestartPolicy> {
+fn restart_policy(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<RestartPolicy> {
     let mut fields = decoder.mapping(at)?;
     let condition = fields.required(decoder, "condition", Decoder::word);
     let max_restarts = fields.optional(decoder, "maxRestarts", Decoder::integer);
@@ -281,7 +284,7 @@ fn restart_policy(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<RestartPolic
     })
 }
 
-fn spread(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Spread> {
+fn spread(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Spread> {
     let mut fields = decoder.mapping(at)?;
     let topology_key = fields.required(decoder, "topologyKey", |decoder, at| {
         decoder.checked(at, check::label_key)
@@ -294,7 +297,7 @@ fn spread(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Spread> {
     })
 }
 
-fn toleration(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Toleration> {
+fn toleration(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Toleration> {
     let mut fields = decoder.mapping(at)?;
     let key = fields.required(decoder, "key", |decoder, at| {
         decoder.checked(at, check::label_key)
@@ -318,7 +321,7 @@ fn toleration(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Toleration> {
     }
     let effect = fields.optional(decoder, "effect", |decoder, at| {
         // Empty means every effect.
-        let empty = matches!(&at.node.value, Value::Scalar { text, .. } if text.is_empty());
+        let empty = matches!(&at.node.value, YamlValue::Scalar { text, .. } if text.is_empty());
         if empty || at.node.is_null() {
             return None;
         }
@@ -333,14 +336,14 @@ fn toleration(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Toleration> {
     })
 }
 
-fn volumes(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Vec<Volume>> {
+fn volumes(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Vec<Volume>> {
     let mut seen = BTreeMap::new();
     decoder.list(at, |decoder, at| volume(decoder, at, &mut seen))
 }
 
 fn volume(
     decoder: &mut Decoder<'_>,
-    at: &At<'_>,
+    at: &PathValue<'_>,
     seen: &mut BTreeMap<String, u32>,
 ) -> Option<Volume> {
     const SOURCES: [&str; 5] = [
@@ -431,7 +434,7 @@ fn volume(
     })
 }
 
-fn host_mount(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<HostMount> {
+fn host_mount(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<HostMount> {
     let mut fields = decoder.mapping(at)?;
     let host_path = fields.required(decoder, "hostPath", |decoder, at| {
         decoder.checked(at, check::folder_path)

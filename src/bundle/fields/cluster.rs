@@ -4,7 +4,7 @@ use super::{
     API_VERSION, Field,
     FieldType::{self, Boolean, Cidr, Integer, Mapping, Processor, Size, Text, TextList, Word},
 };
-use crate::kind::Kind;
+use crate::kind::DocumentKind;
 
 const fn cluster(
     path: &'static str,
@@ -13,7 +13,7 @@ const fn cluster(
     description: &'static str,
 ) -> Field {
     Field::new(
-        Kind::ClusterConfiguration,
+        DocumentKind::ClusterConfiguration,
         path,
         value,
         example,
@@ -27,7 +27,7 @@ const fn agent(
     example: &'static str,
     description: &'static str,
 ) -> Field {
-    Field::new(Kind::AgentConfig, path, value, example, description)
+    Field::new(DocumentKind::AgentConfig, path, value, example, description)
 }
 
 const PORT: FieldType = Integer(1, 65_535);

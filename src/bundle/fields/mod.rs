@@ -9,13 +9,13 @@ mod workload;
 
 use std::{collections::BTreeMap, fmt, sync::LazyLock};
 
-use super::kind::Kind;
+use super::kind::DocumentKind;
 
 /// One field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field {
     /// The document that has it.
-    pub kind: Kind,
+    pub kind: DocumentKind,
     /// Its path, such as `spec.container.env[].name`; `[]` stands for each item of a list.
     pub path: &'static str,
     /// Type of its value.
@@ -25,7 +25,7 @@ pub struct Field {
     /// The value if it is not written, as YAML; writing it makes no difference.
     pub default: Option<&'static str>,
     /// Whether it takes effect.
-    pub status: Status,
+    pub status: FieldStatus,
     /// A value as one would write it, as YAML.
     pub example: &'static str,
     /// Description in one line.
@@ -65,7 +65,7 @@ pub enum FieldType {
 
 /// Whether a field takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
+pub enum FieldStatus {
     /// It names the document or its kind.
     Identity,
     /// It takes effect.
@@ -100,7 +100,7 @@ impl fmt::Display for FieldType {
 
 impl Field {
     const fn new(
-        kind: Kind,
+        kind: DocumentKind,
         path: &'static str,
         value: FieldType,
         example: &'static str,
@@ -112,7 +112,7 @@ impl Field {
             value,
             required: false,
             default: None,
-            status: Status::Effective,
+            status: FieldStatus::Effective,
             example,
             description,
         }
@@ -129,17 +129,17 @@ impl Field {
     }
 
     const fn identity(mut self) -> Self {
-        self.status = Status::Identity;
+        self.status = FieldStatus::Identity;
         self
     }
 
     const fn not_yet(mut self) -> Self {
-        self.status = Status::NotYet;
+        self.status = FieldStatus::NotYet;
         self
     }
 
     const fn effective_for(mut self, words: &'static [&'static str]) -> Self {
-        self.status = Status::EffectiveFor(words);
+        self.status = FieldStatus::EffectiveFor(words);
         self
     }
 
@@ -166,20 +166,21 @@ pub fn all() -> impl Iterator<Item = &'static Field> {
         .chain(cluster::FIELDS)
 }
 
-static BY_PATH: LazyLock<BTreeMap<(Kind, &'static str), &'static Field>> = LazyLock::new(|| {
-    all()
-        .map(|field| ((field.kind, field.path), field))
-        .collect()
-});
+static BY_PATH: LazyLock<BTreeMap<(DocumentKind, &'static str), &'static Field>> =
+    LazyLock::new(|| {
+        all()
+            .map(|field| ((field.kind, field.path), field))
+            .collect()
+    });
 
 /// The field at a path; indexes of items are ignored (`env[2].name`, `env[].name`).
 ///
 /// A field of an init container or a sidecar without a row of its own has the row of
 /// `spec.container`.
-pub fn lookup(kind: Kind, path: &str) -> Option<&'static Field> {
+pub fn lookup(kind: DocumentKind, path: &str) -> Option<&'static Field> {
     let pattern = pattern(path);
     let found = |pattern: &str| BY_PATH.get(&(kind, pattern)).copied();
-    if kind == Kind::Workload {
+    if kind == DocumentKind::Workload {
         for list in ["spec.initContainers[]", "spec.sidecars[]"] {
             if let Some(rest) = pattern.strip_prefix(list) {
                 let like = format!("spec.container{rest}");
@@ -197,7 +198,7 @@ fn is_shared(field: &Field) -> bool {
 }
 
 /// The fields directly below a path, in the table's order.
-pub fn children(kind: Kind, path: &str) -> impl Iterator<Item = &'static Field> {
+pub fn children(kind: DocumentKind, path: &str) -> impl Iterator<Item = &'static Field> {
     let parent = lookup(kind, path.strip_suffix("[]").unwrap_or(path));
     let mut prefix = parent.map_or("", |field| field.path).to_owned();
     let mut like = None;
@@ -264,7 +265,7 @@ mod tests {
 
     #[test]
     fn finds_fields_by_their_concrete_paths() {
-        let path = |path| lookup(Kind::Workload, path).map(|field| field.path);
+        let path = |path| lookup(DocumentKind::Workload, path).map(|field| field.path);
         assert_eq!(
             path("spec.container.env[12].name"),
             Some("spec.container.env[].name")
@@ -274,11 +275,13 @@ mod tests {
             Some("spec.container.env[].name")
         );
         assert_eq!(path("spec.container.nothing"), None);
-        let names: Vec<_> = children(Kind::Workload, "spec.sidecars[]")
+        let names: Vec<_> = children(DocumentKind::Workload, "spec.sidecars[]")
             .map(Field::name)
             .collect();
         assert!(names.contains(&"command"), "{names:?}");
-        let names: Vec<_> = children(Kind::Namespace, "").map(Field::name).collect();
+        let names: Vec<_> = children(DocumentKind::Namespace, "")
+            .map(Field::name)
+            .collect();
         assert_eq!(names, ["apiVersion", "kind", "metadata"]);
     }
 }

@@ -4,7 +4,7 @@ use super::{
     API_VERSION, Field,
     FieldType::{self, Boolean, Integer, IntegerOr, List, Mapping, Text, TextList, TextMap, Word},
 };
-use crate::kind::Kind;
+use crate::kind::DocumentKind;
 
 const fn balancer(
     path: &'static str,
@@ -12,7 +12,13 @@ const fn balancer(
     example: &'static str,
     description: &'static str,
 ) -> Field {
-    Field::new(Kind::VirtualLoadBalancer, path, value, example, description)
+    Field::new(
+        DocumentKind::VirtualLoadBalancer,
+        path,
+        value,
+        example,
+        description,
+    )
 }
 
 const fn job(
@@ -21,7 +27,13 @@ const fn job(
     example: &'static str,
     description: &'static str,
 ) -> Field {
-    Field::new(Kind::JobDefinition, path, value, example, description)
+    Field::new(
+        DocumentKind::JobDefinition,
+        path,
+        value,
+        example,
+        description,
+    )
 }
 
 const fn build(
@@ -30,7 +42,13 @@ const fn build(
     example: &'static str,
     description: &'static str,
 ) -> Field {
-    Field::new(Kind::BuildDefinition, path, value, example, description)
+    Field::new(
+        DocumentKind::BuildDefinition,
+        path,
+        value,
+        example,
+        description,
+    )
 }
 
 const fn namespace(
@@ -39,7 +57,7 @@ const fn namespace(
     example: &'static str,
     description: &'static str,
 ) -> Field {
-    Field::new(Kind::Namespace, path, value, example, description)
+    Field::new(DocumentKind::Namespace, path, value, example, description)
 }
 
 /// Seconds of a year.

@@ -7,7 +7,7 @@ use super::{
         TextMap, Word,
     },
 };
-use crate::kind::Kind;
+use crate::kind::DocumentKind;
 
 const fn field(
     path: &'static str,
@@ -15,7 +15,7 @@ const fn field(
     example: &'static str,
     description: &'static str,
 ) -> Field {
-    Field::new(Kind::Workload, path, value, example, description)
+    Field::new(DocumentKind::Workload, path, value, example, description)
 }
 
 /// Seconds of a day.

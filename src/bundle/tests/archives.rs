@@ -7,7 +7,10 @@ use super::*;
 fn sources() -> Vec<SourceFile> {
     vec![
         file("workload.kat", &workload()),
-        file("VirtualLoadBalancer.kat", &least(Kind::VirtualLoadBalancer)),
+        file(
+            "VirtualLoadBalancer.kat",
+            &least(DocumentKind::VirtualLoadBalancer),
+        ),
     ]
 }
 
@@ -17,7 +20,7 @@ fn what_is_packed_is_read() {
     let packed = pack(&files).unwrap();
     files.sort_by(|left, right| left.name.cmp(&right.name));
     assert_eq!(read_archive(&packed).unwrap(), files);
-    assert!(parse(&files, Mode::Strict).is_ok());
+    assert!(parse(&files, DecodeMode::Strict).is_ok());
 }
 
 #[test]

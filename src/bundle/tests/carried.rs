@@ -51,7 +51,7 @@ fn read(top: &tempfile::TempDir) -> Bundle {
 
 fn mistakes(top: &tempfile::TempDir) -> String {
     let found = match read_folder(top.path()) {
-        Ok(files) => parse(&files, Mode::Strict).unwrap_err(),
+        Ok(files) => parse(&files, DecodeMode::Strict).unwrap_err(),
         Err(found) => found,
     };
     lines(&found)
@@ -89,7 +89,7 @@ fn a_folder_brings_what_its_volumes_mount_and_nothing_else() {
     // The archive, with and without an enclosing folder, and the stored files give the same bundle.
     let packed = pack(&bundle.files).unwrap();
     assert_eq!(read_archive(&packed).unwrap(), bundle.files);
-    assert_eq!(parse(&bundle.files, Mode::Stored).unwrap(), bundle);
+    assert_eq!(parse(&bundle.files, DecodeMode::Stored).unwrap(), bundle);
     let text = &bundle.files[0].text;
     assert_eq!(unpack_carried(text).unwrap(), bundle.carried);
     assert_eq!(

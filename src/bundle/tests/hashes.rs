@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 
 fn bundle(change: impl FnOnce(&mut Value, &mut Value)) -> Bundle {
-    let (mut main, mut balancer) = (workload(), least(Kind::VirtualLoadBalancer));
+    let (mut main, mut balancer) = (workload(), least(DocumentKind::VirtualLoadBalancer));
     change(&mut main, &mut balancer);
     parsed(&[
         file("workload.kat", &main),
@@ -98,7 +98,7 @@ fn written_defaults_order_and_comments_change_nothing() {
 #[test]
 fn a_namespace_file_changes_nothing_of_the_workload() {
     let alone = parsed(&[file("workload.kat", &workload())]);
-    let mut namespace = least(Kind::Namespace);
+    let mut namespace = least(DocumentKind::Namespace);
     namespace["metadata"]["name"] = json!("default");
     let both = parsed(&[
         file("workload.kat", &workload()),

@@ -53,17 +53,17 @@ fn workload() -> Value {
 }
 
 /// The smallest valid document of a kind.
-fn least(kind: Kind) -> Value {
+fn least(kind: DocumentKind) -> Value {
     let mut value = match kind {
-        Kind::Workload => return workload(),
-        Kind::VirtualLoadBalancer => json!({"spec": {"ports": [{"containerPort": 8080}]}}),
-        Kind::JobDefinition | Kind::BuildDefinition => json!({"spec": {}}),
-        Kind::Namespace => json!({"metadata": {"name": "base"}}),
-        Kind::ClusterConfiguration => json!({
+        DocumentKind::Workload => return workload(),
+        DocumentKind::VirtualLoadBalancer => json!({"spec": {"ports": [{"containerPort": 8080}]}}),
+        DocumentKind::JobDefinition | DocumentKind::BuildDefinition => json!({"spec": {}}),
+        DocumentKind::Namespace => json!({"metadata": {"name": "base"}}),
+        DocumentKind::ClusterConfiguration => json!({
             "metadata": {"name": "base"},
             "spec": {"clusterCIDR": "10.100.0.0/16", "serviceCIDR": "10.200.0.0/16"},
         }),
-        Kind::AgentConfig => return json!({}),
+        DocumentKind::AgentConfig => return json!({}),
     };
     value["apiVersion"] = json!(kat_types::resource::API_VERSION);
     value["kind"] = json!(kind.as_str());
@@ -72,7 +72,7 @@ fn least(kind: Kind) -> Value {
 
 /// Parses the files in strict mode and panics with the diagnostics.
 fn parsed(files: &[SourceFile]) -> Bundle {
-    parse(files, Mode::Strict).unwrap_or_else(|found| panic!("{}", lines(&found)))
+    parse(files, DecodeMode::Strict).unwrap_or_else(|found| panic!("{}", lines(&found)))
 }
 
 /// One line for each diagnostic.

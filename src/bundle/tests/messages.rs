@@ -52,7 +52,7 @@ spec:
 #[test]
 fn all_mistakes_at_once() {
     let files = [source("workload.kat", MANY)];
-    let found = parse(&files, Mode::Strict).unwrap_err();
+    let found = parse(&files, DecodeMode::Strict).unwrap_err();
     insta::assert_snapshot!(lines(&found));
     assert!(
         !lines(&found).contains("hunter2"),
@@ -63,7 +63,7 @@ fn all_mistakes_at_once() {
 #[test]
 fn with_an_excerpt() {
     let files = [source("workload.kat", MANY)];
-    let found = parse(&files, Mode::Strict).unwrap_err();
+    let found = parse(&files, DecodeMode::Strict).unwrap_err();
     insta::assert_snapshot!(shown(&files, &found[..6]));
 }
 
@@ -130,7 +130,7 @@ spec:
 "
         );
         let files = [source("workload.kat", &text)];
-        parse(&files, Mode::Strict).map_or_else(|found| lines(&found), |_| String::new())
+        parse(&files, DecodeMode::Strict).map_or_else(|found| lines(&found), |_| String::new())
     };
     assert_eq!(found("unconfined"), "");
     assert_eq!(found("/usr/share/containers/own.json"), "");
@@ -155,7 +155,7 @@ fn several_documents_lie_in_one_file() {
     let text = serde_json::to_string_pretty(&workload()).unwrap();
     let balancer = "apiVersion: kat.dws.rip/v1alpha1\nkind: VirtualLoadBalancer\nspec:\n  ports:\n    - containerPort: x\n";
     let before = format!("---\n{text}\n---\n{balancer}");
-    let found = parse(&[source("workload.kat", &before)], Mode::Strict).unwrap_err();
+    let found = parse(&[source("workload.kat", &before)], DecodeMode::Strict).unwrap_err();
     let line = before
         .lines()
         .position(|line| line.contains(": x"))
@@ -186,15 +186,20 @@ spec:
   container: {stopSignal: TERM, env: [{name: a-b, value: x}]}
 ";
     let files = [source("workload.kat", text)];
-    assert!(parse(&files, Mode::Strict).unwrap_err().len() >= 6);
-    let bundle = parse(&files, Mode::Stored).unwrap();
+    assert!(parse(&files, DecodeMode::Strict).unwrap_err().len() >= 6);
+    let bundle = parse(&files, DecodeMode::Stored).unwrap();
     assert_eq!(bundle.workload.unwrap().spec.replicas, Some(100_000));
     let later = "apiVersion: kat.dws.rip/v1\nkind: Later\nspec: {}\n";
     let with_more = [files[0].clone(), source("later.kat", later)];
-    assert!(parse(&with_more, Mode::Stored).unwrap().workload.is_some());
+    assert!(
+        parse(&with_more, DecodeMode::Stored)
+            .unwrap()
+            .workload
+            .is_some()
+    );
     // A value that the type cannot hold is still an error.
     let broken = text.replace("100000", "many");
-    assert!(parse(&[source("workload.kat", &broken)], Mode::Stored).is_err());
+    assert!(parse(&[source("workload.kat", &broken)], DecodeMode::Stored).is_err());
 }
 
 #[test]
@@ -229,7 +234,7 @@ spec:
 ";
     let found = parse_cluster(text, "cluster.kat").unwrap_err();
     insta::assert_snapshot!(lines(&found));
-    let stored = parse_cluster_as(text, "cluster.kat", Mode::Stored).unwrap();
+    let stored = parse_cluster_as(text, "cluster.kat", DecodeMode::Stored).unwrap();
     assert_eq!(stored.spec.cluster_cidr.to_string(), "10.100.0.0/16");
 }
 
@@ -239,7 +244,7 @@ fn a_list_of_mistakes_ends() {
         .map(|index| format!("  replica{index}: 1\n"))
         .collect();
     let text = format!("apiVersion: kat.dws.rip/v1alpha1\nkind: Workload\nspec:\n{many}");
-    let found = parse(&[source("workload.kat", &text)], Mode::Strict).unwrap_err();
+    let found = parse(&[source("workload.kat", &text)], DecodeMode::Strict).unwrap_err();
     assert_eq!(found.len(), 101);
     assert!(
         found
@@ -262,7 +267,7 @@ fn hostile_texts_take_no_time() {
             let room = (MAX_FILE - before.len()) / part.len();
             let text = format!("{before}{}", part.repeat(room));
             let begun = std::time::Instant::now();
-            let result = parse(&[source("workload.kat", &text)], Mode::Strict);
+            let result = parse(&[source("workload.kat", &text)], DecodeMode::Strict);
             assert!(result.is_err(), "{before:?} {part:?}");
             let took = begun.elapsed();
             assert!(took.as_secs() < 10, "{before:?} {part:?} took {took:?}");

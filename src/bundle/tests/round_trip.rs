@@ -346,7 +346,7 @@ proptest! {
         block(&value, 0, &mut text);
         for text in [text, serde_json::to_string_pretty(&value).unwrap()] {
             let files = [SourceFile { name: "workload.kat".to_owned(), text }];
-            for mode in [Mode::Strict, Mode::Stored] {
+            for mode in [DecodeMode::Strict, DecodeMode::Stored] {
                 let read = parse(&files, mode);
                 let read = read.map_err(|found| TestCaseError::fail(lines(&found)))?;
                 // `Debug` omits the values of variables, so the JSON is compared too.
@@ -369,7 +369,7 @@ proptest! {
     #[test]
     fn no_text_makes_the_reader_panic(text in "(\\PC|[\n\t:#&*!|>'\"{}\\[\\],? -]){0,200}") {
         let files = [SourceFile { name: "workload.kat".to_owned(), text }];
-        if let Err(found) = parse(&files, Mode::Strict) {
+        if let Err(found) = parse(&files, DecodeMode::Strict) {
             prop_assert!(!found.is_empty());
             for found in &found {
                 let shown = render(found, &files[0].text, true);
@@ -391,14 +391,14 @@ proptest! {
         let to = (from + cut).min(letters.len());
         letters.splice(from..to, with.chars());
         let files = [SourceFile { name: "workload.kat".to_owned(), text: letters.into_iter().collect() }];
-        for mode in [Mode::Strict, Mode::Stored] {
+        for mode in [DecodeMode::Strict, DecodeMode::Stored] {
             if let Err(found) = parse(&files, mode) {
                 prop_assert!(!found.is_empty());
             }
         }
         // An agent of a later version can read everything that users may write today.
-        if parse(&files, Mode::Strict).is_ok() {
-            prop_assert!(parse(&files, Mode::Stored).is_ok());
+        if parse(&files, DecodeMode::Strict).is_ok() {
+            prop_assert!(parse(&files, DecodeMode::Stored).is_ok());
         }
     }
 

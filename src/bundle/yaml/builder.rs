@@ -6,7 +6,7 @@ use granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, op
 
 use super::{
     super::diagnostic::{Class, Diagnostic, Position, Span, quote},
-    Entry, Node, Value, item_path, key_path,
+    MappingEntry, YamlNode, YamlValue, item_path, key_path,
 };
 
 /// Maximum nesting; the deepest field of the schema is at 9.
@@ -17,21 +17,21 @@ const MOST_NODES: usize = 20_000;
 const MOST_DOCUMENTS: usize = 16;
 
 /// A collection that is not complete yet.
-enum Frame {
+enum OpenCollection {
     Sequence {
         start: Position,
-        items: Vec<Node>,
+        items: Vec<YamlNode>,
     },
     Mapping {
         start: Position,
-        entries: Vec<Entry>,
-        key: Option<Key>,
+        entries: Vec<MappingEntry>,
+        key: Option<PendingKey>,
         seen: BTreeMap<String, u32>,
     },
 }
 
 /// A key whose value is not read yet.
-struct Key {
+struct PendingKey {
     text: String,
     span: Span,
     repeated: bool,
@@ -41,13 +41,13 @@ struct Key {
 pub(super) struct Builder<'a> {
     file: &'a str,
     diagnostics: &'a mut Vec<Diagnostic>,
-    stack: Vec<Frame>,
-    current: Option<Node>,
-    pub(super) roots: Vec<Node>,
+    stack: Vec<OpenCollection>,
+    current: Option<YamlNode>,
+    pub(super) roots: Vec<YamlNode>,
     nodes: usize,
 }
 
-pub(super) type Step = Result<(), Box<Diagnostic>>;
+pub(super) type YamlResult = Result<(), Box<Diagnostic>>;
 
 impl<'a> Builder<'a> {
     pub(super) fn new(file: &'a str, diagnostics: &'a mut Vec<Diagnostic>) -> Self {
@@ -61,7 +61,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    pub(super) fn run(&mut self, text: &str) -> Step {
+    pub(super) fn run(&mut self, text: &str) -> YamlResult {
         let options = options! {
             disallow_directives: true,
             emit_unresolved_aliases: true,
@@ -104,12 +104,12 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn event(&mut self, event: Event<'_>, span: Span) -> Step {
+    fn event(&mut self, event: Event<'_>, span: Span) -> YamlResult {
         match event {
             Event::Scalar(text, style, _, _) => self.scalar(text, style, span),
             Event::SequenceStart(..) => {
                 self.open(span)?;
-                self.stack.push(Frame::Sequence {
+                self.stack.push(OpenCollection::Sequence {
                     start: span.start,
                     items: Vec::new(),
                 });
@@ -117,7 +117,7 @@ impl<'a> Builder<'a> {
             }
             Event::MappingStart(..) => {
                 self.open(span)?;
-                self.stack.push(Frame::Mapping {
+                self.stack.push(OpenCollection::Mapping {
                     start: span.start,
                     entries: Vec::new(),
                     key: None,
@@ -148,9 +148,9 @@ impl<'a> Builder<'a> {
     }
 
     /// Starts a collection: it can't be a key, and their number is limited.
-    fn open(&mut self, span: Span) -> Step {
+    fn open(&mut self, span: Span) -> YamlResult {
         self.count(span)?;
-        if let Some(Frame::Mapping { key: None, .. }) = self.stack.last() {
+        if let Some(OpenCollection::Mapping { key: None, .. }) = self.stack.last() {
             return Err(self.fail(
                 Class::Shape,
                 Span::point(span.start),
@@ -161,7 +161,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    fn count(&mut self, span: Span) -> Step {
+    fn count(&mut self, span: Span) -> YamlResult {
         self.nodes += 1;
         if self.nodes > MOST_NODES {
             let message = format!("found more than {MOST_NODES} values in one file");
@@ -170,10 +170,10 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    fn scalar(&mut self, text: Cow<'_, str>, style: ScalarStyle, span: Span) -> Step {
+    fn scalar(&mut self, text: Cow<'_, str>, style: ScalarStyle, span: Span) -> YamlResult {
         self.count(span)?;
         let plain = style == ScalarStyle::Plain;
-        if let Some(Frame::Mapping {
+        if let Some(OpenCollection::Mapping {
             key: key @ None,
             seen,
             ..
@@ -196,7 +196,7 @@ impl<'a> Builder<'a> {
                 ));
             }
             let first = seen.get(text.as_ref()).copied();
-            *key = Some(Key {
+            *key = Some(PendingKey {
                 text: text.clone().into_owned(),
                 span,
                 repeated: first.is_some(),
@@ -212,29 +212,29 @@ impl<'a> Builder<'a> {
             }
             return Ok(());
         }
-        let value = Value::Scalar {
+        let value = YamlValue::Scalar {
             text: text.into_owned(),
             plain,
         };
-        self.complete(Node { span, value });
+        self.complete(YamlNode { span, value });
         Ok(())
     }
 
-    fn close(&mut self, span: Span) -> Step {
+    fn close(&mut self, span: Span) -> YamlResult {
         let node = match self.stack.pop() {
-            Some(Frame::Sequence { start, items }) => Node {
+            Some(OpenCollection::Sequence { start, items }) => YamlNode {
                 span: Span {
                     start,
                     end: span.end,
                 },
-                value: Value::Sequence(items),
+                value: YamlValue::Sequence(items),
             },
-            Some(Frame::Mapping { start, entries, .. }) => Node {
+            Some(OpenCollection::Mapping { start, entries, .. }) => YamlNode {
                 span: Span {
                     start,
                     end: span.end,
                 },
-                value: Value::Mapping(entries),
+                value: YamlValue::Mapping(entries),
             },
             None => return Ok(()),
         };
@@ -243,14 +243,14 @@ impl<'a> Builder<'a> {
     }
 
     /// Adds a complete value to its collection. The second value of a key is dropped.
-    fn complete(&mut self, node: Node) {
+    fn complete(&mut self, node: YamlNode) {
         match self.stack.last_mut() {
-            Some(Frame::Sequence { items, .. }) => items.push(node),
-            Some(Frame::Mapping { entries, key, .. }) => {
+            Some(OpenCollection::Sequence { items, .. }) => items.push(node),
+            Some(OpenCollection::Mapping { entries, key, .. }) => {
                 if let Some(key) = key.take()
                     && !key.repeated
                 {
-                    entries.push(Entry {
+                    entries.push(MappingEntry {
                         key: key.text,
                         key_span: key.span,
                         node,
@@ -266,8 +266,8 @@ impl<'a> Builder<'a> {
         let mut path = String::new();
         for frame in &self.stack {
             match frame {
-                Frame::Sequence { items, .. } => path = item_path(&path, items.len()),
-                Frame::Mapping { key, .. } => {
+                OpenCollection::Sequence { items, .. } => path = item_path(&path, items.len()),
+                OpenCollection::Mapping { key, .. } => {
                     if let Some(key) = key {
                         path = key_path(&path, &key.text);
                     }

@@ -14,14 +14,14 @@ use builder::Builder;
 
 /// A value and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Node {
+pub(crate) struct YamlNode {
     pub(crate) span: Span,
-    pub(crate) value: Value,
+    pub(crate) value: YamlValue,
 }
 
 /// The kinds of values.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Value {
+pub(crate) enum YamlValue {
     /// Text, and whether it was written without quotes and not as a block.
     Scalar {
         /// The text, escapes resolved.
@@ -30,27 +30,27 @@ pub(crate) enum Value {
         plain: bool,
     },
     /// A list.
-    Sequence(Vec<Node>),
+    Sequence(Vec<YamlNode>),
     /// Keys and values in the order written.
-    Mapping(Vec<Entry>),
+    Mapping(Vec<MappingEntry>),
 }
 
 /// A key with its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct MappingEntry {
     /// The key's text.
     pub(crate) key: String,
     /// Where the key stands.
     pub(crate) key_span: Span,
     /// The value.
-    pub(crate) node: Node,
+    pub(crate) node: YamlNode,
 }
 
-impl Node {
+impl YamlNode {
     /// Nothing, `~` or `null`.
     pub(crate) fn is_null(&self) -> bool {
         match &self.value {
-            Value::Scalar { text, plain } => {
+            YamlValue::Scalar { text, plain } => {
                 *plain && matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL")
             }
             _ => false,
@@ -62,7 +62,7 @@ impl Node {
 #[derive(Debug, Default)]
 pub(crate) struct Documents {
     /// The root of each document; empty if the text could not be read to its end.
-    pub(crate) roots: Vec<Node>,
+    pub(crate) roots: Vec<YamlNode>,
     /// The text could not be read to its end.
     pub(crate) broken: bool,
 }
@@ -129,20 +129,20 @@ fn forbidden_character(file: &str, text: &str) -> Option<Diagnostic> {
 }
 
 /// The JSON form of a value: plain `true`, `false`, `null` and whole numbers are not texts.
-pub(crate) fn to_json(node: &Node) -> serde_json::Value {
+pub(crate) fn to_json(node: &YamlNode) -> serde_json::Value {
     use serde_json::Value as Json;
     match &node.value {
         _ if node.is_null() => Json::Null,
-        Value::Scalar { text, plain: true } => match text.as_str() {
+        YamlValue::Scalar { text, plain: true } => match text.as_str() {
             "true" => Json::Bool(true),
             "false" => Json::Bool(false),
             number => number
                 .parse::<u64>()
                 .map_or_else(|_| Json::String(number.to_owned()), Json::from),
         },
-        Value::Scalar { text, .. } => Json::String(text.clone()),
-        Value::Sequence(items) => Json::Array(items.iter().map(to_json).collect()),
-        Value::Mapping(entries) => Json::Object(
+        YamlValue::Scalar { text, .. } => Json::String(text.clone()),
+        YamlValue::Sequence(items) => Json::Array(items.iter().map(to_json).collect()),
+        YamlValue::Mapping(entries) => Json::Object(
             entries
                 .iter()
                 .map(|entry| (entry.key.clone(), to_json(&entry.node)))
@@ -163,19 +163,19 @@ pub fn json_of(text: &str) -> serde_json::Value {
 /// The value at a path such as `spec.ports[0].name`, and the position of its key if it has one.
 ///
 /// Supports only paths of plain keys.
-pub(crate) fn locate<'n>(root: &'n Node, path: &str) -> Option<(&'n Node, Option<Span>)> {
+pub(crate) fn locate<'n>(root: &'n YamlNode, path: &str) -> Option<(&'n YamlNode, Option<Span>)> {
     let mut found = (root, None);
     let parts = path
         .split(['.', '['])
         .map(|part| part.strip_suffix(']').unwrap_or(part));
     for part in parts.filter(|part| !part.is_empty()) {
         found = match &found.0.value {
-            Value::Mapping(entries) => {
+            YamlValue::Mapping(entries) => {
                 let entry = entries.iter().find(|entry| entry.key == part)?;
                 (&entry.node, Some(entry.key_span))
             }
-            Value::Sequence(items) => (items.get(part.parse::<usize>().ok()?)?, None),
-            Value::Scalar { .. } => return None,
+            YamlValue::Sequence(items) => (items.get(part.parse::<usize>().ok()?)?, None),
+            YamlValue::Scalar { .. } => return None,
         };
     }
     Some(found)

@@ -19,11 +19,11 @@ fn only(text: &str) -> Diagnostic {
 fn keeps_text_as_written() {
     let (documents, diagnostics) = tree("a: 1.10\nb: on\nc: 'x'\nd:\ne: [yes, {k: ~}]\n");
     assert!(diagnostics.is_empty(), "{diagnostics:?}");
-    let Value::Mapping(entries) = &documents.roots[0].value else {
+    let YamlValue::Mapping(entries) = &documents.roots[0].value else {
         panic!("not a mapping");
     };
     let scalar = |index: usize| entries[index].node.value.clone();
-    let of = |text: &str, plain| Value::Scalar {
+    let of = |text: &str, plain| YamlValue::Scalar {
         text: text.to_owned(),
         plain,
     };

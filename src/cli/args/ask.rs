@@ -5,7 +5,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::{
-    super::time, DescribedKind, DocumentFormat, Get, Kind, Namespace, Output, OutputParser,
+    super::time, DescribedKind, DocumentFormat, GetArgs, ListedKind, NamespaceOption, OutputOption,
+    OutputParser,
 };
 use crate::commands::wait_for;
 
@@ -21,24 +22,24 @@ pub(crate) enum WhyKind {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Why {
+pub(crate) struct WhyArgs {
     /// What it is
     pub(crate) kind: WhyKind,
     /// Its name
     pub(crate) name: String,
     #[command(flatten)]
-    pub(crate) namespace: Namespace,
+    pub(crate) namespace: NamespaceOption,
     /// Print it for programs
     #[arg(short, long)]
     pub(crate) output: Option<DocumentFormat>,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Events {
+pub(crate) struct EventsArgs {
     /// Only those about the workload, instance or machine of this name
     pub(crate) name: Option<String>,
     #[command(flatten)]
-    pub(crate) namespace: Namespace,
+    pub(crate) namespace: NamespaceOption,
     /// All namespaces
     #[arg(short = 'A', long, conflicts_with = "name")]
     pub(crate) all_namespaces: bool,
@@ -47,13 +48,13 @@ pub(crate) struct Events {
     pub(crate) follow: bool,
     /// How to print; jsonpath={.items[*].message} picks out of the JSON
     #[arg(short, long, default_value = "table", value_parser = OutputParser)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputOption,
 }
 
-impl From<Events> for Get {
-    fn from(events: Events) -> Self {
+impl From<EventsArgs> for GetArgs {
+    fn from(events: EventsArgs) -> Self {
         Self {
-            kind: Kind::Events,
+            kind: ListedKind::Events,
             name: events.name,
             namespace: events.namespace,
             all_namespaces: events.all_namespaces,
@@ -64,23 +65,23 @@ impl From<Events> for Get {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Explain {
+pub(crate) struct ExplainArgs {
     /// Such as workload.spec.restartPolicy; without it the kinds of files
     #[arg(value_name = "KIND.FIELD")]
     pub(crate) path: Option<String>,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Wait {
+pub(crate) struct WaitArgs {
     /// What it is
     pub(crate) kind: DescribedKind,
     /// Its name
     pub(crate) name: String,
     #[command(flatten)]
-    pub(crate) namespace: Namespace,
+    pub(crate) namespace: NamespaceOption,
     /// condition=TYPE, condition=TYPE=false, phase=PHASE, or delete
     #[arg(long = "for", value_name = "WHAT", value_parser = wait_for::parse)]
-    pub(crate) what: wait_for::What,
+    pub(crate) what: wait_for::WaitCondition,
     /// How long to wait
     #[arg(long, default_value = "5m", value_parser = time::parse_duration, value_name = "TIME")]
     pub(crate) timeout: Duration,

@@ -5,7 +5,7 @@ use clap::{ArgMatches, Args, Command, Error, FromArgMatches, Id, parser::ValueSo
 use crate::names;
 
 #[derive(Debug, Args)]
-struct Argument {
+struct NamespaceFlag {
     /// Namespace [env: KAT_NAMESPACE]
     #[arg(
         short,
@@ -20,16 +20,16 @@ struct Argument {
 
 /// The namespace, and where it comes from.
 #[derive(Debug, Clone)]
-pub(crate) struct Namespace {
+pub(crate) struct NamespaceOption {
     pub(crate) namespace: String,
     /// Whether the namespace is given on the command line; other arguments must not contradict it
     /// then.
     pub(crate) written: bool,
 }
 
-impl FromArgMatches for Namespace {
+impl FromArgMatches for NamespaceOption {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        let Argument { namespace } = Argument::from_arg_matches(matches)?;
+        let NamespaceFlag { namespace } = NamespaceFlag::from_arg_matches(matches)?;
         let source = matches.value_source("namespace");
         Ok(Self {
             namespace,
@@ -43,16 +43,16 @@ impl FromArgMatches for Namespace {
     }
 }
 
-impl Args for Namespace {
+impl Args for NamespaceOption {
     fn group_id() -> Option<Id> {
-        Argument::group_id()
+        NamespaceFlag::group_id()
     }
 
     fn augment_args(command: Command) -> Command {
-        Argument::augment_args(command)
+        NamespaceFlag::augment_args(command)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
-        Argument::augment_args_for_update(command)
+        NamespaceFlag::augment_args_for_update(command)
     }
 }

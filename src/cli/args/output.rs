@@ -11,7 +11,7 @@ use super::super::output::jsonpath::Template;
 
 /// How items are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum OutputFormat {
     /// Columns
     Table,
     /// More columns
@@ -26,43 +26,43 @@ pub(crate) enum Format {
 
 /// The output format.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Output {
-    pub(crate) format: Format,
+pub(crate) struct OutputOption {
+    pub(crate) format: OutputFormat,
     /// The part of the JSON to print; `None` for all.
     pub(crate) template: Option<Template>,
 }
 
-/// Parses a [`Format`] or `jsonpath=TEMPLATE`.
+/// Parses a [`OutputFormat`] or `jsonpath=TEMPLATE`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OutputParser;
 
 impl TypedValueParser for OutputParser {
-    type Value = Output;
+    type Value = OutputOption;
 
     fn parse_ref(
         &self,
         command: &clap::Command,
         argument: Option<&clap::Arg>,
         value: &OsStr,
-    ) -> Result<Output, clap::Error> {
+    ) -> Result<OutputOption, clap::Error> {
         if let Some(template) = value.to_str().and_then(|text| text.strip_prefix(JSONPATH)) {
             let template = template.to_owned();
             let parse = move |_: &str| Template::parse(&template);
             let template = parse.parse_ref(command, argument, value)?;
-            return Ok(Output {
-                format: Format::Json,
+            return Ok(OutputOption {
+                format: OutputFormat::Json,
                 template: Some(template),
             });
         }
-        let format = EnumValueParser::<Format>::new().parse_ref(command, argument, value)?;
-        Ok(Output {
+        let format = EnumValueParser::<OutputFormat>::new().parse_ref(command, argument, value)?;
+        Ok(OutputOption {
             format,
             template: None,
         })
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let formats = Format::value_variants().iter();
+        let formats = OutputFormat::value_variants().iter();
         let path = PossibleValue::new(JSONPATH).help("What a template picks out of the JSON");
         Some(Box::new(
             formats

@@ -4,11 +4,11 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
 
-use super::{super::time, DocumentFormat, Format};
+use super::{super::time, DocumentFormat, OutputFormat};
 use crate::commands::token;
 
 #[derive(Debug, Args)]
-pub(crate) struct Token {
+pub(crate) struct TokenArgs {
     #[command(subcommand)]
     pub(crate) command: TokenCommand,
 }
@@ -48,7 +48,7 @@ pub(crate) enum TokenCommand {
     List {
         /// How to print
         #[arg(short, long, default_value = "table")]
-        output: Format,
+        output: OutputFormat,
     },
     /// End a token
     Revoke {
@@ -58,7 +58,7 @@ pub(crate) enum TokenCommand {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Config {
+pub(crate) struct ConfigArgs {
     #[command(subcommand)]
     pub(crate) command: ConfigCommand,
 }
@@ -80,7 +80,7 @@ pub(crate) enum ConfigCommand {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Context {
+pub(crate) struct ContextArgs {
     #[command(subcommand)]
     pub(crate) command: ContextCommand,
 }

@@ -2,22 +2,22 @@
 
 use clap::{Args, ValueEnum};
 
-use super::{super::time, Namespace};
+use super::{super::time, NamespaceOption};
 use crate::commands::{cp, port_forward};
 
 #[derive(Debug, Args)]
-pub(crate) struct Logs {
+pub(crate) struct LogsArgs {
     /// A workload, or one of its instances
     #[arg(value_name = "WORKLOAD|INSTANCE")]
     pub(crate) name: String,
     #[command(flatten)]
-    pub(crate) namespace: Namespace,
+    pub(crate) namespace: NamespaceOption,
     /// Go on with what is printed from now on
     #[arg(short, long)]
     pub(crate) follow: bool,
     /// Nothing older: 5m, 2h, or a time such as 2026-11-20T10:00:00Z
     #[arg(long, value_name = "TIME", value_parser = time::parse_since)]
-    pub(crate) since: Option<time::Since>,
+    pub(crate) since: Option<time::SinceTime>,
     /// At most so many of the last lines of each instance
     #[arg(long, value_name = "N")]
     pub(crate) tail: Option<u64>,
@@ -36,12 +36,12 @@ pub(crate) struct Logs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Exec {
+pub(crate) struct ExecArgs {
     /// An instance, or a workload: then the one that has run for longest
     #[arg(value_name = "INSTANCE|WORKLOAD")]
     pub(crate) name: String,
     #[command(flatten)]
-    pub(crate) namespace: Namespace,
+    pub(crate) namespace: NamespaceOption,
     /// The command reads what katcall reads
     #[arg(short, long)]
     pub(crate) interactive: bool,
@@ -66,30 +66,30 @@ pub(crate) enum TopKind {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Top {
+pub(crate) struct TopArgs {
     /// Each machine with all its instances, or each instance
     pub(crate) kind: TopKind,
     #[command(flatten)]
-    pub(crate) namespace: Namespace,
+    pub(crate) namespace: NamespaceOption,
     /// All namespaces
     #[arg(short = 'A', long)]
     pub(crate) all_namespaces: bool,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Cp {
+pub(crate) struct CpArgs {
     /// What is copied: a path here, or one in a container
     #[arg(value_name = "PATH|INSTANCE:/PATH", value_parser = cp::parse_place)]
-    pub(crate) source: cp::Place,
+    pub(crate) source: cp::CopyEndpoint,
     /// Where to: its own name there, or a folder with / at its end
     #[arg(value_name = "INSTANCE:/PATH|PATH", value_parser = cp::parse_place)]
-    pub(crate) target: cp::Place,
+    pub(crate) target: cp::CopyEndpoint,
     #[command(flatten)]
-    pub(crate) namespace: Namespace,
+    pub(crate) namespace: NamespaceOption,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct PortForward {
+pub(crate) struct PortForwardArgs {
     /// An instance, or a workload: then the one that has run for longest
     #[arg(value_name = "INSTANCE|WORKLOAD")]
     pub(crate) name: String,
@@ -97,5 +97,5 @@ pub(crate) struct PortForward {
     #[arg(value_name = "LOCAL:PORT", value_parser = port_forward::parse_ports)]
     pub(crate) ports: port_forward::Ports,
     #[command(flatten)]
-    pub(crate) namespace: Namespace,
+    pub(crate) namespace: NamespaceOption,
 }

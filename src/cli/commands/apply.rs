@@ -10,26 +10,26 @@ use tokio::time::Instant;
 
 use super::plan;
 use crate::{
-    Session,
-    args::{Apply, DryRun},
+    CliSession,
+    args::{ApplyArgs, DryRun},
     console::Console,
     errors::CliError,
     output, volumes,
-    volumes::Present,
+    volumes::PresentVolumes,
     wait,
-    wait::Target,
+    wait::AwaitedWorkload,
 };
 use kat_client::{ClientError, Deletion};
 use kat_types::api::{ApplyResult, WorkloadItem};
-use local::{Content, Prepared, Purpose};
+use local::{FolderObject, FolderUse, PreparedFolder};
 
 pub(crate) async fn run<'run>(
-    session: &impl Fn() -> Result<Session<'run>, CliError>,
+    session: &impl Fn() -> Result<CliSession<'run>, CliError>,
     console: &Console,
-    arguments: &Apply,
+    arguments: &ApplyArgs,
 ) -> Result<u8, CliError> {
     // All folders are read before any request is sent.
-    let prepared = local::prepare_all(&arguments.files, Purpose::Apply, console.error_colour)?;
+    let prepared = local::prepare_all(&arguments.files, FolderUse::Apply, console.error_colour)?;
     match arguments.dry_run {
         Some(DryRun::Server) => {
             let session = session()?;
@@ -42,7 +42,7 @@ pub(crate) async fn run<'run>(
     let surplus = prune::surplus(&session, &prepared, &arguments.prune).await?;
     prune::confirm(&session, &surplus, &arguments.prune)?;
     let mut targets = Vec::new();
-    let mut done = Done::default();
+    let mut done = ApplyCounts::default();
     for folder in &prepared {
         for content in &folder.contents {
             let result = match send(&session, folder, content, false).await {
@@ -58,9 +58,9 @@ pub(crate) async fn run<'run>(
                 output::plain(&result.metadata.name),
                 output::plain(&result.outcome)
             ))?;
-            if let Content::Workload { namespace, .. } = content {
+            if let FolderObject::Workload { namespace, .. } = content {
                 done.count(&result.outcome);
-                targets.push(Target {
+                targets.push(AwaitedWorkload {
                     namespace: namespace.clone(),
                     name: result.metadata.name,
                     uid: result.metadata.uid,
@@ -83,16 +83,18 @@ pub(crate) async fn run<'run>(
 
 /// Deletes the workloads that are in no folder; their instances end some time later.
 async fn delete(
-    session: &Session<'_>,
+    session: &CliSession<'_>,
     surplus: Vec<WorkloadItem>,
-    done: &mut Done,
-) -> Result<Vec<Target>, CliError> {
+    done: &mut ApplyCounts,
+) -> Result<Vec<AwaitedWorkload>, CliError> {
     let mut gone = Vec::new();
     let namespaces = surplus
         .iter()
         .filter_map(|item| item.metadata.namespace.as_deref());
     // The note about kept data is left out if the volumes can't be read.
-    let present = Present::of(session, namespaces).await.unwrap_or_default();
+    let present = PresentVolumes::of(session, namespaces)
+        .await
+        .unwrap_or_default();
     for item in surplus {
         let metadata = item.metadata;
         let namespace = metadata.namespace.unwrap_or_default();
@@ -116,7 +118,7 @@ async fn delete(
             present.of_workload(&namespace, &metadata.name),
         );
         done.count("deleting");
-        gone.push(Target {
+        gone.push(AwaitedWorkload {
             namespace,
             name: metadata.name,
             uid: metadata.uid,
@@ -128,11 +130,11 @@ async fn delete(
 
 /// Number of workloads by outcome.
 #[derive(Debug, Default)]
-struct Done {
+struct ApplyCounts {
     workloads: BTreeMap<String, usize>,
 }
 
-impl Done {
+impl ApplyCounts {
     fn count(&mut self, outcome: &str) {
         *self.workloads.entry(output::plain(outcome)).or_default() += 1;
     }
@@ -151,11 +153,11 @@ impl Done {
 }
 
 /// Prints the result of the checks that need no cluster.
-fn checked(console: &Console, folders: &[Prepared]) -> Result<u8, CliError> {
+fn checked(console: &Console, folders: &[PreparedFolder]) -> Result<u8, CliError> {
     for content in folders.iter().flat_map(|folder| &folder.contents) {
         let (kind, name) = match content {
-            Content::Namespace(namespace) => ("namespace", &namespace.metadata.name),
-            Content::Workload { name, .. } => ("workload", name),
+            FolderObject::Namespace(namespace) => ("namespace", &namespace.metadata.name),
+            FolderObject::Workload { name, .. } => ("workload", name),
         };
         console.line(&format!("{kind}/{name} is valid"))?;
     }
@@ -164,8 +166,8 @@ fn checked(console: &Console, folders: &[Prepared]) -> Result<u8, CliError> {
 
 /// Waits for all targets with one start time and one deadline.
 async fn wait_for_all(
-    session: &Session<'_>,
-    targets: Vec<Target>,
+    session: &CliSession<'_>,
+    targets: Vec<AwaitedWorkload>,
     started: Instant,
     timeout: Duration,
 ) -> Result<(), CliError> {
@@ -176,15 +178,15 @@ async fn wait_for_all(
 }
 
 pub(crate) async fn send(
-    session: &Session<'_>,
-    folder: &Prepared,
-    content: &Content,
+    session: &CliSession<'_>,
+    folder: &PreparedFolder,
+    content: &FolderObject,
     dry_run: bool,
 ) -> Result<ApplyResult, CliError> {
     let client = &session.client;
     Ok(match content {
-        Content::Namespace(namespace) => client.create_namespace(namespace, dry_run).await?,
-        Content::Workload { namespace, name } => {
+        FolderObject::Namespace(namespace) => client.create_namespace(namespace, dry_run).await?,
+        FolderObject::Workload { namespace, name } => {
             let archive = folder.archive.clone();
             let applied = client.apply(namespace, name, archive, dry_run, None);
             applied.await?.result
@@ -193,7 +195,7 @@ pub(crate) async fn send(
 }
 
 /// Shows mistakes that the server found at their place in the files.
-pub(crate) fn explain(error: CliError, folder: &Prepared, console: &Console) -> CliError {
+pub(crate) fn explain(error: CliError, folder: &PreparedFolder, console: &Console) -> CliError {
     let CliError::Client(ClientError::Refused(refusal)) = error else {
         return error;
     };

@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::get::Listed;
+use super::get::ListableItem;
 use crate::{
-    Session, args,
-    args::{Complete, Global, Kind},
+    CliSession, args,
+    args::{CompleteArgs, GlobalArgs, ListedKind},
     connect,
     console::Console,
     context,
     errors::CliError,
 };
-use kat_client::{Client, ClientError, Options};
+use kat_client::{Client, ClientError, ClientOptions};
 use kat_types::api::{
     InstanceItem, List, NamespaceItem, NodeItem, SecretItem, TokenView, VolumeItem, WorkloadItem,
 };
@@ -26,8 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The kind of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Names {
-    Of(Kind),
+enum CompletedNames {
+    Of(ListedKind),
     /// Workloads and instances, for logs.
     WorkloadsAndInstances,
     /// `INSTANCE:/`, with which a path in a container begins.
@@ -39,26 +39,26 @@ enum Names {
 
 /// What the end of the line needs.
 #[derive(Debug, Default)]
-struct Wanted {
-    names: Option<Names>,
+struct CompletionRequest {
+    names: Option<CompletedNames>,
     namespace: Option<String>,
-    global: Global,
+    global: GlobalArgs,
 }
 
-pub(crate) async fn run(console: &Console, arguments: &Complete) -> Result<(), CliError> {
+pub(crate) async fn run(console: &Console, arguments: &CompleteArgs) -> Result<(), CliError> {
     let wanted = wanted(&arguments.words);
     let Some(names) = wanted.names else {
         return Ok(());
     };
     let found = match names {
-        Names::Contexts => context::names(),
+        CompletedNames::Contexts => context::names(),
         names => {
-            let options = Options {
+            let options = ClientOptions {
                 connect_timeout: PATIENCE,
                 request_timeout: PATIENCE,
                 retry_for: Duration::ZERO,
                 unreachable_for: Duration::ZERO,
-                ..Options::default()
+                ..ClientOptions::default()
             };
             let Ok(client) = connect::client_with(&wanted.global, options) else {
                 return Ok(());
@@ -67,7 +67,7 @@ pub(crate) async fn run(console: &Console, arguments: &Complete) -> Result<(), C
                 .namespace
                 .or_else(|| std::env::var("KAT_NAMESPACE").ok())
                 .unwrap_or_else(|| "default".to_owned());
-            let session = Session { client, console };
+            let session = CliSession { client, console };
             let found = live(&session.client, names, &namespace);
             match tokio::time::timeout(2 * PATIENCE, found).await {
                 Ok(Ok(found)) => found,
@@ -82,33 +82,42 @@ pub(crate) async fn run(console: &Console, arguments: &Complete) -> Result<(), C
         .try_for_each(|name| console.line(name))
 }
 
-async fn live(client: &Client, names: Names, namespace: &str) -> Result<Vec<String>, ClientError> {
+async fn live(
+    client: &Client,
+    names: CompletedNames,
+    namespace: &str,
+) -> Result<Vec<String>, ClientError> {
     match names {
-        Names::Of(Kind::Workloads) => list::<WorkloadItem>(client, namespace).await,
-        Names::Of(Kind::Instances) => list::<InstanceItem>(client, namespace).await,
-        Names::Of(Kind::Nodes) => list::<NodeItem>(client, namespace).await,
-        Names::Of(Kind::Namespaces) => list::<NamespaceItem>(client, namespace).await,
-        Names::Of(Kind::Volumes) => list::<VolumeItem>(client, namespace).await,
-        Names::Of(Kind::Secrets) => list::<SecretItem>(client, namespace).await,
-        Names::Of(Kind::Tokens) => list::<TokenView>(client, namespace).await,
-        Names::WorkloadsAndInstances => {
+        CompletedNames::Of(ListedKind::Workloads) => list::<WorkloadItem>(client, namespace).await,
+        CompletedNames::Of(ListedKind::Instances) => list::<InstanceItem>(client, namespace).await,
+        CompletedNames::Of(ListedKind::Nodes) => list::<NodeItem>(client, namespace).await,
+        CompletedNames::Of(ListedKind::Namespaces) => {
+            list::<NamespaceItem>(client, namespace).await
+        }
+        CompletedNames::Of(ListedKind::Volumes) => list::<VolumeItem>(client, namespace).await,
+        CompletedNames::Of(ListedKind::Secrets) => list::<SecretItem>(client, namespace).await,
+        CompletedNames::Of(ListedKind::Tokens) => list::<TokenView>(client, namespace).await,
+        CompletedNames::WorkloadsAndInstances => {
             let mut found = list::<WorkloadItem>(client, namespace).await?;
             found.extend(list::<InstanceItem>(client, namespace).await?);
             Ok(found)
         }
-        Names::Logins => {
+        CompletedNames::Logins => {
             let logins = client.registry_logins(namespace).await?.items;
             Ok(logins.into_iter().map(|login| login.registry).collect())
         }
-        Names::PlacesThere => {
+        CompletedNames::PlacesThere => {
             let found = list::<InstanceItem>(client, namespace).await?;
             Ok(found.iter().map(|name| format!("{name}:/")).collect())
         }
-        Names::Of(Kind::Events) | Names::Contexts => Ok(Vec::new()),
+        CompletedNames::Of(ListedKind::Events) | CompletedNames::Contexts => Ok(Vec::new()),
     }
 }
 
-async fn list<T: Listed>(client: &Client, namespace: &str) -> Result<Vec<String>, ClientError> {
+async fn list<T: ListableItem>(
+    client: &Client,
+    namespace: &str,
+) -> Result<Vec<String>, ClientError> {
     let namespace = T::NAMESPACED.then_some(namespace);
     let list: List<T> = client.get(T::list(namespace)?).await?;
     let mut names: Vec<String> = list.items.iter().map(|item| item.key().1).collect();
@@ -118,11 +127,11 @@ async fn list<T: Listed>(client: &Client, namespace: &str) -> Result<Vec<String>
 
 /// Determines what the next word of a line is; `words` are the words before it, without the
 /// program's name.
-fn wanted(words: &[String]) -> Wanted {
+fn wanted(words: &[String]) -> CompletionRequest {
     let mut command = args::command();
     command.build();
     let mut here = &command;
-    let mut wanted = Wanted::default();
+    let mut wanted = CompletionRequest::default();
     let mut path: Vec<&str> = Vec::new();
     let mut places: Vec<&str> = Vec::new();
     let mut words = words.iter().map(String::as_str);
@@ -140,9 +149,11 @@ fn wanted(words: &[String]) -> Wanted {
             let Some(value) = written.or_else(|| words.next()) else {
                 // The next word is the value of this option.
                 wanted.names = match id {
-                    "namespace" => Some(Names::Of(Kind::Namespaces)),
-                    "context" => Some(Names::Contexts),
-                    "to" if path == ["volume", "move"] => Some(Names::Of(Kind::Nodes)),
+                    "namespace" => Some(CompletedNames::Of(ListedKind::Namespaces)),
+                    "context" => Some(CompletedNames::Contexts),
+                    "to" if path == ["volume", "move"] => {
+                        Some(CompletedNames::Of(ListedKind::Nodes))
+                    }
                     _ => None,
                 };
                 return wanted;
@@ -172,25 +183,29 @@ fn option<'a>(command: &'a clap::Command, name: &str) -> Option<&'a clap::Arg> {
     })
 }
 
-fn names_at(path: &[&str], places: &[&str]) -> Option<Names> {
-    let nodes = Names::Of(Kind::Nodes);
+fn names_at(path: &[&str], places: &[&str]) -> Option<CompletedNames> {
+    let nodes = CompletedNames::Of(ListedKind::Nodes);
     match (path, places) {
         (["secret", _], [_, ..]) => None,
         (["drain" | "uncordon"], []) => Some(nodes),
-        (["logs" | "exec" | "port-forward" | "events"], []) => Some(Names::WorkloadsAndInstances),
-        (["rollback" | "history" | "restart" | "scale"] | ["rollout" | "set", _], []) => {
-            Some(Names::Of(Kind::Workloads))
+        (["logs" | "exec" | "port-forward" | "events"], []) => {
+            Some(CompletedNames::WorkloadsAndInstances)
         }
-        (["secret", "set" | "unset"], []) => Some(Names::Of(Kind::Secrets)),
-        (["registry", "logout"], []) => Some(Names::Logins),
-        (["volume", "move"], []) => Some(Names::Of(Kind::Volumes)),
-        (["token", "revoke"], []) => Some(Names::Of(Kind::Tokens)),
-        (["context", "use" | "remove"], []) => Some(Names::Contexts),
-        (["cp"], []) => Some(Names::PlacesThere),
+        (["rollback" | "history" | "restart" | "scale"] | ["rollout" | "set", _], []) => {
+            Some(CompletedNames::Of(ListedKind::Workloads))
+        }
+        (["secret", "set" | "unset"], []) => Some(CompletedNames::Of(ListedKind::Secrets)),
+        (["registry", "logout"], []) => Some(CompletedNames::Logins),
+        (["volume", "move"], []) => Some(CompletedNames::Of(ListedKind::Volumes)),
+        (["token", "revoke"], []) => Some(CompletedNames::Of(ListedKind::Tokens)),
+        (["context", "use" | "remove"], []) => Some(CompletedNames::Contexts),
+        (["cp"], []) => Some(CompletedNames::PlacesThere),
         // Only one side of a copy can be in a container.
-        (["cp"], [first]) if !first.contains(':') => Some(Names::PlacesThere),
+        (["cp"], [first]) if !first.contains(':') => Some(CompletedNames::PlacesThere),
         (["create" | "explain" | "completion"], _) => None,
-        (_, [kind]) => Kind::from_str(kind, true).ok().map(Names::Of),
+        (_, [kind]) => ListedKind::from_str(kind, true)
+            .ok()
+            .map(CompletedNames::Of),
         _ => None,
     }
 }
@@ -199,15 +214,15 @@ fn names_at(path: &[&str], places: &[&str]) -> Option<Names> {
 mod tests {
     use super::*;
 
-    fn names(line: &str) -> Option<Names> {
+    fn names(line: &str) -> Option<CompletedNames> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         wanted(&words).names
     }
 
     #[test]
     fn the_line_says_what_is_named_next() {
-        let workloads = Some(Names::Of(Kind::Workloads));
-        let nodes = Some(Names::Of(Kind::Nodes));
+        let workloads = Some(CompletedNames::Of(ListedKind::Workloads));
+        let nodes = Some(CompletedNames::Of(ListedKind::Nodes));
         for (line, wanted) in [
             ("", None),
             ("get", None),
@@ -215,36 +230,54 @@ mod tests {
             ("get -o json workload", workloads),
             ("get -w workloads", workloads),
             ("get workloads web", None),
-            ("why instance", Some(Names::Of(Kind::Instances))),
+            (
+                "why instance",
+                Some(CompletedNames::Of(ListedKind::Instances)),
+            ),
             ("describe node", nodes),
-            ("get volume", Some(Names::Of(Kind::Volumes))),
-            ("delete volume", Some(Names::Of(Kind::Volumes))),
+            ("get volume", Some(CompletedNames::Of(ListedKind::Volumes))),
+            (
+                "delete volume",
+                Some(CompletedNames::Of(ListedKind::Volumes)),
+            ),
             ("delete volume web/data", None),
             ("drain", nodes),
-            ("volume move", Some(Names::Of(Kind::Volumes))),
+            ("volume move", Some(CompletedNames::Of(ListedKind::Volumes))),
             ("volume move web/data --to", nodes),
             ("label node", nodes),
-            ("logs", Some(Names::WorkloadsAndInstances)),
-            ("cp", Some(Names::PlacesThere)),
-            ("cp ./x", Some(Names::PlacesThere)),
+            ("logs", Some(CompletedNames::WorkloadsAndInstances)),
+            ("cp", Some(CompletedNames::PlacesThere)),
+            ("cp ./x", Some(CompletedNames::PlacesThere)),
             ("cp web:/x", None),
             ("cp ./x ./y", None),
-            ("logs -f --tail 5", Some(Names::WorkloadsAndInstances)),
+            (
+                "logs -f --tail 5",
+                Some(CompletedNames::WorkloadsAndInstances),
+            ),
             ("logs --tail", None),
-            ("get wl -n", Some(Names::Of(Kind::Namespaces))),
-            ("get wl --namespace", Some(Names::Of(Kind::Namespaces))),
+            (
+                "get wl -n",
+                Some(CompletedNames::Of(ListedKind::Namespaces)),
+            ),
+            (
+                "get wl --namespace",
+                Some(CompletedNames::Of(ListedKind::Namespaces)),
+            ),
             ("rollback", workloads),
             ("rollback workload", workloads),
             ("rollout pause", workloads),
             ("rollout", None),
             ("scale --replicas 3", workloads),
-            ("token revoke", Some(Names::Of(Kind::Tokens))),
-            ("secret set", Some(Names::Of(Kind::Secrets))),
+            ("token revoke", Some(CompletedNames::Of(ListedKind::Tokens))),
+            ("secret set", Some(CompletedNames::Of(ListedKind::Secrets))),
             ("secret unset db", None),
-            ("registry logout", Some(Names::Logins)),
-            ("delete secret", Some(Names::Of(Kind::Secrets))),
-            ("context use", Some(Names::Contexts)),
-            ("get wl --context", Some(Names::Contexts)),
+            ("registry logout", Some(CompletedNames::Logins)),
+            (
+                "delete secret",
+                Some(CompletedNames::Of(ListedKind::Secrets)),
+            ),
+            ("context use", Some(CompletedNames::Contexts)),
+            ("get wl --context", Some(CompletedNames::Contexts)),
             ("create namespace", None),
         ] {
             assert_eq!(names(line), wanted, "{line}");

@@ -1,15 +1,15 @@
 //! `katcall config`.
 
 use crate::{
-    Session,
-    args::{Config, ConfigCommand},
+    CliSession,
+    args::{ConfigArgs, ConfigCommand},
     errors::CliError,
     output,
 };
 
 pub(crate) async fn run<'run>(
-    session: &impl Fn() -> Result<Session<'run>, CliError>,
-    arguments: &Config,
+    session: &impl Fn() -> Result<CliSession<'run>, CliError>,
+    arguments: &ConfigArgs,
 ) -> Result<(), CliError> {
     match &arguments.command {
         ConfigCommand::Get { output } => {

@@ -15,13 +15,15 @@ use std::{
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use crate::{Session, args::Cp, errors::CliError, output::plain, target, target::Target};
-use kat_client::{ClientError, Refusal, Sending};
+use crate::{
+    CliSession, args::CpArgs, errors::CliError, output::plain, target, target::InstanceRef,
+};
+use kat_client::{ApiRefusal, ClientError, SessionInput};
 use kat_types::{
     api::ExecRequest,
-    frames::{Input, Output},
+    frames::{InputFrame, OutputFrame},
 };
-use unpack::LeftOut;
+use unpack::SkippedEntry;
 
 /// Pieces of the stream that are buffered.
 const BUFFER: usize = 16;
@@ -30,7 +32,7 @@ const MOST_WORDS: usize = 4096;
 
 /// One side of a copy: a local path or a path in a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum CopyEndpoint {
     Here(PathBuf),
     /// In the container of an instance, or of one of a workload's instances.
     There {
@@ -40,7 +42,7 @@ pub(crate) enum Place {
 }
 
 /// Parses `PATH` or `INSTANCE:/PATH`. A local path with a colon is written with `./` before it.
-pub(crate) fn parse_place(text: &str) -> Result<Place, String> {
+pub(crate) fn parse_place(text: &str) -> Result<CopyEndpoint, String> {
     match text.split_once(':') {
         Some((name, path)) if !name.contains('/') && !name.is_empty() => {
             if !path.starts_with('/') {
@@ -48,13 +50,13 @@ pub(crate) fn parse_place(text: &str) -> Result<Place, String> {
                     "`{text}`: a path in a container begins with /, such as {name}:/{path}"
                 ));
             }
-            Ok(Place::There {
+            Ok(CopyEndpoint::There {
                 name: name.to_owned(),
                 path: path.to_owned(),
             })
         }
         _ if text.is_empty() => Err("the path is empty".to_owned()),
-        _ => Ok(Place::Here(PathBuf::from(text))),
+        _ => Ok(CopyEndpoint::Here(PathBuf::from(text))),
     }
 }
 
@@ -70,14 +72,14 @@ fn split(path: &str) -> Result<(&str, &str), CliError> {
     Ok((if folder.is_empty() { "/" } else { folder }, name))
 }
 
-pub(crate) async fn run(session: &Session<'_>, arguments: &Cp) -> Result<(), CliError> {
+pub(crate) async fn run(session: &CliSession<'_>, arguments: &CpArgs) -> Result<(), CliError> {
     let namespace = &arguments.namespace.namespace;
     match (&arguments.source, &arguments.target) {
-        (Place::Here(source), Place::There { name, path }) => {
+        (CopyEndpoint::Here(source), CopyEndpoint::There { name, path }) => {
             let target = target::find(session, namespace, name).await?;
             into(session, &target, source, path).await
         }
-        (Place::There { name, path }, Place::Here(place)) => {
+        (CopyEndpoint::There { name, path }, CopyEndpoint::Here(place)) => {
             let target = target::find(session, namespace, name).await?;
             out_of(session, &target, path, place).await
         }
@@ -88,11 +90,11 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &Cp) -> Result<(), Cli
 }
 
 async fn exec(
-    session: &Session<'_>,
-    target: &Target,
+    session: &CliSession<'_>,
+    target: &InstanceRef,
     command: Vec<String>,
     stdin: bool,
-) -> Result<(Sending, kat_client::Receiving), ClientError> {
+) -> Result<(SessionInput, kat_client::SessionOutput), ClientError> {
     let request = ExecRequest {
         command,
         stdin,
@@ -111,8 +113,8 @@ fn words(words: &[&str]) -> Vec<String> {
 /// Copies into a container: into the folder where the path ends with `/`, otherwise under the
 /// path's own name.
 async fn into(
-    session: &Session<'_>,
-    target: &Target,
+    session: &CliSession<'_>,
+    target: &InstanceRef,
     source: &Path,
     path: &str,
 ) -> Result<(), CliError> {
@@ -139,20 +141,20 @@ async fn into(
     let packing = tokio::task::spawn_blocking(move || pack::pack(&from, &name, pieces));
     let send = async {
         while let Some(piece) = packed.recv().await {
-            if !sending.send(&Input::Data(piece)).await {
+            if !sending.send(&InputFrame::Data(piece)).await {
                 return;
             }
         }
-        sending.send(&Input::End).await;
+        sending.send(&InputFrame::End).await;
     };
     let mut said = Vec::new();
     let hear = async {
         loop {
             match receiving.next().await? {
-                Output::Data(_) => {}
-                Output::Error(text) => keep(&mut said, &text),
-                Output::Exit(code) => return Ok(code),
-                Output::Failed(body) => return Err(refused(*body)),
+                OutputFrame::Data(_) => {}
+                OutputFrame::Error(text) => keep(&mut said, &text),
+                OutputFrame::Exit(code) => return Ok(code),
+                OutputFrame::Failed(body) => return Err(refused(*body)),
             }
         }
     };
@@ -175,8 +177,8 @@ async fn into(
 /// Copies out of a container: into the place where it is a folder, otherwise under the place's own
 /// name.
 async fn out_of(
-    session: &Session<'_>,
-    target: &Target,
+    session: &CliSession<'_>,
+    target: &InstanceRef,
     path: &str,
     place: &Path,
 ) -> Result<(), CliError> {
@@ -195,14 +197,14 @@ async fn out_of(
     let mut said = Vec::new();
     let code = loop {
         match receiving.next().await? {
-            Output::Data(data) => {
+            OutputFrame::Data(data) => {
                 if sender.send(data).await.is_err() {
                     break None;
                 }
             }
-            Output::Error(text) => keep(&mut said, &text),
-            Output::Exit(code) => break Some(code),
-            Output::Failed(body) => return Err(refused(*body).into()),
+            OutputFrame::Error(text) => keep(&mut said, &text),
+            OutputFrame::Exit(code) => break Some(code),
+            OutputFrame::Failed(body) => return Err(refused(*body).into()),
         }
     };
     drop(sender);
@@ -216,7 +218,7 @@ async fn out_of(
     if let Some(one) = left_out.iter().find(|one| one.named) {
         return Err(not_copied(one, path, target));
     }
-    for LeftOut { name, what, .. } in left_out {
+    for SkippedEntry { name, what, .. } in left_out {
         let name = plain(&name);
         session
             .console
@@ -226,8 +228,8 @@ async fn out_of(
 }
 
 /// The error where the named file itself could not be copied.
-fn not_copied(one: &LeftOut, path: &str, target: &Target) -> CliError {
-    let Target { namespace, id, .. } = target;
+fn not_copied(one: &SkippedEntry, path: &str, target: &InstanceRef) -> CliError {
+    let InstanceRef { namespace, id, .. } = target;
     CliError::failed(format!("`{path}` was not copied: it is {}", one.what)).hinted(format!(
         "only files and folders are; of a link, `katcall exec {id} -n {namespace} -- readlink -f {path}` says where it leads"
     ))
@@ -238,7 +240,7 @@ fn here(path: &Path, error: &io::Error) -> CliError {
 }
 
 fn refused(body: kat_types::api::ErrorBody) -> ClientError {
-    ClientError::Refused(Box::new(Refusal::of_stream(body)))
+    ClientError::Refused(Box::new(ApiRefusal::of_stream(body)))
 }
 
 fn keep(said: &mut Vec<u8>, text: &[u8]) {
@@ -247,7 +249,7 @@ fn keep(said: &mut Vec<u8>, text: &[u8]) {
 }
 
 /// The result of the container's tar.
-fn judge(code: u8, said: &[u8], target: &Target) -> Result<(), CliError> {
+fn judge(code: u8, said: &[u8], target: &InstanceRef) -> Result<(), CliError> {
     if code == 0 {
         return Ok(());
     }
@@ -277,7 +279,7 @@ mod tests {
     #[test]
     fn a_place_is_here_or_in_a_container() {
         let there = |name: &str, path: &str| {
-            Ok(Place::There {
+            Ok(CopyEndpoint::There {
                 name: name.to_owned(),
                 path: path.to_owned(),
             })
@@ -285,7 +287,11 @@ mod tests {
         assert_eq!(parse_place("web:/tmp/x"), there("web", "/tmp/x"));
         assert_eq!(parse_place("web-ab12c:/"), there("web-ab12c", "/"));
         for local in ["x", "./a:b", "/a:b", "../x/"] {
-            assert_eq!(parse_place(local), Ok(Place::Here(local.into())), "{local}");
+            assert_eq!(
+                parse_place(local),
+                Ok(CopyEndpoint::Here(local.into())),
+                "{local}"
+            );
         }
         for wrong in ["", "web:x", "web:"] {
             assert!(parse_place(wrong).is_err(), "{wrong}");
@@ -294,12 +300,12 @@ mod tests {
 
     #[test]
     fn nothing_copied_is_a_failure() {
-        let link = LeftOut {
+        let link = SkippedEntry {
             name: "sh".to_owned(),
             what: "a link",
             named: true,
         };
-        let target = Target {
+        let target = InstanceRef {
             namespace: "shop".to_owned(),
             workload: "web".to_owned(),
             id: "web-abcde".to_owned(),

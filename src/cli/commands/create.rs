@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    Session,
-    args::{Create, CreatedKind},
+    CliSession,
+    args::{CreateArgs, CreatedKind},
     errors::CliError,
     names,
 };
 use kat_types::resource::{Namespace, NamespaceMetadata};
 
-pub(crate) async fn run(session: &Session<'_>, arguments: &Create) -> Result<(), CliError> {
+pub(crate) async fn run(session: &CliSession<'_>, arguments: &CreateArgs) -> Result<(), CliError> {
     match arguments.kind {
         CreatedKind::Namespace => {
             let name = names::namespace(&arguments.name).map_err(CliError::usage)?;

@@ -5,39 +5,42 @@ mod volume;
 use tokio::time::Instant;
 
 use super::{
-    apply::local::{self, Content, Purpose},
+    apply::local::{self, FolderObject, FolderUse},
     get, secret,
 };
 use crate::{
-    Session,
-    args::{Delete, DeletedKind},
+    CliSession,
+    args::{DeleteArgs, DeletedKind},
     errors::CliError,
     names, volumes,
-    volumes::{Named, Present},
+    volumes::{PresentVolumes, VolumeName},
     wait,
-    wait::Target,
+    wait::AwaitedWorkload,
 };
 use kat_client::Deletion;
 use kat_types::api::{NamespaceItem, NodeItem, VolumeItem, VolumePhase, WorkloadItem};
 
-pub(crate) async fn run(session: &Session<'_>, arguments: &Delete) -> Result<(), CliError> {
+pub(crate) async fn run(session: &CliSession<'_>, arguments: &DeleteArgs) -> Result<(), CliError> {
     let things = match (arguments.kind, &arguments.name) {
-        (Some(DeletedKind::Workload), Some(name)) => vec![Thing::Workload {
+        (Some(DeletedKind::Workload), Some(name)) => vec![DeletedObject::Workload {
             namespace: arguments.namespace.namespace.clone(),
             name: name.clone(),
         }],
         (Some(DeletedKind::Namespace), Some(name)) => {
             let name = names::namespace(name).map_err(CliError::usage)?;
-            vec![Thing::Namespace { name }]
+            vec![DeletedObject::Namespace { name }]
         }
-        (Some(DeletedKind::Node), Some(name)) => vec![Thing::Node { name: name.clone() }],
+        (Some(DeletedKind::Node), Some(name)) => vec![DeletedObject::Node { name: name.clone() }],
         (Some(DeletedKind::Volume), Some(name)) => {
-            vec![Thing::Volume(
+            vec![DeletedObject::Volume(
                 volumes::named(session, &arguments.namespace, name).await?,
             )]
         }
         (Some(DeletedKind::Secret), Some(name)) => {
-            vec![Thing::Secret(secret::named(&arguments.namespace, name)?)]
+            vec![DeletedObject::Secret(secret::named(
+                &arguments.namespace,
+                name,
+            )?)]
         }
         _ => of_folders(session, arguments)?,
     };
@@ -49,7 +52,7 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &Delete) -> Result<(),
         let going = things.iter().flat_map(|thing| thing.volumes(&present));
         volumes::confirm_removal(session.console, going, arguments.yes)?;
     }
-    let run = Run {
+    let run = DeleteRun {
         session,
         arguments,
         present,
@@ -67,17 +70,17 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &Delete) -> Result<(),
 }
 
 /// An object to delete.
-enum Thing {
+enum DeletedObject {
     Workload { namespace: String, name: String },
     Namespace { name: String },
     Node { name: String },
-    Volume(Named),
-    Secret(secret::Named),
+    Volume(VolumeName),
+    Secret(secret::SecretName),
 }
 
-impl Thing {
+impl DeletedObject {
     /// Checks that the options fit the object.
-    fn check(&self, arguments: &Delete) -> Result<(), CliError> {
+    fn check(&self, arguments: &DeleteArgs) -> Result<(), CliError> {
         let (cascades, has_volumes) = match self {
             Self::Workload { .. } => (false, true),
             Self::Namespace { .. } => (true, true),
@@ -95,7 +98,7 @@ impl Thing {
     }
 
     /// The volumes that are deleted with the object, or kept.
-    fn volumes<'item>(&'item self, present: &'item Present) -> Vec<&'item VolumeItem> {
+    fn volumes<'item>(&'item self, present: &'item PresentVolumes) -> Vec<&'item VolumeItem> {
         match self {
             Self::Workload { namespace, name } => present
                 .of_workload(namespace, name)
@@ -110,33 +113,38 @@ impl Thing {
 
 /// The existing volumes. An error is ignored where nothing depends on them.
 async fn present(
-    session: &Session<'_>,
-    arguments: &Delete,
-    things: &[Thing],
-) -> Result<Present, CliError> {
+    session: &CliSession<'_>,
+    arguments: &DeleteArgs,
+    things: &[DeletedObject],
+) -> Result<PresentVolumes, CliError> {
     let namespaces = things.iter().filter_map(|thing| match thing {
-        Thing::Workload { namespace, .. } => Some(namespace.as_str()),
-        Thing::Namespace { name } => Some(name.as_str()),
-        Thing::Node { .. } | Thing::Volume(_) | Thing::Secret(_) => None,
+        DeletedObject::Workload { namespace, .. } => Some(namespace.as_str()),
+        DeletedObject::Namespace { name } => Some(name.as_str()),
+        DeletedObject::Node { .. } | DeletedObject::Volume(_) | DeletedObject::Secret(_) => None,
     });
-    match Present::of(session, namespaces).await {
-        Err(_) if !arguments.volumes => Ok(Present::default()),
+    match PresentVolumes::of(session, namespaces).await {
+        Err(_) if !arguments.volumes => Ok(PresentVolumes::default()),
         found => found,
     }
 }
 
 /// The objects of folders. A namespace is deleted only if its file stands alone: other workloads in
 /// the namespace are not the folder's.
-fn of_folders(session: &Session<'_>, arguments: &Delete) -> Result<Vec<Thing>, CliError> {
+fn of_folders(
+    session: &CliSession<'_>,
+    arguments: &DeleteArgs,
+) -> Result<Vec<DeletedObject>, CliError> {
     let colour = session.console.error_colour;
-    let folders = local::prepare_all(&arguments.files, Purpose::Delete, colour)?;
+    let folders = local::prepare_all(&arguments.files, FolderUse::Delete, colour)?;
     let last = folders
         .into_iter()
         .filter_map(|mut folder| folder.contents.pop());
     Ok(last
         .map(|content| match content {
-            Content::Workload { namespace, name } => Thing::Workload { namespace, name },
-            Content::Namespace(namespace) => Thing::Namespace {
+            FolderObject::Workload { namespace, name } => {
+                DeletedObject::Workload { namespace, name }
+            }
+            FolderObject::Namespace(namespace) => DeletedObject::Namespace {
                 name: namespace.metadata.name,
             },
         })
@@ -144,25 +152,25 @@ fn of_folders(session: &Session<'_>, arguments: &Delete) -> Result<Vec<Thing>, C
 }
 
 /// A run of the command.
-struct Run<'run> {
-    session: &'run Session<'run>,
-    arguments: &'run Delete,
+struct DeleteRun<'run> {
+    session: &'run CliSession<'run>,
+    arguments: &'run DeleteArgs,
     /// The volumes that existed before.
-    present: Present,
+    present: PresentVolumes,
     deadline: Instant,
 }
 
-impl Run<'_> {
-    async fn delete(&self, thing: &Thing) -> Result<(), CliError> {
+impl DeleteRun<'_> {
+    async fn delete(&self, thing: &DeletedObject) -> Result<(), CliError> {
         let session = self.session;
         match thing {
-            Thing::Workload { namespace, name } => self.workload(namespace, name).await?,
-            Thing::Namespace { name } => self.namespace(name).await?,
-            Thing::Volume(named) => {
+            DeletedObject::Workload { namespace, name } => self.workload(namespace, name).await?,
+            DeletedObject::Namespace { name } => self.namespace(name).await?,
+            DeletedObject::Volume(named) => {
                 return volume::delete(session, self.arguments, self.deadline, named).await;
             }
-            Thing::Secret(named) => return secret::delete(session, named).await,
-            Thing::Node { name } => return node(session, name).await,
+            DeletedObject::Secret(named) => return secret::delete(session, named).await,
+            DeletedObject::Node { name } => return node(session, name).await,
         }
         let of_it = thing.volumes(&self.present);
         if !self.arguments.volumes {
@@ -193,7 +201,7 @@ impl Run<'_> {
         if !self.arguments.wait {
             return console.line(&format!("workload/{name} deleting"));
         }
-        let target = Target {
+        let target = AwaitedWorkload {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             uid,
@@ -249,7 +257,7 @@ impl Run<'_> {
 }
 
 /// Removes a machine. The removal is complete when the request returns.
-async fn node(session: &Session<'_>, name: &str) -> Result<(), CliError> {
+async fn node(session: &CliSession<'_>, name: &str) -> Result<(), CliError> {
     let console = session.console;
     let volumes = session.client.volumes(None).await;
     if let Err(error) = session.client.delete_node(name).await {

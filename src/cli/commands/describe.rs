@@ -8,20 +8,23 @@ mod workload;
 use jiff::Timestamp;
 
 use super::{
-    get::{self, Columns, Listed},
+    get::{self, Columns, ListableItem},
     quota, secret,
 };
 use crate::{
-    Session,
-    args::{Describe, DescribedKind},
+    CliSession,
+    args::{DescribeArgs, DescribedKind},
     errors::CliError,
 };
-use kat_client::{ClientError, EventQuery, Named as _};
+use kat_client::{ClientError, EventFilter, KeyedItem as _};
 use kat_types::api::{Event, HostPortStatus, List, NamespaceItem, VolumeItem};
 
 pub(crate) use sheet::Sheet;
 
-pub(crate) async fn run(session: &Session<'_>, arguments: &Describe) -> Result<(), CliError> {
+pub(crate) async fn run(
+    session: &CliSession<'_>,
+    arguments: &DescribeArgs,
+) -> Result<(), CliError> {
     let (namespace, name) = (&arguments.namespace.namespace, &arguments.name);
     let mut sheet = Sheet::new(session.console.colour);
     match arguments.kind {
@@ -46,7 +49,11 @@ fn host_port_of(port: &HostPortStatus) -> String {
     format!(" (host port {})", port.port)
 }
 
-async fn namespaces(session: &Session<'_>, sheet: &mut Sheet, name: &str) -> Result<(), CliError> {
+async fn namespaces(
+    session: &CliSession<'_>,
+    sheet: &mut Sheet,
+    name: &str,
+) -> Result<(), CliError> {
     let item = match session.client.namespace(name).await {
         Ok(item) => item,
         Err(error) => return Err(get::missing::<NamespaceItem>(session, error, None, name).await),
@@ -61,9 +68,9 @@ async fn namespaces(session: &Session<'_>, sheet: &mut Sheet, name: &str) -> Res
         sheet.section("quotas");
         quotas.iter().for_each(|line| sheet.line(line));
     }
-    let query = EventQuery {
+    let query = EventFilter {
         namespace: Some(name.to_owned()),
-        ..EventQuery::default()
+        ..EventFilter::default()
     };
     let found = get::events(session, &query).await;
     events(sheet, found);
@@ -112,13 +119,13 @@ fn volumes(
 
 /// The last events about one object.
 pub(crate) async fn of_object(
-    session: &Session<'_>,
+    session: &CliSession<'_>,
     sheet: &mut Sheet,
     kind: &str,
     namespace: &str,
     name: &str,
 ) {
-    let query = EventQuery {
+    let query = EventFilter {
         kind: Some(kind.to_owned()),
         name: Some(name.to_owned()),
         namespace: Some(namespace.to_owned()),

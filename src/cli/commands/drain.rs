@@ -5,29 +5,32 @@ mod state;
 use tokio::time::Instant;
 
 use super::get;
-use crate::{Session, args::Drain, errors::CliError, progress::Progress, time, wait::Connection};
-use kat_client::{Change, Route};
+use crate::{
+    CliSession, args::DrainArgs, errors::CliError, progress::ProgressDisplay, time,
+    wait::ConnectionNotices,
+};
+use kat_client::{ListChange, RequestPath};
 use kat_types::api::{InstanceItem, NodeItem, WorkloadItem};
-use state::State;
+use state::DrainWait;
 
 /// Drains a machine, and waits until it is empty.
 ///
 /// Exits with 3 when the machine is removed from the cluster meanwhile; with 1 when it is
 /// uncordoned meanwhile, or the remaining instances belong to workloads that cannot be written; and
 /// with 5 after the timeout, with the remaining instances and their reasons.
-pub(crate) async fn run(session: &Session<'_>, arguments: &Drain) -> Result<(), CliError> {
+pub(crate) async fn run(session: &CliSession<'_>, arguments: &DrainArgs) -> Result<(), CliError> {
     let started = Instant::now();
     let deadline = started + arguments.timeout;
     let (client, name) = (&session.client, &arguments.name);
     if let Err(error) = client.drain_node(name, arguments.force).await {
         return Err(get::missing::<NodeItem>(session, error, None, name).await);
     }
-    let mut nodes = client.follow::<NodeItem>(Route::nodes(), true);
-    let mut instances = client.follow::<InstanceItem>(Route::instances(None)?, true);
-    let mut workloads = client.follow::<WorkloadItem>(Route::workloads(None)?, true);
-    let mut progress = Progress::start(session.console);
-    let mut connection = Connection::default();
-    let mut state = State::new(name);
+    let mut nodes = client.follow::<NodeItem>(RequestPath::nodes(), true);
+    let mut instances = client.follow::<InstanceItem>(RequestPath::instances(None)?, true);
+    let mut workloads = client.follow::<WorkloadItem>(RequestPath::workloads(None)?, true);
+    let mut progress = ProgressDisplay::start(session.console);
+    let mut connection = ConnectionNotices::default();
+    let mut state = DrainWait::new(name);
     loop {
         tokio::select! {
             biased;
@@ -69,7 +72,7 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &Drain) -> Result<(), 
             if arguments.force {
                 // The followed list may lag behind the machine's state.
                 let all = client.workloads(None).await?;
-                state.workloads(Change::Listed(all.items));
+                state.workloads(ListChange::Listed(all.items));
                 for line in state.stopped() {
                     session.console.note(&line);
                 }
@@ -94,7 +97,7 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &Drain) -> Result<(), 
     }
 }
 
-fn late(session: &Session<'_>, state: &State, started: Instant) -> CliError {
+fn late(session: &CliSession<'_>, state: &DrainWait, started: Instant) -> CliError {
     for line in state.left() {
         session.console.note(&format!("  {line}"));
     }

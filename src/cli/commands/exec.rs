@@ -14,17 +14,17 @@ use tokio::{
 };
 
 use crate::{
-    Session,
-    args::Exec,
+    CliSession,
+    args::ExecArgs,
     errors::CliError,
     target,
-    target::Target,
-    terminal::{Raw, size},
+    target::InstanceRef,
+    terminal::{RawMode, size},
 };
-use kat_client::{ClientError, Receiving, Refusal, Sending};
+use kat_client::{ApiRefusal, ClientError, SessionInput, SessionOutput};
 use kat_types::{
     api::ExecRequest,
-    frames::{Input, MOST, Output, PassedSignal},
+    frames::{InputFrame, MOST, OutputFrame, PassedSignal},
 };
 
 /// Pieces of stdin that are buffered.
@@ -34,14 +34,14 @@ const BUFFER: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Signals that katcall receives.
-struct Signals {
+struct ReceivedSignals {
     /// As [`PassedSignal::ALL`]; `None` for signals that katcall ignores.
     heard: [Option<Signal>; PassedSignal::ALL.len()],
     /// The signal that was passed to the command.
     passed: Option<PassedSignal>,
 }
 
-impl Signals {
+impl ReceivedSignals {
     /// From now on none of these signals ends katcall. Signals that were ignored at the start, as
     /// with `nohup` and background jobs of shells, stay ignored.
     fn listen() -> io::Result<Self> {
@@ -108,8 +108,8 @@ fn code_of(signal: PassedSignal) -> u8 {
 }
 
 /// Runs the command; returns its exit code, or that of the signal that ended katcall.
-pub(crate) async fn run(session: &Session<'_>, arguments: &Exec) -> Result<u8, CliError> {
-    let mut signals = Signals::listen()?;
+pub(crate) async fn run(session: &CliSession<'_>, arguments: &ExecArgs) -> Result<u8, CliError> {
+    let mut signals = ReceivedSignals::listen()?;
     let (sending, receiving) = tokio::select! {
         opened = begin(session, arguments) => opened?,
         signal = signals.next() => return Ok(code_of(signal)),
@@ -118,7 +118,10 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &Exec) -> Result<u8, C
 }
 
 /// Opens the session.
-async fn begin(session: &Session<'_>, arguments: &Exec) -> Result<(Sending, Receiving), CliError> {
+async fn begin(
+    session: &CliSession<'_>,
+    arguments: &ExecArgs,
+) -> Result<(SessionInput, SessionOutput), CliError> {
     let target = target::find(session, &arguments.namespace.namespace, &arguments.name).await?;
     if arguments.tty && !io::stdin().is_terminal() {
         return Err(CliError::usage("--tty needs a terminal, and stdin is none")
@@ -132,7 +135,7 @@ async fn begin(session: &Session<'_>, arguments: &Exec) -> Result<(Sending, Rece
         term: term(arguments.tty),
         container: arguments.container.clone(),
     };
-    let Target {
+    let InstanceRef {
         namespace,
         workload,
         id,
@@ -143,14 +146,14 @@ async fn begin(session: &Session<'_>, arguments: &Exec) -> Result<(Sending, Rece
 
 /// Relays input and output until the end.
 async fn attend(
-    arguments: &Exec,
-    sending: &Sending,
-    receiving: Receiving,
-    signals: &mut Signals,
+    arguments: &ExecArgs,
+    sending: &SessionInput,
+    receiving: SessionOutput,
+    signals: &mut ReceivedSignals,
 ) -> Result<u8, CliError> {
     // From here on every key goes to the command, including Ctrl-C.
     let keys_are_its = arguments.tty && arguments.interactive;
-    let _raw = keys_are_its.then(Raw::begin).transpose()?;
+    let _raw = keys_are_its.then(RawMode::begin).transpose()?;
     let typed = arguments.interactive.then(read_stdin);
     let outcome = tokio::select! {
         outcome = show(receiving) => outcome,
@@ -176,14 +179,18 @@ fn broke_off(error: &ClientError) -> bool {
 
 /// Passes the first signal on; returns the one that ends katcall. With a raw terminal no signal is
 /// passed on, since the user's keys go to the command directly.
-async fn pass_on(sending: &Sending, signals: &mut Signals, passes: bool) -> PassedSignal {
+async fn pass_on(
+    sending: &SessionInput,
+    signals: &mut ReceivedSignals,
+    passes: bool,
+) -> PassedSignal {
     let first = signals.next().await;
     if !passes {
         return first;
     }
     signals.passed = Some(first);
     let passing = async {
-        sending.send(&Input::Signal(first)).await;
+        sending.send(&InputFrame::Signal(first)).await;
         std::future::pending().await
     };
     tokio::select! {
@@ -194,7 +201,7 @@ async fn pass_on(sending: &Sending, signals: &mut Signals, passes: bool) -> Pass
 
 /// Sends the input and changes of the terminal's size as long as possible.
 async fn send(
-    sending: &Sending,
+    sending: &SessionInput,
     mut typed: Option<mpsc::Receiver<Bytes>>,
     sized: bool,
 ) -> Infallible {
@@ -215,15 +222,15 @@ async fn send(
         tokio::select! {
             piece = key => match piece {
                 Some(data) => {
-                    sending.send(&Input::Data(data)).await;
+                    sending.send(&InputFrame::Data(data)).await;
                 }
                 None => {
-                    sending.send(&Input::End).await;
+                    sending.send(&InputFrame::End).await;
                     typed = None;
                 }
             },
             _ = change => if let Some(size) = size() {
-                sending.send(&Input::Resize(size)).await;
+                sending.send(&InputFrame::Resize(size)).await;
             },
         }
     }
@@ -256,14 +263,14 @@ fn term(wanted: bool) -> String {
 }
 
 /// Prints the output until the end.
-pub(crate) async fn show(mut receiving: Receiving) -> Result<u8, CliError> {
+pub(crate) async fn show(mut receiving: SessionOutput) -> Result<u8, CliError> {
     loop {
         match receiving.next().await? {
-            Output::Data(data) => write(io::stdout(), &data)?,
-            Output::Error(data) => write(io::stderr(), &data)?,
-            Output::Exit(code) => return Ok(code),
-            Output::Failed(body) => {
-                let refusal = Refusal::of_stream(*body);
+            OutputFrame::Data(data) => write(io::stdout(), &data)?,
+            OutputFrame::Error(data) => write(io::stderr(), &data)?,
+            OutputFrame::Exit(code) => return Ok(code),
+            OutputFrame::Failed(body) => {
+                let refusal = ApiRefusal::of_stream(*body);
                 return Err(ClientError::Refused(Box::new(refusal)).into());
             }
         }
@@ -293,17 +300,17 @@ mod tests {
     /// `nohup`, for example, starts programs with an ignored signal.
     #[tokio::test]
     async fn an_ignored_signal_stays_ignored() {
-        let signals = Signals::listen_but_to(0b111).unwrap();
+        let signals = ReceivedSignals::listen_but_to(0b111).unwrap();
         let heard = signals.heard.each_ref().map(Option::is_some);
         assert_eq!(heard, [false, false, false, true]);
-        let signals = Signals::listen_but_to(1 << 14).unwrap();
+        let signals = ReceivedSignals::listen_but_to(1 << 14).unwrap();
         let heard = signals.heard.each_ref().map(Option::is_some);
         assert_eq!(heard, [true, true, true, false]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_asks_for_the_end_has_it_after_a_while() {
-        let mut signals = Signals::listen_but_to(u64::MAX).unwrap();
+        let mut signals = ReceivedSignals::listen_but_to(u64::MAX).unwrap();
         for signal in PassedSignal::ALL {
             let began = tokio::time::Instant::now();
             let last = tokio::time::timeout(PATIENCE * 60, signals.last(signal)).await;
@@ -327,7 +334,7 @@ mod tests {
         };
         let refused = |word: &str| {
             Err(CliError::from(ClientError::Refused(Box::new(
-                Refusal::of_stream(ErrorBody {
+                ApiRefusal::of_stream(ErrorBody {
                     error: word.to_owned(),
                     ..ErrorBody::default()
                 }),

@@ -4,29 +4,29 @@
 use anstyle::Style;
 
 use crate::{
-    args::Explain,
+    args::ExplainArgs,
     console::{Console, paint},
     errors::CliError,
     suggest,
 };
 use kat_bundle::{
-    Kind,
-    fields::{self, Field, FieldType, Status},
+    DocumentKind,
+    fields::{self, Field, FieldStatus, FieldType},
 };
 
 /// A kind by the name of its file, or by its name after `kind:`, in any case.
-const FIRST_WORDS: [(&str, Kind); 8] = [
-    ("workload", Kind::Workload),
-    ("virtualloadbalancer", Kind::VirtualLoadBalancer),
-    ("vlb", Kind::VirtualLoadBalancer),
-    ("job", Kind::JobDefinition),
-    ("build", Kind::BuildDefinition),
-    ("namespace", Kind::Namespace),
-    ("cluster", Kind::ClusterConfiguration),
-    ("agent", Kind::AgentConfig),
+const FIRST_WORDS: [(&str, DocumentKind); 8] = [
+    ("workload", DocumentKind::Workload),
+    ("virtualloadbalancer", DocumentKind::VirtualLoadBalancer),
+    ("vlb", DocumentKind::VirtualLoadBalancer),
+    ("job", DocumentKind::JobDefinition),
+    ("build", DocumentKind::BuildDefinition),
+    ("namespace", DocumentKind::Namespace),
+    ("cluster", DocumentKind::ClusterConfiguration),
+    ("agent", DocumentKind::AgentConfig),
 ];
 
-pub(crate) fn run(console: &Console, arguments: &Explain) -> Result<(), CliError> {
+pub(crate) fn run(console: &Console, arguments: &ExplainArgs) -> Result<(), CliError> {
     let Some(written) = &arguments.path else {
         return console.print(&kinds());
     };
@@ -47,7 +47,7 @@ pub(crate) fn run(console: &Console, arguments: &Explain) -> Result<(), CliError
 
 fn kinds() -> String {
     let mut text = "katcall explain PATH, where the path begins with one of\n\n".to_owned();
-    let mut told: Vec<Kind> = Vec::new();
+    let mut told: Vec<DocumentKind> = Vec::new();
     for (word, kind) in FIRST_WORDS {
         if !told.contains(&kind) {
             told.push(kind);
@@ -57,10 +57,11 @@ fn kinds() -> String {
     text
 }
 
-fn kind_of(word: &str) -> Result<Kind, CliError> {
+fn kind_of(word: &str) -> Result<DocumentKind, CliError> {
     let small = word.to_ascii_lowercase();
-    let named =
-        |(name, kind): &(&str, Kind)| *name == small || kind.as_str().to_ascii_lowercase() == small;
+    let named = |(name, kind): &(&str, DocumentKind)| {
+        *name == small || kind.as_str().to_ascii_lowercase() == small
+    };
     if let Some((_, kind)) = FIRST_WORDS.iter().find(|one| named(one)) {
         return Ok(*kind);
     }
@@ -73,7 +74,7 @@ fn kind_of(word: &str) -> Result<Kind, CliError> {
 }
 
 /// Finds the field at a path; the `[]` of lists may be left out.
-fn find(kind: Kind, first: &str, path: &str) -> Result<&'static Field, CliError> {
+fn find(kind: DocumentKind, first: &str, path: &str) -> Result<&'static Field, CliError> {
     let mut found: Option<&'static Field> = None;
     let mut walked = first.to_owned();
     for part in path.split('.') {
@@ -119,12 +120,12 @@ fn head(first: &str, path: &str, field: &Field, colour: bool) -> String {
 
 fn effect(field: &Field) -> Option<String> {
     match field.status {
-        Status::Identity | Status::Effective => None,
-        Status::EffectiveFor(words) => Some(format!(
+        FieldStatus::Identity | FieldStatus::Effective => None,
+        FieldStatus::EffectiveFor(words) => Some(format!(
             "of {} alone; the others are refused",
             words.join(", ")
         )),
-        Status::NotYet => Some("none yet: what is not its default is refused".to_owned()),
+        FieldStatus::NotYet => Some("none yet: what is not its default is refused".to_owned()),
     }
 }
 
@@ -145,7 +146,7 @@ fn table(below: &[&Field], colour: bool) -> String {
         if let Some(default) = field.default.filter(|_| !structure) {
             remarks.push(format!("default {default}"));
         }
-        if field.status == Status::NotYet {
+        if field.status == FieldStatus::NotYet {
             remarks.push("no effect yet".to_owned());
         }
         let name = paint(field.name(), Style::new().bold(), colour);
@@ -169,13 +170,13 @@ mod tests {
             let found = find(field.kind, "x", &path).unwrap();
             assert_eq!(found.path, field.path);
         }
-        let like = find(Kind::Workload, "workload", "spec.sidecars.env.name").unwrap();
+        let like = find(DocumentKind::Workload, "workload", "spec.sidecars.env.name").unwrap();
         assert_eq!(like.path, "spec.container.env[].name");
     }
 
     #[test]
     fn every_kind_has_a_word() {
-        for kind in Kind::ALL {
+        for kind in DocumentKind::ALL {
             assert!(
                 FIRST_WORDS.iter().any(|(_, other)| *other == kind),
                 "{kind}"
@@ -186,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_slip_of_the_pen_is_answered_with_what_was_meant() {
-        let error = find(Kind::Workload, "workload", "spec.replcas").unwrap_err();
+        let error = find(DocumentKind::Workload, "workload", "spec.replcas").unwrap_err();
         assert_eq!(error.exit_code(), 3);
         assert_eq!(
             error.hint().as_deref(),

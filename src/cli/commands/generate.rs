@@ -2,12 +2,12 @@
 
 use crate::{
     args,
-    args::{Completion, Man, Shell},
+    args::{CompletionArgs, ManArgs, Shell},
     console::Console,
     errors::CliError,
 };
 
-pub(crate) fn completion(console: &Console, arguments: &Completion) -> Result<(), CliError> {
+pub(crate) fn completion(console: &Console, arguments: &CompletionArgs) -> Result<(), CliError> {
     let shell = match arguments.shell {
         Shell::Bash => clap_complete::Shell::Bash,
         Shell::Zsh => clap_complete::Shell::Zsh,
@@ -72,7 +72,7 @@ complete -c katcall -f -k -a '(__katcall_live)'
 complete -c katcall -n '__fish_seen_subcommand_from cp' -F
 "#;
 
-pub(crate) fn man(arguments: &Man) -> Result<(), CliError> {
+pub(crate) fn man(arguments: &ManArgs) -> Result<(), CliError> {
     let folder = &arguments.folder;
     let write = || {
         std::fs::create_dir_all(folder)?;

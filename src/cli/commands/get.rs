@@ -7,18 +7,18 @@ use jiff::Timestamp;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    Session,
-    args::{DocumentFormat, Format, Get, Kind},
+    CliSession,
+    args::{DocumentFormat, GetArgs, ListedKind, OutputFormat},
     errors::CliError,
     output,
     output::{
         json,
-        json::Items,
+        json::PrintedItems,
         table::{Cell, Table},
     },
     suggest, volumes,
 };
-use kat_client::{ClientError, EventQuery, Named, Route};
+use kat_client::{ClientError, EventFilter, KeyedItem, RequestPath};
 use kat_types::api::{
     Event, InstanceItem, List, NamespaceItem, NodeItem, SecretItem, TokenView, VolumeItem,
     WorkloadItem,
@@ -33,8 +33,8 @@ pub(crate) struct Columns {
 }
 
 /// A kind of item that `katcall get` can list.
-pub(crate) trait Listed:
-    Named + Serialize + DeserializeOwned + Clone + Send + 'static
+pub(crate) trait ListableItem:
+    KeyedItem + Serialize + DeserializeOwned + Clone + Send + 'static
 {
     /// Singular, such as `workload`.
     const SINGULAR: &'static str;
@@ -49,9 +49,9 @@ pub(crate) trait Listed:
     const GOES: bool = true;
 
     /// The route of the list of one namespace, or of all.
-    fn list(namespace: Option<&str>) -> Result<Route, ClientError>;
+    fn list(namespace: Option<&str>) -> Result<RequestPath, ClientError>;
     /// The route of one item; `None` if the item has to be found in the list.
-    fn one(namespace: &str, name: &str) -> Option<Result<Route, ClientError>>;
+    fn one(namespace: &str, name: &str) -> Option<Result<RequestPath, ClientError>>;
     /// Whether it is the item that the user named.
     fn is_named(&self, name: &str) -> bool {
         self.key().1 == name
@@ -65,23 +65,26 @@ pub(crate) trait Listed:
     }
 }
 
-pub(crate) async fn run(session: &Session<'_>, arguments: &Get) -> Result<(), CliError> {
+pub(crate) async fn run(session: &CliSession<'_>, arguments: &GetArgs) -> Result<(), CliError> {
     match arguments.kind {
-        Kind::Workloads => show::<WorkloadItem>(session, arguments).await,
-        Kind::Instances => show::<InstanceItem>(session, arguments).await,
-        Kind::Nodes => show::<NodeItem>(session, arguments).await,
-        Kind::Namespaces => show::<NamespaceItem>(session, arguments).await,
-        Kind::Volumes => {
+        ListedKind::Workloads => show::<WorkloadItem>(session, arguments).await,
+        ListedKind::Instances => show::<InstanceItem>(session, arguments).await,
+        ListedKind::Nodes => show::<NodeItem>(session, arguments).await,
+        ListedKind::Namespaces => show::<NamespaceItem>(session, arguments).await,
+        ListedKind::Volumes => {
             let arguments = volumes::located(session, arguments).await?;
             show::<VolumeItem>(session, &arguments).await
         }
-        Kind::Secrets => show::<SecretItem>(session, arguments).await,
-        Kind::Events => show::<Event>(session, arguments).await,
-        Kind::Tokens => show::<TokenView>(session, arguments).await,
+        ListedKind::Secrets => show::<SecretItem>(session, arguments).await,
+        ListedKind::Events => show::<Event>(session, arguments).await,
+        ListedKind::Tokens => show::<TokenView>(session, arguments).await,
     }
 }
 
-async fn show<T: Listed>(session: &Session<'_>, arguments: &Get) -> Result<(), CliError> {
+async fn show<T: ListableItem>(
+    session: &CliSession<'_>,
+    arguments: &GetArgs,
+) -> Result<(), CliError> {
     let namespace = scope::<T>(arguments);
     if arguments.watch {
         return watch::run::<T>(session, arguments, namespace).await;
@@ -100,8 +103,8 @@ async fn show<T: Listed>(session: &Session<'_>, arguments: &Get) -> Result<(), C
             return output::picked(console, template, &item);
         }
         return match arguments.output.format {
-            Format::Json => output::document(console, DocumentFormat::Json, &item),
-            Format::Yaml => output::document(console, DocumentFormat::Yaml, &item),
+            OutputFormat::Json => output::document(console, DocumentFormat::Json, &item),
+            OutputFormat::Yaml => output::document(console, DocumentFormat::Yaml, &item),
             _ => items(session, arguments, &[item]),
         };
     }
@@ -116,7 +119,10 @@ async fn show<T: Listed>(session: &Session<'_>, arguments: &Get) -> Result<(), C
         let hint = format!("`katcall get {}` lists them", T::PLURAL);
         return Err(CliError::not_found(words).hinted(hint));
     }
-    let readable = !matches!(arguments.output.format, Format::Json | Format::Yaml);
+    let readable = !matches!(
+        arguments.output.format,
+        OutputFormat::Json | OutputFormat::Yaml
+    );
     if found.is_empty() && readable {
         console.note(&none::<T>(namespace, arguments.name.as_deref()));
         return Ok(());
@@ -125,25 +131,29 @@ async fn show<T: Listed>(session: &Session<'_>, arguments: &Get) -> Result<(), C
 }
 
 /// Prints items in the requested format.
-fn items<T: Listed>(session: &Session<'_>, arguments: &Get, found: &[T]) -> Result<(), CliError> {
+fn items<T: ListableItem>(
+    session: &CliSession<'_>,
+    arguments: &GetArgs,
+    found: &[T],
+) -> Result<(), CliError> {
     let console = session.console;
-    let list = Items { items: found };
+    let list = PrintedItems { items: found };
     if let Some(template) = &arguments.output.template {
         return output::picked(console, template, &list);
     }
     match arguments.output.format {
-        Format::Json => output::document(console, DocumentFormat::Json, &list),
-        Format::Yaml => output::document(console, DocumentFormat::Yaml, &list),
-        Format::Name => found
+        OutputFormat::Json => output::document(console, DocumentFormat::Json, &list),
+        OutputFormat::Yaml => output::document(console, DocumentFormat::Yaml, &list),
+        OutputFormat::Name => found
             .iter()
             .try_for_each(|item| console.line(&format!("{}/{}", T::SINGULAR, item.key().1))),
-        Format::Table | Format::Wide => {
+        OutputFormat::Table | OutputFormat::Wide => {
             console.print(&table(found, columns::<T>(arguments)).render(console.colour))
         }
     }
 }
 
-pub(crate) fn table<T: Listed>(items: &[T], columns: Columns) -> Table {
+pub(crate) fn table<T: ListableItem>(items: &[T], columns: Columns) -> Table {
     let mut table = Table::new(T::headers(columns));
     for item in items {
         table.row(item.row(columns));
@@ -151,28 +161,28 @@ pub(crate) fn table<T: Listed>(items: &[T], columns: Columns) -> Table {
     table
 }
 
-fn columns<T: Listed>(arguments: &Get) -> Columns {
+fn columns<T: ListableItem>(arguments: &GetArgs) -> Columns {
     Columns {
-        wide: arguments.output.format == Format::Wide,
+        wide: arguments.output.format == OutputFormat::Wide,
         namespaces: T::NAMESPACED && arguments.all_namespaces,
         now: Timestamp::now(),
     }
 }
 
-fn scope<T: Listed>(arguments: &Get) -> Option<&str> {
+fn scope<T: ListableItem>(arguments: &GetArgs) -> Option<&str> {
     let one = T::NAMESPACED && !arguments.all_namespaces;
     one.then_some(arguments.namespace.namespace.as_str())
 }
 
-fn none<T: Listed>(namespace: Option<&str>, name: Option<&str>) -> String {
+fn none<T: ListableItem>(namespace: Option<&str>, name: Option<&str>) -> String {
     let about = name.map_or_else(String::new, |name| format!(" of `{name}`"));
     let place = namespace.map_or_else(String::new, |name| format!(" in namespace {name}"));
     format!("no {}{about}{place}", T::PLURAL)
 }
 
 /// Adds the existing names to the error for a missing item.
-pub(crate) async fn missing<T: Listed>(
-    session: &Session<'_>,
+pub(crate) async fn missing<T: ListableItem>(
+    session: &CliSession<'_>,
     error: ClientError,
     namespace: Option<&str>,
     name: &str,
@@ -203,8 +213,8 @@ pub(crate) async fn missing<T: Listed>(
 
 /// Events of a query, oldest first.
 pub(crate) async fn events(
-    session: &Session<'_>,
-    query: &EventQuery,
+    session: &CliSession<'_>,
+    query: &EventFilter,
 ) -> Result<Vec<Event>, ClientError> {
     let mut events = session.client.events(query).await?.items;
     events.sort_by(Event::order);

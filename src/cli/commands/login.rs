@@ -10,7 +10,8 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 
 use crate::{
-    Session, args::Namespace, console::Console, errors::CliError, output::plain, terminal::Hidden,
+    CliSession, args::NamespaceOption, console::Console, errors::CliError, output::plain,
+    terminal::EchoOff,
 };
 use kat_types::api::{RegistryLoginRequest, RegistryLoginView, RegistryView};
 
@@ -20,13 +21,13 @@ const LIMIT: u64 = 64 << 10;
 const LINE: usize = 4095;
 
 #[derive(Debug, Args)]
-pub(crate) struct Login {
+pub(crate) struct LoginArgs {
     /// The registry, such as `registry.example`, `registry.lab:5000` or `docker.io`, or what is below a path of it, such as
     /// `ghcr.io/organisation`
     #[arg(value_name = "HOST[/PATH]")]
     registry: String,
     #[command(flatten)]
-    namespace: Namespace,
+    namespace: NamespaceOption,
     /// The name; asked for on a terminal
     #[arg(short, long, value_name = "NAME")]
     username: Option<String>,
@@ -39,20 +40,20 @@ pub(crate) struct Login {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Logout {
+pub(crate) struct LogoutArgs {
     /// The registry, as it was logged in to
     #[arg(value_name = "HOST[/PATH]")]
     registry: String,
     #[command(flatten)]
-    namespace: Namespace,
+    namespace: NamespaceOption,
 }
 
 pub(crate) async fn login<'run>(
-    session: &impl Fn() -> Result<Session<'run>, CliError>,
-    arguments: &Login,
+    session: &impl Fn() -> Result<CliSession<'run>, CliError>,
+    arguments: &LoginArgs,
 ) -> Result<(), CliError> {
     let request = read(arguments).await?;
-    let Session { client, console } = session()?;
+    let CliSession { client, console } = session()?;
     let namespace = &arguments.namespace.namespace;
     let registry = &arguments.registry;
     let result = client.login_registry(namespace, registry, &request).await?;
@@ -73,7 +74,7 @@ pub(crate) async fn login<'run>(
     ))
 }
 
-async fn read(arguments: &Login) -> Result<RegistryLoginRequest, CliError> {
+async fn read(arguments: &LoginArgs) -> Result<RegistryLoginRequest, CliError> {
     let username = match &arguments.username {
         Some(username) => username.clone(),
         None if io::stdin().is_terminal() && !arguments.password_stdin => {
@@ -99,7 +100,7 @@ async fn read(arguments: &Login) -> Result<RegistryLoginRequest, CliError> {
         let text = text.map_err(|_| CliError::usage("what comes from stdin is no UTF-8 text"))?;
         without_end(&text).to_owned()
     } else if io::stdin().is_terminal() {
-        let hidden = Hidden::begin()
+        let hidden = EchoOff::begin()
             .map_err(|error| CliError::failed(format!("the terminal can't be set: {error}")))?;
         line("password (it is not shown): ", Some(hidden)).await?
     } else {
@@ -122,7 +123,7 @@ async fn read(arguments: &Login) -> Result<RegistryLoginRequest, CliError> {
 
 /// Prompts, and reads a line on a thread of its own, so that an interrupt ends the wait and
 /// restores the terminal.
-async fn line(question: &str, hidden: Option<Hidden>) -> Result<String, CliError> {
+async fn line(question: &str, hidden: Option<EchoOff>) -> Result<String, CliError> {
     let _ = write!(io::stderr(), "{question}");
     let (sender, answer) = oneshot::channel();
     std::thread::spawn(move || {
@@ -156,7 +157,10 @@ fn without_end(text: &str) -> &str {
     text.strip_suffix('\r').unwrap_or(text)
 }
 
-pub(crate) async fn logout(session: &Session<'_>, arguments: &Logout) -> Result<(), CliError> {
+pub(crate) async fn logout(
+    session: &CliSession<'_>,
+    arguments: &LogoutArgs,
+) -> Result<(), CliError> {
     let namespace = &arguments.namespace.namespace;
     let registry = &arguments.registry;
     session.client.logout_registry(namespace, registry).await?;
@@ -169,12 +173,12 @@ pub(crate) async fn logout(session: &Session<'_>, arguments: &Logout) -> Result<
 
 /// A row of `katcall registry list`.
 #[derive(Debug, Serialize)]
-pub(crate) struct Row {
+pub(crate) struct RegistryRow {
     /// The registry's host, with a path where the credentials are for one.
     pub(crate) host: String,
     /// `None` if the user may not see the settings.
     #[serde(flatten)]
-    pub(crate) reached: Option<Reached>,
+    pub(crate) reached: Option<RegistryAccess>,
     /// The namespace's credentials for the registry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) login: Option<RegistryLoginView>,
@@ -182,7 +186,7 @@ pub(crate) struct Row {
 
 /// The settings of a registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Reached {
+pub(crate) struct RegistryAccess {
     pub(crate) insecure: bool,
     pub(crate) mirrors: Vec<String>,
 }
@@ -192,7 +196,7 @@ pub(crate) struct Reached {
 pub(crate) fn rows(
     settings: Option<Vec<RegistryView>>,
     logins: Vec<RegistryLoginView>,
-) -> Vec<Row> {
+) -> Vec<RegistryRow> {
     let known = settings.is_some();
     let set = settings.into_iter().flatten().map(|view| {
         let RegistryView {
@@ -200,15 +204,15 @@ pub(crate) fn rows(
             insecure,
             mirrors,
         } = view;
-        (host, Reached { insecure, mirrors })
+        (host, RegistryAccess { insecure, mirrors })
     });
-    let set: BTreeMap<String, Reached> = set.collect();
-    let rows = set.iter().map(|(host, reached)| Row {
+    let set: BTreeMap<String, RegistryAccess> = set.collect();
+    let rows = set.iter().map(|(host, reached)| RegistryRow {
         host: host.clone(),
         reached: Some(reached.clone()),
         login: None,
     });
-    let mut rows: Vec<Row> = rows.collect();
+    let mut rows: Vec<RegistryRow> = rows.collect();
     for login in logins {
         let own = rows.iter_mut().find(|row| row.host == login.registry);
         if let Some(row) = own {
@@ -219,7 +223,7 @@ pub(crate) fn rows(
         let name = login.registry.clone();
         let host = name.split_once('/').map_or(name.as_str(), |(host, _)| host);
         let reached = set.get(host).cloned();
-        rows.push(Row {
+        rows.push(RegistryRow {
             host: name,
             reached: known.then(|| reached.unwrap_or_default()),
             login: Some(login),

@@ -8,21 +8,21 @@ mod resume;
 use jiff::Timestamp;
 
 use super::get;
-use crate::{Session, args::Logs, errors::CliError, suggest};
-use kat_client::{Client, ClientError, JsonLines, LogQuery, Refusal, Route};
+use crate::{CliSession, args::LogsArgs, errors::CliError, suggest};
+use kat_client::{ApiRefusal, Client, ClientError, JsonLines, LogSelection, RequestPath};
 use kat_types::api::{InstanceItem, InstancePhase, LogLine, WorkloadItem};
-use printer::Printer;
+use printer::LogPrinter;
 use resume::Resume;
 
 /// An instance whose log is read.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Source {
+struct LoggedInstance {
     namespace: String,
     workload: String,
     id: String,
 }
 
-impl Source {
+impl LoggedInstance {
     fn of(item: &InstanceItem, namespace: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),
@@ -32,10 +32,10 @@ impl Source {
     }
 }
 
-pub(crate) async fn run(session: &Session<'_>, arguments: &Logs) -> Result<(), CliError> {
+pub(crate) async fn run(session: &CliSession<'_>, arguments: &LogsArgs) -> Result<(), CliError> {
     let namespace = &arguments.namespace.namespace;
     let (sources, of_workload) = sources(session, arguments).await?;
-    let query = LogQuery {
+    let query = LogSelection {
         follow: arguments.follow,
         since: arguments
             .since
@@ -44,12 +44,12 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &Logs) -> Result<(), C
         previous: arguments.previous,
         container: arguments.container.clone(),
     };
-    let printer = Printer::new(session.console, arguments.timestamps, arguments.all);
+    let printer = LogPrinter::new(session.console, arguments.timestamps, arguments.all);
     if !arguments.follow {
         return history::show(session, &printer, sources, &query).await;
     }
     let newcomers = (arguments.all && of_workload)
-        .then(|| Route::workload_instances(namespace, &arguments.name))
+        .then(|| RequestPath::workload_instances(namespace, &arguments.name))
         .transpose()?;
     // A single log needs no merging.
     let places = if sources.len() > 1 {
@@ -64,11 +64,14 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &Logs) -> Result<(), C
 }
 
 /// The selected instances, and whether the name is a workload's.
-async fn sources(session: &Session<'_>, arguments: &Logs) -> Result<(Vec<Source>, bool), CliError> {
+async fn sources(
+    session: &CliSession<'_>,
+    arguments: &LogsArgs,
+) -> Result<(Vec<LoggedInstance>, bool), CliError> {
     let (namespace, name) = (&arguments.namespace.namespace, &arguments.name);
     let items = session.client.instances(Some(namespace)).await?.items;
     if let Some(item) = items.iter().find(|item| item.metadata.name == *name) {
-        return Ok((vec![Source::of(item, namespace)], false));
+        return Ok((vec![LoggedInstance::of(item, namespace)], false));
     }
     let mut found: Vec<&InstanceItem> = items
         .iter()
@@ -95,7 +98,7 @@ async fn sources(session: &Session<'_>, arguments: &Logs) -> Result<(Vec<Source>
         };
     };
     if arguments.all {
-        let all = found.iter().map(|item| Source::of(item, namespace));
+        let all = found.iter().map(|item| LoggedInstance::of(item, namespace));
         return Ok((all.collect(), true));
     }
     if found.len() > 1 {
@@ -105,12 +108,12 @@ async fn sources(session: &Session<'_>, arguments: &Logs) -> Result<(Vec<Source>
             first.metadata.name
         ));
     }
-    Ok((vec![Source::of(first, namespace)], true))
+    Ok((vec![LoggedInstance::of(first, namespace)], true))
 }
 
 /// The error for a name that is neither a workload's nor an instance's.
 async fn missing(
-    session: &Session<'_>,
+    session: &CliSession<'_>,
     error: ClientError,
     items: &[InstanceItem],
     namespace: &str,
@@ -131,10 +134,10 @@ async fn missing(
 
 async fn open(
     client: &Client,
-    source: &Source,
-    query: &LogQuery,
+    source: &LoggedInstance,
+    query: &LogSelection,
 ) -> Result<JsonLines<LogLine>, ClientError> {
-    let Source {
+    let LoggedInstance {
         namespace,
         workload,
         id,
@@ -147,12 +150,12 @@ async fn next_line(stream: &mut JsonLines<LogLine>) -> Result<Option<LogLine>, C
     match stream.next().await? {
         Some(LogLine {
             error: Some(body), ..
-        }) => Err(ClientError::Refused(Box::new(Refusal::of_stream(body)))),
+        }) => Err(ClientError::Refused(Box::new(ApiRefusal::of_stream(body)))),
         line => Ok(line),
     }
 }
 /// Whether no more lines can follow.
-async fn is_over(client: &Client, source: &Source) -> bool {
+async fn is_over(client: &Client, source: &LoggedInstance) -> bool {
     match client.instance(&source.namespace, &source.id).await {
         Ok(item) => matches!(
             item.status.phase,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::get;
 use crate::{
-    Session,
-    args::{Label, LabelledKind, Taint as TaintArguments, Uncordon},
+    CliSession,
+    args::{LabelArgs, LabelledKind, TaintArgs as TaintArguments, UncordonArgs},
     errors::CliError,
 };
 use kat_client::ClientError;
@@ -119,8 +119,8 @@ fn taints_after(before: &[Taint], changes: &[TaintChange]) -> NodeTaints {
     NodeTaints { taints }
 }
 
-pub(crate) async fn label(session: &Session<'_>, arguments: &Label) -> Result<(), CliError> {
-    let Label {
+pub(crate) async fn label(session: &CliSession<'_>, arguments: &LabelArgs) -> Result<(), CliError> {
+    let LabelArgs {
         kind: LabelledKind::Node,
         name,
         changes,
@@ -133,7 +133,7 @@ pub(crate) async fn label(session: &Session<'_>, arguments: &Label) -> Result<()
 }
 
 pub(crate) async fn taint(
-    session: &Session<'_>,
+    session: &CliSession<'_>,
     arguments: &TaintArguments,
 ) -> Result<(), CliError> {
     let TaintArguments {
@@ -150,7 +150,7 @@ pub(crate) async fn taint(
 
 /// Reads the machine and sends the changed one; retries after a conflict.
 async fn change(
-    session: &Session<'_>,
+    session: &CliSession<'_>,
     name: &str,
     send: impl AsyncFn(&NodeItem, &str) -> Result<ApplyResult, ClientError>,
 ) -> Result<(), CliError> {
@@ -173,7 +173,10 @@ async fn change(
     )))
 }
 
-pub(crate) async fn uncordon(session: &Session<'_>, arguments: &Uncordon) -> Result<(), CliError> {
+pub(crate) async fn uncordon(
+    session: &CliSession<'_>,
+    arguments: &UncordonArgs,
+) -> Result<(), CliError> {
     let name = &arguments.name;
     match session.client.uncordon_node(name).await {
         Ok(result) if result.outcome == "unchanged" => {

@@ -4,16 +4,16 @@ mod show;
 
 use super::apply::{
     explain,
-    local::{Content, Prepared, Purpose, prepare_all},
+    local::{FolderObject, FolderUse, PreparedFolder, prepare_all},
     prune, send,
 };
 use crate::{
-    Session,
-    args::{DocumentFormat, Plan, Prune},
+    CliSession,
+    args::{DocumentFormat, PlanArgs, PruneArgs},
     console::Console,
     errors::CliError,
     output,
-    output::json::Items,
+    output::json::PrintedItems,
 };
 use kat_types::api::ApplyResult;
 
@@ -21,19 +21,19 @@ use kat_types::api::ApplyResult;
 const CHANGES: u8 = 10;
 
 pub(crate) async fn run<'run>(
-    session: &impl Fn() -> Result<Session<'run>, CliError>,
+    session: &impl Fn() -> Result<CliSession<'run>, CliError>,
     console: &Console,
-    arguments: &Plan,
+    arguments: &PlanArgs,
 ) -> Result<u8, CliError> {
-    let folders = prepare_all(&arguments.files, Purpose::Apply, console.error_colour)?;
+    let folders = prepare_all(&arguments.files, FolderUse::Apply, console.error_colour)?;
     tell(&session()?, &folders, &arguments.prune, arguments.output).await
 }
 
 /// Prints the changes of these folders; the exit code tells whether there are any.
 pub(crate) async fn tell(
-    session: &Session<'_>,
-    folders: &[Prepared],
-    prune: &Prune,
+    session: &CliSession<'_>,
+    folders: &[PreparedFolder],
+    prune: &PruneArgs,
     output: Option<DocumentFormat>,
 ) -> Result<u8, CliError> {
     let console = session.console;
@@ -44,7 +44,7 @@ pub(crate) async fn tell(
                 .await
                 .map_err(|error| explain(error, folder, console))?;
             if output.is_none() {
-                let workload = matches!(content, Content::Workload { .. });
+                let workload = matches!(content, FolderObject::Workload { .. });
                 console.print(&show::one(&result, workload, console.colour))?;
             }
             results.push(result);
@@ -62,7 +62,7 @@ pub(crate) async fn tell(
         });
     }
     match output {
-        Some(format) => output::document(console, format, &Items { items: &results })?,
+        Some(format) => output::document(console, format, &PrintedItems { items: &results })?,
         None => console.line(&show::summary(&results))?,
     }
     let same = results.iter().all(|result| result.outcome == "unchanged");

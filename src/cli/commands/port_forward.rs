@@ -9,9 +9,9 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::{Session, args::PortForward, errors::CliError, target, target::Target};
-use kat_client::{Client, ClientError, Receiving, Refusal, Sending};
-use kat_types::frames::{Input, MOST, Output};
+use crate::{CliSession, args::PortForwardArgs, errors::CliError, target, target::InstanceRef};
+use kat_client::{ApiRefusal, Client, ClientError, SessionInput, SessionOutput};
+use kat_types::frames::{InputFrame, MOST, OutputFrame};
 
 /// Most connections at once; further ones wait.
 const MOST_CONNECTIONS: usize = 60;
@@ -40,7 +40,10 @@ pub(crate) fn parse_ports(text: &str) -> Result<Ports, String> {
 }
 
 /// Forwards connections until it is interrupted.
-pub(crate) async fn run(session: &Session<'_>, arguments: &PortForward) -> Result<(), CliError> {
+pub(crate) async fn run(
+    session: &CliSession<'_>,
+    arguments: &PortForwardArgs,
+) -> Result<(), CliError> {
     let namespace = &arguments.namespace.namespace;
     let mut target = target::find(session, namespace, &arguments.name).await?;
     let Ports { local, remote } = arguments.ports;
@@ -105,11 +108,11 @@ fn taken(ports: Ports, error: &io::Error) -> CliError {
 /// Forwards one connection to its end.
 async fn carry(
     client: Client,
-    target: Target,
+    target: InstanceRef,
     port: u16,
     stream: TcpStream,
 ) -> Result<(), ClientError> {
-    let Target {
+    let InstanceRef {
         namespace,
         workload,
         id,
@@ -124,18 +127,21 @@ async fn carry(
 }
 
 /// Sends the instance's output to the local connection until its end.
-async fn show(mut receiving: Receiving, mut to: tcp::OwnedWriteHalf) -> Result<(), ClientError> {
+async fn show(
+    mut receiving: SessionOutput,
+    mut to: tcp::OwnedWriteHalf,
+) -> Result<(), ClientError> {
     loop {
         match receiving.next().await? {
-            Output::Data(data) => {
+            OutputFrame::Data(data) => {
                 if to.write_all(&data).await.is_err() {
                     return Ok(());
                 }
             }
-            Output::Error(_) => {}
-            Output::Exit(_) => return Ok(()),
-            Output::Failed(body) => {
-                let refusal = Refusal::of_stream(*body);
+            OutputFrame::Error(_) => {}
+            OutputFrame::Exit(_) => return Ok(()),
+            OutputFrame::Failed(body) => {
+                let refusal = ApiRefusal::of_stream(*body);
                 return Err(ClientError::Refused(Box::new(refusal)));
             }
         }
@@ -144,7 +150,7 @@ async fn show(mut receiving: Receiving, mut to: tcp::OwnedWriteHalf) -> Result<(
 
 /// Sends the local connection's input to the instance. Returns when the connection is broken, not
 /// at the end of its input.
-async fn send(mut from: tcp::OwnedReadHalf, sending: &Sending) {
+async fn send(mut from: tcp::OwnedReadHalf, sending: &SessionInput) {
     let mut buffer = vec![0; MOST];
     loop {
         let Ok(length) = from.read(&mut buffer).await else {
@@ -152,11 +158,11 @@ async fn send(mut from: tcp::OwnedReadHalf, sending: &Sending) {
         };
         let piece = buffer.get(..length).unwrap_or_default();
         if piece.is_empty() {
-            sending.send(&Input::End).await;
+            sending.send(&InputFrame::End).await;
             return std::future::pending().await;
         }
         if !sending
-            .send(&Input::Data(Bytes::copy_from_slice(piece)))
+            .send(&InputFrame::Data(Bytes::copy_from_slice(piece)))
             .await
         {
             return std::future::pending().await;

@@ -3,17 +3,17 @@
 use clap::{Args, Subcommand};
 
 use super::get;
-use crate::{Session, errors::CliError, names};
+use crate::{CliSession, errors::CliError, names};
 use kat_types::{
     api::NamespaceItem,
-    resource::{Amounts, Counted},
+    resource::{Amounts, QuotaResource},
 };
 
 /// Most tries of a change that conflicts with changes of the same namespace by others.
 const ATTEMPTS: usize = 5;
 
 #[derive(Debug, Args)]
-pub(crate) struct Namespaces {
+pub(crate) struct NamespaceArgs {
     #[command(subcommand)]
     command: NamespacesCommand,
 }
@@ -24,41 +24,41 @@ enum NamespacesCommand {
     ///
     /// Quotas are workloads, instances, cpu, memory, volumes, secrets, secretBytes, fileBytes and events. What exceeds
     /// one already stays; only growth is refused.
-    Set(Set),
+    Set(QuotaSetArgs),
 }
 
 #[derive(Debug, Args)]
-struct Set {
+struct QuotaSetArgs {
     /// The namespace
     #[arg(value_parser = names::namespace)]
     name: String,
     /// A quota and its amount, such as instances=10 or memory=8Gi; QUOTA=none takes it away
     #[arg(required = true, value_name = "QUOTA=AMOUNT", value_parser = parse)]
-    changes: Vec<Change>,
+    changes: Vec<QuotaEdit>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Change {
-    counted: Counted,
+struct QuotaEdit {
+    counted: QuotaResource,
     amount: Option<u64>,
 }
 
-fn parse(text: &str) -> Result<Change, String> {
+fn parse(text: &str) -> Result<QuotaEdit, String> {
     let (word, amount) = text
         .split_once('=')
         .ok_or_else(|| format!("`{text}` is not `QUOTA=AMOUNT`"))?;
-    let counted = Counted::of_word(word).ok_or_else(|| {
-        let words = Counted::ALL.map(Counted::word).join(", ");
+    let counted = QuotaResource::of_word(word).ok_or_else(|| {
+        let words = QuotaResource::ALL.map(QuotaResource::word).join(", ");
         format!("`{word}` is no quota; quotas are {words}")
     })?;
     let amount = match amount {
         "none" => None,
         amount => Some(counted.read(amount).map_err(|error| error.to_string())?),
     };
-    Ok(Change { counted, amount })
+    Ok(QuotaEdit { counted, amount })
 }
 
-fn after(before: &Amounts, changes: &[Change]) -> Amounts {
+fn after(before: &Amounts, changes: &[QuotaEdit]) -> Amounts {
     let mut quota = *before;
     for change in changes {
         quota.set(change.counted, change.amount);
@@ -66,8 +66,11 @@ fn after(before: &Amounts, changes: &[Change]) -> Amounts {
     quota
 }
 
-pub(crate) async fn run(session: &Session<'_>, arguments: &Namespaces) -> Result<(), CliError> {
-    let NamespacesCommand::Set(Set { name, changes }) = &arguments.command;
+pub(crate) async fn run(
+    session: &CliSession<'_>,
+    arguments: &NamespaceArgs,
+) -> Result<(), CliError> {
+    let NamespacesCommand::Set(QuotaSetArgs { name, changes }) = &arguments.command;
     for _ in 0..ATTEMPTS {
         let item = match session.client.namespace(name).await {
             Ok(item) => item,
@@ -97,7 +100,7 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &Namespaces) -> Result
 
 /// The use of each quota, and of resources without one: `instances 3 of 10`.
 pub(crate) fn lines(quota: &Amounts, used: &Amounts) -> Vec<String> {
-    let line = |counted: Counted| {
+    let line = |counted: QuotaResource| {
         let used = used.get(counted).unwrap_or(0);
         let shown = format!("{} {}", counted.word(), counted.show(used));
         match quota.get(counted) {
@@ -105,7 +108,7 @@ pub(crate) fn lines(quota: &Amounts, used: &Amounts) -> Vec<String> {
             None => (used > 0).then_some(shown),
         }
     };
-    Counted::ALL.into_iter().filter_map(line).collect()
+    QuotaResource::ALL.into_iter().filter_map(line).collect()
 }
 
 #[cfg(test)]

@@ -2,14 +2,14 @@
 
 use clap::{Args, Subcommand};
 
-use super::login::{self, Login, Logout};
+use super::login::{self, LoginArgs, LogoutArgs};
 use crate::{
-    Session,
-    args::{DocumentFormat, Format, Namespace},
+    CliSession,
+    args::{DocumentFormat, NamespaceOption, OutputFormat},
     errors::CliError,
     output,
     output::{
-        json::Items,
+        json::PrintedItems,
         table::{Cell, Table},
     },
 };
@@ -17,7 +17,7 @@ use kat_client::ClientError;
 use kat_types::api::RegistryRequest;
 
 #[derive(Debug, Args)]
-pub(crate) struct Registry {
+pub(crate) struct RegistryArgs {
     #[command(subcommand)]
     command: RegistryCommand,
 }
@@ -41,22 +41,22 @@ enum RegistryCommand {
         host: String,
     },
     /// Keep a name and password for a namespace's pulls from a registry
-    Login(Login),
+    Login(LoginArgs),
     /// Take the name and password for a registry away from a namespace; what runs goes on, and pulls no more
-    Logout(Logout),
+    Logout(LogoutArgs),
     /// List what is said about registries, and to which of them a namespace is logged in
     List {
         #[command(flatten)]
-        namespace: Namespace,
+        namespace: NamespaceOption,
         /// How to print it
         #[arg(short, long, default_value = "table")]
-        output: Format,
+        output: OutputFormat,
     },
 }
 
 pub(crate) async fn run<'run>(
-    session: &impl Fn() -> Result<Session<'run>, CliError>,
-    arguments: &Registry,
+    session: &impl Fn() -> Result<CliSession<'run>, CliError>,
+    arguments: &RegistryArgs,
 ) -> Result<(), CliError> {
     if let RegistryCommand::Login(arguments) = &arguments.command {
         // The password is read before any request is sent.
@@ -89,7 +89,11 @@ pub(crate) async fn run<'run>(
     }
 }
 
-async fn list(session: &Session<'_>, namespace: &str, format: Format) -> Result<(), CliError> {
+async fn list(
+    session: &CliSession<'_>,
+    namespace: &str,
+    format: OutputFormat,
+) -> Result<(), CliError> {
     let console = session.console;
     let logins = session.client.registry_logins(namespace).await?.items;
     let settings = match session.client.registries().await {
@@ -101,11 +105,11 @@ async fn list(session: &Session<'_>, namespace: &str, format: Format) -> Result<
         Err(error) => return Err(error.into()),
     };
     let registries = login::rows(settings, logins);
-    let list = Items { items: &registries };
+    let list = PrintedItems { items: &registries };
     match format {
-        Format::Json => output::document(console, DocumentFormat::Json, &list),
-        Format::Yaml => output::document(console, DocumentFormat::Yaml, &list),
-        Format::Name => registries
+        OutputFormat::Json => output::document(console, DocumentFormat::Json, &list),
+        OutputFormat::Yaml => output::document(console, DocumentFormat::Yaml, &list),
+        OutputFormat::Name => registries
             .iter()
             .try_for_each(|row| console.line(&format!("registry/{}", output::plain(&row.host)))),
         _ if registries.is_empty() => {

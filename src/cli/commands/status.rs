@@ -4,14 +4,14 @@ mod findings;
 
 use jiff::Timestamp;
 
-use super::get::{self, Columns, Listed};
+use super::get::{self, Columns, ListableItem};
 use crate::{
-    Session,
-    console::{Tone, tint},
+    CliSession,
+    console::{TextTone, tint},
     errors::CliError,
 };
-use findings::{Findings, Known};
-use kat_client::{ClientError, EventQuery};
+use findings::{Findings, StatusResponses};
+use kat_client::{ClientError, EventFilter};
 use kat_types::api::{Event, InstanceItem, NodeItem, WorkloadItem};
 
 /// Longest age of a shown warning.
@@ -22,7 +22,7 @@ const WARNINGS: usize = 8;
 const TROUBLES: usize = 15;
 
 /// Returns 0 when the cluster is healthy, and 1 when it is not.
-pub(crate) async fn run(session: &Session<'_>) -> Result<u8, CliError> {
+pub(crate) async fn run(session: &CliSession<'_>) -> Result<u8, CliError> {
     let client = &session.client;
     let console = session.console;
     // Without any response there is no screen.
@@ -32,7 +32,7 @@ pub(crate) async fn run(session: &Session<'_>) -> Result<u8, CliError> {
         }
         other => other,
     };
-    let all = EventQuery::default();
+    let all = EventFilter::default();
     let (version, configuration, nodes, workloads, instances, events) = tokio::join!(
         client.version(),
         client.cluster_configuration(),
@@ -42,7 +42,7 @@ pub(crate) async fn run(session: &Session<'_>) -> Result<u8, CliError> {
         get::events(session, &all),
     );
     let now = Timestamp::now();
-    let known = Known {
+    let known = StatusResponses {
         health,
         nodes: nodes.map(|list| list.items),
         workloads: workloads.map(|list| list.items),
@@ -54,9 +54,9 @@ pub(crate) async fn run(session: &Session<'_>) -> Result<u8, CliError> {
         Err(_) => "the cluster".to_owned(),
     };
     let verdict = if findings.troubles.is_empty() {
-        tint("well", Tone::Good, console.colour)
+        tint("well", TextTone::Good, console.colour)
     } else {
-        tint("not well", Tone::Bad, console.colour)
+        tint("not well", TextTone::Bad, console.colour)
     };
     let version = version.map_or_else(
         |_| String::new(),

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::get::{self, Columns, Listed, rows};
+use super::get::{self, Columns, ListableItem, rows};
 use crate::{
-    Session,
-    args::{DocumentFormat, Format, Token, TokenCommand},
+    CliSession,
+    args::{DocumentFormat, OutputFormat, TokenArgs, TokenCommand},
     errors::CliError,
     output,
-    output::json::Items,
+    output::json::PrintedItems,
     time,
 };
 use kat_types::api::{Scope, TokenRequest, TokenView};
@@ -35,7 +35,7 @@ pub(crate) fn parse_scope(text: &str) -> Result<Scope, String> {
     }
 }
 
-pub(crate) async fn run(session: &Session<'_>, arguments: &Token) -> Result<(), CliError> {
+pub(crate) async fn run(session: &CliSession<'_>, arguments: &TokenArgs) -> Result<(), CliError> {
     match &arguments.command {
         TokenCommand::Create {
             scope,
@@ -77,7 +77,7 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &Token) -> Result<(), 
 }
 
 async fn create(
-    session: &Session<'_>,
+    session: &CliSession<'_>,
     request: &TokenRequest,
     format: Option<DocumentFormat>,
 ) -> Result<(), CliError> {
@@ -125,7 +125,7 @@ async fn create(
 
 /// Prints who may join with a token, and how to revoke it.
 fn note_joining(
-    session: &Session<'_>,
+    session: &CliSession<'_>,
     request: &TokenRequest,
     made: &TokenView,
 ) -> Result<(), CliError> {
@@ -152,24 +152,24 @@ fn note_joining(
     Ok(())
 }
 
-async fn list(session: &Session<'_>, format: Format) -> Result<(), CliError> {
+async fn list(session: &CliSession<'_>, format: OutputFormat) -> Result<(), CliError> {
     let console = session.console;
     let mut tokens = session.client.tokens().await?.items;
     tokens.sort_by(TokenView::order);
-    let list = Items { items: &tokens };
+    let list = PrintedItems { items: &tokens };
     match format {
-        Format::Json => output::document(console, DocumentFormat::Json, &list),
-        Format::Yaml => output::document(console, DocumentFormat::Yaml, &list),
+        OutputFormat::Json => output::document(console, DocumentFormat::Json, &list),
+        OutputFormat::Yaml => output::document(console, DocumentFormat::Yaml, &list),
         _ if tokens.is_empty() => {
             console.note("no tokens");
             Ok(())
         }
-        Format::Name => tokens
+        OutputFormat::Name => tokens
             .iter()
             .try_for_each(|token| console.line(&format!("token/{}", token.id))),
-        Format::Table | Format::Wide => {
+        OutputFormat::Table | OutputFormat::Wide => {
             let columns = Columns {
-                wide: format == Format::Wide,
+                wide: format == OutputFormat::Wide,
                 namespaces: false,
                 now: Timestamp::now(),
             };

@@ -11,16 +11,16 @@ use futures_util::future::join_all;
 use jiff::Timestamp;
 
 use crate::{
-    Session,
-    args::{Top, TopKind},
-    console::{Tone, tint},
+    CliSession,
+    args::{TopArgs, TopKind},
+    console::{TextTone, tint},
     errors::CliError,
     output::{
         plain,
         table::{Cell, Table},
     },
 };
-use kat_client::{Client, ClientError, Route};
+use kat_client::{Client, ClientError, RequestPath};
 use kat_types::{
     api::{InstanceItem, InstanceUsage, List, NodeItem},
     resource::{Bytes, MilliCpu},
@@ -35,14 +35,14 @@ const CLEAR: &str = "\u{1b}[H\u{1b}[J";
 
 /// Measured processor time in nanoseconds, and the time of the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Counted {
+struct CpuSample {
     cpu: u64,
     at: Timestamp,
 }
 
 /// Present usage of an instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Load {
+struct ResourceLoad {
     /// Thousandths of a processor.
     cpu: Option<u64>,
     memory: Option<u64>,
@@ -50,21 +50,21 @@ struct Load {
 
 /// The usage of instances between two measurements.
 #[derive(Debug, Default)]
-struct Usage {
-    counted: BTreeMap<String, Counted>,
-    loads: BTreeMap<String, Load>,
+struct MeasuredUsage {
+    counted: BTreeMap<String, CpuSample>,
+    loads: BTreeMap<String, ResourceLoad>,
 }
 
-impl Usage {
+impl MeasuredUsage {
     /// Adds a measurement of all running instances.
     fn look(&mut self, found: Vec<InstanceUsage>) {
         let before = std::mem::take(&mut self.counted);
         self.loads.clear();
         for one in found {
             let at = one.at.get();
-            let now = one.cpu.zip(at).map(|(cpu, at)| Counted { cpu, at });
+            let now = one.cpu.zip(at).map(|(cpu, at)| CpuSample { cpu, at });
             let then = before.get(&one.instance);
-            let load = Load {
+            let load = ResourceLoad {
                 cpu: then.zip(now).and_then(|(then, now)| rate(*then, now)),
                 memory: one.memory,
             };
@@ -75,25 +75,25 @@ impl Usage {
         }
     }
 
-    fn of(&self, id: &str) -> Load {
+    fn of(&self, id: &str) -> ResourceLoad {
         self.loads.get(id).copied().unwrap_or_default()
     }
 }
 
 /// Thousandths of a processor; `None` where the program was restarted in between.
-fn rate(before: Counted, now: Counted) -> Option<u64> {
+fn rate(before: CpuSample, now: CpuSample) -> Option<u64> {
     let passed = now.at.duration_since(before.at).as_micros();
     let passed = u64::try_from(passed).ok().filter(|passed| *passed > 0)?;
     // Nanoseconds of processor time per microsecond are thousandths of a processor.
     Some(now.cpu.checked_sub(before.cpu)? / passed)
 }
 
-pub(crate) async fn run(session: &Session<'_>, arguments: &Top) -> Result<(), CliError> {
+pub(crate) async fn run(session: &CliSession<'_>, arguments: &TopArgs) -> Result<(), CliError> {
     let console = session.console;
     let live = io::stdout().is_terminal();
     // Errors are shown, and the request is repeated anyway.
     let once = session.client.trying_once();
-    let mut usage = Usage::default();
+    let mut usage = MeasuredUsage::default();
     let mut shown = String::new();
     let mut looks = 0_u8;
     loop {
@@ -130,7 +130,7 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &Top) -> Result<(), Cl
 
 /// The table, and the warnings below it.
 fn screen(table: &str, troubles: &[String], colour: bool) -> String {
-    let word = tint("warning", Tone::Busy, colour);
+    let word = tint("warning", TextTone::Busy, colour);
     let lines = troubles
         .iter()
         .map(|trouble| format!("{word}: {}\n", plain(trouble)));
@@ -150,7 +150,7 @@ fn passes(error: &ClientError, seen: bool) -> bool {
 
 /// The result of one reading.
 #[derive(Default)]
-struct Reading {
+struct UsageReading {
     /// Only if machines are shown.
     nodes: Vec<NodeItem>,
     instances: Vec<InstanceItem>,
@@ -160,8 +160,8 @@ struct Reading {
 }
 
 /// A single namespace is one request, which a token for that namespace allows.
-async fn read(client: &Client, arguments: &Top) -> Result<Reading, ClientError> {
-    let mut reading = Reading::default();
+async fn read(client: &Client, arguments: &TopArgs) -> Result<UsageReading, ClientError> {
+    let mut reading = UsageReading::default();
     if arguments.kind == TopKind::Instances && !arguments.all_namespaces {
         let namespace = arguments.namespace.namespace.as_str();
         reading.instances = client.instances(Some(namespace)).await?.items;
@@ -171,7 +171,10 @@ async fn read(client: &Client, arguments: &Top) -> Result<Reading, ClientError> 
         return Ok(reading);
     }
     if arguments.kind == TopKind::Nodes {
-        reading.nodes = client.get::<List<NodeItem>>(Route::nodes()).await?.items;
+        reading.nodes = client
+            .get::<List<NodeItem>>(RequestPath::nodes())
+            .await?
+            .items;
     }
     reading.instances = client.instances(None).await?.items;
     let nodes = reading.instances.iter();
@@ -192,26 +195,31 @@ async fn read(client: &Client, arguments: &Top) -> Result<Reading, ClientError> 
 }
 
 /// A line of the table.
-struct Taken<'item> {
+struct UsageRow<'item> {
     item: &'item InstanceItem,
-    load: Load,
+    load: ResourceLoad,
 }
 
-fn table(kind: TopKind, nodes: &[NodeItem], instances: &[InstanceItem], usage: &Usage) -> Table {
-    let taken = instances.iter().map(|item| Taken {
+fn table(
+    kind: TopKind,
+    nodes: &[NodeItem],
+    instances: &[InstanceItem],
+    usage: &MeasuredUsage,
+) -> Table {
+    let taken = instances.iter().map(|item| UsageRow {
         item,
         load: usage.of(&item.metadata.name),
     });
-    let mut taken: Vec<Taken<'_>> = taken.collect();
+    let mut taken: Vec<UsageRow<'_>> = taken.collect();
     match kind {
         TopKind::Instances => {
             taken.sort_by(|left, right| {
-                let by = |one: &Taken<'_>| (one.load.cpu, one.load.memory);
+                let by = |one: &UsageRow<'_>| (one.load.cpu, one.load.memory);
                 let names = left.item.metadata.name.cmp(&right.item.metadata.name);
                 by(right).cmp(&by(left)).then(names)
             });
             let mut table = Table::new(vec!["NAME", "NODE", "CPU", "MEMORY"]);
-            for Taken { item, load } in taken {
+            for UsageRow { item, load } in taken {
                 table.row(vec![
                     Cell::new(&item.metadata.name),
                     Cell::new(item.status.node.as_deref().unwrap_or_default()),
@@ -274,12 +282,12 @@ mod tests {
 
     #[test]
     fn what_is_taken_is_counted_from_look_to_look() {
-        let mut usage = Usage::default();
+        let mut usage = MeasuredUsage::default();
         let mut look = |found: Vec<InstanceUsage>| {
             usage.look(found);
             usage.of("a")
         };
-        let load = |cpu| Load {
+        let load = |cpu| ResourceLoad {
             cpu,
             memory: Some(7),
         };
@@ -289,7 +297,7 @@ mod tests {
         // The program was restarted, so its counter starts again; later its instance is gone.
         assert_eq!(look(vec![one(18, 100_000_000)]), load(None));
         assert_eq!(look(vec![one(20, 200_000_000)]), load(Some(50)));
-        assert_eq!(look(Vec::new()), Load::default());
+        assert_eq!(look(Vec::new()), ResourceLoad::default());
         assert_eq!(look(vec![one(24, 300_000_000)]), load(None));
     }
 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::{
-    args::{Global, Version},
+    args::{GlobalArgs, VersionArgs},
     connect,
     console::Console,
     errors::CliError,
     output,
 };
-use kat_client::{ClientError, Options};
+use kat_client::{ClientError, ClientOptions};
 use kat_types::VERSION;
 
 #[derive(Serialize)]
@@ -23,13 +23,13 @@ struct Versions {
 
 /// Does not fail if the cluster can't be reached.
 pub(crate) async fn run(
-    global: &Global,
+    global: &GlobalArgs,
     console: &Console,
-    arguments: &Version,
+    arguments: &VersionArgs,
 ) -> Result<(), CliError> {
     let asked: Result<String, CliError> = match connect::client(global) {
         Ok(client) => client
-            .with_options(Options {
+            .with_options(ClientOptions {
                 retry_for: Duration::ZERO,
                 unreachable_for: Duration::ZERO,
                 ..client.options()

@@ -7,15 +7,15 @@ use tokio::time::{Instant, sleep_until};
 
 use super::get;
 use crate::{
-    Session,
-    args::Namespace,
+    CliSession,
+    args::NamespaceOption,
     errors::CliError,
     output::{one_line, plain},
-    progress::Progress,
+    progress::ProgressDisplay,
     time, volumes,
-    volumes::Named,
+    volumes::VolumeName,
 };
-use kat_client::Named as _;
+use kat_client::KeyedItem as _;
 use kat_types::api::{NodeItem, VolumeItem, VolumeMoveStatus, VolumePhase};
 
 /// Interval of the progress requests.
@@ -25,7 +25,7 @@ const SAY: Duration = Duration::from_secs(10);
 
 /// What is done with volumes.
 #[derive(Debug, Args)]
-pub(crate) struct Volume {
+pub(crate) struct VolumeArgs {
     #[command(subcommand)]
     pub(crate) command: VolumeCommand,
 }
@@ -34,16 +34,16 @@ pub(crate) struct Volume {
 pub(crate) enum VolumeCommand {
     /// Move the data of a volume to another machine: what has it is stopped, starts there, and the old copy is kept for a
     /// day
-    Move(Move),
+    Move(MoveArgs),
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Move {
+pub(crate) struct MoveArgs {
     /// The volume, WORKLOAD/VOLUME; volumes that have to be where it is come along
     #[arg(value_name = "WORKLOAD/VOLUME")]
     pub(crate) name: String,
     #[command(flatten)]
-    pub(crate) namespace: Namespace,
+    pub(crate) namespace: NamespaceOption,
     /// The machine that is to have the data
     #[arg(long, value_name = "NODE", required_unless_present = "cancel")]
     pub(crate) to: Option<String>,
@@ -58,7 +58,7 @@ pub(crate) struct Move {
     pub(crate) timeout: Duration,
 }
 
-impl Volume {
+impl VolumeArgs {
     /// Whether the command waits for a move, which continues without it.
     pub(crate) fn waits(&self) -> bool {
         let VolumeCommand::Move(arguments) = &self.command;
@@ -67,12 +67,12 @@ impl Volume {
 }
 
 /// Exits with 1 when the move is given up, and with 5 after the timeout.
-pub(crate) async fn run(session: &Session<'_>, arguments: &Volume) -> Result<(), CliError> {
+pub(crate) async fn run(session: &CliSession<'_>, arguments: &VolumeArgs) -> Result<(), CliError> {
     let VolumeCommand::Move(arguments) = &arguments.command;
     let deadline = Instant::now() + arguments.timeout;
     let (client, console) = (&session.client, session.console);
     let named = volumes::named(session, &arguments.namespace, &arguments.name).await?;
-    let Named {
+    let VolumeName {
         namespace,
         workload,
         name,
@@ -124,7 +124,7 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &Volume) -> Result<(),
     follow(session, &named, moving, deadline).await
 }
 
-fn is_named(item: &VolumeItem, named: &Named) -> bool {
+fn is_named(item: &VolumeItem, named: &VolumeName) -> bool {
     item.spec.workload == named.workload && item.metadata.name == named.name
 }
 
@@ -135,14 +135,14 @@ fn belongs(item: &VolumeItem, moving: &VolumeMoveStatus) -> bool {
 
 /// Waits until the move ends or is given up.
 async fn follow(
-    session: &Session<'_>,
-    named: &Named,
+    session: &CliSession<'_>,
+    named: &VolumeName,
     moving: &VolumeMoveStatus,
     deadline: Instant,
 ) -> Result<(), CliError> {
     let short = named.short();
-    let mut progress = Progress::start(session.console);
-    let mut meter = Meter::default();
+    let mut progress = ProgressDisplay::start(session.console);
+    let mut meter = SpeedMeter::default();
     let mut said: Option<(String, Instant)> = None;
     loop {
         let listed = session.client.volumes(Some(&named.namespace)).await;
@@ -184,7 +184,7 @@ async fn follow(
 }
 
 fn ended(
-    session: &Session<'_>,
+    session: &CliSession<'_>,
     short: &str,
     item: Option<&VolumeItem>,
     moving: &VolumeMoveStatus,
@@ -215,13 +215,13 @@ fn ended(
 
 /// Measures the speed.
 #[derive(Default)]
-struct Meter {
+struct SpeedMeter {
     /// Time and bytes of the last check.
     last: Option<(Instant, u64)>,
     rate: Option<f64>,
 }
 
-impl Meter {
+impl SpeedMeter {
     /// The present step, and its progress in numbers.
     fn text(&mut self, short: &str, going: &[&VolumeMoveStatus]) -> (String, String) {
         let sum = |of: fn(&VolumeMoveStatus) -> u64| going.iter().map(|one| of(one)).sum::<u64>();
@@ -293,7 +293,7 @@ mod tests {
             total_bytes: 100 << 20,
             ..VolumeMoveStatus::default()
         };
-        let mut meter = Meter::default();
+        let mut meter = SpeedMeter::default();
         let (words, numbers) = meter.text("web/data", &[&status]);
         assert_eq!(
             (words.as_str(), numbers.as_str()),

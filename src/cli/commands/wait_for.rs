@@ -3,16 +3,16 @@
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::get::Listed;
+use super::get::ListableItem;
 use crate::{
-    Session,
-    args::{DescribedKind, Wait},
+    CliSession,
+    args::{DescribedKind, WaitArgs},
     errors::CliError,
     output::{one_line, plain},
-    progress::Progress,
-    wait::Connection,
+    progress::ProgressDisplay,
+    wait::ConnectionNotices,
 };
-use kat_client::Change;
+use kat_client::ListChange;
 use kat_types::{
     api::{InstanceItem, NamespaceItem, NodeItem, SecretItem, WorkloadItem},
     json,
@@ -20,7 +20,7 @@ use kat_types::{
 
 /// What the command waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum WaitCondition {
     /// A condition of this type is true, or false.
     Condition(String, bool),
     /// The phase has this value.
@@ -30,15 +30,15 @@ pub(crate) enum What {
 }
 
 /// Parses `condition=TYPE`, `condition=TYPE=false`, `phase=PHASE` or `delete`.
-pub(crate) fn parse(text: &str) -> Result<What, String> {
+pub(crate) fn parse(text: &str) -> Result<WaitCondition, String> {
     let what = match text.split_once('=') {
-        None if text == "delete" => What::Delete,
-        Some(("phase", phase)) if !phase.is_empty() => What::Phase(phase.to_owned()),
+        None if text == "delete" => WaitCondition::Delete,
+        Some(("phase", phase)) if !phase.is_empty() => WaitCondition::Phase(phase.to_owned()),
         Some(("condition", condition)) if !condition.is_empty() => {
             let (kind, wanted) = condition.split_once('=').unwrap_or((condition, "true"));
             match wanted.to_ascii_lowercase().as_str() {
-                "true" => What::Condition(kind.to_owned(), true),
-                "false" => What::Condition(kind.to_owned(), false),
+                "true" => WaitCondition::Condition(kind.to_owned(), true),
+                "false" => WaitCondition::Condition(kind.to_owned(), false),
                 _ => return Err(format!("a condition is true or false, not `{wanted}`")),
             }
         }
@@ -51,7 +51,7 @@ pub(crate) fn parse(text: &str) -> Result<What, String> {
     Ok(what)
 }
 
-impl What {
+impl WaitCondition {
     fn words(&self) -> String {
         match self {
             Self::Condition(kind, true) => format!("has the condition {kind}"),
@@ -83,7 +83,7 @@ fn phase(status: &Value) -> &str {
     status.get("phase").and_then(Value::as_str).unwrap_or("-")
 }
 
-pub(crate) async fn run(session: &Session<'_>, arguments: &Wait) -> Result<(), CliError> {
+pub(crate) async fn run(session: &CliSession<'_>, arguments: &WaitArgs) -> Result<(), CliError> {
     match arguments.kind {
         DescribedKind::Workload => until::<WorkloadItem>(session, arguments).await,
         DescribedKind::Instance => until::<InstanceItem>(session, arguments).await,
@@ -93,14 +93,17 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &Wait) -> Result<(), C
     }
 }
 
-async fn until<T: Listed>(session: &Session<'_>, arguments: &Wait) -> Result<(), CliError> {
-    let Wait { name, what, .. } = arguments;
+async fn until<T: ListableItem>(
+    session: &CliSession<'_>,
+    arguments: &WaitArgs,
+) -> Result<(), CliError> {
+    let WaitArgs { name, what, .. } = arguments;
     let deadline = Instant::now() + arguments.timeout;
     let namespace = arguments.namespace.namespace.as_str();
     let namespace = T::NAMESPACED.then_some(namespace);
     let mut follow = session.client.follow::<T>(T::list(namespace)?, true);
-    let mut progress = Progress::start(session.console);
-    let mut connection = Connection::default();
+    let mut progress = ProgressDisplay::start(session.console);
+    let mut connection = ConnectionNotices::default();
     let title = format!("{} {name}", T::SINGULAR);
     let mut last = "nothing is known of it".to_owned();
     loop {
@@ -119,9 +122,9 @@ async fn until<T: Listed>(session: &Session<'_>, arguments: &Wait) -> Result<(),
         };
         connection.heard(&change, &progress);
         let (present, listed) = match change {
-            Change::Listed(items) => (items.into_iter().find(|item| item.is_named(name)), true),
-            Change::Changed(item) if item.is_named(name) => (Some(item), true),
-            Change::Deleted(item) if item.is_named(name) => (None, true),
+            ListChange::Listed(items) => (items.into_iter().find(|item| item.is_named(name)), true),
+            ListChange::Changed(item) if item.is_named(name) => (Some(item), true),
+            ListChange::Deleted(item) if item.is_named(name) => (None, true),
             _ => (None, false),
         };
         if !listed {
@@ -129,7 +132,7 @@ async fn until<T: Listed>(session: &Session<'_>, arguments: &Wait) -> Result<(),
         }
         let Some(item) = present else {
             drop(progress);
-            if *what == What::Delete {
+            if *what == WaitCondition::Delete {
                 return session.console.line(&format!("{title} is gone"));
             }
             return Err(CliError::not_found(format!("there is no {title}")));
@@ -153,8 +156,8 @@ async fn until<T: Listed>(session: &Session<'_>, arguments: &Wait) -> Result<(),
 }
 
 /// Reason and message of the condition.
-fn said(what: &What, status: &Value) -> String {
-    let What::Condition(kind, _) = what else {
+fn said(what: &WaitCondition, status: &Value) -> String {
+    let WaitCondition::Condition(kind, _) = what else {
         return String::new();
     };
     let conditions = status.get("conditions").and_then(Value::as_array);
@@ -200,11 +203,14 @@ mod tests {
 
     #[test]
     fn what_is_waited_for_is_read_strictly() {
-        let condition = |wanted| Ok(What::Condition("Available".to_owned(), wanted));
+        let condition = |wanted| Ok(WaitCondition::Condition("Available".to_owned(), wanted));
         assert_eq!(parse("condition=Available"), condition(true));
         assert_eq!(parse("condition=Available=False"), condition(false));
-        assert_eq!(parse("phase=Ready"), Ok(What::Phase("Ready".to_owned())));
-        assert_eq!(parse("delete"), Ok(What::Delete));
+        assert_eq!(
+            parse("phase=Ready"),
+            Ok(WaitCondition::Phase("Ready".to_owned()))
+        );
+        assert_eq!(parse("delete"), Ok(WaitCondition::Delete));
         for wrong in [
             "",
             "deleted",

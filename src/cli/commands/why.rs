@@ -8,23 +8,23 @@ mod story;
 
 use jiff::Timestamp;
 
-use super::get::{self, Listed};
+use super::get::{self, ListableItem};
 use crate::{
-    Session,
-    args::{Why, WhyKind},
+    CliSession,
+    args::{WhyArgs, WhyKind},
     console::paint,
     errors::CliError,
     output,
     output::plain,
 };
-use kat_client::EventQuery;
+use kat_client::EventFilter;
 use kat_types::api::{Event, InstanceItem, NodeItem, WorkloadItem};
-use story::Story;
+use story::WhyReport;
 
 /// Most events that are shown.
 const EVENTS: usize = 3;
 
-pub(crate) async fn run(session: &Session<'_>, arguments: &Why) -> Result<(), CliError> {
+pub(crate) async fn run(session: &CliSession<'_>, arguments: &WhyArgs) -> Result<(), CliError> {
     let (namespace, name) = (&arguments.namespace.namespace, &arguments.name);
     let client = &session.client;
     let now = Timestamp::now();
@@ -83,13 +83,13 @@ pub(crate) async fn run(session: &Session<'_>, arguments: &Why) -> Result<(), Cl
 
 /// The last events that `wanted` accepts, the newest first; none where they can't be read.
 async fn about(
-    session: &Session<'_>,
+    session: &CliSession<'_>,
     namespace: Option<&str>,
     wanted: impl Fn(&str, &str) -> bool,
 ) -> Vec<Event> {
-    let query = EventQuery {
+    let query = EventFilter {
         namespace: namespace.map(str::to_owned),
-        ..EventQuery::default()
+        ..EventFilter::default()
     };
     let mut events = get::events(session, &query).await.unwrap_or_default();
     events.retain(|event| wanted(&event.involved_object.kind, &event.involved_object.name));
@@ -99,7 +99,7 @@ async fn about(
 }
 
 /// The text for people: a sentence, and the details below it.
-fn text(story: &Story, colour: bool) -> String {
+fn text(story: &WhyReport, colour: bool) -> String {
     let bold = anstyle::Style::new().bold();
     let mut text = format!("{}\n", plain(&story.state));
     for (title, lines) in [

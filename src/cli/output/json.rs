@@ -7,7 +7,7 @@ use kat_types::json::{self, NotEncoded};
 
 /// A list as `-o json` and `-o yaml` print it.
 #[derive(Debug, Serialize)]
-pub(crate) struct Items<'list, T> {
+pub(crate) struct PrintedItems<'list, T> {
     pub(crate) items: &'list [T],
 }
 

@@ -11,22 +11,22 @@ use serde_json::Value;
 /// The template of `-o jsonpath=`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Template {
-    parts: Vec<Part>,
+    parts: Vec<JsonPathPart>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum JsonPathPart {
     Text(String),
-    Path(Vec<Step>),
+    Path(Vec<JsonPathStep>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Step {
+enum JsonPathStep {
     Field(String),
     Item(i64),
     All,
     /// Items whose value at the path is that text, or has that textual form.
-    Where(Vec<Step>, String),
+    Where(Vec<JsonPathStep>, String),
 }
 
 impl Template {
@@ -37,23 +37,26 @@ impl Template {
         let mut rest = text;
         while let Some((before, after)) = rest.split_once('{') {
             if !before.is_empty() {
-                parts.push(Part::Text(before.to_owned()));
+                parts.push(JsonPathPart::Text(before.to_owned()));
             }
             let end = end_of(after).ok_or("a `{` has no `}`")?;
             let (inside, remaining) = after.split_at(end);
             let inside = inside.trim();
             parts.push(if inside.starts_with('"') {
                 let text = serde_json::from_str(inside);
-                Part::Text(text.map_err(|_| format!("`{inside}` is not a text"))?)
+                JsonPathPart::Text(text.map_err(|_| format!("`{inside}` is not a text"))?)
             } else {
-                Part::Path(path(inside)?)
+                JsonPathPart::Path(path(inside)?)
             });
             rest = remaining.strip_prefix('}').unwrap_or_default();
         }
         if !rest.is_empty() {
-            parts.push(Part::Text(rest.to_owned()));
+            parts.push(JsonPathPart::Text(rest.to_owned()));
         }
-        if !parts.iter().any(|part| matches!(part, Part::Path(_))) {
+        if !parts
+            .iter()
+            .any(|part| matches!(part, JsonPathPart::Path(_)))
+        {
             return Err("it has no path in braces, such as {.items[*].metadata.name}".to_owned());
         }
         Ok(Self { parts })
@@ -63,8 +66,8 @@ impl Template {
     /// values separated by a space.
     pub(crate) fn fill(&self, document: &Value) -> String {
         let parts = self.parts.iter().map(|part| match part {
-            Part::Text(text) => text.clone(),
-            Part::Path(steps) => {
+            JsonPathPart::Text(text) => text.clone(),
+            JsonPathPart::Path(steps) => {
                 let found = walk(document, steps);
                 found.into_iter().map(shown).collect::<Vec<_>>().join(" ")
             }
@@ -87,7 +90,7 @@ fn end_of(text: &str) -> Option<usize> {
     None
 }
 
-fn path(text: &str) -> Result<Vec<Step>, String> {
+fn path(text: &str) -> Result<Vec<JsonPathStep>, String> {
     let mut steps = Vec::new();
     let mut rest = text.strip_prefix('$').unwrap_or(text);
     if rest == "." {
@@ -100,9 +103,9 @@ fn path(text: &str) -> Result<Vec<Step>, String> {
             let (name, after) = after.split_at(end);
             let fits = |one: char| one.is_alphanumeric() || matches!(one, '_' | '-' | '/');
             match name {
-                "*" => (Step::All, after),
+                "*" => (JsonPathStep::All, after),
                 name if !name.is_empty() && name.chars().all(fits) => {
-                    (Step::Field(name.to_owned()), after)
+                    (JsonPathStep::Field(name.to_owned()), after)
                 }
                 _ => return Err(strange(rest)),
             }
@@ -136,12 +139,12 @@ fn bracket(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-fn index(inside: &str) -> Option<Step> {
+fn index(inside: &str) -> Option<JsonPathStep> {
     if inside == "*" {
-        return Some(Step::All);
+        return Some(JsonPathStep::All);
     }
     if let Some(name) = quoted(inside) {
-        return Some(Step::Field(name.to_owned()));
+        return Some(JsonPathStep::Field(name.to_owned()));
     }
     if let Some(filter) = inside
         .strip_prefix("?(@")
@@ -150,9 +153,12 @@ fn index(inside: &str) -> Option<Step> {
         let (steps, value) = filter.split_once("==")?;
         let value = value.trim();
         let value = quoted(value).unwrap_or(value);
-        return Some(Step::Where(path(steps.trim()).ok()?, value.to_owned()));
+        return Some(JsonPathStep::Where(
+            path(steps.trim()).ok()?,
+            value.to_owned(),
+        ));
     }
-    inside.parse().ok().map(Step::Item)
+    inside.parse().ok().map(JsonPathStep::Item)
 }
 
 fn quoted(text: &str) -> Option<&str> {
@@ -161,7 +167,7 @@ fn quoted(text: &str) -> Option<&str> {
         .find_map(|quote| text.strip_prefix(quote)?.strip_suffix(quote))
 }
 
-fn walk<'a>(document: &'a Value, steps: &[Step]) -> Vec<&'a Value> {
+fn walk<'a>(document: &'a Value, steps: &[JsonPathStep]) -> Vec<&'a Value> {
     let mut here = vec![document];
     for step in steps {
         here = here
@@ -172,10 +178,12 @@ fn walk<'a>(document: &'a Value, steps: &[Step]) -> Vec<&'a Value> {
     here
 }
 
-fn take<'a>(value: &'a Value, step: &Step) -> Vec<&'a Value> {
+fn take<'a>(value: &'a Value, step: &JsonPathStep) -> Vec<&'a Value> {
     match (step, value) {
-        (Step::Field(name), Value::Object(members)) => members.get(name).into_iter().collect(),
-        (Step::Item(number), Value::Array(items)) => {
+        (JsonPathStep::Field(name), Value::Object(members)) => {
+            members.get(name).into_iter().collect()
+        }
+        (JsonPathStep::Item(number), Value::Array(items)) => {
             let place = usize::try_from(number.unsigned_abs()).unwrap_or(usize::MAX);
             let place = match number {
                 0.. => Some(place),
@@ -186,9 +194,9 @@ fn take<'a>(value: &'a Value, step: &Step) -> Vec<&'a Value> {
                 .into_iter()
                 .collect()
         }
-        (Step::All, Value::Array(items)) => items.iter().collect(),
-        (Step::All, Value::Object(members)) => members.values().collect(),
-        (Step::Where(steps, wanted), Value::Array(items)) => {
+        (JsonPathStep::All, Value::Array(items)) => items.iter().collect(),
+        (JsonPathStep::All, Value::Object(members)) => members.values().collect(),
+        (JsonPathStep::Where(steps, wanted), Value::Array(items)) => {
             let fits = |item: &&Value| walk(item, steps).into_iter().any(|at| shown(at) == *wanted);
             items.iter().filter(fits).collect()
         }

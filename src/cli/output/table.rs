@@ -5,22 +5,22 @@ use comfy_table::{
 };
 
 use super::or_dash;
-use crate::console::Tone;
+use crate::console::TextTone;
 
 /// One field of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cell {
     pub(crate) text: String,
-    tone: Tone,
+    tone: TextTone,
 }
 
 impl Cell {
     /// A cell; control characters are replaced, and an empty text becomes `-`.
     pub(crate) fn new(text: impl AsRef<str>) -> Self {
-        Self::toned(text, Tone::Plain)
+        Self::toned(text, TextTone::Plain)
     }
 
-    pub(crate) fn toned(text: impl AsRef<str>, tone: Tone) -> Self {
+    pub(crate) fn toned(text: impl AsRef<str>, tone: TextTone) -> Self {
         Self {
             text: or_dash(text.as_ref()),
             tone,
@@ -34,16 +34,16 @@ impl Cell {
 }
 
 /// The meaning of phases.
-pub(crate) fn tone_of(word: &str) -> Tone {
+pub(crate) fn tone_of(word: &str) -> TextTone {
     match word {
-        "Running" | "Ready" | "Active" | "Succeeded" | "Bound" | "healthy" => Tone::Good,
+        "Running" | "Ready" | "Active" | "Succeeded" | "Bound" | "healthy" => TextTone::Good,
         "Failed" | "Stalled" | "NotReady" | "Degraded" | "Unknown" | "unhealthy" | "Warning" => {
-            Tone::Bad
+            TextTone::Bad
         }
         "Pending" | "Scheduled" | "Pulling" | "Building" | "Starting" | "Restarting"
         | "Stopping" | "Progressing" | "Deleting" | "Removing" | "Moving" | "Draining"
-        | "Joining" | "pending_check" => Tone::Busy,
-        _ => Tone::Plain,
+        | "Joining" | "pending_check" => TextTone::Busy,
+        _ => TextTone::Plain,
     }
 }
 
@@ -128,10 +128,10 @@ impl Table {
                 .map(|cell| {
                     let drawn = DrawnCell::new(&cell.text);
                     match cell.tone {
-                        Tone::Plain => drawn,
-                        Tone::Good => drawn.fg(Color::Green),
-                        Tone::Busy => drawn.fg(Color::Yellow),
-                        Tone::Bad => drawn.fg(Color::Red),
+                        TextTone::Plain => drawn,
+                        TextTone::Good => drawn.fg(Color::Green),
+                        TextTone::Busy => drawn.fg(Color::Yellow),
+                        TextTone::Bad => drawn.fg(Color::Red),
                     }
                 })
                 .collect();

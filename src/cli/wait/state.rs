@@ -2,20 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Target;
+use super::AwaitedWorkload;
 use crate::{
     commands::{get::rows::workload_reason, rollout},
     output::{one_line, word},
 };
-use kat_client::Change;
+use kat_client::ListChange;
 use kat_types::api::{
     Health, InstanceItem, InstancePhase, ROLLED_BACK, WorkloadItem, WorkloadPhase,
 };
 
 /// The present state of the lists.
 #[derive(Debug)]
-pub(super) struct State {
-    target: Target,
+pub(super) struct RolloutWait {
+    target: AwaitedWorkload,
     workload: Option<WorkloadItem>,
     /// The list of workloads has arrived.
     workload_known: bool,
@@ -32,7 +32,7 @@ pub(super) struct State {
 
 /// The state of the wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum WaitVerdict {
     Waiting,
     Done,
     /// Deleted, or created again by another client.
@@ -41,8 +41,8 @@ pub(super) enum Verdict {
     Failed(String),
 }
 
-impl State {
-    pub(super) fn new(target: Target) -> Self {
+impl RolloutWait {
+    pub(super) fn new(target: AwaitedWorkload) -> Self {
         Self {
             target,
             workload: None,
@@ -55,35 +55,35 @@ impl State {
         }
     }
 
-    pub(super) fn workload(&mut self, change: Change<WorkloadItem>) {
+    pub(super) fn workload(&mut self, change: ListChange<WorkloadItem>) {
         let wanted = |item: &WorkloadItem| item.metadata.name == self.target.name;
         match change {
-            Change::Listed(items) => {
+            ListChange::Listed(items) => {
                 self.workload = items.into_iter().find(wanted);
                 self.workload_known = true;
             }
-            Change::Changed(item) if wanted(&item) => self.workload = Some(item),
-            Change::Deleted(item) if wanted(&item) => self.workload = None,
+            ListChange::Changed(item) if wanted(&item) => self.workload = Some(item),
+            ListChange::Deleted(item) if wanted(&item) => self.workload = None,
             _ => {}
         }
     }
 
-    pub(super) fn instances(&mut self, change: Change<InstanceItem>) {
+    pub(super) fn instances(&mut self, change: ListChange<InstanceItem>) {
         match change {
-            Change::Listed(items) => {
+            ListChange::Listed(items) => {
                 self.instances = items
                     .into_iter()
                     .map(|item| (item.metadata.name.clone(), item))
                     .collect();
                 self.instances_known = true;
             }
-            Change::Changed(item) => {
+            ListChange::Changed(item) => {
                 self.instances.insert(item.metadata.name.clone(), item);
             }
-            Change::Deleted(item) => {
+            ListChange::Deleted(item) => {
                 self.instances.remove(&item.metadata.name);
             }
-            Change::Interrupted(_) => {}
+            ListChange::Interrupted(_) => {}
         }
         let unwell = self.instances.values().filter(|item| !is_fine(item));
         let troubles = unwell
@@ -107,35 +107,35 @@ impl State {
         !wanted.is_empty() && !found.is_empty() && wanted != found
     }
 
-    pub(super) fn verdict(&self) -> Verdict {
+    pub(super) fn verdict(&self) -> WaitVerdict {
         let Some(item) = &self.workload else {
             return if self.workload_known {
-                Verdict::Gone
+                WaitVerdict::Gone
             } else {
-                Verdict::Waiting
+                WaitVerdict::Waiting
             };
         };
         let status = &item.status;
         if self.is_other(item) || status.phase == WorkloadPhase::Deleting {
-            return Verdict::Gone;
+            return WaitVerdict::Gone;
         }
         if status.observed_generation < self.target.generation {
-            return Verdict::Waiting;
+            return WaitVerdict::Waiting;
         }
         let newer = item.metadata.generation > self.target.generation;
         if newer && let Some(why) = rolled_back(item, self.target.generation) {
-            return Verdict::Failed(format!("went back to what ran before: {why}"));
+            return WaitVerdict::Failed(format!("went back to what ran before: {why}"));
         }
         match status.phase {
             WorkloadPhase::Running
                 if status.ready == status.replicas && status.updated == status.replicas =>
             {
-                Verdict::Done
+                WaitVerdict::Done
             }
-            WorkloadPhase::Succeeded | WorkloadPhase::Scheduled => Verdict::Done,
-            WorkloadPhase::Stalled => Verdict::Failed(self.with_reason("has stalled", item)),
-            WorkloadPhase::Failed => Verdict::Failed(self.with_reason("has failed", item)),
-            _ => Verdict::Waiting,
+            WorkloadPhase::Succeeded | WorkloadPhase::Scheduled => WaitVerdict::Done,
+            WorkloadPhase::Stalled => WaitVerdict::Failed(self.with_reason("has stalled", item)),
+            WorkloadPhase::Failed => WaitVerdict::Failed(self.with_reason("has failed", item)),
+            _ => WaitVerdict::Waiting,
         }
     }
 
@@ -301,7 +301,7 @@ impl State {
 
     /// The command to run next.
     pub(super) fn next_command(&self) -> String {
-        let Target {
+        let AwaitedWorkload {
             namespace, name, ..
         } = &self.target;
         let place = if namespace == "default" {

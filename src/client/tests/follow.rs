@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Calls, Server};
-use crate::{Change, Route};
+use crate::{ListChange, RequestPath};
 use kat_types::api::NamespaceItem;
 
 #[derive(Deserialize)]
@@ -38,15 +38,15 @@ fn lines(lines: &[Value]) -> Response {
     Body::from(text).into_response()
 }
 
-fn told(change: Change<NamespaceItem>) -> String {
+fn told(change: ListChange<NamespaceItem>) -> String {
     match change {
-        Change::Listed(items) => {
+        ListChange::Listed(items) => {
             let names: Vec<String> = items.into_iter().map(|item| item.metadata.name).collect();
             format!("listed {}", names.join(" "))
         }
-        Change::Changed(item) => format!("changed {}", item.metadata.name),
-        Change::Deleted(item) => format!("deleted {}", item.metadata.name),
-        Change::Interrupted(_) => "interrupted".to_owned(),
+        ListChange::Changed(item) => format!("changed {}", item.metadata.name),
+        ListChange::Deleted(item) => format!("deleted {}", item.metadata.name),
+        ListChange::Interrupted(_) => "interrupted".to_owned(),
     }
 }
 
@@ -92,7 +92,7 @@ async fn a_list_is_followed_through_the_end_and_the_loss_of_its_watch() {
     let server = Server::start(router);
     let mut follow = server
         .client()
-        .follow::<NamespaceItem>(Route::namespaces(), true);
+        .follow::<NamespaceItem>(RequestPath::namespaces(), true);
     let mut seen = Vec::new();
     for _ in 0..8 {
         seen.push(told(follow.next().await.unwrap()));
@@ -128,7 +128,7 @@ async fn what_no_later_attempt_mends_ends_it() {
     let server = Server::start(router);
     let mut follow = server
         .client()
-        .follow::<NamespaceItem>(Route::namespaces(), true);
+        .follow::<NamespaceItem>(RequestPath::namespaces(), true);
     assert_eq!(follow.next().await.unwrap_err().code(), "Forbidden");
 }
 
@@ -137,6 +137,6 @@ async fn an_impatient_one_fails_with_its_first_list() {
     let folder = tempfile::tempdir().unwrap();
     let client =
         super::Client::from_unix_socket(&folder.path().join("none"), super::quick()).unwrap();
-    let mut follow = client.follow::<NamespaceItem>(Route::namespaces(), false);
+    let mut follow = client.follow::<NamespaceItem>(RequestPath::namespaces(), false);
     assert_eq!(follow.next().await.unwrap_err().exit_code(), 4);
 }

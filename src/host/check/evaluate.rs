@@ -1,15 +1,17 @@
 //! Judges the gathered facts. Pure.
 
-use super::{CheckInput, ClockState, Facts, Finding, Stage, networks, packages::Package, ports};
-use crate::{facts::Version, users::Taken};
+use super::{
+    CheckFacts, CheckInput, CheckStage, ClockState, Finding, networks, packages::Package, ports,
+};
+use crate::{facts::ProgramVersion, users::AccountConflict};
 use kat_types::{assignment::INDEX_LIMIT, resource::name::check_label};
 
 /// Oldest supported systemd: the first with `RestartSteps=`.
-const SYSTEMD: Version = Version::new(254, 0, 0);
+const SYSTEMD: ProgramVersion = ProgramVersion::new(254, 0, 0);
 /// Oldest supported Podman: the first with `.build` quadlets.
-const PODMAN: Version = Version::new(5, 2, 0);
+const PODMAN: ProgramVersion = ProgramVersion::new(5, 2, 0);
 /// Oldest supported etcd.
-const ETCD: Version = Version::new(3, 5, 0);
+const ETCD: ProgramVersion = ProgramVersion::new(3, 5, 0);
 /// Free space in bytes below which there is hardly room for images.
 const DISK_PROBLEM: u64 = 1 << 30;
 /// Free space in bytes below which a warning is given.
@@ -18,7 +20,7 @@ const DISK_WARNING: u64 = 5 << 30;
 const MEMORY_WARNING: u64 = 512 << 20;
 
 /// Judges the machine; the findings are in the order in which to fix them.
-pub fn evaluate(input: &CheckInput, facts: &Facts) -> Vec<Finding> {
+pub fn evaluate(input: &CheckInput, facts: &CheckFacts) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !facts.is_root {
         findings.push(
@@ -41,9 +43,9 @@ pub fn evaluate(input: &CheckInput, facts: &Facts) -> Vec<Finding> {
 /// Checks that a program is installed in a supported version; `install` is the command that
 /// installs it.
 fn program(
-    (name, program, oldest): (&str, &str, Version),
-    found: Option<Version>,
-    facts: &Facts,
+    (name, program, oldest): (&str, &str, ProgramVersion),
+    found: Option<ProgramVersion>,
+    facts: &CheckFacts,
     install: String,
 ) -> Finding {
     match found {
@@ -68,13 +70,13 @@ fn program(
 }
 
 /// The hint where the distribution's release has no package that is new enough.
-fn newer(name: &str, oldest: Version) -> String {
+fn newer(name: &str, oldest: ProgramVersion) -> String {
     format!(
         "upgrade this machine to a release of its distribution with {name} {oldest} or newer, such as Debian 13"
     )
 }
 
-fn programs(facts: &Facts, findings: &mut Vec<Finding>) {
+fn programs(facts: &CheckFacts, findings: &mut Vec<Finding>) {
     let install = |package: Package| package.install(facts.family);
     findings.push(program(
         ("systemd", "systemctl", SYSTEMD),
@@ -92,7 +94,7 @@ fn programs(facts: &Facts, findings: &mut Vec<Finding>) {
         (("Podman", "podman", PODMAN), facts.podman, Package::Podman),
         (("etcd", "etcd", ETCD), facts.etcd, Package::Etcd),
         (
-            ("nftables", "nft", Version::default()),
+            ("nftables", "nft", ProgramVersion::default()),
             facts.nft,
             Package::Nftables,
         ),
@@ -142,7 +144,7 @@ fn programs(facts: &Facts, findings: &mut Vec<Finding>) {
     });
 }
 
-fn control_groups(facts: &Facts, findings: &mut Vec<Finding>) {
+fn control_groups(facts: &CheckFacts, findings: &mut Vec<Finding>) {
     if !facts.cgroup_v2 {
         findings.push(Finding::problem(
             "control groups are not version 2 alone (the unified hierarchy)",
@@ -185,10 +187,10 @@ fn control_groups(facts: &Facts, findings: &mut Vec<Finding>) {
     }
 }
 
-fn surroundings(stage: Stage, facts: &Facts, findings: &mut Vec<Finding>) {
+fn surroundings(stage: CheckStage, facts: &CheckFacts, findings: &mut Vec<Finding>) {
     findings.push(if facts.journal_kept {
         Finding::ok("the journal is kept over a reboot")
-    } else if stage != Stage::Running {
+    } else if stage != CheckStage::Running {
         Finding::ok("the journal will be kept over a reboot: kat-agent init and join see to it")
     } else {
         Finding::warning("the journal is lost at each reboot, and with it the workloads' logs")
@@ -233,7 +235,7 @@ fn surroundings(stage: Stage, facts: &Facts, findings: &mut Vec<Finding>) {
     });
 }
 
-fn etcd_unit(facts: &Facts, findings: &mut Vec<Finding>) {
+fn etcd_unit(facts: &CheckFacts, findings: &mut Vec<Finding>) {
     let unit = &facts.etcd_unit;
     if !unit.active && !unit.enabled {
         return;
@@ -251,7 +253,7 @@ fn etcd_unit(facts: &Facts, findings: &mut Vec<Finding>) {
     ));
 }
 
-fn identities(input: &CheckInput, facts: &Facts, findings: &mut Vec<Finding>) {
+fn identities(input: &CheckInput, facts: &CheckFacts, findings: &mut Vec<Finding>) {
     findings.push(match check_label(&facts.hostname) {
         Ok(()) => Finding::ok(format!("{} is a valid node name", facts.hostname)),
         Err(error) => Finding::warning(format!("the host's name is no valid node name: {error}"))
@@ -280,33 +282,33 @@ fn identities(input: &CheckInput, facts: &Facts, findings: &mut Vec<Finding>) {
 
 /// The hint on how to change the ids. Which ids to choose, and which files to change, is the
 /// administrator's decision.
-fn other_ids(input: &CheckInput, taken: &Taken) -> String {
+fn other_ids(input: &CheckInput, taken: &AccountConflict) -> String {
     let (first, below) = (input.uid_base, input.subordinate_base);
     let last = first.saturating_add(INDEX_LIMIT).saturating_sub(1);
     match taken {
-        Taken::Uid { by, .. } => format!(
+        AccountConflict::Uid { by, .. } => format!(
             "give {by} an uid outside of {first} to {last}: sudo usermod --uid UID {by}; its files outside of its home need chown"
         ),
-        Taken::Gid { by, .. } => format!(
+        AccountConflict::Gid { by, .. } => format!(
             "give the group {by} a gid outside of {first} to {last}: sudo groupmod --gid GID {by}; its files need chgrp"
         ),
-        Taken::Subordinate {
+        AccountConflict::Subordinate {
             first, last, by, ..
         } => format!(
             "give {by} ids below {below}: sudo usermod --del-subuids {first}-{last} --del-subgids {first}-{last} \
              --add-subuids FIRST-LAST --add-subgids FIRST-LAST {by}; then podman system migrate as {by}"
         ),
-        Taken::Name { name, .. } => {
+        AccountConflict::Name { name, .. } => {
             format!("call that user otherwise: sudo usermod --login NAME {name}")
         }
-        Taken::Group { name, .. } => {
+        AccountConflict::Group { name, .. } => {
             format!("call that group otherwise: sudo groupmod --new-name NAME {name}")
         }
-        Taken::Reserved { .. } => "choose ids that nothing is kept for".to_owned(),
+        AccountConflict::Reserved { .. } => "choose ids that nothing is kept for".to_owned(),
     }
 }
 
-fn room(facts: &Facts, findings: &mut Vec<Finding>) {
+fn room(facts: &CheckFacts, findings: &mut Vec<Finding>) {
     let free = facts.disk_available_bytes;
     let text = format!("{} MiB are free below /var/lib", free >> 20);
     findings.push(if free < DISK_PROBLEM {

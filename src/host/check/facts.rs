@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use super::{boot::BootLoader, packages::Family};
 use crate::{
     facts::{
-        Version,
-        network::{Address, Listener, Route},
+        ProgramVersion,
+        network::{Address, KernelRoute, Listener},
     },
-    users::Taken,
+    users::AccountConflict,
 };
 
 /// Whether the clock follows a time server.
@@ -35,7 +35,7 @@ pub struct UnitFileState {
 
 /// The gathered facts. A fact that could not be read has its most harmless value.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Facts {
+pub struct CheckFacts {
     /// The host's name, up to the first dot.
     pub hostname: String,
     /// Package family of the distribution, where it is known.
@@ -43,17 +43,17 @@ pub struct Facts {
     /// Whether pid 1 is systemd.
     pub runs_systemd: bool,
     /// systemd's version.
-    pub systemd: Option<Version>,
+    pub systemd: Option<ProgramVersion>,
     /// Podman's version.
-    pub podman: Option<Version>,
+    pub podman: Option<ProgramVersion>,
     /// Version of the etcd server.
-    pub etcd: Option<Version>,
+    pub etcd: Option<ProgramVersion>,
     /// Programs that are installed but printed no version.
     pub silent: Vec<&'static str>,
     /// Whether etcdutl is installed.
     pub has_etcdutl: bool,
     /// Version of nft.
-    pub nft: Option<Version>,
+    pub nft: Option<ProgramVersion>,
     /// Whether newuidmap and newgidmap are installed.
     pub has_newuidmap: bool,
     /// Whether useradd, usermod and userdel are installed.
@@ -82,7 +82,7 @@ pub struct Facts {
     pub etcd_unit: UnitFileState,
     /// State of `systemd-resolved.service`.
     pub resolved: UnitFileState,
-    pub routes: Vec<Route>,
+    pub routes: Vec<KernelRoute>,
     pub addresses: Vec<Address>,
     /// Link of the default route, and its MTU.
     pub default_link: Option<(String, u32)>,
@@ -93,7 +93,7 @@ pub struct Facts {
     /// Whether /dev/net/tun exists.
     pub has_tun: bool,
     /// Accounts with ids that workloads' users need.
-    pub taken_ids: Vec<Taken>,
+    pub taken_ids: Vec<AccountConflict>,
     /// Why the accounts could not be read.
     pub accounts_error: Option<String>,
     /// Free space below /var/lib, bytes.
@@ -106,7 +106,7 @@ pub struct Facts {
     pub is_root: bool,
 }
 
-impl Default for Facts {
+impl Default for CheckFacts {
     fn default() -> Self {
         Self {
             hostname: String::new(),

@@ -11,7 +11,7 @@ use std::{
 use tokio::time::timeout;
 use zbus::OwnedVariant;
 
-use super::{BootLoader, CheckInput, ClockState, Facts, Family, UnitFileState, ports};
+use super::{BootLoader, CheckFacts, CheckInput, ClockState, Family, UnitFileState, ports};
 use crate::{
     commands::Invocation,
     facts::{disk, network, parse, version_of},
@@ -36,7 +36,7 @@ const USER_UNITS: &[&str] = &[
 const FIRMWARE: &[&str] = &["/boot/firmware/cmdline.txt", "/boot/cmdline.txt"];
 
 /// Gathers all facts that [`super::evaluate`] judges.
-pub async fn gather(input: &CheckInput) -> Facts {
+pub async fn gather(input: &CheckInput) -> CheckFacts {
     let (systemd, podman, etcd, nft) = futures_util::join!(
         program_version("systemctl", "--version"),
         program_version("podman", "--version"),
@@ -68,7 +68,7 @@ pub async fn gather(input: &CheckInput) -> Facts {
         ("nft", nft),
     ];
     let all = |programs: &[&str]| programs.iter().all(|program| find(program).is_some());
-    Facts {
+    CheckFacts {
         hostname: hostname(),
         family: Family::of(&os_release()),
         runs_systemd: Path::new("/run/systemd/system").is_dir(),
@@ -148,7 +148,7 @@ fn find(program: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-async fn program_version(program: &str, argument: &str) -> Option<parse::Version> {
+async fn program_version(program: &str, argument: &str) -> Option<parse::ProgramVersion> {
     version_of(find(program)?.to_str()?, &[argument]).await
 }
 
@@ -313,7 +313,7 @@ fn journal_kept() -> bool {
     }
 }
 
-fn default_link(routes: &[network::Route]) -> Option<(String, u32)> {
+fn default_link(routes: &[network::KernelRoute]) -> Option<(String, u32)> {
     let route = routes
         .iter()
         .find(|route| route.destination.prefix_len() == 0)?;

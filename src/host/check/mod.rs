@@ -17,7 +17,7 @@ use kat_types::resource::{AgentConfig, ClusterSpec};
 pub use self::{
     boot::BootLoader,
     evaluate::evaluate,
-    facts::{ClockState, Facts, UnitFileState},
+    facts::{CheckFacts, ClockState, UnitFileState},
     gather::gather,
     packages::Family,
     render::render,
@@ -25,7 +25,7 @@ pub use self::{
 
 /// When the check runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum CheckStage {
     /// The machine belongs to no cluster yet: ports and ranges must be free.
     BeforeInit,
     /// Like `BeforeInit`, but the cluster's settings are already fixed.
@@ -93,7 +93,7 @@ pub struct CheckInput {
     /// The settings of the present or planned cluster.
     pub cluster: ClusterSpec,
     pub agent: AgentConfig,
-    pub stage: Stage,
+    pub stage: CheckStage,
     /// First uid of workloads' users.
     pub uid_base: u32,
     /// First subordinate id of workloads' users.
@@ -104,7 +104,7 @@ pub struct CheckInput {
 
 impl CheckInput {
     /// Uses the default ids and no obstacles.
-    pub fn new(cluster: ClusterSpec, agent: AgentConfig, stage: Stage) -> Self {
+    pub fn new(cluster: ClusterSpec, agent: AgentConfig, stage: CheckStage) -> Self {
         Self {
             cluster,
             agent,

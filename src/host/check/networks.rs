@@ -2,7 +2,7 @@
 
 use ipnet::Ipv4Net;
 
-use super::{CheckInput, Facts, Finding, Stage, packages::Package};
+use super::{CheckFacts, CheckInput, CheckStage, Finding, packages::Package};
 use crate::facts::network::{Overlap, overlaps};
 
 /// Bytes that WireGuard adds to a packet over IPv4.
@@ -10,7 +10,7 @@ const TUNNEL_BYTES: u32 = 60;
 /// Bytes that WireGuard adds to a packet over IPv6.
 const TUNNEL_BYTES_V6: u32 = 80;
 
-pub(super) fn judge(input: &CheckInput, facts: &Facts, findings: &mut Vec<Finding>) {
+pub(super) fn judge(input: &CheckInput, facts: &CheckFacts, findings: &mut Vec<Finding>) {
     cluster_networks(input, facts, findings);
     way_out(input, facts, findings);
     findings.push(if facts.resolved.active {
@@ -28,14 +28,14 @@ pub(super) fn judge(input: &CheckInput, facts: &Facts, findings: &mut Vec<Findin
     });
 }
 
-fn cluster_networks(input: &CheckInput, facts: &Facts, findings: &mut Vec<Finding>) {
+fn cluster_networks(input: &CheckInput, facts: &CheckFacts, findings: &mut Vec<Finding>) {
     let mut kept = vec![input.cluster.cluster_cidr, input.cluster.service_cidr];
     for (name, network) in [
         ("clusterCIDR", input.cluster.cluster_cidr),
         ("serviceCIDR", input.cluster.service_cidr),
     ] {
         let mut found = overlaps(network, &facts.routes, &facts.addresses);
-        if input.stage == Stage::Running {
+        if input.stage == CheckStage::Running {
             // KAT's own routes are those of kat0 and of the veths. The rest of the machine's subnet
             // has an unreachable route without a link.
             found.retain(|overlap| !(overlap.link().starts_with("kat") || overlap.link() == "*"));
@@ -45,7 +45,7 @@ fn cluster_networks(input: &CheckInput, facts: &Facts, findings: &mut Vec<Findin
             continue;
         }
         let texts: Vec<_> = found.iter().map(ToString::to_string).collect();
-        let mend = if input.stage == Stage::BeforeInit {
+        let mend = if input.stage == CheckStage::BeforeInit {
             let other = free_network(network.prefix_len(), &kept, facts);
             kept.extend(other);
             let other = other.map_or_else(
@@ -69,7 +69,7 @@ fn cluster_networks(input: &CheckInput, facts: &Facts, findings: &mut Vec<Findin
 }
 
 /// A private network (RFC 1918) that overlaps no network of this machine.
-fn free_network(prefix: u8, kept: &[Ipv4Net], facts: &Facts) -> Option<Ipv4Net> {
+fn free_network(prefix: u8, kept: &[Ipv4Net], facts: &CheckFacts) -> Option<Ipv4Net> {
     let after = (101..=255).chain(0..=100).map(|second| [10, second, 0, 0]);
     let others = (16..=31).map(|second| [172, second, 0, 0]);
     after
@@ -84,7 +84,7 @@ fn free_network(prefix: u8, kept: &[Ipv4Net], facts: &Facts) -> Option<Ipv4Net> 
         })
 }
 
-fn way_out(input: &CheckInput, facts: &Facts, findings: &mut Vec<Finding>) {
+fn way_out(input: &CheckInput, facts: &CheckFacts, findings: &mut Vec<Finding>) {
     let Some((link, mtu)) = &facts.default_link else {
         findings.push(
             Finding::warning("there is no default route: images can't be pulled from elsewhere")
@@ -96,7 +96,7 @@ fn way_out(input: &CheckInput, facts: &Facts, findings: &mut Vec<Finding>) {
         return;
     };
     let wanted = input.cluster.mtu;
-    let mend = if input.stage == Stage::BeforeInit {
+    let mend = if input.stage == CheckStage::BeforeInit {
         format!(
             "set mtu: {} in cluster.kat, and give it with sudo kat-agent init --config cluster.kat",
             mtu.saturating_sub(TUNNEL_BYTES_V6)

@@ -4,12 +4,12 @@ use std::net::IpAddr;
 
 use ipnet::Ipv4Net;
 
-use super::{CheckInput, Facts, Finding, Stage};
-use crate::facts::network::{Listener, Protocol};
+use super::{CheckFacts, CheckInput, CheckStage, Finding};
+use crate::facts::network::{Listener, SocketProtocol};
 
 /// A port that KAT listens on.
-pub(super) struct Wanted {
-    pub(super) protocol: Protocol,
+pub(super) struct NeededPort {
+    pub(super) protocol: SocketProtocol,
     pub(super) port: u16,
     purpose: &'static str,
     /// Only needed on the machine's address in `clusterCIDR`.
@@ -17,24 +17,29 @@ pub(super) struct Wanted {
 }
 
 /// Ports that KAT listens on (README, "What a server needs").
-pub(super) fn wanted(input: &CheckInput) -> Vec<Wanted> {
+pub(super) fn wanted(input: &CheckInput) -> Vec<NeededPort> {
     let cluster = &input.cluster;
     let wireguard = input.agent.wireguard_port.unwrap_or(cluster.wireguard_port);
     [
-        (Protocol::Tcp, cluster.api_port, "the API", false),
-        (Protocol::Tcp, cluster.agent_port, "the agent", false),
+        (SocketProtocol::Tcp, cluster.api_port, "the API", false),
+        (SocketProtocol::Tcp, cluster.agent_port, "the agent", false),
         (
-            Protocol::Tcp,
+            SocketProtocol::Tcp,
             cluster.etcd_client_port,
             "etcd's clients",
             false,
         ),
-        (Protocol::Tcp, cluster.etcd_peer_port, "etcd's peers", false),
-        (Protocol::Udp, wireguard, "WireGuard", false),
-        (Protocol::Udp, 53, "DNS", true),
-        (Protocol::Tcp, 53, "DNS", true),
+        (
+            SocketProtocol::Tcp,
+            cluster.etcd_peer_port,
+            "etcd's peers",
+            false,
+        ),
+        (SocketProtocol::Udp, wireguard, "WireGuard", false),
+        (SocketProtocol::Udp, 53, "DNS", true),
+        (SocketProtocol::Tcp, 53, "DNS", true),
     ]
-    .map(|(protocol, port, purpose, overlay)| Wanted {
+    .map(|(protocol, port, purpose, overlay)| NeededPort {
         protocol,
         port,
         purpose,
@@ -44,14 +49,14 @@ pub(super) fn wanted(input: &CheckInput) -> Vec<Wanted> {
 }
 
 /// Adds a problem for each port on which another program listens.
-pub(super) fn judge(input: &CheckInput, facts: &Facts, findings: &mut Vec<Finding>) {
+pub(super) fn judge(input: &CheckInput, facts: &CheckFacts, findings: &mut Vec<Finding>) {
     for wanted in wanted(input) {
         let others: Vec<&Listener> = facts
             .listeners
             .iter()
             .filter(|one| one.protocol == wanted.protocol && one.port == wanted.port)
             .filter(|one| !wanted.overlay || collides(one.address, input.cluster.cluster_cidr))
-            .filter(|one| input.stage != Stage::Running || !is_ours(one, facts.is_root))
+            .filter(|one| input.stage != CheckStage::Running || !is_ours(one, facts.is_root))
             // A separate finding covers the distribution's etcd.service.
             .filter(|one| !(facts.etcd_unit.active && one.unit.as_deref() == Some("etcd.service")))
             .collect();
@@ -88,14 +93,14 @@ fn is_ours(listener: &Listener, is_root: bool) -> bool {
         (None, Some(_)) => false,
         // The kernel's WireGuard listens without a process. A user other than root can't see root's
         // processes.
-        (None, None) => listener.protocol == Protocol::Udp || !is_root,
+        (None, None) => listener.protocol == SocketProtocol::Udp || !is_root,
     }
 }
 
-fn word(protocol: Protocol) -> &'static str {
+fn word(protocol: SocketProtocol) -> &'static str {
     match protocol {
-        Protocol::Tcp => "tcp",
-        Protocol::Udp => "udp",
+        SocketProtocol::Tcp => "tcp",
+        SocketProtocol::Udp => "udp",
     }
 }
 
@@ -108,7 +113,7 @@ fn who(listener: &Listener) -> String {
 }
 
 /// The command that ends a listener: by its unit where it has one, otherwise by its process.
-fn end(listener: &Listener, wanted: &Wanted, facts: &Facts) -> String {
+fn end(listener: &Listener, wanted: &NeededPort, facts: &CheckFacts) -> String {
     let Some(pid) = listener.pid else {
         return without_process(wanted, facts);
     };
@@ -142,10 +147,10 @@ fn end(listener: &Listener, wanted: &Wanted, facts: &Facts) -> String {
     }
 }
 
-fn without_process(wanted: &Wanted, facts: &Facts) -> String {
+fn without_process(wanted: &NeededPort, facts: &CheckFacts) -> String {
     if !facts.is_root {
         "sudo kat-agent check".to_owned()
-    } else if wanted.protocol == Protocol::Udp && !wanted.overlay {
+    } else if wanted.protocol == SocketProtocol::Udp && !wanted.overlay {
         "take down the WireGuard link that has it (sudo wg show all listen-port names them), \
          or set another wireguardPort in /etc/kat/agent.yaml"
             .to_owned()

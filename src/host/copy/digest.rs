@@ -5,9 +5,9 @@ use std::fs::File;
 use sha2::{Digest, Sha256};
 
 use super::{
-    CopyError, Entry, Kind, Owners, Progress, Summary,
+    CopyEntry, CopyError, CopyProgress, EntryKind, Owners, Summary,
     frames::encode_entry,
-    walk::{Visit, walk},
+    walk::{WalkVisitor, walk},
 };
 
 /// Computes the digest and the summary.
@@ -28,13 +28,13 @@ impl Default for Digester {
 }
 
 impl Digester {
-    pub(super) fn entry(&mut self, entry: &Entry) {
+    pub(super) fn entry(&mut self, entry: &CopyEntry) {
         self.buffer.clear();
         encode_entry(entry, &mut self.buffer);
         let length = u64::try_from(self.buffer.len()).unwrap_or(u64::MAX);
         self.hash.update(length.to_be_bytes());
         self.hash.update(&self.buffer);
-        self.summary.files += u64::from(entry.kind != Kind::Folder);
+        self.summary.files += u64::from(entry.kind != EntryKind::Folder);
     }
 
     pub(super) fn block(&mut self, offset: u64, block: &[u8]) {
@@ -62,15 +62,20 @@ impl Digester {
 ///
 /// # Errors
 /// [`CopyError`], also where the folder has content that is not copied.
-pub fn digest(folder: &File, owners: &Owners, progress: &Progress) -> Result<Summary, CopyError> {
-    struct Looking<'p> {
+pub fn digest(
+    folder: &File,
+    owners: &Owners,
+    progress: &CopyProgress,
+) -> Result<Summary, CopyError> {
+    struct DigestVisitor<'p> {
         digester: Digester,
-        progress: &'p Progress,
+        progress: &'p CopyProgress,
     }
-    impl Visit for Looking<'_> {
-        fn entry(&mut self, entry: &Entry) -> Result<(), CopyError> {
+    impl WalkVisitor for DigestVisitor<'_> {
+        fn entry(&mut self, entry: &CopyEntry) -> Result<(), CopyError> {
             self.digester.entry(entry);
-            self.progress.add(u64::from(entry.kind != Kind::Folder), 0);
+            self.progress
+                .add(u64::from(entry.kind != EntryKind::Folder), 0);
             self.progress.check()
         }
 
@@ -86,7 +91,7 @@ pub fn digest(folder: &File, owners: &Owners, progress: &Progress) -> Result<Sum
             Ok(())
         }
     }
-    let mut looking = Looking {
+    let mut looking = DigestVisitor {
         digester: Digester::default(),
         progress,
     };

@@ -6,7 +6,9 @@
 
 use std::io::{self, Read};
 
-use super::{Attributes, BLOCK, CopyError, Entry, Kind, MOST_ATTRIBUTES, Summary, is_copied};
+use super::{
+    Attributes, BLOCK, CopyEntry, CopyError, EntryKind, MOST_ATTRIBUTES, Summary, is_copied,
+};
 
 /// Size of a piece of the stream in bytes.
 pub const CHUNK: usize = 256 << 10;
@@ -22,16 +24,16 @@ const MOST_PATH: usize = 60 << 10;
 const MOST_REASON: usize = 4096;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Frame {
+pub(super) enum CopyFrame {
     Total { files: u64, bytes: u64 },
-    Entry(Entry),
+    Entry(CopyEntry),
     Block { offset: u64, bytes: Vec<u8> },
     End,
     Summary(Summary),
     Failed(String),
 }
 
-impl Frame {
+impl CopyFrame {
     pub(super) fn write(&self, to: &mut Vec<u8>) {
         let begin = |to: &mut Vec<u8>, letter: u8| {
             to.push(letter);
@@ -93,7 +95,7 @@ impl Frame {
     }
 
     fn parse(letter: u8, payload: &[u8]) -> Result<Self, CopyError> {
-        let mut parts = Parts(payload);
+        let mut parts = FramePayload(payload);
         let frame = match letter {
             b'T' => Self::Total {
                 files: parts.long()?,
@@ -135,7 +137,7 @@ impl Frame {
     }
 }
 
-/// Writes a [`Frame::Block`] without a copy of its bytes.
+/// Writes a [`CopyFrame::Block`] without a copy of its bytes.
 pub(super) fn write_block(offset: u64, bytes: &[u8], to: &mut Vec<u8>) {
     let length = u32::try_from(bytes.len() + 8).unwrap_or(u32::MAX);
     to.push(b'D');
@@ -145,8 +147,8 @@ pub(super) fn write_block(offset: u64, bytes: &[u8], to: &mut Vec<u8>) {
 }
 
 /// Encodes an entry for the stream and for the digest.
-pub(super) fn encode_entry(entry: &Entry, to: &mut Vec<u8>) {
-    let Entry {
+pub(super) fn encode_entry(entry: &CopyEntry, to: &mut Vec<u8>) {
+    let CopyEntry {
         name,
         kind,
         attributes,
@@ -157,20 +159,20 @@ pub(super) fn encode_entry(entry: &Entry, to: &mut Vec<u8>) {
     };
     short(name, to);
     match kind {
-        Kind::Folder => to.push(b'd'),
-        Kind::File(size) => {
+        EntryKind::Folder => to.push(b'd'),
+        EntryKind::File(size) => {
             to.push(b'f');
             to.extend(size.to_be_bytes());
         }
-        Kind::Link(path) => {
+        EntryKind::Link(path) => {
             to.push(b'h');
             short(path, to);
         }
-        Kind::Symlink(target) => {
+        EntryKind::Symlink(target) => {
             to.push(b'l');
             short(target, to);
         }
-        Kind::Fifo => to.push(b'p'),
+        EntryKind::Fifo => to.push(b'p'),
     }
     to.extend(attributes.mode.to_be_bytes());
     to.extend(attributes.uid.to_be_bytes());
@@ -196,9 +198,9 @@ fn is_name(name: &[u8]) -> bool {
     plain && !name.is_empty() && name.len() <= MOST_NAME && name != b"." && name != b".."
 }
 
-struct Parts<'p>(&'p [u8]);
+struct FramePayload<'p>(&'p [u8]);
 
-impl<'p> Parts<'p> {
+impl<'p> FramePayload<'p> {
     fn bytes(&mut self, count: usize) -> Result<&'p [u8], CopyError> {
         let (taken, rest) = self
             .0
@@ -230,31 +232,31 @@ impl<'p> Parts<'p> {
         self.bytes(length)
     }
 
-    fn entry(&mut self) -> Result<Entry, CopyError> {
+    fn entry(&mut self) -> Result<CopyEntry, CopyError> {
         let name = self.text()?.to_vec();
         if !name.is_empty() && !is_name(&name) {
             return Err(broken("a name leads elsewhere"));
         }
         let [letter] = self.array()?;
         let kind = match letter {
-            b'd' => Kind::Folder,
-            b'f' => Kind::File(self.long()?),
+            b'd' => EntryKind::Folder,
+            b'f' => EntryKind::File(self.long()?),
             b'h' => {
                 let path = self.text()?;
                 let inside = path.split(|byte| *byte == b'/').all(is_name);
                 if path.len() > MOST_PATH || !inside {
                     return Err(broken("a link leads elsewhere"));
                 }
-                Kind::Link(path.to_vec())
+                EntryKind::Link(path.to_vec())
             }
             b'l' => {
                 let target = self.text()?;
                 if target.is_empty() || target.len() > MOST_TARGET || target.contains(&0) {
                     return Err(broken("a symbolic link has no target"));
                 }
-                Kind::Symlink(target.to_vec())
+                EntryKind::Symlink(target.to_vec())
             }
-            b'p' => Kind::Fifo,
+            b'p' => EntryKind::Fifo,
             _ => return Err(broken("an entry of an unknown kind")),
         };
         let mut attributes = Attributes {
@@ -277,7 +279,7 @@ impl<'p> Parts<'p> {
             }
             attributes.extended.push((name.to_vec(), value.to_vec()));
         }
-        Ok(Entry {
+        Ok(CopyEntry {
             name,
             kind,
             attributes,
@@ -289,8 +291,8 @@ impl<'p> Parts<'p> {
 mod tests {
     use super::*;
 
-    fn entry(name: &[u8], kind: Kind) -> Frame {
-        Frame::Entry(Entry {
+    fn entry(name: &[u8], kind: EntryKind) -> CopyFrame {
+        CopyFrame::Entry(CopyEntry {
             name: name.to_vec(),
             kind,
             attributes: Attributes {
@@ -307,27 +309,27 @@ mod tests {
     #[test]
     fn what_is_written_is_read_again() {
         let frames = [
-            Frame::Total {
+            CopyFrame::Total {
                 files: 3,
                 bytes: u64::MAX,
             },
-            entry(b"", Kind::Folder),
-            entry(b"\xff\n", Kind::File(7)),
-            entry(b"b", Kind::Link(b"a/\xff".to_vec())),
-            entry(b"c", Kind::Symlink(b"/etc/../x".to_vec())),
-            entry(b"d", Kind::Fifo),
-            Frame::Block {
+            entry(b"", EntryKind::Folder),
+            entry(b"\xff\n", EntryKind::File(7)),
+            entry(b"b", EntryKind::Link(b"a/\xff".to_vec())),
+            entry(b"c", EntryKind::Symlink(b"/etc/../x".to_vec())),
+            entry(b"d", EntryKind::Fifo),
+            CopyFrame::Block {
                 offset: 1 << 40,
                 bytes: vec![1; BLOCK],
             },
-            Frame::End,
-            Frame::Summary(Summary {
+            CopyFrame::End,
+            CopyFrame::Summary(Summary {
                 files: 1,
                 bytes: 2,
                 skipped: 3,
                 digest: "ab".repeat(32),
             }),
-            Frame::Failed("no".to_owned()),
+            CopyFrame::Failed("no".to_owned()),
         ];
         let mut text = Vec::new();
         for frame in &frames {
@@ -335,38 +337,38 @@ mod tests {
         }
         let mut from = text.as_slice();
         for frame in &frames {
-            assert_eq!(Frame::read(&mut from).unwrap().as_ref(), Some(frame));
+            assert_eq!(CopyFrame::read(&mut from).unwrap().as_ref(), Some(frame));
         }
-        assert_eq!(Frame::read(&mut from).unwrap(), None);
+        assert_eq!(CopyFrame::read(&mut from).unwrap(), None);
     }
 
     #[test]
     fn what_leads_elsewhere_is_refused() {
         let bad = [
-            entry(b"..", Kind::Folder),
-            entry(b"a/b", Kind::Folder),
-            entry(b".", Kind::Fifo),
-            entry(b"a\0", Kind::Fifo),
-            entry(&[b'a'; 256], Kind::Fifo),
-            entry(b"a", Kind::Link(b"../x".to_vec())),
-            entry(b"a", Kind::Link(b"/etc/passwd".to_vec())),
-            entry(b"a", Kind::Link(Vec::new())),
-            entry(b"a", Kind::Symlink(Vec::new())),
+            entry(b"..", EntryKind::Folder),
+            entry(b"a/b", EntryKind::Folder),
+            entry(b".", EntryKind::Fifo),
+            entry(b"a\0", EntryKind::Fifo),
+            entry(&[b'a'; 256], EntryKind::Fifo),
+            entry(b"a", EntryKind::Link(b"../x".to_vec())),
+            entry(b"a", EntryKind::Link(b"/etc/passwd".to_vec())),
+            entry(b"a", EntryKind::Link(Vec::new())),
+            entry(b"a", EntryKind::Symlink(Vec::new())),
         ];
         for frame in bad {
             let mut text = Vec::new();
             frame.write(&mut text);
-            assert!(Frame::read(&mut text.as_slice()).is_err(), "{frame:?}");
+            assert!(CopyFrame::read(&mut text.as_slice()).is_err(), "{frame:?}");
         }
-        let Frame::Entry(mut privileged) = entry(b"a", Kind::Folder) else {
+        let CopyFrame::Entry(mut privileged) = entry(b"a", EntryKind::Folder) else {
             unreachable!();
         };
         privileged.attributes.extended = vec![(b"security.capability".to_vec(), vec![1])];
         let mut text = Vec::new();
-        Frame::Entry(privileged).write(&mut text);
-        assert!(Frame::read(&mut text.as_slice()).is_err());
+        CopyFrame::Entry(privileged).write(&mut text);
+        assert!(CopyFrame::read(&mut text.as_slice()).is_err());
         for text in [&b"D\xff\xff\xff\xff"[..], b"Q\0\0\0\0", b"Z\0\0\0\x01x"] {
-            assert!(Frame::read(&mut &*text).is_err(), "{text:?}");
+            assert!(CopyFrame::read(&mut &*text).is_err(), "{text:?}");
         }
     }
 }

@@ -123,7 +123,7 @@ pub struct Summary {
 
 /// Shared progress of a copy, which also carries its cancellation.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct CopyProgress {
     files: AtomicU64,
     bytes: AtomicU64,
     total_files: AtomicU64,
@@ -132,9 +132,9 @@ pub struct Progress {
     ended: AtomicBool,
 }
 
-/// A snapshot of a [`Progress`].
+/// A snapshot of a [`CopyProgress`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct CopyProgressSnapshot {
     /// Entries except folders that have arrived, or were compared.
     pub files: u64,
     /// Bytes that have arrived, or were compared.
@@ -147,10 +147,10 @@ pub struct Look {
     pub verifying: bool,
 }
 
-impl Progress {
+impl CopyProgress {
     /// Reads the progress.
-    pub fn look(&self) -> Look {
-        Look {
+    pub fn look(&self) -> CopyProgressSnapshot {
+        CopyProgressSnapshot {
             files: self.files.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
             total_files: self.total_files.load(Ordering::Relaxed),
@@ -190,15 +190,15 @@ impl Progress {
 
 /// An entry of a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Entry {
+struct CopyEntry {
     /// Its name; empty for the copied folder itself.
     name: Vec<u8>,
-    kind: Kind,
+    kind: EntryKind,
     attributes: Attributes,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Kind {
+enum EntryKind {
     /// A folder; its entries follow, and then its end.
     Folder,
     /// A file with its size; its blocks follow, and then its end.
@@ -219,11 +219,11 @@ struct Attributes {
     seconds: i64,
     nanoseconds: u32,
     /// Extended attributes of files and folders: `user.*`, and access control lists.
-    extended: Extended,
+    extended: ExtendedAttributes,
 }
 
 /// Names and values.
-type Extended = Vec<(Vec<u8>, Vec<u8>)>;
+type ExtendedAttributes = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Whether an extended attribute is copied: those of users, and access control lists. Others belong
 /// to the machine.
@@ -234,11 +234,11 @@ fn is_copied(attribute: &[u8]) -> bool {
 }
 
 /// Removes a set-id bit unless the owner is one of the workload's users.
-fn allowed_mode(owners: &Owners, kind: &Kind, mode: u32, uid: u32, gid: u32) -> u32 {
+fn allowed_mode(owners: &Owners, kind: &EntryKind, mode: u32, uid: u32, gid: u32) -> u32 {
     const SET_UID: u32 = 0o4000;
     const SET_GID: u32 = 0o2000;
     let mut allowed = mode & 0o7777;
-    if !matches!(kind, Kind::Folder) {
+    if !matches!(kind, EntryKind::Folder) {
         if !owners.has(uid) {
             allowed &= !SET_UID;
         }

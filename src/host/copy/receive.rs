@@ -18,8 +18,8 @@ use rustix::{
 };
 
 use super::{
-    Attributes, CopyError, Entry, Kind, MOST_DEEP, Owners, Progress, Summary, allowed_mode, digest,
-    frames::Frame, system,
+    Attributes, CopyEntry, CopyError, CopyProgress, EntryKind, MOST_DEEP, Owners, Summary,
+    allowed_mode, digest, frames::CopyFrame, system,
 };
 
 /// Bytes between two checks of the free space.
@@ -32,18 +32,18 @@ pub(super) fn stays_free(whole: u64) -> u64 {
 }
 
 /// A file or folder that is being written.
-struct Open {
+struct UnfinishedEntry {
     file: File,
     attributes: Attributes,
     /// Size of a file; `None` for a folder.
     size: Option<u64>,
 }
 
-struct Receiving<'r> {
+struct CopyReceiver<'r> {
     root: &'r File,
     owners: &'r Owners,
-    progress: &'r Progress,
-    stack: Vec<Open>,
+    progress: &'r CopyProgress,
+    stack: Vec<UnfinishedEntry>,
     path: PathBuf,
     /// The copied folder itself was received.
     begun: bool,
@@ -60,9 +60,9 @@ pub fn receive(
     from: &mut impl Read,
     into: &File,
     owners: &Owners,
-    progress: &Progress,
+    progress: &CopyProgress,
 ) -> Result<Summary, CopyError> {
-    let mut receiving = Receiving {
+    let mut receiving = CopyReceiver {
         root: into,
         owners,
         progress,
@@ -73,17 +73,17 @@ pub fn receive(
     };
     let expected = loop {
         progress.check()?;
-        let frame = Frame::read(from)?.ok_or(CopyError::Ended)?;
+        let frame = CopyFrame::read(from)?.ok_or(CopyError::Ended)?;
         match frame {
-            Frame::Total { files, bytes } => receiving.expect(files, bytes)?,
-            Frame::Entry(entry) => receiving.entry(entry)?,
-            Frame::Block { offset, bytes } => receiving.block(offset, &bytes)?,
-            Frame::End => receiving.end()?,
-            Frame::Failed(reason) => return Err(CopyError::Other(reason)),
-            Frame::Summary(summary) if receiving.begun && receiving.stack.is_empty() => {
+            CopyFrame::Total { files, bytes } => receiving.expect(files, bytes)?,
+            CopyFrame::Entry(entry) => receiving.entry(entry)?,
+            CopyFrame::Block { offset, bytes } => receiving.block(offset, &bytes)?,
+            CopyFrame::End => receiving.end()?,
+            CopyFrame::Failed(reason) => return Err(CopyError::Other(reason)),
+            CopyFrame::Summary(summary) if receiving.begun && receiving.stack.is_empty() => {
                 break summary;
             }
-            Frame::Summary(_) => return Err(broken("it ends within a folder")),
+            CopyFrame::Summary(_) => return Err(broken("it ends within a folder")),
         }
     };
     rustix::fs::syncfs(into).map_err(|error| system("bring to the disk", Path::new(""), error))?;
@@ -100,7 +100,7 @@ pub fn receive(
     }
 }
 
-impl Receiving<'_> {
+impl CopyReceiver<'_> {
     fn expect(&self, files: u64, bytes: u64) -> Result<(), CopyError> {
         self.progress.expect(files, bytes);
         if self.begun {
@@ -131,20 +131,20 @@ impl Receiving<'_> {
         room(&there, 0)
     }
 
-    fn entry(&mut self, entry: Entry) -> Result<(), CopyError> {
-        let Entry {
+    fn entry(&mut self, entry: CopyEntry) -> Result<(), CopyError> {
+        let CopyEntry {
             name,
             kind,
             attributes,
         } = entry;
         let Attributes { mode, uid, gid, .. } = attributes;
-        let fits = matches!(kind, Kind::Symlink(_) | Kind::Link(_))
+        let fits = matches!(kind, EntryKind::Symlink(_) | EntryKind::Link(_))
             || mode == allowed_mode(self.owners, &kind, mode, uid, gid);
         if !fits {
             return Err(broken("a file has rights that it may not have"));
         }
         let Some(parent) = self.stack.last() else {
-            if self.begun || !name.is_empty() || kind != Kind::Folder {
+            if self.begun || !name.is_empty() || kind != EntryKind::Folder {
                 return Err(broken("it does not begin with one folder"));
             }
             if !self.owners.has(uid) {
@@ -156,7 +156,7 @@ impl Receiving<'_> {
                 path: PathBuf::from("."),
                 error,
             })?;
-            self.stack.push(Open {
+            self.stack.push(UnfinishedEntry {
                 file,
                 attributes,
                 size: None,
@@ -173,7 +173,7 @@ impl Receiving<'_> {
         self.path.push(at);
         let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match kind {
-            Kind::Folder => {
+            EntryKind::Folder => {
                 rustix::fs::mkdirat(&parent.file, at, Mode::from(0o700))
                     .map_err(|error| self.failed("make", error))?;
                 let flags = flags | OFlags::DIRECTORY | OFlags::RDONLY;
@@ -181,24 +181,24 @@ impl Receiving<'_> {
                     .map_err(|error| self.failed("open", error))?;
                 self.open(file, attributes, None);
             }
-            Kind::File(size) => {
+            EntryKind::File(size) => {
                 let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
                 let file = rustix::fs::openat(&parent.file, at, flags, Mode::from(0o600))
                     .map_err(|error| self.failed("make", error))?;
                 self.progress.add(1, 0);
                 self.open(file, attributes, Some(size));
             }
-            Kind::Link(first) => {
+            EntryKind::Link(first) => {
                 self.link(&parent.file, at, &first)?;
                 self.done();
             }
-            Kind::Symlink(target) => {
+            EntryKind::Symlink(target) => {
                 rustix::fs::symlinkat(OsStr::from_bytes(&target), &parent.file, at)
                     .map_err(|error| self.failed("make", error))?;
                 self.give(&parent.file, at, &attributes)?;
                 self.done();
             }
-            Kind::Fifo => {
+            EntryKind::Fifo => {
                 let mode = Mode::from(0o600);
                 rustix::fs::mknodat(&parent.file, at, FileType::Fifo, mode, 0)
                     .map_err(|error| self.failed("make", error))?;
@@ -215,7 +215,7 @@ impl Receiving<'_> {
     }
 
     fn open(&mut self, file: OwnedFd, attributes: Attributes, size: Option<u64>) {
-        self.stack.push(Open {
+        self.stack.push(UnfinishedEntry {
             file: File::from(file),
             attributes,
             size,
@@ -248,7 +248,7 @@ impl Receiving<'_> {
     }
 
     fn block(&mut self, offset: u64, mut bytes: &[u8]) -> Result<(), CopyError> {
-        let Some(Open {
+        let Some(UnfinishedEntry {
             file,
             size: Some(size),
             ..
@@ -282,7 +282,7 @@ impl Receiving<'_> {
         let Some(open) = self.stack.pop() else {
             return Err(broken("the end of nothing"));
         };
-        let Open {
+        let UnfinishedEntry {
             file,
             attributes,
             size,

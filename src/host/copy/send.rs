@@ -5,16 +5,16 @@ use std::fs::File;
 use tokio::time::{Duration, Instant};
 
 use super::{
-    CHUNK, CopyError, Entry, Owners,
+    CHUNK, CopyEntry, CopyError, Owners,
     digest::Digester,
-    frames::{Frame, write_block},
-    walk::{Visit, measure, walk},
+    frames::{CopyFrame, write_block},
+    walk::{WalkVisitor, measure, walk},
 };
 
 /// Longest pause between two frames, also while holes or many names are read.
 const SAYS_SOMETHING: Duration = Duration::from_secs(10);
 
-struct Sending<F> {
+struct FrameSender<F> {
     digester: Digester,
     buffer: Vec<u8>,
     out: F,
@@ -22,8 +22,8 @@ struct Sending<F> {
     total: (u64, u64),
 }
 
-impl<F: FnMut(Vec<u8>) -> bool> Sending<F> {
-    fn frame(&mut self, frame: &Frame) -> Result<(), CopyError> {
+impl<F: FnMut(Vec<u8>) -> bool> FrameSender<F> {
+    fn frame(&mut self, frame: &CopyFrame) -> Result<(), CopyError> {
         frame.write(&mut self.buffer);
         self.flush_if_full()
     }
@@ -45,10 +45,10 @@ impl<F: FnMut(Vec<u8>) -> bool> Sending<F> {
     }
 }
 
-impl<F: FnMut(Vec<u8>) -> bool> Visit for Sending<F> {
-    fn entry(&mut self, entry: &Entry) -> Result<(), CopyError> {
+impl<F: FnMut(Vec<u8>) -> bool> WalkVisitor for FrameSender<F> {
+    fn entry(&mut self, entry: &CopyEntry) -> Result<(), CopyError> {
         self.digester.entry(entry);
-        self.frame(&Frame::Entry(entry.clone()))
+        self.frame(&CopyFrame::Entry(entry.clone()))
     }
 
     fn block(&mut self, offset: u64, block: &[u8]) -> Result<(), CopyError> {
@@ -59,7 +59,7 @@ impl<F: FnMut(Vec<u8>) -> bool> Visit for Sending<F> {
 
     fn end(&mut self) -> Result<(), CopyError> {
         self.digester.end();
-        self.frame(&Frame::End)
+        self.frame(&CopyFrame::End)
     }
 
     fn idle(&mut self) -> Result<(), CopyError> {
@@ -68,7 +68,7 @@ impl<F: FnMut(Vec<u8>) -> bool> Visit for Sending<F> {
         }
         if self.buffer.is_empty() {
             let (files, bytes) = self.total;
-            Frame::Total { files, bytes }.write(&mut self.buffer);
+            CopyFrame::Total { files, bytes }.write(&mut self.buffer);
         }
         self.flush()
     }
@@ -85,7 +85,7 @@ pub fn send(
     owners: &Owners,
     out: impl FnMut(Vec<u8>) -> bool,
 ) -> Result<(), CopyError> {
-    let mut sending = Sending {
+    let mut sending = FrameSender {
         digester: Digester::default(),
         buffer: Vec::new(),
         out,
@@ -94,7 +94,7 @@ pub fn send(
     };
     let sent = send_all(folder, owners, &mut sending);
     if let Err(error) = &sent {
-        sending.frame(&Frame::Failed(error.to_string()))?;
+        sending.frame(&CopyFrame::Failed(error.to_string()))?;
         sending.flush()?;
     }
     sent
@@ -103,16 +103,16 @@ pub fn send(
 fn send_all<F: FnMut(Vec<u8>) -> bool>(
     folder: &File,
     owners: &Owners,
-    sending: &mut Sending<F>,
+    sending: &mut FrameSender<F>,
 ) -> Result<(), CopyError> {
     let (files, bytes) = measure(folder, owners, &mut || sending.idle())?;
     sending.total = (files, bytes);
-    sending.frame(&Frame::Total { files, bytes })?;
+    sending.frame(&CopyFrame::Total { files, bytes })?;
     // The receiver gets the totals before the content is read.
     sending.flush()?;
     let skipped = walk(folder, owners, sending)?;
     let digester = std::mem::take(&mut sending.digester);
-    sending.frame(&Frame::Summary(digester.finish(skipped)))?;
+    sending.frame(&CopyFrame::Summary(digester.finish(skipped)))?;
     sending.flush()
 }
 
@@ -122,7 +122,7 @@ fn send_all<F: FnMut(Vec<u8>) -> bool>(
 /// [`CopyError`] with that reason.
 pub fn refuse(reason: &str, mut out: impl FnMut(Vec<u8>) -> bool) -> Result<(), CopyError> {
     let mut text = Vec::new();
-    Frame::Failed(reason.to_owned()).write(&mut text);
+    CopyFrame::Failed(reason.to_owned()).write(&mut text);
     out(text);
     Err(CopyError::Other(reason.to_owned()))
 }

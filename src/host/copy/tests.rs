@@ -39,7 +39,7 @@ fn stream(from: &tempfile::TempDir) -> (Vec<u8>, Result<(), CopyError>) {
 
 fn arrive(text: &[u8]) -> (tempfile::TempDir, Result<Summary, CopyError>) {
     let into = tempfile::tempdir().unwrap();
-    let received = receive(&mut &*text, &open(&into), &OWNERS, &Progress::default());
+    let received = receive(&mut &*text, &open(&into), &OWNERS, &CopyProgress::default());
     (into, received)
 }
 
@@ -156,7 +156,7 @@ fn all_kinds_of_files_arrive_as_they_were() {
     if set.is_ok() {
         assert_eq!(attribute(&to("large"), "user.colour").unwrap(), b"red");
     }
-    let again = digest(&open(&from), &OWNERS, &Progress::default()).unwrap();
+    let again = digest(&open(&from), &OWNERS, &CopyProgress::default()).unwrap();
     assert_eq!(again, summary);
 }
 
@@ -166,7 +166,7 @@ fn each_difference_shows_in_the_digest() {
     let path = from.path().join("file");
     fs::write(&path, "text").unwrap();
     let look = || {
-        digest(&open(&from), &OWNERS, &Progress::default())
+        digest(&open(&from), &OWNERS, &CopyProgress::default())
             .unwrap()
             .digest
     };
@@ -206,7 +206,7 @@ fn a_stream_that_was_changed_never_counts_as_whole() {
     symlink("x", from.path().join("link")).unwrap();
     let (text, sent) = stream(&from);
     sent.unwrap();
-    let expected = digest(&open(&from), &OWNERS, &Progress::default()).unwrap();
+    let expected = digest(&open(&from), &OWNERS, &CopyProgress::default()).unwrap();
     // The link's mode is the 4 bytes before its uid, gid, time and count. The link is the first
     // entry in the folder.
     let link = text.windows(4).position(|part| part == b"link").unwrap();
@@ -228,9 +228,9 @@ fn a_stream_that_was_changed_never_counts_as_whole() {
 
 #[test]
 fn what_a_stranger_sends_stays_in_the_folder_and_gains_no_rights() {
-    let frame = |entry: (&[u8], Kind, u32, u32)| {
+    let frame = |entry: (&[u8], EntryKind, u32, u32)| {
         let (name, kind, mode, uid) = entry;
-        frames::Frame::Entry(Entry {
+        frames::CopyFrame::Entry(CopyEntry {
             name: name.to_vec(),
             kind,
             attributes: Attributes {
@@ -241,60 +241,60 @@ fn what_a_stranger_sends_stays_in_the_folder_and_gains_no_rights() {
             },
         })
     };
-    let end = frames::Frame::End;
-    let root = frame((b"", Kind::Folder, 0o770, 20_001));
+    let end = frames::CopyFrame::End;
+    let root = frame((b"", EntryKind::Folder, 0o770, 20_001));
     let elsewhere = tempfile::tempdir().unwrap();
     let path = elsewhere.path().to_str().unwrap().as_bytes().to_vec();
-    let outward = frame((b"out", Kind::Symlink(path), 0o777, 20_001));
+    let outward = frame((b"out", EntryKind::Symlink(path), 0o777, 20_001));
     let cases = [
         // An entry below a link that the sender created before.
         vec![
             root.clone(),
             outward.clone(),
-            frame((b"out", Kind::Folder, 0o700, 20_001)),
+            frame((b"out", EntryKind::Folder, 0o700, 20_001)),
         ],
         vec![
             root.clone(),
             outward.clone(),
-            frame((b"out", Kind::File(1), 0o700, 20_001)),
+            frame((b"out", EntryKind::File(1), 0o700, 20_001)),
         ],
         vec![
             root.clone(),
             outward.clone(),
-            frame((b"b", Kind::Link(b"out/file".to_vec()), 0, 0)),
+            frame((b"b", EntryKind::Link(b"out/file".to_vec()), 0, 0)),
         ],
         // Files and folders with root's rights.
         vec![
             root.clone(),
-            frame((b"sh", Kind::File(0), 0o4755, 0)),
+            frame((b"sh", EntryKind::File(0), 0o4755, 0)),
             end.clone(),
         ],
         vec![
             root.clone(),
-            frame((b"sh", Kind::File(0), 0o2755, 0)),
+            frame((b"sh", EntryKind::File(0), 0o2755, 0)),
             end.clone(),
         ],
-        vec![frame((b"", Kind::Folder, 0o770, 0))],
+        vec![frame((b"", EntryKind::Folder, 0o770, 0))],
         // Frames out of order.
-        vec![frame((b"a", Kind::Folder, 0o770, 20_001))],
+        vec![frame((b"a", EntryKind::Folder, 0o770, 20_001))],
         vec![root.clone(), end.clone(), root.clone()],
         vec![root.clone(), end.clone(), end.clone()],
         vec![
             root.clone(),
-            frame((b"a", Kind::File(1), 0o600, 20_001)),
-            frame((b"b", Kind::Fifo, 0o600, 20_001)),
+            frame((b"a", EntryKind::File(1), 0o600, 20_001)),
+            frame((b"b", EntryKind::Fifo, 0o600, 20_001)),
         ],
         vec![
             root.clone(),
-            frames::Frame::Block {
+            frames::CopyFrame::Block {
                 offset: 0,
                 bytes: vec![1],
             },
         ],
         vec![
             root.clone(),
-            frame((b"a", Kind::File(1), 0o600, 20_001)),
-            frames::Frame::Block {
+            frame((b"a", EntryKind::File(1), 0o600, 20_001)),
+            frames::CopyFrame::Block {
                 offset: u64::MAX,
                 bytes: vec![1, 2],
             },
@@ -322,7 +322,7 @@ fn what_a_stranger_sends_stays_in_the_folder_and_gains_no_rights() {
     let mut deep = Vec::new();
     root.write(&mut deep);
     for _ in 0..300 {
-        frame((b"d", Kind::Folder, 0o700, 20_001)).write(&mut deep);
+        frame((b"d", EntryKind::Folder, 0o700, 20_001)).write(&mut deep);
     }
     let (_into, received) = arrive(&deep);
     assert!(matches!(received, Err(CopyError::Stream(_))));
@@ -363,7 +363,7 @@ fn one_who_does_not_listen_any_more_ends_it_on_both_sides() {
     assert!(matches!(sent, Err(CopyError::Ended)));
     let (text, _) = stream(&from);
     let into = tempfile::tempdir().unwrap();
-    let progress = Progress::default();
+    let progress = CopyProgress::default();
     progress.end();
     let received = receive(&mut text.as_slice(), &open(&into), &OWNERS, &progress);
     assert!(matches!(received, Err(CopyError::Ended)));
@@ -386,9 +386,9 @@ fn enough_stays_free_and_small_file_systems_take_something() {
 
 #[test]
 fn names_are_bounded_and_a_file_with_several_is_forgotten_after_its_last() {
-    struct Names(Vec<Kind>);
-    impl super::walk::Visit for Names {
-        fn entry(&mut self, entry: &Entry) -> Result<(), CopyError> {
+    struct Names(Vec<EntryKind>);
+    impl super::walk::WalkVisitor for Names {
+        fn entry(&mut self, entry: &CopyEntry) -> Result<(), CopyError> {
             self.0.push(entry.kind.clone());
             Ok(())
         }
@@ -409,7 +409,10 @@ fn names_are_bounded_and_a_file_with_several_is_forgotten_after_its_last() {
     // Six names of two bytes, and one path at a time.
     let mut seen = Names(Vec::new());
     super::walk::walk_within(&open(&from), &OWNERS, &mut seen, 14).unwrap();
-    let links = seen.0.iter().filter(|kind| matches!(kind, Kind::Link(_)));
+    let links = seen
+        .0
+        .iter()
+        .filter(|kind| matches!(kind, EntryKind::Link(_)));
     assert_eq!(links.count(), 3);
     for limit in [11, 13] {
         let mut seen = Names(Vec::new());

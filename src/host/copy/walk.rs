@@ -14,14 +14,14 @@ use rustix::{
 };
 
 use super::{
-    Attributes, BLOCK, CopyError, Entry, Extended, Kind, MOST_ATTRIBUTES, MOST_DEEP, MOST_HELD,
-    MOST_LINKED, MOST_NAMES, Owners, allowed_mode, is_copied, system,
+    Attributes, BLOCK, CopyEntry, CopyError, EntryKind, ExtendedAttributes, MOST_ATTRIBUTES,
+    MOST_DEEP, MOST_HELD, MOST_LINKED, MOST_NAMES, Owners, allowed_mode, is_copied, system,
 };
 
 /// Receives the walked entries.
-pub(super) trait Visit {
+pub(super) trait WalkVisitor {
     /// An entry; a folder's entries follow it, and a file's blocks.
-    fn entry(&mut self, entry: &Entry) -> Result<(), CopyError>;
+    fn entry(&mut self, entry: &CopyEntry) -> Result<(), CopyError>;
     /// A block of a file that is not all zeros; at most [`BLOCK`] bytes.
     fn block(&mut self, offset: u64, block: &[u8]) -> Result<(), CopyError>;
     /// The end of a folder or a file.
@@ -36,7 +36,7 @@ pub(super) trait Visit {
     }
 }
 
-struct Walk<'v, V> {
+struct CopyWalk<'v, V> {
     owners: &'v Owners,
     visit: &'v mut V,
     device: u64,
@@ -54,7 +54,7 @@ struct Walk<'v, V> {
 
 /// Walks through `folder`, beginning with itself. Returns the number of skipped sockets and
 /// devices.
-pub(super) fn walk<V: Visit>(
+pub(super) fn walk<V: WalkVisitor>(
     folder: &File,
     owners: &Owners,
     visit: &mut V,
@@ -63,7 +63,7 @@ pub(super) fn walk<V: Visit>(
 }
 
 /// Like [`walk`], with a limit on the bytes of names in memory.
-pub(super) fn walk_within<V: Visit>(
+pub(super) fn walk_within<V: WalkVisitor>(
     folder: &File,
     owners: &Owners,
     visit: &mut V,
@@ -74,7 +74,7 @@ pub(super) fn walk_within<V: Visit>(
     if !owners.has(stat.st_uid) {
         return Err(CopyError::Foreign(stat.st_uid));
     }
-    let mut walk = Walk {
+    let mut walk = CopyWalk {
         owners,
         visit,
         device: stat.st_dev,
@@ -97,14 +97,14 @@ pub(super) fn measure(
     owners: &Owners,
     meanwhile: &mut dyn FnMut() -> Result<(), CopyError>,
 ) -> Result<(u64, u64), CopyError> {
-    struct Counting<'m> {
+    struct EntryCounter<'m> {
         files: u64,
         bytes: u64,
         meanwhile: &'m mut dyn FnMut() -> Result<(), CopyError>,
     }
-    impl Visit for Counting<'_> {
-        fn entry(&mut self, entry: &Entry) -> Result<(), CopyError> {
-            self.files += u64::from(entry.kind != Kind::Folder);
+    impl WalkVisitor for EntryCounter<'_> {
+        fn entry(&mut self, entry: &CopyEntry) -> Result<(), CopyError> {
+            self.files += u64::from(entry.kind != EntryKind::Folder);
             (self.meanwhile)()
         }
 
@@ -121,7 +121,7 @@ pub(super) fn measure(
             false
         }
     }
-    let mut counting = Counting {
+    let mut counting = EntryCounter {
         files: 0,
         bytes: 0,
         meanwhile,
@@ -130,7 +130,7 @@ pub(super) fn measure(
     Ok((counting.files, counting.bytes))
 }
 
-impl<V: Visit> Walk<'_, V> {
+impl<V: WalkVisitor> CopyWalk<'_, V> {
     fn folder(
         &mut self,
         folder: &File,
@@ -141,7 +141,7 @@ impl<V: Visit> Walk<'_, V> {
         if depth > MOST_DEEP {
             return Err(self.too_much("folders lie too deep in each other"));
         }
-        let entry = self.entry_of(name, Kind::Folder, stat, Some(folder))?;
+        let entry = self.entry_of(name, EntryKind::Folder, stat, Some(folder))?;
         self.visit.entry(&entry)?;
         let mut names = Vec::new();
         let before = self.held;
@@ -187,12 +187,12 @@ impl<V: Visit> Walk<'_, V> {
             FileType::Symlink => {
                 let target = rustix::fs::readlinkat(folder, at, Vec::new())
                     .map_err(|error| self.failed("read the link", error))?;
-                let kind = Kind::Symlink(target.into_bytes());
+                let kind = EntryKind::Symlink(target.into_bytes());
                 let entry = self.entry_of(name, kind, &stat, None)?;
                 self.visit.entry(&entry)
             }
             FileType::Fifo => {
-                let entry = self.entry_of(name, Kind::Fifo, &stat, None)?;
+                let entry = self.entry_of(name, EntryKind::Fifo, &stat, None)?;
                 self.visit.entry(&entry)
             }
             _ => {
@@ -205,14 +205,14 @@ impl<V: Visit> Walk<'_, V> {
     fn file(&mut self, folder: &File, name: Vec<u8>, stat: &Stat) -> Result<(), CopyError> {
         if stat.st_nlink > 1 {
             if let Some((first, left)) = self.linked.get_mut(&stat.st_ino) {
-                let kind = Kind::Link(first.clone());
+                let kind = EntryKind::Link(first.clone());
                 *left = left.saturating_sub(1);
                 if *left == 0 {
                     self.held -= first.len();
                     self.linked.remove(&stat.st_ino);
                 }
                 // The file's attributes were sent with its first name.
-                let entry = Entry {
+                let entry = CopyEntry {
                     name,
                     kind,
                     attributes: Attributes::default(),
@@ -230,7 +230,7 @@ impl<V: Visit> Walk<'_, V> {
         let at = OsStr::from_bytes(&name);
         let (file, before) = self.open(folder, at, stat, OFlags::NONBLOCK)?;
         let size = u64::try_from(before.st_size).unwrap_or(0);
-        let entry = self.entry_of(name.clone(), Kind::File(size), &before, Some(&file))?;
+        let entry = self.entry_of(name.clone(), EntryKind::File(size), &before, Some(&file))?;
         self.visit.entry(&entry)?;
         if self.visit.reads() {
             self.contents(&file, size)?;
@@ -326,18 +326,18 @@ impl<V: Visit> Walk<'_, V> {
     fn entry_of(
         &self,
         name: Vec<u8>,
-        kind: Kind,
+        kind: EntryKind,
         stat: &Stat,
         open: Option<&File>,
-    ) -> Result<Entry, CopyError> {
+    ) -> Result<CopyEntry, CopyError> {
         let (uid, gid) = (stat.st_uid, stat.st_gid);
         let mode = match kind {
             // Symbolic links have no mode of their own.
-            Kind::Symlink(_) => 0o777,
+            EntryKind::Symlink(_) => 0o777,
             _ => allowed_mode(self.owners, &kind, stat.st_mode, uid, gid),
         };
         let extended = open.map_or(Ok(Vec::new()), |file| self.extended(file))?;
-        Ok(Entry {
+        Ok(CopyEntry {
             name,
             kind,
             attributes: Attributes {
@@ -351,7 +351,7 @@ impl<V: Visit> Walk<'_, V> {
         })
     }
 
-    fn extended(&self, file: &File) -> Result<Extended, CopyError> {
+    fn extended(&self, file: &File) -> Result<ExtendedAttributes, CopyError> {
         let failed = |error| self.failed("read the attributes of", error);
         let mut list = vec![0; 64 << 10];
         let length = match rustix::fs::flistxattr(file, list.as_mut_slice()) {

@@ -12,7 +12,7 @@ use std::{
 
 use super::commands::Invocation;
 
-pub use self::parse::Version;
+pub use self::parse::ProgramVersion;
 
 /// Longest run of a program that prints its version.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -56,9 +56,9 @@ pub struct NodeFacts {
     /// Memory, bytes.
     pub memory_bytes: u64,
     /// systemd's version.
-    pub systemd: Option<Version>,
+    pub systemd: Option<ProgramVersion>,
     /// Podman's version.
-    pub podman: Option<Version>,
+    pub podman: Option<ProgramVersion>,
 }
 
 /// Gathers [`NodeFacts`].
@@ -110,14 +110,14 @@ pub fn disk(path: &Path) -> Result<(u64, u64), FactsError> {
 }
 
 /// The version that a program prints; `None` when the program is missing or prints none.
-pub async fn version_of(program: &str, arguments: &[&str]) -> Option<Version> {
+pub async fn version_of(program: &str, arguments: &[&str]) -> Option<ProgramVersion> {
     let output = Invocation::new(program)
         .args(arguments)
         .limit(LIMIT)
         .run()
         .await
         .ok()?;
-    Version::find(&output.text())
+    ProgramVersion::find(&output.text())
 }
 
 fn memory(field: &str) -> Result<u64, FactsError> {

@@ -10,7 +10,7 @@ use ipnet::Ipv4Net;
 
 /// A route of the main table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Route {
+pub struct KernelRoute {
     /// The destination network; 0.0.0.0/0 is the default route.
     pub destination: Ipv4Net,
     pub link: String,
@@ -25,7 +25,7 @@ pub struct Address {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Protocol {
+pub enum SocketProtocol {
     Tcp,
     Udp,
 }
@@ -33,7 +33,7 @@ pub enum Protocol {
 /// A port on which a program listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listener {
-    pub protocol: Protocol,
+    pub protocol: SocketProtocol,
     pub address: IpAddr,
     pub port: u16,
     /// Name of the process; `None` for the kernel's own socket, or without the right to read it.
@@ -49,7 +49,7 @@ pub struct Listener {
 /// A route or an address that overlaps a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Overlap {
-    Route(Route),
+    Route(KernelRoute),
     /// An address, with its network, and its link.
     Address(Ipv4Net, String),
 }
@@ -66,10 +66,10 @@ impl Overlap {
     /// The ip(8) command that removes it.
     pub fn removal(&self) -> String {
         match self {
-            Self::Route(Route { destination, link }) if link == "*" => {
+            Self::Route(KernelRoute { destination, link }) if link == "*" => {
                 format!("ip route delete {destination}")
             }
-            Self::Route(Route { destination, link }) => {
+            Self::Route(KernelRoute { destination, link }) => {
                 format!("ip route delete {destination} dev {link}")
             }
             Self::Address(address, link) => format!("ip address delete {address} dev {link}"),
@@ -81,7 +81,7 @@ impl Overlap {
 impl fmt::Display for Overlap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Route(Route { destination, link }) => {
+            Self::Route(KernelRoute { destination, link }) => {
                 write!(f, "the route to {destination} on {link}")
             }
             Self::Address(address, link) => write!(f, "the address {address} on {link}"),
@@ -90,7 +90,7 @@ impl fmt::Display for Overlap {
 }
 
 /// IPv4 routes from the text of /proc/net/route, whose addresses are in the machine's byte order.
-pub fn parse_routes(text: &str) -> Vec<Route> {
+pub fn parse_routes(text: &str) -> Vec<KernelRoute> {
     text.lines()
         .skip(1)
         .filter_map(|line| {
@@ -100,7 +100,7 @@ pub fn parse_routes(text: &str) -> Vec<Route> {
                 Some(Ipv4Addr::from(word.to_ne_bytes()))
             };
             let network = Ipv4Net::with_netmask(address(1)?, address(7)?).ok()?;
-            Some(Route {
+            Some(KernelRoute {
                 destination: network.trunc(),
                 link: (*fields.first()?).to_owned(),
             })
@@ -109,7 +109,7 @@ pub fn parse_routes(text: &str) -> Vec<Route> {
 }
 
 /// The machine's IPv4 routes.
-pub fn routes() -> Vec<Route> {
+pub fn routes() -> Vec<KernelRoute> {
     fs::read_to_string("/proc/net/route").map_or_else(|_| Vec::new(), |text| parse_routes(&text))
 }
 
@@ -140,7 +140,7 @@ pub fn addresses() -> Vec<Address> {
 
 /// Routes and addresses that overlap a network. The default route is ignored, as are addresses
 /// whose own network's route is in the result.
-pub fn overlaps(network: Ipv4Net, routes: &[Route], addresses: &[Address]) -> Vec<Overlap> {
+pub fn overlaps(network: Ipv4Net, routes: &[KernelRoute], addresses: &[Address]) -> Vec<Overlap> {
     let shared = |other: &Ipv4Net| network.contains(other) || other.contains(&network);
     let mut found: Vec<Overlap> = routes
         .iter()
@@ -154,7 +154,7 @@ pub fn overlaps(network: Ipv4Net, routes: &[Route], addresses: &[Address]) -> Ve
         let Ok(own) = Ipv4Net::new(ip, address.prefix) else {
             continue;
         };
-        let route = Overlap::Route(Route {
+        let route = Overlap::Route(KernelRoute {
             destination: own.trunc(),
             link: address.link.clone(),
         });
@@ -167,14 +167,14 @@ pub fn overlaps(network: Ipv4Net, routes: &[Route], addresses: &[Address]) -> Ve
 }
 
 /// A socket of /proc/net/tcp and similar files: protocol, address, port and inode.
-type Socket = (Protocol, IpAddr, u16, u64);
+type Socket = (SocketProtocol, IpAddr, u16, u64);
 
 /// Listening sockets in the text of a file such as /proc/net/tcp6 (proc_net(5)).
-fn parse_sockets(text: &str, protocol: Protocol) -> Vec<Socket> {
+fn parse_sockets(text: &str, protocol: SocketProtocol) -> Vec<Socket> {
     // TCP_LISTEN; an unconnected UDP socket is TCP_CLOSE.
     let state = match protocol {
-        Protocol::Tcp => "0A",
-        Protocol::Udp => "07",
+        SocketProtocol::Tcp => "0A",
+        SocketProtocol::Udp => "07",
     };
     text.lines()
         .skip(1)
@@ -212,13 +212,13 @@ fn hexadecimal_address(text: &str) -> Option<IpAddr> {
 }
 
 /// All listeners on any of these ports, with their processes.
-pub fn listeners(ports: &[(Protocol, u16)]) -> Vec<Listener> {
+pub fn listeners(ports: &[(SocketProtocol, u16)]) -> Vec<Listener> {
     let mut sockets = Vec::new();
     for (file, protocol) in [
-        ("tcp", Protocol::Tcp),
-        ("tcp6", Protocol::Tcp),
-        ("udp", Protocol::Udp),
-        ("udp6", Protocol::Udp),
+        ("tcp", SocketProtocol::Tcp),
+        ("tcp6", SocketProtocol::Tcp),
+        ("udp", SocketProtocol::Udp),
+        ("udp6", SocketProtocol::Udp),
     ] {
         if let Ok(text) = fs::read_to_string(format!("/proc/net/{file}")) {
             sockets.extend(parse_sockets(&text, protocol));
@@ -379,7 +379,7 @@ mod tests {
         let udp = datagrams.local_addr().unwrap().port();
         let keep = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = keep.local_addr().unwrap().port();
-        let found = listeners(&[(Protocol::Tcp, port), (Protocol::Udp, udp)]);
+        let found = listeners(&[(SocketProtocol::Tcp, port), (SocketProtocol::Udp, udp)]);
         assert_eq!(found.len(), 2, "{found:?}");
         assert_eq!(found[0].address, IpAddr::from([127, 0, 0, 1]));
         assert_eq!(found[1].address, "::1".parse::<IpAddr>().unwrap());
@@ -389,7 +389,7 @@ mod tests {
             assert_eq!(listener.pid, Some(std::process::id()));
         }
         drop(gone);
-        assert!(listeners(&[(Protocol::Tcp, gone_port)]).is_empty());
+        assert!(listeners(&[(SocketProtocol::Tcp, gone_port)]).is_empty());
     }
 
     #[test]

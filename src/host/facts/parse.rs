@@ -4,7 +4,7 @@ use std::{fmt, net::IpAddr};
 
 /// The first three numbers of a version.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version {
+pub struct ProgramVersion {
     pub major: u32,
     /// Second number, 0 if there is none.
     pub minor: u32,
@@ -12,7 +12,7 @@ pub struct Version {
     pub patch: u32,
 }
 
-impl Version {
+impl ProgramVersion {
     pub const fn new(major: u32, minor: u32, patch: u32) -> Self {
         Self {
             major,
@@ -42,7 +42,7 @@ impl Version {
     }
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for ProgramVersion {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         // systemd's versions have one number.
         match (self.minor, self.patch) {
@@ -94,20 +94,23 @@ mod tests {
         for (text, expected) in [
             (
                 "systemd 257 (257.9-1~deb13u1)\n+PAM",
-                Version::new(257, 0, 0),
+                ProgramVersion::new(257, 0, 0),
             ),
-            ("podman version 5.4.2", Version::new(5, 4, 2)),
-            ("etcd Version: 3.5.16\nGit SHA: x", Version::new(3, 5, 16)),
+            ("podman version 5.4.2", ProgramVersion::new(5, 4, 2)),
+            (
+                "etcd Version: 3.5.16\nGit SHA: x",
+                ProgramVersion::new(3, 5, 16),
+            ),
             (
                 "nftables v1.1.3 (Commodore Bullmoose #4)",
-                Version::new(1, 1, 3),
+                ProgramVersion::new(1, 1, 3),
             ),
-            ("podman version 5.6.0-rc1", Version::new(5, 6, 0)),
+            ("podman version 5.6.0-rc1", ProgramVersion::new(5, 6, 0)),
         ] {
-            assert_eq!(Version::find(text), Some(expected), "{text}");
+            assert_eq!(ProgramVersion::find(text), Some(expected), "{text}");
         }
-        assert_eq!(Version::find("no version"), None);
-        assert!(Version::new(5, 10, 0) > Version::new(5, 9, 9));
+        assert_eq!(ProgramVersion::find("no version"), None);
+        assert!(ProgramVersion::new(5, 10, 0) > ProgramVersion::new(5, 9, 9));
     }
 
     #[test]

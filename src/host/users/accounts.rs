@@ -18,7 +18,7 @@ pub struct Account {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Group {
+pub struct UnixGroup {
     pub name: String,
     pub gid: u32,
     /// Login names of its members, without users whose primary group it is.
@@ -27,14 +27,14 @@ pub struct Group {
 
 /// A range of subordinate ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Range {
+pub struct SubordinateRange {
     /// Login name or uid, as written in the file.
     pub owner: String,
     pub start: u64,
     pub count: u64,
 }
 
-impl Range {
+impl SubordinateRange {
     /// Whether the ranges overlap.
     pub fn overlaps(&self, start: u64, count: u64) -> bool {
         self.start < start.saturating_add(count) && start < self.start.saturating_add(self.count)
@@ -43,14 +43,14 @@ impl Range {
 
 /// The content of the four files. Unreadable lines are skipped, as shadow does.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Accounts {
+pub struct AccountFiles {
     pub users: Vec<Account>,
-    pub groups: Vec<Group>,
-    pub subordinate_uids: Vec<Range>,
-    pub subordinate_gids: Vec<Range>,
+    pub groups: Vec<UnixGroup>,
+    pub subordinate_uids: Vec<SubordinateRange>,
+    pub subordinate_gids: Vec<SubordinateRange>,
 }
 
-impl Accounts {
+impl AccountFiles {
     /// Reads the files below `root`; those with subordinate ids may be missing.
     pub fn read(root: &Path) -> Result<Self, FileError> {
         let text = |name: &str| files::read_text(&root.join("etc").join(name), LIMIT);
@@ -88,7 +88,7 @@ impl Accounts {
             .collect()
     }
 
-    pub fn group(&self, name: &str) -> Option<&Group> {
+    pub fn group(&self, name: &str) -> Option<&UnixGroup> {
         self.groups.iter().find(|group| group.name == name)
     }
 }
@@ -106,9 +106,9 @@ fn account(line: &str) -> Option<Account> {
     })
 }
 
-fn a_group(line: &str) -> Option<Group> {
+fn a_group(line: &str) -> Option<UnixGroup> {
     let mut fields = line.split(':');
-    Some(Group {
+    Some(UnixGroup {
         name: fields.next()?.to_owned(),
         gid: fields.nth(1)?.parse().ok()?,
         members: {
@@ -119,9 +119,9 @@ fn a_group(line: &str) -> Option<Group> {
     })
 }
 
-fn range(line: &str) -> Option<Range> {
+fn range(line: &str) -> Option<SubordinateRange> {
     let mut fields = line.split(':');
-    Some(Range {
+    Some(SubordinateRange {
         owner: fields.next()?.to_owned(),
         start: fields.next()?.parse().ok()?,
         count: fields.next()?.trim().parse().ok()?,

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::accounts::{Accounts, Range};
+use super::accounts::{AccountFiles, SubordinateRange};
 use kat_types::assignment::{INDEX_LIMIT, SUBORDINATE_COUNT, WorkloadUser};
 
 /// Comment that marks an account as KAT's; the index follows.
@@ -18,7 +18,7 @@ const RESERVED: &[(u64, u64, &str)] = &[
 
 /// A name or id that a workload's user needs is in use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Taken {
+pub enum AccountConflict {
     /// The login name is in use.
     #[error("the user name {name} is taken by uid {uid}, which is not KAT's")]
     Name {
@@ -67,17 +67,17 @@ pub enum Taken {
 
 /// Steps that complete a user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Steps {
+pub struct AccountSteps {
     /// Create the group.
     pub add_group: bool,
     /// Create the user.
     pub add_user: bool,
     /// The user's ranges of subordinate uids that have to be removed.
-    pub drop_uids: Vec<Range>,
+    pub drop_uids: Vec<SubordinateRange>,
     /// Add its subordinate uids.
     pub add_uids: bool,
     /// The user's ranges of subordinate gids that have to be removed.
-    pub drop_gids: Vec<Range>,
+    pub drop_gids: Vec<SubordinateRange>,
     /// Add its subordinate gids.
     pub add_gids: bool,
 }
@@ -97,13 +97,16 @@ pub fn is_ours(comment: &str) -> bool {
 }
 
 /// The missing steps of a user, or the conflict.
-pub fn decide(accounts: &Accounts, user: &WorkloadUser) -> Result<Steps, Taken> {
-    let mut steps = Steps::default();
+pub fn decide(
+    accounts: &AccountFiles,
+    user: &WorkloadUser,
+) -> Result<AccountSteps, AccountConflict> {
+    let mut steps = AccountSteps::default();
     match accounts.user(&user.name) {
         Some(found)
             if found.uid != user.uid || found.gid != user.uid || found.comment != comment(user) =>
         {
-            return Err(Taken::Name {
+            return Err(AccountConflict::Name {
                 name: user.name.clone(),
                 uid: found.uid,
             });
@@ -116,14 +119,14 @@ pub fn decide(accounts: &Accounts, user: &WorkloadUser) -> Result<Steps, Taken> 
         .iter()
         .find(|other| other.uid == user.uid && other.name != user.name)
     {
-        return Err(Taken::Uid {
+        return Err(AccountConflict::Uid {
             uid: user.uid,
             by: other.name.clone(),
         });
     }
     match accounts.group(&user.name) {
         Some(found) if found.gid != user.uid => {
-            return Err(Taken::Group {
+            return Err(AccountConflict::Group {
                 name: user.name.clone(),
                 gid: found.gid,
             });
@@ -136,7 +139,7 @@ pub fn decide(accounts: &Accounts, user: &WorkloadUser) -> Result<Steps, Taken> 
         .iter()
         .find(|other| other.gid == user.uid && other.name != user.name)
     {
-        return Err(Taken::Gid {
+        return Err(AccountConflict::Gid {
             gid: user.uid,
             by: other.name.clone(),
         });
@@ -147,22 +150,25 @@ pub fn decide(accounts: &Accounts, user: &WorkloadUser) -> Result<Steps, Taken> 
 }
 
 /// Whether the user's own range is missing, and which of its other ranges have to be removed.
-fn ranges(all: &[Range], user: &WorkloadUser) -> Result<(bool, Vec<Range>), Taken> {
+fn ranges(
+    all: &[SubordinateRange],
+    user: &WorkloadUser,
+) -> Result<(bool, Vec<SubordinateRange>), AccountConflict> {
     let (start, count) = (
         u64::from(user.subordinate_start),
         u64::from(user.subordinate_count),
     );
-    let (own, others): (Vec<&Range>, Vec<&Range>) = all
+    let (own, others): (Vec<&SubordinateRange>, Vec<&SubordinateRange>) = all
         .iter()
         .partition(|range| range.owner == user.name || range.owner == user.uid.to_string());
     if let Some(other) = others.iter().find(|range| range.overlaps(start, count)) {
-        return Err(Taken::Subordinate {
+        return Err(AccountConflict::Subordinate {
             first: start,
             last: start + count.saturating_sub(1),
             by: other.owner.clone(),
         });
     }
-    let right = |range: &&Range| range.start == start && range.count == count;
+    let right = |range: &&SubordinateRange| range.start == start && range.count == count;
     let missing = !own.iter().any(right);
     let wrong = own
         .into_iter()
@@ -175,11 +181,11 @@ fn ranges(all: &[Range], user: &WorkloadUser) -> Result<(bool, Vec<Range>), Take
 /// All conflicts with the ids of all workloads: `count` ids from `uid_base`, and the ranges from
 /// `subordinate_base`. KAT's own accounts are no conflict.
 pub fn range_conflicts(
-    accounts: &Accounts,
+    accounts: &AccountFiles,
     uid_base: u32,
     count: u32,
     subordinate_base: u32,
-) -> Vec<Taken> {
+) -> Vec<AccountConflict> {
     let count = count.min(INDEX_LIMIT);
     let uids = u64::from(uid_base)..u64::from(uid_base) + u64::from(count);
     let (start, length) = (
@@ -202,13 +208,13 @@ pub fn range_conflicts(
         (start, (start + length).saturating_sub(1), length),
     ] {
         for (low, high, what) in RESERVED {
-            let reserved = Range {
+            let reserved = SubordinateRange {
                 owner: String::new(),
                 start: *low,
                 count: high - low + 1,
             };
             if reserved.overlaps(first, size) {
-                found.push(Taken::Reserved { first, last, what });
+                found.push(AccountConflict::Reserved { first, last, what });
             }
         }
     }
@@ -216,7 +222,7 @@ pub fn range_conflicts(
         let uid = u64::from(user.uid);
         let subordinate = (start..start + length).contains(&uid);
         if (uids.contains(&uid) || subordinate) && !is_ours(&user.comment) {
-            found.push(Taken::Uid {
+            found.push(AccountConflict::Uid {
                 uid: user.uid,
                 by: user.name.clone(),
             });
@@ -224,13 +230,13 @@ pub fn range_conflicts(
     }
     for group in &accounts.groups {
         if uids.contains(&u64::from(group.gid)) && !ours.contains(&group.name.as_str()) {
-            found.push(Taken::Gid {
+            found.push(AccountConflict::Gid {
                 gid: group.gid,
                 by: group.name.clone(),
             });
         }
     }
-    let mut owners: Vec<&Range> = Vec::new();
+    let mut owners: Vec<&SubordinateRange> = Vec::new();
     for range in accounts
         .subordinate_uids
         .iter()
@@ -239,7 +245,7 @@ pub fn range_conflicts(
         let known = owners.contains(&range);
         if !known && range.overlaps(start, length) && !ours.contains(&range.owner.as_str()) {
             owners.push(range);
-            found.push(Taken::Subordinate {
+            found.push(AccountConflict::Subordinate {
                 first: range.start,
                 last: (range.start + range.count).saturating_sub(1),
                 by: range.owner.clone(),
@@ -271,14 +277,14 @@ mod tests {
 
     #[test]
     fn a_new_user_needs_everything() {
-        let accounts = Accounts::parse(PASSWD, GROUP, "ann:100000:65536\n", "");
+        let accounts = AccountFiles::parse(PASSWD, GROUP, "ann:100000:65536\n", "");
         let steps = decide(&accounts, &user()).unwrap();
-        let all = Steps {
+        let all = AccountSteps {
             add_group: true,
             add_user: true,
             add_uids: true,
             add_gids: true,
-            ..Steps::default()
+            ..AccountSteps::default()
         };
         assert_eq!(steps, all);
     }
@@ -289,10 +295,10 @@ mod tests {
         let passwd = format!("{PASSWD}{OURS}");
         let group = format!("{GROUP}kat-default-web:x:20003:\n");
         let sub = line(&user.name, &user);
-        let accounts = Accounts::parse(&passwd, &group, &sub, &sub);
-        assert_eq!(decide(&accounts, &user).unwrap(), Steps::default());
+        let accounts = AccountFiles::parse(&passwd, &group, &sub, &sub);
+        assert_eq!(decide(&accounts, &user).unwrap(), AccountSteps::default());
         let stray = format!("{sub}kat-default-web:231072:65536\n");
-        let accounts = Accounts::parse(&passwd, &group, &stray, "");
+        let accounts = AccountFiles::parse(&passwd, &group, &stray, "");
         let steps = decide(&accounts, &user).unwrap();
         assert_eq!(steps.drop_uids.len(), 1);
         assert_eq!(steps.drop_uids[0].start, 231_072);
@@ -343,16 +349,16 @@ mod tests {
             ),
         ];
         for (passwd, group, subuid, expected) in cases {
-            let error = decide(&Accounts::parse(passwd, group, subuid, ""), &user).unwrap_err();
+            let error = decide(&AccountFiles::parse(passwd, group, subuid, ""), &user).unwrap_err();
             assert_eq!(error.to_string(), expected);
-            let error = decide(&Accounts::parse(passwd, group, "", subuid), &user);
+            let error = decide(&AccountFiles::parse(passwd, group, "", subuid), &user);
             assert!(error.is_err(), "{expected}");
         }
     }
 
     #[test]
     fn the_default_ranges_keep_clear_of_systemds() {
-        let accounts = Accounts::parse(PASSWD, GROUP, "ann:100000:65536\n", "");
+        let accounts = AccountFiles::parse(PASSWD, GROUP, "ann:100000:65536\n", "");
         assert_eq!(
             range_conflicts(&accounts, USER_BASE, INDEX_LIMIT, SUBORDINATE_BASE),
             []
@@ -364,7 +370,7 @@ mod tests {
         let passwd = format!("{PASSWD}{OURS}carl:x:20100:100::/:/\n");
         let group = "kat-default-web:x:20003:\nstaff:x:24093:\nnext:x:24094:\n";
         let sub = "kat-default-web:1879244800:65536\ndora:2000000000:10\n";
-        let accounts = Accounts::parse(&passwd, group, sub, sub);
+        let accounts = AccountFiles::parse(&passwd, group, sub, sub);
         let found = range_conflicts(&accounts, USER_BASE, INDEX_LIMIT, SUBORDINATE_BASE);
         let texts: Vec<String> = found.iter().map(ToString::to_string).collect();
         assert_eq!(
@@ -375,7 +381,7 @@ mod tests {
                 "subordinate ids 2000000000 to 2000000009 overlap those of dora",
             ]
         );
-        let found = range_conflicts(&Accounts::default(), 58_000, INDEX_LIMIT, 100_000);
+        let found = range_conflicts(&AccountFiles::default(), 58_000, INDEX_LIMIT, 100_000);
         assert_eq!(found.len(), 4, "{found:?}");
     }
 }

@@ -13,14 +13,16 @@ use std::{
 
 use tokio::task::spawn_blocking;
 
-use self::{accounts::Accounts, decide::comment};
+use self::{accounts::AccountFiles, decide::comment};
 use super::{
     commands::{CommandError, Invocation},
-    files::{self, Access, FileError},
+    files::{self, FileAccess, FileError},
 };
 use kat_types::{assignment::WorkloadUser, root::Root};
 
-pub use self::decide::{Steps, Taken, decide, home as home_of, is_ours, range_conflicts};
+pub use self::decide::{
+    AccountConflict, AccountSteps, decide, home as home_of, is_ours, range_conflicts,
+};
 
 /// Folder of the users' homes.
 pub const HOMES: &str = "/var/lib/kat/users";
@@ -35,7 +37,7 @@ pub enum UserError {
     Taken {
         user: String,
         /// The conflict.
-        taken: Taken,
+        taken: AccountConflict,
     },
     /// A network directory has an account with the name or uid.
     #[error("{user}: {what} is taken by {by}, which is in no file of this machine")]
@@ -101,8 +103,8 @@ impl Users {
     }
 
     /// Reads the machine's account files.
-    pub fn accounts(&self) -> Result<Accounts, FileError> {
-        Accounts::read(&self.root)
+    pub fn accounts(&self) -> Result<AccountFiles, FileError> {
+        AccountFiles::read(&self.root)
     }
 
     /// Conflicts with the ids of all workloads (see [`range_conflicts`]).
@@ -111,7 +113,7 @@ impl Users {
         uid_base: u32,
         count: u32,
         subordinate_base: u32,
-    ) -> Result<Vec<Taken>, FileError> {
+    ) -> Result<Vec<AccountConflict>, FileError> {
         Ok(range_conflicts(
             &self.accounts()?,
             uid_base,
@@ -129,12 +131,12 @@ impl Users {
         if steps.add_user && self.root == Path::new("/") {
             self.ask_directory(user).await?;
         }
-        let changed = steps != Steps::default();
+        let changed = steps != AccountSteps::default();
         self.take(user, &steps).await?;
         self.make_home(user)?;
         if changed {
             let rest = self.steps(user)?;
-            if rest != Steps::default() {
+            if rest != AccountSteps::default() {
                 return Err(UserError::Incomplete {
                     user: user.name.clone(),
                     missing: format!("{rest:?}"),
@@ -196,7 +198,7 @@ impl Users {
         Ok(())
     }
 
-    fn steps(&self, user: &WorkloadUser) -> Result<Steps, UserError> {
+    fn steps(&self, user: &WorkloadUser) -> Result<AccountSteps, UserError> {
         decide(&self.accounts()?, user).map_err(|taken| UserError::Taken {
             user: user.name.clone(),
             taken,
@@ -212,7 +214,7 @@ impl Users {
         }
     }
 
-    async fn take(&self, user: &WorkloadUser, steps: &Steps) -> Result<(), UserError> {
+    async fn take(&self, user: &WorkloadUser, steps: &AccountSteps) -> Result<(), UserError> {
         let uid = user.uid.to_string();
         if steps.add_group {
             self.tool("groupadd")
@@ -237,7 +239,7 @@ impl Users {
         for name in ["subuid", "subgid"] {
             let path = self.root.join("etc").join(name);
             if !path.exists() {
-                files::write_atomic(&path, b"", Access::mode(0o644))?;
+                files::write_atomic(&path, b"", FileAccess::mode(0o644))?;
             }
         }
         // `useradd` may have added ids nevertheless, so the files are read again.
@@ -281,9 +283,12 @@ impl Users {
                 path: self.homes.clone(),
                 error,
             })?;
-            files::ensure_folder(&self.homes, Access::mode(0o711))?;
+            files::ensure_folder(&self.homes, FileAccess::mode(0o711))?;
         }
-        files::ensure_folder(&self.home(user), Access::owned(0o700, user.uid, user.uid))?;
+        files::ensure_folder(
+            &self.home(user),
+            FileAccess::owned(0o700, user.uid, user.uid),
+        )?;
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::{LeaderConfig, start};
-use kat_daemon::watchdog::Pulses;
+use kat_daemon::watchdog::LoopPulses;
 use kat_store::StateStore;
 use kat_testing::MemoryStore;
 
@@ -79,8 +79,8 @@ impl Cluster {
             lease: Duration::from_secs(600),
             endpoint: Arc::new(|| "192.0.2.1:9115".to_owned()),
             clock: Arc::clone(&clock),
-            pulses: Pulses::default(),
-            sealing: kat_plan::Sealing::None,
+            pulses: LoopPulses::default(),
+            sealing: kat_plan::SnapshotSealing::None,
         };
         let handle = start(Arc::new(store.clone()), leader, cancel.clone());
         let config = BackupsConfig {

@@ -17,17 +17,17 @@ fn now() -> Timestamp {
     "2026-01-01T00:00:00Z".parse().unwrap()
 }
 
-fn put<T: Serialize>(key: String, value: &T) -> Operation {
-    Operation::Put(key, serde_json::to_vec(value).unwrap())
+fn put<T: Serialize>(key: String, value: &T) -> WriteOperation {
+    WriteOperation::Put(key, serde_json::to_vec(value).unwrap())
 }
 
-fn machine(number: u8) -> Vec<Operation> {
+fn machine(number: u8) -> Vec<WriteOperation> {
     let name = format!("n{number}");
     let registration = NodeRegistration::new(&name, now());
     let subnet = format!("10.100.{}.0/24", 2 * number);
     vec![
         put(keys::registration(&name), &registration),
-        Operation::Put(keys::network_node(&name, "subnet"), subnet.into()),
+        WriteOperation::Put(keys::network_node(&name, "subnet"), subnet.into()),
         put(
             keys::desired_meta(&name),
             &json!({"schema": 1, "revision": 1, "count": 0}),
@@ -36,7 +36,7 @@ fn machine(number: u8) -> Vec<Operation> {
 }
 
 /// Reports of machines with their age in seconds.
-fn reports(ages: &[(&str, u64)]) -> Observed {
+fn reports(ages: &[(&str, u64)]) -> ObservedReports {
     let resources = ResourceList {
         cpu: Some(MilliCpu(4000)),
         memory: Some(Bytes(8 << 30)),
@@ -55,7 +55,7 @@ fn reports(ages: &[(&str, u64)]) -> Observed {
             ..NodeReport::default()
         }),
     };
-    Observed {
+    ObservedReports {
         leading_for: Duration::from_secs(3600),
         reports: ages
             .iter()
@@ -70,7 +70,7 @@ fn text(image: &str, replicas: u32) -> String {
     )
 }
 
-fn applied(image: &str, replicas: u32, generation: u64) -> Vec<Operation> {
+fn applied(image: &str, replicas: u32, generation: u64) -> Vec<WriteOperation> {
     let meta = WorkloadMeta {
         schema: 1,
         uid: "uid".to_owned(),
@@ -87,7 +87,7 @@ fn applied(image: &str, replicas: u32, generation: u64) -> Vec<Operation> {
         image: Default::default(),
     };
     vec![
-        Operation::Put(
+        WriteOperation::Put(
             keys::manifest("default", "web", "workload.kat"),
             text(image, replicas).into(),
         ),
@@ -96,7 +96,7 @@ fn applied(image: &str, replicas: u32, generation: u64) -> Vec<Operation> {
 }
 
 /// Two machines on which `web` runs with this many replicas.
-fn settled(replicas: u32) -> (Rehearsal, Observed) {
+fn settled(replicas: u32) -> (Rehearsal, ObservedReports) {
     let mut rehearsal = Rehearsal::new(Listing {
         items: Vec::new(),
         revision: 1,

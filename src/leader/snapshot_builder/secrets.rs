@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{SnapshotBuilder, below};
 use kat_plan::Snapshot;
-use kat_store::mirror::Entries;
+use kat_store::mirror::MirrorEntries;
 use kat_types::{
     keys,
     registry::{LoginPlace, LoginRecord},
@@ -13,7 +13,7 @@ use kat_types::{
 };
 
 impl SnapshotBuilder {
-    pub(crate) fn read_secrets(&mut self, entries: &Entries, snapshot: &mut Snapshot) {
+    pub(crate) fn read_secrets(&mut self, entries: &MirrorEntries, snapshot: &mut Snapshot) {
         snapshot.sealing = self.sealing.clone();
         for (number, entry) in below(entries, keys::SEALING) {
             let Ok(number) = number.parse() else { continue };

@@ -9,7 +9,7 @@ use super::*;
 use kat_plan::plan;
 use kat_types::{
     api::NodeReport,
-    snapshot::{Observed, ReportedNode},
+    snapshot::{ObservedReports, ReportedNode},
 };
 
 const DUMPS: [(&str, &str, &str); 1] = [(
@@ -26,7 +26,7 @@ const GIVEN: [&str; 2] = [
     "/kat/network/services/default/web/balance",
 ];
 
-fn entries(dump: &Map<String, Value>) -> Entries {
+fn entries(dump: &Map<String, Value>) -> MirrorEntries {
     let numbered = (1..).zip(dump);
     let entries = numbered.map(|(revision, (key, value))| {
         let value = value.as_str().unwrap();
@@ -46,7 +46,7 @@ fn object(text: &str) -> Map<String, Value> {
 }
 
 /// Each machine's report, heard now.
-fn observed(reports: &Map<String, Value>) -> Observed {
+fn observed(reports: &Map<String, Value>) -> ObservedReports {
     let reports = reports.iter().map(|(name, report)| {
         let report: NodeReport = serde_json::from_value(report.clone()).unwrap();
         let reported = ReportedNode {
@@ -55,14 +55,14 @@ fn observed(reports: &Map<String, Value>) -> Observed {
         };
         (name.clone(), reported)
     });
-    Observed {
+    ObservedReports {
         leading_for: std::time::Duration::from_secs(3600),
         reports: reports.collect(),
     }
 }
 
 /// What a plan does to assignments, addresses, indexes and registrations.
-fn touched(snapshot: &Snapshot, observed: &Observed) -> Vec<String> {
+fn touched(snapshot: &Snapshot, observed: &ObservedReports) -> Vec<String> {
     let newest = snapshot
         .events
         .values()

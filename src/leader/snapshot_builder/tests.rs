@@ -9,7 +9,7 @@ fn owners_of_indexes_and_the_last_one_lie_side_by_side() {
         (keys::index(7), owner),
         (keys::LAST_INDEX.to_owned(), r#"{"schema":1,"index":9}"#),
     ];
-    let entries: Entries = stored
+    let entries: MirrorEntries = stored
         .into_iter()
         .map(|(key, value)| {
             let entry = KeyValue {

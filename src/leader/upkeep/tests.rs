@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use tokio::{sync::watch, time::sleep};
 
 use super::*;
-use crate::{EtcdMembers, Reports};
-use kat_daemon::watchdog::Pulses;
+use crate::{AgentReports, EtcdMembers};
+use kat_daemon::watchdog::LoopPulses;
 use kat_plan::{SeenMember, StoreAlarms};
 use kat_store::{
     StateStore,
@@ -117,7 +117,7 @@ impl Keeper {
                 store: Arc::new(MemoryStore::new()),
                 snapshot,
                 leadership,
-                reports: Reports::default(),
+                reports: AgentReports::default(),
                 store_health: StoreHealth::default(),
                 planning: crate::PlanningHealth::default(),
             },
@@ -130,7 +130,7 @@ impl Keeper {
                 upkeep: Arc::clone(&members) as _,
                 quota: 2 << 30,
                 retry: RETRY,
-                pulses: Pulses::default(),
+                pulses: LoopPulses::default(),
             },
             members,
             upkeep: Upkeep::default(),
@@ -152,7 +152,7 @@ impl Keeper {
     }
 }
 
-fn look(files: [u64; 3]) -> Look {
+fn look(files: [u64; 3]) -> EtcdObservation {
     let seen = [1, 2, 3]
         .into_iter()
         .zip(files)
@@ -168,7 +168,7 @@ fn look(files: [u64; 3]) -> Look {
             }),
             ..SeenMember::default()
         });
-    Look {
+    EtcdObservation {
         seen: seen.collect(),
         raft_leader: 3,
         revision: 100,

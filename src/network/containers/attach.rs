@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::namespaces::NetworkNamespace;
 use crate::{
-    links::{Link, LinkError, Links, Target, VethPair},
+    links::{LinkError, LinkState, Links, NextHop, VethPair},
     sysctl,
 };
 
@@ -162,11 +162,14 @@ async fn build(
         .await?;
     let gateway = Ipv4Net::from(wanted.gateway);
     inside
-        .set_route(gateway, Target::Link(container.index))
+        .set_route(gateway, NextHop::Link(container.index))
         .await?;
     let everything = Ipv4Net::default();
     inside
-        .set_route(everything, Target::Gateway(wanted.gateway, container.index))
+        .set_route(
+            everything,
+            NextHop::Gateway(wanted.gateway, container.index),
+        )
         .await?;
 
     links.bring_up(host.index, None).await?;
@@ -174,7 +177,7 @@ async fn build(
         .set_neighbour(host.index, wanted.address, container_mac)
         .await?;
     links
-        .set_route(wanted.address.into(), Target::Link(host.index))
+        .set_route(wanted.address.into(), NextHop::Link(host.index))
         .await?;
     // Until the links run, the kernel drops packets.
     links.wait_running(name).await?;
@@ -195,19 +198,19 @@ fn settle_host_link(name: &str, from_loopback: bool) -> std::io::Result<()> {
     sysctl::set("ipv4", name, "forwarding", "1")
 }
 
-async fn found(links: &Links, name: &str) -> Result<Link, AttachError> {
+async fn found(links: &Links, name: &str) -> Result<LinkState, AttachError> {
     let link = links.find(name).await?;
     link.ok_or_else(|| AttachError::Vanished(name.to_owned()))
 }
 
 /// The instance in a link's alias, if the link is KAT's.
-pub fn instance_of(link: &Link) -> Option<&str> {
+pub fn instance_of(link: &LinkState) -> Option<&str> {
     link.alias.as_deref()?.strip_prefix(ALIAS_PREFIX)
 }
 
 /// Whether a link with an instance's link name belongs to that instance. A link without an alias,
 /// because `kat-net` ended before setting it, is recognised by its hardware address.
-fn is_of(link: &Link, instance: &str) -> bool {
+fn is_of(link: &LinkState, instance: &str) -> bool {
     match &link.alias {
         Some(_) => instance_of(link) == Some(instance),
         None => link.kind.as_deref() == Some("veth") && link.mac == Some(mac_of(instance, 1)),
@@ -269,7 +272,7 @@ mod tests {
 
     #[test]
     fn only_marked_links_are_ours() {
-        let mut link = Link {
+        let mut link = LinkState {
             index: 7,
             name: host_link_name("web-ab12c"),
             alias: None,

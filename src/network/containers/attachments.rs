@@ -17,16 +17,16 @@ use tokio::time::{Instant, timeout};
 use super::{
     attach::{self, AttachError, Attachment},
     unit_processes::UnitProcesses,
-    verify::{CgroupReader, Container, VerifyError, verify},
+    verify::{CgroupReader, VerifiedContainer, VerifyError, verify},
 };
 use crate::{
     containers::journal_budget::LineBudget,
-    links::{LinkError, Links, Target},
+    links::{LinkError, Links, NextHop},
     state_files::StateFiles,
 };
 use kat_types::{
     backoff::Backoff,
-    network::{Gate, InstanceNetwork, NodeNetwork},
+    network::{InstanceNetwork, NodeNetwork, StartGate},
 };
 
 /// Longest time to make the links of one container.
@@ -60,7 +60,7 @@ pub enum AttachmentError {
 
 /// The result of a round.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct AttachmentResult {
     /// Number of listed instances with a link.
     pub attached: usize,
     /// Instances whose containers run without their link, with the error.
@@ -69,7 +69,7 @@ pub struct Kept {
 
 /// A container that could not be attached in a round.
 #[derive(Debug)]
-struct Failed {
+struct FailedAttachment {
     times: u32,
     /// Time of the next try.
     next: Instant,
@@ -83,7 +83,7 @@ pub struct Attachments {
     cgroups: CgroupReader,
     processes: UnitProcesses,
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    failed: Mutex<BTreeMap<String, Failed>>,
+    failed: Mutex<BTreeMap<String, FailedAttachment>>,
     lines: LineBudget,
 }
 
@@ -111,7 +111,7 @@ impl Attachments {
         &self,
         pid: i32,
         instance: &InstanceNetwork,
-    ) -> Result<Container, VerifyError> {
+    ) -> Result<VerifiedContainer, VerifyError> {
         verify(pid, instance.uid, &instance.unit, &self.cgroups)
     }
 
@@ -121,7 +121,7 @@ impl Attachments {
         id: &str,
         node: &NodeNetwork,
         instance: &InstanceNetwork,
-        container: &Container,
+        container: &VerifiedContainer,
     ) -> Result<(), AttachmentError> {
         let turn = self.turn(id);
         let _turn = turn.lock().await;
@@ -133,7 +133,7 @@ impl Attachments {
         id: &str,
         node: &NodeNetwork,
         instance: &InstanceNetwork,
-        container: &Container,
+        container: &VerifiedContainer,
         limit: Duration,
     ) -> Result<(), AttachmentError> {
         container.still_alive()?;
@@ -161,11 +161,11 @@ impl Attachments {
     ///
     /// # Errors
     /// The first link or route that the kernel refused.
-    pub async fn keep(&self) -> Result<Kept, LinkError> {
+    pub async fn keep(&self) -> Result<AttachmentResult, LinkError> {
         let Some(instances) = self.files.current().instances.clone() else {
-            return Ok(Kept::default());
+            return Ok(AttachmentResult::default());
         };
-        let mut kept = Kept::default();
+        let mut kept = AttachmentResult::default();
         let mut seen = BTreeSet::new();
         let routes = self.links.routes().await?;
         for link in self.links.all().await? {
@@ -184,7 +184,8 @@ impl Attachments {
         }
         kept.attached = seen.len();
         let lacking = instances.instances.iter();
-        let lacking = lacking.filter(|(id, known)| !seen.contains(*id) && known.gate == Gate::Open);
+        let lacking =
+            lacking.filter(|(id, known)| !seen.contains(*id) && known.gate == StartGate::Open);
         let began = Instant::now();
         for id in self.due(lacking.map(|(id, _)| id.as_str())) {
             if began.elapsed() >= AGAIN_IN_ROUND {
@@ -225,10 +226,10 @@ impl Attachments {
         let times = failed.get(&id).map_or(0, |one| one.times);
         let next = Instant::now() + PAUSES.after(times);
         let times = times.saturating_add(1);
-        failed.insert(id, Failed { times, next, why });
+        failed.insert(id, FailedAttachment { times, next, why });
     }
 
-    fn failed(&self) -> parking_lot::MutexGuard<'_, BTreeMap<String, Failed>> {
+    fn failed(&self) -> parking_lot::MutexGuard<'_, BTreeMap<String, FailedAttachment>> {
         self.failed.lock()
     }
 
@@ -267,7 +268,7 @@ impl Attachments {
             return Ok(());
         }
         tracing::info!(instance = id, "put back the route of an instance");
-        let target = Target::Link(index);
+        let target = NextHop::Link(index);
         self.links.set_route(known.address.into(), target).await
     }
 
@@ -284,7 +285,7 @@ impl Attachments {
         };
         let found = self.links.find(&attach::host_link_name(id)).await;
         let is_attached = |link: &_| attach::instance_of(link) == Some(id);
-        if known.gate != Gate::Open
+        if known.gate != StartGate::Open
             || found
                 .map_err(AttachError::from)?
                 .as_ref()
@@ -318,7 +319,7 @@ impl Attachments {
     async fn container_of(
         &self,
         known: &InstanceNetwork,
-    ) -> Result<Option<Container>, AttachmentError> {
+    ) -> Result<Option<VerifiedContainer>, AttachmentError> {
         let (processes, uid, unit) = (Arc::clone(&self.processes), known.uid, known.unit.clone());
         let listed = tokio::task::spawn_blocking(move || processes(uid, &unit));
         let listed = listed.await.map_err(std::io::Error::other);

@@ -20,10 +20,10 @@ use super::{
     verify::VerifyError,
 };
 use crate::{containers::journal_budget::LineBudget, state_files::StateFiles};
-use kat_daemon::watchdog::Pulse;
+use kat_daemon::watchdog::LoopPulse;
 use kat_types::{
     json,
-    network::{Gate, HookAnswer, HookRequest, InstanceNetwork, NodeNetwork},
+    network::{HookAnswer, HookRequest, InstanceNetwork, NodeNetwork, StartGate},
 };
 
 /// Longest request in bytes, with its line break.
@@ -137,12 +137,12 @@ pub struct HookServer {
 }
 
 /// Counts a pending call of a user until it is dropped.
-struct Call<'a> {
+struct PendingHookCall<'a> {
     server: &'a HookServer,
     uid: u32,
 }
 
-impl Drop for Call<'_> {
+impl Drop for PendingHookCall<'_> {
     fn drop(&mut self) {
         let mut calls = lock(&self.server.calls);
         if let Some(count) = calls.get_mut(&self.uid) {
@@ -175,7 +175,7 @@ impl HookServer {
     pub async fn serve(
         self: Arc<Self>,
         listener: UnixListener,
-        pulse: Pulse,
+        pulse: LoopPulse,
         cancel: CancellationToken,
     ) {
         let mut tasks = tokio::task::JoinSet::new();
@@ -302,14 +302,14 @@ impl HookServer {
         instances.is_some_and(|list| list.instances.values().any(|one| one.uid == uid))
     }
 
-    fn begin(&self, uid: u32) -> Result<Call<'_>, HookRefusal> {
+    fn begin(&self, uid: u32) -> Result<PendingHookCall<'_>, HookRefusal> {
         let mut calls = lock(&self.calls);
         let count = calls.entry(uid).or_insert(0);
         if *count >= CALLS_OF_ONE_USER {
             return Err(HookRefusal::TooMany(uid));
         }
         *count += 1;
-        Ok(Call { server: self, uid })
+        Ok(PendingHookCall { server: self, uid })
     }
 
     fn look_up(
@@ -350,10 +350,10 @@ impl HookServer {
             let (node, instance) = self.look_up(request, uid)?;
             let limit = begin + Duration::from_secs(node.hold_seconds.into());
             match instance.gate {
-                Gate::Closed => return Err(HookRefusal::Closed(request.instance.clone())),
-                Gate::Open => return Ok((node, instance)),
-                Gate::Hold if Instant::now() >= limit => return Ok((node, instance)),
-                Gate::Hold => {}
+                StartGate::Closed => return Err(HookRefusal::Closed(request.instance.clone())),
+                StartGate::Open => return Ok((node, instance)),
+                StartGate::Hold if Instant::now() >= limit => return Ok((node, instance)),
+                StartGate::Hold => {}
             }
             let mut byte = [0];
             tokio::select! {
@@ -398,7 +398,7 @@ mod tests {
         let server = HookServer::new(files, attachments);
         let listener = UnixListener::bind(folder.path().join("net.sock")).unwrap();
         let (pulses, cancel) = (
-            kat_daemon::watchdog::Pulses::default(),
+            kat_daemon::watchdog::LoopPulses::default(),
             CancellationToken::new(),
         );
         let serving = server.serve(listener, pulses.watch("the socket"), cancel.clone());

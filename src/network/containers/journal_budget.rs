@@ -18,11 +18,11 @@ const WHILE: Duration = Duration::from_secs(60);
 /// The lines that users have caused recently.
 #[derive(Debug, Default)]
 pub(crate) struct LineBudget {
-    users: Mutex<BTreeMap<u32, Spent>>,
+    users: Mutex<BTreeMap<u32, SpentJournalLines>>,
 }
 
 #[derive(Debug)]
-struct Spent {
+struct SpentJournalLines {
     since: Instant,
     lines: u32,
     held_back: u64,
@@ -34,9 +34,9 @@ impl LineBudget {
     pub(crate) fn take(&self, uid: u32) -> Option<u64> {
         let now = Instant::now();
         let mut users = self.users.lock();
-        let over = |spent: &Spent| now.duration_since(spent.since) >= WHILE;
+        let over = |spent: &SpentJournalLines| now.duration_since(spent.since) >= WHILE;
         users.retain(|user, spent| *user == uid || !over(spent));
-        let spent = users.entry(uid).or_insert(Spent {
+        let spent = users.entry(uid).or_insert(SpentJournalLines {
             since: now,
             lines: 0,
             held_back: 0,

@@ -93,7 +93,7 @@ impl NetworkNamespace {
         Self::open("/proc/thread-self/ns/net")
     }
 
-    /// The namespace of a process. The caller has to check with [`Process::is_alive`] afterwards
+    /// The namespace of a process. The caller has to check with [`ProcessDescriptor::is_alive`] afterwards
     /// that the number still meant the same process.
     ///
     /// # Errors
@@ -158,11 +158,11 @@ impl AsFd for NetworkNamespace {
 }
 
 #[derive(Debug)]
-pub struct Process {
+pub struct ProcessDescriptor {
     descriptor: OwnedFd,
 }
 
-impl Process {
+impl ProcessDescriptor {
     /// Opens the process that has this number now.
     ///
     /// # Errors

@@ -37,7 +37,7 @@ pub struct LinkFilesError {
 
 /// The result of a rebuild.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Rebuilt {
+pub struct RebuiltLinks {
     pub made: Vec<PathBuf>,
     /// Dangling links of KAT's that were removed.
     pub removed: Vec<PathBuf>,
@@ -50,8 +50,8 @@ pub struct Rebuilt {
 ///
 /// # Errors
 /// The first file or folder that can't be read or changed.
-pub fn rebuild(root: &Path) -> Result<Rebuilt, LinkFilesError> {
-    let mut rebuilt = Rebuilt::default();
+pub fn rebuild(root: &Path) -> Result<RebuiltLinks, LinkFilesError> {
+    let mut rebuilt = RebuiltLinks::default();
     let (kept, read) = (root.join(KEPT), root.join(READ));
     let mut users = users_in(&kept)?;
     users.extend(users_in(&read)?);
@@ -61,7 +61,7 @@ pub fn rebuild(root: &Path) -> Result<Rebuilt, LinkFilesError> {
     Ok(rebuilt)
 }
 
-fn rebuild_user(root: &Path, user: &str, rebuilt: &mut Rebuilt) -> Result<(), LinkFilesError> {
+fn rebuild_user(root: &Path, user: &str, rebuilt: &mut RebuiltLinks) -> Result<(), LinkFilesError> {
     let folder = root.join(READ).join(user);
     if fs::symlink_metadata(&folder).is_ok_and(|found| !found.is_dir()) {
         rebuilt.conflicts.push(folder);
@@ -91,7 +91,7 @@ fn rebuild_user(root: &Path, user: &str, rebuilt: &mut Rebuilt) -> Result<(), Li
 fn remove_dangling(
     root: &Path,
     folder: &Path,
-    rebuilt: &mut Rebuilt,
+    rebuilt: &mut RebuiltLinks,
 ) -> Result<(), LinkFilesError> {
     let mut removed = false;
     for link in entries(folder)? {
@@ -194,7 +194,7 @@ mod tests {
             fs::read_link(folder.join("web.image")).unwrap(),
             Path::new("/var/lib/kat/units/20001/web.image")
         );
-        assert_eq!(rebuild(root).unwrap(), Rebuilt::default());
+        assert_eq!(rebuild(root).unwrap(), RebuiltLinks::default());
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 use std::{fs, io, sync::Arc};
 
-use super::namespaces::{NetworkNamespace, Process};
+use super::namespaces::{NetworkNamespace, ProcessDescriptor};
 
 /// Returns a process's control group, from the root that systemd sees, such as
 /// `/user.slice/user-20001.slice/user@20001.service/app.slice/kat-default-web-ab12c.service`.
@@ -53,13 +53,13 @@ pub enum VerifyError {
 
 /// A verified container.
 #[derive(Debug)]
-pub struct Container {
+pub struct VerifiedContainer {
     pid: i32,
-    process: Process,
+    process: ProcessDescriptor,
     pub namespace: NetworkNamespace,
 }
 
-impl Container {
+impl VerifiedContainer {
     /// Checks that the process still lives. Has to be the last check before acting on the
     /// container.
     pub fn still_alive(&self) -> Result<(), VerifyError> {
@@ -83,9 +83,9 @@ pub fn verify(
     uid: u32,
     unit: &str,
     cgroups: &CgroupReader,
-) -> Result<Container, VerifyError> {
+) -> Result<VerifiedContainer, VerifyError> {
     let unreadable = |source| VerifyError::Process { pid, source };
-    let process = Process::open(pid).map_err(unreadable)?;
+    let process = ProcessDescriptor::open(pid).map_err(unreadable)?;
     let found = cgroups(pid).map_err(unreadable)?;
     if !is_within(&found, uid, unit) {
         return Err(VerifyError::Cgroup {
@@ -108,7 +108,7 @@ pub fn verify(
             uid,
         });
     }
-    let container = Container {
+    let container = VerifiedContainer {
         pid,
         process,
         namespace,

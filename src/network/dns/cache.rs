@@ -21,14 +21,14 @@ const RECORDS: usize = 128;
 
 /// Identifies a question.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Key {
+pub(super) struct QuestionKey {
     name: Name,
     kind: u16,
     pub(super) dnssec_ok: bool,
     pub(super) checking_disabled: bool,
 }
 
-impl Key {
+impl QuestionKey {
     /// The key of a question of class IN.
     pub(super) fn new(question: &Query, dnssec_ok: bool, checking_disabled: bool) -> Self {
         Self {
@@ -46,12 +46,12 @@ impl Key {
 pub(super) struct Cache {
     limit: usize,
     weight: usize,
-    entries: BTreeMap<Key, Entry>,
-    ends: BTreeSet<(Instant, Key)>,
+    entries: BTreeMap<QuestionKey, CachedAnswer>,
+    ends: BTreeSet<(Instant, QuestionKey)>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct CachedAnswer {
     answer: Arc<Message>,
     since: Instant,
     end: Instant,
@@ -69,19 +69,19 @@ impl Cache {
     }
 
     /// An unexpired answer, and its age in seconds.
-    pub(super) fn get(&self, key: &Key, now: Instant) -> Option<(Arc<Message>, u32)> {
+    pub(super) fn get(&self, key: &QuestionKey, now: Instant) -> Option<(Arc<Message>, u32)> {
         let entry = self.entries.get(key).filter(|entry| now < entry.end)?;
         let age = now.saturating_duration_since(entry.since).as_secs();
         Some((entry.answer.clone(), u32::try_from(age).unwrap_or(u32::MAX)))
     }
 
     /// Caches an answer, if it may be cached.
-    pub(super) fn insert(&mut self, key: Key, answer: Arc<Message>, now: Instant) {
+    pub(super) fn insert(&mut self, key: QuestionKey, answer: Arc<Message>, now: Instant) {
         let Some(lifetime) = lifetime(&answer) else {
             return;
         };
         let end = now + lifetime;
-        let entry = Entry {
+        let entry = CachedAnswer {
             answer,
             since: now,
             end,
@@ -103,7 +103,7 @@ impl Cache {
     }
 }
 
-impl Entry {
+impl CachedAnswer {
     fn weight(&self) -> usize {
         1 + records(&self.answer)
     }
@@ -156,8 +156,8 @@ mod tests {
         Name::from_ascii(text).unwrap()
     }
 
-    fn key(text: &str) -> Key {
-        Key::new(&Query::query(name(text), RecordType::A), false, false)
+    fn key(text: &str) -> QuestionKey {
+        QuestionKey::new(&Query::query(name(text), RecordType::A), false, false)
     }
 
     fn answer(seconds: u32) -> Arc<Message> {

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::{
-    cache::{Cache, Key},
+    cache::{Cache, QuestionKey},
     exchange::{ExchangeError, Flags, exchange},
     upstream::Upstreams,
     zone::Zone,
@@ -33,13 +33,13 @@ const WHOLE: Duration = Duration::from_secs(5);
 const ROUNDS: usize = 2;
 
 /// The answer to a forwarded question; the error when no resolver answered.
-pub(super) type Outcome = Result<Arc<Message>, Arc<str>>;
+pub(super) type ForwardResult = Result<Arc<Message>, Arc<str>>;
 
 #[derive(Debug)]
 pub(super) struct Forwarder {
     upstreams: Upstreams,
     cache: Mutex<Cache>,
-    flights: Mutex<BTreeMap<Key, watch::Receiver<Option<Outcome>>>>,
+    flights: Mutex<BTreeMap<QuestionKey, watch::Receiver<Option<ForwardResult>>>>,
     /// Index of the resolver that answered last, which is asked first.
     preferred: AtomicUsize,
     failing: AtomicBool,
@@ -58,7 +58,7 @@ impl Forwarder {
     }
 
     /// A cached answer, and its age in seconds.
-    pub(super) fn cached(&self, key: &Key) -> Option<(Arc<Message>, u32)> {
+    pub(super) fn cached(&self, key: &QuestionKey) -> Option<(Arc<Message>, u32)> {
         lock(&self.cache).get(key, Instant::now())
     }
 
@@ -67,8 +67,8 @@ impl Forwarder {
         self: &Arc<Self>,
         zone: &Arc<Zone>,
         question: &Query,
-        key: Key,
-    ) -> Outcome {
+        key: QuestionKey,
+    ) -> ForwardResult {
         let mut flight = self.flight(zone, question, key);
         match flight.wait_for(Option::is_some).await.as_deref() {
             Ok(Some(outcome)) => outcome.clone(),
@@ -82,21 +82,21 @@ impl Forwarder {
         self: &Arc<Self>,
         zone: &Arc<Zone>,
         question: &Query,
-        key: Key,
-    ) -> watch::Receiver<Option<Outcome>> {
+        key: QuestionKey,
+    ) -> watch::Receiver<Option<ForwardResult>> {
         let mut flights = lock(&self.flights);
         if let Some(flight) = flights.get(&key) {
             return flight.clone();
         }
         let (sender, receiver) = watch::channel(None);
         flights.insert(key.clone(), receiver.clone());
-        let landing = Landing {
+        let landing = QuestionGuard {
             forwarder: self.clone(),
             key,
         };
         let (zone, question) = (zone.clone(), question.clone());
         tokio::spawn(async move {
-            let Landing { forwarder, key } = &landing;
+            let QuestionGuard { forwarder, key } = &landing;
             let asked = timeout(WHOLE, forwarder.ask_all(&zone, &question, key)).await;
             let outcome = asked.unwrap_or_else(|_| Err("no resolver answered in time".into()));
             forwarder.note(&outcome);
@@ -110,7 +110,7 @@ impl Forwarder {
     }
 
     /// Asks the resolvers in turn, beginning with the one that answered last.
-    async fn ask_all(&self, zone: &Zone, question: &Query, key: &Key) -> Outcome {
+    async fn ask_all(&self, zone: &Zone, question: &Query, key: &QuestionKey) -> ForwardResult {
         let servers = self.upstreams.servers(zone);
         if servers.is_empty() {
             return Err("this machine has no resolver to ask".into());
@@ -145,7 +145,7 @@ impl Forwarder {
     }
 
     /// Logs once when forwarding begins to fail, and once when it works again.
-    fn note(&self, outcome: &Outcome) {
+    fn note(&self, outcome: &ForwardResult) {
         let failing = outcome.is_err();
         if self.failing.swap(failing, Ordering::Relaxed) == failing {
             return;
@@ -172,12 +172,12 @@ async fn ask_one(server: SocketAddr, question: &Query, flags: Flags) -> Result<M
 }
 
 /// Removes a question in progress from the list, also when its task ends early.
-struct Landing {
+struct QuestionGuard {
     forwarder: Arc<Forwarder>,
-    key: Key,
+    key: QuestionKey,
 }
 
-impl Drop for Landing {
+impl Drop for QuestionGuard {
     fn drop(&mut self) {
         lock(&self.forwarder.flights).remove(&self.key);
     }

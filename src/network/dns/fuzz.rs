@@ -8,8 +8,8 @@ use super::{
     cache::Cache,
     exchange::{belongs, read_answer},
     forward::Forwarder,
-    message::Reply,
-    server::{Answerer, Step, relay},
+    message::DnsReply,
+    server::{DnsAnswerer, PacketAction, relay},
     upstream::Upstreams,
     zone::Zone,
 };
@@ -36,18 +36,18 @@ pub fn answer(
 ) -> Option<Sent> {
     let (_sender, zone) = watch::channel(zone.clone());
     let nowhere = Upstreams::new("/nonexistent".into(), "/nonexistent".into(), 53);
-    let answerer = Answerer::new(zone, Forwarder::new(nowhere, 0), 1, 1);
+    let answerer = DnsAnswerer::new(zone, Forwarder::new(nowhere, 0), 1, 1);
     let (reply, forwarded) = match answerer.step(packet, client) {
-        Step::Drop => return None,
-        Step::Send(bytes) => {
+        PacketAction::Drop => return None,
+        PacketAction::Send(bytes) => {
             return Some(Sent {
                 udp: bytes.clone(),
                 tcp: bytes,
                 forwarded: false,
             });
         }
-        Step::Reply(reply) => (*reply, false),
-        Step::Forward(forwarding) => {
+        PacketAction::Reply(reply) => (*reply, false),
+        PacketAction::Forward(forwarding) => {
             let (request, key) = (forwarding.request, forwarding.key);
             let reply = match read_answer(upstream) {
                 Ok(answer) if belongs(&answer, request.metadata.id, &request.question) => {
@@ -57,8 +57,8 @@ pub fn answer(
                     let kept = cache.get(&key, now).map(|(kept, _)| kept);
                     relay(&request, &kept.unwrap_or(answer), age)
                 }
-                Ok(_) => Reply::failure(&request, "an answer to another question"),
-                Err(error) => Reply::failure(&request, &error.to_string()),
+                Ok(_) => DnsReply::failure(&request, "an answer to another question"),
+                Err(error) => DnsReply::failure(&request, &error.to_string()),
             };
             (reply, true)
         }

@@ -19,7 +19,7 @@ const ERROR_TEXT: usize = 200;
 
 /// A valid question.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Request {
+pub struct DnsRequest {
     pub metadata: Metadata,
     /// The question, with the client's upper and lower case.
     pub question: Query,
@@ -63,7 +63,7 @@ pub enum ParseError {
 }
 
 /// Decodes a packet. Takes time and memory in proportion to its length, whatever its content is.
-pub fn parse(packet: &[u8]) -> Result<Request, ParseError> {
+pub fn parse(packet: &[u8]) -> Result<DnsRequest, ParseError> {
     let Some((header, _)) = packet.split_first_chunk::<HEADER>() else {
         return Err(ParseError::Short(packet.len()));
     };
@@ -93,7 +93,7 @@ pub fn parse(packet: &[u8]) -> Result<Request, ParseError> {
         questions: 0,
         records,
     })?;
-    Ok(Request {
+    Ok(DnsRequest {
         metadata,
         question,
         edns,
@@ -116,7 +116,7 @@ pub(super) fn refusal(packet: &[u8], error: &ParseError) -> Option<Vec<u8>> {
 
 /// An answer before it is encoded.
 #[derive(Debug, Clone)]
-pub(super) struct Reply {
+pub(super) struct DnsReply {
     pub(super) metadata: Metadata,
     pub(super) question: Query,
     pub(super) answers: Vec<Record>,
@@ -128,9 +128,9 @@ pub(super) struct Reply {
     extended_error: Option<(u16, String)>,
 }
 
-impl Reply {
+impl DnsReply {
     /// An answer with no records.
-    pub(super) fn new(request: &Request, code: ResponseCode) -> Self {
+    pub(super) fn new(request: &DnsRequest, code: ResponseCode) -> Self {
         let mut metadata = Metadata::response_from_request(&request.metadata);
         metadata.message_type = MessageType::Response;
         metadata.recursion_available = true;
@@ -148,7 +148,7 @@ impl Reply {
     }
 
     /// SERVFAIL with an extended error text ("network error", RFC 8914, 4.24).
-    pub(super) fn failure(request: &Request, reason: &str) -> Self {
+    pub(super) fn failure(request: &DnsRequest, reason: &str) -> Self {
         let mut reply = Self::new(request, ResponseCode::ServFail);
         let mut text = reason.to_owned();
         while text.len() > ERROR_TEXT {

@@ -25,8 +25,8 @@ use std::{io, net::SocketAddr, sync::Arc};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-pub use message::{ClientEdns, ParseError, Request, parse};
-pub use server::{Server, Settings};
+pub use message::{ClientEdns, DnsRequest, ParseError, parse};
+pub use server::{DnsSettings, OpenDnsServer};
 pub use zone::{Lookup, Zone};
 
 /// Why the DNS server does not run.
@@ -66,7 +66,7 @@ pub async fn serve(
     zone: watch::Receiver<Arc<Zone>>,
     cancel: CancellationToken,
 ) -> Result<(), DnsError> {
-    Server::bind(address, zone, Settings::default())
+    OpenDnsServer::bind(address, zone, DnsSettings::default())
         .await?
         .run(cancel)
         .await

@@ -27,7 +27,7 @@ const AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// The settings for systemd-resolved: names below a domain are resolved at this server on this
 /// link.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Announcement {
+pub struct ResolvedAnnouncement {
     /// Index of the link.
     pub link: u32,
     /// Address of the DNS server.
@@ -37,10 +37,11 @@ pub struct Announcement {
 }
 
 /// Sends the settings once.
-pub type Tell = Arc<dyn Fn(Announcement) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+pub type SendAnnouncement =
+    Arc<dyn Fn(ResolvedAnnouncement) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
 /// Sends the settings to the machine's systemd-resolved, where it runs.
-pub fn tell_resolved() -> Tell {
+pub fn tell_resolved() -> SendAnnouncement {
     Arc::new(|wanted| {
         Box::pin(async move {
             if !is_running() {
@@ -53,8 +54,8 @@ pub fn tell_resolved() -> Tell {
 
 /// Sends the wanted settings, now and after every change, until cancelled.
 pub(crate) async fn keep(
-    tell: Tell,
-    mut wanted: watch::Receiver<Option<Announcement>>,
+    tell: SendAnnouncement,
+    mut wanted: watch::Receiver<Option<ResolvedAnnouncement>>,
     cancel: CancellationToken,
 ) {
     let mut failure = String::new();
@@ -107,7 +108,7 @@ fn is_running() -> bool {
 }
 
 /// The settings are sent again after every change: resolved forgets them when the link is removed.
-async fn announce(wanted: &Announcement) -> zbus::Result<()> {
+async fn announce(wanted: &ResolvedAnnouncement) -> zbus::Result<()> {
     let index =
         i32::try_from(wanted.link).map_err(|_| zbus::Error::Failure("link number".into()))?;
     let connection = connection::Builder::system()
@@ -128,8 +129,8 @@ mod tests {
 
     use super::*;
 
-    fn announcement(link: u32) -> Announcement {
-        Announcement {
+    fn announcement(link: u32) -> ResolvedAnnouncement {
+        ResolvedAnnouncement {
             link,
             server: Ipv4Addr::new(10, 90, 1, 1),
             domain: "kat.cluster.local".into(),
@@ -140,7 +141,7 @@ mod tests {
     async fn a_resolved_that_hung_or_refused_is_told_again() {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&asked);
-        let tell: Tell = Arc::new(move |wanted| {
+        let tell: SendAnnouncement = Arc::new(move |wanted| {
             let mut seen = seen.lock();
             seen.push(wanted.link);
             match seen.len() {

@@ -23,10 +23,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     DnsError,
-    cache::Key,
+    cache::QuestionKey,
     forward::Forwarder,
-    message::{Reply, Request, parse, refusal},
-    shares::Shares,
+    message::{DnsReply, DnsRequest, parse, refusal},
+    shares::SourceShares,
     upstream::Upstreams,
     zone::{Lookup, Zone},
 };
@@ -40,7 +40,7 @@ const FAILURE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Settings of a server that differ mostly in tests.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct DnsSettings {
     pub resolv_conf: PathBuf,
     /// systemd-resolved's list of resolvers, read when the machine's resolv.conf names its stub.
     pub resolved_conf: PathBuf,
@@ -59,7 +59,7 @@ pub struct Settings {
     pub connection_timeout: Duration,
 }
 
-impl Default for Settings {
+impl Default for DnsSettings {
     fn default() -> Self {
         Self {
             resolv_conf: "/etc/resolv.conf".into(),
@@ -77,52 +77,52 @@ impl Default for Settings {
 
 /// A server with open sockets.
 #[derive(Debug)]
-pub struct Server {
+pub struct OpenDnsServer {
     address: SocketAddr,
     udp: Arc<UdpSocket>,
     tcp: TcpListener,
-    answerer: Arc<Answerer>,
+    answerer: Arc<DnsAnswerer>,
     connections: Arc<Semaphore>,
-    connections_of_each: Arc<Shares>,
+    connections_of_each: Arc<SourceShares>,
     connection_timeout: Duration,
 }
 
 /// Answers packets.
 #[derive(Debug)]
-pub(super) struct Answerer {
+pub(super) struct DnsAnswerer {
     zone: watch::Receiver<Arc<Zone>>,
     forwarder: Arc<Forwarder>,
     forwards: Semaphore,
-    forwards_of_each: Arc<Shares>,
+    forwards_of_each: Arc<SourceShares>,
 }
 
 /// A question that is to be forwarded.
 #[derive(Debug)]
-pub(super) struct Forwarding {
+pub(super) struct ForwardedQuestion {
     zone: Arc<Zone>,
-    pub(super) request: Request,
-    pub(super) key: Key,
+    pub(super) request: DnsRequest,
+    pub(super) key: QuestionKey,
     /// The answer if the resolvers know no such name.
-    otherwise: Option<Reply>,
+    otherwise: Option<DnsReply>,
 }
 
 /// How to handle a packet.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum PacketAction {
     /// Ignore it.
     Drop,
     Send(Vec<u8>),
-    Reply(Box<Reply>),
+    Reply(Box<DnsReply>),
     /// Forward the question first.
-    Forward(Box<Forwarding>),
+    Forward(Box<ForwardedQuestion>),
 }
 
-impl Server {
+impl OpenDnsServer {
     /// Opens both sockets on `address`; with port 0, on the same free port.
     pub async fn bind(
         address: SocketAddr,
         zone: watch::Receiver<Arc<Zone>>,
-        settings: Settings,
+        settings: DnsSettings,
     ) -> Result<Self, DnsError> {
         let fail = |transport, address| {
             move |source| DnsError::Listen {
@@ -138,7 +138,7 @@ impl Server {
         let tcp = TcpListener::bind(address)
             .await
             .map_err(fail("TCP", address))?;
-        let Settings {
+        let DnsSettings {
             resolv_conf,
             resolved_conf,
             upstream_port,
@@ -154,14 +154,14 @@ impl Server {
             address,
             udp: Arc::new(udp),
             tcp,
-            answerer: Arc::new(Answerer::new(
+            answerer: Arc::new(DnsAnswerer::new(
                 zone,
                 Forwarder::new(upstreams, cache_weight),
                 forwards,
                 forwards_of_one,
             )),
             connections: Arc::new(Semaphore::new(connections)),
-            connections_of_each: Shares::new(connections_of_one),
+            connections_of_each: SourceShares::new(connections_of_one),
             connection_timeout,
         })
     }
@@ -206,10 +206,10 @@ impl Server {
             while tasks.try_join_next().is_some() {}
             let packet = buffer.get(..length).unwrap_or_default();
             let reply = match self.answerer.step(packet, client.ip()) {
-                Step::Drop => continue,
-                Step::Send(bytes) => bytes,
-                Step::Reply(reply) => reply.to_udp(),
-                Step::Forward(forwarding) => {
+                PacketAction::Drop => continue,
+                PacketAction::Send(bytes) => bytes,
+                PacketAction::Reply(reply) => reply.to_udp(),
+                PacketAction::Forward(forwarding) => {
                     let (answerer, udp) = (self.answerer.clone(), self.udp.clone());
                     // Each task holds a permit or ends at once.
                     tasks.spawn(async move {
@@ -265,7 +265,7 @@ async fn send(socket: &UdpSocket, packet: &[u8], client: SocketAddr) {
 
 /// Serves one connection: consecutive questions, each preceded by its length (RFC 1035, 4.2.2).
 async fn converse(
-    answerer: &Answerer,
+    answerer: &DnsAnswerer,
     mut stream: TcpStream,
     client: IpAddr,
     limit: Duration,
@@ -279,10 +279,12 @@ async fn converse(
         let mut packet = vec![0; length.into()];
         timeout(limit, stream.read_exact(&mut packet)).await??;
         let reply = match answerer.step(&packet, client) {
-            Step::Drop => return Ok(()),
-            Step::Send(bytes) => bytes,
-            Step::Reply(reply) => reply.to_tcp(),
-            Step::Forward(forwarding) => answerer.forward(*forwarding, client).await.to_tcp(),
+            PacketAction::Drop => return Ok(()),
+            PacketAction::Send(bytes) => bytes,
+            PacketAction::Reply(reply) => reply.to_tcp(),
+            PacketAction::Forward(forwarding) => {
+                answerer.forward(*forwarding, client).await.to_tcp()
+            }
         };
         let length = u16::try_from(reply.len()).map_err(io::Error::other)?;
         let mut framed = length.to_be_bytes().to_vec();
@@ -291,7 +293,7 @@ async fn converse(
     }
 }
 
-impl Answerer {
+impl DnsAnswerer {
     /// Answers from `zone` and forwards with `forwarder`, with limits on the concurrent questions
     /// in total and from one source.
     pub(super) fn new(
@@ -304,18 +306,20 @@ impl Answerer {
             zone,
             forwarder: Arc::new(forwarder),
             forwards: Semaphore::new(forwards),
-            forwards_of_each: Shares::new(forwards_of_one),
+            forwards_of_each: SourceShares::new(forwards_of_one),
         }
     }
 
     /// Handles a packet as far as that needs no waiting.
-    pub(super) fn step(&self, packet: &[u8], client: IpAddr) -> Step {
+    pub(super) fn step(&self, packet: &[u8], client: IpAddr) -> PacketAction {
         let request = match parse(packet) {
             Ok(request) => request,
-            Err(error) => return refusal(packet, &error).map_or(Step::Drop, Step::Send),
+            Err(error) => {
+                return refusal(packet, &error).map_or(PacketAction::Drop, PacketAction::Send);
+            }
         };
         let zone = self.zone.borrow().clone();
-        let simple = |code| Step::Reply(Box::new(Reply::new(&request, code)));
+        let simple = |code| PacketAction::Reply(Box::new(DnsReply::new(&request, code)));
         if request.edns.is_some_and(|edns| edns.version > 0) {
             return simple(ResponseCode::BADVERS);
         }
@@ -326,27 +330,32 @@ impl Answerer {
                 let otherwise = own_reply(&request, *found);
                 self.forward_step(zone, request, otherwise)
             }
-            found => {
-                own_reply(&request, found).map_or(Step::Drop, |reply| Step::Reply(Box::new(reply)))
-            }
+            found => own_reply(&request, found).map_or(PacketAction::Drop, |reply| {
+                PacketAction::Reply(Box::new(reply))
+            }),
         }
     }
 
-    fn forward_step(&self, zone: Arc<Zone>, request: Request, otherwise: Option<Reply>) -> Step {
+    fn forward_step(
+        &self,
+        zone: Arc<Zone>,
+        request: DnsRequest,
+        otherwise: Option<DnsReply>,
+    ) -> PacketAction {
         if !request.metadata.recursion_desired {
-            return Step::Reply(Box::new(Reply::new(&request, ResponseCode::Refused)));
+            return PacketAction::Reply(Box::new(DnsReply::new(&request, ResponseCode::Refused)));
         }
         let dnssec_ok = request.edns.is_some_and(|edns| edns.dnssec_ok);
-        let key = Key::new(
+        let key = QuestionKey::new(
             &request.question,
             dnssec_ok,
             request.metadata.checking_disabled,
         );
         match self.forwarder.cached(&key) {
             Some((answer, age)) => {
-                Step::Reply(Box::new(relay_or(&request, &answer, age, otherwise)))
+                PacketAction::Reply(Box::new(relay_or(&request, &answer, age, otherwise)))
             }
-            None => Step::Forward(Box::new(Forwarding {
+            None => PacketAction::Forward(Box::new(ForwardedQuestion {
                 zone,
                 request,
                 key,
@@ -356,8 +365,8 @@ impl Answerer {
     }
 
     /// Forwards a question, unless too many questions of the client or of all clients wait already.
-    async fn forward(&self, forwarding: Forwarding, client: IpAddr) -> Reply {
-        let Forwarding {
+    async fn forward(&self, forwarding: ForwardedQuestion, client: IpAddr) -> DnsReply {
+        let ForwardedQuestion {
             zone,
             request,
             key,
@@ -365,24 +374,24 @@ impl Answerer {
         } = forwarding;
         let share = self.forwards_of_each.take(client);
         let (Some(_share), Ok(_permit)) = (share, self.forwards.try_acquire()) else {
-            return Reply::failure(&request, "too many questions wait for other resolvers");
+            return DnsReply::failure(&request, "too many questions wait for other resolvers");
         };
         match self.forwarder.ask(&zone, &request.question, key).await {
             Ok(answer) => relay_or(&request, &answer, 0, otherwise),
-            Err(reason) => Reply::failure(&request, &reason),
+            Err(reason) => DnsReply::failure(&request, &reason),
         }
     }
 }
 
 /// The zone's own answer; `None` where it has none.
-fn own_reply(request: &Request, found: Lookup) -> Option<Reply> {
+fn own_reply(request: &DnsRequest, found: Lookup) -> Option<DnsReply> {
     let (code, answers, authority) = match found {
         Lookup::Answer(records) => (ResponseCode::NoError, records, None),
         Lookup::NoData(authority) => (ResponseCode::NoError, Vec::new(), Some(authority)),
         Lookup::NoName(authority) => (ResponseCode::NXDomain, Vec::new(), Some(authority)),
         Lookup::Refused | Lookup::Forward | Lookup::ForwardFirst(_) => return None,
     };
-    let mut reply = Reply::new(request, code);
+    let mut reply = DnsReply::new(request, code);
     reply.metadata.authoritative = true;
     reply.answers = answers;
     reply.authorities.extend(authority.map(|record| *record));
@@ -390,7 +399,12 @@ fn own_reply(request: &Request, found: Lookup) -> Option<Reply> {
 }
 
 /// The resolver's answer; `otherwise` if the resolver knows no such name.
-fn relay_or(request: &Request, answer: &Message, age: u32, otherwise: Option<Reply>) -> Reply {
+fn relay_or(
+    request: &DnsRequest,
+    answer: &Message,
+    age: u32,
+    otherwise: Option<DnsReply>,
+) -> DnsReply {
     let unknown = answer.metadata.response_code == ResponseCode::NXDomain;
     otherwise
         .filter(|_| unknown)
@@ -398,8 +412,8 @@ fn relay_or(request: &Request, answer: &Message, age: u32, otherwise: Option<Rep
 }
 
 /// Another resolver's answer for this client, with its times to live reduced by `age` seconds.
-pub(super) fn relay(request: &Request, answer: &Message, age: u32) -> Reply {
-    let mut reply = Reply::new(request, answer.metadata.response_code);
+pub(super) fn relay(request: &DnsRequest, answer: &Message, age: u32) -> DnsReply {
+    let mut reply = DnsReply::new(request, answer.metadata.response_code);
     reply.metadata.authentic_data = answer.metadata.authentic_data;
     let aged = |records: &[Record]| -> Vec<Record> {
         let mut records = records.to_vec();

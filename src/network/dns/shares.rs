@@ -7,19 +7,19 @@ use parking_lot::Mutex;
 
 /// The present count of each source address. Sources without any are not stored.
 #[derive(Debug)]
-pub(super) struct Shares {
+pub(super) struct SourceShares {
     each: usize,
     taken: Mutex<BTreeMap<IpAddr, usize>>,
 }
 
 /// One use by a source address, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Share {
-    shares: Arc<Shares>,
+pub(super) struct SourceShare {
+    shares: Arc<SourceShares>,
     source: IpAddr,
 }
 
-impl Shares {
+impl SourceShares {
     pub(super) fn new(each: usize) -> Arc<Self> {
         Arc::new(Self {
             each,
@@ -28,21 +28,21 @@ impl Shares {
     }
 
     /// Takes one more for this source; `None` where its limit is reached.
-    pub(super) fn take(self: &Arc<Self>, source: IpAddr) -> Option<Share> {
+    pub(super) fn take(self: &Arc<Self>, source: IpAddr) -> Option<SourceShare> {
         let mut taken = self.taken.lock();
         let count = taken.get(&source).copied().unwrap_or_default();
         if count >= self.each {
             return None;
         }
         taken.insert(source, count + 1);
-        Some(Share {
+        Some(SourceShare {
             shares: Arc::clone(self),
             source,
         })
     }
 }
 
-impl Drop for Share {
+impl Drop for SourceShare {
     fn drop(&mut self) {
         let mut taken = self.shares.taken.lock();
         match taken.get_mut(&self.source) {
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn a_source_that_has_all_of_its_own_leaves_others_theirs() {
-        let shares = Shares::new(2);
+        let shares = SourceShares::new(2);
         let [one, two] = ["10.100.0.7", "10.100.0.8"].map(|text| text.parse().unwrap());
         let first = shares.take(one).unwrap();
         let second = shares.take(one).unwrap();

@@ -12,7 +12,7 @@ use crate::{
     dns,
     dns::{DnsError, Zone},
     service::DnsServer,
-    state_files::Snapshot,
+    state_files::StateFilesSnapshot,
 };
 use kat_types::network::{DnsRecords, Instances};
 
@@ -32,7 +32,7 @@ pub(crate) fn server() -> DnsServer {
 
 async fn serve(
     address: Ipv4Addr,
-    mut snapshots: watch::Receiver<Arc<Snapshot>>,
+    mut snapshots: watch::Receiver<Arc<StateFilesSnapshot>>,
     cancel: CancellationToken,
 ) -> Result<(), DnsError> {
     let first = loop {
@@ -66,7 +66,7 @@ async fn serve(
 }
 
 /// Makes a zone; `None` until `node.json` was read.
-fn zone_of(snapshot: &Snapshot) -> Result<Option<Zone>, DnsError> {
+fn zone_of(snapshot: &StateFilesSnapshot) -> Result<Option<Zone>, DnsError> {
     let Some(node) = &snapshot.node else {
         return Ok(None);
     };

@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use super::*;
-use kat_types::network::{DnsRecords, Gate, InstanceNetwork, Instances, NodeNetwork};
+use kat_types::network::{DnsRecords, InstanceNetwork, Instances, NodeNetwork, StartGate};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -77,7 +77,7 @@ fn instances() -> Instances {
         uid: 20000,
         unit: "kat-foo-web-zz999.service".to_owned(),
         address: Ipv4Addr::new(10, 100, 0, 7),
-        gate: Gate::Open,
+        gate: StartGate::Open,
         host_ports: Vec::new(),
     };
     Instances {
@@ -99,10 +99,10 @@ struct Running {
 }
 
 impl Running {
-    async fn with(node: &NodeNetwork, records: &DnsRecords, settings: Settings) -> Self {
+    async fn with(node: &NodeNetwork, records: &DnsRecords, settings: DnsSettings) -> Self {
         let zone = Zone::new(node, &instances(), records).unwrap();
         let (sender, receiver) = watch::channel(Arc::new(zone));
-        let server = Server::bind((Ipv4Addr::LOCALHOST, 0).into(), receiver, settings)
+        let server = OpenDnsServer::bind((Ipv4Addr::LOCALHOST, 0).into(), receiver, settings)
             .await
             .unwrap();
         let cancel = CancellationToken::new();
@@ -127,7 +127,7 @@ impl Running {
         Self::with(
             &node,
             &records(),
-            Settings {
+            DnsSettings {
                 upstream_port: port,
                 ..settings()
             },
@@ -161,11 +161,11 @@ impl Running {
     }
 }
 
-fn settings() -> Settings {
-    Settings {
+fn settings() -> DnsSettings {
+    DnsSettings {
         resolv_conf: "/nonexistent".into(),
         resolved_conf: "/nonexistent".into(),
-        ..Settings::default()
+        ..DnsSettings::default()
     }
 }
 

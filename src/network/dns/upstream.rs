@@ -30,11 +30,11 @@ pub(super) struct Upstreams {
     /// systemd-resolved's list of its own resolvers.
     resolved: PathBuf,
     port: u16,
-    known: Mutex<Known>,
+    known: Mutex<KnownUpstreams>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownUpstreams {
     looked: Option<Instant>,
     stamp: Vec<Option<(SystemTime, u64)>>,
     servers: Vec<SocketAddr>,

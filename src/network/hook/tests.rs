@@ -36,8 +36,8 @@ fn bad_states_are_named() {
     assert!(matches!(parse_state(&large), Err(HookError::TooLarge)));
 }
 
-fn options(folder: &Path) -> Options {
-    Options {
+fn options(folder: &Path) -> HookOptions {
+    HookOptions {
         socket: folder.join("net.sock"),
         journal: folder.join("journal.sock"),
         cgroup: folder.join("cgroup"),
@@ -130,7 +130,7 @@ fn forgetful(listener: UnixListener, lost: usize) -> std::thread::JoinHandle<Vec
 #[test]
 fn a_call_that_was_cut_off_is_made_again() {
     let folder = tempfile::tempdir().unwrap();
-    let options = Options {
+    let options = HookOptions {
         timeout: Duration::from_secs(10),
         ..options(folder.path())
     };
@@ -144,7 +144,7 @@ fn a_call_that_was_cut_off_is_made_again() {
 #[test]
 fn a_socket_that_nobody_listens_on_is_asked_again() {
     let folder = tempfile::tempdir().unwrap();
-    let options = Options {
+    let options = HookOptions {
         timeout: Duration::from_secs(10),
         ..options(folder.path())
     };

@@ -49,7 +49,7 @@ pub fn address_change() -> impl Future<Output = ()> + Send + 'static {
     }
 }
 
-async fn wait_for_other_addresses(before: &[local::Local]) -> Result<(), LinkError> {
+async fn wait_for_other_addresses(before: &[local::LocalAddress]) -> Result<(), LinkError> {
     let groups = [MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
     let (connection, _handle, mut messages) =
         rtnetlink::new_multicast_connection(&groups).map_err(LinkError::Socket)?;

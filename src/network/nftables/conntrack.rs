@@ -182,12 +182,12 @@ fn push(attributes: &mut Vec<u8>, kind: u16, value: &[u8]) {
 
 /// A netfilter message with an undecoded body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Message {
+struct ConntrackMessage {
     kind: u16,
     body: Vec<u8>,
 }
 
-impl NetlinkSerializable for Message {
+impl NetlinkSerializable for ConntrackMessage {
     fn message_type(&self) -> u16 {
         self.kind
     }
@@ -201,7 +201,7 @@ impl NetlinkSerializable for Message {
     }
 }
 
-impl NetlinkDeserializable for Message {
+impl NetlinkDeserializable for ConntrackMessage {
     type Error = DecodeError;
 
     fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, DecodeError> {
@@ -212,8 +212,8 @@ impl NetlinkDeserializable for Message {
     }
 }
 
-impl From<Message> for NetlinkPayload<Message> {
-    fn from(message: Message) -> Self {
+impl From<ConntrackMessage> for NetlinkPayload<ConntrackMessage> {
+    fn from(message: ConntrackMessage) -> Self {
         Self::InnerMessage(message)
     }
 }
@@ -225,13 +225,14 @@ async fn exchange(
     attributes: &[u8],
     flags: u16,
 ) -> Result<Vec<Vec<u8>>, ConntrackError> {
-    let (connection, handle, _) = netlink_proto::new_connection::<Message>(NETLINK_NETFILTER)
-        .map_err(ConntrackError::Socket)?;
+    let (connection, handle, _) =
+        netlink_proto::new_connection::<ConntrackMessage>(NETLINK_NETFILTER)
+            .map_err(ConntrackError::Socket)?;
     let task = tokio::spawn(connection);
     let family = u8::try_from(AddressFamily::INET.as_raw()).unwrap_or_default();
     let mut body = vec![family, 0, 0, 0];
     body.extend(attributes);
-    let mut request = NetlinkMessage::from(Message { kind, body });
+    let mut request = NetlinkMessage::from(ConntrackMessage { kind, body });
     request.header.flags = NLM_F_REQUEST | flags;
     let work = async {
         let mut received = Vec::new();

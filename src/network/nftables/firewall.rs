@@ -56,12 +56,12 @@ pub enum FirewallError {
 #[derive(Debug)]
 pub struct Firewall {
     template: Cow<'static, str>,
-    applied: Mutex<Option<Applied>>,
+    applied: Mutex<Option<AppliedRules>>,
 }
 
 /// The applied rules, and the output of `nft` for them.
 #[derive(Debug, PartialEq, Eq)]
-struct Applied {
+struct AppliedRules {
     rules: String,
     listed: Option<String>,
 }
@@ -100,7 +100,7 @@ impl Firewall {
         machines: &BTreeSet<IpAddr>,
     ) -> Result<bool, FirewallError> {
         let rules = ruleset(&self.template, node, machines)?;
-        let present = Some(Applied {
+        let present = Some(AppliedRules {
             rules: rules.clone(),
             listed: listed().await?,
         });
@@ -110,7 +110,7 @@ impl Firewall {
         }
         nft(&["-f", "-"], &rules).await?;
         let listed = listed().await?;
-        *self.applied.lock() = Some(Applied { rules, listed });
+        *self.applied.lock() = Some(AppliedRules { rules, listed });
         Ok(true)
     }
 }
@@ -126,7 +126,7 @@ pub async fn remove() -> Result<(), FirewallError> {
 }
 
 #[derive(Debug, Serialize)]
-struct Values {
+struct FirewallValues {
     subnet: Ipv4Net,
     cluster: Ipv4Net,
     relay: bool,
@@ -154,7 +154,7 @@ pub fn ruleset(
         let texts: Vec<String> = own.map(IpAddr::to_string).collect();
         texts.join(", ")
     };
-    let values = Values {
+    let values = FirewallValues {
         subnet: node.subnet.trunc(),
         cluster: node.cluster_cidr.trunc(),
         relay: node.relay,

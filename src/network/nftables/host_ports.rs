@@ -24,9 +24,11 @@ use tokio::time::Instant;
 use super::{
     conntrack::{self, ConntrackError, Flow},
     firewall::FirewallError,
-    table::{self, Table},
+    table::{self, PortChainTable},
 };
-use crate::{host_sockets, overlay::local_addresses as local, run_file, state_files::Snapshot};
+use crate::{
+    host_sockets, overlay::local_addresses as local, run_file, state_files::StateFilesSnapshot,
+};
 use kat_types::{
     network::{
         HostPortNetwork, HostPortParts, Instances, MACHINE_PORTS_FILE, MachinePorts, NodeNetwork,
@@ -61,38 +63,38 @@ pub enum HostPortError {
 }
 
 /// Transport and number of a host port.
-type HostPort = (Transport, u16);
+type HostPortKey = (Transport, u16);
 
 /// The instances behind a host port, by address: the container's port, and the instance's part;
 /// `None` for one that has not started yet.
-type Behind = BTreeMap<Ipv4Addr, (u16, Option<BackendState>)>;
+type PortBackends = BTreeMap<Ipv4Addr, (u16, Option<BackendState>)>;
 
 /// Keeps the table and the kernel's connection tracking in line with the agent's files.
 #[derive(Debug)]
 pub struct HostPortKeeper {
     template: Cow<'static, str>,
-    table: Table,
+    table: PortChainTable,
     /// Input and time of the last check.
-    seen: Option<(Seen, Instant)>,
+    seen: Option<(HostPortInput, Instant)>,
     /// Ports that were in the files, served or not.
-    known: BTreeSet<HostPort>,
+    known: BTreeSet<HostPortKey>,
     /// Ports that are left to a program of the machine.
-    left: BTreeSet<HostPort>,
+    left: BTreeSet<HostPortKey>,
     /// Ports of the machine's programs, and when each program was last seen to listen.
-    programs: BTreeMap<HostPort, Instant>,
+    programs: BTreeMap<HostPortKey, Instant>,
     /// File with these ports for the agent.
     report: Option<PathBuf>,
 }
 
 /// The input of the rules, apart from the machine's listeners.
 #[derive(Debug, Clone)]
-struct Seen {
+struct HostPortInput {
     node: Arc<NodeNetwork>,
     instances: Option<Arc<Instances>>,
     parts: Option<Arc<HostPortParts>>,
 }
 
-impl Seen {
+impl HostPortInput {
     fn is_same(&self, other: &Self) -> bool {
         fn same<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
             match (one, other) {
@@ -111,7 +113,7 @@ impl Default for HostPortKeeper {
     fn default() -> Self {
         Self {
             template: Cow::Borrowed(TEMPLATE),
-            table: Table::new(TABLE, CHAIN),
+            table: PortChainTable::new(TABLE, CHAIN),
             seen: None,
             known: BTreeSet::new(),
             left: BTreeSet::new(),
@@ -138,9 +140,9 @@ impl HostPortKeeper {
     pub async fn ensure(
         &mut self,
         node: &Arc<NodeNetwork>,
-        snapshot: &Snapshot,
+        snapshot: &StateFilesSnapshot,
     ) -> Result<(), HostPortError> {
-        let now = Seen {
+        let now = HostPortInput {
             node: Arc::clone(node),
             instances: snapshot.instances.clone(),
             parts: snapshot.host_ports.clone(),
@@ -158,7 +160,7 @@ impl HostPortKeeper {
         let parts = snapshot.host_ports.as_deref().unwrap_or(&parts);
         let mut ports = behind(instances, parts);
         self.leave_to_programs(node, &mut ports);
-        let values = Values::of(node, &ports, &led_from_loopback(instances));
+        let values = HostPortTableValues::of(node, &ports, &led_from_loopback(instances));
         let wanted = values.ports.iter().map(|port| port.chain.as_str());
         let render = |stale| values.render(&self.template, stale);
         let changed = self.table.set(&wanted.collect(), render).await?;
@@ -175,11 +177,15 @@ impl HostPortKeeper {
     }
 
     /// Removes the ports on which a program of the machine itself listens, or listened recently.
-    fn leave_to_programs(&mut self, node: &NodeNetwork, ports: &mut BTreeMap<HostPort, Behind>) {
+    fn leave_to_programs(
+        &mut self,
+        node: &NodeNetwork,
+        ports: &mut BTreeMap<HostPortKey, PortBackends>,
+    ) {
         let listening = host_sockets::in_the_way(node.cluster_cidr);
         self.remember(&listening, Instant::now());
-        let has = |port: &HostPort| listening.contains(port) || self.programs.contains_key(port);
-        let left: BTreeSet<HostPort> = ports.keys().copied().filter(has).collect();
+        let has = |port: &HostPortKey| listening.contains(port) || self.programs.contains_key(port);
+        let left: BTreeSet<HostPortKey> = ports.keys().copied().filter(has).collect();
         for (protocol, port) in left.difference(&self.left) {
             tracing::warn!(
                 port,
@@ -192,11 +198,12 @@ impl HostPortKeeper {
     }
 
     /// Records the present listeners, forgets old ones, and writes the file for the agent.
-    fn remember(&mut self, listening: &BTreeSet<HostPort>, now: Instant) {
+    fn remember(&mut self, listening: &BTreeSet<HostPortKey>, now: Instant) {
         // A UDP client has an ephemeral port for a moment, which is no listener.
         let passing = host_sockets::passing_ports();
-        let lasting =
-            |(transport, port): &HostPort| *transport == Transport::Tcp || !passing.contains(port);
+        let lasting = |(transport, port): &HostPortKey| {
+            *transport == Transport::Tcp || !passing.contains(port)
+        };
         let seen = listening.iter().copied().filter(lasting);
         self.programs.extend(seen.map(|port| (port, now)));
         self.programs
@@ -225,7 +232,7 @@ impl HostPortKeeper {
     async fn forget(
         &self,
         node: &NodeNetwork,
-        ports: &BTreeMap<HostPort, Behind>,
+        ports: &BTreeMap<HostPortKey, PortBackends>,
         changed: bool,
     ) -> Result<(), HostPortError> {
         let mut count = 0;
@@ -272,14 +279,14 @@ impl HostPortKeeper {
         &self,
         flow: &Flow,
         node: &NodeNetwork,
-        ports: &BTreeMap<HostPort, Behind>,
+        ports: &BTreeMap<HostPortKey, PortBackends>,
     ) -> bool {
         let ours = !node.service_cidr.contains(&flow.called)
             && !node.cluster_cidr.contains(&flow.called)
             && node.subnet.contains(&flow.answers)
             && !flow.ended;
         let port = flow.transport.map(|transport| (transport, flow.port));
-        let known = |port: &HostPort| self.known.contains(port) && !self.left.contains(port);
+        let known = |port: &HostPortKey| self.known.contains(port) && !self.left.contains(port);
         let Some(port) = port.filter(|port| ours && known(port)) else {
             return false;
         };
@@ -313,12 +320,12 @@ pub fn ruleset(
     parts: &HostPortParts,
 ) -> Result<String, tera::Error> {
     let loopback = led_from_loopback(instances);
-    Values::of(node, &behind(instances, parts), &loopback).render(template, Vec::new())
+    HostPortTableValues::of(node, &behind(instances, parts), &loopback).render(template, Vec::new())
 }
 
 /// Every host port, with the instances behind it.
-fn behind(instances: &Instances, parts: &HostPortParts) -> BTreeMap<HostPort, Behind> {
-    let mut ports: BTreeMap<HostPort, Behind> = BTreeMap::new();
+fn behind(instances: &Instances, parts: &HostPortParts) -> BTreeMap<HostPortKey, PortBackends> {
+    let mut ports: BTreeMap<HostPortKey, PortBackends> = BTreeMap::new();
     for instance in instances.instances.values() {
         for port in &instance.host_ports {
             let behind = ports.entry((port.protocol, port.port)).or_default();
@@ -331,94 +338,94 @@ fn behind(instances: &Instances, parts: &HostPortParts) -> BTreeMap<HostPort, Be
 
 /// Ports that are also forwarded for callers of 127.0.0.1: those that all their instances open to
 /// loopback.
-fn led_from_loopback(instances: &Instances) -> BTreeSet<HostPort> {
+fn led_from_loopback(instances: &Instances) -> BTreeSet<HostPortKey> {
     let ports = instances.instances.values().flat_map(|one| &one.host_ports);
     let (led, not_led): (Vec<_>, Vec<_>) = ports.partition(|port| port.loopback);
     let of = |port: &HostPortNetwork| (port.protocol, port.port);
-    let not_led: BTreeSet<HostPort> = not_led.into_iter().map(of).collect();
+    let not_led: BTreeSet<HostPortKey> = not_led.into_iter().map(of).collect();
     let led = led.into_iter().map(of);
     led.filter(|port| !not_led.contains(port)).collect()
 }
 
-fn serving(behind: &Behind) -> impl Iterator<Item = Target> {
+fn serving(behind: &PortBackends) -> impl Iterator<Item = PortTarget> {
     let serving = behind
         .iter()
         .filter(|(_, (_, part))| *part == Some(BackendState::Serving));
-    serving.map(|(address, (port, _))| Target {
+    serving.map(|(address, (port, _))| PortTarget {
         address: *address,
         port: *port,
     })
 }
 
 #[derive(Debug, Serialize)]
-struct Values {
+struct HostPortTableValues {
     network: Ipv4Net,
     services: Ipv4Net,
     machine: Ipv4Addr,
     /// Ports with a serving instance.
-    ports: Vec<PortValues>,
+    ports: Vec<HostPortValues>,
     /// Ports without a serving instance.
-    refused: Vec<Refused>,
+    refused: Vec<RefusedPort>,
     /// The ports of both lists that are also forwarded for callers of 127.0.0.1.
-    loopback_ports: Vec<PortValues>,
-    loopback_refused: Vec<Refused>,
+    loopback_ports: Vec<HostPortValues>,
+    loopback_refused: Vec<RefusedPort>,
     /// Container ports behind host ports.
-    passing: Vec<Passing>,
+    passing: Vec<PassedPort>,
     /// Instances that may be forwarded to themselves.
     own: BTreeSet<Ipv4Addr>,
 }
 
 #[derive(Debug, Clone, Serialize)]
-struct PortValues {
+struct HostPortValues {
     chain: String,
     protocol: Transport,
     port: u16,
-    targets: Vec<Target>,
+    targets: Vec<PortTarget>,
 }
 
 #[derive(Debug, Clone, Serialize)]
-struct Target {
+struct PortTarget {
     address: Ipv4Addr,
     port: u16,
 }
 
 #[derive(Debug, Clone, Serialize)]
-struct Refused {
+struct RefusedPort {
     protocol: Transport,
     port: u16,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-struct Passing {
+struct PassedPort {
     protocol: Transport,
     address: Ipv4Addr,
     port: u16,
 }
 
-impl Values {
+impl HostPortTableValues {
     fn of(
         node: &NodeNetwork,
-        all: &BTreeMap<HostPort, Behind>,
-        loopback: &BTreeSet<HostPort>,
+        all: &BTreeMap<HostPortKey, PortBackends>,
+        loopback: &BTreeSet<HostPortKey>,
     ) -> Self {
         let (mut ports, mut refused) = (Vec::new(), Vec::new());
         let (mut passing, mut own) = (BTreeSet::new(), BTreeSet::new());
         for ((protocol, port), behind) in all {
             let (protocol, port) = (*protocol, *port);
             for (address, (container_port, _)) in behind {
-                passing.insert(Passing {
+                passing.insert(PassedPort {
                     protocol,
                     address: *address,
                     port: *container_port,
                 });
                 own.insert(*address);
             }
-            let targets: Vec<Target> = serving(behind).collect();
+            let targets: Vec<PortTarget> = serving(behind).collect();
             if targets.is_empty() {
-                refused.push(Refused { protocol, port });
+                refused.push(RefusedPort { protocol, port });
                 continue;
             }
-            ports.push(PortValues {
+            ports.push(HostPortValues {
                 chain: format!("{CHAIN}{}-{port}", protocol.word()),
                 protocol,
                 port,
@@ -428,10 +435,10 @@ impl Values {
         let is_led = |protocol, port| loopback.contains(&(protocol, port));
         let loopback_ports = ports.iter();
         let loopback_ports =
-            loopback_ports.filter(|one: &&PortValues| is_led(one.protocol, one.port));
+            loopback_ports.filter(|one: &&HostPortValues| is_led(one.protocol, one.port));
         let loopback_refused = refused.iter();
         let loopback_refused =
-            loopback_refused.filter(|one: &&Refused| is_led(one.protocol, one.port));
+            loopback_refused.filter(|one: &&RefusedPort| is_led(one.protocol, one.port));
         Self {
             loopback_ports: loopback_ports.cloned().collect(),
             loopback_refused: loopback_refused.cloned().collect(),

@@ -12,18 +12,18 @@ use super::firewall::{self, FirewallError};
 
 /// A firewall that drops KAT's traffic.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Obstacle {
+pub struct FirewallObstacle {
     /// A sentence with the firewall and its effect.
     pub what: String,
     /// Shell command that fixes it.
     pub command: String,
     /// What it prevents from working.
-    pub hinders: Hindered,
+    pub hinders: BlockedTraffic,
 }
 
 /// What an obstacle prevents from working.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hindered {
+pub enum BlockedTraffic {
     /// The overlay: machines or containers don't reach each other or the outside.
     Overlay,
     /// Only host ports.
@@ -32,7 +32,7 @@ pub enum Hindered {
 
 /// Traffic that a firewall has to let through; everything else is inside WireGuard.
 #[derive(Debug, Clone, Copy)]
-pub struct Needs {
+pub struct RequiredTraffic {
     /// Network of the containers and of the machines' overlay addresses.
     pub cluster: Ipv4Net,
     /// UDP port of WireGuard.
@@ -46,15 +46,17 @@ pub struct Needs {
 ///
 /// # Errors
 /// `nft` can't be run.
-pub async fn foreign_obstacles(needs: Needs) -> Result<Vec<Obstacle>, FirewallError> {
+pub async fn foreign_obstacles(
+    needs: RequiredTraffic,
+) -> Result<Vec<FirewallObstacle>, FirewallError> {
     let text = firewall::nft(&["-j", "list", "ruleset"], "").await?;
     let rules: Value = serde_json::from_str(&text).map_err(FirewallError::Malformed)?;
     Ok(find(&rules, Path::new("/"), needs))
 }
 
 /// Like [`foreign_obstacles`], from the output of `nft -j list ruleset` and the files below `root`.
-pub fn find(rules: &Value, root: &Path, needs: Needs) -> Vec<Obstacle> {
-    let Needs {
+pub fn find(rules: &Value, root: &Path, needs: RequiredTraffic) -> Vec<FirewallObstacle> {
+    let RequiredTraffic {
         cluster,
         wireguard_port,
         api_port,
@@ -63,19 +65,19 @@ pub fn find(rules: &Value, root: &Path, needs: Needs) -> Vec<Obstacle> {
     let mut obstacles = Vec::new();
     let ufw = ufw_is_enabled(root);
     if ufw && !ufw_lets_pass(root, needs) {
-        obstacles.push(Obstacle {
+        obstacles.push(FirewallObstacle {
             what: "ufw is enabled and drops WireGuard, the API or forwarded traffic".into(),
             command: format!(
                 "sudo ufw allow {wireguard_port}/udp && sudo ufw allow {api_port}/tcp && \
                  sudo ufw allow from {cluster} && sudo ufw route allow from {cluster} && \
                  sudo ufw route allow to {cluster}"
             ),
-            hinders: Hindered::Overlay,
+            hinders: BlockedTraffic::Overlay,
         });
     }
     let firewalld = ruleset.tables.contains("firewalld");
     if firewalld && !firewalld_lets_pass(root, needs) {
-        obstacles.push(Obstacle {
+        obstacles.push(FirewallObstacle {
             what: "firewalld is running and drops WireGuard, the API or forwarded traffic".into(),
             command: format!(
                 "sudo firewall-cmd --permanent --zone=trusted --add-source={cluster} && \
@@ -84,18 +86,18 @@ pub fn find(rules: &Value, root: &Path, needs: Needs) -> Vec<Obstacle> {
                  sudo firewall-cmd --permanent --add-port={api_port}/tcp && \
                  sudo firewall-cmd --reload"
             ),
-            hinders: Hindered::Overlay,
+            hinders: BlockedTraffic::Overlay,
         });
     }
     if firewalld && firewalld_is_strict(root) {
-        obstacles.push(Obstacle {
+        obstacles.push(FirewallObstacle {
             what: "StrictForwardPorts of firewalld keeps ports of the machine that lead to \
                    workloads (hostPort) closed, for this machine itself too"
                 .into(),
             command: "sudo sed -i 's/^ *StrictForwardPorts *=.*/StrictForwardPorts=no/' \
                       /etc/firewalld/firewalld.conf && sudo firewall-cmd --reload"
                 .into(),
-            hinders: Hindered::HostPorts,
+            hinders: BlockedTraffic::HostPorts,
         });
     }
     for chain in &ruleset.dropping {
@@ -123,7 +125,7 @@ impl Chain {
         self.family == "ip" && self.table == "filter"
     }
 
-    fn obstacle(&self, ruleset: &Ruleset, needs: Needs) -> Option<Obstacle> {
+    fn obstacle(&self, ruleset: &Ruleset, needs: RequiredTraffic) -> Option<FirewallObstacle> {
         let Self {
             family,
             table,
@@ -160,23 +162,23 @@ impl Chain {
             .filter(|(there, _)| !there)
             .map(|(_, rule)| format!("sudo nft insert rule {family} {table} {name} {rule} accept"))
             .collect();
-        (!commands.is_empty()).then(|| Obstacle {
+        (!commands.is_empty()).then(|| FirewallObstacle {
             what: format!(
                 "chain {name} of table {family} {table} drops {what} traffic by default; \
                  keep the command's rules in that table's own configuration too"
             ),
             command: commands.join(" && "),
-            hinders: Hindered::Overlay,
+            hinders: BlockedTraffic::Overlay,
         })
     }
 }
 
-fn docker_drops() -> Obstacle {
+fn docker_drops() -> FirewallObstacle {
     let [inward, outward] = [
         "-I DOCKER-USER -i kat+ -j ACCEPT",
         "-I DOCKER-USER -o kat+ -j ACCEPT",
     ];
-    Obstacle {
+    FirewallObstacle {
         what:
             "Docker set the policy of the FORWARD chain to drop: containers of KAT reach neither \
                each other nor the outside"
@@ -188,7 +190,7 @@ fn docker_drops() -> Obstacle {
              sudo tee /etc/systemd/system/docker.service.d/kat.conf && \
              sudo systemctl daemon-reload && sudo iptables {inward} && sudo iptables {outward}"
         ),
-        hinders: Hindered::Overlay,
+        hinders: BlockedTraffic::Overlay,
     }
 }
 
@@ -320,7 +322,7 @@ fn ufw_is_enabled(root: &Path) -> bool {
         .any(|line| line.trim().eq_ignore_ascii_case("ENABLED=yes"))
 }
 
-fn ufw_lets_pass(root: &Path, needs: Needs) -> bool {
+fn ufw_lets_pass(root: &Path, needs: RequiredTraffic) -> bool {
     let rules = file(root, "etc/ufw/user.rules");
     let cluster = needs.cluster.to_string();
     let has = |start: &str, words: &[&str]| {
@@ -341,7 +343,7 @@ fn ufw_lets_pass(root: &Path, needs: Needs) -> bool {
         && has("-A ufw-user-forward", &[&format!("-d {cluster}")])
 }
 
-fn firewalld_lets_pass(root: &Path, needs: Needs) -> bool {
+fn firewalld_lets_pass(root: &Path, needs: RequiredTraffic) -> bool {
     let trusted = file(root, "etc/firewalld/zones/trusted.xml");
     let zones: Vec<String> = fs::read_dir(root.join("etc/firewalld/zones"))
         .into_iter()

@@ -22,12 +22,12 @@ use super::{
     conntrack::{self, ConntrackError, Flow},
     firewall::FirewallError,
     host_ports::HostPortKeeper,
-    table::{self, Table},
+    table::{self, PortChainTable},
 };
-use crate::state_files::Snapshot;
-use kat_daemon::watchdog::Pulse;
+use crate::state_files::StateFilesSnapshot;
+use kat_daemon::watchdog::LoopPulse;
 use kat_types::{
-    network::{NodeNetwork, ServicePort, Services, Transport},
+    network::{NodeNetwork, ServicePortBackends, Services, Transport},
     services::BackendState,
 };
 
@@ -56,27 +56,27 @@ pub enum BalanceError {
 
 /// Keeps the table and the kernel's connection tracking in line with the agent's file.
 #[derive(Debug)]
-pub struct Balancer {
+pub struct ServiceBalancer {
     template: Cow<'static, str>,
-    table: Table,
+    table: PortChainTable,
     host_ports: HostPortKeeper,
     /// Input and time of the last check.
     seen: Option<(Arc<NodeNetwork>, Option<Arc<Services>>, Instant)>,
 }
 
-impl Default for Balancer {
+impl Default for ServiceBalancer {
     /// Uses the compiled-in template.
     fn default() -> Self {
         Self {
             template: Cow::Borrowed(TEMPLATE),
-            table: Table::new(TABLE, CHAIN),
+            table: PortChainTable::new(TABLE, CHAIN),
             host_ports: HostPortKeeper::default(),
             seen: None,
         }
     }
 }
 
-impl Balancer {
+impl ServiceBalancer {
     /// Uses the packaged template if it exists, read once.
     pub fn installed() -> Self {
         Self {
@@ -89,9 +89,9 @@ impl Balancer {
     /// Follows the agent's files until cancelled; errors are sent to `trouble`, and retried.
     pub async fn keep(
         mut self,
-        mut changes: watch::Receiver<Arc<Snapshot>>,
+        mut changes: watch::Receiver<Arc<StateFilesSnapshot>>,
         trouble: watch::Sender<Option<String>>,
-        pulse: Pulse,
+        pulse: LoopPulse,
         cancel: CancellationToken,
     ) {
         loop {
@@ -166,7 +166,7 @@ impl Balancer {
         node: &NodeNetwork,
         services: &Services,
     ) -> Result<bool, FirewallError> {
-        let values = Values::of(node, services);
+        let values = ServiceTableValues::of(node, services);
         let wanted = values.ports.iter().map(|port| port.chain.as_str());
         let render = |stale| values.render(&self.template, stale);
         self.table.set(&wanted.collect(), render).await
@@ -206,21 +206,21 @@ pub fn ruleset(
     node: &NodeNetwork,
     services: &Services,
 ) -> Result<String, tera::Error> {
-    Values::of(node, services).render(template, Vec::new())
+    ServiceTableValues::of(node, services).render(template, Vec::new())
 }
 
 #[derive(Debug, Serialize)]
-struct Values {
+struct ServiceTableValues {
     network: Ipv4Net,
     machine: Ipv4Addr,
     /// Ports with a serving instance.
-    ports: Vec<PortValues>,
+    ports: Vec<ServicePortValues>,
     /// Instances of this machine that may be forwarded to themselves.
     own: BTreeSet<Ipv4Addr>,
 }
 
 #[derive(Debug, Serialize)]
-struct PortValues {
+struct ServicePortValues {
     chain: String,
     address: Ipv4Addr,
     protocol: Transport,
@@ -228,7 +228,7 @@ struct PortValues {
     instances: Vec<Ipv4Addr>,
 }
 
-impl Values {
+impl ServiceTableValues {
     fn of(node: &NodeNetwork, services: &Services) -> Self {
         let mut ports = Vec::new();
         let mut own = BTreeSet::new();
@@ -249,7 +249,7 @@ impl Values {
                         .filter(|address| node.subnet.contains(*address)),
                 );
                 let protocol = port.protocol.word();
-                ports.push(PortValues {
+                ports.push(ServicePortValues {
                     chain: format!("{CHAIN}{name}-{protocol}-{}", port.port),
                     address: service.address,
                     protocol: port.protocol,
@@ -276,7 +276,7 @@ impl Values {
     }
 }
 
-fn serving(port: &ServicePort) -> impl Iterator<Item = Ipv4Addr> {
+fn serving(port: &ServicePortBackends) -> impl Iterator<Item = Ipv4Addr> {
     let serving = port
         .instances
         .iter()

@@ -9,7 +9,7 @@ use super::firewall::{FAMILY, FirewallError, nft};
 
 /// A table with chains of ports that are added and removed.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct PortChainTable {
     name: &'static str,
     /// Prefix of the names of its chains of ports.
     prefix: &'static str,
@@ -17,7 +17,7 @@ pub(crate) struct Table {
     applied: Option<(String, String)>,
 }
 
-impl Table {
+impl PortChainTable {
     pub(crate) fn new(name: &'static str, prefix: &'static str) -> Self {
         Self {
             name,

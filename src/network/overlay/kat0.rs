@@ -9,7 +9,7 @@ use tokio::{net::UnixStream, time::Instant};
 use super::wireguard::{Kernel, Uapi, WireGuard, userspace};
 use crate::{
     OVERLAY_LINK,
-    links::{Link, LinkError, Links, Target},
+    links::{LinkError, LinkState, Links, NextHop},
     sysctl,
 };
 use kat_types::network::NodeNetwork;
@@ -83,13 +83,13 @@ impl StartUserspace for SystemManager {
 
 /// Keeps the overlay's link up to date.
 #[derive(Clone)]
-pub struct Overlay {
+pub struct OverlayLink {
     links: Links,
     starter: Arc<dyn StartUserspace>,
     socket: PathBuf,
 }
 
-impl Overlay {
+impl OverlayLink {
     /// The machine's own link.
     pub fn new(links: Links) -> Self {
         Self {
@@ -115,7 +115,7 @@ impl Overlay {
     pub async fn ensure(
         &self,
         node: &NodeNetwork,
-    ) -> Result<(Link, Arc<dyn WireGuard>), OverlayError> {
+    ) -> Result<(LinkState, Arc<dyn WireGuard>), OverlayError> {
         let link = match self.links.find(OVERLAY_LINK).await? {
             Some(link) => link,
             None => self.make().await?,
@@ -141,7 +141,7 @@ impl Overlay {
         Ok((link, wireguard))
     }
 
-    async fn make(&self) -> Result<Link, OverlayError> {
+    async fn make(&self) -> Result<LinkState, OverlayError> {
         match self.links.add_wireguard(OVERLAY_LINK).await {
             Ok(()) => {}
             Err(error) if error.is(Errno::EXIST) => {}
@@ -154,7 +154,7 @@ impl Overlay {
         made.ok_or(OverlayError::NotUp)
     }
 
-    async fn make_in_userspace(&self) -> Result<Link, OverlayError> {
+    async fn make_in_userspace(&self) -> Result<LinkState, OverlayError> {
         self.starter.start().await.map_err(OverlayError::Start)?;
         let limit = Instant::now() + USERSPACE_LIMIT;
         loop {
@@ -181,14 +181,14 @@ impl Overlay {
         // source address; then the destination is translated.
         for network in [cluster, services] {
             if !present.contains(&(network, Some(index))) {
-                self.links.set_route(network, Target::Link(index)).await?;
+                self.links.set_route(network, NextHop::Link(index)).await?;
             }
         }
         let own = present
             .iter()
             .any(|(net, device)| *net == subnet && *device != Some(index));
         if subnet != cluster && !own {
-            self.links.set_route(subnet, Target::Unreachable).await?;
+            self.links.set_route(subnet, NextHop::Unreachable).await?;
         }
         let keep = |net: ipnet::Ipv4Net, device: Option<u32>| {
             [cluster, services, subnet].contains(&net)

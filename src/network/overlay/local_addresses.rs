@@ -6,7 +6,7 @@ use nix::{ifaddrs, net::if_::InterfaceFlags};
 
 /// An address of this machine.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Local {
+pub struct LocalAddress {
     pub link: String,
     pub address: IpAddr,
     /// Broadcast address of the link; IPv4 only.
@@ -15,11 +15,11 @@ pub struct Local {
 
 /// All addresses in order, except those of the loopback link and of KAT's links, and IPv6
 /// link-local ones.
-pub fn addresses() -> Vec<Local> {
+pub fn addresses() -> Vec<LocalAddress> {
     let Ok(list) = ifaddrs::getifaddrs() else {
         return Vec::new();
     };
-    let mut found: Vec<Local> = list
+    let mut found: Vec<LocalAddress> = list
         .filter(|entry| {
             !entry.flags.contains(InterfaceFlags::IFF_LOOPBACK)
                 && !entry.interface_name.starts_with("kat")
@@ -33,7 +33,7 @@ pub fn addresses() -> Vec<Local> {
                 .and_then(|storage| storage.as_sockaddr_in().map(|it| it.ip()))
                 .filter(|_| entry.flags.contains(InterfaceFlags::IFF_BROADCAST));
             let address = four.or_else(six).filter(is_meaningful)?;
-            Some(Local {
+            Some(LocalAddress {
                 link: entry.interface_name,
                 address,
                 broadcast: broadcast.filter(|_| address.is_ipv4()),

@@ -12,17 +12,22 @@ use ipnet::Ipv4Net;
 use tokio::time::Instant;
 
 use super::{
-    announce::{Schedule, port::Announcer},
+    announce::{AnnouncementSchedule, port::Announcer},
     wireguard::{
-        Attempt, Device, KeyError, Moment, PublicKey, Tracker, Wanted, WantedPeer, WireGuard,
-        WireGuardError, difference, read_private_key, resolve,
+        ClockMoment, DesiredLink, EndpointAttempt, EndpointTracker, KeyError, PublicKey,
+        WantedPeer, WireGuard, WireGuardDevice, WireGuardError, difference, read_private_key,
+        resolve,
     },
 };
 use crate::{
-    overlay::{local_addresses as local, local_addresses::Local, state_file as overlay_state},
+    overlay::{
+        local_addresses as local, local_addresses::LocalAddress, state_file as overlay_state,
+    },
     run_file,
 };
-use kat_types::network::{NodeNetwork, OverlayState, PRIVATE_KEY_FILE, Peer, PeerState, Peers};
+use kat_types::network::{
+    NodeNetwork, OverlayState, PRIVATE_KEY_FILE, PeerMachine, PeerMachines, PeerState,
+};
 
 /// The discard port (RFC 863), on which no program listens.
 const DISCARD_PORT: u16 = 9;
@@ -49,7 +54,7 @@ pub(crate) struct Overview {
 
 /// Decisions about the peers.
 #[derive(Default)]
-struct Chosen {
+struct PeerDecisions {
     wanted: BTreeMap<PublicKey, WantedPeer>,
     /// Peers that a packet has to be sent to.
     asked: BTreeSet<PublicKey>,
@@ -60,13 +65,13 @@ struct Chosen {
 /// Keeps the peers up to date, and searches for those that do not answer.
 pub(crate) struct PeerKeeper {
     folder: PathBuf,
-    tracker: Tracker,
+    tracker: EndpointTracker,
     announcer: Arc<Announcer>,
-    schedule: Schedule,
+    schedule: AnnouncementSchedule,
     /// File with the state of the peers for the agent.
     report: Option<PathBuf>,
     /// The machine's own addresses at the last check.
-    own: Option<Vec<Local>>,
+    own: Option<Vec<LocalAddress>>,
     /// Last addresses of the peers with a session.
     reached: BTreeSet<IpAddr>,
 }
@@ -76,9 +81,9 @@ impl PeerKeeper {
     pub(crate) fn new(folder: PathBuf, announcer: Arc<Announcer>, report: Option<PathBuf>) -> Self {
         Self {
             folder,
-            tracker: Tracker::default(),
+            tracker: EndpointTracker::default(),
             announcer,
-            schedule: Schedule::default(),
+            schedule: AnnouncementSchedule::default(),
             report,
             own: None,
             reached: BTreeSet::new(),
@@ -87,7 +92,7 @@ impl PeerKeeper {
 
     /// Addresses of the other machines outside the overlay: those in the list, and those where the
     /// others were reached, since names are only resolved while a peer is missing.
-    pub(crate) fn addresses(&self, peers: Option<&Peers>) -> BTreeSet<IpAddr> {
+    pub(crate) fn addresses(&self, peers: Option<&PeerMachines>) -> BTreeSet<IpAddr> {
         let peers = peers.into_iter().flat_map(|peers| peers.peers.values());
         let named = peers
             .flat_map(|peer| &peer.endpoints)
@@ -101,7 +106,7 @@ impl PeerKeeper {
     pub(crate) async fn set(
         &mut self,
         node: &NodeNetwork,
-        peers: Option<&Peers>,
+        peers: Option<&PeerMachines>,
         wireguard: &dyn WireGuard,
     ) -> Result<Overview, PeersError> {
         let private_key = read_private_key(&self.folder.join(PRIVATE_KEY_FILE))?;
@@ -113,9 +118,9 @@ impl PeerKeeper {
         }
         let chosen = match &by_key {
             Some(by_key) => self.choose(by_key, &actual).await,
-            None => Chosen::default(),
+            None => PeerDecisions::default(),
         };
-        let Chosen {
+        let PeerDecisions {
             wanted: mut peers,
             asked,
             looked_up,
@@ -128,12 +133,13 @@ impl PeerKeeper {
             false => before.clone(),
         };
         for (key, peer) in &mut peers {
-            let received = |device: &Device| device.peers.get(key).map(|status| status.received);
+            let received =
+                |device: &WireGuardDevice| device.peers.get(key).map(|status| status.received);
             peer.endpoint = peer
                 .endpoint
                 .filter(|_| received(&before) == received(&actual));
         }
-        let wanted = Wanted {
+        let wanted = DesiredLink {
             private_key,
             listen_port: node.wireguard_port,
             peers,
@@ -167,8 +173,8 @@ impl PeerKeeper {
     }
 
     /// The wanted state of each peer, and the endpoints to try for those that do not answer.
-    async fn choose(&mut self, by_key: &ByKey<'_>, actual: &Device) -> Chosen {
-        let moment = Moment::now();
+    async fn choose(&mut self, by_key: &PeersByKey<'_>, actual: &WireGuardDevice) -> PeerDecisions {
+        let moment = ClockMoment::now();
         let mut wanted = BTreeMap::new();
         let mut asked = BTreeSet::new();
         let mut attempts = Vec::new();
@@ -199,7 +205,7 @@ impl PeerKeeper {
             wanted.insert(*key, one);
         }
         self.tracker.keep(|key| wanted.contains_key(key));
-        let is_name = |attempt: &Attempt| attempt.endpoint.parse::<SocketAddr>().is_err();
+        let is_name = |attempt: &EndpointAttempt| attempt.endpoint.parse::<SocketAddr>().is_err();
         let looked_up = attempts.iter().any(|(_, attempt)| is_name(attempt));
         let resolving = attempts
             .iter()
@@ -212,14 +218,14 @@ impl PeerKeeper {
                 peer.endpoint = endpoint;
             }
         }
-        Chosen {
+        PeerDecisions {
             wanted,
             asked,
             looked_up,
         }
     }
 
-    fn tell(&self, by_key: &ByKey<'_>, actual: &Device) {
+    fn tell(&self, by_key: &PeersByKey<'_>, actual: &WireGuardDevice) {
         let Some(path) = &self.report else { return };
         let peers = by_key.iter().map(|(key, (name, peer))| {
             let state = actual.peers.get(key).map(overlay_state::of);
@@ -252,7 +258,7 @@ impl PeerKeeper {
 
     /// Announces this machine's addresses on the LAN: to missing peers, and to all peers after a
     /// change.
-    fn announce(&mut self, node: &NodeNetwork, by_key: &ByKey<'_>, moved: bool) {
+    fn announce(&mut self, node: &NodeNetwork, by_key: &PeersByKey<'_>, moved: bool) {
         let mut missing: Vec<PublicKey> = self.tracker.missing().collect();
         let now = Instant::now();
         if self.schedule.is_due(!missing.is_empty(), moved, now) {
@@ -268,7 +274,7 @@ impl PeerKeeper {
 /// Sends a byte to the overlay addresses of peers, whose machines answer that the port is closed.
 /// After a change of addresses every peer learns the new endpoint from it, since WireGuard follows
 /// the sender's address.
-fn nudge(by_key: &ByKey<'_>, asked: &BTreeSet<PublicKey>, moved: bool) {
+fn nudge(by_key: &PeersByKey<'_>, asked: &BTreeSet<PublicKey>, moved: bool) {
     let chosen = by_key
         .iter()
         .filter(|(key, _)| moved || asked.contains(key));
@@ -280,20 +286,20 @@ fn nudge(by_key: &ByKey<'_>, asked: &BTreeSet<PublicKey>, moved: bool) {
     }
 }
 
-type ByKey<'a> = BTreeMap<PublicKey, (&'a str, &'a Peer)>;
+type PeersByKey<'a> = BTreeMap<PublicKey, (&'a str, &'a PeerMachine)>;
 
 /// Whether packets to the peer go through a relay. A relay that is missing, or that needs a relay
 /// itself, does not count.
-fn is_relayed(by_key: &ByKey<'_>, peer: &Peer) -> bool {
+fn is_relayed(by_key: &PeersByKey<'_>, peer: &PeerMachine) -> bool {
     let Some(via) = &peer.via else { return false };
-    let relays = |other: &Peer| other.via.is_none();
+    let relays = |other: &PeerMachine| other.via.is_none();
     by_key
         .values()
         .any(|(name, other)| name == via && relays(other))
 }
 
 /// The subnets behind each relay, beside its own.
-fn relayed<'a>(by_key: &ByKey<'a>) -> BTreeMap<&'a str, BTreeSet<Ipv4Net>> {
+fn relayed<'a>(by_key: &PeersByKey<'a>) -> BTreeMap<&'a str, BTreeSet<Ipv4Net>> {
     let mut found: BTreeMap<&str, BTreeSet<Ipv4Net>> = BTreeMap::new();
     for (_, peer) in by_key.values().filter(|(_, peer)| is_relayed(by_key, peer)) {
         if let Some(via) = &peer.via {
@@ -304,7 +310,7 @@ fn relayed<'a>(by_key: &ByKey<'a>) -> BTreeMap<&'a str, BTreeSet<Ipv4Net>> {
 }
 
 /// The other machines by their keys; an invalid entry is left out.
-fn by_key(peers: &Peers, own: PublicKey) -> ByKey<'_> {
+fn by_key(peers: &PeerMachines, own: PublicKey) -> PeersByKey<'_> {
     let mut found = BTreeMap::new();
     for (name, peer) in &peers.peers {
         match peer.public_key.parse::<PublicKey>() {
@@ -343,11 +349,11 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::overlay::wireguard::{Change, PeerStatus, PrivateKey};
+    use crate::overlay::wireguard::{LinkChanges, PeerStatus, PrivateKey};
 
-    fn peers(list: &[(&str, u8, Option<&str>)]) -> Peers {
+    fn peers(list: &[(&str, u8, Option<&str>)]) -> PeerMachines {
         let peers = list.iter().map(|(name, number, via)| {
-            let peer = Peer {
+            let peer = PeerMachine {
                 public_key: PrivateKey::from_bytes([*number; 32]).public().to_string(),
                 endpoints: vec![format!("192.0.2.{number}:51820")],
                 subnet: format!("10.90.{number}.0/24").parse().unwrap(),
@@ -356,19 +362,19 @@ mod tests {
             };
             ((*name).to_owned(), peer)
         });
-        Peers {
+        PeerMachines {
             schema: 1,
             peers: peers.collect(),
         }
     }
 
     /// By peer, the third byte of each overlay network behind the peer.
-    async fn allowed(peers: &Peers) -> Vec<(String, Vec<u8>)> {
+    async fn allowed(peers: &PeerMachines) -> Vec<(String, Vec<u8>)> {
         let own = PrivateKey::from_bytes([99; 32]).public();
         let by_key = by_key(peers, own);
         let folder = PathBuf::new();
         let mut keeper = PeerKeeper::new(folder, Arc::default(), None);
-        let chosen = keeper.choose(&by_key, &Device::default()).await;
+        let chosen = keeper.choose(&by_key, &WireGuardDevice::default()).await;
         let mut found: Vec<_> = chosen
             .wanted
             .iter()
@@ -399,12 +405,12 @@ mod tests {
     struct Called {
         peer: Option<PublicKey>,
         reads: Mutex<u64>,
-        changes: Mutex<Vec<Change>>,
+        changes: Mutex<Vec<LinkChanges>>,
     }
 
     #[async_trait]
     impl WireGuard for Called {
-        async fn read(&self) -> Result<Device, WireGuardError> {
+        async fn read(&self) -> Result<WireGuardDevice, WireGuardError> {
             let mut reads = self.reads.lock();
             *reads += 1;
             let status = PeerStatus {
@@ -412,13 +418,13 @@ mod tests {
                 received: 148 * (*reads - 1),
                 ..PeerStatus::default()
             };
-            Ok(Device {
+            Ok(WireGuardDevice {
                 peers: self.peer.map(|peer| (peer, status)).into_iter().collect(),
-                ..Device::default()
+                ..WireGuardDevice::default()
             })
         }
 
-        async fn apply(&self, change: &Change) -> Result<(), WireGuardError> {
+        async fn apply(&self, change: &LinkChanges) -> Result<(), WireGuardError> {
             self.changes.lock().push(change.clone());
             Ok(())
         }

@@ -171,7 +171,7 @@ async fn a_renewed_leaf_is_used_from_the_next_handshake_on() {
     handshake(cluster.server.clone(), cluster.client(None))
         .await
         .expect("renewed");
-    let mixed = Identity {
+    let mixed = CertificateKeyPair {
         certificate_pem: renewed.certificate_pem,
         key_pem: expired.key_pem,
     };

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use crate::{
-    Demand, choose, instance_id, node_address,
+    InstanceDemand, choose, instance_id, node_address,
     scheduling::{
         host_ports,
         host_ports::{none_free, ports_of},
@@ -14,7 +14,7 @@ use crate::{
 };
 use kat_types::{
     api::InstancePhase,
-    assignment::{Assignment, Wanted, WorkloadUser, needed_schema},
+    assignment::{Assignment, DesiredRun, WorkloadUser, needed_schema},
     json,
     reason::EventReason,
     records::ImageRecord,
@@ -24,11 +24,11 @@ use kat_types::{
 };
 
 /// Instance id, secrets, and credentials for registries.
-type Next = (String, Option<AssignedSecrets>, Option<AssignedSecrets>);
+type NextInstance = (String, Option<AssignedSecrets>, Option<AssignedSecrets>);
 
 /// A version that an instance is made from.
 #[derive(Clone, Copy)]
-struct Version<'v> {
+struct WorkloadVersion<'v> {
     parsed: &'v ParsedWorkload,
     generation: u64,
     template_hash: &'v str,
@@ -36,19 +36,19 @@ struct Version<'v> {
     image: &'v ImageRecord,
 }
 
-impl<'v> Version<'v> {
+impl<'v> WorkloadVersion<'v> {
     /// The demand of an instance of this version with these ports.
-    fn demand<'p>(&self, ports: &'p [Port]) -> Demand<'p>
+    fn demand<'p>(&self, ports: &'p [Port]) -> InstanceDemand<'p>
     where
         'v: 'p,
     {
         let spec = &self.parsed.workload.spec;
         let schema = needed_schema(spec, health_check_of(self.parsed));
-        Demand {
+        InstanceDemand {
             ports,
             images: Some(self.image),
             schema: schema.max(host_ports::schema_of(ports)),
-            ..Demand::of(spec)
+            ..InstanceDemand::of(spec)
         }
     }
 }
@@ -62,7 +62,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
 
     /// Places a new instance of an earlier version that has no instance any more, only its files.
     pub(crate) fn create_earlier(&mut self, earlier: &EarlierVersion, slot: u32) -> Option<String> {
-        let version = Version {
+        let version = WorkloadVersion {
             parsed: &earlier.parsed,
             generation: earlier.generation,
             template_hash: &earlier.template_hash,
@@ -71,7 +71,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         self.create_version(version, slot)
     }
 
-    fn create_version(&mut self, version: Version<'_>, slot: u32) -> Option<String> {
+    fn create_version(&mut self, version: WorkloadVersion<'_>, slot: u32) -> Option<String> {
         let parsed = version.parsed;
         let spec = &parsed.workload.spec;
         let meta = &self.entry.meta.value;
@@ -129,7 +129,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
             carried: parsed.carried.clone(),
             secrets,
             logins,
-            wanted: Wanted::Running,
+            wanted: DesiredRun::Running,
             not_understood: None,
         };
         Some(self.place(node, assignment))
@@ -149,10 +149,10 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
             on_partition: like.on_partition,
             ..parsed.workload.spec.clone()
         };
-        let demand = Demand {
+        let demand = InstanceDemand {
             ports: &like.ports,
             schema: like.schema.max(self.logins_schema(like.images())),
-            ..Demand::of(&spec)
+            ..InstanceDemand::of(&spec)
         };
         let volumes: Vec<_> = like
             .volumes
@@ -177,7 +177,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
             secrets,
             logins,
             created: Some(self.draft.now),
-            wanted: Wanted::Running,
+            wanted: DesiredRun::Running,
             not_understood: None,
             ..like.clone()
         };
@@ -235,12 +235,12 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         ports
     }
 
-    fn present<'v>(&self, parsed: &'v ParsedWorkload) -> Version<'v>
+    fn present<'v>(&self, parsed: &'v ParsedWorkload) -> WorkloadVersion<'v>
     where
         'b: 'v,
     {
         let meta = &self.entry.meta.value;
-        Version {
+        WorkloadVersion {
             parsed,
             generation: meta.generation,
             template_hash: &meta.template_hash,
@@ -250,7 +250,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
 
     fn find_place(
         &mut self,
-        demand: Demand<'_>,
+        demand: InstanceDemand<'_>,
         (volumes, container): (&[Volume], &Container),
         slot: u32,
     ) -> Option<&'a str> {
@@ -262,7 +262,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
                 return None;
             }
         };
-        let demand = Demand {
+        let demand = InstanceDemand {
             workload: Some(self.key),
             replaces: &replaces,
             held,
@@ -317,7 +317,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         own.filter(|(id, entry)| {
             let assignment = &entry.assignment.value;
             let goes = assignment.slot == slot || self.draft.stops(id);
-            goes && assignment.wanted == Wanted::Running
+            goes && assignment.wanted == DesiredRun::Running
         })
         .map(|(_, entry)| entry.node.as_str())
         .collect()
@@ -344,10 +344,10 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
     /// be sealed, the id is not used up.
     fn next_with(
         &mut self,
-        wanted: &secrets::Wanted<'_>,
+        wanted: &secrets::UsedSecrets<'_>,
         images: &[&str],
         node: &str,
-    ) -> Option<Next> {
+    ) -> Option<NextInstance> {
         let made = self.record.instances_made;
         let instance = self.next_id();
         let secrets = self.sealed_secrets(wanted, node, &instance);

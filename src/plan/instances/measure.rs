@@ -6,7 +6,9 @@ use std::{collections::BTreeSet, net::Ipv4Addr};
 use jiff::Timestamp;
 
 use kat_types::{
-    assignment::{AssignedVolume, Assignment, INDEX_LIMIT, Wanted, WorkloadUser, needed_schema},
+    assignment::{
+        AssignedVolume, Assignment, DesiredRun, INDEX_LIMIT, WorkloadUser, needed_schema,
+    },
     json::{self, NotEncoded},
     resource::OtherKind,
     secrets::secret_uses,
@@ -113,7 +115,7 @@ fn sample_assignment(parsed: &ParsedWorkload) -> Assignment {
         carried: parsed.carried.clone(),
         secrets: None,
         logins: None,
-        wanted: Wanted::Running,
+        wanted: DesiredRun::Running,
         not_understood: None,
     }
 }

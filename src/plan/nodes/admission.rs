@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
 
-use super::endpoints::Places;
+use super::endpoints::EndpointAddresses;
 use crate::{EventKind, EventLog, Snapshot, node_subnet};
 use kat_types::{
     api::{MemberKeys, ObjectReference, Reach},
@@ -15,7 +15,7 @@ use kat_types::{
     reason::EventReason,
     records::NodeRegistration,
     snapshot::NodeEntry,
-    transaction::{Compare, Operation},
+    transaction::{Compare, WriteOperation},
 };
 
 /// What a joining machine says of itself; its form is checked already.
@@ -102,7 +102,7 @@ pub struct Admission {
     /// so that no subnet is assigned twice.
     pub conditions: Vec<Compare>,
     /// Writes of the transaction.
-    pub operations: Vec<Operation>,
+    pub operations: Vec<WriteOperation>,
 }
 
 const NODE_NAME: &str = "kat.dws.rip/nodeName";
@@ -146,7 +146,7 @@ impl Applicant {
         uid: &str,
         subnet: Ipv4Net,
         now: Timestamp,
-    ) -> Result<Vec<Operation>, NotEncoded> {
+    ) -> Result<Vec<WriteOperation>, NotEncoded> {
         let mut operations = self.network(subnet)?;
         operations.push(put(
             keys::registration(&self.name),
@@ -161,9 +161,9 @@ impl Applicant {
         Ok(operations)
     }
 
-    fn network(&self, subnet: Ipv4Net) -> Result<Vec<Operation>, NotEncoded> {
+    fn network(&self, subnet: Ipv4Net) -> Result<Vec<WriteOperation>, NotEncoded> {
         let text = |field, value: &str| {
-            Operation::Put(
+            WriteOperation::Put(
                 keys::network_node(&self.name, field),
                 value.as_bytes().to_vec(),
             )
@@ -211,7 +211,7 @@ impl Applicant {
     /// Refuses an address that another machine is registered with: a person has to decide which of
     /// the two has it.
     fn check_addresses(&self, snapshot: &Snapshot) -> Result<(), NotAdmitted> {
-        let wanted = Places::of(
+        let wanted = EndpointAddresses::of(
             &self.advertise,
             &self.reach,
             &self.endpoints,
@@ -221,7 +221,7 @@ impl Applicant {
             if *name == self.name {
                 continue;
             }
-            if let Some(address) = wanted.shared_with(&Places::of_node(snapshot, node)) {
+            if let Some(address) = wanted.shared_with(&EndpointAddresses::of_node(snapshot, node)) {
                 return Err(NotAdmitted::AddressTaken {
                     address,
                     node: name.clone(),
@@ -241,7 +241,7 @@ impl Applicant {
         let mut operations = self.first_keys(uid, subnet, now)?;
         let message = format!("machine {} joined, with the subnet {subnet}", self.name);
         operations.extend(self.event(snapshot, uid, message, now));
-        operations.push(Operation::Put(
+        operations.push(WriteOperation::Put(
             keys::OVERLAY_CIDR.to_owned(),
             snapshot.cluster.spec.cluster_cidr.to_string().into_bytes(),
         ));
@@ -310,7 +310,7 @@ impl Applicant {
         uid: &str,
         message: String,
         now: Timestamp,
-    ) -> Vec<Operation> {
+    ) -> Vec<WriteOperation> {
         let object = ObjectReference {
             kind: "Node".to_owned(),
             name: self.name.clone(),
@@ -326,9 +326,9 @@ impl Applicant {
     }
 }
 
-fn put<T: serde::Serialize>(key: String, value: &T) -> Result<Operation, NotEncoded> {
+fn put<T: serde::Serialize>(key: String, value: &T) -> Result<WriteOperation, NotEncoded> {
     let value = json::bytes(&key, value)?;
-    Ok(Operation::Put(key, value))
+    Ok(WriteOperation::Put(key, value))
 }
 
 /// The first subnet of the overlay that no machine has and that contains no instance's address.

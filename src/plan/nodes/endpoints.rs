@@ -7,9 +7,9 @@ use std::{
 
 use crate::{
     EventKind, Snapshot,
-    draft::{Draft, Group},
+    draft::{Draft, OperationGroup},
     node_address,
-    nodes::node_loss::Heard,
+    nodes::node_loss::LastReport,
 };
 use kat_types::{
     api::{ApiTime, Condition, MachineEndpoints, NodePhase, NodeReport, ObjectReference, Reach},
@@ -86,9 +86,9 @@ const ADDRESSES_CONDITION: &str = "AddressesAccepted";
 /// Where a machine is reached: `host:port` of its API and of its WireGuard. The port is part of it:
 /// two machines behind one router have the router's address, each with a port of its own.
 #[derive(Debug, Default)]
-pub(crate) struct Places(BTreeSet<String>);
+pub(crate) struct EndpointAddresses(BTreeSet<String>);
 
-impl Places {
+impl EndpointAddresses {
     pub(crate) fn of(
         advertise: &[IpAddr],
         reach: &Reach,
@@ -142,7 +142,7 @@ fn api_place(address: IpAddr, port: u16) -> String {
 }
 
 /// The addresses that a machine reports, without those that belong to another machine.
-struct Claim {
+struct AddressClaim {
     advertise: Vec<IpAddr>,
     endpoints: Vec<String>,
     /// Addresses that belong to another machine, each with that machine's name.
@@ -153,10 +153,10 @@ struct Claim {
 /// another address or is deleted: a report must not draw calls for another machine to its sender.
 fn claim(
     snapshot: &Snapshot,
-    heard: &BTreeMap<&str, Heard<'_>>,
+    heard: &BTreeMap<&str, LastReport<'_>>,
     name: &str,
     report: &NodeReport,
-) -> Claim {
+) -> AddressClaim {
     let port = snapshot.cluster.spec.api_port;
     let hidden = |node: &NodeEntry| node.reach.behind_nat;
     let own = snapshot.nodes.get(name);
@@ -198,14 +198,14 @@ fn claim(
         .filter(|endpoint| is_free((*endpoint).clone(), false))
         .cloned()
         .collect();
-    Claim {
+    AddressClaim {
         advertise,
         endpoints,
         taken,
     }
 }
 
-/// Whether [`Places::of_node`] contains `place`, without building the set: each machine's report is
+/// Whether [`EndpointAddresses::of_node`] contains `place`, without building the set: each machine's report is
 /// compared with each other machine.
 fn is_registered(node: &NodeEntry, place: &str, api_port: u16) -> bool {
     let hidden = node.reach.behind_nat;
@@ -227,7 +227,7 @@ fn is_registered(node: &NodeEntry, place: &str, api_port: u16) -> bool {
 
 /// The machine's current report no longer contains `place`.
 fn has_left(
-    heard: &BTreeMap<&str, Heard<'_>>,
+    heard: &BTreeMap<&str, LastReport<'_>>,
     name: &str,
     node: &NodeEntry,
     place: &str,
@@ -236,7 +236,7 @@ fn has_left(
     let report = heard.get(name).and_then(|heard| heard.report);
     let says = |report: &&NodeReport| !report.advertise.is_empty() && !report.endpoints.is_empty();
     report.filter(says).is_some_and(|report| {
-        let now = Places::of(&report.advertise, &node.reach, &report.endpoints, port);
+        let now = EndpointAddresses::of(&report.advertise, &node.reach, &report.endpoints, port);
         !now.0.contains(place)
     })
 }
@@ -244,7 +244,7 @@ fn has_left(
 /// The condition of a machine that reports an address which belongs to another machine.
 pub(crate) fn address_condition(
     snapshot: &Snapshot,
-    heard: &BTreeMap<&str, Heard<'_>>,
+    heard: &BTreeMap<&str, LastReport<'_>>,
     name: &str,
 ) -> Option<Condition> {
     let report = heard.get(name).and_then(|heard| heard.report)?;
@@ -265,7 +265,7 @@ pub(crate) fn address_condition(
 /// Writes a warning event when [`address_condition`] appears or names other addresses.
 pub(crate) fn address_event(
     draft: &mut Draft<'_>,
-    group: &mut Group,
+    group: &mut OperationGroup,
     name: &str,
     (before, status): (&NodeStatusRecord, &NodeStatusRecord),
 ) {
@@ -297,13 +297,13 @@ pub(crate) fn address_event(
 
 /// Stores where a machine is reached, and the keys of its certificates as a member, if its agent
 /// reports other ones than are stored. An agent that does not know them reports none.
-pub(crate) fn plan_reach(draft: &mut Draft<'_>, heard: &BTreeMap<&str, Heard<'_>>) {
+pub(crate) fn plan_reach(draft: &mut Draft<'_>, heard: &BTreeMap<&str, LastReport<'_>>) {
     for (name, node) in &draft.snapshot.nodes {
         let Some(report) = heard.get(name.as_str()).and_then(|heard| heard.report) else {
             continue;
         };
         let registration = &node.registration;
-        let mut group = Group::default();
+        let mut group = OperationGroup::default();
         let mut conditions = Vec::new();
         let claim = claim(draft.snapshot, heard, name, report);
         let endpoints = !claim.endpoints.is_empty() && claim.endpoints != node.endpoints;
@@ -355,7 +355,7 @@ pub(crate) fn plan_endpoints(draft: &mut Draft<'_>) {
     if stored.map_or(wanted.machines.is_empty(), |stored| stored.value == wanted) {
         return;
     }
-    let mut group = Group::default();
+    let mut group = OperationGroup::default();
     group.put(keys::ENDPOINTS.to_owned(), &wanted);
     draft.commit(group, "endpoints of the machines".to_owned(), Vec::new());
 }

@@ -3,7 +3,7 @@
 
 use crate::{
     EventKind,
-    draft::{Draft, Group},
+    draft::{Draft, OperationGroup},
 };
 use kat_types::{api::ObjectReference, keys, reason::EventReason};
 
@@ -16,7 +16,7 @@ pub(crate) fn plan_leaving(draft: &mut Draft<'_>) -> bool {
             continue;
         }
         leaving = true;
-        let mut group = Group::default();
+        let mut group = OperationGroup::default();
         for (id, entry) in &snapshot.instances {
             if entry.node != *name {
                 continue;
@@ -28,7 +28,7 @@ pub(crate) fn plan_leaving(draft: &mut Draft<'_>) -> bool {
             }
         }
         draft.commit(group, format!("instances of machine {name}"), Vec::new());
-        let mut group = Group::default();
+        let mut group = OperationGroup::default();
         let object = ObjectReference {
             kind: "Node".to_owned(),
             name: name.clone(),

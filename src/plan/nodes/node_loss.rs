@@ -14,14 +14,14 @@ use jiff::Timestamp;
 use crate::Snapshot;
 use kat_types::{
     api::{NodePhase, NodeReport},
-    snapshot::{NodeEntry, Observed, ReportedNode},
+    snapshot::{NodeEntry, ObservedReports, ReportedNode},
 };
 
 /// Longest time that systemd and Podman need to end a container, beyond its program's grace.
 const ENDING: Duration = Duration::from_secs(2);
 
 /// What the leader last heard of a machine.
-pub(crate) struct Heard<'a> {
+pub(crate) struct LastReport<'a> {
     /// Its last report; `None` if none counts.
     pub(crate) report: Option<&'a NodeReport>,
     /// For how long it has been silent.
@@ -57,9 +57,9 @@ pub fn fence_after(timeout: Duration, grace_seconds: u32) -> Option<Duration> {
 /// just joined has been silent since then at most.
 pub(crate) fn heard<'a>(
     snapshot: &'a Snapshot,
-    observed: &'a Observed,
+    observed: &'a ObservedReports,
     now: Timestamp,
-) -> BTreeMap<&'a str, Heard<'a>> {
+) -> BTreeMap<&'a str, LastReport<'a>> {
     let counts = |node: &NodeEntry, reported: &ReportedNode| {
         reported.report.node_uid == node.registration.value.uid
             && reported.age <= observed.leading_for
@@ -71,7 +71,7 @@ pub(crate) fn heard<'a>(
             .filter(|reported| counts(node, reported));
         let known = now.duration_since(node.registration.value.created);
         let known = known.try_into().unwrap_or(Duration::ZERO);
-        let heard = Heard {
+        let heard = LastReport {
             report: reported.map(|reported| reported.report.as_ref()),
             silent: reported.map_or(observed.leading_for.min(known), |reported| reported.age),
         };
@@ -82,18 +82,18 @@ pub(crate) fn heard<'a>(
 
 /// The lost machines.
 #[derive(Debug, Default)]
-pub(crate) struct Losses {
+pub(crate) struct LostMachines {
     /// By name; with the reason if its instances are not replaced.
     lost: BTreeMap<String, Option<String>>,
     /// After this time one machine less counts as just returned; `None` where nothing is lost.
     pub(crate) settles_in: Option<Duration>,
 }
 
-impl Losses {
+impl LostMachines {
     /// Judges each lost machine by the machines that vanished with it.
     pub(crate) fn of(
         snapshot: &Snapshot,
-        heard: &BTreeMap<&str, Heard<'_>>,
+        heard: &BTreeMap<&str, LastReport<'_>>,
         now: Timestamp,
     ) -> Self {
         let timeout = timeout(snapshot);

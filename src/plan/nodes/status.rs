@@ -7,11 +7,11 @@ use jiff::Timestamp;
 use super::endpoints;
 use crate::{
     EventKind, EventWord,
-    draft::{Draft, Group},
+    draft::{Draft, OperationGroup},
     images,
     nodes::{
         node_loss as loss,
-        node_loss::{Heard, Losses},
+        node_loss::{LastReport, LostMachines},
     },
     volumes::moves,
 };
@@ -19,7 +19,7 @@ use kat_types::{
     api::{
         Health, InstancePhase, InstanceReport, NodePhase, NodeReport, ObjectReference,
         VolumeMoveReport,
-        report_bounds::{Words, shorten_words},
+        report_bounds::{InstanceTexts, shorten_words},
     },
     keys,
     reason::{EventReason, Reason},
@@ -33,8 +33,8 @@ const STATUS_WORDS: usize = 256 * 1024;
 /// The current status of every machine; writes the statuses whose meaning changed.
 pub(crate) fn plan_nodes(
     draft: &mut Draft<'_>,
-    all_heard: &BTreeMap<&str, Heard<'_>>,
-    losses: &Losses,
+    all_heard: &BTreeMap<&str, LastReport<'_>>,
+    losses: &LostMachines,
 ) -> BTreeMap<String, NodeStatusRecord> {
     let mut statuses = BTreeMap::new();
     for (name, node) in &draft.snapshot.nodes {
@@ -76,7 +76,7 @@ pub(crate) fn plan_nodes(
         };
         (status.phase, status.reason, status.message) = (phase, reason, message);
         if node.status.is_none() || status != before {
-            let mut group = Group::default();
+            let mut group = OperationGroup::default();
             node_events(draft, &mut group, name, node, &before, &status);
             endpoints::address_event(draft, &mut group, name, (&before, &status));
             let uid = node.registration.value.uid.as_str();
@@ -97,8 +97,8 @@ fn phase(
     name: &str,
     node: &NodeEntry,
     before: &NodeStatusRecord,
-    heard: &Heard<'_>,
-    losses: &Losses,
+    heard: &LastReport<'_>,
+    losses: &LostMachines,
 ) -> (NodePhase, String, String) {
     let timeout = loss::timeout(draft.snapshot);
     if heard.silent >= timeout {
@@ -207,7 +207,7 @@ fn keep_unsaid(
     }
     status.user_indexes = users.into_iter().collect();
     status.unexplained_indexes = unexplained.into_iter().collect();
-    let words = status.instances.values_mut().map(|record| Words {
+    let words = status.instances.values_mut().map(|record| InstanceTexts {
         message: &mut record.message,
         conditions: &mut record.conditions,
         containers: &mut record.containers,
@@ -264,7 +264,7 @@ fn instance_record(
 
 fn node_events(
     draft: &mut Draft<'_>,
-    group: &mut Group,
+    group: &mut OperationGroup,
     name: &str,
     node: &NodeEntry,
     before: &NodeStatusRecord,
@@ -305,7 +305,7 @@ fn node_events(
 
 fn instance_events(
     draft: &mut Draft<'_>,
-    group: &mut Group,
+    group: &mut OperationGroup,
     name: &str,
     before: &NodeStatusRecord,
     status: &NodeStatusRecord,

@@ -1,7 +1,7 @@
 //! `autoRollback`: a stalled generation is replaced by the last one that was wholly healthy.
 
 use super::slot::LiveInstance;
-use crate::{EventKind, service::WorkloadPlanner, status, status::Trouble};
+use crate::{EventKind, service::WorkloadPlanner, status, status::InstanceTrouble};
 use kat_types::{
     keys,
     reason::EventReason,
@@ -35,7 +35,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         let Some((good, archived, record)) = found else {
             return false;
         };
-        let trouble = status::trouble(all).as_ref().map(Trouble::sentence);
+        let trouble = status::trouble(all).as_ref().map(InstanceTrouble::sentence);
         let trouble = trouble
             .or_else(|| all.iter().find_map(status::unchecked))
             .or_else(|| self.unschedulable.clone());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::services::serving;
 use kat_types::{
     api::InstancePhase,
-    assignment::{Assignment, Wanted},
+    assignment::{Assignment, DesiredRun},
     records::InstanceRecord,
 };
 
@@ -51,7 +51,7 @@ impl LiveInstance<'_> {
     }
 
     pub(crate) fn wanted(&self) -> bool {
-        self.assignment.wanted == Wanted::Running
+        self.assignment.wanted == DesiredRun::Running
     }
 
     fn stays(&self) -> bool {

@@ -1,19 +1,19 @@
 //! Graphics processors (RFC001-KAT 4.4.4).
 
 use super::schedule::left;
-use crate::{Candidate, GraphicsMemory};
+use crate::{GraphicsMemory, MachineCandidate};
 use kat_types::resource::{GpuDriver, GpuRequest};
 
 /// A maker of graphics processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Maker {
+pub(crate) enum GpuMaker {
     Nvidia,
     Amd,
 }
 
-impl Maker {
+impl GpuMaker {
     /// The machine has a graphics processor of this maker (RFC001-KAT 4.4.4).
-    fn is_present(self, candidate: &Candidate<'_>) -> bool {
+    fn is_present(self, candidate: &MachineCandidate<'_>) -> bool {
         let label = match self {
             Self::Nvidia => "gpu.nvidia.present",
             Self::Amd => "gpu.amd.present",
@@ -25,7 +25,7 @@ impl Maker {
     }
 
     /// Mebibytes of graphics memory that no instance on the machine requests.
-    pub(crate) fn left(self, candidate: &Candidate<'_>) -> u64 {
+    pub(crate) fn left(self, candidate: &MachineCandidate<'_>) -> u64 {
         let GraphicsMemory { any, nvidia, amd } = candidate.requested.graphics;
         let (label, asked) = match self {
             Self::Nvidia => ("gpu.nvidia.vramMB", nvidia),
@@ -42,12 +42,12 @@ impl Maker {
 /// The makers that a request allows and the machine has.
 pub(crate) fn makers<'c>(
     gpu: &GpuRequest,
-    candidate: &'c Candidate<'c>,
-) -> impl Iterator<Item = Maker> + use<'c> {
-    let allowed: &[Maker] = match gpu.driver {
-        GpuDriver::Any => &[Maker::Nvidia, Maker::Amd],
-        GpuDriver::Nvidia => &[Maker::Nvidia],
-        GpuDriver::Amd => &[Maker::Amd],
+    candidate: &'c MachineCandidate<'c>,
+) -> impl Iterator<Item = GpuMaker> + use<'c> {
+    let allowed: &[GpuMaker] = match gpu.driver {
+        GpuDriver::Any => &[GpuMaker::Nvidia, GpuMaker::Amd],
+        GpuDriver::Nvidia => &[GpuMaker::Nvidia],
+        GpuDriver::Amd => &[GpuMaker::Amd],
     };
     let present = allowed.iter().copied();
     present.filter(|maker| maker.is_present(candidate))

@@ -15,8 +15,8 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use crate::{
-    Candidate, Demand,
-    draft::{Draft, Group},
+    InstanceDemand, MachineCandidate,
+    draft::{Draft, OperationGroup},
 };
 use kat_types::{
     api::HostPortStatus,
@@ -99,7 +99,10 @@ pub fn host_port_statuses(ports: &[Port]) -> Vec<HostPortStatus> {
 
 /// `host port 80/TCP is taken by default/web` if another workload has a port of the demand on that
 /// machine.
-pub(crate) fn taken(demand: Demand<'_>, candidate: &Candidate<'_>) -> Option<String> {
+pub(crate) fn taken(
+    demand: InstanceDemand<'_>,
+    candidate: &MachineCandidate<'_>,
+) -> Option<String> {
     let on_host = demand.spec.container.host_network;
     held(demand.ports, on_host).find_map(|(number, protocol)| {
         let owner = candidate.host_ports.get(&(number, protocol))?;
@@ -163,7 +166,7 @@ pub(crate) fn give_numbers(draft: &mut Draft<'_>) -> HostPorts {
         return ports;
     }
     let mut taken = known_numbers(draft, &ports);
-    let mut group = Group::default();
+    let mut group = OperationGroup::default();
     for (key, lacking) in wanting {
         let given = ports.given.entry(key.clone()).or_default();
         let before = given.len();

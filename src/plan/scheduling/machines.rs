@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::host_ports;
-use crate::{Candidate, draft::Draft, images};
+use crate::{MachineCandidate, draft::Draft, images};
 use kat_types::{
     api::{InstancePhase, NodePhase},
-    assignment::{Assignment, Wanted},
+    assignment::{Assignment, DesiredRun},
     records::NodeStatusRecord,
     stored::WorkloadKey,
 };
@@ -14,7 +14,7 @@ use kat_types::{
 /// Every machine as a candidate, made once for a plan. A placement changes one of them.
 pub(crate) struct Machines<'a> {
     /// In the order of their names.
-    candidates: Vec<Candidate<'a>>,
+    candidates: Vec<MachineCandidate<'a>>,
     /// The workload that the candidates' counts are for.
     workload: Option<WorkloadKey>,
     /// Machines on which this plan has placed instances of a workload.
@@ -31,7 +31,7 @@ impl<'a> Machines<'a> {
         let candidates = nodes.map(|(name, node)| {
             let registration = &node.registration.value;
             let status = statuses.get(name);
-            Candidate {
+            MachineCandidate {
                 name,
                 phase: status.map_or(NodePhase::Joining, |status| status.phase),
                 draining: registration.draining,
@@ -66,7 +66,7 @@ impl<'a> Machines<'a> {
             let status = statuses.get(&entry.node);
             let record = status.and_then(|status| status.instances.get(id));
             let ended = record.is_some_and(|record| record.phase == InstancePhase::Stopped);
-            if !(ended && entry.assignment.value.wanted == Wanted::Stopped) {
+            if !(ended && entry.assignment.value.wanted == DesiredRun::Stopped) {
                 machines.take_ports(&entry.node, &entry.assignment.value);
             }
         }
@@ -74,7 +74,11 @@ impl<'a> Machines<'a> {
     }
 
     /// The candidates for an instance of this workload.
-    pub(crate) fn candidates(&mut self, key: &WorkloadKey, draft: &Draft<'a>) -> &[Candidate<'a>] {
+    pub(crate) fn candidates(
+        &mut self,
+        key: &WorkloadKey,
+        draft: &Draft<'a>,
+    ) -> &[MachineCandidate<'a>] {
         if self.workload.as_ref() != Some(key) {
             self.workload = Some(key.clone());
             self.turn_to(key, draft);
@@ -143,7 +147,7 @@ impl<'a> Machines<'a> {
             candidate.lonely = !together.iter().all(|some| some.contains(candidate.name));
         }
         for (_, entry) in draft.instances_of(key) {
-            if entry.assignment.value.wanted == Wanted::Running
+            if entry.assignment.value.wanted == DesiredRun::Running
                 && let Some(candidate) = self.find(&entry.node)
             {
                 candidate.staying += 1;
@@ -160,7 +164,7 @@ impl<'a> Machines<'a> {
     fn machines_of(&self, key: &WorkloadKey, draft: &Draft<'a>, leaving: bool) -> BTreeSet<String> {
         let stored = draft.instances_of(key).iter();
         let stored = stored
-            .filter(|(_, entry)| leaving || entry.assignment.value.wanted == Wanted::Running)
+            .filter(|(_, entry)| leaving || entry.assignment.value.wanted == DesiredRun::Running)
             .map(|(_, entry)| entry.node.clone());
         let placed = self.placed.get(key).into_iter().flatten().cloned();
         stored.chain(placed).collect()
@@ -188,7 +192,7 @@ impl<'a> Machines<'a> {
             .ok()
     }
 
-    fn find(&mut self, node: &str) -> Option<&mut Candidate<'a>> {
+    fn find(&mut self, node: &str) -> Option<&mut MachineCandidate<'a>> {
         let place = self.place(node)?;
         self.candidates.get_mut(place)
     }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{devices::makers, host_ports, spread::Domains};
+use super::{devices::makers, host_ports, spread::SpreadDomains};
 use crate::{
-    HOST_PORT_DATA_PATH, Held,
+    HOST_PORT_DATA_PATH, VolumePlacement,
     rollout::{Strategy, in_place, replicas},
 };
 use kat_types::{
@@ -20,7 +20,7 @@ use kat_types::{
 
 /// A machine as the scheduler sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Candidate<'a> {
+pub struct MachineCandidate<'a> {
     pub name: &'a str,
     /// Only Ready machines are considered.
     pub phase: NodePhase,
@@ -31,7 +31,7 @@ pub struct Candidate<'a> {
     /// Resources that workloads may use.
     pub allocatable: ResourceList,
     /// Sum of the requests of live instances on it.
-    pub requested: Requested,
+    pub requested: RequestedResources,
     /// Host ports of the machine, and ports of instances on its network, each with its workload.
     pub host_ports: BTreeMap<(u16, Protocol), WorkloadKey>,
     /// Instances of the same workload on it that are not being stopped.
@@ -58,7 +58,7 @@ pub struct Candidate<'a> {
 
 /// What an instance needs from its machine.
 #[derive(Debug, Clone, Copy)]
-pub struct Demand<'a> {
+pub struct InstanceDemand<'a> {
     /// Spec of its workload.
     pub spec: &'a WorkloadSpec,
     /// Its ports, with numbers; no other workload may have its host ports on the machine.
@@ -73,13 +73,13 @@ pub struct Demand<'a> {
     /// Lowest assignment schema that the agent must understand.
     pub schema: u32,
     /// Machines that the data of its volumes allows.
-    pub held: Held<'a>,
+    pub held: VolumePlacement<'a>,
     /// The instance that it replaces failed or lost its machine: it may go to a machine that is
     /// short of disk space if no other one is left.
     pub last_resort: bool,
 }
 
-impl<'a> Demand<'a> {
+impl<'a> InstanceDemand<'a> {
     /// The demand of a workload without ports, for an instance that replaces none.
     pub fn of(spec: &'a WorkloadSpec) -> Self {
         Self {
@@ -89,13 +89,13 @@ impl<'a> Demand<'a> {
             replaces: &[],
             images: None,
             schema: needed_schema(spec, None),
-            held: Held::default(),
+            held: VolumePlacement::default(),
             last_resort: false,
         }
     }
 
     /// Number of instances of the same workload that stay on a machine beside this one.
-    pub(crate) fn staying(&self, candidate: &Candidate<'_>) -> u32 {
+    pub(crate) fn staying(&self, candidate: &MachineCandidate<'_>) -> u32 {
         let leaving = self.replaces.iter();
         let leaving = leaving.filter(|node| **node == candidate.name).count();
         let leaving = u32::try_from(leaving).unwrap_or(u32::MAX);
@@ -105,7 +105,7 @@ impl<'a> Demand<'a> {
 
 /// A sum of requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Requested {
+pub struct RequestedResources {
     pub cpu: MilliCpu,
     pub memory: Bytes,
     /// Memory of graphics processors, in mebibytes, by requested maker.
@@ -121,7 +121,7 @@ pub struct GraphicsMemory {
     pub amd: u64,
 }
 
-impl Requested {
+impl RequestedResources {
     /// Adds the CPU and memory requests of one more instance.
     pub fn add(&mut self, requests: ResourceList) {
         self.cpu.0 = self
@@ -190,13 +190,13 @@ const PORT_TAKEN: &str = "with a host port that is taken";
 
 /// Chooses a machine and returns its name. The same input and seed give the same machine.
 pub fn choose<'a>(
-    demand: Demand<'_>,
-    candidates: &[Candidate<'a>],
+    demand: InstanceDemand<'_>,
+    candidates: &[MachineCandidate<'a>],
     seed: u64,
 ) -> Result<&'a str, Unschedulable> {
     let spec = demand.spec;
     let requests = spec.together().resources.effective_requests();
-    let domains = Domains::new(demand, candidates);
+    let domains = SpreadDomains::new(demand, candidates);
     let mut failure = Unschedulable {
         machines: candidates.len(),
         ..Unschedulable::default()
@@ -235,7 +235,10 @@ pub fn choose<'a>(
 }
 
 /// Why an instance of this workload must not run on a machine, however empty it is.
-pub(crate) fn unsuitable(demand: Demand<'_>, candidate: &Candidate<'_>) -> Option<&'static str> {
+pub(crate) fn unsuitable(
+    demand: InstanceDemand<'_>,
+    candidate: &MachineCandidate<'_>,
+) -> Option<&'static str> {
     let spec = demand.spec;
     if candidate.draining {
         return Some("being drained");
@@ -276,7 +279,10 @@ pub(crate) fn unsuitable(demand: Demand<'_>, candidate: &Candidate<'_>) -> Optio
 }
 
 /// Why a machine can't run one of the images.
-pub(crate) fn foreign(demand: Demand<'_>, candidate: &Candidate<'_>) -> Option<&'static str> {
+pub(crate) fn foreign(
+    demand: InstanceDemand<'_>,
+    candidate: &MachineCandidate<'_>,
+) -> Option<&'static str> {
     let known = demand.images?;
     let mut images = demand.spec.images();
     let foreign = images.any(|(image, _)| {
@@ -291,7 +297,10 @@ pub(crate) fn foreign(demand: Demand<'_>, candidate: &Candidate<'_>) -> Option<&
 /// taint, instances on it stay. Some instances come all the same: those of a DaemonService, those
 /// whose data is there, those whose predecessor stops first, which else might have no place, and
 /// those of lost predecessors. Other machines are preferred.
-fn short_of_disk(demand: Demand<'_>, candidate: &Candidate<'_>) -> Option<&'static str> {
+fn short_of_disk(
+    demand: InstanceDemand<'_>,
+    candidate: &MachineCandidate<'_>,
+) -> Option<&'static str> {
     let spec = demand.spec;
     let has_to = spec.kind == WorkloadType::DaemonService
         || demand.held.on.is_some()
@@ -302,9 +311,9 @@ fn short_of_disk(demand: Demand<'_>, candidate: &Candidate<'_>) -> Option<&'stat
 
 /// Why a machine has no room for one more instance.
 fn full(
-    demand: Demand<'_>,
+    demand: InstanceDemand<'_>,
     requests: ResourceList,
-    candidate: &Candidate<'_>,
+    candidate: &MachineCandidate<'_>,
 ) -> Option<&'static str> {
     if left(
         candidate.allocatable.cpu.map(|cpu| cpu.0),
@@ -349,7 +358,11 @@ pub(crate) fn left(allocatable: Option<u64>, requested: u64) -> u64 {
     allocatable.unwrap_or(0).saturating_sub(requested)
 }
 
-fn untolerated(spec: &WorkloadSpec, candidate: &Candidate<'_>, effect: TaintEffect) -> usize {
+fn untolerated(
+    spec: &WorkloadSpec,
+    candidate: &MachineCandidate<'_>,
+    effect: TaintEffect,
+) -> usize {
     candidate
         .taints
         .iter()
@@ -375,12 +388,12 @@ pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     toleration.key == taint.key && effect && value
 }
 
-fn dislikes(spec: &WorkloadSpec, candidate: &Candidate<'_>) -> usize {
+fn dislikes(spec: &WorkloadSpec, candidate: &MachineCandidate<'_>) -> usize {
     untolerated(spec, candidate, TaintEffect::PreferNoSchedule)
 }
 
 /// `(100 - cpu%) + (100 - memory%)` after placing, in thousandths (RFC001-KAT 4.4.5, the sum).
-fn score(candidate: &Candidate<'_>, requests: ResourceList) -> u64 {
+fn score(candidate: &MachineCandidate<'_>, requests: ResourceList) -> u64 {
     let mut after = candidate.requested;
     after.add(requests);
     free_share(candidate.allocatable.cpu.map(|cpu| cpu.0), after.cpu.0)

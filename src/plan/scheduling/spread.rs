@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::schedule::{foreign, unsuitable};
-use crate::{Candidate, Demand};
+use crate::{InstanceDemand, MachineCandidate};
 
 /// Number of a workload's instances by value of the label that it spreads over.
-pub(crate) struct Domains<'a> {
+pub(crate) struct SpreadDomains<'a> {
     key: &'a str,
     required: bool,
     counts: BTreeMap<&'a str, u32>,
@@ -14,9 +14,12 @@ pub(crate) struct Domains<'a> {
     least: u32,
 }
 
-impl<'a> Domains<'a> {
+impl<'a> SpreadDomains<'a> {
     /// `None` for a workload that names no label.
-    pub(crate) fn new(demand: Demand<'a>, candidates: &'a [Candidate<'_>]) -> Option<Self> {
+    pub(crate) fn new(
+        demand: InstanceDemand<'a>,
+        candidates: &'a [MachineCandidate<'_>],
+    ) -> Option<Self> {
         let spread = demand.spec.spread.as_ref()?;
         let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
         let mut suitable = BTreeSet::new();
@@ -41,13 +44,13 @@ impl<'a> Domains<'a> {
 
     /// Number of instances in the machine's domain; `u32::MAX` for a machine without the label, so
     /// that it comes last.
-    pub(crate) fn count(&self, candidate: &Candidate<'_>) -> u32 {
+    pub(crate) fn count(&self, candidate: &MachineCandidate<'_>) -> u32 {
         let value = candidate.labels.get(self.key);
         let count = value.and_then(|value| self.counts.get(value.as_str()));
         count.copied().unwrap_or(u32::MAX)
     }
 
-    pub(crate) fn exclusion(&self, candidate: &Candidate<'_>) -> Option<&'static str> {
+    pub(crate) fn exclusion(&self, candidate: &MachineCandidate<'_>) -> Option<&'static str> {
         if !self.required {
             return None;
         }

@@ -33,7 +33,7 @@ use kat_types::{
     transaction::Compare,
 };
 
-pub use sealing::{Purpose, Sealing, SealingError, open_assigned, seal_for};
+pub use sealing::{SealingError, SealingPurpose, SnapshotSealing, open_assigned, seal_for};
 pub(super) use sealing::{framed, unframed};
 
 /// What is wrong with the secrets that a workload of a namespace uses; `None` if all are there.
@@ -105,7 +105,7 @@ pub fn behind_secret<'s>(snapshot: &'s Snapshot, key: &SecretKey) -> Vec<&'s str
 }
 
 /// The secrets that an instance uses, all of which exist.
-pub(super) type Wanted<'a> = Vec<(SecretKey, &'a Stored<Arc<SecretRecord>>, SecretUse)>;
+pub(super) type UsedSecrets<'a> = Vec<(SecretKey, &'a Stored<Arc<SecretRecord>>, SecretUse)>;
 
 /// Why an instance that uses secrets is not placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,7 +118,7 @@ fn find<'a>(
     snapshot: &'a Snapshot,
     namespace: &str,
     uses: BTreeMap<String, SecretUse>,
-) -> Result<Wanted<'a>, SecretTrouble> {
+) -> Result<UsedSecrets<'a>, SecretTrouble> {
     let trouble = |reason, message| Err(SecretTrouble { reason, message });
     let mut wanted = Vec::new();
     let mut size = 0;
@@ -170,7 +170,7 @@ fn gives(used: &SecretUse, key: &str) -> bool {
 
 fn sealed_for(
     snapshot: &Snapshot,
-    wanted: &Wanted<'_>,
+    wanted: &UsedSecrets<'_>,
     node: &str,
     instance: &str,
 ) -> Result<Option<AssignedSecrets>, SealingError> {
@@ -190,18 +190,25 @@ fn sealed_for(
         }
         Ok(given)
     };
-    deliver(snapshot, Purpose::Secrets, (node, instance), versions, open).map(Some)
+    deliver(
+        snapshot,
+        SealingPurpose::Secrets,
+        (node, instance),
+        versions,
+        open,
+    )
+    .map(Some)
 }
 
 /// Opens values with `open` and seals them for an instance on its machine.
 pub(super) fn deliver(
     snapshot: &Snapshot,
-    purpose: Purpose,
+    purpose: SealingPurpose,
     (node, instance): (&str, &str),
     versions: BTreeMap<String, SecretVersion>,
     open: impl FnOnce() -> Result<BTreeMap<String, SecretValues>, SealingError>,
 ) -> Result<AssignedSecrets, SealingError> {
-    if let Sealing::Rehearsed = snapshot.sealing {
+    if let SnapshotSealing::Rehearsed = snapshot.sealing {
         let sealed = "rehearsed".to_owned();
         return Ok(AssignedSecrets { versions, sealed });
     }
@@ -228,7 +235,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         &mut self,
         volumes: &[Volume],
         container: &Container,
-    ) -> Option<Wanted<'a>> {
+    ) -> Option<UsedSecrets<'a>> {
         let uses = secret_uses([container], volumes);
         match find(self.draft.snapshot, &self.key.namespace, uses) {
             Ok(wanted) => Some(wanted),
@@ -242,7 +249,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
     /// Seals the secrets for the machine; `None` if that fails, which the status then says.
     pub(super) fn sealed_secrets(
         &mut self,
-        wanted: &Wanted<'_>,
+        wanted: &UsedSecrets<'_>,
         node: &str,
         instance: &str,
     ) -> Option<Option<AssignedSecrets>> {

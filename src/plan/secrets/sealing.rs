@@ -26,7 +26,7 @@ fn secret_context(place: &SecretKey, uid: &str, version: u64) -> Vec<u8> {
 
 /// How the reader of a [`Snapshot`] opens and seals secrets.
 #[derive(Debug, Clone, Default)]
-pub enum Sealing {
+pub enum SnapshotSealing {
     /// Without a key.
     #[default]
     None,
@@ -39,7 +39,7 @@ pub enum Sealing {
 /// Why a secret can't be opened or sealed. No message contains a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SealingError {
-    /// The sealing is [`Sealing::None`].
+    /// The sealing is [`SnapshotSealing::None`].
     #[error("this machine has no key for secrets")]
     NoKey,
     /// The data key with this number is not in the store.
@@ -59,7 +59,7 @@ pub enum SealingError {
     Machine(String),
 }
 
-impl Sealing {
+impl SnapshotSealing {
     fn recovery(&self) -> Result<&RecoveryKey, SealingError> {
         match self {
             Self::With(key) => Ok(key),
@@ -190,14 +190,14 @@ impl Sealing {
 
 /// The use of an instance's sealed values. Values sealed for one purpose do not open for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
+pub enum SealingPurpose {
     /// Values of secrets, for variables and files.
     Secrets,
     /// Credentials of registries, for pulls.
     Logins,
 }
 
-impl Purpose {
+impl SealingPurpose {
     fn word(self) -> &'static str {
         match self {
             Self::Secrets => "delivery",
@@ -215,7 +215,7 @@ impl Purpose {
 
 /// The context of sealing: values sealed for one instance on one machine do not open for another.
 fn delivery_context(
-    purpose: Purpose,
+    purpose: SealingPurpose,
     versions: &BTreeMap<String, SecretVersion>,
     (node, instance): (&str, &str),
 ) -> Vec<u8> {
@@ -236,7 +236,7 @@ fn delivery_context(
 /// # Errors
 /// [`SealingError::Seal`].
 pub fn seal_for(
-    purpose: Purpose,
+    purpose: SealingPurpose,
     key: &DataKey,
     (node, public_key): (&str, &[u8; 32]),
     instance: &str,
@@ -266,7 +266,7 @@ pub fn seal_for(
 /// [`SealingError`].
 pub fn open_assigned(
     assigned: &AssignedSecrets,
-    purpose: Purpose,
+    purpose: SealingPurpose,
     private_key: &[u8; 32],
     node: &str,
     instance: &str,

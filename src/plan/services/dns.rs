@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::serving;
 use crate::{
-    draft::{Draft, Group},
+    draft::{Draft, OperationGroup},
     node_address,
     services::service_addresses::ServiceAddresses,
 };
@@ -64,7 +64,7 @@ pub(crate) fn plan_dns(
     let missing: Vec<&String> = missing.filter(|key| !kept(key)).collect();
     let unwanted = snapshot.dns.keys().filter(|key| !wanted.contains(*key));
     let unwanted: Vec<&String> = unwanted.filter(|key| !kept(key)).collect();
-    let mut group = Group::default();
+    let mut group = OperationGroup::default();
     for key in missing {
         group.put(key.clone(), &());
         if Draft::is_full(&group) {

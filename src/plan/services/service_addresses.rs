@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use super::serving;
 use crate::{
     Snapshot,
-    draft::{Draft, Group},
+    draft::{Draft, OperationGroup},
     scheduling::host_ports::has_host_ports,
 };
 use kat_types::{
@@ -94,7 +94,7 @@ pub(crate) fn give_addresses(
         taken.insert(stored.value.address);
         addresses.given.insert(key.clone(), stored.value.address);
     }
-    let mut group = Group::default();
+    let mut group = OperationGroup::default();
     for (key, entry) in &snapshot.workloads {
         if addresses.given.contains_key(key) || !needs_address(entry) || draft.keeps(key) {
             continue;
@@ -118,7 +118,7 @@ pub(crate) fn give_addresses(
             continue;
         }
         let WorkloadKey { namespace, name } = key;
-        let mut group = Group::default();
+        let mut group = OperationGroup::default();
         group.delete_prefix(keys::service(namespace, name));
         let gone = Compare::ModRevision(keys::workload_meta(namespace, name), 0);
         let reason = format!("workload {key} is gone, and its service address free");
@@ -134,7 +134,7 @@ pub(crate) fn plan_balance(
     addresses: &ServiceAddresses,
 ) {
     let snapshot = draft.snapshot;
-    let mut group = Group::default();
+    let mut group = OperationGroup::default();
     for (key, entry) in &snapshot.workloads {
         let stored_at = keys::service_balance(&key.namespace, &key.name);
         if draft.keeps(key) || draft.is_not_writable(key, &stored_at) {

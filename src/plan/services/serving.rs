@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::{draft::Draft, rollout::has_run};
 use kat_types::{
     api::{Health, InstancePhase, NodePhase},
-    assignment::Wanted,
+    assignment::DesiredRun,
     keys,
     records::{InstanceRecord, NodeStatusRecord},
     services::BackendState,
@@ -33,7 +33,7 @@ pub(crate) fn part(
     let status = statuses.get(&entry.node)?;
     let record = status.instances.get(instance)?;
     let away = status.phase == NodePhase::NotReady;
-    let stops = entry.assignment.value.wanted == Wanted::Stopped || draft.stops(instance);
+    let stops = entry.assignment.value.wanted == DesiredRun::Stopped || draft.stops(instance);
     match record.phase {
         InstancePhase::Pending
         | InstancePhase::Scheduled
@@ -94,7 +94,7 @@ fn is_on_trial(
     // Instances that had run long enough when this one began: so no instance loses a name because
     // time passes.
     let serving = draft.instances_of(&workload).iter().filter(|(id, other)| {
-        let wanted = other.assignment.value.wanted == Wanted::Running && !draft.stops(id);
+        let wanted = other.assignment.value.wanted == DesiredRun::Running && !draft.stops(id);
         let record = record(id, other).filter(is_healthy);
         let since = record.and_then(|record| record.since);
         wanted && since.is_some_and(|since| has_run(since, began))

@@ -2,7 +2,7 @@
 //! start with another number of rows than the last one means lost or duplicated data.
 
 use super::*;
-use kat_agent::desired_state::desired::Desired;
+use kat_agent::desired_state::desired::DesiredState;
 use kat_types::api::{VolumeMovePhase, VolumeMoveReport};
 
 /// The id of a move, and the folder of its volume.
@@ -37,7 +37,7 @@ impl Carrying {
     }
 
     /// Performs the moves of a confirmed list, as the agent does.
-    pub(crate) fn act(&mut self, name: &str, list: &Desired, data: &mut BTreeSet<String>) {
+    pub(crate) fn act(&mut self, name: &str, list: &DesiredState, data: &mut BTreeSet<String>) {
         self.said.clear();
         let taken = list.moves.iter().filter(|(_, wish)| wish.to == name);
         let taken: BTreeMap<Copy, _> = taken

@@ -34,7 +34,7 @@ impl World {
                 here.clone().count(),
                 "{name}: the meta counts the list"
             );
-            let mut sum = Requested::default();
+            let mut sum = RequestedResources::default();
             for entry in here {
                 let assignment = &entry.assignment.value;
                 sum.add(assignment.container.resources.effective_requests());
@@ -89,7 +89,7 @@ impl World {
         let away = not_ready(snapshot);
         let stopped = snapshot.instances.iter().filter_map(|(id, entry)| {
             let assignment = &entry.assignment.value;
-            (assignment.wanted == Wanted::Stopped).then_some((id, assignment.address))
+            (assignment.wanted == DesiredRun::Stopped).then_some((id, assignment.address))
         });
         for (id, address) in stopped {
             let balances = snapshot.services.values();
@@ -179,7 +179,7 @@ fn check_instances(snapshot: &Snapshot, away: &BTreeSet<String>) {
                 (entry.node.as_str(), assignment.address)
             );
         }
-        if assignment.wanted == Wanted::Running && !away.contains(&entry.node) {
+        if assignment.wanted == DesiredRun::Running && !away.contains(&entry.node) {
             let key = WorkloadKey::new(&assignment.namespace, &assignment.workload);
             slots
                 .entry((key, assignment.slot))

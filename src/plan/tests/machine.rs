@@ -6,7 +6,7 @@
 //! and a user's account is removed last, a while after its units.
 
 use super::*;
-use kat_agent::desired_state::desired::{self, Desired};
+use kat_agent::desired_state::desired::{self, DesiredState};
 use kat_types::{
     api::{Condition, ImagesRemoved, MemberKeys},
     reason::Reason,
@@ -82,7 +82,7 @@ pub(crate) struct Machine {
 
     /// State that outlives the agent's process: `desired.json`, units, and accounts with the uid of
     /// the workload for which they were created.
-    disk: Desired,
+    disk: DesiredState,
     units: BTreeMap<String, Unit>,
     pub(crate) accounts: BTreeMap<u32, String>,
 }
@@ -121,10 +121,10 @@ impl Machine {
             held: false,
             late: 0,
             leaving: BTreeSet::new(),
-            disk: Desired {
+            disk: DesiredState {
                 schema: 1,
                 revision: 1,
-                ..Desired::default()
+                ..DesiredState::default()
             },
             units: BTreeMap::new(),
             accounts: BTreeMap::new(),
@@ -223,7 +223,7 @@ impl Machine {
     }
 
     /// The agent reads the list for its stage, and every worker makes a pass.
-    pub(crate) fn step(&mut self, name: &str, entries: &Entries, failing: &BTreeSet<String>) {
+    pub(crate) fn step(&mut self, name: &str, entries: &MirrorEntries, failing: &BTreeSet<String>) {
         if self.stage == Stage::Begun {
             self.stage = Stage::Alone;
         } else if let Ok(list) = desired::read(entries, name) {
@@ -274,14 +274,16 @@ impl Machine {
             .map_or(InstancePhase::Pending, |unit| unit.phase);
         let phase = match (assignment.wanted, before) {
             (
-                Wanted::Stopped,
+                DesiredRun::Stopped,
                 InstancePhase::Stopping | InstancePhase::Pending | InstancePhase::Stopped,
             ) => InstancePhase::Stopped,
-            (Wanted::Stopped, _) => InstancePhase::Stopping,
-            (Wanted::Running, _) if self.evicted.contains(id) => InstancePhase::Scheduled,
-            (Wanted::Running, InstancePhase::Pending) => InstancePhase::Starting,
-            (Wanted::Running, _) if failing.contains(&assignment.image) => InstancePhase::Failed,
-            (Wanted::Running, _) => InstancePhase::Running,
+            (DesiredRun::Stopped, _) => InstancePhase::Stopping,
+            (DesiredRun::Running, _) if self.evicted.contains(id) => InstancePhase::Scheduled,
+            (DesiredRun::Running, InstancePhase::Pending) => InstancePhase::Starting,
+            (DesiredRun::Running, _) if failing.contains(&assignment.image) => {
+                InstancePhase::Failed
+            }
+            (DesiredRun::Running, _) => InstancePhase::Running,
         };
         if phase == InstancePhase::Stopped {
             self.units.remove(id);
@@ -327,7 +329,7 @@ impl Machine {
 
     /// Removes instances that are missing in a confirmed list. Their users follow one round after
     /// their units.
-    fn take_away(&mut self, list: &Desired) {
+    fn take_away(&mut self, list: &DesiredState) {
         self.instances
             .retain(|id, _| list.assignments.contains_key(id));
         self.units.retain(|id, _| list.assignments.contains_key(id));

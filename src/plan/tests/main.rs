@@ -37,7 +37,7 @@ use serde_json::json;
 use self::machine::Machine;
 use kat_leader::SnapshotBuilder;
 use kat_plan::*;
-use kat_store::mirror::Entries;
+use kat_store::mirror::MirrorEntries;
 use kat_types::{
     api::{
         Event, Health, InstancePhase, InstanceReport, NodePhase, NodeReport, NodeResources, Reach,
@@ -48,9 +48,9 @@ use kat_types::{
     records::*,
     resource::{Bytes, MilliCpu, OnPartition, ResourceList, TaintEffect},
     secrets::*,
-    snapshot::{Observed, ReportedNode},
+    snapshot::{ObservedReports, ReportedNode},
     stored::*,
-    transaction::{Compare, KeyValue, MAX_OPERATIONS, Operation},
+    transaction::{Compare, KeyValue, MAX_OPERATIONS, WriteOperation},
     volumes::*,
 };
 
@@ -58,7 +58,7 @@ const NAMESPACE: &str = "default";
 const GIB: u64 = 1 << 30;
 
 struct World {
-    entries: Entries,
+    entries: MirrorEntries,
     revision: i64,
     builder: SnapshotBuilder,
     now: Timestamp,
@@ -81,7 +81,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let mut world = Self {
-            entries: Entries::new(),
+            entries: MirrorEntries::new(),
             revision: 1,
             builder: SnapshotBuilder::default(),
             now: "2026-01-01T00:00:00Z".parse().unwrap(),
@@ -112,7 +112,7 @@ impl World {
     }
 
     /// The leader's knowledge of the machines; machines that speak report now.
-    fn observed(&mut self) -> Observed {
+    fn observed(&mut self) -> ObservedReports {
         for (name, machine) in &mut self.machines {
             let report = machine.report(name).filter(|_| machine.speaks);
             if let Some(report) = report {
@@ -127,7 +127,7 @@ impl World {
             };
             Some((name.clone(), reported))
         });
-        Observed {
+        ObservedReports {
             leading_for: self.leading_for,
             reports: reports.collect(),
         }
@@ -270,7 +270,7 @@ impl World {
         let key = WorkloadKey::new(NAMESPACE, name);
         let wanted = snapshot
             .instances_of(&key)
-            .filter(|(_, entry)| entry.assignment.value.wanted == Wanted::Running)
+            .filter(|(_, entry)| entry.assignment.value.wanted == DesiredRun::Running)
             .map(|(id, entry)| {
                 (
                     id.clone(),
@@ -313,13 +313,13 @@ fn no_schedule(key: &str) -> Taint {
 }
 
 /// The instance that this operation stops or removes.
-fn stopped_by(operation: &Operation) -> Option<String> {
+fn stopped_by(operation: &WriteOperation) -> Option<String> {
     match operation {
-        Operation::Put(key, value) if key.starts_with(keys::NODE_DESIRED) => {
+        WriteOperation::Put(key, value) if key.starts_with(keys::NODE_DESIRED) => {
             let assignment = serde_json::from_slice::<Assignment>(value).ok()?;
-            (assignment.wanted == Wanted::Stopped).then_some(assignment.instance)
+            (assignment.wanted == DesiredRun::Stopped).then_some(assignment.instance)
         }
-        Operation::Delete(key) if key.starts_with(keys::NODE_DESIRED) => {
+        WriteOperation::Delete(key) if key.starts_with(keys::NODE_DESIRED) => {
             Some(key.rsplit_once('/')?.1.to_owned())
         }
         _ => None,

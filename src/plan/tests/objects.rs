@@ -5,7 +5,7 @@ use super::*;
 impl World {
     pub(crate) fn write<T: Serialize>(&mut self, key: String, value: &T) {
         let value = serde_json::to_vec(value).unwrap();
-        self.apply(&[Operation::Put(key, value)]);
+        self.apply(&[WriteOperation::Put(key, value)]);
     }
 
     pub(crate) fn namespace(&mut self, name: &str, deleting: bool) {
@@ -31,7 +31,10 @@ impl World {
         };
         self.write(keys::registration(name), &registration);
         let subnet = format!("10.100.{number}.0/{prefix}").into_bytes();
-        self.apply(&[Operation::Put(keys::network_node(name, "subnet"), subnet)]);
+        self.apply(&[WriteOperation::Put(
+            keys::network_node(name, "subnet"),
+            subnet,
+        )]);
         let list = DesiredMeta {
             schema: 1,
             revision: 1,
@@ -197,11 +200,11 @@ impl World {
         self.write(keys::workload_meta(NAMESPACE, name), &meta);
     }
 
-    pub(crate) fn apply(&mut self, operations: &[Operation]) {
+    pub(crate) fn apply(&mut self, operations: &[WriteOperation]) {
         self.revision += 1;
         for operation in operations {
             match operation {
-                Operation::Put(key, value) => {
+                WriteOperation::Put(key, value) => {
                     let create_revision = self
                         .entries
                         .get(key.as_str())
@@ -214,10 +217,10 @@ impl World {
                     };
                     self.entries.insert(key.as_str().into(), Arc::new(entry));
                 }
-                Operation::Delete(key) => {
+                WriteOperation::Delete(key) => {
                     self.entries.remove(key.as_str());
                 }
-                Operation::DeletePrefix(prefix) => {
+                WriteOperation::DeletePrefix(prefix) => {
                     self.entries.retain(|key, _| !key.starts_with(prefix));
                 }
             }

@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use crate::{
-    Demand, EventKind, Held, Snapshot, choose,
-    draft::{Draft, Group},
+    EventKind, InstanceDemand, Snapshot, VolumePlacement, choose,
+    draft::{Draft, OperationGroup},
     rollout::slot::LiveInstance,
     scheduling::{host_ports::ports_of, machines::Machines},
     service::WorkloadPlanner,
@@ -85,16 +85,16 @@ pub fn why_it_does_not_fit(
         })
         .map(|(_, entry)| entry.node.as_str())
         .collect();
-    let demand = Demand {
+    let demand = InstanceDemand {
         images: Some(&entry.meta.value.image),
         ports: ports_of(parsed),
         workload: Some(&key.workload),
-        held: Held {
+        held: VolumePlacement {
             on: Some(node),
             shared: false,
         },
         replaces: &replaces,
-        ..Demand::of(spec)
+        ..InstanceDemand::of(spec)
     };
     choose(demand, candidates, 0)
         .err()
@@ -266,7 +266,7 @@ fn plan_move(
         return;
     }
     let rebinds = !moving.placing && all(&[Phase::Copied, Phase::Placed]);
-    let mut group = Group::default();
+    let mut group = OperationGroup::default();
     for (key, own) in volumes {
         let Some(record) = draft.volume(key).cloned() else {
             continue;
@@ -344,7 +344,7 @@ fn finish(
     (kind, event, told): (EventKind, EventReason, String),
     change: impl Fn(&VolumeKey, &VolumeRecord, Timestamp) -> VolumeRecord,
 ) {
-    let mut group = Group::default();
+    let mut group = OperationGroup::default();
     let mut names = Vec::new();
     for (key, moving) in volumes {
         let Some(record) = draft.volume(key) else {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     EventKind, Snapshot,
-    draft::{Draft, Group},
+    draft::{Draft, OperationGroup},
     users_of,
 };
 use kat_types::{
@@ -29,7 +29,7 @@ pub(crate) fn plan_removals(draft: &mut Draft<'_>, statuses: &BTreeMap<String, N
         if !record.deleting || record.moving.is_some() || draft.keeps(&key.workload) {
             continue;
         }
-        let mut group = Group::default();
+        let mut group = OperationGroup::default();
         if users_of(snapshot, key).next().is_some() {
             // The removal was requested too late: an instance has the volume.
             continue;
@@ -94,7 +94,7 @@ pub(crate) fn is_removed_from(
             copy: copy.is_some(),
             unsure: copy.is_some_and(|copy| copy.unsure),
         };
-        let mut group = Group::default();
+        let mut group = OperationGroup::default();
         group.put(keys::desired_removal(node, &volume), &wish);
         let reason = format!("volume {key} is to be removed from {node}");
         draft.commit(group, reason, Vec::new());
@@ -136,7 +136,7 @@ fn remover<'s>(
 /// changed: an apply may be about to create a workload with that index.
 fn forget<'s>(
     draft: &Draft<'s>,
-    group: &mut Group,
+    group: &mut OperationGroup,
     key: &'s VolumeKey,
     stored: &Stored<VolumeRecord>,
     gone: &mut Vec<&'s VolumeKey>,
@@ -180,7 +180,7 @@ fn plan_needless(draft: &mut Draft<'_>) {
             if record.is_some_and(|stored| goes(&stored.value)) || draft.keeps(&key.workload) {
                 continue;
             }
-            let mut group = Group::default();
+            let mut group = OperationGroup::default();
             group.delete(keys::desired_removal(node, &key.to_string()));
             draft.commit(
                 group,

@@ -62,11 +62,11 @@ impl Connections {
     }
 
     /// The client in use, for one attempt.
-    pub(super) fn attempt(self: &Arc<Self>) -> Option<(Client, Attempt)> {
+    pub(super) fn attempt(self: &Arc<Self>) -> Option<(Client, EtcdCallAttempt)> {
         self.come_home();
         let index = self.current.load(Ordering::Relaxed) % self.clients.len().max(1);
         let client = self.clients.get(index)?.clone();
-        let attempt = Attempt {
+        let attempt = EtcdCallAttempt {
             connections: self.clone(),
             index,
             started: Instant::now(),
@@ -102,14 +102,14 @@ impl Connections {
 
 /// One call on one endpoint. If it is dropped without an answer after a while, it switches to the
 /// next endpoint, since the caller's time limit may be shorter than the call's.
-pub(super) struct Attempt {
+pub(super) struct EtcdCallAttempt {
     connections: Arc<Connections>,
     index: usize,
     started: Instant,
     answered: bool,
 }
 
-impl Attempt {
+impl EtcdCallAttempt {
     /// Called when the endpoint answered, with any result.
     pub(super) fn answered(mut self) {
         self.answered = true;
@@ -122,7 +122,7 @@ impl Attempt {
     }
 }
 
-impl Drop for Attempt {
+impl Drop for EtcdCallAttempt {
     fn drop(&mut self) {
         if !self.answered && self.started.elapsed() >= SUSPICIOUS {
             self.connections.leave(self.index);

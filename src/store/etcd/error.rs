@@ -8,7 +8,7 @@ use crate::StoreError;
 
 /// How a call may proceed after an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum RetryVerdict {
     /// Users or roles changed during the call, and etcd refused it.
     AuthChanged,
     /// The connection was never made, or the member refused the call for lack of a raft leader:
@@ -33,20 +33,20 @@ mod code {
 }
 
 /// Classifies an error.
-pub(super) fn verdict(failure: &ClientError) -> Verdict {
+pub(super) fn verdict(failure: &ClientError) -> RetryVerdict {
     match failure {
         ClientError::GRpcStatus(status) => {
             // The roles may have changed since the call's user was looked up. etcd refuses the call
             // before it does anything, so it may be retried, also if it writes (etcd's
             // ErrAuthOldRevision).
             if status.message().contains("revision of auth store is old") {
-                return Verdict::AuthChanged;
+                return RetryVerdict::AuthChanged;
             }
             if is_full(status.message()) {
-                return Verdict::Final;
+                return RetryVerdict::Final;
             }
             if never_connected(status.source()) || status.message() == "etcdserver: no leader" {
-                return Verdict::NeverSent;
+                return RetryVerdict::NeverSent;
             }
             match status.code() as i32 {
                 code::INVALID_ARGUMENT
@@ -56,23 +56,23 @@ pub(super) fn verdict(failure: &ClientError) -> Verdict {
                 | code::FAILED_PRECONDITION
                 | code::OUT_OF_RANGE
                 | code::UNIMPLEMENTED
-                | code::UNAUTHENTICATED => Verdict::Final,
-                _ => Verdict::Unavailable,
+                | code::UNAUTHENTICATED => RetryVerdict::Final,
+                _ => RetryVerdict::Unavailable,
             }
         }
         ClientError::TransportError(transport) => {
             if never_connected(transport.source()) {
-                Verdict::NeverSent
+                RetryVerdict::NeverSent
             } else {
-                Verdict::Unavailable
+                RetryVerdict::Unavailable
             }
         }
         ClientError::InvalidArgs(_)
         | ClientError::InvalidUri(_)
         | ClientError::Utf8Error(_)
         | ClientError::InvalidMetadataValue(_)
-        | ClientError::EndpointsNotManaged => Verdict::Final,
-        _ => Verdict::Unavailable,
+        | ClientError::EndpointsNotManaged => RetryVerdict::Final,
+        _ => RetryVerdict::Unavailable,
     }
 }
 
@@ -101,7 +101,7 @@ fn never_connected(mut cause: Option<&(dyn std::error::Error + 'static)>) -> boo
 pub(super) fn store_error(failure: &ClientError, revision: i64) -> StoreError {
     let ClientError::GRpcStatus(status) = failure else {
         return match verdict(failure) {
-            Verdict::Final => StoreError::Invalid(failure.to_string()),
+            RetryVerdict::Final => StoreError::Invalid(failure.to_string()),
             _ => StoreError::Unavailable(failure.to_string()),
         };
     };
@@ -123,7 +123,7 @@ pub(super) fn store_error(failure: &ClientError, revision: i64) -> StoreError {
         return StoreError::Denied(message);
     }
     match verdict(failure) {
-        Verdict::Final => match status.code() as i32 {
+        RetryVerdict::Final => match status.code() as i32 {
             code::PERMISSION_DENIED | code::UNAUTHENTICATED => StoreError::Denied(message),
             _ => StoreError::Invalid(message),
         },

@@ -21,16 +21,16 @@ use async_trait::async_trait;
 use etcd_client::{Client, CompareOp, DeleteOptions, Error as ClientError, PutOptions, Txn, TxnOp};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use self::{connections::Connections, error::Verdict};
+use self::{connections::Connections, error::RetryVerdict};
 use super::{
-    Committed, Leadership, Listing, StateStore, StoreError, WatchStream,
+    Leadership, Listing, StateStore, StoreError, TransactionResult, WatchStream,
     election::{self, Lease, Leases},
     limits,
 };
 use kat_types::{
     backoff::Backoff,
     keys,
-    transaction::{Compare, KeyValue, Operation},
+    transaction::{Compare, KeyValue, WriteOperation},
 };
 
 pub use self::snapshot::snapshot;
@@ -183,14 +183,14 @@ impl EtcdStore {
             };
             let verdict = error::verdict(&failure);
             let retry = match verdict {
-                Verdict::AuthChanged => again < 20,
-                Verdict::NeverSent => again < most,
-                Verdict::Unavailable => repeatable && again < most,
-                Verdict::Final => false,
+                RetryVerdict::AuthChanged => again < 20,
+                RetryVerdict::NeverSent => again < most,
+                RetryVerdict::Unavailable => repeatable && again < most,
+                RetryVerdict::Final => false,
             };
             match verdict {
-                Verdict::NeverSent | Verdict::Unavailable => attempt.failed(),
-                Verdict::AuthChanged | Verdict::Final => attempt.answered(),
+                RetryVerdict::NeverSent | RetryVerdict::Unavailable => attempt.failed(),
+                RetryVerdict::AuthChanged | RetryVerdict::Final => attempt.answered(),
             }
             let pause = pauses.next_pause();
             if !retry || Instant::now() + pause >= deadline {
@@ -222,11 +222,11 @@ fn etcd_condition(condition: &Compare) -> etcd_client::Compare {
     }
 }
 
-fn etcd_operation(operation: &Operation) -> TxnOp {
+fn etcd_operation(operation: &WriteOperation) -> TxnOp {
     match operation {
-        Operation::Put(key, value) => TxnOp::put(key.as_str(), value.as_slice(), None),
-        Operation::Delete(key) => TxnOp::delete(key.as_str(), None),
-        Operation::DeletePrefix(prefix) => {
+        WriteOperation::Put(key, value) => TxnOp::put(key.as_str(), value.as_slice(), None),
+        WriteOperation::Delete(key) => TxnOp::delete(key.as_str(), None),
+        WriteOperation::DeletePrefix(prefix) => {
             let options = DeleteOptions::new().with_prefix();
             TxnOp::delete(prefix.as_str(), Some(options))
         }
@@ -253,8 +253,8 @@ impl StateStore for EtcdStore {
     async fn transact(
         &self,
         conditions: &[Compare],
-        operations: &[Operation],
-    ) -> Result<Committed, StoreError> {
+        operations: &[WriteOperation],
+    ) -> Result<TransactionResult, StoreError> {
         limits::check(conditions, operations)?;
         let conditions: Vec<_> = conditions.iter().map(etcd_condition).collect();
         let operations: Vec<_> = operations.iter().map(etcd_operation).collect();
@@ -267,9 +267,9 @@ impl StateStore for EtcdStore {
             })
             .await?;
         if !answer.succeeded() {
-            return Ok(Committed::No);
+            return Ok(TransactionResult::No);
         }
-        Ok(Committed::Yes(error::revision(answer.header())?))
+        Ok(TransactionResult::Yes(error::revision(answer.header())?))
     }
 
     async fn campaign(&self, candidate: &str, lease: Duration) -> Result<Leadership, StoreError> {

@@ -31,7 +31,7 @@ pub async fn snapshot(
             client.maintenance_client().snapshot().await
         })
         .await?;
-    let mut check = Check::default();
+    let mut check = SnapshotHash::default();
     loop {
         let next = timeout(PIECE_LIMIT, stream.message()).await;
         let next = next.map_err(|_| broken("nothing came for a while"))?;
@@ -50,14 +50,14 @@ fn broken(why: &str) -> StoreError {
 
 /// Checks that a stream ends with the hash of what came before.
 #[derive(Default)]
-struct Check {
+struct SnapshotHash {
     hash: Sha256,
     /// The last bytes, which may be the hash.
     tail: Vec<u8>,
     bytes: u64,
 }
 
-impl Check {
+impl SnapshotHash {
     fn add(&mut self, piece: &[u8]) {
         self.bytes = self.bytes.saturating_add(piece.len() as u64);
         self.tail.extend_from_slice(piece);
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     fn checked(stream: &[u8], piece: usize) -> Result<u64, StoreError> {
-        let mut check = Check::default();
+        let mut check = SnapshotHash::default();
         stream.chunks(piece).for_each(|piece| check.add(piece));
         check.finish()
     }

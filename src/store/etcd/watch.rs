@@ -22,7 +22,7 @@ use crate::{StoreError, WatchBatch, WatchEvent, WatchStream};
 /// Maximum bytes of a watch's message.
 const MOST_BYTES: usize = 64 << 20;
 
-struct Watcher {
+struct EtcdWatcher {
     stream: etcd_client::WatchStream,
     from_revision: i64,
     ready: VecDeque<WatchBatch>,
@@ -58,7 +58,7 @@ pub(super) async fn open(
             }
         })
         .await?;
-    let mut watcher = Watcher {
+    let mut watcher = EtcdWatcher {
         stream,
         from_revision,
         ready: VecDeque::new(),
@@ -78,7 +78,7 @@ pub(super) async fn open(
     )))
 }
 
-impl Watcher {
+impl EtcdWatcher {
     async fn next(&mut self) -> Result<WatchBatch, StoreError> {
         loop {
             if let Some(batch) = self.ready.pop_front() {

@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep, timeout};
 
-use kat_store::{Committed, Leadership, StateStore};
+use kat_store::{Leadership, StateStore, TransactionResult};
 use kat_testing::MemoryStore;
-use kat_types::{keys, transaction::Operation};
+use kat_types::{keys, transaction::WriteOperation};
 
 const LEASE: Duration = Duration::from_secs(10);
 
@@ -51,9 +51,9 @@ async fn a_cut_off_leader_gives_up_before_its_lease_ends_and_the_next_one_follow
     assert!(at - cut <= LEASE + Duration::from_secs(1), "{:?}", at - cut);
     one.set_partitioned(false);
     let late = one
-        .transact(&[first.fence()], &[Operation::Delete("/x".into())])
+        .transact(&[first.fence()], &[WriteOperation::Delete("/x".into())])
         .await;
-    assert_eq!(late.expect("answered"), Committed::No);
+    assert_eq!(late.expect("answered"), TransactionResult::No);
     assert!(!second.lost.is_cancelled());
 }
 
@@ -163,7 +163,7 @@ async fn a_leader_knows_for_how_long_it_has_not_been_sure() {
     assert!(!first.lost.is_cancelled());
     assert!(first.unsure_for() >= cut.elapsed());
     // The leader is deposed before it reaches the store again.
-    let delete = Operation::Delete(first.key.clone());
+    let delete = WriteOperation::Delete(first.key.clone());
     two.transact(&[], &[delete]).await.expect("deleted");
     let deposed = Instant::now();
     one.set_partitioned(false);

@@ -1,14 +1,14 @@
 //! Transactions under a fence, split by count and size.
 
-use kat_store::{Committed, StateStore, fenced::*};
+use kat_store::{StateStore, TransactionResult, fenced::*};
 use kat_testing::MemoryStore;
 use kat_types::{
     keys,
-    transaction::{Compare, MAX_BYTES, Operation},
+    transaction::{Compare, MAX_BYTES, WriteOperation},
 };
 
-fn put(key: String, bytes: usize) -> Operation {
-    Operation::Put(key, vec![b'x'; bytes])
+fn put(key: String, bytes: usize) -> WriteOperation {
+    WriteOperation::Put(key, vec![b'x'; bytes])
 }
 
 async fn fence(store: &MemoryStore) -> Compare {
@@ -16,7 +16,7 @@ async fn fence(store: &MemoryStore) -> Compare {
         .transact(&[], &[put("/fence".into(), 1)])
         .await
         .expect("written");
-    let Committed::Yes(revision) = made else {
+    let TransactionResult::Yes(revision) = made else {
         panic!("not written")
     };
     Compare::CreateRevision("/fence".into(), revision)
@@ -26,7 +26,7 @@ async fn fence(store: &MemoryStore) -> Compare {
 async fn cuts_by_count_and_size_and_keeps_groups_and_order() {
     let store = MemoryStore::new();
     let fence = fence(&store).await;
-    let groups: Vec<Group> = (0..100)
+    let groups: Vec<WriteGroup> = (0..100)
         .map(|n| {
             vec![
                 put(format!("/a/{n}/1"), 40_000),
@@ -37,7 +37,7 @@ async fn cuts_by_count_and_size_and_keeps_groups_and_order() {
         .collect();
     let before = store.revision();
     let outcome = commit(&store, &fence, &groups).await.expect("committed");
-    assert_eq!(outcome, Outcome::Done(store.revision()));
+    assert_eq!(outcome, CommitOutcome::Done(store.revision()));
     assert_eq!(store.peek("/a/").items.len(), 200);
     // 36 groups of 40 kB fit into 1.4 MiB, and 63 groups of two into 127 operations.
     assert_eq!(store.revision() - before, 3);
@@ -83,12 +83,12 @@ async fn a_deposed_leader_writes_nothing_more() {
     let store = MemoryStore::new();
     let fence = fence(&store).await;
     store
-        .transact(&[], &[Operation::Delete("/fence".into())])
+        .transact(&[], &[WriteOperation::Delete("/fence".into())])
         .await
         .expect("deleted");
     let groups = [vec![put("/a".into(), 1)].into()];
     let outcome = commit(&store, &fence, &groups).await.expect("answered");
-    let refused = Outcome::Refused {
+    let refused = CommitOutcome::Refused {
         written: 0,
         first: 0,
         end: 1,
@@ -104,7 +104,7 @@ async fn the_same_key_in_two_groups_is_written_in_order() {
     let groups = [
         vec![put("/a".into(), 1)].into(),
         vec![put("/a".into(), 2)].into(),
-        vec![Operation::DeletePrefix("/a".into())].into(),
+        vec![WriteOperation::DeletePrefix("/a".into())].into(),
         vec![put("/a".into(), 3)].into(),
     ];
     commit(&store, &fence, &groups).await.expect("committed");
@@ -115,12 +115,12 @@ async fn the_same_key_in_two_groups_is_written_in_order() {
 async fn what_follows_from_an_older_copy_is_refused() {
     let store = MemoryStore::new();
     let fence = fence(&store).await;
-    let groups: Vec<Group> = (0..3)
+    let groups: Vec<WriteGroup> = (0..3)
         .map(|n| vec![put(format!("/a/{n}"), MAX_BYTES / 2)].into())
         .collect();
     let mut turn = 0;
     let outcome = commit_in_turn(&store, &fence, &mut turn, &groups).await;
-    assert_eq!(outcome.expect("committed"), Outcome::Done(turn));
+    assert_eq!(outcome.expect("committed"), CommitOutcome::Done(turn));
     assert_eq!(turn, store.revision());
     let written = store.peek(keys::PLANNED).items;
     assert_eq!(written[0].mod_revision, turn, "with the last of them");
@@ -128,7 +128,10 @@ async fn what_follows_from_an_older_copy_is_refused() {
     let mut older = 0;
     let late = [vec![put("/a/0".into(), 1)].into()];
     let outcome = commit_in_turn(&store, &fence, &mut older, &late).await;
-    assert!(matches!(outcome, Ok(Outcome::Refused { written: 0, .. })));
+    assert!(matches!(
+        outcome,
+        Ok(CommitOutcome::Refused { written: 0, .. })
+    ));
     let mut known = turn;
     store.lose_answers(1);
     let outcome = commit_in_turn(&store, &fence, &mut known, &late).await;
@@ -136,25 +139,28 @@ async fn what_follows_from_an_older_copy_is_refused() {
     assert_eq!(store.peek("/a/0").items[0].value.len(), 1, "it was written");
     let next = [vec![put("/a/0".into(), 2)].into()];
     let outcome = commit_in_turn(&store, &fence, &mut known, &next).await;
-    assert!(matches!(outcome, Ok(Outcome::Refused { written: 0, .. })));
+    assert!(matches!(
+        outcome,
+        Ok(CommitOutcome::Refused { written: 0, .. })
+    ));
     // Writes without a turn do not change `PLANNED`.
     commit(&store, &fence, &next).await.expect("committed");
     let mut now = store.peek(keys::PLANNED).items[0].mod_revision;
     let outcome = commit_in_turn(&store, &fence, &mut now, &next).await;
-    assert!(matches!(outcome, Ok(Outcome::Done(_))));
+    assert!(matches!(outcome, Ok(CommitOutcome::Done(_))));
 }
 
 #[tokio::test]
 async fn says_how_far_it_came() {
     let store = MemoryStore::new();
     let fence = fence(&store).await;
-    let mut groups: Vec<Group> = vec![vec![put("/a".into(), 1)].into()];
-    groups.push(Group {
+    let mut groups: Vec<WriteGroup> = vec![vec![put("/a".into(), 1)].into()];
+    groups.push(WriteGroup {
         conditions: vec![Compare::ModRevision("/b".into(), 7)],
         operations: vec![put("/a".into(), 2)],
     });
     let outcome = commit(&store, &fence, &groups).await.expect("answered");
-    let refused = Outcome::Refused {
+    let refused = CommitOutcome::Refused {
         written: 1,
         first: 1,
         end: 2,

@@ -7,15 +7,15 @@ use tokio_util::sync::CancellationToken;
 
 use kat_store::{Mirror, MirrorState, StateStore, mirror::MirrorError};
 use kat_testing::MemoryStore;
-use kat_types::transaction::Operation;
+use kat_types::transaction::WriteOperation;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn put(key: &str, value: &str) -> Operation {
-    Operation::Put(key.into(), value.into())
+fn put(key: &str, value: &str) -> WriteOperation {
+    WriteOperation::Put(key.into(), value.into())
 }
 
-async fn write(store: &MemoryStore, operations: &[Operation]) -> i64 {
+async fn write(store: &MemoryStore, operations: &[WriteOperation]) -> i64 {
     store.transact(&[], operations).await.expect("written");
     store.revision()
 }
@@ -71,7 +71,7 @@ async fn keeps_what_it_knew_through_an_outage_and_drops_what_is_gone_after_it() 
     }
     let revision = write(
         &store,
-        &[Operation::Delete("/t/a".into()), put("/t/c", "1")],
+        &[WriteOperation::Delete("/t/a".into()), put("/t/c", "1")],
     )
     .await;
     store.compact(revision).expect("compacted");

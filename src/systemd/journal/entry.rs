@@ -22,7 +22,7 @@ pub(super) const FIELDS: &[&str] = &[
 
 /// The stream that a program wrote a line to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogStream {
+pub enum ProgramStream {
     /// Standard output.
     Stdout,
     /// Standard error.
@@ -44,7 +44,7 @@ pub struct LogEntry {
     /// Syslog identifier of the writer.
     pub identifier: String,
     /// The stream of a program's output; conmon marks standard error by priority 3.
-    pub stream: LogStream,
+    pub stream: ProgramStream,
     /// Name of the container, if the entry is a program's output.
     pub container_name: Option<String>,
     /// Id of the container, which differs for each run.
@@ -100,9 +100,9 @@ impl LogEntry {
             priority,
             identifier: text("SYSLOG_IDENTIFIER").unwrap_or_default(),
             stream: if from_program && priority == 3 {
-                LogStream::Stderr
+                ProgramStream::Stderr
             } else {
-                LogStream::Stdout
+                ProgramStream::Stdout
             },
             container_name,
             container_id: text("CONTAINER_ID_FULL"),
@@ -146,7 +146,7 @@ mod tests {
         );
         assert_eq!(entry.text(), "hello");
         assert_eq!((entry.time_us, entry.monotonic_us), (12, 7));
-        assert_eq!(entry.stream, LogStream::Stderr);
+        assert_eq!(entry.stream, ProgramStream::Stderr);
         assert_eq!(entry.container_name.as_deref(), Some("kat-web"));
         assert!(entry.from_program && !entry.partial && !entry.hook_error);
         assert_eq!(entry.cursor, "c");
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(parse(r#","MESSAGE":[[104,255],"b"]"#).message, [104, 255]);
         assert_eq!(parse(r#","MESSAGE":null"#).text(), "");
         let plain = parse("");
-        assert_eq!((plain.priority, plain.stream), (6, LogStream::Stdout));
+        assert_eq!((plain.priority, plain.stream), (6, ProgramStream::Stdout));
         assert_eq!(parse(r#","PRIORITY":"99""#).priority, 6);
     }
 

@@ -6,7 +6,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt};
 
 /// The next item of the input.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Line<'a> {
+pub(super) enum InputLine<'a> {
     /// A line without its break.
     Text(&'a [u8]),
     /// A line that was too long and was skipped.
@@ -16,7 +16,7 @@ pub(super) enum Line<'a> {
 }
 
 /// Reads lines; never buffers more than the limit and one read.
-pub(super) struct Lines<R> {
+pub(super) struct LineReader<R> {
     reader: R,
     limit: usize,
     line: Vec<u8>,
@@ -24,7 +24,7 @@ pub(super) struct Lines<R> {
     finished: bool,
 }
 
-impl<R: AsyncBufRead + Unpin> Lines<R> {
+impl<R: AsyncBufRead + Unpin> LineReader<R> {
     pub(super) fn new(reader: R, limit: usize) -> Self {
         Self {
             reader,
@@ -36,7 +36,7 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
     }
 
     /// Reads the next line. Cancel safe: what was read is kept.
-    pub(super) async fn next(&mut self) -> io::Result<Line<'_>> {
+    pub(super) async fn next(&mut self) -> io::Result<InputLine<'_>> {
         if self.finished {
             self.line.clear();
             self.finished = false;
@@ -47,10 +47,10 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
                 let skipped = std::mem::take(&mut self.skipping);
                 self.finished = true;
                 return Ok(match (skipped, self.line.is_empty()) {
-                    (true, _) => Line::TooLong,
-                    (false, true) => Line::End,
+                    (true, _) => InputLine::TooLong,
+                    (false, true) => InputLine::End,
                     // The last line has no line break.
-                    (false, false) => Line::Text(&self.line),
+                    (false, false) => InputLine::Text(&self.line),
                 });
             }
             let end = buffer.iter().position(|byte| *byte == b'\n');
@@ -66,9 +66,9 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
             if end.is_some() {
                 self.finished = true;
                 if std::mem::take(&mut self.skipping) {
-                    return Ok(Line::TooLong);
+                    return Ok(InputLine::TooLong);
                 }
-                return Ok(Line::Text(&self.line));
+                return Ok(InputLine::Text(&self.line));
             }
         }
     }
@@ -83,13 +83,13 @@ mod tests {
     #[tokio::test]
     async fn passes_over_a_long_line_and_goes_on() {
         let text = b"one\nfar too long\n\nfour\nlast";
-        let mut lines = Lines::new(BufReader::with_capacity(3, &text[..]), 5);
-        assert_eq!(lines.next().await.unwrap(), Line::Text(b"one"));
-        assert_eq!(lines.next().await.unwrap(), Line::TooLong);
-        assert_eq!(lines.next().await.unwrap(), Line::Text(b""));
-        assert_eq!(lines.next().await.unwrap(), Line::Text(b"four"));
-        assert_eq!(lines.next().await.unwrap(), Line::Text(b"last"));
-        assert_eq!(lines.next().await.unwrap(), Line::End);
-        assert_eq!(lines.next().await.unwrap(), Line::End);
+        let mut lines = LineReader::new(BufReader::with_capacity(3, &text[..]), 5);
+        assert_eq!(lines.next().await.unwrap(), InputLine::Text(b"one"));
+        assert_eq!(lines.next().await.unwrap(), InputLine::TooLong);
+        assert_eq!(lines.next().await.unwrap(), InputLine::Text(b""));
+        assert_eq!(lines.next().await.unwrap(), InputLine::Text(b"four"));
+        assert_eq!(lines.next().await.unwrap(), InputLine::Text(b"last"));
+        assert_eq!(lines.next().await.unwrap(), InputLine::End);
+        assert_eq!(lines.next().await.unwrap(), InputLine::End);
     }
 }

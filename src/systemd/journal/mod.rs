@@ -18,10 +18,10 @@ use tokio::{
     time::timeout,
 };
 
-use self::lines::{Line, Lines};
+use self::lines::{InputLine, LineReader};
 use kat_types::plain::last_words;
 
-pub use self::entry::{LogEntry, LogStream};
+pub use self::entry::{LogEntry, ProgramStream};
 
 /// Longest JSON line in bytes.
 pub const LINE_LIMIT: usize = 1024 * 1024;
@@ -32,7 +32,7 @@ const WORDS_LIMIT: u64 = 4096;
 
 /// Selects journal entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LogQuery {
+pub struct JournalQuery {
     /// Uid of the workload's user.
     pub uid: u32,
     /// Unit in that user's manager, with `.service`.
@@ -95,7 +95,7 @@ pub type LogEntries = Pin<Box<dyn Stream<Item = Result<LogEntry, LogError>> + Se
 /// A source of logs.
 pub trait LogSource: Send + Sync {
     /// The selected entries. Dropping the stream ends the reading.
-    fn entries(&self, query: &LogQuery) -> LogEntries;
+    fn entries(&self, query: &JournalQuery) -> LogEntries;
 }
 
 /// The machine's journal. The process has to be root or in the group `systemd-journal`.
@@ -124,8 +124,8 @@ impl Journal {
 }
 
 impl LogSource for Journal {
-    fn entries(&self, query: &LogQuery) -> LogEntries {
-        let reader = Reader {
+    fn entries(&self, query: &JournalQuery) -> LogEntries {
+        let reader = JournalReader {
             program: self.program.clone(),
             query: query.clone(),
             child: None,
@@ -139,20 +139,20 @@ impl LogSource for Journal {
     }
 }
 
-struct Reader {
+struct JournalReader {
     program: PathBuf,
-    query: LogQuery,
-    child: Option<Running>,
+    query: JournalQuery,
+    child: Option<JournalProcess>,
     ended: bool,
 }
 
-struct Running {
+struct JournalProcess {
     child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
+    lines: LineReader<BufReader<ChildStdout>>,
     stderr: Option<ChildStderr>,
 }
 
-impl Reader {
+impl JournalReader {
     async fn next(&mut self) -> Option<Result<LogEntry, LogError>> {
         if self.ended {
             return None;
@@ -166,13 +166,13 @@ impl Reader {
         loop {
             let running = self.child.as_mut()?;
             match running.lines.next().await {
-                Ok(Line::Text(text)) => match LogEntry::parse(text) {
+                Ok(InputLine::Text(text)) => match LogEntry::parse(text) {
                     Ok(entry) if self.wants(&entry) => return Some(Ok(entry)),
                     Ok(_) => {}
                     Err(reason) => return Some(Err(LogError::Malformed(reason))),
                 },
-                Ok(Line::TooLong) => return Some(Err(LogError::TooLong)),
-                Ok(Line::End) => return self.end().await.map(Err),
+                Ok(InputLine::TooLong) => return Some(Err(LogError::TooLong)),
+                Ok(InputLine::End) => return self.end().await.map(Err),
                 Err(error) => return Some(Err(LogError::Read(error))),
             }
         }
@@ -182,7 +182,7 @@ impl Reader {
         !entry.podman_event && (!self.query.program_output_only || entry.from_program)
     }
 
-    fn start(&self) -> Result<Running, LogError> {
+    fn start(&self) -> Result<JournalProcess, LogError> {
         let failed = |error| LogError::Start {
             program: self.program.clone(),
             error,
@@ -201,9 +201,9 @@ impl Reader {
             .take()
             .ok_or_else(|| failed(std::io::Error::other("its output was not given")))?;
         let stderr = child.stderr.take();
-        Ok(Running {
+        Ok(JournalProcess {
             child,
-            lines: Lines::new(BufReader::new(stdout), LINE_LIMIT),
+            lines: LineReader::new(BufReader::new(stdout), LINE_LIMIT),
             stderr,
         })
     }
@@ -234,7 +234,7 @@ impl Reader {
 }
 
 /// journalctl's arguments for a query.
-fn arguments(query: &LogQuery) -> Vec<String> {
+fn arguments(query: &JournalQuery) -> Vec<String> {
     let mut arguments = vec![
         "--output=json".to_owned(),
         // Without `--all`, fields of more than 4 KiB are null.
@@ -279,7 +279,7 @@ fn arguments(query: &LogQuery) -> Vec<String> {
 /// The program's output comes from conmon, which names the container. Podman calls a quadlet's
 /// container `systemd-NAME` unless the quadlet sets another name. Of the user's units, the entries
 /// of the unit itself and those of the user manager about it are selected.
-fn matches(query: &LogQuery) -> Vec<String> {
+fn matches(query: &JournalQuery) -> Vec<String> {
     let uid = format!("_UID={}", query.uid);
     let name = query.unit.strip_suffix(".service").unwrap_or(&query.unit);
     let mut sets = vec![

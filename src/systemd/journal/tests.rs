@@ -27,7 +27,7 @@ impl Script {
         Journal::with_program(&self.folder.path().join("journalctl"))
     }
 
-    async fn all(&self, query: &LogQuery) -> Vec<Result<LogEntry, LogError>> {
+    async fn all(&self, query: &JournalQuery) -> Vec<Result<LogEntry, LogError>> {
         self.journal().entries(query).collect().await
     }
 }
@@ -38,17 +38,17 @@ fn line(number: u32, fields: &str) -> String {
     )
 }
 
-fn query() -> LogQuery {
-    LogQuery {
+fn query() -> JournalQuery {
+    JournalQuery {
         uid: 20_001,
         unit: "kat-default-web-ab12c.service".to_owned(),
-        ..LogQuery::default()
+        ..JournalQuery::default()
     }
 }
 
 #[test]
 fn asks_for_the_units_of_the_user_only() {
-    let query = LogQuery {
+    let query = JournalQuery {
         since: Some(SystemTime::UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_042)),
         tail: Some(5),
         follow: true,
@@ -86,14 +86,14 @@ fn asks_for_the_units_of_the_user_only() {
             "USER_UNIT=kat-default-web-ab12c.service",
         ]
     );
-    let one_run = arguments(&LogQuery {
+    let one_run = arguments(&JournalQuery {
         container: Some("ab12".to_owned()),
         newest_first: true,
         ..query.clone()
     });
     assert!(one_run.contains(&"--reverse".to_owned()));
     assert!(one_run.ends_with(&["CONTAINER_ID_FULL=ab12".to_owned()]));
-    let program = LogQuery {
+    let program = JournalQuery {
         program_output_only: true,
         after_cursor: Some("s=1".to_owned()),
         tail: None,
@@ -128,7 +128,7 @@ async fn gives_entries_and_drops_podmans_own() {
         })
         .collect();
     assert_eq!(texts, ["1", "3", "an entry was left out", "4"]);
-    let program = LogQuery {
+    let program = JournalQuery {
         program_output_only: true,
         ..query()
     };
@@ -178,7 +178,7 @@ async fn dropping_a_follower_ends_its_child() {
         "echo $$ > pid\necho '{}'\nexec sleep 1000\n",
         line(1, "")
     ));
-    let mut entries = script.journal().entries(&LogQuery {
+    let mut entries = script.journal().entries(&JournalQuery {
         follow: true,
         ..query()
     });

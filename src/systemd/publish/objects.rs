@@ -22,7 +22,7 @@ pub(super) enum CallError {
 }
 
 /// An instance in the list of instances: id, namespace, workload, phase, health, unit, uid, object.
-type Listed = (
+type ListedInstance = (
     String,
     String,
     String,
@@ -79,7 +79,7 @@ impl ManagerObject {
     }
 
     #[zbus(out_args("instances"))]
-    fn list_instances(&self) -> Result<Vec<Listed>, CallError> {
+    fn list_instances(&self) -> Result<Vec<ListedInstance>, CallError> {
         self.state
             .instances
             .iter()

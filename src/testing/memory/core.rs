@@ -7,8 +7,8 @@ use std::{
 
 use tokio::time::Instant;
 
-use kat_store::{Committed, Listing, StoreError, WatchBatch, WatchEvent};
-use kat_types::transaction::{Compare, KeyValue, Operation};
+use kat_store::{Listing, StoreError, TransactionResult, WatchBatch, WatchEvent};
+use kat_types::transaction::{Compare, KeyValue, WriteOperation};
 
 /// A lease and its deadline.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) struct LeaseRecord {
 
 /// Keys, history and leases.
 #[derive(Debug)]
-pub(super) struct Core {
+pub(super) struct StoreCore {
     pub(super) revision: i64,
     entries: BTreeMap<String, KeyValue>,
     /// Every revision since the compaction, oldest first.
@@ -32,7 +32,7 @@ pub(super) struct Core {
     next_lease: i64,
 }
 
-impl Core {
+impl StoreCore {
     pub(super) fn new() -> Self {
         Self {
             // An empty etcd is at revision 1.
@@ -68,13 +68,13 @@ impl Core {
     pub(super) fn transact(
         &mut self,
         conditions: &[Compare],
-        operations: &[Operation],
-    ) -> Committed {
+        operations: &[WriteOperation],
+    ) -> TransactionResult {
         if !conditions.iter().all(|condition| self.holds(condition)) {
-            return Committed::No;
+            return TransactionResult::No;
         }
         self.write(operations, None);
-        Committed::Yes(self.revision)
+        TransactionResult::Yes(self.revision)
     }
 
     fn holds(&self, condition: &Compare) -> bool {
@@ -104,18 +104,18 @@ impl Core {
         if !self.leases.contains_key(&lease) {
             return Err(StoreError::Unavailable(format!("lease {lease:x} is gone")));
         }
-        let put = Operation::Put(key.to_owned(), value.as_bytes().to_vec());
+        let put = WriteOperation::Put(key.to_owned(), value.as_bytes().to_vec());
         self.write(&[put], Some(lease));
         Ok(self.revision)
     }
 
     /// Writes at the next revision; if nothing changes, the revision stays.
-    fn write(&mut self, operations: &[Operation], lease: Option<i64>) {
+    fn write(&mut self, operations: &[WriteOperation], lease: Option<i64>) {
         let revision = self.revision + 1;
         let mut events = Vec::new();
         for operation in operations {
             match operation {
-                Operation::Put(key, value) => {
+                WriteOperation::Put(key, value) => {
                     let create_revision = self
                         .entries
                         .get(key)
@@ -133,8 +133,8 @@ impl Core {
                     self.entries.insert(key.clone(), entry.clone());
                     events.push(WatchEvent::Put(entry));
                 }
-                Operation::Delete(key) => self.delete(key, revision, &mut events),
-                Operation::DeletePrefix(prefix) => {
+                WriteOperation::Delete(key) => self.delete(key, revision, &mut events),
+                WriteOperation::DeletePrefix(prefix) => {
                     let keys: Vec<_> = self.below(prefix).map(|(key, _)| key.clone()).collect();
                     for key in keys {
                         self.delete(&key, revision, &mut events);
@@ -233,7 +233,7 @@ impl Core {
             .leased
             .iter()
             .filter(|(_, owner)| **owner == lease)
-            .map(|(key, _)| Operation::Delete(key.clone()))
+            .map(|(key, _)| WriteOperation::Delete(key.clone()))
             .collect();
         self.write(&deletes, None);
     }

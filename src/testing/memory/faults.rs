@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Access, MemoryStore, core::Core};
+use super::{MemoryStore, StoreAccess, core::StoreCore};
 use kat_store::StoreError;
 
 /// The faults of one client.
@@ -22,16 +22,16 @@ pub(super) struct Faults {
 
 /// The store, whether it is up, and its clients.
 #[derive(Debug)]
-pub(super) struct State {
-    pub(super) core: Core,
+pub(super) struct MemoryStoreState {
+    pub(super) core: StoreCore,
     pub(super) available: bool,
     clients: Vec<Faults>,
     /// Used for a client that does not exist, which can't happen.
     nobody: Faults,
 }
 
-impl State {
-    pub(super) fn new(core: Core) -> Self {
+impl MemoryStoreState {
+    pub(super) fn new(core: StoreCore) -> Self {
         Self {
             core,
             available: true,
@@ -50,7 +50,11 @@ impl State {
     }
 
     /// Whether a call reaches the store and has the right to its access.
-    pub(super) fn admit(&mut self, client: usize, access: &Access<'_>) -> Result<(), StoreError> {
+    pub(super) fn admit(
+        &mut self,
+        client: usize,
+        access: &StoreAccess<'_>,
+    ) -> Result<(), StoreError> {
         if !self.available {
             return Err(StoreError::Unavailable("connection refused".into()));
         }
@@ -63,9 +67,11 @@ impl State {
             return Ok(());
         };
         match access {
-            Access::Write => Err(StoreError::Denied("permission denied".into())),
-            Access::Read(key) if readable.iter().any(|prefix| key.starts_with(prefix)) => Ok(()),
-            Access::Read(key) => Err(StoreError::Denied(format!("permission denied: {key}"))),
+            StoreAccess::Write => Err(StoreError::Denied("permission denied".into())),
+            StoreAccess::Read(key) if readable.iter().any(|prefix| key.starts_with(prefix)) => {
+                Ok(())
+            }
+            StoreAccess::Read(key) => Err(StoreError::Denied(format!("permission denied: {key}"))),
         }
     }
 
@@ -81,7 +87,7 @@ impl State {
 }
 
 impl MemoryStore {
-    fn fault(&self, change: impl FnOnce(&mut State)) {
+    fn fault(&self, change: impl FnOnce(&mut MemoryStoreState)) {
         change(&mut self.shared.lock());
         self.shared.changed.notify_waiters();
     }

@@ -22,13 +22,13 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use self::{core::Core, faults::State};
+use self::{core::StoreCore, faults::MemoryStoreState};
 use kat_store::{
-    Committed, Leadership, Listing, StateStore, StoreError, WatchStream,
+    Leadership, Listing, StateStore, StoreError, TransactionResult, WatchStream,
     election::{self, Lease, Leases},
     limits,
 };
-use kat_types::transaction::{Compare, KeyValue, Operation};
+use kat_types::transaction::{Compare, KeyValue, WriteOperation};
 
 /// Time after which a call of a partitioned client fails, as in [`kat_store::EtcdStore`].
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,15 +39,15 @@ pub const WATCH_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// State shared by all handles.
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedStoreState {
+    state: Mutex<MemoryStoreState>,
     /// Notified after every change of the state. It wakes waiters in the order of their waits, so
     /// that the same run is reproducible.
     changed: Notify,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SharedStoreState {
+    fn lock(&self) -> MutexGuard<'_, MemoryStoreState> {
         // A panic of another test task leaves the state consistent: every change is one call.
         self.state.lock()
     }
@@ -56,7 +56,7 @@ impl Shared {
 /// A client of a store in memory. Clones are the same client.
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
-    shared: Arc<Shared>,
+    shared: Arc<SharedStoreState>,
     client: usize,
 }
 
@@ -70,8 +70,8 @@ impl MemoryStore {
     /// An empty store at revision 1, and its first client.
     pub fn new() -> Self {
         Self {
-            shared: Arc::new(Shared {
-                state: Mutex::new(State::new(Core::new())),
+            shared: Arc::new(SharedStoreState {
+                state: Mutex::new(MemoryStoreState::new(StoreCore::new())),
                 changed: Notify::new(),
             }),
             client: 0,
@@ -97,7 +97,7 @@ impl MemoryStore {
     }
 
     /// Writes at once, regardless of this client's faults: for a test's own changes.
-    pub fn write_now(&self, operations: &[Operation]) {
+    pub fn write_now(&self, operations: &[WriteOperation]) {
         self.shared.lock().core.transact(&[], operations);
         self.shared.changed.notify_waiters();
     }
@@ -114,8 +114,8 @@ impl MemoryStore {
     /// One call: waits according to the client's faults, applies, and may lose the answer.
     async fn call<T>(
         &self,
-        access: Access<'_>,
-        apply: impl FnOnce(&mut Core) -> Result<T, StoreError> + Send,
+        access: StoreAccess<'_>,
+        apply: impl FnOnce(&mut StoreCore) -> Result<T, StoreError> + Send,
     ) -> Result<T, StoreError> {
         // Lets other tasks run, like a real call.
         tokio::task::yield_now().await;
@@ -134,7 +134,7 @@ impl MemoryStore {
         let mut state = self.shared.lock();
         state.admit(self.client, &access)?;
         let outcome = apply(&mut state.core)?;
-        if matches!(access, Access::Write) {
+        if matches!(access, StoreAccess::Write) {
             state.lose_answer(self.client)?;
         }
         Ok(outcome)
@@ -144,9 +144,9 @@ impl MemoryStore {
     /// lost.
     async fn change<T>(
         &self,
-        apply: impl FnOnce(&mut Core) -> Result<T, StoreError> + Send,
+        apply: impl FnOnce(&mut StoreCore) -> Result<T, StoreError> + Send,
     ) -> Result<T, StoreError> {
-        let outcome = self.call(Access::Write, apply).await;
+        let outcome = self.call(StoreAccess::Write, apply).await;
         self.shared.changed.notify_waiters();
         outcome
     }
@@ -154,7 +154,7 @@ impl MemoryStore {
 
 /// The access that a call needs.
 #[derive(Debug, Clone, Copy)]
-enum Access<'a> {
+enum StoreAccess<'a> {
     /// Read a key or a prefix.
     Read(&'a str),
     /// Change keys or leases.
@@ -171,11 +171,12 @@ impl StateStore for MemoryStore {
         if key.is_empty() {
             return Err(StoreError::Invalid("the key is empty".into()));
         }
-        self.call(Access::Read(key), |core| Ok(core.get(key))).await
+        self.call(StoreAccess::Read(key), |core| Ok(core.get(key)))
+            .await
     }
 
     async fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
-        self.call(Access::Read(prefix), |core| Ok(core.list(prefix)))
+        self.call(StoreAccess::Read(prefix), |core| Ok(core.list(prefix)))
             .await
     }
 
@@ -185,15 +186,15 @@ impl StateStore for MemoryStore {
                 "a watch from revision {from_revision}: it must be at least 1"
             )));
         }
-        self.call(Access::Read(prefix), |_| Ok(())).await?;
+        self.call(StoreAccess::Read(prefix), |_| Ok(())).await?;
         Ok(watch::stream(self.clone(), prefix, from_revision))
     }
 
     async fn transact(
         &self,
         conditions: &[Compare],
-        operations: &[Operation],
-    ) -> Result<Committed, StoreError> {
+        operations: &[WriteOperation],
+    ) -> Result<TransactionResult, StoreError> {
         limits::check(conditions, operations)?;
         self.change(|core| Ok(core.transact(conditions, operations)))
             .await
@@ -239,7 +240,7 @@ impl Leases for MemoryStore {
 }
 
 /// Revokes a lease when it expires. Time does not count while the store is down.
-async fn expire(shared: Weak<Shared>, lease: i64) {
+async fn expire(shared: Weak<SharedStoreState>, lease: i64) {
     loop {
         let Some(shared) = shared.upgrade() else {
             return;

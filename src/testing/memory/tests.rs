@@ -5,8 +5,8 @@ use tokio::time::timeout;
 
 use super::*;
 
-fn put(key: &str) -> Operation {
-    Operation::Put(key.into(), b"x".to_vec())
+fn put(key: &str) -> WriteOperation {
+    WriteOperation::Put(key.into(), b"x".to_vec())
 }
 
 #[tokio::test(start_paused = true)]

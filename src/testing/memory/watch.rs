@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until};
 use super::{MemoryStore, WATCH_TIMEOUT};
 use kat_store::{StoreError, WatchBatch, WatchStream};
 
-struct Watcher {
+struct MemoryWatcher {
     store: MemoryStore,
     prefix: String,
     next: i64,
@@ -18,7 +18,7 @@ struct Watcher {
     silent_until: Option<Instant>,
 }
 
-enum Step {
+enum MemoryWatchStep {
     Batch(WatchBatch),
     Fail(StoreError),
     /// No change yet.
@@ -29,7 +29,7 @@ enum Step {
 
 pub(super) fn stream(store: MemoryStore, prefix: &str, from_revision: i64) -> WatchStream {
     let epoch = store.shared.lock().client(store.client).watch_epoch;
-    let watcher = Watcher {
+    let watcher = MemoryWatcher {
         store,
         prefix: prefix.to_owned(),
         next: from_revision,
@@ -47,20 +47,20 @@ pub(super) fn stream(store: MemoryStore, prefix: &str, from_revision: i64) -> Wa
     }))
 }
 
-impl Watcher {
+impl MemoryWatcher {
     async fn next(&mut self) -> Result<WatchBatch, StoreError> {
         let shared = Arc::clone(&self.store.shared);
         loop {
             // Registered before the check: a change after it wakes this wait.
             let changed = shared.changed.notified();
             match self.step() {
-                Step::Batch(batch) => return Ok(batch),
-                Step::Fail(error) => return Err(error),
-                Step::Wait => {
+                MemoryWatchStep::Batch(batch) => return Ok(batch),
+                MemoryWatchStep::Fail(error) => return Err(error),
+                MemoryWatchStep::Wait => {
                     self.silent_until = None;
                     changed.await;
                 }
-                Step::Silent => {
+                MemoryWatchStep::Silent => {
                     let until = *self
                         .silent_until
                         .get_or_insert_with(|| Instant::now() + WATCH_TIMEOUT);
@@ -77,28 +77,28 @@ impl Watcher {
         }
     }
 
-    fn step(&mut self) -> Step {
+    fn step(&mut self) -> MemoryWatchStep {
         let mut state = self.store.shared.lock();
         if !state.available {
-            return Step::Fail(StoreError::Unavailable("connection refused".into()));
+            return MemoryWatchStep::Fail(StoreError::Unavailable("connection refused".into()));
         }
         let faults = state.client(self.store.client);
         if faults.watch_epoch != self.epoch {
-            return Step::Fail(StoreError::Unavailable("the watch was dropped".into()));
+            return MemoryWatchStep::Fail(StoreError::Unavailable("the watch was dropped".into()));
         }
         if faults.partitioned {
-            return Step::Silent;
+            return MemoryWatchStep::Silent;
         }
         match state.core.next_batch(&self.prefix, self.next) {
-            Err(error) => Step::Fail(error),
+            Err(error) => MemoryWatchStep::Fail(error),
             Ok(Some(batch)) => {
                 self.next = batch.revision + 1;
-                Step::Batch(batch)
+                MemoryWatchStep::Batch(batch)
             }
             Ok(None) => {
                 // A compaction of revisions that did not concern this watch must not end it.
                 self.next = self.next.max(state.core.revision + 1);
-                Step::Wait
+                MemoryWatchStep::Wait
             }
         }
     }

@@ -57,7 +57,7 @@ pub enum ConformanceError {
     },
 }
 
-type Outcome = Result<(), ConformanceError>;
+type ConformanceResult = Result<(), ConformanceError>;
 
 /// Runs the suite. The manager reads units from `unit_dir` at a reload. The suite writes units
 /// `kat-conformance-*` there and removes them again.
@@ -65,8 +65,8 @@ type Outcome = Result<(), ConformanceError>;
 /// # Errors
 ///
 /// The first requirement that does not hold.
-pub async fn run(manager: &dyn UnitManager, unit_dir: &Path) -> Outcome {
-    let suite = Suite {
+pub async fn run(manager: &dyn UnitManager, unit_dir: &Path) -> ConformanceResult {
+    let suite = ConformanceSuite {
         manager,
         folder: unit_dir,
     };
@@ -75,13 +75,13 @@ pub async fn run(manager: &dyn UnitManager, unit_dir: &Path) -> Outcome {
     outcome.and(cleaned)
 }
 
-struct Suite<'a> {
+struct ConformanceSuite<'a> {
     manager: &'a dyn UnitManager,
     folder: &'a Path,
 }
 
-impl Suite<'_> {
-    async fn all(&self) -> Outcome {
+impl ConformanceSuite<'_> {
+    async fn all(&self) -> ConformanceResult {
         self.clean().await?;
         self.nothing_there().await?;
         self.runs_and_stops().await?;
@@ -96,7 +96,7 @@ impl Suite<'_> {
         self.is_enabled().await
     }
 
-    async fn nothing_there(&self) -> Outcome {
+    async fn nothing_there(&self) -> ConformanceResult {
         let status = self.status(RUN).await?;
         equal("status of no unit", "not-found", &status.load_state)?;
         equal(
@@ -115,7 +115,7 @@ impl Suite<'_> {
         Ok(())
     }
 
-    async fn runs_and_stops(&self) -> Outcome {
+    async fn runs_and_stops(&self) -> ConformanceResult {
         let mut events = called("events", self.manager.events().await)?;
         let first = timeout(LIMIT, events.next()).await.ok().flatten();
         if first != Some(UnitEvent::All) {
@@ -205,7 +205,7 @@ impl Suite<'_> {
         )
     }
 
-    async fn is_killed(&self) -> Outcome {
+    async fn is_killed(&self) -> ConformanceResult {
         self.job(
             "start",
             self.manager.start(RUN, LIMIT).await,
@@ -225,7 +225,7 @@ impl Suite<'_> {
         )
     }
 
-    async fn fails(&self) -> Outcome {
+    async fn fails(&self) -> ConformanceResult {
         self.write(FAIL, "[Service]\nType=oneshot\nExecStart=/bin/false\n")
             .await?;
         self.job(
@@ -241,7 +241,7 @@ impl Suite<'_> {
         called("reset_failed", self.manager.reset_failed(FAIL).await)
     }
 
-    async fn gives_up(&self) -> Outcome {
+    async fn gives_up(&self) -> ConformanceResult {
         let text = format!(
             "[Unit]\nStartLimitIntervalSec=600\nStartLimitBurst={BURST}\n[Service]\nType=exec\n\
              ExecStart=/bin/false\nRestart=on-failure\nRestartSec=20ms\n"
@@ -265,7 +265,7 @@ impl Suite<'_> {
         equal("restarts after reset_failed", &0, &status.restarts)
     }
 
-    async fn counts_anew_after_a_restart_by_hand(&self) -> Outcome {
+    async fn counts_anew_after_a_restart_by_hand(&self) -> ConformanceResult {
         let text = "[Service]\nType=exec\nExecStart=/bin/sleep 1000\nRestart=on-failure\nRestartSec=20ms\n";
         self.write(AGAIN, text).await?;
         let started = self.manager.start(AGAIN, LIMIT).await;
@@ -287,7 +287,7 @@ impl Suite<'_> {
         holds("its program is another", another, &after)
     }
 
-    async fn knows_old_text(&self) -> Outcome {
+    async fn knows_old_text(&self) -> ConformanceResult {
         // The unit must be running: one between two restarts may be unloaded and read again when
         // queried.
         self.job(
@@ -307,7 +307,7 @@ impl Suite<'_> {
         equal("after a reload", &ActiveState::Active, &after.active_state)
     }
 
-    async fn hangs(&self) -> Outcome {
+    async fn hangs(&self) -> ConformanceResult {
         self.write(
             SLOW,
             "[Service]\nType=exec\nExecStartPre=/bin/sleep 1000\nExecStart=/bin/sleep 1000\n",
@@ -331,7 +331,7 @@ impl Suite<'_> {
         )
     }
 
-    async fn is_masked(&self) -> Outcome {
+    async fn is_masked(&self) -> ConformanceResult {
         let path = self.folder.join(MASKED);
         symlink("/dev/null", &path).map_err(|error| ConformanceError::File { path, error })?;
         called("reload", self.manager.reload().await)?;
@@ -346,7 +346,7 @@ impl Suite<'_> {
         )
     }
 
-    async fn is_enabled(&self) -> Outcome {
+    async fn is_enabled(&self) -> ConformanceResult {
         self.write(
             RUN,
             "[Service]\nType=exec\nExecStart=/bin/sleep 1000\n[Install]\nWantedBy=default.target\n",
@@ -359,7 +359,7 @@ impl Suite<'_> {
     }
 
     /// Stops the units that the suite started, and removes its files.
-    async fn clean(&self) -> Outcome {
+    async fn clean(&self) -> ConformanceResult {
         for unit in [RUN, FAIL, AGAIN, SLOW, MASKED] {
             match self.manager.stop(unit, LIMIT).await {
                 Ok(_) | Err(SystemdError::NoSuchUnit(_) | SystemdError::Masked(_)) => {}
@@ -385,12 +385,12 @@ impl Suite<'_> {
         Ok(())
     }
 
-    fn put(&self, unit: &str, text: &str) -> Outcome {
+    fn put(&self, unit: &str, text: &str) -> ConformanceResult {
         let path = self.folder.join(unit);
         fs::write(&path, text).map_err(|error| ConformanceError::File { path, error })
     }
 
-    async fn write(&self, unit: &str, text: &str) -> Outcome {
+    async fn write(&self, unit: &str, text: &str) -> ConformanceResult {
         self.put(unit, text)?;
         called("reload", self.manager.reload().await)
     }
@@ -422,7 +422,7 @@ impl Suite<'_> {
         step: &str,
         result: Result<JobResult, SystemdError>,
         expected: JobResult,
-    ) -> Outcome {
+    ) -> ConformanceResult {
         equal(step, &expected, &called(step, result)?)
     }
 }
@@ -442,7 +442,7 @@ fn unlike(step: &str, expected: &str, found: &dyn std::fmt::Debug) -> Conformanc
     }
 }
 
-fn equal<A, B>(step: &str, expected: &A, found: &B) -> Outcome
+fn equal<A, B>(step: &str, expected: &A, found: &B) -> ConformanceResult
 where
     A: std::fmt::Debug + ?Sized,
     B: PartialEq<A> + std::fmt::Debug + ?Sized,
@@ -454,7 +454,7 @@ where
     }
 }
 
-fn holds(step: &str, condition: bool, status: &UnitStatus) -> Outcome {
+fn holds(step: &str, condition: bool, status: &UnitStatus) -> ConformanceResult {
     if condition {
         Ok(())
     } else {
@@ -470,7 +470,7 @@ async fn drain(events: &mut UnitEvents) {
     {}
 }
 
-async fn heard(events: &mut UnitEvents, unit: &str) -> Outcome {
+async fn heard(events: &mut UnitEvents, unit: &str) -> ConformanceResult {
     let deadline = Instant::now() + LIMIT;
     loop {
         match tokio::time::timeout_at(deadline, events.next()).await {

@@ -56,7 +56,7 @@ pub enum IntrospectionError {
     },
 }
 
-enum Member {
+enum InterfaceMember {
     Method(String),
     Signal(String),
 }
@@ -66,7 +66,7 @@ pub fn parse(xml: &str) -> Result<Interfaces, IntrospectionError> {
     let mut interfaces = Interfaces::new();
     let mut depth = 0usize;
     let mut interface: Option<String> = None;
-    let mut member: Option<Member> = None;
+    let mut member: Option<InterfaceMember> = None;
     let mut at = 0;
     while let Some(rest) = xml.get(at..).filter(|rest| !rest.is_empty()) {
         let Some(begin) = rest.find('<') else { break };
@@ -121,12 +121,12 @@ pub fn parse(xml: &str) -> Result<Interfaces, IntrospectionError> {
                     "method" => {
                         let title = need("name")?;
                         table.methods.entry(title.clone()).or_default();
-                        member = (!empty).then_some(Member::Method(title));
+                        member = (!empty).then_some(InterfaceMember::Method(title));
                     }
                     "signal" => {
                         let title = need("name")?;
                         table.signals.entry(title.clone()).or_default();
-                        member = (!empty).then_some(Member::Signal(title));
+                        member = (!empty).then_some(InterfaceMember::Signal(title));
                     }
                     "property" => {
                         let property = Property {
@@ -138,14 +138,14 @@ pub fn parse(xml: &str) -> Result<Interfaces, IntrospectionError> {
                     _ => {
                         let kind = need("type")?;
                         match member.as_ref().ok_or_else(misplaced)? {
-                            Member::Signal(title) => {
+                            InterfaceMember::Signal(title) => {
                                 table
                                     .signals
                                     .entry(title.clone())
                                     .or_default()
                                     .push_str(&kind);
                             }
-                            Member::Method(title) => {
+                            InterfaceMember::Method(title) => {
                                 let method = table.methods.entry(title.clone()).or_default();
                                 if attribute_of(inner, "direction").as_deref() == Some("out") {
                                     method.gives.push_str(&kind);

@@ -12,46 +12,46 @@ use super::{
 use crate::resource::{ReclaimPolicy, TaintEffect};
 
 /// A set of words that may grow.
-pub trait Words: DeserializeOwned {
+pub trait ExtensibleEnum: DeserializeOwned {
     /// The value of an unknown word.
     const NEWER: Self;
 }
 
-impl Words for InstancePhase {
+impl ExtensibleEnum for InstancePhase {
     const NEWER: Self = Self::Unknown;
 }
 
 /// An unknown policy keeps the data.
-impl Words for ReclaimPolicy {
+impl ExtensibleEnum for ReclaimPolicy {
     const NEWER: Self = Self::Retain;
 }
 
 /// Unknown health does not count as healthy, and is no reason to replace the instance.
-impl Words for Health {
+impl ExtensibleEnum for Health {
     const NEWER: Self = Self::PendingCheck;
 }
 
 /// A machine of unknown phase receives no instances, and does not count as lost.
-impl Words for NodePhase {
+impl ExtensibleEnum for NodePhase {
     const NEWER: Self = Self::Joining;
 }
 
-impl Words for WorkloadPhase {
+impl ExtensibleEnum for WorkloadPhase {
     const NEWER: Self = Self::Progressing;
 }
 
 /// A volume of unknown phase may be in use.
-impl Words for VolumePhase {
+impl ExtensibleEnum for VolumePhase {
     const NEWER: Self = Self::Bound;
 }
 
 /// An unknown action changes the instance.
-impl Words for InstanceAction {
+impl ExtensibleEnum for InstanceAction {
     const NEWER: Self = Self::Restart;
 }
 
 /// An unknown effect keeps workloads off.
-impl Words for TaintEffect {
+impl ExtensibleEnum for TaintEffect {
     const NEWER: Self = Self::NoSchedule;
 }
 
@@ -64,7 +64,7 @@ fn known<T: DeserializeOwned>(text: &str) -> Option<T> {
 ///
 /// # Errors
 /// If the value is not a text.
-pub fn word<'de, D: Deserializer<'de>, T: Words>(deserializer: D) -> Result<T, D::Error> {
+pub fn word<'de, D: Deserializer<'de>, T: ExtensibleEnum>(deserializer: D) -> Result<T, D::Error> {
     let text = String::deserialize(deserializer)?;
     Ok(known(&text).unwrap_or(T::NEWER))
 }
@@ -85,14 +85,14 @@ pub fn roles<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<NodeRole>
 pub fn taints<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Taint>, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Stored {
+    struct StoredTaint {
         key: String,
         #[serde(default)]
         value: String,
         #[serde(deserialize_with = "word")]
         effect: TaintEffect,
     }
-    let stored = Vec::<Stored>::deserialize(deserializer)?;
+    let stored = Vec::<StoredTaint>::deserialize(deserializer)?;
     let taints = stored.into_iter().map(|one| Taint {
         key: one.key,
         value: one.value,

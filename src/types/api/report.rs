@@ -216,7 +216,7 @@ pub enum VolumeMovePhase {
 }
 
 /// An unknown phase has no effect.
-impl newer::Words for VolumeMovePhase {
+impl newer::ExtensibleEnum for VolumeMovePhase {
     const NEWER: Self = Self::Waiting;
 }
 

@@ -7,7 +7,7 @@ use serde::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{AssignedVolume, Assignment, Wanted};
+use super::{AssignedVolume, Assignment, DesiredRun};
 use crate::{
     resource::{
         Container, HealthCheck, OnPartition, Port, RestartPolicy, WorkloadSpec, WorkloadType,
@@ -69,7 +69,7 @@ impl<'de> Deserialize<'de> for Assignment {
                 replace::<Vec<AssignedVolume>>(fields, "volumes", &json!([]));
                 replace::<Option<AssignedSecrets>>(fields, "secrets", &Value::Null);
                 replace::<Option<AssignedSecrets>>(fields, "logins", &Value::Null);
-                replace::<Wanted>(fields, "wanted", &json!("Running"));
+                replace::<DesiredRun>(fields, "wanted", &json!("Running"));
                 let mut rest = Self::deserialize(&value).map_err(D::Error::custom)?;
                 rest.not_understood = Some(error.to_string());
                 rest

@@ -2,7 +2,7 @@
 
 /// A device node of the machine that a container can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Device<'a> {
+pub struct DeviceMapping<'a> {
     /// Path on the machine, below `/dev/`.
     pub host: &'a str,
     /// Path in the container, below `/dev/`.
@@ -13,7 +13,7 @@ pub struct Device<'a> {
     pub writes: bool,
 }
 
-impl<'a> Device<'a> {
+impl<'a> DeviceMapping<'a> {
     /// Parses an entry; `None` if it is invalid. Permissions are a subset of `r`, `w` and `m` with
     /// at least `r` or `w`; all of them by default.
     pub fn parse(text: &'a str) -> Option<Self> {
@@ -54,8 +54,9 @@ mod tests {
 
     #[test]
     fn reads_what_podman_takes_and_nothing_else() {
-        let read =
-            |text| Device::parse(text).map(|one| (one.host, one.container, one.reads, one.writes));
+        let read = |text| {
+            DeviceMapping::parse(text).map(|one| (one.host, one.container, one.reads, one.writes))
+        };
         let tty = "/dev/ttyUSB0";
         assert_eq!(read(tty), Some((tty, tty, true, true)));
         assert_eq!(

@@ -31,7 +31,7 @@ pub use job::*;
 pub use load_balancer::*;
 pub use namespace::*;
 pub use quantity::{Bytes, MilliCpu, QuantityError};
-pub use quota::{Amounts, Counted};
+pub use quota::{Amounts, QuotaResource};
 pub use volume::*;
 pub use workload::*;
 

@@ -42,7 +42,7 @@ pub struct Amounts {
 
 /// The fields of [`Amounts`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Counted {
+pub enum QuotaResource {
     /// [`Amounts::workloads`].
     Workloads,
     /// [`Amounts::instances`].
@@ -63,7 +63,7 @@ pub enum Counted {
     Events,
 }
 
-impl Counted {
+impl QuotaResource {
     /// Every field, in the order in which they are shown.
     pub const ALL: [Self; 9] = [
         Self::Workloads,
@@ -127,32 +127,32 @@ impl Counted {
 
 impl Amounts {
     /// The amount of one field; `None` if it is missing.
-    pub fn get(&self, counted: Counted) -> Option<u64> {
+    pub fn get(&self, counted: QuotaResource) -> Option<u64> {
         match counted {
-            Counted::Workloads => self.workloads,
-            Counted::Instances => self.instances,
-            Counted::Cpu => self.cpu.map(|amount| amount.0),
-            Counted::Memory => self.memory.map(|amount| amount.0),
-            Counted::Volumes => self.volumes,
-            Counted::Secrets => self.secrets,
-            Counted::SecretBytes => self.secret_bytes.map(|amount| amount.0),
-            Counted::FileBytes => self.file_bytes.map(|amount| amount.0),
-            Counted::Events => self.events,
+            QuotaResource::Workloads => self.workloads,
+            QuotaResource::Instances => self.instances,
+            QuotaResource::Cpu => self.cpu.map(|amount| amount.0),
+            QuotaResource::Memory => self.memory.map(|amount| amount.0),
+            QuotaResource::Volumes => self.volumes,
+            QuotaResource::Secrets => self.secrets,
+            QuotaResource::SecretBytes => self.secret_bytes.map(|amount| amount.0),
+            QuotaResource::FileBytes => self.file_bytes.map(|amount| amount.0),
+            QuotaResource::Events => self.events,
         }
     }
 
     /// Sets the amount of one field, or removes it.
-    pub fn set(&mut self, counted: Counted, amount: Option<u64>) {
+    pub fn set(&mut self, counted: QuotaResource, amount: Option<u64>) {
         match counted {
-            Counted::Workloads => self.workloads = amount,
-            Counted::Instances => self.instances = amount,
-            Counted::Cpu => self.cpu = amount.map(MilliCpu),
-            Counted::Memory => self.memory = amount.map(Bytes),
-            Counted::Volumes => self.volumes = amount,
-            Counted::Secrets => self.secrets = amount,
-            Counted::SecretBytes => self.secret_bytes = amount.map(Bytes),
-            Counted::FileBytes => self.file_bytes = amount.map(Bytes),
-            Counted::Events => self.events = amount,
+            QuotaResource::Workloads => self.workloads = amount,
+            QuotaResource::Instances => self.instances = amount,
+            QuotaResource::Cpu => self.cpu = amount.map(MilliCpu),
+            QuotaResource::Memory => self.memory = amount.map(Bytes),
+            QuotaResource::Volumes => self.volumes = amount,
+            QuotaResource::Secrets => self.secrets = amount,
+            QuotaResource::SecretBytes => self.secret_bytes = amount.map(Bytes),
+            QuotaResource::FileBytes => self.file_bytes = amount.map(Bytes),
+            QuotaResource::Events => self.events = amount,
         }
     }
 
@@ -163,7 +163,7 @@ impl Amounts {
 
     /// Adds the other amounts to these. A missing amount counts as 0.
     pub fn add(&mut self, other: &Self) {
-        for counted in Counted::ALL {
+        for counted in QuotaResource::ALL {
             if let Some(amount) = other.get(counted) {
                 let sum = self.get(counted).unwrap_or(0).saturating_add(amount);
                 self.set(counted, Some(sum));
@@ -179,19 +179,19 @@ mod tests {
     #[test]
     fn every_amount_has_its_own_word_and_place() {
         let mut amounts = Amounts::default();
-        for (counted, amount) in Counted::ALL.into_iter().zip(1..) {
+        for (counted, amount) in QuotaResource::ALL.into_iter().zip(1..) {
             amounts.set(counted, Some(amount));
-            assert_eq!(Counted::of_word(counted.word()), Some(counted));
+            assert_eq!(QuotaResource::of_word(counted.word()), Some(counted));
             assert_eq!(counted.read(&counted.show(amount)), Ok(amount));
         }
         let json = serde_json::to_value(amounts).unwrap();
-        for (counted, amount) in Counted::ALL.into_iter().zip(1..) {
+        for (counted, amount) in QuotaResource::ALL.into_iter().zip(1..) {
             assert_eq!(amounts.get(counted), Some(amount), "{}", counted.word());
             assert!(json.get(counted.word()).is_some(), "{json}");
         }
-        assert_eq!(json.as_object().unwrap().len(), Counted::ALL.len());
-        assert!(Counted::Workloads.read("1.5").is_err());
-        assert_eq!(Counted::Memory.read("2Gi"), Ok(2 << 30));
-        assert_eq!(Counted::Cpu.read("1.5"), Ok(1500));
+        assert_eq!(json.as_object().unwrap().len(), QuotaResource::ALL.len());
+        assert!(QuotaResource::Workloads.read("1.5").is_err());
+        assert_eq!(QuotaResource::Memory.read("2Gi"), Ok(2 << 30));
+        assert_eq!(QuotaResource::Cpu.read("1.5"), Ok(1500));
     }
 }

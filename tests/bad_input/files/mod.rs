@@ -7,7 +7,9 @@ mod together;
 mod values;
 
 use crate::over_api;
-use kat_bundle::{Class, Diagnostic, Mode, SourceFile, pack, parse, parse_cluster, read_archive};
+use kat_bundle::{
+    Class, DecodeMode, Diagnostic, SourceFile, pack, parse, parse_cluster, read_archive,
+};
 
 const WORKLOAD: &str = "\
 apiVersion: kat.dws.rip/v1alpha1
@@ -149,7 +151,7 @@ fn lines(found: &[Diagnostic]) -> String {
 #[track_caller]
 fn only(class: Class, path: &str, words: &[&str], files: &[File]) {
     let (sources, place) = unmark(files);
-    let found = match parse(&sources, Mode::Strict) {
+    let found = match parse(&sources, DecodeMode::Strict) {
         Ok(_) => panic!("accepted: {sources:?}"),
         Err(found) => found,
     };
@@ -209,7 +211,7 @@ fn the_bases_are_good() {
     ];
     for files in all {
         let (sources, _) = unmark(&files);
-        if let Err(found) = parse(&sources, Mode::Strict) {
+        if let Err(found) = parse(&sources, DecodeMode::Strict) {
             panic!("{sources:?}: {}", lines(&found));
         }
     }

@@ -164,7 +164,7 @@ fn too_large() {
     );
     let long = format!("    {}: 1\n", "k".repeat(2000));
     let (sources, _) = unmark(&[workload("    name: app\n", &long)]);
-    assert!(parse(&sources, Mode::Strict).is_err());
+    assert!(parse(&sources, DecodeMode::Strict).is_err());
 }
 
 #[test]

@@ -217,7 +217,7 @@ fn all_at_once() {
         ("build.kat", BUILD.replace("{}", "{buildContext: /}")),
     ];
     let (sources, _) = unmark(&files);
-    let found = parse(&sources, Mode::Strict).unwrap_err();
+    let found = parse(&sources, DecodeMode::Strict).unwrap_err();
     let places: Vec<_> = found
         .iter()
         .map(|found| (found.file.as_str(), found.path.as_str()))

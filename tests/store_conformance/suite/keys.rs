@@ -3,8 +3,8 @@
 use tokio_util::sync::CancellationToken;
 
 use super::{Backend, names, put, soon, write};
-use kat_store::{Committed, StoreError};
-use kat_types::transaction::{Compare, MAX_OPERATIONS, Operation};
+use kat_store::{StoreError, TransactionResult};
+use kat_types::transaction::{Compare, MAX_OPERATIONS, WriteOperation};
 
 pub(crate) async fn gets_what_was_put(backend: &dyn Backend) {
     let (store, other) = (backend.client().await, backend.client().await);
@@ -20,7 +20,7 @@ pub(crate) async fn gets_what_was_put(backend: &dyn Backend) {
     assert!(second > first, "the same value is a write too");
     let found = store.get("/t/a").await.expect("answered").expect("found");
     assert_eq!((found.create_revision, found.mod_revision), (first, second));
-    write(&*store, &[Operation::Delete("/t/a".into())]).await;
+    write(&*store, &[WriteOperation::Delete("/t/a".into())]).await;
     let third = write(&*store, &[put("/t/a", "")]).await;
     let found = store.get("/t/a").await.expect("answered").expect("found");
     assert_eq!(
@@ -37,14 +37,14 @@ pub(crate) async fn transacts_under_conditions(backend: &dyn Backend) {
         .transact(&absent, &[put("/t/a", "1")])
         .await
         .expect("answered");
-    let Committed::Yes(first) = made else {
+    let TransactionResult::Yes(first) = made else {
         panic!("the key did not exist")
     };
     let again = store
         .transact(&absent, &[put("/t/a", "2")])
         .await
         .expect("answered");
-    assert_eq!(again, Committed::No);
+    assert_eq!(again, TransactionResult::No);
     assert_eq!(
         store
             .get("/t/a")
@@ -64,13 +64,13 @@ pub(crate) async fn transacts_under_conditions(backend: &dyn Backend) {
     let writes = [
         put("/t/b", "b"),
         put("/t/c", "c"),
-        Operation::Delete("/t/a".into()),
+        WriteOperation::Delete("/t/a".into()),
     ];
     let done = store
         .transact(&conditions, &writes)
         .await
         .expect("answered");
-    let Committed::Yes(second) = done else {
+    let TransactionResult::Yes(second) = done else {
         panic!("the conditions held")
     };
     assert_eq!(second, first + 1);
@@ -93,7 +93,7 @@ pub(crate) async fn transacts_under_conditions(backend: &dyn Backend) {
         .transact(&one_wrong, &[put("/t/d", "d")])
         .await
         .expect("answered");
-    assert_eq!(refused, Committed::No);
+    assert_eq!(refused, TransactionResult::No);
     assert_eq!(names(&*store, "/t/").await, ["/t/b", "/t/c"]);
 
     // A transaction without operations succeeds and makes no revision.
@@ -101,10 +101,10 @@ pub(crate) async fn transacts_under_conditions(backend: &dyn Backend) {
         .transact(&one_wrong[..1], &[])
         .await
         .expect("answered");
-    assert_eq!(nothing, Committed::Yes(second));
+    assert_eq!(nothing, TransactionResult::Yes(second));
     let gone = [
-        Operation::Delete("/t/none".into()),
-        Operation::DeletePrefix("/t/none/".into()),
+        WriteOperation::Delete("/t/none".into()),
+        WriteOperation::DeletePrefix("/t/none/".into()),
     ];
     assert_eq!(write(&*store, &gone).await, second);
     assert_eq!(store.list("/t/").await.expect("listed").revision, second);
@@ -119,7 +119,7 @@ pub(crate) async fn refuses_what_is_beyond_the_limits(backend: &dyn Backend) {
             .map(|n| Compare::ModRevision(format!("/t/{n:03}"), 0))
             .collect()
     };
-    let refused = |outcome: Result<Committed, StoreError>, why: &str| match outcome {
+    let refused = |outcome: Result<TransactionResult, StoreError>, why: &str| match outcome {
         Err(StoreError::Invalid(_)) => {}
         other => panic!("{why}: {other:?}"),
     };
@@ -137,7 +137,7 @@ pub(crate) async fn refuses_what_is_beyond_the_limits(backend: &dyn Backend) {
             .await,
         "a key twice",
     );
-    let below = [Operation::DeletePrefix("/t/".into()), put("/t/a", "1")];
+    let below = [WriteOperation::DeletePrefix("/t/".into()), put("/t/a", "1")];
     refused(
         store.transact(&[], &below).await,
         "a key below a deleted prefix",
@@ -159,7 +159,7 @@ pub(crate) async fn refuses_what_is_beyond_the_limits(backend: &dyn Backend) {
     let done = store
         .transact(&absent(MAX_OPERATIONS), &many(MAX_OPERATIONS))
         .await;
-    assert!(matches!(done, Ok(Committed::Yes(_))), "{done:?}");
+    assert!(matches!(done, Ok(TransactionResult::Yes(_))), "{done:?}");
     assert_eq!(names(&*store, "/t/").await.len(), MAX_OPERATIONS);
     // The largest permitted transaction, in one value.
     let value = "x".repeat(kat_types::transaction::MAX_BYTES - 100);

@@ -6,10 +6,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Backend, names, put, soon, write};
 use kat_store::{
-    Committed, Leadership, Mirror, StateStore, StoreError,
-    fenced::{self, Group, Outcome},
+    Leadership, Mirror, StateStore, StoreError, TransactionResult,
+    fenced::{self, CommitOutcome, WriteGroup},
 };
-use kat_types::{keys, transaction::Operation};
+use kat_types::{keys, transaction::WriteOperation};
 
 async fn elect(store: &Arc<dyn StateStore>, name: &str) -> Leadership {
     soon("an election", store.campaign(name, Duration::from_secs(5)))
@@ -55,7 +55,10 @@ pub(crate) async fn elects_one_leader(backend: &dyn Backend) {
         Some("alpha")
     );
     let fenced = one.transact(&[first.fence()], &[put("/t/a", "1")]).await;
-    assert!(matches!(fenced, Ok(Committed::Yes(_))), "{fenced:?}");
+    assert!(
+        matches!(fenced, Ok(TransactionResult::Yes(_))),
+        "{fenced:?}"
+    );
 
     one.resign(&first).await.expect("resigned");
     assert!(first.lost.is_cancelled());
@@ -67,9 +70,12 @@ pub(crate) async fn elects_one_leader(backend: &dyn Backend) {
         Some("beta")
     );
     let deposed = one.transact(&[first.fence()], &[put("/t/a", "2")]).await;
-    assert_eq!(deposed.expect("answered"), Committed::No);
+    assert_eq!(deposed.expect("answered"), TransactionResult::No);
     let leading = two.transact(&[second.fence()], &[put("/t/a", "3")]).await;
-    assert!(matches!(leading, Ok(Committed::Yes(_))), "{leading:?}");
+    assert!(
+        matches!(leading, Ok(TransactionResult::Yes(_))),
+        "{leading:?}"
+    );
     one.resign(&first).await.expect("resigning twice is fine");
     assert!(!second.lost.is_cancelled());
 
@@ -106,7 +112,7 @@ pub(crate) async fn a_dropped_candidate_withdraws(backend: &dyn Backend) {
 pub(crate) async fn a_deleted_election_key_ends_leadership(backend: &dyn Backend) {
     let (one, two) = (backend.client().await, backend.client().await);
     let first = elect(&one, "alpha").await;
-    write(&*two, &[Operation::Delete(first.key.clone())]).await;
+    write(&*two, &[WriteOperation::Delete(first.key.clone())]).await;
     soon("the loss", first.lost.cancelled()).await;
     let second = elect(&two, "beta").await;
     assert!(!second.lost.is_cancelled());
@@ -115,7 +121,7 @@ pub(crate) async fn a_deleted_election_key_ends_leadership(backend: &dyn Backend
 pub(crate) async fn fenced_commits(backend: &dyn Backend) {
     let store = backend.client().await;
     let leadership = elect(&store, "alpha").await;
-    let groups: Vec<Group> = (0..300)
+    let groups: Vec<WriteGroup> = (0..300)
         .map(|n| {
             vec![
                 put(&format!("/t/{n:03}/a"), "1"),
@@ -127,7 +133,7 @@ pub(crate) async fn fenced_commits(backend: &dyn Backend) {
     let done = fenced::commit(&*store, &leadership.fence(), &groups)
         .await
         .expect("committed");
-    assert!(matches!(done, Outcome::Done(_)), "{done:?}");
+    assert!(matches!(done, CommitOutcome::Done(_)), "{done:?}");
     assert_eq!(names(&*store, "/t/").await.len(), 600);
     store.resign(&leadership).await.expect("resigned");
     let again = [vec![put("/t/late", "")].into()];
@@ -135,7 +141,7 @@ pub(crate) async fn fenced_commits(backend: &dyn Backend) {
         .await
         .expect("answered");
     assert!(
-        matches!(refused, Outcome::Refused { written: 0, .. }),
+        matches!(refused, CommitOutcome::Refused { written: 0, .. }),
         "{refused:?}"
     );
     assert_eq!(store.get("/t/late").await.expect("answered"), None);
@@ -151,7 +157,7 @@ pub(crate) async fn mirrors(backend: &dyn Backend) {
     assert_eq!(state.get("/t/a").expect("there").value, b"1");
     let mut revision = 0;
     for n in 0..50 {
-        let gone = Operation::Delete(format!("/t/n{}", n - 1));
+        let gone = WriteOperation::Delete(format!("/t/n{}", n - 1));
         revision = write(&*writer, &[put(&format!("/t/n{n}"), "x"), gone]).await;
     }
     let later = mirror

@@ -9,8 +9,8 @@ use std::{future::Future, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures_util::StreamExt;
 
-use kat_store::{Committed, StateStore, WatchBatch, WatchEvent, WatchStream};
-use kat_types::transaction::Operation;
+use kat_store::{StateStore, TransactionResult, WatchBatch, WatchEvent, WatchStream};
+use kat_types::transaction::WriteOperation;
 
 pub(crate) use self::{keys::*, leading::*, watches::*};
 
@@ -30,15 +30,15 @@ pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
     }
 }
 
-pub(crate) fn put(key: &str, value: &str) -> Operation {
-    Operation::Put(key.into(), value.into())
+pub(crate) fn put(key: &str, value: &str) -> WriteOperation {
+    WriteOperation::Put(key.into(), value.into())
 }
 
 /// Writes without conditions and returns the revision.
-pub(crate) async fn write(store: &dyn StateStore, operations: &[Operation]) -> i64 {
+pub(crate) async fn write(store: &dyn StateStore, operations: &[WriteOperation]) -> i64 {
     match store.transact(&[], operations).await.expect("written") {
-        Committed::Yes(revision) => revision,
-        Committed::No => panic!("a write without conditions was refused"),
+        TransactionResult::Yes(revision) => revision,
+        TransactionResult::No => panic!("a write without conditions was refused"),
     }
 }
 

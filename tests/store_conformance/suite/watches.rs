@@ -4,7 +4,7 @@ use futures_util::StreamExt;
 
 use super::{Backend, names, next, put, shown, soon, write};
 use kat_store::StoreError;
-use kat_types::transaction::Operation;
+use kat_types::transaction::WriteOperation;
 
 pub(crate) async fn deletes_prefixes(backend: &dyn Backend) {
     let store = backend.client().await;
@@ -21,7 +21,10 @@ pub(crate) async fn deletes_prefixes(backend: &dyn Backend) {
     let mut changes = store.watch("/t/", revision + 1).await.expect("watched");
     write(
         &*store,
-        &[Operation::DeletePrefix("/t/a/".into()), put("/t/b", "b")],
+        &[
+            WriteOperation::DeletePrefix("/t/a/".into()),
+            put("/t/b", "b"),
+        ],
     )
     .await;
     assert_eq!(names(&*store, "/t/").await, ["/t/a", "/t/a0", "/t/b"]);
@@ -39,7 +42,7 @@ pub(crate) async fn watches_history_and_changes(backend: &dyn Backend) {
         &*writer,
         &[
             put("/t/b", "1"),
-            Operation::Delete("/t/a".into()),
+            WriteOperation::Delete("/t/a".into()),
             put("/x", ""),
         ],
     )

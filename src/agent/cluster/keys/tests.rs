@@ -6,11 +6,11 @@ use jiff::ToSpan;
 use super::*;
 use kat_types::api::AuthorityKeys;
 
-fn identity() -> Identity {
-    Identity {
+fn identity() -> MachineIdentity {
+    MachineIdentity {
         advertise: vec!["192.0.2.1".parse().unwrap()],
         etcd: true,
-        ..Identity::example("n1")
+        ..MachineIdentity::example("n1")
     }
 }
 
@@ -20,7 +20,7 @@ fn day(number: i64) -> Timestamp {
 }
 
 /// Certificate and key of every leaf, as PEM.
-fn leaves(keys: &Keys) -> Vec<(String, String)> {
+fn leaves(keys: &MachineKeys) -> Vec<(String, String)> {
     let leaves = LEAVES.iter().map(|name| keys.leaf(name).unwrap());
     leaves
         .map(|leaf| (leaf.certificate_pem, leaf.key_pem))
@@ -28,7 +28,7 @@ fn leaves(keys: &Keys) -> Vec<(String, String)> {
 }
 
 /// The files in etcd's folder, by name.
-fn of_etcd(keys: &Keys) -> Vec<(String, Vec<u8>)> {
+fn of_etcd(keys: &MachineKeys) -> Vec<(String, Vec<u8>)> {
     let mut files: Vec<_> = std::fs::read_dir(&keys.etcd_folder)
         .unwrap()
         .map(|entry| {
@@ -44,7 +44,7 @@ fn of_etcd(keys: &Keys) -> Vec<(String, Vec<u8>)> {
 #[test]
 fn leaves_are_renewed_after_two_thirds_of_their_life_and_keep_their_keys() {
     let folder = tempfile::tempdir().unwrap();
-    let keys = Keys {
+    let keys = MachineKeys {
         folder: folder.path().join("pki"),
         etcd_folder: folder.path().join("etcd-pki"),
         etcd_group: Some(0),
@@ -87,7 +87,7 @@ fn leaves_are_renewed_after_two_thirds_of_their_life_and_keep_their_keys() {
 #[test]
 fn a_machine_that_was_away_for_months_has_new_leaves_at_once() {
     let folder = tempfile::tempdir().unwrap();
-    let keys = Keys {
+    let keys = MachineKeys {
         folder: folder.path().join("pki"),
         etcd_folder: folder.path().join("etcd-pki"),
         etcd_group: Some(0),
@@ -120,8 +120,8 @@ fn given(authorities: &[Authority], recovery_key: &str) -> MembershipAnswer {
     }
 }
 
-fn keys_in(folder: &tempfile::TempDir) -> Keys {
-    Keys {
+fn keys_in(folder: &tempfile::TempDir) -> MachineKeys {
+    MachineKeys {
         folder: folder.path().join("pki"),
         etcd_folder: folder.path().join("etcd-pki"),
         etcd_group: Some(0),
@@ -139,7 +139,7 @@ fn authorities() -> Vec<Authority> {
 #[test]
 fn only_the_known_authorities_are_taken() {
     let folder = tempfile::tempdir().unwrap();
-    let keys = Keys {
+    let keys = MachineKeys {
         folder: folder.path().join("pki"),
         etcd_folder: folder.path().join("etcd-pki"),
         etcd_group: None,
@@ -180,7 +180,7 @@ fn only_the_known_authorities_are_taken() {
 }
 
 /// Stores the authorities as an earlier version did, with each key unencrypted.
-fn leave_clear(keys: &Keys, authorities: &[Authority]) {
+fn leave_clear(keys: &MachineKeys, authorities: &[Authority]) {
     std::fs::create_dir_all(&keys.folder).unwrap();
     for authority in authorities {
         let (kind, pem) = (authority.kind(), authority.key_pem());
@@ -190,7 +190,7 @@ fn leave_clear(keys: &Keys, authorities: &[Authority]) {
     }
 }
 
-fn clear_keys(keys: &Keys) -> usize {
+fn clear_keys(keys: &MachineKeys) -> usize {
     let kinds = AuthorityKind::ALL.into_iter();
     kinds
         .filter(|kind| keys.folder.join(kind.clear_file()).exists())
@@ -231,7 +231,7 @@ async fn a_member_of_an_earlier_version_can_be_told_of_a_later_epoch_at_its_firs
     leave_clear(&keys, &authorities());
     keys.recovery_key().unwrap_err();
     let system = kat_testing::systemd::fake::FakeManager::new("system");
-    let known = crate::cluster::cluster_cache::Known::default();
+    let known = crate::cluster::cluster_cache::ClusterCache::default();
     let outdated =
         crate::etcd::membership::give_up_outdated(&identity(), &keys, &known, &system).await;
     assert!(!outdated.unwrap(), "nobody says so");

@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::cluster::identity::Identity;
+use crate::cluster::identity::MachineIdentity;
 use kat_host::files;
 use kat_pki::{
     recovery_key::RecoveryKey,
@@ -51,7 +51,7 @@ pub(super) struct BackupHeader {
 #[serde(rename_all = "camelCase")]
 pub(super) struct BackupFacts {
     /// Identity of the machine that made the backup.
-    pub identity: Identity,
+    pub identity: MachineIdentity,
     /// The authorities with their keys, by name.
     pub authorities: BTreeMap<String, AuthorityKeys>,
     /// The machine's identity key, PEM.
@@ -206,7 +206,7 @@ impl Archive {
         };
         /// The part of the header that every version has.
         #[derive(Deserialize)]
-        struct Version {
+        struct ArchiveVersion {
             schema: u32,
             #[serde(default)]
             version: String,
@@ -215,7 +215,7 @@ impl Archive {
             path: path.clone(),
             error: error.to_string(),
         };
-        let Version { schema, version } =
+        let ArchiveVersion { schema, version } =
             serde_json::from_slice(reader.header()).map_err(damaged)?;
         if schema > SCHEMA {
             return Err(ArchiveError::Newer { path, version });

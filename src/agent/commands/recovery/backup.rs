@@ -14,11 +14,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::archive::{self, BackupFacts, BackupHeader, UNFINISHED};
 use crate::{
-    cluster::{identity::Identity, keys::Keys},
-    commands::setup::Say,
+    cluster::{identity::MachineIdentity, keys::MachineKeys},
+    commands::setup::StepPrinter,
     etcd::stores,
 };
-use kat_host::files::{self, Access};
+use kat_host::files::{self, FileAccess};
 use kat_leader::Backups;
 use kat_store as store;
 use kat_store::EtcdStore;
@@ -35,7 +35,7 @@ const ABANDONED: Duration = Duration::from_secs(3600);
 
 /// `kat-agent backup`: writes one backup, and returns its path. In a folder the backup gets a
 /// generated name; without a path the folder of the scheduled backups is used.
-pub(crate) async fn run(path: Option<PathBuf>, say: Say<'_>) -> anyhow::Result<PathBuf> {
+pub(crate) async fn run(path: Option<PathBuf>, say: StepPrinter<'_>) -> anyhow::Result<PathBuf> {
     let identity = super::member()?;
     let now = Timestamp::now();
     let path = path.unwrap_or_else(|| {
@@ -43,7 +43,7 @@ pub(crate) async fn run(path: Option<PathBuf>, say: Say<'_>) -> anyhow::Result<P
         // changed, but the store may be unreachable.
         PathBuf::from(&identity.cluster.spec.backup_path)
     });
-    let local = LocalBackups::new(&identity, &Keys::new(None));
+    let local = LocalBackups::new(&identity, &MachineKeys::new(None));
     let path = if path.is_dir() || path == Path::new(&identity.cluster.spec.backup_path) {
         make_folder(&path)?;
         path.join(local.name(now))
@@ -69,13 +69,13 @@ fn size(bytes: u64) -> String {
 
 /// Backups on this machine's disk.
 pub(crate) struct LocalBackups {
-    identity: Arc<Identity>,
-    keys: Keys,
+    identity: Arc<MachineIdentity>,
+    keys: MachineKeys,
 }
 
 impl LocalBackups {
     /// Backups of this machine's etcd.
-    pub(crate) fn new(identity: &Arc<Identity>, keys: &Keys) -> Self {
+    pub(crate) fn new(identity: &Arc<MachineIdentity>, keys: &MachineKeys) -> Self {
         Self {
             identity: Arc::clone(identity),
             keys: keys.clone(),
@@ -148,7 +148,7 @@ impl LocalBackups {
     fn facts(&self) -> anyhow::Result<BackupFacts> {
         let wireguard = Path::new(network::FOLDER).join(network::PRIVATE_KEY_FILE);
         Ok(BackupFacts {
-            identity: Identity::clone(&self.identity),
+            identity: MachineIdentity::clone(&self.identity),
             authorities: self.keys.authorities()?,
             node_key: self.keys.leaf("node")?.key_pem,
             wireguard_key: files::read_text(&wireguard, LIMIT)?,
@@ -215,7 +215,7 @@ fn make_folder(folder: &Path) -> anyhow::Result<()> {
     if let Some(parent) = folder.parent() {
         std::fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
     }
-    files::ensure_folder(folder, Access::mode(0o700))?;
+    files::ensure_folder(folder, FileAccess::mode(0o700))?;
     Ok(())
 }
 
@@ -224,7 +224,10 @@ mod tests {
     use super::*;
 
     fn local() -> LocalBackups {
-        LocalBackups::new(&Arc::new(Identity::example("n1")), &Keys::new(None))
+        LocalBackups::new(
+            &Arc::new(MachineIdentity::example("n1")),
+            &MachineKeys::new(None),
+        )
     }
 
     /// Writes a complete backup without any data of etcd.
@@ -240,7 +243,7 @@ mod tests {
             recovery_key: key.fingerprint(),
         };
         let facts = BackupFacts {
-            identity: Identity::clone(&local.identity),
+            identity: MachineIdentity::clone(&local.identity),
             authorities: std::collections::BTreeMap::new(),
             node_key: String::new(),
             wireguard_key: String::new(),

@@ -13,8 +13,8 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::cluster::{cluster_cache::Known, identity::Identity, keys::Keys};
-use kat_client::{Client, ClientError, Options};
+use crate::cluster::{cluster_cache::ClusterCache, identity::MachineIdentity, keys::MachineKeys};
+use kat_client::{Client, ClientError, ClientOptions};
 use kat_pki::recovery_key::{self as seal, RecoveryKey, SealError};
 use kat_types::api::StoreEpoch;
 
@@ -54,9 +54,9 @@ fn statement(cluster_uid: &str, epoch: u64) -> String {
 /// Whether a machine that holds etcd proves a later store epoch than this machine knows. With
 /// `patient`, machines that do not respond are asked again for a while.
 pub(crate) async fn is_outdated(
-    identity: &Identity,
-    keys: &Keys,
-    known: &Known,
+    identity: &MachineIdentity,
+    keys: &MachineKeys,
+    known: &ClusterCache,
     patient: bool,
 ) -> bool {
     let Ok(key) = keys.recovery_key() else {
@@ -98,9 +98,9 @@ pub(crate) async fn is_outdated(
 /// # Errors
 /// This machine's keys can't be used.
 pub(super) async fn is_led(
-    identity: &Identity,
-    keys: &Keys,
-    known: &Known,
+    identity: &MachineIdentity,
+    keys: &MachineKeys,
+    known: &ClusterCache,
 ) -> anyhow::Result<bool> {
     let others = clients(identity, keys, known)?;
     let until = Instant::now() + START_LIMIT;
@@ -133,17 +133,21 @@ where
 }
 
 /// A client for each known address of each other machine that holds etcd.
-fn clients(identity: &Identity, keys: &Keys, known: &Known) -> anyhow::Result<Vec<Client>> {
+fn clients(
+    identity: &MachineIdentity,
+    keys: &MachineKeys,
+    known: &ClusterCache,
+) -> anyhow::Result<Vec<Client>> {
     let leaf = keys.leaf("node")?;
     let pem = format!("{}{}", leaf.certificate_pem, leaf.key_pem);
     let authority = keys.cluster_authority()?;
     let port = identity.cluster.spec.api_port;
-    let options = Options {
+    let options = ClientOptions {
         connect_timeout: ANSWER_LIMIT,
         request_timeout: ANSWER_LIMIT,
         retry_for: Duration::ZERO,
         unreachable_for: Duration::ZERO,
-        ..Options::default()
+        ..ClientOptions::default()
     };
     let mut clients = Vec::new();
     for (name, machine) in &known.endpoints.machines {
@@ -168,14 +172,14 @@ pub(crate) const LOOKOUT_INTERVAL: Duration = Duration::from_secs(15);
 
 /// The periodic check of a running member.
 #[derive(Clone)]
-pub(crate) struct Lookout {
-    pub identity: Arc<Identity>,
-    pub keys: Keys,
+pub(crate) struct EpochCheck {
+    pub identity: Arc<MachineIdentity>,
+    pub keys: MachineKeys,
 }
 
-impl Lookout {
+impl EpochCheck {
     /// See [`is_outdated`].
-    pub(crate) async fn is_outdated(&self, known: &Known) -> bool {
+    pub(crate) async fn is_outdated(&self, known: &ClusterCache) -> bool {
         self.identity.etcd && is_outdated(&self.identity, &self.keys, known, false).await
     }
 }

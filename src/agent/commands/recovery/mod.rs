@@ -13,16 +13,16 @@ use std::{path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
 
-use self::rebuild::Marker;
+use self::rebuild::RecoveryMarker;
 use super::setup::read_identity;
 use crate::{
-    cluster::{cluster_cache::Known, identity::Identity, keys::Keys},
+    cluster::{cluster_cache::ClusterCache, identity::MachineIdentity, keys::MachineKeys},
     service::paths,
 };
 
 pub(crate) use self::{
     backup::{LocalBackups, run as backup},
-    epoch::{LOOKOUT_INTERVAL, Lookout, is_outdated},
+    epoch::{EpochCheck, LOOKOUT_INTERVAL, is_outdated},
     recover::run as recover,
     restore::{RestoreOptions, forget_unpacked, run as restore},
 };
@@ -30,7 +30,9 @@ pub(crate) use self::{
 /// The recovery key in its printed form.
 pub(crate) fn key() -> anyhow::Result<String> {
     member()?;
-    let key = Keys::new(None).recovery_key().with_context(no_key_hint)?;
+    let key = MachineKeys::new(None)
+        .recovery_key()
+        .with_context(no_key_hint)?;
     Ok(key.reveal())
 }
 
@@ -44,7 +46,7 @@ fn no_key_hint() -> String {
 /// Fails while a recover or restore is unfinished: the agent would take the incomplete store for
 /// the cluster's state.
 pub(crate) fn refuse_unfinished() -> anyhow::Result<()> {
-    if let Some(marker) = Marker::read()? {
+    if let Some(marker) = RecoveryMarker::read()? {
         bail!(
             "a `kat-agent {command}` did not come to its end; the same command goes on. Workloads run on meanwhile",
             command = marker.command
@@ -54,11 +56,11 @@ pub(crate) fn refuse_unfinished() -> anyhow::Result<()> {
 }
 
 /// Checks that the user is root and that the machine holds the cluster's store.
-fn member() -> anyhow::Result<Arc<Identity>> {
+fn member() -> anyhow::Result<Arc<MachineIdentity>> {
     need_root()?;
     let identity = read_identity()?;
     if !identity.etcd {
-        let known = Known::stored();
+        let known = ClusterCache::stored();
         let machines = known.endpoints.machines.iter();
         let members: Vec<&str> = machines
             .filter(|(_, machine)| machine.etcd)

@@ -29,7 +29,7 @@ pub(super) fn recovery_key(file: Option<&Path>) -> anyhow::Result<RecoveryKey> {
     if !input.is_terminal() {
         bail!("say --recovery-key-file FILE where nobody can be asked for the recovery key");
     }
-    let line = ask(&input, "recovery key (it is not shown): ", Typing::Hidden)?;
+    let line = ask(&input, "recovery key (it is not shown): ", EchoMode::Hidden)?;
     if line.trim().is_empty() {
         bail!("no recovery key was given; nothing was changed");
     }
@@ -49,27 +49,27 @@ pub(super) fn go_on(what: &str) -> anyhow::Result<bool> {
     let answer = ask(
         &io::stdin(),
         &format!("{what}; go on? [y/N] "),
-        Typing::Shown,
+        EchoMode::Shown,
     )?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 /// Whether the terminal echoes the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Typing {
+enum EchoMode {
     Shown,
     Hidden,
 }
 
 /// Asks, and reads one line; an empty one at the end of the input. Input from before the question
 /// is discarded.
-fn ask<T>(terminal: &T, question: &str, typing: Typing) -> anyhow::Result<String>
+fn ask<T>(terminal: &T, question: &str, typing: EchoMode) -> anyhow::Result<String>
 where
     T: AsFd,
     for<'a> &'a T: Read,
 {
     // Echo is turned off before the question shows, so that a fast answer is hidden, too.
-    let asking = Asking::begin(terminal, typing).context("the terminal can't be set")?;
+    let asking = PromptTerminal::begin(terminal, typing).context("the terminal can't be set")?;
     anstream::eprint!("{question}");
     let mut line = [0; LINE];
     let mut keys = terminal;
@@ -87,7 +87,7 @@ where
     let stop = line.last();
     let interrupted = stop.is_some_and(|last| asking.stops.contains(last));
     drop(asking);
-    if typing == Typing::Hidden || interrupted || line.is_empty() {
+    if typing == EchoMode::Hidden || interrupted || line.is_empty() {
         anstream::eprintln!();
     }
     read?;
@@ -99,14 +99,14 @@ where
 
 /// Settings of the terminal during a question; dropping this restores the earlier ones.
 /// Interrupting keys end the line instead of the program, so that the settings are always restored.
-struct Asking<'a, T: AsFd> {
+struct PromptTerminal<'a, T: AsFd> {
     terminal: &'a T,
     before: Termios,
     stops: Vec<u8>,
 }
 
-impl<'a, T: AsFd> Asking<'a, T> {
-    fn begin(terminal: &'a T, typing: Typing) -> nix::Result<Self> {
+impl<'a, T: AsFd> PromptTerminal<'a, T> {
+    fn begin(terminal: &'a T, typing: EchoMode) -> nix::Result<Self> {
         let before = tcgetattr(terminal)?;
         let mut asking = before.clone();
         asking.local_flags.remove(LocalFlags::ISIG);
@@ -115,7 +115,7 @@ impl<'a, T: AsFd> Asking<'a, T> {
             .insert(LocalFlags::ICANON | LocalFlags::IEXTEN);
         asking
             .local_flags
-            .set(LocalFlags::ECHO, typing == Typing::Shown);
+            .set(LocalFlags::ECHO, typing == EchoMode::Shown);
         asking.input_flags.insert(InputFlags::ICRNL);
         let mut stops = Vec::new();
         for (stop, end_of_line) in [(Key::VINTR, Key::VEOL), (Key::VQUIT, Key::VEOL2)] {
@@ -136,7 +136,7 @@ impl<'a, T: AsFd> Asking<'a, T> {
     }
 }
 
-impl<T: AsFd> Drop for Asking<'_, T> {
+impl<T: AsFd> Drop for PromptTerminal<'_, T> {
     fn drop(&mut self) {
         let _ = tcsetattr(self.terminal, SetArg::TCSAFLUSH, &self.before);
     }

@@ -20,18 +20,18 @@ use tokio::process::Command;
 
 use super::super::{host_files, setup};
 use crate::{
-    cluster::{cluster_cache::Known, identity::Identity, keys::Keys},
+    cluster::{cluster_cache::ClusterCache, identity::MachineIdentity, keys::MachineKeys},
     etcd::stores,
     network::overlay,
     service::paths,
 };
 use kat_host::{
-    files::{self, Access},
+    files::{self, FileAccess},
     users::Users,
 };
 use kat_plan::{EventKind, EventLog};
 use kat_render::{ETCD_FOLDER, ETCD_USER, Renderer};
-use kat_store::{Committed, EtcdStore, StateStore, etcd_admin};
+use kat_store::{EtcdStore, StateStore, TransactionResult, etcd_admin};
 use kat_systemd::UnitManager;
 use kat_types::{
     api::{ObjectReference, StoreEpoch},
@@ -39,7 +39,7 @@ use kat_types::{
     json, keys,
     reason::EventReason,
     records::NodeRegistration,
-    transaction::Operation,
+    transaction::WriteOperation,
 };
 
 const ETCDUTL: &str = "/usr/bin/etcdutl";
@@ -52,7 +52,7 @@ const LIMIT: u64 = 64 << 10;
 /// not run meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Marker {
+pub(super) struct RecoveryMarker {
     /// Version of this object's schema, now 1.
     pub schema: u32,
     /// `recover` or `restore`.
@@ -61,7 +61,7 @@ pub(super) struct Marker {
     pub epoch: u64,
 }
 
-impl Marker {
+impl RecoveryMarker {
     /// Reads the marker of an unfinished command.
     pub(super) fn read() -> anyhow::Result<Option<Self>> {
         let path = Path::new(paths::RECOVERY);
@@ -77,7 +77,7 @@ impl Marker {
     /// Writes the marker.
     pub(super) fn write(&self) -> anyhow::Result<()> {
         let text = json::bytes(paths::RECOVERY, self)?;
-        files::write_atomic(Path::new(paths::RECOVERY), &text, Access::mode(0o600))?;
+        files::write_atomic(Path::new(paths::RECOVERY), &text, FileAccess::mode(0o600))?;
         Ok(())
     }
 
@@ -95,11 +95,11 @@ pub(super) fn next_epoch(before: u64, now: Timestamp) -> u64 {
 }
 
 /// etcd's folders while the store is being created anew.
-pub(super) struct Data {
+pub(super) struct EtcdFolders {
     folder: PathBuf,
 }
 
-impl Data {
+impl EtcdFolders {
     pub(super) fn new() -> Self {
         Self {
             folder: ETCD_FOLDER.into(),
@@ -148,7 +148,7 @@ impl Data {
     /// an interrupted run: the earlier data is kept until [`Self::forget`].
     pub(super) async fn begin_from_own(
         &self,
-        identity: &Identity,
+        identity: &MachineIdentity,
         epoch: u64,
     ) -> anyhow::Result<()> {
         if !self.before().exists() {
@@ -170,7 +170,7 @@ impl Data {
     pub(super) async fn begin_from_snapshot(
         &self,
         snapshot: &Path,
-        identity: &Identity,
+        identity: &MachineIdentity,
         epoch: u64,
     ) -> anyhow::Result<()> {
         self.make(snapshot, false, identity, epoch).await?;
@@ -196,7 +196,7 @@ impl Data {
         &self,
         source: &Path,
         own: bool,
-        identity: &Identity,
+        identity: &MachineIdentity,
         epoch: u64,
     ) -> anyhow::Result<()> {
         let made = self.made();
@@ -279,12 +279,12 @@ fn give_to_etcd(folder: &Path) -> anyhow::Result<()> {
 
 /// Starts etcd with the new data, and waits until it serves.
 pub(super) async fn start_etcd(
-    identity: &Identity,
-    keys: &Keys,
+    identity: &MachineIdentity,
+    keys: &MachineKeys,
     system: &dyn UnitManager,
 ) -> anyhow::Result<EtcdStore> {
     let renderer = Renderer::installed()?;
-    let alone = Known::default();
+    let alone = ClusterCache::default();
     setup::write_host_file(&host_files::etcd(&renderer, identity, &alone)?)?;
     system.reload().await?;
     let limit = Duration::from_secs(60);
@@ -307,9 +307,9 @@ pub(super) async fn start_etcd(
 }
 
 /// What is written into a store that was created anew.
-pub(super) struct Beginning<'a> {
+pub(super) struct RebuiltStoreValues<'a> {
     /// The machine that holds the store.
-    pub identity: &'a Identity,
+    pub identity: &'a MachineIdentity,
     /// Epoch of the new store.
     pub epoch: &'a StoreEpoch,
     /// `host:port` of the machine's WireGuard, where that has changed.
@@ -326,10 +326,10 @@ pub(super) struct Beginning<'a> {
 /// invariant 2).
 pub(super) async fn settle(
     store: &EtcdStore,
-    beginning: &Beginning<'_>,
+    beginning: &RebuiltStoreValues<'_>,
     now: Timestamp,
 ) -> anyhow::Result<Vec<String>> {
-    let Beginning {
+    let RebuiltStoreValues {
         identity, epoch, ..
     } = beginning;
     let mut operations = Vec::new();
@@ -353,31 +353,31 @@ pub(super) async fn settle(
         }
         if registration != before {
             let value = json::bytes(&item.key, &registration)?;
-            operations.push(Operation::Put(item.key, value));
+            operations.push(WriteOperation::Put(item.key, value));
         }
     }
     if let Some(stored) = store.get(keys::ENDPOINTS).await? {
         let mut endpoints: ClusterEndpoints = serde_json::from_slice(&stored.value)?;
         hold_alone(&mut endpoints, identity);
         let value = json::bytes(&stored.key, &endpoints)?;
-        operations.push(Operation::Put(stored.key, value));
+        operations.push(WriteOperation::Put(stored.key, value));
     }
     if let Some(endpoints) = &beginning.endpoints {
         let key = keys::network_node(&identity.node, "wg_endpoints");
         let value = json::bytes(&key, endpoints)?;
-        operations.push(Operation::Put(key, value));
+        operations.push(WriteOperation::Put(key, value));
         let key = keys::network_node(&identity.node, "reach");
         let reach = identity.reached.told();
         let value = json::bytes(&key, &reach)?;
-        operations.push(Operation::Put(key, value));
+        operations.push(WriteOperation::Put(key, value));
     }
-    operations.push(Operation::Put(
+    operations.push(WriteOperation::Put(
         keys::STORE_EPOCH.to_owned(),
         json::bytes(keys::STORE_EPOCH, epoch)?,
     ));
     // The leader writes the members anew; their ids were those of the old store.
-    operations.push(Operation::Delete(keys::MEMBERS.to_owned()));
-    operations.push(Operation::DeletePrefix(keys::ELECTION.to_owned()));
+    operations.push(WriteOperation::Delete(keys::MEMBERS.to_owned()));
+    operations.push(WriteOperation::DeletePrefix(keys::ELECTION.to_owned()));
     let object = ObjectReference {
         kind: "Node".to_owned(),
         name: identity.node.clone(),
@@ -393,13 +393,13 @@ pub(super) async fn settle(
         message,
     ));
     match store.transact(&[], &operations).await? {
-        Committed::Yes(_) => Ok(others),
-        Committed::No => bail!("etcd did not take what is true now"),
+        TransactionResult::Yes(_) => Ok(others),
+        TransactionResult::No => bail!("etcd did not take what is true now"),
     }
 }
 
 /// Marks every other machine as one without etcd.
-fn hold_alone(endpoints: &mut ClusterEndpoints, identity: &Identity) {
+fn hold_alone(endpoints: &mut ClusterEndpoints, identity: &MachineIdentity) {
     for (name, machine) in &mut endpoints.machines {
         machine.etcd = *name == identity.node;
     }
@@ -407,8 +407,8 @@ fn hold_alone(endpoints: &mut ClusterEndpoints, identity: &Identity) {
 
 /// Writes the cluster cache with this machine as the only member, for the time before it has read
 /// the new store.
-pub(super) fn known_alone(identity: &Identity, epoch: &StoreEpoch) -> anyhow::Result<()> {
-    let mut known = Known::stored();
+pub(super) fn known_alone(identity: &MachineIdentity, epoch: &StoreEpoch) -> anyhow::Result<()> {
+    let mut known = ClusterCache::stored();
     known.schema = 1;
     known.leader = None;
     known.members = Default::default();
@@ -432,13 +432,13 @@ mod tests {
         assert_eq!(next_epoch(0, at(-7)), 1);
     }
 
-    fn data(folder: &tempfile::TempDir, there: &[(&str, &str)]) -> Data {
+    fn data(folder: &tempfile::TempDir, there: &[(&str, &str)]) -> EtcdFolders {
         for (path, text) in there {
             let path = folder.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        Data {
+        EtcdFolders {
             folder: folder.path().to_owned(),
         }
     }

@@ -10,11 +10,14 @@ use tokio::time::{Instant, sleep};
 use super::{
     epoch::prove,
     prompt,
-    rebuild::{self, Beginning, Data, Marker, next_epoch},
+    rebuild::{self, EtcdFolders, RebuiltStoreValues, RecoveryMarker, next_epoch},
 };
 use crate::{
-    cluster::{cluster_cache::Known, identity::Identity, keys::Keys, machine::wait_ready},
-    commands::{host_files, setup, setup::Say},
+    cluster::{
+        cluster_cache::ClusterCache, identity::MachineIdentity, keys::MachineKeys,
+        machine::wait_ready,
+    },
+    commands::{host_files, setup, setup::StepPrinter},
     etcd::{member::etcd_group, stores},
 };
 use kat_store::StoreError;
@@ -34,28 +37,28 @@ const READY_LIMIT: Duration = Duration::from_secs(90);
 ///
 /// Fails where the quorum answers. The earlier data is kept until the machine is Ready, and the
 /// same command continues an interrupted run.
-pub(crate) async fn run(yes: bool, say: Say<'_>) -> anyhow::Result<()> {
+pub(crate) async fn run(yes: bool, say: StepPrinter<'_>) -> anyhow::Result<()> {
     let identity = super::member()?;
-    let keys = Keys::new(etcd_group(&identity)?);
+    let keys = MachineKeys::new(etcd_group(&identity)?);
     // The certificates of a machine that was off for long may have expired: with them the other
     // members would reject its requests, and the quorum would seem lost. Sealing and renewing can
     // be repeated, and do not affect a running agent.
     keys.seal_authorities()?;
     keys.renew(&identity, Timestamp::now())?;
     let recovery = keys.recovery_key()?;
-    let known = Known::stored();
+    let known = ClusterCache::stored();
     let managers = Managers::new();
     let system = managers.system();
     let system = system.as_ref();
 
-    let epoch = match Marker::read()? {
+    let epoch = match RecoveryMarker::read()? {
         Some(marker) if marker.command == "recover" => {
             // Either nothing was changed yet, or everything is done: the other members may have
             // come back meanwhile.
-            if !Data::new().has_begun()
+            if !EtcdFolders::new().has_begun()
                 && let Err(error) = refuse_if_answered(&identity, &keys, &known, system).await
             {
-                Marker::remove()?;
+                RecoveryMarker::remove()?;
                 setup::start(system, "kat-agent.service").await?;
                 return Err(error);
             }
@@ -67,7 +70,7 @@ pub(crate) async fn run(yes: bool, say: Say<'_>) -> anyhow::Result<()> {
             marker.command
         ),
         None => {
-            Data::new().check_own()?;
+            EtcdFolders::new().check_own()?;
             if !yes {
                 prompt::need_terminal("this makes a store of one member")?;
             }
@@ -77,7 +80,7 @@ pub(crate) async fn run(yes: bool, say: Say<'_>) -> anyhow::Result<()> {
                 bail!("nothing was changed");
             }
             let epoch = next_epoch(known.store_epoch.epoch, Timestamp::now());
-            let marker = Marker {
+            let marker = RecoveryMarker {
                 schema: 1,
                 command: "recover".to_owned(),
                 epoch,
@@ -93,12 +96,12 @@ pub(crate) async fn run(yes: bool, say: Say<'_>) -> anyhow::Result<()> {
         stop(system, unit).await?;
     }
     say("beginning a store of one member with this machine's data");
-    let data = Data::new();
+    let data = EtcdFolders::new();
     data.begin_from_own(&identity, epoch.epoch).await?;
     say("starting etcd");
     let store = rebuild::start_etcd(&identity, &keys, system).await?;
     say("taking the other members out");
-    let beginning = Beginning {
+    let beginning = RebuiltStoreValues {
         identity: &identity,
         epoch: &epoch,
         endpoints: None,
@@ -110,7 +113,7 @@ pub(crate) async fn run(yes: bool, say: Say<'_>) -> anyhow::Result<()> {
     rebuild::settle(&store, &beginning, Timestamp::now()).await?;
     rebuild::known_alone(&identity, &epoch)?;
     data.forget()?;
-    Marker::remove()?;
+    RecoveryMarker::remove()?;
 
     say("starting kat-agent");
     setup::start(system, "kat-agent.service").await?;
@@ -120,13 +123,13 @@ pub(crate) async fn run(yes: bool, say: Say<'_>) -> anyhow::Result<()> {
 }
 
 /// The other machines that held the store, from this machine's cluster cache.
-fn others(identity: &Identity, known: &Known) -> Vec<String> {
+fn others(identity: &MachineIdentity, known: &ClusterCache) -> Vec<String> {
     let machines = known.endpoints.machines.iter();
     let others = machines.filter(|(name, machine)| machine.etcd && **name != identity.node);
     others.map(|(name, _)| name.clone()).collect()
 }
 
-fn question(identity: &Identity, known: &Known) -> String {
+fn question(identity: &MachineIdentity, known: &ClusterCache) -> String {
     let others = others(identity, known).join(", ");
     format!(
         "this begins the cluster's store anew with the data of {} alone: what {others} accepted and did not\nhand on yet is lost, and none of them holds the store any more. Only do this if they are gone for\ngood: one that still runs, cut off from here, would go on by itself until it hears of it",
@@ -134,7 +137,7 @@ fn question(identity: &Identity, known: &Known) -> String {
     )
 }
 
-fn next_steps(identity: &Identity, others: &[String]) -> String {
+fn next_steps(identity: &MachineIdentity, others: &[String]) -> String {
     let mut text = format!(
         "machine {} is Ready and leads the cluster {} alone\n",
         identity.node, identity.cluster.metadata.name
@@ -152,9 +155,9 @@ fn next_steps(identity: &Identity, others: &[String]) -> String {
 
 /// Starts etcd first where it does not run: it may be the only missing member.
 async fn refuse_if_answered(
-    identity: &Identity,
-    keys: &Keys,
-    known: &Known,
+    identity: &MachineIdentity,
+    keys: &MachineKeys,
+    known: &ClusterCache,
     system: &dyn UnitManager,
 ) -> anyhow::Result<()> {
     match system.start(host_files::ETCD, START_LIMIT).await {
@@ -188,8 +191,8 @@ mod tests {
 
     #[test]
     fn the_question_and_the_end_name_the_other_members() {
-        let identity = Identity::example("n1");
-        let mut known = Known::default();
+        let identity = MachineIdentity::example("n1");
+        let mut known = ClusterCache::default();
         for (name, etcd) in [("n1", true), ("n2", true), ("n3", true), ("n4", false)] {
             let machine = MachineEndpoints {
                 etcd,

@@ -18,29 +18,29 @@ use super::{
     archive::{Archive, BackupFacts},
     epoch::{is_led, prove},
     prompt,
-    rebuild::{self, Beginning, Data, Marker, next_epoch},
+    rebuild::{self, EtcdFolders, RebuiltStoreValues, RecoveryMarker, next_epoch},
 };
 use crate::{
     cluster::{
-        cluster_cache::Known,
-        identity::Identity,
-        keys::Keys,
+        cluster_cache::ClusterCache,
+        identity::MachineIdentity,
+        keys::MachineKeys,
         machine::wait_ready,
-        reach::{Reached, wireguard_endpoints},
+        reach::{ReachSettings, wireguard_endpoints},
     },
     commands::{
         check::check_machine,
         forwarding,
         setup::{
-            Earlier, Say, put_in_place, read_agent_config, refuse_second, reload_bus_policy,
-            render_settings, restart_journal, start, write_network,
+            EarlierJoin, StepPrinter, put_in_place, read_agent_config, refuse_second,
+            reload_bus_policy, render_settings, restart_journal, start, write_network,
         },
     },
     service::paths,
 };
 use kat_host::{
-    check::Stage,
-    files::{self, Access},
+    check::CheckStage,
+    files::{self, FileAccess},
     users::Users,
 };
 use kat_pki::recovery_key::RecoveryKey;
@@ -52,7 +52,7 @@ use kat_types::{
     api::{MembershipAnswer, StoreEpoch},
     cluster::ClusterEndpoints,
     json, keys,
-    network::{self, Peers},
+    network::{self, PeerMachines},
     plain::plain,
     resource::AgentConfig,
 };
@@ -78,9 +78,9 @@ pub(crate) struct RestoreOptions {
 ///
 /// Nothing is changed before the file, the key and the machine have been checked. After a later
 /// failure the same command repeats the steps, or `kat-agent reset` removes what was made.
-pub(crate) async fn run(options: RestoreOptions, say: Say<'_>) -> anyhow::Result<()> {
+pub(crate) async fn run(options: RestoreOptions, say: StepPrinter<'_>) -> anyhow::Result<()> {
     super::need_root()?;
-    let again = match Marker::read()? {
+    let again = match RecoveryMarker::read()? {
         Some(marker) if marker.command == "restore" => {
             // The identity is written last: without it the restore can be started again.
             files::remove(Path::new(paths::IDENTITY))?;
@@ -89,7 +89,7 @@ pub(crate) async fn run(options: RestoreOptions, say: Say<'_>) -> anyhow::Result
         Some(_) => bail!("a `kat-agent recover` did not come to its end on this machine"),
         None => false,
     };
-    if refuse_second()? == Earlier::HalfJoin && !again {
+    if refuse_second()? == EarlierJoin::HalfJoin && !again {
         bail!("an earlier join did not come to its end; `kat-agent reset` takes back what it made");
     }
     forget_unpacked(Path::new(paths::STATE))?;
@@ -103,12 +103,12 @@ pub(crate) async fn run(options: RestoreOptions, say: Say<'_>) -> anyhow::Result
         plain(&header.version)
     ));
     let recovery = prompt::recovery_key(options.recovery_key_file.as_deref())?;
-    let reached = Reached::new(&options.advertise).await?;
+    let reached = ReachSettings::new(&options.advertise).await?;
     let advertise = reached.addresses_now()?;
     let config = read_agent_config()?;
 
     let fresh = !Path::new(paths::STATE).exists();
-    files::ensure_folder(Path::new(paths::STATE), Access::mode(0o755))?;
+    files::ensure_folder(Path::new(paths::STATE), FileAccess::mode(0o755))?;
     let opened = open(archive, &recovery, &config, (again, say)).await;
     let (folder, facts) = match opened {
         Ok(opened) => opened,
@@ -121,17 +121,17 @@ pub(crate) async fn run(options: RestoreOptions, say: Say<'_>) -> anyhow::Result
         }
     };
     // NAT and relay stay as in the backup, since the other machines' peers were chosen by them.
-    let reached = Reached {
+    let reached = ReachSettings {
         by: reached.by,
         ..facts.identity.reached.clone()
     };
-    let identity = Identity {
+    let identity = MachineIdentity {
         advertise,
         reached,
         etcd: true,
         ..facts.identity.clone()
     };
-    let restoring = Restoring {
+    let restoring = RestoreContext {
         identity: &identity,
         facts: &facts,
         recovery: &recovery,
@@ -169,7 +169,7 @@ async fn open(
     archive: Archive,
     recovery: &RecoveryKey,
     config: &AgentConfig,
-    (again, say): (bool, Say<'_>),
+    (again, say): (bool, StepPrinter<'_>),
 ) -> anyhow::Result<(tempfile::TempDir, BackupFacts)> {
     let folder = tempfile::Builder::new()
         .prefix(UNPACKED)
@@ -179,16 +179,16 @@ async fn open(
     let facts = archive.unpack(recovery, &folder.path().join("snapshot"))?;
     say("looking at the machine");
     let stage = if again {
-        Stage::Running
+        CheckStage::Running
     } else {
-        Stage::BeforeInit
+        CheckStage::BeforeInit
     };
     check_machine(&facts.identity.cluster, config, stage, say).await?;
     Ok((folder, facts))
 }
 
-struct Restoring<'a> {
-    identity: &'a Identity,
+struct RestoreContext<'a> {
+    identity: &'a MachineIdentity,
     facts: &'a BackupFacts,
     recovery: &'a RecoveryKey,
     config: &'a AgentConfig,
@@ -196,8 +196,8 @@ struct Restoring<'a> {
     created: Timestamp,
 }
 
-impl Restoring<'_> {
-    async fn settle(&self, say: Say<'_>) -> anyhow::Result<()> {
+impl RestoreContext<'_> {
+    async fn settle(&self, say: StepPrinter<'_>) -> anyhow::Result<()> {
         let identity = self.identity;
         let managers = Managers::new();
         let system = managers.system();
@@ -206,7 +206,7 @@ impl Restoring<'_> {
         // The backup's own epoch is not known yet; [`Self::epoch`] corrects the value of a clock
         // that is slow.
         let epoch = next_epoch(0, now);
-        let marker = Marker {
+        let marker = RecoveryMarker {
             schema: 1,
             command: "restore".to_owned(),
             epoch,
@@ -224,9 +224,9 @@ impl Restoring<'_> {
         let keys = self.keys(now)?;
 
         say("bringing up the overlay");
-        let nobody = Peers {
+        let nobody = PeerMachines {
             schema: 1,
-            ..Peers::default()
+            ..PeerMachines::default()
         };
         write_network(identity, self.config, &nobody)?;
         for unit in ["kat-net.socket", "kat-net.service"] {
@@ -236,14 +236,14 @@ impl Restoring<'_> {
 
         say("beginning the store with the backup's data");
         super::recover::stop(system, crate::commands::host_files::ETCD).await?;
-        let data = Data::new();
+        let data = EtcdFolders::new();
         data.begin_from_snapshot(self.snapshot, identity, epoch)
             .await?;
         let store = rebuild::start_etcd(identity, &keys, system).await?;
         self.refuse_if_led(&store, &keys).await?;
         let epoch = self.epoch(&store, epoch).await?;
         let spec = &identity.cluster.spec;
-        let beginning = Beginning {
+        let beginning = RebuiltStoreValues {
             identity,
             epoch: &epoch,
             endpoints: Some(wireguard_endpoints(
@@ -266,14 +266,14 @@ impl Restoring<'_> {
     }
 
     /// Machines of a running cluster would find the later epoch and end their membership.
-    async fn refuse_if_led(&self, store: &EtcdStore, keys: &Keys) -> anyhow::Result<()> {
+    async fn refuse_if_led(&self, store: &EtcdStore, keys: &MachineKeys) -> anyhow::Result<()> {
         let endpoints = match store.get(keys::ENDPOINTS).await? {
             Some(stored) => serde_json::from_slice(&stored.value)?,
             None => ClusterEndpoints::default(),
         };
-        let known = Known {
+        let known = ClusterCache {
             endpoints,
-            ..Known::default()
+            ..ClusterCache::default()
         };
         if is_led(self.identity, keys, &known).await? {
             bail!(
@@ -283,12 +283,16 @@ impl Restoring<'_> {
         Ok(())
     }
 
-    async fn start_agent(&self, system: &dyn UnitManager, say: Say<'_>) -> anyhow::Result<()> {
+    async fn start_agent(
+        &self,
+        system: &dyn UnitManager,
+        say: StepPrinter<'_>,
+    ) -> anyhow::Result<()> {
         say("starting kat-agent");
-        files::ensure_folder(Path::new(paths::CONFIGURATION), Access::mode(0o755))?;
+        files::ensure_folder(Path::new(paths::CONFIGURATION), FileAccess::mode(0o755))?;
         let text = json::pretty(paths::IDENTITY, self.identity)?;
-        files::write_atomic(Path::new(paths::IDENTITY), &text, Access::mode(0o600))?;
-        Marker::remove()?;
+        files::write_atomic(Path::new(paths::IDENTITY), &text, FileAccess::mode(0o600))?;
+        RecoveryMarker::remove()?;
         system.enable("kat-agent.service").await?;
         // Enabling changes links that the manager has read already.
         system.reload().await?;
@@ -297,12 +301,12 @@ impl Restoring<'_> {
     }
 
     /// Stores the sealed authorities and the machine's identity key, and issues its leaves.
-    fn keys(&self, now: Timestamp) -> anyhow::Result<Keys> {
+    fn keys(&self, now: Timestamp) -> anyhow::Result<MachineKeys> {
         let group = Users::new()
             .accounts()?
             .group(kat_render::ETCD_USER)
             .map(|group| group.gid);
-        let keys = Keys::new(Some(
+        let keys = MachineKeys::new(Some(
             group.context("the group of etcd's user was not made")?,
         ));
         let given = MembershipAnswer {
@@ -312,10 +316,10 @@ impl Restoring<'_> {
         keys.store_authorities(&given)?;
         keys.store_node_key(&self.facts.node_key)?;
         keys.renew(self.identity, now)?;
-        files::ensure_folder(Path::new(network::FOLDER), Access::mode(0o700))?;
+        files::ensure_folder(Path::new(network::FOLDER), FileAccess::mode(0o700))?;
         let wireguard = Path::new(network::FOLDER).join(network::PRIVATE_KEY_FILE);
         let key = self.facts.wireguard_key.as_bytes();
-        files::write_atomic(&wireguard, key, Access::mode(0o600))?;
+        files::write_atomic(&wireguard, key, FileAccess::mode(0o600))?;
         Ok(keys)
     }
 
@@ -332,7 +336,7 @@ impl Restoring<'_> {
 
 /// Opens the tunnels to the other machines: they know this machine's key, and learn its address
 /// from the first packet. Machines that do not respond are ignored.
-async fn greet(store: &EtcdStore, identity: &Identity) {
+async fn greet(store: &EtcdStore, identity: &MachineIdentity) {
     let Ok(listing) = store.list(keys::NETWORK_NODES).await else {
         return;
     };

@@ -4,7 +4,7 @@
 
 /// The measured size of some folders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct MeasuredSize {
     /// Bytes on the disk.
     pub bytes: u64,
     /// Files and folders.
@@ -13,7 +13,7 @@ pub(super) struct Taken {
     pub whole: bool,
 }
 
-impl Taken {
+impl MeasuredSize {
     /// A complete measurement of nothing.
     pub(super) const NONE: Self = Self {
         bytes: 0,
@@ -32,27 +32,27 @@ impl Taken {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Use {
+pub(super) struct InstanceDiskUse {
     pub instance: String,
     /// Its storage request in bytes.
     pub request: u64,
     /// Data that is removed with its containers: their writable layers and unnamed volumes.
-    pub layers: Taken,
+    pub layers: MeasuredSize,
     /// Data that stays after its stop: its volumes, and host paths that were made for it.
-    pub data: Taken,
+    pub data: MeasuredSize,
 }
 
 /// What the file system is short of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ShortageKind {
     Bytes,
     Files,
 }
 
 /// How much the file system is short of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Lack {
-    pub kind: Kind,
+pub(super) struct DiskShortage {
+    pub kind: ShortageKind,
     /// The amount that has to become free.
     pub missing: u64,
     /// Hardly anything is left: where evictions free too little, growth has to be stopped.
@@ -61,7 +61,7 @@ pub(super) struct Lack {
 
 /// The criterion by which the instance was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Basis {
+pub(super) enum EvictionBasis {
     /// Stopping the instance frees its container data.
     Layers,
     /// Stopping the instance ends its growth; its data stays.
@@ -72,19 +72,23 @@ pub(super) enum Basis {
 /// data where that of all instances together is enough. Where it is not enough, instances with an
 /// unfinished measurement are candidates, since they may have more. Otherwise, and only if it is
 /// urgent, the use is all data of an instance.
-pub(super) fn decide(uses: &[Use], lack: Lack) -> Option<(&Use, Basis)> {
-    let amount = |taken: Taken| match lack.kind {
-        Kind::Bytes => taken.bytes,
-        Kind::Files => taken.files,
+pub(super) fn decide(
+    uses: &[InstanceDiskUse],
+    lack: DiskShortage,
+) -> Option<(&InstanceDiskUse, EvictionBasis)> {
+    let amount = |taken: MeasuredSize| match lack.kind {
+        ShortageKind::Bytes => taken.bytes,
+        ShortageKind::Files => taken.files,
     };
-    let above = |one: &Use, taken: Taken| {
+    let above = |one: &InstanceDiskUse, taken: MeasuredSize| {
         let request = match lack.kind {
-            Kind::Bytes => one.request,
-            Kind::Files => 0,
+            ShortageKind::Bytes => one.request,
+            ShortageKind::Files => 0,
         };
         amount(taken).saturating_sub(request)
     };
-    let largest = |taken: fn(&Use) -> Taken, only: fn(&Use) -> bool| {
+    let largest = |taken: fn(&InstanceDiskUse) -> MeasuredSize,
+                   only: fn(&InstanceDiskUse) -> bool| {
         let candidates = uses.iter().filter(|one| only(one));
         let candidates = candidates.filter(|one| above(one, taken(one)) > 0);
         candidates.max_by(|left, right| {
@@ -99,12 +103,12 @@ pub(super) fn decide(uses: &[Use], lack: Lack) -> Option<(&Use, Basis)> {
         false => largest(|one| one.layers, |one| !one.layers.whole),
     };
     if let Some(victim) = by_layers {
-        return Some((victim, Basis::Layers));
+        return Some((victim, EvictionBasis::Layers));
     }
     let victim = largest(|one| one.layers.and(one.data), |_| true);
     victim
         .filter(|_| lack.urgent)
-        .map(|victim| (victim, Basis::Data))
+        .map(|victim| (victim, EvictionBasis::Data))
 }
 
 #[cfg(test)]
@@ -113,15 +117,15 @@ mod tests {
 
     use super::*;
 
-    fn taken(bytes: u64) -> Taken {
-        Taken {
+    fn taken(bytes: u64) -> MeasuredSize {
+        MeasuredSize {
             bytes,
-            ..Taken::NONE
+            ..MeasuredSize::NONE
         }
     }
 
-    fn one(instance: &str, request: u64, layers: u64, data: u64) -> Use {
-        Use {
+    fn one(instance: &str, request: u64, layers: u64, data: u64) -> InstanceDiskUse {
+        InstanceDiskUse {
             instance: instance.to_owned(),
             request,
             layers: taken(layers),
@@ -129,17 +133,17 @@ mod tests {
         }
     }
 
-    const LACK: Lack = Lack {
-        kind: Kind::Bytes,
+    const LACK: DiskShortage = DiskShortage {
+        kind: ShortageKind::Bytes,
         missing: 50,
         urgent: false,
     };
-    const URGENT: Lack = Lack {
+    const URGENT: DiskShortage = DiskShortage {
         urgent: true,
         ..LACK
     };
 
-    fn name(found: Option<(&Use, Basis)>) -> Option<(String, Basis)> {
+    fn name(found: Option<(&InstanceDiskUse, EvictionBasis)>) -> Option<(String, EvictionBasis)> {
         found.map(|(one, basis)| (one.instance.clone(), basis))
     }
 
@@ -150,7 +154,7 @@ mod tests {
             one("filler", 0, 400, 0),
             one("web", 0, 30, 0),
         ];
-        let filler = Some(("filler".to_owned(), Basis::Layers));
+        let filler = Some(("filler".to_owned(), EvictionBasis::Layers));
         assert_eq!(name(decide(&uses, LACK)), filler);
         assert_eq!(name(decide(&uses, URGENT)), filler);
     }
@@ -159,7 +163,7 @@ mod tests {
     fn volumes_count_only_where_layers_free_too_little_and_hardly_anything_is_left() {
         let uses = [one("db", 1000, 0, 5000), one("web", 0, 30, 0)];
         assert_eq!(decide(&uses, LACK), None);
-        let db = Some(("db".to_owned(), Basis::Data));
+        let db = Some(("db".to_owned(), EvictionBasis::Data));
         assert_eq!(name(decide(&uses, URGENT)), db);
         // An instance within its request is never evicted, however full the disk is.
         let within = [one("db", 6000, 0, 5000)];
@@ -171,7 +175,7 @@ mod tests {
         let mut hidden = one("hidden", 0, 10, 0);
         hidden.layers.whole = false;
         let uses = [hidden, one("web", 0, 30, 0), one("db", 0, 0, 5000)];
-        let found = Some(("hidden".to_owned(), Basis::Layers));
+        let found = Some(("hidden".to_owned(), EvictionBasis::Layers));
         assert_eq!(name(decide(&uses, LACK)), found);
     }
 
@@ -180,11 +184,11 @@ mod tests {
         let mut many = one("many", 1 << 30, 10, 0);
         many.layers.files = 100_000;
         let uses = [one("large", 0, 1 << 30, 0), many];
-        let lack = Lack {
-            kind: Kind::Files,
+        let lack = DiskShortage {
+            kind: ShortageKind::Files,
             ..LACK
         };
-        let found = Some(("many".to_owned(), Basis::Layers));
+        let found = Some(("many".to_owned(), EvictionBasis::Layers));
         assert_eq!(name(decide(&uses, lack)), found);
     }
 
@@ -193,15 +197,15 @@ mod tests {
             request in 0u64..100,
             (layers, data) in (0u64..200, 0u64..200),
             (files, whole) in (0u64..200, any::<bool>()),
-        ) -> (u64, Taken, Taken) {
-            (request, Taken { bytes: layers, files, whole }, taken(data))
+        ) -> (u64, MeasuredSize, MeasuredSize) {
+            (request, MeasuredSize { bytes: layers, files, whole }, taken(data))
         }
     }
 
     prop_compose! {
-        fn any_uses()(each in prop::collection::vec(any_use(), 0..8)) -> Vec<Use> {
+        fn any_uses()(each in prop::collection::vec(any_use(), 0..8)) -> Vec<InstanceDiskUse> {
             let numbered = each.into_iter().enumerate();
-            let uses = numbered.map(|(number, (request, layers, data))| Use {
+            let uses = numbered.map(|(number, (request, layers, data))| InstanceDiskUse {
                 instance: format!("i{number}"),
                 request,
                 layers,
@@ -211,14 +215,14 @@ mod tests {
         }
     }
 
-    fn above(one: &Use, lack: Lack, basis: Basis) -> u64 {
+    fn above(one: &InstanceDiskUse, lack: DiskShortage, basis: EvictionBasis) -> u64 {
         let all = match basis {
-            Basis::Layers => one.layers,
-            Basis::Data => one.layers.and(one.data),
+            EvictionBasis::Layers => one.layers,
+            EvictionBasis::Data => one.layers.and(one.data),
         };
         match lack.kind {
-            Kind::Bytes => all.bytes.saturating_sub(one.request),
-            Kind::Files => all.files,
+            ShortageKind::Bytes => all.bytes.saturating_sub(one.request),
+            ShortageKind::Files => all.files,
         }
     }
 
@@ -229,22 +233,22 @@ mod tests {
             missing in 0u64..400,
             (urgent, of_files) in any::<(bool, bool)>(),
         ) {
-            let kind = if of_files { Kind::Files } else { Kind::Bytes };
-            let lack = Lack { kind, missing, urgent };
+            let kind = if of_files { ShortageKind::Files } else { ShortageKind::Bytes };
+            let lack = DiskShortage { kind, missing, urgent };
             if let Some((victim, basis)) = decide(&uses, lack) {
                 let most = above(victim, lack, basis);
                 prop_assert!(most > 0);
-                prop_assert!(basis == Basis::Layers || urgent);
+                prop_assert!(basis == EvictionBasis::Layers || urgent);
                 for other in &uses {
                     let equal_chance = victim.layers.whole || !other.layers.whole;
-                    if basis == Basis::Data || equal_chance {
+                    if basis == EvictionBasis::Data || equal_chance {
                         prop_assert!(above(other, lack, basis) <= most);
                     }
                 }
             } else {
                 // No instance exceeds its request, or none frees enough and the pressure is not
                 // urgent.
-                let any = uses.iter().any(|one| above(one, lack, Basis::Data) > 0);
+                let any = uses.iter().any(|one| above(one, lack, EvictionBasis::Data) > 0);
                 prop_assert!(!any || !urgent);
             }
         }
@@ -255,7 +259,7 @@ mod tests {
             missing in 0u64..400,
             urgent in any::<bool>(),
         ) {
-            let lack = Lack { kind: Kind::Bytes, missing, urgent };
+            let lack = DiskShortage { kind: ShortageKind::Bytes, missing, urgent };
             let mut turned = uses.clone();
             turned.reverse();
             prop_assert_eq!(name(decide(&uses, lack)), name(decide(&turned, lack)));

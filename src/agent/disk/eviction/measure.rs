@@ -18,7 +18,7 @@ use std::{
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use serde::Deserialize;
 
-use super::decide::Taken;
+use super::decide::MeasuredSize;
 use crate::service::paths;
 use kat_types::{
     assignment::Assignment,
@@ -45,7 +45,7 @@ const LARGEST_LIST: u64 = 16 << 20;
 
 /// The places that an instance writes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Places {
+pub(super) struct InstanceFolders {
     pub instance: String,
     /// Its storage request in bytes.
     pub request: u64,
@@ -54,11 +54,11 @@ pub(super) struct Places {
     /// Podman's names of its containers.
     containers: Vec<String>,
     /// Data that stays after its stop.
-    data: Vec<Data>,
+    data: Vec<DataLocation>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Data {
+enum DataLocation {
     /// A folder of simple cluster storage below the volume base path.
     Volume { base: PathBuf, folder: PathBuf },
     /// A host path that KAT may have made.
@@ -67,16 +67,16 @@ enum Data {
 
 /// Shared by all instances.
 #[derive(Debug, Clone)]
-pub(super) struct Machine {
+pub(super) struct MachineFolders {
     /// `/` on a real machine.
     pub root: PathBuf,
     /// The volume base path below `root`; `None` where that is shared with other machines.
     pub volumes: Option<PathBuf>,
 }
 
-impl Places {
+impl InstanceFolders {
     /// The places of an instance whose user has this home.
-    pub(super) fn of(machine: &Machine, home: PathBuf, assignment: &Assignment) -> Self {
+    pub(super) fn of(machine: &MachineFolders, home: PathBuf, assignment: &Assignment) -> Self {
         let others = assignment.others();
         let others = others.map(|(kind, one)| assignment.other_unit(kind, one));
         let units = std::iter::once(assignment.unit()).chain(others);
@@ -88,13 +88,13 @@ impl Places {
             .filter(|volume| together.writes_to(&volume.definition.name));
         let data = written.filter_map(|volume| {
             if let Some(folder) = &volume.folder {
-                return Some(Data::Volume {
+                return Some(DataLocation::Volume {
                     base: machine.volumes.clone()?,
                     folder: folder.into(),
                 });
             }
             let host = volume.definition.host_mount.as_ref()?;
-            is_made(host).then(|| Data::Host {
+            is_made(host).then(|| DataLocation::Host {
                 root: machine.root.clone(),
                 path: host.host_path.trim_start_matches('/').into(),
             })
@@ -111,10 +111,10 @@ impl Places {
 
     /// The data on this file system that is removed with the containers. Unnamed volumes of a user
     /// count for each of its instances: the lists do not say which container has which volume.
-    pub(super) fn layers(&self, device: u64) -> Taken {
-        let mut walk = Walk::new(device);
+    pub(super) fn layers(&self, device: u64) -> MeasuredSize {
+        let mut walk = UsageWalk::new(device);
         let Some(storage) = self.storage() else {
-            return Taken::NONE;
+            return MeasuredSize::NONE;
         };
         for list in LISTS {
             let Some(found) = containers(&storage, list) else {
@@ -133,17 +133,17 @@ impl Places {
     }
 
     /// The data on this file system that stays after the instance's stop.
-    pub(super) fn data(&self, device: u64) -> Taken {
-        let mut walk = Walk::new(device);
+    pub(super) fn data(&self, device: u64) -> MeasuredSize {
+        let mut walk = UsageWalk::new(device);
         for data in &self.data {
             match data {
                 // Only the machine's owner may have put symbolic links on the way to the base path.
-                Data::Volume { base, folder } => {
+                DataLocation::Volume { base, folder } => {
                     if let Some(base) = open(base) {
                         walk.below(&base, folder);
                     }
                 }
-                Data::Host { root, path } => {
+                DataLocation::Host { root, path } => {
                     if let Some(root) = open(root) {
                         walk.anywhere_below(&root, path);
                     }
@@ -171,7 +171,7 @@ fn is_made(host: &HostMount) -> bool {
 }
 
 #[derive(Deserialize)]
-struct Stored {
+struct StoredContainer {
     #[serde(default)]
     id: String,
     #[serde(default)]
@@ -181,7 +181,7 @@ struct Stored {
 }
 
 /// The containers of a list; empty where there is no list, `None` where it can't be read.
-fn containers(storage: &OwnedFd, list: &str) -> Option<Vec<Stored>> {
+fn containers(storage: &OwnedFd, list: &str) -> Option<Vec<StoredContainer>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = rustix::fs::openat2(storage, list, flags, Mode::empty(), closed());
     let file = match opened {
@@ -194,7 +194,7 @@ fn containers(storage: &OwnedFd, list: &str) -> Option<Vec<Stored>> {
     }
     let mut text = Vec::new();
     file.take(LARGEST_LIST).read_to_end(&mut text).ok()?;
-    let mut found: Vec<Stored> = serde_json::from_slice(&text).ok()?;
+    let mut found: Vec<StoredContainer> = serde_json::from_slice(&text).ok()?;
     found.retain(|one| is_id(&one.id) && is_id(&one.layer));
     Some(found)
 }
@@ -228,19 +228,19 @@ fn enter(
     rustix::fs::openat2(folder, path, flags, Mode::empty(), resolve)
 }
 
-struct Walk {
+struct UsageWalk {
     device: u64,
-    taken: Taken,
+    taken: MeasuredSize,
     until: Instant,
     entries: u64,
     linked: HashSet<u64>,
 }
 
-impl Walk {
+impl UsageWalk {
     fn new(device: u64) -> Self {
         Self {
             device,
-            taken: Taken::NONE,
+            taken: MeasuredSize::NONE,
             until: Instant::now() + LONGEST,
             entries: MOST_ENTRIES,
             linked: HashSet::new(),
@@ -360,8 +360,8 @@ mod tests {
         fs::metadata(path).unwrap().dev()
     }
 
-    fn measure(folder: &Path) -> Taken {
-        let mut walk = Walk::new(device(folder));
+    fn measure(folder: &Path) -> MeasuredSize {
+        let mut walk = UsageWalk::new(device(folder));
         walk.below(&open(folder).unwrap(), Path::new("."));
         walk.taken
     }
@@ -402,14 +402,14 @@ mod tests {
         assert!(taken.whole && taken.bytes < 1 << 20, "{taken:?}");
         assert_eq!(taken.files, 4);
         // A link at the start of the walk is not followed either.
-        let mut walk = Walk::new(device(folder.path()));
+        let mut walk = UsageWalk::new(device(folder.path()));
         walk.below(&open(folder.path()).unwrap(), Path::new("link"));
         assert_eq!((walk.taken.bytes, walk.taken.whole), (0, false));
     }
 
     #[test]
     fn what_is_mounted_is_not_entered() {
-        let mut walk = Walk::new(device(Path::new("/")));
+        let mut walk = UsageWalk::new(device(Path::new("/")));
         walk.entries = 10_000;
         walk.below(&open(Path::new("/")).unwrap(), Path::new("proc"));
         assert_eq!(walk.taken.files, 0);
@@ -432,11 +432,11 @@ mod tests {
         for number in 0..100 {
             fs::write(many.path().join(number.to_string()), "x").unwrap();
         }
-        let mut walk = Walk::new(device(many.path()));
+        let mut walk = UsageWalk::new(device(many.path()));
         walk.entries = 50;
         walk.below(&open(many.path()).unwrap(), Path::new("."));
         assert_eq!((walk.taken.files, walk.taken.whole), (50, false));
-        let mut walk = Walk::new(device(many.path()));
+        let mut walk = UsageWalk::new(device(many.path()));
         walk.until = Instant::now();
         walk.below(&open(many.path()).unwrap(), Path::new("."));
         assert!(!walk.taken.whole);
@@ -475,11 +475,11 @@ mod tests {
             root.path(),
             &[(own, 2 * MIB), ("kat-default-web-bbbbb", 8 * MIB)],
         );
-        let machine = Machine {
+        let machine = MachineFolders {
             root: root.path().to_owned(),
             volumes: None,
         };
-        let places = Places::of(&machine, home.clone(), &assignment);
+        let places = InstanceFolders::of(&machine, home.clone(), &assignment);
         let taken = places.layers(device(root.path()));
         let mib = u64::try_from(MIB).unwrap();
         assert!(

@@ -21,7 +21,7 @@ fn a_probe_enters_a_group_of_its_own_in_the_container_and_gains_nothing() {
     fs::create_dir_all(&folder).unwrap();
     let id = "0a1b".repeat(16);
     fs::write(folder.join("kat-default-web-aaaaa.cid"), format!("{id}\n")).unwrap();
-    let inside = Inside {
+    let inside = RunningContainer {
         uid: 20_007,
         stem: "kat-default-web-aaaaa".to_owned(),
         main_pid: 42,
@@ -48,11 +48,11 @@ fn a_group_is_made_for_a_command_and_needs_its_container() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kat-exec-1");
     let words = ["/usr/bin/printf", "%s.", "a b", "$0"].map(str::to_owned);
-    let began = run(&Group::at(&path, "kat-exec-1").begin(words.clone()));
+    let began = run(&CommandCgroup::at(&path, "kat-exec-1").begin(words.clone()));
     assert_eq!(began.stdout, b"a b.$0.");
     assert!(path.is_dir());
     let gone = folder.path().join("gone/kat-exec-1");
-    let refused = run(&Group::at(&gone, "kat-exec-1").begin(words));
+    let refused = run(&CommandCgroup::at(&gone, "kat-exec-1").begin(words));
     assert_eq!(refused.status.code(), Some(125));
     assert_eq!(refused.stdout, b"");
     let said = String::from_utf8(refused.stderr).unwrap();
@@ -68,7 +68,7 @@ fn a_group_is_made_for_a_command_and_needs_its_container() {
 fn a_group_ends_with_all_that_is_in_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kat-exec-1");
-    let group = Group::at(&path, "kat-exec-1");
+    let group = CommandCgroup::at(&path, "kat-exec-1");
     fs::create_dir(&path).unwrap();
     assert!(run(&group.end()).status.success());
     assert!(!path.exists());
@@ -101,7 +101,7 @@ fn a_group_ends_with_all_that_is_in_it() {
 #[test]
 fn a_signal_is_for_the_command_or_as_from_a_key_for_all() {
     let folder = tempfile::tempdir().unwrap();
-    let group = Group::at(folder.path(), "kat-exec-1");
+    let group = CommandCgroup::at(folder.path(), "kat-exec-1");
     let procs = folder.path().join("cgroup.procs");
     let late = thread::spawn(move || {
         thread::sleep(Duration::from_millis(150));

@@ -25,7 +25,7 @@ fn entry(assignment: Assignment) -> InstanceEntry {
 async fn run_on(machine: &FakeMachine, assignment: &Assignment) -> Arc<FakeManager> {
     let manager = machine.user_manager(assignment.user.uid);
     manager.set_unreachable(None);
-    manager.define(&assignment.unit(), Behaviour::default());
+    manager.define(&assignment.unit(), UnitBehaviour::default());
     let started = manager.start(&assignment.unit(), DEADLINE).await;
     assert_eq!(started.unwrap(), JobResult::Done);
     manager
@@ -54,14 +54,14 @@ impl Here {
         }
     }
 
-    async fn unit(&self) -> Result<(TransientUnit, Group), SessionError> {
+    async fn unit(&self) -> Result<(TransientUnit, CommandCgroup), SessionError> {
         let assignment = &self.entry.assignment.value;
         let request = ExecRequest::default();
         let manager = self.manager.as_ref();
         self.sessions.unit(manager, assignment, &request).await
     }
 
-    async fn begin(&self) -> Result<Outputs, SessionError> {
+    async fn begin(&self) -> Result<OutputFrames, SessionError> {
         let request = SessionRequest::Exec(ExecRequest::default());
         let inputs = Box::pin(stream::pending());
         self.sessions
@@ -159,7 +159,7 @@ async fn a_connection_ends_after_a_day() {
     let (_stream, _) = listener.accept().await.unwrap();
     let last = outputs.next().await;
     assert!(
-        matches!(&last, Some(Output::Failed(body)) if body.message.contains("a whole day")),
+        matches!(&last, Some(OutputFrame::Failed(body)) if body.message.contains("a whole day")),
         "{last:?}"
     );
     let lasted = began.elapsed();

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use futures_util::stream;
 use tokio::sync::{mpsc, watch};
 
-use super::{BUFFER, CopySource, Pieces, owners_of};
+use super::{BUFFER, CopySource, IncomingPieces, owners_of};
 use crate::{
-    cluster::peer_agents::{Agents, away},
-    service::supervisor::Listed,
+    cluster::peer_agents::{PeerAgents, away},
+    service::supervisor::DesiredList,
     volumes::Volumes,
 };
 use kat_api::{ApiError, CopyStream, VolumeCopies};
@@ -20,11 +20,15 @@ use kat_plan::is_assigned;
 use kat_types::volumes::{MoveRecord, VolumeKey};
 
 /// Requests volumes from other machines' agents, over the overlay.
-pub struct OtherMachines(pub Agents);
+pub struct OtherMachines(pub PeerAgents);
 
 #[async_trait]
 impl CopySource for OtherMachines {
-    async fn open(&self, volume: &str, desired: &MoveRecord) -> Result<Box<dyn Pieces>, String> {
+    async fn open(
+        &self,
+        volume: &str,
+        desired: &MoveRecord,
+    ) -> Result<Box<dyn IncomingPieces>, String> {
         let client = self.0.client_of_a_machine(&desired.from)?;
         let key = VolumeKey::parse(volume).ok_or_else(|| format!("`{volume}` is no volume"))?;
         let workload = &key.workload;
@@ -37,20 +41,20 @@ impl CopySource for OtherMachines {
             )
             .await;
         let pieces = pieces.map_err(|error| told(&desired.from, &error))?;
-        Ok(Box::new(Network {
+        Ok(Box::new(RemotePieces {
             from: desired.from.clone(),
             pieces,
         }))
     }
 }
 
-struct Network {
+struct RemotePieces {
     from: String,
     pieces: CopyPieces,
 }
 
 #[async_trait]
-impl Pieces for Network {
+impl IncomingPieces for RemotePieces {
     async fn next(&mut self) -> Result<Option<Bytes>, String> {
         let next = self.pieces.next().await;
         next.map_err(|error| format!("{} has broken it off: {error}", self.from))
@@ -68,7 +72,7 @@ fn told(from: &str, error: &ClientError) -> String {
 pub struct OwnVolumes {
     /// Name of this machine.
     pub node: String,
-    pub lists: watch::Receiver<Listed>,
+    pub lists: watch::Receiver<DesiredList>,
     pub volumes: Arc<Volumes>,
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::worker::judge::{Circumstances, judge};
+use crate::worker::judge::{JudgementInput, judge};
 
 fn status(active: &str, sub: &str) -> UnitStatus {
     UnitStatus {
@@ -20,8 +20,8 @@ fn failed(active: &str, sub: &str, code: i32) -> UnitStatus {
     }
 }
 
-fn other(kind: OtherKind, name: &str, status: UnitStatus) -> Other {
-    Other {
+fn other(kind: OtherKind, name: &str, status: UnitStatus) -> SidecarContainer {
+    SidecarContainer {
         kind,
         name: name.to_owned(),
         image: "example/web:1".to_owned(),
@@ -39,18 +39,18 @@ fn assignment(condition: &str) -> Assignment {
     serde_json::from_value(value).unwrap()
 }
 
-fn verdict(condition: &str, main: &UnitStatus, beside: &Beside) -> Verdict {
+fn verdict(condition: &str, main: &UnitStatus, beside: &InstanceSidecars) -> InstanceVerdict {
     let assignment = assignment(condition);
     let now = 60_000_000;
-    let circumstances = Circumstances {
+    let circumstances = JudgementInput {
         now,
-        ..Circumstances::default()
+        ..JudgementInput::default()
     };
     let verdict = judge(&assignment, main, circumstances);
     beside.judge(&assignment, main, verdict, now)
 }
 
-fn of(verdict: &Verdict) -> (InstancePhase, Option<Reason>, Action) {
+fn of(verdict: &InstanceVerdict) -> (InstancePhase, Option<Reason>, StartAction) {
     (verdict.phase, verdict.reason, verdict.action)
 }
 
@@ -59,7 +59,7 @@ fn an_instance_waits_for_its_init_containers() {
     let waiting = status("inactive", "dead");
     let ended = other(OtherKind::Init, "first", status("active", "exited"));
     let runs = other(OtherKind::Init, "second", status("activating", "start"));
-    let beside = Beside {
+    let beside = InstanceSidecars {
         others: vec![ended.clone(), runs],
         network: None,
     };
@@ -69,23 +69,26 @@ fn an_instance_waits_for_its_init_containers() {
         (
             InstancePhase::Starting,
             Some(Reason::InitContainerRunning),
-            Action::Start
+            StartAction::Start
         )
     );
     assert!(found.message.contains("second"), "{}", found.message);
     // All init containers have ended, so the main container is next.
-    let beside = Beside {
+    let beside = InstanceSidecars {
         others: vec![ended],
         network: None,
     };
     let found = verdict("Always", &waiting, &beside);
-    assert_eq!(of(&found), (InstancePhase::Starting, None, Action::Start));
+    assert_eq!(
+        of(&found),
+        (InstancePhase::Starting, None, StartAction::Start)
+    );
 }
 
 #[test]
 fn a_failed_init_container_is_named_with_its_exit_code() {
     let waiting = status("inactive", "dead");
-    let with = |status| Beside {
+    let with = |status| InstanceSidecars {
         others: vec![other(OtherKind::Init, "migrate", status)],
         network: None,
     };
@@ -103,9 +106,9 @@ fn a_failed_init_container_is_named_with_its_exit_code() {
     );
     let over = with(failed("failed", "failed", 3));
     for (condition, action) in [
-        ("Never", Action::Leave),
-        ("MaxCount", Action::Leave),
-        ("Always", Action::StartUncounted),
+        ("Never", StartAction::Leave),
+        ("MaxCount", StartAction::Leave),
+        ("Always", StartAction::StartUncounted),
     ] {
         let found = verdict(condition, &waiting, &over);
         assert_eq!(
@@ -130,7 +133,7 @@ fn a_failed_init_container_is_named_with_its_exit_code() {
         (
             InstancePhase::Failed,
             Some(Reason::InitContainerFailed),
-            Action::Leave
+            StartAction::Leave
         )
     );
     assert!(found.message.contains("migrate"), "{}", found.message);
@@ -157,7 +160,7 @@ fn a_sidecar_that_does_not_start_is_named_before_the_main_one_runs() {
         (status("activating", "start"), None),
         (status("inactive", "dead"), None),
     ] {
-        let beside = Beside {
+        let beside = InstanceSidecars {
             others: vec![other(OtherKind::Sidecar, "proxy", state)],
             network: None,
         };
@@ -172,7 +175,7 @@ fn a_sidecar_that_does_not_start_is_named_before_the_main_one_runs() {
 #[test]
 fn an_instance_is_whole_when_its_sidecars_run() {
     let main = status("active", "running");
-    let with = |status| Beside {
+    let with = |status| InstanceSidecars {
         others: vec![
             other(OtherKind::Init, "migrate", self::status("active", "exited")),
             other(OtherKind::Sidecar, "proxy", status),
@@ -191,7 +194,7 @@ fn an_instance_is_whole_when_its_sidecars_run() {
         assert_eq!(found.phase, InstancePhase::Running);
         assert_eq!(
             (found.beside, found.action),
-            (Some(Reason::SidecarNotRunning), Action::Leave)
+            (Some(Reason::SidecarNotRunning), StartAction::Leave)
         );
         assert!(found.message.contains("sidecar proxy"), "{}", found.message);
     }
@@ -211,7 +214,7 @@ fn an_instance_is_whole_when_its_sidecars_run() {
 #[test]
 fn a_network_that_is_not_held_is_told() {
     let waiting = status("inactive", "dead");
-    let with = |status, words: &str| Beside {
+    let with = |status, words: &str| InstanceSidecars {
         others: vec![other(
             OtherKind::Sidecar,
             "proxy",
@@ -249,7 +252,7 @@ fn a_sidecar_that_failed_once_counts_when_it_has_run_for_a_moment() {
         (4, 4_000_000, false),
         (4, 11_000_000, true),
     ] {
-        let beside = Beside {
+        let beside = InstanceSidecars {
             others: vec![other(
                 OtherKind::Sidecar,
                 "proxy",

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::view::masked;
-use kat_bundle::{Kind, without_defaults};
+use kat_bundle::{DocumentKind, without_defaults};
 use kat_types::{
     api::FieldChange,
     json::NotEncoded,
@@ -13,15 +13,15 @@ use kat_types::{
 
 /// A step into a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Step {
+enum FieldPathStep {
     Key(String),
     /// The item of a list with this name.
     Named(String),
 }
 
-type Path = Vec<Step>;
+type FieldPath = Vec<FieldPathStep>;
 /// Encodes a file's content; `true` masks its values of variables.
-type Document = fn(&ParsedWorkload, bool) -> Result<Value, NotEncoded>;
+type DocumentEncoder = fn(&ParsedWorkload, bool) -> Result<Value, NotEncoded>;
 
 /// Changed fields in the order of the files; none if either version can't be read.
 ///
@@ -37,7 +37,7 @@ pub(crate) fn changes(
     ) else {
         return Ok(Vec::new());
     };
-    let documents: [(&str, Document); 2] = [
+    let documents: [(&str, DocumentEncoder); 2] = [
         ("workload.kat", workload),
         ("VirtualLoadBalancer.kat", load_balancer),
     ];
@@ -62,18 +62,18 @@ fn workload(parsed: &ParsedWorkload, hidden: bool) -> Result<Value, NotEncoded> 
     if hidden {
         workload.spec = masked(&workload.spec);
     }
-    without_defaults(Kind::Workload, &workload)
+    without_defaults(DocumentKind::Workload, &workload)
 }
 
 fn load_balancer(parsed: &ParsedWorkload, _: bool) -> Result<Value, NotEncoded> {
     match &parsed.load_balancer {
-        Some(balancer) => without_defaults(Kind::VirtualLoadBalancer, balancer),
+        Some(balancer) => without_defaults(DocumentKind::VirtualLoadBalancer, balancer),
         None => Ok(Value::Null),
     }
 }
 
 /// Collects the paths at which two documents differ, as deep as both have the same shape.
-fn compare(old: &Value, new: &Value, here: &mut Path, found: &mut Vec<Path>) {
+fn compare(old: &Value, new: &Value, here: &mut FieldPath, found: &mut Vec<FieldPath>) {
     if old == new {
         return;
     }
@@ -81,7 +81,7 @@ fn compare(old: &Value, new: &Value, here: &mut Path, found: &mut Vec<Path>) {
         (Value::Object(left), Value::Object(right)) => {
             let added = right.keys().filter(|key| !left.contains_key(*key));
             let all = left.keys().chain(added);
-            Some(all.cloned().map(Step::Key).collect::<Vec<_>>())
+            Some(all.cloned().map(FieldPathStep::Key).collect::<Vec<_>>())
         }
         (Value::Array(left), Value::Array(right)) => names_of(left, right),
         _ => None,
@@ -101,7 +101,7 @@ fn compare(old: &Value, new: &Value, here: &mut Path, found: &mut Vec<Path>) {
 
 /// The names of all items of two lists, if each item has a unique name and the common ones are in
 /// the same order.
-fn names_of(left: &[Value], right: &[Value]) -> Option<Vec<Step>> {
+fn names_of(left: &[Value], right: &[Value]) -> Option<Vec<FieldPathStep>> {
     let names = |list: &[Value]| -> Option<Vec<String>> {
         let mut names: Vec<String> = Vec::new();
         for item in list {
@@ -119,13 +119,19 @@ fn names_of(left: &[Value], right: &[Value]) -> Option<Vec<Step>> {
         return None;
     }
     let added = right.iter().filter(|name| !left.contains(name));
-    Some(left.iter().chain(added).cloned().map(Step::Named).collect())
+    Some(
+        left.iter()
+            .chain(added)
+            .cloned()
+            .map(FieldPathStep::Named)
+            .collect(),
+    )
 }
 
-fn child<'a>(value: &'a Value, step: &Step) -> Option<&'a Value> {
+fn child<'a>(value: &'a Value, step: &FieldPathStep) -> Option<&'a Value> {
     match step {
-        Step::Key(key) => value.get(key),
-        Step::Named(name) => value
+        FieldPathStep::Key(key) => value.get(key),
+        FieldPathStep::Named(name) => value
             .as_array()?
             .iter()
             .find(|item| item.get("name").and_then(Value::as_str) == Some(name)),
@@ -133,20 +139,20 @@ fn child<'a>(value: &'a Value, step: &Step) -> Option<&'a Value> {
 }
 
 /// The value at a path; `None` if it is absent or null.
-fn at<'a>(document: &'a Value, path: &[Step]) -> Option<&'a Value> {
+fn at<'a>(document: &'a Value, path: &[FieldPathStep]) -> Option<&'a Value> {
     let found = path
         .iter()
         .try_fold(document, |value, step| child(value, step))?;
     (!found.is_null()).then_some(found)
 }
 
-fn written(path: &[Step]) -> String {
+fn written(path: &[FieldPathStep]) -> String {
     let mut text = String::new();
     for step in path {
         match step {
-            Step::Key(key) if text.is_empty() => text.push_str(key),
-            Step::Key(key) => text.push_str(&format!(".{key}")),
-            Step::Named(name) => text.push_str(&format!("[{name}]")),
+            FieldPathStep::Key(key) if text.is_empty() => text.push_str(key),
+            FieldPathStep::Key(key) => text.push_str(&format!(".{key}")),
+            FieldPathStep::Named(name) => text.push_str(&format!("[{name}]")),
         }
     }
     text

@@ -2,28 +2,28 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kat_leader::Rehearsed;
+use kat_leader::RehearsalResult;
 use kat_plan::Snapshot;
 use kat_types::{
     api::{InstanceAction, InstanceChange, InstancePhase, NodePhase},
-    assignment::{Assignment, Wanted},
-    snapshot::{InstanceEntry, Observed, WorkloadEntry},
+    assignment::{Assignment, DesiredRun},
+    snapshot::{InstanceEntry, ObservedReports, WorkloadEntry},
     stored::WorkloadKey,
 };
 
 /// An instance that is wanted.
 #[derive(Clone, Copy)]
-pub(crate) struct Present<'a> {
+pub(crate) struct PreviewedInstance<'a> {
     pub(crate) id: &'a str,
     pub(crate) node: &'a str,
     pub(crate) assignment: &'a Assignment,
 }
 
 /// Instances before and after, by slot.
-pub(crate) struct Fates<'a> {
+pub(crate) struct InstanceFates<'a> {
     before: &'a Snapshot,
     /// A present instance, and the instance in its place afterwards.
-    pub(crate) pairs: Vec<(Option<Present<'a>>, Option<Present<'a>>)>,
+    pub(crate) pairs: Vec<(Option<PreviewedInstance<'a>>, Option<PreviewedInstance<'a>>)>,
     /// Slots without an instance afterwards.
     empty: Vec<u32>,
     replicas: u32,
@@ -31,15 +31,15 @@ pub(crate) struct Fates<'a> {
     template: &'a str,
     /// Why the rehearsal did not complete all changes.
     pub(crate) blocked: String,
-    reports: &'a Observed,
+    reports: &'a ObservedReports,
 }
 
-impl<'a> Fates<'a> {
+impl<'a> InstanceFates<'a> {
     pub(crate) fn of(
         key: &'a WorkloadKey,
         before: &'a Snapshot,
-        rehearsed: &'a Rehearsed,
-        reports: &'a Observed,
+        rehearsed: &'a RehearsalResult,
+        reports: &'a ObservedReports,
     ) -> Self {
         let after = &rehearsed.snapshot;
         let entry = after.workloads.get(key);
@@ -110,7 +110,7 @@ impl<'a> Fates<'a> {
 
     fn change(
         &self,
-        pair: &(Option<Present<'_>>, Option<Present<'_>>),
+        pair: &(Option<PreviewedInstance<'_>>, Option<PreviewedInstance<'_>>),
         new: bool,
     ) -> Option<InstanceChange> {
         let change = match pair {
@@ -151,7 +151,7 @@ impl<'a> Fates<'a> {
         Some(change)
     }
 
-    fn why_kept(&self, after: &Present<'_>) -> String {
+    fn why_kept(&self, after: &PreviewedInstance<'_>) -> String {
         let outdated = after.assignment.template_hash != self.template;
         if !self.blocked.is_empty() && (outdated || !self.empty.is_empty()) {
             return self.blocked.clone();
@@ -162,7 +162,7 @@ impl<'a> Fates<'a> {
         "nothing that it is made of changes".to_owned()
     }
 
-    fn why_replaced(&self, old: &Present<'_>, after: &Present<'_>) -> String {
+    fn why_replaced(&self, old: &PreviewedInstance<'_>, after: &PreviewedInstance<'_>) -> String {
         if old.assignment.template_hash != after.assignment.template_hash {
             return "what it is made of changes".to_owned();
         }
@@ -188,7 +188,7 @@ impl<'a> Fates<'a> {
     }
 }
 
-fn about(present: &Present<'_>) -> InstanceChange {
+fn about(present: &PreviewedInstance<'_>) -> InstanceChange {
     InstanceChange {
         slot: present.assignment.slot,
         instance: Some(present.id.to_owned()),
@@ -197,16 +197,19 @@ fn about(present: &Present<'_>) -> InstanceChange {
     }
 }
 
-fn by_slot<'a>(key: &'a WorkloadKey, snapshot: &'a Snapshot) -> BTreeMap<u32, Vec<Present<'a>>> {
-    let mut slots: BTreeMap<u32, Vec<Present<'a>>> = BTreeMap::new();
+fn by_slot<'a>(
+    key: &'a WorkloadKey,
+    snapshot: &'a Snapshot,
+) -> BTreeMap<u32, Vec<PreviewedInstance<'a>>> {
+    let mut slots: BTreeMap<u32, Vec<PreviewedInstance<'a>>> = BTreeMap::new();
     let running = snapshot
         .instances_of(key)
-        .filter(|(_, entry)| entry.assignment.value.wanted == Wanted::Running);
+        .filter(|(_, entry)| entry.assignment.value.wanted == DesiredRun::Running);
     for (id, entry) in running {
         let InstanceEntry {
             node, assignment, ..
         } = entry;
-        let present = Present {
+        let present = PreviewedInstance {
             id,
             node,
             assignment: &assignment.value,

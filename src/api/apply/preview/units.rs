@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use similar::TextDiff;
 
-use super::instances::{Fates, Present};
+use super::instances::{InstanceFates, PreviewedInstance};
 use crate::view::{MASK, mask};
 use kat_render::{RenderError, RenderSettings, Renderer};
 use kat_types::{
@@ -21,11 +21,14 @@ const CONTEXT: usize = 3;
 /// Replaces a value that differs from the present one.
 const CHANGED: &str = "*** (changed)";
 
-type Texts = BTreeMap<String, String>;
+type UnitTexts = BTreeMap<String, String>;
 
 /// One change for each unit of each replaced version; for a workload without an instance, the
 /// complete units of one instance.
-pub(crate) fn changes(fates: &Fates<'_>, cluster: &ClusterConfiguration) -> Vec<UnitChange> {
+pub(crate) fn changes(
+    fates: &InstanceFates<'_>,
+    cluster: &ClusterConfiguration,
+) -> Vec<UnitChange> {
     let settings = RenderSettings {
         hold_seconds: cluster.spec.node_loss_timeout_seconds,
         ..RenderSettings::default()
@@ -34,7 +37,8 @@ pub(crate) fn changes(fates: &Fates<'_>, cluster: &ClusterConfiguration) -> Vec<
         Ok(renderer) => renderer,
         Err(error) => return vec![failed("unit-templates", &error)],
     };
-    let mut seen: BTreeMap<(&str, &str), (Present<'_>, Present<'_>, u32)> = BTreeMap::new();
+    let mut seen: BTreeMap<(&str, &str), (PreviewedInstance<'_>, PreviewedInstance<'_>, u32)> =
+        BTreeMap::new();
     for (old, new) in &fates.pairs {
         let (Some(old), Some(new)) = (old, new) else {
             continue;
@@ -63,7 +67,7 @@ pub(crate) fn changes(fates: &Fates<'_>, cluster: &ClusterConfiguration) -> Vec<
         hide_all(&mut after);
         let count = u32::try_from(fates.pairs.len()).unwrap_or(u32::MAX);
         let text = texts(&renderer, &settings, &after);
-        changes.extend(difference(Ok(Texts::new()), text, count));
+        changes.extend(difference(Ok(UnitTexts::new()), text, count));
     }
     changes
 }
@@ -135,7 +139,7 @@ fn texts(
     renderer: &Renderer,
     settings: &RenderSettings,
     assignment: &Assignment,
-) -> Result<Texts, RenderError> {
+) -> Result<UnitTexts, RenderError> {
     let mut files = renderer.instance(assignment, settings)?;
     files.extend(renderer.images(assignment, settings, assignment.logins.is_some())?);
     Ok(files
@@ -145,8 +149,8 @@ fn texts(
 }
 
 fn difference(
-    before: Result<Texts, RenderError>,
-    after: Result<Texts, RenderError>,
+    before: Result<UnitTexts, RenderError>,
+    after: Result<UnitTexts, RenderError>,
     instances: u32,
 ) -> Vec<UnitChange> {
     // An assignment of a newer version may not be renderable any more: then the complete new text

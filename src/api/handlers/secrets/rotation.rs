@@ -15,9 +15,9 @@ use super::sealing;
 use crate::{
     access::authentication::Caller,
     apply::put,
-    context::{Api, Decision},
+    context::{Api, WriteDecision},
     errors::ApiError,
-    extract::Parameters,
+    extract::QueryParameters,
 };
 use kat_plan::{EventKind, EventLog, Snapshot};
 use kat_types::{
@@ -27,7 +27,7 @@ use kat_types::{
     registry::{LoginPlace, LoginRecord},
     secrets::{SecretKey, SecretRecord},
     stored::Stored,
-    transaction::{Compare, Operation},
+    transaction::{Compare, WriteOperation},
 };
 
 /// Maximum number of secrets, and of their stored bytes, that are sealed again in one transaction.
@@ -49,7 +49,7 @@ pub(crate) struct RotationQuery {
 pub(crate) async fn rotate(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    Parameters(query): Parameters<RotationQuery>,
+    QueryParameters(query): QueryParameters<RotationQuery>,
 ) -> Result<Response, ApiError> {
     let now = api.now();
     let until = Instant::now() + ROTATION_LIMIT;
@@ -91,10 +91,10 @@ fn begin_rotation(
     snapshot: &Snapshot,
     caller: &Caller,
     now: Timestamp,
-) -> Result<Decision<()>, ApiError> {
+) -> Result<WriteDecision<()>, ApiError> {
     // An interrupted rotation continues with the key that it created.
     if snapshot.sealing_keys.len() > 1 {
-        return Ok(Decision::Done(()));
+        return Ok(WriteDecision::Done(()));
     }
     let last = snapshot.sealing_keys.last_key_value();
     let number = last.map_or(0, |(number, _)| *number);
@@ -119,7 +119,7 @@ fn begin_rotation(
             Compare::ModRevision(keys::sealing_key(*number), stored.revision)
         }),
     );
-    Ok(Decision::Write {
+    Ok(WriteDecision::Write {
         conditions,
         operations,
         outcome: (),
@@ -129,9 +129,9 @@ fn begin_rotation(
 /// Seals one batch again; when nothing is left, deletes earlier keys. Any write with an earlier key
 /// came before the last key was created, so a snapshot that shows the last key shows that write
 /// too.
-fn go_on_with_rotation(snapshot: &Snapshot) -> Result<Decision<SealingRotation>, ApiError> {
+fn go_on_with_rotation(snapshot: &Snapshot) -> Result<WriteDecision<SealingRotation>, ApiError> {
     let Some((last, sealing_key)) = snapshot.sealing_keys.last_key_value() else {
-        return Ok(Decision::Done(SealingRotation::default()));
+        return Ok(WriteDecision::Done(SealingRotation::default()));
     };
     let mut conditions = vec![
         Compare::ModRevision(keys::sealing_key(*last), sealing_key.revision),
@@ -183,7 +183,7 @@ fn go_on_with_rotation(snapshot: &Snapshot) -> Result<Decision<SealingRotation>,
         for (number, stored) in earlier {
             let name = keys::sealing_key(*number);
             conditions.push(Compare::ModRevision(name.clone(), stored.revision));
-            operations.push(Operation::Delete(name));
+            operations.push(WriteOperation::Delete(name));
         }
     }
     let outcome = SealingRotation {
@@ -191,8 +191,8 @@ fn go_on_with_rotation(snapshot: &Snapshot) -> Result<Decision<SealingRotation>,
         left: (left + unread) as u64,
     };
     match operations.is_empty() {
-        true => Ok(Decision::Done(outcome)),
-        false => Ok(Decision::Write {
+        true => Ok(WriteDecision::Done(outcome)),
+        false => Ok(WriteDecision::Write {
             conditions,
             operations,
             outcome,

@@ -136,41 +136,43 @@ pub(super) fn around(field: &Field) -> Value {
 /// The decoded document and its diagnostics for fields without effect, or the errors.
 pub(super) type Decoded = Result<(String, Vec<Diagnostic>), Vec<Diagnostic>>;
 
-pub(super) fn decode_as(kind: Kind, document: &Value, mode: Mode) -> Decoded {
+pub(super) fn decode_as(kind: DocumentKind, document: &Value, mode: DecodeMode) -> Decoded {
     let text = serde_json::to_string_pretty(document).unwrap();
     match kind {
-        Kind::ClusterConfiguration => parse_cluster_as(&text, "cluster.kat", mode)
+        DocumentKind::ClusterConfiguration => parse_cluster_as(&text, "cluster.kat", mode)
             .map(|value| (format!("{value:?}"), not_yet_cluster(&text, "cluster.kat"))),
-        Kind::AgentConfig => parse_agent_config_as(&text, "agent.yaml", mode).map(|value| {
-            (
-                format!("{value:?}"),
-                not_yet_agent_config(&text, "agent.yaml"),
-            )
-        }),
+        DocumentKind::AgentConfig => {
+            parse_agent_config_as(&text, "agent.yaml", mode).map(|value| {
+                (
+                    format!("{value:?}"),
+                    not_yet_agent_config(&text, "agent.yaml"),
+                )
+            })
+        }
         _ => {
             let mut files = vec![file(kind.file(), document)];
             let mut other = workload();
             match kind {
-                Kind::Workload => {
+                DocumentKind::Workload => {
                     files.extend(carried(document));
                     let git = document.pointer("/spec/source/git").is_some();
                     if git {
-                        files.push(file("build.kat", &least(Kind::BuildDefinition)));
+                        files.push(file("build.kat", &least(DocumentKind::BuildDefinition)));
                     }
                     if document.pointer("/spec/type") == Some(&json!("Job")) {
-                        files.push(file("job.kat", &least(Kind::JobDefinition)));
+                        files.push(file("job.kat", &least(DocumentKind::JobDefinition)));
                     }
                 }
-                Kind::JobDefinition => {
+                DocumentKind::JobDefinition => {
                     other["spec"]["type"] = json!("Job");
                     other["spec"]["restartPolicy"]["condition"] = json!("Never");
                     files.push(file("workload.kat", &other));
                 }
-                Kind::BuildDefinition => {
+                DocumentKind::BuildDefinition => {
                     other["spec"]["source"] = json!({"git": {"repository": "https://e.org/w.git"}});
                     files.push(file("workload.kat", &other));
                 }
-                Kind::VirtualLoadBalancer => files.push(file("workload.kat", &other)),
+                DocumentKind::VirtualLoadBalancer => files.push(file("workload.kat", &other)),
                 _ => {}
             }
             let bundle = parse(&files, mode)?;
@@ -211,7 +213,7 @@ pub(super) fn carried(document: &Value) -> Option<SourceFile> {
 }
 
 pub(super) fn decode(field: &Field, document: &Value) -> Decoded {
-    decode_as(field.kind, document, Mode::Strict)
+    decode_as(field.kind, document, DecodeMode::Strict)
 }
 
 pub(super) fn must(field: &Field, document: &Value) -> (String, Vec<Diagnostic>) {

@@ -15,22 +15,22 @@ use super::{
     documents::{another, around, carried, decode, must, remove, set},
     *,
 };
-use kat_bundle::fields::{self, Field, Status};
+use kat_bundle::fields::{self, Field, FieldStatus};
 use kat_leader::SnapshotBuilder;
 use kat_plan::{HOST_PORT_DATA_PATH, plan};
 use kat_render::{RenderSettings, Renderer};
-use kat_store::mirror::Entries;
+use kat_store::mirror::MirrorEntries;
 use kat_types::{
     api::{InstancePhase, InstanceReport, NodeReport, NodeResources, Taint},
-    assignment::{ASSIGNMENT_SCHEMA, Assignment, DesiredMeta, Wanted, WorkloadUser},
+    assignment::{ASSIGNMENT_SCHEMA, Assignment, DesiredMeta, DesiredRun, WorkloadUser},
     keys,
     records::{NamespaceRecord, NodeRegistration, WorkloadMeta},
     resource::{
         Bytes, Container, HostPort, MilliCpu, OnPartition, Port, Protocol, ResourceList,
         RestartCondition, RestartPolicy, TaintEffect, WorkloadType,
     },
-    snapshot::{Observed, ReportedNode},
-    transaction::{KeyValue, Operation},
+    snapshot::{ObservedReports, ReportedNode},
+    transaction::{KeyValue, WriteOperation},
 };
 
 /// Fields on which neither a unit nor a decision depends, and where each of them is used.
@@ -124,16 +124,19 @@ fn worlds() -> Vec<Vec<Machine>> {
 }
 
 #[derive(Default)]
-struct Store(Entries);
+struct Store(MirrorEntries);
 
 impl Store {
     fn put<T: Serialize>(&mut self, key: String, value: &T) {
-        self.write(&Operation::Put(key, serde_json::to_vec(value).unwrap()));
+        self.write(&WriteOperation::Put(
+            key,
+            serde_json::to_vec(value).unwrap(),
+        ));
     }
 
-    fn write(&mut self, operation: &Operation) {
+    fn write(&mut self, operation: &WriteOperation) {
         match operation {
-            Operation::Put(key, value) => {
+            WriteOperation::Put(key, value) => {
                 let entry = KeyValue {
                     key: key.clone(),
                     value: value.clone(),
@@ -142,27 +145,29 @@ impl Store {
                 };
                 self.0.insert(key.as_str().into(), Arc::new(entry));
             }
-            Operation::Delete(key) => {
+            WriteOperation::Delete(key) => {
                 self.0.remove(key.as_str());
             }
-            Operation::DeletePrefix(prefix) => self.0.retain(|key, _| !key.starts_with(prefix)),
+            WriteOperation::DeletePrefix(prefix) => {
+                self.0.retain(|key, _| !key.starts_with(prefix))
+            }
         }
     }
 
     /// Writes the plan. Returns the units of new instances, and the statuses.
-    fn planned(&mut self, observed: &Observed) -> String {
+    fn planned(&mut self, observed: &ObservedReports) -> String {
         self.planned_at(observed, 0)
     }
 
     /// As `planned`, at a time in seconds.
-    fn planned_at(&mut self, observed: &Observed, seconds: i64) -> String {
+    fn planned_at(&mut self, observed: &ObservedReports, seconds: i64) -> String {
         let snapshot = SnapshotBuilder::default().build(&self.0, 1);
         let now = Timestamp::from_second(seconds).unwrap() + observed.leading_for;
         let planned = plan(&snapshot, observed, now, 1);
         let mut shown = String::new();
         for operation in planned.changes.iter().flat_map(|change| &change.operations) {
             self.write(operation);
-            let Operation::Put(key, value) = operation else {
+            let WriteOperation::Put(key, value) = operation else {
                 continue;
             };
             if key.starts_with(keys::NODE_DESIRED) && key.contains("/instances/") {
@@ -223,7 +228,7 @@ fn outcome(files: &[SourceFile], machines: &[Machine]) -> String {
         }
         store.put(keys::desired_meta(&name), &list);
         let subnet = format!("10.100.{number}.0/24");
-        store.write(&Operation::Put(
+        store.write(&WriteOperation::Put(
             keys::network_node(&name, "subnet"),
             subnet.into_bytes(),
         ));
@@ -231,7 +236,7 @@ fn outcome(files: &[SourceFile], machines: &[Machine]) -> String {
     }
     for file in files {
         let key = keys::manifest("default", "base", &file.name);
-        store.write(&Operation::Put(key, file.text.clone().into_bytes()));
+        store.write(&WriteOperation::Put(key, file.text.clone().into_bytes()));
     }
     let meta = WorkloadMeta {
         schema: 1,
@@ -249,7 +254,7 @@ fn outcome(files: &[SourceFile], machines: &[Machine]) -> String {
         image: Default::default(),
     };
     store.put(keys::workload_meta("default", "base"), &meta);
-    let mut observed = Observed {
+    let mut observed = ObservedReports {
         leading_for: Duration::ZERO,
         reports,
     };
@@ -276,13 +281,16 @@ fn rolled(files: &[SourceFile]) -> String {
     };
     store.put(keys::registration("n0"), &registration("n0", &large));
     let subnet = b"10.100.0.0/24".to_vec();
-    store.write(&Operation::Put(keys::network_node("n0", "subnet"), subnet));
+    store.write(&WriteOperation::Put(
+        keys::network_node("n0", "subnet"),
+        subnet,
+    ));
     for file in files {
         for key in [
             keys::manifest("default", "base", &file.name),
             keys::archive_file("default", "base", 1, &file.name),
         ] {
-            store.write(&Operation::Put(key, file.text.clone().into_bytes()));
+            store.write(&WriteOperation::Put(key, file.text.clone().into_bytes()));
         }
     }
     let meta = json!({
@@ -320,7 +328,7 @@ fn rolled(files: &[SourceFile]) -> String {
     };
     store.put(keys::desired_meta("n0"), &list);
     reported.report = Arc::new(spoken);
-    let observed = Observed {
+    let observed = ObservedReports {
         leading_for: Duration::from_secs(3600),
         reports: BTreeMap::from([("n0".to_owned(), reported)]),
     };
@@ -363,7 +371,7 @@ fn instance(workload: &str) -> Assignment {
         on_partition: OnPartition::Keep,
         volumes: Vec::new(),
         carried: None,
-        wanted: Wanted::Running,
+        wanted: DesiredRun::Running,
         secrets: None,
         logins: None,
         not_understood: None,
@@ -428,7 +436,7 @@ fn rendered(stored: &[u8]) -> String {
 /// The files of a workload, with the document as one of them.
 fn files(field: &Field, document: &Value) -> Vec<SourceFile> {
     match field.kind {
-        Kind::Workload => {
+        DocumentKind::Workload => {
             let mut document = document.clone();
             document["metadata"]["name"] = json!("base");
             let mut files = vec![file("workload.kat", &document)];
@@ -446,9 +454,12 @@ fn files(field: &Field, document: &Value) -> Vec<SourceFile> {
 fn every_accepted_field_of_a_workload_changes_a_unit_or_a_decision() {
     let (mut tried, mut wrong) = (0, Vec::new());
     for field in fields::all() {
-        let of_a_workload = matches!(field.kind, Kind::Workload | Kind::VirtualLoadBalancer);
+        let of_a_workload = matches!(
+            field.kind,
+            DocumentKind::Workload | DocumentKind::VirtualLoadBalancer
+        );
         let has_children = fields::children(field.kind, field.path).next().is_some();
-        if !of_a_workload || has_children || field.status != Status::Effective {
+        if !of_a_workload || has_children || field.status != FieldStatus::Effective {
             continue;
         }
         let mut document = around(field);

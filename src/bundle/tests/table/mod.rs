@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::*;
 use documents::{another, around, decode, decode_as, has, must, remove, set};
 use kat_bundle::{
-    fields::{self, Field, FieldType, Status},
+    fields::{self, Field, FieldStatus, FieldType},
     yaml::json_of,
 };
 use kat_testing::json_schema;
@@ -34,7 +34,7 @@ fn walk(schema: &Value, path: &str, paths: &mut BTreeSet<String>) {
 
 #[test]
 fn the_table_and_the_types_have_the_same_fields() {
-    for kind in Kind::ALL {
+    for kind in DocumentKind::ALL {
         let mut of_types = BTreeSet::new();
         walk(&json_schema(kind), "", &mut of_types);
         of_types.retain(|path| {
@@ -84,7 +84,7 @@ fn the_table_and_the_types_have_the_same_words() {
             words.push(word.as_str().unwrap().to_owned());
         }
         match field.value {
-            FieldType::Word(_) if field.status == Status::Identity => {}
+            FieldType::Word(_) if field.status == FieldStatus::Identity => {}
             FieldType::Word(table) => {
                 words.sort();
                 let mut table: Vec<_> = table.to_vec();
@@ -132,12 +132,12 @@ fn every_field_changes_the_bundle_or_is_refused_as_not_yet() {
         let has_children = fields::children(field.kind, field.path).next().is_some();
         let document = around(field);
         let mut with = document.clone();
-        if field.status == Status::Identity && field.value != FieldType::Text {
+        if field.status == FieldStatus::Identity && field.value != FieldType::Text {
             continue;
         }
         set(&mut with, field, json_of(field.example));
         match field.status {
-            Status::NotYet => {
+            FieldStatus::NotYet => {
                 let (_, found) = must(field, &with);
                 assert!(
                     covers(&found, field),
@@ -146,7 +146,7 @@ fn every_field_changes_the_bundle_or_is_refused_as_not_yet() {
                     field.path
                 );
             }
-            Status::EffectiveFor(effective) => {
+            FieldStatus::EffectiveFor(effective) => {
                 let FieldType::Word(words) = field.value else {
                     panic!("{} has no words", field.path);
                 };
@@ -160,8 +160,8 @@ fn every_field_changes_the_bundle_or_is_refused_as_not_yet() {
                     assert_eq!(covers(&found, field), !effective.contains(word), "{word}");
                 }
             }
-            Status::Identity | Status::Effective if has_children => {}
-            Status::Identity | Status::Effective => {
+            FieldStatus::Identity | FieldStatus::Effective if has_children => {}
+            FieldStatus::Identity | FieldStatus::Effective => {
                 let mut without = document.clone();
                 remove(&mut without, field);
                 let before = decode(field, &without).unwrap_or_else(|_| must(field, &document));
@@ -206,7 +206,7 @@ fn every_default_written_is_as_if_it_were_not_written() {
             assert_eq!(before, after, "{} {}", field.kind, field.path);
         }
         let parent_refused = fields::lookup(field.kind, field.parent().trim_end_matches("[]"))
-            .is_some_and(|parent| parent.status == Status::NotYet);
+            .is_some_and(|parent| parent.status == FieldStatus::NotYet);
         if !parent_refused {
             assert!(
                 !covers(&found, field),
@@ -252,12 +252,12 @@ fn every_field_refuses_another_type() {
         let path = field.path.replace("[]", "[0]");
         // `kind` and `apiVersion` accept certain words only, so any other type is out of range.
         let expected = match field.status {
-            Status::Identity if path == "kind" || path == "apiVersion" => Class::Range,
+            FieldStatus::Identity if path == "kind" || path == "apiVersion" => Class::Range,
             _ => Class::Type,
         };
-        for mode in [Mode::Strict, Mode::Stored] {
+        for mode in [DecodeMode::Strict, DecodeMode::Stored] {
             // A stored document of another version is accepted here.
-            if expected == Class::Range && mode == Mode::Stored {
+            if expected == Class::Range && mode == DecodeMode::Stored {
                 continue;
             }
             let found = decode_as(field.kind, &document, mode).expect_err(field.path);
@@ -336,7 +336,7 @@ fn unknown_fields_are_named_at_every_level() {
             assert!(known.contains(child.name()), "{known} lacks {}", child.path);
         }
         assert!(
-            decode_as(field.kind, &document, Mode::Stored).is_ok(),
+            decode_as(field.kind, &document, DecodeMode::Stored).is_ok(),
             "{}",
             field.path
         );
@@ -347,7 +347,7 @@ fn unknown_fields_are_named_at_every_level() {
 #[test]
 fn the_published_schemas_are_current() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/schema");
-    for kind in Kind::ALL {
+    for kind in DocumentKind::ALL {
         let stem = kind.file().split('.').next().unwrap().to_lowercase();
         let path = folder.join(format!("{stem}.schema.json"));
         let schema = json_schema(kind);

@@ -14,23 +14,23 @@ use serde_json::Value;
 use super::expand;
 use crate::{errors::CliError, output};
 use kat_bundle as bundle;
-use kat_bundle::{Bundle, Diagnostic, MAX_BUNDLE, Mode, SourceFile};
+use kat_bundle::{Bundle, DecodeMode, Diagnostic, MAX_BUNDLE, SourceFile};
 use kat_types::resource::Namespace;
 
 /// An object that a folder describes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Content {
+pub(crate) enum FolderObject {
     Workload { namespace: String, name: String },
     Namespace(Namespace),
 }
 
 /// A folder that can be sent.
 #[derive(Debug, Clone)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedFolder {
     /// Path as the user wrote it.
     pub(crate) path: String,
     /// The objects; a namespace comes before the workload in it.
-    pub(crate) contents: Vec<Content>,
+    pub(crate) contents: Vec<FolderObject>,
     /// The gzipped tar archive.
     pub(crate) archive: Bytes,
     /// Name and text of each file.
@@ -39,7 +39,7 @@ pub(crate) struct Prepared {
 
 /// What the folders are read for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum FolderUse {
     /// All content is checked.
     Apply,
     /// Only names are needed.
@@ -49,9 +49,9 @@ pub(crate) enum Purpose {
 /// Reads all folders and archives; the mistakes of all of them are reported together.
 pub(crate) fn prepare_all(
     paths: &[PathBuf],
-    purpose: Purpose,
+    purpose: FolderUse,
     colour: bool,
-) -> Result<Vec<Prepared>, CliError> {
+) -> Result<Vec<PreparedFolder>, CliError> {
     let mut folders = Vec::new();
     let mut excerpts = Vec::new();
     let mut wrong = Vec::new();
@@ -78,11 +78,11 @@ pub(crate) fn prepare_all(
 }
 
 /// Checks that no two folders describe the same workload.
-fn described_once(folders: &[Prepared]) -> Result<(), CliError> {
+fn described_once(folders: &[PreparedFolder]) -> Result<(), CliError> {
     let mut known: BTreeMap<(&str, &str), &str> = BTreeMap::new();
     for folder in folders {
         for content in &folder.contents {
-            let Content::Workload { namespace, name } = content else {
+            let FolderObject::Workload { namespace, name } = content else {
                 continue;
             };
             if let Some(other) = known.insert((namespace, name), &folder.path) {
@@ -112,11 +112,14 @@ pub(crate) fn mistakes(excerpts: &[String], place: &str) -> CliError {
 /// The name that `bundle` uses for an archive as a whole.
 const ARCHIVE: &str = "archive";
 
-type Sources = BTreeMap<String, String>;
+type SourceTexts = BTreeMap<String, String>;
 /// Mistakes of one folder, with the texts of its files.
-type Wrong = (Vec<Diagnostic>, Sources);
+type FolderMistakes = (Vec<Diagnostic>, SourceTexts);
 
-fn prepare(path: &Path, purpose: Purpose) -> Result<Result<Prepared, Wrong>, CliError> {
+fn prepare(
+    path: &Path,
+    purpose: FolderUse,
+) -> Result<Result<PreparedFolder, FolderMistakes>, CliError> {
     let shown = path.display().to_string();
     let failed = |reason: String| CliError::failed(format!("`{shown}`: {reason}"));
     let metadata = fs::metadata(path).map_err(|error| failed(words(&error)))?;
@@ -130,9 +133,9 @@ fn prepare(path: &Path, purpose: Purpose) -> Result<Result<Prepared, Wrong>, Cli
     };
     let files = match files {
         Ok(files) => files,
-        Err(diagnostics) => return Ok(Err((diagnostics, Sources::new()))),
+        Err(diagnostics) => return Ok(Err((diagnostics, SourceTexts::new()))),
     };
-    let sources: Sources = files
+    let sources: SourceTexts = files
         .iter()
         .map(|file| (file.name.clone(), file.text.clone()))
         .collect();
@@ -144,7 +147,7 @@ fn prepare(path: &Path, purpose: Purpose) -> Result<Result<Prepared, Wrong>, Cli
         Some(archive) => archive,
         None => bundle::pack(&files).map_err(|error| failed(words(&error)))?,
     };
-    Ok(Ok(Prepared {
+    Ok(Ok(PreparedFolder {
         path: shown,
         contents: contents(bundle),
         archive: archive.into(),
@@ -152,11 +155,11 @@ fn prepare(path: &Path, purpose: Purpose) -> Result<Result<Prepared, Wrong>, Cli
     }))
 }
 
-fn check(files: &[SourceFile], purpose: Purpose) -> Result<Bundle, Vec<Diagnostic>> {
-    if purpose == Purpose::Delete {
-        return bundle::parse(files, Mode::Stored);
+fn check(files: &[SourceFile], purpose: FolderUse) -> Result<Bundle, Vec<Diagnostic>> {
+    if purpose == FolderUse::Delete {
+        return bundle::parse(files, DecodeMode::Stored);
     }
-    let bundle = bundle::parse(files, Mode::Strict)?;
+    let bundle = bundle::parse(files, DecodeMode::Strict)?;
     let not_yet = bundle::not_yet(&bundle);
     if not_yet.is_empty() {
         Ok(bundle)
@@ -165,9 +168,9 @@ fn check(files: &[SourceFile], purpose: Purpose) -> Result<Bundle, Vec<Diagnosti
     }
 }
 
-fn contents(bundle: Bundle) -> Vec<Content> {
-    let namespace = bundle.namespace.map(Content::Namespace);
-    let workload = bundle.workload.map(|workload| Content::Workload {
+fn contents(bundle: Bundle) -> Vec<FolderObject> {
+    let namespace = bundle.namespace.map(FolderObject::Namespace);
+    let workload = bundle.workload.map(|workload| FolderObject::Workload {
         namespace: workload.metadata.namespace,
         name: workload.metadata.name,
     });
@@ -220,7 +223,7 @@ pub(crate) fn excerpt(
 }
 
 /// Renders a mistake; the file is shown below the path that the user gave.
-fn draw(mut diagnostic: Diagnostic, path: &str, sources: &Sources, colour: bool) -> String {
+fn draw(mut diagnostic: Diagnostic, path: &str, sources: &SourceTexts, colour: bool) -> String {
     let source = sources.get(&diagnostic.file).map_or("", String::as_str);
     if diagnostic.file == ARCHIVE {
         path.clone_into(&mut diagnostic.file);
@@ -257,8 +260,8 @@ spec:
         folder
     }
 
-    fn prepared(path: &Path) -> Prepared {
-        let mut found = prepare_all(&[path.to_owned()], Purpose::Apply, false).unwrap();
+    fn prepared(path: &Path) -> PreparedFolder {
+        let mut found = prepare_all(&[path.to_owned()], FolderUse::Apply, false).unwrap();
         found.remove(0)
     }
 
@@ -271,8 +274,8 @@ spec:
         ]);
         let first = prepared(folder.path());
         let [
-            Content::Namespace(namespace),
-            Content::Workload { name, .. },
+            FolderObject::Namespace(namespace),
+            FolderObject::Workload { name, .. },
         ] = &first.contents[..]
         else {
             panic!("the namespace comes first: {:?}", first.contents);
@@ -295,9 +298,9 @@ spec:
         let text = WORKLOAD.replace("  replicas: 1\n", "  replicas: 1\n  future: {a: b}\n");
         let folder = folder(&[("workload.kat", &text)]);
         let paths = [folder.path().to_owned()];
-        assert!(prepare_all(&paths, Purpose::Apply, false).is_err());
-        let found = prepare_all(&paths, Purpose::Delete, false).unwrap();
-        let wanted = Content::Workload {
+        assert!(prepare_all(&paths, FolderUse::Apply, false).is_err());
+        let found = prepare_all(&paths, FolderUse::Delete, false).unwrap();
+        let wanted = FolderObject::Workload {
             namespace: "shop".to_owned(),
             name: "web".to_owned(),
         };
@@ -308,7 +311,7 @@ spec:
     fn what_is_no_folder_is_named() {
         let folder = folder(&[("workload.kat", WORKLOAD), ("x.tar.gz", "no archive")]);
         let all = |name: &str| {
-            prepare_all(&[folder.path().join(name)], Purpose::Apply, false).unwrap_err()
+            prepare_all(&[folder.path().join(name)], FolderUse::Apply, false).unwrap_err()
         };
         assert_eq!(all("workload.kat").exit_code(), 2);
         assert_eq!(all("x.tar.gz").exit_code(), 1);

@@ -2,34 +2,34 @@
 
 use std::collections::BTreeSet;
 
-use super::local::{Content, Prepared};
-use crate::{Session, args::Prune, confirm, errors::CliError, output::plain};
+use super::local::{FolderObject, PreparedFolder};
+use crate::{CliSession, args::PruneArgs, confirm, errors::CliError, output::plain};
 use kat_bundle::{check_label_key, check_label_value};
 use kat_types::api::WorkloadItem;
 
 /// One requirement of a label selector.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Requirement {
+pub(crate) struct LabelRequirement {
     key: String,
     /// `None` accepts any value.
     value: Option<String>,
 }
 
 /// Parses `key` or `key=value`.
-pub(crate) fn parse(text: &str) -> Result<Requirement, String> {
+pub(crate) fn parse(text: &str) -> Result<LabelRequirement, String> {
     let (key, value) = match text.split_once('=') {
         Some((key, value)) => (key, Some(value)),
         None => (text, None),
     };
     check_label_key(key)?;
     value.map_or(Ok(()), check_label_value)?;
-    Ok(Requirement {
+    Ok(LabelRequirement {
         key: key.to_owned(),
         value: value.map(str::to_owned),
     })
 }
 
-impl Requirement {
+impl LabelRequirement {
     fn holds(&self, item: &WorkloadItem) -> bool {
         let found = item.metadata.labels.get(&self.key);
         found.is_some_and(|found| self.value.as_ref().is_none_or(|value| value == found))
@@ -38,9 +38,9 @@ impl Requirement {
 
 /// The workloads to delete, in the namespaces of the folders' workloads.
 pub(crate) async fn surplus(
-    session: &Session<'_>,
-    folders: &[Prepared],
-    prune: &Prune,
+    session: &CliSession<'_>,
+    folders: &[PreparedFolder],
+    prune: &PruneArgs,
 ) -> Result<Vec<WorkloadItem>, CliError> {
     if !prune.prune {
         return Ok(Vec::new());
@@ -49,8 +49,8 @@ pub(crate) async fn surplus(
         .iter()
         .flat_map(|folder| &folder.contents)
         .filter_map(|content| match content {
-            Content::Workload { namespace, name } => Some((namespace.as_str(), name.as_str())),
-            Content::Namespace(_) => None,
+            FolderObject::Workload { namespace, name } => Some((namespace.as_str(), name.as_str())),
+            FolderObject::Namespace(_) => None,
         })
         .collect();
     if kept.is_empty() {
@@ -78,9 +78,9 @@ pub(crate) async fn surplus(
 /// Lists the workloads to delete, and asks for confirmation. Without a terminal `--yes` is
 /// required.
 pub(crate) fn confirm(
-    session: &Session<'_>,
+    session: &CliSession<'_>,
     surplus: &[WorkloadItem],
-    prune: &Prune,
+    prune: &PruneArgs,
 ) -> Result<(), CliError> {
     if surplus.is_empty() {
         return Ok(());

@@ -13,12 +13,12 @@ use tokio::sync::mpsc;
 use kat_types::frames::MOST;
 
 /// Writes into a channel; fails when the receiver is gone.
-struct Pieces {
+struct PieceWriter {
     sender: mpsc::Sender<Bytes>,
     buffer: Vec<u8>,
 }
 
-impl Write for Pieces {
+impl Write for PieceWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.buffer.extend_from_slice(bytes);
         if self.buffer.len() >= MOST {
@@ -40,7 +40,7 @@ impl Write for Pieces {
 
 /// Packs everything at the path, under another name. Symbolic links are packed as links.
 pub(crate) fn pack(path: &Path, name: &str, sender: mpsc::Sender<Bytes>) -> io::Result<()> {
-    let pieces = Pieces {
+    let pieces = PieceWriter {
         sender,
         buffer: Vec::new(),
     };

@@ -18,12 +18,12 @@ const MOST_NAME: u64 = 4096;
 const MOST_TOLD: usize = 20;
 
 /// Reads from a channel.
-struct Pieces {
+struct PieceReader {
     receiver: mpsc::Receiver<Bytes>,
     piece: Bytes,
 }
 
-impl Read for Pieces {
+impl Read for PieceReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.piece.is_empty() {
             match self.receiver.blocking_recv() {
@@ -44,7 +44,7 @@ fn wrong(text: impl Into<String>) -> io::Error {
 
 /// An entry of the stream that was skipped.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct LeftOut {
+pub(crate) struct SkippedEntry {
     pub(crate) name: String,
     /// The kind of entry, in words.
     pub(crate) what: &'static str,
@@ -66,8 +66,8 @@ pub(crate) fn unpack(
     receiver: mpsc::Receiver<Bytes>,
     top: &str,
     place: &Path,
-) -> io::Result<Vec<LeftOut>> {
-    let pieces = Pieces {
+) -> io::Result<Vec<SkippedEntry>> {
+    let pieces = PieceReader {
         receiver,
         piece: Bytes::new(),
     };
@@ -118,13 +118,13 @@ pub(crate) fn unpack(
                 file.set_permissions(fs::Permissions::from_mode(mode))?;
             }
             _ if to == place => {
-                return Ok(vec![LeftOut {
+                return Ok(vec![SkippedEntry {
                     name,
                     what: in_words(kind),
                     named: true,
                 }]);
             }
-            _ if left_out.len() < MOST_TOLD => left_out.push(LeftOut {
+            _ if left_out.len() < MOST_TOLD => left_out.push(SkippedEntry {
                 name,
                 what: in_words(kind),
                 named: false,
@@ -206,7 +206,7 @@ mod tests {
             self
         }
 
-        fn unpack(self, place: &Path) -> io::Result<Vec<LeftOut>> {
+        fn unpack(self, place: &Path) -> io::Result<Vec<SkippedEntry>> {
             let bytes = Bytes::from(self.0.into_inner().unwrap());
             let (sender, receiver) = mpsc::channel(1000);
             for piece in bytes.chunks(100) {

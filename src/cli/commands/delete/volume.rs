@@ -3,25 +3,25 @@
 use tokio::time::Instant;
 
 use crate::{
-    Session,
-    args::Delete,
+    CliSession,
+    args::DeleteArgs,
     commands::get,
     errors::CliError,
     output::plain,
-    volumes::{self, Asked, Named},
+    volumes::{self, VolumeConfirmation, VolumeName},
     wait,
 };
 use kat_types::api::{VolumeItem, VolumePhase};
 
 /// Asks no confirmation where the request would be refused, or the volume is being removed already.
 pub(crate) async fn delete(
-    session: &Session<'_>,
-    arguments: &Delete,
+    session: &CliSession<'_>,
+    arguments: &DeleteArgs,
     deadline: Instant,
-    named: &Named,
+    named: &VolumeName,
 ) -> Result<(), CliError> {
     let (client, console) = (&session.client, session.console);
-    let Named {
+    let VolumeName {
         namespace,
         workload,
         name,
@@ -37,13 +37,13 @@ pub(crate) async fn delete(
     let tried = client.try_delete_volume(namespace, workload, name).await?;
     // If its machine is gone, too, no data is removed.
     let removes = tried.outcome == "deleting";
-    let mut asked = Asked::Nobody;
+    let mut asked = VolumeConfirmation::Nobody;
     if removes && item.status.phase != VolumePhase::Removing {
         asked = volumes::confirm_removal(console, [&item], arguments.yes)?;
     }
     let version = &item.metadata.resource_version;
     // The version ensures that exactly the confirmed volume is removed.
-    let version = (asked == Asked::Somebody).then_some(version.as_str());
+    let version = (asked == VolumeConfirmation::Somebody).then_some(version.as_str());
     client
         .delete_volume(namespace, workload, name, version)
         .await?;

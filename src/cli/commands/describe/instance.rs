@@ -2,7 +2,7 @@
 
 use super::{Sheet, events, host_port_of};
 use crate::{
-    Session,
+    CliSession,
     commands::get,
     errors::CliError,
     output::{
@@ -11,14 +11,14 @@ use crate::{
     },
     time,
 };
-use kat_client::EventQuery;
+use kat_client::EventFilter;
 use kat_types::{
     api::{ApiTime, ContainerStatus, InstanceItem},
     resource::Bytes,
 };
 
 pub(crate) async fn describe(
-    session: &Session<'_>,
+    session: &CliSession<'_>,
     sheet: &mut Sheet,
     namespace: &str,
     name: &str,
@@ -30,7 +30,7 @@ pub(crate) async fn describe(
             return Err(get::missing::<InstanceItem>(session, error, scope, name).await);
         }
     };
-    let query = EventQuery {
+    let query = EventFilter {
         kind: Some("Instance".to_owned()),
         name: Some(name.to_owned()),
         namespace: Some(namespace.to_owned()),

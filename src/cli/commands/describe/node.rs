@@ -2,10 +2,10 @@
 
 use super::{Sheet, events, volumes};
 use crate::{
-    Session,
+    CliSession,
     commands::{
         get,
-        get::{Columns, Listed},
+        get::{Columns, ListableItem},
     },
     errors::CliError,
     output::{
@@ -14,14 +14,14 @@ use crate::{
     },
     time,
 };
-use kat_client::EventQuery;
+use kat_client::EventFilter;
 use kat_types::{
     api::{InstanceItem, NodeItem, OverlayPeer, Taint},
     resource::ResourceList,
 };
 
 pub(crate) async fn describe(
-    session: &Session<'_>,
+    session: &CliSession<'_>,
     sheet: &mut Sheet,
     name: &str,
 ) -> Result<(), CliError> {
@@ -34,7 +34,7 @@ pub(crate) async fn describe(
     instances.retain(|instance| instance.status.node.as_deref() == Some(name));
     instances.sort_by(InstanceItem::order);
     let all_volumes = client.volumes(None).await;
-    let query = EventQuery {
+    let query = EventFilter {
         kind: Some("Node".to_owned()),
         name: Some(name.to_owned()),
         namespace: None,

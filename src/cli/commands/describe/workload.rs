@@ -2,22 +2,22 @@
 
 use super::{Sheet, events, host_port_of, instance, volumes};
 use crate::{
-    Session,
+    CliSession,
     commands::{
         get,
-        get::{Columns, Listed},
+        get::{Columns, ListableItem},
     },
     errors::CliError,
     output::word,
 };
-use kat_client::EventQuery;
+use kat_client::EventFilter;
 use kat_types::api::{InstanceItem, WorkloadItem};
 
 /// Most instances whose commands are shown.
 const WITH_COMMANDS: usize = 5;
 
 pub(crate) async fn describe(
-    session: &Session<'_>,
+    session: &CliSession<'_>,
     sheet: &mut Sheet,
     namespace: &str,
     name: &str,
@@ -33,9 +33,9 @@ pub(crate) async fn describe(
     let mut instances = client.workload_instances(namespace, name).await?.items;
     instances.sort_by(InstanceItem::order);
     let of_namespace = client.volumes(Some(namespace)).await;
-    let query = EventQuery {
+    let query = EventFilter {
         namespace: Some(namespace.to_owned()),
-        ..EventQuery::default()
+        ..EventFilter::default()
     };
     let ids: Vec<&str> = instances
         .iter()

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::output::{one_line, word};
-use kat_client::Change;
+use kat_client::ListChange;
 use kat_types::{
     api::{
         Condition, DRAIN_BLOCKED, InstanceItem, InstancePhase, NodeItem, NodePhase, WorkloadItem,
@@ -12,31 +12,31 @@ use kat_types::{
 };
 
 /// Namespace and name.
-type Key = (String, String);
+type InstanceKey = (String, String);
 
 /// The present state of the lists.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct DrainWait {
     name: String,
     node: Option<NodeItem>,
     /// Whether the lists of machines, instances and workloads have arrived.
     known: [bool; 3],
     /// Instances on the machine.
-    instances: BTreeMap<Key, InstanceItem>,
+    instances: BTreeMap<InstanceKey, InstanceItem>,
     /// Why an instance of a workload can't leave its machine.
-    blocked: BTreeMap<Key, String>,
+    blocked: BTreeMap<InstanceKey, String>,
     /// Workloads that cannot be written: none of their instances moves until they are changed or
     /// deleted.
-    not_writable: BTreeSet<Key>,
+    not_writable: BTreeSet<InstanceKey>,
     /// Workloads that had instances on the machine.
-    were_here: BTreeSet<Key>,
+    were_here: BTreeSet<InstanceKey>,
     /// Workloads with an instance that no machine can take, with the reason.
-    placeless: BTreeMap<Key, String>,
+    placeless: BTreeMap<InstanceKey, String>,
     /// Lines that were printed already.
     told: BTreeSet<String>,
 }
 
-impl State {
+impl DrainWait {
     pub(crate) fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -55,23 +55,23 @@ impl State {
         &self.name
     }
 
-    pub(crate) fn nodes(&mut self, change: Change<NodeItem>) {
+    pub(crate) fn nodes(&mut self, change: ListChange<NodeItem>) {
         let named = |item: &NodeItem| item.metadata.name == self.name;
         match change {
-            Change::Listed(items) => {
+            ListChange::Listed(items) => {
                 self.node = items.into_iter().find(named);
                 let [nodes, ..] = &mut self.known;
                 *nodes = true;
             }
-            Change::Changed(item) if named(&item) => self.node = Some(item),
-            Change::Deleted(item) if named(&item) => self.node = None,
+            ListChange::Changed(item) if named(&item) => self.node = Some(item),
+            ListChange::Deleted(item) if named(&item) => self.node = None,
             _ => {}
         }
     }
 
-    pub(crate) fn instances(&mut self, change: Change<InstanceItem>) {
+    pub(crate) fn instances(&mut self, change: ListChange<InstanceItem>) {
         match change {
-            Change::Listed(items) => {
+            ListChange::Listed(items) => {
                 self.instances.clear();
                 for item in items {
                     self.instance(item);
@@ -79,11 +79,11 @@ impl State {
                 let [_, instances, _] = &mut self.known;
                 *instances = true;
             }
-            Change::Changed(item) => self.instance(item),
-            Change::Deleted(item) => {
+            ListChange::Changed(item) => self.instance(item),
+            ListChange::Deleted(item) => {
                 self.instances.remove(&key(&item.metadata));
             }
-            Change::Interrupted(_) => {}
+            ListChange::Interrupted(_) => {}
         }
     }
 
@@ -94,9 +94,9 @@ impl State {
         }
     }
 
-    pub(crate) fn workloads(&mut self, change: Change<WorkloadItem>) {
+    pub(crate) fn workloads(&mut self, change: ListChange<WorkloadItem>) {
         match change {
-            Change::Listed(items) => {
+            ListChange::Listed(items) => {
                 self.blocked.clear();
                 self.not_writable.clear();
                 self.placeless.clear();
@@ -106,13 +106,13 @@ impl State {
                 let [.., workloads] = &mut self.known;
                 *workloads = true;
             }
-            Change::Changed(item) => self.workload(&item),
-            Change::Deleted(item) => {
+            ListChange::Changed(item) => self.workload(&item),
+            ListChange::Deleted(item) => {
                 self.blocked.remove(&key(&item.metadata));
                 self.not_writable.remove(&key(&item.metadata));
                 self.placeless.remove(&key(&item.metadata));
             }
-            Change::Interrupted(_) => {}
+            ListChange::Interrupted(_) => {}
         }
     }
 
@@ -244,12 +244,12 @@ impl State {
     }
 }
 
-fn workload_of(item: &InstanceItem) -> Key {
+fn workload_of(item: &InstanceItem) -> InstanceKey {
     let namespace = item.metadata.namespace.clone().unwrap_or_default();
     (namespace, item.status.workload.clone())
 }
 
-fn key(metadata: &kat_types::api::Metadata) -> Key {
+fn key(metadata: &kat_types::api::Metadata) -> InstanceKey {
     let namespace = metadata.namespace.clone().unwrap_or_default();
     (namespace, metadata.name.clone())
 }
@@ -307,28 +307,31 @@ mod tests {
 
     #[test]
     fn waiting_ends_when_all_that_is_left_cannot_be_written() {
-        let mut state = State::new("n2");
+        let mut state = DrainWait::new("n2");
         assert!(!state.is_stuck(), "nothing is known");
         let left = [("big", "n2"), ("web", "n2"), ("other", "n1")];
         let left = left.map(|(workload, node)| instance(workload, node));
-        state.instances(Change::Listed(left.to_vec()));
+        state.instances(ListChange::Listed(left.to_vec()));
         let workloads = [
             ("big", Reason::NotWritable.word()),
             ("web", "Healthy"),
             ("other", "Healthy"),
         ];
         let workloads = workloads.map(|(name, reason)| workload(name, reason));
-        state.workloads(Change::Listed(workloads.to_vec()));
+        state.workloads(ListChange::Listed(workloads.to_vec()));
         assert!(!state.is_stuck(), "web can leave");
-        state.instances(Change::Deleted(instance("web", "n2")));
+        state.instances(ListChange::Deleted(instance("web", "n2")));
         assert!(state.is_stuck(), "what is on n1 does not matter");
         assert_eq!(state.counts(), "1 instance left, 1 can't move");
         assert_eq!(state.left(), ["shop/big-n2: it is NotWritable"]);
         // The workload becomes small enough to be written.
-        state.workloads(Change::Changed(workload("big", "Progressing")));
+        state.workloads(ListChange::Changed(workload("big", "Progressing")));
         assert!(!state.is_stuck());
-        state.workloads(Change::Changed(workload("big", Reason::NotWritable.word())));
-        state.instances(Change::Deleted(instance("big", "n2")));
+        state.workloads(ListChange::Changed(workload(
+            "big",
+            Reason::NotWritable.word(),
+        )));
+        state.instances(ListChange::Deleted(instance("big", "n2")));
         assert!(!state.is_stuck(), "nothing is left: it is drained");
     }
 }

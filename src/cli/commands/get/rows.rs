@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::{Columns, Listed};
+use super::{Columns, ListableItem};
 use crate::{
     commands::quota,
     output::{
@@ -11,13 +11,13 @@ use crate::{
     },
     time, volumes,
 };
-use kat_client::{ClientError, EventQuery, Named, Route};
+use kat_client::{ClientError, EventFilter, KeyedItem, RequestPath};
 use kat_types::api::{
     Condition, DISK_PRESSURE, Event, InstanceItem, NamespaceItem, NodeItem, NodeStatus,
     ObjectReference, Scope, SecretItem, TokenView, VolumeItem, WorkloadItem, WorkloadPhase,
 };
 
-fn namespace_of(item: &impl Named) -> Cell {
+fn namespace_of(item: &impl KeyedItem) -> Cell {
     Cell::new(item.key().0)
 }
 
@@ -91,17 +91,17 @@ fn scope_and_uses(token: &TokenView) -> String {
     }
 }
 
-impl Listed for WorkloadItem {
+impl ListableItem for WorkloadItem {
     const SINGULAR: &'static str = "workload";
     const PLURAL: &'static str = "workloads";
     const NAMESPACED: bool = true;
 
-    fn list(namespace: Option<&str>) -> Result<Route, ClientError> {
-        Route::workloads(namespace)
+    fn list(namespace: Option<&str>) -> Result<RequestPath, ClientError> {
+        RequestPath::workloads(namespace)
     }
 
-    fn one(namespace: &str, name: &str) -> Option<Result<Route, ClientError>> {
-        Some(Route::workload(namespace, name))
+    fn one(namespace: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
+        Some(RequestPath::workload(namespace, name))
     }
 
     fn headers(columns: Columns) -> Vec<&'static str> {
@@ -145,17 +145,17 @@ impl Listed for WorkloadItem {
     }
 }
 
-impl Listed for InstanceItem {
+impl ListableItem for InstanceItem {
     const SINGULAR: &'static str = "instance";
     const PLURAL: &'static str = "instances";
     const NAMESPACED: bool = true;
 
-    fn list(namespace: Option<&str>) -> Result<Route, ClientError> {
-        Route::instances(namespace)
+    fn list(namespace: Option<&str>) -> Result<RequestPath, ClientError> {
+        RequestPath::instances(namespace)
     }
 
-    fn one(namespace: &str, name: &str) -> Option<Result<Route, ClientError>> {
-        Some(Route::instance(namespace, name))
+    fn one(namespace: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
+        Some(RequestPath::instance(namespace, name))
     }
 
     fn headers(columns: Columns) -> Vec<&'static str> {
@@ -191,17 +191,17 @@ impl Listed for InstanceItem {
     }
 }
 
-impl Listed for NodeItem {
+impl ListableItem for NodeItem {
     const SINGULAR: &'static str = "node";
     const PLURAL: &'static str = "nodes";
     const NAMESPACED: bool = false;
 
-    fn list(_: Option<&str>) -> Result<Route, ClientError> {
-        Ok(Route::nodes())
+    fn list(_: Option<&str>) -> Result<RequestPath, ClientError> {
+        Ok(RequestPath::nodes())
     }
 
-    fn one(_: &str, name: &str) -> Option<Result<Route, ClientError>> {
-        Some(Route::node(name))
+    fn one(_: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
+        Some(RequestPath::node(name))
     }
 
     fn headers(columns: Columns) -> Vec<&'static str> {
@@ -250,17 +250,17 @@ impl Listed for NodeItem {
     }
 }
 
-impl Listed for NamespaceItem {
+impl ListableItem for NamespaceItem {
     const SINGULAR: &'static str = "namespace";
     const PLURAL: &'static str = "namespaces";
     const NAMESPACED: bool = false;
 
-    fn list(_: Option<&str>) -> Result<Route, ClientError> {
-        Ok(Route::namespaces())
+    fn list(_: Option<&str>) -> Result<RequestPath, ClientError> {
+        Ok(RequestPath::namespaces())
     }
 
-    fn one(_: &str, name: &str) -> Option<Result<Route, ClientError>> {
-        Some(Route::namespace(name))
+    fn one(_: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
+        Some(RequestPath::namespace(name))
     }
 
     fn headers(columns: Columns) -> Vec<&'static str> {
@@ -286,18 +286,18 @@ impl Listed for NamespaceItem {
     }
 }
 
-impl Listed for VolumeItem {
+impl ListableItem for VolumeItem {
     const SINGULAR: &'static str = "volume";
     const PLURAL: &'static str = "volumes";
     const NAMESPACED: bool = true;
 
-    fn list(namespace: Option<&str>) -> Result<Route, ClientError> {
-        Route::volumes(namespace)
+    fn list(namespace: Option<&str>) -> Result<RequestPath, ClientError> {
+        RequestPath::volumes(namespace)
     }
 
-    fn one(namespace: &str, name: &str) -> Option<Result<Route, ClientError>> {
+    fn one(namespace: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
         let (workload, name) = name.split_once('/').unwrap_or(("", name));
-        Some(Route::volume(namespace, workload, name))
+        Some(RequestPath::volume(namespace, workload, name))
     }
 
     fn headers(columns: Columns) -> Vec<&'static str> {
@@ -331,17 +331,17 @@ impl Listed for VolumeItem {
     }
 }
 
-impl Listed for SecretItem {
+impl ListableItem for SecretItem {
     const SINGULAR: &'static str = "secret";
     const PLURAL: &'static str = "secrets";
     const NAMESPACED: bool = true;
 
-    fn list(namespace: Option<&str>) -> Result<Route, ClientError> {
-        Route::secrets(namespace)
+    fn list(namespace: Option<&str>) -> Result<RequestPath, ClientError> {
+        RequestPath::secrets(namespace)
     }
 
-    fn one(namespace: &str, name: &str) -> Option<Result<Route, ClientError>> {
-        Some(Route::secret(namespace, name))
+    fn one(namespace: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
+        Some(RequestPath::secret(namespace, name))
     }
 
     fn headers(columns: Columns) -> Vec<&'static str> {
@@ -370,7 +370,7 @@ impl Listed for SecretItem {
     }
 }
 
-impl Listed for Event {
+impl ListableItem for Event {
     const SINGULAR: &'static str = "event";
     const PLURAL: &'static str = "events";
     const NAMESPACED: bool = true;
@@ -378,15 +378,15 @@ impl Listed for Event {
     // A repeated event replaces its earlier entry, and the oldest events are dropped.
     const GOES: bool = false;
 
-    fn list(namespace: Option<&str>) -> Result<Route, ClientError> {
-        let query = EventQuery {
+    fn list(namespace: Option<&str>) -> Result<RequestPath, ClientError> {
+        let query = EventFilter {
             namespace: namespace.map(str::to_owned),
-            ..EventQuery::default()
+            ..EventFilter::default()
         };
         Ok(query.route())
     }
 
-    fn one(_: &str, _: &str) -> Option<Result<Route, ClientError>> {
+    fn one(_: &str, _: &str) -> Option<Result<RequestPath, ClientError>> {
         None
     }
 
@@ -423,16 +423,16 @@ impl Listed for Event {
     }
 }
 
-impl Listed for TokenView {
+impl ListableItem for TokenView {
     const SINGULAR: &'static str = "token";
     const PLURAL: &'static str = "tokens";
     const NAMESPACED: bool = false;
 
-    fn list(_: Option<&str>) -> Result<Route, ClientError> {
-        Ok(Route::tokens())
+    fn list(_: Option<&str>) -> Result<RequestPath, ClientError> {
+        Ok(RequestPath::tokens())
     }
 
-    fn one(_: &str, _: &str) -> Option<Result<Route, ClientError>> {
+    fn one(_: &str, _: &str) -> Option<Result<RequestPath, ClientError>> {
         None
     }
 

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Listed, columns, json_line, none};
+use super::{ListableItem, columns, json_line, none};
 use crate::{
-    Session,
-    args::{Format, Get},
+    CliSession,
+    args::{GetArgs, OutputFormat},
     errors::CliError,
     output::{
         picked,
@@ -13,7 +13,7 @@ use crate::{
         yaml,
     },
 };
-use kat_client::Change;
+use kat_client::ListChange;
 use kat_types::{api::WatchLine, json};
 
 /// `deleted` and `changed` have seven letters.
@@ -21,7 +21,7 @@ const CHANGE_WIDTH: u16 = 7;
 
 /// A change of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Happened {
+enum ItemChange {
     /// The item existed at the start.
     Present,
     Added,
@@ -29,7 +29,7 @@ enum Happened {
     Deleted,
 }
 
-impl Happened {
+impl ItemChange {
     fn word(self) -> &'static str {
         match self {
             Self::Present => "-",
@@ -40,61 +40,61 @@ impl Happened {
     }
 }
 
-pub(crate) async fn run<T: Listed>(
-    session: &Session<'_>,
-    arguments: &Get,
+pub(crate) async fn run<T: ListableItem>(
+    session: &CliSession<'_>,
+    arguments: &GetArgs,
     namespace: Option<&str>,
 ) -> Result<(), CliError> {
     let console = session.console;
     let mut follow = session.client.follow::<T>(T::list(namespace)?, false);
     let mut known: BTreeMap<(String, String), T> = BTreeMap::new();
-    let mut printer = Printer {
+    let mut printer = WatchPrinter {
         session,
         arguments,
         table: None,
     };
     let mut first = true;
     loop {
-        let mut news: Vec<(Happened, T)> = Vec::new();
+        let mut news: Vec<(ItemChange, T)> = Vec::new();
         match follow.next().await? {
-            Change::Listed(items) => {
+            ListChange::Listed(items) => {
                 let mut gone = std::mem::take(&mut known);
                 let mut items: Vec<T> = items;
                 items.sort_by(T::order);
                 for item in items {
                     let happened = match gone.remove(&item.key()) {
-                        _ if first => Some(Happened::Present),
-                        None => Some(Happened::Added),
-                        Some(before) if !same(&before, &item) => Some(Happened::Changed),
+                        _ if first => Some(ItemChange::Present),
+                        None => Some(ItemChange::Added),
+                        Some(before) if !same(&before, &item) => Some(ItemChange::Changed),
                         Some(_) => None,
                     };
                     known.insert(item.key(), item.clone());
                     news.extend(happened.map(|happened| (happened, item)));
                 }
-                news.extend(gone.into_values().map(|item| (Happened::Deleted, item)));
+                news.extend(gone.into_values().map(|item| (ItemChange::Deleted, item)));
                 if first && news.is_empty() {
                     console.note(&none::<T>(namespace, arguments.name.as_deref()));
                 }
                 first = false;
             }
-            Change::Changed(item) => {
+            ListChange::Changed(item) => {
                 let happened = if known.insert(item.key(), item.clone()).is_some() {
-                    Happened::Changed
+                    ItemChange::Changed
                 } else {
-                    Happened::Added
+                    ItemChange::Added
                 };
                 news.push((happened, item));
             }
-            Change::Deleted(item) => {
+            ListChange::Deleted(item) => {
                 known.remove(&item.key());
-                news.push((Happened::Deleted, item));
+                news.push((ItemChange::Deleted, item));
             }
-            Change::Interrupted(reason) => {
+            ListChange::Interrupted(reason) => {
                 console.warning(&format!("nothing is seen for now, trying again: {reason}"));
             }
         }
         if !T::GOES {
-            news.retain(|(happened, _)| *happened != Happened::Deleted);
+            news.retain(|(happened, _)| *happened != ItemChange::Deleted);
         }
         if let Some(name) = &arguments.name {
             news.retain(|(_, item)| item.is_named(name));
@@ -103,22 +103,22 @@ pub(crate) async fn run<T: Listed>(
     }
 }
 
-fn same<T: Listed>(left: &T, right: &T) -> bool {
+fn same<T: ListableItem>(left: &T, right: &T) -> bool {
     match (json::tree("an item", left), json::tree("an item", right)) {
         (Ok(left), Ok(right)) => left == right,
         _ => false,
     }
 }
 
-struct Printer<'run> {
-    session: &'run Session<'run>,
-    arguments: &'run Get,
+struct WatchPrinter<'run> {
+    session: &'run CliSession<'run>,
+    arguments: &'run GetArgs,
     /// The rows so far, for the widths of columns.
     table: Option<Table>,
 }
 
-impl Printer<'_> {
-    fn print<T: Listed>(&mut self, news: &[(Happened, T)]) -> Result<(), CliError> {
+impl WatchPrinter<'_> {
+    fn print<T: ListableItem>(&mut self, news: &[(ItemChange, T)]) -> Result<(), CliError> {
         let console = self.session.console;
         if news.is_empty() {
             return Ok(());
@@ -129,21 +129,21 @@ impl Printer<'_> {
             return news.try_for_each(|(_, item)| picked(console, template, item));
         }
         match output.format {
-            Format::Table | Format::Wide => self.rows(news),
-            Format::Name => news.iter().try_for_each(|(_, item)| {
+            OutputFormat::Table | OutputFormat::Wide => self.rows(news),
+            OutputFormat::Name => news.iter().try_for_each(|(_, item)| {
                 console.line(&format!("{}/{}", T::SINGULAR, item.key().1))
             }),
-            Format::Json => news.iter().try_for_each(|(happened, item)| {
+            OutputFormat::Json => news.iter().try_for_each(|(happened, item)| {
                 console.print(&json_line(&wire(*happened, item))?)
             }),
-            Format::Yaml => news.iter().try_for_each(|(happened, item)| {
+            OutputFormat::Yaml => news.iter().try_for_each(|(happened, item)| {
                 let text = yaml::document(&wire(*happened, item))?;
                 console.print(&format!("---\n{text}"))
             }),
         }
     }
 
-    fn rows<T: Listed>(&mut self, news: &[(Happened, T)]) -> Result<(), CliError> {
+    fn rows<T: ListableItem>(&mut self, news: &[(ItemChange, T)]) -> Result<(), CliError> {
         let columns = columns::<T>(self.arguments);
         let mut table = match &self.table {
             Some(above) => above.below(),
@@ -166,11 +166,11 @@ impl Printer<'_> {
 }
 
 /// The same JSON objects as the API's watch.
-fn wire<T: Listed>(happened: Happened, item: &T) -> WatchLine<T> {
+fn wire<T: ListableItem>(happened: ItemChange, item: &T) -> WatchLine<T> {
     let item = item.clone();
     match happened {
-        Happened::Present | Happened::Added => WatchLine::Added(item),
-        Happened::Changed => WatchLine::Modified(item),
-        Happened::Deleted => WatchLine::Deleted(item),
+        ItemChange::Present | ItemChange::Added => WatchLine::Added(item),
+        ItemChange::Changed => WatchLine::Modified(item),
+        ItemChange::Deleted => WatchLine::Deleted(item),
     }
 }

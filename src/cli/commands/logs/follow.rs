@@ -4,9 +4,9 @@ use std::{collections::BTreeSet, time::Duration};
 
 use tokio::sync::mpsc;
 
-use super::{Printer, Resume, Source, is_over, next_line, open};
-use crate::{Session, errors::CliError};
-use kat_client::{Change, Client, ClientError, LogQuery, RetryPauses, Route};
+use super::{LogPrinter, LoggedInstance, Resume, is_over, next_line, open};
+use crate::{CliSession, errors::CliError};
+use kat_client::{Client, ClientError, ListChange, LogSelection, RequestPath, RetryPauses};
 use kat_types::api::{InstanceItem, LogLine};
 
 /// Lines that are buffered; the servers wait when the buffer is full.
@@ -15,7 +15,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// A message of a reader of one log.
-enum News {
+enum LogMessage {
     Line(String, LogLine),
     Note(String),
     Ended(String, Result<(), ClientError>),
@@ -23,11 +23,11 @@ enum News {
 
 /// Follows the logs after these places. With `newcomers`, new instances of the workload are added.
 pub(crate) async fn run(
-    session: &Session<'_>,
-    printer: &Printer<'_>,
-    places: Vec<(Source, Resume)>,
-    query: &LogQuery,
-    newcomers: Option<Route>,
+    session: &CliSession<'_>,
+    printer: &LogPrinter<'_>,
+    places: Vec<(LoggedInstance, Resume)>,
+    query: &LogSelection,
+    newcomers: Option<RequestPath>,
 ) -> Result<(), CliError> {
     let (sender, mut receiver) = mpsc::channel(BUFFER);
     let namespace = places.first().map(|(source, _)| source.namespace.clone());
@@ -36,7 +36,7 @@ pub(crate) async fn run(
     let mut open = 0_usize;
     let mut instances = newcomers.map(|route| session.client.follow::<InstanceItem>(route, true));
     let alone = places.len() == 1 && instances.is_none();
-    let mut begin = |source: Source, place: Resume, query: LogQuery| {
+    let mut begin = |source: LoggedInstance, place: Resume, query: LogSelection| {
         let (client, sender) = (session.client.clone(), sender.clone());
         tasks.spawn(async move { read(&client, source, place, query, &sender).await });
     };
@@ -64,9 +64,9 @@ pub(crate) async fn run(
                 let Some(news) = news else { return Ok(()) };
                 for news in in_order(news, &mut receiver) {
                     match news {
-                        News::Line(id, line) => printer.print(&id, &line)?,
-                        News::Note(text) => session.console.note(&text),
-                        News::Ended(id, outcome) => {
+                        LogMessage::Line(id, line) => printer.print(&id, &line)?,
+                        LogMessage::Note(text) => session.console.note(&text),
+                        LogMessage::Ended(id, outcome) => {
                             match outcome {
                                 Err(error) if alone || matches!(error.status(), Some(401 | 403)) => {
                                     return Err(error.into());
@@ -84,16 +84,16 @@ pub(crate) async fn run(
             }
             change = joined => {
                 let items = match change? {
-                    Change::Listed(items) => items,
-                    Change::Changed(item) => vec![item],
-                    Change::Deleted(_) | Change::Interrupted(_) => Vec::new(),
+                    ListChange::Listed(items) => items,
+                    ListChange::Changed(item) => vec![item],
+                    ListChange::Deleted(_) | ListChange::Interrupted(_) => Vec::new(),
                 };
                 for item in items {
                     if known.insert(item.metadata.name.clone()) {
                         open += 1;
                         let namespace = item.metadata.namespace.clone().or_else(|| namespace.clone());
-                        let source = Source::of(&item, &namespace.unwrap_or_default());
-                        let query = LogQuery { follow: true, ..LogQuery::default() };
+                        let source = LoggedInstance::of(&item, &namespace.unwrap_or_default());
+                        let query = LogSelection { follow: true, ..LogSelection::default() };
                         begin(source, Resume::default(), query);
                     }
                 }
@@ -104,7 +104,7 @@ pub(crate) async fn run(
 
 /// The messages that have arrived by now: lines sorted by time, with each instance's in its own
 /// order, and notes in their place after them.
-fn in_order(first: News, receiver: &mut mpsc::Receiver<News>) -> Vec<News> {
+fn in_order(first: LogMessage, receiver: &mut mpsc::Receiver<LogMessage>) -> Vec<LogMessage> {
     let mut batch = vec![first];
     while batch.len() < BUFFER {
         match receiver.try_recv() {
@@ -112,9 +112,11 @@ fn in_order(first: News, receiver: &mut mpsc::Receiver<News>) -> Vec<News> {
             Err(_) => break,
         }
     }
-    for lines in batch.split_mut(|news| !matches!(news, News::Line(..))) {
+    for lines in batch.split_mut(|news| !matches!(news, LogMessage::Line(..))) {
         lines.sort_by(|left, right| match (left, right) {
-            (News::Line(_, left), News::Line(_, right)) => left.timestamp.cmp(&right.timestamp),
+            (LogMessage::Line(_, left), LogMessage::Line(_, right)) => {
+                left.timestamp.cmp(&right.timestamp)
+            }
             _ => std::cmp::Ordering::Equal,
         });
     }
@@ -124,23 +126,23 @@ fn in_order(first: News, receiver: &mut mpsc::Receiver<News>) -> Vec<News> {
 /// Reads one log, across disconnections, until its instance is gone or has ended.
 async fn read(
     client: &Client,
-    source: Source,
+    source: LoggedInstance,
     place: Resume,
-    query: LogQuery,
-    sender: &mpsc::Sender<News>,
+    query: LogSelection,
+    sender: &mpsc::Sender<LogMessage>,
 ) {
     let id = source.id.clone();
     let outcome = follow_one(client, &source, place, query, sender).await;
     // The error means that the receiver is gone.
-    let _ = sender.send(News::Ended(id, outcome)).await;
+    let _ = sender.send(LogMessage::Ended(id, outcome)).await;
 }
 
 async fn follow_one(
     client: &Client,
-    source: &Source,
+    source: &LoggedInstance,
     mut resume: Resume,
-    mut query: LogQuery,
-    sender: &mpsc::Sender<News>,
+    mut query: LogSelection,
+    sender: &mpsc::Sender<LogMessage>,
 ) -> Result<(), ClientError> {
     let mut pauses = RetryPauses::new(FIRST_PAUSE, LONGEST_PAUSE);
     let mut begun = false;
@@ -160,7 +162,7 @@ async fn follow_one(
                         if !resume.is_new(line.timestamp) {
                             continue;
                         }
-                        let news = News::Line(source.id.clone(), line);
+                        let news = LogMessage::Line(source.id.clone(), line);
                         if sender.send(news).await.is_err() {
                             return Ok(());
                         }
@@ -181,7 +183,7 @@ async fn follow_one(
                     "the log of `{}` broke off, trying again: {error}",
                     source.id
                 );
-                let _ = sender.send(News::Note(text)).await;
+                let _ = sender.send(LogMessage::Note(text)).await;
             }
             None if is_over(client, source).await => return Ok(()),
             None => {}
@@ -207,13 +209,13 @@ mod tests {
                 timestamp: ApiTime::parse(&format!("2026-01-01T00:00:0{second}Z")),
                 ..LogLine::default()
             };
-            News::Line(id.to_owned(), line)
+            LogMessage::Line(id.to_owned(), line)
         };
         for news in [
             line("a", 4),
             line("b", 2),
             line("b", 3),
-            News::Note("a broke off".to_owned()),
+            LogMessage::Note("a broke off".to_owned()),
             line("b", 1),
         ] {
             assert!(sender.try_send(news).is_ok());
@@ -222,8 +224,8 @@ mod tests {
         let shown: Vec<String> = in_order(first, &mut receiver)
             .into_iter()
             .map(|news| match news {
-                News::Line(id, line) => format!("{id} {}", line.timestamp),
-                News::Note(text) | News::Ended(text, _) => text,
+                LogMessage::Line(id, line) => format!("{id} {}", line.timestamp),
+                LogMessage::Note(text) | LogMessage::Ended(text, _) => text,
             })
             .collect();
         assert_eq!(

@@ -1,25 +1,25 @@
 //! Prints the existing lines of several instances in the order of time.
 
-use super::{Printer, Resume, Source, next_line, open};
+use super::{LogPrinter, LoggedInstance, Resume, next_line, open};
 use crate::{
-    Session,
-    errors::{CliError, Exit},
+    CliSession,
+    errors::{CliError, CliExitCode},
 };
-use kat_client::{ClientError, JsonLines, LogQuery};
+use kat_client::{ClientError, JsonLines, LogSelection};
 use kat_types::api::LogLine;
 
 /// The result of printing.
-pub(crate) struct Shown {
+pub(crate) struct PrintedHistory {
     /// The place reached in each log, including logs that could not be read.
-    pub(crate) places: Vec<(Source, Resume)>,
+    pub(crate) places: Vec<(LoggedInstance, Resume)>,
     /// Number of logs that could not be read, and the first error.
     failed: usize,
     reason: Option<ClientError>,
 }
 
 /// A log that is being read.
-struct Reader {
-    source: Source,
+struct LogHistory {
+    source: LoggedInstance,
     stream: JsonLines<LogLine>,
     line: LogLine,
     place: Resume,
@@ -27,10 +27,10 @@ struct Reader {
 
 /// Prints all logs and ends. Logs that can't be read are reported.
 pub(crate) async fn show(
-    session: &Session<'_>,
-    printer: &Printer<'_>,
-    sources: Vec<Source>,
-    query: &LogQuery,
+    session: &CliSession<'_>,
+    printer: &LogPrinter<'_>,
+    sources: Vec<LoggedInstance>,
+    query: &LogSelection,
 ) -> Result<(), CliError> {
     let wanted = sources.len();
     let shown = merge(session, printer, sources, query).await?;
@@ -38,7 +38,7 @@ pub(crate) async fn show(
         None => Ok(()),
         Some(reason) if shown.failed == wanted && wanted == 1 => Err(reason.into()),
         Some(_) => Err(CliError::Said {
-            exit: Exit::Unreachable,
+            exit: CliExitCode::Unreachable,
             message: format!("{} of {wanted} logs could not be read", shown.failed),
             hint: None,
         }),
@@ -47,17 +47,17 @@ pub(crate) async fn show(
 
 /// Prints all existing lines.
 pub(crate) async fn merge(
-    session: &Session<'_>,
-    printer: &Printer<'_>,
-    sources: Vec<Source>,
-    query: &LogQuery,
-) -> Result<Shown, CliError> {
-    let query = LogQuery {
+    session: &CliSession<'_>,
+    printer: &LogPrinter<'_>,
+    sources: Vec<LoggedInstance>,
+    query: &LogSelection,
+) -> Result<PrintedHistory, CliError> {
+    let query = LogSelection {
         follow: false,
         ..query.clone()
     };
     let alone = sources.len() == 1;
-    let mut shown = Shown {
+    let mut shown = PrintedHistory {
         places: Vec::new(),
         failed: 0,
         reason: None,
@@ -70,7 +70,7 @@ pub(crate) async fn merge(
             Ok(line.map(|line| (stream, line)))
         };
         match beginning.await {
-            Ok(Some((stream, line))) => readers.push(Reader {
+            Ok(Some((stream, line))) => readers.push(LogHistory {
                 source,
                 stream,
                 line,
@@ -118,14 +118,14 @@ pub(crate) async fn merge(
     }
 }
 
-impl Shown {
+impl PrintedHistory {
     /// Reports a log that can't be read, or not to its end. That is an error where no other log is
     /// printed, or where the cluster does not answer or refuses.
     fn miss(
         &mut self,
-        session: &Session<'_>,
+        session: &CliSession<'_>,
         alone: bool,
-        source: &Source,
+        source: &LoggedInstance,
         error: ClientError,
     ) -> Result<(), ClientError> {
         let of_machine = error.is_machine_away() || matches!(error.status(), Some(404 | 503));

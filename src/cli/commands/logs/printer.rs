@@ -25,7 +25,7 @@ const COLOURS: [AnsiColor; 6] = [
     AnsiColor::BrightBlue,
 ];
 
-pub(crate) struct Printer<'run> {
+pub(crate) struct LogPrinter<'run> {
     console: &'run Console,
     timestamps: bool,
     names: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Printer<'run> {
     styles: RefCell<BTreeMap<String, Style>>,
 }
 
-impl<'run> Printer<'run> {
+impl<'run> LogPrinter<'run> {
     pub(crate) fn new(console: &'run Console, timestamps: bool, names: bool) -> Self {
         Self {
             console,
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn an_instance_keeps_its_colour_and_its_neighbour_has_another() {
         let console = Console::detect();
-        let printer = Printer::new(&console, false, true);
+        let printer = LogPrinter::new(&console, false, true);
         let first = printer.style("web-aaaaa");
         assert_ne!(printer.style("web-bbbbb"), first);
         assert_eq!(printer.style("web-aaaaa"), first);

@@ -4,7 +4,7 @@ use anstyle::{AnsiColor, Style};
 use serde_json::Value;
 
 use crate::{
-    console::{Tone, paint, tint},
+    console::{TextTone, paint, tint},
     output::{one_line, plain, word},
 };
 use kat_types::api::{
@@ -29,13 +29,13 @@ pub(crate) fn one(result: &ApplyResult, workload: bool, colour: bool) -> String 
         .and_then(|plan| plan.present_generation);
     let fate = match (result.outcome.as_str(), present) {
         ("unchanged", _) => "stays as it is".to_owned(),
-        ("created", _) => tint("would be created", Tone::Good, colour),
+        ("created", _) => tint("would be created", TextTone::Good, colour),
         ("updated", Some(present)) if present == generation => {
             "would be stored anew: its files differ in comments or layout alone".to_owned()
         }
         ("updated", Some(present)) => format!(
             "{}, generation {present} -> {generation}",
-            tint("would be changed", Tone::Busy, colour)
+            tint("would be changed", TextTone::Busy, colour)
         ),
         (other, _) => format!("would be {}", plain(other)),
     };
@@ -73,7 +73,7 @@ fn body(text: &mut String, preview: &Preview, colour: bool) {
         text.push_str("    there is more to be done than was looked at\n");
     }
     if !preview.blocked.is_empty() {
-        let blocked = tint("not all of it would come about", Tone::Bad, colour);
+        let blocked = tint("not all of it would come about", TextTone::Bad, colour);
         text.push_str(&format!("\n  {blocked}: {}\n", one_line(&preview.blocked)));
     }
     for change in &preview.units {
@@ -126,13 +126,16 @@ fn instance(change: &InstanceChange, colour: bool) -> String {
     };
     let (here, there) = (node(&change.node), node(&change.successor_node));
     let (tone, what) = match change.action {
-        InstanceAction::Keep => (Tone::Plain, format!("{} on {here}", name(&change.instance))),
+        InstanceAction::Keep => (
+            TextTone::Plain,
+            format!("{} on {here}", name(&change.instance)),
+        ),
         InstanceAction::Create => (
-            Tone::Good,
+            TextTone::Good,
             format!("{} on {there}", name(&change.successor)),
         ),
         InstanceAction::Restart => (
-            Tone::Busy,
+            TextTone::Busy,
             format!(
                 "{} on {here} as {}",
                 name(&change.instance),
@@ -140,15 +143,18 @@ fn instance(change: &InstanceChange, colour: bool) -> String {
             ),
         ),
         InstanceAction::Move => (
-            Tone::Busy,
+            TextTone::Busy,
             format!(
                 "{} from {here} to {there} as {}",
                 name(&change.instance),
                 name(&change.successor)
             ),
         ),
-        InstanceAction::Stop => (Tone::Bad, format!("{} on {here}", name(&change.instance))),
-        InstanceAction::Wait => (Tone::Bad, format!("slot {}", change.slot)),
+        InstanceAction::Stop => (
+            TextTone::Bad,
+            format!("{} on {here}", name(&change.instance)),
+        ),
+        InstanceAction::Wait => (TextTone::Bad, format!("slot {}", change.slot)),
     };
     let action = format!("{:<7}", word(&change.action).to_lowercase());
     let reason = match change.reason.as_str() {
@@ -182,7 +188,7 @@ fn lines(text: &mut String, diff: &str, colour: bool) {
 
 /// The text for a workload that is in no folder.
 pub(crate) fn surplus(name: &str, colour: bool) -> String {
-    let fate = tint("would be deleted", Tone::Bad, colour);
+    let fate = tint("would be deleted", TextTone::Bad, colour);
     format!("workload {name} {fate}: it is in no folder\n\n")
 }
 

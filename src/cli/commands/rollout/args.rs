@@ -5,23 +5,23 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use crate::{
-    args::{DocumentFormat, Namespace},
+    args::{DocumentFormat, NamespaceOption},
     time,
 };
 
 /// Which workload: `workload NAME`, `workload NAMESPACE/NAME`, or without the word.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Which {
+pub(crate) struct WorkloadNameArgs {
     /// The workload; the word before it may be left out
     #[arg(required = true, num_args = 1..=2, value_name = "workload [NAMESPACE/]NAME")]
     pub(crate) words: Vec<String>,
     #[command(flatten)]
-    pub(crate) namespace: Namespace,
+    pub(crate) namespace: NamespaceOption,
 }
 
 /// Whether to wait for what was asked for.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Waiting {
+pub(crate) struct RolloutWaitArgs {
     /// Wait until everything runs as written
     #[arg(long)]
     pub(crate) wait: bool,
@@ -31,64 +31,64 @@ pub(crate) struct Waiting {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Rollback {
+pub(crate) struct RollbackArgs {
     #[command(flatten)]
-    pub(crate) which: Which,
+    pub(crate) which: WorkloadNameArgs,
     /// The generation, from `katcall history`; the last that was wholly healthy without it
     #[arg(long, value_name = "GENERATION")]
     pub(crate) to: Option<u64>,
     #[command(flatten)]
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: RolloutWaitArgs,
 }
 
-impl Rollback {
+impl RollbackArgs {
     pub(crate) fn waits(&self) -> bool {
         self.waiting.wait
     }
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct History {
+pub(crate) struct HistoryArgs {
     #[command(flatten)]
-    pub(crate) which: Which,
+    pub(crate) which: WorkloadNameArgs,
     /// Print the whole answer
     #[arg(short, long)]
     pub(crate) output: Option<DocumentFormat>,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Restart {
+pub(crate) struct RestartArgs {
     #[command(flatten)]
-    pub(crate) which: Which,
+    pub(crate) which: WorkloadNameArgs,
     #[command(flatten)]
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: RolloutWaitArgs,
 }
 
-impl Restart {
+impl RestartArgs {
     pub(crate) fn waits(&self) -> bool {
         self.waiting.wait
     }
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Scale {
+pub(crate) struct ScaleArgs {
     #[command(flatten)]
-    pub(crate) which: Which,
+    pub(crate) which: WorkloadNameArgs,
     /// How many instances there are to be
     #[arg(long, value_name = "N")]
     pub(crate) replicas: u32,
     #[command(flatten)]
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: RolloutWaitArgs,
 }
 
-impl Scale {
+impl ScaleArgs {
     pub(crate) fn waits(&self) -> bool {
         self.waiting.wait
     }
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Set {
+pub(crate) struct SetArgs {
     #[command(subcommand)]
     pub(crate) command: SetCommand,
 }
@@ -101,13 +101,13 @@ pub(crate) enum SetCommand {
         #[arg(required = true, num_args = 1..=2, value_name = "workload [NAMESPACE/]NAME=IMAGE")]
         words: Vec<String>,
         #[command(flatten)]
-        namespace: Namespace,
+        namespace: NamespaceOption,
         #[command(flatten)]
-        waiting: Waiting,
+        waiting: RolloutWaitArgs,
     },
 }
 
-impl Set {
+impl SetArgs {
     pub(crate) fn waits(&self) -> bool {
         let SetCommand::Image { waiting, .. } = &self.command;
         waiting.wait
@@ -115,7 +115,7 @@ impl Set {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Rollout {
+pub(crate) struct RolloutArgs {
     #[command(subcommand)]
     pub(crate) command: RolloutCommand,
 }
@@ -125,25 +125,25 @@ pub(crate) enum RolloutCommand {
     /// Say how far it is; exits with 1 where it has stalled
     Status {
         #[command(flatten)]
-        which: Which,
+        which: WorkloadNameArgs,
         #[command(flatten)]
-        waiting: Waiting,
+        waiting: RolloutWaitArgs,
     },
     /// Let nothing new take the place of what runs
     Pause {
         #[command(flatten)]
-        which: Which,
+        which: WorkloadNameArgs,
     },
     /// Go on
     Resume {
         #[command(flatten)]
-        which: Which,
+        which: WorkloadNameArgs,
         #[command(flatten)]
-        waiting: Waiting,
+        waiting: RolloutWaitArgs,
     },
 }
 
-impl Rollout {
+impl RolloutArgs {
     pub(crate) fn waits(&self) -> bool {
         match &self.command {
             RolloutCommand::Status { waiting, .. } | RolloutCommand::Resume { waiting, .. } => {

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::get;
 use crate::{
-    Session,
+    CliSession,
     errors::CliError,
     names, output,
     output::{
@@ -15,21 +15,21 @@ use crate::{
         word,
     },
     wait,
-    wait::Target,
+    wait::AwaitedWorkload,
 };
-use args::{RolloutCommand, SetCommand, Waiting, Which};
+use args::{RolloutCommand, RolloutWaitArgs, SetCommand, WorkloadNameArgs};
 use kat_client::ClientError;
 use kat_types::api::{ApplyResult, GenerationView, WorkloadItem, WorkloadPhase};
 
-pub(crate) use args::{History, Restart, Rollback, Rollout, Scale, Set};
+pub(crate) use args::{HistoryArgs, RestartArgs, RollbackArgs, RolloutArgs, ScaleArgs, SetArgs};
 
-struct Named {
+struct WorkloadName {
     namespace: String,
     name: String,
 }
 
-impl Which {
-    fn named(&self) -> Result<Named, CliError> {
+impl WorkloadNameArgs {
+    fn named(&self) -> Result<WorkloadName, CliError> {
         let name = match self.words.as_slice() {
             [name] => name,
             [kind, name] if matches!(kind.as_str(), "workload" | "workloads" | "wl") => name,
@@ -41,11 +41,11 @@ impl Which {
             _ => return Err(CliError::usage("expected the name of a workload")),
         };
         Ok(match name.split_once('/') {
-            Some((namespace, rest)) => Named {
+            Some((namespace, rest)) => WorkloadName {
                 namespace: names::written_before(namespace, name, &self.namespace)?,
                 name: rest.to_owned(),
             },
-            None => Named {
+            None => WorkloadName {
                 namespace: self.namespace.namespace.clone(),
                 name: name.clone(),
             },
@@ -53,9 +53,12 @@ impl Which {
     }
 }
 
-pub(crate) async fn rollback(session: &Session<'_>, arguments: &Rollback) -> Result<(), CliError> {
+pub(crate) async fn rollback(
+    session: &CliSession<'_>,
+    arguments: &RollbackArgs,
+) -> Result<(), CliError> {
     let named = arguments.which.named()?;
-    let Named { namespace, name } = &named;
+    let WorkloadName { namespace, name } = &named;
     let answer = session
         .client
         .roll_back(namespace, name, arguments.to)
@@ -68,9 +71,12 @@ pub(crate) async fn rollback(session: &Session<'_>, arguments: &Rollback) -> Res
     finish(session, named, result, &said, &arguments.waiting).await
 }
 
-pub(crate) async fn restart(session: &Session<'_>, arguments: &Restart) -> Result<(), CliError> {
+pub(crate) async fn restart(
+    session: &CliSession<'_>,
+    arguments: &RestartArgs,
+) -> Result<(), CliError> {
     let named = arguments.which.named()?;
-    let Named { namespace, name } = &named;
+    let WorkloadName { namespace, name } = &named;
     let now = Timestamp::now().into();
     let answer = session.client.restart(namespace, name, now).await;
     let result = accepted(session, answer, &named).await?;
@@ -78,9 +84,9 @@ pub(crate) async fn restart(session: &Session<'_>, arguments: &Restart) -> Resul
     finish(session, named, result, &said, &arguments.waiting).await
 }
 
-pub(crate) async fn scale(session: &Session<'_>, arguments: &Scale) -> Result<(), CliError> {
+pub(crate) async fn scale(session: &CliSession<'_>, arguments: &ScaleArgs) -> Result<(), CliError> {
     let named = arguments.which.named()?;
-    let Named { namespace, name } = &named;
+    let WorkloadName { namespace, name } = &named;
     let replicas = arguments.replicas;
     let answer = session.client.scale(namespace, name, replicas).await;
     let result = accepted(session, answer, &named).await?;
@@ -94,7 +100,7 @@ pub(crate) async fn scale(session: &Session<'_>, arguments: &Scale) -> Result<()
     finish(session, named, result, &said, &arguments.waiting).await
 }
 
-pub(crate) async fn set(session: &Session<'_>, arguments: &Set) -> Result<(), CliError> {
+pub(crate) async fn set(session: &CliSession<'_>, arguments: &SetArgs) -> Result<(), CliError> {
     let SetCommand::Image {
         words,
         namespace,
@@ -110,12 +116,12 @@ pub(crate) async fn set(session: &Session<'_>, arguments: &Set) -> Result<(), Cl
         .hinted("such as `katcall set image web=registry.example/web:2`"));
     };
     words.push(name.to_owned());
-    let which = Which {
+    let which = WorkloadNameArgs {
         words,
         namespace: namespace.clone(),
     };
     let named = which.named()?;
-    let Named { namespace, name } = &named;
+    let WorkloadName { namespace, name } = &named;
     let answer = session.client.set_image(namespace, name, image).await;
     let result = accepted(session, answer, &named).await?;
     let said = match result.outcome.as_str() {
@@ -125,7 +131,10 @@ pub(crate) async fn set(session: &Session<'_>, arguments: &Set) -> Result<(), Cl
     finish(session, named, result, &said, waiting).await
 }
 
-pub(crate) async fn rollout(session: &Session<'_>, arguments: &Rollout) -> Result<(), CliError> {
+pub(crate) async fn rollout(
+    session: &CliSession<'_>,
+    arguments: &RolloutArgs,
+) -> Result<(), CliError> {
     match &arguments.command {
         RolloutCommand::Status { which, waiting } => status(session, which, waiting).await,
         RolloutCommand::Pause { which } => {
@@ -141,12 +150,12 @@ pub(crate) async fn rollout(session: &Session<'_>, arguments: &Rollout) -> Resul
 }
 
 async fn set_paused(
-    session: &Session<'_>,
-    named: Named,
+    session: &CliSession<'_>,
+    named: WorkloadName,
     (paused, said): (bool, &str),
-    waiting: Option<&Waiting>,
+    waiting: Option<&RolloutWaitArgs>,
 ) -> Result<(), CliError> {
-    let Named { namespace, name } = &named;
+    let WorkloadName { namespace, name } = &named;
     let answer = session.client.pause_rollout(namespace, name, paused).await;
     let result = accepted(session, answer, &named).await?;
     let said = match (result.outcome.as_str(), paused) {
@@ -161,9 +170,13 @@ async fn set_paused(
 }
 
 /// Prints the progress in one line; an error where the rollout has stalled.
-async fn status(session: &Session<'_>, which: &Which, waiting: &Waiting) -> Result<(), CliError> {
+async fn status(
+    session: &CliSession<'_>,
+    which: &WorkloadNameArgs,
+    waiting: &RolloutWaitArgs,
+) -> Result<(), CliError> {
     let named = which.named()?;
-    let Named { namespace, name } = &named;
+    let WorkloadName { namespace, name } = &named;
     let item = match session.client.workload(namespace, name).await {
         Ok(item) => item,
         Err(error) => {
@@ -172,7 +185,7 @@ async fn status(session: &Session<'_>, which: &Which, waiting: &Waiting) -> Resu
         }
     };
     if waiting.wait {
-        let target = Target {
+        let target = AwaitedWorkload {
             uid: item.metadata.uid,
             generation: item.metadata.generation,
             namespace: named.namespace,
@@ -223,9 +236,12 @@ pub(crate) fn has_earlier_good(item: &WorkloadItem) -> bool {
     good.is_some_and(|good| good < item.metadata.generation)
 }
 
-pub(crate) async fn history(session: &Session<'_>, arguments: &History) -> Result<(), CliError> {
+pub(crate) async fn history(
+    session: &CliSession<'_>,
+    arguments: &HistoryArgs,
+) -> Result<(), CliError> {
     let named = arguments.which.named()?;
-    let Named { namespace, name } = &named;
+    let WorkloadName { namespace, name } = &named;
     let list = match session.client.generations(namespace, name).await {
         Ok(list) => list,
         Err(error) => {
@@ -288,11 +304,11 @@ fn change(one: &GenerationView) -> String {
 
 /// For a missing workload the error names similar ones; other errors stay unchanged.
 async fn accepted(
-    session: &Session<'_>,
+    session: &CliSession<'_>,
     answer: Result<ApplyResult, ClientError>,
-    named: &Named,
+    named: &WorkloadName,
 ) -> Result<ApplyResult, CliError> {
-    let Named { namespace, name } = named;
+    let WorkloadName { namespace, name } = named;
     match answer {
         Err(error) if error.is_not_found() && !error.to_string().contains("no generation ") => {
             let scope = Some(namespace.as_str());
@@ -304,18 +320,18 @@ async fn accepted(
 
 /// Prints the result, and waits if requested.
 async fn finish(
-    session: &Session<'_>,
-    named: Named,
+    session: &CliSession<'_>,
+    named: WorkloadName,
     result: ApplyResult,
     said: &str,
-    waiting: &Waiting,
+    waiting: &RolloutWaitArgs,
 ) -> Result<(), CliError> {
-    let Named { namespace, name } = named;
+    let WorkloadName { namespace, name } = named;
     session.console.line(&format!("workload/{name} {said}"))?;
     if !waiting.wait {
         return Ok(());
     }
-    let target = Target {
+    let target = AwaitedWorkload {
         namespace,
         name,
         uid: result.metadata.uid,

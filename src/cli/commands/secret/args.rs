@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use crate::{args::Namespace, time};
+use crate::{args::NamespaceOption, time};
 
 #[derive(Debug, Args)]
-pub(crate) struct Secret {
+pub(crate) struct SecretArgs {
     #[command(subcommand)]
     pub(crate) command: SecretCommand,
 }
@@ -18,24 +18,24 @@ pub(crate) enum SecretCommand {
     ///
     /// A value in KEY=VALUE stays in the shell's history, and everybody on this machine can see it in the list of
     /// processes while katcall runs. With --from-file it does neither.
-    Set(Set),
+    Set(SecretSetArgs),
     /// Take keys out of a secret
-    Unset(Unset),
+    Unset(SecretUnsetArgs),
     /// Have another key made that seals secrets, and seal them all with it; `admin` alone
     RotateKey,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Which {
+pub(crate) struct SecretNameArgs {
     /// The secret
     #[arg(value_name = "[NAMESPACE/]NAME")]
     pub(crate) name: String,
     #[command(flatten)]
-    pub(crate) namespace: Namespace,
+    pub(crate) namespace: NamespaceOption,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Waiting {
+pub(crate) struct SecretWaitArgs {
     /// Wait until the workloads that use it run with it
     #[arg(long)]
     pub(crate) wait: bool,
@@ -45,9 +45,9 @@ pub(crate) struct Waiting {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Set {
+pub(crate) struct SecretSetArgs {
     #[command(flatten)]
-    pub(crate) which: Which,
+    pub(crate) which: SecretNameArgs,
     /// A key and its value; KEY=- reads the value from stdin
     #[arg(value_name = "KEY=VALUE")]
     pub(crate) values: Vec<String>,
@@ -59,21 +59,21 @@ pub(crate) struct Set {
     #[arg(long)]
     pub(crate) replace: bool,
     #[command(flatten)]
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: SecretWaitArgs,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Unset {
+pub(crate) struct SecretUnsetArgs {
     #[command(flatten)]
-    pub(crate) which: Which,
+    pub(crate) which: SecretNameArgs,
     /// The keys
     #[arg(value_name = "KEY", required = true)]
     pub(crate) keys: Vec<String>,
     #[command(flatten)]
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: SecretWaitArgs,
 }
 
-impl Secret {
+impl SecretArgs {
     /// Whether the command waits for a rollout, which continues without it.
     pub(crate) fn waits(&self) -> bool {
         match &self.command {

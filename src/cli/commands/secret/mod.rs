@@ -16,7 +16,7 @@ use super::{
     get,
 };
 use crate::{
-    Session,
+    CliSession,
     errors::CliError,
     names,
     output::{
@@ -24,45 +24,48 @@ use crate::{
         table::{Cell, Table},
     },
     wait,
-    wait::Target,
+    wait::AwaitedWorkload,
 };
-use args::{SecretCommand, Set, Unset, Waiting, Which};
-use kat_client::{Change, ClientError, Route};
+use args::{SecretCommand, SecretNameArgs, SecretSetArgs, SecretUnsetArgs, SecretWaitArgs};
+use kat_client::{ClientError, ListChange, RequestPath};
 use kat_types::{
     api::{ApplyResult, SecretItem, SecretRequest},
     resource::secret::{SecretValues, VALUE_LIMIT, check_key},
 };
 
-pub(crate) use args::Secret;
+pub(crate) use args::SecretArgs;
 
-pub(crate) struct Named {
+pub(crate) struct SecretName {
     pub(crate) namespace: String,
     pub(crate) name: String,
 }
 
 /// Parses `NAME` or `NAMESPACE/NAME`.
-pub(crate) fn named(option: &crate::args::Namespace, name: &str) -> Result<Named, CliError> {
+pub(crate) fn named(
+    option: &crate::args::NamespaceOption,
+    name: &str,
+) -> Result<SecretName, CliError> {
     Ok(match name.split_once('/') {
-        Some((namespace, rest)) => Named {
+        Some((namespace, rest)) => SecretName {
             namespace: names::written_before(namespace, name, option)?,
             name: rest.to_owned(),
         },
-        None => Named {
+        None => SecretName {
             namespace: option.namespace.clone(),
             name: name.to_owned(),
         },
     })
 }
 
-impl Which {
-    fn named(&self) -> Result<Named, CliError> {
+impl SecretNameArgs {
+    fn named(&self) -> Result<SecretName, CliError> {
         named(&self.namespace, &self.name)
     }
 }
 
 pub(crate) async fn run<'run>(
-    session: &impl Fn() -> Result<Session<'run>, CliError>,
-    arguments: &Secret,
+    session: &impl Fn() -> Result<CliSession<'run>, CliError>,
+    arguments: &SecretArgs,
 ) -> Result<(), CliError> {
     match &arguments.command {
         SecretCommand::Set(arguments) => {
@@ -77,7 +80,7 @@ pub(crate) async fn run<'run>(
 }
 
 /// Reads the values that the command line names. No error contains a value.
-fn read(arguments: &Set, stdin: &mut dyn Read) -> Result<SecretValues, CliError> {
+fn read(arguments: &SecretSetArgs, stdin: &mut dyn Read) -> Result<SecretValues, CliError> {
     let mut values = SecretValues::default();
     let mut stdin = Some(stdin);
     let mut add = |key: &str, value: Vec<u8>| {
@@ -148,9 +151,9 @@ fn bounded(from: &mut dyn Read) -> io::Result<Vec<u8>> {
 }
 
 async fn set(
-    session: &Session<'_>,
-    arguments: &Set,
-    named: Named,
+    session: &CliSession<'_>,
+    arguments: &SecretSetArgs,
+    named: SecretName,
     values: &SecretValues,
 ) -> Result<(), CliError> {
     let encoded = values.0.iter();
@@ -161,7 +164,7 @@ async fn set(
         merge: !arguments.replace,
         remove: Vec::new(),
     };
-    let Named { namespace, name } = &named;
+    let SecretName { namespace, name } = &named;
     let result = session
         .client
         .write_secret(namespace, name, &content)
@@ -169,9 +172,9 @@ async fn set(
     finish(session, named, &result, &arguments.waiting).await
 }
 
-async fn unset(session: &Session<'_>, arguments: &Unset) -> Result<(), CliError> {
+async fn unset(session: &CliSession<'_>, arguments: &SecretUnsetArgs) -> Result<(), CliError> {
     let named = arguments.which.named()?;
-    let Named { namespace, name } = &named;
+    let SecretName { namespace, name } = &named;
     let before = found(session, namespace, name).await?;
     let is_there = |key: &&String| before.spec.keys.iter().any(|one| one.name == **key);
     if let Some(key) = arguments.keys.iter().find(|key| !is_there(key)) {
@@ -193,7 +196,7 @@ async fn unset(session: &Session<'_>, arguments: &Unset) -> Result<(), CliError>
 }
 
 pub(crate) async fn found(
-    session: &Session<'_>,
+    session: &CliSession<'_>,
     namespace: &str,
     name: &str,
 ) -> Result<SecretItem, CliError> {
@@ -204,7 +207,7 @@ pub(crate) async fn found(
 }
 
 async fn missing(
-    session: &Session<'_>,
+    session: &CliSession<'_>,
     error: ClientError,
     namespace: &str,
     name: &str,
@@ -213,12 +216,12 @@ async fn missing(
 }
 
 async fn finish(
-    session: &Session<'_>,
-    named: Named,
+    session: &CliSession<'_>,
+    named: SecretName,
     result: &ApplyResult,
-    waiting: &Waiting,
+    waiting: &SecretWaitArgs,
 ) -> Result<(), CliError> {
-    let Named { namespace, name } = named;
+    let SecretName { namespace, name } = named;
     let version = result.metadata.generation;
     let said = match result.outcome.as_str() {
         "unchanged" => format!("unchanged, version {version}"),
@@ -241,7 +244,7 @@ async fn finish(
     };
     for user in users {
         let item = session.client.workload(&namespace, &user).await?;
-        let target = Target {
+        let target = AwaitedWorkload {
             namespace: namespace.clone(),
             name: user,
             uid: item.metadata.uid,
@@ -255,17 +258,17 @@ async fn finish(
 /// The workloads that use a secret, once the rollout of each with the secret's present version has
 /// begun.
 async fn begun(
-    session: &Session<'_>,
+    session: &CliSession<'_>,
     namespace: &str,
     name: &str,
 ) -> Result<Vec<String>, CliError> {
-    let route = Route::secrets(Some(namespace))?;
+    let route = RequestPath::secrets(Some(namespace))?;
     let mut changes = session.client.follow::<SecretItem>(route, true);
     loop {
         let items = match changes.next().await? {
-            Change::Listed(items) => items,
-            Change::Changed(item) => vec![item],
-            Change::Deleted(_) | Change::Interrupted(_) => continue,
+            ListChange::Listed(items) => items,
+            ListChange::Changed(item) => vec![item],
+            ListChange::Deleted(_) | ListChange::Interrupted(_) => continue,
         };
         let own = items.into_iter().find(|item| item.metadata.name == name);
         match own {
@@ -275,7 +278,7 @@ async fn begun(
     }
 }
 
-async fn rotate(session: &Session<'_>) -> Result<(), CliError> {
+async fn rotate(session: &CliSession<'_>) -> Result<(), CliError> {
     let mut rotation = session.client.rotate_sealing_key(false).await?;
     while rotation.left > 0 {
         let left = rotation.left;
@@ -298,11 +301,11 @@ async fn rotate(session: &Session<'_>) -> Result<(), CliError> {
 
 /// The sheet of `katcall describe secret`.
 pub(crate) async fn describe(
-    session: &Session<'_>,
+    session: &CliSession<'_>,
     sheet: &mut Sheet,
-    named: &Named,
+    named: &SecretName,
 ) -> Result<(), CliError> {
-    let Named { namespace, name } = named;
+    let SecretName { namespace, name } = named;
     let item = found(session, namespace, name).await?;
     sheet.field("name", &item.metadata.name);
     sheet.field("namespace", namespace);
@@ -322,8 +325,8 @@ pub(crate) async fn describe(
 }
 
 /// `katcall delete secret`.
-pub(crate) async fn delete(session: &Session<'_>, named: &Named) -> Result<(), CliError> {
-    let Named { namespace, name } = named;
+pub(crate) async fn delete(session: &CliSession<'_>, named: &SecretName) -> Result<(), CliError> {
+    let SecretName { namespace, name } = named;
     if let Err(error) = session.client.delete_secret(namespace, name).await {
         return Err(missing(session, error, namespace, name).await);
     }
@@ -339,7 +342,7 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Line {
         #[command(flatten)]
-        set: Set,
+        set: SecretSetArgs,
     }
 
     fn values(words: &[&str], stdin: &str) -> Result<SecretValues, String> {

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{InstanceItem, Listed, NodeItem, WorkloadItem};
+use super::{InstanceItem, ListableItem, NodeItem, WorkloadItem};
 use crate::{
     commands::get::rows::workload_reason,
     output::{one_line, word},
@@ -22,7 +22,7 @@ use kat_types::{
 const STALE: &str = "no machine leads that can be reached, so nothing can be changed; everything runs on, and what is shown is what was known last. If most that hold the store are gone for good: `sudo kat-agent recover`";
 
 /// The API's responses, each possibly an error.
-pub(crate) struct Known {
+pub(crate) struct StatusResponses {
     pub(crate) health: Result<HealthView, ClientError>,
     pub(crate) nodes: Result<Vec<NodeItem>, ClientError>,
     pub(crate) workloads: Result<Vec<WorkloadItem>, ClientError>,
@@ -46,7 +46,7 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    pub(crate) fn of(known: &Known, now: Timestamp) -> Self {
+    pub(crate) fn of(known: &StatusResponses, now: Timestamp) -> Self {
         let mut findings = Self::default();
         match &known.health {
             Err(error) => findings
@@ -293,7 +293,7 @@ impl Findings {
 
 /// Whether a machine without etcd answers with only itself and no workloads: then the leader is not
 /// known.
-fn shows_itself_alone(known: &Known) -> bool {
+fn shows_itself_alone(known: &StatusResponses) -> bool {
     matches!(&known.workloads, Err(ClientError::Refused(refusal)) if refusal.status == 403)
 }
 
@@ -310,13 +310,13 @@ fn weight(store: &StoreView) -> String {
     )
 }
 
-fn sorted<T: Listed>(items: &[T]) -> Vec<&T> {
+fn sorted<T: ListableItem>(items: &[T]) -> Vec<&T> {
     let mut items: Vec<&T> = items.iter().collect();
     items.sort_by(|left, right| T::order(left, right));
     items
 }
 
-fn full_name<T: Listed>(item: &T) -> String {
+fn full_name<T: ListableItem>(item: &T) -> String {
     let (namespace, name) = item.key();
     format!("{namespace}/{name}")
 }
@@ -430,8 +430,8 @@ mod tests {
         }
     }
 
-    fn known(health: HealthView, node: NodeItem) -> Known {
-        Known {
+    fn known(health: HealthView, node: NodeItem) -> StatusResponses {
+        StatusResponses {
             health: Ok(health),
             nodes: Ok(vec![node]),
             workloads: Ok(Vec::new()),

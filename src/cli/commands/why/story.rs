@@ -9,7 +9,7 @@ use crate::{
     output::{one_line, word},
     time,
 };
-use kat_client::Named;
+use kat_client::KeyedItem;
 use kat_types::{
     api::{
         ApiTime, Condition, DATA_LOST_CONDITION, DISK_PRESSURE, DRAIN_BLOCKED, Event,
@@ -24,7 +24,7 @@ const INSTANCES: usize = 12;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Story {
+pub(crate) struct WhyReport {
     /// The present state, and since when.
     pub(crate) state: String,
     /// The wanted state.
@@ -40,7 +40,7 @@ pub(crate) struct Story {
 
 /// Values of the placeholders in a reason's sentences.
 #[derive(Debug, Clone, Copy, Default)]
-struct Names<'a> {
+struct ReasonPlaceholders<'a> {
     namespace: &'a str,
     workload: &'a str,
     instance: &'a str,
@@ -50,7 +50,7 @@ struct Names<'a> {
     unit: &'a str,
 }
 
-impl Names<'_> {
+impl ReasonPlaceholders<'_> {
     fn fill(&self, text: &str) -> String {
         let names = [
             ("{namespace}", self.namespace),
@@ -69,9 +69,9 @@ impl Names<'_> {
     }
 }
 
-impl Story {
+impl WhyReport {
     /// Adds a reason with its message; `subject` is the object that has it.
-    fn tell(&mut self, subject: &str, reason: &str, message: &str, names: &Names<'_>) {
+    fn tell(&mut self, subject: &str, reason: &str, message: &str, names: &ReasonPlaceholders<'_>) {
         let known = reasons::find(reason);
         let means = match known {
             Some(known) => names.fill(known.means),
@@ -145,7 +145,7 @@ pub(crate) fn of_workload(
     instances: &[InstanceItem],
     events: Vec<Event>,
     now: Timestamp,
-) -> Story {
+) -> WhyReport {
     let (namespace, name) = item.key();
     let status = &item.status;
     let image = item.spec.workload.source.image.as_deref();
@@ -155,7 +155,7 @@ pub(crate) fn of_workload(
         .iter()
         .find(|condition| condition.kind == "Available");
     let since = available.map_or(ApiTime::UNKNOWN, |condition| condition.since);
-    let mut story = Story {
+    let mut story = WhyReport {
         state: format!(
             "workload {namespace}/{name} is {}{}: {} of {} healthy{}",
             word(&status.phase),
@@ -172,13 +172,13 @@ pub(crate) fn of_workload(
         ),
         wanted: wanted_of_workload(item, image),
         is: present(instances, now),
-        ..Story::default()
+        ..WhyReport::default()
     };
-    let names = Names {
+    let names = ReasonPlaceholders {
         namespace: &namespace,
         workload: &name,
         image,
-        ..Names::default()
+        ..ReasonPlaceholders::default()
     };
     let behind = status.observed_generation < item.metadata.generation;
     if behind {
@@ -323,10 +323,10 @@ fn of_instances(reason: &str) -> &str {
     reason
 }
 
-fn tell_instance(story: &mut Story, item: &InstanceItem, subject: &str) {
+fn tell_instance(story: &mut WhyReport, item: &InstanceItem, subject: &str) {
     let (namespace, name) = item.key();
     let status = &item.status;
-    let names = Names {
+    let names = ReasonPlaceholders {
         namespace: &namespace,
         workload: &status.workload,
         instance: &name,
@@ -347,14 +347,14 @@ fn tell_instance(story: &mut Story, item: &InstanceItem, subject: &str) {
     }
 }
 
-pub(crate) fn of_instance(item: &InstanceItem, events: Vec<Event>, now: Timestamp) -> Story {
+pub(crate) fn of_instance(item: &InstanceItem, events: Vec<Event>, now: Timestamp) -> WhyReport {
     let (namespace, name) = item.key();
     let status = &item.status;
     let leaves = matches!(
         status.phase,
         InstancePhase::Stopping | InstancePhase::Stopped
     );
-    let mut story = Story {
+    let mut story = WhyReport {
         state: format!("instance {namespace}/{name} {}", instance_state(item, now)),
         wanted: if leaves {
             format!(
@@ -367,7 +367,7 @@ pub(crate) fn of_instance(item: &InstanceItem, events: Vec<Event>, now: Timestam
                 status.image, status.slot, status.workload, status.generation
             )
         },
-        ..Story::default()
+        ..WhyReport::default()
     };
     let code = status.exit_code;
     story.is.push(match code {
@@ -383,14 +383,14 @@ pub(crate) fn of_instance(item: &InstanceItem, events: Vec<Event>, now: Timestam
     story.lately(&events, now)
 }
 
-pub(crate) fn of_node(item: &NodeItem, events: Vec<Event>, now: Timestamp) -> Story {
+pub(crate) fn of_node(item: &NodeItem, events: Vec<Event>, now: Timestamp) -> WhyReport {
     let (_, name) = item.key();
     let status = &item.status;
     let heard = status.last_heartbeat.map_or_else(
         || "it has not reported yet".to_owned(),
         |then| format!("its last report came {} ago", time::age(now, then)),
     );
-    let mut story = Story {
+    let mut story = WhyReport {
         state: format!("node {name} is {}: {heard}", word(&status.phase)),
         wanted: if item.spec.draining {
             "that it is empty: it is being drained".to_owned()
@@ -401,11 +401,11 @@ pub(crate) fn of_node(item: &NodeItem, events: Vec<Event>, now: Timestamp) -> St
             "{} on it",
             plural(status.instances, "instance is", "instances are")
         )],
-        ..Story::default()
+        ..WhyReport::default()
     };
-    let names = Names {
+    let names = ReasonPlaceholders {
         node: &name,
-        ..Names::default()
+        ..ReasonPlaceholders::default()
     };
     if !status.reason.is_empty() {
         story.tell("", &status.reason, &status.message, &names);
@@ -418,7 +418,7 @@ pub(crate) fn of_node(item: &NodeItem, events: Vec<Event>, now: Timestamp) -> St
 }
 
 /// Ensures that the text is never empty.
-fn finish(story: &mut Story, well: bool) {
+fn finish(story: &mut WhyReport, well: bool) {
     if !story.because.is_empty() {
         return;
     }

@@ -1,8 +1,8 @@
 use super::*;
 use kat_types::api::{Condition, InstanceSpec, Item, Metadata, WorkloadStatus, WorkloadView};
 
-fn target() -> Target {
-    Target {
+fn target() -> AwaitedWorkload {
+    AwaitedWorkload {
         namespace: "default".to_owned(),
         name: "web".to_owned(),
         uid: "u1".to_owned(),
@@ -51,9 +51,9 @@ fn instance(name: &str, phase: InstancePhase, reason: &str, generation: u64) -> 
     item
 }
 
-fn with(item: WorkloadItem) -> State {
-    let mut state = State::new(target());
-    state.workload(Change::Listed(vec![item]));
+fn with(item: WorkloadItem) -> RolloutWait {
+    let mut state = RolloutWait::new(target());
+    state.workload(ListChange::Listed(vec![item]));
     state
 }
 
@@ -61,17 +61,17 @@ fn with(item: WorkloadItem) -> State {
 fn success_needs_the_applied_generation_and_every_count() {
     use WorkloadPhase::{Degraded, Pending, Progressing, Running, Scheduled, Succeeded};
     let table = [
-        (Running, 2, (3, 3, 3), Verdict::Done),
-        (Running, 3, (3, 3, 3), Verdict::Done),
-        (Running, 2, (0, 0, 0), Verdict::Done),
-        (Running, 1, (3, 3, 3), Verdict::Waiting),
-        (Running, 2, (3, 2, 3), Verdict::Waiting),
-        (Running, 2, (3, 3, 2), Verdict::Waiting),
-        (Progressing, 2, (3, 3, 3), Verdict::Waiting),
-        (Degraded, 2, (3, 2, 3), Verdict::Waiting),
-        (Pending, 2, (3, 0, 0), Verdict::Waiting),
-        (Succeeded, 2, (1, 0, 0), Verdict::Done),
-        (Scheduled, 2, (1, 0, 0), Verdict::Done),
+        (Running, 2, (3, 3, 3), WaitVerdict::Done),
+        (Running, 3, (3, 3, 3), WaitVerdict::Done),
+        (Running, 2, (0, 0, 0), WaitVerdict::Done),
+        (Running, 1, (3, 3, 3), WaitVerdict::Waiting),
+        (Running, 2, (3, 2, 3), WaitVerdict::Waiting),
+        (Running, 2, (3, 3, 2), WaitVerdict::Waiting),
+        (Progressing, 2, (3, 3, 3), WaitVerdict::Waiting),
+        (Degraded, 2, (3, 2, 3), WaitVerdict::Waiting),
+        (Pending, 2, (3, 0, 0), WaitVerdict::Waiting),
+        (Succeeded, 2, (1, 0, 0), WaitVerdict::Done),
+        (Scheduled, 2, (1, 0, 0), WaitVerdict::Done),
     ];
     for (phase, observed, counts, wanted) in table {
         let state = with(workload(phase, observed, counts));
@@ -82,7 +82,7 @@ fn success_needs_the_applied_generation_and_every_count() {
 #[test]
 fn a_stall_counts_only_when_it_is_of_this_generation() {
     let mut stalled = workload(WorkloadPhase::Stalled, 1, (3, 0, 0));
-    assert_eq!(with(stalled.clone()).verdict(), Verdict::Waiting);
+    assert_eq!(with(stalled.clone()).verdict(), WaitVerdict::Waiting);
     stalled.status.observed_generation = 2;
     stalled.status.conditions.push(Condition {
         kind: "Progressing".to_owned(),
@@ -91,44 +91,47 @@ fn a_stall_counts_only_when_it_is_of_this_generation() {
         ..Condition::default()
     });
     let reason = "has stalled: ProgressDeadlineExceeded: no progress for 600 s".to_owned();
-    assert_eq!(with(stalled).verdict(), Verdict::Failed(reason));
+    assert_eq!(with(stalled).verdict(), WaitVerdict::Failed(reason));
     let failed = with(workload(WorkloadPhase::Failed, 2, (1, 0, 0)));
-    assert_eq!(failed.verdict(), Verdict::Failed("has failed".to_owned()));
+    assert_eq!(
+        failed.verdict(),
+        WaitVerdict::Failed("has failed".to_owned())
+    );
 }
 
 #[test]
 fn deleted_and_made_anew_are_both_gone() {
-    assert_eq!(State::new(target()).verdict(), Verdict::Waiting);
+    assert_eq!(RolloutWait::new(target()).verdict(), WaitVerdict::Waiting);
     let item = workload(WorkloadPhase::Running, 2, (1, 1, 1));
 
     let mut state = with(item.clone());
-    state.workload(Change::Deleted(item.clone()));
-    assert_eq!(state.verdict(), Verdict::Gone);
+    state.workload(ListChange::Deleted(item.clone()));
+    assert_eq!(state.verdict(), WaitVerdict::Gone);
 
     let mut state = with(item.clone());
-    state.workload(Change::Listed(vec![]));
-    assert_eq!(state.verdict(), Verdict::Gone);
+    state.workload(ListChange::Listed(vec![]));
+    assert_eq!(state.verdict(), WaitVerdict::Gone);
 
     let mut anew = item.clone();
     anew.metadata.uid = "u2".to_owned();
-    assert_eq!(with(anew).verdict(), Verdict::Gone);
+    assert_eq!(with(anew).verdict(), WaitVerdict::Gone);
     assert_eq!(
         with(workload(WorkloadPhase::Deleting, 2, (1, 1, 1))).verdict(),
-        Verdict::Gone
+        WaitVerdict::Gone
     );
 
     let mut other = item;
     other.metadata.name = "db".to_owned();
     let mut state = with(workload(WorkloadPhase::Running, 2, (1, 1, 1)));
-    state.workload(Change::Deleted(other));
-    assert_eq!(state.verdict(), Verdict::Done);
+    state.workload(ListChange::Deleted(other));
+    assert_eq!(state.verdict(), WaitVerdict::Done);
 }
 
 #[test]
 fn the_summary_counts_what_is_of_this_generation() {
     use InstancePhase::{Pulling, Restarting, Running, Starting, Stopping};
     let mut state = with(workload(WorkloadPhase::Progressing, 2, (4, 1, 3)));
-    state.instances(Change::Listed(vec![
+    state.instances(ListChange::Listed(vec![
         instance("web-old", Running, "", 1),
         instance("web-a", Running, "", 2),
         instance("web-b", Pulling, "ImagePullFailed", 2),
@@ -159,9 +162,9 @@ fn a_program_that_ends_at_once_is_named_with_its_exit_code_although_it_just_runs
     let mut state = with(workload(WorkloadPhase::Progressing, 2, (1, 0, 0)));
     let mut ended = instance("web-a", Restarting, "CrashLoop", 2);
     "the program ended with exit code 3".clone_into(&mut ended.status.message);
-    state.instances(Change::Changed(ended));
-    state.instances(Change::Changed(instance("web-a", Running, "", 2)));
-    assert_eq!(state.verdict(), Verdict::Waiting);
+    state.instances(ListChange::Changed(ended));
+    state.instances(ListChange::Changed(instance("web-a", Running, "", 2)));
+    assert_eq!(state.verdict(), WaitVerdict::Waiting);
     assert_eq!(
         state.summary(),
         "web: 0 of 1 healthy, 1 running for a moment"
@@ -172,17 +175,17 @@ fn a_program_that_ends_at_once_is_named_with_its_exit_code_although_it_just_runs
     );
     let mut ended = instance("web-a", Restarting, "CrashLoop", 2);
     ended.status.exit_code = Some(3);
-    state.instances(Change::Changed(ended));
+    state.instances(ListChange::Changed(ended));
     let mut often = instance("web-a", Restarting, "CrashLoop", 2);
     "started again 4 times".clone_into(&mut often.status.message);
-    state.instances(Change::Changed(often));
+    state.instances(ListChange::Changed(often));
     let told = state.troubles().remove(0);
     assert!(
         told.ends_with("; the program last ended with exit code 3"),
         "{told}"
     );
-    state.instances(Change::Changed(instance("web-a", Running, "", 2)));
-    state.workload(Change::Changed(workload(
+    state.instances(ListChange::Changed(instance("web-a", Running, "", 2)));
+    state.workload(ListChange::Changed(workload(
         WorkloadPhase::Running,
         2,
         (1, 1, 1),
@@ -193,20 +196,20 @@ fn a_program_that_ends_at_once_is_named_with_its_exit_code_although_it_just_runs
 #[test]
 fn gone_means_without_instances_and_only_when_both_lists_are_known() {
     let item = workload(WorkloadPhase::Deleting, 2, (1, 1, 1));
-    let mut state = State::new(target());
+    let mut state = RolloutWait::new(target());
     assert!(!state.is_gone());
-    state.workload(Change::Listed(vec![item.clone()]));
-    state.instances(Change::Listed(vec![instance(
+    state.workload(ListChange::Listed(vec![item.clone()]));
+    state.instances(ListChange::Listed(vec![instance(
         "web-a",
         InstancePhase::Stopping,
         "",
         2,
     )]));
     assert!(!state.is_gone());
-    state.workload(Change::Deleted(item.clone()));
+    state.workload(ListChange::Deleted(item.clone()));
     assert!(!state.is_gone());
     assert_eq!(state.left(), "1 instance left");
-    state.instances(Change::Deleted(instance(
+    state.instances(ListChange::Deleted(instance(
         "web-a",
         InstancePhase::Stopped,
         "",

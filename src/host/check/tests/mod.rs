@@ -6,24 +6,24 @@ mod ports;
 use std::process::Command;
 
 use super::*;
-use crate::{facts::Version, users::Taken};
+use crate::{facts::ProgramVersion, users::AccountConflict};
 
-fn input(stage: Stage) -> CheckInput {
+fn input(stage: CheckStage) -> CheckInput {
     CheckInput::new(ClusterSpec::default(), AgentConfig::default(), stage)
 }
 
 /// The facts of a machine without any finding.
-fn sound() -> Facts {
+fn sound() -> CheckFacts {
     let three = || ["cpu", "memory", "pids"].map(str::to_owned).to_vec();
-    Facts {
+    CheckFacts {
         hostname: "n1".to_owned(),
         family: Some(Family::Debian),
         runs_systemd: true,
-        systemd: Some(Version::new(257, 0, 0)),
-        podman: Some(Version::new(5, 4, 2)),
-        etcd: Some(Version::new(3, 5, 16)),
+        systemd: Some(ProgramVersion::new(257, 0, 0)),
+        podman: Some(ProgramVersion::new(5, 4, 2)),
+        etcd: Some(ProgramVersion::new(3, 5, 16)),
         has_etcdutl: true,
-        nft: Some(Version::new(1, 1, 3)),
+        nft: Some(ProgramVersion::new(1, 1, 3)),
         has_newuidmap: true,
         has_shadow: true,
         has_user_bus: true,
@@ -45,11 +45,11 @@ fn sound() -> Facts {
         disk_available_bytes: 20 << 30,
         memory_bytes: 2 << 30,
         is_root: true,
-        ..Facts::default()
+        ..CheckFacts::default()
     }
 }
 
-fn findings_of(stage: Stage, change: impl FnOnce(&mut Facts)) -> Vec<Finding> {
+fn findings_of(stage: CheckStage, change: impl FnOnce(&mut CheckFacts)) -> Vec<Finding> {
     let mut facts = sound();
     change(&mut facts);
     evaluate(&input(stage), &facts)
@@ -60,10 +60,10 @@ fn findings_of(stage: Stage, change: impl FnOnce(&mut Facts)) -> Vec<Finding> {
 
 #[test]
 fn a_sound_machine_is_ready() {
-    for stage in [Stage::BeforeInit, Stage::Running] {
+    for stage in [CheckStage::BeforeInit, CheckStage::Running] {
         assert_eq!(findings_of(stage, |_| {}), []);
     }
-    let all = evaluate(&input(Stage::BeforeInit), &sound());
+    let all = evaluate(&input(CheckStage::BeforeInit), &sound());
     assert_eq!(worst(&all), Level::Ok);
     assert!(render(&all, false).ends_with("This machine is ready.\n"));
 }
@@ -74,7 +74,7 @@ fn what_installs_a_program_is_said_in_the_distributions_words() {
         (Some(Family::Fedora), "sudo dnf install podman"),
         (None, "install the package podman"),
     ] {
-        let found = findings_of(Stage::BeforeInit, |facts| {
+        let found = findings_of(CheckStage::BeforeInit, |facts| {
             facts.podman = None;
             facts.family = family;
         });
@@ -84,13 +84,13 @@ fn what_installs_a_program_is_said_in_the_distributions_words() {
 
 /// The change to the sound facts, the level of the finding, and parts of its text and of its
 /// remedy.
-type Case = (fn(&mut Facts), Level, &'static str, &'static str);
+type Case = (fn(&mut CheckFacts), Level, &'static str, &'static str);
 
 fn cases() -> Vec<Case> {
     use Level::{Problem, Warning};
     vec![
         (
-            |f| f.systemd = Some(Version::new(252, 0, 0)),
+            |f| f.systemd = Some(ProgramVersion::new(252, 0, 0)),
             Problem,
             "systemd 252 is too old, 254 is needed",
             "upgrade this machine to a release of its distribution with systemd 254 or newer",
@@ -102,7 +102,7 @@ fn cases() -> Vec<Case> {
             "sudo apt install systemd-sysv), and boot again",
         ),
         (
-            |f| f.podman = Some(Version::new(4, 9, 3)),
+            |f| f.podman = Some(ProgramVersion::new(4, 9, 3)),
             Problem,
             "Podman 4.9.3 is too old, 5.2.0",
             "with Podman 5.2.0 or newer, such as Debian 13",
@@ -120,7 +120,7 @@ fn cases() -> Vec<Case> {
             "mend what podman --version complains about",
         ),
         (
-            |f| f.etcd = Some(Version::new(3, 4, 23)),
+            |f| f.etcd = Some(ProgramVersion::new(3, 4, 23)),
             Problem,
             "etcd 3.4.23 is too old",
             "with etcd 3.5.0 or newer, such as Debian 13",
@@ -290,7 +290,7 @@ fn cases() -> Vec<Case> {
         ),
         (
             |f| {
-                f.taken_ids = vec![Taken::Uid {
+                f.taken_ids = vec![AccountConflict::Uid {
                     uid: 20_001,
                     by: "bob".into(),
                 }]
@@ -301,7 +301,7 @@ fn cases() -> Vec<Case> {
         ),
         (
             |f| {
-                f.taken_ids = vec![Taken::Gid {
+                f.taken_ids = vec![AccountConflict::Gid {
                     gid: 20_001,
                     by: "bob".into(),
                 }]
@@ -312,7 +312,7 @@ fn cases() -> Vec<Case> {
         ),
         (
             |f| {
-                f.taken_ids = vec![Taken::Subordinate {
+                f.taken_ids = vec![AccountConflict::Subordinate {
                     first: 1_879_048_192,
                     last: 1_879_113_727,
                     by: "bob".into(),
@@ -364,7 +364,7 @@ fn cases() -> Vec<Case> {
 #[test]
 fn each_thing_that_is_wrong_is_found_alone() {
     for (change, level, what, mend) in cases() {
-        let found = findings_of(Stage::BeforeInit, change);
+        let found = findings_of(CheckStage::BeforeInit, change);
         assert_eq!(found.len(), 1, "{what}: {found:?}");
         assert_eq!(found[0].level, level, "{found:?}");
         assert!(found[0].what.contains(what), "{what}: {found:?}");
@@ -386,7 +386,11 @@ fn is_command(mend: &str) -> bool {
 fn no_problem_is_without_a_mend_on_any_machine() {
     let families = [Family::Debian, Family::Fedora, Family::Suse, Family::Arch].map(Some);
     for family in families.into_iter().chain([None]) {
-        for stage in [Stage::BeforeInit, Stage::BeforeJoin, Stage::Running] {
+        for stage in [
+            CheckStage::BeforeInit,
+            CheckStage::BeforeJoin,
+            CheckStage::Running,
+        ] {
             for (change, level, what, _) in cases() {
                 let found = findings_of(stage, |facts| {
                     facts.family = family;
@@ -403,7 +407,7 @@ fn no_problem_is_without_a_mend_on_any_machine() {
 
 #[test]
 fn a_program_that_says_nothing_to_this_user_is_not_taken_for_missing() {
-    let found = findings_of(Stage::BeforeInit, |facts| {
+    let found = findings_of(CheckStage::BeforeInit, |facts| {
         (facts.podman, facts.silent, facts.is_root) = (None, vec!["podman"], false);
     });
     assert_eq!(worst(&found), Level::Warning, "{found:?}");
@@ -412,12 +416,12 @@ fn a_program_that_says_nothing_to_this_user_is_not_taken_for_missing() {
 
 #[test]
 fn init_sees_to_the_journal_and_later_its_loss_is_told() {
-    let lost = |facts: &mut Facts| facts.journal_kept = false;
-    for stage in [Stage::BeforeInit, Stage::BeforeJoin] {
+    let lost = |facts: &mut CheckFacts| facts.journal_kept = false;
+    for stage in [CheckStage::BeforeInit, CheckStage::BeforeJoin] {
         let before = findings_of(stage, lost);
         assert!(before.is_empty(), "{before:?}");
     }
-    let running = findings_of(Stage::Running, lost);
+    let running = findings_of(CheckStage::Running, lost);
     let told = running.first().unwrap();
     assert_eq!(told.level, Level::Warning);
     assert!(told.what.contains("lost at each reboot"), "{told:?}");
@@ -426,7 +430,7 @@ fn init_sees_to_the_journal_and_later_its_loss_is_told() {
 
 #[test]
 fn obstacles_of_others_are_told_too() {
-    let mut input = input(Stage::BeforeInit);
+    let mut input = input(CheckStage::BeforeInit);
     input.obstacles = vec![Finding::problem("Docker drops what is forwarded", "x")];
     let all = evaluate(&input, &sound());
     assert_eq!(worst(&all), Level::Problem);
@@ -445,6 +449,6 @@ fn obstacles_of_others_are_told_too() {
 
 #[tokio::test]
 async fn looking_at_any_machine_ends_and_says_something() {
-    let all = run(&input(Stage::BeforeInit)).await;
+    let all = run(&input(CheckStage::BeforeInit)).await;
     assert!(all.len() > 15, "{all:?}");
 }

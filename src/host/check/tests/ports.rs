@@ -1,9 +1,14 @@
 //! Other programs on ports that KAT needs, and the commands that stop these programs.
 
 use super::*;
-use crate::facts::network::{Listener, Protocol};
+use crate::facts::network::{Listener, SocketProtocol};
 
-fn listener(protocol: Protocol, port: u16, process: Option<&str>, unit: Option<&str>) -> Listener {
+fn listener(
+    protocol: SocketProtocol,
+    port: u16,
+    process: Option<&str>,
+    unit: Option<&str>,
+) -> Listener {
     Listener {
         protocol,
         address: [0, 0, 0, 0].into(),
@@ -19,14 +24,19 @@ fn listener(protocol: Protocol, port: u16, process: Option<&str>, unit: Option<&
 fn a_port_is_anybodys_before_init_and_kats_afterwards() {
     let cases = [
         (
-            listener(Protocol::Tcp, 2379, Some("etcd"), Some("etcd.service")),
+            listener(
+                SocketProtocol::Tcp,
+                2379,
+                Some("etcd"),
+                Some("etcd.service"),
+            ),
             true,
             true,
             "TCP port 2379, for etcd's clients, is taken by etcd (etcd.service)",
         ),
         (
             listener(
-                Protocol::Tcp,
+                SocketProtocol::Tcp,
                 9115,
                 Some("kat-agent"),
                 Some("kat-agent.service"),
@@ -36,32 +46,35 @@ fn a_port_is_anybodys_before_init_and_kats_afterwards() {
             "TCP port 9115, for the API, is taken by kat-agent",
         ),
         (
-            listener(Protocol::Tcp, 9116, Some("python3"), None),
+            listener(SocketProtocol::Tcp, 9116, Some("python3"), None),
             true,
             true,
             "TCP port 9116, for the agent, is taken by python3",
         ),
         (
-            listener(Protocol::Udp, 51820, None, None),
+            listener(SocketProtocol::Udp, 51820, None, None),
             true,
             false,
             "UDP port 51820, for WireGuard, is taken by something",
         ),
         (
-            listener(Protocol::Udp, 2380, Some("x"), None),
+            listener(SocketProtocol::Udp, 2380, Some("x"), None),
             false,
             false,
             "",
         ),
         (
-            listener(Protocol::Tcp, 443, Some("nginx"), None),
+            listener(SocketProtocol::Tcp, 443, Some("nginx"), None),
             false,
             false,
             "",
         ),
     ];
     for (listener, before, running, what) in cases {
-        for (stage, expected) in [(Stage::BeforeInit, before), (Stage::Running, running)] {
+        for (stage, expected) in [
+            (CheckStage::BeforeInit, before),
+            (CheckStage::Running, running),
+        ] {
             let found = findings_of(stage, |facts| facts.listeners = vec![listener.clone()]);
             assert_eq!(found.len(), usize::from(expected), "{stage:?} {found:?}");
             assert!(
@@ -74,35 +87,35 @@ fn a_port_is_anybodys_before_init_and_kats_afterwards() {
 
 #[test]
 fn the_machines_own_wireguard_port_counts() {
-    let mut input = input(Stage::BeforeInit);
+    let mut input = input(CheckStage::BeforeInit);
     input.agent.wireguard_port = Some(50_000);
     let mut facts = sound();
-    facts.listeners = vec![listener(Protocol::Udp, 51820, Some("wg"), None)];
+    facts.listeners = vec![listener(SocketProtocol::Udp, 51820, Some("wg"), None)];
     assert_eq!(worst(&evaluate(&input, &facts)), Level::Ok);
-    facts.listeners = vec![listener(Protocol::Udp, 50_000, Some("wg"), None)];
+    facts.listeners = vec![listener(SocketProtocol::Udp, 50_000, Some("wg"), None)];
     assert_eq!(worst(&evaluate(&input, &facts)), Level::Problem);
 }
 
 #[test]
 fn dns_needs_its_port_on_the_overlay_alone() {
     for (address, protocol, expected) in [
-        ("0.0.0.0", Protocol::Udp, true),
-        ("::", Protocol::Tcp, true),
-        ("::ffff:0.0.0.0", Protocol::Tcp, true),
-        ("10.100.0.1", Protocol::Udp, true),
-        ("::ffff:10.100.3.1", Protocol::Tcp, true),
+        ("0.0.0.0", SocketProtocol::Udp, true),
+        ("::", SocketProtocol::Tcp, true),
+        ("::ffff:0.0.0.0", SocketProtocol::Tcp, true),
+        ("10.100.0.1", SocketProtocol::Udp, true),
+        ("::ffff:10.100.3.1", SocketProtocol::Tcp, true),
         // The stub of systemd-resolved, a bridge's DNS server, loopback, and another network.
-        ("127.0.0.53", Protocol::Udp, false),
-        ("10.88.0.1", Protocol::Udp, false),
-        ("::1", Protocol::Tcp, false),
-        ("192.168.2.7", Protocol::Tcp, false),
+        ("127.0.0.53", SocketProtocol::Udp, false),
+        ("10.88.0.1", SocketProtocol::Udp, false),
+        ("::1", SocketProtocol::Tcp, false),
+        ("192.168.2.7", SocketProtocol::Tcp, false),
     ] {
         let mut other = listener(protocol, 53, Some("dnsmasq"), Some("dnsmasq.service"));
         other.address = address.parse().unwrap();
-        let found = findings_of(Stage::BeforeInit, |f| f.listeners = vec![other]);
+        let found = findings_of(CheckStage::BeforeInit, |f| f.listeners = vec![other]);
         assert_eq!(found.len(), usize::from(expected), "{address}: {found:?}");
         if let Some(found) = found.first() {
-            let word = if protocol == Protocol::Udp {
+            let word = if protocol == SocketProtocol::Udp {
                 "UDP"
             } else {
                 "TCP"
@@ -112,28 +125,31 @@ fn dns_needs_its_port_on_the_overlay_alone() {
         }
     }
     let mut own = listener(
-        Protocol::Udp,
+        SocketProtocol::Udp,
         53,
         Some("kat-agent"),
         Some("kat-net.service"),
     );
     own.address = "10.100.0.1".parse().unwrap();
-    assert_eq!(findings_of(Stage::Running, |f| f.listeners = vec![own]), []);
+    assert_eq!(
+        findings_of(CheckStage::Running, |f| f.listeners = vec![own]),
+        []
+    );
 }
 
 #[test]
 fn what_ends_a_listener_depends_on_what_it_is() {
-    let mut of_user = listener(Protocol::Tcp, 9115, Some("x"), Some("x.service"));
+    let mut of_user = listener(SocketProtocol::Tcp, 9115, Some("x"), Some("x.service"));
     of_user.manager = Some(1000);
     let docker = Some("docker.service");
     for (listener, mend) in [
         (
-            listener(Protocol::Tcp, 9115, Some("x"), Some("there.service")),
+            listener(SocketProtocol::Tcp, 9115, Some("x"), Some("there.service")),
             "sudo systemctl disable --now there.service",
         ),
         // A transient unit does not start at boot, so it is stopped and not disabled.
         (
-            listener(Protocol::Tcp, 9115, Some("x"), Some("run-r1.service")),
+            listener(SocketProtocol::Tcp, 9115, Some("x"), Some("run-r1.service")),
             "sudo systemctl stop run-r1.service",
         ),
         (
@@ -141,24 +157,34 @@ fn what_ends_a_listener_depends_on_what_it_is() {
             "sudo systemctl --user --machine=1000@.host stop x.service",
         ),
         (
-            listener(Protocol::Tcp, 9115, Some("nc"), Some("session-3.scope")),
+            listener(
+                SocketProtocol::Tcp,
+                9115,
+                Some("nc"),
+                Some("session-3.scope"),
+            ),
             "sudo kill 4711",
         ),
         (
-            listener(Protocol::Udp, 51820, Some("nc"), None),
+            listener(SocketProtocol::Udp, 51820, Some("nc"), None),
             "sudo kill 4711",
         ),
         (
-            listener(Protocol::Tcp, 9115, Some("systemd"), Some("init.scope")),
+            listener(
+                SocketProtocol::Tcp,
+                9115,
+                Some("systemd"),
+                Some("init.scope"),
+            ),
             "sudo systemctl disable --now \"$(sudo systemctl list-sockets --no-legend --plain --full | \
              awk '$1 ~ /:9115$/ { print $2 }')\"",
         ),
         (
-            listener(Protocol::Tcp, 9115, Some("docker-proxy"), docker),
+            listener(SocketProtocol::Tcp, 9115, Some("docker-proxy"), docker),
             "sudo docker stop $(sudo docker ps --quiet --filter publish=9115/tcp)",
         ),
     ] {
-        let found = findings_of(Stage::BeforeInit, |facts| {
+        let found = findings_of(CheckStage::BeforeInit, |facts| {
             facts.enabled.insert("there.service".to_owned());
             facts.listeners = vec![listener];
         });
@@ -170,9 +196,14 @@ fn what_ends_a_listener_depends_on_what_it_is() {
 
 #[test]
 fn one_command_for_each_holder_of_a_port() {
-    let found = findings_of(Stage::BeforeInit, |facts| {
-        let nginx = listener(Protocol::Tcp, 9115, Some("nginx"), Some("nginx.service"));
-        let other = listener(Protocol::Tcp, 9115, Some("nc"), None);
+    let found = findings_of(CheckStage::BeforeInit, |facts| {
+        let nginx = listener(
+            SocketProtocol::Tcp,
+            9115,
+            Some("nginx"),
+            Some("nginx.service"),
+        );
+        let other = listener(SocketProtocol::Tcp, 9115, Some("nc"), None);
         facts.listeners = vec![nginx.clone(), nginx, other];
     });
     assert_eq!(found.len(), 1, "{found:?}");
@@ -191,16 +222,16 @@ fn one_command_for_each_holder_of_a_port() {
 fn a_listener_without_a_process_is_told_with_what_can_be_done() {
     for (protocol, port, is_root, mend) in [
         (
-            Protocol::Udp,
+            SocketProtocol::Udp,
             51820,
             true,
             "wireguardPort in /etc/kat/agent.yaml",
         ),
-        (Protocol::Udp, 53, true, "stop what listens there"),
-        (Protocol::Tcp, 9115, true, "stop what listens there"),
-        (Protocol::Tcp, 9115, false, "sudo kat-agent check"),
+        (SocketProtocol::Udp, 53, true, "stop what listens there"),
+        (SocketProtocol::Tcp, 9115, true, "stop what listens there"),
+        (SocketProtocol::Tcp, 9115, false, "sudo kat-agent check"),
     ] {
-        let found = findings_of(Stage::BeforeInit, |facts| {
+        let found = findings_of(CheckStage::BeforeInit, |facts| {
             facts.is_root = is_root;
             facts.listeners = vec![listener(protocol, port, None, None)];
         });
@@ -209,17 +240,24 @@ fn a_listener_without_a_process_is_told_with_what_can_be_done() {
         assert!(found.mend.as_ref().unwrap().contains(mend), "{found:?}");
     }
     // Without root, the processes of KAT's own services are not visible either.
-    let found = findings_of(Stage::Running, |facts| {
+    let found = findings_of(CheckStage::Running, |facts| {
         facts.is_root = false;
-        facts.listeners = vec![listener(Protocol::Tcp, 9115, None, None)];
+        facts.listeners = vec![listener(SocketProtocol::Tcp, 9115, None, None)];
     });
     assert_eq!(worst(&found), Level::Warning, "{found:?}");
 }
 
 #[test]
 fn the_distributions_etcd_is_told_once() {
-    let of_etcd = |port| listener(Protocol::Tcp, port, Some("etcd"), Some("etcd.service"));
-    let found = findings_of(Stage::BeforeInit, |facts| {
+    let of_etcd = |port| {
+        listener(
+            SocketProtocol::Tcp,
+            port,
+            Some("etcd"),
+            Some("etcd.service"),
+        )
+    };
+    let found = findings_of(CheckStage::BeforeInit, |facts| {
         facts.etcd_unit.active = true;
         facts.listeners = vec![of_etcd(2379), of_etcd(2380)];
     });

@@ -164,7 +164,7 @@ async fn unknown_versions_of_edns_are_named() {
 
 #[tokio::test]
 async fn silent_and_too_many_connections_are_closed() {
-    let settings = Settings {
+    let settings = DnsSettings {
         connections: 2,
         connection_timeout: Duration::from_millis(300),
         ..settings()

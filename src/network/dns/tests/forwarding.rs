@@ -191,7 +191,7 @@ async fn a_flood_of_other_names_has_a_bound() {
         upstream_dns: vec![resolver.address.ip()],
         ..node()
     };
-    let settings = Settings {
+    let settings = DnsSettings {
         forwards: 3,
         upstream_port: resolver.address.port(),
         ..settings()
@@ -303,7 +303,7 @@ async fn a_namespace_called_like_a_top_level_domain_has_only_names_that_the_worl
     for instance in instances.instances.values_mut() {
         instance.address = Ipv4Addr::LOCALHOST;
     }
-    let settings = Settings {
+    let settings = DnsSettings {
         upstream_port: resolver.address.port(),
         ..settings()
     };

@@ -48,7 +48,7 @@ proptest! {
             *old = byte;
         }
         if let Ok(request) = parse(&packet) {
-            let reply = message::Reply::failure(&request, &"why ".repeat(99));
+            let reply = message::DnsReply::failure(&request, &"why ".repeat(99));
             prop_assert!(reply.to_udp().len() <= 512);
         }
     }

@@ -1,5 +1,5 @@
 use super::*;
-use kat_types::network::{Gate, HostPortNetwork, InstanceNetwork};
+use kat_types::network::{HostPortNetwork, InstanceNetwork, StartGate};
 
 fn node() -> NodeNetwork {
     NodeNetwork {
@@ -34,7 +34,7 @@ fn instance(last: u8, ports: &[(u16, Transport, u16)]) -> (String, InstanceNetwo
         uid: 20_001,
         unit: format!("kat-default-web-{last}.service"),
         address: [10, 100, 0, last].into(),
-        gate: Gate::Open,
+        gate: StartGate::Open,
         host_ports: ports.collect(),
     };
     (format!("web-{last}"), network)
@@ -141,7 +141,7 @@ async fn a_port_stays_a_programs_for_ten_minutes_after_it_was_last_seen_there() 
     };
     let told =
         || -> MachinePorts { serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap() };
-    let listening: BTreeSet<HostPort> = [(Tcp, 5432), (Udp, 53), (Udp, 40_000)].into();
+    let listening: BTreeSet<HostPortKey> = [(Tcp, 5432), (Udp, 53), (Udp, 40_000)].into();
     keeper.remember(&listening, Instant::now());
     // Client sockets on UDP have an ephemeral port for a moment, which does not count.
     let kept = |keeper: &HostPortKeeper| keeper.programs.keys().copied().collect::<Vec<_>>();

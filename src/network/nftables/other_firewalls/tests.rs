@@ -2,8 +2,8 @@ use serde_json::json;
 
 use super::*;
 
-fn look(rules: &Value, root: &Path) -> Vec<Obstacle> {
-    let needs = Needs {
+fn look(rules: &Value, root: &Path) -> Vec<FirewallObstacle> {
+    let needs = RequiredTraffic {
         cluster: "10.90.0.0/16".parse().unwrap(),
         wireguard_port: 51820,
         api_port: 9115,
@@ -110,7 +110,11 @@ fn ufw_and_firewalld_are_named_until_they_let_kat_pass() {
             .starts_with("sudo ufw allow 51820/udp && sudo ufw allow 9115/tcp")
     );
     assert!(found[1].command.starts_with("sudo firewall-cmd"));
-    assert!(found.iter().all(|one| one.hinders == Hindered::Overlay));
+    assert!(
+        found
+            .iter()
+            .all(|one| one.hinders == BlockedTraffic::Overlay)
+    );
     assert!(found[1].command.contains("--add-port=9115/tcp"));
     let without_api = "-A ufw-user-input -p udp --dport 51820 -j ACCEPT\n\
          -A ufw-user-input -p tcp --dport 91150 -j ACCEPT\n\
@@ -157,7 +161,11 @@ fn a_strict_firewalld_is_named_for_its_host_ports() {
         fs::write(&file, format!("DefaultZone=public\n{line}\n")).unwrap();
         let found = look(&runs, root.path());
         assert_eq!(found.len(), usize::from(named), "{line}: {found:?}");
-        assert!(found.iter().all(|one| one.hinders == Hindered::HostPorts));
+        assert!(
+            found
+                .iter()
+                .all(|one| one.hinders == BlockedTraffic::HostPorts)
+        );
         // A firewalld that does not run is no obstacle.
         assert_eq!(look(&json!({ "nftables": [] }), root.path()), []);
     }

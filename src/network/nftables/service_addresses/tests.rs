@@ -19,9 +19,9 @@ fn node() -> NodeNetwork {
     }
 }
 
-fn port(port: u16, protocol: Transport, instances: &[(&str, BackendState)]) -> ServicePort {
+fn port(port: u16, protocol: Transport, instances: &[(&str, BackendState)]) -> ServicePortBackends {
     let instances = instances.iter();
-    ServicePort {
+    ServicePortBackends {
         port,
         protocol,
         instances: instances

@@ -9,29 +9,31 @@ use std::{
 use aws_lc_rs::hmac;
 use sha2::{Digest, Sha256};
 
-use super::packet::{Body, Id, MAX_ENDPOINTS, MAX_TAGS, Packet, Tag};
+use super::packet::{
+    AnnouncementBody, AnnouncementTag, AnnouncerId, MAX_ENDPOINTS, MAX_TAGS, Packet,
+};
 use crate::overlay::wireguard::{PrivateKey, PublicKey};
 
 /// Domain separation of hashes and keys, so that they are valid for no other purpose.
 const LABEL: &[u8] = b"kat announcement 1";
 
 /// This machine's keys with each peer, and the peers' announcements.
-pub struct Book {
+pub struct AnnouncementBook {
     own: PrivateKey,
-    id: Id,
-    pairs: BTreeMap<Id, Pair>,
+    id: AnnouncerId,
+    pairs: BTreeMap<AnnouncerId, AnnouncingPeer>,
     last_stamp: u64,
 }
 
-struct Pair {
+struct AnnouncingPeer {
     peer: PublicKey,
     /// Separate keys for each direction: a packet is not valid in the other one.
     out: hmac::Key,
     back: hmac::Key,
-    heard: Option<Body>,
+    heard: Option<AnnouncementBody>,
 }
 
-impl Book {
+impl AnnouncementBook {
     pub fn new(own: PrivateKey) -> Self {
         let id = id_of(&own.public());
         Self {
@@ -60,7 +62,7 @@ impl Book {
         }
     }
 
-    fn pair(&self, peer: PublicKey) -> Option<Pair> {
+    fn pair(&self, peer: PublicKey) -> Option<AnnouncingPeer> {
         let secret = self.own.shared_with(&peer)?;
         let secret = hmac::Key::new(hmac::HMAC_SHA256, &secret);
         let own = self.own.public();
@@ -68,7 +70,7 @@ impl Book {
             let key = hmac::sign(&secret, &[LABEL, &from.0, &to.0].concat());
             hmac::Key::new(hmac::HMAC_SHA256, key.as_ref())
         };
-        Some(Pair {
+        Some(AnnouncingPeer {
             peer,
             out: derive(&own, &peer),
             back: derive(&peer, &own),
@@ -87,7 +89,7 @@ impl Book {
         let milliseconds = u64::try_from(milliseconds.as_millis()).unwrap_or(u64::MAX);
         // Increases even if the clock stands still or was set back a little.
         self.last_stamp = milliseconds.max(self.last_stamp.saturating_add(1));
-        let body = Body {
+        let body = AnnouncementBody {
             sender: self.id,
             stamp: self.last_stamp,
             endpoints: endpoints.iter().copied().take(MAX_ENDPOINTS).collect(),
@@ -96,7 +98,7 @@ impl Book {
             return Vec::new();
         }
         let bytes = body.to_bytes();
-        let tags: Vec<(Id, Tag)> = peers
+        let tags: Vec<(AnnouncerId, AnnouncementTag)> = peers
             .filter_map(|peer| {
                 let id = id_of(&peer);
                 let pair = self.pairs.get(&id)?;
@@ -127,7 +129,7 @@ impl Book {
         let Some(pair) = self.pairs.get_mut(&packet.body.sender) else {
             return false;
         };
-        let later = |heard: &Body| packet.body.stamp > heard.stamp;
+        let later = |heard: &AnnouncementBody| packet.body.stamp > heard.stamp;
         let meant = packet.tags.iter().find(|(id, _)| *id == self.id);
         let Some((_, tag)) = meant.filter(|_| pair.heard.as_ref().is_none_or(later)) else {
             return false;
@@ -148,7 +150,7 @@ impl Book {
 }
 
 /// Stands for a key in packets, so that the key is not revealed to the whole link.
-fn id_of(key: &PublicKey) -> Id {
+fn id_of(key: &PublicKey) -> AnnouncerId {
     let hash = Sha256::digest([LABEL, &key.0].concat());
     let first = hash.first_chunk();
     first.copied().unwrap_or_default()
@@ -165,8 +167,8 @@ mod tests {
     }
 
     /// The book of the machine `number`, with `others` as its peers.
-    fn book(number: u8, others: &[u8]) -> Book {
-        let mut book = Book::new(key(number));
+    fn book(number: u8, others: &[u8]) -> AnnouncementBook {
+        let mut book = AnnouncementBook::new(key(number));
         book.set_peers(others.iter().map(|other| key(*other).public()));
         book
     }
@@ -180,7 +182,7 @@ mod tests {
     }
 
     /// The announcement of one machine for another, as a single packet.
-    fn said(from: &mut Book, to: u8, address: &str, at: u64) -> Vec<u8> {
+    fn said(from: &mut AnnouncementBook, to: u8, address: &str, at: u64) -> Vec<u8> {
         let peers = [key(to).public()].into_iter();
         let mut packets = from.write(&endpoints(address), peers, second(at));
         assert_eq!(packets.len(), 1);

@@ -24,12 +24,12 @@ const PAUSES: [u64; 7] = [2, 3, 5, 10, 15, 30, 60];
 
 /// Decides when to announce.
 #[derive(Debug, Default)]
-pub(crate) struct Schedule {
+pub(crate) struct AnnouncementSchedule {
     last: Option<Instant>,
     count: usize,
 }
 
-impl Schedule {
+impl AnnouncementSchedule {
     /// Whether to announce now. With `moved`, this machine's addresses have changed, and the pauses
     /// start again.
     pub(crate) fn is_due(&mut self, missing: bool, moved: bool, now: Instant) -> bool {
@@ -63,7 +63,11 @@ mod tests {
 
     use super::*;
 
-    async fn announced(schedule: &mut Schedule, seconds: u64, missing: bool) -> Vec<u64> {
+    async fn announced(
+        schedule: &mut AnnouncementSchedule,
+        seconds: u64,
+        missing: bool,
+    ) -> Vec<u64> {
         let mut at = Vec::new();
         for second in 0..seconds {
             if schedule.is_due(missing, false, Instant::now()) {
@@ -76,7 +80,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_gets_quieter_and_never_silent_while_somebody_is_missing() {
-        let mut schedule = Schedule::default();
+        let mut schedule = AnnouncementSchedule::default();
         let at = announced(&mut schedule, 250, true).await;
         assert_eq!(at, [0, 2, 5, 10, 20, 35, 65, 125, 185, 245]);
         assert!(announced(&mut schedule, 600, false).await.is_empty());
@@ -85,7 +89,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_machine_that_moved_says_so_at_once_also_where_nobody_is_missing() {
-        let mut schedule = Schedule::default();
+        let mut schedule = AnnouncementSchedule::default();
         announced(&mut schedule, 100, true).await;
         assert!(schedule.is_due(false, true, Instant::now()));
         assert!(!schedule.is_due(false, false, Instant::now()));

@@ -26,30 +26,30 @@ pub const MAX_TAGS: usize = 24;
 const MAGIC: [u8; 4] = *b"KAT\x01";
 
 /// Stands for a machine's key.
-pub type Id = [u8; 8];
+pub type AnnouncerId = [u8; 8];
 /// An authenticator.
-pub type Tag = [u8; 32];
+pub type AnnouncementTag = [u8; 32];
 
 /// A well-formed announcement; [`super::book`] verifies its authenticator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
     /// The authenticated part.
-    pub body: Body,
+    pub body: AnnouncementBody,
     /// The addressed machines, each with its authenticator.
-    pub tags: Vec<(Id, Tag)>,
+    pub tags: Vec<(AnnouncerId, AnnouncementTag)>,
 }
 
 /// The content of an announcement.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Body {
-    pub sender: Id,
+pub struct AnnouncementBody {
+    pub sender: AnnouncerId,
     /// Time of the announcement, milliseconds since the epoch.
     pub stamp: u64,
     /// Endpoints of the sender's WireGuard.
     pub endpoints: Vec<SocketAddr>,
 }
 
-impl Body {
+impl AnnouncementBody {
     /// The bytes that are authenticated.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
@@ -79,7 +79,7 @@ impl Packet {
         if bytes.len() > MAX_PACKET {
             return None;
         }
-        let mut reader = Reader(bytes);
+        let mut reader = PacketReader(bytes);
         if reader.array()? != MAGIC {
             return None;
         }
@@ -93,7 +93,7 @@ impl Packet {
         let tags = (0..count)
             .map(|_| Some((reader.array()?, reader.array()?)))
             .collect::<Option<Vec<_>>>()?;
-        let body = Body {
+        let body = AnnouncementBody {
             sender,
             stamp,
             endpoints,
@@ -113,9 +113,9 @@ impl Packet {
     }
 }
 
-struct Reader<'a>(&'a [u8]);
+struct PacketReader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl PacketReader<'_> {
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (first, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
@@ -145,7 +145,7 @@ mod tests {
 
     fn packet() -> Packet {
         Packet {
-            body: Body {
+            body: AnnouncementBody {
                 sender: [1; 8],
                 stamp: 0x0102_0304,
                 endpoints: vec![

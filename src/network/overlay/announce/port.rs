@@ -16,9 +16,9 @@ use rustix::net::{
 use tokio::{net::UdpSocket, sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{PORT, book::Book, packet::MAX_PACKET};
+use super::{PORT, book::AnnouncementBook, packet::MAX_PACKET};
 use crate::overlay::{
-    local_addresses::Local,
+    local_addresses::LocalAddress,
     wireguard::{PrivateKey, PublicKey},
 };
 use kat_types::network::NodeNetwork;
@@ -34,13 +34,13 @@ const AFTER_FAILURE: Duration = Duration::from_secs(30);
 /// Sends and receives announcements.
 #[derive(Default)]
 pub(crate) struct Announcer {
-    state: Mutex<State>,
+    state: Mutex<AnnouncerState>,
     arrived: Notify,
 }
 
 #[derive(Default)]
-struct State {
-    book: Option<Book>,
+struct AnnouncerState {
+    book: Option<AnnouncementBook>,
     overlay: Option<Ipv4Net>,
 }
 
@@ -55,7 +55,7 @@ impl Announcer {
         let mut state = self.state();
         state.overlay = Some(node.cluster_cidr);
         if !state.book.as_ref().is_some_and(|book| book.is_of(own)) {
-            state.book = Some(Book::new(own.clone()));
+            state.book = Some(AnnouncementBook::new(own.clone()));
         }
         if let Some(book) = &mut state.book {
             book.set_peers(peers);
@@ -76,7 +76,7 @@ impl Announcer {
     }
 
     /// Announces to these peers, on each link, the machine's addresses on that link.
-    pub(crate) fn send(&self, port: u16, locals: &[Local], peers: &[PublicKey]) {
+    pub(crate) fn send(&self, port: u16, locals: &[LocalAddress], peers: &[PublicKey]) {
         let four = StdSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
             socket.set_broadcast(true)?;
             socket.set_nonblocking(true)?;
@@ -137,7 +137,7 @@ impl Announcer {
             }
         };
         let (mut of_four, mut of_six) = ([0; MAX_PACKET + 1], [0; MAX_PACKET + 1]);
-        let mut measure = Measure::new();
+        let mut measure = PacketRate::new();
         loop {
             let over_six = async {
                 match &six {
@@ -179,13 +179,13 @@ impl Announcer {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, AnnouncerState> {
         self.state.lock()
     }
 }
 
 /// Broadcast and multicast addresses of a link.
-fn targets(of_link: &[Local]) -> Vec<SocketAddr> {
+fn targets(of_link: &[LocalAddress]) -> Vec<SocketAddr> {
     let mut targets: Vec<SocketAddr> = of_link
         .iter()
         .filter_map(|local| local.broadcast)
@@ -212,12 +212,12 @@ fn bind_six() -> io::Result<StdSocket> {
 }
 
 /// Number of packets read in the present second.
-struct Measure {
+struct PacketRate {
     since: Instant,
     taken: u32,
 }
 
-impl Measure {
+impl PacketRate {
     fn new() -> Self {
         Self {
             since: Instant::now(),
@@ -240,7 +240,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_flood_is_thrown_away_and_ends() {
-        let mut measure = Measure::new();
+        let mut measure = PacketRate::new();
         let taken = (0..10 * PER_SECOND).filter(|_| measure.take(Instant::now()));
         assert_eq!(taken.count(), usize::try_from(PER_SECOND).unwrap());
         tokio::time::advance(Duration::from_secs(1)).await;
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_link_is_told_once() {
-        let local = |address: &str, broadcast: Option<&str>| Local {
+        let local = |address: &str, broadcast: Option<&str>| LocalAddress {
             link: "lo".to_owned(),
             address: address.parse().unwrap(),
             broadcast: broadcast.map(|text| text.parse().unwrap()),

@@ -12,7 +12,7 @@ use super::{PrivateKey, PublicKey};
 
 /// The actual state of a link.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Device {
+pub struct WireGuardDevice {
     /// `None` on a new link.
     pub private_key: Option<PrivateKey>,
     /// 0 on a new link.
@@ -39,7 +39,7 @@ pub struct PeerStatus {
 
 /// The wanted state of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct DesiredLink {
     pub private_key: PrivateKey,
     pub listen_port: u16,
     pub peers: BTreeMap<PublicKey, WantedPeer>,
@@ -58,7 +58,7 @@ pub struct WantedPeer {
 
 /// The changes, applied in this order: key and port, removed peers, changed peers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct LinkChanges {
     pub private_key: Option<PrivateKey>,
     pub listen_port: Option<u16>,
     pub removed: Vec<PublicKey>,
@@ -78,7 +78,7 @@ pub struct PeerChange {
     pub keepalive: Option<u16>,
 }
 
-impl Change {
+impl LinkChanges {
     /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -86,7 +86,7 @@ impl Change {
 }
 
 /// The changes that turn `actual` into `wanted`.
-pub fn difference(wanted: &Wanted, actual: &Device) -> Change {
+pub fn difference(wanted: &DesiredLink, actual: &WireGuardDevice) -> LinkChanges {
     let key_changes = actual.private_key.as_ref() != Some(&wanted.private_key);
     let port_changes = actual.listen_port != wanted.listen_port;
     let removed = actual
@@ -100,7 +100,7 @@ pub fn difference(wanted: &Wanted, actual: &Device) -> Change {
         .iter()
         .filter_map(|(key, peer)| peer_change(*key, peer, actual.peers.get(key)))
         .collect();
-    Change {
+    LinkChanges {
         private_key: key_changes.then(|| wanted.private_key.clone()),
         listen_port: port_changes.then_some(wanted.listen_port),
         removed,
@@ -144,13 +144,13 @@ mod tests {
         PublicKey([number; 32])
     }
 
-    fn wanted() -> Wanted {
+    fn wanted() -> DesiredLink {
         let peer = |third: u8| WantedPeer {
             endpoint: Some(format!("192.0.2.{third}:51820").parse().unwrap()),
             allowed: BTreeSet::from([format!("10.90.{third}.0/24").parse().unwrap()]),
             keepalive: 25,
         };
-        Wanted {
+        DesiredLink {
             private_key: PrivateKey::from_bytes([7; 32]),
             listen_port: 51820,
             peers: BTreeMap::from([(key(1), peer(1)), (key(2), peer(2))]),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     /// The state of a device after a change, as both implementations promise it.
-    fn after(mut device: Device, change: &Change) -> Device {
+    fn after(mut device: WireGuardDevice, change: &LinkChanges) -> WireGuardDevice {
         if let Some(key) = &change.private_key {
             device.private_key = Some(key.clone());
         }
@@ -180,18 +180,18 @@ mod tests {
 
     #[test]
     fn a_new_link_gets_everything_and_then_nothing_more() {
-        let change = difference(&wanted(), &Device::default());
+        let change = difference(&wanted(), &WireGuardDevice::default());
         assert_eq!(change.peers.len(), 2);
         assert!(change.peers.iter().all(|peer| peer.new));
-        let device = after(Device::default(), &change);
+        let device = after(WireGuardDevice::default(), &change);
         assert!(difference(&wanted(), &device).is_empty());
     }
 
     #[test]
     fn only_what_differs_is_changed() {
         let device = after(
-            Device::default(),
-            &difference(&wanted(), &Device::default()),
+            WireGuardDevice::default(),
+            &difference(&wanted(), &WireGuardDevice::default()),
         );
         let mut next = wanted();
         next.peers.remove(&key(1));
@@ -218,8 +218,8 @@ mod tests {
     #[test]
     fn a_peer_that_moved_is_not_called_back() {
         let mut device = after(
-            Device::default(),
-            &difference(&wanted(), &Device::default()),
+            WireGuardDevice::default(),
+            &difference(&wanted(), &WireGuardDevice::default()),
         );
         device.peers.get_mut(&key(1)).unwrap().endpoint =
             Some("198.51.100.9:4000".parse().unwrap());

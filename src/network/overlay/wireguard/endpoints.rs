@@ -45,14 +45,14 @@ const RESOLVE_LIMIT: Duration = Duration::from_secs(3);
 /// One moment by both clocks: WireGuard reports times of the wall clock, while waits use the
 /// monotonic one.
 #[derive(Debug, Clone, Copy)]
-pub struct Moment {
+pub struct ClockMoment {
     /// For waits.
     pub now: Instant,
     /// For the age of a handshake.
     pub wall: SystemTime,
 }
 
-impl Moment {
+impl ClockMoment {
     pub fn now() -> Self {
         Self {
             now: Instant::now(),
@@ -63,15 +63,15 @@ impl Moment {
 
 /// What to do with a peer now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Choice {
+pub struct EndpointChoice {
     /// The endpoint to set; `None` leaves it as it is.
-    pub attempt: Option<Attempt>,
+    pub attempt: Option<EndpointAttempt>,
     /// The peer has to be sent a packet that it answers with data.
     pub ask: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attempt {
+pub struct EndpointAttempt {
     /// `host:port`.
     pub endpoint: String,
     /// Number of completed rounds through this peer's endpoints; selects among the addresses of a
@@ -81,7 +81,7 @@ pub struct Attempt {
 
 /// State of one peer.
 #[derive(Debug)]
-struct State {
+struct PeerEndpoints {
     endpoints: Vec<String>,
     /// Index of the next endpoint to try.
     next: usize,
@@ -93,12 +93,12 @@ struct State {
     sent: u64,
     /// The name of the present endpoint could not be resolved: the next one is tried at once.
     unresolved: bool,
-    heard: Heard,
+    heard: PeerCounters,
 }
 
 /// The counters when the last packet came from a peer.
 #[derive(Debug)]
-struct Heard {
+struct PeerCounters {
     received: u64,
     sent: u64,
     handshake: Option<SystemTime>,
@@ -111,11 +111,11 @@ struct Heard {
 
 /// Remembers the tried endpoints.
 #[derive(Debug, Default)]
-pub struct Tracker {
-    peers: BTreeMap<PublicKey, State>,
+pub struct EndpointTracker {
+    peers: BTreeMap<PublicKey, PeerEndpoints>,
 }
 
-impl Tracker {
+impl EndpointTracker {
     /// Drops peers that `keep` rejects.
     pub fn keep(&mut self, keep: impl Fn(&PublicKey) -> bool) {
         self.peers.retain(|key, _| keep(key));
@@ -127,15 +127,15 @@ impl Tracker {
         key: PublicKey,
         endpoints: &[String],
         status: Option<&PeerStatus>,
-        moment: Moment,
-    ) -> Choice {
+        moment: ClockMoment,
+    ) -> EndpointChoice {
         let now = moment.now;
         let Some((state, status)) = self.peers.get_mut(&key).zip(status) else {
-            let mut state = State::new(endpoints, status, now);
+            let mut state = PeerEndpoints::new(endpoints, status, now);
             let connected = status.is_some_and(|status| has_session(status, moment.wall));
             let attempt = (!connected).then(|| state.attempt(status)).flatten();
             self.peers.insert(key, state);
-            return Choice::trying(attempt, 0);
+            return EndpointChoice::trying(attempt, 0);
         };
         let changed = state.endpoints != endpoints;
         if changed {
@@ -146,7 +146,7 @@ impl Tracker {
         let silent = state.heard.is_unanswered_for(SILENCE, now);
         if state.heard.has_session(status, moment) && !silent {
             state.answered(status, now);
-            return Choice {
+            return EndpointChoice {
                 attempt: None,
                 // A peer with new endpoints may not be able to send from there.
                 ask: changed || state.heard.unanswered.is_some(),
@@ -164,9 +164,9 @@ impl Tracker {
             || (state.unresolved && state.next > 0);
         if changed || (silent && !state.trying) || (sent && waited) {
             (state.since, state.sent) = (now, status.sent);
-            return Choice::trying(state.attempt(Some(status)), status.keepalive);
+            return EndpointChoice::trying(state.attempt(Some(status)), status.keepalive);
         }
-        Choice::default()
+        EndpointChoice::default()
     }
 
     /// Records that the name of the chosen endpoint could not be resolved: the next endpoint is
@@ -186,16 +186,16 @@ impl Tracker {
     /// Whether no endpoint is being tried and no answer is due. Otherwise the next check should
     /// come soon.
     pub fn is_settled(&self) -> bool {
-        let waits = |state: &State| state.trying || state.heard.unanswered.is_some();
+        let waits = |state: &PeerEndpoints| state.trying || state.heard.unanswered.is_some();
         !self.peers.values().any(waits)
     }
 }
 
-impl Choice {
+impl EndpointChoice {
     /// Makes WireGuard send a handshake at once when an endpoint is tried for the first time,
     /// without waiting for a packet. With a keepalive this is done in every round: the userspace
     /// WireGuard stops sending keepalives after 90 s without an answer.
-    fn trying(attempt: Option<Attempt>, keepalive: u16) -> Self {
+    fn trying(attempt: Option<EndpointAttempt>, keepalive: u16) -> Self {
         let ask = attempt
             .as_ref()
             .is_some_and(|attempt| attempt.round == 0 || keepalive > 0);
@@ -203,7 +203,7 @@ impl Choice {
     }
 }
 
-impl State {
+impl PeerEndpoints {
     fn new(endpoints: &[String], status: Option<&PeerStatus>, now: Instant) -> Self {
         let status = status.cloned().unwrap_or_default();
         Self {
@@ -214,7 +214,7 @@ impl State {
             since: now,
             sent: status.sent,
             unresolved: false,
-            heard: Heard::new(&status, now),
+            heard: PeerCounters::new(&status, now),
         }
     }
 
@@ -229,7 +229,7 @@ impl State {
     }
 
     /// Takes the next endpoint in turn. After a loss the last used endpoint is skipped at first.
-    fn attempt(&mut self, status: Option<&PeerStatus>) -> Option<Attempt> {
+    fn attempt(&mut self, status: Option<&PeerStatus>) -> Option<EndpointAttempt> {
         let lost_at = status
             .and_then(|status| status.endpoint)
             .filter(|_| !self.trying && self.endpoints.len() > 1)
@@ -245,11 +245,11 @@ impl State {
             self.next = 0;
             self.round += 1;
         }
-        Some(Attempt { endpoint, round })
+        Some(EndpointAttempt { endpoint, round })
     }
 }
 
-impl Heard {
+impl PeerCounters {
     fn new(status: &PeerStatus, now: Instant) -> Self {
         Self {
             received: status.received,
@@ -277,7 +277,7 @@ impl Heard {
     }
 
     /// Whether there is a session, even if the wall clock was set since it began.
-    fn has_session(&self, status: &PeerStatus, moment: Moment) -> bool {
+    fn has_session(&self, status: &PeerStatus, moment: ClockMoment) -> bool {
         match self.shook.filter(|_| status.last_handshake.is_some()) {
             Some(shook) => moment.now.duration_since(shook) < SESSION,
             None => has_session(status, moment.wall),
@@ -325,7 +325,7 @@ impl PeerStatus {
 }
 
 /// Resolves `host:port` within three seconds; `None` if the name can't be resolved.
-pub async fn resolve(attempt: &Attempt) -> Option<SocketAddr> {
+pub async fn resolve(attempt: &EndpointAttempt) -> Option<SocketAddr> {
     if let Ok(address) = attempt.endpoint.parse() {
         return Some(address);
     }

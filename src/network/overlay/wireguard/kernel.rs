@@ -24,7 +24,8 @@ use netlink_packet_wireguard::{
 use netlink_proto::sys::{SocketAddr, protocols::NETLINK_GENERIC};
 
 use super::{
-    Change, Device, PeerChange, PeerStatus, PrivateKey, PublicKey, WireGuard, WireGuardError,
+    LinkChanges, PeerChange, PeerStatus, PrivateKey, PublicKey, WireGuard, WireGuardDevice,
+    WireGuardError,
 };
 
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -65,7 +66,7 @@ impl Kernel {
 
 #[async_trait]
 impl WireGuard for Kernel {
-    async fn read(&self) -> Result<Device, WireGuardError> {
+    async fn read(&self) -> Result<WireGuardDevice, WireGuardError> {
         let what = format!("read WireGuard link {}", self.link);
         let request = WireguardMessage {
             cmd: WireguardCmd::GetDevice,
@@ -75,7 +76,7 @@ impl WireGuard for Kernel {
         Ok(device(&answers))
     }
 
-    async fn apply(&self, change: &Change) -> Result<(), WireGuardError> {
+    async fn apply(&self, change: &LinkChanges) -> Result<(), WireGuardError> {
         if change.is_empty() {
             return Ok(());
         }
@@ -161,7 +162,7 @@ where
 
 /// The messages for a change: key, port and removals first, then peers, in parts that fit a netlink
 /// buffer.
-pub fn set_messages(link: &str, change: &Change) -> Vec<WireguardMessage> {
+pub fn set_messages(link: &str, change: &LinkChanges) -> Vec<WireguardMessage> {
     let mut first = Vec::new();
     if let Some(key) = &change.private_key {
         first.push(WireguardAttribute::PrivateKey(*key.bytes()));
@@ -263,8 +264,8 @@ fn allowed_ips(nets: &[Ipv4Net]) -> Vec<WireguardAllowedIp> {
 }
 
 /// Joins the parts of a dump: a peer with many addresses comes in several.
-fn device(answers: &[WireguardMessage]) -> Device {
-    let mut device = Device::default();
+fn device(answers: &[WireguardMessage]) -> WireGuardDevice {
+    let mut device = WireGuardDevice::default();
     for attribute in answers.iter().flat_map(|answer| &answer.attributes) {
         match attribute {
             WireguardAttribute::PrivateKey(bytes) if *bytes != [0; 32] => {
@@ -282,7 +283,7 @@ fn device(answers: &[WireguardMessage]) -> Device {
     device
 }
 
-fn add_peer(device: &mut Device, peer: &WireguardPeer) {
+fn add_peer(device: &mut WireGuardDevice, peer: &WireguardPeer) {
     let key = peer.0.iter().find_map(|attribute| match attribute {
         WireguardPeerAttribute::PublicKey(key) => Some(PublicKey(*key)),
         _ => None,
@@ -334,7 +335,7 @@ mod tests {
     use super::*;
     use std::collections::{BTreeMap, BTreeSet};
 
-    fn change(peers: u8, nets: u16) -> Change {
+    fn change(peers: u8, nets: u16) -> LinkChanges {
         let peer = |number: u8| PeerChange {
             key: PublicKey([number; 32]),
             new: number < 50,
@@ -346,7 +347,7 @@ mod tests {
             ),
             keepalive: Some(25),
         };
-        Change {
+        LinkChanges {
             private_key: Some(PrivateKey::from_bytes([7; 32])),
             listen_port: Some(51820),
             removed: (200..=250).map(|number| PublicKey([number; 32])).collect(),
@@ -373,7 +374,7 @@ mod tests {
                     continue;
                 };
                 for peer in peers {
-                    let mut one = Device::default();
+                    let mut one = WireGuardDevice::default();
                     add_peer(&mut one, peer);
                     let (key, status) = one.peers.pop_first().unwrap();
                     let flags = peer.0.iter().find_map(|part| match part {
@@ -412,6 +413,6 @@ mod tests {
 
     #[test]
     fn nothing_to_do_sends_nothing() {
-        assert!(set_messages("kat0", &Change::default()).is_empty());
+        assert!(set_messages("kat0", &LinkChanges::default()).is_empty());
     }
 }

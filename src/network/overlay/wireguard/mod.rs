@@ -12,8 +12,10 @@ pub mod userspace;
 
 use async_trait::async_trait;
 
-pub use diff::{Change, Device, PeerChange, PeerStatus, Wanted, WantedPeer, difference};
-pub use endpoints::{Attempt, Choice, Moment, Tracker, resolve};
+pub use diff::{
+    DesiredLink, LinkChanges, PeerChange, PeerStatus, WantedPeer, WireGuardDevice, difference,
+};
+pub use endpoints::{ClockMoment, EndpointAttempt, EndpointChoice, EndpointTracker, resolve};
 pub use kernel::{Kernel, set_messages};
 pub use keys::{KeyError, PrivateKey, PublicKey, generate_key, read_private_key};
 pub use uapi::{Uapi, parse_device, set_text};
@@ -53,10 +55,10 @@ pub enum WireGuardError {
 #[async_trait]
 pub trait WireGuard: Send + Sync {
     /// Reads the link's keys, port and peers.
-    async fn read(&self) -> Result<Device, WireGuardError>;
+    async fn read(&self) -> Result<WireGuardDevice, WireGuardError>;
 
     /// Applies a change. Not atomic: what failed shows as a difference the next time.
-    async fn apply(&self, change: &Change) -> Result<(), WireGuardError>;
+    async fn apply(&self, change: &LinkChanges) -> Result<(), WireGuardError>;
 
     /// `kernel` or `userspace`.
     fn kind(&self) -> &'static str;

@@ -17,7 +17,8 @@ use tokio::{
 };
 
 use super::{
-    Change, Device, PeerStatus, PrivateKey, PublicKey, WireGuard, WireGuardError, keys::from_hex,
+    LinkChanges, PeerStatus, PrivateKey, PublicKey, WireGuard, WireGuardDevice, WireGuardError,
+    keys::from_hex,
 };
 
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -61,11 +62,11 @@ impl Uapi {
 
 #[async_trait]
 impl WireGuard for Uapi {
-    async fn read(&self) -> Result<Device, WireGuardError> {
+    async fn read(&self) -> Result<WireGuardDevice, WireGuardError> {
         parse_device(&self.ask("read WireGuard's state", "get=1\n\n").await?)
     }
 
-    async fn apply(&self, change: &Change) -> Result<(), WireGuardError> {
+    async fn apply(&self, change: &LinkChanges) -> Result<(), WireGuardError> {
         const WHAT: &str = "change WireGuard's state";
         if change.is_empty() {
             return Ok(());
@@ -80,7 +81,7 @@ impl WireGuard for Uapi {
 }
 
 /// The request for a change.
-pub fn set_text(change: &Change) -> String {
+pub fn set_text(change: &LinkChanges) -> String {
     let mut text = String::from("set=1\n");
     let mut line = |key: &str, value: &dyn std::fmt::Display| {
         let _ = writeln!(text, "{key}={value}");
@@ -121,7 +122,7 @@ pub fn set_text(change: &Change) -> String {
 ///
 /// # Errors
 /// A line without `=`, an impossible value, a refusal, or a missing `errno`.
-pub fn parse_device(text: &str) -> Result<Device, WireGuardError> {
+pub fn parse_device(text: &str) -> Result<WireGuardDevice, WireGuardError> {
     const WHAT: &str = "read WireGuard's state";
     let bad = |line: &str| WireGuardError::Answer {
         what: WHAT.into(),
@@ -131,7 +132,7 @@ pub fn parse_device(text: &str) -> Result<Device, WireGuardError> {
             line.split('=').next().unwrap_or_default()
         ),
     };
-    let mut device = Device::default();
+    let mut device = WireGuardDevice::default();
     let mut peers: BTreeMap<PublicKey, PeerStatus> = BTreeMap::new();
     let mut current: Option<PublicKey> = None;
     let mut handshake = Duration::ZERO;
@@ -216,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_change_is_written_as_the_protocol_says() {
-        let change = Change {
+        let change = LinkChanges {
             private_key: Some(PrivateKey::from_bytes([0x40; 32])),
             listen_port: Some(51820),
             removed: vec![PublicKey([1; 32])],

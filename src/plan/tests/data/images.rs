@@ -16,7 +16,10 @@ fn pressure(message: &str) -> Vec<Condition> {
     }]
 }
 
-fn kept(world: &mut World, machine: &str) -> Option<BTreeMap<u32, kat_types::images::KeptOfUser>> {
+fn kept(
+    world: &mut World,
+    machine: &str,
+) -> Option<BTreeMap<u32, kat_types::images::KeptUserImages>> {
     let stored = world.snapshot().kept_images.remove(machine)?;
     Some(stored.value.users)
 }

@@ -58,7 +58,7 @@ fn given(world: &mut World) -> Vec<Vec<String>> {
         // They do not open on another machine, for another instance, or as secrets.
         assert!(open_logins(logins, private(number + 1).bytes(), &node, &id).is_err());
         assert!(open_logins(logins, key.bytes(), &node, "app-other").is_err());
-        assert!(open_assigned(logins, Purpose::Secrets, key.bytes(), &node, &id).is_err());
+        assert!(open_assigned(logins, SealingPurpose::Secrets, key.bytes(), &node, &id).is_err());
         let opened = opened.into_iter();
         opened
             .map(|(key, one)| format!("{key}={}", one.password))
@@ -100,7 +100,7 @@ fn an_instance_has_what_its_images_need_and_follows_it_without_being_replaced() 
         ("a.example/org", vec!["a.example=one".to_owned()]),
         ("a.example", vec![]),
     ] {
-        world.apply(&[Operation::Delete(keys::login(NAMESPACE, gone))]);
+        world.apply(&[WriteOperation::Delete(keys::login(NAMESPACE, gone))]);
         world.roll_out();
         assert_eq!(given(&mut world), [left.clone(), left.clone(), left]);
     }
@@ -182,7 +182,7 @@ fn what_does_not_open_is_said_and_holds_up_what_is_new_alone() {
     // The record of one registry is stored under the key of another.
     let name = |place: &str| keys::login(NAMESPACE, place);
     let record = world.entries[name("a.example").as_str()].value.clone();
-    world.apply(&[Operation::Put(name("a.example/app"), record)]);
+    world.apply(&[WriteOperation::Put(name("a.example/app"), record)]);
     world.roll_out();
     assert_eq!(given(&mut world), [["a.example=one"]], "it has what it had");
     assert_eq!(world.running("app"), 1);

@@ -13,12 +13,13 @@ pub(crate) fn private(machine: usize) -> PrivateKey {
 /// Machines with WireGuard keys, and a store with a sealing key.
 pub(crate) fn machines(count: usize) -> World {
     let mut world = World::with_machines(count);
-    world.builder = SnapshotBuilder::with_sealing(Sealing::With(RecoveryKey::generate().unwrap()));
+    world.builder =
+        SnapshotBuilder::with_sealing(SnapshotSealing::With(RecoveryKey::generate().unwrap()));
     for (at, name) in (1..).zip(world.machines.keys().cloned().collect::<Vec<_>>()) {
         world.at(&name).schema = ASSIGNMENT_SCHEMA;
         let public = private(at).public().to_string();
         let key = keys::network_node(&name, "wg_pubkey");
-        world.apply(&[Operation::Put(key, public.into_bytes())]);
+        world.apply(&[WriteOperation::Put(key, public.into_bytes())]);
     }
     let now = world.now;
     let key = world.snapshot().sealing.new_key(1, now).unwrap();
@@ -70,7 +71,7 @@ fn given(world: &mut World) -> Vec<String> {
         let secrets = assignment.secrets.as_ref().unwrap();
         let opened = open_assigned(
             secrets,
-            Purpose::Secrets,
+            SealingPurpose::Secrets,
             private(number).bytes(),
             &node,
             &id,
@@ -78,9 +79,20 @@ fn given(world: &mut World) -> Vec<String> {
         .unwrap();
         // It does not open on another machine or for another instance.
         let other = private(number + 1);
-        assert!(open_assigned(secrets, Purpose::Secrets, other.bytes(), &node, &id).is_err());
+        assert!(
+            open_assigned(secrets, SealingPurpose::Secrets, other.bytes(), &node, &id).is_err()
+        );
         let own = private(number);
-        assert!(open_assigned(secrets, Purpose::Secrets, own.bytes(), &node, "app-other").is_err());
+        assert!(
+            open_assigned(
+                secrets,
+                SealingPurpose::Secrets,
+                own.bytes(),
+                &node,
+                "app-other"
+            )
+            .is_err()
+        );
         String::from_utf8(opened["db"].0["PASSWORD"].clone()).unwrap()
     });
     given.collect()
@@ -219,7 +231,7 @@ fn what_does_not_open_is_not_placed_and_says_so() {
         .value
         .clone();
     set(&mut world, "other", &[("PASSWORD", b"two")]);
-    world.apply(&[Operation::Put(keys::secret("default/other"), record)]);
+    world.apply(&[WriteOperation::Put(keys::secret("default/other"), record)]);
     app(&mut world, |file| {
         file["spec"]["container"]["env"][0]["valueFrom"]["secret"]["name"] = json!("other");
     });

@@ -16,7 +16,7 @@ impl World {
             },
         });
         let file = keys::manifest(NAMESPACE, "web", "VirtualLoadBalancer.kat");
-        self.apply(&[Operation::Put(file, balancer.to_string().into_bytes())]);
+        self.apply(&[WriteOperation::Put(file, balancer.to_string().into_bytes())]);
     }
 
     /// Sets the agent's report on an instance.

@@ -292,11 +292,11 @@ fn an_instance_that_is_assigned_elsewhere_leaves_the_record() {
             ..present.clone()
         };
         let value = serde_json::to_vec(&meta).unwrap();
-        Operation::Put(keys::desired_meta(node), value)
+        WriteOperation::Put(keys::desired_meta(node), value)
     };
-    let put = |key: String, value: Vec<u8>| Operation::Put(key, value);
+    let put = |key: String, value: Vec<u8>| WriteOperation::Put(key, value);
     let operations = [
-        Operation::Delete(keys::desired_instance("n1", id)),
+        WriteOperation::Delete(keys::desired_instance("n1", id)),
         put(
             keys::desired_instance("n2", id),
             serde_json::to_vec(&after).unwrap(),

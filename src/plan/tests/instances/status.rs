@@ -54,7 +54,7 @@ fn an_unreadable_workload_says_so() {
     world.replicas("web", 1);
     world.settle();
     let file = keys::manifest(NAMESPACE, "web", "workload.kat");
-    world.apply(&[Operation::Put(file, b"- : -".to_vec())]);
+    world.apply(&[WriteOperation::Put(file, b"- : -".to_vec())]);
     world.settle();
     let status = world.status("web");
     assert_eq!(status.phase, WorkloadPhase::Degraded);

@@ -447,7 +447,7 @@ fn who_joins_is_sent_to_a_machine_that_is_reached_from_outside() {
         join(&mut world, &machine).unwrap();
     }
     let leads = |world: &mut World, at: &str| {
-        let leader = Operation::Put(keys::LEADER_ENDPOINT.to_owned(), at.into());
+        let leader = WriteOperation::Put(keys::LEADER_ENDPOINT.to_owned(), at.into());
         world.apply(&[leader]);
         endpoint_for_joining(&world.snapshot())
     };

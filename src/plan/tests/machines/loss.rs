@@ -108,7 +108,7 @@ fn a_lost_machines_instances_are_replaced_at_the_timeout_and_not_before() {
     let entry = &snapshot.instances[&lost];
     assert_eq!(
         (entry.node.as_str(), entry.assignment.value.wanted),
-        ("n2", Wanted::Stopped)
+        ("n2", DesiredRun::Stopped)
     );
     let successor = wanted
         .iter()
@@ -479,7 +479,9 @@ fn the_status_of_a_silent_machine_forgets_an_instance_that_it_has_no_more() {
     let planned = plan(&snapshot, &observed, world.now, 1);
     let operations = planned.changes.iter().flat_map(|one| &one.operations);
     let written = operations.filter_map(|operation| match operation {
-        Operation::Put(key, value) if *key == kat_types::keys::node_status("n2") => Some(value),
+        WriteOperation::Put(key, value) if *key == kat_types::keys::node_status("n2") => {
+            Some(value)
+        }
         _ => None,
     });
     let written: Vec<NodeStatusRecord> = written

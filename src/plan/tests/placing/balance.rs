@@ -86,7 +86,7 @@ fn a_service_keeps_its_address_until_its_workload_is_gone() {
     world.replicas("web", 0);
     world.settle();
     let balancer = keys::manifest(NAMESPACE, "web", "VirtualLoadBalancer.kat");
-    world.apply(&[Operation::Delete(balancer)]);
+    world.apply(&[WriteOperation::Delete(balancer)]);
     world.apply_workload("web", |_| {});
     world.settle();
     assert_eq!(

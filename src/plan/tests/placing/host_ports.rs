@@ -260,10 +260,10 @@ proptest! {
                 protocol,
                 host_port: Some(HostPort::Number(number)),
             }];
-            let demand = Demand {
+            let demand = InstanceDemand {
                 ports: &ports,
                 workload: Some(&owner),
-                ..Demand::of(&parsed.workload.spec)
+                ..InstanceDemand::of(&parsed.workload.spec)
             };
             let port = (number, protocol);
             match choose(demand, &machines, 1) {

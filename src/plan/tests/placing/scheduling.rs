@@ -75,7 +75,7 @@ fn anew<'s>(
     snapshot: &'s Snapshot,
     placed: &[(String, Assignment)],
     key: &WorkloadKey,
-) -> Vec<Candidate<'s>> {
+) -> Vec<MachineCandidate<'s>> {
     let nodes = snapshot.nodes.iter();
     let candidates = nodes.map(|(name, node)| {
         let stored = snapshot
@@ -87,16 +87,16 @@ fn anew<'s>(
             .iter()
             .filter(|(node, _)| node == name)
             .map(|(_, assignment)| assignment);
-        let (mut requested, mut staying) = (Requested::default(), 0);
+        let (mut requested, mut staying) = (RequestedResources::default(), 0);
         let mut taken = BTreeSet::new();
         for assignment in stored.chain(new) {
             requested.add(assignment.container.resources.effective_requests());
             let owner = WorkloadKey::new(&assignment.namespace, &assignment.workload);
-            staying += u32::from(owner == *key && assignment.wanted == Wanted::Running);
+            staying += u32::from(owner == *key && assignment.wanted == DesiredRun::Running);
             taken.insert(assignment.address);
         }
         let status = &node.status.as_ref().unwrap().value;
-        Candidate {
+        MachineCandidate {
             name,
             phase: status.phase,
             draining: node.registration.value.draining,
@@ -122,10 +122,13 @@ fn anew<'s>(
 
 /// New assignments of a plan in the order of the decisions, each with the instances that were
 /// stopped before.
-fn placements(planned: &Plan, snapshot: &Snapshot) -> Vec<(String, Assignment, BTreeSet<String>)> {
+fn placements(
+    planned: &ClusterPlan,
+    snapshot: &Snapshot,
+) -> Vec<(String, Assignment, BTreeSet<String>)> {
     let operations = planned.changes.iter().flat_map(|change| &change.operations);
     let written = operations.filter_map(|operation| match operation {
-        Operation::Put(key, value) => {
+        WriteOperation::Put(key, value) => {
             let (node, _) = key
                 .strip_prefix(keys::NODE_DESIRED)?
                 .split_once("/instances/")?;
@@ -139,7 +142,7 @@ fn placements(planned: &Plan, snapshot: &Snapshot) -> Vec<(String, Assignment, B
         let assignment: Assignment = assignment;
         if !snapshot.instances.contains_key(&assignment.instance) {
             placements.push((node, assignment, stopped.clone()));
-        } else if assignment.wanted == Wanted::Stopped {
+        } else if assignment.wanted == DesiredRun::Stopped {
             stopped.insert(assignment.instance);
         }
     }
@@ -188,10 +191,10 @@ proptest! {
             let seed = seed_of(seed, &assignment.workload_uid, assignment.slot);
             let own = snapshot.instances_of(&key).filter(|(id, entry)| {
                 let one = &entry.assignment.value;
-                one.wanted == Wanted::Running && (one.slot == assignment.slot || stopped.contains(*id))
+                one.wanted == DesiredRun::Running && (one.slot == assignment.slot || stopped.contains(*id))
             });
             let replaces: Vec<&str> = own.map(|(_, entry)| entry.node.as_str()).collect();
-            let demand = Demand { replaces: &replaces, ..Demand::of(&parsed.workload.spec) };
+            let demand = InstanceDemand { replaces: &replaces, ..InstanceDemand::of(&parsed.workload.spec) };
             let chosen = choose(demand, &candidates, seed);
             prop_assert_eq!(chosen, Ok(node.as_str()), "{}", assignment.instance);
             placed.push((node, assignment));
@@ -205,11 +208,11 @@ proptest! {
                 .map(|(_, entry)| &*entry.assignment.value)
                 .chain(placed.iter().map(|(_, assignment)| assignment))
                 .filter(|one| one.workload == key.name && one.slot < spec.replicas.unwrap())
-                .filter(|one| one.wanted == Wanted::Running);
+                .filter(|one| one.wanted == DesiredRun::Running);
             let slots: BTreeSet<u32> = present.map(|one| one.slot).collect();
             if u32::try_from(slots.len()).unwrap() < spec.replicas.unwrap() {
                 let candidates = anew(&snapshot, &placed, key);
-                prop_assert!(choose(Demand::of(spec), &candidates, seed).is_err(), "{}", key);
+                prop_assert!(choose(InstanceDemand::of(spec), &candidates, seed).is_err(), "{}", key);
             }
         }
     }

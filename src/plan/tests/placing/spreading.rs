@@ -232,8 +232,11 @@ fn who_must_share_a_machine_waits_for_the_other() {
 }
 
 /// A machine for [`choose`] alone.
-pub(crate) fn candidate<'a>(name: &'a str, labels: &'a BTreeMap<String, String>) -> Candidate<'a> {
-    Candidate {
+pub(crate) fn candidate<'a>(
+    name: &'a str,
+    labels: &'a BTreeMap<String, String>,
+) -> MachineCandidate<'a> {
+    MachineCandidate {
         name,
         phase: NodePhase::Ready,
         draining: false,
@@ -244,7 +247,7 @@ pub(crate) fn candidate<'a>(name: &'a str, labels: &'a BTreeMap<String, String>)
             memory: Some(Bytes(8 * GIB)),
             storage: None,
         },
-        requested: Requested::default(),
+        requested: RequestedResources::default(),
         host_ports: BTreeMap::new(),
         staying: 0,
         repelled: false,
@@ -297,20 +300,26 @@ fn a_graphics_processor_is_that_of_the_maker_and_has_so_much_memory_left() {
     };
     let small = asks(GpuDriver::Nvidia, Some(4096));
     for _ in 0..2 {
-        assert_eq!(choose(Demand::of(&small), &machines, 1), Ok("nvidia"));
+        assert_eq!(
+            choose(InstanceDemand::of(&small), &machines, 1),
+            Ok("nvidia")
+        );
         machines[2].requested.add_all(&small.container.resources);
     }
-    let failure = choose(Demand::of(&small), &machines, 1).unwrap_err();
+    let failure = choose(InstanceDemand::of(&small), &machines, 1).unwrap_err();
     assert_eq!(
         failure.to_string(),
         "0 of 3 machines fit: 1 without enough graphics memory left, 2 without the graphics processor"
     );
     let any = asks(GpuDriver::Any, Some(10_000));
-    assert_eq!(choose(Demand::of(&any), &machines, 1), Ok("amd"));
+    assert_eq!(choose(InstanceDemand::of(&any), &machines, 1), Ok("amd"));
     machines[0].requested.add_all(&any.container.resources);
-    assert!(choose(Demand::of(&any), &machines, 1).is_err());
+    assert!(choose(InstanceDemand::of(&any), &machines, 1).is_err());
     let unmeasured = asks(GpuDriver::Nvidia, None);
-    assert_eq!(choose(Demand::of(&unmeasured), &machines, 1), Ok("nvidia"));
+    assert_eq!(
+        choose(InstanceDemand::of(&unmeasured), &machines, 1),
+        Ok("nvidia")
+    );
 }
 
 proptest! {
@@ -336,8 +345,8 @@ proptest! {
         workload.spec.spread = explicit.map(|required| Spread { topology_key: "zone".to_owned(), required });
         let uneven = |counts: &[u32]| counts.iter().max().unwrap() - counts.iter().min().unwrap() > 1;
         for number in 0..replicas {
-            let chosen = choose(Demand::of(&workload.spec), &machines, seed ^ number as u64).unwrap();
-            let again = choose(Demand::of(&workload.spec), &machines, seed ^ number as u64).unwrap();
+            let chosen = choose(InstanceDemand::of(&workload.spec), &machines, seed ^ number as u64).unwrap();
+            let again = choose(InstanceDemand::of(&workload.spec), &machines, seed ^ number as u64).unwrap();
             prop_assert_eq!(chosen, again);
             let machine = machines.iter_mut().find(|one| one.name == chosen).unwrap();
             machine.staying += 1;

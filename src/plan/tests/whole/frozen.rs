@@ -80,8 +80,8 @@ fn enlarge(world: &mut World, name: &str, carried: usize) {
     };
     let pack = pack_carried(&[blob]).unwrap();
     world.apply(&[
-        Operation::Put(file, text.into_bytes()),
-        Operation::Put(files, pack.into_bytes()),
+        WriteOperation::Put(file, text.into_bytes()),
+        WriteOperation::Put(files, pack.into_bytes()),
     ]);
 }
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{answers, object_of};
 use crate::{
     EventKind,
-    draft::{Draft, Group},
+    draft::{Draft, OperationGroup},
     volumes::removals::is_removed_from,
 };
 use kat_types::{keys, reason::EventReason, records::NodeStatusRecord, volumes::VolumeKey};
@@ -27,7 +27,7 @@ pub(crate) fn plan_needless(draft: &mut Draft<'_>) {
             if meant || !unchanged || draft.keeps(&key.workload) {
                 continue;
             }
-            let mut group = Group::default();
+            let mut group = OperationGroup::default();
             group.delete(keys::desired_move(node, &key.to_string()));
             draft.commit(group, format!("volume {key} does not move"), Vec::new());
         }
@@ -54,7 +54,7 @@ pub(crate) fn plan_kept(draft: &mut Draft<'_>, statuses: &BTreeMap<String, NodeS
             let status = statuses.get(node);
             status.is_some_and(|status| answers(status) && status.made_volumes.contains(&name))
         });
-        let mut group = Group::default();
+        let mut group = OperationGroup::default();
         let mut left = record.clone();
         for copy in &record.kept {
             let here = snapshot.nodes.contains_key(&copy.node);
@@ -89,7 +89,7 @@ pub(crate) fn plan_kept(draft: &mut Draft<'_>, statuses: &BTreeMap<String, NodeS
 /// Writes an event for each new failure of a move.
 pub(crate) fn move_events(
     draft: &mut Draft<'_>,
-    group: &mut Group,
+    group: &mut OperationGroup,
     node: &str,
     (before, now): (&NodeStatusRecord, &NodeStatusRecord),
 ) {

@@ -10,26 +10,31 @@ use std::{
 
 use tokio::time::{Instant, sleep};
 
-use super::{ConformanceError, LIMIT, Outcome, PROBE, SIGTERM, Suite, called, equal, unlike};
-use kat_systemd::{Ended, JobResult, Streams, SystemdError, TransientUnit, UnitManager};
+use super::{
+    ConformanceError, ConformanceResult, ConformanceSuite, LIMIT, PROBE, SIGTERM, called, equal,
+    unlike,
+};
+use kat_systemd::{
+    CommandStreams, JobResult, ProcessEnd, SystemdError, TransientUnit, UnitManager,
+};
 
 /// The caller's ends of a command's streams.
-struct Ends {
+struct CallerStreams {
     stdin: File,
     stdout: File,
     stderr: File,
 }
 
-fn pipes() -> io::Result<(Ends, Streams)> {
+fn pipes() -> io::Result<(CallerStreams, CommandStreams)> {
     let (their_in, stdin) = io::pipe()?;
     let (stdout, their_out) = io::pipe()?;
     let (stderr, their_err) = io::pipe()?;
-    let ends = Ends {
+    let ends = CallerStreams {
         stdin: OwnedFd::from(stdin).into(),
         stdout: OwnedFd::from(stdout).into(),
         stderr: OwnedFd::from(stderr).into(),
     };
-    let streams = Streams {
+    let streams = CommandStreams {
         stdin: Some(their_in.into()),
         stdout: their_out.into(),
         stderr: their_err.into(),
@@ -59,22 +64,28 @@ fn broken(error: &io::Error) -> ConformanceError {
 /// The first requirement that does not hold.
 pub async fn run_commands(manager: &dyn UnitManager) -> Result<(), ConformanceError> {
     let folder = Path::new("");
-    Suite { manager, folder }.runs_commands_with_files().await
+    ConformanceSuite { manager, folder }
+        .runs_commands_with_files()
+        .await
 }
 
-impl Suite<'_> {
-    async fn runs_commands_with_files(&self) -> Outcome {
+impl ConformanceSuite<'_> {
+    async fn runs_commands_with_files(&self) -> ConformanceResult {
         let short = Duration::from_secs(2);
         for (text, limit, expected) in [
-            ("cat; echo err >&2", LIMIT, Ended::Code(0)),
-            ("cat; echo err >&2; exit 7", LIMIT, Ended::Code(7)),
-            ("cat; echo err >&2; exit 255", LIMIT, Ended::Code(255)),
+            ("cat; echo err >&2", LIMIT, ProcessEnd::Code(0)),
+            ("cat; echo err >&2; exit 7", LIMIT, ProcessEnd::Code(7)),
+            ("cat; echo err >&2; exit 255", LIMIT, ProcessEnd::Code(255)),
             (
                 "cat; echo err >&2; kill -TERM $$",
                 LIMIT,
-                Ended::Signal(SIGTERM),
+                ProcessEnd::Signal(SIGTERM),
             ),
-            ("cat; echo err >&2; exec sleep 1000", short, Ended::Stopped),
+            (
+                "cat; echo err >&2; exec sleep 1000",
+                short,
+                ProcessEnd::Stopped,
+            ),
         ] {
             let (ends, streams) = pipes().map_err(|error| broken(&error))?;
             let unit = script(text, limit);
@@ -97,7 +108,7 @@ impl Suite<'_> {
     }
 
     /// The command's `afterwards` has run when its end is reported, however it ended.
-    async fn sees_to_what_it_left(&self) -> Outcome {
+    async fn sees_to_what_it_left(&self) -> ConformanceResult {
         let short = Duration::from_secs(2);
         for (text, limit) in [
             ("[ \"$WORD\" = 'a $b' ]; exit $?", LIMIT),
@@ -114,9 +125,9 @@ impl Suite<'_> {
             let (_ends, streams) = pipes().map_err(|error| broken(&error))?;
             let ended = called(text, self.manager.run_with(&unit, streams).await)?;
             let expected = match text {
-                "exit 3" => Ended::Code(3),
-                "exec sleep 1000" => Ended::Stopped,
-                _ => Ended::Code(0),
+                "exit 3" => ProcessEnd::Code(3),
+                "exec sleep 1000" => ProcessEnd::Stopped,
+                _ => ProcessEnd::Code(0),
             };
             equal(text, &expected, &ended)?;
             std::fs::remove_file(mark).map_err(|error| broken(&error))?;
@@ -126,7 +137,7 @@ impl Suite<'_> {
     }
 
     /// A signal reaches the command, and a stop ends it.
-    async fn is_stopped_and_told(&self) -> Outcome {
+    async fn is_stopped_and_told(&self) -> ConformanceResult {
         let (mut ends, streams) = pipes().map_err(|error| broken(&error))?;
         let unit = script(
             "trap 'echo told' WINCH; echo ready; while :; do sleep 0.05; done",
@@ -150,11 +161,11 @@ impl Suite<'_> {
         };
         let (ended, stopped) = tokio::join!(running, stopping);
         stopped?;
-        equal(step, &Ended::Stopped, &called(step, ended)?)?;
+        equal(step, &ProcessEnd::Stopped, &called(step, ended)?)?;
         self.leaves_nothing().await
     }
 
-    async fn leaves_nothing(&self) -> Outcome {
+    async fn leaves_nothing(&self) -> ConformanceResult {
         let deadline = Instant::now() + LIMIT;
         while self.status(PROBE).await?.load_state != "not-found" {
             if Instant::now() >= deadline {
@@ -190,7 +201,7 @@ fn some(from: &mut File) -> String {
 }
 
 /// Writes a line and reads both streams to their end.
-fn talk(mut ends: Ends) -> io::Result<(String, String)> {
+fn talk(mut ends: CallerStreams) -> io::Result<(String, String)> {
     ends.stdin.write_all(b"said\n")?;
     drop(ends.stdin);
     let (mut out, mut err) = (String::new(), String::new());

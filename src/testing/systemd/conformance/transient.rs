@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{LIMIT, Outcome, PROBE, Suite, equal, unlike};
+use super::{ConformanceResult, ConformanceSuite, LIMIT, PROBE, equal, unlike};
 use kat_systemd::{JobResult, SystemdError, TransientUnit};
 
-impl Suite<'_> {
-    pub(super) async fn runs_transient_units(&self) -> Outcome {
+impl ConformanceSuite<'_> {
+    pub(super) async fn runs_transient_units(&self) -> ConformanceResult {
         let unit = |command: &[&str]| TransientUnit {
             name: PROBE.to_owned(),
             description: "Conformance probe".to_owned(),
@@ -47,7 +47,7 @@ impl Suite<'_> {
             .await
     }
 
-    async fn is_forgotten(&self, step: &str) -> Outcome {
+    async fn is_forgotten(&self, step: &str) -> ConformanceResult {
         let deadline = Instant::now() + LIMIT;
         while self.status(PROBE).await?.load_state != "not-found" {
             if Instant::now() >= deadline {

@@ -17,32 +17,32 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use kat_systemd::{Ended, Streams, SystemdError, TransientUnit, error};
+use kat_systemd::{CommandStreams, ProcessEnd, SystemdError, TransientUnit, error};
 
 /// How long a command has to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Running commands by unit.
 #[derive(Default)]
-pub(super) struct Commands {
-    running: Mutex<BTreeMap<String, Running>>,
+pub(super) struct FakeCommands {
+    running: Mutex<BTreeMap<String, RunningFakeCommand>>,
 }
 
 #[derive(Clone)]
-struct Running {
+struct RunningFakeCommand {
     group: Option<Pid>,
     stopping: CancellationToken,
     ended: CancellationToken,
     lost: CancellationToken,
 }
 
-impl Commands {
-    fn with<T>(&self, change: impl FnOnce(&mut BTreeMap<String, Running>) -> T) -> T {
+impl FakeCommands {
+    fn with<T>(&self, change: impl FnOnce(&mut BTreeMap<String, RunningFakeCommand>) -> T) -> T {
         change(&mut self.running.lock())
     }
 
-    fn find(&self, unit: &str) -> Option<Running> {
-        let there = |running: &Running| !running.ended.is_cancelled();
+    fn find(&self, unit: &str) -> Option<RunningFakeCommand> {
+        let there = |running: &RunningFakeCommand| !running.ended.is_cancelled();
         self.with(|running| running.get(unit).cloned().filter(there))
     }
 
@@ -50,8 +50,8 @@ impl Commands {
     pub(super) async fn run(
         &self,
         unit: &TransientUnit,
-        streams: Streams,
-    ) -> Result<Ended, SystemdError> {
+        streams: CommandStreams,
+    ) -> Result<ProcessEnd, SystemdError> {
         let refused = |name: &str, message: String| SystemdError::Refused {
             unit: unit.name.clone(),
             name: name.to_owned(),
@@ -77,7 +77,7 @@ impl Commands {
             .spawn()
             .map_err(|error| refused("spawn", error.to_string()))?;
         let group = child.id().and_then(|id| i32::try_from(id).ok());
-        let running = Running {
+        let running = RunningFakeCommand {
             group: group.and_then(Pid::from_raw),
             stopping: CancellationToken::new(),
             ended: CancellationToken::new(),
@@ -96,13 +96,13 @@ impl Commands {
         self.with(|all| all.remove(&unit.name));
         let status = status.map_err(|error| refused("wait", error.to_string()))?;
         let Some(status) = status else {
-            return Ok(Ended::Stopped);
+            return Ok(ProcessEnd::Stopped);
         };
         let status = status.map_err(|error| refused("wait", error.to_string()))?;
         Ok(match (status.code(), status.signal()) {
-            (Some(code), _) => Ended::Code(code),
-            (None, Some(signal)) => Ended::Signal(signal),
-            (None, None) => Ended::Stopped,
+            (Some(code), _) => ProcessEnd::Code(code),
+            (None, Some(signal)) => ProcessEnd::Signal(signal),
+            (None, None) => ProcessEnd::Stopped,
         })
     }
 
@@ -131,7 +131,7 @@ impl Commands {
     }
 }
 
-impl Running {
+impl RunningFakeCommand {
     /// Sends a signal to the process group; false if there is none.
     fn signal(&self, signal: Signal) -> bool {
         self.group
@@ -143,7 +143,7 @@ impl Running {
 /// stopped or exceeded its limit.
 async fn attend(
     mut child: Child,
-    running: Running,
+    running: RunningFakeCommand,
     unit: TransientUnit,
 ) -> Option<io::Result<ExitStatus>> {
     let _ended = running.ended.clone().drop_guard();

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
-use super::Behaviour;
+use super::UnitBehaviour;
 
 /// A pattern with `*` only.
 pub(super) fn matches_pattern(name: &str, pattern: &str) -> bool {
@@ -17,7 +17,7 @@ pub(super) fn matches_pattern(name: &str, pattern: &str) -> bool {
     }
 }
 
-pub(super) fn read_folder(folder: &Path) -> BTreeMap<String, Behaviour> {
+pub(super) fn read_folder(folder: &Path) -> BTreeMap<String, UnitBehaviour> {
     let Ok(entries) = fs::read_dir(folder) else {
         return BTreeMap::new();
     };
@@ -31,11 +31,11 @@ pub(super) fn read_folder(folder: &Path) -> BTreeMap<String, Behaviour> {
         .collect()
 }
 
-fn read_unit(path: &Path) -> Behaviour {
+fn read_unit(path: &Path) -> UnitBehaviour {
     if fs::read_link(path).is_ok_and(|target| target == Path::new("/dev/null")) {
-        return Behaviour {
+        return UnitBehaviour {
             masked: true,
-            ..Behaviour::default()
+            ..UnitBehaviour::default()
         };
     }
     let text = fs::read_to_string(path).unwrap_or_default();
@@ -49,7 +49,7 @@ fn read_unit(path: &Path) -> Behaviour {
         .and_then(|command| command.split(' ').next())
         .and_then(|program| program.rsplit('/').next())
         .unwrap_or_default();
-    Behaviour {
+    UnitBehaviour {
         masked: false,
         oneshot: value("Type") == Some("oneshot"),
         exits: match program {

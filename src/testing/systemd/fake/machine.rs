@@ -19,12 +19,12 @@ pub struct FakeMachine {
     system: Arc<FakeManager>,
     users: Mutex<BTreeMap<u32, Arc<FakeManager>>>,
     lingering: Mutex<BTreeSet<u32>>,
-    away: Mutex<BTreeMap<u32, Away>>,
+    away: Mutex<BTreeMap<u32, ManagerAbsence>>,
 }
 
 /// Why the manager of a user who lingers does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Away {
+pub enum ManagerAbsence {
     /// The manager has ended, and logind still counts it as started.
     Ended,
     /// The manager hangs.
@@ -60,13 +60,13 @@ impl FakeMachine {
     }
 
     /// Makes the manager of a lingering user unreachable.
-    pub fn lose_user(&self, uid: u32, away: Away) {
+    pub fn lose_user(&self, uid: u32, away: ManagerAbsence) {
         self.away().insert(uid, away);
         self.user_manager(uid)
             .set_unreachable(Some("its socket is not there"));
     }
 
-    fn away(&self) -> MutexGuard<'_, BTreeMap<u32, Away>> {
+    fn away(&self) -> MutexGuard<'_, BTreeMap<u32, ManagerAbsence>> {
         self.away.lock()
     }
 
@@ -126,12 +126,12 @@ impl UserSessions for FakeMachine {
     }
 
     async fn user_runs(&self, uid: u32) -> Result<bool, SystemdError> {
-        let ended = self.away().get(&uid) == Some(&Away::Ended);
+        let ended = self.away().get(&uid) == Some(&ManagerAbsence::Ended);
         Ok(self.lingering().contains(&uid) && !ended)
     }
 
     async fn start_user(&self, uid: u32, _limit: Duration) -> Result<(), SystemdError> {
-        let ended = self.away().get(&uid) == Some(&Away::Ended);
+        let ended = self.away().get(&uid) == Some(&ManagerAbsence::Ended);
         if ended {
             self.away().remove(&uid);
             self.user_manager(uid).begin_anew();

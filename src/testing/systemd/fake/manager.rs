@@ -91,8 +91,8 @@ impl UnitManager for FakeManager {
     async fn run_with(
         &self,
         unit: &TransientUnit,
-        streams: Streams,
-    ) -> Result<Ended, SystemdError> {
+        streams: CommandStreams,
+    ) -> Result<ProcessEnd, SystemdError> {
         self.enter("run_with", &unit.name, true)?;
         self.commands.run(unit, streams).await
     }

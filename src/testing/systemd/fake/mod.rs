@@ -15,18 +15,18 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use self::{
-    commands::Commands,
+    commands::FakeCommands,
     files::{matches_pattern, read_folder},
-    state::{State, Unit},
+    state::{FakeManagerState, FakeUnit},
 };
 use kat_systemd::{
-    ActiveState, Ended, JobResult, Streams, SystemdError, TransientEnd, TransientUnit, UnitEvent,
-    UnitEvents, UnitManager, UnitStatus, error, listeners::Listeners,
+    ActiveState, CommandStreams, JobResult, ProcessEnd, SystemdError, TransientEnd, TransientUnit,
+    UnitEvent, UnitEvents, UnitManager, UnitStatus, error, listeners::BusListeners,
 };
 
 pub use self::{
-    machine::{Away, FakeMachine},
-    state::Behaviour,
+    machine::{FakeMachine, ManagerAbsence},
+    state::UnitBehaviour,
 };
 
 /// Most calls that a fake remembers; older ones are forgotten.
@@ -35,15 +35,15 @@ const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
 /// Returns a fake's units; called at each reload.
-pub type Loader = Box<dyn Fn() -> BTreeMap<String, Behaviour> + Send + Sync>;
+pub type UnitLoader = Box<dyn Fn() -> BTreeMap<String, UnitBehaviour> + Send + Sync>;
 
 /// A manager in memory.
 pub struct FakeManager {
     name: String,
-    loader: Option<Loader>,
-    listeners: Mutex<Arc<Listeners>>,
-    state: Mutex<State>,
-    commands: Commands,
+    loader: Option<UnitLoader>,
+    listeners: Mutex<Arc<BusListeners>>,
+    state: Mutex<FakeManagerState>,
+    commands: FakeCommands,
     started: Instant,
 }
 
@@ -61,13 +61,13 @@ impl FakeManager {
             loader: None,
             listeners: Mutex::default(),
             state: Mutex::default(),
-            commands: Commands::default(),
+            commands: FakeCommands::default(),
             started: Instant::now(),
         }
     }
 
     /// A manager whose units come from `loader` at each reload.
-    pub fn with_loader(name: &str, loader: Loader) -> Self {
+    pub fn with_loader(name: &str, loader: UnitLoader) -> Self {
         Self {
             loader: Some(loader),
             ..Self::new(name)
@@ -82,16 +82,16 @@ impl FakeManager {
         Self::with_loader(name, Box::new(move || read_folder(&folder)))
     }
 
-    fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn with<T>(&self, change: impl FnOnce(&mut FakeManagerState) -> T) -> T {
         change(&mut self.state.lock())
     }
 
-    fn listeners(&self) -> Arc<Listeners> {
+    fn listeners(&self) -> Arc<BusListeners> {
         Arc::clone(&self.listeners.lock())
     }
 
     /// Adds or replaces a unit, like a reload.
-    pub fn define(&self, unit: &str, behaviour: Behaviour) {
+    pub fn define(&self, unit: &str, behaviour: UnitBehaviour) {
         self.with(|state| state.load(unit, behaviour));
         self.changed(unit);
     }
@@ -148,7 +148,7 @@ impl FakeManager {
     pub fn restart_due(&self, unit: &str) {
         let now = self.now();
         self.with(|state| {
-            let rests = |unit: &&mut Unit| unit.status.is_between_runs();
+            let rests = |unit: &&mut FakeUnit| unit.status.is_between_runs();
             if state.units.get_mut(unit).filter(rests).is_some() {
                 state.restart(unit, now);
             }
@@ -168,7 +168,7 @@ impl FakeManager {
         if reason.is_some() {
             self.commands.lose();
             self.listeners().close();
-            *self.listeners.lock() = Arc::new(Listeners::default());
+            *self.listeners.lock() = Arc::new(BusListeners::default());
         }
     }
 
@@ -208,7 +208,7 @@ impl FakeManager {
 
     /// Units that are active, starting or stopping, even while the manager is unreachable.
     pub fn live(&self) -> Vec<String> {
-        let lives = |unit: &Unit| {
+        let lives = |unit: &FakeUnit| {
             matches!(
                 unit.status.active_state,
                 ActiveState::Active | ActiveState::Activating | ActiveState::Deactivating

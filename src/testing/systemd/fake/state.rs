@@ -10,7 +10,7 @@ use kat_systemd::{ActiveState, SystemdError, UnitStatus};
 
 /// The behaviour of a unit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Behaviour {
+pub struct UnitBehaviour {
     pub masked: bool,
     /// The start ends when the program has exited (`Type=oneshot`).
     pub oneshot: bool,
@@ -31,8 +31,8 @@ pub struct Behaviour {
 }
 
 #[derive(Default)]
-pub(super) struct State {
-    pub(super) units: BTreeMap<String, Unit>,
+pub(super) struct FakeManagerState {
+    pub(super) units: BTreeMap<String, FakeUnit>,
     pub(super) calls: Vec<String>,
     pub(super) failures: BTreeMap<String, SystemdError>,
     pub(super) unreachable: Option<String>,
@@ -42,13 +42,13 @@ pub(super) struct State {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Unit {
-    pub(super) behaviour: Behaviour,
+pub(super) struct FakeUnit {
+    pub(super) behaviour: UnitBehaviour,
     pub(super) status: UnitStatus,
     pub(super) starts: u32,
 }
 
-impl Unit {
+impl FakeUnit {
     pub(super) fn run(&mut self, number: u32, now: u64) {
         self.starts += 1;
         let status = &mut self.status;
@@ -72,24 +72,27 @@ impl Unit {
     }
 }
 
-impl State {
-    pub(super) fn load(&mut self, name: &str, behaviour: Behaviour) {
-        let unit = self.units.entry(name.to_owned()).or_insert_with(|| Unit {
-            status: UnitStatus {
-                active_state: ActiveState::Inactive,
-                sub_state: "dead".to_owned(),
-                result: "success".to_owned(),
-                ..UnitStatus::default()
-            },
-            ..Unit::default()
-        });
+impl FakeManagerState {
+    pub(super) fn load(&mut self, name: &str, behaviour: UnitBehaviour) {
+        let unit = self
+            .units
+            .entry(name.to_owned())
+            .or_insert_with(|| FakeUnit {
+                status: UnitStatus {
+                    active_state: ActiveState::Inactive,
+                    sub_state: "dead".to_owned(),
+                    result: "success".to_owned(),
+                    ..UnitStatus::default()
+                },
+                ..FakeUnit::default()
+            });
         unit.status.load_state = if behaviour.masked { "masked" } else { "loaded" }.to_owned();
         unit.behaviour = behaviour;
     }
 
     /// Begins to stop the unit; returns how long that takes.
     pub(super) fn stopping(&mut self, name: &str) -> Duration {
-        let running = |unit: &&mut Unit| unit.status.active_state == ActiveState::Active;
+        let running = |unit: &&mut FakeUnit| unit.status.active_state == ActiveState::Active;
         let Some(unit) = self.units.get_mut(name).filter(running) else {
             return Duration::ZERO;
         };

@@ -110,7 +110,7 @@ impl NodeReport {
             bound_images(removed);
         }
         workload_instances.iter_mut().for_each(bound_instance);
-        let words = workload_instances.iter_mut().map(|instance| Words {
+        let words = workload_instances.iter_mut().map(|instance| InstanceTexts {
             message: &mut instance.message,
             conditions: &mut instance.conditions,
             containers: &mut instance.containers,
@@ -121,7 +121,7 @@ impl NodeReport {
 }
 
 /// The long texts about one instance.
-pub struct Words<'w> {
+pub struct InstanceTexts<'w> {
     /// The sentence for people.
     pub message: &'w mut String,
     /// Its conditions.
@@ -130,7 +130,7 @@ pub struct Words<'w> {
     pub containers: &'w mut Vec<ContainerStatus>,
 }
 
-impl Words<'_> {
+impl InstanceTexts<'_> {
     fn bytes(&self) -> usize {
         let conditions = self.conditions.iter();
         let conditions =
@@ -143,8 +143,9 @@ impl Words<'_> {
 
 /// Cuts the texts about instances until all of them have at most `budget` bytes: sentences first,
 /// then names that are known elsewhere, then lists.
-pub fn shorten_words(mut all: Vec<Words<'_>>, budget: usize) {
-    let fits = |all: &[Words<'_>]| all.iter().map(Words::bytes).sum::<usize>() <= budget;
+pub fn shorten_words(mut all: Vec<InstanceTexts<'_>>, budget: usize) {
+    let fits =
+        |all: &[InstanceTexts<'_>]| all.iter().map(InstanceTexts::bytes).sum::<usize>() <= budget;
     for limit in [1024, 256, 64, 0] {
         if fits(&all) {
             return;

@@ -1,10 +1,10 @@
 use super::*;
 
 fn facts() -> BackupFacts {
-    let identity = Identity {
+    let identity = MachineIdentity {
         advertise: vec!["192.0.2.1".parse().unwrap()],
         etcd: true,
-        ..Identity::example("n1")
+        ..MachineIdentity::example("n1")
     };
     let keys = AuthorityKeys {
         certificate: "a certificate".to_owned(),

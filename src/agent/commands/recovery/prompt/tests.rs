@@ -33,7 +33,7 @@ fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
 }
 
 /// Types `keys` as soon as the question appears.
-fn answer(keys: &[u8], typing: Typing, change: impl Fn(&mut Termios)) -> Answered {
+fn answer(keys: &[u8], typing: EchoMode, change: impl Fn(&mut Termios)) -> Answered {
     let pty = openpty(None, None).unwrap();
     let (mut hands, terminal): (File, OwnedFd) = (pty.master.into(), pty.slave);
     let mut before = tcgetattr(&terminal).unwrap();
@@ -73,7 +73,7 @@ fn as_it_is(_: &mut Termios) {}
 
 #[test]
 fn a_hidden_line_is_read_and_not_shown() {
-    let typed = answer(b"kat-secret\r", Typing::Hidden, as_it_is);
+    let typed = answer(b"kat-secret\r", EchoMode::Hidden, as_it_is);
     assert_eq!(typed.line.unwrap(), "kat-secret\n");
     assert!(!typed.shown.contains("secret"), "{:?}", typed.shown);
     assert!(typed.restored);
@@ -81,7 +81,7 @@ fn a_hidden_line_is_read_and_not_shown() {
 
 #[test]
 fn what_may_be_seen_is_shown() {
-    let typed = answer(b"yes\r", Typing::Shown, as_it_is);
+    let typed = answer(b"yes\r", EchoMode::Shown, as_it_is);
     assert_eq!(typed.line.unwrap(), "yes\n");
     assert!(typed.shown.contains("yes"), "{:?}", typed.shown);
     assert!(typed.restored);
@@ -89,13 +89,13 @@ fn what_may_be_seen_is_shown() {
 
 #[test]
 fn a_line_is_mended_as_everywhere() {
-    let typed = answer(b"wrong\x15kab\x7ft\n", Typing::Hidden, as_it_is);
+    let typed = answer(b"wrong\x15kab\x7ft\n", EchoMode::Hidden, as_it_is);
     assert_eq!(typed.line.unwrap(), "kat\n");
 }
 
 #[test]
 fn an_interrupt_ends_it_with_a_sentence_and_the_terminal_as_it_was() {
-    for typing in [Typing::Hidden, Typing::Shown] {
+    for typing in [EchoMode::Hidden, EchoMode::Shown] {
         for keys in [&b"\x03"[..], b"kat-sec\x03", b"\x1c"] {
             let typed = answer(keys, typing, as_it_is);
             let said = typed.line.unwrap_err();
@@ -104,7 +104,7 @@ fn an_interrupt_ends_it_with_a_sentence_and_the_terminal_as_it_was() {
         }
     }
     // The interrupt key is a terminal setting, here Ctrl-X.
-    let typed = answer(b"\x18", Typing::Hidden, |terminal| {
+    let typed = answer(b"\x18", EchoMode::Hidden, |terminal| {
         terminal.control_chars[Key::VINTR as usize] = 0x18;
     });
     assert!(typed.line.is_err() && typed.restored);
@@ -112,7 +112,7 @@ fn an_interrupt_ends_it_with_a_sentence_and_the_terminal_as_it_was() {
 
 #[test]
 fn the_end_of_the_input_is_an_empty_line() {
-    let typed = answer(b"\x04", Typing::Hidden, as_it_is);
+    let typed = answer(b"\x04", EchoMode::Hidden, as_it_is);
     assert_eq!(typed.line.unwrap(), "");
     assert!(typed.restored);
 }
@@ -123,7 +123,7 @@ fn a_terminal_that_shows_keys_as_they_come_is_asked_for_lines() {
         terminal.local_flags.remove(LocalFlags::ICANON);
         terminal.input_flags.remove(InputFlags::ICRNL);
     };
-    let typed = answer(b"kat\r", Typing::Hidden, raw);
+    let typed = answer(b"kat\r", EchoMode::Hidden, raw);
     assert_eq!(typed.line.unwrap(), "kat\n");
     assert!(typed.restored);
 }

@@ -8,7 +8,7 @@ const EPOCH: Duration = Duration::from_secs(1_700_000_000);
 
 /// One peer on tokio's paused clock.
 struct World {
-    tracker: Tracker,
+    tracker: EndpointTracker,
     endpoints: Vec<String>,
     status: PeerStatus,
     begin: Instant,
@@ -19,7 +19,7 @@ struct World {
 impl World {
     fn new(endpoints: &[&str]) -> Self {
         Self {
-            tracker: Tracker::default(),
+            tracker: EndpointTracker::default(),
             endpoints: list(endpoints),
             status: PeerStatus::default(),
             begin: Instant::now(),
@@ -31,8 +31,8 @@ impl World {
         SystemTime::UNIX_EPOCH + EPOCH + self.begin.elapsed() + self.set
     }
 
-    fn choice(&mut self) -> Choice {
-        let moment = Moment {
+    fn choice(&mut self) -> EndpointChoice {
+        let moment = ClockMoment {
             now: Instant::now(),
             wall: self.wall(),
         };
@@ -46,7 +46,7 @@ impl World {
 
     /// Chooses an endpoint before the peer is on the link.
     fn add(&mut self) -> Option<String> {
-        let moment = Moment {
+        let moment = ClockMoment {
             now: Instant::now(),
             wall: self.wall(),
         };
@@ -278,18 +278,18 @@ async fn the_same_handshake_told_a_little_differently_is_no_sign_of_life() {
 async fn who_seems_silent_or_is_said_to_be_elsewhere_is_asked_first() {
     let mut world = World::new(&["a:1"]);
     world.shakes_hands();
-    assert_eq!(world.choice(), Choice::default());
+    assert_eq!(world.choice(), EndpointChoice::default());
     asks(&mut world);
-    let asked = Choice {
+    let asked = EndpointChoice {
         attempt: None,
         ask: true,
     };
     assert_eq!(world.choice(), asked);
     world.status.received += 57;
-    assert_eq!(world.choice(), Choice::default());
+    assert_eq!(world.choice(), EndpointChoice::default());
     world.endpoints = list(&["b:1"]);
     assert_eq!(world.choice(), asked);
-    assert_eq!(world.choice(), Choice::default());
+    assert_eq!(world.choice(), EndpointChoice::default());
 }
 
 /// The user-space WireGuard stops its keepalives after a while, and a machine behind NAT must send
@@ -351,7 +351,7 @@ async fn a_peer_without_endpoints_waits_to_be_called() {
 
 #[tokio::test]
 async fn addresses_need_no_resolver() {
-    let attempt = |text: &str| Attempt {
+    let attempt = |text: &str| EndpointAttempt {
         endpoint: text.into(),
         round: 3,
     };
