@@ -28,6 +28,6 @@ pub mod worker;
 pub use crate::{
     desired_state::{store_watch::follow_desired, watched_writes::WatchedWrites},
     network::files::NetworkFiles,
-    worker::statuses::Statuses,
+    worker::reports::statuses::Statuses,
 };
 pub use reporter::{MachineFacts, ReportSink, Reporter};

@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::worker::unit_files::make_folder;
+use crate::worker::unit_state::unit_files::make_folder;
 use kat_host::files::{self, FileAccess, FileError, open_plain, sync_folder};
 use kat_network::overlay::wireguard::read_private_key;
 use kat_plan::{SealingPurpose, open_assigned};

@@ -32,12 +32,13 @@ use crate::{
         authentication::{Caller, CertifiedMachine, ConnectionPeer},
     },
     handlers::{
-        instances::{InstanceLogs, LogParameters},
-        sessions::{
-            ExecParameters, ForwardParameters, InstanceSessions, SessionRequest, answer, inputs,
+        data::{volume_copies, volume_copies::VolumeCopies},
+        workloads::{
+            instances::{InstanceLogs, LogParameters},
+            sessions::{
+                ExecParameters, ForwardParameters, InstanceSessions, SessionRequest, answer, inputs,
+            },
         },
-        volume_copies,
-        volume_copies::VolumeCopies,
     },
     server::{limits::ApiLimits, open_streams::OpenStreams, pools::ConnectionStandingHandle},
 };

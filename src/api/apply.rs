@@ -15,7 +15,8 @@ use super::{
     context::WriteDecision, errors::ApiError, extract::Precondition, view::workload_metadata,
 };
 use crate::{
-    access::authentication::Caller, apply::submission::Submission, handlers::workloads::WriteResult,
+    access::authentication::Caller, apply::submission::Submission,
+    handlers::workloads::workload_objects::WriteResult,
 };
 use kat_plan::{
     EventKind, EventLog, MAX_ASSIGNMENT, OF_DEPLOY_TOKENS, QuotaExceeded, Snapshot, check_workload,

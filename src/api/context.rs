@@ -13,8 +13,9 @@ use crate::{
         authentication::{Caller, not_ready},
     },
     handlers::{
-        instances::InstanceLogs, joining::JoiningState, metrics::Counters,
-        sessions::InstanceSessions, usage::UsageQueryTurns,
+        cluster::{joining::JoiningState, metrics::Counters},
+        machines::usage::UsageQueryTurns,
+        workloads::{instances::InstanceLogs, sessions::InstanceSessions},
     },
     server::{
         limits::{ApiLimits, RateLimits},

@@ -21,13 +21,17 @@ mod watch;
 pub use crate::{
     access::authentication::SocketAccess,
     handlers::{
-        instances::{InstanceLogs, LogQuery, LogStream, LogsError},
-        joining::{JoiningState, NodeUsers},
-        metrics::{CallMetrics, Metrics},
-        namespaces::NamespaceRequest,
-        sessions::{InputFrames, InstanceSessions, OutputFrames, SessionError, SessionRequest},
-        tokens::{NewToken, new_token},
-        volume_copies::{CopyStream, VolumeCopies},
+        cluster::{
+            joining::{JoiningState, NodeUsers},
+            metrics::{CallMetrics, Metrics},
+            tokens::{NewToken, new_token},
+        },
+        data::volume_copies::{CopyStream, VolumeCopies},
+        workloads::{
+            instances::{InstanceLogs, LogQuery, LogStream, LogsError},
+            namespaces::NamespaceRequest,
+            sessions::{InputFrames, InstanceSessions, OutputFrames, SessionError, SessionRequest},
+        },
     },
     server::{
         bind::{bind, bind_overlay},

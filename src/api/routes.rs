@@ -23,7 +23,7 @@ use crate::{
         authentication::{Caller, ConnectionPeer, identify},
         authorization::{CallScope, RouteAccess, check},
     },
-    handlers::{metrics::Metrics, namespaces::NamespaceRequest},
+    handlers::{cluster::metrics::Metrics, workloads::namespaces::NamespaceRequest},
     server::pools::ConnectionStandingHandle,
 };
 use kat_types::{

@@ -12,7 +12,9 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use super::time;
 use crate::commands::{
-    apply::prune, node, quota, registry::RegistryArgs, rollout, secret, volume_move,
+    changing::{apply::prune, quota, rollout},
+    cluster::node,
+    data::{registry::RegistryArgs, secret, volume_move},
 };
 
 pub(super) use self::{

@@ -1,30 +1,8 @@
 //! The commands, one file or folder for each.
 
-pub(crate) mod apply;
+pub(crate) mod changing;
+pub(crate) mod cluster;
 pub(crate) mod complete;
-pub(crate) mod config;
-pub(crate) mod cp;
-pub(crate) mod create;
-pub(crate) mod delete;
-pub(crate) mod describe;
-pub(crate) mod drain;
-pub(crate) mod exec;
-pub(crate) mod explain;
-pub(crate) mod generate;
-pub(crate) mod get;
-pub(crate) mod login;
-pub(crate) mod logs;
-pub(crate) mod node;
-pub(crate) mod plan;
-pub(crate) mod port_forward;
-pub(crate) mod quota;
-pub(crate) mod registry;
-pub(crate) mod rollout;
-pub(crate) mod secret;
-pub(crate) mod status;
-pub(crate) mod token;
-pub(crate) mod top;
-pub(crate) mod version;
-pub(crate) mod volume_move;
-pub(crate) mod wait_for;
-pub(crate) mod why;
+pub(crate) mod data;
+pub(crate) mod reading;
+pub(crate) mod sessions;

@@ -110,105 +110,109 @@ async fn dispatch(
     };
     match command {
         KatcallCommand::Apply(arguments) => {
-            return crate::commands::apply::run(&session, console, &arguments).await;
+            return crate::commands::changing::apply::run(&session, console, &arguments).await;
         }
         KatcallCommand::Plan(arguments) => {
-            return crate::commands::plan::run(&session, console, &arguments).await;
+            return crate::commands::changing::plan::run(&session, console, &arguments).await;
         }
         KatcallCommand::Get(arguments) => {
-            crate::commands::get::run(&session()?, &arguments).await?
+            crate::commands::reading::get::run(&session()?, &arguments).await?
         }
         KatcallCommand::Describe(arguments) => {
-            crate::commands::describe::run(&session()?, &arguments).await?
+            crate::commands::reading::describe::run(&session()?, &arguments).await?
         }
         KatcallCommand::Events(arguments) => {
-            crate::commands::get::run(&session()?, &arguments.into()).await?
+            crate::commands::reading::get::run(&session()?, &arguments.into()).await?
         }
         KatcallCommand::Why(arguments) => {
-            crate::commands::why::run(&session()?, &arguments).await?
+            crate::commands::reading::why::run(&session()?, &arguments).await?
         }
         KatcallCommand::Logs(arguments) => {
-            crate::commands::logs::run(&session()?, &arguments).await?
+            crate::commands::sessions::logs::run(&session()?, &arguments).await?
         }
         KatcallCommand::Exec(arguments) => {
-            return crate::commands::exec::run(&session()?, &arguments).await;
+            return crate::commands::sessions::exec::run(&session()?, &arguments).await;
         }
         KatcallCommand::Top(arguments) => {
-            crate::commands::top::run(&session()?, &arguments).await?
+            crate::commands::reading::top::run(&session()?, &arguments).await?
         }
-        KatcallCommand::Cp(arguments) => crate::commands::cp::run(&session()?, &arguments).await?,
+        KatcallCommand::Cp(arguments) => {
+            crate::commands::sessions::cp::run(&session()?, &arguments).await?
+        }
         KatcallCommand::PortForward(arguments) => {
-            crate::commands::port_forward::run(&session()?, &arguments).await?
+            crate::commands::sessions::port_forward::run(&session()?, &arguments).await?
         }
         KatcallCommand::Delete(arguments) => {
-            crate::commands::delete::run(&session()?, &arguments).await?
+            crate::commands::changing::delete::run(&session()?, &arguments).await?
         }
         KatcallCommand::Rollback(arguments) => {
-            crate::commands::rollout::rollback(&session()?, &arguments).await?
+            crate::commands::changing::rollout::rollback(&session()?, &arguments).await?
         }
         KatcallCommand::History(arguments) => {
-            crate::commands::rollout::history(&session()?, &arguments).await?
+            crate::commands::changing::rollout::history(&session()?, &arguments).await?
         }
         KatcallCommand::Rollout(arguments) => {
-            crate::commands::rollout::rollout(&session()?, &arguments).await?
+            crate::commands::changing::rollout::rollout(&session()?, &arguments).await?
         }
         KatcallCommand::Restart(arguments) => {
-            crate::commands::rollout::restart(&session()?, &arguments).await?
+            crate::commands::changing::rollout::restart(&session()?, &arguments).await?
         }
         KatcallCommand::Scale(arguments) => {
-            crate::commands::rollout::scale(&session()?, &arguments).await?
+            crate::commands::changing::rollout::scale(&session()?, &arguments).await?
         }
-        KatcallCommand::Status => return crate::commands::status::run(&session()?).await,
+        KatcallCommand::Status => return crate::commands::reading::status::run(&session()?).await,
         KatcallCommand::Create(arguments) => {
-            crate::commands::create::run(&session()?, &arguments).await?
+            crate::commands::changing::create::run(&session()?, &arguments).await?
         }
         KatcallCommand::Namespace(arguments) => {
-            crate::commands::quota::run(&session()?, &arguments).await?
+            crate::commands::changing::quota::run(&session()?, &arguments).await?
         }
         KatcallCommand::Drain(arguments) => {
-            crate::commands::drain::run(&session()?, &arguments).await?
+            crate::commands::cluster::drain::run(&session()?, &arguments).await?
         }
         KatcallCommand::Volume(arguments) => {
-            crate::commands::volume_move::run(&session()?, &arguments).await?
+            crate::commands::data::volume_move::run(&session()?, &arguments).await?
         }
         KatcallCommand::Uncordon(arguments) => {
-            crate::commands::node::uncordon(&session()?, &arguments).await?
+            crate::commands::cluster::node::uncordon(&session()?, &arguments).await?
         }
         KatcallCommand::Label(arguments) => {
-            crate::commands::node::label(&session()?, &arguments).await?
+            crate::commands::cluster::node::label(&session()?, &arguments).await?
         }
         KatcallCommand::Taint(arguments) => {
-            crate::commands::node::taint(&session()?, &arguments).await?
+            crate::commands::cluster::node::taint(&session()?, &arguments).await?
         }
         KatcallCommand::Set(arguments) => {
-            crate::commands::rollout::set(&session()?, &arguments).await?
+            crate::commands::changing::rollout::set(&session()?, &arguments).await?
         }
         KatcallCommand::Registry(arguments) => {
-            crate::commands::registry::run(&session, &arguments).await?
+            crate::commands::data::registry::run(&session, &arguments).await?
         }
         KatcallCommand::Token(arguments) => {
-            crate::commands::token::run(&session()?, &arguments).await?
+            crate::commands::cluster::token::run(&session()?, &arguments).await?
         }
         KatcallCommand::Wait(arguments) => {
-            crate::commands::wait_for::run(&session()?, &arguments).await?
+            crate::commands::changing::wait_for::run(&session()?, &arguments).await?
         }
         KatcallCommand::Secret(arguments) => {
-            crate::commands::secret::run(&session, &arguments).await?
+            crate::commands::data::secret::run(&session, &arguments).await?
         }
-        KatcallCommand::Explain(arguments) => crate::commands::explain::run(console, &arguments)?,
+        KatcallCommand::Explain(arguments) => {
+            crate::commands::reading::explain::run(console, &arguments)?
+        }
         KatcallCommand::Config(arguments) => {
-            crate::commands::config::run(&session, &arguments).await?
+            crate::commands::cluster::config::run(&session, &arguments).await?
         }
         KatcallCommand::Context(arguments) => context::run(console, &arguments)?,
         KatcallCommand::Completion(arguments) => {
-            crate::commands::generate::completion(console, &arguments)?
+            crate::commands::cluster::generate::completion(console, &arguments)?
         }
         KatcallCommand::Complete(arguments) => {
             crate::commands::complete::run(console, &arguments).await?
         }
-        KatcallCommand::Man(arguments) => crate::commands::generate::man(&arguments)?,
+        KatcallCommand::Man(arguments) => crate::commands::cluster::generate::man(&arguments)?,
         KatcallCommand::Version(arguments) => {
-            crate::commands::version::run(&global, console, &arguments).await?
+            crate::commands::reading::version::run(&global, console, &arguments).await?
         }
     }
     Ok(0)

@@ -15,27 +15,14 @@
     reason = "helpers of tests fail as tests do, and say what they found"
 )]
 
-mod around;
-mod data;
-mod etcd;
-mod forger;
-mod host;
-mod invariants;
-mod isolation;
-mod joiner;
-mod large;
-mod monitor;
-mod net;
-mod person;
-mod process;
+mod api_calls;
+mod checks;
+mod faults;
+mod initial_cluster;
+mod load;
+mod machines;
 mod random;
-mod rollouts;
 mod run;
-mod secrets;
-mod seed;
-mod steps;
-mod way;
-mod without;
 mod world;
 
 use std::{
@@ -44,10 +31,10 @@ use std::{
     thread,
 };
 
+use faults::disabled_safeguards::Without;
 use parking_lot::Mutex;
 
 use run::{Outcome, anew_before_its_list, data_is_lost, run, timed};
-use without::Without;
 
 /// Number of seeds in a normal test run.
 const SEEDS: u64 = 200;

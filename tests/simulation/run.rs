@@ -10,8 +10,8 @@ use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    person::{AT_LAST, FENCED, FENCED_WRITER, WRITER, Wish},
-    without::Without,
+    faults::disabled_safeguards::Without,
+    load::user::{AT_LAST, FENCED, FENCED_WRITER, WRITER, Wish},
     world::World,
 };
 use kat_types::keys;

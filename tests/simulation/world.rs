@@ -15,23 +15,28 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
 use crate::{
-    data::{Mover, Rows},
-    etcd::Etcd,
-    forger::{self, Forger},
-    host::{Accounts, Boot, Pace},
-    isolation,
-    large::{self, Large},
-    monitor::Monitor,
-    net::Net,
-    person::{NAMESPACE, Person},
-    process::{Place, Process},
+    api_calls::Net,
+    checks::{fault_isolation, monitor::Monitor},
+    faults::{
+        disabled_safeguards::{Without, give_back_early, only_reads, roll_out_badly},
+        forged_reports::{self, Forger},
+        network_faults::{Conditions, Way},
+        unwritable_workload::{self, Large},
+    },
+    initial_cluster::{machine, seed_operations},
+    load::{
+        secrets::{self, Secrets},
+        user::{NAMESPACE, Person},
+        volume_data::{Mover, Rows},
+    },
+    machines::{
+        agent_process::{Place, Process},
+        etcd::Etcd,
+        machine::{Accounts, Boot, Pace},
+    },
     random::Random,
-    secrets::{self, Secrets},
-    seed::{machine, seed_operations},
-    way::{Conditions, Way},
-    without::{Without, give_back_early, only_reads, roll_out_badly},
 };
-use kat_agent::{cluster::identity::MachineIdentity, worker::accounts::UserAccounts};
+use kat_agent::{cluster::identity::MachineIdentity, worker::users::accounts::UserAccounts};
 use kat_leader::Planner;
 use kat_plan as plan;
 use kat_plan::Snapshot;
@@ -249,7 +254,7 @@ impl World {
 
     /// Whether the machine forges its reports.
     pub(crate) fn forges(&self, machine: &str) -> bool {
-        self.forger.is_some() && machine == forger::NAME
+        self.forger.is_some() && machine == forged_reports::NAME
     }
 
     /// Starts `kat-agent` on a machine that is on.
@@ -263,7 +268,7 @@ impl World {
         );
         let etcd = Arc::clone(&self.etcd);
         let fenced = self.without != Without::Fence;
-        let forges = self.machines[number].name == forger::NAME;
+        let forges = self.machines[number].name == forged_reports::NAME;
         let forger = self.forger.clone().filter(|_| forges);
         let machine = &mut self.machines[number];
         let Some(boot) = machine.boot.as_ref().filter(|_| machine.process.is_none()) else {
@@ -308,17 +313,17 @@ impl World {
                 let observed_before = observed;
                 let mut observed = observed.clone();
                 if without == Without::OwnInstances {
-                    isolation::believe(&mut observed, snapshot);
+                    fault_isolation::believe(&mut observed, snapshot);
                 }
                 if without == Without::FullTimeout {
                     observed.leading_for = Duration::from_secs(3600);
                 }
-                let mut seen = match large::with_its_files(snapshot) {
+                let mut seen = match unwritable_workload::with_its_files(snapshot) {
                     Some(large) => Cow::Owned(large),
                     None => Cow::Borrowed(snapshot),
                 };
                 if without == Without::Freezing {
-                    large::drop_it(seen.to_mut());
+                    unwritable_workload::drop_it(seen.to_mut());
                 }
                 if without == Without::Drain {
                     for node in seen.to_mut().nodes.values_mut() {
@@ -347,12 +352,15 @@ impl World {
                 }
                 monitor.decided(&name, snapshot, &plan);
                 let honest = forger.as_ref();
-                let honest = honest
-                    .and_then(|forger| isolation::with_the_honest_report(observed_before, forger));
+                let honest = honest.and_then(|forger| {
+                    fault_isolation::with_the_honest_report(observed_before, forger)
+                });
                 if let Some(honest) = honest {
-                    let report = &honest.reports[forger::NAME].report;
+                    let report = &honest.reports[forged_reports::NAME].report;
                     let planned = plan::plan(&seen, &honest, now, seed);
-                    if let Some(why) = isolation::hurts_another(snapshot, &plan, &planned, report) {
+                    if let Some(why) =
+                        fault_isolation::hurts_another(snapshot, &plan, &planned, report)
+                    {
                         monitor.violated(format!("{name} plans: {why}"));
                     }
                 }

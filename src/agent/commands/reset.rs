@@ -20,8 +20,8 @@ use crate::{
     service::paths,
     volumes::Volumes,
     worker::{
-        UserDesired, Worker, WorkerTools, machine_options::MachineOptions,
-        unit_files::remove_every_users,
+        UserDesired, Worker, WorkerTools, unit_state::unit_files::remove_every_users,
+        users::machine_options::MachineOptions,
     },
 };
 use kat_host::{files, users::Users};

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     secrets::Secrets,
-    worker::unit_files::{FilesError, make_folder},
+    worker::unit_state::unit_files::{FilesError, make_folder},
 };
 use kat_host::files::{self, FileAccess, FileError};
 use kat_network::overlay::wireguard::read_private_key;

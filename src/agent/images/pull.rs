@@ -4,7 +4,7 @@ use std::{io::Read, path::Path, time::Duration};
 
 use serde::Deserialize;
 
-use crate::worker::{log_tail, log_tail::shorten};
+use crate::worker::reports::{log_tail, log_tail::shorten};
 use kat_host::files::open_plain;
 use kat_render::pull_policy;
 use kat_systemd::{JournalQuery, LogEntry, LogSource, SystemdError, UnitManager};

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr, ops::Bound, path::PathBuf};
 use ipnet::Ipv4Net;
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{desired_state::desired::DesiredState, worker::machine_options::MachineOptions};
+use crate::{desired_state::desired::DesiredState, worker::users::machine_options::MachineOptions};
 use kat_host::files::{self, FileAccess, FileError};
 use kat_plan::host_port_statuses;
 use kat_store::mirror::MirrorEntries;

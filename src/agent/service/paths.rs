@@ -45,7 +45,7 @@ pub const FILES: &str = "/var/lib/kat/files";
 /// Folder in which Podman's generator looks for quadlets, one folder for each uid, linked file by
 /// file.
 pub const QUADLETS: &str = "/etc/containers/systemd/users";
-/// Root file system of the containers that hold networks ([`crate::worker::network_holder`]).
+/// Root file system of the containers that hold networks ([`crate::worker::unit_state::network_holder`]).
 pub const HOLDER: &str = "/var/lib/kat/holder";
 /// Folder of run-time files.
 pub const RUN: &str = "/run/kat";

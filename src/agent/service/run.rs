@@ -54,7 +54,7 @@ use crate::{
         moves::{OtherMachines, OwnVolumes, VolumeMoves},
         removals::VolumeRemovals,
     },
-    worker::{WorkerTools, machine_options::MachineOptions},
+    worker::{WorkerTools, users::machine_options::MachineOptions},
 };
 use kat_api as api;
 use kat_api::{AgentPort, ApiConfig, ApiLimits, InstanceLogs, InstanceSessions};

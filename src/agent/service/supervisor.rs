@@ -18,7 +18,10 @@ use crate::{
     desired_state::{desired::DesiredState, watched_writes::WatchedWrites},
     disk::eviction::EvictedInstances,
     network::files::{NetworkFiles, instances},
-    worker::{UserDesired, Worker, WorkerTools, unit_files as files, unit_files::UnitFolder},
+    worker::{
+        UserDesired, Worker, WorkerTools,
+        unit_state::{unit_files as files, unit_files::UnitFolder},
+    },
 };
 use kat_daemon::watchdog::LoopPulses;
 use kat_types::{

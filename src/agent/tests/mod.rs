@@ -2,33 +2,12 @@
 //!
 //! The unit files get their real owners, so these tests need root.
 
-mod adoption;
-mod beside;
-mod carried;
-mod doubles;
-mod draining;
-mod earlier_grants;
-mod eviction;
-mod fence;
-mod health;
-mod images;
-mod judge;
-mod lists;
-mod logins;
-mod moves;
-mod newer;
-mod options;
-mod others;
-mod pulls;
-mod restarts;
-mod secrets;
-mod starts;
-mod stops;
-mod stored;
-mod trouble;
-mod volumes;
-mod whole;
-
+mod data;
+mod desired_lists;
+mod end_to_end;
+mod machine;
+mod running;
+mod test_doubles;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{Ipv4Addr, SocketAddrV4},
@@ -45,10 +24,6 @@ use parking_lot::Mutex;
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use self::{
-    doubles::{Accounts, Answers, Logs},
-    others::Others,
-};
 use super::{
     NetworkFiles, Statuses, health::probe::ProbeNetwork, secrets::Secrets, volumes::Volumes,
     worker::WorkerTools,
@@ -58,7 +33,11 @@ use crate::{
     disk::eviction::EvictedInstances,
     images::unused::ImageCare,
     service::supervisor::{DesiredList, Supervisor},
-    worker::{
+    tests::{
+        machine::other_listeners::Others,
+        test_doubles::{Accounts, Answers, Logs},
+    },
+    worker::users::{
         accounts::{MachineGroups, UserAccounts},
         machine_options::MachineOptions,
     },

@@ -23,7 +23,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::{service::paths, worker::unit_files::make_folder};
+use crate::{service::paths, worker::unit_state::unit_files::make_folder};
 use kat_bundle::{CarriedFile, unpack_carried};
 use kat_host::files::FileAccess;
 use kat_types::{
@@ -46,7 +46,7 @@ pub enum CarriedError {
         error: io::Error,
     },
     #[error(transparent)]
-    Folder(#[from] crate::worker::unit_files::FilesError),
+    Folder(#[from] crate::worker::unit_state::unit_files::FilesError),
 }
 
 fn system(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CarriedError {

@@ -18,7 +18,7 @@ use super::host_paths;
 use crate::{
     desired_state::desired::DesiredState,
     service::{paths, paths::UserFolders},
-    worker::unit_files::UnitFolder,
+    worker::unit_state::unit_files::UnitFolder,
 };
 use kat_host::{
     check::Finding,

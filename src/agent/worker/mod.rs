@@ -4,28 +4,10 @@
 //! has at most one, and beside it at most one stop that cannot wait (`JobKey::Fence`). Every finished
 //! job triggers a new pass.
 
-pub mod accounts;
-mod containers;
-mod draining;
-mod health;
-mod jobs;
-pub mod judge;
-pub(crate) mod limits;
-pub(crate) mod links;
-pub(crate) mod log_tail;
-mod logins;
-pub mod machine_options;
-pub(crate) mod network_holder;
-mod options;
-mod reporting;
-pub(crate) mod restarts;
-pub(crate) mod saved_state;
-pub(crate) mod sidecars;
-pub(crate) mod start_backoff;
-pub(crate) mod statuses;
-pub(crate) mod unit_files;
-mod units;
-mod user;
+pub(crate) mod reports;
+pub(crate) mod running;
+pub mod unit_state;
+pub mod users;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,10 +22,6 @@ use futures_util::StreamExt;
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use self::{
-    containers::LastLogLines,
-    jobs::{JobKey, JobOutcome},
-};
 use super::{
     Statuses,
     health::{ProbeTools, Probes, probe::ProbeNetwork, progress::HealthProgress},
@@ -56,13 +34,18 @@ use crate::{
     service::paths::UserFolders,
     volumes::carried_files::CarriedError,
     worker::{
-        accounts::UserAccounts,
-        judge::RunFault,
-        machine_options::MachineOptions,
-        restarts::RestartCounts,
-        saved_state::SavedNotes,
-        start_backoff::RetryDelay,
-        unit_files::{FilesError, UnitFolder},
+        running::{
+            jobs::{JobKey, JobOutcome},
+            restarts::RestartCounts,
+            saved_state::SavedNotes,
+            start_backoff::RetryDelay,
+        },
+        unit_state::{
+            containers::LastLogLines,
+            judge::RunFault,
+            unit_files::{FilesError, UnitFolder},
+        },
+        users::{accounts::UserAccounts, machine_options::MachineOptions},
     },
 };
 use kat_daemon::watchdog::{LoopPulse, LoopPulses};

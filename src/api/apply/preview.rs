@@ -14,7 +14,7 @@ use crate::{
     apply::WorkloadWrite,
     context::{Api, WriteDecision},
     errors::ApiError,
-    handlers::workloads::WriteResult,
+    handlers::workloads::workload_objects::WriteResult,
     server::shares::SharedTurns,
 };
 use kat_leader::{Rehearsal, RehearsalResult};

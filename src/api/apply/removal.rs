@@ -9,7 +9,7 @@ use crate::{
     context::WriteDecision,
     errors::ApiError,
     extract::Precondition,
-    handlers::workloads::{WriteResult, missing},
+    handlers::workloads::workload_objects::{WriteResult, missing},
     view::workload_metadata,
 };
 use kat_plan::Snapshot;

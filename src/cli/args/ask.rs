@@ -8,7 +8,7 @@ use super::{
     super::time, DescribedKind, DocumentFormat, GetArgs, ListedKind, NamespaceOption, OutputOption,
     OutputParser,
 };
-use crate::commands::wait_for;
+use crate::commands::changing::wait_for;
 
 /// What can be asked about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

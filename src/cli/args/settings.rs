@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Subcommand};
 
 use super::{super::time, DocumentFormat, OutputFormat};
-use crate::commands::token;
+use crate::commands::cluster::token;
 
 #[derive(Debug, Args)]
 pub(crate) struct TokenArgs {

@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 
 use super::{super::time, NamespaceOption};
-use crate::commands::{cp, port_forward};
+use crate::commands::sessions::{cp, port_forward};
 
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::get::ListableItem;
 use crate::{
     CliSession, args,
     args::{CompleteArgs, GlobalArgs, ListedKind},
+    commands::reading::get::ListableItem,
     connect,
     console::Console,
     context,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::AwaitedWorkload;
 use crate::{
-    commands::{get::rows::workload_reason, rollout},
+    commands::{changing::rollout, reading::get::rows::workload_reason},
     output::{one_line, word},
 };
 use kat_client::ListChange;

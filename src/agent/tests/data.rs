@@ -1,0 +1,9 @@
+//! Volumes, files, secrets and credentials of instances.
+
+mod registry_credentials;
+mod secrets;
+mod volume_moves;
+mod volumes;
+mod workload_files;
+
+use super::*;

@@ -1,0 +1,34 @@
+//! A double for programs of the machine that listen on ports.
+
+use parking_lot::Mutex;
+
+use crate::network::host_ports::HostListeners;
+use kat_host::facts::network::{self as facts, Listener};
+use kat_types::resource::Protocol;
+
+/// Listeners of other programs on the machine.
+#[derive(Default)]
+pub(in crate::tests) struct Others(
+    pub(super) Mutex<Vec<Listener>>,
+    /// Ports that are kept for a program that has ended.
+    pub(super) Mutex<Vec<(Protocol, u16)>>,
+);
+
+impl HostListeners for Others {
+    fn on(&self, ports: &[(Protocol, u16)]) -> Vec<Listener> {
+        let mut found = self.0.lock().clone();
+        found.retain(|one| {
+            let protocol = match one.protocol {
+                facts::SocketProtocol::Tcp => Protocol::Tcp,
+                facts::SocketProtocol::Udp => Protocol::Udp,
+            };
+            ports.contains(&(protocol, one.port))
+        });
+        found
+    }
+
+    fn kept(&self, ports: &[(Protocol, u16)]) -> Option<(Protocol, u16)> {
+        let kept = self.1.lock();
+        ports.iter().copied().find(|port| kept.contains(port))
+    }
+}

@@ -1,0 +1,14 @@
+//! Instances while they run: starts, stops, health and restarts.
+
+mod adoption;
+mod draining;
+mod fence;
+mod health;
+mod restarts;
+mod sidecars;
+mod starts;
+mod stops;
+mod unit_verdicts;
+mod waiting_reasons;
+
+use super::*;

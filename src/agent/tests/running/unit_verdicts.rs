@@ -1,0 +1,312 @@
+//! The verdict on each state of a unit, by the workload's restart policy.
+
+use super::*;
+use crate::worker::unit_state::judge::{JudgementInput, RunFault, StartAction, judge};
+use kat_systemd::{ActiveState, UnitStatus};
+use kat_types::reason::Reason;
+
+fn status(active: &str, sub: &str, result: &str, restarts: u32) -> UnitStatus {
+    UnitStatus {
+        load_state: "loaded".to_owned(),
+        active_state: ActiveState::from_word(active),
+        sub_state: sub.to_owned(),
+        result: result.to_owned(),
+        restarts,
+        exec_main_code: 1,
+        exec_main_status: 7,
+        exec_main_start_monotonic: 1_000_000,
+        exec_main_exit_monotonic: 2_000_000,
+        ..UnitStatus::default()
+    }
+}
+
+#[test]
+fn every_state_by_every_policy() {
+    use InstancePhase::{Failed, Restarting, Running, Starting, Succeeded};
+    use RestartCondition::{Always, MaxCount, Never};
+    use StartAction::{Leave, Start, StartUncounted};
+    let (usual, ended) = ((None, false), (None, true));
+    let ours = (Some(RunFault::Hook), false);
+    let lost = (Some(RunFault::LostStart), false);
+    let table = [
+        // Columns: active state, sub state, result, restarts, (fault, ended), policy, phase,
+        // reason, action.
+        (
+            "active", "running", "success", 0, usual, Always, Running, "", Leave,
+        ),
+        (
+            "active", "running", "success", 9, usual, Never, Running, "", Leave,
+        ),
+        (
+            "reloading",
+            "reload",
+            "success",
+            0,
+            usual,
+            Never,
+            Running,
+            "",
+            Leave,
+        ),
+        (
+            "activating",
+            "start",
+            "success",
+            0,
+            usual,
+            Always,
+            Starting,
+            "",
+            Leave,
+        ),
+        (
+            "activating",
+            "start",
+            "success",
+            2,
+            usual,
+            Always,
+            Restarting,
+            "CrashLoop",
+            Leave,
+        ),
+        (
+            "activating",
+            "auto-restart",
+            "exit-code",
+            1,
+            usual,
+            Always,
+            Restarting,
+            "CrashLoop",
+            Leave,
+        ),
+        (
+            "activating",
+            "auto-restart-queued",
+            "exit-code",
+            1,
+            usual,
+            MaxCount,
+            Restarting,
+            "CrashLoop",
+            Leave,
+        ),
+        (
+            "activating",
+            "auto-restart",
+            "exit-code",
+            1,
+            ours,
+            MaxCount,
+            Starting,
+            "NetworkNotReady",
+            Leave,
+        ),
+        (
+            "activating",
+            "start",
+            "exit-code",
+            1,
+            ours,
+            Always,
+            Starting,
+            "NetworkNotReady",
+            Leave,
+        ),
+        (
+            "activating",
+            "auto-restart",
+            "protocol",
+            1,
+            lost,
+            Always,
+            Starting,
+            "StartInterrupted",
+            Leave,
+        ),
+        (
+            "failed",
+            "failed",
+            "protocol",
+            1,
+            lost,
+            Never,
+            Starting,
+            "StartInterrupted",
+            StartUncounted,
+        ),
+        (
+            "deactivating",
+            "stop-sigterm",
+            "success",
+            0,
+            usual,
+            Always,
+            Restarting,
+            "",
+            Leave,
+        ),
+        (
+            "failed",
+            "failed",
+            "exit-code",
+            5,
+            usual,
+            MaxCount,
+            Failed,
+            "RestartsExhausted",
+            Leave,
+        ),
+        (
+            "failed",
+            "failed",
+            "exit-code",
+            0,
+            usual,
+            Never,
+            Failed,
+            "ProgramFailed",
+            Leave,
+        ),
+        (
+            "failed",
+            "failed",
+            "exit-code",
+            0,
+            usual,
+            Always,
+            Failed,
+            "Failed",
+            StartUncounted,
+        ),
+        (
+            "failed",
+            "failed",
+            "exit-code",
+            5,
+            ours,
+            MaxCount,
+            Starting,
+            "NetworkNotReady",
+            StartUncounted,
+        ),
+        (
+            "failed",
+            "failed",
+            "exit-code",
+            0,
+            ours,
+            Never,
+            Starting,
+            "NetworkNotReady",
+            StartUncounted,
+        ),
+        (
+            "inactive", "dead", "success", 0, usual, Never, Starting, "", Start,
+        ),
+        (
+            "inactive", "dead", "success", 0, usual, Always, Starting, "", Start,
+        ),
+        (
+            "inactive",
+            "dead",
+            "success",
+            0,
+            ended,
+            Never,
+            Succeeded,
+            "ProgramEnded",
+            Leave,
+        ),
+        (
+            "inactive",
+            "dead",
+            "success",
+            0,
+            ended,
+            MaxCount,
+            Succeeded,
+            "ProgramEnded",
+            Leave,
+        ),
+        (
+            "inactive", "dead", "success", 0, ended, Always, Starting, "", Start,
+        ),
+        (
+            "something",
+            "newer",
+            "success",
+            0,
+            usual,
+            Always,
+            Starting,
+            "",
+            Start,
+        ),
+    ];
+    for (active, sub, result, restarts, (fault, ended), policy, phase, reason, action) in table {
+        let verdict = judge(
+            &with_policy(assignment(0, "web"), policy),
+            &status(active, sub, result, restarts),
+            JudgementInput {
+                fault,
+                ended,
+                restarts,
+                now: 60_000_000,
+            },
+        );
+        assert_eq!(
+            (
+                verdict.phase,
+                Reason::word_or_empty(verdict.reason),
+                verdict.action
+            ),
+            (phase, reason, action),
+            "{active} {sub} {policy:?}"
+        );
+    }
+}
+
+#[test]
+fn a_program_that_crashed_often_runs_after_ten_quiet_seconds() {
+    let web = assignment(0, "web");
+    let at = |restarts, seconds: u64| {
+        let circumstances = JudgementInput {
+            restarts,
+            now: 1_000_000 + seconds * 1_000_000,
+            ..JudgementInput::default()
+        };
+        judge(
+            &web,
+            &status("active", "running", "success", restarts),
+            circumstances,
+        )
+    };
+    assert_eq!(at(2, 0).phase, InstancePhase::Running);
+    let early = at(3, 4);
+    assert_eq!(
+        (early.phase, early.again),
+        (InstancePhase::Restarting, Some(Duration::from_secs(6)))
+    );
+    assert_eq!(at(3, 10).phase, InstancePhase::Running);
+}
+
+#[test]
+fn the_refused_start_is_not_counted_and_a_signal_is_named() {
+    let web = with_policy(assignment(0, "web"), RestartCondition::MaxCount);
+    let mut last = status("failed", "failed", "exit-code", 6);
+    let circumstances = JudgementInput {
+        restarts: 6,
+        ..JudgementInput::default()
+    };
+    let verdict = judge(&web, &last, circumstances);
+    assert_eq!((verdict.restarts, verdict.exit_code), (5, Some(7)));
+    (last.exec_main_code, last.exec_main_status) = (2, 9);
+    let verdict = judge(&web, &last, JudgementInput::default());
+    assert_eq!(verdict.exit_code, Some(137));
+    assert_eq!(verdict.message, "the program was ended by signal 9");
+    last.result = "oom-kill".to_owned();
+    let verdict = judge(&web, &last, JudgementInput::default());
+    assert!(verdict.message.contains("more memory than its limit"));
+}

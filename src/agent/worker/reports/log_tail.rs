@@ -1,0 +1,156 @@
+//! The last log lines of a unit, for the message of a failure.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+
+use crate::worker::unit_state::judge::PROTOCOL;
+use kat_systemd::{JournalQuery, LogEntry, LogSource};
+use kat_types::api::report_bounds::printable;
+
+/// Journal entries that are read.
+const ENTRIES: u64 = 40;
+/// Additional entries for each run since the last judged one.
+const ENTRIES_OF_A_RUN: u64 = 20;
+/// Lines shown in a message.
+const LINES: usize = 5;
+/// Longest message in bytes.
+const LONGEST: usize = 1024;
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Identifier of the manager's own entries.
+const SYSTEMD: &str = "systemd";
+/// Prefix of the line in which Podman gives its error.
+const PODMANS_ERROR: &str = "Error: ";
+
+/// The last log lines of a unit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct LogTail {
+    /// The last lines, joined by ` | `.
+    pub lines: String,
+    /// Podman's error, if Podman failed in this run.
+    pub podman_error: Option<String>,
+    /// The container hook's error, if the hook ended this run.
+    pub hook_error: Option<String>,
+    /// Runs since the last judged end that the hook ended or whose start Podman lost. Of the run
+    /// that has just ended only a failure of the hook is counted: the unit's own state shows the
+    /// rest.
+    pub excused: u32,
+}
+
+/// What is known of a unit's runs. Times are microseconds of the monotonic clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct UnitRuns {
+    /// Start of the last main process.
+    pub started: u64,
+    /// End of the last main process; 0 while it runs.
+    pub ended: u64,
+    /// The last judged end.
+    pub judged: u64,
+    /// Whether Podman lost the start that led to the judged end.
+    pub judged_lost: bool,
+    /// Restarts since the judged end.
+    pub missed: u32,
+}
+
+/// Reads the last log lines of a unit. An unreadable journal gives an empty tail.
+///
+/// Podman calls the hook before conmon takes Podman's place as the main process: an entry of the
+/// hook from before the main process started belongs to an earlier run.
+pub(crate) async fn read(logs: &dyn LogSource, uid: u32, unit: &str, runs: UnitRuns) -> LogTail {
+    let entries = ENTRIES + ENTRIES_OF_A_RUN * u64::from(runs.missed.min(100));
+    let query = JournalQuery {
+        this_boot: true,
+        ..query(uid, unit, Some(entries))
+    };
+    let Ok(entries) = tokio::time::timeout(LIMIT, collect(logs, &query)).await else {
+        return LogTail::default();
+    };
+    let newest = entries.iter().rev();
+    let hook_error = newest
+        .clone()
+        .find(|entry| entry.hook_error && entry.monotonic_us >= runs.started)
+        .map(LogEntry::text);
+    let podman_error = newest
+        .clone()
+        .filter(|entry| !entry.from_program && entry.monotonic_us >= runs.started)
+        .find_map(|entry| {
+            let text = entry.text();
+            let words = text.strip_prefix(PODMANS_ERROR)?;
+            (entry.identifier != SYSTEMD).then(|| shorten(words.trim()))
+        });
+    let failures = entries
+        .iter()
+        .filter(|entry| entry.hook_error && entry.monotonic_us > runs.judged)
+        .count();
+    // systemd logs this after the end.
+    let lost = entries
+        .iter()
+        .filter(|entry| is_lost_start(entry) && entry.monotonic_us > runs.judged)
+        .filter(|entry| runs.ended == 0 || entry.monotonic_us < runs.ended)
+        .count()
+        .saturating_sub(usize::from(runs.judged_lost));
+    let mut output: Vec<String> = newest
+        .clone()
+        .filter(|entry| entry.from_program)
+        .take(LINES)
+        .map(|entry| entry.text().trim().to_owned())
+        .collect();
+    if output.is_empty() {
+        // The unit's state already shows what systemd logs about the unit.
+        output = newest
+            .filter(|entry| entry.identifier != SYSTEMD)
+            .take(2)
+            .map(|entry| entry.text().trim().to_owned())
+            .collect();
+    }
+    output.reverse();
+    LogTail {
+        lines: shorten(&output.join(" | ")),
+        podman_error,
+        hook_error,
+        excused: u32::try_from(failures + lost).unwrap_or(u32::MAX),
+    }
+}
+
+/// Whether systemd logged that a start ended with the result [`PROTOCOL`].
+fn is_lost_start(entry: &LogEntry) -> bool {
+    !entry.from_program
+        && entry.identifier == SYSTEMD
+        && entry.text().ends_with(&format!("result '{PROTOCOL}'."))
+}
+
+/// A query for the present entries of a user's unit, which does not follow.
+pub(crate) fn query(uid: u32, unit: &str, tail: Option<u64>) -> JournalQuery {
+    JournalQuery {
+        uid,
+        unit: unit.to_owned(),
+        since: None,
+        this_boot: false,
+        tail,
+        after_cursor: None,
+        follow: false,
+        program_output_only: false,
+        newest_first: false,
+        container: None,
+    }
+}
+
+/// All entries of a query that does not follow; unreadable entries are left out.
+pub(crate) async fn collect(logs: &dyn LogSource, query: &JournalQuery) -> Vec<LogEntry> {
+    logs.entries(query)
+        .filter_map(|entry| std::future::ready(entry.ok()))
+        .collect()
+        .await
+}
+
+/// The last [`LONGEST`] bytes, cut between characters. Control characters are replaced, since the
+/// output of programs is stored and shown on terminals.
+pub(crate) fn shorten(text: &str) -> String {
+    let text = printable(text);
+    let over = text.len().saturating_sub(LONGEST);
+    let start = (over..=text.len())
+        .find(|position| text.is_char_boundary(*position))
+        .unwrap_or(text.len());
+    text.get(start..).unwrap_or_default().to_owned()
+}

@@ -1,0 +1,82 @@
+//! State about one user's instances that a process of the agent saves for the next one.
+//!
+//! It lies below `/run` and lasts until the next boot, like systemd's state of the units.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::worker::unit_state::unit_files::{FilesError, make_folder};
+use kat_host::files::{self, FileAccess};
+
+/// Largest file in bytes.
+const LIMIT: u64 = 4 << 20;
+
+/// One note for each instance, with their file.
+#[derive(Debug)]
+pub(crate) struct SavedNotes<T> {
+    path: PathBuf,
+    notes: BTreeMap<String, T>,
+    stored: BTreeMap<String, T>,
+}
+
+impl<T: Clone + Default + PartialEq + Serialize + DeserializeOwned> SavedNotes<T> {
+    /// Reads the notes of earlier processes from `run/kat/FOLDER/UID.json` below the root folder;
+    /// empty where the file can't be read.
+    pub(crate) fn read(root: &Path, folder: &str, uid: u32) -> Self {
+        let path = root
+            .join("run/kat")
+            .join(folder)
+            .join(format!("{uid}.json"));
+        let notes: BTreeMap<String, T> = match files::read_text(&path, LIMIT) {
+            Ok(text) => serde_json::from_str(&text).unwrap_or_else(|error| {
+                tracing::warn!(path = %path.display(), "notes of before can't be read: {error:#}");
+                BTreeMap::new()
+            }),
+            Err(error) if error.is_not_found() => BTreeMap::new(),
+            Err(error) => {
+                tracing::warn!("notes of before can't be read: {error:#}");
+                BTreeMap::new()
+            }
+        };
+        Self {
+            path,
+            stored: notes.clone(),
+            notes,
+        }
+    }
+
+    /// The note of an instance; a default one is made where there is none.
+    pub(crate) fn of(&mut self, instance: &str) -> &mut T {
+        self.notes.entry(instance.to_owned()).or_default()
+    }
+
+    pub(crate) fn get(&self, instance: &str) -> Option<&T> {
+        self.notes.get(instance)
+    }
+
+    /// Drops the notes of instances that `keep` does not accept.
+    pub(crate) fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+        self.notes.retain(|instance, _| keep(instance));
+    }
+
+    /// Writes the file if a note changed; removes it when there are no notes.
+    pub(crate) fn store(&mut self) -> Result<(), FilesError> {
+        if self.notes == self.stored {
+            return Ok(());
+        }
+        if self.notes.is_empty() {
+            files::remove(&self.path)?;
+        } else {
+            if let Some(folder) = self.path.parent() {
+                make_folder(folder, FileAccess::mode(0o755))?;
+            }
+            files::write_json(&self.path, &self.notes)?;
+        }
+        self.stored.clone_from(&self.notes);
+        Ok(())
+    }
+}

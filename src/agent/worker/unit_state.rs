@@ -1,0 +1,9 @@
+//! Units: their files, links and state, and what each state means for the instance.
+
+pub(crate) mod containers;
+pub mod judge;
+pub(crate) mod links;
+pub(crate) mod network_holder;
+pub(crate) mod sidecars;
+pub(crate) mod unit_files;
+pub(crate) mod units;

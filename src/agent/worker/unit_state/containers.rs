@@ -1,0 +1,270 @@
+//! Init containers, sidecars and network holders: their state, starts and stops.
+
+use std::{borrow::Cow, time::Duration};
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use super::units::{ended_by_podman, not_started};
+use crate::{
+    images::pull as image,
+    worker::{
+        Worker, WorkerError, ignore_missing,
+        reports::{log_tail, log_tail::UnitRuns},
+        running::jobs::{JobKey, JobOutcome},
+        unit_state::{
+            judge::{InstanceVerdict, StartAction},
+            sidecars::{InstanceSidecars, SidecarContainer},
+        },
+    },
+};
+use kat_systemd::{ActiveState, JobResult, SystemdError, UnitManager, UnitStatus};
+use kat_types::{api::InstancePhase, assignment::Assignment, resource::OtherKind};
+
+/// The log lines of a container before its last end.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LastLogLines {
+    /// The container's last end, microseconds of the monotonic clock.
+    ended: u64,
+    text: String,
+    /// The text is Podman's error: Podman did not start the container.
+    not_started: bool,
+    /// A pull of the container's image has been started since.
+    pulled: bool,
+}
+
+impl Worker {
+    /// The state of an instance's containers beside the main one; `None` where there are none.
+    pub(crate) async fn look_beside(
+        &mut self,
+        assignment: &Assignment,
+        main: &UnitStatus,
+    ) -> Result<Option<InstanceSidecars>, WorkerError> {
+        if !assignment.has_others() {
+            return Ok(None);
+        }
+        let mut beside = InstanceSidecars::default();
+        for (kind, container) in assignment.others() {
+            let unit = assignment.other_unit(kind, container);
+            let status = self.manager.status(&unit).await?;
+            let is_well = matches!(
+                status.active_state,
+                ActiveState::Active | ActiveState::Inactive
+            );
+            let words = match is_well {
+                true => LastLogLines::default(),
+                false => self.last_words(assignment, &unit, &status, false).await,
+            };
+            beside.others.push(SidecarContainer {
+                kind,
+                name: container.name.clone().unwrap_or_default(),
+                image: container.image.clone().unwrap_or_default(),
+                unit,
+                status,
+                not_started: words.not_started,
+                words: words.text,
+            });
+        }
+        if let Some(unit) = assignment.network_unit() {
+            let status = self.manager.status(&unit).await?;
+            let failed = !matches!(status.result.as_str(), "" | "success");
+            let words = match failed && main.active_state != ActiveState::Active {
+                true => self.last_words(assignment, &unit, &status, true).await.text,
+                false => String::new(),
+            };
+            beside.network = Some((status, words));
+        }
+        let memory = self
+            .memories
+            .entry(assignment.instance.clone())
+            .or_default();
+        memory.containers = beside.others.iter().map(SidecarContainer::report).collect();
+        Ok(Some(beside))
+    }
+
+    /// The log lines of a container before its last end; the journal is read once for each end.
+    async fn last_words(
+        &mut self,
+        assignment: &Assignment,
+        unit: &str,
+        status: &UnitStatus,
+        of_hook: bool,
+    ) -> LastLogLines {
+        let ended = status.exec_main_exit_monotonic;
+        let memory = self
+            .memories
+            .entry(assignment.instance.clone())
+            .or_default();
+        if let Some(words) = memory.words.get(unit)
+            && words.ended == ended
+        {
+            return words.clone();
+        }
+        let runs = UnitRuns {
+            started: status.exec_main_start_monotonic,
+            ..UnitRuns::default()
+        };
+        let uid = self.user.uid;
+        let tail = log_tail::read(self.tools.logs.as_ref(), uid, unit, runs).await;
+        let refusal = tail.podman_error.filter(|_| ended_by_podman(status));
+        let (text, not_started) = match (of_hook, refusal) {
+            (true, _) => (tail.hook_error.unwrap_or(tail.lines), false),
+            (false, Some(refusal)) => (not_started(&refusal), true),
+            (false, None) => (tail.lines, false),
+        };
+        let words = LastLogLines {
+            ended,
+            text,
+            not_started,
+            pulled: false,
+        };
+        let memory = self
+            .memories
+            .entry(assignment.instance.clone())
+            .or_default();
+        memory.words.insert(unit.to_owned(), words.clone());
+        words
+    }
+
+    /// Pulls again the images that containers beside the main one could not start with because they
+    /// were missing.
+    pub(crate) fn pull_lost(&mut self, assignment: &Assignment, beside: &InstanceSidecars) {
+        let not_started = beside.others.iter().filter(|one| one.not_started);
+        for one in not_started {
+            let each = assignment.each();
+            let home = self.tools.accounts.home(&self.user);
+            let lost = |only: &&Cow<'_, Assignment>| {
+                only.image == one.image && image::is_lost(&home, only)
+            };
+            let Some(only) = each.iter().find(lost) else {
+                continue;
+            };
+            let key = JobKey::Pull(only.image.clone());
+            let image = self.images.entry(only.image.clone()).or_default();
+            if let Some(wait) = image.attempts.remaining(Instant::now()) {
+                self.wake = self.wake.min(wait);
+                continue;
+            }
+            let memory = self
+                .memories
+                .entry(assignment.instance.clone())
+                .or_default();
+            let words = memory.words.get_mut(&one.unit);
+            // One pull for each end: the list of local images may not be readable.
+            let pulled = words.is_none_or(|words| std::mem::replace(&mut words.pulled, true));
+            if !pulled && !self.busy.contains(&key) {
+                image.present = false;
+                self.spawn_pull(only);
+            }
+        }
+    }
+
+    /// Starts stopped sidecars while the main container runs, and stops the remaining containers
+    /// once the main one has ended for good.
+    pub(crate) fn converge_beside(
+        &mut self,
+        assignment: &Assignment,
+        beside: &InstanceSidecars,
+        verdict: &InstanceVerdict,
+    ) -> Result<(), WorkerError> {
+        let over = matches!(
+            verdict.phase,
+            InstancePhase::Failed | InstancePhase::Succeeded
+        );
+        if over && verdict.action == StartAction::Leave {
+            let network = beside.network.as_ref();
+            let lives = network
+                .is_some_and(|(status, _)| status.active_state == ActiveState::Active)
+                || beside.others.iter().any(|one| !one.is_down());
+            if lives {
+                let key = JobKey::Instance(assignment.instance.clone());
+                self.spawn_stop(key, assignment.unit(), Some(assignment), false)?;
+            }
+            return Ok(());
+        }
+        if verdict.phase != InstancePhase::Running {
+            return Ok(());
+        }
+        let down = beside.others.iter();
+        let down = down.filter(|one| one.kind == OtherKind::Sidecar && one.is_down());
+        for one in down {
+            self.start_other(assignment, &one.unit);
+        }
+        Ok(())
+    }
+
+    fn start_other(&mut self, assignment: &Assignment, unit: &str) {
+        let key = JobKey::Other(unit.to_owned());
+        if self.busy.contains(&key) {
+            return;
+        }
+        let memory = self
+            .memories
+            .entry(assignment.instance.clone())
+            .or_default();
+        let delay = memory.others.entry(unit.to_owned()).or_default();
+        if let Some(wait) = delay.remaining(Instant::now()) {
+            self.wake = self.wake.min(wait);
+            return;
+        }
+        delay.failed(Instant::now());
+        let manager = std::sync::Arc::clone(&self.manager);
+        let limit = self.start_limit();
+        let unit = unit.to_owned();
+        self.busy.insert(key.clone());
+        self.jobs.spawn(async move {
+            if let Err(error) = ignore_missing(manager.reset_failed(&unit).await) {
+                return (key, JobOutcome::Started(Err(error)));
+            }
+            let result = manager.start(&unit, limit).await;
+            (key, JobOutcome::Started(result))
+        });
+    }
+
+    /// Logs a sidecar's start that failed.
+    pub(crate) fn other_was_started(&mut self, unit: &str, outcome: &JobOutcome) {
+        if !matches!(outcome, JobOutcome::Started(Ok(JobResult::Done))) {
+            tracing::warn!(unit, ?outcome, "a sidecar did not start");
+        }
+    }
+
+    /// Whether all other containers of the instance with this main unit have ended.
+    pub(crate) async fn others_are_over(&mut self, unit: &str) -> Result<bool, WorkerError> {
+        for other in self.folder.others(unit)? {
+            let status = self.manager.status(&other).await?;
+            if !self.folder.is_over(&status) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Stops the other containers after the main one, in the order of [`UnitFolder::others`]; all
+/// sidecars in parallel. Returns the first failure.
+///
+/// [`UnitFolder::others`]: crate::worker::unit_state::unit_files::UnitFolder::others
+pub(crate) async fn stop(
+    manager: &dyn UnitManager,
+    main: Result<JobResult, SystemdError>,
+    others: Vec<String>,
+    limit: Duration,
+) -> Result<JobResult, SystemdError> {
+    let stopped = |result: &Result<JobResult, SystemdError>| {
+        matches!(
+            result,
+            Ok(JobResult::Done) | Err(SystemdError::NoSuchUnit(_))
+        )
+    };
+    if others.is_empty() || !stopped(&main) {
+        return main;
+    }
+    let (sidecars, rest): (Vec<_>, Vec<_>) =
+        others.iter().partition(|unit| unit.contains("_side-"));
+    let mut results = join_all(sidecars.iter().map(|unit| manager.stop(unit, limit))).await;
+    for unit in rest {
+        results.push(manager.stop(unit, limit).await);
+    }
+    let failed = results.into_iter().find(|result| !stopped(result));
+    failed.unwrap_or(main)
+}

@@ -1,0 +1,122 @@
+//! Registry credentials of a worker: one file for all pulls of its user.
+
+use crate::{
+    images::logins::OpenedLogins,
+    worker::{
+        UserDesired, Worker, WorkerError,
+        running::{jobs::JobKey, start_backoff::RetryDelay},
+    },
+};
+use kat_types::{assignment::Assignment, reason::Reason};
+
+/// Parts of Podman's messages where a registry refuses the credentials, in lower case. Some
+/// registries also answer so where the image does not exist.
+const REFUSALS: [&str; 9] = [
+    "unauthorized",
+    "authentication required",
+    "access to the resource is denied",
+    "denied:",
+    "no basic auth credentials",
+    "invalid username/password",
+    "403 (forbidden)",
+    "status code 403",
+    "status code 401",
+];
+
+impl Worker {
+    /// Writes the file with the credentials that pulls of this user's images need, if any.
+    pub(crate) fn write_logins(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
+        let mut all = OpenedLogins::new();
+        self.sealed_logins.clear();
+        for assignment in desired.to_run() {
+            match self.tools.secrets.logins(assignment) {
+                Ok(opened) => all.extend(opened),
+                Err(error) => {
+                    self.sealed_logins
+                        .insert(assignment.instance.clone(), error);
+                }
+            }
+        }
+        if all.is_empty() {
+            let stays = !desired.confirmed || !self.sealed_logins.is_empty();
+            self.has_logins = stays && self.tools.secrets.has_logins(&self.user);
+            return Ok(());
+        }
+        if self.tools.secrets.write_logins(&self.user, &all)? {
+            // A pull that was refused may succeed with the new credentials.
+            for image in self.images.values_mut() {
+                image.failure = None;
+                image.attempts = RetryDelay::default();
+            }
+        }
+        self.has_logins = true;
+        Ok(())
+    }
+
+    /// Removes the file when no unit names it any more and no running pull may read it.
+    pub(crate) fn remove_logins(&self) -> Result<(), WorkerError> {
+        let pulls = self.busy.iter().any(|key| matches!(key, JobKey::Pull(_)));
+        if !self.has_logins && !pulls {
+            self.tools.secrets.remove_logins(&self.user)?;
+        }
+        Ok(())
+    }
+
+    /// The reason and message of a pull that failed with this error text.
+    pub(crate) fn pull_failure(&self, assignment: &Assignment, words: &str) -> (Reason, String) {
+        if !is_refusal(words) {
+            return (Reason::ImagePullFailed, words.to_owned());
+        }
+        let Assignment {
+            namespace, image, ..
+        } = assignment;
+        let host = kat_types::registry::login_host(image);
+        let of_host = |key: &String| {
+            let key = key.strip_prefix(&host);
+            key.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let logins = assignment.logins.as_ref();
+        let given = logins.filter(|logins| logins.versions.keys().any(of_host));
+        let means = match given {
+            Some(_) => "replaces the name and password that it was given",
+            None => "gives this namespace a name and password for it",
+        };
+        let message = format!("{words}; `katcall registry login {host} -n {namespace}` {means}");
+        (Reason::ImagePullUnauthorized, message)
+    }
+}
+
+/// Whether the error text is a registry's refusal, and not about this machine's own files.
+fn is_refusal(words: &str) -> bool {
+    let words = words.to_lowercase().replace("permission denied", "");
+    REFUSALS.iter().any(|refusal| words.contains(refusal))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_refusal;
+
+    #[test]
+    fn refusals_of_registries_are_told_from_other_failures() {
+        for words in [
+            "reading manifest 1 in r.example/a: authentication required",
+            "reading manifest 1 in r.example/a: unauthorized: authentication required",
+            "unable to retrieve auth token: invalid username/password: unauthorized: incorrect username or password",
+            "requested access to the resource is denied",
+            "reading manifest 1 in ghcr.io/a/b: denied: denied",
+            "denied: Permission \"artifactregistry.repositories.downloadArtifacts\" denied on resource",
+            "received unexpected HTTP status: 403 (Forbidden)",
+            "no basic auth credentials",
+        ] {
+            assert!(is_refusal(words), "{words}");
+        }
+        for words in [
+            "manifest unknown",
+            "open /run/kat/auth/20000.json: permission denied: x",
+            "dial tcp: lookup r.example: no such host",
+            "pinging container registry r.example: received unexpected HTTP status: 500",
+        ] {
+            assert!(!is_refusal(words), "{words}");
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Handlers of the cluster itself: members, tokens, registries and metrics.
+
+pub(crate) mod config;
+pub(crate) mod events;
+pub(crate) mod joining;
+pub(crate) mod membership;
+pub(crate) mod metrics;
+pub(crate) mod registries;
+pub(crate) mod tokens;

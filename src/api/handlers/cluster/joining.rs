@@ -1,0 +1,469 @@
+//! Joining machines (RFC001-KAT 4.1.2, 10.6), and renewal of machines' certificates.
+//!
+//! All checks come first, and nothing is written for a refused request. The machine's etcd user is
+//! created before its registration: a user without a certificate opens nothing, and a registered
+//! machine must be able to read its list.
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use axum::{
+    Extension, Json,
+    extract::{Request, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use base64::{Engine, prelude::BASE64_STANDARD};
+
+use crate::{
+    access::authentication::Caller,
+    apply::put,
+    context::{Api, WriteDecision},
+    errors::ApiError,
+    extract::PathParameters,
+    handlers::workloads::namespaces::read_json,
+    server::limits::MAX_JSON,
+};
+use kat_pki as pki;
+use kat_pki::{Authorities, CertificateRequest, MachineCertificates, PkiError};
+use kat_plan::{
+    Admission, Applicant, NotAdmitted, Snapshot, cluster_endpoints, may_lose_member, node_address,
+};
+use kat_store::StoreError;
+use kat_types::{
+    api::{Certificates, JoinAnswer, JoinPeer, JoinRequest, NodePhase, RenewalRequest},
+    keys,
+    resource::ClusterSpec,
+    snapshot::NodeEntry,
+    transaction::Compare,
+};
+
+/// Maximum number of addresses, and of endpoints, of one machine.
+pub(crate) const MAX_ADDRESSES: usize = 16;
+/// Longest wait for a leaving machine to be removed.
+const GONE_WITHIN: Duration = Duration::from_secs(5);
+/// Maximum length of a host name (RFC 1035, section 2.3.4).
+const MAX_HOST: usize = 253;
+/// Maximum length of `host:port`.
+const MAX_ENDPOINT: usize = 260;
+
+/// State for joining machines.
+#[derive(Clone)]
+pub struct JoiningState {
+    /// Authorities that sign the machine's certificates.
+    pub authorities: Arc<Authorities>,
+    /// Users of etcd for machines.
+    pub users: Arc<dyn NodeUsers>,
+}
+
+/// The machines' users of etcd.
+#[async_trait]
+pub trait NodeUsers: Send + Sync {
+    /// Creates the user of a machine, which may read the machine's own list and the network. No
+    /// error if the user exists.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    async fn admit(&self, node: &str) -> Result<(), StoreError>;
+
+    /// Removes the user of a machine. No error if it does not exist.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    async fn remove(&self, node: &str) -> Result<(), StoreError>;
+}
+
+/// Admits a machine. The gate has checked that the token is a valid join token.
+pub(crate) async fn join(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    api.leadership()?;
+    let joining = api.joining()?;
+    let Caller::Token { id: token, .. } = &caller else {
+        return Err(ApiError::Internal("the caller has no token".to_owned()));
+    };
+    let request: JoinRequest = read_json(&api, request, MAX_JSON).await?;
+    let snapshot = api.snapshot()?;
+    let applicant = applicant(&request, &snapshot.cluster.spec)?;
+    let uid = (api.config.new_uid)();
+    decide(&applicant, &snapshot, token, &uid, &api)?;
+    joining.users.admit(&applicant.name).await?;
+    let (admission, _) = api
+        .write(|snapshot| {
+            let admission = decide(&applicant, snapshot, token, &uid, &api)?;
+            Ok(WriteDecision::Write {
+                conditions: admission.conditions.clone(),
+                operations: admission.operations.clone(),
+                outcome: admission,
+            })
+        })
+        .await?;
+    tracing::info!(node = applicant.name, known = admission.known, %caller, "a machine joined");
+    let snapshot = api.snapshot()?;
+    let certificates = sign(
+        &api,
+        &snapshot,
+        &request.certificate_request,
+        &applicant.name,
+        &admission,
+    )?;
+    let status = if admission.known {
+        StatusCode::OK
+    } else {
+        StatusCode::CREATED
+    };
+    let answer = answer(&snapshot, &applicant.name, &admission, certificates);
+    Ok((status, Json(answer)).into_response())
+}
+
+/// Renews the certificates of a machine for its known key. The request itself proves that key, and
+/// the response is of use only to the key's owner.
+pub(crate) async fn renew(
+    State(api): State<Arc<Api>>,
+    PathParameters(name): PathParameters<String>,
+    request: Request,
+) -> Result<Json<Certificates>, ApiError> {
+    let joining = api.joining()?;
+    let request: RenewalRequest = read_json(&api, request, MAX_JSON).await?;
+    let proof = CertificateRequest::parse(&request.certificate_request).map_err(not_signed)?;
+    let snapshot = api.snapshot()?;
+    let known = snapshot
+        .nodes
+        .get(&name)
+        .filter(|node| node.registration.value.identity_key == proof.key_hash());
+    let subnet = known.and_then(|node| node.subnet).ok_or_else(|| {
+        ApiError::Unauthorized(format!(
+            "the key is not the one by which the cluster knows `{name}`"
+        ))
+    })?;
+    let signed = joining.authorities.sign_machine(
+        &request.certificate_request,
+        &name,
+        &snapshot.cluster_uid,
+        node_address(subnet),
+        api.now(),
+    );
+    Ok(Json(wire(signed.map_err(not_signed)?)))
+}
+
+/// Removes a machine from the cluster. Its etcd user is removed first, so that a machine that is
+/// being deleted can read nothing any more; the plan removes what was stored for it.
+pub(crate) async fn leave(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    PathParameters(name): PathParameters<String>,
+) -> Result<StatusCode, ApiError> {
+    api.leadership()?;
+    let joining = api.joining()?;
+    may_leave(&api, &*api.snapshot()?, &caller, &name)?;
+    joining.users.remove(&name).await?;
+    api.write(|snapshot| {
+        let node = may_leave(&api, snapshot, &caller, &name)?;
+        let key = keys::registration(&name);
+        let mut registration = node.registration.value.clone();
+        registration.deleting = true;
+        Ok(WriteDecision::Write {
+            conditions: vec![Compare::ModRevision(
+                key.clone(),
+                node.registration.revision,
+            )],
+            operations: vec![put(key, &registration)?],
+            outcome: (),
+        })
+    })
+    .await?;
+    let mut snapshots = api.config.handle.snapshot.clone();
+    let gone = snapshots.wait_for(|snapshot| {
+        snapshot
+            .as_ref()
+            .is_some_and(|snapshot| !snapshot.nodes.contains_key(&name))
+    });
+    if tokio::time::timeout(GONE_WITHIN, gone).await.is_err() {
+        tracing::warn!(node = name, "a machine is to go but is still shown");
+    }
+    api.config.handle.reports.forget(&name);
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn may_leave<'a>(
+    api: &Api,
+    snapshot: &'a Snapshot,
+    caller: &Caller,
+    name: &str,
+) -> Result<&'a NodeEntry, ApiError> {
+    let node = snapshot
+        .nodes
+        .get(name)
+        .ok_or_else(|| ApiError::not_found("node", name))?;
+    if name == api.config.node_name {
+        return Err(ApiError::conflict(
+            format!("machine `{name}` leads the cluster"),
+            "`sudo kat-agent reset` on it takes it out, where other machines hold the cluster's store too; else it ends the cluster",
+        ));
+    }
+    if node.registration.value.etcd && !may_lose_member(snapshot, name) {
+        return Err(ApiError::conflict(
+            format!("machine `{name}` holds the cluster's store, and without it too few would"),
+            "the others that hold it must be Ready first; `katcall status` shows them",
+        ));
+    }
+    let status = node.status.as_ref().map(|stored| &stored.value);
+    let ready = status.is_some_and(|status| status.phase == NodePhase::Ready);
+    let instances = snapshot.instances.values();
+    let running = instances.filter(|entry| entry.node == name).count();
+    let itself = matches!(caller, Caller::Node(_));
+    if ready && running > 0 && !itself {
+        return Err(ApiError::conflict(
+            format!("machine `{name}` is Ready and has {running} instances"),
+            "`katcall drain` empties it first, `sudo kat-agent reset` on it takes it out in order",
+        ));
+    }
+    Ok(node)
+}
+
+/// What to write, or why the machine is refused. The same transaction counts the token's use.
+fn decide(
+    applicant: &Applicant,
+    snapshot: &Snapshot,
+    token: &str,
+    uid: &str,
+    api: &Api,
+) -> Result<Admission, ApiError> {
+    let stored = snapshot.tokens.get(token).ok_or_else(|| {
+        ApiError::Unauthorized("the token is not known; it may have been revoked".to_owned())
+    })?;
+    let now = api.now();
+    let mut admission = applicant.admit(snapshot, uid, now).map_err(refused)?;
+    let key = keys::token(token);
+    let unchanged = Compare::ModRevision(key.clone(), stored.revision);
+    admission.conditions.push(unchanged);
+    // A machine whose first response was lost repeats its request: it has used the token already.
+    if admission.known {
+        return Ok(admission);
+    }
+    let mut record = stored.value.clone();
+    if let Some(uses) = &mut record.uses {
+        *uses = uses.checked_sub(1).ok_or_else(|| used_up(token))?;
+        admission.operations.push(put(key, &record)?);
+    }
+    Ok(admission)
+}
+
+fn used_up(token: &str) -> ApiError {
+    ApiError::Forbidden {
+        message: format!("the token `{token}` is used up: as many machines joined with it as may"),
+        hint: Some("`katcall token create --join` makes another".to_owned()),
+    }
+}
+
+/// Refuses reads with a used-up token for a trusted network: without a secret, nothing is shown
+/// once no machine may join any more. A caller that knows a token's secret may continue to read,
+/// since its response may have been lost.
+///
+/// # Errors
+/// [`ApiError::Forbidden`].
+pub(crate) fn may_look(caller: &Caller, snapshot: &Snapshot) -> Result<(), ApiError> {
+    let Caller::Token { id, .. } = caller else {
+        return Ok(());
+    };
+    let record = snapshot.tokens.get(id).map(|stored| &stored.value);
+    match record.is_some_and(|one| one.insecure_trust_network && one.uses == Some(0)) {
+        true => Err(used_up(id)),
+        false => Ok(()),
+    }
+}
+
+fn refused(error: NotAdmitted) -> ApiError {
+    let hint = match &error {
+        NotAdmitted::NameTaken(_) => "choose another name with --node-name",
+        NotAdmitted::KnownAs(_) => {
+            "join with that name; for another one, run `kat-agent reset` on this machine first"
+        }
+        NotAdmitted::Leaving(_) => "it is gone in a moment; try again then",
+        NotAdmitted::AddressTaken { .. } => {
+            "--advertise-address names another address, and --behind-nat says that others can't call this machine; `katcall delete node` takes out a machine that is gone"
+        }
+        NotAdmitted::NotSigned(_) => {
+            "upgrade KAT on it, or take the machine out with `katcall delete node` first"
+        }
+        NotAdmitted::SameWireGuardKey(_) => {
+            "`kat-agent reset` on the copy makes it a machine of its own"
+        }
+        NotAdmitted::NotEncoded(_) => return ApiError::Internal(error.to_string()),
+        NotAdmitted::NoSubnet { .. } => "clusterCIDR and nodeSubnetBits of cluster.kat decide this",
+    };
+    ApiError::conflict(error.to_string(), hint)
+}
+
+/// Parses and checks the request; nothing in it is trusted.
+fn applicant(request: &JoinRequest, spec: &ClusterSpec) -> Result<Applicant, ApiError> {
+    pki::check_name(&request.name)
+        .map_err(|error| ApiError::invalid(format!("the machine's name: {error}")))?;
+    let proof = CertificateRequest::parse(&request.certificate_request).map_err(not_signed)?;
+    let expected = format!("node:{}", request.name);
+    if proof.common_name() != expected {
+        return Err(ApiError::invalid(format!(
+            "certificateRequest: it must ask for `{expected}`"
+        )));
+    }
+    let key = BASE64_STANDARD.decode(&request.wireguard_key);
+    if request.etcd_peer && request.no_etcd {
+        return Err(ApiError::invalid(
+            "etcdPeer and noEtcd can't both be asked for",
+        ));
+    }
+    if request.wireguard_key.len() != 44 || !key.is_ok_and(|key| key.len() == 32) {
+        return Err(ApiError::invalid(
+            "wireguardKey: expected 32 bytes in base64",
+        ));
+    }
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    let architecture = &request.architecture;
+    if !(1..=32).contains(&architecture.len()) || !architecture.bytes().all(plain) {
+        return Err(ApiError::invalid("architecture: expected such as `amd64`"));
+    }
+    for (name, length) in [
+        ("endpoints", request.endpoints.len()),
+        ("advertise", request.advertise.len()),
+        // An empty list of names is accepted.
+        ("names", request.reach.names.len().max(1)),
+    ] {
+        if !(1..=MAX_ADDRESSES).contains(&length) {
+            return Err(ApiError::invalid(format!(
+                "{name} has {length} entries, expected 1 to {MAX_ADDRESSES}"
+            )));
+        }
+    }
+    if !request.reach.names.iter().all(|name| is_host(name)) {
+        return Err(ApiError::invalid("names: expected host names"));
+    }
+    if let Some(address) = request
+        .advertise
+        .iter()
+        .find(|address| !reachable(address, spec))
+    {
+        return Err(ApiError::invalid(format!(
+            "advertise: other machines can't reach `{address}`"
+        )));
+    }
+    if !request.endpoints.iter().all(|text| is_endpoint(text)) {
+        return Err(ApiError::invalid("endpoints: expected `host:port`"));
+    }
+    if !(request.member_keys.is_empty() || request.member_keys.is_complete()) {
+        return Err(ApiError::invalid(
+            "memberKeys: expected two hashes of 64 hexadecimal digits",
+        ));
+    }
+    let signed = match proof.states(&request.statement()) {
+        Some(false) => {
+            return Err(ApiError::invalid(
+                "certificateRequest: it was signed for another request: who passed this one on changed it",
+            ));
+        }
+        stated => stated.is_some(),
+    };
+    Ok(Applicant {
+        signed,
+        name: request.name.clone(),
+        identity_key: proof.key_hash().to_owned(),
+        member_keys: request.member_keys.clone(),
+        public_key: request.wireguard_key.clone(),
+        endpoints: request.endpoints.clone(),
+        advertise: request.advertise.clone(),
+        reach: request.reach.clone(),
+        architecture: architecture.clone(),
+        etcd: false,
+        no_etcd: request.no_etcd,
+        etcd_peer: request.etcd_peer,
+    })
+}
+
+/// Whether an address may be that of one machine outside the overlay.
+pub(crate) fn reachable(address: &IpAddr, spec: &ClusterSpec) -> bool {
+    let own = match address {
+        IpAddr::V4(address) => {
+            spec.cluster_cidr.contains(address)
+                || spec.service_cidr.contains(address)
+                || address.is_broadcast()
+        }
+        IpAddr::V6(_) => false,
+    };
+    !(own || address.is_unspecified() || address.is_loopback() || address.is_multicast())
+}
+
+fn is_host(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+    (1..=MAX_HOST).contains(&name.len()) && name.bytes().all(plain)
+}
+
+/// Whether the text is `host:port`.
+pub(crate) fn is_endpoint(text: &str) -> bool {
+    text.len() <= MAX_ENDPOINT
+        && (text
+            .parse::<std::net::SocketAddr>()
+            .is_ok_and(|address| address.port() != 0)
+            || text.rsplit_once(':').is_some_and(|(host, port)| {
+                is_host(host) && port.parse::<u16>().is_ok_and(|port| port != 0)
+            }))
+}
+
+fn not_signed(error: PkiError) -> ApiError {
+    match error {
+        PkiError::Request(_) | PkiError::Name(_) => ApiError::invalid(error.to_string()),
+        other => ApiError::Internal(other.to_string()),
+    }
+}
+
+fn sign(
+    api: &Api,
+    snapshot: &Snapshot,
+    request_pem: &str,
+    name: &str,
+    admission: &Admission,
+) -> Result<MachineCertificates, ApiError> {
+    let joining = api.joining()?;
+    let overlay = node_address(admission.subnet);
+    joining
+        .authorities
+        .sign_machine(request_pem, name, &snapshot.cluster_uid, overlay, api.now())
+        .map_err(not_signed)
+}
+
+fn wire(signed: MachineCertificates) -> Certificates {
+    Certificates {
+        node: signed.node,
+        etcd: signed.etcd,
+        cluster_authority: signed.cluster_authority,
+        etcd_authority: signed.etcd_authority,
+    }
+}
+
+fn answer(
+    snapshot: &Snapshot,
+    name: &str,
+    admission: &Admission,
+    certificates: MachineCertificates,
+) -> JoinAnswer {
+    let others = snapshot.nodes.iter().filter(|(other, _)| *other != name);
+    let peers = others.filter_map(|(other, node)| {
+        let peer = JoinPeer {
+            public_key: node.public_key.clone()?,
+            endpoints: node.endpoints.clone(),
+            subnet: node.subnet?,
+            reach: node.reach.clone(),
+        };
+        Some((other.clone(), peer))
+    });
+    JoinAnswer {
+        node_uid: admission.uid.clone(),
+        cluster_uid: snapshot.cluster_uid.clone(),
+        cluster: snapshot.cluster.clone(),
+        subnet: admission.subnet,
+        known: admission.known,
+        certificates: wire(certificates),
+        peers: peers.collect(),
+        machines: cluster_endpoints(snapshot).machines,
+    }
+}

@@ -1,0 +1,7 @@
+//! Handlers of secrets, credentials and volumes.
+
+pub(crate) mod logins;
+pub(crate) mod secrets;
+pub(crate) mod volume_copies;
+pub(crate) mod volume_moves;
+pub(crate) mod volumes;

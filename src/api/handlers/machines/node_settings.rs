@@ -1,0 +1,268 @@
+//! Administrators' settings of machines: drain, labels and taints (RFC001-KAT 4.1.4, 8.2).
+//!
+//! Each is a PUT of the complete value, so that repeating a request changes nothing.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use axum::{
+    Extension,
+    extract::{Request, State},
+    http::HeaderMap,
+    response::Response,
+};
+use jiff::Timestamp;
+use serde::Deserialize;
+
+use crate::{
+    access::authentication::Caller,
+    apply::put,
+    context::{Api, WriteDecision},
+    errors::ApiError,
+    extract::{PathParameters, Precondition, QueryParameters},
+    handlers::workloads::{
+        namespaces::read_json,
+        workload_objects::{WriteQuery, WriteResult},
+    },
+    server::limits::MAX_JSON,
+    view::node_metadata,
+};
+use kat_bundle::{check_label_key, check_label_value};
+use kat_plan::{EventKind, EventLog, OWN_LABELS, Snapshot};
+use kat_types::{
+    api::{NodeLabels, NodeTaints, ObjectReference, Taint},
+    keys,
+    reason::EventReason,
+    records::NodeRegistration,
+    transaction::Compare,
+};
+
+/// Maximum number of labels, and of taints, of a machine.
+const MAX_ENTRIES: usize = 64;
+
+/// Query parameters of a drain.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(crate) struct DrainQuery {
+    /// Return what would happen, and write nothing.
+    dry_run: bool,
+    /// Also stop instances that no other machine can take.
+    force: bool,
+}
+
+pub(crate) async fn drain(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    PathParameters(name): PathParameters<String>,
+    QueryParameters(query): QueryParameters<DrainQuery>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let precondition = Precondition::read(&headers)?;
+    let DrainQuery { dry_run, force } = query;
+    let wish = NodeSettingChange::Drain { force };
+    let query = WriteQuery { dry_run };
+    set(&api, &caller, &name, query, precondition, wish).await
+}
+
+pub(crate) async fn uncordon(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    PathParameters(name): PathParameters<String>,
+    QueryParameters(query): QueryParameters<WriteQuery>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let precondition = Precondition::read(&headers)?;
+    set(
+        &api,
+        &caller,
+        &name,
+        query,
+        precondition,
+        NodeSettingChange::Uncordon,
+    )
+    .await
+}
+
+pub(crate) async fn labels(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    PathParameters(name): PathParameters<String>,
+    QueryParameters(query): QueryParameters<WriteQuery>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let precondition = Precondition::read(request.headers())?;
+    let NodeLabels { labels } = read_json(&api, request, MAX_JSON).await?;
+    check_count("labels", labels.len())?;
+    for (key, value) in &labels {
+        check_label_key(key).map_err(|error| ApiError::invalid(format!("labels: {error}")))?;
+        check_label_value(value).map_err(|error| ApiError::invalid(format!("labels: {error}")))?;
+    }
+    set(
+        &api,
+        &caller,
+        &name,
+        query,
+        precondition,
+        NodeSettingChange::Labels(labels),
+    )
+    .await
+}
+
+pub(crate) async fn taints(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    PathParameters(name): PathParameters<String>,
+    QueryParameters(query): QueryParameters<WriteQuery>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let precondition = Precondition::read(request.headers())?;
+    let NodeTaints { taints } = read_json(&api, request, MAX_JSON).await?;
+    check_count("taints", taints.len())?;
+    let mut seen = BTreeSet::new();
+    for Taint { key, value, effect } in &taints {
+        check_label_key(key).map_err(|error| ApiError::invalid(format!("taints: {error}")))?;
+        check_label_value(value).map_err(|error| ApiError::invalid(format!("taints: {error}")))?;
+        if !seen.insert((key, effect)) {
+            return Err(ApiError::invalid(format!(
+                "taints: `{key}` has the effect {effect:?} twice"
+            )));
+        }
+    }
+    set(
+        &api,
+        &caller,
+        &name,
+        query,
+        precondition,
+        NodeSettingChange::Taints(taints),
+    )
+    .await
+}
+
+fn check_count(what: &str, count: usize) -> Result<(), ApiError> {
+    if count <= MAX_ENTRIES {
+        return Ok(());
+    }
+    Err(ApiError::invalid(format!(
+        "{what} has {count} entries, at most {MAX_ENTRIES} are allowed"
+    )))
+}
+
+/// The desired setting.
+enum NodeSettingChange {
+    Drain { force: bool },
+    Uncordon,
+    Labels(BTreeMap<String, String>),
+    Taints(Vec<Taint>),
+}
+
+async fn set(
+    api: &Api,
+    caller: &Caller,
+    name: &str,
+    query: WriteQuery,
+    precondition: Precondition,
+    wish: NodeSettingChange,
+) -> Result<Response, ApiError> {
+    let now = api.now();
+    let setting = NodeSettingRequest {
+        caller,
+        name,
+        precondition,
+        wish,
+        now,
+        dry_run: query.dry_run,
+    };
+    let (written, revision) = api.write(|snapshot| setting.decide(snapshot)).await?;
+    Ok(written.answer(revision))
+}
+
+struct NodeSettingRequest<'a> {
+    caller: &'a Caller,
+    name: &'a str,
+    precondition: Precondition,
+    wish: NodeSettingChange,
+    now: Timestamp,
+    dry_run: bool,
+}
+
+impl NodeSettingRequest<'_> {
+    fn decide(&self, snapshot: &Snapshot) -> Result<WriteDecision<WriteResult>, ApiError> {
+        let name = self.name;
+        let node = snapshot.nodes.get(name);
+        let before = &node
+            .ok_or_else(|| ApiError::not_found("node", name))?
+            .registration;
+        self.precondition.check(Some(before.revision))?;
+        if before.value.deleting {
+            return Err(ApiError::conflict(
+                format!("machine `{name}` is on its way out of the cluster"),
+                "wait until it is gone",
+            ));
+        }
+        let mut registration = before.value.clone();
+        let (reason, what) = self.change(&mut registration)?;
+        let changed = registration != before.value;
+        let outcome = WriteResult::of(
+            "Node",
+            if changed { "updated" } else { "unchanged" },
+            node_metadata(name, &registration, before.revision),
+        );
+        if !changed || self.dry_run {
+            return Ok(WriteDecision::Done(outcome));
+        }
+        let key = keys::registration(name);
+        let mut operations = vec![put(key.clone(), &registration)?];
+        let object = ObjectReference {
+            kind: "Node".to_owned(),
+            name: name.to_owned(),
+            namespace: String::new(),
+            uid: registration.uid,
+        };
+        let message = format!("{what} by {}", self.caller);
+        let mut log = EventLog::new(&snapshot.events, self.now);
+        operations.extend(log.record(EventKind::Normal, reason, object, message));
+        Ok(WriteDecision::Write {
+            conditions: vec![Compare::ModRevision(key, before.revision)],
+            operations,
+            outcome,
+        })
+    }
+
+    /// Changes the registration. Returns the event's reason and message.
+    fn change(
+        &self,
+        registration: &mut NodeRegistration,
+    ) -> Result<(EventReason, &'static str), ApiError> {
+        match &self.wish {
+            NodeSettingChange::Drain { force } => {
+                (registration.draining, registration.drain_forced) = (true, *force);
+                Ok(match force {
+                    true => (EventReason::DrainAsked, "draining by force was asked for"),
+                    false => (EventReason::DrainAsked, "draining was asked for"),
+                })
+            }
+            NodeSettingChange::Uncordon => {
+                (registration.draining, registration.drain_forced) = (false, false);
+                Ok((EventReason::Uncordoned, "opened to new work"))
+            }
+            NodeSettingChange::Labels(labels) => {
+                let own = OWN_LABELS.iter();
+                let mut own = own.filter(|key| labels.get(**key) != registration.labels.get(**key));
+                if let Some(key) = own.next() {
+                    return Err(ApiError::invalid(format!(
+                        "labels: `{key}` says what the machine is, and stays as it is"
+                    )));
+                }
+                registration.labels.clone_from(labels);
+                Ok((EventReason::LabelsChanged, "labels were changed"))
+            }
+            NodeSettingChange::Taints(taints) => {
+                registration.taints.clone_from(taints);
+                Ok((EventReason::TaintsChanged, "taints were changed"))
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Machines: list, read, and the reports of their agents (RFC001-KAT 4.1.3).
+
+use std::sync::Arc;
+
+use axum::{
+    Extension,
+    extract::{Request, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+
+use crate::{
+    access::authentication::Caller,
+    context::Api,
+    errors::ApiError,
+    extract::{PathParameters, QueryParameters},
+    handlers::{
+        cluster::joining::{MAX_ADDRESSES, is_endpoint, reachable},
+        workloads::{namespaces::read_json, workload_objects::item},
+    },
+    server::limits::MAX_REPORT,
+    view::ApiView,
+    watch::{ListQuery, answer},
+};
+use kat_types::{
+    api::{MemberKeys, NodeReport, UNSURE_HEADER},
+    resource::ClusterSpec,
+};
+
+pub(crate) async fn list(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    QueryParameters(query): QueryParameters<ListQuery>,
+) -> Result<Response, ApiError> {
+    let node = caller
+        .sees_only_this_machine()
+        .then(|| api.config.node_name.clone());
+    let select = Arc::new(move |view: &ApiView<'_>| match &node {
+        Some(node) => view.node(node).into_iter().collect(),
+        None => view.nodes(),
+    });
+    answer(&api, &caller, &query, select).await
+}
+
+pub(crate) async fn get(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    PathParameters(name): PathParameters<String>,
+) -> Result<Response, ApiError> {
+    let unseen = caller.sees_only_this_machine() && name != api.config.node_name;
+    let snapshot = api.snapshot()?;
+    let observed = api.observed();
+    let found = api
+        .view(&snapshot, &observed)
+        .node(&name)
+        .filter(|_| !unseen);
+    let found = found.ok_or_else(|| ApiError::not_found("node", &name))?;
+    Ok(item(&found, &found.metadata.resource_version))
+}
+
+/// Accepts a report. The gate has checked that the certificate is that of the machine in the path.
+pub(crate) async fn report(
+    State(api): State<Arc<Api>>,
+    PathParameters(name): PathParameters<String>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let leadership = api.leadership()?;
+    let mut report: NodeReport = read_json(&api, request, MAX_REPORT).await?;
+    if report.node_name != name {
+        return Err(ApiError::Forbidden {
+            message: format!(
+                "the report is about `{}`, not about `{name}`",
+                printable(&report.node_name)
+            ),
+            hint: None,
+        });
+    }
+    let snapshot = api.snapshot()?;
+    let node = snapshot
+        .nodes
+        .get(&name)
+        .ok_or_else(|| ApiError::not_found("node", &name))?;
+    let uid = &node.registration.value.uid;
+    if report.node_uid != *uid {
+        return Err(ApiError::Forbidden {
+            message: format!(
+                "the machine `{name}` is registered with another identity than the report's"
+            ),
+            hint: Some(
+                "two machines with one name? `katcall describe node` shows the one that is known"
+                    .to_owned(),
+            ),
+        });
+    }
+    bound(&mut report, &snapshot.cluster.spec)?;
+    api.config.handle.reports.accept(&name, report);
+    // Measured after the report was accepted: a late answer must not look younger.
+    let unsure = leadership.unsure_for().as_millis() + 1;
+    Ok((
+        StatusCode::NO_CONTENT,
+        [(UNSURE_HEADER, unsure.to_string())],
+    )
+        .into_response())
+}
+
+fn printable(text: &str) -> String {
+    text.chars()
+        .filter(|character| !character.is_control())
+        .take(64)
+        .collect()
+}
+
+/// Bounds the contents of a report: one machine must not fill the store.
+fn bound(report: &mut NodeReport, spec: &ClusterSpec) -> Result<(), ApiError> {
+    let bounded = report.keep_bounds();
+    bounded.map_err(|error| ApiError::invalid(error.to_string()))?;
+    // Unusable addresses are not passed to the other machines.
+    report.advertise.retain(|address| reachable(address, spec));
+    report.endpoints.retain(|endpoint| is_endpoint(endpoint));
+    if !report.member_keys.is_complete() {
+        report.member_keys = MemberKeys::default();
+    }
+    report.advertise.truncate(MAX_ADDRESSES);
+    report.endpoints.truncate(MAX_ADDRESSES);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kat_types::api::{
+        InstanceReport,
+        report_bounds::{MAX_ENTRIES, MAX_SENTENCE, MAX_WORD},
+    };
+
+    #[test]
+    fn a_report_is_cut_to_measure() {
+        let mut report = NodeReport {
+            version: "v".repeat(10_000),
+            workload_instances: vec![InstanceReport {
+                message: "ü".repeat(10_000),
+                ..InstanceReport::default()
+            }],
+            ..NodeReport::default()
+        };
+        let spec = ClusterSpec::default();
+        assert_eq!(bound(&mut report, &spec), Ok(()));
+        assert_eq!(report.version.len(), MAX_WORD);
+        assert_eq!(report.workload_instances[0].message.len(), MAX_SENTENCE);
+        report.workload_instances = vec![InstanceReport::default(); MAX_ENTRIES + 1];
+        let refused = bound(&mut report, &spec);
+        assert!(matches!(refused, Err(ApiError::Invalid { .. })));
+    }
+
+    #[test]
+    fn endpoints_that_lead_nowhere_are_left_out() {
+        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        let mut report = NodeReport {
+            advertise: [
+                "127.0.0.1",
+                "10.100.0.1",
+                "0.0.0.0",
+                "192.0.2.1",
+                "2001:db8::1",
+            ]
+            .map(|text| text.parse().unwrap())
+            .to_vec(),
+            endpoints: texts(&[
+                "192.0.2.1:51820",
+                "192.0.2.1",
+                "a b:1",
+                "[2001:db8::1]:0",
+                "h.example:7",
+            ]),
+            ..NodeReport::default()
+        };
+        assert_eq!(bound(&mut report, &ClusterSpec::default()), Ok(()));
+        let expected: Vec<std::net::IpAddr> =
+            vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
+        assert_eq!(report.advertise, expected);
+        assert_eq!(report.endpoints, ["192.0.2.1:51820", "h.example:7"]);
+    }
+}

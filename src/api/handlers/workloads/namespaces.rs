@@ -1,0 +1,466 @@
+//! Namespaces: list, read, create, delete.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension,
+    extract::{Request, State},
+    http::{HeaderMap, StatusCode},
+    response::Response,
+};
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    access::authentication::Caller,
+    apply::{
+        put,
+        removal::{is_to_mark, mark_deleting},
+    },
+    context::{Api, WriteDecision},
+    errors::ApiError,
+    extract::{PathParameters, Precondition, QueryParameters},
+    handlers::{
+        data::volumes,
+        workloads::workload_objects::{CORE_NAMESPACE, WriteQuery, WriteResult, item},
+    },
+    server::limits::{MAX_JSON, check_content_type, read_body},
+    view::namespace_metadata,
+    watch::{ListQuery, answer},
+};
+use kat_plan::{EventKind, EventLog, Snapshot};
+use kat_types::{
+    api::ObjectReference,
+    keys,
+    reason::EventReason,
+    records::NamespaceRecord,
+    resource::{
+        API_VERSION, Amounts, NamespaceMetadata, QuotaResource, default_namespace,
+        name::{check_namespace, check_new_namespace},
+    },
+    transaction::{Compare, WriteOperation},
+};
+
+/// Workloads that are marked in one transaction of a cascade.
+const CASCADE_PIECE: usize = 50;
+/// Maximum number of labels of a namespace, and of characters of each.
+const MAX_LABELS: usize = 64;
+const MAX_LABEL: usize = 256;
+
+/// Content type of JSON bodies.
+pub(crate) const JSON: &str = "application/json";
+
+/// The body of a POST: `namespace.kat` as JSON.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NamespaceRequest {
+    /// `kat.dws.rip/v1alpha1` if it is written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_version: Option<String>,
+    /// `Namespace` if it is written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Name and labels.
+    pub metadata: NamespaceMetadata,
+}
+
+/// Reads and parses a JSON body.
+///
+/// # Errors
+/// [`ApiError::Invalid`] with line and column, and the errors of [`read_body`].
+pub(crate) async fn read_json<T: serde::de::DeserializeOwned>(
+    api: &Api,
+    request: Request,
+    limit: usize,
+) -> Result<T, ApiError> {
+    let (parts, body) = request.into_parts();
+    check_content_type(&parts.headers, JSON)?;
+    let body = read_body(&parts.headers, body, limit, api.config.limits.body_timeout).await?;
+    serde_json::from_slice(&body).map_err(|error| ApiError::invalid(format!("the body: {error}")))
+}
+
+pub(crate) async fn list(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    QueryParameters(query): QueryParameters<ListQuery>,
+) -> Result<Response, ApiError> {
+    answer(&api, &caller, &query, Arc::new(|view| view.namespaces())).await
+}
+
+pub(crate) async fn get(
+    State(api): State<Arc<Api>>,
+    PathParameters(name): PathParameters<String>,
+) -> Result<Response, ApiError> {
+    let snapshot = api.snapshot()?;
+    let observed = api.observed();
+    let found = api.view(&snapshot, &observed).namespace(&name);
+    let found = found.ok_or_else(|| ApiError::not_found("namespace", &name))?;
+    Ok(item(&found, &found.metadata.resource_version))
+}
+
+pub(crate) async fn create(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    QueryParameters(query): QueryParameters<WriteQuery>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let precondition = Precondition::read(request.headers())?;
+    let request: NamespaceRequest = read_json(&api, request, MAX_JSON).await?;
+    check(&request)?;
+    let create = NamespaceCreation {
+        metadata: request.metadata,
+        precondition,
+        dry_run: query.dry_run,
+        uid: (api.config.new_uid)(),
+        now: api.now(),
+        caller: &caller,
+    };
+    let (written, revision) = api.write(|snapshot| create.decide(snapshot)).await?;
+    Ok(written.answer(revision))
+}
+
+pub(crate) async fn set_quota(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    PathParameters(name): PathParameters<String>,
+    QueryParameters(query): QueryParameters<WriteQuery>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let precondition = Precondition::read(request.headers())?;
+    let body: serde_json::Map<String, serde_json::Value> =
+        read_json(&api, request, MAX_JSON).await?;
+    if let Some(unknown) = body
+        .keys()
+        .find(|word| QuotaResource::of_word(word).is_none())
+    {
+        let unknown: String = unknown.chars().take(60).collect();
+        return Err(ApiError::invalid(format!("`{unknown}` is no quota")));
+    }
+    let quota: Amounts = serde_json::from_value(body.into())
+        .map_err(|error| ApiError::invalid(format!("the body: {error}")))?;
+    let now = api.now();
+    let decide = |snapshot: &Snapshot| {
+        let stored = snapshot.namespaces.get(&name);
+        let stored = stored.ok_or_else(|| ApiError::not_found("namespace", &name))?;
+        precondition.check(Some(stored.revision))?;
+        let record = NamespaceRecord {
+            quota,
+            ..stored.value.clone()
+        };
+        let changed = record != stored.value;
+        let outcome = if changed { "updated" } else { "unchanged" };
+        let metadata = namespace_metadata(&name, &record, stored.revision);
+        let result = WriteResult::of("Namespace", outcome, metadata);
+        if !changed || query.dry_run {
+            return Ok(WriteDecision::Done(result));
+        }
+        let key = keys::namespace(&name);
+        let mut operations = vec![put(key.clone(), &record)?];
+        let message = format!("its quotas were set by {caller}");
+        let uid = &record.uid;
+        operations.extend(event(
+            snapshot,
+            now,
+            EventReason::QuotaSet,
+            &name,
+            uid,
+            message,
+        ));
+        Ok(WriteDecision::Write {
+            conditions: vec![Compare::ModRevision(key, stored.revision)],
+            operations,
+            outcome: result,
+        })
+    };
+    let (written, revision) = api.write(decide).await?;
+    Ok(written.answer(revision))
+}
+
+fn check(request: &NamespaceRequest) -> Result<(), ApiError> {
+    if let Some(found) = request
+        .api_version
+        .as_ref()
+        .filter(|found| *found != API_VERSION)
+    {
+        return Err(ApiError::invalid(format!(
+            "apiVersion is `{found}`, expected `{API_VERSION}`"
+        )));
+    }
+    if let Some(found) = request.kind.as_ref().filter(|found| *found != "Namespace") {
+        return Err(ApiError::invalid(format!(
+            "kind is `{found}`, expected `Namespace`"
+        )));
+    }
+    check_namespace(&request.metadata.name)
+        .map_err(|error| ApiError::invalid(format!("metadata.name: {error}")))?;
+    let labels = &request.metadata.labels;
+    let long = |text: &String| text.chars().count() > MAX_LABEL;
+    if labels.len() > MAX_LABELS
+        || labels
+            .iter()
+            .any(|(key, value)| key.is_empty() || long(key) || long(value))
+    {
+        return Err(ApiError::invalid(format!(
+            "metadata.labels: at most {MAX_LABELS} labels with keys and values of at most {MAX_LABEL} characters are allowed"
+        )));
+    }
+    Ok(())
+}
+
+struct NamespaceCreation<'a> {
+    metadata: NamespaceMetadata,
+    precondition: Precondition,
+    dry_run: bool,
+    uid: String,
+    now: Timestamp,
+    caller: &'a Caller,
+}
+
+impl NamespaceCreation<'_> {
+    /// Creates the namespace or changes its labels; the same labels change nothing.
+    fn decide(&self, snapshot: &Snapshot) -> Result<WriteDecision<WriteResult>, ApiError> {
+        let name = &self.metadata.name;
+        let stored = snapshot.namespaces.get(name);
+        self.precondition
+            .check(stored.map(|stored| stored.revision))?;
+        if stored.is_none() {
+            check_new_namespace(name)
+                .map_err(|error| ApiError::invalid(format!("metadata.name: {error}")))?;
+        }
+        let (record, outcome) = match stored {
+            None => (
+                NamespaceRecord {
+                    schema: 1,
+                    uid: self.uid.clone(),
+                    labels: self.metadata.labels.clone(),
+                    created: self.now,
+                    deleting: false,
+                    quota: Default::default(),
+                },
+                "created",
+            ),
+            Some(stored) if stored.value.deleting => {
+                return Err(ApiError::conflict(
+                    format!("the namespace `{name}` is being deleted"),
+                    "wait until it is gone",
+                ));
+            }
+            Some(stored) if stored.value.labels == self.metadata.labels => {
+                let metadata = namespace_metadata(name, &stored.value, stored.revision);
+                return Ok(WriteDecision::Done(WriteResult::of(
+                    "Namespace",
+                    "unchanged",
+                    metadata,
+                )));
+            }
+            Some(stored) => (
+                NamespaceRecord {
+                    labels: self.metadata.labels.clone(),
+                    ..stored.value.clone()
+                },
+                "updated",
+            ),
+        };
+        let before = stored.map_or(0, |stored| stored.revision);
+        let metadata = namespace_metadata(name, &record, before);
+        let mut result = WriteResult::of("Namespace", outcome, metadata);
+        if self.dry_run {
+            return Ok(WriteDecision::Done(result));
+        }
+        if stored.is_none() {
+            result.status = StatusCode::CREATED;
+        }
+        let key = keys::namespace(name);
+        let mut operations = vec![put(key.clone(), &record)?];
+        let reason = if stored.is_none() {
+            EventReason::Created
+        } else {
+            EventReason::Updated
+        };
+        let message = format!("{} by {}", outcome, self.caller);
+        operations.extend(event(
+            snapshot,
+            self.now,
+            reason,
+            name,
+            &record.uid,
+            message,
+        ));
+        Ok(WriteDecision::Write {
+            conditions: vec![Compare::ModRevision(key, before)],
+            operations,
+            outcome: result,
+        })
+    }
+}
+
+fn event(
+    snapshot: &Snapshot,
+    now: Timestamp,
+    reason: EventReason,
+    name: &str,
+    uid: &str,
+    message: String,
+) -> Vec<WriteOperation> {
+    let object = ObjectReference {
+        kind: "Namespace".to_owned(),
+        name: name.to_owned(),
+        namespace: String::new(),
+        uid: uid.to_owned(),
+    };
+    EventLog::new(&snapshot.events, now).record(EventKind::Normal, reason, object, message)
+}
+
+/// Query parameters of a namespace's deletion.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(crate) struct DeleteQuery {
+    /// Return what would happen, and write nothing.
+    dry_run: bool,
+    /// Delete its workloads too.
+    cascade: bool,
+    /// Delete the data of its volumes too, including volumes kept from deleted workloads.
+    volumes: bool,
+}
+
+pub(crate) async fn delete(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    PathParameters(name): PathParameters<String>,
+    QueryParameters(query): QueryParameters<DeleteQuery>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    if name == CORE_NAMESPACE || name == default_namespace() {
+        return Err(ApiError::Forbidden {
+            message: format!("the namespace `{name}` can't be deleted"),
+            hint: None,
+        });
+    }
+    let removal = NamespaceRemoval {
+        name: &name,
+        precondition: Precondition::read(&headers)?,
+        query,
+        now: api.now(),
+        caller: &caller,
+    };
+    let (outcome, revision) = api.write(|snapshot| removal.decide(snapshot)).await?;
+    // From here on nothing new can be created in the namespace, so the loop ends.
+    let mut newest = revision;
+    let mut more = (query.cascade || query.volumes) && !query.dry_run;
+    while more {
+        let (left, revision) = api.write(|snapshot| removal.cascade(snapshot)).await?;
+        newest = revision.or(newest);
+        more = left;
+    }
+    Ok(outcome.answer(newest))
+}
+
+struct NamespaceRemoval<'a> {
+    name: &'a str,
+    precondition: Precondition,
+    query: DeleteQuery,
+    now: Timestamp,
+    caller: &'a Caller,
+}
+
+impl NamespaceRemoval<'_> {
+    fn decide(&self, snapshot: &Snapshot) -> Result<WriteDecision<WriteResult>, ApiError> {
+        let stored = snapshot.namespaces.get(self.name);
+        let stored = stored.ok_or_else(|| ApiError::not_found("namespace", self.name))?;
+        self.precondition.check(Some(stored.revision))?;
+        let metadata = namespace_metadata(self.name, &stored.value, stored.revision);
+        let outcome = WriteResult::of("Namespace", "deleting", metadata);
+        let count = snapshot
+            .workloads
+            .keys()
+            .filter(|key| key.namespace == self.name)
+            .count();
+        if count > 0 && !self.query.cascade {
+            return Err(ApiError::conflict(
+                format!("the namespace `{}` still has workloads: {count}", self.name),
+                "delete them first, or ask with `cascade=true` (`katcall delete namespace --cascade`)",
+            ));
+        }
+        let secrets = snapshot.secrets.keys();
+        let secrets = secrets.filter(|key| key.namespace == self.name).count();
+        if secrets > 0 && !self.query.cascade {
+            return Err(ApiError::conflict(
+                format!("the namespace `{}` still has secrets: {secrets}", self.name),
+                "delete them first, or ask with `cascade=true` (`katcall delete namespace --cascade`)",
+            ));
+        }
+        let logins = snapshot.logins.get(self.name).map_or(0, |one| one.len());
+        if logins > 0 && !self.query.cascade {
+            return Err(ApiError::conflict(
+                format!(
+                    "the namespace `{}` still has credentials for registries: {logins}",
+                    self.name
+                ),
+                "take them away first (`katcall registry logout`), or ask with `cascade=true` (`katcall delete namespace --cascade`)",
+            ));
+        }
+        if self.query.dry_run || stored.value.deleting {
+            return Ok(WriteDecision::Done(outcome));
+        }
+        let record = NamespaceRecord {
+            deleting: true,
+            ..stored.value.clone()
+        };
+        let key = keys::namespace(self.name);
+        let mut operations = vec![put(key.clone(), &record)?];
+        let message = format!("deletion was asked for by {}", self.caller);
+        operations.extend(event(
+            snapshot,
+            self.now,
+            EventReason::Deleting,
+            self.name,
+            &record.uid,
+            message,
+        ));
+        Ok(WriteDecision::Write {
+            conditions: vec![Compare::ModRevision(key, stored.revision)],
+            operations,
+            outcome,
+        })
+    }
+
+    /// Marks a batch of the namespace's workloads, and of volumes kept from deleted workloads.
+    /// Returns whether there may be more.
+    fn cascade(&self, snapshot: &Snapshot) -> Result<WriteDecision<bool>, ApiError> {
+        let all = self.query.volumes;
+        let workloads = snapshot.workloads.iter();
+        let workloads =
+            workloads.filter(|(key, entry)| key.namespace == self.name && is_to_mark(entry, all));
+        let kept = snapshot.volumes.iter().filter(|(key, stored)| {
+            let workload = &key.workload;
+            workload.namespace == self.name
+                && !stored.value.deleting
+                && !snapshot.workloads.contains_key(workload)
+        });
+        let marks = workloads.map(|(key, entry)| mark_deleting(key, entry, all));
+        let kept = kept
+            .filter(|_| all)
+            .map(|(key, stored)| volumes::mark_deleting(key, stored));
+        let mut conditions = Vec::new();
+        let mut operations = Vec::new();
+        for mark in marks.chain(kept).take(CASCADE_PIECE) {
+            let (condition, operation) = mark?;
+            conditions.push(condition);
+            operations.push(operation);
+        }
+        if operations.is_empty() {
+            return Ok(WriteDecision::Done(false));
+        }
+        if all {
+            let (turn, takes_turn) = volumes::in_turn(snapshot);
+            conditions.push(turn);
+            operations.push(takes_turn);
+        }
+        Ok(WriteDecision::Write {
+            conditions,
+            operations,
+            outcome: true,
+        })
+    }
+}

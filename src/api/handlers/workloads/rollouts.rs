@@ -1,0 +1,386 @@
+//! Rollouts (RFC001-KAT 4.5): generations, rollback, pause, number of replicas, restart.
+//!
+//! Each of them except the pause writes a new generation of the files, as an apply does, so that
+//! the files show what a later apply of the folder would change back.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension,
+    extract::{Request, State},
+    http::HeaderMap,
+    response::Response,
+};
+
+use super::namespaces::read_json;
+use crate::{
+    access::authentication::Caller,
+    apply::{
+        ApplyCause, WorkloadWrite, image_pins, preview, put, record, submission,
+        submission::Submission,
+    },
+    context::{Api, WriteDecision},
+    errors::ApiError,
+    extract::{PathParameters, Precondition, QueryParameters},
+    handlers::workloads::workload_objects::{
+        WriteQuery, WriteResult, check_writable, item, missing,
+    },
+    server::limits::MAX_JSON,
+    view::{workload_metadata, workload_version},
+};
+use kat_bundle as bundle;
+use kat_bundle::{DecodeMode, SourceFile, with_image, with_replicas};
+use kat_plan::Snapshot;
+use kat_types::{
+    api::{
+        GenerationView, ImageRequest, List, ListMetadata, RestartRequest, RollbackRequest,
+        ScaleRequest,
+    },
+    keys,
+    reason::EventReason,
+    records::WorkloadMeta,
+    snapshot::{ArchivedGeneration, WorkloadEntry},
+    stored::WorkloadKey,
+    transaction::Compare,
+};
+
+type WorkloadPath = PathParameters<(String, String)>;
+
+pub(crate) async fn generations(
+    State(api): State<Arc<Api>>,
+    PathParameters((namespace, name)): WorkloadPath,
+) -> Result<Response, ApiError> {
+    let snapshot = api.snapshot()?;
+    let key = WorkloadKey::new(&namespace, &name);
+    let entry = find(&snapshot, &key)?;
+    let version = workload_version(entry).to_string();
+    let kept = entry.archive.iter();
+    let list = List {
+        items: kept
+            .map(|(generation, archived)| shown(entry, *generation, archived))
+            .collect(),
+        metadata: ListMetadata {
+            resource_version: version.clone(),
+        },
+    };
+    Ok(item(&list, &version))
+}
+
+fn shown(entry: &WorkloadEntry, generation: u64, archived: &ArchivedGeneration) -> GenerationView {
+    let record = archived.record.as_ref();
+    let parsed = bundle::parse(&files_of(archived), DecodeMode::Stored).ok();
+    let spec = parsed
+        .and_then(|bundle| bundle.workload)
+        .map(|workload| workload.spec);
+    let image = spec.as_ref().and_then(|spec| spec.source.image.clone());
+    let status = entry.status.as_ref();
+    GenerationView {
+        generation,
+        applied: record.map_or_else(String::new, |record| record.applied.to_string()),
+        by: record.map_or_else(String::new, |record| record.by.clone()),
+        origin: record.map_or_else(String::new, |record| format!("{:?}", record.origin)),
+        of: record.and_then(|record| record.of),
+        why: record.map_or_else(String::new, |record| record.why.clone()),
+        image: image.unwrap_or_default(),
+        replicas: spec.and_then(|spec| spec.replicas).unwrap_or(0),
+        good: status.is_some_and(|status| status.value.good.contains(&generation)),
+        current: entry.meta.value.generation == generation,
+    }
+}
+
+pub(crate) async fn roll_back(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    PathParameters(place): WorkloadPath,
+    QueryParameters(query): QueryParameters<WriteQuery>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let precondition = Precondition::read(request.headers())?;
+    let RollbackRequest { to } = read_json(&api, request, MAX_JSON).await?;
+    let change = |_: &Snapshot, key: &WorkloadKey, entry: &WorkloadEntry| {
+        let generation = match to {
+            Some(to) => to,
+            None => last_good(key, entry)?,
+        };
+        let archived = entry.archive.get(&generation);
+        let archived = archived
+            .filter(|archived| !archived.files.is_empty())
+            .ok_or_else(|| ApiError::NoGeneration {
+                generation,
+                kept: kept(entry),
+            })?;
+        let restarted = archived.record.as_ref().and_then(|record| record.restarted);
+        let cause = ApplyCause::RolledBack {
+            of: generation,
+            restarted,
+        };
+        let files = files_of(archived);
+        Ok((submission::of_changed(&files, &files)?, cause))
+    };
+    write(&api, &caller, place, query, precondition, change).await
+}
+
+/// The newest generation before the present one that was wholly healthy and has other content.
+fn last_good(key: &WorkloadKey, entry: &WorkloadEntry) -> Result<u64, ApiError> {
+    let meta = &entry.meta.value;
+    let good = entry.status.as_ref().map(|status| &status.value.good);
+    let found = good.into_iter().flatten().rev().find(|good| {
+        // Some of the generations recorded as good may no longer be archived.
+        let kept = entry.archive.get(good);
+        let kept = kept.filter(|kept| **good < meta.generation && !kept.files.is_empty());
+        kept.is_some_and(|kept| {
+            let record = kept.record.as_ref();
+            record.is_none_or(|record| record.is_another(meta))
+        })
+    });
+    found.copied().ok_or_else(|| {
+        ApiError::conflict(
+            format!("`{key}` has no earlier generation that was wholly healthy"),
+            &format!(
+                "kept are {}; `--to N` goes back to any of them",
+                kept(entry)
+            ),
+        )
+    })
+}
+
+/// The kept generations in words: `3 to 12`, or `1, 4 to 12`.
+fn kept(entry: &WorkloadEntry) -> String {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for generation in entry.archive.keys() {
+        match ranges.last_mut() {
+            Some((_, end)) if *end + 1 == *generation => *end = *generation,
+            _ => ranges.push((*generation, *generation)),
+        }
+    }
+    let ranges = ranges.iter().map(|(start, end)| match start == end {
+        true => start.to_string(),
+        false => format!("{start} to {end}"),
+    });
+    let ranges: Vec<_> = ranges.collect();
+    match ranges.is_empty() {
+        true => "none".to_owned(),
+        false => ranges.join(", "),
+    }
+}
+
+pub(crate) async fn scale(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    PathParameters(place): WorkloadPath,
+    QueryParameters(query): QueryParameters<WriteQuery>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let precondition = Precondition::read(request.headers())?;
+    let ScaleRequest { replicas } = read_json(&api, request, MAX_JSON).await?;
+    let change = |_: &Snapshot, key: &WorkloadKey, entry: &WorkloadEntry| {
+        let files = with_replicas(&present(entry), replicas).ok_or_else(|| {
+            ApiError::conflict(
+                format!("workload.kat of `{key}` has no spec.replicas that could be changed"),
+                "apply its folder with another number",
+            )
+        })?;
+        Ok((
+            submission::of_changed(&files, &present(entry))?,
+            ApplyCause::Scaled { to: replicas },
+        ))
+    };
+    write(&api, &caller, place, query, precondition, change).await
+}
+
+pub(crate) async fn set_image(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    PathParameters(place): WorkloadPath,
+    QueryParameters(query): QueryParameters<WriteQuery>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let precondition = Precondition::read(request.headers())?;
+    let ImageRequest { image } = read_json(&api, request, MAX_JSON).await?;
+    bundle::check_image(&image).map_err(|error| ApiError::invalid(format!("image: {error}")))?;
+    let change = |_: &Snapshot, key: &WorkloadKey, entry: &WorkloadEntry| {
+        let files = with_image(&present(entry), &image).ok_or_else(|| {
+            ApiError::conflict(
+                format!("workload.kat of `{key}` has no spec.source.image that could be changed"),
+                "apply its folder with another image",
+            )
+        })?;
+        let submission = submission::of_changed(&files, &present(entry))?;
+        Ok((submission, ApplyCause::ImageSet))
+    };
+    write(&api, &caller, place, query, precondition, change).await
+}
+
+pub(crate) async fn restart(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    PathParameters(place): WorkloadPath,
+    QueryParameters(query): QueryParameters<WriteQuery>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let precondition = Precondition::read(request.headers())?;
+    let RestartRequest { restarted_at } = read_json(&api, request, MAX_JSON).await?;
+    let at = restarted_at.get().ok_or_else(|| {
+        ApiError::invalid("restartedAt: expected a time such as `2026-11-20T10:00:00Z`".to_owned())
+    })?;
+    let change = |_: &Snapshot, _: &WorkloadKey, entry: &WorkloadEntry| {
+        let files = present(entry);
+        let submission = submission::of_changed(&files, &files)?;
+        Ok((submission, ApplyCause::Restarted { at }))
+    };
+    write(&api, &caller, place, query, precondition, change).await
+}
+
+/// Writes a new generation with the files that `change` derives from the present ones.
+async fn write(
+    api: &Arc<Api>,
+    caller: &Caller,
+    (namespace, name): (String, String),
+    query: WriteQuery,
+    precondition: Precondition,
+    change: impl Fn(
+        &Snapshot,
+        &WorkloadKey,
+        &WorkloadEntry,
+    ) -> Result<(Submission, ApplyCause), ApiError>,
+) -> Result<Response, ApiError> {
+    check_writable(caller, &namespace)?;
+    let key = WorkloadKey::new(&namespace, &name);
+    let now = api.now();
+    let apply = |snapshot: &Snapshot| -> Result<WorkloadWrite<'_>, ApiError> {
+        let entry = find(snapshot, &key)?;
+        not_deleting(&key, entry)?;
+        let (submission, cause) = change(snapshot, &key, entry)?;
+        Ok(WorkloadWrite {
+            submission,
+            only_create: false,
+            precondition,
+            caller,
+            uid: entry.meta.value.uid.clone(),
+            now,
+            cause,
+            looked: None,
+        })
+    };
+    let looked = image_pins::look(api, &apply(&*api.snapshot()?)?).await;
+    let apply = |snapshot: &Snapshot| {
+        let mut apply = apply(snapshot)?;
+        apply.looked.clone_from(&looked);
+        Ok::<_, ApiError>(apply)
+    };
+    if query.dry_run {
+        let apply = apply(&*api.snapshot()?)?;
+        return Ok(preview::of(api, &apply).await?.answer(None));
+    }
+    let decide = |snapshot: &Snapshot| apply(snapshot)?.decide(snapshot);
+    let _turn = api.growth.take(&key.namespace).await;
+    let (written, revision) = api.write(decide).await?;
+    Ok(written.answer(revision))
+}
+
+pub(crate) async fn pause(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    PathParameters(place): WorkloadPath,
+    QueryParameters(query): QueryParameters<WriteQuery>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    set_paused(&api, &caller, place, query, &headers, true).await
+}
+
+pub(crate) async fn resume(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    PathParameters(place): WorkloadPath,
+    QueryParameters(query): QueryParameters<WriteQuery>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    set_paused(&api, &caller, place, query, &headers, false).await
+}
+
+async fn set_paused(
+    api: &Arc<Api>,
+    caller: &Caller,
+    (namespace, name): (String, String),
+    query: WriteQuery,
+    headers: &HeaderMap,
+    paused: bool,
+) -> Result<Response, ApiError> {
+    check_writable(caller, &namespace)?;
+    let precondition = Precondition::read(headers)?;
+    let key = WorkloadKey::new(&namespace, &name);
+    let now = api.now();
+    let decide = |snapshot: &Snapshot| {
+        let entry = find(snapshot, &key)?;
+        precondition.check(Some(entry.meta.revision))?;
+        not_deleting(&key, entry)?;
+        let changed = entry.meta.value.paused != paused;
+        let word = if changed { "updated" } else { "unchanged" };
+        let outcome = WriteResult::of("Workload", word, workload_metadata(&key, entry));
+        if !changed || query.dry_run {
+            return Ok(WriteDecision::Done(outcome));
+        }
+        let meta = WorkloadMeta {
+            paused,
+            ..entry.meta.value.clone()
+        };
+        let (reason, message) = match paused {
+            true => (
+                EventReason::RolloutPaused,
+                format!("{caller} paused its rollouts"),
+            ),
+            false => (
+                EventReason::RolloutResumed,
+                format!("{caller} let its rollouts go on"),
+            ),
+        };
+        let mut operations = record(snapshot, now, reason, &key, &meta.uid, message);
+        let meta_key = keys::workload_meta(&key.namespace, &key.name);
+        operations.push(put(meta_key.clone(), &meta)?);
+        Ok(WriteDecision::Write {
+            conditions: vec![Compare::ModRevision(meta_key, entry.meta.revision)],
+            operations,
+            outcome,
+        })
+    };
+    let (written, revision) = api.write(decide).await?;
+    Ok(written.answer(revision))
+}
+
+fn find<'a>(snapshot: &'a Snapshot, key: &WorkloadKey) -> Result<&'a WorkloadEntry, ApiError> {
+    let entry = snapshot.workloads.get(key);
+    entry
+        .map(AsRef::as_ref)
+        .ok_or_else(|| missing(snapshot, key))
+}
+
+fn not_deleting(key: &WorkloadKey, entry: &WorkloadEntry) -> Result<(), ApiError> {
+    if !entry.meta.value.deleting {
+        return Ok(());
+    }
+    Err(ApiError::conflict(
+        format!("the workload `{key}` is being deleted"),
+        "wait until it is gone, then apply it again",
+    ))
+}
+
+/// The present files.
+fn present(entry: &WorkloadEntry) -> Vec<SourceFile> {
+    let files = entry.files.iter();
+    files
+        .map(|(name, stored)| SourceFile {
+            name: name.clone(),
+            text: stored.value.to_string(),
+        })
+        .collect()
+}
+
+fn files_of(archived: &ArchivedGeneration) -> Vec<SourceFile> {
+    let files = archived.files.iter();
+    files
+        .map(|(name, entry)| SourceFile {
+            name: name.clone(),
+            text: String::from_utf8_lossy(&entry.value).into_owned(),
+        })
+        .collect()
+}

@@ -1,0 +1,316 @@
+//! Workloads: list, read, apply, delete, and their files as written.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json,
+    extract::{Request, State},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    access::authentication::Caller,
+    apply::{ApplyCause, WorkloadWrite, image_pins, preview, removal::WorkloadRemoval, submission},
+    context::Api,
+    errors::ApiError,
+    extract::{PathParameters, Precondition, QueryParameters},
+    server::limits::{MAX_ARCHIVE, check_content_type, read_body},
+    view::workload_version,
+    watch::{ListQuery, answer},
+};
+use kat_bundle::{CARRIED, unpack_carried};
+use kat_types::{
+    api::{ApplyResult, List, ListMetadata, Metadata, Preview},
+    snapshot::WorkloadEntry,
+    stored::WorkloadKey,
+};
+
+/// Content type of a workload's archive.
+pub(crate) const GZIP: &str = "application/gzip";
+
+/// Query parameters of writes.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(crate) struct WriteQuery {
+    /// Return what would happen, and write nothing.
+    pub(crate) dry_run: bool,
+}
+
+/// Query parameters of deletions.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(crate) struct DeletionQuery {
+    /// Return what would happen, and write nothing.
+    dry_run: bool,
+    /// Delete the data of its volumes too.
+    volumes: bool,
+}
+
+/// The result of a write.
+pub(crate) struct WriteResult {
+    pub(crate) status: StatusCode,
+    pub(crate) outcome: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) metadata: Metadata,
+    /// The effects of a dry run.
+    pub(crate) preview: Option<Box<Preview>>,
+}
+
+impl WriteResult {
+    /// The result for an existing object, with status 200.
+    pub(crate) fn of(kind: &'static str, outcome: &'static str, metadata: Metadata) -> Self {
+        Self {
+            status: StatusCode::OK,
+            outcome,
+            kind,
+            metadata,
+            preview: None,
+        }
+    }
+
+    /// The response; `revision` is that of the write, if something was written.
+    pub(crate) fn answer(mut self, revision: Option<i64>) -> Response {
+        if let Some(revision) = revision {
+            self.metadata.resource_version = revision.to_string();
+        }
+        let version = self.metadata.resource_version.clone();
+        let result = ApplyResult {
+            outcome: self.outcome.to_owned(),
+            kind: self.kind.to_owned(),
+            metadata: self.metadata,
+            preview: self.preview,
+        };
+        with_etag((self.status, Json(result)).into_response(), &version)
+    }
+}
+
+/// One item with its resourceVersion as `ETag`.
+pub(crate) fn item<T: Serialize>(item: &T, version: &str) -> Response {
+    with_etag(Json(item).into_response(), version)
+}
+
+fn with_etag(mut response: Response, version: &str) -> Response {
+    if let Ok(value) = HeaderValue::from_str(&format!("\"{version}\"")) {
+        response.headers_mut().insert(header::ETAG, value);
+    }
+    response
+}
+
+pub(crate) async fn list_all(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    QueryParameters(query): QueryParameters<ListQuery>,
+) -> Result<Response, ApiError> {
+    answer(&api, &caller, &query, Arc::new(|view| view.workloads(None))).await
+}
+
+pub(crate) async fn list(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    PathParameters(namespace): PathParameters<String>,
+    QueryParameters(query): QueryParameters<ListQuery>,
+) -> Result<Response, ApiError> {
+    check_namespace_exists(&api, &namespace)?;
+    let select = Arc::new(move |view: &crate::view::ApiView<'_>| view.workloads(Some(&namespace)));
+    answer(&api, &caller, &query, select).await
+}
+
+/// Refuses lists of a namespace that does not exist, so that a misspelt name is noticed.
+pub(crate) fn check_namespace_exists(api: &Api, namespace: &str) -> Result<(), ApiError> {
+    if api.snapshot()?.namespaces.contains_key(namespace) {
+        return Ok(());
+    }
+    Err(ApiError::not_found("namespace", namespace))
+}
+
+pub(crate) async fn get(
+    State(api): State<Arc<Api>>,
+    PathParameters((namespace, name)): PathParameters<(String, String)>,
+) -> Result<Response, ApiError> {
+    let snapshot = api.snapshot()?;
+    let observed = api.observed();
+    let key = WorkloadKey::new(&namespace, &name);
+    match api.view(&snapshot, &observed).workload(&key) {
+        Some(found) => Ok(item(&found, &found.metadata.resource_version)),
+        None => Err(missing(&snapshot, &key)),
+    }
+}
+
+/// The error for a missing namespace, or else for a missing workload.
+pub(crate) fn missing(snapshot: &kat_plan::Snapshot, key: &WorkloadKey) -> ApiError {
+    if snapshot.namespaces.contains_key(&key.namespace) {
+        ApiError::not_found("workload", &key.to_string())
+    } else {
+        ApiError::not_found("namespace", &key.namespace)
+    }
+}
+
+pub(crate) async fn create(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    PathParameters(namespace): PathParameters<String>,
+    QueryParameters(query): QueryParameters<WriteQuery>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    apply(&api, &caller, namespace, None, query, request).await
+}
+
+pub(crate) async fn update(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    PathParameters((namespace, name)): PathParameters<(String, String)>,
+    QueryParameters(query): QueryParameters<WriteQuery>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    apply(&api, &caller, namespace, Some(name), query, request).await
+}
+
+async fn apply(
+    api: &Arc<Api>,
+    caller: &Caller,
+    namespace: String,
+    name: Option<String>,
+    query: WriteQuery,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (parts, body) = request.into_parts();
+    check_content_type(&parts.headers, GZIP)?;
+    let precondition = Precondition::read(&parts.headers)?;
+    check_writable(caller, &namespace)?;
+    // Checked before unpacking: without leadership the call can't be answered.
+    api.leadership()?;
+    let archive = read_body(
+        &parts.headers,
+        body,
+        MAX_ARCHIVE,
+        api.config.limits.body_timeout,
+    )
+    .await?;
+    let submission = submission::read(archive, caller).await?;
+    if submission.namespace != namespace {
+        return Err(ApiError::invalid(format!(
+            "workload.kat says namespace `{}`, the path says `{namespace}`",
+            submission.namespace
+        )));
+    }
+    if let Some(name) = name.as_ref().filter(|name| **name != submission.name) {
+        return Err(ApiError::invalid(format!(
+            "workload.kat says name `{}`, the path says `{name}`",
+            submission.name
+        )));
+    }
+    let mut apply = WorkloadWrite {
+        only_create: name.is_none(),
+        submission,
+        precondition,
+        caller,
+        uid: (api.config.new_uid)(),
+        now: api.now(),
+        cause: ApplyCause::Applied,
+        looked: None,
+    };
+    apply.looked = image_pins::look(api, &apply).await;
+    if query.dry_run {
+        return Ok(preview::of(api, &apply).await?.answer(None));
+    }
+    let _turn = api.growth.take(&apply.submission.namespace).await;
+    let (written, revision) = api.write(|snapshot| apply.decide(snapshot)).await?;
+    Ok(written.answer(revision))
+}
+
+/// Only administrators may change [`CORE_NAMESPACE`].
+pub(crate) fn check_writable(caller: &Caller, namespace: &str) -> Result<(), ApiError> {
+    if namespace == CORE_NAMESPACE && !caller.is_admin() {
+        return Err(ApiError::Forbidden {
+            message: format!("the namespace `{CORE_NAMESPACE}` belongs to KAT itself"),
+            hint: Some("use another namespace, or a token with the scope `admin`".to_owned()),
+        });
+    }
+    Ok(())
+}
+
+/// The namespace of KAT's own workloads.
+pub(crate) const CORE_NAMESPACE: &str = "kat-core";
+
+pub(crate) async fn delete(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    PathParameters((namespace, name)): PathParameters<(String, String)>,
+    QueryParameters(query): QueryParameters<DeletionQuery>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    check_writable(&caller, &namespace)?;
+    let removal = WorkloadRemoval {
+        key: WorkloadKey::new(&namespace, &name),
+        precondition: Precondition::read(&headers)?,
+        dry_run: query.dry_run,
+        volumes: query.volumes,
+        caller: &caller,
+        now: api.now(),
+    };
+    let (written, revision) = api.write(|snapshot| removal.decide(snapshot)).await?;
+    Ok(written.answer(revision))
+}
+
+pub(crate) async fn files(
+    State(api): State<Arc<Api>>,
+    PathParameters((namespace, name)): PathParameters<(String, String)>,
+) -> Result<Response, ApiError> {
+    let snapshot = api.snapshot()?;
+    let key = WorkloadKey::new(&namespace, &name);
+    let entry = snapshot
+        .workloads
+        .get(&key)
+        .ok_or_else(|| missing(&snapshot, &key))?;
+    let version = workload_version(entry).to_string();
+    let list = List {
+        items: names_of(entry),
+        metadata: ListMetadata {
+            resource_version: version.clone(),
+        },
+    };
+    Ok(item(&list, &version))
+}
+
+/// Names of the `*.kat` files, then paths of the files that volumes mount.
+fn names_of(entry: &WorkloadEntry) -> Vec<String> {
+    let written = entry.files.keys().filter(|name| *name != CARRIED).cloned();
+    let packed = entry.files.get(CARRIED);
+    let carried = packed.and_then(|packed| unpack_carried(&packed.value).ok());
+    let carried = carried.into_iter().flatten().map(|file| file.path);
+    written.chain(carried).collect()
+}
+
+pub(crate) async fn file(
+    State(api): State<Arc<Api>>,
+    PathParameters((namespace, name, file)): PathParameters<(String, String, String)>,
+) -> Result<Response, ApiError> {
+    let snapshot = api.snapshot()?;
+    let key = WorkloadKey::new(&namespace, &name);
+    let entry = snapshot
+        .workloads
+        .get(&key)
+        .ok_or_else(|| missing(&snapshot, &key))?;
+    let packed = entry.files.get(CARRIED);
+    let (content, kind, revision) = match entry.files.get(&file) {
+        Some(stored) if file != CARRIED => {
+            let content = stored.value.as_bytes().to_vec();
+            (content, "text/plain; charset=utf-8", stored.revision)
+        }
+        _ => {
+            let carried = packed.and_then(|packed| unpack_carried(&packed.value).ok());
+            let found = carried.into_iter().flatten().find(|one| one.path == file);
+            let found = found.ok_or_else(|| ApiError::not_found("file", &file))?;
+            let revision = packed.map_or(0, |packed| packed.revision);
+            (found.bytes, "application/octet-stream", revision)
+        }
+    };
+    let headers = [
+        (header::CONTENT_TYPE, kind),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    let response = (headers, content).into_response();
+    Ok(with_etag(response, &revision.to_string()))
+}

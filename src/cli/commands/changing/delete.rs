@@ -1,0 +1,269 @@
+//! `katcall delete`.
+
+mod volume;
+
+use tokio::time::Instant;
+
+use super::apply::local::{self, FolderObject, FolderUse};
+use crate::{
+    CliSession,
+    args::{DeleteArgs, DeletedKind},
+    commands::{data::secret, reading::get},
+    errors::CliError,
+    names, volumes,
+    volumes::{PresentVolumes, VolumeName},
+    wait,
+    wait::AwaitedWorkload,
+};
+use kat_client::Deletion;
+use kat_types::api::{NamespaceItem, NodeItem, VolumeItem, VolumePhase, WorkloadItem};
+
+pub(crate) async fn run(session: &CliSession<'_>, arguments: &DeleteArgs) -> Result<(), CliError> {
+    let things = match (arguments.kind, &arguments.name) {
+        (Some(DeletedKind::Workload), Some(name)) => vec![DeletedObject::Workload {
+            namespace: arguments.namespace.namespace.clone(),
+            name: name.clone(),
+        }],
+        (Some(DeletedKind::Namespace), Some(name)) => {
+            let name = names::namespace(name).map_err(CliError::usage)?;
+            vec![DeletedObject::Namespace { name }]
+        }
+        (Some(DeletedKind::Node), Some(name)) => vec![DeletedObject::Node { name: name.clone() }],
+        (Some(DeletedKind::Volume), Some(name)) => {
+            vec![DeletedObject::Volume(
+                volumes::named(session, &arguments.namespace, name).await?,
+            )]
+        }
+        (Some(DeletedKind::Secret), Some(name)) => {
+            vec![DeletedObject::Secret(secret::named(
+                &arguments.namespace,
+                name,
+            )?)]
+        }
+        _ => of_folders(session, arguments)?,
+    };
+    for thing in &things {
+        thing.check(arguments)?;
+    }
+    let present = present(session, arguments, &things).await?;
+    if arguments.volumes {
+        let going = things.iter().flat_map(|thing| thing.volumes(&present));
+        volumes::confirm_removal(session.console, going, arguments.yes)?;
+    }
+    let run = DeleteRun {
+        session,
+        arguments,
+        present,
+        deadline: Instant::now() + arguments.timeout,
+    };
+    for thing in &things {
+        match run.delete(thing).await {
+            Err(error) if arguments.ignore_not_found && error.is_not_found() => {
+                session.console.note(&error.to_string());
+            }
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
+/// An object to delete.
+enum DeletedObject {
+    Workload { namespace: String, name: String },
+    Namespace { name: String },
+    Node { name: String },
+    Volume(VolumeName),
+    Secret(secret::SecretName),
+}
+
+impl DeletedObject {
+    /// Checks that the options fit the object.
+    fn check(&self, arguments: &DeleteArgs) -> Result<(), CliError> {
+        let (cascades, has_volumes) = match self {
+            Self::Workload { .. } => (false, true),
+            Self::Namespace { .. } => (true, true),
+            Self::Node { .. } | Self::Volume(_) | Self::Secret(_) => (false, false),
+        };
+        if arguments.cascade && !cascades {
+            return Err(CliError::usage("`--cascade` is for namespaces only"));
+        }
+        if arguments.volumes && !has_volumes {
+            return Err(CliError::usage(
+                "`--volumes` is for workloads and namespaces only",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The volumes that are deleted with the object, or kept.
+    fn volumes<'item>(&'item self, present: &'item PresentVolumes) -> Vec<&'item VolumeItem> {
+        match self {
+            Self::Workload { namespace, name } => present
+                .of_workload(namespace, name)
+                // A released volume belongs to an earlier workload with this name.
+                .filter(|item| item.status.phase != VolumePhase::Released)
+                .collect(),
+            Self::Namespace { name } => present.in_namespace(name).collect(),
+            Self::Node { .. } | Self::Volume(_) | Self::Secret(_) => Vec::new(),
+        }
+    }
+}
+
+/// The existing volumes. An error is ignored where nothing depends on them.
+async fn present(
+    session: &CliSession<'_>,
+    arguments: &DeleteArgs,
+    things: &[DeletedObject],
+) -> Result<PresentVolumes, CliError> {
+    let namespaces = things.iter().filter_map(|thing| match thing {
+        DeletedObject::Workload { namespace, .. } => Some(namespace.as_str()),
+        DeletedObject::Namespace { name } => Some(name.as_str()),
+        DeletedObject::Node { .. } | DeletedObject::Volume(_) | DeletedObject::Secret(_) => None,
+    });
+    match PresentVolumes::of(session, namespaces).await {
+        Err(_) if !arguments.volumes => Ok(PresentVolumes::default()),
+        found => found,
+    }
+}
+
+/// The objects of folders. A namespace is deleted only if its file stands alone: other workloads in
+/// the namespace are not the folder's.
+fn of_folders(
+    session: &CliSession<'_>,
+    arguments: &DeleteArgs,
+) -> Result<Vec<DeletedObject>, CliError> {
+    let colour = session.console.error_colour;
+    let folders = local::prepare_all(&arguments.files, FolderUse::Delete, colour)?;
+    let last = folders
+        .into_iter()
+        .filter_map(|mut folder| folder.contents.pop());
+    Ok(last
+        .map(|content| match content {
+            FolderObject::Workload { namespace, name } => {
+                DeletedObject::Workload { namespace, name }
+            }
+            FolderObject::Namespace(namespace) => DeletedObject::Namespace {
+                name: namespace.metadata.name,
+            },
+        })
+        .collect())
+}
+
+/// A run of the command.
+struct DeleteRun<'run> {
+    session: &'run CliSession<'run>,
+    arguments: &'run DeleteArgs,
+    /// The volumes that existed before.
+    present: PresentVolumes,
+    deadline: Instant,
+}
+
+impl DeleteRun<'_> {
+    async fn delete(&self, thing: &DeletedObject) -> Result<(), CliError> {
+        let session = self.session;
+        match thing {
+            DeletedObject::Workload { namespace, name } => self.workload(namespace, name).await?,
+            DeletedObject::Namespace { name } => self.namespace(name).await?,
+            DeletedObject::Volume(named) => {
+                return volume::delete(session, self.arguments, self.deadline, named).await;
+            }
+            DeletedObject::Secret(named) => return secret::delete(session, named).await,
+            DeletedObject::Node { name } => return node(session, name).await,
+        }
+        let of_it = thing.volumes(&self.present);
+        if !self.arguments.volumes {
+            volumes::say_kept(session.console, of_it);
+        }
+        Ok(())
+    }
+
+    async fn workload(&self, namespace: &str, name: &str) -> Result<(), CliError> {
+        let session = self.session;
+        let (client, console) = (&session.client, session.console);
+        let scope = Some(namespace);
+        // A workload that is created again meanwhile has another uid.
+        let uid = match client.workload(namespace, name).await {
+            Ok(item) => item.metadata.uid,
+            Err(error) => {
+                let error = get::missing::<WorkloadItem>(session, error, scope, name).await;
+                return Err(self.with_kept(error, namespace, name));
+            }
+        };
+        let how = Deletion {
+            volumes: self.arguments.volumes,
+            ..Deletion::default()
+        };
+        if let Err(error) = client.delete_workload(namespace, name, how).await {
+            return Err(get::missing::<WorkloadItem>(session, error, scope, name).await);
+        }
+        if !self.arguments.wait {
+            return console.line(&format!("workload/{name} deleting"));
+        }
+        let target = AwaitedWorkload {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            uid,
+            generation: 0,
+        };
+        wait::until_gone(session, &target, self.deadline).await?;
+        if self.arguments.volumes {
+            let volumes = self.present.of_workload(namespace, name).cloned();
+            wait::until_volumes_gone(session, namespace, volumes, self.deadline).await?;
+        }
+        console.line(&format!("workload/{name} deleted"))
+    }
+
+    /// Adds a hint about data that a missing workload has left.
+    fn with_kept(&self, error: CliError, namespace: &str, name: &str) -> CliError {
+        let mut kept = self.present.of_workload(namespace, name);
+        match kept.next() {
+            Some(volume) if error.is_not_found() => {
+                let volume = &volume.metadata.name;
+                error.hinted(format!(
+                    "data of it is kept: `katcall delete volume {namespace}/{name}/{volume}` removes it"
+                ))
+            }
+            _ => error,
+        }
+    }
+
+    async fn namespace(&self, name: &str) -> Result<(), CliError> {
+        let session = self.session;
+        let (client, console) = (&session.client, session.console);
+        let how = Deletion {
+            cascade: self.arguments.cascade,
+            volumes: self.arguments.volumes,
+            ..Deletion::default()
+        };
+        if let Err(error) = client.delete_namespace(name, how).await {
+            if error.status() == Some(409) && !how.cascade && error.hint().is_none() {
+                return Err(CliError::failed(error.to_string())
+                    .hinted("`--cascade` deletes everything in it too"));
+            }
+            return Err(get::missing::<NamespaceItem>(session, error, None, name).await);
+        }
+        if !self.arguments.wait {
+            return console.line(&format!("namespace/{name} deleting"));
+        }
+        wait::until_namespace_gone(session, name, self.deadline).await?;
+        if how.volumes {
+            let volumes = self.present.in_namespace(name).cloned();
+            wait::until_volumes_gone(session, name, volumes, self.deadline).await?;
+        }
+        console.line(&format!("namespace/{name} deleted"))
+    }
+}
+
+/// Removes a machine. The removal is complete when the request returns.
+async fn node(session: &CliSession<'_>, name: &str) -> Result<(), CliError> {
+    let console = session.console;
+    let volumes = session.client.volumes(None).await;
+    if let Err(error) = session.client.delete_node(name).await {
+        return Err(get::missing::<NodeItem>(session, error, None, name).await);
+    }
+    console.line(&format!("node/{name} deleted"))?;
+    if let Ok(list) = volumes {
+        volumes::warn_left_behind(console, name, &list.items);
+    }
+    Ok(())
+}

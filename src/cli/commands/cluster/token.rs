@@ -1,0 +1,206 @@
+//! `katcall token`.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::{
+    CliSession,
+    args::{DocumentFormat, OutputFormat, TokenArgs, TokenCommand},
+    commands::reading::{
+        get,
+        get::{Columns, ListableItem, rows},
+    },
+    errors::CliError,
+    output,
+    output::json::PrintedItems,
+    time,
+};
+use kat_types::api::{Scope, TokenRequest, TokenView};
+
+/// Default validity of a join token.
+const JOIN_TTL: Duration = Duration::from_secs(3600);
+
+/// Placeholder in the printed command where no reachable machine is known.
+const SOMEWHERE: &str = "HOST:PORT";
+
+/// Parses `admin`, `read` or `deploy:NAMESPACE`.
+pub(crate) fn parse_scope(text: &str) -> Result<Scope, String> {
+    match text.split_once(':') {
+        None if text == "admin" => Ok(Scope::Admin),
+        None if text == "read" => Ok(Scope::Read),
+        Some(("deploy", namespace)) => {
+            crate::names::namespace(namespace).map(|namespace| Scope::Deploy { namespace })
+        }
+        _ => Err(format!(
+            "`{text}` is not a scope: `admin`, `read` or `deploy:NAMESPACE`"
+        )),
+    }
+}
+
+pub(crate) async fn run(session: &CliSession<'_>, arguments: &TokenArgs) -> Result<(), CliError> {
+    match &arguments.command {
+        TokenCommand::Create {
+            scope,
+            join,
+            uses,
+            insecure_trust_network,
+            name,
+            ttl,
+            output,
+        } => {
+            let (scope, ttl, uses) = match scope {
+                Some(scope) if !join => (scope.clone(), *ttl, None),
+                _ => (
+                    Scope::Join,
+                    Some(ttl.unwrap_or(JOIN_TTL)),
+                    Some(uses.unwrap_or(1)),
+                ),
+            };
+            let request = TokenRequest {
+                scope,
+                name: name.clone(),
+                ttl_seconds: ttl.map(|ttl| ttl.as_secs()),
+                uses,
+                insecure_trust_network: *insecure_trust_network,
+            };
+            create(session, &request, *output).await
+        }
+        TokenCommand::List { output } => list(session, *output).await,
+        TokenCommand::Revoke { id } => {
+            match session.client.revoke_token(id).await {
+                Ok(()) => {}
+                Err(error) => {
+                    return Err(get::missing::<TokenView>(session, error, None, id).await);
+                }
+            }
+            session.console.line(&format!("token/{id} revoked"))
+        }
+    }
+}
+
+async fn create(
+    session: &CliSession<'_>,
+    request: &TokenRequest,
+    format: Option<DocumentFormat>,
+) -> Result<(), CliError> {
+    let console = session.console;
+    let made = session.client.create_token(request).await?;
+    let leader = made.leader_api.as_deref().unwrap_or(SOMEWHERE);
+    if made.insecure_trust_network && format.is_none() {
+        console.line(&format!(
+            "sudo kat-agent join --leader-api {leader} --insecure-trust-network"
+        ))?;
+        return note_joining(session, request, &made);
+    }
+    if let (true, Some(format)) = (made.insecure_trust_network, format) {
+        return output::document(console, format, &made);
+    }
+    let Some(secret) = &made.token else {
+        return Err(CliError::failed(format!(
+            "the server made token `{}` but did not show it",
+            made.id
+        ))
+        .hinted(format!("`katcall token revoke {}` ends it", made.id)));
+    };
+    match (format, &request.scope) {
+        (Some(format), _) => output::document(console, format, &made)?,
+        // The token is not an argument, which every user of that machine could read.
+        (None, Scope::Join) => console.line(&format!(
+            "sudo kat-agent join --leader-api {leader} <<< {secret}"
+        ))?,
+        (None, _) => console.line(secret)?,
+    }
+    if made.uses.is_some() {
+        return note_joining(session, request, &made);
+    }
+    let end = match &made.expires {
+        Some(expires) => format!("; it ends at {expires}: make another before"),
+        None => String::new(),
+    };
+    console.note(&format!(
+        "token `{}` with scope {}; it is shown this once{end}",
+        made.id,
+        rows::scope(&made.scope)
+    ));
+    Ok(())
+}
+
+/// Prints who may join with a token, and how to revoke it.
+fn note_joining(
+    session: &CliSession<'_>,
+    request: &TokenRequest,
+    made: &TokenView,
+) -> Result<(), CliError> {
+    let console = session.console;
+    if let (Some(uses), Some(seconds)) = (made.uses, request.ttl_seconds) {
+        let machines = match uses {
+            1 => "one machine".to_owned(),
+            uses => format!("{uses} machines"),
+        };
+        let until = time::rounded(seconds);
+        console.note(&format!(
+            "{machines} may join with it; it expires in {until}, and `katcall token revoke {}` ends it earlier",
+            made.id
+        ));
+    }
+    if made.leader_api.is_none() {
+        console.note(&format!(
+            "no machine that others reach from outside is Ready; in place of {SOMEWHERE} belongs where the new machine reaches the API of one, such as an address of its own network"
+        ));
+    }
+    if made.insecure_trust_network {
+        console.note("anybody who reaches this address joins until then: nothing proves who they are, or to them who answers");
+    }
+    Ok(())
+}
+
+async fn list(session: &CliSession<'_>, format: OutputFormat) -> Result<(), CliError> {
+    let console = session.console;
+    let mut tokens = session.client.tokens().await?.items;
+    tokens.sort_by(TokenView::order);
+    let list = PrintedItems { items: &tokens };
+    match format {
+        OutputFormat::Json => output::document(console, DocumentFormat::Json, &list),
+        OutputFormat::Yaml => output::document(console, DocumentFormat::Yaml, &list),
+        _ if tokens.is_empty() => {
+            console.note("no tokens");
+            Ok(())
+        }
+        OutputFormat::Name => tokens
+            .iter()
+            .try_for_each(|token| console.line(&format!("token/{}", token.id))),
+        OutputFormat::Table | OutputFormat::Wide => {
+            let columns = Columns {
+                wide: format == OutputFormat::Wide,
+                namespaces: false,
+                now: Timestamp::now(),
+            };
+            console.print(&get::table(&tokens, columns).render(console.colour))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scopes_are_read_and_others_refused() {
+        assert_eq!(parse_scope("admin"), Ok(Scope::Admin));
+        assert_eq!(parse_scope("read"), Ok(Scope::Read));
+        let namespace = "shop".to_owned();
+        assert_eq!(parse_scope("deploy:shop"), Ok(Scope::Deploy { namespace }));
+        for wrong in [
+            "",
+            "Admin",
+            "deploy",
+            "deploy:",
+            "deploy:node",
+            "deploy:A",
+            "read:x",
+        ] {
+            assert!(parse_scope(wrong).is_err(), "{wrong}");
+        }
+    }
+}

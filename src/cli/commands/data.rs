@@ -1,0 +1,6 @@
+//! Commands for secrets, registries and volumes.
+
+pub(crate) mod login;
+pub(crate) mod registry;
+pub(crate) mod secret;
+pub(crate) mod volume_move;

@@ -1,0 +1,152 @@
+//! Describes a workload with its instances.
+
+use super::{Sheet, events, host_port_of, instance, volumes};
+use crate::{
+    CliSession,
+    commands::reading::{
+        get,
+        get::{Columns, ListableItem},
+    },
+    errors::CliError,
+    output::word,
+};
+use kat_client::EventFilter;
+use kat_types::api::{InstanceItem, WorkloadItem};
+
+/// Most instances whose commands are shown.
+const WITH_COMMANDS: usize = 5;
+
+pub(crate) async fn describe(
+    session: &CliSession<'_>,
+    sheet: &mut Sheet,
+    namespace: &str,
+    name: &str,
+) -> Result<(), CliError> {
+    let client = &session.client;
+    let item = match client.workload(namespace, name).await {
+        Ok(item) => item,
+        Err(error) => {
+            let scope = Some(namespace);
+            return Err(get::missing::<WorkloadItem>(session, error, scope, name).await);
+        }
+    };
+    let mut instances = client.workload_instances(namespace, name).await?.items;
+    instances.sort_by(InstanceItem::order);
+    let of_namespace = client.volumes(Some(namespace)).await;
+    let query = EventFilter {
+        namespace: Some(namespace.to_owned()),
+        ..EventFilter::default()
+    };
+    let ids: Vec<&str> = instances
+        .iter()
+        .map(|instance| instance.metadata.name.as_str())
+        .collect();
+    let found = get::events(session, &query).await.map(|mut events| {
+        events.retain(|event| {
+            let about = &event.involved_object;
+            match about.kind.as_str() {
+                "Workload" => about.name == name,
+                "Instance" => ids.contains(&about.name.as_str()),
+                _ => false,
+            }
+        });
+        events
+    });
+    fields(sheet, &item);
+    sheet.conditions(&item.status.conditions);
+    if !instances.is_empty() {
+        let columns = Columns {
+            wide: false,
+            namespaces: false,
+            now: sheet.now,
+        };
+        sheet.section("instances");
+        sheet.table(&get::table(&instances, columns));
+    }
+    volumes(sheet, of_namespace, false, |item| {
+        item.spec.workload == name
+    });
+    reasons(sheet, &instances);
+    events(sheet, found);
+    for instance in instances.iter().take(WITH_COMMANDS) {
+        instance::commands(sheet, instance);
+    }
+    Ok(())
+}
+
+fn fields(sheet: &mut Sheet, item: &WorkloadItem) {
+    let (spec, status) = (&item.spec.workload, &item.status);
+    sheet.field("name", &item.metadata.name);
+    sheet.field(
+        "namespace",
+        item.metadata.namespace.as_deref().unwrap_or_default(),
+    );
+    sheet.field("type", &word(&spec.kind));
+    let counts = format!(
+        "{} of {} ready, {} updated",
+        status.ready, status.replicas, status.updated
+    );
+    sheet.phase("phase", &word(&status.phase), &counts);
+    let generation = if status.observed_generation == item.metadata.generation {
+        item.metadata.generation.to_string()
+    } else {
+        format!(
+            "{} (the status speaks of {})",
+            item.metadata.generation, status.observed_generation
+        )
+    };
+    sheet.field("generation", &generation);
+    sheet.field("image", spec.source.image.as_deref().unwrap_or_default());
+    let git = spec.source.git.as_ref();
+    sheet.field("git", git.map_or("", |git| git.repository.as_str()));
+    sheet.field("restarts", &word(&spec.restart_policy.condition));
+    let ports: Vec<String> = item
+        .spec
+        .load_balancer
+        .iter()
+        .flat_map(|balancer| &balancer.ports)
+        .map(|port| {
+            let name = port
+                .name
+                .as_ref()
+                .map_or_else(String::new, |name| format!("{name} "));
+            let mut text = format!("{name}{}/{}", port.container_port, word(&port.protocol));
+            let host_port = status.host_ports.iter().find(|one| {
+                (one.container_port, one.protocol) == (port.container_port, port.protocol)
+            });
+            match (host_port, port.host_port) {
+                (Some(host_port), _) => text.push_str(&host_port_of(host_port)),
+                (None, Some(_)) => text.push_str(" (host port: none yet)"),
+                (None, None) => {}
+            }
+            text
+        })
+        .collect();
+    sheet.field("ports", &ports.join(", "));
+    let address = status.service_address;
+    sheet.field(
+        "address",
+        &address.map_or_else(String::new, |address| address.to_string()),
+    );
+    sheet.labels(&item.metadata.labels);
+    sheet.age(item.metadata.creation_timestamp);
+}
+
+/// Adds the reasons and messages of instances in full.
+fn reasons(sheet: &mut Sheet, instances: &[InstanceItem]) {
+    let mut begun = false;
+    for instance in instances {
+        let status = &instance.status;
+        if status.message.is_empty() {
+            continue;
+        }
+        if !begun {
+            sheet.section("reasons");
+            begun = true;
+        }
+        sheet.line(&format!("{}: {}", instance.metadata.name, status.reason));
+        for line in status.message.lines() {
+            sheet.line(&format!("  {line}"));
+        }
+    }
+}

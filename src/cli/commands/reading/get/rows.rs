@@ -1,0 +1,455 @@
+//! The columns of each kind of item.
+
+use std::cmp::Ordering;
+
+use super::{Columns, ListableItem};
+use crate::{
+    commands::changing::quota,
+    output::{
+        table::{Cell, tone_of},
+        word,
+    },
+    time, volumes,
+};
+use kat_client::{ClientError, EventFilter, KeyedItem, RequestPath};
+use kat_types::api::{
+    Condition, DISK_PRESSURE, Event, InstanceItem, NamespaceItem, NodeItem, NodeStatus,
+    ObjectReference, Scope, SecretItem, TokenView, VolumeItem, WorkloadItem, WorkloadPhase,
+};
+
+fn namespace_of(item: &impl KeyedItem) -> Cell {
+    Cell::new(item.key().0)
+}
+
+/// Puts the namespace, if it is shown, before a kind's own columns.
+fn with_namespace<T>(columns: Columns, namespace: T, rest: Vec<T>) -> Vec<T> {
+    let mut all = Vec::with_capacity(rest.len() + 1);
+    if columns.namespaces {
+        all.push(namespace);
+    }
+    all.extend(rest);
+    all
+}
+
+/// Why a workload is not as wanted: the first condition that is not satisfied, or any condition.
+pub(crate) fn workload_reason(item: &WorkloadItem) -> Option<&Condition> {
+    let status = &item.status;
+    if matches!(
+        status.phase,
+        WorkloadPhase::Running | WorkloadPhase::Succeeded
+    ) {
+        return None;
+    }
+    let spoken = |condition: &&Condition| !condition.reason.is_empty();
+    let conditions = &status.conditions;
+    conditions
+        .iter()
+        .filter(|condition| !condition.status)
+        .find(spoken)
+        .or_else(|| conditions.iter().find(spoken))
+}
+
+/// The reason of a machine's phase; for a healthy machine, whether it is short of disk space.
+fn node_reason(status: &NodeStatus) -> &str {
+    let short = |one: &&Condition| one.kind == DISK_PRESSURE && one.status;
+    let short = status.conditions.iter().find(short);
+    match short.filter(|_| status.reason.is_empty()) {
+        Some(condition) => &condition.reason,
+        None => &status.reason,
+    }
+}
+
+/// Such as `Workload default/web` or `Node a`.
+pub(crate) fn object(of: &ObjectReference) -> String {
+    if of.namespace.is_empty() {
+        format!("{} {}", of.kind, of.name)
+    } else {
+        format!("{} {}/{}", of.kind, of.namespace, of.name)
+    }
+}
+
+/// Such as `admin`, `read` or `deploy:shop`.
+pub(crate) fn scope(scope: &Scope) -> String {
+    match scope {
+        Scope::Admin => "admin".to_owned(),
+        Scope::Read => "read".to_owned(),
+        Scope::Deploy { namespace } => format!("deploy:{namespace}"),
+        Scope::Join => "join".to_owned(),
+    }
+}
+
+/// The scope, and the remaining uses of the token.
+fn scope_and_uses(token: &TokenView) -> String {
+    let mut scope = scope(&token.scope);
+    if token.insecure_trust_network {
+        scope.push_str(" without a token");
+    }
+    match token.uses {
+        None => scope,
+        Some(0) => format!("{scope}, used up"),
+        Some(uses) => format!("{scope}, {uses} left"),
+    }
+}
+
+impl ListableItem for WorkloadItem {
+    const SINGULAR: &'static str = "workload";
+    const PLURAL: &'static str = "workloads";
+    const NAMESPACED: bool = true;
+
+    fn list(namespace: Option<&str>) -> Result<RequestPath, ClientError> {
+        RequestPath::workloads(namespace)
+    }
+
+    fn one(namespace: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
+        Some(RequestPath::workload(namespace, name))
+    }
+
+    fn headers(columns: Columns) -> Vec<&'static str> {
+        let mut rest = vec!["NAME", "TYPE", "PHASE", "READY", "UPDATED", "REASON", "AGE"];
+        if columns.wide {
+            rest.extend(["GENERATION", "ADDRESS", "HOSTPORTS", "IMAGE"]);
+        }
+        with_namespace(columns, "NAMESPACE", rest)
+    }
+
+    fn row(&self, columns: Columns) -> Vec<Cell> {
+        let status = &self.status;
+        let source = &self.spec.workload.source;
+        let reason = workload_reason(self).map_or("", |condition| condition.reason.as_str());
+        let mut rest = vec![
+            Cell::new(&self.metadata.name),
+            Cell::new(word(&self.spec.workload.kind)),
+            Cell::phase(&word(&status.phase)),
+            Cell::new(format!("{}/{}", status.ready, status.replicas)),
+            Cell::new(status.updated.to_string()),
+            Cell::new(reason),
+            Cell::new(time::age(columns.now, self.metadata.creation_timestamp)),
+        ];
+        if columns.wide {
+            let git = source.git.as_ref().map(|git| git.repository.as_str());
+            rest.push(Cell::new(self.metadata.generation.to_string()));
+            let address = status.service_address;
+            rest.push(Cell::new(
+                address.map_or_else(String::new, |address| address.to_string()),
+            ));
+            let ports = status.host_ports.iter();
+            let ports: Vec<String> = ports
+                .map(|port| format!("{}/{}", port.port, word(&port.protocol)))
+                .collect();
+            rest.push(Cell::new(ports.join(",")));
+            rest.push(Cell::new(
+                source.image.as_deref().or(git).unwrap_or_default(),
+            ));
+        }
+        with_namespace(columns, namespace_of(self), rest)
+    }
+}
+
+impl ListableItem for InstanceItem {
+    const SINGULAR: &'static str = "instance";
+    const PLURAL: &'static str = "instances";
+    const NAMESPACED: bool = true;
+
+    fn list(namespace: Option<&str>) -> Result<RequestPath, ClientError> {
+        RequestPath::instances(namespace)
+    }
+
+    fn one(namespace: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
+        Some(RequestPath::instance(namespace, name))
+    }
+
+    fn headers(columns: Columns) -> Vec<&'static str> {
+        let mut rest = vec![
+            "NAME", "WORKLOAD", "PHASE", "HEALTH", "RESTARTS", "REASON", "AGE",
+        ];
+        if columns.wide {
+            rest.extend(["IP", "NODE", "USER", "UNIT", "IMAGE"]);
+        }
+        with_namespace(columns, "NAMESPACE", rest)
+    }
+
+    fn row(&self, columns: Columns) -> Vec<Cell> {
+        let status = &self.status;
+        let mut rest = vec![
+            Cell::new(&self.metadata.name),
+            Cell::new(&status.workload),
+            Cell::phase(&word(&status.phase)),
+            Cell::phase(&word(&status.health)),
+            Cell::new(status.restarts.to_string()),
+            Cell::new(&status.reason),
+            Cell::new(time::age(columns.now, self.metadata.creation_timestamp)),
+        ];
+        if columns.wide {
+            let address = status.ip.map(|ip| ip.to_string()).unwrap_or_default();
+            rest.push(Cell::new(address));
+            rest.push(Cell::new(status.node.as_deref().unwrap_or_default()));
+            rest.push(Cell::new(&status.user));
+            rest.push(Cell::new(&status.unit));
+            rest.push(Cell::new(&status.image));
+        }
+        with_namespace(columns, namespace_of(self), rest)
+    }
+}
+
+impl ListableItem for NodeItem {
+    const SINGULAR: &'static str = "node";
+    const PLURAL: &'static str = "nodes";
+    const NAMESPACED: bool = false;
+
+    fn list(_: Option<&str>) -> Result<RequestPath, ClientError> {
+        Ok(RequestPath::nodes())
+    }
+
+    fn one(_: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
+        Some(RequestPath::node(name))
+    }
+
+    fn headers(columns: Columns) -> Vec<&'static str> {
+        let mut headers = vec![
+            "NAME",
+            "PHASE",
+            "ROLES",
+            "ADDRESS",
+            "SUBNET",
+            "INSTANCES",
+            "REASON",
+            "VERSION",
+            "AGE",
+        ];
+        if columns.wide {
+            headers.extend(["ADDRESSES", "OVERLAY", "CPU", "MEMORY", "ARCHITECTURE"]);
+        }
+        headers
+    }
+
+    fn row(&self, columns: Columns) -> Vec<Cell> {
+        let status = &self.status;
+        let roles: Vec<String> = status.roles.iter().map(word).collect();
+        let mut row = vec![
+            Cell::new(&self.metadata.name),
+            Cell::phase(&word(&status.phase)),
+            Cell::new(roles.join(",")),
+            Cell::new(status.addresses.first().map_or("", String::as_str)),
+            Cell::new(&status.subnet),
+            Cell::new(status.instances.to_string()),
+            Cell::new(node_reason(status)),
+            Cell::new(&status.version),
+            Cell::new(time::age(columns.now, self.metadata.creation_timestamp)),
+        ];
+        if columns.wide {
+            let resources = &status.allocatable;
+            let processor = resources.cpu.map(|cpu| cpu.to_string());
+            let memory = resources.memory.map(|memory| memory.to_string());
+            row.push(Cell::new(status.addresses.join(",")));
+            row.push(Cell::new(&status.overlay_address));
+            row.push(Cell::new(processor.unwrap_or_default()));
+            row.push(Cell::new(memory.unwrap_or_default()));
+            row.push(Cell::new(&status.architecture));
+        }
+        row
+    }
+}
+
+impl ListableItem for NamespaceItem {
+    const SINGULAR: &'static str = "namespace";
+    const PLURAL: &'static str = "namespaces";
+    const NAMESPACED: bool = false;
+
+    fn list(_: Option<&str>) -> Result<RequestPath, ClientError> {
+        Ok(RequestPath::namespaces())
+    }
+
+    fn one(_: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
+        Some(RequestPath::namespace(name))
+    }
+
+    fn headers(columns: Columns) -> Vec<&'static str> {
+        let mut headers = vec!["NAME", "PHASE", "WORKLOADS", "AGE"];
+        if columns.wide {
+            headers.push("QUOTAS");
+        }
+        headers
+    }
+
+    fn row(&self, columns: Columns) -> Vec<Cell> {
+        let mut row = vec![
+            Cell::new(&self.metadata.name),
+            Cell::phase(&self.status.phase),
+            Cell::new(self.status.workloads.to_string()),
+            Cell::new(time::age(columns.now, self.metadata.creation_timestamp)),
+        ];
+        if columns.wide {
+            let quotas = quota::lines(&self.spec.quota, &self.status.used);
+            row.push(Cell::new(quotas.join(", ")));
+        }
+        row
+    }
+}
+
+impl ListableItem for VolumeItem {
+    const SINGULAR: &'static str = "volume";
+    const PLURAL: &'static str = "volumes";
+    const NAMESPACED: bool = true;
+
+    fn list(namespace: Option<&str>) -> Result<RequestPath, ClientError> {
+        RequestPath::volumes(namespace)
+    }
+
+    fn one(namespace: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
+        let (workload, name) = name.split_once('/').unwrap_or(("", name));
+        Some(RequestPath::volume(namespace, workload, name))
+    }
+
+    fn headers(columns: Columns) -> Vec<&'static str> {
+        let mut rest = vec![
+            "WORKLOAD", "VOLUME", "SLOT", "NODE", "STATUS", "RECLAIM", "AGE",
+        ];
+        if columns.wide {
+            rest.extend(["PATH", "USED BY", "KEPT"]);
+        }
+        with_namespace(columns, "NAMESPACE", rest)
+    }
+
+    fn row(&self, columns: Columns) -> Vec<Cell> {
+        let (spec, status) = (&self.spec, &self.status);
+        let slot = spec.slot.map(|slot| slot.to_string());
+        let mut rest = vec![
+            Cell::new(&spec.workload),
+            Cell::new(&self.metadata.name),
+            Cell::new(slot.unwrap_or_default()),
+            Cell::new(volumes::machine(self)),
+            Cell::toned(volumes::state(self), tone_of(&word(&status.phase))),
+            Cell::new(word(&spec.reclaim)),
+            Cell::new(time::age(columns.now, self.metadata.creation_timestamp)),
+        ];
+        if columns.wide {
+            rest.push(Cell::new(&status.path));
+            rest.push(Cell::new(status.used_by.join(",")));
+            rest.push(Cell::new(volumes::kept(self)));
+        }
+        with_namespace(columns, namespace_of(self), rest)
+    }
+}
+
+impl ListableItem for SecretItem {
+    const SINGULAR: &'static str = "secret";
+    const PLURAL: &'static str = "secrets";
+    const NAMESPACED: bool = true;
+
+    fn list(namespace: Option<&str>) -> Result<RequestPath, ClientError> {
+        RequestPath::secrets(namespace)
+    }
+
+    fn one(namespace: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
+        Some(RequestPath::secret(namespace, name))
+    }
+
+    fn headers(columns: Columns) -> Vec<&'static str> {
+        let mut rest = vec!["NAME", "KEYS", "VERSION", "USED BY", "AGE"];
+        if columns.wide {
+            rest.extend(["UPDATED", "KEY NAMES"]);
+        }
+        with_namespace(columns, "NAMESPACE", rest)
+    }
+
+    fn row(&self, columns: Columns) -> Vec<Cell> {
+        let (spec, status) = (&self.spec, &self.status);
+        let mut rest = vec![
+            Cell::new(&self.metadata.name),
+            Cell::new(spec.keys.len().to_string()),
+            Cell::new(self.metadata.generation.to_string()),
+            Cell::new(status.used_by.join(",")),
+            Cell::new(time::age(columns.now, self.metadata.creation_timestamp)),
+        ];
+        if columns.wide {
+            let keys: Vec<&str> = spec.keys.iter().map(|key| key.name.as_str()).collect();
+            rest.push(Cell::new(time::age(columns.now, status.updated)));
+            rest.push(Cell::new(keys.join(",")));
+        }
+        with_namespace(columns, namespace_of(self), rest)
+    }
+}
+
+impl ListableItem for Event {
+    const SINGULAR: &'static str = "event";
+    const PLURAL: &'static str = "events";
+    const NAMESPACED: bool = true;
+    const NAME_FILTERS: bool = true;
+    // A repeated event replaces its earlier entry, and the oldest events are dropped.
+    const GOES: bool = false;
+
+    fn list(namespace: Option<&str>) -> Result<RequestPath, ClientError> {
+        let query = EventFilter {
+            namespace: namespace.map(str::to_owned),
+            ..EventFilter::default()
+        };
+        Ok(query.route())
+    }
+
+    fn one(_: &str, _: &str) -> Option<Result<RequestPath, ClientError>> {
+        None
+    }
+
+    /// An event is selected by the object that it is about.
+    fn is_named(&self, name: &str) -> bool {
+        self.involved_object.name == name || self.id == name
+    }
+
+    fn headers(columns: Columns) -> Vec<&'static str> {
+        let mut headers = vec!["LAST", "TYPE", "REASON", "OBJECT", "COUNT", "MESSAGE"];
+        if columns.wide {
+            headers.insert(1, "FIRST");
+        }
+        headers
+    }
+
+    fn row(&self, columns: Columns) -> Vec<Cell> {
+        let mut row = vec![
+            Cell::new(time::age(columns.now, self.timestamp)),
+            Cell::phase(&self.kind),
+            Cell::new(&self.reason),
+            Cell::new(object(&self.involved_object)),
+            Cell::new(self.count.to_string()),
+            Cell::new(&self.message),
+        ];
+        if columns.wide {
+            row.insert(1, Cell::new(time::age(columns.now, self.first_timestamp)));
+        }
+        row
+    }
+
+    fn order(left: &Self, right: &Self) -> Ordering {
+        (&left.timestamp, &left.id).cmp(&(&right.timestamp, &right.id))
+    }
+}
+
+impl ListableItem for TokenView {
+    const SINGULAR: &'static str = "token";
+    const PLURAL: &'static str = "tokens";
+    const NAMESPACED: bool = false;
+
+    fn list(_: Option<&str>) -> Result<RequestPath, ClientError> {
+        Ok(RequestPath::tokens())
+    }
+
+    fn one(_: &str, _: &str) -> Option<Result<RequestPath, ClientError>> {
+        None
+    }
+
+    fn headers(_: Columns) -> Vec<&'static str> {
+        vec!["ID", "NAME", "SCOPE", "AGE", "EXPIRES"]
+    }
+
+    fn row(&self, columns: Columns) -> Vec<Cell> {
+        let expires = self.expires;
+        vec![
+            Cell::new(&self.id),
+            Cell::new(&self.name),
+            Cell::new(scope_and_uses(self)),
+            Cell::new(time::age(columns.now, self.created)),
+            Cell::new(
+                expires.map_or_else(|| "never".to_owned(), |then| time::until(columns.now, then)),
+            ),
+        ]
+    }
+}

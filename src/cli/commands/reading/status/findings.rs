@@ -1,0 +1,475 @@
+//! Derives the problems of a cluster from the API's responses. No input or output.
+
+use jiff::Timestamp;
+
+use super::{InstanceItem, ListableItem, NodeItem, WorkloadItem};
+use crate::{
+    commands::reading::get::rows::workload_reason,
+    output::{one_line, word},
+    time,
+};
+use kat_client::ClientError;
+use kat_types::{
+    api::{
+        BackupView, DISK_PRESSURE, ETCD_CONDITION, FILES_WRITTEN, Health, HealthView,
+        InstancePhase, NodePhase, NodeRole, StoreView, WorkloadPhase,
+    },
+    reason::Reason,
+    resource::Bytes,
+};
+
+/// The problem where the machines that hold the store have no quorum.
+const STALE: &str = "no machine leads that can be reached, so nothing can be changed; everything runs on, and what is shown is what was known last. If most that hold the store are gone for good: `sudo kat-agent recover`";
+
+/// The API's responses, each possibly an error.
+pub(crate) struct StatusResponses {
+    pub(crate) health: Result<HealthView, ClientError>,
+    pub(crate) nodes: Result<Vec<NodeItem>, ClientError>,
+    pub(crate) workloads: Result<Vec<WorkloadItem>, ClientError>,
+    pub(crate) instances: Result<Vec<InstanceItem>, ClientError>,
+}
+
+/// The content of the screen.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    pub(crate) leader: String,
+    pub(crate) etcd: String,
+    pub(crate) nodes: String,
+    pub(crate) workloads: String,
+    pub(crate) instances: String,
+    /// Empty where it is not known.
+    pub(crate) backup: String,
+    /// Problems because of which the cluster is not healthy.
+    pub(crate) troubles: Vec<String>,
+    /// Changes in progress without a problem yet.
+    pub(crate) under_way: Vec<String>,
+}
+
+impl Findings {
+    pub(crate) fn of(known: &StatusResponses, now: Timestamp) -> Self {
+        let mut findings = Self::default();
+        match &known.health {
+            Err(error) => findings
+                .troubles
+                .push(format!("the API is not well: {error}")),
+            Ok(health) => {
+                findings
+                    .troubles
+                    .extend(health.stale.then(|| STALE.to_owned()));
+                findings.troubles.extend(health.trouble.clone());
+                findings
+                    .troubles
+                    .extend(health.planning.iter().map(|line| one_line(line)));
+            }
+        }
+        if let Ok(HealthView {
+            backup: Some(backup),
+            ..
+        }) = &known.health
+        {
+            findings.of_backup(backup, now);
+        }
+        findings.of_nodes(&known.nodes, shows_itself_alone(known), now);
+        if matches!(&known.health, Ok(health) if health.stale) {
+            // The members' state is the one that the last leader saw.
+            "not known while no machine leads".clone_into(&mut findings.etcd);
+        }
+        if let Ok(HealthView {
+            store: Some(store), ..
+        }) = &known.health
+        {
+            findings.etcd.push_str(&weight(store));
+        }
+        findings.of_workloads(&known.workloads);
+        findings.of_instances(&known.instances);
+        findings
+    }
+
+    fn of_nodes(
+        &mut self,
+        nodes: &Result<Vec<NodeItem>, ClientError>,
+        alone: bool,
+        now: Timestamp,
+    ) {
+        let nodes = match nodes {
+            Ok(nodes) => sorted(nodes),
+            Err(error) => {
+                "not known".clone_into(&mut self.leader);
+                "not known".clone_into(&mut self.etcd);
+                self.nodes = self.unknown("nodes", error);
+                return;
+            }
+        };
+        let leaders: Vec<&str> = nodes
+            .iter()
+            .filter(|node| node.status.roles.contains(&NodeRole::Leader))
+            .map(|node| node.metadata.name.as_str())
+            .collect();
+        if leaders.is_empty() && alone {
+            "not known".clone_into(&mut self.leader);
+        } else if leaders.is_empty() {
+            "none".clone_into(&mut self.leader);
+            self.troubles
+                .push("no machine leads: nothing is decided until one is elected".to_owned());
+        } else {
+            self.leader = leaders.join(", ");
+        }
+        self.of_members(&nodes);
+        let ready = nodes
+            .iter()
+            .filter(|node| node.status.phase == NodePhase::Ready)
+            .count();
+        self.nodes = format!("{ready} of {} ready", nodes.len());
+        for node in nodes {
+            let status = &node.status;
+            let name = &node.metadata.name;
+            let heard = status.last_heartbeat.map_or_else(
+                || "no report yet".to_owned(),
+                |then| format!("last report {} ago", time::age(now, then)),
+            );
+            let said = said(&status.reason, &status.message);
+            let line = format!("node {name} is {} ({heard}){said}", word(&status.phase));
+            let mut conditions = status.conditions.iter();
+            let unwritten = conditions.find(|one| one.kind == FILES_WRITTEN && !one.status);
+            self.troubles.extend(unwritten.map(|one| {
+                let message = one_line(&one.message);
+                format!(
+                    "node {name} goes by old files, since new ones cannot be written: {message}"
+                )
+            }));
+            let mut conditions = status.conditions.iter();
+            let short = conditions.find(|one| one.kind == DISK_PRESSURE && one.status);
+            self.troubles.extend(short.map(|one| {
+                let message = one_line(&one.message);
+                format!("node {name} is short of disk space: {message}")
+            }));
+            match status.phase {
+                // The machine's status is not updated any more.
+                NodePhase::Ready if status.reason == Reason::NotWritable => {
+                    self.troubles.push(line)
+                }
+                NodePhase::Ready => {}
+                NodePhase::NotReady | NodePhase::Detached => self.troubles.push(line),
+                NodePhase::Joining | NodePhase::Draining | NodePhase::Drained => {
+                    self.under_way.push(line);
+                }
+            }
+        }
+    }
+
+    fn of_backup(&mut self, backup: &BackupView, now: Timestamp) {
+        self.backup = match backup.last {
+            Some(last) => format!("{} ago on {}", time::age(now, last), backup.node),
+            None => "none yet".to_owned(),
+        };
+        if backup.failing {
+            let line = format!(
+                "the leader fails to make backups (last: {}); `katcall get events -A` says why",
+                self.backup
+            );
+            self.troubles.push(line);
+        }
+    }
+
+    /// The state of etcd's members is in conditions of their machines.
+    fn of_members(&mut self, nodes: &[&NodeItem]) {
+        let members = nodes.iter().filter_map(|node| {
+            let mut conditions = node.status.conditions.iter();
+            let member = conditions.find(|one| one.kind == ETCD_CONDITION)?;
+            Some((&node.metadata.name, member))
+        });
+        let (mut count, mut well) = (0_usize, 0_usize);
+        for (name, member) in members {
+            count += 1;
+            let line = format!("etcd of {name}: {}", one_line(&member.message));
+            match (member.status, Reason::from_word(&member.reason)) {
+                (true, _) => well += 1,
+                (false, Some(Reason::NoAnswer)) => self.troubles.push(line),
+                (false, _) => self.under_way.push(line),
+            }
+        }
+        self.etcd = match count {
+            0 => "not known yet".to_owned(),
+            1 => format!("{well} of 1 member well"),
+            count => format!("{well} of {count} members well"),
+        };
+    }
+
+    fn of_workloads(&mut self, workloads: &Result<Vec<WorkloadItem>, ClientError>) {
+        let workloads = match workloads {
+            Ok(workloads) => sorted(workloads),
+            Err(error) => {
+                self.workloads = self.unknown("workloads", error);
+                return;
+            }
+        };
+        let mut running = 0_usize;
+        for item in &workloads {
+            let status = &item.status;
+            let reason = workload_reason(item);
+            let said =
+                reason.map_or_else(String::new, |reason| said(&reason.reason, &reason.message));
+            let line = format!(
+                "workload {} is {} ({} of {} ready){said}",
+                full_name(*item),
+                word(&status.phase),
+                status.ready,
+                status.replicas
+            );
+            match status.phase {
+                WorkloadPhase::Running | WorkloadPhase::Succeeded | WorkloadPhase::Scheduled => {
+                    running += 1;
+                }
+                WorkloadPhase::Degraded | WorkloadPhase::Stalled | WorkloadPhase::Failed => {
+                    self.troubles.push(line);
+                }
+                WorkloadPhase::Pending
+                | WorkloadPhase::Progressing
+                | WorkloadPhase::Paused
+                | WorkloadPhase::Deleting
+                | WorkloadPhase::Active => self.under_way.push(line),
+            }
+        }
+        self.workloads = match workloads.len() {
+            0 => "none".to_owned(),
+            count => format!("{running} of {count} running as written"),
+        };
+    }
+
+    fn of_instances(&mut self, instances: &Result<Vec<InstanceItem>, ClientError>) {
+        let instances = match instances {
+            Ok(instances) => sorted(instances),
+            Err(error) => {
+                self.instances = self.unknown("instances", error);
+                return;
+            }
+        };
+        let mut running = 0_usize;
+        for item in &instances {
+            let status = &item.status;
+            let healthy = status.health != Health::Unhealthy;
+            if status.phase == InstancePhase::Running && healthy {
+                running += 1;
+                continue;
+            }
+            let reasoned = !status.reason.is_empty();
+            let wrong = !healthy
+                || reasoned
+                || matches!(status.phase, InstancePhase::Failed | InstancePhase::Unknown);
+            let leaving = matches!(
+                status.phase,
+                InstancePhase::Stopping | InstancePhase::Stopped | InstancePhase::Succeeded
+            );
+            if !wrong || leaving {
+                continue;
+            }
+            let place = status
+                .node
+                .as_ref()
+                .map_or_else(String::new, |node| format!(" on {node}"));
+            let phase = if status.phase == InstancePhase::Running {
+                word(&status.health)
+            } else {
+                word(&status.phase)
+            };
+            self.troubles.push(format!(
+                "instance {}{place} is {phase}{}",
+                full_name(*item),
+                said(&status.reason, &status.message)
+            ));
+        }
+        self.instances = match instances.len() {
+            0 => "none".to_owned(),
+            count => format!("{running} of {count} running"),
+        };
+    }
+
+    fn unknown(&mut self, what: &str, error: &ClientError) -> String {
+        self.troubles
+            .push(format!("{what} cannot be read: {error}"));
+        "not known".to_owned()
+    }
+}
+
+/// Whether a machine without etcd answers with only itself and no workloads: then the leader is not
+/// known.
+fn shows_itself_alone(known: &StatusResponses) -> bool {
+    matches!(&known.workloads, Err(ClientError::Refused(refusal)) if refusal.status == 403)
+}
+
+/// The size of the store, shown after the count of its members.
+fn weight(store: &StoreView) -> String {
+    let (used, file) = (Bytes(store.used_bytes), Bytes(store.file_bytes));
+    let most = store.quota_bytes.map_or_else(String::new, |quota| {
+        format!(" of {}", Bytes(quota).rounded())
+    });
+    format!(
+        "; {} in use, largest file {}{most}",
+        used.rounded(),
+        file.rounded()
+    )
+}
+
+fn sorted<T: ListableItem>(items: &[T]) -> Vec<&T> {
+    let mut items: Vec<&T> = items.iter().collect();
+    items.sort_by(|left, right| T::order(left, right));
+    items
+}
+
+fn full_name<T: ListableItem>(item: &T) -> String {
+    let (namespace, name) = item.key();
+    format!("{namespace}/{name}")
+}
+
+/// Such as `: CrashLoop: the last words`, or empty.
+fn said(reason: &str, message: &str) -> String {
+    let mut text = String::new();
+    for part in [reason, message] {
+        if !part.is_empty() {
+            text.push_str(": ");
+            text.push_str(&one_line(part));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use kat_types::api::{ApiTime, Condition};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_machine_that_goes_by_old_files_is_a_trouble() {
+        let condition = Condition {
+            kind: FILES_WRITTEN.to_owned(),
+            reason: Reason::FilesNotWritten.into(),
+            message: "/var/lib/kat/network/dns.json: can't write beside it: no space".to_owned(),
+            ..Condition::default()
+        };
+        let node = json!({"kind": "Node", "metadata": {"name": "n3"}, "spec": {}, "status": {"phase": "Ready"}});
+        let mut node: NodeItem = serde_json::from_value(node).unwrap();
+        let mut troubles = |conditions| {
+            node.status.conditions = conditions;
+            let mut findings = Findings::default();
+            findings.of_nodes(&Ok(vec![node.clone()]), true, Timestamp::UNIX_EPOCH);
+            findings.troubles
+        };
+        assert_eq!(troubles(Vec::new()), Vec::<String>::new());
+        let told = troubles(vec![condition]);
+        assert!(
+            told.len() == 1 && told[0].contains("n3") && told[0].contains("network/dns.json"),
+            "{told:?}"
+        );
+    }
+
+    #[test]
+    fn a_machine_that_is_short_of_disk_space_and_an_evicted_instance_are_troubles() {
+        let mut node = member();
+        node.status.conditions.push(Condition {
+            kind: DISK_PRESSURE.to_owned(),
+            status: true,
+            reason: Reason::DiskPressure.into(),
+            message: "/var/lib/kat: 90 MiB of 1.9 GiB are free, less than 194 MiB".to_owned(),
+            ..Condition::default()
+        });
+        let evicted = json!({
+            "kind": "Instance",
+            "metadata": {"name": "filler-aaaaa", "namespace": "default"},
+            "spec": {},
+            "status": {
+                "workload": "filler", "node": "n1", "phase": "Scheduled", "reason": Reason::Evicted.word(),
+                "message": "stopped, because /var/lib/kat ran full", "health": "not_applicable",
+            },
+        });
+        let mut known = known(health(false, &[]), node);
+        known.instances = Ok(vec![serde_json::from_value(evicted).unwrap()]);
+        let troubles = Findings::of(&known, Timestamp::UNIX_EPOCH).troubles;
+        assert_eq!(
+            troubles,
+            [
+                "node n1 is short of disk space: /var/lib/kat: 90 MiB of 1.9 GiB are free, less than 194 MiB",
+                "instance default/filler-aaaaa on n1 is Scheduled: Evicted: stopped, because /var/lib/kat ran full",
+            ]
+        );
+    }
+
+    #[test]
+    fn backups_that_fail_are_a_trouble() {
+        let now: Timestamp = "2026-11-22T04:00:00Z".parse().unwrap();
+        let found = |last: Option<&str>, failing| {
+            let backup = BackupView {
+                last: last.map(ApiTime::parse),
+                node: "n1".to_owned(),
+                failing,
+            };
+            let mut findings = Findings::default();
+            findings.of_backup(&backup, now);
+            (findings.backup, findings.troubles)
+        };
+        let none = Vec::<String>::new();
+        assert_eq!(found(None, false), ("none yet".to_owned(), none.clone()));
+        let last = Some("2026-11-22T03:40:00Z");
+        assert_eq!(found(last, false), ("20m ago on n1".to_owned(), none));
+        let (backup, troubles) = found(last, true);
+        assert_eq!(backup, "20m ago on n1");
+        assert!(troubles.len() == 1 && troubles[0].contains("fails to make backups"));
+    }
+
+    fn health(stale: bool, planning: &[&str]) -> HealthView {
+        HealthView {
+            status: "ok".to_owned(),
+            leader: !stale,
+            stale,
+            backup: None,
+            store_epoch: None,
+            trouble: None,
+            planning: planning.iter().map(|line| (*line).to_owned()).collect(),
+            store: None,
+        }
+    }
+
+    fn known(health: HealthView, node: NodeItem) -> StatusResponses {
+        StatusResponses {
+            health: Ok(health),
+            nodes: Ok(vec![node]),
+            workloads: Ok(Vec::new()),
+            instances: Ok(Vec::new()),
+        }
+    }
+
+    fn member() -> NodeItem {
+        let condition = json!({"type": ETCD_CONDITION, "status": true, "reason": "", "message": "", "since": ""});
+        let item = json!({
+            "kind": "Node",
+            "metadata": {"name": "n1"},
+            "spec": {},
+            "status": {"phase": NodePhase::Ready, "roles": [NodeRole::Leader], "conditions": [condition]},
+        });
+        serde_json::from_value(item).unwrap()
+    }
+
+    #[test]
+    fn the_only_member_is_not_called_well_while_it_does_not_lead() {
+        let now = Timestamp::UNIX_EPOCH;
+        let findings = Findings::of(&known(health(false, &[]), member()), now);
+        assert_eq!(findings.etcd, "1 of 1 member well");
+        assert_eq!(findings.troubles, Vec::<String>::new());
+        let findings = Findings::of(&known(health(true, &[]), member()), now);
+        assert_eq!(findings.etcd, "not known while no machine leads");
+        assert_eq!(findings.troubles, [STALE]);
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_a_trouble_and_named() {
+        let now = Timestamp::UNIX_EPOCH;
+        let line = "NotWritable: workload default/big is left as it is";
+        let findings = Findings::of(&known(health(false, &[line]), member()), now);
+        assert_eq!(findings.troubles, [line]);
+        let mut node = member();
+        node.status.reason = Reason::NotWritable.into();
+        let findings = Findings::of(&known(health(false, &[]), node), now);
+        assert!(findings.troubles[0].contains("node n1 is Ready"));
+    }
+}

@@ -1,0 +1,178 @@
+//! API calls between machines and from people, through the real routes without sockets and TLS. The
+//! caller's identity is set as TLS would have proved it.
+
+use std::{collections::BTreeMap, future::pending, sync::Arc, time::Duration};
+
+use axum::{Router, body::Body};
+use hyper::{Request, Response, StatusCode};
+use parking_lot::Mutex;
+use tokio::{
+    task::yield_now,
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use crate::{
+    faults::network_faults::Way,
+    load::volume_data::Senders,
+    machines::joining_machine::{self, JOIN},
+};
+use kat_api::{
+    SocketAccess,
+    access::authentication::{ConnectionPeer, ConnectionSource},
+};
+use kat_pki::{PeerCertificate, PeerIdentity};
+
+/// Timeout of a call.
+const CALL: Duration = Duration::from_secs(10);
+
+/// A process' API, open until `closed` is cancelled.
+#[derive(Clone)]
+pub(crate) struct Door {
+    pub router: Router,
+    pub closed: CancellationToken,
+}
+
+#[derive(Default)]
+pub(crate) struct Net {
+    doors: Mutex<BTreeMap<String, Door>>,
+    ways: BTreeMap<String, Arc<Way>>,
+    pub senders: Senders,
+    /// When the latest call of a person, which may carry an archive, was let in.
+    archive: Mutex<Option<Instant>>,
+}
+
+/// The certificate of a machine, with the hash of the key by which the cluster knows it.
+fn certificate(node: &str) -> PeerCertificate {
+    PeerCertificate {
+        identity: PeerIdentity::Node(node.to_owned()),
+        key_hash: joining_machine::identity_key(node),
+    }
+}
+
+impl Net {
+    pub(crate) fn new(ways: BTreeMap<String, Arc<Way>>) -> Self {
+        Self {
+            doors: Mutex::default(),
+            ways,
+            senders: Senders::default(),
+            archive: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn open(&self, machine: &str, door: Door) {
+        self.doors.lock().insert(machine.to_owned(), door);
+    }
+
+    /// One call to a machine, from another machine or from a person at the called machine. `served`
+    /// is called when the machine handled the request successfully, even if the answer is lost.
+    pub(crate) async fn call(
+        &self,
+        from: Option<&str>,
+        to: &str,
+        request: Request<Body>,
+        served: impl FnOnce() + Send,
+    ) -> Result<StatusCode, String> {
+        let answer = self.ask(from, to, request, served).await;
+        answer.map(|answer| answer.status())
+    }
+
+    /// Like [`Self::call`], with the whole answer.
+    pub(crate) async fn ask(
+        &self,
+        from: Option<&str>,
+        to: &str,
+        request: Request<Body>,
+        served: impl FnOnce() + Send,
+    ) -> Result<Response<Body>, String> {
+        let answer = timeout(CALL, self.converse(from, to, request, served)).await;
+        answer.unwrap_or_else(|_| Err("no answer in time".to_owned()))
+    }
+
+    async fn converse(
+        &self,
+        from: Option<&str>,
+        to: &str,
+        mut request: Request<Body>,
+        served: impl FnOnce() + Send,
+    ) -> Result<Response<Body>, String> {
+        let network = ConnectionSource::Network(([192, 0, 2, 1], 40_000).into());
+        let socket = ConnectionSource::Socket {
+            uid: Some(0),
+            access: SocketAccess::Admin,
+        };
+        let (source, certificate) = match from {
+            _ if request.uri().path() == JOIN => (network, None),
+            Some(node) => (network, Some(certificate(node))),
+            None => (socket, None),
+        };
+        request.extensions_mut().insert(ConnectionPeer {
+            source,
+            certificate,
+        });
+        self.travel(from, to).await;
+        let door = self.doors.lock().get(to).cloned();
+        let door = door.filter(|door| !door.closed.is_cancelled());
+        let Some(door) = door else {
+            return Err("connection refused".to_owned());
+        };
+        if from.is_none() {
+            self.alone().await;
+        }
+        let answer = tokio::select! {
+            biased;
+            () = door.closed.cancelled() => return Err("connection reset".to_owned()),
+            answer = door.router.oneshot(request) => answer,
+        };
+        if answer
+            .as_ref()
+            .is_ok_and(|answer| answer.status().is_success())
+        {
+            served();
+        }
+        self.travel(from, to).await;
+        answer.map_err(|error| error.to_string())
+    }
+
+    /// Takes the time of a call between two machines before it is answered.
+    pub(crate) async fn reach(&self, from: &str, to: &str) -> Result<(), String> {
+        let way = timeout(CALL, self.travel(Some(from), to)).await;
+        way.map_err(|_| "no answer in time".to_owned())
+    }
+
+    /// Archives are unpacked on other threads. Only one is unpacked at a time, when no other task
+    /// has work at this moment, so that no order of events depends on how long that takes.
+    async fn alone(&self) {
+        loop {
+            let now = Instant::now();
+            if self.archive.lock().replace(now) != Some(now) {
+                break;
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+        for _ in 0..200 {
+            yield_now().await;
+        }
+    }
+
+    /// Waits the latency of both ends, and forever if one is cut off. A machine's calls to itself
+    /// are not cut.
+    async fn travel(&self, from: Option<&str>, to: &str) {
+        let ends = [from, (from != Some(to)).then_some(to)];
+        for way in ends
+            .into_iter()
+            .flatten()
+            .filter_map(|end| self.ways.get(end))
+        {
+            sleep(way.now().latency).await;
+        }
+        let cut = |end: Option<&str>| {
+            let way = end.and_then(|end| self.ways.get(end));
+            way.is_some_and(|way| way.now().machines_cut)
+        };
+        if from != Some(to) && (cut(from) || cut(Some(to))) {
+            pending::<()>().await;
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Checks of what must never happen.
+
+pub(crate) mod fault_isolation;
+pub(crate) mod invariants;
+pub(crate) mod monitor;

@@ -1,0 +1,207 @@
+//! The trace of a run, and the first violation in it.
+
+use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
+
+use parking_lot::{Mutex, MutexGuard};
+use tokio::time::Instant;
+
+use crate::{faults::unwritable_workload, load::rollouts};
+use kat_plan::{ClusterPlan, Snapshot};
+use kat_testing::MemoryStore;
+use kat_types::{
+    api::NodePhase,
+    assignment::Assignment,
+    keys,
+    records::{NodeRegistration, NodeStatusRecord},
+    resource::OnPartition,
+    transaction::WriteOperation,
+};
+
+/// An instance that was ever assigned.
+#[derive(Debug, Clone)]
+pub(crate) struct Assigned {
+    pub instance: String,
+    pub address: Ipv4Addr,
+    /// Folders of the volumes that the instance mounts; in the simulation every mount writes.
+    pub writes: Vec<String>,
+    /// The instance has `onPartition: stop`: its machine stops it before a leader replaces it.
+    pub stops: bool,
+}
+
+fn writes(assignment: &Assignment) -> Vec<String> {
+    let volumes = assignment.volumes.iter();
+    volumes.filter_map(|volume| volume.folder.clone()).collect()
+}
+
+pub(crate) struct Monitor {
+    store: MemoryStore,
+    began: Instant,
+    /// How long a machine must be silent before a leader may call it lost.
+    silence: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    violation: Option<String>,
+    trace: Vec<String>,
+    assigned: BTreeMap<String, Assigned>,
+    heard: BTreeMap<String, Instant>,
+}
+
+impl Monitor {
+    pub(crate) fn new(store: &MemoryStore, silence: Duration) -> Self {
+        Self {
+            store: store.clone(),
+            began: Instant::now(),
+            silence,
+            state: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    pub(crate) fn note(&self, text: &str) {
+        let at = self.began.elapsed().as_secs_f64();
+        let line = format!("{at:9.3} r{} {text}", self.store.revision());
+        self.lock().trace.push(line);
+    }
+
+    /// Records a violation. Only the first one counts.
+    pub(crate) fn violated(&self, text: String) {
+        self.note(&format!("VIOLATED: {text}"));
+        self.lock().violation.get_or_insert(text);
+    }
+
+    pub(crate) fn violation(&self) -> Option<String> {
+        self.lock().violation.clone()
+    }
+
+    pub(crate) fn trace(&self) -> Vec<String> {
+        self.lock().trace.clone()
+    }
+
+    pub(crate) fn assigned(&self, unit: &str) -> Option<Assigned> {
+        self.lock().assigned.get(unit).cloned()
+    }
+
+    /// The process with the oldest candidate key in the store.
+    pub(crate) fn leader(&self) -> Option<String> {
+        let candidates = self.store.peek(keys::ELECTION).items;
+        let first = candidates
+            .into_iter()
+            .min_by_key(|item| item.create_revision)?;
+        Some(String::from_utf8(first.value).unwrap())
+    }
+
+    /// Called right after a transaction of a process took effect.
+    pub(crate) fn written(&self, process: &str, operations: &[WriteOperation]) {
+        let written: Vec<&str> = operations.iter().map(key_of).collect();
+        self.note(&format!("{process} wrote {}", written.join(" ")));
+        let leader = self.leader();
+        if leader.as_deref() != Some(process) {
+            self.violated(format!(
+                "{process} wrote {written:?} while {leader:?} led: a deposed leader changed something"
+            ));
+        }
+        for operation in operations {
+            let WriteOperation::Put(key, value) = operation else {
+                continue;
+            };
+            if key.starts_with(keys::NODE_DESIRED) && key.contains("/instances/") {
+                let assignment: Assignment = serde_json::from_slice(value).unwrap();
+                let assigned = Assigned {
+                    instance: assignment.instance.clone(),
+                    address: assignment.address,
+                    writes: writes(&assignment),
+                    stops: assignment.on_partition == OnPartition::Stop,
+                };
+                let before = self.lock().assigned.insert(assignment.unit(), assigned);
+                if let Some(node) = key.strip_prefix(keys::NODE_DESIRED)
+                    && let Some((node, _)) = node.split_once('/')
+                    && before.is_none()
+                    && self.is_drained(node)
+                {
+                    let unit = assignment.unit();
+                    self.violated(format!("{unit} is placed on {node}, which is drained"));
+                }
+            }
+        }
+    }
+
+    /// The machine's status is drained, and its registration still asks for that.
+    fn is_drained(&self, node: &str) -> bool {
+        let one = |key: String| {
+            self.store
+                .peek(&key)
+                .items
+                .into_iter()
+                .find(|item| item.key == key)
+        };
+        let registration = one(keys::registration(node));
+        let status = one(keys::node_status(node));
+        let draining = registration.is_some_and(|item| {
+            let registration: NodeRegistration = serde_json::from_slice(&item.value).unwrap();
+            registration.draining
+        });
+        let drained = status.is_some_and(|item| {
+            let status: NodeStatusRecord = serde_json::from_slice(&item.value).unwrap();
+            status.phase == NodePhase::Drained
+        });
+        draining && drained
+    }
+
+    /// A leader accepted a report of the machine.
+    pub(crate) fn heard(&self, machine: &str) {
+        self.lock().heard.insert(machine.to_owned(), Instant::now());
+    }
+
+    /// How long ago a leader accepted the machine's last report; `None` if none ever was.
+    pub(crate) fn silent(&self, machine: &str) -> Option<Duration> {
+        self.lock().heard.get(machine).map(Instant::elapsed)
+    }
+
+    /// Checks a plan. A leader must not call a machine lost whose report this leader or the
+    /// previous one accepted recently.
+    pub(crate) fn decided(&self, process: &str, snapshot: &Snapshot, plan: &ClusterPlan) {
+        if let Some(why) = rollouts::wrong(snapshot, plan) {
+            self.violated(format!("{process} plans: {why}"));
+        }
+        if let Some(why) = unwritable_workload::touched(snapshot, plan) {
+            self.violated(format!("{process} plans: {why}"));
+        }
+        let operations = plan.changes.iter().flat_map(|change| &change.operations);
+        for operation in operations {
+            let WriteOperation::Put(key, value) = operation else {
+                continue;
+            };
+            let Some(machine) = key.strip_prefix(keys::NODE_STATUS) else {
+                continue;
+            };
+            let status: NodeStatusRecord = serde_json::from_slice(value).unwrap();
+            let before = snapshot.nodes.get(machine);
+            let before = before.and_then(|node| node.status.as_ref());
+            let new = before.is_none_or(|before| before.value.phase != NodePhase::NotReady);
+            let heard = self.lock().heard.get(machine).map(Instant::elapsed);
+            if let Some(ago) = heard
+                && status.phase == NodePhase::NotReady
+                && new
+                && ago < self.silence
+            {
+                self.violated(format!(
+                    "{process} says that {machine} is lost, which was heard of {ago:?} ago"
+                ));
+            }
+        }
+    }
+}
+
+fn key_of(operation: &WriteOperation) -> &str {
+    match operation {
+        WriteOperation::Put(key, _)
+        | WriteOperation::Delete(key)
+        | WriteOperation::DeletePrefix(key) => key,
+    }
+}

@@ -1,0 +1,198 @@
+//! The network path between a machine and everything else: its latency, and whether it is cut.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use parking_lot::{Mutex, MutexGuard};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, timeout_at},
+};
+
+use crate::checks::monitor::Monitor;
+use kat_store::{Leadership, Listing, StateStore, StoreError, TransactionResult, WatchStream};
+use kat_testing::{CALL_TIMEOUT, MemoryStore};
+use kat_types::{
+    keys,
+    transaction::{Compare, KeyValue, WriteOperation},
+};
+
+/// How long a packet is retransmitted before its sender gives up.
+const SENT_AGAIN: Duration = Duration::from_secs(30);
+
+/// The network path of one machine.
+#[derive(Default)]
+pub(crate) struct Way {
+    state: Mutex<Conditions>,
+    changed: Notify,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Conditions {
+    /// No traffic between the machine and the store.
+    pub store_cut: bool,
+    /// No traffic between the machine and other machines.
+    pub machines_cut: bool,
+    /// One-way latency of all traffic.
+    pub latency: Duration,
+    /// Number of the next answers to writes that get lost.
+    pub lost_answers: u32,
+    /// Counts power losses. A power loss drops the writes in flight.
+    pub power: u64,
+}
+
+impl Way {
+    fn lock(&self) -> MutexGuard<'_, Conditions> {
+        self.state.lock()
+    }
+
+    pub(crate) fn now(&self) -> Conditions {
+        self.lock().clone()
+    }
+
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Conditions)) {
+        change(&mut self.lock());
+        self.changed.notify_waiters();
+    }
+
+    /// Carries a write to the store. A write sent before the cut arrives once the path is open
+    /// again, because nobody can recall it.
+    async fn there(&self) -> Result<(), StoreError> {
+        let power = self.now().power;
+        sleep(self.now().latency).await;
+        let until = Instant::now() + SENT_AGAIN;
+        loop {
+            let changed = self.changed.notified();
+            let now = self.now();
+            if now.power != power {
+                return Err(StoreError::Unavailable("the machine is off".into()));
+            }
+            if !now.store_cut {
+                return Ok(());
+            }
+            if timeout_at(until, changed).await.is_err() {
+                return Err(StoreError::Unavailable("never arrived".into()));
+            }
+        }
+    }
+
+    async fn back(&self) -> Result<(), StoreError> {
+        sleep(self.now().latency).await;
+        let lost = {
+            let mut state = self.lock();
+            let lost = state.lost_answers > 0;
+            state.lost_answers -= u32::from(lost);
+            lost || state.store_cut
+        };
+        if lost {
+            return Err(StoreError::Unavailable("the answer was lost".into()));
+        }
+        Ok(())
+    }
+}
+
+/// A process' connection to the store. Transactions continue without the process: one that gave up
+/// or was killed cannot recall what it sent.
+#[derive(Clone)]
+pub(crate) struct Wire {
+    /// Reads, watches and the election. Cut off with the machine, and for good when the process
+    /// ends.
+    pub reads: MemoryStore,
+    writes: MemoryStore,
+    way: Arc<Way>,
+    process: String,
+    monitor: Arc<Monitor>,
+    /// Transactions keep their comparison of the leader's election key.
+    fenced: bool,
+}
+
+impl Wire {
+    pub(crate) fn new(
+        store: &MemoryStore,
+        way: &Arc<Way>,
+        process: &str,
+        monitor: &Arc<Monitor>,
+        fenced: bool,
+    ) -> Self {
+        let wire = Self {
+            reads: store.client(),
+            writes: store.client(),
+            way: Arc::clone(way),
+            process: process.to_owned(),
+            monitor: Arc::clone(monitor),
+            fenced,
+        };
+        wire.follow_way();
+        wire
+    }
+
+    /// Applies the current conditions of the machine's path.
+    pub(crate) fn follow_way(&self) {
+        let now = self.way.now();
+        self.reads.set_partitioned(now.store_cut);
+        self.reads.set_delay(now.latency);
+    }
+
+    async fn carry(
+        self,
+        conditions: Vec<Compare>,
+        operations: Vec<WriteOperation>,
+    ) -> Result<TransactionResult, StoreError> {
+        self.way.there().await?;
+        let committed = self.writes.transact(&conditions, &operations).await?;
+        // No other task ran since the store applied the transaction.
+        if matches!(committed, TransactionResult::Yes(_)) {
+            self.monitor.written(&self.process, &operations);
+        }
+        self.way.back().await?;
+        Ok(committed)
+    }
+}
+
+fn is_fence(condition: &Compare) -> bool {
+    matches!(condition, Compare::CreateRevision(key, _) if key.starts_with(keys::ELECTION))
+}
+
+#[async_trait]
+impl StateStore for Wire {
+    async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError> {
+        self.reads.get(key).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
+        self.reads.list(prefix).await
+    }
+
+    async fn watch(&self, prefix: &str, from_revision: i64) -> Result<WatchStream, StoreError> {
+        self.reads.watch(prefix, from_revision).await
+    }
+
+    async fn transact(
+        &self,
+        conditions: &[Compare],
+        operations: &[WriteOperation],
+    ) -> Result<TransactionResult, StoreError> {
+        let mut conditions = conditions.to_vec();
+        if !self.fenced {
+            conditions.retain(|condition| !is_fence(condition));
+        }
+        let carried = tokio::spawn(self.clone().carry(conditions, operations.to_vec()));
+        let limit = Instant::now() + CALL_TIMEOUT;
+        timeout_at(limit, carried)
+            .await
+            .map_err(|_| StoreError::Unavailable("no answer".into()))?
+            .map_err(|error| StoreError::Unavailable(error.to_string()))?
+    }
+
+    async fn campaign(&self, candidate: &str, lease: Duration) -> Result<Leadership, StoreError> {
+        self.reads.campaign(candidate, lease).await
+    }
+
+    async fn resign(&self, leadership: &Leadership) -> Result<(), StoreError> {
+        self.reads.resign(leadership).await
+    }
+
+    async fn leader(&self) -> Result<Option<String>, StoreError> {
+        self.reads.leader().await
+    }
+}

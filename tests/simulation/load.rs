@@ -1,0 +1,7 @@
+//! Users of the cluster: what they apply, change and store.
+
+pub(crate) mod random_steps;
+pub(crate) mod rollouts;
+pub(crate) mod secrets;
+pub(crate) mod user;
+pub(crate) mod volume_data;

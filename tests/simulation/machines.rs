@@ -1,0 +1,7 @@
+//! The simulated machines: their agents, etcd, users and the world around an agent.
+
+pub(crate) mod agent_environment;
+pub(crate) mod agent_process;
+pub(crate) mod etcd;
+pub(crate) mod joining_machine;
+pub(crate) mod machine;

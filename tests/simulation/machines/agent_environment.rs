@@ -1,0 +1,172 @@
+//! Fakes for what an agent uses on its machine: the report sink, the facts, logs, sessions and
+//! listening ports.
+
+use std::{net::SocketAddrV4, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use axum::body::Body;
+use hyper::{Request, StatusCode, header};
+
+use crate::{api_calls::Net, checks::monitor::Monitor, faults::forged_reports::Forger};
+use kat_agent::{
+    MachineFacts, ReportSink, health::probe::ProbeNetwork, network::host_ports::HostListeners,
+    volumes::Volumes,
+};
+use kat_api::{
+    InputFrames, InstanceLogs, InstanceSessions, LogQuery, LogStream, LogsError, OutputFrames,
+    SessionError, SessionRequest,
+};
+use kat_host::facts::network::Listener;
+use kat_store::Mirror;
+use kat_types::{
+    api::{Condition, NodeReport, NodeResources, NodeUsage, OverlayReport, UNSURE_HEADER},
+    keys,
+    resource::{Bytes, MilliCpu, Protocol, ResourceList},
+    snapshot::InstanceEntry,
+};
+
+/// No program of the machine listens on a port.
+pub(crate) struct Nobody;
+
+impl HostListeners for Nobody {
+    fn on(&self, _: &[(Protocol, u16)]) -> Vec<Listener> {
+        Vec::new()
+    }
+
+    fn kept(&self, _: &[(Protocol, u16)]) -> Option<(Protocol, u16)> {
+        None
+    }
+}
+
+/// Every health probe succeeds.
+pub(crate) struct Well;
+
+#[async_trait]
+impl ProbeNetwork for Well {
+    async fn connect(&self, _: SocketAddrV4) -> Result<(), String> {
+        Ok(())
+    }
+
+    async fn get(&self, _: SocketAddrV4, _: &str) -> Result<u16, String> {
+        Ok(200)
+    }
+}
+
+/// Sends reports to the machine that the store names as the leader's endpoint.
+pub(crate) struct Sink {
+    pub node: String,
+    pub net: Arc<Net>,
+    pub monitor: Arc<Monitor>,
+    pub endpoint: Mirror,
+    /// Set on the machine that forges reports: each report is replaced before it is sent.
+    pub forger: Option<Arc<Forger>>,
+}
+
+#[async_trait]
+impl ReportSink for Sink {
+    async fn send(&self, report: &NodeReport) -> Result<Duration, String> {
+        let endpoint = self.endpoint.snapshot();
+        let endpoint = endpoint
+            .get(keys::LEADER_ENDPOINT)
+            .ok_or("no leader is known")?;
+        let endpoint = String::from_utf8_lossy(&endpoint.value).into_owned();
+        let leader = endpoint.split(':').next().unwrap_or_default();
+        let forged = self.forger.as_ref().map(|forger| forger.forge(report));
+        if let Some((_, lies)) = &forged {
+            self.monitor.note(&format!("{} says {lies}", self.node));
+        }
+        let report = forged.as_ref().map_or(report, |(forged, _)| forged);
+        let request = Request::post(format!("/v1alpha1/nodes/{}/status", self.node))
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Body::from(serde_json::to_vec(report).unwrap()))
+            .unwrap();
+        let monitor = Arc::clone(&self.monitor);
+        let node = self.node.clone();
+        let heard = move || monitor.heard(&node);
+        let answered = self
+            .net
+            .ask(Some(&self.node), leader, request, heard)
+            .await?;
+        if answered.status() != StatusCode::NO_CONTENT {
+            return Err(format!("the leader said {}", answered.status()));
+        }
+        let unsure = answered.headers()[UNSURE_HEADER].to_str().unwrap();
+        Ok(Duration::from_millis(unsure.parse().unwrap()))
+    }
+}
+
+pub(crate) struct Facts {
+    pub shared: bool,
+    pub volumes: Arc<Volumes>,
+}
+
+#[async_trait]
+impl MachineFacts for Facts {
+    fn volume_shared(&self) -> bool {
+        self.shared
+    }
+
+    fn made_volumes(&self) -> Vec<String> {
+        self.volumes.all_made()
+    }
+
+    fn resources(&self) -> NodeResources {
+        let all = ResourceList {
+            cpu: Some(MilliCpu(16_000)),
+            memory: Some(Bytes(64 << 30)),
+            storage: None,
+        };
+        NodeResources {
+            capacity: all,
+            allocatable: all,
+        }
+    }
+
+    fn architecture(&self) -> String {
+        "amd64".to_owned()
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
+        Vec::new()
+    }
+
+    async fn overlay(&self) -> OverlayReport {
+        OverlayReport::default()
+    }
+}
+
+pub(crate) struct NoInstanceLogs;
+
+#[async_trait]
+impl InstanceSessions for NoInstanceLogs {
+    async fn begin(
+        &self,
+        _caller: Option<&str>,
+        _instance: &InstanceEntry,
+        _request: SessionRequest,
+        _inputs: InputFrames,
+    ) -> Result<OutputFrames, SessionError> {
+        Err(SessionError::Unavailable(
+            "there are no sessions".to_owned(),
+        ))
+    }
+
+    async fn usage(&self, _: &str, _: &[InstanceEntry]) -> Result<NodeUsage, SessionError> {
+        Ok(NodeUsage::default())
+    }
+}
+
+#[async_trait]
+impl InstanceLogs for NoInstanceLogs {
+    async fn open(
+        &self,
+        _instance: &InstanceEntry,
+        _query: LogQuery,
+    ) -> Result<LogStream, LogsError> {
+        Err(LogsError::Unavailable("there are no logs".to_owned()))
+    }
+}

@@ -1,0 +1,385 @@
+//! The `kat-agent` process of a machine: the agent and, on members of etcd, a leader candidate with
+//! its API.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use tokio::{sync::watch, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    api_calls::{Door, Net},
+    checks::monitor::Monitor,
+    faults::{
+        forged_reports::Forger,
+        network_faults::{Way, Wire},
+    },
+    load::volume_data::{Line, apart},
+    machines::{
+        agent_environment::{Facts, NoInstanceLogs, Nobody, Sink, Well},
+        etcd::{CLIENT_PORT, Etcd, EtcdWay, PEER_PORT},
+        joining_machine,
+        machine::{Accounts, Boot, NoLogs},
+    },
+};
+use kat_agent::{
+    NetworkFiles, Reporter, Statuses,
+    cluster::identity::MachineIdentity,
+    desired_state::fence::{FenceMemory, PartitionFence},
+    follow_desired,
+    images::unused::ImageCare,
+    secrets::Secrets,
+    service::supervisor::{DesiredList, Supervisor},
+    volumes::{
+        Volumes,
+        moves::{OwnVolumes, VolumeMoves},
+        removals::VolumeRemovals,
+    },
+    worker::{WorkerTools, users::machine_options::MachineOptions},
+};
+use kat_api::{Api, ApiConfig, ApiLimits, routes::router};
+use kat_daemon::watchdog::LoopPulses;
+use kat_leader::{LeaderConfig, LeaderHandle, MembersConfig, Planner, keep_members, start_with};
+use kat_render::{RenderSettings, Renderer};
+use kat_store::{Mirror, StateStore};
+use kat_testing::MemoryStore;
+use kat_types::{keys, resource::AgentConfig};
+
+/// Time to live of the leader's lease, as in `kat-agent run`.
+const LEASE: Duration = Duration::from_secs(5);
+
+/// What a process uses of its machine and of the simulated world.
+pub(crate) struct Place {
+    pub identity: Arc<MachineIdentity>,
+    pub root: std::path::PathBuf,
+    pub boot: Arc<Boot>,
+    pub accounts: Arc<Accounts>,
+    pub way: Arc<Way>,
+    pub store: MemoryStore,
+    pub net: Arc<Net>,
+    pub etcd: Arc<Etcd>,
+    pub monitor: Arc<Monitor>,
+    pub renderer: Arc<Renderer>,
+    pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    pub new_uid: Arc<dyn Fn() -> String + Send + Sync>,
+    pub planner: Planner,
+    /// Set on the machine that forges reports.
+    pub forger: Option<Arc<Forger>>,
+    pub fenced: bool,
+    pub stops: bool,
+    /// See [`crate::world::World::shared`].
+    pub shared: bool,
+}
+
+pub(crate) struct Process {
+    name: String,
+    cancel: CancellationToken,
+    closed: CancellationToken,
+    tasks: Vec<JoinHandle<()>>,
+    wires: Vec<Wire>,
+    leader: Option<LeaderHandle>,
+}
+
+impl Process {
+    /// `name` is the machine's name and the number of its process, such as `n1.2`.
+    pub(crate) fn start(place: &Place, name: &str) -> Self {
+        let mut process = Self {
+            name: name.to_owned(),
+            cancel: CancellationToken::new(),
+            closed: CancellationToken::new(),
+            tasks: Vec::new(),
+            wires: Vec::new(),
+            leader: None,
+        };
+        process.start_agent(place);
+        if place.identity.etcd {
+            process.start_candidate(place);
+        }
+        process
+    }
+
+    fn wire(&mut self, place: &Place) -> Wire {
+        let Place {
+            store,
+            way,
+            monitor,
+            fenced,
+            ..
+        } = place;
+        let wire = Wire::new(store, way, &self.name, monitor, *fenced);
+        self.wires.push(wire.clone());
+        wire
+    }
+
+    fn start_agent(&mut self, place: &Place) {
+        let keys = place.root.join("var/lib/kat/network");
+        std::fs::create_dir_all(&keys).unwrap();
+        let key = crate::load::secrets::private_key(&place.identity.node);
+        std::fs::write(keys.join("wireguard.key"), key.to_base64()).unwrap();
+        let wire = self.wire(place);
+        let tools = Arc::new(tools(place));
+        let statuses = Statuses::default();
+        let network = NetworkFiles::new(place.root.join("net"));
+        let file = place.root.join("desired.json");
+        let stored = DesiredList::stored(&file);
+        let (lists, mut listed) = watch::channel(stored.clone());
+        // Several receivers of one channel wake up in an order that the seed does not decide, so
+        // each gets a channel of its own.
+        let (for_supervisor, supervised) = watch::channel(stored.clone());
+        let (for_removals, removed) = watch::channel(stored.clone());
+        let (for_reporter, reported) = watch::channel(stored.clone());
+        let (for_moves, moved) = watch::channel(stored);
+        let forwarding = async move {
+            while listed.changed().await.is_ok() {
+                let newest = listed.borrow_and_update().clone();
+                for_supervisor.send_replace(newest.clone());
+                for_removals.send_replace(newest.clone());
+                for_moves.send_replace(newest.clone());
+                for_reporter.send_replace(newest);
+            }
+        };
+        let removals = VolumeRemovals {
+            lists: removed,
+            volumes: Arc::clone(&tools.volumes),
+            statuses: statuses.clone(),
+            pulses: LoopPulses::default(),
+        };
+        let volumes = Arc::clone(&tools.volumes);
+        let moved = apart(moved);
+        let own = OwnVolumes {
+            node: place.identity.node.clone(),
+            lists: moved.clone(),
+            volumes: Arc::clone(&volumes),
+        };
+        place
+            .net
+            .senders
+            .put(&place.identity.node, own, &self.closed);
+        let moves = VolumeMoves {
+            node: place.identity.node.clone(),
+            lists: moved,
+            volumes: Arc::clone(&volumes),
+            statuses: statuses.clone(),
+            source: Arc::new(Line {
+                to: place.identity.node.clone(),
+                net: Arc::clone(&place.net),
+                monitor: Arc::clone(&place.monitor),
+            }),
+            pulses: LoopPulses::default(),
+        };
+        let supervisor = Supervisor::new(tools, statuses.clone(), network);
+        let writes = supervisor.writes.clone();
+        let boot = Arc::clone(&place.boot);
+        let run = place.root.join("run");
+        std::fs::create_dir_all(&run).unwrap();
+        let memory = FenceMemory {
+            path: run.join("reached"),
+            monotonic: Arc::new(move || boot.monotonic()),
+        };
+        let last = match place.stops {
+            true => memory.recall(),
+            false => Some(tokio::time::Instant::now()),
+        };
+        let (reached_now, reached) = watch::channel(last);
+        let (fenced_now, fenced) = watch::channel(DesiredList::default());
+        let timeout = match place.stops {
+            true => place.identity.cluster.spec.node_loss_timeout_seconds,
+            false => u32::MAX,
+        };
+        let fence = PartitionFence {
+            timeout: Duration::from_secs(timeout.into()),
+            lists: supervised,
+            reached,
+            fenced: fenced_now,
+            memory: place.stops.then_some(memory),
+        };
+        let node = place.identity.node.clone();
+        let tick = place.identity.cluster.spec.agent_tick_seconds;
+        let endpoint = Mirror::start(
+            Arc::new(wire.clone()),
+            keys::LEADER_ENDPOINT,
+            self.cancel.clone(),
+        );
+        let reporter = Reporter {
+            identity: Arc::clone(&place.identity),
+            statuses,
+            lists: reported,
+            sink: Arc::new(Sink {
+                node: node.clone(),
+                net: Arc::clone(&place.net),
+                monitor: Arc::clone(&place.monitor),
+                endpoint,
+                forger: place.forger.clone(),
+            }),
+            facts: Arc::new(Facts {
+                shared: place.shared,
+                volumes,
+            }),
+            published: watch::channel(Arc::default()).0,
+            reached: reached_now,
+            clock: Arc::clone(&place.clock),
+            pulses: LoopPulses::default(),
+        };
+        let store: Arc<dyn StateStore> = Arc::new(wire);
+        let cancel = || self.cancel.clone();
+        self.tasks = vec![
+            tokio::spawn(follow_desired(
+                node,
+                store,
+                file,
+                lists,
+                writes.clone(),
+                LoopPulses::default(),
+                cancel(),
+            )),
+            tokio::spawn(writes.run(LoopPulses::default(), cancel())),
+            tokio::spawn(forwarding),
+            tokio::spawn(fence.run(cancel())),
+            tokio::spawn(supervisor.run(fenced, cancel())),
+            tokio::spawn(removals.run(cancel())),
+            tokio::spawn(moves.run(cancel())),
+            tokio::spawn(reporter.run(Duration::from_secs(u64::from(tick)), cancel())),
+        ];
+    }
+
+    fn start_candidate(&mut self, place: &Place) {
+        let wire = self.wire(place);
+        let node = &place.identity.node;
+        let config = LeaderConfig {
+            candidate: self.name.clone(),
+            lease: LEASE,
+            endpoint: Arc::new({
+                let endpoint = format!("{node}:9115");
+                move || endpoint.clone()
+            }),
+            clock: Arc::clone(&place.clock),
+            pulses: LoopPulses::default(),
+            sealing: crate::load::secrets::sealing(),
+        };
+        let handle = start_with(
+            Arc::new(wire),
+            config,
+            Arc::clone(&place.planner),
+            self.cancel.clone(),
+        );
+        let way = Arc::new(EtcdWay {
+            etcd: Arc::clone(&place.etcd),
+            way: Arc::clone(&place.way),
+        });
+        let members = MembersConfig {
+            node: node.clone(),
+            client_port: CLIENT_PORT,
+            peer_port: PEER_PORT,
+            clock: Arc::clone(&place.clock),
+            etcd: Arc::clone(&way) as _,
+            upkeep: way,
+            quota: 2 << 30,
+            retry: Duration::from_secs(60),
+            pulses: LoopPulses::default(),
+        };
+        let keeper = keep_members(handle.clone(), members, self.cancel.clone());
+        self.tasks.push(tokio::spawn(keeper));
+        let most = std::num::NonZeroU32::MAX;
+        let api = Api::new(
+            ApiConfig {
+                handle: handle.clone(),
+                logs: Arc::new(NoInstanceLogs),
+                sessions: Arc::new(NoInstanceLogs),
+                clock: Arc::clone(&place.clock),
+                new_uid: Arc::clone(&place.new_uid),
+                node_name: node.clone(),
+                // The rate limit uses the real clock.
+                limits: ApiLimits {
+                    calls_per_second: most,
+                    call_burst: most,
+                    ..ApiLimits::default()
+                },
+                pulses: LoopPulses::default(),
+                joining: Some(joining_machine::joining()),
+                images: None,
+            },
+            self.cancel.clone(),
+        );
+        let door = Door {
+            router: router(&api),
+            closed: self.closed.clone(),
+        };
+        place.net.open(node, door);
+        self.leader = Some(handle);
+    }
+
+    /// SIGKILL, or a power loss of the machine.
+    pub(crate) fn kill(self) {
+        for wire in &self.wires {
+            wire.reads.set_partitioned(true);
+        }
+        self.closed.cancel();
+        for task in &self.tasks {
+            task.abort();
+        }
+        self.cancel.cancel();
+    }
+
+    /// SIGTERM.
+    pub(crate) fn stop(self) {
+        self.closed.cancel();
+        self.cancel.cancel();
+    }
+
+    /// Applies the current conditions of the machine's network path.
+    pub(crate) fn follow_way(&self) {
+        for wire in &self.wires {
+            wire.follow_way();
+        }
+    }
+
+    pub(crate) fn drop_watches(&self) {
+        for wire in &self.wires {
+            wire.reads.drop_watches();
+        }
+    }
+
+    /// The process believes that it leads.
+    pub(crate) fn leads(&self) -> bool {
+        self.leader.as_ref().is_some_and(|handle| {
+            let leadership = handle.leadership.borrow();
+            leadership
+                .as_ref()
+                .is_some_and(|leadership| !leadership.lost.is_cancelled())
+        })
+    }
+}
+
+fn tools(place: &Place) -> WorkerTools {
+    let boot = Arc::clone(&place.boot);
+    WorkerTools {
+        managers: Arc::<Boot>::clone(&place.boot),
+        sessions: place.boot.sessions(),
+        accounts: Arc::<Accounts>::clone(&place.accounts),
+        renderer: Arc::clone(&place.renderer),
+        logs: Arc::new(NoLogs),
+        settings: RenderSettings::default(),
+        domain: place.identity.cluster.spec.cluster_domain.clone(),
+        overlay_address: place.identity.overlay_address(),
+        root: Path::to_owned(&place.root),
+        monotonic: Arc::new(move || boot.monotonic()),
+        limits_enforced: true,
+        network: Arc::new(Well),
+        volumes: Arc::new(Volumes::new(
+            &place.root,
+            "/var/lib/kat/volumes",
+            &AgentConfig {
+                volume_shared: place.shared,
+                ..AgentConfig::default()
+            },
+        )),
+        secrets: Secrets::new(
+            &place.root,
+            &place.identity.node,
+            &RenderSettings::default(),
+        ),
+        listeners: Arc::new(Nobody),
+        options: MachineOptions::new(&place.root, &AgentConfig::default()),
+        images: ImageCare::new(&place.root, &AgentConfig::default()),
+    }
+}

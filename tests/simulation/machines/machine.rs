@@ -1,0 +1,288 @@
+//! A simulated machine: its disk, its accounts and its systemd, which outlive the agent on it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use kat_agent::worker::users::accounts::UserAccounts;
+use kat_host::users::UserError;
+use kat_systemd::{
+    ActiveState, CommandStreams, JobResult, JournalQuery, LogEntries, LogSource, ManagerSource,
+    ProcessEnd, SystemdError, TransientEnd, TransientUnit, UnitEvents, UnitManager, UnitStatus,
+    UserSessions,
+};
+use kat_testing::systemd::fake::{FakeMachine, FakeManager, UnitBehaviour};
+use kat_types::assignment::WorkloadUser;
+
+/// Timeout of systemd jobs.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// The machine's users. They are on its disk and survive a reboot.
+pub(crate) struct Accounts {
+    root: PathBuf,
+    users: Mutex<BTreeMap<u32, WorkloadUser>>,
+}
+
+impl Accounts {
+    pub(crate) fn new(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+            users: Mutex::default(),
+        }
+    }
+}
+
+#[async_trait]
+impl UserAccounts for Accounts {
+    async fn ensure(&self, user: &WorkloadUser) -> Result<(), UserError> {
+        self.users.lock().insert(user.uid, user.clone());
+        Ok(())
+    }
+
+    async fn remove(&self, user: &WorkloadUser) -> Result<(), UserError> {
+        self.users.lock().remove(&user.uid);
+        Ok(())
+    }
+
+    fn home(&self, user: &WorkloadUser) -> PathBuf {
+        self.root.join("home").join(&user.name)
+    }
+
+    fn find(&self, uid: u32) -> Option<WorkloadUser> {
+        self.users.lock().get(&uid).cloned()
+    }
+
+    fn all(&self) -> Vec<u32> {
+        self.users.lock().keys().copied().collect()
+    }
+}
+
+/// An empty journal.
+pub(crate) struct NoLogs;
+
+impl LogSource for NoLogs {
+    fn entries(&self, _query: &JournalQuery) -> LogEntries {
+        Box::pin(futures_util::stream::empty())
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    pub starts: Duration,
+    pub stops: Duration,
+}
+
+/// One boot of a machine. Everything that runs ends with it.
+pub(crate) struct Boot {
+    root: PathBuf,
+    pace: Pace,
+    began: Instant,
+    fake: Arc<FakeMachine>,
+    managers: Mutex<BTreeMap<u32, Arc<Manager>>>,
+}
+
+impl Boot {
+    /// Boots the machine. Users that linger get their managers, which start the linked units that
+    /// are enabled at boot.
+    pub(crate) async fn begin(root: &Path, pace: Pace, lingering: &BTreeSet<u32>) -> Arc<Self> {
+        let boot = Arc::new(Self {
+            root: root.to_owned(),
+            pace,
+            began: Instant::now(),
+            fake: Arc::new(FakeMachine::new()),
+            managers: Mutex::default(),
+        });
+        for uid in lingering {
+            let manager = boot.manager(*uid);
+            boot.fake.set_linger(*uid, true).await.unwrap();
+            manager.reload().await.unwrap();
+            for unit in manager.list("kat-*.service").await.unwrap() {
+                if is_container(&unit) && starts_at_boot(root, *uid, &unit) {
+                    let manager = Arc::clone(&manager);
+                    tokio::spawn(async move { manager.start(&unit, LIMIT).await });
+                }
+            }
+        }
+        boot
+    }
+
+    pub(crate) fn lingering(&self) -> BTreeSet<u32> {
+        self.fake.lingering()
+    }
+
+    pub(crate) fn sessions(&self) -> Arc<dyn UserSessions> {
+        Arc::<FakeMachine>::clone(&self.fake)
+    }
+
+    /// The machine's monotonic clock in microseconds.
+    pub(crate) fn monotonic(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_micros()).unwrap() + 1_000_000
+    }
+
+    /// Units of containers that run or may still run.
+    pub(crate) fn live(&self) -> Vec<String> {
+        let managers = self.managers.lock();
+        let units = managers.values().flat_map(|manager| manager.fake.live());
+        units.filter(|unit| is_container(unit)).collect()
+    }
+
+    /// The program of a container exits with code 1.
+    pub(crate) async fn program_fails(&self, unit: &str) {
+        let managers: Vec<_> = self.managers.lock().values().cloned().collect();
+        for manager in managers {
+            let status = manager.fake.status(unit).await;
+            if status.is_ok_and(|status| status.active_state == ActiveState::Active) {
+                manager.fake.exits(unit, 1);
+            }
+        }
+    }
+
+    fn manager(&self, uid: u32) -> Arc<Manager> {
+        let mut managers = self.managers.lock();
+        let manager = managers.entry(uid).or_insert_with(|| {
+            let links = self
+                .root
+                .join(format!("etc/containers/systemd/users/{uid}"));
+            let pace = self.pace;
+            let loader = Box::new(move || generate(&links, pace));
+            let fake = FakeManager::with_loader(&format!("user {uid}"), loader);
+            self.fake.set_user_manager(uid, fake);
+            let fake = self.fake.user_manager(uid);
+            Arc::new(Manager { fake })
+        });
+        Arc::clone(manager)
+    }
+}
+
+/// Whether the unit has a `WantedBy=`.
+fn starts_at_boot(root: &Path, uid: u32, unit: &str) -> bool {
+    let name = unit.replace(".service", ".container");
+    let link = root.join(format!("etc/containers/systemd/users/{uid}/{name}"));
+    let text = std::fs::read_to_string(link);
+    text.is_ok_and(|text| text.contains("\nWantedBy="))
+}
+
+fn is_container(unit: &str) -> bool {
+    !unit.ends_with("-image.service")
+}
+
+impl ManagerSource for Boot {
+    fn system(&self) -> Arc<dyn UnitManager> {
+        self.fake.system()
+    }
+
+    fn user(&self, uid: u32) -> Arc<dyn UnitManager> {
+        self.manager(uid)
+    }
+
+    fn forget_user(&self, _uid: u32) {}
+}
+
+/// The units that Podman's generator makes from a folder of quadlets.
+fn generate(folder: &Path, pace: Pace) -> BTreeMap<String, UnitBehaviour> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().into_string().unwrap();
+        let Ok(text) = std::fs::read_to_string(entry.path()) else {
+            continue;
+        };
+        if let Some(stem) = name.strip_suffix(".container") {
+            let behaviour = UnitBehaviour {
+                start_takes: pace.starts,
+                stop_takes: pace.stops,
+                restarts: true,
+                text,
+                ..UnitBehaviour::default()
+            };
+            found.insert(format!("{stem}.service"), behaviour);
+        } else if let Some(stem) = name.strip_suffix(".image") {
+            let behaviour = UnitBehaviour {
+                oneshot: true,
+                exits: Some(0),
+                text,
+                ..UnitBehaviour::default()
+            };
+            found.insert(format!("{stem}-image.service"), behaviour);
+        }
+    }
+    found
+}
+
+/// A user's service manager. Its jobs continue when the caller is gone.
+struct Manager {
+    fake: Arc<FakeManager>,
+}
+
+#[async_trait]
+impl UnitManager for Manager {
+    async fn reload(&self) -> Result<(), SystemdError> {
+        self.fake.reload().await
+    }
+
+    async fn start(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
+        let (fake, unit) = (Arc::clone(&self.fake), unit.to_owned());
+        let job = tokio::spawn(async move { fake.start(&unit, limit).await });
+        job.await.unwrap()
+    }
+
+    async fn stop(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
+        let (fake, unit) = (Arc::clone(&self.fake), unit.to_owned());
+        let job = tokio::spawn(async move { fake.stop(&unit, limit).await });
+        job.await.unwrap()
+    }
+
+    async fn restart(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
+        self.fake.restart(unit, limit).await
+    }
+
+    async fn reset_failed(&self, unit: &str) -> Result<(), SystemdError> {
+        self.fake.reset_failed(unit).await
+    }
+
+    async fn status(&self, unit: &str) -> Result<UnitStatus, SystemdError> {
+        self.fake.status(unit).await
+    }
+
+    async fn list(&self, pattern: &str) -> Result<Vec<String>, SystemdError> {
+        self.fake.list(pattern).await
+    }
+
+    async fn run_transient(
+        &self,
+        unit: &TransientUnit,
+        limit: Duration,
+    ) -> Result<TransientEnd, SystemdError> {
+        self.fake.run_transient(unit, limit).await
+    }
+
+    async fn run_with(
+        &self,
+        unit: &TransientUnit,
+        streams: CommandStreams,
+    ) -> Result<ProcessEnd, SystemdError> {
+        self.fake.run_with(unit, streams).await
+    }
+
+    async fn kill(&self, unit: &str, signal: i32) -> Result<(), SystemdError> {
+        self.fake.kill(unit, signal).await
+    }
+
+    async fn enable(&self, unit: &str) -> Result<(), SystemdError> {
+        self.fake.enable(unit).await
+    }
+
+    async fn disable(&self, unit: &str) -> Result<(), SystemdError> {
+        self.fake.disable(unit).await
+    }
+
+    async fn events(&self) -> Result<UnitEvents, SystemdError> {
+        self.fake.events().await
+    }
+}
