@@ -53,9 +53,11 @@ use kat_client::{Client, ClientOptions, Deletion, EventFilter, ListChange, Reque
 use kat_pki::LeafKind;
 use kat_types::{
     api::{Connection, Event, NodeReport, ObjectReference, WorkloadItem},
-    keys,
-    records::{LastIndex, NodeStatusRecord, WorkloadMeta},
-    transaction::WriteOperation,
+    store::{
+        keys,
+        records::{LastIndex, NodeStatusRecord, WorkloadMeta},
+        transaction::WriteOperation,
+    },
 };
 use support::{
     CLUSTER_UID, DEADLINE, LinesOf, NODE_UID, Server, archive, put, read, web, with_instance,

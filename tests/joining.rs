@@ -25,9 +25,11 @@ use kat_pki as pki;
 use kat_pki::{create_request, create_request_for_key, tls};
 use kat_types::{
     api::JoinRequest,
-    keys,
-    records::{NodeRegistration, TokenRecord},
-    transaction::WriteOperation,
+    store::{
+        keys,
+        records::{NodeRegistration, TokenRecord},
+        transaction::WriteOperation,
+    },
 };
 use support::{CLUSTER_UID, Server, put, read};
 

@@ -44,11 +44,13 @@ use kat_types::{
         Scope,
     },
     assignment::{Assignment, DesiredMeta},
-    keys,
-    records::{NamespaceRecord, NodeRegistration},
     resource::{Bytes, MilliCpu, ResourceList},
-    snapshot::InstanceEntry,
-    transaction::WriteOperation,
+    store::{
+        keys,
+        records::{NamespaceRecord, NodeRegistration},
+        snapshot::InstanceEntry,
+        transaction::WriteOperation,
+    },
 };
 
 const MACHINES: usize = 100;

@@ -20,11 +20,13 @@ use kat_store::mirror::MirrorEntries;
 use kat_types::{
     api::{NodeReport, NodeResources},
     assignment::DesiredMeta,
-    keys,
-    records::{NamespaceRecord, NodeRegistration, WorkloadMeta},
     resource::{Bytes, MilliCpu, ResourceList},
-    snapshot::{ObservedReports, ReportedNode},
-    transaction::{KeyValue, WriteOperation},
+    store::{
+        keys,
+        records::{NamespaceRecord, NodeRegistration, WorkloadMeta},
+        snapshot::{ObservedReports, ReportedNode},
+        transaction::{KeyValue, WriteOperation},
+    },
 };
 
 const MACHINES: usize = 1000;

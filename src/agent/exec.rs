@@ -44,7 +44,7 @@ use kat_systemd::{
 use kat_types::{
     api::{ExecRequest, InstanceUsage, NodeUsage},
     frames::{InputFrame, MOST, OutputFrame, PassedSignal, TerminalSize},
-    snapshot::InstanceEntry,
+    store::snapshot::InstanceEntry,
 };
 use terminal::Terminal;
 

@@ -46,7 +46,7 @@ use kat_daemon::watchdog::LoopPulses;
 use kat_pki::{PeerCertificate, PeerIdentity};
 use kat_types::{
     api::{CALLER_HEADER, NodeUsage},
-    snapshot::InstanceEntry,
+    store::snapshot::InstanceEntry,
 };
 
 /// Maximum characters of a caller's name.

@@ -25,15 +25,19 @@ use kat_plan::{
 use kat_types::{
     api::{Metadata, ObjectReference, Scope},
     assignment::INDEX_LIMIT,
-    json, keys,
+    json,
     reason::EventReason,
-    records::{
-        GenerationRecord, ImageRecord, IndexRecord, LastIndex, Origin, WorkloadMeta, with_restart,
-    },
     resource::{Amounts, Protocol},
-    snapshot::WorkloadEntry,
-    stored::{Stored, WorkloadKey},
-    transaction::{Compare, MAX_OPERATIONS, WriteOperation},
+    store::{
+        keys,
+        records::{
+            GenerationRecord, ImageRecord, IndexRecord, LastIndex, Origin, WorkloadMeta,
+            with_restart,
+        },
+        revisions::{Stored, WorkloadKey},
+        snapshot::WorkloadEntry,
+        transaction::{Compare, MAX_OPERATIONS, WriteOperation},
+    },
 };
 
 /// Maximum bytes of all files of a workload: they are stored twice in one transaction, which etcd

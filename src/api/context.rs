@@ -28,7 +28,7 @@ use kat_leader::{LeaderHandle, PlanningReport, StoreReport};
 use kat_plan::Snapshot;
 use kat_registry::ImageSource;
 use kat_store::{Leadership, TransactionResult};
-use kat_types::{
+use kat_types::store::{
     snapshot::ObservedReports,
     transaction::{Compare, WriteOperation},
 };

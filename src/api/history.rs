@@ -56,7 +56,7 @@ fn weight(snapshot: &Snapshot) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use kat_types::snapshot::StoredState;
+    use kat_types::store::snapshot::StoredState;
 
     use super::*;
 

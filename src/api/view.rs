@@ -13,13 +13,15 @@ use kat_types::{
         TokenView, WorkloadItem, WorkloadPhase, WorkloadStatus, WorkloadView,
     },
     reason::Reason,
-    records::{NamespaceRecord, NodeRegistration, TokenRecord},
     resource::{
         Container, RestartCondition, RestartPolicy, Source, UpdateStrategy, WorkloadSpec,
         WorkloadType,
     },
-    snapshot::{ObservedReports, WorkloadEntry},
-    stored::WorkloadKey,
+    store::{
+        records::{NamespaceRecord, NodeRegistration, TokenRecord},
+        revisions::WorkloadKey,
+        snapshot::{ObservedReports, WorkloadEntry},
+    },
 };
 
 /// Replaces the value of an environment variable.

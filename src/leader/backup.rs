@@ -15,8 +15,10 @@ use super::LeaderHandle;
 use kat_plan::{EventKind, EventLog, Snapshot};
 use kat_store::Leadership;
 use kat_types::{
-    api::ObjectReference, json, keys, reason::EventReason, records::BackupRecord,
-    transaction::WriteOperation,
+    api::ObjectReference,
+    json,
+    reason::EventReason,
+    store::{keys, records::BackupRecord, transaction::WriteOperation},
 };
 
 /// A machine without a backup makes its first one this long after it began to lead.

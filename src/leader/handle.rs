@@ -13,7 +13,7 @@ use kat_plan::Snapshot;
 use kat_store::{Leadership, StateStore};
 use kat_types::{
     api::NodeReport,
-    snapshot::{ObservedReports, ReportedNode},
+    store::snapshot::{ObservedReports, ReportedNode},
 };
 
 /// Shared by the leader's loop and the API. Cheap to clone.

@@ -10,9 +10,11 @@ use jiff::Timestamp;
 use super::members::object;
 use kat_plan::{EventKind, EventLog, Snapshot};
 use kat_types::{
-    cluster::{ClusterMembers, MemberRecord},
     reason::EventReason,
-    transaction::WriteOperation,
+    store::{
+        members::{ClusterMembers, MemberRecord},
+        transaction::WriteOperation,
+    },
 };
 
 /// Events for the change from `before` to `now`. `why` gives the reasons why members were removed,

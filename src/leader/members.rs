@@ -30,8 +30,11 @@ use kat_store::{
 };
 use kat_types::{
     api::ObjectReference,
-    json, keys,
-    transaction::{Compare, WriteOperation},
+    json,
+    store::{
+        keys,
+        transaction::{Compare, WriteOperation},
+    },
 };
 
 /// Time between two rounds while there is something to do.

@@ -16,8 +16,10 @@ use kat_store::{Listing, mirror::MirrorEntries};
 use kat_types::{
     api::{Health, InstancePhase, InstanceReport, NodeReport},
     assignment::DesiredRun,
-    snapshot::ObservedReports,
-    transaction::{KeyValue, WriteOperation},
+    store::{
+        snapshot::ObservedReports,
+        transaction::{KeyValue, WriteOperation},
+    },
 };
 
 /// Maximum number of plans in a row. A replacement takes two or three.
@@ -39,7 +41,7 @@ pub struct RehearsalResult {
 }
 
 impl Rehearsal {
-    /// Starts from everything below [`kat_types::keys::ROOT`].
+    /// Starts from everything below [`kat_types::store::keys::ROOT`].
     pub fn new(listing: Listing) -> Self {
         let entries = listing.items.into_iter();
         Self {

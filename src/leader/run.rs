@@ -14,7 +14,7 @@ use kat_daemon::watchdog::{LoopPulse, LoopPulses};
 use kat_plan as plan;
 use kat_plan::{ClusterPlan, Snapshot, SnapshotSealing};
 use kat_store::{Leadership, Mirror, StateStore, fenced};
-use kat_types::{keys, snapshot::ObservedReports, transaction::WriteOperation};
+use kat_types::store::{keys, snapshot::ObservedReports, transaction::WriteOperation};
 
 /// Longest time between two plans.
 const LONGEST_SLEEP: Duration = Duration::from_secs(5);

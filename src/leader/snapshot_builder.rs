@@ -14,21 +14,23 @@ use kat_store::mirror::MirrorEntries;
 use kat_types::{
     api::{Event, StoreEpoch},
     assignment::{Assignment, DesiredMeta},
-    cluster::{ClusterEndpoints, ClusterMembers},
-    keys,
-    records::{
-        Allocation, BackupRecord, IndexRecord, LastIndex, NamespaceRecord, NodeRegistration,
-        NodeStatusRecord, TokenRecord, VolumeRecord, WorkloadMeta, WorkloadStatusRecord,
-    },
     registry::RegistrySettings,
     resource::ClusterConfiguration,
     secrets::SecretRecord,
-    snapshot::{
-        ArchivedGeneration, EarlierVersion, ElectionCandidate, InstanceEntry, NodeEntry,
-        ParsedWorkload, StoredState, WorkloadEntry,
+    store::{
+        keys,
+        members::{ClusterEndpoints, ClusterMembers},
+        records::{
+            Allocation, BackupRecord, IndexRecord, LastIndex, NamespaceRecord, NodeRegistration,
+            NodeStatusRecord, TokenRecord, VolumeRecord, WorkloadMeta, WorkloadStatusRecord,
+        },
+        revisions::{Stored, WorkloadKey},
+        snapshot::{
+            ArchivedGeneration, EarlierVersion, ElectionCandidate, InstanceEntry, NodeEntry,
+            ParsedWorkload, StoredState, WorkloadEntry,
+        },
+        transaction::KeyValue,
     },
-    stored::{Stored, WorkloadKey},
-    transaction::KeyValue,
     volumes::{MoveRecord, RemovalRecord, VolumeKey},
 };
 

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::{EtcdMembers, LeaderHandle};
 use kat_plan::{Snapshot, node_address};
 use kat_store::{StoreError, TransactionResult};
-use kat_types::{
+use kat_types::store::{
     snapshot::ElectionCandidate,
     transaction::{Compare, WriteOperation},
 };
@@ -178,10 +178,12 @@ mod tests {
     use kat_testing::MemoryStore;
     use kat_types::{
         assignment::DesiredMeta,
-        keys,
-        records::NodeRegistration,
-        snapshot::{NodeEntry, StoredState},
-        stored::Stored,
+        store::{
+            keys,
+            records::NodeRegistration,
+            revisions::Stored,
+            snapshot::{NodeEntry, StoredState},
+        },
     };
 
     /// An etcd that only reports raft's leader.

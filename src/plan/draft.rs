@@ -21,11 +21,14 @@ use crate::{
 use kat_types::{
     api::ObjectReference,
     assignment::{Assignment, DesiredMeta, DesiredRun},
-    json, keys,
-    records::{Allocation, VolumeRecord},
-    snapshot::InstanceEntry,
-    stored::WorkloadKey,
-    transaction::{Compare, WriteOperation},
+    json,
+    store::{
+        keys,
+        records::{Allocation, VolumeRecord},
+        revisions::WorkloadKey,
+        snapshot::InstanceEntry,
+        transaction::{Compare, WriteOperation},
+    },
     volumes::VolumeKey,
 };
 
@@ -36,7 +39,7 @@ pub struct PlannedTransaction {
     pub reason: String,
     /// Conditions besides the leader's fence.
     pub conditions: Vec<Compare>,
-    /// At most [`kat_types::transaction::MAX_OPERATIONS`]; the desired list of a machine and its
+    /// At most [`kat_types::store::transaction::MAX_OPERATIONS`]; the desired list of a machine and its
     /// meta are always in the same change.
     pub operations: Vec<WriteOperation>,
 }
@@ -59,7 +62,7 @@ const SOFT_LIMIT: usize = 96;
 /// A group is committed once it has this many bytes: an assignment with secrets can have 350 KiB.
 const SOFT_BYTES: usize = 512 << 10;
 /// Maximum bytes of a group that can be split: a transaction takes 1.4 MiB
-/// ([`kat_types::transaction::MAX_BYTES`]).
+/// ([`kat_types::store::transaction::MAX_BYTES`]).
 const HARD_BYTES: usize = 1400 * 1000;
 
 /// The id of a stored assignment, and the assignment.

@@ -8,10 +8,8 @@ use jiff::{SignedDuration, Timestamp};
 use super::draft::{Draft, OperationGroup};
 use kat_types::{
     api::{Event, ObjectReference},
-    keys,
     reason::EventReason,
-    stored::Stored,
-    transaction::WriteOperation,
+    store::{keys, revisions::Stored, transaction::WriteOperation},
 };
 
 /// Maximum number of events kept.
@@ -311,7 +309,7 @@ mod tests {
     fn planned_operations(snapshot: &crate::Snapshot, now: Timestamp) -> Vec<WriteOperation> {
         crate::plan(
             snapshot,
-            &kat_types::snapshot::ObservedReports::default(),
+            &kat_types::store::snapshot::ObservedReports::default(),
             now,
             1,
         )
@@ -340,7 +338,7 @@ mod tests {
                 .events
                 .insert(id.to_owned(), Stored { revision: 1, value });
         }
-        let mut record = kat_types::records::NamespaceRecord {
+        let mut record = kat_types::store::records::NamespaceRecord {
             schema: 1,
             uid: String::new(),
             labels: BTreeMap::new(),

@@ -8,9 +8,13 @@ use std::collections::BTreeMap;
 
 use super::{Snapshot, draft::PlannedTransaction};
 use kat_types::{
-    keys,
-    stored::WorkloadKey,
-    transaction::{MAX_BYTES, MAX_OPERATIONS, TransactionSize, WriteOperation, operation_bytes},
+    store::{
+        keys,
+        revisions::WorkloadKey,
+        transaction::{
+            MAX_BYTES, MAX_OPERATIONS, TransactionSize, WriteOperation, operation_bytes,
+        },
+    },
     volumes::VolumeKey,
 };
 

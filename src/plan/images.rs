@@ -9,11 +9,9 @@ use super::{
 use kat_types::{
     api::{Condition, DISK_PRESSURE, ImagesRemoved, ObjectReference},
     images::{KeptImages, KeptUserImages},
-    keys,
     reason::EventReason,
-    records::NodeStatusRecord,
     resource::ImagePullPolicy,
-    snapshot::WorkloadEntry,
+    store::{keys, records::NodeStatusRecord, snapshot::WorkloadEntry},
 };
 
 /// Maximum bytes of a machine's record of images, so that a transaction takes it. Users beyond that
@@ -176,7 +174,7 @@ pub(super) fn removed(report: Option<&ImagesRemoved>) -> Option<ImagesRemoved> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kat_types::transaction::MAX_BYTES;
+    use kat_types::store::transaction::MAX_BYTES;
 
     #[test]
     fn a_transaction_takes_the_record_however_long_names_are() {

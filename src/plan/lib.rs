@@ -26,7 +26,7 @@ mod volumes;
 
 use jiff::Timestamp;
 
-use kat_types::snapshot::ObservedReports;
+use kat_types::store::snapshot::ObservedReports;
 
 pub use crate::{
     etcd::{members::*, upkeep::*},
@@ -50,7 +50,7 @@ pub use crate::{
 pub use draft::{ClusterPlan, PlannedTransaction};
 pub use event::*;
 pub use frozen::{NotWritable, NotWritableCause, WrittenObject};
-pub use kat_types::snapshot::ServiceEntry;
+pub use kat_types::store::snapshot::ServiceEntry;
 pub use logins::{logins_for, open_logins};
 pub use quota::*;
 pub use rollout::in_words as rollout_in_words;
@@ -151,13 +151,14 @@ fn plan_namespaces(draft: &mut draft::Draft<'_>) {
         if snapshot.workloads.keys().any(|key| key.namespace == *name) {
             continue;
         }
-        let key = kat_types::keys::namespace(name);
-        let secrets = kat_types::keys::secret(&format!("{name}/"));
-        let unchanged = kat_types::transaction::Compare::ModRevision(key.clone(), stored.revision);
+        let key = kat_types::store::keys::namespace(name);
+        let secrets = kat_types::store::keys::secret(&format!("{name}/"));
+        let unchanged =
+            kat_types::store::transaction::Compare::ModRevision(key.clone(), stored.revision);
         let mut group = draft::OperationGroup::default();
         group.delete(key);
         group.delete_prefix(secrets);
-        group.delete_prefix(kat_types::keys::logins(name));
+        group.delete_prefix(kat_types::store::keys::logins(name));
         draft.commit(group, format!("namespace {name} is gone"), vec![unchanged]);
     }
 }

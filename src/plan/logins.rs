@@ -22,7 +22,7 @@ use kat_types::{
     registry::{Credentials, LoginPlace, LoginRecord, Logins, needed},
     resource::secret::SecretValues,
     secrets::{AssignedSecrets, SealingKeyRecord, SecretVersion},
-    stored::Stored,
+    store::revisions::Stored,
 };
 
 /// Lowest schema of an assignment with credentials: agents that know only lower ones pull without

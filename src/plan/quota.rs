@@ -3,8 +3,7 @@
 use super::{Snapshot, rollout::replicas};
 use kat_types::{
     resource::{Amounts, Bytes, Container, MilliCpu, QuotaResource, WorkloadSpec},
-    snapshot::WorkloadEntry,
-    stored::WorkloadKey,
+    store::{revisions::WorkloadKey, snapshot::WorkloadEntry},
 };
 
 /// Quotas for writes with a deploy token, where the namespace has no quota of that kind.
@@ -174,7 +173,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use kat_types::{records::NamespaceRecord, stored::Stored};
+    use kat_types::store::{records::NamespaceRecord, revisions::Stored};
 
     fn snapshot(quota: Amounts) -> Snapshot {
         let mut snapshot = Snapshot::default();

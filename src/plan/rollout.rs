@@ -23,9 +23,11 @@ use crate::{
 use kat_types::{
     api::{Health, WorkloadPhase},
     reason::EventReason,
-    records::{RolloutRecord, WorkloadStatusRecord},
     resource::{MaxSurge, UpdateStrategyType, WorkloadSpec, WorkloadType},
-    snapshot::ParsedWorkload,
+    store::{
+        records::{RolloutRecord, WorkloadStatusRecord},
+        snapshot::ParsedWorkload,
+    },
 };
 
 /// An instance without a health check counts as working once its program has run for this long:

@@ -27,13 +27,15 @@ use crate::{
 use kat_types::{
     api::{InstancePhase, NodePhase, ObjectReference},
     assignment::{Assignment, DesiredRun},
-    keys,
     reason::{EventReason, Reason},
-    records::{NodeStatusRecord, WorkloadStatusRecord},
     resource::{OnNodeLoss, OnPartition},
-    snapshot::WorkloadEntry,
-    stored::WorkloadKey,
-    transaction::Compare,
+    store::{
+        keys,
+        records::{NodeStatusRecord, WorkloadStatusRecord},
+        revisions::WorkloadKey,
+        snapshot::WorkloadEntry,
+        transaction::Compare,
+    },
 };
 
 /// The part of a plan's input that all workloads share.

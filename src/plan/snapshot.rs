@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 
 use super::secrets::SnapshotSealing;
-use kat_types::snapshot::StoredState;
+use kat_types::store::snapshot::StoredState;
 
 /// The stored state at one revision, and what opens and seals its secrets. Dereferences to the
 /// [`StoredState`].

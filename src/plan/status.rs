@@ -11,8 +11,10 @@ use kat_types::{
         SERVICE_ADDRESS, WorkloadPhase, WorkloadStatus,
     },
     reason::Reason,
-    records::{InstanceRecord, Origin, RolloutRecord},
-    snapshot::WorkloadEntry,
+    store::{
+        records::{InstanceRecord, Origin, RolloutRecord},
+        snapshot::WorkloadEntry,
+    },
 };
 
 /// A workload's instances, counted.

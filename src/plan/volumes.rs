@@ -15,9 +15,11 @@ use crate::rollout::slot::LiveInstance;
 use kat_types::{
     api::InstancePhase,
     assignment::{AssignedVolume, Assignment, DesiredRun},
-    records::{NodeStatusRecord, VolumeRecord},
     resource::{Container, EnsureType, ReclaimPolicy, Volume, WorkloadSpec},
-    stored::WorkloadKey,
+    store::{
+        records::{NodeStatusRecord, VolumeRecord},
+        revisions::WorkloadKey,
+    },
     volumes::{VolumeKey, VolumeMove},
 };
 

@@ -17,7 +17,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{Leadership, StateStore, StoreError, WatchEvent};
-use kat_types::{backoff::Backoff, keys};
+use kat_types::{backoff::Backoff, store::keys};
 
 /// A granted lease.
 #[derive(Debug, Clone, Copy)]

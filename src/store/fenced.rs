@@ -2,7 +2,7 @@
 //! fence.
 
 use super::{StateStore, StoreError, TransactionResult};
-use kat_types::{
+use kat_types::store::{
     keys,
     transaction::{Compare, MAX_BYTES, MAX_OPERATIONS, TransactionSize, WriteOperation},
 };

@@ -15,7 +15,7 @@ use futures_util::Stream;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use kat_types::transaction::*;
+use kat_types::store::transaction::*;
 
 pub use self::{
     etcd::{EtcdOptions, EtcdStore, EtcdTls, admin as etcd_admin, maintenance as etcd_maintenance},

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::StoreError;
-use kat_types::transaction::{
+use kat_types::store::transaction::{
     Compare, MAX_BYTES, MAX_OPERATIONS, TransactionSize, WriteOperation, compared_key,
 };
 

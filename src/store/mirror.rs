@@ -18,7 +18,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{Listing, StateStore, StoreError, WatchBatch, WatchEvent, WatchStream};
-use kat_types::{backoff::Backoff, transaction::KeyValue};
+use kat_types::{backoff::Backoff, store::transaction::KeyValue};
 
 /// Keys and their values.
 pub type MirrorEntries = BTreeMap<Arc<str>, Arc<KeyValue>>;
@@ -265,7 +265,7 @@ impl Follower {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kat_types::transaction::KeyValue;
+    use kat_types::store::transaction::KeyValue;
 
     #[test]
     fn what_is_older_than_the_list_changes_nothing() {

@@ -17,24 +17,19 @@
 pub mod api;
 pub mod assignment;
 pub mod backoff;
-pub mod cluster;
 pub mod frames;
 pub mod images;
 pub mod json;
-pub mod keys;
 pub mod network;
 pub mod plain;
 pub mod reason;
-pub mod records;
 pub mod registry;
 pub mod resource;
 pub mod root;
 pub mod secrets;
 pub mod services;
-pub mod snapshot;
-pub mod stored;
+pub mod store;
 pub mod top_level_domains;
-pub mod transaction;
 pub mod volumes;
 
 /// The version of the program, as `katcall version` and the node's status print it.

@@ -5,7 +5,7 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::stored::WorkloadKey;
+use crate::store::revisions::WorkloadKey;
 
 /// Key of a volume whose place is recorded: `NAMESPACE/WORKLOAD/VOLUME`.
 ///

@@ -17,7 +17,7 @@ use kat_api::{AgentPort, ApiError, ApiLimits, CopyStream, VolumeCopies, serve_ag
 use kat_client::{Client, ClientError, ClientOptions, LogSelection};
 use kat_daemon::watchdog::LoopPulses;
 use kat_pki::{CertificateKeyPair, LeafKind, PeerIdentity, tls};
-use kat_types::{snapshot::InstanceEntry, stored::Stored};
+use kat_types::store::{revisions::Stored, snapshot::InstanceEntry};
 
 /// The agent of machine n1, with one instance.
 struct Agent {

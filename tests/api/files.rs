@@ -10,7 +10,10 @@ use super::{
     support::{Server, read, web},
 };
 use kat_bundle::{CARRIED, unpack_carried};
-use kat_types::{assignment::Assignment, keys, records::WorkloadMeta};
+use kat_types::{
+    assignment::Assignment,
+    store::{keys, records::WorkloadMeta},
+};
 
 /// `web` with the folder `conf/` mounted.
 fn mounting() -> String {

@@ -15,9 +15,11 @@ use super::{
 use kat_api::ApiLimits;
 use kat_registry::{ImageSource, LoginAnswer, RegistryError, ResolvedImage};
 use kat_types::{
-    keys,
-    records::{ImageRecord, WorkloadMeta},
     registry::{Credentials, LoginPlace, Logins, Reference, RegistrySettings},
+    store::{
+        keys,
+        records::{ImageRecord, WorkloadMeta},
+    },
 };
 
 /// The digests that the registry returns, and the requests that it got.

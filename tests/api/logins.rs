@@ -15,10 +15,8 @@ use super::{
 use kat_api::ApiLimits;
 use kat_registry::{ImageSource, LoginAnswer, RegistryError, ResolvedImage};
 use kat_types::{
-    keys,
-    records::WorkloadMeta,
     registry::{Credentials, LoginPlace, LoginRecord, Logins, Reference, RegistrySettings},
-    transaction::WriteOperation,
+    store::{keys, records::WorkloadMeta, transaction::WriteOperation},
 };
 
 const LIST: &str = "/v1alpha1/n/shop/registries";

@@ -8,10 +8,8 @@ use kat_client::{Client, ClientOptions};
 use kat_store::StateStore;
 use kat_types::{
     api::{NodeLabels, NodeTaints, Taint},
-    keys,
-    records::NodeRegistration,
     resource::TaintEffect,
-    transaction::WriteOperation,
+    store::{keys, records::NodeRegistration, transaction::WriteOperation},
 };
 
 const NODE: &str = "/v1alpha1/nodes/n1";

@@ -10,9 +10,8 @@ use kat_plan::Snapshot;
 use kat_types::{
     api::{Health, InstancePhase, InstanceReport, NodeReport, NodeResources},
     assignment::{ASSIGNMENT_SCHEMA, DesiredRun},
-    keys,
-    records::NodeRegistration,
     resource::{Bytes, MilliCpu, ResourceList},
+    store::{keys, records::NodeRegistration},
 };
 
 const WEB: &str = "/v1alpha1/n/shop/workloads/web";
@@ -32,7 +31,7 @@ pub(super) async fn ready(server: &Server) {
         ..registration()
     };
     let subnet = |node: &str, subnet: &str| {
-        kat_types::transaction::WriteOperation::Put(
+        kat_types::store::transaction::WriteOperation::Put(
             keys::network_node(node, "subnet"),
             subnet.into(),
         )

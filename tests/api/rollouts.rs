@@ -7,7 +7,7 @@ use super::{
     WEB, files,
     support::{Server, put, read, web},
 };
-use kat_types::{keys, records::WorkloadMeta, transaction::WriteOperation};
+use kat_types::store::{keys, records::WorkloadMeta, transaction::WriteOperation};
 
 fn meta(server: &Server) -> WorkloadMeta {
     let key = keys::workload_meta("shop", "web");

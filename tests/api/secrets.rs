@@ -8,9 +8,8 @@ use super::{
     support::{Server, assignment, put, read, web},
 };
 use kat_types::{
-    keys,
     secrets::{SecretRecord, SecretVersion},
-    transaction::WriteOperation,
+    store::{keys, transaction::WriteOperation},
 };
 
 const DB: &str = "/v1alpha1/n/shop/secrets/db";

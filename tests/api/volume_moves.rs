@@ -5,7 +5,7 @@ use super::{
     *,
 };
 use kat_types::{
-    records::{NodeRegistration, VolumeRecord},
+    store::records::{NodeRegistration, VolumeRecord},
     volumes::{KeptCopy, VolumeMove},
 };
 

@@ -9,10 +9,12 @@ use super::{
     support::{LinesOf, Server, assignment, put, read, web},
 };
 use kat_types::{
-    keys,
-    records::{VolumeRecord, WorkloadMeta},
     resource::ReclaimPolicy,
-    transaction::WriteOperation,
+    store::{
+        keys,
+        records::{VolumeRecord, WorkloadMeta},
+        transaction::WriteOperation,
+    },
 };
 
 const SHOP_VOLUMES: &str = "/v1alpha1/n/shop/volumes";

@@ -196,7 +196,7 @@ async fn the_data_of_a_volume_is_kept_and_removed() {
     );
     let record = json!({"schema": 1, "index": 0, "node": "n1", "made": true,
         "reclaim": "Retain", "created": "2026-01-01T00:00:00Z"});
-    let volume = |name: &str| kat_types::keys::volume(name);
+    let volume = |name: &str| kat_types::store::keys::volume(name);
     server
         .write(&[
             support::put(volume("shop/web/data.0"), &record),

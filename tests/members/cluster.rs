@@ -25,9 +25,7 @@ use kat_store::{
 };
 use kat_types::{
     api::{Condition, NodeReport},
-    cluster::ClusterMembers,
-    keys,
-    transaction::WriteOperation,
+    store::{keys, members::ClusterMembers, transaction::WriteOperation},
 };
 
 /// Time limit of every wait.

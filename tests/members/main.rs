@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use cluster::{Cluster, Machine, members, name, number, until};
 use kat_store::{StateStore, TransactionResult, etcd_admin};
-use kat_types::{keys, records::NodeRegistration, transaction::WriteOperation};
+use kat_types::store::{keys, records::NodeRegistration, transaction::WriteOperation};
 
 /// Cuts the power of the first machine and returns the time until another leader wrote.
 async fn take_over(machines: &mut [Machine]) -> Duration {

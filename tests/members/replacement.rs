@@ -6,8 +6,7 @@ use super::cluster::{Cluster, Machine, members, name, reports, until, well};
 use kat_store::{EtcdStore, StateStore, TransactionResult, etcd_admin};
 use kat_types::{
     api::{Condition, DATA_LOST_CONDITION, Event, data_lost_reason},
-    keys,
-    transaction::WriteOperation,
+    store::{keys, transaction::WriteOperation},
 };
 
 /// The second of three machines has lost its data. Its new member starts and gets a vote.

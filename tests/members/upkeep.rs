@@ -9,7 +9,10 @@ use kat_leader::StoreReport;
 use kat_store::{
     EtcdStore, StateStore, StoreError, TransactionResult, etcd_admin, etcd_maintenance,
 };
-use kat_types::{api::Event, keys, transaction::WriteOperation};
+use kat_types::{
+    api::Event,
+    store::{keys, transaction::WriteOperation},
+};
 
 const MIB: usize = 1 << 20;
 const KEY: &str = "/kat/test";

@@ -21,10 +21,12 @@ use crate::{
 use kat_agent::cluster::identity::MachineIdentity;
 use kat_types::{
     assignment::DesiredMeta,
-    keys,
-    records::{NamespaceRecord, NodeRegistration},
     resource::ClusterConfiguration,
-    transaction::WriteOperation,
+    store::{
+        keys,
+        records::{NamespaceRecord, NodeRegistration},
+        transaction::WriteOperation,
+    },
 };
 
 pub(crate) fn machine(

@@ -31,9 +31,9 @@ use std::{
     thread,
 };
 
-use faults::disabled_safeguards::Without;
 use parking_lot::Mutex;
 
+use faults::disabled_safeguards::Without;
 use run::{Outcome, anew_before_its_list, data_is_lost, run, timed};
 
 /// Number of seeds in a normal test run.

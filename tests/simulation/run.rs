@@ -14,7 +14,7 @@ use crate::{
     load::user::{AT_LAST, FENCED, FENCED_WRITER, WRITER, Wish},
     world::World,
 };
-use kat_types::keys;
+use kat_types::store::keys;
 
 /// Faults and requests before everything is repaired.
 const STEPS: usize = 30;

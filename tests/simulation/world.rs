@@ -42,7 +42,7 @@ use kat_plan as plan;
 use kat_plan::Snapshot;
 use kat_render::Renderer;
 use kat_testing::MemoryStore;
-use kat_types::{keys, records::NodeRegistration, snapshot::ObservedReports};
+use kat_types::store::{keys, records::NodeRegistration, snapshot::ObservedReports};
 
 /// Machine names, and whether the machine is a member of etcd and may lead.
 const MACHINES: [(&str, bool); 5] = [

@@ -15,7 +15,7 @@ use crate::{
 };
 use kat_pki::LeafKind;
 use kat_store::etcd_admin;
-use kat_types::keys;
+use kat_types::store::keys;
 
 async fn client(server: &EtcdServer, kind: &LeafKind) -> Client {
     let identity = server

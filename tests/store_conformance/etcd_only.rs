@@ -16,7 +16,7 @@ use crate::{
 };
 use kat_pki::{Authority, AuthorityKind, LeafKind};
 use kat_store::{EtcdStore, Mirror, StateStore, StoreError, TransactionResult, etcd, etcd_admin};
-use kat_types::keys;
+use kat_types::store::keys;
 
 /// Compacts through a separate client.
 pub(crate) async fn compact(server: &EtcdServer, revision: i64) {

@@ -33,9 +33,11 @@ use kat_store::{Leadership, Mirror, StateStore};
 use kat_testing::MemoryStore;
 use kat_types::{
     api::{MemberKeys, Scope},
-    keys,
-    records::{NamespaceRecord, NodeRegistration},
-    transaction::WriteOperation,
+    store::{
+        keys,
+        records::{NamespaceRecord, NodeRegistration},
+        transaction::WriteOperation,
+    },
 };
 
 pub(crate) use doubles::{Echo, SaidLogs, SeenUsers};

@@ -19,7 +19,7 @@ use kat_store::StoreError;
 use kat_types::{
     api::{ApiTime, InstanceUsage, LogLine, NodeUsage},
     frames::{InputFrame, OutputFrame},
-    snapshot::InstanceEntry,
+    store::snapshot::InstanceEntry,
 };
 
 /// Logs that record the queries.

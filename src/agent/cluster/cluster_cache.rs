@@ -17,8 +17,10 @@ use kat_leader::leader_name;
 use kat_store::mirror::MirrorEntries;
 use kat_types::{
     api::StoreEpoch,
-    cluster::{ClusterEndpoints, ClusterMembers, MemberRecord},
-    keys,
+    store::{
+        keys,
+        members::{ClusterEndpoints, ClusterMembers, MemberRecord},
+    },
 };
 
 /// Largest cache file in bytes.
@@ -296,7 +298,7 @@ mod tests {
             let pairs = pairs.into_iter().filter(|(_, value)| !value.is_empty());
             pairs
                 .map(|(key, value)| {
-                    let entry = kat_types::transaction::KeyValue {
+                    let entry = kat_types::store::transaction::KeyValue {
                         key: key.to_owned(),
                         value: value.as_bytes().to_vec(),
                         mod_revision: 1,
@@ -369,7 +371,7 @@ mod tests {
     #[test]
     fn a_name_beside_an_endpoint_of_another_transaction_is_not_the_leaders() {
         let entry = |key: &str, value: &str, mod_revision| {
-            let entry = kat_types::transaction::KeyValue {
+            let entry = kat_types::store::transaction::KeyValue {
                 key: key.to_owned(),
                 value: value.as_bytes().to_vec(),
                 mod_revision,

@@ -9,9 +9,12 @@ use kat_plan::Applicant;
 use kat_store::{StateStore, StoreError, TransactionResult};
 use kat_types::{
     api::MemberKeys,
-    json, keys,
-    records::{NamespaceRecord, TokenRecord},
-    transaction::{Compare, WriteOperation},
+    json,
+    store::{
+        keys,
+        records::{NamespaceRecord, TokenRecord},
+        transaction::{Compare, WriteOperation},
+    },
 };
 
 /// The values that init writes into the store.

@@ -34,11 +34,11 @@ use kat_render::Renderer;
 use kat_systemd::{ManagerSource, Managers};
 use kat_types::{
     api::{JoinAnswer, JoinRequest, TRUSTING},
-    cluster::{ClusterEndpoints, ClusterMembers},
     json,
     network::{self, PeerMachines},
     plain::plain,
     resource::ClusterConfiguration,
+    store::members::{ClusterEndpoints, ClusterMembers},
 };
 
 /// Longest wait for the machine to be Ready.

@@ -9,7 +9,7 @@ use kat_store::mirror::MirrorEntries;
 use kat_types::{
     assignment::{Assignment, DesiredMeta},
     images::KeptImages,
-    keys,
+    store::keys,
     volumes::{MoveRecord, RemovalRecord},
 };
 
@@ -142,7 +142,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use kat_types::transaction::KeyValue;
+    use kat_types::store::transaction::KeyValue;
 
     fn entry(key: &str, value: &str) -> (Arc<str>, Arc<KeyValue>) {
         let entry = KeyValue {

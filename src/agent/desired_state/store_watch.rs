@@ -23,9 +23,10 @@ use kat_host::files::{self, FileAccess, FileError};
 use kat_store::{EtcdStore, Mirror, StateStore, mirror::MirrorEntries};
 use kat_types::{
     api::Connection,
-    json, keys,
+    json,
     network::{DNS_FILE, HOST_PORTS_FILE, PEERS_FILE, SERVICES_FILE},
     registry::RegistrySettings,
+    store::keys,
 };
 
 /// Largest connection file in bytes.

@@ -23,7 +23,7 @@ use kat_daemon::watchdog::LoopPulses;
 use kat_host::files::{self, FileAccess};
 use kat_render::ETCD_FOLDER;
 use kat_systemd::{ManagerSource, SystemdError, UnitManager};
-use kat_types::{cluster::MemberRecord, json};
+use kat_types::{json, store::members::MemberRecord};
 
 /// Pause after a failed change.
 const AFTER_FAILURE: Duration = Duration::from_secs(2);
@@ -253,7 +253,7 @@ fn empty_data() -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kat_types::cluster::ClusterMembers;
+    use kat_types::store::members::ClusterMembers;
 
     #[test]
     fn the_role_follows_what_the_leader_wrote() {

@@ -28,7 +28,8 @@ use kat_pki as pki;
 use kat_pki::{PeerCertificate, PeerIdentity};
 use kat_store::Leadership;
 use kat_types::{
-    assignment::Assignment, cluster::ClusterEndpoints, snapshot::InstanceEntry, stored::Stored,
+    assignment::Assignment,
+    store::{members::ClusterEndpoints, revisions::Stored, snapshot::InstanceEntry},
 };
 
 /// Finds the leading machine while this one does not lead.

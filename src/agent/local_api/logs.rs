@@ -16,7 +16,7 @@ use kat_api::{InstanceLogs, LogStream, LogsError};
 use kat_client as client;
 use kat_client::{ClientError, JsonLines};
 use kat_systemd::{JournalQuery, LogEntry, LogError, LogSource, ManagerSource};
-use kat_types::{api::LogLine, snapshot::InstanceEntry};
+use kat_types::{api::LogLine, store::snapshot::InstanceEntry};
 
 /// Longest time to find out which run is the previous one.
 const LOOK_BACK: Duration = Duration::from_secs(20);
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
     use kat_systemd::{LogEntries, UserSessions};
     use kat_testing::systemd::fake::{FakeMachine, UnitBehaviour};
-    use kat_types::{assignment::Assignment, stored::Stored};
+    use kat_types::{assignment::Assignment, store::revisions::Stored};
 
     /// Log lines: the container, the run of the unit, and the text.
     struct Lines(Vec<(&'static str, Option<String>, &'static str)>);

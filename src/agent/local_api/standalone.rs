@@ -14,9 +14,11 @@ use kat_store::StateStore;
 use kat_types::{
     api::{NodePhase, NodeReport},
     reason::Reason,
-    records::{NodeRegistration, NodeStatusRecord},
-    snapshot::{InstanceEntry, NodeEntry, StoredState},
-    stored::Stored,
+    store::{
+        records::{NodeRegistration, NodeStatusRecord},
+        revisions::Stored,
+        snapshot::{InstanceEntry, NodeEntry, StoredState},
+    },
 };
 
 pub(crate) fn start(

@@ -11,7 +11,6 @@ use kat_plan::host_port_statuses;
 use kat_store::mirror::MirrorEntries;
 use kat_types::{
     api::{JoinPeer, Reach},
-    keys,
     network::{
         DNS_FILE, DnsRecords, HOST_PORTS_FILE, HostPortNetwork, HostPortParts, INSTANCES_FILE,
         InstanceNetwork, Instances, NODE_FILE, NodeNetwork, PEERS_FILE, PeerMachine, PeerMachines,
@@ -19,7 +18,7 @@ use kat_types::{
     },
     resource::Protocol,
     services::{ServiceAddress, ServiceBalance},
-    transaction::KeyValue,
+    store::{keys, transaction::KeyValue},
 };
 
 /// Seconds between two WireGuard keepalive packets; most NAT routers drop a mapping after 30 s or

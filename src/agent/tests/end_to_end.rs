@@ -13,10 +13,14 @@ use kat_testing::MemoryStore;
 use kat_types::{
     api::{NodeReport, NodeResources, WorkloadPhase},
     assignment::DesiredMeta,
-    keys,
-    records::{IndexRecord, NamespaceRecord, NodeRegistration, WorkloadMeta, WorkloadStatusRecord},
     resource::{Bytes, MilliCpu, ResourceList},
-    transaction::WriteOperation,
+    store::{
+        keys,
+        records::{
+            IndexRecord, NamespaceRecord, NodeRegistration, WorkloadMeta, WorkloadStatusRecord,
+        },
+        transaction::WriteOperation,
+    },
 };
 
 fn put<T: serde::Serialize>(key: String, value: &T) -> WriteOperation {

@@ -12,7 +12,7 @@ use kat_pki::{PeerCertificate, PeerIdentity, token::Token};
 use kat_plan::Snapshot;
 use kat_types::{
     api::{Scope, TRUSTING},
-    records::{NodeRegistration, TokenRecord},
+    store::records::{NodeRegistration, TokenRecord},
 };
 
 /// What callers on a local socket may do.
@@ -320,7 +320,7 @@ mod tests {
     use axum::http::HeaderValue;
 
     use super::*;
-    use kat_types::{cluster::ClusterMembers, snapshot::NodeEntry, stored::Stored};
+    use kat_types::store::{members::ClusterMembers, revisions::Stored, snapshot::NodeEntry};
 
     const SECRET: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8";
 

@@ -17,9 +17,11 @@ use kat_plan::{Snapshot, logins_for};
 use kat_registry::RegistryError;
 use kat_types::{
     api::Scope,
-    records::{ImageRecord, with_restart},
     registry::{Reference, login_host},
-    stored::WorkloadKey,
+    store::{
+        records::{ImageRecord, with_restart},
+        revisions::WorkloadKey,
+    },
 };
 
 /// Maximum number of concurrent lookups, of a namespace and in all: a registry that does not answer

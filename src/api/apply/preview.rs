@@ -20,9 +20,13 @@ use crate::{
 use kat_leader::{Rehearsal, RehearsalResult};
 use kat_plan::{Snapshot, rollout_in_words};
 use kat_types::{
-    api::Preview, json::NotEncoded, keys, records::NamespaceRecord,
-    resource::name::check_new_namespace, snapshot::ObservedReports, stored::WorkloadKey,
-    transaction::WriteOperation,
+    api::Preview,
+    json::NotEncoded,
+    resource::name::check_new_namespace,
+    store::{
+        keys, records::NamespaceRecord, revisions::WorkloadKey, snapshot::ObservedReports,
+        transaction::WriteOperation,
+    },
 };
 
 /// Maximum number of concurrent previews: each copies and plans the whole cluster. Callers take
@@ -95,8 +99,9 @@ fn preview(
 ) -> Result<Preview, NotEncoded> {
     let after = &rehearsed.snapshot;
     let (old, new) = (before.workloads.get(key), after.workloads.get(key));
-    let template =
-        |entry: &Arc<kat_types::snapshot::WorkloadEntry>| entry.meta.value.template_hash.clone();
+    let template = |entry: &Arc<kat_types::store::snapshot::WorkloadEntry>| {
+        entry.meta.value.template_hash.clone()
+    };
     let template_changed = old.is_some() && old.map(template) != new.map(template);
     let fates = instances::InstanceFates::of(key, before, rehearsed, observed);
     let rollout = new.filter(|_| template_changed && fates.replaces());

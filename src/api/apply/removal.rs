@@ -14,12 +14,14 @@ use crate::{
 };
 use kat_plan::Snapshot;
 use kat_types::{
-    keys,
     reason::EventReason,
-    records::WorkloadMeta,
-    snapshot::WorkloadEntry,
-    stored::WorkloadKey,
-    transaction::{Compare, WriteOperation},
+    store::{
+        keys,
+        records::WorkloadMeta,
+        revisions::WorkloadKey,
+        snapshot::WorkloadEntry,
+        transaction::{Compare, WriteOperation},
+    },
 };
 
 /// A request to delete a workload.

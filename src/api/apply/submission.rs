@@ -14,7 +14,7 @@ use kat_types::{
         Amounts, HostPort, ImagePullPolicy, OnPartition, Protocol, VirtualLoadBalancer,
         WorkloadSpec, stop_seconds,
     },
-    snapshot::ParsedWorkload,
+    store::snapshot::ParsedWorkload,
 };
 
 /// Maximum number of archives that are unpacked at once, of a caller and in all: unpacking costs

@@ -4,8 +4,10 @@ use super::*;
 use crate::apply::removal::WorkloadRemoval;
 use kat_types::{
     api::Scope,
-    records::NamespaceRecord,
-    snapshot::{ArchivedGeneration, StoredState},
+    store::{
+        records::NamespaceRecord,
+        snapshot::{ArchivedGeneration, StoredState},
+    },
 };
 
 fn submission(replicas: &str) -> Submission {

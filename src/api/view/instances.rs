@@ -6,9 +6,11 @@ use kat_types::{
     api::{InstanceItem, InstancePhase, InstanceSpec, InstanceStatus, Item, Metadata, NodePhase},
     assignment::{Assignment, DesiredRun},
     reason::Reason,
-    records::{InstanceRecord, NodeStatusRecord},
     resource::OnPartition,
-    snapshot::InstanceEntry,
+    store::{
+        records::{InstanceRecord, NodeStatusRecord},
+        snapshot::InstanceEntry,
+    },
 };
 
 impl ApiView<'_> {

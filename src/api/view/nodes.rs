@@ -8,7 +8,7 @@ use kat_types::{
     api::{ApiTime, Condition, ETCD_CONDITION, Item, NodeItem, NodeRole, NodeSpec, NodeStatus},
     reason::Reason,
     resource::Bytes,
-    snapshot::NodeEntry,
+    store::snapshot::NodeEntry,
 };
 
 /// Label of machines that accept traffic from outside.

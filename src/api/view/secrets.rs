@@ -5,7 +5,7 @@ use kat_plan::{behind_secret, users_of_secret};
 use kat_types::{
     api::{Item, Metadata, SecretItem, SecretKeyView, SecretSpec, SecretStatus},
     secrets::{SecretKey, SecretRecord},
-    stored::Stored,
+    store::revisions::Stored,
 };
 
 impl ApiView<'_> {

@@ -4,10 +4,12 @@ use super::*;
 use kat_types::{
     api::{InstancePhase, NodePhase, NodeRole},
     assignment::{Assignment, WorkloadUser},
-    records::{InstanceRecord, WorkloadMeta},
     resource::{EnvVar, Workload},
-    snapshot::{InstanceEntry, NodeEntry, ParsedWorkload},
-    stored::Stored,
+    store::{
+        records::{InstanceRecord, WorkloadMeta},
+        revisions::Stored,
+        snapshot::{InstanceEntry, NodeEntry, ParsedWorkload},
+    },
 };
 
 fn workload(variables: &[(&str, &str)]) -> Workload {
@@ -146,7 +148,7 @@ fn with_instance(record: Option<InstanceRecord>, node_phase: NodePhase) -> Snaps
         "schema": 1, "uid": "n", "identityKey": "", "architecture": "amd64", "etcd": true,
         "created": "2026-01-01T00:00:00Z"
     });
-    let status = kat_types::records::NodeStatusRecord {
+    let status = kat_types::store::records::NodeStatusRecord {
         phase: node_phase,
         addresses: vec!["192.0.2.7".to_owned()],
         instances: record

@@ -7,8 +7,7 @@ use kat_types::{
         Item, KeptCopyView, Metadata, VolumeItem, VolumeMovePhase, VolumeMoveReport,
         VolumeMoveStatus, VolumePhase, VolumeSpec, VolumeStatus,
     },
-    records::VolumeRecord,
-    stored::Stored,
+    store::{records::VolumeRecord, revisions::Stored},
     volumes::{KeptCopy, VolumeKey, VolumeMove},
 };
 

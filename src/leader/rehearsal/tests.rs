@@ -6,11 +6,13 @@ use serde_json::json;
 use super::*;
 use kat_types::{
     api::{NodeResources, WorkloadPhase},
-    keys,
-    records::{NodeRegistration, WorkloadMeta},
     resource::{Bytes, MilliCpu, ResourceList},
-    snapshot::ReportedNode,
-    stored::WorkloadKey,
+    store::{
+        keys,
+        records::{NodeRegistration, WorkloadMeta},
+        revisions::WorkloadKey,
+        snapshot::ReportedNode,
+    },
 };
 
 fn now() -> Timestamp {

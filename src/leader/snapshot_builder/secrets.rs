@@ -6,10 +6,9 @@ use super::{SnapshotBuilder, below};
 use kat_plan::Snapshot;
 use kat_store::mirror::MirrorEntries;
 use kat_types::{
-    keys,
     registry::{LoginPlace, LoginRecord},
     secrets::{SealingKeyRecord, SecretKey, SecretRecord},
-    stored::Stored,
+    store::{keys, revisions::Stored},
 };
 
 impl SnapshotBuilder {

@@ -9,7 +9,7 @@ use super::*;
 use kat_plan::plan;
 use kat_types::{
     api::NodeReport,
-    snapshot::{ObservedReports, ReportedNode},
+    store::snapshot::{ObservedReports, ReportedNode},
 };
 
 const DUMPS: [(&str, &str, &str); 1] = [(

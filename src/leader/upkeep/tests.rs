@@ -17,7 +17,7 @@ use kat_store::{
     etcd_admin::{EtcdMember, EtcdStatus},
 };
 use kat_testing::MemoryStore;
-use kat_types::keys;
+use kat_types::store::keys;
 
 const RETRY: Duration = Duration::from_secs(60);
 

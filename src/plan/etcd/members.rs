@@ -10,8 +10,10 @@ use jiff::Timestamp;
 use crate::{SeenStore, Snapshot, node_address};
 use kat_types::{
     api::NodePhase,
-    cluster::{ClusterMembers, MemberRecord},
-    snapshot::NodeEntry,
+    store::{
+        members::{ClusterMembers, MemberRecord},
+        snapshot::NodeEntry,
+    },
 };
 
 /// A member whose machine does not answer is replaced after this many node loss timeouts, if

@@ -17,10 +17,12 @@ use kat_types::{
     assignment::{Assignment, DesiredRun, WorkloadUser, needed_schema},
     json,
     reason::EventReason,
-    records::ImageRecord,
     resource::{Container, HealthCheck, OtherKind, Port, Volume, WorkloadSpec},
     secrets::AssignedSecrets,
-    snapshot::{EarlierVersion, ParsedWorkload},
+    store::{
+        records::ImageRecord,
+        snapshot::{EarlierVersion, ParsedWorkload},
+    },
 };
 
 /// Instance id, secrets, and credentials for registries.

@@ -12,7 +12,7 @@ use kat_types::{
     json::{self, NotEncoded},
     resource::OtherKind,
     secrets::secret_uses,
-    snapshot::ParsedWorkload,
+    store::snapshot::ParsedWorkload,
 };
 
 /// Maximum bytes of an assignment as JSON. A transaction takes 1.4 MiB; the rest is for what is

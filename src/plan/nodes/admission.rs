@@ -11,11 +11,13 @@ use kat_types::{
     api::{MemberKeys, ObjectReference, Reach},
     assignment::DesiredMeta,
     json::{self, NotEncoded},
-    keys,
     reason::EventReason,
-    records::NodeRegistration,
-    snapshot::NodeEntry,
-    transaction::{Compare, WriteOperation},
+    store::{
+        keys,
+        records::NodeRegistration,
+        snapshot::NodeEntry,
+        transaction::{Compare, WriteOperation},
+    },
 };
 
 /// What a joining machine says of itself; its form is checked already.

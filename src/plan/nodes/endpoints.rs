@@ -13,12 +13,11 @@ use crate::{
 };
 use kat_types::{
     api::{ApiTime, Condition, MachineEndpoints, NodePhase, NodeReport, ObjectReference, Reach},
-    cluster::ClusterEndpoints,
-    keys,
     reason::{EventReason, Reason},
-    records::NodeStatusRecord,
-    snapshot::NodeEntry,
-    transaction::Compare,
+    store::{
+        keys, members::ClusterEndpoints, records::NodeStatusRecord, snapshot::NodeEntry,
+        transaction::Compare,
+    },
 };
 
 /// Where machines answer, as the registrations have it.

@@ -5,7 +5,7 @@ use crate::{
     EventKind,
     draft::{Draft, OperationGroup},
 };
-use kat_types::{api::ObjectReference, keys, reason::EventReason};
+use kat_types::{api::ObjectReference, reason::EventReason, store::keys};
 
 /// Returns true while a machine is being deleted; nothing else is planned in the same round.
 pub(crate) fn plan_leaving(draft: &mut Draft<'_>) -> bool {

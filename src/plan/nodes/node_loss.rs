@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use crate::Snapshot;
 use kat_types::{
     api::{NodePhase, NodeReport},
-    snapshot::{NodeEntry, ObservedReports, ReportedNode},
+    store::snapshot::{NodeEntry, ObservedReports, ReportedNode},
 };
 
 /// Longest time that systemd and Podman need to end a container, beyond its program's grace.

@@ -21,10 +21,12 @@ use kat_types::{
         VolumeMoveReport,
         report_bounds::{InstanceTexts, shorten_words},
     },
-    keys,
     reason::{EventReason, Reason},
-    records::{InstanceRecord, NodeStatusRecord},
-    snapshot::NodeEntry,
+    store::{
+        keys,
+        records::{InstanceRecord, NodeStatusRecord},
+        snapshot::NodeEntry,
+    },
 };
 
 /// Maximum bytes that are kept of the texts that a machine reports of its instances.

@@ -3,11 +3,13 @@
 use super::slot::LiveInstance;
 use crate::{EventKind, service::WorkloadPlanner, status, status::InstanceTrouble};
 use kat_types::{
-    keys,
     reason::EventReason,
-    records::{GenerationRecord, Origin, WorkloadMeta},
-    stored::WorkloadKey,
-    transaction::Compare,
+    store::{
+        keys,
+        records::{GenerationRecord, Origin, WorkloadMeta},
+        revisions::WorkloadKey,
+        transaction::Compare,
+    },
 };
 
 impl WorkloadPlanner<'_, '_, '_> {

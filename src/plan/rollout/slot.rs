@@ -10,7 +10,7 @@ use crate::services::serving;
 use kat_types::{
     api::InstancePhase,
     assignment::{Assignment, DesiredRun},
-    records::InstanceRecord,
+    store::records::InstanceRecord,
 };
 
 /// An assignment with the status that its machine last reported.

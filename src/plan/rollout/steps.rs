@@ -10,7 +10,7 @@ use crate::{
 };
 use kat_types::{
     api::InstancePhase, assignment::Assignment, backoff::Backoff, reason::EventReason,
-    snapshot::ParsedWorkload,
+    store::snapshot::ParsedWorkload,
 };
 
 /// Delay before a failed instance is replaced.

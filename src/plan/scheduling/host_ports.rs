@@ -20,11 +20,13 @@ use crate::{
 };
 use kat_types::{
     api::HostPortStatus,
-    keys,
     resource::{ClusterSpec, HostPort, Port, Protocol},
     services::{HostPortNumber, HostPortNumbers},
-    snapshot::{ParsedWorkload, WorkloadEntry},
-    stored::WorkloadKey,
+    store::{
+        keys,
+        revisions::WorkloadKey,
+        snapshot::{ParsedWorkload, WorkloadEntry},
+    },
 };
 
 /// Version of the data path (`packaging/data-path`) from which on `kat-net` opens host ports.

@@ -7,8 +7,7 @@ use crate::{MachineCandidate, draft::Draft, images};
 use kat_types::{
     api::{InstancePhase, NodePhase},
     assignment::{Assignment, DesiredRun},
-    records::NodeStatusRecord,
-    stored::WorkloadKey,
+    store::{records::NodeStatusRecord, revisions::WorkloadKey},
 };
 
 /// Every machine as a candidate, made once for a plan. A placement changes one of them.

@@ -10,12 +10,11 @@ use crate::{
 use kat_types::{
     api::{NodePhase, Taint},
     assignment::needed_schema,
-    records::ImageRecord,
     resource::{
         Bytes, GpuDriver, MilliCpu, Port, Protocol, ResourceList, Resources, TaintEffect,
         Toleration, TolerationOperator, WorkloadSpec, WorkloadType,
     },
-    stored::WorkloadKey,
+    store::{records::ImageRecord, revisions::WorkloadKey},
 };
 
 /// A machine as the scheduler sees it.

@@ -19,9 +19,7 @@ use super::{EventKind, Snapshot, service::WorkloadPlanner};
 use crate::rollout::slot::LiveInstance;
 use kat_types::{
     assignment::Assignment,
-    keys,
     reason::{EventReason, Reason},
-    records::{GenerationRecord, Origin, WorkloadMeta, with_restart},
     resource::{
         Container, Volume, WorkloadSpec,
         secret::{INSTANCE_LIMIT, SecretValues},
@@ -29,8 +27,12 @@ use kat_types::{
     secrets::{
         AssignedSecrets, SecretKey, SecretRecord, SecretUse, SecretVersion, secret_uses, secrets_of,
     },
-    stored::{Stored, WorkloadKey},
-    transaction::Compare,
+    store::{
+        keys,
+        records::{GenerationRecord, Origin, WorkloadMeta, with_restart},
+        revisions::{Stored, WorkloadKey},
+        transaction::Compare,
+    },
 };
 
 pub use sealing::{SealingError, SealingPurpose, SnapshotSealing, open_assigned, seal_for};

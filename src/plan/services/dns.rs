@@ -10,7 +10,10 @@ use crate::{
     node_address,
     services::service_addresses::ServiceAddresses,
 };
-use kat_types::{keys, records::NodeStatusRecord, services::BackendState, stored::WorkloadKey};
+use kat_types::{
+    services::BackendState,
+    store::{keys, records::NodeStatusRecord, revisions::WorkloadKey},
+};
 
 /// Writes DNS records that are missing and deletes those that should not exist.
 pub(crate) fn plan_dns(

@@ -22,13 +22,12 @@ use crate::{
 };
 use kat_types::{
     api::NodePhase,
-    keys,
-    records::NodeStatusRecord,
     resource::Protocol,
     services::{Backends, ServiceAddress, ServiceBalance, ServicePort},
-    snapshot::WorkloadEntry,
-    stored::WorkloadKey,
-    transaction::Compare,
+    store::{
+        keys, records::NodeStatusRecord, revisions::WorkloadKey, snapshot::WorkloadEntry,
+        transaction::Compare,
+    },
 };
 
 /// Number of `packaging/data-path` from which on `kat-net` balances service addresses.

@@ -6,11 +6,13 @@ use crate::{draft::Draft, rollout::has_run};
 use kat_types::{
     api::{Health, InstancePhase, NodePhase},
     assignment::DesiredRun,
-    keys,
-    records::{InstanceRecord, NodeStatusRecord},
     services::BackendState,
-    snapshot::InstanceEntry,
-    stored::WorkloadKey,
+    store::{
+        keys,
+        records::{InstanceRecord, NodeStatusRecord},
+        revisions::WorkloadKey,
+        snapshot::InstanceEntry,
+    },
 };
 
 /// It runs, and is not reported unhealthy.

@@ -44,13 +44,15 @@ use kat_types::{
         Taint, WorkloadPhase,
     },
     assignment::*,
-    keys,
-    records::*,
     resource::{Bytes, MilliCpu, OnPartition, ResourceList, TaintEffect},
     secrets::*,
-    snapshot::{ObservedReports, ReportedNode},
-    stored::*,
-    transaction::{Compare, KeyValue, MAX_OPERATIONS, WriteOperation},
+    store::{
+        keys,
+        records::*,
+        revisions::*,
+        snapshot::{ObservedReports, ReportedNode},
+        transaction::{Compare, KeyValue, MAX_OPERATIONS, WriteOperation},
+    },
     volumes::*,
 };
 

@@ -26,9 +26,11 @@ use crate::{
 use kat_types::{
     api::{NodePhase, ObjectReference, VolumeMovePhase as Phase, VolumeMoveReport},
     assignment::Assignment,
-    keys,
     reason::EventReason,
-    records::{NodeStatusRecord, VolumeRecord},
+    store::{
+        keys,
+        records::{NodeStatusRecord, VolumeRecord},
+    },
     volumes::{MoveRecord, VolumeKey, VolumeMove},
 };
 

@@ -10,11 +10,13 @@ use crate::{
 };
 use kat_types::{
     api::{NodePhase, ObjectReference},
-    keys,
     reason::EventReason,
-    records::{NodeStatusRecord, VolumeRecord},
-    stored::Stored,
-    transaction::Compare,
+    store::{
+        keys,
+        records::{NodeStatusRecord, VolumeRecord},
+        revisions::Stored,
+        transaction::Compare,
+    },
     volumes::{RemovalRecord, VolumeKey, removal_id},
 };
 

@@ -13,7 +13,7 @@ use etcd_client::{
 
 use super::{EtcdStore, error};
 use crate::StoreError;
-use kat_types::{keys, resource::name};
+use kat_types::{resource::name, store::keys};
 
 /// etcd's superuser, and its role.
 const ROOT: &str = "root";

@@ -29,8 +29,10 @@ use super::{
 };
 use kat_types::{
     backoff::Backoff,
-    keys,
-    transaction::{Compare, KeyValue, WriteOperation},
+    store::{
+        keys,
+        transaction::{Compare, KeyValue, WriteOperation},
+    },
 };
 
 pub use self::snapshot::snapshot;

@@ -4,7 +4,7 @@ use etcd_client::{GetOptions, GetResponse};
 
 use super::{EtcdStore, error};
 use crate::{Listing, StoreError};
-use kat_types::transaction::KeyValue;
+use kat_types::store::transaction::KeyValue;
 
 /// Maximum bytes of an accepted answer. A page aims at [`PAGE_BYTES`]; one value is at most 1.5
 /// MiB.

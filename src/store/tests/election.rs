@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use kat_store::{Leadership, StateStore, TransactionResult};
 use kat_testing::MemoryStore;
-use kat_types::{keys, transaction::WriteOperation};
+use kat_types::store::{keys, transaction::WriteOperation};
 
 const LEASE: Duration = Duration::from_secs(10);
 

@@ -2,7 +2,7 @@
 
 use kat_store::{StateStore, TransactionResult, fenced::*};
 use kat_testing::MemoryStore;
-use kat_types::{
+use kat_types::store::{
     keys,
     transaction::{Compare, MAX_BYTES, WriteOperation},
 };

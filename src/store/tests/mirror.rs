@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use kat_store::{Mirror, MirrorState, StateStore, mirror::MirrorError};
 use kat_testing::MemoryStore;
-use kat_types::transaction::WriteOperation;
+use kat_types::store::transaction::WriteOperation;
 
 const LIMIT: Duration = Duration::from_secs(60);
 

@@ -8,7 +8,7 @@ use std::{
 use tokio::time::Instant;
 
 use kat_store::{Listing, StoreError, TransactionResult, WatchBatch, WatchEvent};
-use kat_types::transaction::{Compare, KeyValue, WriteOperation};
+use kat_types::store::transaction::{Compare, KeyValue, WriteOperation};
 
 /// A lease and its deadline.
 #[derive(Debug)]

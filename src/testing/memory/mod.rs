@@ -28,7 +28,7 @@ use kat_store::{
     election::{self, Lease, Leases},
     limits,
 };
-use kat_types::transaction::{Compare, KeyValue, WriteOperation};
+use kat_types::store::transaction::{Compare, KeyValue, WriteOperation};
 
 /// Time after which a call of a partitioned client fails, as in [`kat_store::EtcdStore`].
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(5);

@@ -12,11 +12,10 @@ use kat_plan::{ClusterPlan, Snapshot, WrittenObject};
 use kat_types::{
     api::NodeReport,
     assignment::{Assignment, DesiredRun},
-    keys,
-    records::NodeStatusRecord,
-    snapshot::ObservedReports,
-    stored::WorkloadKey,
-    transaction::WriteOperation,
+    store::{
+        keys, records::NodeStatusRecord, revisions::WorkloadKey, snapshot::ObservedReports,
+        transaction::WriteOperation,
+    },
     volumes::VolumeKey,
 };
 

@@ -16,12 +16,14 @@ use crate::{
 use kat_types::{
     api::{Condition, DRAIN_BLOCKED, NodePhase, WorkloadPhase},
     assignment::{Assignment, DesiredMeta, DesiredRun},
-    cluster::ClusterMembers,
     images::KeptImages,
-    keys,
     reason::Reason,
-    records::{NodeStatusRecord, VolumeRecord, WorkloadMeta, WorkloadStatusRecord},
-    transaction::KeyValue,
+    store::{
+        keys,
+        members::ClusterMembers,
+        records::{NodeStatusRecord, VolumeRecord, WorkloadMeta, WorkloadStatusRecord},
+        transaction::KeyValue,
+    },
     volumes::VolumeKey,
 };
 

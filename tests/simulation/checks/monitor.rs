@@ -11,10 +11,12 @@ use kat_testing::MemoryStore;
 use kat_types::{
     api::NodePhase,
     assignment::Assignment,
-    keys,
-    records::{NodeRegistration, NodeStatusRecord},
     resource::OnPartition,
-    transaction::WriteOperation,
+    store::{
+        keys,
+        records::{NodeRegistration, NodeStatusRecord},
+        transaction::WriteOperation,
+    },
 };
 
 /// An instance that was ever assigned.

@@ -5,10 +5,8 @@ use std::sync::Arc;
 use kat_plan::ClusterPlan;
 use kat_types::{
     assignment::DesiredRun,
-    keys,
     resource::{Container, UpdateStrategyType},
-    snapshot::WorkloadEntry,
-    transaction::WriteOperation,
+    store::{keys, snapshot::WorkloadEntry, transaction::WriteOperation},
 };
 
 /// A safeguard to disable.

@@ -12,9 +12,8 @@ use kat_types::{
         OverlayPeer, VolumeMovePhase, VolumeMoveReport,
     },
     assignment::{Assignment, INDEX_LIMIT},
-    keys,
-    records::VolumeRecord,
     resource::{Bytes, MilliCpu},
+    store::{keys, records::VolumeRecord},
     volumes::{RemovalRecord, removal_id},
 };
 

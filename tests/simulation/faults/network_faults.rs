@@ -12,7 +12,7 @@ use tokio::{
 use crate::checks::monitor::Monitor;
 use kat_store::{Leadership, Listing, StateStore, StoreError, TransactionResult, WatchStream};
 use kat_testing::{CALL_TIMEOUT, MemoryStore};
-use kat_types::{
+use kat_types::store::{
     keys,
     transaction::{Compare, KeyValue, WriteOperation},
 };

@@ -14,11 +14,11 @@ use std::{
 use crate::{load::user::NAMESPACE, random::Random};
 use kat_plan::{ClusterPlan, Snapshot};
 use kat_testing::MemoryStore;
-use kat_types::{
+use kat_types::store::{
     keys,
     records::WorkloadMeta,
+    revisions::WorkloadKey,
     snapshot::ParsedWorkload,
-    stored::WorkloadKey,
     transaction::{MAX_BYTES, WriteOperation},
 };
 

@@ -7,11 +7,10 @@ use kat_plan::{ClusterPlan, Snapshot};
 use kat_types::{
     api::{Health, InstancePhase, NodePhase},
     assignment::{Assignment, DesiredRun},
-    keys,
-    records::NodeStatusRecord,
     resource::{MaxSurge, UpdateStrategyType},
-    snapshot::WorkloadEntry,
-    transaction::WriteOperation,
+    store::{
+        keys, records::NodeStatusRecord, snapshot::WorkloadEntry, transaction::WriteOperation,
+    },
 };
 
 /// A workload's instances, according to the statuses that the plan uses.

@@ -20,9 +20,8 @@ use kat_pki::recovery_key::RecoveryKey;
 use kat_plan::{Snapshot, SnapshotSealing};
 use kat_testing::MemoryStore;
 use kat_types::{
-    keys,
     secrets::{SealingKeyRecord, SecretKey},
-    transaction::WriteOperation,
+    store::{keys, transaction::WriteOperation},
 };
 
 /// The workload that uses the secret.

@@ -17,7 +17,7 @@ use crate::{
 };
 use kat_bundle::{SourceFile, pack};
 use kat_testing::MemoryStore;
-use kat_types::{keys, records::WorkloadMeta};
+use kat_types::store::{keys, records::WorkloadMeta};
 
 pub(crate) const NAMESPACE: &str = "default";
 /// The workload with `onPartition: stop`.

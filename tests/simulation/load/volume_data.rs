@@ -32,7 +32,10 @@ use kat_agent::{
     volumes::moves::{CopySource, IncomingPieces, OwnVolumes},
 };
 use kat_api::{CopyStream, VolumeCopies};
-use kat_types::{keys, records::VolumeRecord, volumes::MoveRecord};
+use kat_types::{
+    store::{keys, records::VolumeRecord},
+    volumes::MoveRecord,
+};
 
 /// Delay between the agent's list and the list of its volume moves. Moves read and write disks
 /// outside the event loop; with the delay, no order of events depends on how long that takes.

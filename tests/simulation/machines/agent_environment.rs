@@ -20,9 +20,8 @@ use kat_host::facts::network::Listener;
 use kat_store::Mirror;
 use kat_types::{
     api::{Condition, NodeReport, NodeResources, NodeUsage, OverlayReport, UNSURE_HEADER},
-    keys,
     resource::{Bytes, MilliCpu, Protocol, ResourceList},
-    snapshot::InstanceEntry,
+    store::{keys, snapshot::InstanceEntry},
 };
 
 /// No program of the machine listens on a port.

@@ -16,7 +16,10 @@ use kat_pki::{
     recovery_key::RecoveryKey, store_recovery_key,
 };
 use kat_store::StoreError;
-use kat_types::{api::Scope, keys, transaction::WriteOperation};
+use kat_types::{
+    api::Scope,
+    store::{keys, transaction::WriteOperation},
+};
 
 /// The route of the join request, which carries a token and no certificate.
 pub(crate) const JOIN: &str = "/v1alpha1/join";

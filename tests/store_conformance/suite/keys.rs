@@ -4,7 +4,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Backend, names, put, soon, write};
 use kat_store::{StoreError, TransactionResult};
-use kat_types::transaction::{Compare, MAX_OPERATIONS, WriteOperation};
+use kat_types::store::transaction::{Compare, MAX_OPERATIONS, WriteOperation};
 
 pub(crate) async fn gets_what_was_put(backend: &dyn Backend) {
     let (store, other) = (backend.client().await, backend.client().await);
@@ -162,7 +162,7 @@ pub(crate) async fn refuses_what_is_beyond_the_limits(backend: &dyn Backend) {
     assert!(matches!(done, Ok(TransactionResult::Yes(_))), "{done:?}");
     assert_eq!(names(&*store, "/t/").await.len(), MAX_OPERATIONS);
     // The largest permitted transaction, in one value.
-    let value = "x".repeat(kat_types::transaction::MAX_BYTES - 100);
+    let value = "x".repeat(kat_types::store::transaction::MAX_BYTES - 100);
     write(&*store, &[put("/t/large", &value)]).await;
     assert_eq!(
         store

@@ -9,7 +9,7 @@ use kat_store::{
     Leadership, Mirror, StateStore, StoreError, TransactionResult,
     fenced::{self, CommitOutcome, WriteGroup},
 };
-use kat_types::{keys, transaction::WriteOperation};
+use kat_types::store::{keys, transaction::WriteOperation};
 
 async fn elect(store: &Arc<dyn StateStore>, name: &str) -> Leadership {
     soon("an election", store.campaign(name, Duration::from_secs(5)))

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 
 use kat_store::{StateStore, TransactionResult, WatchBatch, WatchEvent, WatchStream};
-use kat_types::transaction::WriteOperation;
+use kat_types::store::transaction::WriteOperation;
 
 pub(crate) use self::{keys::*, leading::*, watches::*};
 

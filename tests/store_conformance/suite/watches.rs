@@ -4,7 +4,7 @@ use futures_util::StreamExt;
 
 use super::{Backend, names, next, put, shown, soon, write};
 use kat_store::StoreError;
-use kat_types::transaction::WriteOperation;
+use kat_types::store::transaction::WriteOperation;
 
 pub(crate) async fn deletes_prefixes(backend: &dyn Backend) {
     let store = backend.client().await;

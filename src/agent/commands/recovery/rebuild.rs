@@ -35,11 +35,11 @@ use kat_store::{EtcdStore, StateStore, TransactionResult, etcd_admin};
 use kat_systemd::UnitManager;
 use kat_types::{
     api::{ObjectReference, StoreEpoch},
-    cluster::ClusterEndpoints,
-    json, keys,
+    json,
     reason::EventReason,
-    records::NodeRegistration,
-    transaction::WriteOperation,
+    store::{
+        keys, members::ClusterEndpoints, records::NodeRegistration, transaction::WriteOperation,
+    },
 };
 
 const ETCDUTL: &str = "/usr/bin/etcdutl";

@@ -50,11 +50,11 @@ use kat_store::{EtcdStore, StateStore};
 use kat_systemd::{ManagerSource, Managers, UnitManager};
 use kat_types::{
     api::{MembershipAnswer, StoreEpoch},
-    cluster::ClusterEndpoints,
-    json, keys,
+    json,
     network::{self, PeerMachines},
     plain::plain,
     resource::AgentConfig,
+    store::{keys, members::ClusterEndpoints},
 };
 
 /// Longest wait for the machine to be Ready.

@@ -15,7 +15,7 @@ fn entry(assignment: Assignment) -> InstanceEntry {
     InstanceEntry {
         node: "n1".to_owned(),
         created_revision: 0,
-        assignment: kat_types::stored::Stored {
+        assignment: kat_types::store::revisions::Stored {
             revision: 0,
             value: Arc::new(assignment),
         },

@@ -9,9 +9,9 @@ use kat_types::resource::Protocol;
 /// Listeners of other programs on the machine.
 #[derive(Default)]
 pub(in crate::tests) struct Others(
-    pub(super) Mutex<Vec<Listener>>,
+    pub(in crate::tests) Mutex<Vec<Listener>>,
     /// Ports that are kept for a program that has ended.
-    pub(super) Mutex<Vec<(Protocol, u16)>>,
+    pub(in crate::tests) Mutex<Vec<(Protocol, u16)>>,
 );
 
 impl HostListeners for Others {

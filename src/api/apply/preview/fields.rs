@@ -8,7 +8,7 @@ use kat_bundle::{DocumentKind, without_defaults};
 use kat_types::{
     api::FieldChange,
     json::NotEncoded,
-    snapshot::{ParsedWorkload, WorkloadEntry},
+    store::snapshot::{ParsedWorkload, WorkloadEntry},
 };
 
 /// A step into a document.

@@ -8,7 +8,7 @@ use std::{
 use similar::TextDiff;
 
 use kat_bundle::{CarriedFile, unpack_carried};
-use kat_types::{api::CarriedFileChange, snapshot::WorkloadEntry};
+use kat_types::{api::CarriedFileChange, store::snapshot::WorkloadEntry};
 
 /// Lines of context around a change.
 const CONTEXT: usize = 3;

@@ -7,8 +7,10 @@ use kat_plan::Snapshot;
 use kat_types::{
     api::{InstanceAction, InstanceChange, InstancePhase, NodePhase},
     assignment::{Assignment, DesiredRun},
-    snapshot::{InstanceEntry, ObservedReports, WorkloadEntry},
-    stored::WorkloadKey,
+    store::{
+        revisions::WorkloadKey,
+        snapshot::{InstanceEntry, ObservedReports, WorkloadEntry},
+    },
 };
 
 /// An instance that is wanted.

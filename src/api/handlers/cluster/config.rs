@@ -23,8 +23,8 @@ use crate::{
 use kat_leader::PlanningReport;
 use kat_types::{
     api::{ApiTime, BackupView, HealthView, ServerVersion, StoreView},
-    records::BackupRecord,
     resource::ClusterConfiguration,
+    store::records::BackupRecord,
 };
 
 /// Any caller may read this, so it only says that backups fail; the event says why.

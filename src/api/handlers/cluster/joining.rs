@@ -32,10 +32,8 @@ use kat_plan::{
 use kat_store::StoreError;
 use kat_types::{
     api::{Certificates, JoinAnswer, JoinPeer, JoinRequest, NodePhase, RenewalRequest},
-    keys,
     resource::ClusterSpec,
-    snapshot::NodeEntry,
-    transaction::Compare,
+    store::{keys, snapshot::NodeEntry, transaction::Compare},
 };
 
 /// Maximum number of addresses, and of endpoints, of one machine.

@@ -22,9 +22,8 @@ use kat_bundle as bundle;
 use kat_plan::Snapshot;
 use kat_types::{
     api::{List, ListMetadata, RegistryRequest, RegistryView},
-    keys,
     registry::{RegistrySetting, RegistrySettings},
-    transaction::Compare,
+    store::{keys, transaction::Compare},
 };
 
 /// Maximum number of registries with settings.

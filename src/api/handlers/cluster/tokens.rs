@@ -25,9 +25,11 @@ use kat_pki::token::{Token, TokenError};
 use kat_plan::endpoint_for_joining;
 use kat_types::{
     api::{Scope, TokenRequest},
-    keys,
-    records::TokenRecord,
-    transaction::{Compare, WriteOperation},
+    store::{
+        keys,
+        records::TokenRecord,
+        transaction::{Compare, WriteOperation},
+    },
 };
 
 /// Maximum number of tokens of a cluster.

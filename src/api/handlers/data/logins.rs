@@ -36,11 +36,13 @@ use kat_types::{
         List, ListMetadata, ObjectReference, RegistryLoginRequest, RegistryLoginResult,
         RegistryLoginView,
     },
-    keys,
     reason::EventReason,
     registry::{Credentials, LoginPlace, LoginRecord},
-    stored::Stored,
-    transaction::{Compare, WriteOperation},
+    store::{
+        keys,
+        revisions::Stored,
+        transaction::{Compare, WriteOperation},
+    },
 };
 
 /// Maximum number of registries of one namespace.

@@ -30,15 +30,17 @@ use crate::{
 use kat_plan::{EventKind, EventLog, SealingError, Snapshot, check_growth, users_of_secret};
 use kat_types::{
     api::{ObjectReference, SecretRequest},
-    keys,
     reason::EventReason,
     resource::{
         Amounts, Bytes,
         secret::{NAMESPACE_LIMIT, SECRET_LIMIT, SecretValues, check_key, check_name},
     },
     secrets::{SecretKey, SecretRecord, secrets_of},
-    stored::{Stored, WorkloadKey},
-    transaction::{Compare, WriteOperation},
+    store::{
+        keys,
+        revisions::{Stored, WorkloadKey},
+        transaction::{Compare, WriteOperation},
+    },
 };
 
 pub(crate) use self::rotation::rotate;

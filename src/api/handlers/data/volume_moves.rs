@@ -30,11 +30,13 @@ use kat_plan::{
 };
 use kat_types::{
     api::{NodePhase, VolumeMovePhase as Phase, VolumeMoveRequest},
-    keys,
     reason::EventReason,
-    records::{NodeStatusRecord, VolumeRecord},
-    stored::Stored,
-    transaction::{Compare, WriteOperation},
+    store::{
+        keys,
+        records::{NodeStatusRecord, VolumeRecord},
+        revisions::Stored,
+        transaction::{Compare, WriteOperation},
+    },
     volumes::{VolumeKey, VolumeMove},
 };
 

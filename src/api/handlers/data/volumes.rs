@@ -17,11 +17,13 @@ use crate::{
 };
 use kat_plan::{Snapshot, users_of};
 use kat_types::{
-    keys,
     reason::EventReason,
-    records::VolumeRecord,
-    stored::{Stored, WorkloadKey},
-    transaction::{Compare, WriteOperation},
+    store::{
+        keys,
+        records::VolumeRecord,
+        revisions::{Stored, WorkloadKey},
+        transaction::{Compare, WriteOperation},
+    },
     volumes::VolumeKey,
 };
 
@@ -262,7 +264,7 @@ mod tests {
     use kat_types::{
         assignment::{Assignment, WorkloadUser},
         resource::ReclaimPolicy,
-        snapshot::{InstanceEntry, StoredState},
+        store::snapshot::{InstanceEntry, StoredState},
     };
 
     fn snapshot(users: usize) -> Snapshot {

@@ -33,10 +33,8 @@ use kat_bundle::{check_label_key, check_label_value};
 use kat_plan::{EventKind, EventLog, OWN_LABELS, Snapshot};
 use kat_types::{
     api::{NodeLabels, NodeTaints, ObjectReference, Taint},
-    keys,
     reason::EventReason,
-    records::NodeRegistration,
-    transaction::Compare,
+    store::{keys, records::NodeRegistration, transaction::Compare},
 };
 
 /// Maximum number of labels, and of taints, of a machine.

@@ -12,7 +12,7 @@ use crate::{
 };
 use kat_types::{
     api::{MachineAway, NamespaceUsage, NodeUsage},
-    snapshot::InstanceEntry,
+    store::snapshot::InstanceEntry,
 };
 
 /// Maximum number of calls whose machines are queried at once; further ones wait. Each query has

@@ -29,7 +29,9 @@ use crate::{
 };
 use kat_plan::Snapshot;
 use kat_types::{
-    api::LogLine, assignment::Assignment, snapshot::InstanceEntry, stored::WorkloadKey,
+    api::LogLine,
+    assignment::Assignment,
+    store::{revisions::WorkloadKey, snapshot::InstanceEntry},
 };
 
 /// Silence after which the log of a removed instance is complete: its machine has reported before

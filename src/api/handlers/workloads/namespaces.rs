@@ -32,14 +32,16 @@ use crate::{
 use kat_plan::{EventKind, EventLog, Snapshot};
 use kat_types::{
     api::ObjectReference,
-    keys,
     reason::EventReason,
-    records::NamespaceRecord,
     resource::{
         API_VERSION, Amounts, NamespaceMetadata, QuotaResource, default_namespace,
         name::{check_namespace, check_new_namespace},
     },
-    transaction::{Compare, WriteOperation},
+    store::{
+        keys,
+        records::NamespaceRecord,
+        transaction::{Compare, WriteOperation},
+    },
 };
 
 /// Workloads that are marked in one transaction of a cascade.

@@ -36,12 +36,14 @@ use kat_types::{
         GenerationView, ImageRequest, List, ListMetadata, RestartRequest, RollbackRequest,
         ScaleRequest,
     },
-    keys,
     reason::EventReason,
-    records::WorkloadMeta,
-    snapshot::{ArchivedGeneration, WorkloadEntry},
-    stored::WorkloadKey,
-    transaction::Compare,
+    store::{
+        keys,
+        records::WorkloadMeta,
+        revisions::WorkloadKey,
+        snapshot::{ArchivedGeneration, WorkloadEntry},
+        transaction::Compare,
+    },
 };
 
 type WorkloadPath = PathParameters<(String, String)>;

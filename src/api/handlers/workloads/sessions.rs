@@ -32,7 +32,7 @@ use kat_plan::Snapshot;
 use kat_types::{
     api::{CONTENT_TYPE, ExecRequest, NodeUsage},
     frames::{Frames, InputFrame, OutputFrame, SessionFrame},
-    snapshot::InstanceEntry,
+    store::snapshot::InstanceEntry,
 };
 
 /// Maximum number of words of a command.

@@ -23,8 +23,7 @@ use crate::{
 use kat_bundle::{CARRIED, unpack_carried};
 use kat_types::{
     api::{ApplyResult, List, ListMetadata, Metadata, Preview},
-    snapshot::WorkloadEntry,
-    stored::WorkloadKey,
+    store::{revisions::WorkloadKey, snapshot::WorkloadEntry},
 };
 
 /// Content type of a workload's archive.

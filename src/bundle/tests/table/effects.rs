@@ -23,14 +23,16 @@ use kat_store::mirror::MirrorEntries;
 use kat_types::{
     api::{InstancePhase, InstanceReport, NodeReport, NodeResources, Taint},
     assignment::{ASSIGNMENT_SCHEMA, Assignment, DesiredMeta, DesiredRun, WorkloadUser},
-    keys,
-    records::{NamespaceRecord, NodeRegistration, WorkloadMeta},
     resource::{
         Bytes, Container, HostPort, MilliCpu, OnPartition, Port, Protocol, ResourceList,
         RestartCondition, RestartPolicy, TaintEffect, WorkloadType,
     },
-    snapshot::{ObservedReports, ReportedNode},
-    transaction::{KeyValue, WriteOperation},
+    store::{
+        keys,
+        records::{NamespaceRecord, NodeRegistration, WorkloadMeta},
+        snapshot::{ObservedReports, ReportedNode},
+        transaction::{KeyValue, WriteOperation},
+    },
 };
 
 /// Fields on which neither a unit nor a decision depends, and where each of them is used.

@@ -1,9 +1,11 @@
 use super::*;
 use kat_types::{
     assignment::DesiredMeta,
-    records::{NodeRegistration, NodeStatusRecord},
-    snapshot::StoredState,
-    stored::Stored,
+    store::{
+        records::{NodeRegistration, NodeStatusRecord},
+        revisions::Stored,
+        snapshot::StoredState,
+    },
 };
 
 const NOW: i64 = 1_000_000;

@@ -1,7 +1,7 @@
 //! Indexes of workload users are assigned in a circle, so a freed index is reused last.
 
 use super::*;
-use kat_types::snapshot::StoredState;
+use kat_types::store::snapshot::StoredState;
 
 fn index_of(world: &mut World, name: &str) -> u32 {
     let snapshot = world.snapshot();

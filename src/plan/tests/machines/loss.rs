@@ -479,7 +479,7 @@ fn the_status_of_a_silent_machine_forgets_an_instance_that_it_has_no_more() {
     let planned = plan(&snapshot, &observed, world.now, 1);
     let operations = planned.changes.iter().flat_map(|one| &one.operations);
     let written = operations.filter_map(|operation| match operation {
-        WriteOperation::Put(key, value) if *key == kat_types::keys::node_status("n2") => {
+        WriteOperation::Put(key, value) if *key == kat_types::store::keys::node_status("n2") => {
             Some(value)
         }
         _ => None,

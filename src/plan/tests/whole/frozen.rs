@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use kat_bundle::{CARRIED, CarriedFile, MAX_CARRIED, pack_carried};
-use kat_types::transaction::MAX_BYTES;
+use kat_types::store::transaction::MAX_BYTES;
 
 /// The number of arguments of 65,000 characters, each of two bytes in the file and six bytes as
 /// JSON.
@@ -272,7 +272,7 @@ proptest! {
             let planned = plan(&snapshot, &observed, world.now, 3);
             for change in &planned.changes {
                 let operations = change.operations.iter();
-                let bytes: usize = operations.map(kat_types::transaction::operation_bytes).sum();
+                let bytes: usize = operations.map(kat_types::store::transaction::operation_bytes).sum();
                 prop_assert!(bytes < MAX_BYTES && change.operations.len() < MAX_OPERATIONS);
             }
             for one in &planned.frozen {

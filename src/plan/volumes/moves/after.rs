@@ -8,7 +8,11 @@ use crate::{
     draft::{Draft, OperationGroup},
     volumes::removals::is_removed_from,
 };
-use kat_types::{keys, reason::EventReason, records::NodeStatusRecord, volumes::VolumeKey};
+use kat_types::{
+    reason::EventReason,
+    store::{keys, records::NodeStatusRecord},
+    volumes::VolumeKey,
+};
 
 /// Deletes desired moves that no record asks for any more. A machine that received a copy then
 /// removes it, since that copy is not the data.

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use crate::{Snapshot, draft::Draft, users_of};
 use kat_types::{
     api::{VolumeMovePhase as Phase, VolumeMoveReport},
-    records::{NodeStatusRecord, VolumeRecord},
+    store::records::{NodeStatusRecord, VolumeRecord},
     volumes::{KeptCopy, VolumeKey, VolumeMove},
 };
 

@@ -22,12 +22,14 @@ use crate::{
 use kat_plan::{EventKind, EventLog, Snapshot};
 use kat_types::{
     api::{ObjectReference, SealingRotation},
-    keys,
     reason::EventReason,
     registry::{LoginPlace, LoginRecord},
     secrets::{SecretKey, SecretRecord},
-    stored::Stored,
-    transaction::{Compare, WriteOperation},
+    store::{
+        keys,
+        revisions::Stored,
+        transaction::{Compare, WriteOperation},
+    },
 };
 
 /// Maximum number of secrets, and of their stored bytes, that are sealed again in one transaction.

@@ -1,6 +1,6 @@
 //! Queries of [`ImageRecord`].
 
-use super::ImageRecord;
+use crate::store::records::ImageRecord;
 
 impl ImageRecord {
     /// Combines the records of several images into one; `None` if there are none.

@@ -13,20 +13,22 @@ use ipnet::Ipv4Net;
 use crate::{
     api::{Event, NodeReport, Reach, StoreEpoch},
     assignment::{Assignment, DesiredMeta},
-    cluster::{ClusterEndpoints, ClusterMembers},
     images::KeptImages,
     json::NotEncoded,
-    records::{
-        Allocation, BackupRecord, GENERATIONS, GenerationRecord, ImageRecord, IndexRecord,
-        LastIndex, NamespaceRecord, NodeRegistration, NodeStatusRecord, TokenRecord, VolumeRecord,
-        WorkloadMeta, WorkloadStatusRecord,
-    },
     registry::{LoginPlace, LoginRecord, RegistrySettings},
     resource::{ClusterConfiguration, VirtualLoadBalancer, Workload},
     secrets::{SealingKeyRecord, SecretKey, SecretRecord},
     services::{HostPortNumbers, ServiceAddress, ServiceBalance},
-    stored::{Stored, WorkloadKey},
-    transaction::KeyValue,
+    store::{
+        members::{ClusterEndpoints, ClusterMembers},
+        records::{
+            Allocation, BackupRecord, GENERATIONS, GenerationRecord, ImageRecord, IndexRecord,
+            LastIndex, NamespaceRecord, NodeRegistration, NodeStatusRecord, TokenRecord,
+            VolumeRecord, WorkloadMeta, WorkloadStatusRecord,
+        },
+        revisions::{Stored, WorkloadKey},
+        transaction::KeyValue,
+    },
     volumes::{MoveRecord, RemovalRecord, VolumeKey},
 };
 

@@ -1,0 +1,8 @@
+//! What the store holds: its keys, its records and how they are written together.
+
+pub mod keys;
+pub mod members;
+pub mod records;
+pub mod revisions;
+pub mod snapshot;
+pub mod transaction;
