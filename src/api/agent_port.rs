@@ -2,7 +2,7 @@
 //! user requested from the leader. Nothing here changes the machine (ARCHITECTURE.md, The API).
 //!
 //! It admits machines that may lead, by their certificate `leader:NAME`, and, for a volume that
-//! moves to another machine, that machine (`api/handlers/volume_copies.rs`). The machine takes its
+//! moves to another machine, that machine (`api/handlers/data/volume_copies.rs`). The machine takes its
 //! instances and their workloads from its own list: the leader only names one.
 
 use std::{sync::Arc, time::Duration};
