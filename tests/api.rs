@@ -49,10 +49,10 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use kat_api::ApiLimits;
-use kat_client::{Client, ClientOptions, Deletion, EventFilter, ListChange, RequestPath};
+use kat_client::{Client, ClientOptions, Deletion, ListChange, RequestPath};
 use kat_pki::LeafKind;
 use kat_types::{
-    api::{Connection, Event, NodeReport, ObjectReference, WorkloadItem},
+    api::{Connection, Event, EventFilter, NodeReport, ObjectReference, WorkloadItem},
     store::{
         keys,
         records::{LastIndex, NodeStatusRecord, WorkloadMeta},

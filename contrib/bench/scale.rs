@@ -23,9 +23,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use kat_api::{
-    ApiConfig, ApiLimits, ApiListeners, InputFrames, InstanceLogs, InstanceSessions, LogQuery,
-    LogStream, LogsError, OutputFrames, SessionError, SessionRequest, TlsListener, new_token,
-    random_uid, serve,
+    ApiConfig, ApiLimits, ApiListeners, InputFrames, InstanceLogs, InstanceSessions, LogStream,
+    LogsError, OutputFrames, SessionError, SessionRequest, TlsListener, new_token, random_uid,
+    serve,
 };
 use kat_bundle::{SourceFile, pack};
 use kat_client::{Client, ClientOptions};
@@ -40,8 +40,8 @@ use kat_store::{
 };
 use kat_types::{
     api::{
-        Connection, Health, InstancePhase, InstanceReport, NodeReport, NodeResources, NodeUsage,
-        Scope,
+        Connection, Health, InstancePhase, InstanceReport, LogQuery, NodeReport, NodeResources,
+        NodeUsage, Scope,
     },
     assignment::{Assignment, DesiredMeta},
     resource::{Bytes, MilliCpu, ResourceList},

@@ -23,13 +23,11 @@ pub use crate::{
     handlers::{
         cluster::{
             joining::{JoiningState, NodeUsers},
-            metrics::{CallMetrics, Metrics},
             tokens::{NewToken, new_token},
         },
         data::volume_copies::{CopyStream, VolumeCopies},
         workloads::{
-            instances::{InstanceLogs, LogQuery, LogStream, LogsError},
-            namespaces::NamespaceRequest,
+            instances::{InstanceLogs, LogStream, LogsError},
             sessions::{InputFrames, InstanceSessions, OutputFrames, SessionError, SessionRequest},
         },
     },
@@ -43,4 +41,5 @@ pub use crate::{
 pub use agent_port::{AgentPort, FindInstance, KnowsPeer, ListInstances, serve_agent};
 pub use context::{Api, ApiConfig, NewUid, WallClock, random_uid};
 pub use errors::ApiError;
+pub use kat_types::api::{CallMetrics, LogQuery, Metrics, NamespaceRequest};
 pub use server::{ApiListeners, SocketListener, TlsListener, TlsSource, serve};

@@ -23,18 +23,17 @@ use crate::{
         authentication::{Caller, ConnectionPeer, identify},
         authorization::{CallScope, RouteAccess, check},
     },
-    handlers::{cluster::metrics::Metrics, workloads::namespaces::NamespaceRequest},
     server::pools::ConnectionStandingHandle,
 };
 use kat_types::{
     api::{
         ApplyResult, Certificates, Event, GenerationView, HealthView, ImageRequest, InstanceItem,
-        JoinAnswer, JoinRequest, List, LogLine, MembershipAnswer, NamespaceItem, NamespaceUsage,
-        NodeItem, NodeLabels, NodeReport, NodeTaints, NodeUsage, RegistryLoginRequest,
-        RegistryLoginResult, RegistryLoginView, RegistryRequest, RegistryView, RenewalRequest,
-        RestartRequest, RollbackRequest, ScaleRequest, SealingRotation, SecretItem, SecretRequest,
-        ServerVersion, TokenRequest, TokenView, VolumeItem, VolumeMoveRequest, WatchLine,
-        WorkloadItem,
+        JoinAnswer, JoinRequest, List, LogLine, MembershipAnswer, Metrics, NamespaceItem,
+        NamespaceRequest, NamespaceUsage, NodeItem, NodeLabels, NodeReport, NodeTaints, NodeUsage,
+        RegistryLoginRequest, RegistryLoginResult, RegistryLoginView, RegistryRequest,
+        RegistryView, RenewalRequest, RestartRequest, RollbackRequest, ScaleRequest,
+        SealingRotation, SecretItem, SecretRequest, ServerVersion, TokenRequest, TokenView,
+        VolumeItem, VolumeMoveRequest, WatchLine, WorkloadItem,
     },
     resource::{Amounts, ClusterConfiguration},
 };

@@ -11,9 +11,9 @@ use super::{
 };
 use kat_types::{
     api::{
-        ApplyResult, Certificates, Event, HealthView, InstanceItem, JoinAnswer, JoinRequest, List,
-        LogLine, MembershipAnswer, NamespaceItem, NamespaceUsage, NodeUsage, RenewalRequest,
-        ServerVersion, TokenRequest, TokenView, WatchLine, WorkloadItem,
+        ApplyResult, Certificates, Event, EventFilter, HealthView, InstanceItem, JoinAnswer,
+        JoinRequest, List, LogLine, LogQuery, MembershipAnswer, NamespaceItem, NamespaceUsage,
+        NodeUsage, RenewalRequest, ServerVersion, TokenRequest, TokenView, WatchLine, WorkloadItem,
     },
     json,
     resource::{Amounts, ClusterConfiguration, Namespace},
@@ -23,49 +23,6 @@ use kat_types::{
 const MAX_WATCH_LINE: usize = 8 << 20;
 /// Longest line of a log stream, bytes.
 const MAX_LOG_LINE: usize = 1 << 20;
-
-/// The selected part of a log.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LogSelection {
-    /// Continue with new lines.
-    pub follow: bool,
-    /// RFC 3339: only lines from this time on.
-    pub since: Option<String>,
-    /// Start with at most this many of the last lines.
-    pub tail: Option<u64>,
-    /// Only the program's run before the present one.
-    pub previous: bool,
-    /// Name of the container; the main one by default.
-    pub container: Option<String>,
-}
-
-/// The selected events; an absent field does not filter.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EventFilter {
-    /// Kind of the item, such as `Workload`.
-    pub kind: Option<String>,
-    /// Name of the item.
-    pub name: Option<String>,
-    /// Namespace of the item.
-    pub namespace: Option<String>,
-}
-
-impl EventFilter {
-    /// The route with this selection.
-    pub fn route(&self) -> RequestPath {
-        let parameters = [
-            ("resourceType", &self.kind),
-            ("resourceName", &self.name),
-            ("namespace", &self.namespace),
-        ];
-        parameters
-            .into_iter()
-            .fold(RequestPath::events(), |route, (name, value)| match value {
-                Some(value) => route.with(name, value),
-                None => route,
-            })
-    }
-}
 
 /// How a workload or a namespace is deleted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -341,14 +298,14 @@ impl Client {
         namespace: &str,
         workload: &str,
         id: &str,
-        query: &LogSelection,
+        query: &LogQuery,
     ) -> Result<JsonLines<LogLine>, ClientError> {
         let mut route = RequestPath::logs(namespace, workload, id)?;
         if query.follow {
             route = route.with("follow", "true");
         }
         if let Some(since) = &query.since {
-            route = route.with("since", since);
+            route = route.with("since", &since.to_string());
         }
         if let Some(tail) = query.tail {
             route = route.with("tail", &tail.to_string());
@@ -402,7 +359,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn events(&self, query: &EventFilter) -> Result<List<Event>, ClientError> {
-        self.get(query.route()).await
+        self.get(RequestPath::events(query)).await
     }
 
     /// The cluster's configuration.

@@ -40,7 +40,7 @@ use std::{
 use kat_types::api::Connection;
 use transport::Endpoint;
 
-pub use calls::{ApplyOutcome, Deletion, EventFilter, LogSelection};
+pub use calls::{ApplyOutcome, Deletion};
 pub use error::{ApiRefusal, ClientError};
 pub use follow::{FollowedList, KeyedItem, ListChange};
 pub use lines::{JsonLines, LineError, LineSplitter};

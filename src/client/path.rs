@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::ClientError;
-use kat_types::resource::name::check_label;
+use kat_types::{api::EventFilter, resource::name::check_label};
 
 /// A path with its query, encoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -328,9 +328,20 @@ impl RequestPath {
         Self(format!("{VERSION}/join"))
     }
 
-    /// Events.
-    pub fn events() -> Self {
-        Self(format!("{VERSION}/events"))
+    /// Events that the filter selects.
+    pub fn events(filter: &EventFilter) -> Self {
+        let parameters = [
+            ("resourceType", &filter.kind),
+            ("resourceName", &filter.name),
+            ("namespace", &filter.namespace),
+        ];
+        let all = Self(format!("{VERSION}/events"));
+        parameters
+            .into_iter()
+            .fold(all, |path, (name, value)| match value {
+                Some(value) => path.with(name, value),
+                None => path,
+            })
     }
 
     /// The cluster's configuration.

@@ -13,6 +13,7 @@ pub mod proxies;
 pub mod publish;
 mod status;
 mod transient;
+mod unit_states;
 mod units;
 
 pub use connect::{CALL_LIMIT, CONNECT_LIMIT, Connector, SocketIdentity, SystemBus, UserBus};
@@ -23,6 +24,7 @@ pub use login::{Logind, UserSessions};
 pub use manager::BusManager;
 pub use managers::{ManagerSource, Managers};
 pub use status::{SERVICE_PROPERTIES, UNIT_PROPERTIES};
+pub use unit_states::*;
 pub use units::*;
 
 #[cfg(test)]

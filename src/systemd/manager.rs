@@ -19,6 +19,7 @@ use super::{
     status,
     transient::{self, TransientRun},
 };
+use crate::ServiceResult;
 use kat_types::backoff::{Backoff, Pauses};
 
 /// Longest wait for the manager's first answer on a new connection; it may be reading its units.
@@ -229,7 +230,7 @@ impl UnitManager for BusManager {
             ("StandardOutput", Variant::new("null")),
         ]);
         let (result, status) = self.transient(unit, properties, None, limit).await?;
-        let by_itself = result != JobResult::Done && status.result == "exit-code";
+        let by_itself = result != JobResult::Done && status.result == ServiceResult::ExitCode;
         Ok(TransientEnd {
             result,
             exit_status: by_itself.then_some(status.exec_main_status),
@@ -249,7 +250,7 @@ impl UnitManager for BusManager {
         Ok(match (result, status.exec_main_code) {
             (JobResult::Done, _) => ProcessEnd::Code(0),
             // The time limit was over: how the command reacted to the signal is irrelevant.
-            _ if status.result == "timeout" => ProcessEnd::Stopped,
+            _ if status.result == ServiceResult::Timeout => ProcessEnd::Stopped,
             (JobResult::Failed, 1) => ProcessEnd::Code(status.exec_main_status),
             (JobResult::Failed, 2 | 3) => ProcessEnd::Signal(status.exec_main_status),
             _ => ProcessEnd::Stopped,

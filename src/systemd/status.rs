@@ -76,12 +76,12 @@ async fn get_all(
 /// its default.
 fn take(status: &mut UnitStatus, name: &str, value: &Variant<'_>) {
     match (name, value) {
-        ("LoadState", Variant::Str(text)) => status.load_state = text.to_string(),
+        ("LoadState", Variant::Str(text)) => status.load_state = text.as_str().into(),
         ("ActiveState", Variant::Str(text)) => {
             status.active_state = ActiveState::from_word(text);
         }
-        ("SubState", Variant::Str(text)) => status.sub_state = text.to_string(),
-        ("Result", Variant::Str(text)) => status.result = text.to_string(),
+        ("SubState", Variant::Str(text)) => status.sub_state = text.as_str().into(),
+        ("Result", Variant::Str(text)) => status.result = text.as_str().into(),
         ("ControlGroup", Variant::Str(text)) => status.control_group = text.to_string(),
         ("StateChangeTimestamp", Variant::U64(time)) => status.state_changed = *time,
         ("ExecMainStartTimestampMonotonic", Variant::U64(time)) => {

@@ -1,9 +1,11 @@
 //! The functions of a systemd manager that KAT uses, for the system manager and user managers.
 
-use std::{fmt, os::fd::OwnedFd, pin::Pin, time::Duration};
+use std::{os::fd::OwnedFd, pin::Pin, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::Stream;
+
+use crate::{ActiveState, LoadState, ServiceResult, SubState};
 
 /// The result of a job (org.freedesktop.systemd1(5), JobRemoved).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,73 +38,6 @@ impl JobResult {
             "skipped" => Self::Skipped,
             _ => Self::Other,
         }
-    }
-}
-
-/// A unit's `ActiveState` (org.freedesktop.systemd1(5)).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum ActiveState {
-    /// `active`.
-    Active,
-    /// `reloading`: it runs and reads its configuration again.
-    Reloading,
-    /// `refreshing`: it runs and gets newer extension images (systemd 257).
-    Refreshing,
-    /// `activating`: it starts, or waits for its automatic restart.
-    Activating,
-    /// `deactivating`.
-    Deactivating,
-    /// `inactive`.
-    Inactive,
-    /// `failed`.
-    Failed,
-    /// `maintenance`.
-    Maintenance,
-    /// A word of a newer systemd, or none.
-    #[default]
-    Unknown,
-}
-
-impl ActiveState {
-    /// The state that systemd's word stands for.
-    pub fn from_word(word: &str) -> Self {
-        match word {
-            "active" => Self::Active,
-            "reloading" => Self::Reloading,
-            "refreshing" => Self::Refreshing,
-            "activating" => Self::Activating,
-            "deactivating" => Self::Deactivating,
-            "inactive" => Self::Inactive,
-            "failed" => Self::Failed,
-            "maintenance" => Self::Maintenance,
-            _ => Self::Unknown,
-        }
-    }
-
-    /// The unit has started: its main process runs, or has ended as a oneshot unit's may.
-    pub fn is_up(self) -> bool {
-        matches!(self, Self::Active | Self::Reloading | Self::Refreshing)
-    }
-
-    /// Nothing of the unit runs, and systemd does not start it again by itself.
-    pub fn is_down(self) -> bool {
-        matches!(self, Self::Inactive | Self::Failed)
-    }
-}
-
-impl fmt::Display for ActiveState {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Active => "active",
-            Self::Reloading => "reloading",
-            Self::Refreshing => "refreshing",
-            Self::Activating => "activating",
-            Self::Deactivating => "deactivating",
-            Self::Inactive => "inactive",
-            Self::Failed => "failed",
-            Self::Maintenance => "maintenance",
-            Self::Unknown => "in a state that KAT does not know",
-        })
     }
 }
 
@@ -161,14 +96,14 @@ pub enum ProcessEnd {
 /// that `default.target` wants.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnitStatus {
-    /// `loaded`, `not-found`, `bad-setting`, `masked` ...
-    pub load_state: String,
+    /// `LoadState`.
+    pub load_state: LoadState,
     /// `ActiveState`.
     pub active_state: ActiveState,
-    /// `running`, `start`, `auto-restart`, `exited`, `dead` ...
-    pub sub_state: String,
-    /// `success`, `exit-code`, `signal`, `timeout`, `oom-kill`, `start-limit-hit` ...
-    pub result: String,
+    /// `SubState`.
+    pub sub_state: SubState,
+    /// `Result`.
+    pub result: ServiceResult,
     /// Main process, 0 if none.
     pub main_pid: u32,
     /// Exit status, or number of the signal, of the last main process.
@@ -197,10 +132,16 @@ pub struct UnitStatus {
 }
 
 impl UnitStatus {
+    /// Whether the last run ended otherwise than with success; false before the first one.
+    pub fn has_failed(&self) -> bool {
+        !matches!(&self.result, ServiceResult::Success)
+            && !matches!(&self.result, ServiceResult::Other(word) if word.is_empty())
+    }
+
     /// Whether the program has ended and is restarted after a delay. That restart is not counted
     /// yet.
     pub fn is_between_runs(&self) -> bool {
-        self.sub_state == "auto-restart"
+        self.sub_state == SubState::AutoRestart
     }
 }
 
@@ -272,7 +213,7 @@ pub trait UnitManager: Send + Sync {
     /// unit is not loaded.
     async fn reset_failed(&self, unit: &str) -> Result<(), SystemdError>;
 
-    /// The unit's properties; `load_state` is `not-found` when the unit does not exist.
+    /// The unit's properties; `load_state` is [`LoadState::NotFound`] when the unit does not exist.
     async fn status(&self, unit: &str) -> Result<UnitStatus, SystemdError>;
 
     /// Names of loaded units that match a pattern such as `kat-*.service`.

@@ -14,10 +14,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::support::{CLUSTER_UID, Server, issue_node, key_hash};
 use kat_api::{AgentPort, ApiError, ApiLimits, CopyStream, VolumeCopies, serve_agent};
-use kat_client::{Client, ClientError, ClientOptions, LogSelection};
+use kat_client::{Client, ClientError, ClientOptions};
 use kat_daemon::watchdog::LoopPulses;
 use kat_pki::{CertificateKeyPair, LeafKind, PeerIdentity, tls};
-use kat_types::store::{revisions::Stored, snapshot::InstanceEntry};
+use kat_types::{
+    api::LogQuery,
+    store::{revisions::Stored, snapshot::InstanceEntry},
+};
 
 /// The agent of machine n1, with one instance.
 struct Agent {
@@ -114,9 +117,9 @@ fn leader(server: &Server, name: &str) -> CertificateKeyPair {
 }
 
 async fn logs(client: &Client, workload: &str, id: &str) -> Result<Vec<String>, ClientError> {
-    let query = LogSelection {
+    let query = LogQuery {
         tail: Some(7),
-        ..LogSelection::default()
+        ..LogQuery::default()
     };
     let mut lines = client.logs("shop", workload, id, &query).await?;
     let mut found = Vec::new();
@@ -231,9 +234,9 @@ async fn a_stream_ends_with_the_agent() {
     let server = Server::start().await;
     let agent = Agent::start(&server).await;
     let client = agent.client(&server, &leader(&server, "n2"), "n1");
-    let query = LogSelection {
+    let query = LogQuery {
         follow: true,
-        ..LogSelection::default()
+        ..LogQuery::default()
     };
     let mut lines = client
         .logs("shop", "web", "web-abcde", &query)
@@ -252,9 +255,9 @@ async fn a_stream_ends_within_a_second_when_its_leaders_machine_is_out_of_the_cl
     let server = Server::start().await;
     let agent = Agent::start(&server).await;
     let client = agent.client(&server, &leader(&server, "n2"), "n1");
-    let query = LogSelection {
+    let query = LogQuery {
         follow: true,
-        ..LogSelection::default()
+        ..LogQuery::default()
     };
     let mut lines = client
         .logs("shop", "web", "web-abcde", &query)

@@ -12,12 +12,12 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use kat_api::{
-    InputFrames, InstanceLogs, InstanceSessions, LogQuery, LogStream, LogsError, NodeUsers,
-    OutputFrames, SessionError, SessionRequest,
+    InputFrames, InstanceLogs, InstanceSessions, LogStream, LogsError, NodeUsers, OutputFrames,
+    SessionError, SessionRequest,
 };
 use kat_store::StoreError;
 use kat_types::{
-    api::{ApiTime, InstanceUsage, LogLine, NodeUsage},
+    api::{ApiTime, InstanceUsage, LogLine, LogQuery, NodeUsage},
     frames::{InputFrame, OutputFrame},
     store::snapshot::InstanceEntry,
 };

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::worker::reports::{log_tail, log_tail::shorten};
 use kat_host::files::open_plain;
 use kat_render::pull_policy;
-use kat_systemd::{JournalQuery, LogEntry, LogSource, SystemdError, UnitManager};
+use kat_systemd::{JournalQuery, LogEntry, LogSource, ServiceResult, SystemdError, UnitManager};
 use kat_types::{assignment::Assignment, resource::ImagePullPolicy};
 
 /// The list of images in a user's storage (containers-storage(1)), relative to its home.
@@ -166,7 +166,11 @@ pub(crate) async fn pull(
         .await
         .map_err(|error| error.to_string())?;
     // The unit's condition skips it where the image exists.
-    if matches!(status.result.as_str(), "success" | "exec-condition") && result.is_ok() {
+    if matches!(
+        status.result,
+        ServiceResult::Success | ServiceResult::ExecCondition
+    ) && result.is_ok()
+    {
         return Ok(());
     }
     if let Err(error @ (SystemdError::Unreachable { .. } | SystemdError::NoSuchUnit(_))) = &result {

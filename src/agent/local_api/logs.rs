@@ -11,12 +11,13 @@ use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 
 use crate::cluster::peer_agents::PeerAgents;
-use kat_api as api;
 use kat_api::{InstanceLogs, LogStream, LogsError};
-use kat_client as client;
 use kat_client::{ClientError, JsonLines};
 use kat_systemd::{JournalQuery, LogEntry, LogError, LogSource, ManagerSource};
-use kat_types::{api::LogLine, store::snapshot::InstanceEntry};
+use kat_types::{
+    api::{LogLine, LogQuery},
+    store::snapshot::InstanceEntry,
+};
 
 /// Longest time to find out which run is the previous one.
 const LOOK_BACK: Duration = Duration::from_secs(20);
@@ -95,7 +96,7 @@ impl InstanceLogs for JournalLogs {
     async fn open(
         &self,
         instance: &InstanceEntry,
-        query: api::LogQuery,
+        query: LogQuery,
     ) -> Result<LogStream, LogsError> {
         let assignment = &instance.assignment.value;
         let since = query.since.map(|since| {
@@ -153,7 +154,7 @@ impl InstanceLogs for ClusterLogs {
     async fn open(
         &self,
         instance: &InstanceEntry,
-        query: api::LogQuery,
+        query: LogQuery,
     ) -> Result<LogStream, LogsError> {
         let node = instance.node.clone();
         if node == self.node {
@@ -161,13 +162,6 @@ impl InstanceLogs for ClusterLogs {
         }
         let client = self.agents.client(&node).map_err(LogsError::Away)?;
         let assignment = &instance.assignment.value;
-        let query = client::LogSelection {
-            follow: query.follow,
-            since: query.since.map(|since| since.to_string()),
-            tail: query.tail,
-            previous: query.previous,
-            container: query.container,
-        };
         let lines = client
             .logs(
                 &assignment.namespace,
@@ -261,9 +255,9 @@ mod tests {
                 value: Arc::new(assignment),
             },
         };
-        let query = api::LogQuery {
+        let query = LogQuery {
             previous: true,
-            ..api::LogQuery::default()
+            ..LogQuery::default()
         };
         let found = logs.open(&entry, query).await.unwrap();
         found.map(|line| line.unwrap().message).collect().await

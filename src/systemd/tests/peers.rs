@@ -11,6 +11,7 @@ use super::served::serve;
 use crate::{
     ActiveState, BusManager, Connector, JobResult, SystemdError, UnitEvent, UnitManager, UnitStatus,
 };
+use crate::{LoadState, ServiceResult, SubState};
 
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -136,10 +137,10 @@ async fn reads_the_properties_of_a_service() {
     let manager = BusManager::new(Peers::new(1));
     let status = manager.status("kat-ok.service").await.unwrap();
     let expected = UnitStatus {
-        load_state: "loaded".to_owned(),
+        load_state: LoadState::Loaded,
         active_state: ActiveState::Active,
-        sub_state: "running".to_owned(),
-        result: "success".to_owned(),
+        sub_state: SubState::Running,
+        result: ServiceResult::Success,
         main_pid: 4711,
         exec_main_status: 3,
         exec_main_code: 1,

@@ -14,7 +14,7 @@ use futures_util::StreamExt;
 use tokio::time::{Instant, sleep, timeout};
 
 use kat_systemd::{
-    ActiveState, JobResult, SystemdError, UnitEvent, UnitEvents, UnitManager, UnitStatus,
+    ActiveState, JobResult, SubState, SystemdError, UnitEvent, UnitEvents, UnitManager, UnitStatus,
 };
 
 pub use commands::run_commands;
@@ -98,7 +98,7 @@ impl ConformanceSuite<'_> {
 
     async fn nothing_there(&self) -> ConformanceResult {
         let status = self.status(RUN).await?;
-        equal("status of no unit", "not-found", &status.load_state)?;
+        equal("status of no unit", "not-found", status.load_state.word())?;
         equal(
             "state of no unit",
             &ActiveState::Inactive,
@@ -124,7 +124,7 @@ impl ConformanceSuite<'_> {
         self.write(RUN, "[Service]\nType=exec\nExecStart=/bin/sleep 1000\n")
             .await?;
         let status = self.status(RUN).await?;
-        equal("a new unit", "loaded", &status.load_state)?;
+        equal("a new unit", "loaded", status.load_state.word())?;
         equal("a new unit", &ActiveState::Inactive, &status.active_state)?;
         equal("a new unit's main process", &0, &status.main_pid)?;
         drain(&mut events).await;
@@ -137,8 +137,8 @@ impl ConformanceSuite<'_> {
         heard(&mut events, RUN).await?;
         let first = self.status(RUN).await?;
         equal("a started unit", &ActiveState::Active, &first.active_state)?;
-        equal("a started unit", "running", &first.sub_state)?;
-        equal("a started unit", "success", &first.result)?;
+        equal("a started unit", "running", first.sub_state.word())?;
+        equal("a started unit", "success", first.result.word())?;
         equal("its restarts", &0, &first.restarts)?;
         holds("its main process", first.main_pid != 0, &first)?;
         holds("its start", first.exec_main_start_monotonic != 0, &first)?;
@@ -190,7 +190,7 @@ impl ConformanceSuite<'_> {
             &ActiveState::Inactive,
             &status.active_state,
         )?;
-        equal("a stopped unit", "success", &status.result)?;
+        equal("a stopped unit", "success", status.result.word())?;
         // systemd forgets an inactive unit that nothing needs, and its result with it.
         let end = (status.exec_main_code, status.exec_main_status);
         holds(
@@ -213,7 +213,7 @@ impl ConformanceSuite<'_> {
         )?;
         called("kill", self.manager.kill(RUN, SIGKILL).await)?;
         let status = self.until(RUN, "failed").await?;
-        equal("a killed unit", "signal", &status.result)?;
+        equal("a killed unit", "signal", status.result.word())?;
         equal("how it ended", &2, &status.exec_main_code)?;
         equal("its last signal", &SIGKILL, &status.exec_main_status)?;
         called("reset_failed", self.manager.reset_failed(RUN).await)?;
@@ -234,7 +234,7 @@ impl ConformanceSuite<'_> {
             JobResult::Failed,
         )?;
         let status = self.until(FAIL, "failed").await?;
-        equal("a failed unit", "exit-code", &status.result)?;
+        equal("a failed unit", "exit-code", status.result.word())?;
         equal("how it ended", &1, &status.exec_main_code)?;
         equal("its status", &1, &status.exec_main_status)?;
         holds("its end", status.exec_main_exit_monotonic != 0, &status)?;
@@ -254,7 +254,7 @@ impl ConformanceSuite<'_> {
             JobResult::Done,
         )?;
         let status = self.until(AGAIN, "failed").await?;
-        equal("why it gave up", "exit-code", &status.result)?;
+        equal("why it gave up", "exit-code", status.result.word())?;
         // systemd also counts the start that the limit refuses.
         equal("its restarts", &BURST, &status.restarts)?;
         called("reload", self.manager.reload().await)?;
@@ -273,7 +273,7 @@ impl ConformanceSuite<'_> {
         called("kill", self.manager.kill(AGAIN, SIGKILL).await)?;
         let deadline = Instant::now() + LIMIT;
         let mut status = self.status(AGAIN).await?;
-        while status.restarts == 0 || status.sub_state != "running" {
+        while status.restarts == 0 || status.sub_state != SubState::Running {
             holds("a restart", Instant::now() < deadline, &status)?;
             sleep(Duration::from_millis(20)).await;
             status = self.status(AGAIN).await?;
@@ -342,7 +342,7 @@ impl ConformanceSuite<'_> {
         equal(
             "a masked unit",
             "masked",
-            &self.status(MASKED).await?.load_state,
+            self.status(MASKED).await?.load_state.word(),
         )
     }
 
@@ -380,7 +380,11 @@ impl ConformanceSuite<'_> {
         called("reload", self.manager.reload().await)?;
         for unit in [RUN, FAIL, AGAIN, SLOW, MASKED] {
             let status = self.status(unit).await?;
-            equal("a unit whose file is gone", "not-found", &status.load_state)?;
+            equal(
+                "a unit whose file is gone",
+                "not-found",
+                status.load_state.word(),
+            )?;
         }
         Ok(())
     }
@@ -407,7 +411,9 @@ impl ConformanceSuite<'_> {
         loop {
             let status = self.status(unit).await?;
             // Between two restarts a unit is briefly in other states.
-            if status.active_state == ActiveState::from_word(state) && status.sub_state == state {
+            if status.active_state == ActiveState::from_word(state)
+                && status.sub_state.word() == state
+            {
                 return Ok(status);
             }
             if Instant::now() >= deadline {

@@ -13,13 +13,15 @@ use kat_agent::{
     volumes::Volumes,
 };
 use kat_api::{
-    InputFrames, InstanceLogs, InstanceSessions, LogQuery, LogStream, LogsError, OutputFrames,
-    SessionError, SessionRequest,
+    InputFrames, InstanceLogs, InstanceSessions, LogStream, LogsError, OutputFrames, SessionError,
+    SessionRequest,
 };
 use kat_host::facts::network::Listener;
 use kat_store::Mirror;
 use kat_types::{
-    api::{Condition, NodeReport, NodeResources, NodeUsage, OverlayReport, UNSURE_HEADER},
+    api::{
+        Condition, LogQuery, NodeReport, NodeResources, NodeUsage, OverlayReport, UNSURE_HEADER,
+    },
     resource::{Bytes, MilliCpu, Protocol, ResourceList},
     store::{keys, snapshot::InstanceEntry},
 };

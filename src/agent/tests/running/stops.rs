@@ -69,7 +69,7 @@ async fn a_list_that_is_not_confirmed_removes_nothing() {
 fn a_unit_without_its_file_is_stopped_too() {
     let folder = UnitFolder::new(UserFolders::new(Path::new("/nowhere"), 20_000), 20_000);
     let status = |load: &str, active: &str| UnitStatus {
-        load_state: load.to_owned(),
+        load_state: load.into(),
         active_state: ActiveState::from_word(active),
         ..UnitStatus::default()
     };

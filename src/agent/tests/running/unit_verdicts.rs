@@ -2,15 +2,15 @@
 
 use super::*;
 use crate::worker::unit_state::judge::{JudgementInput, RunFault, StartAction, judge};
-use kat_systemd::{ActiveState, UnitStatus};
+use kat_systemd::{ActiveState, LoadState, ServiceResult, UnitStatus};
 use kat_types::reason::Reason;
 
 fn status(active: &str, sub: &str, result: &str, restarts: u32) -> UnitStatus {
     UnitStatus {
-        load_state: "loaded".to_owned(),
+        load_state: LoadState::Loaded,
         active_state: ActiveState::from_word(active),
-        sub_state: sub.to_owned(),
-        result: result.to_owned(),
+        sub_state: sub.into(),
+        result: result.into(),
         restarts,
         exec_main_code: 1,
         exec_main_status: 7,
@@ -306,7 +306,7 @@ fn the_refused_start_is_not_counted_and_a_signal_is_named() {
     let verdict = judge(&web, &last, JudgementInput::default());
     assert_eq!(verdict.exit_code, Some(137));
     assert_eq!(verdict.message, "the program was ended by signal 9");
-    last.result = "oom-kill".to_owned();
+    last.result = ServiceResult::OomKill;
     let verdict = judge(&web, &last, JudgementInput::default());
     assert!(verdict.message.contains("more memory than its limit"));
 }

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 
-use crate::worker::unit_state::judge::PROTOCOL;
-use kat_systemd::{JournalQuery, LogEntry, LogSource};
+use kat_systemd::{JournalQuery, LogEntry, LogSource, ServiceResult};
 use kat_types::api::report_bounds::printable;
 
 /// Journal entries that are read.
@@ -113,11 +112,13 @@ pub(crate) async fn read(logs: &dyn LogSource, uid: u32, unit: &str, runs: UnitR
     }
 }
 
-/// Whether systemd logged that a start ended with the result [`PROTOCOL`].
+/// Whether systemd logged that a start ended with the result [`ServiceResult::Protocol`].
 fn is_lost_start(entry: &LogEntry) -> bool {
     !entry.from_program
         && entry.identifier == SYSTEMD
-        && entry.text().ends_with(&format!("result '{PROTOCOL}'."))
+        && entry
+            .text()
+            .ends_with(&format!("result '{}'.", ServiceResult::Protocol))
 }
 
 /// A query for the present entries of a user's unit, which does not follow.

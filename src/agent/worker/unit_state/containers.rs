@@ -67,7 +67,7 @@ impl Worker {
         }
         if let Some(unit) = assignment.network_unit() {
             let status = self.manager.status(&unit).await?;
-            let failed = !matches!(status.result.as_str(), "" | "success");
+            let failed = status.has_failed();
             let words = match failed && main.active_state != ActiveState::Active {
                 true => self.last_words(assignment, &unit, &status, true).await.text,
                 false => String::new(),

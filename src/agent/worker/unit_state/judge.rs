@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use kat_systemd::{ActiveState, UnitStatus};
+use kat_systemd::{ActiveState, ServiceResult, SubState, UnitStatus};
 use kat_types::{
     api::InstancePhase, assignment::Assignment, reason::Reason, resource::RestartCondition,
 };
@@ -12,9 +12,6 @@ use kat_types::{
 pub(crate) const SETTLE: Duration = Duration::from_secs(10);
 /// Number of restarts from which [`SETTLE`] applies.
 pub(crate) const OFTEN: u32 = 3;
-
-/// systemd's result of a start that the unit's own `ExecCondition=` refused (systemd.exec(5)).
-pub const CONDITION: &str = "exec-condition";
 
 /// What the agent does about an instance that should run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,11 +23,6 @@ pub enum StartAction {
     /// Reset the failure, which was KAT's, and start the unit.
     StartUncounted,
 }
-
-/// systemd's result of a start whose first process ended successfully before it reported readiness
-/// (systemd.exec(5)). Podman sends the readiness message itself, so no program in a container can
-/// cause this result.
-pub const PROTOCOL: &str = "protocol";
 
 /// Exit codes of Podman's own where it did not start a container (podman-run(1)). A program may use
 /// the same codes.
@@ -151,12 +143,12 @@ pub fn judge(
     use ActiveState::{Activating, Active, Deactivating, Failed, Inactive, Refreshing, Reloading};
     match (
         status.active_state,
-        status.sub_state.as_str(),
+        &status.sub_state,
         circumstances.fault.filter(|fault| fault.is_excused()),
     ) {
         (Active | Reloading | Refreshing, ..) => running(status, circumstances, verdict),
         (Activating, _, Some(fault)) => excused(fault, StartAction::Leave),
-        (Activating, "auto-restart" | "auto-restart-queued", None) => {
+        (Activating, SubState::AutoRestart | SubState::AutoRestartQueued, None) => {
             verdict(InstancePhase::Restarting, Some(loops), words, StartAction::Leave)
         }
         (Activating, ..) if status.restarts > 0 => {
@@ -178,7 +170,7 @@ pub fn judge(
             };
             verdict(InstancePhase::Failed, Some(reason), words, action)
         }
-        (Inactive, ..) if status.result == CONDITION && !assignment.container.devices.is_empty() => verdict(
+        (Inactive, ..) if status.result == ServiceResult::ExecCondition && !assignment.container.devices.is_empty() => verdict(
             InstancePhase::Starting,
             Some(Reason::DeviceNotOpen),
             format!(
@@ -187,7 +179,7 @@ pub fn judge(
             ),
             StartAction::Start,
         ),
-        (Inactive, ..) if status.result == CONDITION && !assignment.volumes.is_empty() => verdict(
+        (Inactive, ..) if status.result == ServiceResult::ExecCondition && !assignment.volumes.is_empty() => verdict(
             InstancePhase::Starting,
             Some(Reason::MountsNotReachable),
             format!(
@@ -196,7 +188,7 @@ pub fn judge(
             ),
             StartAction::Start,
         ),
-        (Inactive, ..) if status.result == CONDITION => verdict(
+        (Inactive, ..) if status.result == ServiceResult::ExecCondition => verdict(
             InstancePhase::Starting,
             Some(Reason::NetworkFilesMissing),
             "a file of KAT's that the container's network needs is missing; the agent puts it back when it starts"
@@ -256,13 +248,13 @@ pub(crate) fn exit_code(status: &UnitStatus) -> Option<i32> {
 }
 
 pub(crate) fn ended(status: &UnitStatus, exit_code: Option<i32>) -> String {
-    match (status.result.as_str(), exit_code) {
-        ("oom-kill", _) => {
+    match (&status.result, exit_code) {
+        (ServiceResult::OomKill, _) => {
             "the kernel ended the program: it used more memory than its limit".to_owned()
         }
-        ("timeout", _) => "the program did not start within its time".to_owned(),
-        ("watchdog", _) => "the program's watchdog ended it".to_owned(),
-        ("resources", _) => "the machine lacked the resources to start it".to_owned(),
+        (ServiceResult::Timeout, _) => "the program did not start within its time".to_owned(),
+        (ServiceResult::Watchdog, _) => "the program's watchdog ended it".to_owned(),
+        (ServiceResult::Resources, _) => "the machine lacked the resources to start it".to_owned(),
         (_, Some(code)) if code > 128 => format!("the program was ended by signal {}", code - 128),
         (_, Some(code)) => format!("the program ended with exit code {code}"),
         (result, None) => format!("the unit ended with result {result}"),

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::judge::{CONDITION, InstanceVerdict, OFTEN, SETTLE, StartAction, ended, exit_code};
-use kat_systemd::{ActiveState, UnitStatus};
+use super::judge::{InstanceVerdict, OFTEN, SETTLE, StartAction, ended, exit_code};
+use kat_systemd::{ActiveState, ServiceResult, SubState, UnitStatus};
 use kat_types::{
     api::{ContainerStatus, InstancePhase},
     assignment::Assignment,
@@ -43,7 +43,7 @@ impl SidecarContainer {
     pub(crate) fn is_well(&self) -> bool {
         let active = is_active(&self.status);
         match self.kind {
-            OtherKind::Init => active && self.status.sub_state == "exited",
+            OtherKind::Init => active && self.status.sub_state == SubState::Exited,
             OtherKind::Sidecar => active,
         }
     }
@@ -71,12 +71,11 @@ impl SidecarContainer {
             Activating, Active, Deactivating, Failed, Inactive, Maintenance, Refreshing, Reloading,
             Unknown,
         };
-        match (self.status.active_state, self.status.sub_state.as_str()) {
-            (Active | Reloading | Refreshing, "exited") => "Ended",
+        match (self.status.active_state, &self.status.sub_state) {
+            (Active | Reloading | Refreshing, SubState::Exited) => "Ended",
             (Active | Reloading | Refreshing, _) => "Running",
-            (Activating, "auto-restart" | "auto-restart-queued") | (Deactivating, _) => {
-                "Restarting"
-            }
+            (Activating, SubState::AutoRestart | SubState::AutoRestartQueued)
+            | (Deactivating, _) => "Restarting",
             // systemd calls an init container "activating" as long as it runs.
             (Activating, _) if self.kind == OtherKind::Init => "Running",
             (Activating, _) => "Starting",
@@ -109,7 +108,7 @@ impl SidecarContainer {
             return format!("{kind} {name}: {words}");
         }
         let how = match exit_code(&self.status) {
-            None if self.status.result == "success" => "it does not run".to_owned(),
+            None if self.status.result == ServiceResult::Success => "it does not run".to_owned(),
             code => ended(&self.status, code),
         };
         match words.is_empty() {
@@ -137,8 +136,12 @@ impl InstanceSidecars {
         }
         // A main container that has run once had its network and its init containers.
         let waits = matches!(
-            (verdict.phase, main.sub_state.as_str()),
-            (InstancePhase::Starting, _) | (InstancePhase::Restarting, "start" | "start-pre")
+            (verdict.phase, &main.sub_state),
+            (InstancePhase::Starting, _)
+                | (
+                    InstancePhase::Restarting,
+                    SubState::Start | SubState::StartPre
+                )
         );
         if !waits {
             return verdict;
@@ -193,11 +196,11 @@ impl InstanceSidecars {
             message,
             ..verdict.clone()
         };
-        if status.result == CONDITION {
+        if status.result == ServiceResult::ExecCondition {
             let message = "a file of KAT's that its network needs is missing; the agent puts it back when it starts";
             return Some(told(Reason::NetworkFilesMissing, message.to_owned()));
         }
-        let failed = status.result != "success" && !status.result.is_empty();
+        let failed = status.has_failed();
         (!is_active(status) && failed).then(|| {
             let message = match words.is_empty() {
                 true => "what holds the network of its containers does not start".to_owned(),

@@ -13,10 +13,7 @@ use crate::{
         reports::{log_tail, log_tail::UnitRuns},
         running::{jobs::JobKey, restarts::RestartEvidence, start_backoff::RetryDelay},
         unit_state::{
-            judge::{
-                CONDITION, JudgementInput, PODMANS, PROTOCOL, RunFault, StartAction, exit_code,
-                judge,
-            },
+            judge::{JudgementInput, PODMANS, RunFault, StartAction, exit_code, judge},
             network_holder as holder,
             unit_files::FilesError,
         },
@@ -24,7 +21,7 @@ use crate::{
 };
 use kat_host::bound_paths::PathBind;
 use kat_render::UnitFile;
-use kat_systemd::{ActiveState, UnitStatus};
+use kat_systemd::{ActiveState, LoadState, ServiceResult, UnitStatus};
 use kat_types::{
     api::InstancePhase,
     assignment::{Assignment, DesiredRun},
@@ -234,7 +231,7 @@ impl Worker {
         let unit = assignment.unit();
         let key = JobKey::Instance(assignment.instance.clone());
         let mut status = self.manager.status(&unit).await?;
-        if status.load_state == "not-found" && self.may_reload(&assignment.instance) {
+        if status.load_state == LoadState::NotFound && self.may_reload(&assignment.instance) {
             self.manager.reload().await?;
             status = self.manager.status(&unit).await?;
         }
@@ -311,7 +308,7 @@ impl Worker {
         }
         let binding = host_binds::write(&self.tools.root, assignment, binds)?;
         self.report_verdict(assignment, &status, &verdict);
-        if status.result == CONDITION {
+        if status.result == ServiceResult::ExecCondition {
             // Such a start ends at once and successfully, so only this backoff delays the next one.
             let memory = self
                 .memories
@@ -510,10 +507,10 @@ impl Worker {
             return Ok(());
         }
         let tail = log_tail::read(self.tools.logs.as_ref(), self.user.uid, unit, runs).await;
-        let fault = match (&tail.hook_error, status.result.as_str()) {
+        let fault = match (&tail.hook_error, &status.result) {
             _ if !has_ended => None,
             (Some(_), _) => Some(RunFault::Hook),
-            (None, PROTOCOL) => Some(RunFault::LostStart),
+            (None, ServiceResult::Protocol) => Some(RunFault::LostStart),
             (None, _) if tail.podman_error.is_none() || !ended_by_podman(status) => None,
             (None, _) => {
                 let only = assignment.only(&assignment.container);
@@ -540,8 +537,8 @@ impl Worker {
         }
         if has_ended {
             memory.judged_exit = Some(ended);
-            memory.ended =
-                status.active_state == ActiveState::Inactive && status.result == "success";
+            memory.ended = status.active_state == ActiveState::Inactive
+                && status.result == ServiceResult::Success;
             memory.fault = fault;
             memory.trouble = match fault {
                 // The program's output before that is not the cause.

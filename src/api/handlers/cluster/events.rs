@@ -22,7 +22,7 @@ use kat_types::api::Event;
 /// Query parameters of events; an absent parameter does not filter.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(crate) struct EventQuery {
+pub(crate) struct EventParameters {
     watch: bool,
     resource_version: Option<String>,
     resource_type: Option<String>,
@@ -33,7 +33,7 @@ pub(crate) struct EventQuery {
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    QueryParameters(query): QueryParameters<EventQuery>,
+    QueryParameters(query): QueryParameters<EventParameters>,
 ) -> Result<Response, ApiError> {
     let list = ListQuery {
         watch: query.watch,
@@ -54,7 +54,7 @@ pub(crate) async fn list(
 
 /// Whether an event matches the query. The events of a namespace are those in it, those about it,
 /// and with `all` those of machines.
-fn matches(query: &EventQuery, event: &Event, all: bool) -> bool {
+fn matches(query: &EventParameters, event: &Event, all: bool) -> bool {
     let object = &event.involved_object;
     let kind = query.resource_type.as_ref();
     kind.is_none_or(|kind| kind.eq_ignore_ascii_case(&object.kind))

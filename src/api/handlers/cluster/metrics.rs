@@ -9,11 +9,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use parking_lot::Mutex;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::{context::Api, errors::ApiError, extract::QueryParameters, view::ApiView};
-use kat_types::api::{Item, WorkloadPhase};
+use kat_types::api::{CallMetrics, Item, Metrics, WorkloadPhase};
 
 /// Upper bounds of the latency buckets, seconds.
 const BUCKETS: [f64; 9] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
@@ -53,50 +52,6 @@ impl Counters {
     fn all(&self) -> BTreeMap<(&'static str, &'static str, u16), Latency> {
         self.calls.lock().clone()
     }
-}
-
-/// What is measured.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Metrics {
-    /// Version of KAT.
-    pub version: String,
-    /// This machine.
-    pub node: String,
-    /// This machine leads.
-    pub leader: bool,
-    /// Revision of the store that is shown.
-    pub revision: i64,
-    /// Workloads by phase.
-    pub workloads: BTreeMap<String, u64>,
-    /// Instances by phase.
-    pub instances: BTreeMap<String, u64>,
-    /// Machines by phase.
-    pub nodes: BTreeMap<String, u64>,
-    /// Seconds since each machine's last report.
-    pub heartbeat_age_seconds: BTreeMap<String, f64>,
-    /// Events kept.
-    pub events: u64,
-    /// Open watches and log streams.
-    pub streams: u64,
-    /// Calls of the API since this program started.
-    pub calls: Vec<CallMetrics>,
-}
-
-/// Calls of one route with one outcome.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct CallMetrics {
-    /// Method.
-    pub method: String,
-    /// Path of the route, with its parameters' names.
-    pub route: String,
-    /// HTTP status.
-    pub status: u16,
-    /// How many.
-    pub count: u64,
-    /// Seconds to the head of the answer, all together.
-    pub seconds: f64,
 }
 
 /// Query parameters of `/metrics`.

@@ -10,7 +10,6 @@ use axum::{
     response::Response,
 };
 use futures_util::{Stream, StreamExt};
-use jiff::Timestamp;
 use serde::Deserialize;
 use tokio::{
     sync::watch::Receiver,
@@ -29,7 +28,7 @@ use crate::{
 };
 use kat_plan::Snapshot;
 use kat_types::{
-    api::LogLine,
+    api::{LogLine, LogQuery},
     assignment::Assignment,
     store::{revisions::WorkloadKey, snapshot::InstanceEntry},
 };
@@ -37,21 +36,6 @@ use kat_types::{
 /// Silence after which the log of a removed instance is complete: its machine has reported before
 /// that it ended, and the journal is a little behind.
 const LAST_LINES: Duration = Duration::from_secs(2);
-
-/// Parameters of a log.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LogQuery {
-    /// Keep the stream open and send new lines.
-    pub follow: bool,
-    /// No lines older than this.
-    pub since: Option<Timestamp>,
-    /// Only this many of the last lines, before new ones.
-    pub tail: Option<u64>,
-    /// Only the program's run before the present one.
-    pub previous: bool,
-    /// Name of the container; the main one by default.
-    pub container: Option<String>,
-}
 
 /// Why a log can't be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

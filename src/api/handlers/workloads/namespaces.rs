@@ -9,8 +9,7 @@ use axum::{
     response::Response,
 };
 use jiff::Timestamp;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::{
     access::authentication::Caller,
@@ -31,7 +30,7 @@ use crate::{
 };
 use kat_plan::{EventKind, EventLog, Snapshot};
 use kat_types::{
-    api::ObjectReference,
+    api::{NamespaceRequest, ObjectReference},
     reason::EventReason,
     resource::{
         API_VERSION, Amounts, NamespaceMetadata, QuotaResource, default_namespace,
@@ -52,20 +51,6 @@ const MAX_LABEL: usize = 256;
 
 /// Content type of JSON bodies.
 pub(crate) const JSON: &str = "application/json";
-
-/// The body of a POST: `namespace.kat` as JSON.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct NamespaceRequest {
-    /// `kat.dws.rip/v1alpha1` if it is written.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub api_version: Option<String>,
-    /// `Namespace` if it is written.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kind: Option<String>,
-    /// Name and labels.
-    pub metadata: NamespaceMetadata,
-}
 
 /// Reads and parses a JSON body.
 ///

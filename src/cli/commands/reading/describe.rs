@@ -14,8 +14,8 @@ use crate::{
     commands::{changing::quota, data::secret},
     errors::CliError,
 };
-use kat_client::{ClientError, EventFilter, KeyedItem as _};
-use kat_types::api::{Event, HostPortStatus, List, NamespaceItem, VolumeItem};
+use kat_client::{ClientError, KeyedItem as _};
+use kat_types::api::{Event, EventFilter, HostPortStatus, List, NamespaceItem, VolumeItem};
 
 pub(crate) use sheet::Sheet;
 

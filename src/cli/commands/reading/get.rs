@@ -18,10 +18,10 @@ use crate::{
     },
     suggest, volumes,
 };
-use kat_client::{ClientError, EventFilter, KeyedItem, RequestPath};
+use kat_client::{ClientError, KeyedItem, RequestPath};
 use kat_types::api::{
-    Event, InstanceItem, List, NamespaceItem, NodeItem, SecretItem, TokenView, VolumeItem,
-    WorkloadItem,
+    Event, EventFilter, InstanceItem, List, NamespaceItem, NodeItem, SecretItem, TokenView,
+    VolumeItem, WorkloadItem,
 };
 
 /// Which columns are shown.

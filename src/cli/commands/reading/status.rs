@@ -11,8 +11,8 @@ use crate::{
     errors::CliError,
 };
 use findings::{Findings, StatusResponses};
-use kat_client::{ClientError, EventFilter};
-use kat_types::api::{Event, InstanceItem, NodeItem, WorkloadItem};
+use kat_client::ClientError;
+use kat_types::api::{Event, EventFilter, InstanceItem, NodeItem, WorkloadItem};
 
 /// Longest age of a shown warning.
 const RECENT_SECONDS: i64 = 3_600;

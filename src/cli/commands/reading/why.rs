@@ -17,8 +17,7 @@ use crate::{
     output,
     output::plain,
 };
-use kat_client::EventFilter;
-use kat_types::api::{Event, InstanceItem, NodeItem, WorkloadItem};
+use kat_types::api::{Event, EventFilter, InstanceItem, NodeItem, WorkloadItem};
 use story::WhyReport;
 
 /// Most events that are shown.

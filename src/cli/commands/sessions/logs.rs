@@ -8,8 +8,8 @@ mod resume;
 use jiff::Timestamp;
 
 use crate::{CliSession, args::LogsArgs, commands::reading::get, errors::CliError, suggest};
-use kat_client::{ApiRefusal, Client, ClientError, JsonLines, LogSelection, RequestPath};
-use kat_types::api::{InstanceItem, InstancePhase, LogLine, WorkloadItem};
+use kat_client::{ApiRefusal, Client, ClientError, JsonLines, RequestPath};
+use kat_types::api::{InstanceItem, InstancePhase, LogLine, LogQuery, WorkloadItem};
 use printer::LogPrinter;
 use resume::Resume;
 
@@ -34,11 +34,11 @@ impl LoggedInstance {
 pub(crate) async fn run(session: &CliSession<'_>, arguments: &LogsArgs) -> Result<(), CliError> {
     let namespace = &arguments.namespace.namespace;
     let (sources, of_workload) = sources(session, arguments).await?;
-    let query = LogSelection {
+    let query = LogQuery {
         follow: arguments.follow,
         since: arguments
             .since
-            .map(|since| since.timestamp(Timestamp::now()).to_string()),
+            .map(|since| since.timestamp(Timestamp::now())),
         tail: arguments.tail,
         previous: arguments.previous,
         container: arguments.container.clone(),
@@ -134,7 +134,7 @@ async fn missing(
 async fn open(
     client: &Client,
     source: &LoggedInstance,
-    query: &LogSelection,
+    query: &LogQuery,
 ) -> Result<JsonLines<LogLine>, ClientError> {
     let LoggedInstance {
         namespace,

@@ -15,7 +15,7 @@ use super::{
     unlike,
 };
 use kat_systemd::{
-    CommandStreams, JobResult, ProcessEnd, SystemdError, TransientUnit, UnitManager,
+    CommandStreams, JobResult, LoadState, ProcessEnd, SystemdError, TransientUnit, UnitManager,
 };
 
 /// The caller's ends of a command's streams.
@@ -167,7 +167,7 @@ impl ConformanceSuite<'_> {
 
     async fn leaves_nothing(&self) -> ConformanceResult {
         let deadline = Instant::now() + LIMIT;
-        while self.status(PROBE).await?.load_state != "not-found" {
+        while self.status(PROBE).await?.load_state != LoadState::NotFound {
             if Instant::now() >= deadline {
                 return Err(unlike("a command that ended", "no unit", &PROBE));
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{ConformanceResult, ConformanceSuite, LIMIT, PROBE, equal, unlike};
-use kat_systemd::{JobResult, SystemdError, TransientUnit};
+use kat_systemd::{JobResult, LoadState, SystemdError, TransientUnit};
 
 impl ConformanceSuite<'_> {
     pub(super) async fn runs_transient_units(&self) -> ConformanceResult {
@@ -49,7 +49,7 @@ impl ConformanceSuite<'_> {
 
     async fn is_forgotten(&self, step: &str) -> ConformanceResult {
         let deadline = Instant::now() + LIMIT;
-        while self.status(PROBE).await?.load_state != "not-found" {
+        while self.status(PROBE).await?.load_state != LoadState::NotFound {
             if Instant::now() >= deadline {
                 return Err(unlike(step, "no unit", &PROBE));
             }

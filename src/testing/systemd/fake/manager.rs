@@ -1,6 +1,7 @@
 //! The [`UnitManager`] of the fake.
 
 use super::*;
+use kat_systemd::{LoadState, ServiceResult, SubState};
 
 #[async_trait]
 impl UnitManager for FakeManager {
@@ -129,7 +130,7 @@ impl UnitManager for FakeManager {
             entry.starts = 0;
             entry.status.restarts = 0;
             if entry.status.active_state == ActiveState::Failed {
-                entry.status.result = "success".to_owned();
+                entry.status.result = ServiceResult::Success;
                 entry.rest(ActiveState::Inactive, "dead", now);
             }
             Ok(())
@@ -154,10 +155,10 @@ impl UnitManager for FakeManager {
                 ..entry.status.clone()
             },
             None => UnitStatus {
-                load_state: "not-found".to_owned(),
+                load_state: LoadState::NotFound,
                 active_state: ActiveState::Inactive,
-                sub_state: "dead".to_owned(),
-                result: "success".to_owned(),
+                sub_state: SubState::Dead,
+                result: ServiceResult::Success,
                 ..UnitStatus::default()
             },
         }))

@@ -20,8 +20,8 @@ use self::{
     state::{FakeManagerState, FakeUnit},
 };
 use kat_systemd::{
-    ActiveState, CommandStreams, JobResult, ProcessEnd, SystemdError, TransientEnd, TransientUnit,
-    UnitEvent, UnitEvents, UnitManager, UnitStatus, error, listeners::BusListeners,
+    ActiveState, CommandStreams, JobResult, ProcessEnd, ServiceResult, SystemdError, TransientEnd,
+    TransientUnit, UnitEvent, UnitEvents, UnitManager, UnitStatus, error, listeners::BusListeners,
 };
 
 pub use self::{
@@ -127,7 +127,7 @@ impl FakeManager {
                 entry.status.exec_main_code = 1;
                 entry.status.exec_main_status = 0;
                 entry.status.exec_main_exit_monotonic = now;
-                entry.status.result = "protocol".to_owned();
+                entry.status.result = ServiceResult::Protocol;
                 match entry.behaviour.rests {
                     true => entry.rest(ActiveState::Activating, "auto-restart", now),
                     false => entry.rest(ActiveState::Failed, "failed", now),
@@ -264,7 +264,7 @@ impl FakeManager {
                 return Ok(None);
             }
             entry.status.active_state = ActiveState::Activating;
-            entry.status.sub_state = "start".to_owned();
+            entry.status.sub_state = "start".into();
             Ok(Some(entry.behaviour.clone()))
         })?;
         let Some(behaviour) = behaviour else {

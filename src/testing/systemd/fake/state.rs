@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::SIGTERM;
-use kat_systemd::{ActiveState, SystemdError, UnitStatus};
+use kat_systemd::{ActiveState, LoadState, ServiceResult, SubState, SystemdError, UnitStatus};
 
 /// The behaviour of a unit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -53,8 +53,8 @@ impl FakeUnit {
         self.starts += 1;
         let status = &mut self.status;
         status.active_state = ActiveState::Active;
-        status.sub_state = "running".to_owned();
-        status.result = "success".to_owned();
+        status.sub_state = SubState::Running;
+        status.result = ServiceResult::Success;
         status.main_pid = 1000 + number;
         status.exec_main_code = 0;
         status.exec_main_status = 0;
@@ -66,7 +66,7 @@ impl FakeUnit {
 
     pub(super) fn rest(&mut self, active: ActiveState, sub: &str, now: u64) {
         self.status.active_state = active;
-        self.status.sub_state = sub.to_owned();
+        self.status.sub_state = sub.into();
         self.status.main_pid = 0;
         self.status.state_changed = now;
     }
@@ -80,13 +80,17 @@ impl FakeManagerState {
             .or_insert_with(|| FakeUnit {
                 status: UnitStatus {
                     active_state: ActiveState::Inactive,
-                    sub_state: "dead".to_owned(),
-                    result: "success".to_owned(),
+                    sub_state: SubState::Dead,
+                    result: ServiceResult::Success,
                     ..UnitStatus::default()
                 },
                 ..FakeUnit::default()
             });
-        unit.status.load_state = if behaviour.masked { "masked" } else { "loaded" }.to_owned();
+        unit.status.load_state = if behaviour.masked {
+            LoadState::Masked
+        } else {
+            LoadState::Loaded
+        };
         unit.behaviour = behaviour;
     }
 
@@ -99,7 +103,7 @@ impl FakeManagerState {
         let takes = unit.behaviour.stop_takes;
         if !takes.is_zero() {
             unit.status.active_state = ActiveState::Deactivating;
-            unit.status.sub_state = "stop-sigterm".to_owned();
+            unit.status.sub_state = "stop-sigterm".into();
         }
         takes
     }
@@ -121,7 +125,11 @@ impl FakeManagerState {
                 unit.rest(ActiveState::Inactive, "dead", now);
                 return;
             }
-            unit.status.result = if code == 1 { "exit-code" } else { "signal" }.to_owned();
+            unit.status.result = if code == 1 {
+                ServiceResult::ExitCode
+            } else {
+                ServiceResult::Signal
+            };
             unit.rest(ActiveState::Failed, "failed", now);
             if unit.behaviour.rests {
                 unit.rest(ActiveState::Activating, "auto-restart", now);

@@ -1,19 +1,20 @@
 use super::*;
 use crate::worker::unit_state::judge::{JudgementInput, judge};
+use kat_systemd::{LoadState, ServiceResult};
 
 fn status(active: &str, sub: &str) -> UnitStatus {
     UnitStatus {
-        load_state: "loaded".to_owned(),
+        load_state: LoadState::Loaded,
         active_state: ActiveState::from_word(active),
-        sub_state: sub.to_owned(),
-        result: "success".to_owned(),
+        sub_state: sub.into(),
+        result: ServiceResult::Success,
         ..UnitStatus::default()
     }
 }
 
 fn failed(active: &str, sub: &str, code: i32) -> UnitStatus {
     UnitStatus {
-        result: "exit-code".to_owned(),
+        result: ServiceResult::ExitCode,
         exec_main_code: 1,
         exec_main_status: code,
         ..status(active, sub)
@@ -234,7 +235,7 @@ fn a_network_that_is_not_held_is_told() {
     let starts = with(status("activating", "start"), "");
     assert_eq!(verdict("Always", &waiting, &starts).reason, None);
     let skipped = UnitStatus {
-        result: CONDITION.to_owned(),
+        result: ServiceResult::ExecCondition,
         ..status("inactive", "dead")
     };
     let found = verdict("Always", &waiting, &with(skipped, ""));

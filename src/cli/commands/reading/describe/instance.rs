@@ -11,9 +11,8 @@ use crate::{
     },
     time,
 };
-use kat_client::EventFilter;
 use kat_types::{
-    api::{ApiTime, ContainerStatus, InstanceItem},
+    api::{ApiTime, ContainerStatus, EventFilter, InstanceItem},
     resource::Bytes,
 };
 

@@ -14,9 +14,8 @@ use crate::{
     },
     time,
 };
-use kat_client::EventFilter;
 use kat_types::{
-    api::{InstanceItem, NodeItem, OverlayPeer, Taint},
+    api::{EventFilter, InstanceItem, NodeItem, OverlayPeer, Taint},
     resource::ResourceList,
 };
 

@@ -10,8 +10,7 @@ use crate::{
     errors::CliError,
     output::word,
 };
-use kat_client::EventFilter;
-use kat_types::api::{InstanceItem, WorkloadItem};
+use kat_types::api::{EventFilter, InstanceItem, WorkloadItem};
 
 /// Most instances whose commands are shown.
 const WITH_COMMANDS: usize = 5;

@@ -11,10 +11,11 @@ use crate::{
     },
     time, volumes,
 };
-use kat_client::{ClientError, EventFilter, KeyedItem, RequestPath};
+use kat_client::{ClientError, KeyedItem, RequestPath};
 use kat_types::api::{
-    Condition, DISK_PRESSURE, Event, InstanceItem, NamespaceItem, NodeItem, NodeStatus,
-    ObjectReference, Scope, SecretItem, TokenView, VolumeItem, WorkloadItem, WorkloadPhase,
+    Condition, DISK_PRESSURE, Event, EventFilter, InstanceItem, NamespaceItem, NodeItem,
+    NodeStatus, ObjectReference, Scope, SecretItem, TokenView, VolumeItem, WorkloadItem,
+    WorkloadPhase,
 };
 
 fn namespace_of(item: &impl KeyedItem) -> Cell {
@@ -383,7 +384,7 @@ impl ListableItem for Event {
             namespace: namespace.map(str::to_owned),
             ..EventFilter::default()
         };
-        Ok(query.route())
+        Ok(RequestPath::events(&query))
     }
 
     fn one(_: &str, _: &str) -> Option<Result<RequestPath, ClientError>> {

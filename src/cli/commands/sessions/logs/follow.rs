@@ -6,8 +6,8 @@ use tokio::sync::mpsc;
 
 use super::{LogPrinter, LoggedInstance, Resume, is_over, next_line, open};
 use crate::{CliSession, errors::CliError};
-use kat_client::{Client, ClientError, ListChange, LogSelection, RequestPath, RetryPauses};
-use kat_types::api::{InstanceItem, LogLine};
+use kat_client::{Client, ClientError, ListChange, RequestPath, RetryPauses};
+use kat_types::api::{InstanceItem, LogLine, LogQuery};
 
 /// Lines that are buffered; the servers wait when the buffer is full.
 const BUFFER: usize = 256;
@@ -26,7 +26,7 @@ pub(crate) async fn run(
     session: &CliSession<'_>,
     printer: &LogPrinter<'_>,
     places: Vec<(LoggedInstance, Resume)>,
-    query: &LogSelection,
+    query: &LogQuery,
     newcomers: Option<RequestPath>,
 ) -> Result<(), CliError> {
     let (sender, mut receiver) = mpsc::channel(BUFFER);
@@ -36,7 +36,7 @@ pub(crate) async fn run(
     let mut open = 0_usize;
     let mut instances = newcomers.map(|route| session.client.follow::<InstanceItem>(route, true));
     let alone = places.len() == 1 && instances.is_none();
-    let mut begin = |source: LoggedInstance, place: Resume, query: LogSelection| {
+    let mut begin = |source: LoggedInstance, place: Resume, query: LogQuery| {
         let (client, sender) = (session.client.clone(), sender.clone());
         tasks.spawn(async move { read(&client, source, place, query, &sender).await });
     };
@@ -93,7 +93,7 @@ pub(crate) async fn run(
                         open += 1;
                         let namespace = item.metadata.namespace.clone().or_else(|| namespace.clone());
                         let source = LoggedInstance::of(&item, &namespace.unwrap_or_default());
-                        let query = LogSelection { follow: true, ..LogSelection::default() };
+                        let query = LogQuery { follow: true, ..LogQuery::default() };
                         begin(source, Resume::default(), query);
                     }
                 }
@@ -128,7 +128,7 @@ async fn read(
     client: &Client,
     source: LoggedInstance,
     place: Resume,
-    query: LogSelection,
+    query: LogQuery,
     sender: &mpsc::Sender<LogMessage>,
 ) {
     let id = source.id.clone();
@@ -141,7 +141,7 @@ async fn follow_one(
     client: &Client,
     source: &LoggedInstance,
     mut resume: Resume,
-    mut query: LogSelection,
+    mut query: LogQuery,
     sender: &mpsc::Sender<LogMessage>,
 ) -> Result<(), ClientError> {
     let mut pauses = RetryPauses::new(FIRST_PAUSE, LONGEST_PAUSE);

@@ -5,8 +5,8 @@ use crate::{
     CliSession,
     errors::{CliError, CliExitCode},
 };
-use kat_client::{ClientError, JsonLines, LogSelection};
-use kat_types::api::LogLine;
+use kat_client::{ClientError, JsonLines};
+use kat_types::api::{LogLine, LogQuery};
 
 /// The result of printing.
 pub(crate) struct PrintedHistory {
@@ -30,7 +30,7 @@ pub(crate) async fn show(
     session: &CliSession<'_>,
     printer: &LogPrinter<'_>,
     sources: Vec<LoggedInstance>,
-    query: &LogSelection,
+    query: &LogQuery,
 ) -> Result<(), CliError> {
     let wanted = sources.len();
     let shown = merge(session, printer, sources, query).await?;
@@ -50,9 +50,9 @@ pub(crate) async fn merge(
     session: &CliSession<'_>,
     printer: &LogPrinter<'_>,
     sources: Vec<LoggedInstance>,
-    query: &LogSelection,
+    query: &LogQuery,
 ) -> Result<PrintedHistory, CliError> {
-    let query = LogSelection {
+    let query = LogQuery {
         follow: false,
         ..query.clone()
     };

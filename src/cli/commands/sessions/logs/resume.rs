@@ -1,5 +1,7 @@
 //! Resumes a log after a disconnection.
 
+use jiff::Timestamp;
+
 use kat_types::api::ApiTime;
 
 /// A place in a log: a time, and the number of lines of exactly that time that were read.
@@ -37,10 +39,10 @@ impl Resume {
     }
 
     /// The start time for opening the stream again; `None` when no line was read.
-    pub(crate) fn again(&mut self) -> Option<String> {
+    pub(crate) fn again(&mut self) -> Option<Timestamp> {
         self.skip = self.seen;
         self.catching_up = true;
-        self.last.map(|last| last.to_string())
+        self.last.and_then(|last| last.get())
     }
 }
 
@@ -59,13 +61,19 @@ mod tests {
         for time in [1, 2, 2] {
             assert!(resume.is_new(at(time)), "{time}");
         }
-        assert_eq!(resume.again().as_deref(), Some("2026-01-01T00:00:02Z"));
+        assert_eq!(
+            resume.again(),
+            Some("2026-01-01T00:00:02Z".parse().unwrap())
+        );
         let again: Vec<bool> = [1, 2, 2, 2, 3, 3]
             .into_iter()
             .map(|time| resume.is_new(at(time)))
             .collect();
         assert_eq!(again, [false, false, false, true, true, true]);
-        assert_eq!(resume.again().as_deref(), Some("2026-01-01T00:00:03Z"));
+        assert_eq!(
+            resume.again(),
+            Some("2026-01-01T00:00:03Z".parse().unwrap())
+        );
         assert!(!resume.is_new(at(3)));
         assert!(!resume.is_new(at(3)));
         assert!(resume.is_new(at(3)));
