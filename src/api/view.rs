@@ -9,8 +9,8 @@ use kat_leader::StoreReport;
 use kat_plan::{Snapshot, used_by_namespace};
 use kat_types::{
     api::{
-        ApiTime, Condition, Item, Metadata, NamespaceItem, NamespaceSpec, NamespaceStatus,
-        TokenView, WorkloadItem, WorkloadPhase, WorkloadStatus, WorkloadView,
+        ApiTime, Condition, Item, Metadata, NamespaceItem, NamespacePhase, NamespaceSpec,
+        NamespaceStatus, TokenView, WorkloadItem, WorkloadPhase, WorkloadStatus, WorkloadView,
     },
     reason::Reason,
     resource::{
@@ -54,9 +54,9 @@ impl ApiView<'_> {
         let workloads = self.snapshot.workloads.keys();
         let count = workloads.filter(|key| key.namespace == name).count();
         let phase = if stored.value.deleting {
-            "Deleting"
+            NamespacePhase::Deleting
         } else {
-            "Active"
+            NamespacePhase::Active
         };
         Some(Item {
             kind: "Namespace".to_owned(),
@@ -65,7 +65,7 @@ impl ApiView<'_> {
                 quota: stored.value.quota,
             },
             status: NamespaceStatus {
-                phase: phase.to_owned(),
+                phase,
                 workloads: u32::try_from(count).unwrap_or(u32::MAX),
                 used: used_by_namespace(self.snapshot, name),
             },

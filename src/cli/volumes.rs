@@ -118,7 +118,8 @@ pub(super) fn state(item: &VolumeItem) -> String {
     };
     plain(&format!(
         "{phase} to {} ({}{share})",
-        moving.to, moving.phase
+        moving.to,
+        word(&moving.phase)
     ))
 }
 

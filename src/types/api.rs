@@ -366,12 +366,28 @@ pub struct NamespaceSpec {
     pub quota: Amounts,
 }
 
+/// Phase of a namespace.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum NamespacePhase {
+    /// Workloads can be applied to it.
+    #[default]
+    Active,
+    /// It is being deleted with its workloads.
+    Deleting,
+}
+
+impl newer::ExtensibleEnum for NamespacePhase {
+    const NEWER: Self = Self::Active;
+}
+
 /// Observed state of a namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NamespaceStatus {
-    /// `Active` or `Deleting`.
-    pub phase: String,
+    /// Phase of the namespace. In an object of a newer version, an unknown phase is read as
+    /// `Active`.
+    #[serde(deserialize_with = "newer::word")]
+    pub phase: NamespacePhase,
     /// Number of workloads in the namespace.
     pub workloads: u32,
     /// Current use of the amounts that quotas limit.

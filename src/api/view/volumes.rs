@@ -5,7 +5,7 @@ use kat_plan::users_of;
 use kat_types::{
     api::{
         Item, KeptCopyView, Metadata, VolumeItem, VolumeMovePhase, VolumeMoveReport,
-        VolumeMoveStatus, VolumePhase, VolumeSpec, VolumeStatus,
+        VolumeMoveStatus, VolumeMoveStep, VolumePhase, VolumeSpec, VolumeStatus,
     },
     store::{records::VolumeRecord, revisions::Stored},
     volumes::{KeptCopy, VolumeKey, VolumeMove},
@@ -94,14 +94,14 @@ impl ApiView<'_> {
         let report = heard.or(stored).cloned().unwrap_or_default();
         let user = users_of(self.snapshot, key).next();
         let (phase, message) = match user {
-            Some(user) => ("Stopping", format!("{user} has to end first")),
-            None if moving.placing => ("Placing", report.message),
+            Some(user) => (VolumeMoveStep::Stopping, format!("{user} has to end first")),
+            None if moving.placing => (VolumeMoveStep::Placing, report.message),
             None => (
                 match report.phase {
-                    VolumeMovePhase::Waiting | VolumeMovePhase::Lost => "Waiting",
-                    VolumeMovePhase::Copying => "Copying",
-                    VolumeMovePhase::Verifying => "Verifying",
-                    VolumeMovePhase::Copied | VolumeMovePhase::Placed => "Copied",
+                    VolumeMovePhase::Waiting | VolumeMovePhase::Lost => VolumeMoveStep::Waiting,
+                    VolumeMovePhase::Copying => VolumeMoveStep::Copying,
+                    VolumeMovePhase::Verifying => VolumeMoveStep::Verifying,
+                    VolumeMovePhase::Copied | VolumeMovePhase::Placed => VolumeMoveStep::Copied,
                 },
                 report.message,
             ),
@@ -111,7 +111,7 @@ impl ApiView<'_> {
             from: moving.from.clone(),
             to: moving.to.clone(),
             since: moving.asked.into(),
-            phase: phase.to_owned(),
+            phase,
             message,
             files: report.files,
             bytes: report.bytes,

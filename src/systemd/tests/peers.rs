@@ -9,9 +9,9 @@ use zbus::{Connection, Guid, connection::Builder};
 
 use super::served::serve;
 use crate::{
-    ActiveState, BusManager, Connector, JobResult, SystemdError, UnitEvent, UnitManager, UnitStatus,
+    ActiveState, BusManager, Connector, JobResult, LoadState, ServiceResult, SubState,
+    SystemdError, UnitEvent, UnitManager, UnitStatus,
 };
-use crate::{LoadState, ServiceResult, SubState};
 
 const LIMIT: Duration = Duration::from_secs(5);
 

@@ -3,6 +3,31 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::newer;
+
+/// State of an init container or a sidecar.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ContainerState {
+    /// The container has not started yet.
+    #[default]
+    Waiting,
+    /// The container starts.
+    Starting,
+    /// The program runs.
+    Running,
+    /// The program has ended and is restarted.
+    Restarting,
+    /// The program of an init container has ended with success.
+    Ended,
+    /// The program has failed and is not restarted.
+    Failed,
+}
+
+/// An unknown state has no effect.
+impl newer::ExtensibleEnum for ContainerState {
+    const NEWER: Self = Self::Waiting;
+}
+
 /// Status of an init container or a sidecar. The status of the main container is that of the
 /// instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -12,8 +37,10 @@ pub struct ContainerStatus {
     pub name: String,
     /// `init` or `sidecar`.
     pub kind: String,
-    /// `Waiting`, `Starting`, `Running`, `Restarting`, `Ended` or `Failed`.
-    pub state: String,
+    /// State of the container. In an object of a newer version, an unknown state is read as
+    /// `Waiting`.
+    #[serde(deserialize_with = "newer::word")]
+    pub state: ContainerState,
     /// Number of restarts.
     pub restarts: u32,
     /// Exit code with which the container last ended; 128 plus the signal's number if a signal

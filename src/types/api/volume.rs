@@ -67,6 +67,30 @@ pub struct VolumeStatus {
     pub kept: Vec<KeptCopyView>,
 }
 
+/// Step of a volume's move to another machine, in their order.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+pub enum VolumeMoveStep {
+    /// Instances that use the volume are being stopped.
+    Stopping,
+    /// The transfer is starting, or waits for a retry.
+    #[default]
+    Waiting,
+    /// The receiving machine is reading the data.
+    Copying,
+    /// All data has arrived, and is being compared.
+    Verifying,
+    /// The copy is complete, next to the volume's place.
+    Copied,
+    /// The copy is being put in the volume's place.
+    Placing,
+}
+
+impl newer::ExtensibleEnum for VolumeMoveStep {
+    const NEWER: Self = Self::Waiting;
+}
+
 /// Progress of a volume's move to another machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -79,8 +103,9 @@ pub struct VolumeMoveStatus {
     pub to: String,
     /// When the move was requested; RFC 3339, UTC.
     pub since: ApiTime,
-    /// Phase of the move: `Stopping`, `Waiting`, `Copying`, `Verifying`, `Copied` or `Placing`.
-    pub phase: String,
+    /// Step of the move. In an object of a newer version, an unknown step is read as `Waiting`.
+    #[serde(deserialize_with = "newer::word")]
+    pub phase: VolumeMoveStep,
     /// Why the move waits, or why the last attempt failed; empty otherwise.
     pub message: String,
     /// Number of files and links received so far; while verifying, number of those compared.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::judge::{InstanceVerdict, OFTEN, SETTLE, StartAction, ended, exit_code};
 use kat_systemd::{ActiveState, ServiceResult, SubState, UnitStatus};
 use kat_types::{
-    api::{ContainerStatus, InstancePhase},
+    api::{ContainerState, ContainerStatus, InstancePhase},
     assignment::Assignment,
     reason::Reason,
     resource::{OtherKind, RestartCondition},
@@ -66,21 +66,21 @@ impl SidecarContainer {
         needed.checked_sub(up)
     }
 
-    fn state(&self) -> &'static str {
+    fn state(&self) -> ContainerState {
         use ActiveState::{
             Activating, Active, Deactivating, Failed, Inactive, Maintenance, Refreshing, Reloading,
             Unknown,
         };
         match (self.status.active_state, &self.status.sub_state) {
-            (Active | Reloading | Refreshing, SubState::Exited) => "Ended",
-            (Active | Reloading | Refreshing, _) => "Running",
+            (Active | Reloading | Refreshing, SubState::Exited) => ContainerState::Ended,
+            (Active | Reloading | Refreshing, _) => ContainerState::Running,
             (Activating, SubState::AutoRestart | SubState::AutoRestartQueued)
-            | (Deactivating, _) => "Restarting",
+            | (Deactivating, _) => ContainerState::Restarting,
             // systemd calls an init container "activating" as long as it runs.
-            (Activating, _) if self.kind == OtherKind::Init => "Running",
-            (Activating, _) => "Starting",
-            (Failed, _) => "Failed",
-            (Inactive | Maintenance | Unknown, _) => "Waiting",
+            (Activating, _) if self.kind == OtherKind::Init => ContainerState::Running,
+            (Activating, _) => ContainerState::Starting,
+            (Failed, _) => ContainerState::Failed,
+            (Inactive | Maintenance | Unknown, _) => ContainerState::Waiting,
         }
     }
 
@@ -91,7 +91,7 @@ impl SidecarContainer {
                 OtherKind::Init => "init".to_owned(),
                 OtherKind::Sidecar => "sidecar".to_owned(),
             },
-            state: self.state().to_owned(),
+            state: self.state(),
             restarts: self.status.restarts,
             exit_code: exit_code(&self.status).filter(|_| !self.not_started),
             image: self.image.clone(),
@@ -156,7 +156,11 @@ impl InstanceSidecars {
     fn judge_first_starts(&self, verdict: &InstanceVerdict) -> Option<InstanceVerdict> {
         let mut sidecars = self.others.iter();
         let one = sidecars.find(|one| {
-            one.kind == OtherKind::Sidecar && matches!(one.state(), "Restarting" | "Failed")
+            one.kind == OtherKind::Sidecar
+                && matches!(
+                    one.state(),
+                    ContainerState::Restarting | ContainerState::Failed
+                )
         })?;
         Some(InstanceVerdict {
             reason: Some(Reason::SidecarNotRunning),
@@ -218,7 +222,8 @@ impl InstanceSidecars {
         let mut inits = self.others.iter();
         // An init container that is to run again waits for those before it, and one behind it may
         // have failed for good.
-        let matters = |one: &&SidecarContainer| !one.is_well() && one.state() != "Waiting";
+        let matters =
+            |one: &&SidecarContainer| !one.is_well() && one.state() != ContainerState::Waiting;
         let one = inits.find(|one| one.kind == OtherKind::Init && matters(one))?;
         let policy = assignment.restart_policy.condition;
         let told = |phase, reason, message, action| InstanceVerdict {
@@ -230,7 +235,7 @@ impl InstanceSidecars {
             ..verdict.clone()
         };
         match one.state() {
-            "Failed" => {
+            ContainerState::Failed => {
                 let action = match policy {
                     RestartCondition::Always => StartAction::StartUncounted,
                     RestartCondition::MaxCount | RestartCondition::Never => StartAction::Leave,
@@ -242,7 +247,7 @@ impl InstanceSidecars {
                     action,
                 ))
             }
-            "Restarting" => {
+            ContainerState::Restarting => {
                 let message = format!("{}; it is started again", one.trouble());
                 Some(told(
                     InstancePhase::Restarting,
@@ -251,7 +256,7 @@ impl InstanceSidecars {
                     verdict.action,
                 ))
             }
-            "Running" if one.status.restarts > 0 => {
+            ContainerState::Running if one.status.restarts > 0 => {
                 let message = format!(
                     "init container {} runs again, after {} failures",
                     one.name, one.status.restarts
@@ -263,7 +268,7 @@ impl InstanceSidecars {
                     verdict.action,
                 ))
             }
-            "Running" => {
+            ContainerState::Running => {
                 let message = format!("init container {} runs", one.name);
                 Some(told(
                     InstancePhase::Starting,

@@ -16,7 +16,7 @@ use crate::{
     volumes::VolumeName,
 };
 use kat_client::KeyedItem as _;
-use kat_types::api::{NodeItem, VolumeItem, VolumeMoveStatus, VolumePhase};
+use kat_types::api::{NodeItem, VolumeItem, VolumeMoveStatus, VolumeMoveStep, VolumePhase};
 
 /// Interval of the progress requests.
 const LOOK: Duration = Duration::from_secs(1);
@@ -227,19 +227,22 @@ impl SpeedMeter {
         let sum = |of: fn(&VolumeMoveStatus) -> u64| going.iter().map(|one| of(one)).sum::<u64>();
         let (bytes, total) = (sum(|one| one.bytes), sum(|one| one.total_bytes));
         let (files, total_files) = (sum(|one| one.files), sum(|one| one.total_files));
-        let slowest = going.iter().min_by_key(|one| order(&one.phase));
-        let phase = slowest.map_or("", |one| one.phase.as_str());
+        let slowest = going.iter().min_by_key(|one| one.phase);
+        let phase = slowest.map_or(VolumeMoveStep::Waiting, |one| one.phase);
         let why = going.iter().find(|one| !one.message.is_empty());
         let why = why.map_or_else(String::new, |one| format!(": {}", one_line(&one.message)));
         let to = slowest.map_or("", |one| one.to.as_str());
         let words = match phase {
-            "Stopping" => format!("{short}: stopping what has it{why}"),
-            "Copying" => format!("{short}: copying to {to}{why}"),
-            "Verifying" => format!("{short}: comparing both copies"),
-            "Copied" | "Placing" => format!("{short}: taking the copy into use{why}"),
-            _ => format!("{short}: {to} is about to copy it{why}"),
+            VolumeMoveStep::Stopping => format!("{short}: stopping what has it{why}"),
+            VolumeMoveStep::Copying => format!("{short}: copying to {to}{why}"),
+            VolumeMoveStep::Verifying => format!("{short}: comparing both copies"),
+            VolumeMoveStep::Copied | VolumeMoveStep::Placing => {
+                format!("{short}: taking the copy into use{why}")
+            }
+            VolumeMoveStep::Waiting => format!("{short}: {to} is about to copy it{why}"),
         };
-        if !matches!(phase, "Copying" | "Verifying") || total_files == 0 {
+        if !matches!(phase, VolumeMoveStep::Copying | VolumeMoveStep::Verifying) || total_files == 0
+        {
             self.last = None;
             return (plain(&words), String::new());
         }
@@ -267,17 +270,6 @@ impl SpeedMeter {
     }
 }
 
-fn order(phase: &str) -> u8 {
-    match phase {
-        "Stopping" => 0,
-        "Waiting" => 1,
-        "Copying" => 2,
-        "Verifying" => 3,
-        "Copied" => 4,
-        _ => 5,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,7 +278,7 @@ mod tests {
     async fn progress_is_told_in_words_and_numbers() {
         let mut status = VolumeMoveStatus {
             to: "n2".to_owned(),
-            phase: "Copying".to_owned(),
+            phase: VolumeMoveStep::Copying,
             files: 3,
             bytes: 10 << 20,
             total_files: 10,
@@ -303,10 +295,10 @@ mod tests {
         status.bytes = 50 << 20;
         let (_, numbers) = meter.text("web/data", &[&status]);
         assert_eq!(numbers, ", 3 of 10 files, 50 of 100 MiB, 20.0 MiB/s");
-        status.phase = "Waiting".to_owned();
+        status.phase = VolumeMoveStep::Waiting;
         status.message = "on n2: it takes 9 MiB,\nand 3 MiB are free".to_owned();
         let whole = VolumeMoveStatus {
-            phase: "Copied".to_owned(),
+            phase: VolumeMoveStep::Copied,
             ..VolumeMoveStatus::default()
         };
         let (words, numbers) = meter.text("web/data", &[&whole, &status]);

@@ -13,6 +13,7 @@ use crate::{
     args::{DescribeArgs, DescribedKind},
     commands::{changing::quota, data::secret},
     errors::CliError,
+    output::word,
 };
 use kat_client::{ClientError, KeyedItem as _};
 use kat_types::api::{Event, EventFilter, HostPortStatus, List, NamespaceItem, VolumeItem};
@@ -57,7 +58,7 @@ async fn namespaces(
         Err(error) => return Err(get::missing::<NamespaceItem>(session, error, None, name).await),
     };
     sheet.field("name", &item.metadata.name);
-    sheet.phase("phase", &item.status.phase, "");
+    sheet.phase("phase", &word(&item.status.phase), "");
     sheet.labels(&item.metadata.labels);
     sheet.field("workloads", &item.status.workloads.to_string());
     sheet.age(item.metadata.creation_timestamp);

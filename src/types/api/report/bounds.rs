@@ -287,13 +287,13 @@ fn bound_instance(instance: &mut InstanceReport) {
         let ContainerStatus {
             name,
             kind,
-            state,
+            state: _,
             restarts: _,
             exit_code: _,
             image,
             unit,
         } = container;
-        words([name, kind, state]);
+        words([name, kind]);
         cut(image, MAX_NAME);
         cut(unit, MAX_NAME);
     }

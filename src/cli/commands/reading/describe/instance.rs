@@ -118,7 +118,7 @@ fn containers(sheet: &mut Sheet, containers: &[ContainerStatus]) {
         table.row(vec![
             Cell::new(&one.name),
             Cell::new(&one.kind),
-            Cell::phase(&one.state),
+            Cell::phase(&word(&one.state)),
             Cell::new(one.restarts.to_string()),
             Cell::new(code.unwrap_or_default()),
             Cell::new(&one.image),

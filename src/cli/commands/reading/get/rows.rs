@@ -275,7 +275,7 @@ impl ListableItem for NamespaceItem {
     fn row(&self, columns: Columns) -> Vec<Cell> {
         let mut row = vec![
             Cell::new(&self.metadata.name),
-            Cell::phase(&self.status.phase),
+            Cell::phase(&word(&self.status.phase)),
             Cell::new(self.status.workloads.to_string()),
             Cell::new(time::age(columns.now, self.metadata.creation_timestamp)),
         ];
