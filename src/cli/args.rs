@@ -134,7 +134,7 @@ pub(super) enum KatcallCommand {
     Registry(RegistryArgs),
     /// Set and unset secrets; `get`, `describe` and `delete` know them too
     Secret(secret::SecretArgs),
-    /// Say what a field of the *.kat files means
+    /// Say what a field of the *.kat files or a reason means
     Explain(ExplainArgs),
     /// Show the cluster's configuration
     Config(ConfigArgs),

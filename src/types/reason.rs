@@ -167,6 +167,8 @@ words! {
     /// The reason of an event.
     ///
     /// An event that repeats the reason which a machine reported of an instance has that word instead.
+    ///
+    /// `katcall explain` explains each; the compiler asks for the explanation of a new one.
     EventReason {
         // Instances.
         Scheduled,

@@ -16,6 +16,37 @@ fn a_field_is_explained_without_a_cluster() {
 }
 
 #[test]
+fn a_reason_is_explained_without_a_cluster() {
+    let program = Program::alone();
+    let text = program.run(&["explain", "CrashLoop"]);
+    assert!(
+        text.starts_with("exit: 0\n--- stdout\nCrashLoop\n\nreason of a status or a condition\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("\n  means  its program ends again and again"),
+        "{text}"
+    );
+    let next = "\n  try    katcall logs INSTANCE -n NAMESPACE\n";
+    assert!(text.ends_with(next), "{text}");
+    assert_eq!(program.run(&["explain", "reason/CrashLoop"]), text);
+
+    let text = program.run(&["explain", "RolloutStarted"]);
+    assert!(
+        text.starts_with("exit: 0\n--- stdout\nRolloutStarted\n\nreason of an event\n"),
+        "{text}"
+    );
+    let next = "\n  try    katcall rollout status NAMESPACE/WORKLOAD\n";
+    assert!(text.ends_with(next), "{text}");
+    assert_eq!(program.run(&["explain", "reason/RolloutStarted"]), text);
+
+    let text = program.run(&["explain", "reason/CrashLop"]);
+    assert!(text.starts_with("exit: 3\n"), "{text}");
+    assert!(text.contains("there is no reason `CrashLop`"), "{text}");
+    assert!(text.contains("did you mean `reason/CrashLoop`?"), "{text}");
+}
+
+#[test]
 fn a_template_picks_out_of_lists_and_items() {
     let fake = Fake::start();
     let items = [

@@ -66,8 +66,9 @@ impl From<EventsArgs> for GetArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// Such as workload.spec.restartPolicy; without it the kinds of files
-    #[arg(value_name = "KIND.FIELD")]
+    /// A field such as workload.spec.restartPolicy, or a reason such as CrashLoop or
+    /// reason/CrashLoop; without it the kinds of files
+    #[arg(value_name = "KIND.FIELD|REASON")]
     pub(crate) path: Option<String>,
 }
 

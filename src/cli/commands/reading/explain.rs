@@ -1,8 +1,12 @@
 //! `katcall explain`: describes a field of the `*.kat` files, from the table that the decoder and
-//! the JSON Schemas use.
+//! the JSON Schemas use, or the reason of a status, a condition or an event.
 
 use anstyle::Style;
 
+use super::why::{
+    event_reasons::event_explanation,
+    reasons::{self, Explanation, PLACEHOLDER_WORDS},
+};
 use crate::{
     args::ExplainArgs,
     console::{Console, paint},
@@ -13,6 +17,10 @@ use kat_bundle::{
     DocumentKind,
     fields::{self, Field, FieldStatus, FieldType},
 };
+use kat_types::reason::{EventReason, Reason};
+
+/// Before a reason, to say that the word is one.
+const REASON_PREFIX: &str = "reason/";
 
 /// A kind by the name of its file, or by its name after `kind:`, in any case.
 const FIRST_WORDS: [(&str, DocumentKind); 8] = [
@@ -30,6 +38,14 @@ pub(crate) fn run(console: &Console, arguments: &ExplainArgs) -> Result<(), CliE
     let Some(written) = &arguments.path else {
         return console.print(&kinds());
     };
+    if let Some(word) = written.strip_prefix(REASON_PREFIX) {
+        let text = reason(word, console.colour).ok_or_else(|| unknown_reason(word))?;
+        return console.print(&text);
+    }
+    // No reason has the name of a kind.
+    if let Some(text) = reason(written, console.colour) {
+        return console.print(&text);
+    }
     let (first, path) = written.split_once('.').unwrap_or((written, ""));
     let kind = kind_of(first)?;
     let field = match path {
@@ -54,7 +70,64 @@ fn kinds() -> String {
             text.push_str(&format!("  {word:<20}  {}\n", kind.file()));
         }
     }
+    text.push_str(
+        "\nkatcall explain REASON, where the reason is that of a status, a condition or an event\n",
+    );
     text
+}
+
+/// Meaning and next step of a reason; `None` if this version does not know the word.
+fn reason(word: &str, colour: bool) -> Option<String> {
+    let found = meanings(word);
+    if found.is_empty() {
+        return None;
+    }
+    let mut text = format!("{}\n", paint(word, Style::new().bold(), colour));
+    for (owner, Explanation { means, next }) in found {
+        let means = PLACEHOLDER_WORDS.fill(means);
+        text.push_str(&format!("\nreason of {owner}\n  means  {means}\n"));
+        if !next.is_empty() {
+            let next = PLACEHOLDER_WORDS.fill(next);
+            text.push_str(&format!("  try    {next}\n"));
+        }
+    }
+    Some(text)
+}
+
+/// The explanations of a word, each with what has the reason.
+fn meanings(word: &str) -> Vec<(&'static str, Explanation)> {
+    let mut found = Vec::new();
+    if let Some(reason) = reasons::reason_of(word) {
+        found.push(("a status or a condition", reasons::explanation(reason)));
+        // `katcall why` shows these two in other words where they mean something else.
+        let other = match reason {
+            Reason::Unconfirmed => Some(("an instance", Reason::UnconfirmedInstance)),
+            Reason::ProgressDeadlineExceeded => Some((
+                "a workload without an earlier good version",
+                Reason::FirstVersionStalled,
+            )),
+            _ => None,
+        };
+        found.extend(other.map(|(owner, reason)| (owner, reasons::explanation(reason))));
+    }
+    if let Some(reason) = EventReason::from_word(word) {
+        found.push(("an event", event_explanation(reason)));
+    }
+    found
+}
+
+fn unknown_reason(word: &str) -> CliError {
+    let error = CliError::not_found(format!("there is no reason `{word}`"));
+    match nearest_reason(word) {
+        Some(near) => error.hinted(format!("did you mean `{REASON_PREFIX}{near}`?")),
+        None => error.hinted("a newer version of katcall may know it"),
+    }
+}
+
+fn nearest_reason(word: &str) -> Option<&'static str> {
+    let reasons = Reason::ALL.iter().map(|reason| reason.word());
+    let events = EventReason::ALL.iter().map(|reason| reason.word());
+    suggest::nearest(word, reasons.chain(events))
 }
 
 fn kind_of(word: &str) -> Result<DocumentKind, CliError> {
@@ -67,7 +140,8 @@ fn kind_of(word: &str) -> Result<DocumentKind, CliError> {
     }
     let names = FIRST_WORDS.iter().map(|(name, _)| *name);
     let error = CliError::usage(format!("there is no kind of file `{word}`"));
-    Err(match suggest::nearest(&small, names) {
+    let near = suggest::nearest(&small, names).or_else(|| nearest_reason(word));
+    Err(match near {
         Some(near) => error.hinted(format!("did you mean `{near}`?")),
         None => error.hinted("`katcall explain` lists them"),
     })
@@ -194,5 +268,52 @@ mod tests {
             Some("did you mean `workload.spec.replicas`?")
         );
         assert_eq!(kind_of("wrkload").unwrap_err().exit_code(), 2);
+    }
+
+    #[test]
+    fn every_reason_is_explained_and_none_has_the_name_of_a_kind() {
+        let words = Reason::ALL.iter().map(|reason| reason.word());
+        let words = words.chain(EventReason::ALL.iter().map(|reason| reason.word()));
+        for word in words {
+            let text = reason(word, false).unwrap();
+            assert!(text.starts_with(&format!("{word}\n\nreason of ")), "{text}");
+            assert!(!text.contains(['{', '}']), "{text}");
+            assert!(kind_of(word).is_err(), "{word}");
+        }
+        assert_eq!(reason("OfANewerVersion", false), None);
+        assert_eq!(reason("workload", false), None);
+    }
+
+    #[test]
+    fn a_word_of_both_enums_is_explained_for_each() {
+        let text = reason("Unhealthy", false).unwrap();
+        assert!(
+            text.contains("reason of a status or a condition\n"),
+            "{text}"
+        );
+        assert!(text.contains("reason of an event\n"), "{text}");
+        let event = reason("MemberAdded", false).unwrap();
+        assert!(!event.contains("reason of a status"), "{event}");
+    }
+
+    #[test]
+    fn a_reason_that_an_instance_has_in_another_sense_is_explained_for_both() {
+        let text = reason("Unconfirmed", false).unwrap();
+        for reason in [Reason::Unconfirmed, Reason::UnconfirmedInstance] {
+            let means = PLACEHOLDER_WORDS.fill(reasons::explanation(reason).means);
+            assert!(text.contains(&means), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_misspelt_reason_is_answered_with_the_nearest_one() {
+        let error = unknown_reason("CrashLop");
+        assert_eq!(error.exit_code(), 3);
+        assert_eq!(
+            error.hint().as_deref(),
+            Some("did you mean `reason/CrashLoop`?")
+        );
+        let error = kind_of("CrashLop").unwrap_err();
+        assert_eq!(error.hint().as_deref(), Some("did you mean `CrashLoop`?"));
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! It uses only the API's read requests, so that it also works without a leader.
 
-mod reasons;
+pub(super) mod event_reasons;
+pub(super) mod reasons;
 mod story;
 
 use jiff::Timestamp;

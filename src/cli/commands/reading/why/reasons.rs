@@ -1,41 +1,93 @@
-//! The meaning of each reason, and what to try next.
+//! The meaning of each reason of a status or a condition, and what to try next.
 
 use kat_types::reason::Reason;
 
-/// The text of `katcall why` for a reason.
+/// The text of `katcall why` and `katcall explain` for a reason.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Explanation {
-    /// A sentence without its full stop. `{instance}`, `{node}`, `{image}`, `{user}`, `{unit}`,
-    /// `{workload}` and `{namespace}` stand for names.
+    /// A sentence without its full stop. The placeholders of [`ReasonPlaceholders`] stand for names.
     pub(crate) means: &'static str,
-    /// What to try, with the same names; empty where nothing needs to be done.
+    /// What to try, with the same placeholders; empty where nothing needs to be done.
     pub(crate) next: &'static str,
 }
 
-const fn explained(means: &'static str, next: &'static str) -> Explanation {
+/// Values of the placeholders in an explanation: `{namespace}` stands for `namespace`, and so on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReasonPlaceholders<'a> {
+    pub(crate) namespace: &'a str,
+    pub(crate) workload: &'a str,
+    pub(crate) instance: &'a str,
+    pub(crate) node: &'a str,
+    pub(crate) image: &'a str,
+    pub(crate) user: &'a str,
+    pub(crate) unit: &'a str,
+}
+
+/// Upper-case words instead of names, where no object is known that has them.
+pub(crate) const PLACEHOLDER_WORDS: ReasonPlaceholders<'static> = ReasonPlaceholders {
+    namespace: "NAMESPACE",
+    workload: "WORKLOAD",
+    instance: "INSTANCE",
+    node: "NODE",
+    image: "IMAGE",
+    user: "USER",
+    unit: "UNIT",
+};
+
+impl ReasonPlaceholders<'_> {
+    pub(crate) fn fill(&self, text: &str) -> String {
+        let names = [
+            ("{namespace}", self.namespace),
+            ("{workload}", self.workload),
+            ("{instance}", self.instance),
+            ("{node}", self.node),
+            ("{image}", self.image),
+            ("{user}", self.user),
+            ("{unit}", self.unit),
+        ];
+        names
+            .into_iter()
+            .fold(text.to_owned(), |text, (name, value)| {
+                text.replace(name, value)
+            })
+    }
+}
+
+pub(super) const fn explained(means: &'static str, next: &'static str) -> Explanation {
     Explanation { means, next }
+}
+
+/// The reason of a stored word; `None` if this version does not know the word.
+pub(crate) fn reason_of(word: &str) -> Option<Reason> {
+    let id = word.strip_prefix(Reason::Member.word());
+    match id.filter(|id| is_member_id(id)) {
+        Some(_) => Some(Reason::Member),
+        None => Reason::from_word(word),
+    }
+}
+
+/// Whether the text may be the id of an etcd member, a hexadecimal number in lower case. Words of
+/// events such as `MemberAdded` are told apart by that.
+fn is_member_id(text: &str) -> bool {
+    !text.is_empty()
+        && text
+            .chars()
+            .all(|digit| matches!(digit, '0'..='9' | 'a'..='f'))
 }
 
 /// The explanation of a stored word; `None` if this version does not know the word.
 pub(crate) fn find(word: &str) -> Option<Explanation> {
-    // The word is followed by the id of an etcd member.
-    let is_member = word.starts_with(Reason::Member.word());
-    let reason = if is_member {
-        Some(Reason::Member)
-    } else {
-        Reason::from_word(word)
-    };
-    reason.map(explanation)
+    reason_of(word).map(explanation)
 }
 
-const LOGS: &str = "katcall logs {instance} -n {namespace}";
+pub(super) const LOGS: &str = "katcall logs {instance} -n {namespace}";
 const UNIT: &str = "on {node}, as root: systemctl --user --machine={user}@.host status {unit}";
 const AGENT: &str = "on {node}, as root: journalctl -u kat-agent -e";
 const NETWORK: &str = "on {node}, as root: systemctl status kat-net && journalctl -u kat-net -e";
 const ROLLOUT: &str = "katcall plan -f DIR of what is to come next, then katcall apply -f DIR";
 
 #[rustfmt::skip]
-const fn explanation(reason: Reason) -> Explanation {
+pub(crate) const fn explanation(reason: Reason) -> Explanation {
     match reason {
         // Workloads.
         Reason::AllHealthy => explained("all instances that are wanted run and are healthy", ""),
@@ -205,12 +257,32 @@ pub(crate) fn after_stall() -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::reading::why::event_reasons::event_explanation;
+    use kat_types::reason::EventReason;
+
+    /// The explanations of both enums, each with its word.
+    fn all() -> impl Iterator<Item = (&'static str, Explanation)> {
+        let reasons = Reason::ALL.iter();
+        let reasons = reasons.map(|reason| (reason.word(), explanation(*reason)));
+        let events = EventReason::ALL.iter();
+        let events = events.map(|reason| (reason.word(), event_explanation(*reason)));
+        reasons.chain(events)
+    }
 
     #[test]
     fn each_reason_has_a_sentence_without_its_full_stop() {
-        for reason in Reason::ALL {
-            let Explanation { means, .. } = explanation(*reason);
-            assert!(!means.is_empty() && !means.ends_with('.'), "{reason}");
+        for (word, Explanation { means, .. }) in all() {
+            assert!(!means.is_empty() && !means.ends_with('.'), "{word}");
+        }
+    }
+
+    #[test]
+    fn each_placeholder_of_an_explanation_has_a_value() {
+        for (word, Explanation { means, next }) in all() {
+            for text in [means, next] {
+                let filled = PLACEHOLDER_WORDS.fill(text);
+                assert!(!filled.contains(['{', '}']), "{word}: {filled}");
+            }
         }
     }
 
@@ -228,5 +300,12 @@ mod tests {
         let found = find(&kat_types::api::data_lost_reason("8e9e05c52164694d"));
         let member = explanation(Reason::Member);
         assert_eq!(found.map(|found| found.means), Some(member.means));
+    }
+
+    #[test]
+    fn the_event_of_a_member_is_not_taken_for_a_member_whose_data_is_lost() {
+        for reason in [EventReason::MemberAdded, EventReason::MemberVotes] {
+            assert!(find(reason.word()).is_none(), "{reason}");
+        }
     }
 }

@@ -3,7 +3,10 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::reasons;
+use super::{
+    event_reasons::event_explanation,
+    reasons::{self, PLACEHOLDER_WORDS, ReasonPlaceholders},
+};
 use crate::{
     commands::changing::rollout,
     output::{one_line, word},
@@ -16,7 +19,7 @@ use kat_types::{
         HOST_PORT_IN_USE, HOST_PORT_NOT_ALLOWED, Health, InstanceItem, InstancePhase, NodeItem,
         NodePhase, ROLLED_BACK, WorkloadItem, WorkloadPhase,
     },
-    reason::Reason,
+    reason::{EventReason, Reason},
 };
 
 /// Most instances that are described one by one.
@@ -36,37 +39,6 @@ pub(crate) struct WhyReport {
     pub(crate) lately: Vec<String>,
     /// What to try next.
     pub(crate) next: Vec<String>,
-}
-
-/// Values of the placeholders in a reason's sentences.
-#[derive(Debug, Clone, Copy, Default)]
-struct ReasonPlaceholders<'a> {
-    namespace: &'a str,
-    workload: &'a str,
-    instance: &'a str,
-    node: &'a str,
-    image: &'a str,
-    user: &'a str,
-    unit: &'a str,
-}
-
-impl ReasonPlaceholders<'_> {
-    fn fill(&self, text: &str) -> String {
-        let names = [
-            ("{namespace}", self.namespace),
-            ("{workload}", self.workload),
-            ("{instance}", self.instance),
-            ("{node}", self.node),
-            ("{image}", self.image),
-            ("{user}", self.user),
-            ("{unit}", self.unit),
-        ];
-        names
-            .into_iter()
-            .fold(text.to_owned(), |text, (name, value)| {
-                text.replace(name, value)
-            })
-    }
 }
 
 impl WhyReport {
@@ -104,25 +76,44 @@ impl WhyReport {
         }
     }
 
-    fn lately(mut self, events: &[Event], now: Timestamp) -> Self {
-        self.lately = events
-            .iter()
-            .map(|event| {
-                let age = time::age(now, event.timestamp);
-                let often = match event.count {
-                    0 | 1 => String::new(),
-                    count => format!(" ({count} times)"),
-                };
-                let about = &event.involved_object;
-                let message = one_line(&event.message);
-                format!(
-                    "{age} ago {} of {}{often}: {message}",
-                    event.reason, about.name
-                )
-            })
-            .collect();
+    /// Adds the events, the newest first. The latest warning is followed by its next step, unless
+    /// the report has that step already. `names` are those of the object of that warning.
+    fn lately(mut self, events: &[Event], now: Timestamp, names: &ReasonPlaceholders<'_>) -> Self {
+        let latest = events.iter().position(is_warning);
+        for (position, event) in events.iter().enumerate() {
+            let age = time::age(now, event.timestamp);
+            let often = match event.count {
+                0 | 1 => String::new(),
+                count => format!(" ({count} times)"),
+            };
+            let about = &event.involved_object;
+            let message = one_line(&event.message);
+            let mut told = format!(
+                "{age} ago {} of {}{often}: {message}",
+                event.reason, about.name
+            );
+            if latest == Some(position) {
+                let next = names.fill(next_of_event(event));
+                if !next.is_empty() && !self.next.contains(&next) {
+                    told.push_str(&format!("\n  try: {next}"));
+                }
+            }
+            self.lately.push(told);
+        }
         self
     }
+}
+
+fn is_warning(event: &Event) -> bool {
+    event.kind == "Warning"
+}
+
+/// The next step for an event; empty if there is none or this version does not know the reason.
+fn next_of_event(event: &Event) -> &'static str {
+    let own = EventReason::from_word(&event.reason).map(event_explanation);
+    // Events of instances also repeat reasons that machines report.
+    let known = own.or_else(|| reasons::find(of_instances(&event.reason)));
+    known.map_or("", |known| known.next)
 }
 
 /// Such as ` for 5m`; empty where it is not known.
@@ -178,7 +169,7 @@ pub(crate) fn of_workload(
         namespace: &namespace,
         workload: &name,
         image,
-        ..ReasonPlaceholders::default()
+        ..PLACEHOLDER_WORDS
     };
     let behind = status.observed_generation < item.metadata.generation;
     if behind {
@@ -217,7 +208,10 @@ pub(crate) fn of_workload(
         story.tell("", Reason::Paused.word(), "", &names);
     }
     finish(&mut story, status.phase == WorkloadPhase::Running);
-    story.lately(&events, now)
+    let warned = events.iter().find(|event| is_warning(event));
+    let warned = warned.and_then(|event| instance_of(event, instances));
+    let names = warned.map_or(names, instance_names);
+    story.lately(&events, now, &names)
 }
 
 fn wanted_of_workload(item: &WorkloadItem, image: &str) -> String {
@@ -323,18 +317,29 @@ fn of_instances(reason: &str) -> &str {
     reason
 }
 
-fn tell_instance(story: &mut WhyReport, item: &InstanceItem, subject: &str) {
-    let (namespace, name) = item.key();
+/// The instance that an event is about, if it is one of these.
+fn instance_of<'a>(event: &Event, instances: &'a [InstanceItem]) -> Option<&'a InstanceItem> {
+    let about = &event.involved_object;
+    let mut instances = instances.iter();
+    instances.find(|item| about.kind == "Instance" && about.name == item.metadata.name)
+}
+
+fn instance_names(item: &InstanceItem) -> ReasonPlaceholders<'_> {
     let status = &item.status;
-    let names = ReasonPlaceholders {
-        namespace: &namespace,
+    ReasonPlaceholders {
+        namespace: item.metadata.namespace.as_deref().unwrap_or_default(),
         workload: &status.workload,
-        instance: &name,
+        instance: &item.metadata.name,
         node: status.node.as_deref().unwrap_or("its machine"),
         image: &status.image,
         user: &status.user,
         unit: &status.unit,
-    };
+    }
+}
+
+fn tell_instance(story: &mut WhyReport, item: &InstanceItem, subject: &str) {
+    let status = &item.status;
+    let names = instance_names(item);
     if !status.reason.is_empty() {
         let reason = of_instances(&status.reason);
         story.tell(subject, reason, &status.message, &names);
@@ -380,7 +385,7 @@ pub(crate) fn of_instance(item: &InstanceItem, events: Vec<Event>, now: Timestam
     tell_instance(&mut story, item, "");
     let running = status.phase == InstancePhase::Running;
     finish(&mut story, running && status.health != Health::Unhealthy);
-    story.lately(&events, now)
+    story.lately(&events, now, &instance_names(item))
 }
 
 pub(crate) fn of_node(item: &NodeItem, events: Vec<Event>, now: Timestamp) -> WhyReport {
@@ -405,7 +410,7 @@ pub(crate) fn of_node(item: &NodeItem, events: Vec<Event>, now: Timestamp) -> Wh
     };
     let names = ReasonPlaceholders {
         node: &name,
-        ..ReasonPlaceholders::default()
+        ..PLACEHOLDER_WORDS
     };
     if !status.reason.is_empty() {
         story.tell("", &status.reason, &status.message, &names);
@@ -414,7 +419,7 @@ pub(crate) fn of_node(item: &NodeItem, events: Vec<Event>, now: Timestamp) -> Wh
         story.tell("", &condition.reason, &condition.message, &names);
     }
     finish(&mut story, status.phase == NodePhase::Ready);
-    story.lately(&events, now)
+    story.lately(&events, now, &names)
 }
 
 /// Ensures that the text is never empty.

@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use kat_types::api::ApiTime;
+use kat_types::api::{ApiTime, ObjectReference};
 
 fn now() -> Timestamp {
     "2026-01-01T01:00:00Z".parse().unwrap()
@@ -240,5 +240,87 @@ fn an_instance_that_waits_for_its_place_is_told_apart_from_a_machine() {
     assert!(
         story.next.iter().any(|next| next.contains("why node n2")),
         "{story:?}"
+    );
+}
+
+fn event(kind: &str, reason: &str, (about, name): (&str, &str)) -> Event {
+    Event {
+        timestamp: ApiTime::parse("2026-01-01T00:59:00Z"),
+        kind: kind.to_owned(),
+        reason: reason.to_owned(),
+        message: "the words of it".to_owned(),
+        involved_object: ObjectReference {
+            kind: about.to_owned(),
+            name: name.to_owned(),
+            ..ObjectReference::default()
+        },
+        ..Event::default()
+    }
+}
+
+#[test]
+fn the_latest_warning_is_followed_by_its_next_step() {
+    let item = instance("web-aaaaa", "Running", "", "");
+    let about = ("Instance", "web-aaaaa");
+    let events = vec![
+        event("Normal", "Healthy", about),
+        event("Warning", "Unhealthy", about),
+        event("Warning", "CrashLoop", about),
+    ];
+    let story = of_instance(&item, events, now());
+    assert_eq!(
+        story.lately,
+        [
+            "1m ago Healthy of web-aaaaa: the words of it",
+            "1m ago Unhealthy of web-aaaaa: the words of it\n  try: katcall logs web-aaaaa -n shop",
+            "1m ago CrashLoop of web-aaaaa: the words of it",
+        ]
+    );
+    assert_eq!(story.next, Vec::<String>::new());
+}
+
+#[test]
+fn the_next_step_of_a_warning_names_the_object_of_the_warning() {
+    let item = workload("Running", [1, 1], available(true, "AllHealthy", ""));
+    let runs = [instance("web-aaaaa", "Running", "", "")];
+    let told = |reason: &str, about: (&str, &str)| {
+        let events = vec![event("Warning", reason, about)];
+        of_workload(&item, &runs, events, now()).lately.join("|")
+    };
+    let reported = told("ImagePullFailed", ("Instance", "web-aaaaa"));
+    assert!(
+        reported.ends_with("on n2, podman pull registry.lab/web:9"),
+        "{reported}"
+    );
+    let moves = told("VolumeMoveFailed", ("Workload", "web"));
+    assert!(
+        moves.contains("\n  try: katcall get volumes -n shop -o wide"),
+        "{moves}"
+    );
+    let newer = told("OfANewerVersion", ("Workload", "web"));
+    assert!(!newer.contains("try:"), "{newer}");
+}
+
+#[test]
+fn the_next_step_of_a_warning_is_not_said_twice() {
+    let message = "web-aaaaa: manifest unknown";
+    let condition = available(false, "ImagePullFailed", message);
+    let item = workload("Degraded", [1, 0], condition);
+    let pulls = [instance(
+        "web-aaaaa",
+        "Pulling",
+        "ImagePullFailed",
+        "manifest unknown",
+    )];
+    let events = vec![event(
+        "Warning",
+        "ImagePullFailed",
+        ("Instance", "web-aaaaa"),
+    )];
+    let story = of_workload(&item, &pulls, events, now());
+    assert_eq!(story.next.len(), 1, "{story:?}");
+    assert_eq!(
+        story.lately,
+        ["1m ago ImagePullFailed of web-aaaaa: the words of it"]
     );
 }
