@@ -11,22 +11,22 @@
 
 #[path = "api/agent_port.rs"]
 mod agent_port;
-#[path = "api/applies.rs"]
-mod applies;
-#[path = "api/callers.rs"]
-mod callers;
-#[path = "api/files.rs"]
+#[path = "api/apply.rs"]
+mod apply;
+#[path = "api/authentication.rs"]
+mod authentication;
+#[path = "api/workload_files.rs"]
 mod files_of_folder;
 #[path = "api/images.rs"]
 mod images;
-#[path = "api/logins.rs"]
-mod logins;
 #[path = "api/logs.rs"]
 mod logs;
 #[path = "api/nodes.rs"]
 mod nodes;
 #[path = "api/preview.rs"]
 mod preview;
+#[path = "api/registry_credentials.rs"]
+mod registry_credentials;
 #[path = "api/rollouts.rs"]
 mod rollouts;
 #[path = "api/secrets.rs"]

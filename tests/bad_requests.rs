@@ -12,14 +12,14 @@
 
 #[path = "bad_requests/bodies.rs"]
 mod bodies;
-#[path = "bad_requests/callers.rs"]
-mod callers;
 #[path = "bad_requests/connections.rs"]
 mod connections;
 #[path = "support/api.rs"]
 mod support;
-#[path = "bad_requests/ways.rs"]
-mod ways;
+#[path = "bad_requests/unauthorized_callers.rs"]
+mod unauthorized_callers;
+#[path = "bad_requests/unknown_routes.rs"]
+mod unknown_routes;
 
 use std::{sync::Arc, time::Duration};
 
@@ -171,8 +171,8 @@ fn cases(server: &Server) -> Vec<Case> {
         server,
         all: Vec::new(),
     };
-    callers::callers(&mut cases);
-    ways::ways(&mut cases);
+    unauthorized_callers::callers(&mut cases);
+    unknown_routes::ways(&mut cases);
     bodies::heads(&mut cases);
     bodies::bodies(&mut cases);
     cases.all

@@ -9,12 +9,12 @@
     reason = "tests"
 )]
 
-#[path = "cli/fake.rs"]
-mod fake;
+#[path = "cli/fake_api.rs"]
+mod fake_api;
 #[path = "cli/fixtures.rs"]
 mod fixtures;
-#[path = "cli/program.rs"]
-mod program;
+#[path = "cli/run_katcall.rs"]
+mod run_katcall;
 #[path = "support/api.rs"]
 mod support;
 
@@ -24,26 +24,22 @@ mod apply;
 mod delete;
 #[path = "cli/describe.rs"]
 mod describe;
+#[path = "cli/explain_jsonpath_wait_for.rs"]
+mod explain_jsonpath_wait_for;
 #[path = "cli/get.rs"]
 mod get;
-#[path = "cli/joy.rs"]
-mod joy;
 #[path = "cli/logins.rs"]
 mod logins;
 #[path = "cli/logs.rs"]
 mod logs;
-#[path = "cli/moves.rs"]
-mod moves;
+#[path = "cli/namespaces_tokens_contexts.rs"]
+mod namespaces_tokens_contexts;
 #[path = "cli/nodes.rs"]
 mod nodes;
-#[path = "cli/others.rs"]
-mod others;
 #[path = "cli/plan.rs"]
 mod plan;
-#[path = "cli/real.rs"]
-mod real;
-#[path = "cli/removals.rs"]
-mod removals;
+#[path = "cli/real_api.rs"]
+mod real_api;
 #[path = "cli/rollouts.rs"]
 mod rollouts;
 #[path = "cli/secrets.rs"]
@@ -52,6 +48,10 @@ mod secrets;
 mod sessions;
 #[path = "cli/status.rs"]
 mod status;
+#[path = "cli/volume_move.rs"]
+mod volume_move;
+#[path = "cli/volume_removal.rs"]
+mod volume_removal;
 #[path = "cli/volumes.rs"]
 mod volumes;
 #[path = "cli/wait.rs"]

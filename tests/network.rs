@@ -13,11 +13,11 @@
     reason = "a test fails by a panic"
 )]
 
-#[path = "network/world.rs"]
-mod world;
+#[path = "network/namespaced_machine.rs"]
+mod namespaced_machine;
 
-#[path = "network/hosts.rs"]
-mod hosts;
+#[path = "network/connected_hosts.rs"]
+mod connected_hosts;
 
 #[path = "network/hook.rs"]
 mod hook;
@@ -25,14 +25,14 @@ mod hook;
 #[path = "network/firewall.rs"]
 mod firewall;
 
-#[path = "network/balance.rs"]
-mod balance;
+#[path = "network/service_addresses.rs"]
+mod service_addresses;
 
 #[path = "network/host_ports.rs"]
 mod host_ports;
 
-#[path = "network/service.rs"]
-mod service;
+#[path = "network/kat_net_end_to_end.rs"]
+mod kat_net_end_to_end;
 
 #[path = "network/kernel.rs"]
 mod kernel;

@@ -1,8 +1,8 @@
 //! The client against small servers on Unix sockets and on loopback.
 
-mod follow;
 mod retry;
 mod tls;
+mod watch;
 
 use std::{
     path::PathBuf,

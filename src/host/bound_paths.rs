@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_judged_is_opened_and_nothing_that_took_its_place() {
+    fn a_bound_path_is_opened_only_if_it_is_still_the_checked_one() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
         fs::create_dir_all(root.join("outer/data")).unwrap();

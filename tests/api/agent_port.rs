@@ -176,7 +176,7 @@ async fn a_machine_that_may_lead_reads_logs_and_nobody_else_does() {
 
 #[tokio::test]
 async fn every_call_leaves_a_line_that_of_a_refused_machine_too() {
-    let written = super::callers::Written::default();
+    let written = super::authentication::Written::default();
     let writer = written.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_writer(move || writer.clone())

@@ -151,7 +151,7 @@ async fn instances_run_what_was_pinned() {
 }
 
 #[tokio::test]
-async fn who_can_not_be_asked_keeps_nobody_from_applying() {
+async fn an_unreachable_registry_does_not_prevent_an_apply() {
     let (server, known) = server(&[]).await;
     ready(&server).await;
     apply(&server, &web("shop", "web", 1)).await;

@@ -191,7 +191,7 @@ async fn a_new_workload_is_placed_and_its_unit_is_told() {
 }
 
 #[tokio::test]
-async fn what_is_said_is_what_then_happens() {
+async fn a_preview_shows_what_the_apply_then_does() {
     let server = cluster().await;
     server
         .put("shop", "web", &[("workload.kat", &web("shop", "web", 2))])

@@ -240,7 +240,7 @@ async fn a_pause_is_kept_until_it_is_taken_back() {
 }
 
 #[tokio::test]
-async fn who_may_and_when() {
+async fn rollout_calls_need_a_deploy_token_a_current_version_and_an_undeleted_workload() {
     let server = Server::start().await;
     apply(&server, &version(1)).await;
     apply(&server, &version(2)).await;

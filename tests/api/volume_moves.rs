@@ -180,7 +180,7 @@ async fn what_can_not_move_is_refused_in_words() {
 }
 
 #[tokio::test]
-async fn one_that_is_as_good_as_there_goes_back_with_the_copy_as_what_is_kept() {
+async fn a_cancelled_move_that_is_already_placing_keeps_the_copy() {
     let server = cluster().await;
     let placing = VolumeRecord {
         moving: Some(VolumeMove {

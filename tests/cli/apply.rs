@@ -2,9 +2,9 @@ use insta::assert_snapshot;
 use serde_json::json;
 
 use super::{
-    fake::{Fake, error},
+    fake_api::{Fake, error},
     fixtures::*,
-    program::Program,
+    run_katcall::Program,
 };
 
 #[test]

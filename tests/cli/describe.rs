@@ -1,9 +1,9 @@
 use insta::assert_snapshot;
 
 use super::{
-    fake::{Fake, error},
+    fake_api::{Fake, error},
     fixtures::*,
-    program::Program,
+    run_katcall::Program,
 };
 
 fn shop() -> Fake {

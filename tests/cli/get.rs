@@ -2,9 +2,9 @@ use insta::assert_snapshot;
 use serde_json::json;
 
 use super::{
-    fake::{Fake, Piece, error},
+    fake_api::{Fake, Piece, error},
     fixtures::*,
-    program::Program,
+    run_katcall::Program,
 };
 
 fn shop() -> Fake {

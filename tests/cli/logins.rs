@@ -6,8 +6,8 @@ use insta::assert_snapshot;
 use serde_json::{Value, json};
 
 use super::{
-    fake::{Fake, error},
-    program::Program,
+    fake_api::{Fake, error},
+    run_katcall::Program,
 };
 
 const LIST: &str = "/v1alpha1/n/default/registries";

@@ -2,9 +2,9 @@ use insta::assert_snapshot;
 use serde_json::{Value, json};
 
 use super::{
-    fake::{Fake, Piece},
+    fake_api::{Fake, Piece},
     fixtures::*,
-    program::Program,
+    run_katcall::Program,
 };
 
 fn line(second: u32, message: &str) -> Piece {

@@ -4,9 +4,9 @@ use insta::assert_snapshot;
 use serde_json::{Value, json};
 
 use super::{
-    fake::{Fake, error},
+    fake_api::{Fake, error},
     fixtures::*,
-    program::Program,
+    run_katcall::Program,
 };
 
 const NODES: &str = "/v1alpha1/nodes";

@@ -6,9 +6,9 @@ use insta::assert_snapshot;
 use serde_json::{Value, json};
 
 use super::{
-    fake::{Fake, error},
+    fake_api::{Fake, error},
     fixtures::*,
-    program::Program,
+    run_katcall::Program,
 };
 
 const LIST: &str = "/v1alpha1/n/default/secrets";

@@ -17,10 +17,10 @@ use rustix::process::{Resource, Rlimit, prlimit};
 use serde_json::json;
 
 use super::{
-    fake::{Fake, error},
+    fake_api::{Fake, error},
     fixtures::{INSTANCES, instance},
-    program::Program,
-    real::with_token,
+    real_api::with_token,
+    run_katcall::Program,
     support::{Server, with_instance},
 };
 use kat_api::SessionRequest;

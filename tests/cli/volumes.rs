@@ -4,9 +4,9 @@ use insta::assert_snapshot;
 use serde_json::{Value, json};
 
 use super::{
-    fake::{Fake, error},
+    fake_api::{Fake, error},
     fixtures::*,
-    program::Program,
+    run_katcall::Program,
 };
 
 pub(crate) const ALL: &str = "/v1alpha1/volumes";

@@ -2,9 +2,9 @@ use insta::assert_snapshot;
 use serde_json::Value;
 
 use super::{
-    fake::{Fake, Piece},
+    fake_api::{Fake, Piece},
     fixtures::*,
-    program::{Program, Running},
+    run_katcall::{Program, Running},
 };
 
 fn begun(program: &Program, fake: &Fake, timeout: &str) -> Running {

@@ -6,7 +6,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use super::world::{
+use super::namespaced_machine::{
     ADDRESS, Container, Machine, as_user, fetch, fetch_in, in_new_namespace, nobody, node, run,
     serve_in,
 };
@@ -137,7 +137,7 @@ fn strangers_do_not_reach_the_overlay() {
         let plain = ([192, 0, 2, 1], 8080).into();
         assert!(fetch_in(outside.namespace(), plain).await.is_ok());
         // The machine itself and its containers still reach the overlay.
-        assert!(super::world::fetch(container_address).is_ok());
+        assert!(super::namespaced_machine::fetch(container_address).is_ok());
         assert!(container.fetch(machine_address).await.is_ok());
     });
 }

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::world::{
+use super::namespaced_machine::{
     ADDRESS, Container, Machine, as_user, eventually, fetch, in_new_namespace, run, serve_in,
 };
 use kat_network::containers::attach;
@@ -174,7 +174,7 @@ fn calls_at_once_for_one_instance_all_end_well() {
 }
 
 #[test]
-fn who_may_not_ask_is_refused_and_nothing_is_left() {
+fn the_hook_refuses_unauthorized_callers_and_creates_nothing() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();
         machine.instance("web-aaaaa", UID, 10, StartGate::Open);
@@ -313,9 +313,9 @@ fn the_gate_opens_by_itself_after_its_time() {
         let mut machine = Machine::start();
         let node = kat_types::network::NodeNetwork {
             hold_seconds: 1,
-            ..super::world::node()
+            ..super::namespaced_machine::node()
         };
-        super::world::write(machine.folder.path(), "node.json", &node);
+        super::namespaced_machine::write(machine.folder.path(), "node.json", &node);
         machine.instance("web-aaaaa", UID, 10, StartGate::Hold);
         let container = machine.container(UID, "web-aaaaa");
         let start = Instant::now();

@@ -13,9 +13,11 @@ use std::{
 };
 
 use super::{
-    balance::{answer, ask, ask_udp},
     firewall::Outside,
-    world::{Container, Machine, fetch_in, in_new_namespace, nobody, node, run, serve_in, write},
+    namespaced_machine::{
+        Container, Machine, fetch_in, in_new_namespace, nobody, node, run, serve_in, write,
+    },
+    service_addresses::{answer, ask, ask_udp},
 };
 use kat_network::{
     containers::namespaces::NetworkNamespace,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rustix::io::Errno;
 
-use super::world::in_new_namespace;
+use super::namespaced_machine::in_new_namespace;
 use kat_network::{
     links::Links,
     overlay::wireguard::{

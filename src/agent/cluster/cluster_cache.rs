@@ -291,7 +291,7 @@ mod tests {
     /// A member that read objects of a newer version as a list without itself would remove its
     /// data.
     #[test]
-    fn what_can_not_be_read_is_as_it_was() {
+    fn unreadable_objects_of_a_newer_version_leave_the_cache_unchanged() {
         let before = known();
         let entries = |members: &str, endpoints: &str| -> MirrorEntries {
             let pairs = [(keys::MEMBERS, members), (keys::ENDPOINTS, endpoints)];

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_is_looked_up_anew() {
+    fn configured_names_and_interfaces_are_resolved_again() {
         let by = vec![
             AdvertisedAddress::Name("home.example.org".to_owned()),
             AdvertisedAddress::Interface("eth1".to_owned()),

@@ -784,7 +784,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_stopped_while_the_disk_is_short() {
+    fn an_evicted_instance_stays_stopped_while_the_disk_is_short() {
         let mut bench = Bench::new(&[("filler", 0)]);
         bench.uses("filler", 900, 0);
         bench.runs("filler");
@@ -819,7 +819,7 @@ mod tests {
     }
 
     #[test]
-    fn another_agent_does_not_forget_who_was_stopped() {
+    fn a_restarted_agent_remembers_evicted_instances() {
         let mut bench = Bench::new(&[("filler", 0)]);
         bench.uses("filler", 900, 0);
         bench.runs("filler");

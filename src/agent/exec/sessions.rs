@@ -118,7 +118,7 @@ mod tests {
     use kat_types::api::ErrorBody;
 
     #[test]
-    fn what_a_machine_proposes_to_one_who_has_too_many_is_passed_on() {
+    fn a_refused_session_keeps_the_hint_of_its_machine() {
         let body = ErrorBody {
             error: "TooManyRequests".to_owned(),
             message: "too many".to_owned(),

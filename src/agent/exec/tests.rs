@@ -48,7 +48,7 @@ fn group() -> CommandCgroup {
 
 /// The receiver is like a program that reads standard input until its end and writes afterwards.
 #[tokio::test]
-async fn what_the_caller_sends_ends_without_the_caller() {
+async fn standard_input_can_end_while_the_caller_stays_connected() {
     let (sender, mut receiver) = pipe::pipe().unwrap();
     let (inputs, said) = mpsc::channel(8);
     let said = stream::unfold(said, |mut said| async move {
@@ -171,7 +171,7 @@ async fn a_command_ends_with_its_own_code_after_all_that_it_said() {
 
 /// The caller reads slowly, as through a pager or a slow connection.
 #[tokio::test]
-async fn who_reads_slowly_misses_nothing() {
+async fn a_slow_reader_gets_all_output_of_a_command() {
     let folder = tempfile::tempdir().unwrap();
     let ended = folder.path().join("ended");
     let lines = "for i in $(seq 40); do echo $i; sleep 0.01; done";

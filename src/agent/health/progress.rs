@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_in_a_row_change_it_and_no_fewer() {
+    fn health_changes_only_at_the_threshold_of_consecutive_results() {
         for (thresholds, results, expected) in [
             ((1, 3), "+", "H"),
             ((1, 3), "--+--+---+", "..HHHHHHUH"),

@@ -145,7 +145,7 @@ async fn nothing_is_asked_before_the_delay_which_counts_from_the_start() {
 /// A starting instance is probed more often. The extra probes do not count towards the failure
 /// threshold.
 #[tokio::test(start_paused = true)]
-async fn one_that_starts_is_asked_soon_again_and_counts_by_periods() {
+async fn a_starting_instance_is_probed_more_often_but_failures_count_once_per_period() {
     let mut bench = Bench::new(Err("connection refused"));
     bench.begin(1, HealthCheck::default(), 0, None);
     later(7000).await;
@@ -267,7 +267,7 @@ async fn a_command_runs_in_a_unit_of_its_own_in_the_container() {
 }
 
 #[test]
-fn what_is_asked_follows_from_the_files() {
+fn a_probe_target_is_derived_from_the_health_check_and_its_ports() {
     use kat_types::resource::{ExecProbe, HttpProbe, Port, PortRef, Protocol, TcpProbe};
     let mut assignment = crate::tests::assignment(0, "web");
     let port = |name: Option<&str>, container_port, protocol| Port {

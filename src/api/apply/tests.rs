@@ -349,7 +349,7 @@ fn refuses_what_does_not_fit() {
 }
 
 #[test]
-fn a_deletion_marks_once() {
+fn deleting_a_workload_twice_marks_it_once() {
     let caller = caller();
     let removal = WorkloadRemoval {
         key: WorkloadKey::new("default", "web"),

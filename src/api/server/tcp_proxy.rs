@@ -291,7 +291,7 @@ mod tests {
     /// Without a successor the proxy would answer in the leader's place, or fail, after 2 s. The
     /// successor comes before that.
     #[tokio::test(start_paused = true)]
-    async fn who_waits_for_a_leader_that_is_gone_gets_its_successor() {
+    async fn a_caller_that_waits_for_a_lost_leader_is_connected_to_its_successor() {
         tokio::time::resume();
         let silent = silent().await;
         let (_listener, open) = open().await;

@@ -10,11 +10,11 @@
 )]
 
 mod archives;
-mod carried;
+mod diagnostics;
+mod field_table;
 mod hashes;
-mod messages;
 mod round_trip;
-mod table;
+mod workload_files;
 
 use serde_json::{Value, json};
 

@@ -149,7 +149,7 @@ fn a_replacement_is_played_to_its_end() {
 
 /// The choice between equal machines does not depend on other writes.
 #[test]
-fn what_it_shows_is_what_comes_later() {
+fn a_rehearsal_chooses_the_same_machines_as_the_later_plan() {
     let places_after = |writes: usize| {
         let (mut rehearsal, observed) = settled(3);
         for _ in 0..writes {
@@ -193,7 +193,7 @@ fn what_has_failed_does_not_become_well_by_waiting() {
 }
 
 #[test]
-fn a_long_one_is_broken_off_and_says_so() {
+fn a_rehearsal_beyond_its_limit_is_marked_incomplete() {
     let (mut rehearsal, observed) = settled(3);
     rehearsal.write(&applied("web:2", 3, 2));
     assert!(!rehearsal.play_within(2, observed, now()).complete);

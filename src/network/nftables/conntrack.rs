@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_none() {
+    fn a_truncated_conntrack_message_is_no_flow() {
         let mut body = vec![2, 0, 0, 0];
         push(
             &mut body,

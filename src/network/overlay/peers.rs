@@ -437,7 +437,7 @@ mod tests {
     /// The test needs root, because it creates a network namespace: otherwise this machine would
     /// announce itself to the peers.
     #[test]
-    fn who_calls_while_its_name_is_looked_up_is_where_it_called_from() {
+    fn a_peer_that_calls_during_a_name_lookup_keeps_the_endpoint_it_called_from() {
         let thread = std::thread::spawn(|| {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
             let runtime = tokio::runtime::Builder::new_current_thread()

@@ -1,9 +1,9 @@
 //! Volumes and their moves, images, registry credentials and secrets.
 
 mod images;
-mod logins;
-mod moves;
+mod registry_credentials;
 mod secrets;
+mod volume_moves;
 mod volumes;
 
 use super::*;

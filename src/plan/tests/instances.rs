@@ -2,9 +2,9 @@
 
 mod containers;
 mod deletion;
-mod failing;
+mod failed_programs;
 mod health;
-mod options;
+mod machine_resources;
 mod restarts;
 mod status;
 

@@ -1,14 +1,14 @@
 //! Machines that join, are drained, are lost, fill their disks or send forged reports, and the
 //! users on them.
 
-mod away;
 mod disk;
 mod drain;
-mod forged;
-mod indexes;
+mod forged_reports;
 mod joining;
-mod loss;
+mod long_power_loss;
+mod node_loss;
 mod nodes;
+mod user_indexes;
 mod users;
 
 use super::*;

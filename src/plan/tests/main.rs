@@ -12,16 +12,16 @@
     reason = "tests"
 )]
 
-mod carrying;
-mod check;
 mod data;
 mod instances;
-mod machine;
+mod invariants;
+mod machine_model;
 mod machines;
-mod objects;
-mod placing;
+mod placement;
+mod robustness;
+mod stored_objects;
 mod updates;
-mod whole;
+mod volume_data_model;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,7 +34,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::json;
 
-use self::machine::Machine;
+use self::machine_model::Machine;
 use kat_leader::SnapshotBuilder;
 use kat_plan::*;
 use kat_store::mirror::MirrorEntries;
@@ -151,7 +151,7 @@ impl World {
     fn step(&mut self) -> usize {
         let snapshot = self.snapshot();
         let observed = self.observed();
-        self.left.extend(check::left(&snapshot));
+        self.left.extend(invariants::left(&snapshot));
         let seed = u64::try_from(self.revision).unwrap();
         let planned = plan(&snapshot, &observed, self.now, seed);
         assert_eq!(
@@ -182,7 +182,7 @@ impl World {
             self.apply(&change.operations);
             self.check();
         }
-        self.left = check::left(&self.snapshot());
+        self.left = invariants::left(&self.snapshot());
         planned.changes.len()
     }
 

@@ -1,6 +1,6 @@
 //! Updates of a workload: rollouts, their strategies, stalls and rollbacks.
 
-mod rolling;
+mod random_rollouts;
 mod rollout;
 mod scale;
 mod stalls;

@@ -10,5 +10,5 @@
 )]
 
 mod election;
-mod fenced;
+mod fenced_transactions;
 mod mirror;

@@ -1,9 +1,9 @@
 //! Errors in the text of files. `§` marks the expected position and is removed before parsing.
 
+mod conflicting_files;
 mod containers;
 mod fields;
 mod syntax;
-mod together;
 mod values;
 
 use crate::over_api;

@@ -1,7 +1,7 @@
 //! The suite that every store must pass.
 
+mod elections;
 mod keys;
-mod leading;
 mod watches;
 
 use std::{future::Future, sync::Arc, time::Duration};
@@ -12,7 +12,7 @@ use futures_util::StreamExt;
 use kat_store::{StateStore, TransactionResult, WatchBatch, WatchEvent, WatchStream};
 use kat_types::store::transaction::WriteOperation;
 
-pub(crate) use self::{keys::*, leading::*, watches::*};
+pub(crate) use self::{elections::*, keys::*, watches::*};
 
 #[async_trait]
 pub(crate) trait Backend: Sync {

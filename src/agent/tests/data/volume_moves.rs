@@ -279,7 +279,7 @@ async fn a_copy_that_nobody_wants_goes_and_only_a_confirmed_list_says_so() {
 }
 
 #[tokio::test]
-async fn what_lies_in_its_place_goes_only_where_the_leader_knows_of_it() {
+async fn a_placed_copy_replaces_an_existing_folder_only_if_the_leader_asks_for_it() {
     let (one, two) = machines();
     fs::create_dir_all(two.folder()).unwrap();
     fs::write(two.folder().join("other"), "x").unwrap();

@@ -592,7 +592,7 @@ impl Booted {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_writes_waits_after_a_boot_until_its_place_is_confirmed() {
+async fn a_writing_instance_waits_after_a_boot_for_a_confirmed_list() {
     let run = tempfile::tempdir().unwrap();
     let db = database(false);
     let booted = Booted::new(run.path());

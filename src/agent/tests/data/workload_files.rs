@@ -27,7 +27,7 @@ fn carrying(text: &str) -> Assignment {
 }
 
 #[test]
-fn they_are_the_users_below_what_only_its_group_passes() {
+fn unpacked_files_belong_to_the_user_below_a_folder_that_only_its_group_may_enter() {
     let root = tempfile::tempdir().unwrap();
     let one = carrying("1");
     prepare(root.path(), &one).unwrap();

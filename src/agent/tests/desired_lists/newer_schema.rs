@@ -9,7 +9,7 @@ fn newer(assignment: &Assignment) -> Assignment {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_runs_of_it_runs_on_and_nothing_of_it_starts() {
+async fn an_assignment_of_a_newer_schema_keeps_running_but_does_not_start() {
     let bench = Bench::new();
     let (web, other) = (assignment(0, "web"), assignment(1, "other"));
     bench.list(true, std::slice::from_ref(&web));

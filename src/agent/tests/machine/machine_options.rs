@@ -100,7 +100,7 @@ async fn a_version_with_other_groups_gets_a_manager_that_has_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_runs_beside_it_ends_in_order_and_comes_back() {
+async fn a_new_group_restarts_the_users_manager_and_all_its_instances() {
     let bench = Bench::new();
     let plain = assignment(0, "stick");
     let mut other = with_groups("stick", &["dialout"]);

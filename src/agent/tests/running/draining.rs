@@ -51,7 +51,7 @@ async fn its_files_stay_while_it_drains() {
 /// The drain time counts from when the agent first saw the stop, over any number of restarts and
 /// kills of the agent.
 #[tokio::test(start_paused = true)]
-async fn the_next_process_of_the_agent_counts_on() {
+async fn the_drain_time_continues_after_a_restart_of_the_agent() {
     let mut bench = Bench::new();
     let web = draining(30);
     bench.list(true, std::slice::from_ref(&web));
@@ -73,7 +73,7 @@ async fn the_next_process_of_the_agent_counts_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_was_sent_to_is_not_waited_for() {
+async fn a_crashed_instance_is_stopped_without_draining() {
     let bench = Bench::new();
     // The program has crashed and waits for its next start.
     let web = draining(600);
@@ -120,7 +120,7 @@ async fn one_that_is_not_healthy_is_not_waited_for() {
 /// A machine that is cut off must stop the instance before the leader replaces it, so it does not
 /// drain.
 #[tokio::test(start_paused = true)]
-async fn what_must_not_run_now_is_not_waited_for() {
+async fn a_fenced_instance_is_stopped_without_draining() {
     let bench = Bench::new();
     let web = draining(600);
     bench.list(true, std::slice::from_ref(&web));

@@ -96,7 +96,7 @@ fn the_fence_is_before_the_timeout_and_not_too_soon() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_asks_for_it_has_stopped_before_the_leader_moves_it() {
+async fn an_instance_with_on_partition_stop_ends_before_the_node_loss_timeout() {
     let cut = Cut::new(Some(Instant::now()), None);
     let (web, plain) = (fenced(0, "web"), assignment(1, "plain"));
     cut.list(true, &[web.clone(), plain.clone()]);
@@ -165,7 +165,7 @@ async fn what_was_moved_meanwhile_does_not_start_again() {
 /// A restarted agent counts from the last contact of the process before it. A booted machine has no
 /// last contact.
 #[tokio::test(start_paused = true)]
-async fn another_agent_counts_on_and_a_machine_that_booted_asks_first() {
+async fn the_last_contact_survives_a_restart_of_the_agent_but_not_a_boot() {
     let folder = tempfile::tempdir().unwrap();
     let started = Instant::now();
     let memory = || FenceMemory {

@@ -115,7 +115,7 @@ async fn another_run_of_the_program_is_pending_again() {
 /// An upgrade of the agent takes no instance out of service, because the first report has the
 /// stored health.
 #[tokio::test(start_paused = true)]
-async fn another_agent_knows_how_it_was() {
+async fn the_health_of_an_instance_survives_a_restart_of_the_agent() {
     let mut bench = Bench::new();
     let web = checked(assignment(0, "web"));
     bench.list(true, std::slice::from_ref(&web));

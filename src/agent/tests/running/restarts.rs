@@ -79,7 +79,7 @@ impl Bench {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_program_spent_is_not_forgotten_when_the_hook_fails() {
+async fn failures_of_the_hook_do_not_change_a_programs_restart_count() {
     use InstancePhase::{Failed, Restarting, Running, Starting};
     let (mut bench, web) = running().await;
     bench.end(&web, false).await;

@@ -24,7 +24,7 @@ fn unit(web: &Assignment, what: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn they_come_and_go_with_their_instance() {
+async fn sidecars_and_init_containers_are_created_and_removed_with_their_instance() {
     let bench = Bench::new();
     let web = with_others();
     bench.list(true, std::slice::from_ref(&web));

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_is_counted_from_look_to_look() {
+    fn cpu_use_is_the_difference_between_two_samples() {
         let mut usage = MeasuredUsage::default();
         let mut look = |found: Vec<InstanceUsage>| {
             usage.look(found);

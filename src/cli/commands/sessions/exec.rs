@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_asks_for_the_end_has_it_after_a_while() {
+    async fn sigterm_and_sighup_end_the_session_after_a_delay() {
         let mut signals = ReceivedSignals::listen_but_to(u64::MAX).unwrap();
         for signal in PassedSignal::ALL {
             let began = tokio::time::Instant::now();

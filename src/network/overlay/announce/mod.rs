@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_gets_quieter_and_never_silent_while_somebody_is_missing() {
+    async fn announcements_become_rarer_but_continue_while_a_peer_is_missing() {
         let mut schedule = AnnouncementSchedule::default();
         let at = announced(&mut schedule, 250, true).await;
         assert_eq!(at, [0, 2, 5, 10, 20, 35, 65, 125, 185, 245]);

@@ -369,7 +369,7 @@ fn a_removed_member_that_came_back_goes_and_its_machine_stays_a_member() {
 }
 
 #[test]
-fn who_leads_does_not_take_its_own_member_out() {
+fn the_leader_hands_over_before_its_own_member_is_removed() {
     let mut seen = voters(3);
     seen[0].data_lost = true;
     seen[0].healthy = false;
@@ -379,7 +379,7 @@ fn who_leads_does_not_take_its_own_member_out() {
 }
 
 #[test]
-fn of_two_members_at_one_machine_the_known_one_is_written_down() {
+fn of_two_members_on_one_machine_the_known_id_is_recorded() {
     let seen = |first: u64, second: u64| {
         [first, second].map(|id| SeenMember {
             node: Some("n1".to_owned()),

@@ -51,7 +51,7 @@ fn a_file_is_made_smaller_only_where_that_is_worth_it() {
 }
 
 #[test]
-fn one_at_a_time_who_leads_raft_last_and_no_more_by_then() {
+fn members_are_defragmented_one_by_one_and_rafts_leader_last() {
     let mut seen = [1, 2, 3].map(|id| member(id, 400, 100));
     assert_eq!(calm(&seen), defragment(1));
     seen[0] = member(1, 100, 100);

@@ -95,7 +95,7 @@ fn a_machine_is_told_of_what_a_workload_that_has_its_user_may_run_next() {
 }
 
 #[test]
-fn where_a_good_version_says_no_image_all_are_kept() {
+fn a_good_version_without_a_known_image_keeps_all_images() {
     let mut world = World::with_machines(1);
     world.replicas("web", 1);
     world.roll_out();
@@ -197,7 +197,7 @@ fn nothing_new_comes_to_a_machine_that_is_short_of_disk_space() {
 /// The successor must be placed on the machine in spite of its disk pressure: the instance before
 /// it was stopped for it, and other machines may have no space.
 #[test]
-fn what_is_stopped_before_its_successor_starts_comes_all_the_same() {
+fn an_update_in_place_starts_its_successor_in_spite_of_disk_pressure() {
     let mut world = World::with_machines(1);
     let in_place = |world: &mut World, image: u32| {
         world.apply_workload("db", |file| {

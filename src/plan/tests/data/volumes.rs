@@ -2,7 +2,7 @@
 //! writer has ended, or waits. Every change is checked for two writers to the same data and for
 //! starts with an empty folder.
 
-mod shared;
+mod shared_storage;
 
 use super::*;
 
@@ -106,7 +106,7 @@ fn another_version_comes_to_the_data_when_the_old_one_has_ended() {
 }
 
 #[test]
-fn who_only_reads_is_replaced_beside_the_old_one_where_the_data_is() {
+fn a_read_only_instance_starts_beside_the_old_one_on_the_machine_with_the_data() {
     let mut world = machines(3);
     database(&mut world, "db", |file| {
         file["spec"]["container"]["volumeMounts"][0]["readOnly"] = json!(true);

@@ -79,7 +79,7 @@ fn an_older_agent_gets_none_of_them() {
 }
 
 #[test]
-fn what_they_ask_for_counts() {
+fn requests_of_init_containers_and_sidecars_count_for_placement() {
     let ask = |memory: &str| json!({"requests": {"memory": memory}});
     for (init, side, fits) in [
         ("1Mi", "1Mi", true),

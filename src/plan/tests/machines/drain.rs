@@ -139,7 +139,7 @@ fn by_force_what_can_not_leave_is_stopped_and_comes_back_when_it_may() {
 }
 
 #[test]
-fn by_force_what_has_a_place_elsewhere_moves_as_ever() {
+fn a_forced_drain_moves_instances_that_fit_elsewhere_without_an_outage() {
     let mut world = World::with_machines(3);
     world.replicas("web", 6);
     world.settle();

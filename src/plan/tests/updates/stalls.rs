@@ -202,7 +202,7 @@ fn a_version_that_is_never_healthy_stalls_with_the_words_of_its_probe() {
 }
 
 #[test]
-fn what_gets_well_goes_on_by_itself() {
+fn a_stalled_rollout_continues_when_the_new_version_works() {
     let mut world = bad_version(json!({}));
     world.pass(seconds(700));
     world.settle();
@@ -289,7 +289,7 @@ fn a_lost_machine_in_the_middle_of_a_bad_version_costs_nothing_for_long() {
 }
 
 #[test]
-fn it_goes_back_by_itself_and_only_once() {
+fn an_automatic_rollback_happens_only_once() {
     let strategy = json!({"autoRollback": true, "progressDeadlineSeconds": 60});
     let mut world = bad_version(strategy.clone());
     world.pass(seconds(61));

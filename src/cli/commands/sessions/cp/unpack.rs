@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_named_itself_is_told_apart() {
+    fn a_skipped_entry_that_the_user_named_is_marked() {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("here");
         let stream = Stream::new().add("./top", EntryType::Symlink, b"");

@@ -187,7 +187,7 @@ async fn a_clock_that_is_set_ends_no_session() {
 /// Keepalives through NAT get no answer. After the end of the session, WireGuard starts a
 /// handshake.
 #[tokio::test(start_paused = true)]
-async fn keepalives_are_no_questions() {
+async fn keepalives_do_not_count_as_unanswered_packets() {
     let mut world = World::new(&["a:1", "b:1"]);
     world.status.keepalive = 25;
     world.shakes_hands();
@@ -275,7 +275,7 @@ async fn the_same_handshake_told_a_little_differently_is_no_sign_of_life() {
 /// A peer's answer to a question counts in every WireGuard implementation, while a keepalive does
 /// not.
 #[tokio::test(start_paused = true)]
-async fn who_seems_silent_or_is_said_to_be_elsewhere_is_asked_first() {
+async fn a_silent_or_moved_peer_is_pinged_before_an_endpoint_is_tried() {
     let mut world = World::new(&["a:1"]);
     world.shakes_hands();
     assert_eq!(world.choice(), EndpointChoice::default());
@@ -295,7 +295,7 @@ async fn who_seems_silent_or_is_said_to_be_elsewhere_is_asked_first() {
 /// The user-space WireGuard stops its keepalives after a while, and a machine behind NAT must send
 /// first.
 #[tokio::test(start_paused = true)]
-async fn where_a_way_is_kept_open_something_is_sent_with_every_try() {
+async fn with_keepalives_every_attempt_sends_a_packet() {
     for keepalive in [0, 25] {
         let mut world = World::new(&["a:1", "b:1"]);
         assert_eq!(world.add().as_deref(), Some("a:1"));

@@ -166,7 +166,7 @@ fn a_required_spread_waits_rather_than_becomes_uneven_and_goes_on_when_it_can() 
 }
 
 #[test]
-fn who_must_not_share_a_machine_does_not_whoever_says_so() {
+fn anti_affinity_separates_both_workloads_whichever_names_the_other() {
     let mut world = World::with_machines(3);
     world.apply_workload("web", |file| file["spec"]["replicas"] = json!(2));
     world.settle();

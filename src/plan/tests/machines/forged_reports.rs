@@ -1,7 +1,7 @@
 //! A machine with a forged report harms only itself.
 
 use super::*;
-use crate::placing::balance::serve;
+use crate::placement::service_addresses::serve;
 
 /// Replaces the machine's report from now on by a changed one, and stops its agent.
 fn forge(world: &mut World, node: &str, change: impl FnOnce(&mut NodeReport)) {

@@ -174,7 +174,7 @@ fn agents_of_before_get_no_new_instance_that_needs_credentials_and_keep_theirs()
 }
 
 #[test]
-fn what_does_not_open_is_said_and_holds_up_what_is_new_alone() {
+fn unreadable_credentials_hold_up_new_instances_only() {
     let mut world = machines(1);
     login(&mut world, NAMESPACE, "a.example", "one");
     app(&mut world, "a.example/app:1", 1);

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::placing::spreading::candidate;
+use crate::placement::spread_and_affinity::candidate;
 use kat_types::{
     resource::{AutoPort, HostPort, Port, Protocol},
     services::BackendState,

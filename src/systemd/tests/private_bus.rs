@@ -15,7 +15,7 @@ use std::{
 use futures_util::StreamExt;
 use zbus::{Connection, fdo::DBusProxy};
 
-use super::served::{job_removed, properties_changed, say_changed, say_job_removed, serve};
+use super::served_manager::{job_removed, properties_changed, say_changed, say_job_removed, serve};
 use crate::{
     BusManager, Connector, JobResult, SystemdError, UnitEvent, UnitManager, UserBus,
     proxies::SYSTEMD,

@@ -128,7 +128,7 @@ fn ports_of_the_machines_network_are_had_once_whoever_has_them() {
 }
 
 #[test]
-fn what_has_the_machines_things_stops_before_its_successor_starts() {
+fn an_instance_with_machine_resources_stops_before_its_successor_starts() {
     let mut world = machines(1);
     on_host(&mut world, "edge", 80, 1, 1);
     let stick = |world: &mut World, image: u32| {

@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use parking_lot::Mutex;
 use zbus::{Connection, Guid, connection::Builder};
 
-use super::served::serve;
+use super::served_manager::serve;
 use crate::{
     ActiveState, BusManager, Connector, JobResult, LoadState, ServiceResult, SubState,
     SystemdError, UnitEvent, UnitManager, UnitStatus,

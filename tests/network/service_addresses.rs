@@ -13,7 +13,7 @@ use std::{
 
 use super::{
     firewall::Outside,
-    world::{ADDRESS, Container, Machine, fetch_in, in_new_namespace, node, run},
+    namespaced_machine::{ADDRESS, Container, Machine, fetch_in, in_new_namespace, node, run},
 };
 use kat_network::{
     containers::namespaces::NetworkNamespace,

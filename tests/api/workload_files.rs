@@ -88,7 +88,7 @@ async fn a_changed_file_is_another_version_and_a_rollback_brings_it_back() {
 }
 
 #[tokio::test]
-async fn they_are_read_by_their_paths() {
+async fn the_files_of_a_workload_are_read_by_their_paths() {
     let server = Server::start().await;
     apply(&server, &[("conf/a", "one\n"), ("conf/in/b", "two\n")]).await;
     let (status, list) = server.get(&server.admin, &format!("{WEB}/files")).await;

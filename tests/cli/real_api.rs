@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use serde_json::json;
 
-use super::{program::Program, support};
+use super::{run_katcall::Program, support};
 
 /// katcall with a connection file that contains `token`, as a user has it.
 pub(crate) fn with_token(server: &support::Server, token: &str, authority: &str) -> Program {

@@ -390,7 +390,7 @@ fn the_replacement_of_a_replacement_leaves_one() {
 }
 
 #[test]
-fn what_asks_for_it_waits_for_its_machine() {
+fn an_instance_with_on_node_loss_keep_waits_for_its_lost_machine() {
     let mut world = spread_with(3, |file| file["spec"]["onNodeLoss"] = json!("keep"));
     let (kept, _) = on(&mut world, "n2");
     unplug(&mut world, "n2");

@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use super::{fake::Fake, fixtures::*, program::Program};
+use super::{fake_api::Fake, fixtures::*, run_katcall::Program};
 
 #[test]
 fn a_field_is_explained_without_a_cluster() {

@@ -1,6 +1,6 @@
 //! Tests of the whole planner: random runs, and objects that cannot be written.
 
-mod frozen;
-mod properties;
+mod random_events;
+mod unwritable_objects;
 
 use super::*;

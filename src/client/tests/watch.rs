@@ -115,7 +115,7 @@ async fn a_list_is_followed_through_the_end_and_the_loss_of_its_watch() {
 }
 
 #[tokio::test]
-async fn what_no_later_attempt_mends_ends_it() {
+async fn a_permanent_error_ends_a_watch() {
     let router = Router::new().route(
         "/v1alpha1/namespaces",
         get(async || {

@@ -8,8 +8,8 @@ use std::{
 };
 
 use super::{
-    hosts::{Host, UID, block_on, cable, pair},
-    world::{Container, eventually, fetch_in, in_new_namespace, run, serve_in},
+    connected_hosts::{Host, UID, block_on, cable, pair},
+    namespaced_machine::{Container, eventually, fetch_in, in_new_namespace, run, serve_in},
 };
 use kat_network as network;
 use kat_network::{

@@ -100,7 +100,7 @@ fn a_folder_brings_what_its_volumes_mount_and_nothing_else() {
 }
 
 #[test]
-fn what_is_in_a_file_decides_about_instances() {
+fn changed_workload_files_change_the_template_hash() {
     let of = |files: &[(&str, &[u8])]| {
         let bundle = read(&folder(files));
         (template_hash(&bundle), spec_hash(&bundle))

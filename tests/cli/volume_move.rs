@@ -4,9 +4,9 @@ use insta::assert_snapshot;
 use serde_json::{Value, json};
 
 use super::{
-    fake::{Fake, error},
+    fake_api::{Fake, error},
     fixtures::*,
-    program::Program,
+    run_katcall::Program,
 };
 
 const DATA: &str = "/v1alpha1/n/default/workloads/web/volumes/data";

@@ -11,7 +11,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::fake::Fake;
+use super::fake_api::Fake;
 
 /// Time limit of every program.
 const DEADLINE: Duration = Duration::from_secs(30);

@@ -58,7 +58,7 @@ pub(crate) struct Machine {
     /// Folders of volumes with data on the machine.
     pub(crate) data: BTreeSet<String>,
     /// A model of that data.
-    pub(crate) carrying: carrying::Carrying,
+    pub(crate) carrying: volume_data_model::Carrying,
     /// Ids of the removals that the agent has performed.
     removed: Vec<String>,
 
@@ -107,7 +107,7 @@ impl Machine {
             images_removed: None,
             evicted: BTreeSet::new(),
             data: BTreeSet::new(),
-            carrying: carrying::Carrying::default(),
+            carrying: volume_data_model::Carrying::default(),
             removed: Vec::new(),
             advertise: Vec::new(),
             endpoints: Vec::new(),

@@ -4,9 +4,9 @@ use insta::assert_snapshot;
 use serde_json::json;
 
 use super::{
-    fake::{Fake, error},
+    fake_api::{Fake, error},
     fixtures::*,
-    program::{Program, mode},
+    run_katcall::{Program, mode},
 };
 
 #[test]

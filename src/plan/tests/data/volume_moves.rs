@@ -1,7 +1,7 @@
 //! Moves of volumes: at any time one machine has the data, each start has all of it, and a failed
 //! move leaves the data on its first machine.
 
-mod ended;
+mod interrupted;
 
 use super::*;
 use kat_types::api::WorkloadStatus;
@@ -132,7 +132,7 @@ fn data_moves_and_its_old_copy_is_kept_for_a_day() {
 }
 
 #[test]
-fn it_moves_back_over_the_copy_that_was_kept_and_over_nothing_else() {
+fn a_volume_moves_back_over_its_kept_copy_but_over_no_unknown_folder() {
     let mut world = world();
     database(&mut world, |_| {});
     runs(&mut world);

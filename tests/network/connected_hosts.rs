@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
 
-use super::world::{Container, as_user, fetch_in, node, run, write};
+use super::namespaced_machine::{Container, as_user, fetch_in, node, run, write};
 use kat_network as network;
 use kat_network::{
     containers::{
