@@ -7,11 +7,11 @@ use crate::{
     args::ExplainArgs,
     console::{Console, paint},
     errors::CliError,
-    suggest,
 };
 use kat_bundle::{
     DocumentKind,
     fields::{self, Field, FieldStatus, FieldType},
+    nearest_name,
 };
 
 /// A kind by the name of its file, or by its name after `kind:`, in any case.
@@ -67,7 +67,7 @@ fn kind_of(word: &str) -> Result<DocumentKind, CliError> {
     }
     let names = FIRST_WORDS.iter().map(|(name, _)| *name);
     let error = CliError::usage(format!("there is no kind of file `{word}`"));
-    Err(match suggest::nearest(&small, names) {
+    Err(match nearest_name(&small, names) {
         Some(near) => error.hinted(format!("did you mean `{near}`?")),
         None => error.hinted("`katcall explain` lists them"),
     })
@@ -84,7 +84,7 @@ fn find(kind: DocumentKind, first: &str, path: &str) -> Result<&'static Field, C
         let Some(field) = below.iter().find(|field| field.name() == name) else {
             let error = CliError::not_found(format!("`{walked}` has no field `{name}`"));
             let names = below.iter().map(|field| field.name());
-            return Err(match suggest::nearest(name, names) {
+            return Err(match nearest_name(name, names) {
                 Some(near) => error.hinted(format!("did you mean `{walked}.{near}`?")),
                 None => error.hinted(format!("`katcall explain {walked}` lists its fields")),
             });
