@@ -30,15 +30,35 @@ fn table(text: &str) -> Rooms {
     .collect()
 }
 
-/// The workspace's crates in `[dependencies]`.
+/// The workspace's crates that a manifest depends on, except for its tests. No crate of the
+/// workspace reads TOML, so this reads lines: `kat-x.workspace = true`, `kat-x = { ... }`,
+/// `other = { package = "kat-x" }`, `[dependencies.kat-x]` and the same below `[target.*]`.
 fn dependencies(manifest: &str) -> BTreeSet<String> {
-    let Some((_, after)) = manifest.split_once("\n[dependencies]\n") else {
-        return BTreeSet::new();
+    let room = |text: &str| {
+        let name = text.strip_prefix("kat-")?;
+        name.split(['.', '=', ',', '}', '#'])
+            .next()
+            .map(str::to_owned)
     };
-    let section = after.split("\n[").next().unwrap();
-    let crates = section.lines().filter_map(|line| line.strip_prefix("kat-"));
-    let names = crates.map(|line| line.split(['.', ' ']).next().unwrap().to_owned());
-    names.collect()
+    let lists = |table: &str| {
+        let name = table.rsplit('.').next();
+        matches!(name, Some("dependencies" | "build-dependencies"))
+    };
+    let mut found = BTreeSet::new();
+    let mut inside = false;
+    for line in manifest.lines() {
+        let line = line.replace(['"', '\'', ' ', '\t'], "");
+        if let Some(header) = line.strip_prefix('[') {
+            let header = header.split(']').next().unwrap();
+            let (table, key) = header.rsplit_once('.').unwrap_or(("", header));
+            found.extend(room(key).filter(|_| lists(table)));
+            inside = lists(header) || lists(table);
+        } else if inside {
+            let package = line.split_once("package=").map(|(_, package)| package);
+            found.extend(room(&line).into_iter().chain(package.and_then(room)));
+        }
+    }
+    found
 }
 
 fn manifests(sources: &Path) -> Rooms {
@@ -88,6 +108,46 @@ fn a_dependency_that_the_table_lacks_is_found() {
     assert_ne!(said.get("plan"), Some(&dependencies(with)));
     let without = with.replace("kat-store.workspace = true\n", "");
     assert_eq!(said.get("plan"), Some(&dependencies(&without)));
+}
+
+#[test]
+fn a_dependency_is_found_in_each_form() {
+    let manifest = "\
+[package]
+name = \"kat-own\"
+
+[dependencies]
+kat-a.workspace = true
+kat-b = { path = \"../b\" }
+kat-c={workspace=true}
+\"kat-d\" = \"1\" # not kat-x
+renamed = { package = \"kat-e\", path = \"../e\" }
+# kat-x.workspace = true
+serde = { workspace = true, features = [\"rc\"] }
+
+[dependencies.kat-f]
+workspace = true
+
+[dependencies.other]
+package = \"kat-g\"
+
+[target.'cfg(unix)'.dependencies]
+kat-h.workspace = true
+
+[build-dependencies]
+kat-i.workspace = true
+
+[dev-dependencies]
+kat-x.workspace = true
+
+[dev-dependencies.kat-y]
+workspace = true
+
+[features]
+kat-z = []
+";
+    let found: String = dependencies(manifest).into_iter().collect();
+    assert_eq!(found, "abcdefghi");
 }
 
 /// All Rust files below a folder.
