@@ -1,4 +1,5 @@
-//! Compares the table of rooms in ARCHITECTURE.md with the dependencies of the crates.
+//! Compares the table of rooms in ARCHITECTURE.md with the dependencies of the crates, and checks
+//! that each file is compiled, and with which settings.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -249,4 +250,26 @@ fn a_file_without_a_mod_line_is_found() {
     let found = unreached(&[room.path().to_owned()]);
     let lost = room.path().join("tests/lost.rs").canonicalize().unwrap();
     assert_eq!(found, [lost]);
+}
+
+/// The programs read no jitter of the processor when they start, in packages as in tests.
+#[test]
+fn every_build_turns_the_jitter_entropy_of_aws_lc_off() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let config = fs::read_to_string(top.join(".cargo/config.toml")).unwrap();
+    let (_, after) = config.split_once("\n[env]\n").unwrap();
+    let mut settings = after.split("\n[").next().unwrap().lines();
+    let setting = "AWS_LC_SYS_NO_JITTER_ENTROPY = { value = \"1\", force = true }";
+    assert!(settings.any(|line| line == setting), "{config}");
+
+    // Cargo reads that file where it is called from, which for packages is the top of the tree.
+    let script = fs::read_to_string(top.join("contrib/package")).unwrap();
+    let into_the_tree = "cd \"$(dirname \"$(readlink -f \"${BASH_SOURCE[0]}\")\")/..\"";
+    let mut folders = script.lines().filter(|line| line.starts_with("cd "));
+    assert_eq!(folders.next(), Some(into_the_tree));
+    let (before, _) = script.split_once("cargo build ").unwrap();
+    assert!(before.contains(&format!("\n{into_the_tree}\n")));
+    for other in ["AWS_LC_SYS", "--config", "--manifest-path", "pushd "] {
+        assert!(!script.contains(other), "contrib/package has `{other}`");
+    }
 }
