@@ -1,4 +1,5 @@
-//! Compares the table of rooms in ARCHITECTURE.md with the dependencies of the crates.
+//! Compares the table of rooms in ARCHITECTURE.md with the dependencies of the crates, and checks
+//! that each file is compiled, and with which settings.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -30,15 +31,35 @@ fn table(text: &str) -> Rooms {
     .collect()
 }
 
-/// The workspace's crates in `[dependencies]`.
+/// The workspace's crates that a manifest depends on, except for its tests. No crate of the
+/// workspace reads TOML, so this reads lines: `kat-x.workspace = true`, `kat-x = { ... }`,
+/// `other = { package = "kat-x" }`, `[dependencies.kat-x]` and the same below `[target.*]`.
 fn dependencies(manifest: &str) -> BTreeSet<String> {
-    let Some((_, after)) = manifest.split_once("\n[dependencies]\n") else {
-        return BTreeSet::new();
+    let room = |text: &str| {
+        let name = text.strip_prefix("kat-")?;
+        name.split(['.', '=', ',', '}', '#'])
+            .next()
+            .map(str::to_owned)
     };
-    let section = after.split("\n[").next().unwrap();
-    let crates = section.lines().filter_map(|line| line.strip_prefix("kat-"));
-    let names = crates.map(|line| line.split(['.', ' ']).next().unwrap().to_owned());
-    names.collect()
+    let lists = |table: &str| {
+        let name = table.rsplit('.').next();
+        matches!(name, Some("dependencies" | "build-dependencies"))
+    };
+    let mut found = BTreeSet::new();
+    let mut inside = false;
+    for line in manifest.lines() {
+        let line = line.replace(['"', '\'', ' ', '\t'], "");
+        if let Some(header) = line.strip_prefix('[') {
+            let header = header.split(']').next().unwrap();
+            let (table, key) = header.rsplit_once('.').unwrap_or(("", header));
+            found.extend(room(key).filter(|_| lists(table)));
+            inside = lists(header) || lists(table);
+        } else if inside {
+            let package = line.split_once("package=").map(|(_, package)| package);
+            found.extend(room(&line).into_iter().chain(package.and_then(room)));
+        }
+    }
+    found
 }
 
 fn manifests(sources: &Path) -> Rooms {
@@ -88,6 +109,46 @@ fn a_dependency_that_the_table_lacks_is_found() {
     assert_ne!(said.get("plan"), Some(&dependencies(with)));
     let without = with.replace("kat-store.workspace = true\n", "");
     assert_eq!(said.get("plan"), Some(&dependencies(&without)));
+}
+
+#[test]
+fn a_dependency_is_found_in_each_form() {
+    let manifest = "\
+[package]
+name = \"kat-own\"
+
+[dependencies]
+kat-a.workspace = true
+kat-b = { path = \"../b\" }
+kat-c={workspace=true}
+\"kat-d\" = \"1\" # not kat-x
+renamed = { package = \"kat-e\", path = \"../e\" }
+# kat-x.workspace = true
+serde = { workspace = true, features = [\"rc\"] }
+
+[dependencies.kat-f]
+workspace = true
+
+[dependencies.other]
+package = \"kat-g\"
+
+[target.'cfg(unix)'.dependencies]
+kat-h.workspace = true
+
+[build-dependencies]
+kat-i.workspace = true
+
+[dev-dependencies]
+kat-x.workspace = true
+
+[dev-dependencies.kat-y]
+workspace = true
+
+[features]
+kat-z = []
+";
+    let found: String = dependencies(manifest).into_iter().collect();
+    assert_eq!(found, "abcdefghi");
 }
 
 /// All Rust files below a folder.
@@ -189,4 +250,26 @@ fn a_file_without_a_mod_line_is_found() {
     let found = unreached(&[room.path().to_owned()]);
     let lost = room.path().join("tests/lost.rs").canonicalize().unwrap();
     assert_eq!(found, [lost]);
+}
+
+/// The programs read no jitter of the processor when they start, in packages as in tests.
+#[test]
+fn every_build_turns_the_jitter_entropy_of_aws_lc_off() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let config = fs::read_to_string(top.join(".cargo/config.toml")).unwrap();
+    let (_, after) = config.split_once("\n[env]\n").unwrap();
+    let mut settings = after.split("\n[").next().unwrap().lines();
+    let setting = "AWS_LC_SYS_NO_JITTER_ENTROPY = { value = \"1\", force = true }";
+    assert!(settings.any(|line| line == setting), "{config}");
+
+    // Cargo reads that file where it is called from, which for packages is the top of the tree.
+    let script = fs::read_to_string(top.join("contrib/package")).unwrap();
+    let into_the_tree = "cd \"$(dirname \"$(readlink -f \"${BASH_SOURCE[0]}\")\")/..\"";
+    let mut folders = script.lines().filter(|line| line.starts_with("cd "));
+    assert_eq!(folders.next(), Some(into_the_tree));
+    let (before, _) = script.split_once("cargo build ").unwrap();
+    assert!(before.contains(&format!("\n{into_the_tree}\n")));
+    for other in ["AWS_LC_SYS", "--config", "--manifest-path", "pushd "] {
+        assert!(!script.contains(other), "contrib/package has `{other}`");
+    }
 }

@@ -95,7 +95,7 @@ impl Volumes {
             }
         };
         Self {
-            hosts: HostPaths::new(root.path(), Path::new(base), config),
+            hosts: HostPaths::new(&root, Path::new(base), config),
             root,
             base: base.into(),
             shared: config.volume_shared,

@@ -49,6 +49,7 @@ pub use not_yet::{not_yet, not_yet_agent_config, not_yet_cluster};
 pub use parse::{
     parse, parse_agent_config, parse_agent_config_as, parse_cluster, parse_cluster_as,
 };
+pub use suggest::nearest_name;
 
 /// Maximum bytes of one file's text: it is one value in etcd.
 pub const MAX_FILE: usize = 256 * 1024;

@@ -19,6 +19,21 @@ pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
         .map(|(_, candidate)| candidate)
 }
 
+/// As [`nearest`], for names that users chose: if none is near, the shortest name that begins with
+/// at least three written letters.
+pub fn nearest_name<'a>(
+    written: &str,
+    names: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    let names: Vec<&str> = names.into_iter().collect();
+    let longer = || {
+        let longer = names.iter().copied();
+        let longer = longer.filter(|name| written.len() > 2 && name.starts_with(written));
+        longer.min_by_key(|name| (name.len(), *name))
+    };
+    nearest(written, names.iter().copied()).or_else(longer)
+}
+
 fn plain(word: &str) -> String {
     word.chars()
         .filter(|character| !matches!(character, '-' | '_'))
@@ -46,5 +61,23 @@ mod tests {
         ] {
             assert_eq!(nearest(word, known), meant, "{word}");
         }
+    }
+
+    #[test]
+    fn a_name_is_also_found_by_its_beginning() {
+        let names = ["web", "database", "web-shop"];
+        for (written, meant) in [
+            ("wbe", Some("web")),
+            ("databse", Some("database")),
+            ("data", Some("database")),
+            ("web-", Some("web")),
+            ("web-sh", Some("web-shop")),
+            ("mail", None),
+            ("x", None),
+            ("da", None),
+        ] {
+            assert_eq!(nearest_name(written, names), meant, "{written}");
+        }
+        assert_eq!(nearest("data", names), None);
     }
 }

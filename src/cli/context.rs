@@ -15,8 +15,8 @@ use super::{
     console::Console,
     errors::CliError,
     output::table::{Cell, Table},
-    suggest,
 };
+use kat_bundle::nearest_name;
 use kat_client::{Client, ClientOptions};
 use kat_types::{api::Connection, json};
 
@@ -67,7 +67,7 @@ impl Contexts {
         self.contexts.get(name).ok_or_else(|| {
             let error = CliError::not_found(format!("there is no context `{name}`"));
             let names = self.contexts.keys().map(String::as_str);
-            match suggest::nearest(name, names) {
+            match nearest_name(name, names) {
                 Some(near) => error.hinted(format!("did you mean `{near}`?")),
                 None => error.hinted("`katcall context list` shows them"),
             }

@@ -15,7 +15,6 @@ mod errors;
 mod names;
 mod output;
 mod progress;
-mod suggest;
 mod target;
 mod terminal;
 mod time;

@@ -1,6 +1,7 @@
 //! The instance that a command uses: a named one, or a running one of a workload.
 
-use super::{CliSession, errors::CliError, suggest};
+use super::{CliSession, errors::CliError};
+use kat_bundle::nearest_name;
 use kat_types::api::{InstanceItem, InstancePhase};
 
 /// One instance.
@@ -54,7 +55,7 @@ pub(super) async fn find(
     let names = items
         .iter()
         .flat_map(|item| [item.metadata.name.as_str(), item.status.workload.as_str()]);
-    let near = suggest::nearest(name, names).map(ToOwned::to_owned);
+    let near = nearest_name(name, names).map(ToOwned::to_owned);
     let error = CliError::not_found(format!(
         "there is no workload or instance `{name}` with something that runs in namespace `{namespace}`"
     ));

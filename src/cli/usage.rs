@@ -7,7 +7,8 @@ use clap::{
     error::{ContextKind, ContextValue, Error, ErrorKind},
 };
 
-use super::{args, console::Console, suggest};
+use super::{args, console::Console};
+use kat_bundle::nearest_name;
 
 const USAGE: u8 = 2;
 
@@ -151,7 +152,7 @@ fn apart(command: &Command, words: &[OsString], word: &str) -> Option<String> {
 }
 
 fn meant(word: &str, candidates: &[String]) -> Option<String> {
-    suggest::nearest(word, candidates.iter().map(String::as_str))
+    nearest_name(word, candidates.iter().map(String::as_str))
         .map(|near| format!("did you mean `{near}`?"))
 }
 

@@ -122,7 +122,7 @@ pub enum BindError {
 
 /// Binds all paths of a plan; none if one of them can't be bound.
 pub fn bind_all(id: &str) -> Result<(), BindError> {
-    let path = plan_of(Path::new("/"), id)?;
+    let path = plan_of(&Root::new("/"), id)?;
     let text = files::read_bounded(&path, LIMIT)?;
     let unusable = |why: String| BindError::Unusable {
         path: path.clone(),
@@ -238,9 +238,9 @@ fn unbind(folder: &Path) -> io::Result<()> {
 }
 
 /// Path of the plan with this name, below `root`.
-pub fn plan_of(root: &Path, id: &str) -> Result<PathBuf, BindError> {
+pub fn plan_of(root: &Root, id: &str) -> Result<PathBuf, BindError> {
     parts_of(id)?;
-    let plans = Root::new(root).below(PLANS);
+    let plans = root.below(PLANS);
     Ok(plans.join(format!("{id}.json")))
 }
 
@@ -336,9 +336,9 @@ mod tests {
             "x-web",
             "20000-a/b",
         ] {
-            assert!(plan_of(Path::new("/"), id).is_err(), "{id}");
+            assert!(plan_of(&Root::new("/"), id).is_err(), "{id}");
         }
-        let plan = plan_of(Path::new("/"), "20000-web-ab12c").unwrap();
+        let plan = plan_of(&Root::new("/"), "20000-web-ab12c").unwrap();
         assert_eq!(
             plan,
             Path::new("/run/kat/hostpath-plans/20000-web-ab12c.json")

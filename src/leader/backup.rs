@@ -16,6 +16,7 @@ use kat_plan::{EventKind, EventLog, Snapshot};
 use kat_store::Leadership;
 use kat_types::{
     api::ObjectReference,
+    backoff::Backoff,
     json,
     reason::EventReason,
     store::{keys, records::BackupRecord, transaction::WriteOperation},
@@ -96,11 +97,11 @@ async fn lead(handle: &LeaderHandle, config: &BackupsConfig, leadership: &Leader
                 pause
             }
             Err(reason) => {
-                let pause = AFTER_FAILURE * 2_u32.saturating_pow(failures.min(16));
-                failures += 1;
+                let pause = Backoff::new(AFTER_FAILURE, round.interval()).after(failures);
+                failures = failures.saturating_add(1);
                 tracing::error!(reason, "no backup was made");
                 round.tell(Err(&reason), None).await;
-                pause.min(round.interval())
+                pause
             }
         };
         sleep(pause).await;

@@ -20,7 +20,7 @@ use kat_plan::{
     presses, store_trouble,
 };
 use kat_store::{Leadership, StoreError, etcd_maintenance::EtcdAlarm};
-use kat_types::{reason::EventReason, resource::Bytes};
+use kat_types::{backoff::Backoff, reason::EventReason, resource::Bytes};
 
 /// What etcd's superuser can do with etcd's data. URLs are those of one member's client port.
 #[async_trait]
@@ -196,14 +196,15 @@ impl Upkeep {
             return;
         };
         let times = self.failed.get(id).map_or(0, |(times, _)| *times);
-        let hold = config.retry * 2_u32.saturating_pow(times.min(16));
-        let hold = hold.min(LONGEST_HOLD.max(config.retry));
+        let holds = Backoff::new(config.retry, LONGEST_HOLD.max(config.retry));
+        let hold = holds.after(times);
         tracing::warn!(
             node,
             ?hold,
             "etcd's file could not be made smaller; it is tried again after that: {error:#}"
         );
-        self.failed.insert(*id, (times + 1, Instant::now() + hold));
+        let until = Instant::now() + hold;
+        self.failed.insert(*id, (times.saturating_add(1), until));
     }
 
     fn show(

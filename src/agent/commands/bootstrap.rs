@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use crate::cluster::identity::MachineIdentity;
+use kat_api::random_uid;
 use kat_plan::Applicant;
 use kat_store::{StateStore, StoreError, TransactionResult};
 use kat_types::{
@@ -74,7 +75,7 @@ pub(crate) async fn write(
     for name in ["default", "kat-core"] {
         let record = NamespaceRecord {
             schema: 1,
-            uid: uuid::Uuid::new_v4().to_string(),
+            uid: random_uid(),
             labels: BTreeMap::new(),
             created: now,
             deleting: false,

@@ -30,7 +30,7 @@ use crate::{
     network::overlay,
     service::paths,
 };
-use kat_api::new_token;
+use kat_api::{new_token, random_uid};
 use kat_host::{
     check::CheckStage,
     facts::node_facts,
@@ -95,8 +95,8 @@ pub(crate) async fn run(options: InitOptions, say: StepPrinter<'_>) -> anyhow::R
     let identity = MachineIdentity {
         schema: 1,
         node: node.clone(),
-        node_uid: uuid::Uuid::new_v4().to_string(),
-        cluster_uid: uuid::Uuid::new_v4().to_string(),
+        node_uid: random_uid(),
+        cluster_uid: random_uid(),
         cluster,
         subnet,
         advertise,

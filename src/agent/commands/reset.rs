@@ -28,7 +28,10 @@ use kat_host::{files, users::Users};
 use kat_network as network;
 use kat_render::{ETCD_USER, Renderer};
 use kat_systemd::{Journal, Logind, ManagerSource, Managers, SystemdError, UnitManager};
-use kat_types::resource::{AgentConfig, ClusterConfiguration};
+use kat_types::{
+    resource::{AgentConfig, ClusterConfiguration},
+    root::Root,
+};
 
 /// Longest stop of one service.
 const STOP_LIMIT: Duration = Duration::from_secs(90);
@@ -142,7 +145,7 @@ fn tools(managers: &Arc<dyn ManagerSource>) -> anyhow::Result<WorkerTools> {
         settings,
         domain: spec.cluster_domain,
         overlay_address: std::net::Ipv4Addr::LOCALHOST,
-        root: "/".into(),
+        root: Root::new("/"),
         monotonic: Arc::new(machine::monotonic_microseconds),
         limits_enforced: true,
         network: Arc::new(crate::health::probe::OverlayProbeNetwork),

@@ -48,7 +48,9 @@ use kat_host::{
     files,
     users::{HOMES, home_of},
 };
-use kat_types::{assignment::Assignment, reason::Reason, resource::AgentConfig, root::Root};
+use kat_types::{
+    assignment::Assignment, backoff::Backoff, reason::Reason, resource::AgentConfig, root::Root,
+};
 
 /// Interval of the checks.
 const EVERY: Duration = Duration::from_secs(2);
@@ -61,10 +63,8 @@ const MOST_HUNG: usize = 4;
 const ENDS_WITHIN: u64 = 40 * SECOND;
 /// Pause between two evictions that free no space, while the free space does not shrink.
 const BETWEEN: u64 = 60 * SECOND;
-/// Pause of an instance after its first eviction.
-const FIRST_PAUSE: u64 = 60 * SECOND;
-/// Longest pause.
-const LONGEST_PAUSE: u64 = 600 * SECOND;
+/// Pauses of an instance after its evictions.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(60), Duration::from_secs(600));
 /// After running for this long, an eviction counts as the instance's first again.
 const FORGIVEN: u64 = 3600 * SECOND;
 /// Microseconds in a second.
@@ -146,11 +146,11 @@ impl EvictionRecord {
         if now.saturating_sub(self.until) >= FORGIVEN {
             self.times = 0;
         }
-        let pause = FIRST_PAUSE.saturating_mul(1 << self.times.min(10));
+        let pause = PAUSES.after(self.times).as_micros();
         *self = Self {
             is_stopped: true,
             since: now,
-            until: now.saturating_add(pause.min(LONGEST_PAUSE)),
+            until: now.saturating_add(u64::try_from(pause).unwrap_or(u64::MAX)),
             times: self.times.saturating_add(1),
             message,
         };

@@ -64,7 +64,7 @@ use kat_pki as pki;
 use kat_registry::Registries;
 use kat_render::Renderer;
 use kat_systemd::{Journal, Logind, ManagerSource, Managers};
-use kat_types::{api::MemberKeys, network, resource::AgentConfig};
+use kat_types::{api::MemberKeys, network, resource::AgentConfig, root::Root};
 
 /// Runs until SIGTERM, which leaves every workload running.
 pub(crate) async fn run() -> anyhow::Result<()> {
@@ -194,7 +194,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     });
     let sessions_here: Arc<dyn InstanceSessions> = Arc::new(LocalSessions::new(
         Arc::clone(&managers),
-        tools.root.clone(),
+        tools.root.path().to_owned(),
     ));
     let agents = PeerAgents::new(&identity, &keys, &known);
     let port = AgentPort {
@@ -399,7 +399,7 @@ async fn tools(
         settings: render_settings(identity),
         domain: identity.cluster.spec.cluster_domain.clone(),
         overlay_address: identity.overlay_address(),
-        root: "/".into(),
+        root: Root::new("/"),
         monotonic: Arc::new(crate::cluster::machine::monotonic_microseconds),
         limits_enforced: crate::cluster::machine::limits_enforced(),
         network: Arc::new(crate::health::probe::OverlayProbeNetwork),

@@ -53,6 +53,7 @@ use kat_types::{
         AgentConfig, Container, DEVICE_GROUPS, OnPartition, RestartCondition, RestartPolicy,
         WorkloadType,
     },
+    root::Root,
 };
 
 /// The machine's monotonic clock in microseconds, as the fake managers count it.
@@ -129,7 +130,7 @@ impl Bench {
             settings: RenderSettings::default(),
             domain: "cluster.local".to_owned(),
             overlay_address: Ipv4Addr::new(10, 100, 0, 1),
-            root: root.path().to_owned(),
+            root: Root::new(root.path()),
             monotonic: Arc::new(move || microseconds(started)),
             limits_enforced: true,
             network: Arc::<Answers>::clone(&answers),

@@ -32,7 +32,7 @@ fn unit_of(id: &str) -> String {
 
 /// Writes the plan of an instance. Returns the unit to start; `None` where nothing is to be bound.
 pub(crate) fn write(
-    root: &Path,
+    root: &Root,
     assignment: &Assignment,
     binds: Vec<PathBind>,
 ) -> Result<Option<String>, FileError> {
@@ -43,13 +43,13 @@ pub(crate) fn write(
     let id = assignment.bound_id();
     let path = path_of(root, &id)?;
     // Other users can list neither the folders in it nor their content.
-    let bound = Root::new(root).below(BOUND_FOLDER);
+    let bound = root.below(BOUND_FOLDER);
     make_above(&bound)?;
     files::ensure_folder(&bound, FileAccess::owned(0o711, 0, 0))?;
     let uid = assignment.user.uid;
     let of_user = bound.join(uid.to_string());
     files::ensure_folder(&of_user, FileAccess::owned(0o710, 0, uid))?;
-    let plans = Root::new(root).below(PLANS);
+    let plans = root.below(PLANS);
     make_above(&plans)?;
     files::ensure_folder(&plans, FileAccess::owned(0o700, 0, 0))?;
     files::write_json(&path, &plan)?;
@@ -57,7 +57,7 @@ pub(crate) fn write(
 }
 
 /// Whether the present binds of an instance differ from these.
-pub(crate) fn differs(root: &Path, assignment: &Assignment, binds: &[PathBind]) -> bool {
+pub(crate) fn differs(root: &Root, assignment: &Assignment, binds: &[PathBind]) -> bool {
     let Ok(path) = path_of(root, &assignment.bound_id()) else {
         return false;
     };
@@ -69,8 +69,8 @@ pub(crate) fn differs(root: &Path, assignment: &Assignment, binds: &[PathBind]) 
 }
 
 /// Whether anything is bound for an instance.
-pub(crate) fn is_bound(root: &Path, assignment: &Assignment) -> bool {
-    let of_user = Root::new(root)
+pub(crate) fn is_bound(root: &Root, assignment: &Assignment) -> bool {
+    let of_user = root
         .below(BOUND_FOLDER)
         .join(assignment.user.uid.to_string());
     of_user.join(&assignment.instance).exists()
@@ -107,7 +107,7 @@ pub(crate) async fn bind(system: &dyn UnitManager, unit: &str) -> Result<(), Str
 /// [`SystemdError`] where a unit can't be stopped.
 pub(crate) async fn keep_only(
     system: &dyn UnitManager,
-    root: &Path,
+    root: &Root,
     uid: u32,
     kept: &BTreeSet<&str>,
 ) -> Result<(), SystemdError> {
@@ -132,7 +132,7 @@ pub(crate) async fn keep_only(
     }
     if kept.is_empty() {
         // The folders stay if they have other content.
-        let bound = Root::new(root).below(BOUND_FOLDER);
+        let bound = root.below(BOUND_FOLDER);
         let _ = std::fs::remove_dir(bound.join(uid.to_string()));
         let _ = std::fs::remove_dir(bound);
     }
@@ -140,8 +140,8 @@ pub(crate) async fn keep_only(
 }
 
 /// The user's instances with a plan.
-fn planned_of(root: &Path, uid: u32) -> Vec<String> {
-    let entries = std::fs::read_dir(Root::new(root).below(PLANS));
+fn planned_of(root: &Root, uid: u32) -> Vec<String> {
+    let entries = std::fs::read_dir(root.below(PLANS));
     let names = entries.into_iter().flatten().flatten();
     let prefix = format!("{uid}-");
     names
@@ -153,7 +153,7 @@ fn planned_of(root: &Path, uid: u32) -> Vec<String> {
         .collect()
 }
 
-fn path_of(root: &Path, id: &str) -> Result<PathBuf, FileError> {
+fn path_of(root: &Root, id: &str) -> Result<PathBuf, FileError> {
     plan_of(root, id).map_err(|error| FileError::System {
         verb: "name the plan",
         path: PLANS.into(),

@@ -77,10 +77,10 @@ pub(crate) struct HostPaths {
 impl HostPaths {
     /// The allowed paths of a machine whose files lie below `root` and whose volumes lie below
     /// `volumes`.
-    pub(crate) fn new(root: &Path, volumes: &Path, config: &AgentConfig) -> Self {
+    pub(crate) fn new(root: &Root, volumes: &Path, config: &AgentConfig) -> Self {
         let folders = |written: &[String]| written.iter().map(PathBuf::from).collect();
         Self {
-            root: Root::new(root),
+            root: root.clone(),
             allowed: folders(&config.host_mount_allow),
             create: folders(config.host_mount_create.as_deref().unwrap_or_default()),
             reserved: vec![
@@ -94,7 +94,7 @@ impl HostPaths {
                 // Binds of other instances.
                 BOUND_FOLDER.into(),
             ],
-            earlier: EarlierGrants::read(root, config),
+            earlier: EarlierGrants::read(root.path(), config),
         }
     }
 

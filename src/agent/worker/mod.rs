@@ -13,7 +13,6 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
     ops::ControlFlow,
-    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -57,6 +56,7 @@ use kat_types::{
     assignment::{Assignment, DesiredRun, WorkloadUser},
     images::KeptUserImages,
     reason::Reason,
+    root::Root,
 };
 
 /// Longest time between two passes, even when no event arrives.
@@ -82,7 +82,7 @@ pub struct WorkerTools {
     /// This machine's overlay address, at which its DNS server answers.
     pub overlay_address: Ipv4Addr,
     /// `/` on a real machine.
-    pub root: PathBuf,
+    pub root: Root,
     /// Microseconds of the monotonic clock, as systemd counts them.
     pub monotonic: Arc<dyn Fn() -> u64 + Send + Sync>,
     /// Whether the machine enforces limits (cgroup v2 with its controllers).
@@ -250,15 +250,15 @@ impl Worker {
         statuses: Statuses,
     ) -> Self {
         let manager = tools.managers.user(user.uid);
-        let restarts = RestartCounts::read(&tools.root, user.uid);
-        let notes = SavedNotes::read(&tools.root, "instances", user.uid);
+        let restarts = RestartCounts::read(tools.root.path(), user.uid);
+        let notes = SavedNotes::read(tools.root.path(), "instances", user.uid);
         let probes = Probes::new(ProbeTools {
             network: Arc::clone(&tools.network),
             manager: Arc::clone(&manager),
-            root: tools.root.clone(),
+            root: tools.root.path().to_owned(),
             monotonic: Arc::clone(&tools.monotonic),
         });
-        let folder = UnitFolder::new(UserFolders::new(&tools.root, user.uid), user.uid);
+        let folder = UnitFolder::new(UserFolders::new(tools.root.path(), user.uid), user.uid);
         Self {
             manager,
             folder,

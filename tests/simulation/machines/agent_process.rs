@@ -1,7 +1,7 @@
 //! The `kat-agent` process of a machine: the agent and, on members of etcd, a leader candidate with
 //! its API.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use tokio::{sync::watch, task::JoinHandle};
@@ -43,7 +43,7 @@ use kat_leader::{LeaderConfig, LeaderHandle, MembersConfig, Planner, keep_member
 use kat_render::{RenderSettings, Renderer};
 use kat_store::{Mirror, StateStore};
 use kat_testing::MemoryStore;
-use kat_types::{resource::AgentConfig, store::keys};
+use kat_types::{resource::AgentConfig, root::Root, store::keys};
 
 /// Time to live of the leader's lease, as in `kat-agent run`.
 const LEASE: Duration = Duration::from_secs(5);
@@ -361,7 +361,7 @@ fn tools(place: &Place) -> WorkerTools {
         settings: RenderSettings::default(),
         domain: place.identity.cluster.spec.cluster_domain.clone(),
         overlay_address: place.identity.overlay_address(),
-        root: Path::to_owned(&place.root),
+        root: Root::new(&place.root),
         monotonic: Arc::new(move || boot.monotonic()),
         limits_enforced: true,
         network: Arc::new(Well),

@@ -7,8 +7,8 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use nix::sys::termios::{
-    InputFlags, LocalFlags, SetArg, SpecialCharacterIndices as Key, Termios, tcgetattr, tcsetattr,
+use rustix::termios::{
+    InputModes, LocalModes, OptionalActions, SpecialCodeIndex as Key, Termios, tcgetattr, tcsetattr,
 };
 
 use kat_host::files;
@@ -106,28 +106,27 @@ struct PromptTerminal<'a, T: AsFd> {
 }
 
 impl<'a, T: AsFd> PromptTerminal<'a, T> {
-    fn begin(terminal: &'a T, typing: EchoMode) -> nix::Result<Self> {
+    fn begin(terminal: &'a T, typing: EchoMode) -> io::Result<Self> {
         let before = tcgetattr(terminal)?;
         let mut asking = before.clone();
-        asking.local_flags.remove(LocalFlags::ISIG);
+        asking.local_modes.remove(LocalModes::ISIG);
         asking
-            .local_flags
-            .insert(LocalFlags::ICANON | LocalFlags::IEXTEN);
+            .local_modes
+            .insert(LocalModes::ICANON | LocalModes::IEXTEN);
         asking
-            .local_flags
-            .set(LocalFlags::ECHO, typing == EchoMode::Shown);
-        asking.input_flags.insert(InputFlags::ICRNL);
+            .local_modes
+            .set(LocalModes::ECHO, typing == EchoMode::Shown);
+        asking.input_modes.insert(InputModes::ICRNL);
         let mut stops = Vec::new();
         for (stop, end_of_line) in [(Key::VINTR, Key::VEOL), (Key::VQUIT, Key::VEOL2)] {
-            let key = before.control_chars.get(stop as usize).copied();
-            let place = asking.control_chars.get_mut(end_of_line as usize);
+            let key = before.special_codes[stop];
             // 0 means that no key is set.
-            if let (Some(key @ 1..), Some(place)) = (key, place) {
-                *place = key;
+            if key != 0 {
+                asking.special_codes[end_of_line] = key;
                 stops.push(key);
             }
         }
-        tcsetattr(terminal, SetArg::TCSAFLUSH, &asking)?;
+        tcsetattr(terminal, OptionalActions::Flush, &asking)?;
         Ok(Self {
             terminal,
             before,
@@ -138,7 +137,7 @@ impl<'a, T: AsFd> PromptTerminal<'a, T> {
 
 impl<T: AsFd> Drop for PromptTerminal<'_, T> {
     fn drop(&mut self) {
-        let _ = tcsetattr(self.terminal, SetArg::TCSAFLUSH, &self.before);
+        let _ = tcsetattr(self.terminal, OptionalActions::Flush, &self.before);
     }
 }
 

@@ -121,7 +121,7 @@ impl Worker {
     /// Whether a running instance's container has been without its link for longer than
     /// [`LINK_PATIENCE`].
     fn is_unlinked(&mut self, assignment: &Assignment) -> bool {
-        let missing = links::is_missing(&self.tools.root, assignment);
+        let missing = links::is_missing(self.tools.root.path(), assignment);
         let memory = self
             .memories
             .entry(assignment.instance.clone())

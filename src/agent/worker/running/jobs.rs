@@ -200,7 +200,7 @@ impl Worker {
             };
             let result = match evicted {
                 false => stop.await,
-                true => stop_for_room(manager.as_ref(), &units, &root, stop).await,
+                true => stop_for_room(manager.as_ref(), &units, root.path(), stop).await,
             };
             (key, JobOutcome::Stopped(result))
         });

@@ -2,7 +2,7 @@
 //! empty files and folders as mount points for Podman, and links into the machine's `/usr`, which
 //! is mounted there read-only. It holds no data.
 
-use std::{io, os::unix::fs::symlink, path::Path};
+use std::{io, os::unix::fs::symlink};
 
 use crate::{
     service::paths,
@@ -43,8 +43,8 @@ const LINKS: [(&str, &str); 4] = [
 ///
 /// # Errors
 /// A file can't be made.
-pub(crate) fn prepare(root: &Path) -> Result<(), FilesError> {
-    let holder = Root::new(root).below(paths::HOLDER);
+pub(crate) fn prepare(root: &Root) -> Result<(), FilesError> {
+    let holder = root.below(paths::HOLDER);
     for folder in FOLDERS {
         let folder = holder.join(folder);
         if !folder.is_dir() {
@@ -71,16 +71,18 @@ pub(crate) fn prepare(root: &Path) -> Result<(), FilesError> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
     fn what_is_missing_is_made_and_what_is_there_stays() {
         let root = tempfile::tempdir().unwrap();
-        prepare(root.path()).unwrap();
+        prepare(&Root::new(root.path())).unwrap();
         let holder = root.path().join("var/lib/kat/holder");
         std::fs::remove_file(holder.join("lib")).unwrap();
         std::fs::remove_dir(holder.join("proc")).unwrap();
-        prepare(root.path()).unwrap();
+        prepare(&Root::new(root.path())).unwrap();
         assert!(holder.join("proc").is_dir());
         let lib = std::fs::read_link(holder.join("lib")).unwrap();
         assert_eq!(lib, Path::new("usr/lib"));

@@ -170,14 +170,14 @@ impl UnitFolder {
     }
 
     /// Writes the drop-in that delegates the controllers to the user's manager.
-    pub(crate) fn write_delegation(&self, root: &Path, text: &str) -> Result<bool, FilesError> {
+    pub(crate) fn write_delegation(&self, root: &Root, text: &str) -> Result<bool, FilesError> {
         let path = self.delegation(root);
         write_public(&path, text)
     }
 
     /// Removes the drop-in of [`Self::write_delegation`]. True when the system's manager has to
     /// reload.
-    pub(crate) fn remove_delegation(&self, root: &Path) -> Result<bool, FilesError> {
+    pub(crate) fn remove_delegation(&self, root: &Root) -> Result<bool, FilesError> {
         let path = self.delegation(root);
         let was_there = path.exists();
         files::remove(&path)?;
@@ -189,13 +189,12 @@ impl UnitFolder {
     }
 
     /// Writes the resolv.conf of a namespace's containers.
-    pub(crate) fn write_resolv(&self, root: &Path, file: &HostFile) -> Result<(), FilesError> {
-        write_public(&Root::new(root).below(&file.path), &file.text).map(drop)
+    pub(crate) fn write_resolv(&self, root: &Root, file: &HostFile) -> Result<(), FilesError> {
+        write_public(&root.below(&file.path), &file.text).map(drop)
     }
 
-    fn delegation(&self, root: &Path) -> PathBuf {
-        Root::new(root)
-            .below(SYSTEM_UNITS)
+    fn delegation(&self, root: &Root) -> PathBuf {
+        root.below(SYSTEM_UNITS)
             .join(format!("user@{}.service.d", self.uid))
             .join(DELEGATION)
     }

@@ -159,6 +159,6 @@ impl Worker {
 
     fn mark(&self) -> PathBuf {
         let name = self.user.uid.to_string();
-        self.tools.root.join("run/kat/regroup").join(name)
+        self.tools.root.below("run/kat/regroup").join(name)
     }
 }

@@ -11,11 +11,11 @@ use crate::{
     args::ExplainArgs,
     console::{Console, paint},
     errors::CliError,
-    suggest,
 };
 use kat_bundle::{
     DocumentKind,
     fields::{self, Field, FieldStatus, FieldType},
+    nearest_name,
 };
 use kat_types::reason::{EventReason, Reason};
 
@@ -127,7 +127,7 @@ fn unknown_reason(word: &str) -> CliError {
 fn nearest_reason(word: &str) -> Option<&'static str> {
     let reasons = Reason::ALL.iter().map(|reason| reason.word());
     let events = EventReason::ALL.iter().map(|reason| reason.word());
-    suggest::nearest(word, reasons.chain(events))
+    nearest_name(word, reasons.chain(events))
 }
 
 fn kind_of(word: &str) -> Result<DocumentKind, CliError> {
@@ -140,7 +140,7 @@ fn kind_of(word: &str) -> Result<DocumentKind, CliError> {
     }
     let names = FIRST_WORDS.iter().map(|(name, _)| *name);
     let error = CliError::usage(format!("there is no kind of file `{word}`"));
-    let near = suggest::nearest(&small, names).or_else(|| nearest_reason(word));
+    let near = nearest_name(&small, names).or_else(|| nearest_reason(word));
     Err(match near {
         Some(near) => error.hinted(format!("did you mean `{near}`?")),
         None => error.hinted("`katcall explain` lists them"),
@@ -158,7 +158,7 @@ fn find(kind: DocumentKind, first: &str, path: &str) -> Result<&'static Field, C
         let Some(field) = below.iter().find(|field| field.name() == name) else {
             let error = CliError::not_found(format!("`{walked}` has no field `{name}`"));
             let names = below.iter().map(|field| field.name());
-            return Err(match suggest::nearest(name, names) {
+            return Err(match nearest_name(name, names) {
                 Some(near) => error.hinted(format!("did you mean `{walked}.{near}`?")),
                 None => error.hinted(format!("`katcall explain {walked}` lists its fields")),
             });

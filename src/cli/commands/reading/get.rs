@@ -16,8 +16,9 @@ use crate::{
         json::PrintedItems,
         table::{Cell, Table},
     },
-    suggest, volumes,
+    volumes,
 };
+use kat_bundle::nearest_name;
 use kat_client::{ClientError, KeyedItem, RequestPath};
 use kat_types::api::{
     Event, EventFilter, InstanceItem, List, NamespaceItem, NodeItem, SecretItem, TokenView,
@@ -201,7 +202,7 @@ pub(crate) async fn missing<T: ListableItem>(
         },
         Err(_) => return missing,
     };
-    match suggest::nearest(name, names.iter().map(String::as_str)) {
+    match nearest_name(name, names.iter().map(String::as_str)) {
         Some(near) => missing.hinted(format!("did you mean `{near}`?")),
         None if T::NAMESPACED => missing.hinted(format!(
             "`katcall get {} -A` lists those of all namespaces",

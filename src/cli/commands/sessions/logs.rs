@@ -7,7 +7,8 @@ mod resume;
 
 use jiff::Timestamp;
 
-use crate::{CliSession, args::LogsArgs, commands::reading::get, errors::CliError, suggest};
+use crate::{CliSession, args::LogsArgs, commands::reading::get, errors::CliError};
+use kat_bundle::nearest_name;
 use kat_client::{ApiRefusal, Client, ClientError, JsonLines, RequestPath};
 use kat_types::api::{InstanceItem, InstancePhase, LogLine, LogQuery, WorkloadItem};
 use printer::LogPrinter;
@@ -122,7 +123,7 @@ async fn missing(
         return error.into();
     }
     let ids = items.iter().map(|item| item.metadata.name.as_str());
-    match suggest::nearest(name, ids) {
+    match nearest_name(name, ids) {
         Some(near) => CliError::not_found(format!(
             "there is no workload or instance `{name}` in namespace `{namespace}`"
         ))

@@ -21,12 +21,11 @@ use std::{
 use tokio::time::Instant;
 
 use super::{PeerStatus, PublicKey};
+use kat_types::backoff::Backoff;
 
 /// Time for a handshake with an endpoint in the first round: WireGuard tries twice within it. The
 /// time doubles from round to round.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Most doublings: 80 s.
-const DOUBLINGS: u32 = 3;
+const PATIENCE: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_secs(80));
 /// Time without an answer after which the endpoints of a peer with a session are tried. WireGuard
 /// answers within 10 s even where the other side has no data (its whitepaper, section 6.5).
 const SILENCE: Duration = Duration::from_secs(20);
@@ -224,8 +223,7 @@ impl PeerEndpoints {
     }
 
     fn patience(&self) -> Duration {
-        let doublings = u32::try_from(self.round).unwrap_or(u32::MAX).min(DOUBLINGS);
-        PATIENCE.saturating_mul(1 << doublings)
+        PATIENCE.after(u32::try_from(self.round).unwrap_or(u32::MAX))
     }
 
     /// Takes the next endpoint in turn. After a loss the last used endpoint is skipped at first.

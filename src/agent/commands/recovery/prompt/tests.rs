@@ -38,14 +38,16 @@ fn answer(keys: &[u8], typing: EchoMode, change: impl Fn(&mut Termios)) -> Answe
     let (mut hands, terminal): (File, OwnedFd) = (pty.master.into(), pty.slave);
     let mut before = tcgetattr(&terminal).unwrap();
     change(&mut before);
-    tcsetattr(&terminal, SetArg::TCSANOW, &before).unwrap();
-    let before = tcgetattr(&terminal).unwrap();
+    tcsetattr(&terminal, OptionalActions::Now, &before).unwrap();
+    // The settings have no equality, but print all of themselves.
+    let settings = || format!("{:?}", tcgetattr(&terminal).unwrap());
+    let before = settings();
     let given = File::from(terminal.try_clone().unwrap());
     let asked = thread::spawn(move || {
         ask(&given, "a question: ", typing).map_err(|error| error.to_string())
     });
-    let flags = || tcgetattr(&terminal).unwrap().local_flags;
-    wait_until("nothing was asked", || !flags().contains(LocalFlags::ISIG));
+    let flags = || tcgetattr(&terminal).unwrap().local_modes;
+    wait_until("nothing was asked", || !flags().contains(LocalModes::ISIG));
     hands.write_all(keys).unwrap();
     wait_until("the question waits on", || asked.is_finished());
     let line = asked.join().unwrap();
@@ -65,7 +67,7 @@ fn answer(keys: &[u8], typing: EchoMode, change: impl Fn(&mut Termios)) -> Answe
     Answered {
         line,
         shown: String::from_utf8(shown).unwrap(),
-        restored: tcgetattr(&terminal).unwrap() == before,
+        restored: settings() == before,
     }
 }
 
@@ -105,7 +107,7 @@ fn an_interrupt_ends_it_with_a_sentence_and_the_terminal_as_it_was() {
     }
     // The interrupt key is a terminal setting, here Ctrl-X.
     let typed = answer(b"\x18", EchoMode::Hidden, |terminal| {
-        terminal.control_chars[Key::VINTR as usize] = 0x18;
+        terminal.special_codes[Key::VINTR] = 0x18;
     });
     assert!(typed.line.is_err() && typed.restored);
 }
@@ -120,8 +122,8 @@ fn the_end_of_the_input_is_an_empty_line() {
 #[test]
 fn a_terminal_that_shows_keys_as_they_come_is_asked_for_lines() {
     let raw = |terminal: &mut Termios| {
-        terminal.local_flags.remove(LocalFlags::ICANON);
-        terminal.input_flags.remove(InputFlags::ICRNL);
+        terminal.local_modes.remove(LocalModes::ICANON);
+        terminal.input_modes.remove(InputModes::ICRNL);
     };
     let typed = answer(b"kat\r", EchoMode::Hidden, raw);
     assert_eq!(typed.line.unwrap(), "kat\n");
