@@ -9,11 +9,11 @@
     reason = "tests"
 )]
 
-#[path = "cli/fake_api.rs"]
+#[path = "cli/support/fake_api.rs"]
 mod fake_api;
-#[path = "cli/fixtures.rs"]
+#[path = "cli/support/fixtures.rs"]
 mod fixtures;
-#[path = "cli/run_katcall.rs"]
+#[path = "cli/support/run_katcall.rs"]
 mod run_katcall;
 #[path = "support/api.rs"]
 mod support;
@@ -22,39 +22,39 @@ mod support;
 mod apply;
 #[path = "cli/delete.rs"]
 mod delete;
-#[path = "cli/describe.rs"]
+#[path = "cli/reading/describe.rs"]
 mod describe;
 #[path = "cli/explain_jsonpath_wait_for.rs"]
 mod explain_jsonpath_wait_for;
-#[path = "cli/get.rs"]
+#[path = "cli/reading/get.rs"]
 mod get;
-#[path = "cli/logins.rs"]
+#[path = "cli/objects/logins.rs"]
 mod logins;
-#[path = "cli/logs.rs"]
+#[path = "cli/reading/logs.rs"]
 mod logs;
-#[path = "cli/namespaces_tokens_contexts.rs"]
+#[path = "cli/objects/namespaces_tokens_contexts.rs"]
 mod namespaces_tokens_contexts;
-#[path = "cli/nodes.rs"]
+#[path = "cli/objects/nodes.rs"]
 mod nodes;
-#[path = "cli/plan.rs"]
+#[path = "cli/reading/plan.rs"]
 mod plan;
 #[path = "cli/real_api.rs"]
 mod real_api;
-#[path = "cli/rollouts.rs"]
+#[path = "cli/objects/rollouts.rs"]
 mod rollouts;
-#[path = "cli/secrets.rs"]
+#[path = "cli/objects/secrets.rs"]
 mod secrets;
 #[path = "cli/sessions.rs"]
 mod sessions;
-#[path = "cli/status.rs"]
+#[path = "cli/reading/status.rs"]
 mod status;
-#[path = "cli/volume_move.rs"]
+#[path = "cli/objects/volume_move.rs"]
 mod volume_move;
-#[path = "cli/volume_removal.rs"]
+#[path = "cli/objects/volume_removal.rs"]
 mod volume_removal;
-#[path = "cli/volumes.rs"]
+#[path = "cli/objects/volumes.rs"]
 mod volumes;
 #[path = "cli/wait.rs"]
 mod wait;
-#[path = "cli/why.rs"]
+#[path = "cli/reading/why.rs"]
 mod why;
