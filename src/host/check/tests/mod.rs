@@ -21,7 +21,7 @@ fn sound() -> CheckFacts {
         runs_systemd: true,
         systemd: Some(ProgramVersion::new(257, 0, 0)),
         podman: Some(ProgramVersion::new(5, 4, 2)),
-        etcd: Some(ProgramVersion::new(3, 5, 16)),
+        etcd: Some(ProgramVersion::new(3, 5, 33)),
         has_etcdutl: true,
         nft: Some(ProgramVersion::new(1, 1, 3)),
         has_newuidmap: true,
@@ -66,6 +66,24 @@ fn a_sound_machine_is_ready() {
     let all = evaluate(&input(CheckStage::BeforeInit), &sound());
     assert_eq!(worst(&all), Level::Ok);
     assert!(render(&all, false).ends_with("This machine is ready.\n"));
+}
+
+#[test]
+fn an_etcd_whose_rights_can_be_passed_by_is_named() {
+    let found = |version: (u32, u32, u32)| {
+        let (major, minor, patch) = version;
+        findings_of(CheckStage::Running, |facts| {
+            facts.etcd = Some(ProgramVersion::new(major, minor, patch));
+        })
+    };
+    for version in [(3, 5, 16), (3, 5, 32), (3, 6, 13), (3, 7, 0)] {
+        let [finding] = found(version).try_into().unwrap();
+        assert_eq!(finding.level, Level::Warning);
+        assert!(finding.what.contains("CVE-2026-33343"), "{}", finding.what);
+    }
+    for version in [(3, 5, 33), (3, 6, 14), (3, 7, 1), (3, 8, 0), (4, 0, 0)] {
+        assert_eq!(found(version), []);
+    }
 }
 
 #[test]
