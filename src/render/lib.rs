@@ -4,11 +4,11 @@
 //! them. All of them are parsed when a [`Renderer`] is made, so that a template with an unknown
 //! filter fails there, and not later on a machine. Rendering does no input or output.
 
-mod containers;
+mod container_order;
 mod environment;
 mod host;
 mod images;
-mod instance;
+mod instance_quadlets;
 mod mounts;
 pub mod quote;
 
@@ -21,10 +21,10 @@ use tera::{Kwargs, State, Tera, TeraResult};
 
 use kat_types::assignment::Assignment;
 
+pub use crate::instance_quadlets::VALUE_SUFFIX;
 pub use environment::{EnvironmentError, EnvironmentFiles, environment_files};
 pub use host::{ETCD_FOLDER, ETCD_QUOTA, ETCD_USER, EtcdUnit, HostFile};
 pub use images::pull_policy;
-pub use instance::VALUE_SUFFIX;
 
 /// Folder of templates that an administrator may change; they replace the compiled-in ones.
 pub const TEMPLATES_FOLDER: &str = "/usr/share/kat/unit-templates";

@@ -3,13 +3,12 @@
 use serde::Serialize;
 
 use super::{
-    RenderError, RenderSettings, Renderer, UnitFile, UnitFileKind,
-    containers::ContainerPosition,
-    environment_files,
+    RenderError, RenderSettings, Renderer, UnitFile, UnitFileKind, environment_files,
     images::image_reference,
     mounts::{MountValues, mounts_of},
     quote,
 };
+use crate::container_order::ContainerPosition;
 use kat_types::{
     assignment::{Assignment, WorkloadUser},
     network::ANNOTATION,
@@ -149,7 +148,7 @@ struct NameValuePair {
 
 /// The restart policy as systemd settings (systemd.service(5), systemd.unit(5)).
 #[derive(Debug, Serialize)]
-pub(super) struct RestartValues {
+pub(crate) struct RestartValues {
     restart: &'static str,
     restart_seconds: Option<u32>,
     restart_steps: Option<u32>,
@@ -510,7 +509,7 @@ fn until_it_ends(assignment: &Assignment) -> RestartValues {
 }
 
 /// Longest start in seconds, including the hook's longest hold.
-pub(super) fn start_seconds(settings: &RenderSettings) -> u32 {
+pub(crate) fn start_seconds(settings: &RenderSettings) -> u32 {
     settings.hold_seconds.saturating_add(START_MARGIN_SECONDS)
 }
 

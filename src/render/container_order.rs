@@ -5,9 +5,8 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 
-use super::{
-    RenderError, RenderSettings, Renderer, UnitFile, UnitFileKind, instance::start_seconds,
-};
+use super::{RenderError, RenderSettings, Renderer, UnitFile, UnitFileKind};
+use crate::instance_quadlets::start_seconds;
 use kat_types::{
     assignment::Assignment,
     network::ANNOTATION,
@@ -16,19 +15,19 @@ use kat_types::{
 
 /// The position of a container in its instance.
 #[derive(Debug)]
-pub(super) struct ContainerPosition {
+pub(crate) struct ContainerPosition {
     unit: String,
     name: String,
     /// `None` for the main container.
-    pub(super) kind: Option<OtherKind>,
+    pub(crate) kind: Option<OtherKind>,
     /// The container whose network it shares.
-    pub(super) network: Option<String>,
+    pub(crate) network: Option<String>,
     /// Units that have to run before it.
-    pub(super) requires: Vec<String>,
+    pub(crate) requires: Vec<String>,
     /// Units that are started before it; their failure does not stop it.
-    pub(super) wants: Vec<String>,
+    pub(crate) wants: Vec<String>,
     /// Whether only the agent may start the instance.
-    pub(super) asks_first: bool,
+    pub(crate) asks_first: bool,
 }
 
 impl ContainerPosition {
@@ -38,7 +37,7 @@ impl ContainerPosition {
     /// The network holder starts first. Each init container starts after the previous one has
     /// ended, sidecars after all of them, and the main container after the sidecars were started.
     /// systemd stops them in reverse order.
-    pub(super) fn all(assignment: &Assignment) -> Vec<(Self, Cow<'_, Assignment>)> {
+    pub(crate) fn all(assignment: &Assignment) -> Vec<(Self, Cow<'_, Assignment>)> {
         let network = assignment.network_unit();
         let place = |unit: String, container: &Container, kind| Self {
             name: container.name.clone().unwrap_or_default(),
@@ -75,23 +74,23 @@ impl ContainerPosition {
     }
 
     /// The unit's name without `.service`, which is also the container's name.
-    pub(super) fn stem(&self) -> &str {
+    pub(crate) fn stem(&self) -> &str {
         stem_of(&self.unit)
     }
 
     /// Whether it is an init container.
-    pub(super) fn is_init(&self) -> bool {
+    pub(crate) fn is_init(&self) -> bool {
         self.kind == Some(OtherKind::Init)
     }
 
     /// Such as `sidecar proxy`; `None` for the main container.
-    pub(super) fn other(&self) -> Option<String> {
+    pub(crate) fn other(&self) -> Option<String> {
         self.kind.map(|kind| format!("{kind} {}", self.name))
     }
 
     /// The value of a passed-through quadlet key for this container. Settings of a shared network
     /// and host names belong to the container that holds the network.
-    pub(super) fn quadlet_value(&self, key: &str, value: &str) -> Option<String> {
+    pub(crate) fn quadlet_value(&self, key: &str, value: &str) -> Option<String> {
         match (key, &self.network) {
             ("AddHost", Some(_)) => return None,
             ("Sysctl", Some(_)) => {}
@@ -134,7 +133,7 @@ struct NetworkValues<'a> {
 
 impl Renderer {
     /// The container that holds the shared network of an instance's containers.
-    pub(super) fn network(
+    pub(crate) fn network(
         &self,
         assignment: &Assignment,
         settings: &RenderSettings,
