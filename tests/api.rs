@@ -430,6 +430,7 @@ async fn the_client_and_the_server_understand_each_other() {
         endpoints: vec![format!("127.0.0.1:{}", server.port)],
         ca: server.authority.certificate_pem().to_owned(),
         token: server.admin.clone(),
+        namespace: None,
     };
     let client = Client::from_connection(&connection, ClientOptions::default()).unwrap();
     client.healthz().await.unwrap();

@@ -631,6 +631,7 @@ async fn measure() -> anyhow::Result<()> {
         endpoints: vec![place.api().to_string()],
         ca: authority.certificate_pem().to_owned(),
         token,
+        namespace: None,
     };
     let client = Client::from_connection(&connection, ClientOptions::default())?;
     let ready = async || {

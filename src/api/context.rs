@@ -25,6 +25,7 @@ use crate::{
 };
 use kat_daemon::watchdog::LoopPulses;
 use kat_leader::{LeaderHandle, PlanningReport, StoreReport};
+use kat_pki::Authorities;
 use kat_plan::Snapshot;
 use kat_registry::ImageSource;
 use kat_store::{Leadership, TransactionResult};
@@ -135,6 +136,12 @@ impl Api {
         self.config.joining.as_ref().ok_or_else(|| {
             ApiError::Unavailable("this machine does not hold the cluster's authorities".to_owned())
         })
+    }
+
+    /// The cluster's authorities; `None` on a machine that does not hold them.
+    pub(super) fn authorities(&self) -> Option<&Authorities> {
+        let joining = self.config.joining.as_ref()?;
+        Some(&joining.authorities)
     }
 
     pub(super) fn now(&self) -> Timestamp {

@@ -142,6 +142,7 @@ pub(crate) fn token_view(id: &str, record: &TokenRecord) -> TokenView {
         insecure_trust_network: record.insecure_trust_network,
         token: None,
         leader_api: None,
+        connection: None,
     }
 }
 

@@ -20,7 +20,7 @@ use crate::commands::{
 pub(super) use self::{
     ask::{EventsArgs, ExplainArgs, WaitArgs, WhyArgs, WhyKind},
     namespace::NamespaceOption,
-    output::{DocumentFormat, OutputFormat, OutputOption, OutputParser},
+    output::{DocumentFormat, OutputFormat, OutputOption, OutputParser, TokenFormat},
     settings::{ConfigArgs, ConfigCommand, ContextArgs, ContextCommand, TokenArgs, TokenCommand},
     streams::{CpArgs, ExecArgs, LogsArgs, PortForwardArgs, TopArgs, TopKind},
 };

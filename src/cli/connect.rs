@@ -71,6 +71,21 @@ pub(super) fn client_with(global: &GlobalArgs, options: ClientOptions) -> Result
     })
 }
 
+/// The namespace of the connection that [`find`] selects; `None` where it has none, or cannot be
+/// read.
+pub(super) fn namespace(global: &GlobalArgs) -> Option<String> {
+    namespace_at(global, &ConnectionSearch::of_process())
+}
+
+fn namespace_at(global: &GlobalArgs, places: &ConnectionSearch) -> Option<String> {
+    match find(global, places).ok()? {
+        ClusterConnection::Remote(connection) | ClusterConnection::Either(connection, _) => {
+            connection.namespace
+        }
+        ClusterConnection::Socket(_) => None,
+    }
+}
+
 /// Searches the places in order; the first one with a connection is used.
 pub(super) fn find(
     global: &GlobalArgs,
@@ -236,6 +251,21 @@ mod tests {
 
         global.connection = Some(places.socket.clone());
         assert_eq!(found(&find(&global, &places).unwrap()), "api.sock");
+    }
+
+    #[test]
+    fn a_connection_brings_its_namespace() {
+        let folder = tempfile::tempdir().unwrap();
+        let places = places(folder.path());
+        let mut global = GlobalArgs::default();
+        assert_eq!(namespace_at(&global, &places), None);
+        let file = folder.path().join("ci.conf");
+        global.connection = Some(file.clone());
+        fs::write(&file, connection("home")).unwrap();
+        assert_eq!(namespace_at(&global, &places), None);
+        let shop = connection("home").replace(r#""token""#, r#""namespace":"shop","token""#);
+        fs::write(&file, shop).unwrap();
+        assert_eq!(namespace_at(&global, &places).as_deref(), Some("shop"));
     }
 
     #[test]

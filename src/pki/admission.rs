@@ -34,6 +34,11 @@ pub struct MachineCertificates {
 }
 
 impl Authorities {
+    /// Certificate of the cluster's authority, PEM.
+    pub fn cluster_certificate(&self) -> &str {
+        self.cluster.certificate_pem()
+    }
+
     /// Reads the authorities from `folder` (`/var/lib/kat/pki`).
     ///
     /// # Errors

@@ -481,8 +481,9 @@ pub struct ApplyResult {
     pub preview: Option<Box<Preview>>,
 }
 
-/// Connection to a cluster, in `/etc/kat/admin.conf` and in katcall's contexts.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Connection to a cluster, in `/etc/kat/admin.conf`, in katcall's contexts, and in the response to
+/// the creation of a token.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Connection {
     /// Name of the cluster.
@@ -495,6 +496,9 @@ pub struct Connection {
     pub ca: String,
     /// The caller's token.
     pub token: String,
+    /// Namespace of commands that name none: that of a `deploy:NAMESPACE` token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
 }
 
 impl fmt::Debug for Connection {

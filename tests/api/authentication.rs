@@ -47,6 +47,35 @@ async fn tokens_are_shown_once_and_stored_hashed() {
 }
 
 #[tokio::test]
+async fn a_new_token_comes_with_a_connection_that_works_and_has_its_namespace() {
+    let server = Server::start().await;
+    let make = async |scope: serde_json::Value| {
+        let path = "/v1alpha1/tokens";
+        let request = json!({"scope": scope});
+        let answer = server.send_json(&server.admin, Method::POST, path, &request);
+        let (status, made) = answer.await;
+        assert_eq!(status, 201, "{made}");
+        made
+    };
+    let made = make(json!({"kind": "deploy", "namespace": "shop"})).await;
+    let mut connection: Connection = serde_json::from_value(made["connection"].clone()).unwrap();
+    assert_eq!(connection.namespace.as_deref(), Some("shop"));
+    assert_eq!(connection.token, made["token"].as_str().unwrap());
+    assert_eq!(connection.ca, server.authority.certificate_pem());
+    // The test's server has another address than its cluster publishes.
+    connection.endpoints = vec![format!("127.0.0.1:{}", server.port)];
+    let client = Client::from_connection(&connection, ClientOptions::default()).unwrap();
+    client.workloads(Some("shop")).await.unwrap();
+    client.workloads(Some("default")).await.unwrap_err();
+
+    let read = make(json!({"kind": "read"})).await;
+    assert_eq!(read["connection"].get("namespace"), None);
+    let (_, list) = server.get(&server.admin, "/v1alpha1/tokens").await;
+    let items = list["items"].as_array().unwrap();
+    assert!(items.iter().all(|item| item.get("connection").is_none()));
+}
+
+#[tokio::test]
 async fn a_token_for_a_program_ends_after_90_days_unless_another_time_is_asked_for() {
     let server = Server::start().await;
     let days = async |scope: Value, ttl: Option<u64>| {

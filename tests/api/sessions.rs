@@ -25,6 +25,7 @@ fn client(server: &Server, token: &str, port: u16) -> Client {
         endpoints: vec![format!("127.0.0.1:{port}")],
         ca: server.authority.certificate_pem().to_owned(),
         token: token.to_owned(),
+        namespace: None,
     };
     Client::from_connection(&connection, ClientOptions::default()).unwrap()
 }

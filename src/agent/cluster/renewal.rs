@@ -93,6 +93,7 @@ impl CertificateRenewal {
             endpoints: self.known.borrow().api(self.identity.cluster.spec.api_port),
             ca: self.keys.cluster_authority()?,
             token: String::new(),
+            namespace: None,
         };
         let client = Client::from_connection(&connection, ClientOptions::default())?;
         let request = RenewalRequest {

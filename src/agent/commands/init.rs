@@ -181,6 +181,7 @@ pub(crate) async fn run(options: InitOptions, say: StepPrinter<'_>) -> anyhow::R
         endpoints: api_endpoints(&identity),
         ca: keys.cluster_authority()?,
         token: token.token,
+        namespace: None,
     };
     files::ensure_folder(Path::new(paths::CONFIGURATION), FileAccess::mode(0o755))?;
     files::write_atomic(

@@ -74,6 +74,17 @@ impl TypedValueParser for OutputParser {
 
 const JSONPATH: &str = "jsonpath=";
 
+/// How a new token is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TokenFormat {
+    /// JSON
+    Json,
+    /// YAML
+    Yaml,
+    /// A connection file for --connection, KAT_CONNECTION and `katcall context add`
+    Connection,
+}
+
 /// How one document is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DocumentFormat {

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
 
-use super::{super::time, DocumentFormat, OutputFormat};
+use super::{super::time, DocumentFormat, OutputFormat, TokenFormat};
 use crate::commands::cluster::token;
 
 #[derive(Debug, Args)]
@@ -40,9 +40,9 @@ pub(crate) enum TokenCommand {
         /// How long it lives, such as 12h or 30d; without it 90 days, 1h with --join, and for good with --scope admin
         #[arg(long, value_name = "TIME", value_parser = time::parse_duration)]
         ttl: Option<Duration>,
-        /// Print the whole answer
+        /// Print the whole answer, or with `connection` a connection file that has the token
         #[arg(short, long)]
-        output: Option<DocumentFormat>,
+        output: Option<TokenFormat>,
     },
     /// List tokens, without their secrets
     List {

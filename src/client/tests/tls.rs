@@ -129,6 +129,7 @@ fn connection(authority: &Authority, endpoints: &[&str], uid: &str) -> Connectio
             .collect(),
         ca: authority.pem.clone(),
         token: "kat1.a.b".to_owned(),
+        namespace: None,
     }
 }
 

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::ApiTime;
+use super::{ApiTime, Connection};
 
 /// Permissions of a caller.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -83,4 +83,8 @@ pub struct TokenView {
     /// creation of a `join` token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader_api: Option<String>,
+    /// A connection file with the token; only in the response to the creation of a token that is
+    /// not for joining.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection: Option<Connection>,
 }

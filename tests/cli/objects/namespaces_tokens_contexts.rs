@@ -145,6 +145,40 @@ fn connection(cluster: &str, endpoint: &str) -> String {
 }
 
 #[test]
+fn a_token_is_printed_as_a_connection_file() {
+    let fake = Fake::start();
+    let connection: serde_json::Value =
+        serde_json::from_str(&connection("home", "127.0.0.1:1")).unwrap();
+    let mut connection = connection;
+    connection["namespace"] = "shop".into();
+    let made = json!({"id": "t1", "name": "ci", "created": ago(9),
+        "scope": {"kind": "deploy", "namespace": "shop"}, "token": "t",
+        "connection": connection});
+    fake.reply("POST /v1alpha1/tokens", 201, made);
+    let create = [
+        "token",
+        "create",
+        "--scope",
+        "deploy:shop",
+        "-o",
+        "connection",
+    ];
+    let shown = Program::of(&fake).run(&create);
+    let (stdout, stderr) = shown.split_once("\n--- stderr\n").unwrap();
+    assert!(
+        stderr.starts_with("token `t1` with scope deploy:shop"),
+        "{stderr}"
+    );
+    let file = stdout.split_once("--- stdout\n").unwrap().1;
+    let printed: serde_json::Value = serde_json::from_str(file).unwrap();
+    assert_eq!(printed, connection);
+
+    let join = ["token", "create", "--join", "-o", "connection"];
+    let refused = Program::of(&fake).run(&join);
+    assert!(refused.starts_with("exit: 2\n"), "{refused}");
+}
+
+#[test]
 fn contexts_are_kept_for_their_owner_alone() {
     let program = Program::alone().variable("KAT_CONNECTION", "");
     let home = program.file("home.conf", &connection("home", "127.0.0.1:1"));

@@ -22,9 +22,9 @@ use crate::{
     watch::{ListQuery, answer},
 };
 use kat_pki::token::{Token, TokenError};
-use kat_plan::endpoint_for_joining;
+use kat_plan::{cluster_endpoints, endpoint_for_joining};
 use kat_types::{
-    api::{Scope, TokenRequest},
+    api::{Connection, Scope, TokenRequest},
     store::{
         keys,
         records::TokenRecord,
@@ -188,6 +188,20 @@ pub(crate) async fn create(
     })
     .await?;
     let mut view = token_view(&new.id, &new.record);
+    if !joining && let Some(authorities) = api.authorities() {
+        let snapshot = api.snapshot()?;
+        view.connection = Some(Connection {
+            cluster: snapshot.cluster.metadata.name.clone(),
+            cluster_uid: snapshot.cluster_uid.clone(),
+            endpoints: cluster_endpoints(&snapshot).api(),
+            ca: authorities.cluster_certificate().to_owned(),
+            token: new.token.clone(),
+            namespace: match &new.record.scope {
+                Scope::Deploy { namespace } => Some(namespace.clone()),
+                Scope::Admin | Scope::Read | Scope::Join => None,
+            },
+        });
+    }
     // With `insecure_trust_network` nobody needs the secret.
     view.token = Some(new.token).filter(|_| !request.insecure_trust_network);
     if joining {

@@ -6,11 +6,12 @@ use jiff::Timestamp;
 
 use crate::{
     CliSession,
-    args::{DocumentFormat, OutputFormat, TokenArgs, TokenCommand},
+    args::{DocumentFormat, OutputFormat, TokenArgs, TokenCommand, TokenFormat},
     commands::reading::{
         get,
         get::{Columns, ListableItem, rows},
     },
+    console::Console,
     errors::CliError,
     output,
     output::json::PrintedItems,
@@ -49,6 +50,11 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &TokenArgs) -> Resu
             ttl,
             output,
         } => {
+            if *join && *output == Some(TokenFormat::Connection) {
+                return Err(CliError::usage(
+                    "a token for joining is not for katcall: it has no connection",
+                ));
+            }
             let (scope, ttl, uses) = match scope {
                 Some(scope) if !join => (scope.clone(), *ttl, None),
                 _ => (
@@ -82,7 +88,7 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &TokenArgs) -> Resu
 async fn create(
     session: &CliSession<'_>,
     request: &TokenRequest,
-    format: Option<DocumentFormat>,
+    format: Option<TokenFormat>,
 ) -> Result<(), CliError> {
     let console = session.console;
     let made = session.client.create_token(request).await?;
@@ -94,7 +100,7 @@ async fn create(
         return note_joining(session, request, &made);
     }
     if let (true, Some(format)) = (made.insecure_trust_network, format) {
-        return output::document(console, format, &made);
+        return print(console, format, &made);
     }
     let Some(secret) = &made.token else {
         return Err(CliError::failed(format!(
@@ -104,7 +110,7 @@ async fn create(
         .hinted(format!("`katcall token revoke {}` ends it", made.id)));
     };
     match (format, &request.scope) {
-        (Some(format), _) => output::document(console, format, &made)?,
+        (Some(format), _) => print(console, format, &made)?,
         // The token is not an argument, which every user of that machine could read.
         (None, Scope::Join) => console.line(&format!(
             "sudo kat-agent join --leader-api {leader} <<< {secret}"
@@ -124,6 +130,25 @@ async fn create(
         rows::scope(&made.scope)
     ));
     Ok(())
+}
+
+/// Prints a new token as a whole, or as a connection file.
+fn print(console: &Console, format: TokenFormat, made: &TokenView) -> Result<(), CliError> {
+    match (format, &made.connection) {
+        (TokenFormat::Json, _) => output::document(console, DocumentFormat::Json, made),
+        (TokenFormat::Yaml, _) => output::document(console, DocumentFormat::Yaml, made),
+        (TokenFormat::Connection, Some(connection)) => {
+            output::document(console, DocumentFormat::Json, connection)
+        }
+        (TokenFormat::Connection, None) => Err(CliError::failed(format!(
+            "the server made token `{}` and gave no connection for it",
+            made.id
+        ))
+        .hinted(format!(
+            "`katcall token revoke {}` ends it; a server of an older version gives none",
+            made.id
+        ))),
+    }
 }
 
 /// Prints who may join with a token, and how to revoke it.
