@@ -113,7 +113,7 @@ impl Reporter {
         let mut lists = self.lists.clone();
         self.wait_for_first_look().await;
         let mut failures = BTreeSet::new();
-        let pulse = self.pulses.watch("who reports to the leader");
+        let pulse = self.pulses.watch("reports to the leader");
         let mut moved = self.facts.moved();
         loop {
             pulse.beat();

@@ -19,11 +19,11 @@ use crate::{
     handlers::workloads::workload_objects::WriteResult,
 };
 use kat_plan::{
-    EventKind, EventLog, MAX_ASSIGNMENT, OF_DEPLOY_TOKENS, QuotaExceeded, Snapshot, check_workload,
+    EventLog, MAX_ASSIGNMENT, OF_DEPLOY_TOKENS, QuotaExceeded, Snapshot, check_workload,
     fence_after, next_index, reserved_ports,
 };
 use kat_types::{
-    api::{Metadata, ObjectReference, Scope},
+    api::{EventKind, Metadata, ObjectReference, Scope},
     assignment::INDEX_LIMIT,
     json,
     reason::EventReason,
@@ -363,7 +363,7 @@ impl WorkloadWrite<'_> {
         }
         let generation = meta.generation.saturating_add(1);
         let archive = |generation| keys::archive_generation(&key.namespace, &key.name, generation);
-        let outdated = entry.outdated(generation).into_iter();
+        let outdated = kat_plan::outdated_generations(entry, generation).into_iter();
         let operations = outdated
             .map(|old| WriteOperation::DeletePrefix(archive(old)))
             .collect();

@@ -231,7 +231,7 @@ impl ApiServer {
             leader,
         } = listener;
         let mut pauses = ACCEPT_PAUSES.pauses();
-        let pulse = self.pulses.watch("the API's socket");
+        let pulse = self.pulses.watch("API socket");
         loop {
             // There may be no client for a long time.
             let next = self.cancel.run_until_cancelled(listener.accept());

@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeMap, future::Future, pin::pin, sync::Arc, time::Duration};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 /// A loop without an update for this time hangs. One round takes far less: apart from waiting for
@@ -32,7 +32,7 @@ struct WatchedLoops {
 impl LoopPulses {
     /// Watches a loop until its pulse is dropped.
     pub fn watch(&self, name: &'static str) -> LoopPulse {
-        let mut seen = self.lock();
+        let mut seen = self.seen.lock();
         seen.next += 1;
         let number = seen.next;
         seen.loops.insert(number, (name, Instant::now()));
@@ -46,7 +46,7 @@ impl LoopPulses {
 
     /// A loop without an update for [`STALLED`], if there is one.
     pub fn stalled(&self) -> Option<&'static str> {
-        let seen = self.lock();
+        let seen = self.seen.lock();
         let mut loops = seen.loops.values();
         loops
             .find(|(_, at)| at.elapsed() >= STALLED)
@@ -55,11 +55,12 @@ impl LoopPulses {
 
     /// Names of the watched loops.
     pub fn watched(&self) -> Vec<&'static str> {
-        self.lock().loops.values().map(|(name, _)| *name).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, WatchedLoops> {
-        self.seen.lock()
+        self.seen
+            .lock()
+            .loops
+            .values()
+            .map(|(name, _)| *name)
+            .collect()
     }
 }
 
@@ -75,7 +76,7 @@ impl LoopPulse {
     /// Records that the loop runs.
     pub fn beat(&self) {
         let now = (self.name, Instant::now());
-        self.pulses.lock().loops.insert(self.number, now);
+        self.pulses.seen.lock().loops.insert(self.number, now);
     }
 
     /// Waits for events for any time, and keeps updating the pulse.
@@ -114,7 +115,7 @@ impl LoopPulse {
 impl Drop for LoopPulse {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            self.pulses.lock().loops.remove(&self.number);
+            self.pulses.seen.lock().loops.remove(&self.number);
         }
     }
 }

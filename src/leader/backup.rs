@@ -12,10 +12,10 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::LeaderHandle;
-use kat_plan::{EventKind, EventLog, Snapshot};
+use kat_plan::{EventLog, Snapshot};
 use kat_store::Leadership;
 use kat_types::{
-    api::ObjectReference,
+    api::{EventKind, ObjectReference},
     backoff::Backoff,
     json,
     reason::EventReason,

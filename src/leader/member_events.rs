@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::members::object;
-use kat_plan::{EventKind, EventLog, Snapshot};
+use kat_plan::{EventLog, Snapshot};
 use kat_types::{
+    api::EventKind,
     reason::EventReason,
     store::{
         members::{ClusterMembers, MemberRecord},

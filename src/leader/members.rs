@@ -87,7 +87,7 @@ pub struct MembersConfig {
 
 /// Looks after the members and their data until `cancel`, whenever this machine leads.
 pub async fn keep_members(handle: LeaderHandle, config: MembersConfig, cancel: CancellationToken) {
-    let pulse = config.pulses.watch("the keeper of etcd's members");
+    let pulse = config.pulses.watch("etcd's members");
     let mut leadership = handle.leadership.clone();
     let work = async {
         let mut waits = String::new();

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use kat_plan::NotWritable;
@@ -39,7 +39,7 @@ pub struct PlanningReport {
 impl PlanningHealth {
     /// Called when this machine begins to lead.
     pub(super) fn begin(&self) {
-        *self.lock() = Some(Planning {
+        *self.inner.lock() = Some(Planning {
             finished: Instant::now(),
             failing: None,
             frozen: Vec::new(),
@@ -48,12 +48,12 @@ impl PlanningHealth {
 
     /// Called when this machine no longer leads.
     pub(super) fn end(&self) {
-        *self.lock() = None;
+        *self.inner.lock() = None;
     }
 
     /// Records the objects that the last plan leaves as they are.
     pub(super) fn planned(&self, frozen: &[NotWritable]) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let Some(planning) = inner.as_mut() else {
             return;
         };
@@ -78,7 +78,7 @@ impl PlanningHealth {
 
     /// Records that the whole plan is written.
     pub(super) fn finished(&self) {
-        if let Some(planning) = self.lock().as_mut() {
+        if let Some(planning) = self.inner.lock().as_mut() {
             planning.finished = Instant::now();
             planning.failing = None;
         }
@@ -86,7 +86,7 @@ impl PlanningHealth {
 
     /// Records that the plan could not be written.
     pub(super) fn failed(&self, error: String) {
-        if let Some(planning) = self.lock().as_mut() {
+        if let Some(planning) = self.inner.lock().as_mut() {
             let since = planning.failing.take();
             let since = since.map_or_else(Instant::now, |(since, _)| since);
             planning.failing = Some((since, error));
@@ -95,7 +95,7 @@ impl PlanningHealth {
 
     /// The present state; `None` on a machine that does not lead.
     pub fn report(&self) -> Option<PlanningReport> {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let planning = inner.as_ref()?;
         let failing = planning.failing.as_ref();
         let failing = failing.filter(|(since, _)| since.elapsed() >= FAILING);
@@ -115,10 +115,6 @@ impl PlanningHealth {
             frozen: planning.frozen.clone(),
             trouble,
         })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Planning>> {
-        self.inner.lock()
     }
 }
 

@@ -179,7 +179,7 @@ struct LeaderTenure<'a> {
 impl LeaderTenure<'_> {
     async fn lead(&mut self) {
         let mut snapshots = self.handle.snapshot.clone();
-        let pulse = self.config.pulses.watch("the leader's loop");
+        let pulse = self.config.pulses.watch("leader");
         loop {
             pulse.beat();
             if !self.publish_endpoint().await {

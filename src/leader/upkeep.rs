@@ -16,11 +16,11 @@ use super::{
 };
 use crate::etcd_status::EtcdObservation;
 use kat_plan::{
-    EventKind, EventLog, SeenStore, Snapshot, StoreWeight, UpkeepDone, UpkeepStep, next_upkeep,
-    presses, store_trouble,
+    EventLog, SeenStore, Snapshot, StoreWeight, UpkeepDone, UpkeepStep, next_upkeep, presses,
+    store_trouble,
 };
 use kat_store::{Leadership, StoreError, etcd_maintenance::EtcdAlarm};
-use kat_types::{backoff::Backoff, reason::EventReason, resource::Bytes};
+use kat_types::{api::EventKind, backoff::Backoff, reason::EventReason, resource::Bytes};
 
 /// What etcd's superuser can do with etcd's data. URLs are those of one member's client port.
 #[async_trait]
@@ -56,16 +56,12 @@ pub struct StoreReport {
 impl StoreHealth {
     /// The last state; `None` on a machine that does not look after the store.
     pub fn report(&self) -> Option<StoreReport> {
-        self.lock().clone()
+        self.inner.lock().clone()
     }
 
     /// Replaces the state.
     pub fn show(&self, report: Option<StoreReport>) {
-        *self.lock() = report;
-    }
-
-    fn lock(&self) -> parking_lot::MutexGuard<'_, Option<StoreReport>> {
-        self.inner.lock()
+        *self.inner.lock() = report;
     }
 }
 

@@ -158,7 +158,7 @@ pub async fn run(config: NetworkServiceConfig) -> Result<(), ServiceError> {
     let hook = HookServer::new(Arc::clone(&files), Arc::clone(&attachments));
     let mut tasks = tokio::task::JoinSet::new();
     let pulses = LoopPulses::default();
-    let pulse = pulses.watch("the hook's socket");
+    let pulse = pulses.watch("hook socket");
     tasks.spawn(hook.serve(listener, pulse, cancel.clone()));
     tasks.spawn(Arc::clone(&files).watch(cancel.clone()));
     let overlay = config.overlay.unwrap_or_else(|| OverlayLink::new(links));
@@ -169,7 +169,7 @@ pub async fn run(config: NetworkServiceConfig) -> Result<(), ServiceError> {
     // The balancer runs in its own task, since rounds may wait for the resolution of other
     // machines' names.
     let (trouble, services) = watch::channel(None);
-    let pulse = pulses.watch("the addresses of services");
+    let pulse = pulses.watch("service addresses");
     let balancing =
         ServiceBalancer::installed().keep(files.subscribe(), trouble, pulse, cancel.clone());
     tasks.spawn(balancing);
@@ -178,7 +178,7 @@ pub async fn run(config: NetworkServiceConfig) -> Result<(), ServiceError> {
         tasks.spawn(resolved::keep(tell, wanted, cancel.clone()));
     }
     let reconciler = Reconciler::new(attachments, overlay, peers, services, announcement);
-    let pulse = pulses.watch("the rounds");
+    let pulse = pulses.watch("reconciliation");
     let keeping = keep(reconciler, files, heard, config.dns, pulse, cancel.clone());
     tasks.spawn(keeping);
     notify(&[sd_notify::NotifyState::Ready]);

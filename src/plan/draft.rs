@@ -15,11 +15,11 @@ use super::{
     frozen::{self, FrozenObjects, NotWritable, NotWritableCause, WrittenObject},
 };
 use crate::{
-    EventKind, EventWord, RequestedResources, scheduling::host_ports::HostPorts,
+    EventWord, RequestedResources, scheduling::host_ports::HostPorts,
     services::service_addresses::ServiceAddresses,
 };
 use kat_types::{
-    api::ObjectReference,
+    api::{EventKind, ObjectReference},
     assignment::{Assignment, DesiredMeta, DesiredRun},
     json,
     store::{

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::draft::{Draft, OperationGroup};
 use kat_types::{
-    api::{Event, ObjectReference},
+    api::{Event, EventKind, ObjectReference},
     reason::EventReason,
     store::{keys, revisions::Stored, transaction::WriteOperation},
 };
@@ -57,15 +57,6 @@ fn plan_quotas(draft: &mut Draft<'_>) {
         }
     }
     draft.commit(group, "events beyond quotas".to_owned(), Vec::new());
-}
-
-/// Severity of an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EventKind {
-    /// Something expected.
-    Normal,
-    /// Something that a person may want to look at.
-    Warning,
 }
 
 /// The reason of an event.
@@ -127,10 +118,7 @@ impl EventLog {
         let mut event = Event {
             id: id.clone(),
             timestamp: now,
-            kind: match kind {
-                EventKind::Normal => "Normal".to_owned(),
-                EventKind::Warning => "Warning".to_owned(),
-            },
+            kind,
             reason: reason.into().word().to_owned(),
             involved_object,
             message,

@@ -2,12 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    EventKind,
-    draft::{Draft, OperationGroup},
-};
+use super::draft::{Draft, OperationGroup};
 use kat_types::{
-    api::{Condition, DISK_PRESSURE, ImagesRemoved, ObjectReference},
+    api::{Condition, DISK_PRESSURE, EventKind, ImagesRemoved, ObjectReference},
     images::{KeptImages, KeptUserImages},
     reason::EventReason,
     resource::ImagePullPolicy,

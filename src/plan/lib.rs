@@ -2,8 +2,8 @@
 //!
 //! Architecture invariant: no input or output, no clock, no await (ARCHITECTURE.md, invariant 1).
 
-// Tests encode JSON in places; the build without tests is what keeps `serde_json::to_vec` and its
-// like out.
+// Tests may build JSON values directly; in the build without tests clippy forbids
+// `serde_json::to_vec` and similar functions.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 mod draft;
@@ -53,7 +53,7 @@ pub use frozen::{NotWritable, NotWritableCause, WrittenObject};
 pub use kat_types::store::snapshot::ServiceEntry;
 pub use logins::{logins_for, open_logins};
 pub use quota::*;
-pub use rollout::in_words as rollout_in_words;
+pub use rollout::{in_words as rollout_in_words, kept_generations::outdated_generations};
 pub use secrets::{
     SealingError, SealingPurpose, SnapshotSealing, behind_secret, lacks_secret, open_assigned,
     seal_for, users_of_secret,

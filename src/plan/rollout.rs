@@ -7,6 +7,7 @@
 //! work counts as a pair for as long, so that a failing version reaches a limited number of slots.
 
 pub(crate) mod budget;
+pub(crate) mod kept_generations;
 pub(crate) mod rollback;
 pub(crate) mod slot;
 pub(crate) mod steps;
@@ -15,13 +16,13 @@ use std::{collections::BTreeSet, time::Duration};
 
 use jiff::Timestamp;
 
-use super::{EventKind, service::WorkloadPlanner, volumes::writes_data};
+use super::{service::WorkloadPlanner, volumes::writes_data};
 use crate::{
     nodes::node_loss as loss,
     rollout::slot::{LiveInstance, Slot},
 };
 use kat_types::{
-    api::{Health, WorkloadPhase},
+    api::{EventKind, Health, WorkloadPhase},
     reason::EventReason,
     resource::{MaxSurge, UpdateStrategyType, WorkloadSpec, WorkloadType},
     store::{

@@ -7,7 +7,6 @@ use std::{
 };
 
 use super::{
-    EventKind,
     draft::{Draft, OperationGroup},
     frozen::{self, NotWritable, NotWritableCause},
     images,
@@ -25,7 +24,7 @@ use crate::{
     },
 };
 use kat_types::{
-    api::{InstancePhase, NodePhase, ObjectReference},
+    api::{EventKind, InstancePhase, NodePhase, ObjectReference},
     assignment::{Assignment, DesiredRun},
     reason::{EventReason, Reason},
     resource::{OnNodeLoss, OnPartition},

@@ -5,8 +5,10 @@
 //!
 //! - [`resource`]: the kinds of `*.kat` files and `agent.yaml`.
 //! - [`api`]: objects of the API, and reports of agents.
-//! - [`assignment`]: one instance's complete desired state; [`volumes`], [`secrets`], [`records`]:
-//!   other objects that the leader stores; [`keys`]: their keys in the store; [`transaction`]:
+//! - [`assignment`]: one instance's complete desired state; [`volumes`], [`secrets`],
+//!   [`store::records`]:
+//!   other objects that the leader stores; [`store::keys`]: their keys in the store;
+//!   [`store::transaction`]:
 //!   writes to the store.
 //! - [`reason`]: reasons of conditions, statuses and events.
 //! - [`registry`]: settings of registries, credentials, and names of images.

@@ -183,11 +183,11 @@ pub struct HostPortNetwork {
     pub container_port: u16,
     /// The port is also forwarded for the machine's own programs that connect to 127.0.0.1. Agents
     /// without this field forwarded it, so that is the default.
-    #[serde(default = "led_always")]
+    #[serde(default = "loopback_default")]
     pub loopback: bool,
 }
 
-fn led_always() -> bool {
+fn loopback_default() -> bool {
     true
 }
 

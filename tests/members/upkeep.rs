@@ -10,7 +10,7 @@ use kat_store::{
     EtcdStore, StateStore, StoreError, TransactionResult, etcd_admin, etcd_maintenance,
 };
 use kat_types::{
-    api::Event,
+    api::{Event, EventKind},
     store::{keys, transaction::WriteOperation},
 };
 
@@ -69,7 +69,7 @@ async fn a_store_that_is_full_of_history_makes_room_by_itself() {
     })
     .await;
     let told = until("it is told", async || events(store, "StoreWasFull").await).await;
-    assert_eq!(told[0].kind, "Warning");
+    assert_eq!(told[0].kind, EventKind::Warning);
     for number in 1..=3 {
         let at = cluster.at(number).await;
         let status = etcd_admin::status(&at).await.expect("a status");

@@ -74,7 +74,7 @@ impl ReachSettings {
         })
     }
 
-    /// What this machine publishes for the others beside its addresses.
+    /// The reachability settings that this machine publishes, without its addresses.
     pub fn told(&self) -> Reach {
         let name = |given: &AdvertisedAddress| match given {
             AdvertisedAddress::Name(name) => Some(name.clone()),

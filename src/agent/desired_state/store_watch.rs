@@ -42,7 +42,7 @@ pub async fn follow_desired(
     pulses: LoopPulses,
     cancel: CancellationToken,
 ) {
-    let pulse = pulses.watch("who follows this machine's list");
+    let pulse = pulses.watch("this machine's list of assignments");
     let prefix = keys::node_desired(&node);
     let mut mirror = Mirror::start(store, &prefix, cancel.clone());
     while let Some(Ok(state)) = cancel
@@ -88,7 +88,7 @@ pub(crate) async fn follow_network(
     pulses: LoopPulses,
     cancel: CancellationToken,
 ) {
-    let pulse = pulses.watch("who follows names and peers");
+    let pulse = pulses.watch("DNS records, peers and services");
     let store: Arc<dyn StateStore> = Arc::new(store);
     let followed = FollowedNetwork { network, writes };
     let mut names = Mirror::start(Arc::clone(&store), keys::DNS, cancel.clone());
@@ -158,7 +158,7 @@ pub(crate) async fn follow_known(
     pulses: LoopPulses,
     cancel: CancellationToken,
 ) {
-    let pulse = pulses.watch("who follows where the cluster is");
+    let pulse = pulses.watch("addresses of the cluster");
     let mut mirror = Mirror::start(
         Arc::new(stores.node.clone()) as Arc<dyn StateStore>,
         keys::CONFIG,

@@ -90,7 +90,7 @@ impl WatchedWrites {
 
     /// Retries failed writes until `cancel`.
     pub async fn run(self, pulses: LoopPulses, cancel: CancellationToken) {
-        let pulse = pulses.watch("who writes files again that failed");
+        let pulse = pulses.watch("retries of failed writes");
         let mut failures: u32 = 0;
         loop {
             let writes = self.clone();

@@ -60,7 +60,7 @@ impl Ballast {
 
     /// Makes and removes the ballast as the free space requires, until `cancel`.
     pub(crate) async fn run(self, pulses: LoopPulses, cancel: CancellationToken) {
-        let pulse = pulses.watch("who keeps room for etcd");
+        let pulse = pulses.watch("disk space for etcd");
         let ballast = std::sync::Arc::new(self);
         let mut failed = false;
         loop {

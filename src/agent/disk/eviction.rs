@@ -241,7 +241,7 @@ impl Evictor {
         pulses: LoopPulses,
         cancel: CancellationToken,
     ) {
-        let pulse = pulses.watch("who makes room on a full disk");
+        let pulse = pulses.watch("eviction");
         let mut evictor = self;
         loop {
             let listed = lists.borrow().clone();

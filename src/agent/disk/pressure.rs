@@ -110,7 +110,7 @@ impl DiskWatch {
         pulses: LoopPulses,
         cancel: CancellationToken,
     ) {
-        let pulse = pulses.watch("who looks at the machine's disks");
+        let pulse = pulses.watch("disk pressure");
         loop {
             let disks = Arc::clone(&self);
             let looked = tokio::task::spawn_blocking(move || disks.look());

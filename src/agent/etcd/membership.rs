@@ -75,7 +75,7 @@ pub(crate) async fn follow(
     pulses: LoopPulses,
     cancel: CancellationToken,
 ) {
-    let pulse = pulses.watch("who follows this machine's part in the store");
+    let pulse = pulses.watch("etcd membership");
     let work = async {
         // Left by an unfinished change: a machine without etcd must have no authority.
         if !identity.etcd

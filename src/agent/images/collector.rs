@@ -64,7 +64,7 @@ struct ImageRemovalCandidate {
 impl Collector {
     /// Checks all users' images every minute.
     pub(crate) async fn run(self, cancel: CancellationToken) {
-        let pulse = self.pulses.watch("who removes images");
+        let pulse = self.pulses.watch("image removal");
         self.statuses
             .set_images_removed(self.tools.images.conclude());
         let mut failed = BTreeMap::new();
@@ -126,7 +126,7 @@ impl Collector {
             left -= 1;
             match self.remove(&user, &image).await {
                 Ok(true) => {}
-                // A container of an image that had this name before uses it.
+                // Podman keeps the image: a container of an earlier image with this name uses it.
                 Ok(false) => drop(failed.insert(key, Instant::now())),
                 Err(error) => {
                     let (user, image) = (&user.name, &image.id);

@@ -130,7 +130,7 @@ enum AgentCommand {
     },
 }
 
-/// How other machines come to this one.
+/// How other machines reach this machine.
 #[derive(Debug, Clone, Copy, clap::Args)]
 struct ReachOptions {
     /// Others reach this machine only where it called them before: it keeps its ways to them open

@@ -76,7 +76,7 @@ impl Supervisor {
 
     /// Follows the desired list until `cancel`.
     pub async fn run(mut self, mut lists: watch::Receiver<DesiredList>, cancel: CancellationToken) {
-        let pulse = self.pulses.watch("the supervisor of the workers");
+        let pulse = self.pulses.watch("supervisor of the workers");
         loop {
             let listed = lists.borrow_and_update().clone();
             // Where the sender of the evictions is gone, the last evictions stay in force.

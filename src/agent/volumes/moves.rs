@@ -111,7 +111,7 @@ async fn end_all(tasks: Vec<CopyTask>) {
 impl VolumeMoves {
     /// Receives the volumes of the list until `cancel`.
     pub async fn run(mut self, cancel: CancellationToken) {
-        let pulse = self.pulses.watch("who moves volumes");
+        let pulse = self.pulses.watch("volume moves");
         let room = Arc::new(Semaphore::new(AT_ONCE));
         let mut running: BTreeMap<String, CopyTask> = BTreeMap::new();
         // True once the remains of all moves are removed.

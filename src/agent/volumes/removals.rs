@@ -29,7 +29,7 @@ pub struct VolumeRemovals {
 impl VolumeRemovals {
     /// Removes the volumes of the list's removal entries until `cancel`.
     pub async fn run(mut self, cancel: CancellationToken) {
-        let pulse = self.pulses.watch("who removes volumes");
+        let pulse = self.pulses.watch("volume removals");
         let mut gone = BTreeSet::new();
         loop {
             let listed = self.lists.borrow_and_update().clone();

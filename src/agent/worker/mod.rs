@@ -292,7 +292,7 @@ impl Worker {
     /// everything as it is.
     pub async fn run(mut self, cancel: CancellationToken) {
         self.statuses.set_user(self.user.index, true);
-        let pulse = self.pulses.watch("the worker of a workload's user");
+        let pulse = self.pulses.watch("a workload user's worker");
         loop {
             self.wake = LONGEST_SLEEP;
             let desired = self.desired.borrow_and_update().clone();

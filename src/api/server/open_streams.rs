@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 /// The open streams.
 #[derive(Debug)]
@@ -62,13 +62,9 @@ impl OpenStreams {
         })
     }
 
-    fn locked(&self) -> MutexGuard<'_, BTreeMap<String, usize>> {
-        self.open.lock()
-    }
-
     /// Number of open streams.
     pub fn count(&self) -> usize {
-        self.locked().values().sum()
+        self.open.lock().values().sum()
     }
 
     /// Opens one more stream; one of an unknown caller only counts towards the total.
@@ -80,7 +76,7 @@ impl OpenStreams {
         caller: Option<&str>,
     ) -> Result<OpenStreamPermit, StreamLimitReached> {
         let name = caller.unwrap_or_default();
-        let mut open = self.locked();
+        let mut open = self.open.lock();
         if open.values().sum::<usize>() >= self.most {
             return Err(StreamLimitReached::All(self.most));
         }
@@ -101,7 +97,7 @@ impl OpenStreams {
 
 impl Drop for OpenStreamPermit {
     fn drop(&mut self) {
-        let mut open = self.streams.locked();
+        let mut open = self.streams.open.lock();
         if let Some(own) = open.get_mut(&self.caller) {
             *own -= 1;
             if *own == 0 {

@@ -1,6 +1,6 @@
-//! Turns for work that is expensive for the leader: a number of them at once in all, and fewer for
-//! one caller or namespace. A caller with many requests waits for its own, so that another caller
-//! waits for at most one of each other caller.
+//! Limits concurrent expensive requests, in total and for each caller or namespace. A caller with
+//! many requests waits for its own, so that another caller waits for at most one request of each
+//! other caller.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -66,13 +66,13 @@ pub enum FieldType {
 /// Whether a field takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldStatus {
-    /// It names the document or its kind.
+    /// Identifies the document or its kind.
     Identity,
     /// It takes effect.
     Effective,
     /// Only these of its words take effect.
     EffectiveFor(&'static [&'static str]),
-    /// It is refused unless it has its default.
+    /// Not supported yet: any value but the default is refused.
     NotYet,
 }
 

@@ -118,7 +118,7 @@ fn programs(facts: &CheckFacts, findings: &mut Vec<Finding>) {
     ] {
         findings.push(program(wanted, found, facts, install(package)));
     }
-    // One that is too old is named already.
+    // An etcd below the minimum version is already reported above.
     let supported = facts.etcd.filter(|etcd| *etcd >= ETCD);
     if let Some(version) = supported.filter(|etcd| has_known_holes(*etcd)) {
         findings.push(

@@ -144,7 +144,7 @@ struct PendingHookCall<'a> {
 
 impl Drop for PendingHookCall<'_> {
     fn drop(&mut self) {
-        let mut calls = lock(&self.server.calls);
+        let mut calls = self.server.calls.lock();
         if let Some(count) = calls.get_mut(&self.uid) {
             *count -= 1;
             if *count == 0 {
@@ -152,10 +152,6 @@ impl Drop for PendingHookCall<'_> {
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> parking_lot::MutexGuard<'_, T> {
-    mutex.lock()
 }
 
 impl HookServer {
@@ -275,7 +271,7 @@ impl HookServer {
         if self.is_known(uid) {
             return Ok(());
         }
-        if lock(&self.calls).get(&uid) > Some(&CALLS_OF_ONE_STRANGER) {
+        if self.calls.lock().get(&uid) > Some(&CALLS_OF_ONE_STRANGER) {
             return Err(HookRefusal::TooManyStrangers);
         }
         let permit = self.strangers.try_acquire();
@@ -303,7 +299,7 @@ impl HookServer {
     }
 
     fn begin(&self, uid: u32) -> Result<PendingHookCall<'_>, HookRefusal> {
-        let mut calls = lock(&self.calls);
+        let mut calls = self.calls.lock();
         let count = calls.entry(uid).or_insert(0);
         if *count >= CALLS_OF_ONE_USER {
             return Err(HookRefusal::TooMany(uid));
@@ -401,7 +397,7 @@ mod tests {
             kat_daemon::watchdog::LoopPulses::default(),
             CancellationToken::new(),
         );
-        let serving = server.serve(listener, pulses.watch("the socket"), cancel.clone());
+        let serving = server.serve(listener, pulses.watch("hook socket"), cancel.clone());
         let serving = tokio::spawn(serving);
         tokio::time::sleep(Duration::from_secs(3600)).await;
         assert_eq!((pulses.stalled(), pulses.watched().len()), (None, 1));

@@ -12,7 +12,7 @@ use std::{
 };
 
 use hickory_proto::op::{Message, Query, ResponseCode};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::{
     sync::watch,
     time::{Instant, timeout},
@@ -59,7 +59,7 @@ impl Forwarder {
 
     /// A cached answer, and its age in seconds.
     pub(super) fn cached(&self, key: &QuestionKey) -> Option<(Arc<Message>, u32)> {
-        lock(&self.cache).get(key, Instant::now())
+        self.cache.lock().get(key, Instant::now())
     }
 
     /// Forwards a question, or waits for the same question in progress. Ends within [`WHOLE`].
@@ -84,7 +84,7 @@ impl Forwarder {
         question: &Query,
         key: QuestionKey,
     ) -> watch::Receiver<Option<ForwardResult>> {
-        let mut flights = lock(&self.flights);
+        let mut flights = self.flights.lock();
         if let Some(flight) = flights.get(&key) {
             return flight.clone();
         }
@@ -101,7 +101,10 @@ impl Forwarder {
             let outcome = asked.unwrap_or_else(|_| Err("no resolver answered in time".into()));
             forwarder.note(&outcome);
             if let Ok(answer) = &outcome {
-                lock(&forwarder.cache).insert(key.clone(), answer.clone(), Instant::now());
+                forwarder
+                    .cache
+                    .lock()
+                    .insert(key.clone(), answer.clone(), Instant::now());
             }
             drop(landing);
             let _ = sender.send(Some(outcome));
@@ -179,11 +182,6 @@ struct QuestionGuard {
 
 impl Drop for QuestionGuard {
     fn drop(&mut self) {
-        lock(&self.forwarder.flights).remove(&self.key);
+        self.forwarder.flights.lock().remove(&self.key);
     }
-}
-
-/// The data is consistent between any two statements, so a panic elsewhere does not corrupt it.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }

@@ -1,4 +1,4 @@
-//! The way of a packet through this room without sockets, for the fuzz targets.
+//! Handles one DNS packet without sockets, for the fuzz targets.
 
 use std::{net::IpAddr, sync::Arc};
 

@@ -77,9 +77,9 @@ pub enum MemberStep {
     },
 }
 
-/// As etcd lists them. Members whose machine is gone are left out. Of two at one machine, the
-/// one that was written down `before` counts, else the one that answers: a machine that found
-/// itself under the other's id would remove its data.
+/// The member list to store. Members whose machine has left the cluster are left out. Of two
+/// members at one machine, the one in `before` is kept, else the one that answers: a machine that
+/// finds itself under another id removes its data.
 pub fn cluster_members(seen: &[SeenMember], before: Option<&ClusterMembers>) -> ClusterMembers {
     let same = |member: &SeenMember| {
         let known = member.node.as_ref().zip(before);

@@ -6,9 +6,9 @@ use ipnet::Ipv4Net;
 use jiff::Timestamp;
 
 use super::endpoints::EndpointAddresses;
-use crate::{EventKind, EventLog, Snapshot, node_subnet};
+use crate::{EventLog, Snapshot, node_subnet};
 use kat_types::{
-    api::{MemberKeys, ObjectReference, Reach},
+    api::{EventKind, MemberKeys, ObjectReference, Reach},
     assignment::DesiredMeta,
     json::{self, NotEncoded},
     reason::EventReason,

@@ -6,13 +6,16 @@ use std::{
 };
 
 use crate::{
-    EventKind, Snapshot,
+    Snapshot,
     draft::{Draft, OperationGroup},
     node_address,
     nodes::node_loss::LastReport,
 };
 use kat_types::{
-    api::{ApiTime, Condition, MachineEndpoints, NodePhase, NodeReport, ObjectReference, Reach},
+    api::{
+        ApiTime, Condition, EventKind, MachineEndpoints, NodePhase, NodeReport, ObjectReference,
+        Reach,
+    },
     reason::{EventReason, Reason},
     store::{
         keys, members::ClusterEndpoints, records::NodeStatusRecord, snapshot::NodeEntry,

@@ -1,11 +1,12 @@
 //! Machines being deleted: their instances are removed first, then everything stored for them. The
 //! next plan creates the instances anew on other machines.
 
-use crate::{
-    EventKind,
-    draft::{Draft, OperationGroup},
+use crate::draft::{Draft, OperationGroup};
+use kat_types::{
+    api::{EventKind, ObjectReference},
+    reason::EventReason,
+    store::keys,
 };
-use kat_types::{api::ObjectReference, reason::EventReason, store::keys};
 
 /// Returns true while a machine is being deleted; nothing else is planned in the same round.
 pub(crate) fn plan_leaving(draft: &mut Draft<'_>) -> bool {

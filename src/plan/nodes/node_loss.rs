@@ -121,7 +121,8 @@ impl LostMachines {
             .map(|(name, since)| {
                 let at_once = |other: &&Timestamp| apart(**other, since) <= timeout;
                 let fading = if apart(now, since) <= timeout { fading } else { 0 };
-                // Those that returned while this one was still away may have vanished with it.
+                // Machines that returned while this one was still silent may have failed for the same
+                // cause.
                 let back = back.iter().filter(|at| **at >= since).count();
                 let together = gone.values().filter(at_once).count() + fading + back;
                 let earlier = gone.values().filter(|other| **other < since);

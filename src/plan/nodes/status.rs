@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::endpoints;
 use crate::{
-    EventKind, EventWord,
+    EventWord,
     draft::{Draft, OperationGroup},
     images,
     nodes::{
@@ -17,7 +17,7 @@ use crate::{
 };
 use kat_types::{
     api::{
-        Health, InstancePhase, InstanceReport, NodePhase, NodeReport, ObjectReference,
+        EventKind, Health, InstancePhase, InstanceReport, NodePhase, NodeReport, ObjectReference,
         VolumeMoveReport,
         report_bounds::{InstanceTexts, shorten_words},
     },

@@ -1,8 +1,9 @@
 //! `autoRollback`: a stalled generation is replaced by the last one that was wholly healthy.
 
 use super::slot::LiveInstance;
-use crate::{EventKind, service::WorkloadPlanner, status, status::InstanceTrouble};
+use crate::{service::WorkloadPlanner, status, status::InstanceTrouble};
 use kat_types::{
+    api::EventKind,
     reason::EventReason,
     store::{
         keys,
@@ -79,7 +80,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         for file in gone.filter(|file| !archived.files.contains_key(*file)) {
             group.delete(keys::manifest(namespace, name, file));
         }
-        let outdated = self.entry.outdated(meta.generation).into_iter();
+        let outdated = crate::outdated_generations(self.entry, meta.generation).into_iter();
         for generation in outdated.filter(|generation| *generation != good) {
             group.delete_prefix(keys::archive_generation(namespace, name, generation));
         }

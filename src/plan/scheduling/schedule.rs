@@ -114,7 +114,7 @@ pub struct RequestedResources {
 /// Mebibytes by requested maker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GraphicsMemory {
-    /// Any maker: which one it became is not known, so it counts for each.
+    /// Requested without a maker. Counts against both makers, since the chosen one is not recorded.
     pub any: u64,
     pub nvidia: u64,
     pub amd: u64,

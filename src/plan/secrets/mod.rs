@@ -15,9 +15,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use jiff::{SignedDuration, Timestamp};
 
-use super::{EventKind, Snapshot, service::WorkloadPlanner};
+use super::{Snapshot, service::WorkloadPlanner};
 use crate::rollout::slot::LiveInstance;
 use kat_types::{
+    api::EventKind,
     assignment::Assignment,
     reason::{EventReason, Reason},
     resource::{
@@ -314,7 +315,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
             let copy = keys::archive_file(namespace, name, generation, file);
             group.put_text(copy, stored.value.as_bytes());
         }
-        for old in self.entry.outdated(generation) {
+        for old in crate::outdated_generations(self.entry, generation) {
             group.delete_prefix(keys::archive_generation(namespace, name, old));
         }
         group.put(keys::archive_meta(namespace, name, generation), &record);

@@ -2,7 +2,7 @@
 //! clock.
 //!
 //! Every change is checked as the store would check it, and every state between two changes against
-//! the invariants in `check.rs`.
+//! the invariants in `invariants.rs`.
 
 #![expect(
     clippy::unwrap_used,

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use crate::{
-    EventKind, InstanceDemand, Snapshot, VolumePlacement, choose,
+    InstanceDemand, Snapshot, VolumePlacement, choose,
     draft::{Draft, OperationGroup},
     rollout::slot::LiveInstance,
     scheduling::{host_ports::ports_of, machines::Machines},
@@ -24,7 +24,7 @@ use crate::{
     users_of, volumes,
 };
 use kat_types::{
-    api::{NodePhase, ObjectReference, VolumeMovePhase as Phase, VolumeMoveReport},
+    api::{EventKind, NodePhase, ObjectReference, VolumeMovePhase as Phase, VolumeMoveReport},
     assignment::Assignment,
     reason::EventReason,
     store::{

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    EventKind, Snapshot,
+    Snapshot,
     draft::{Draft, OperationGroup},
     users_of,
 };
 use kat_types::{
-    api::{NodePhase, ObjectReference},
+    api::{EventKind, NodePhase, ObjectReference},
     reason::EventReason,
     store::{
         keys,

@@ -4,7 +4,31 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::ApiTime;
+use super::{ApiTime, newer};
+
+/// Severity of an event.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum EventKind {
+    /// Something expected.
+    #[default]
+    Normal,
+    /// Something that a person may want to look at.
+    Warning,
+}
+
+impl EventKind {
+    /// The word in JSON.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+impl newer::ExtensibleEnum for EventKind {
+    const NEWER: Self = Self::Normal;
+}
 
 /// An event (RFC001-KAT 9.3). Repetitions are counted in one event.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -14,9 +38,10 @@ pub struct Event {
     pub id: String,
     /// When the event last occurred; RFC 3339, UTC.
     pub timestamp: ApiTime,
-    /// `Normal` or `Warning`.
-    #[serde(rename = "type")]
-    pub kind: String,
+    /// Severity of the event. In an object of a newer version, an unknown severity is read as
+    /// `Normal`.
+    #[serde(rename = "type", deserialize_with = "newer::word")]
+    pub kind: EventKind,
     /// Reason of the event, one word for programs.
     pub reason: String,
     /// The object concerned.
@@ -58,7 +83,7 @@ impl Event {
         let mut fields = object(&[
             ("id", id),
             ("timestamp", &timestamp.to_string()),
-            ("type", kind),
+            ("type", &kind.word().to_owned()),
             ("reason", reason),
             ("message", message),
             ("firstTimestamp", &first_timestamp.to_string()),
@@ -81,7 +106,7 @@ impl Event {
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectReference {
-    /// Kind of the object: `Workload`, `Instance`, `Node`, `Namespace` or `Cluster`.
+    /// Kind of the object: `Workload`, `Instance`, `Node`, `Namespace`, `Secret` or `Cluster`.
     pub kind: String,
     /// Name of the object.
     pub name: String,
@@ -101,7 +126,7 @@ mod tests {
         let event = Event {
             id: text("id"),
             timestamp: ApiTime::parse("2026-01-01T00:00:00.25Z"),
-            kind: text("kind"),
+            kind: EventKind::Warning,
             reason: text("reason"),
             involved_object: ObjectReference {
                 kind: text("of kind"),

@@ -22,9 +22,9 @@ use crate::{
     store::{
         members::{ClusterEndpoints, ClusterMembers},
         records::{
-            Allocation, BackupRecord, GENERATIONS, GenerationRecord, ImageRecord, IndexRecord,
-            LastIndex, NamespaceRecord, NodeRegistration, NodeStatusRecord, TokenRecord,
-            VolumeRecord, WorkloadMeta, WorkloadStatusRecord,
+            Allocation, BackupRecord, GenerationRecord, ImageRecord, IndexRecord, LastIndex,
+            NamespaceRecord, NodeRegistration, NodeStatusRecord, TokenRecord, VolumeRecord,
+            WorkloadMeta, WorkloadStatusRecord,
         },
         revisions::{Stored, WorkloadKey},
         transaction::KeyValue,
@@ -61,36 +61,6 @@ pub struct EarlierVersion {
     pub parsed: Arc<ParsedWorkload>,
     /// What the registry answered about its image.
     pub image: ImageRecord,
-}
-
-impl WorkloadEntry {
-    /// Kept generations to delete when generation `next` is written: all but the last
-    /// [`GENERATIONS`], the last one that was wholly healthy, and the last such one with other
-    /// content or images. So whichever content is written, there is a generation to return to.
-    pub fn outdated(&self, next: u64) -> Vec<u64> {
-        let good = self.status.iter().flat_map(|status| &status.value.good);
-        let mut good = good.rev().filter_map(|good| {
-            let record = self.archive.get(good)?.record.as_ref();
-            Some((
-                *good,
-                record.map(|record| (&record.spec_hash, record.image.pins())),
-            ))
-        });
-        let last = good.next();
-        let other = last
-            .as_ref()
-            .and_then(|(_, hash)| good.find(|(_, other)| other != hash));
-        let is_needed = |generation: &u64| {
-            let mut needed = last.iter().chain(&other);
-            needed.any(|(good, _)| good == generation)
-        };
-        let oldest = (next + 1).saturating_sub(GENERATIONS);
-        let before = self
-            .archive
-            .range(..oldest)
-            .map(|(generation, _)| *generation);
-        before.filter(|generation| !is_needed(generation)).collect()
-    }
 }
 
 /// One kept generation of a workload.

@@ -29,12 +29,12 @@ use kat_host::{
     files::{self, FileAccess},
     users::Users,
 };
-use kat_plan::{EventKind, EventLog};
+use kat_plan::EventLog;
 use kat_render::{ETCD_FOLDER, ETCD_USER, Renderer};
 use kat_store::{EtcdStore, StateStore, TransactionResult, etcd_admin};
 use kat_systemd::UnitManager;
 use kat_types::{
-    api::{ObjectReference, StoreEpoch},
+    api::{EventKind, ObjectReference, StoreEpoch},
     json,
     reason::EventReason,
     store::{

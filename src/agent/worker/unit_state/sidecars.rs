@@ -220,8 +220,7 @@ impl InstanceSidecars {
         verdict: &InstanceVerdict,
     ) -> Option<InstanceVerdict> {
         let mut inits = self.others.iter();
-        // An init container that is to run again waits for those before it, and one behind it may
-        // have failed for good.
+        // Waiting init containers are skipped: a later one may have failed for good, and decides.
         let matters =
             |one: &&SidecarContainer| !one.is_well() && one.state() != ContainerState::Waiting;
         let one = inits.find(|one| one.kind == OtherKind::Init && matters(one))?;

@@ -29,11 +29,11 @@ use crate::{
     server::limits::{check_content_type, read_body},
 };
 use kat_bundle as bundle;
-use kat_plan::{EventKind, EventLog, SealingError, Snapshot};
+use kat_plan::{EventLog, SealingError, Snapshot};
 use kat_registry::{LoginAnswer, RegistryError};
 use kat_types::{
     api::{
-        List, ListMetadata, ObjectReference, RegistryLoginRequest, RegistryLoginResult,
+        EventKind, List, ListMetadata, ObjectReference, RegistryLoginRequest, RegistryLoginResult,
         RegistryLoginView,
     },
     reason::EventReason,

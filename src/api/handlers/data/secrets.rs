@@ -27,9 +27,9 @@ use crate::{
     view::{ApiView, secret_metadata, stored_secret_metadata},
     watch::{ListQuery, answer},
 };
-use kat_plan::{EventKind, EventLog, SealingError, Snapshot, check_growth, users_of_secret};
+use kat_plan::{EventLog, SealingError, Snapshot, check_growth, users_of_secret};
 use kat_types::{
-    api::{ObjectReference, SecretRequest},
+    api::{EventKind, ObjectReference, SecretRequest},
     reason::EventReason,
     resource::{
         Amounts, Bytes,

@@ -30,9 +30,9 @@ use crate::{
     view::node_metadata,
 };
 use kat_bundle::{check_label_key, check_label_value};
-use kat_plan::{EventKind, EventLog, OWN_LABELS, Snapshot};
+use kat_plan::{EventLog, OWN_LABELS, Snapshot};
 use kat_types::{
-    api::{NodeLabels, NodeTaints, ObjectReference, Taint},
+    api::{EventKind, NodeLabels, NodeTaints, ObjectReference, Taint},
     reason::EventReason,
     store::{keys, records::NodeRegistration, transaction::Compare},
 };

@@ -28,9 +28,9 @@ use crate::{
     view::namespace_metadata,
     watch::{ListQuery, answer},
 };
-use kat_plan::{EventKind, EventLog, Snapshot};
+use kat_plan::{EventLog, Snapshot};
 use kat_types::{
-    api::{NamespaceRequest, ObjectReference},
+    api::{EventKind, NamespaceRequest, ObjectReference},
     reason::EventReason,
     resource::{
         API_VERSION, Amounts, NamespaceMetadata, QuotaResource, default_namespace,

@@ -12,7 +12,7 @@ use crate::{
 };
 use findings::{Findings, StatusResponses};
 use kat_client::ClientError;
-use kat_types::api::{Event, EventFilter, InstanceItem, NodeItem, WorkloadItem};
+use kat_types::api::{Event, EventFilter, EventKind, InstanceItem, NodeItem, WorkloadItem};
 
 /// Longest age of a shown warning.
 const RECENT_SECONDS: i64 = 3_600;
@@ -105,7 +105,7 @@ fn warnings(events: Result<Vec<Event>, ClientError>, now: Timestamp, colour: boo
             .timestamp
             .get()
             .is_some_and(|then| now.duration_since(then).as_secs() <= RECENT_SECONDS);
-        event.kind == "Warning" && recent
+        event.kind == EventKind::Warning && recent
     });
     let first = events.len().saturating_sub(WARNINGS);
     let last = events.get(first..).unwrap_or_default();

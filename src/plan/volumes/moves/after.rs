@@ -4,11 +4,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{answers, object_of};
 use crate::{
-    EventKind,
     draft::{Draft, OperationGroup},
     volumes::removals::is_removed_from,
 };
 use kat_types::{
+    api::EventKind,
     reason::EventReason,
     store::{keys, records::NodeStatusRecord},
     volumes::VolumeKey,

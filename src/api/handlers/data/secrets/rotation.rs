@@ -19,9 +19,9 @@ use crate::{
     errors::ApiError,
     extract::QueryParameters,
 };
-use kat_plan::{EventKind, EventLog, Snapshot};
+use kat_plan::{EventLog, Snapshot};
 use kat_types::{
-    api::{ObjectReference, SealingRotation},
+    api::{EventKind, ObjectReference, SealingRotation},
     reason::EventReason,
     registry::{LoginPlace, LoginRecord},
     secrets::{SecretKey, SecretRecord},

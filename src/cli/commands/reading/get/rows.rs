@@ -407,7 +407,7 @@ impl ListableItem for Event {
     fn row(&self, columns: Columns) -> Vec<Cell> {
         let mut row = vec![
             Cell::new(time::age(columns.now, self.timestamp)),
-            Cell::phase(&self.kind),
+            Cell::phase(self.kind.word()),
             Cell::new(&self.reason),
             Cell::new(object(&self.involved_object)),
             Cell::new(self.count.to_string()),

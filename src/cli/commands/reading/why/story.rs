@@ -15,7 +15,7 @@ use crate::{
 use kat_client::KeyedItem;
 use kat_types::{
     api::{
-        ApiTime, Condition, DATA_LOST_CONDITION, DISK_PRESSURE, DRAIN_BLOCKED, Event,
+        ApiTime, Condition, DATA_LOST_CONDITION, DISK_PRESSURE, DRAIN_BLOCKED, Event, EventKind,
         HOST_PORT_IN_USE, HOST_PORT_NOT_ALLOWED, Health, InstanceItem, InstancePhase, NodeItem,
         NodePhase, ROLLED_BACK, WorkloadItem, WorkloadPhase,
     },
@@ -105,7 +105,7 @@ impl WhyReport {
 }
 
 fn is_warning(event: &Event) -> bool {
-    event.kind == "Warning"
+    event.kind == EventKind::Warning
 }
 
 /// The next step for an event; empty if there is none or this version does not know the reason.

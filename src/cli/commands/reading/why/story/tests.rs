@@ -243,10 +243,10 @@ fn an_instance_that_waits_for_its_place_is_told_apart_from_a_machine() {
     );
 }
 
-fn event(kind: &str, reason: &str, (about, name): (&str, &str)) -> Event {
+fn event(kind: EventKind, reason: &str, (about, name): (&str, &str)) -> Event {
     Event {
         timestamp: ApiTime::parse("2026-01-01T00:59:00Z"),
-        kind: kind.to_owned(),
+        kind,
         reason: reason.to_owned(),
         message: "the words of it".to_owned(),
         involved_object: ObjectReference {
@@ -263,9 +263,9 @@ fn the_latest_warning_is_followed_by_its_next_step() {
     let item = instance("web-aaaaa", "Running", "", "");
     let about = ("Instance", "web-aaaaa");
     let events = vec![
-        event("Normal", "Healthy", about),
-        event("Warning", "Unhealthy", about),
-        event("Warning", "CrashLoop", about),
+        event(EventKind::Normal, "Healthy", about),
+        event(EventKind::Warning, "Unhealthy", about),
+        event(EventKind::Warning, "CrashLoop", about),
     ];
     let story = of_instance(&item, events, now());
     assert_eq!(
@@ -284,7 +284,7 @@ fn the_next_step_of_a_warning_names_the_object_of_the_warning() {
     let item = workload("Running", [1, 1], available(true, "AllHealthy", ""));
     let runs = [instance("web-aaaaa", "Running", "", "")];
     let told = |reason: &str, about: (&str, &str)| {
-        let events = vec![event("Warning", reason, about)];
+        let events = vec![event(EventKind::Warning, reason, about)];
         of_workload(&item, &runs, events, now()).lately.join("|")
     };
     let reported = told("ImagePullFailed", ("Instance", "web-aaaaa"));
@@ -313,7 +313,7 @@ fn the_next_step_of_a_warning_is_not_said_twice() {
         "manifest unknown",
     )];
     let events = vec![event(
-        "Warning",
+        EventKind::Warning,
         "ImagePullFailed",
         ("Instance", "web-aaaaa"),
     )];
