@@ -365,7 +365,7 @@ fn the_last_good_generation_is_kept_beyond_the_others() {
     let snapshot = world.snapshot();
     let entry = &snapshot.workloads[&WorkloadKey::new(NAMESPACE, "web")];
     assert_eq!(entry.archive.len(), 14, "the test's apply deletes none");
-    assert_eq!(kat_plan::outdated_generations(&entry, 15), [2, 3, 4, 5]);
+    assert_eq!(kat_plan::outdated_generations(entry, 15), [2, 3, 4, 5]);
 }
 
 /// The running version is good, so it is not taken for the one without progress.
@@ -454,5 +454,5 @@ fn there_is_another_good_generation_where_the_last_one_is_the_present_one() {
     let entry = &snapshot.workloads[&WorkloadKey::new(NAMESPACE, "web")];
     let good = &entry.status.as_ref().unwrap().value.good;
     assert_eq!(good.last(), Some(&14));
-    assert_eq!(kat_plan::outdated_generations(&entry, 15), [2, 3, 4, 5]);
+    assert_eq!(kat_plan::outdated_generations(entry, 15), [2, 3, 4, 5]);
 }
