@@ -52,7 +52,9 @@ use kat_api::ApiLimits;
 use kat_client::{Client, ClientOptions, Deletion, ListChange, RequestPath};
 use kat_pki::LeafKind;
 use kat_types::{
-    api::{Connection, Event, EventFilter, NodeReport, ObjectReference, WorkloadItem},
+    api::{
+        Connection, Event, EventFilter, NodeReport, ObjectReference, WorkloadItem, WriteOutcome,
+    },
     store::{
         keys,
         records::{LastIndex, NodeStatusRecord, WorkloadMeta},
@@ -440,13 +442,17 @@ async fn the_client_and_the_server_understand_each_other() {
     assert!(matches!(first.unwrap(), ListChange::Listed(items) if items.is_empty()));
     let text = web("shop", "web", 1);
     let sent = archive(&files(&text));
-    for (dry_run, outcome) in [(true, "created"), (false, "created"), (false, "unchanged")] {
+    for (dry_run, outcome) in [
+        (true, WriteOutcome::Created),
+        (false, WriteOutcome::Created),
+        (false, WriteOutcome::Unchanged),
+    ] {
         let applied = client
             .apply("shop", "web", sent.clone().into(), dry_run, None)
             .await
             .unwrap();
         assert_eq!(
-            (applied.result.outcome.as_str(), applied.dry_run),
+            (applied.result.outcome, applied.dry_run),
             (outcome, dry_run)
         );
     }

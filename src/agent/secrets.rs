@@ -17,7 +17,7 @@ use std::{
 use crate::worker::unit_state::unit_files::make_folder;
 use kat_host::files::{self, FileAccess, FileError, open_plain, sync_folder};
 use kat_network::overlay::wireguard::read_private_key;
-use kat_plan::{SealingPurpose, open_assigned};
+use kat_pki::delivery::{SealingPurpose, open_assigned};
 use kat_render::{RenderSettings, environment_files};
 use kat_types::{
     assignment::{Assignment, WorkloadUser},
@@ -70,10 +70,10 @@ pub struct Secrets {
 
 impl Secrets {
     /// The secrets of a machine whose files lie below `root`.
-    pub fn new(root: &Path, node: &str, settings: &RenderSettings) -> Self {
+    pub fn new(root: &Root, node: &str, settings: &RenderSettings) -> Self {
         Self {
             node: node.to_owned(),
-            root: Root::new(root),
+            root: root.clone(),
             settings: settings.clone(),
         }
     }

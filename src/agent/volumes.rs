@@ -79,8 +79,7 @@ struct MadeFolders {
 
 impl Volumes {
     /// The volumes of a machine whose files lie below `root`.
-    pub fn new(root: &Path, base: &str, config: &AgentConfig) -> Self {
-        let root = Root::new(root);
+    pub fn new(root: &Root, base: &str, config: &AgentConfig) -> Self {
         let file = root.below(crate::service::paths::VOLUMES);
         let made = match files::read_bounded(&file, LIMIT) {
             Ok(content) => serde_json::from_slice(&content).unwrap_or_else(|error| {
@@ -95,8 +94,8 @@ impl Volumes {
             }
         };
         Self {
-            hosts: HostPaths::new(&root, Path::new(base), config),
-            root,
+            hosts: HostPaths::new(root, Path::new(base), config),
+            root: root.clone(),
             base: base.into(),
             shared: config.volume_shared,
             made: Mutex::new(made),
@@ -117,7 +116,7 @@ impl Volumes {
     pub fn prepare(&self, assignment: &Assignment) -> Result<Vec<PathBind>, VolumeTrouble> {
         for volume in &assignment.volumes {
             let name = &volume.definition.name;
-            let trouble = |error| told(name, &error);
+            let trouble = |error| volume_trouble(name, &error);
             let owner = owner_of(&assignment.user, &assignment.container);
             let place = match &volume.folder {
                 Some(folder) => Some(self.prepare_folder(assignment, volume, folder)?),
@@ -171,7 +170,7 @@ impl Volumes {
     ) -> Result<(BaseFolder, PathBuf), VolumeTrouble> {
         let owner = owner_of(&assignment.user, &assignment.container);
         let name = &volume.definition.name;
-        let trouble = |error| told(name, &error);
+        let trouble = |error| volume_trouble(name, &error);
         let base = self.below(&self.base);
         let path = Path::new(folder);
         let shown = self.base.join(path);
@@ -241,13 +240,13 @@ impl Volumes {
     /// # Errors
     /// [`VolumeError`]; [`VolumeError::Missing`] where data should exist but is missing: its disk
     /// may not be mounted.
-    pub fn remove(&self, folder: &str, wish: RemovalRecord) -> Result<(), VolumeError> {
+    pub fn remove(&self, folder: &str, record: RemovalRecord) -> Result<(), VolumeError> {
         let path = Path::new(folder);
         let normal = |part: Component<'_>| matches!(part, Component::Normal(_));
         if path.components().count() != 3 || !path.components().all(normal) {
             return Err(VolumeError::Missing(self.base.join(path)));
         }
-        if wish.unsure && !self.is_unused(folder) {
+        if record.unsure && !self.is_unused(folder) {
             // Data at this path, if any, was not put there by a move.
             return Ok(());
         }
@@ -262,7 +261,7 @@ impl Volumes {
         };
         match found {
             Ok((uid, _)) => {
-                let user = WorkloadUser::from_index(wish.index, "", "");
+                let user = WorkloadUser::from_index(record.index, "", "");
                 if !user.is_some_and(|user| is_of(&user, uid)) {
                     let path = self.base.join(path);
                     return Err(VolumeError::Foreign { path, uid });
@@ -270,9 +269,9 @@ impl Volumes {
                 remove_folder(&base.join(path))?;
             }
             // The volume never existed here, so nothing is left of it.
-            Err(VolumeError::Missing(_)) if !wish.made && !self.has_made(folder) => {}
+            Err(VolumeError::Missing(_)) if !record.made && !self.has_made(folder) => {}
             // The copy was removed by hand.
-            Err(VolumeError::Missing(_)) if wish.copy && opens => {}
+            Err(VolumeError::Missing(_)) if record.copy && opens => {}
             Err(error) => return Err(error),
         }
         // Parent folders with other content stay.
@@ -353,7 +352,7 @@ pub(super) fn reason_of(error: &VolumeError) -> Reason {
     }
 }
 
-fn told(name: &str, error: &VolumeError) -> VolumeTrouble {
+fn volume_trouble(name: &str, error: &VolumeError) -> VolumeTrouble {
     VolumeTrouble {
         reason: reason_of(error),
         message: format!("volume {name}: {error}"),

@@ -23,7 +23,7 @@ use kat_plan::{
     fence_after, next_index, reserved_ports,
 };
 use kat_types::{
-    api::{EventKind, Metadata, ObjectReference, Scope},
+    api::{EventKind, Metadata, ObjectReference, Scope, WriteOutcome},
     assignment::INDEX_LIMIT,
     json,
     reason::EventReason,
@@ -191,7 +191,7 @@ impl WorkloadWrite<'_> {
                     let metadata = workload_metadata(&key, entry);
                     return Ok(WriteDecision::Done(WriteResult::of(
                         "Workload",
-                        "unchanged",
+                        WriteOutcome::Unchanged,
                         metadata,
                     )));
                 }
@@ -435,7 +435,11 @@ impl WorkloadWrite<'_> {
             } else {
                 StatusCode::OK
             },
-            outcome: if new { "created" } else { "updated" },
+            outcome: if new {
+                WriteOutcome::Created
+            } else {
+                WriteOutcome::Updated
+            },
             kind: "Workload",
             metadata: Metadata {
                 name: key.name.clone(),

@@ -20,7 +20,7 @@ use crate::{
     server::{
         limits::{ApiLimits, RateLimits},
         open_streams::{OpenStreamPermit, OpenStreams},
-        shares::SharedTurns,
+        work_permits::SharedTurns,
     },
 };
 use kat_daemon::watchdog::LoopPulses;

@@ -8,8 +8,8 @@ pub(crate) mod bind;
 pub mod limits;
 pub(crate) mod open_streams;
 pub(crate) mod pools;
-pub(crate) mod shares;
 pub(crate) mod tcp_proxy;
+pub(crate) mod work_permits;
 pub(crate) mod write_timeout;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};

@@ -14,18 +14,20 @@ use std::{
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use flate2::{Compression, GzBuilder};
-use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
 use super::{
     SourceFile,
     archive::{ArchiveFile, ArchiveLimits, entries_of},
-    cross::ParsedDocument,
     diagnostic::{Class, Diagnostic, quote},
     kind::DocumentKind,
     yaml::{self, YamlValue, item_path, locate},
 };
-use kat_types::resource::{WorkloadSpec, normal};
+use crate::cross_file_rules::ParsedDocument;
+use kat_types::{
+    digest::sha256_hex,
+    resource::{WorkloadSpec, normal},
+};
 
 /// Name of the text; no `*.kat` file has it.
 pub const CARRIED: &str = "files.pack";
@@ -63,8 +65,7 @@ impl std::fmt::Debug for CarriedFile {
 impl CarriedFile {
     /// Identifies its content: SHA-256, hexadecimal, and a mark for an executable file.
     pub(super) fn mark(&self) -> String {
-        let digest = Sha256::digest(&self.bytes);
-        let mut text = hex::encode(digest);
+        let mut text = sha256_hex(&self.bytes);
         text.push_str(if self.executable { "+x" } else { "" });
         text
     }

@@ -5,14 +5,16 @@
 //! later version does not change the hash of stored files.
 
 use serde_json::{Map, Value};
-use sha2::{Digest, Sha256};
 
 use super::{
     Bundle, DocumentKind,
     fields::{self, FieldType},
     yaml::{item_path, json_of, key_path},
 };
-use kat_types::json::{self, NotEncoded};
+use kat_types::{
+    digest::sha256_prefix_hex,
+    json::{self, NotEncoded},
+};
 
 /// Fields whose presence alone has a meaning.
 const MARKS: [&str; 3] = [
@@ -36,9 +38,6 @@ const TEMPLATE: [&str; 7] = [
 /// carried files, restart policy, `onPartition`, ports and health check.
 ///
 /// Replicas, labels, placement, update strategy, ingress and `reclaim` are not part of it.
-///
-/// # Errors
-/// [`NotEncoded`].
 pub fn template_hash(bundle: &Bundle) -> Result<String, NotEncoded> {
     let mut parts = Map::new();
     let workload = part(DocumentKind::Workload, &bundle.workload)?;
@@ -67,9 +66,6 @@ pub fn template_hash(bundle: &Bundle) -> Result<String, NotEncoded> {
 /// 16 hexadecimal digits over the content of all files, except the namespace's own file.
 ///
 /// The generation of a workload grows when this changes (RFC001-KAT 4.2).
-///
-/// # Errors
-/// [`NotEncoded`].
 pub fn spec_hash(bundle: &Bundle) -> Result<String, NotEncoded> {
     let mut parts = Map::new();
     for (name, value) in [
@@ -108,9 +104,6 @@ fn part<T: serde::Serialize>(
 }
 
 /// The content of a document without default values.
-///
-/// # Errors
-/// [`NotEncoded`].
 pub fn without_defaults<T: serde::Serialize>(
     kind: DocumentKind,
     document: &T,
@@ -169,9 +162,7 @@ fn prune(kind: DocumentKind, path: &str, value: &Value) -> Option<Value> {
 fn digest(value: &Value) -> String {
     let mut text = String::new();
     canonical(value, &mut text);
-    let hash = Sha256::digest(text.as_bytes());
-    let (first, _) = hash.split_at(8);
-    hex::encode(first)
+    sha256_prefix_hex(text.as_bytes(), 8)
 }
 
 /// JSON without spaces, members in the order of their names.

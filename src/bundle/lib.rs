@@ -14,7 +14,7 @@
 mod archive;
 mod carried;
 mod check;
-mod cross;
+mod cross_file_rules;
 mod decode;
 mod diagnostic;
 mod edit;

@@ -1,10 +1,10 @@
 //! Rules about what containers use of their machine, and what can't be combined with it.
 
 use super::{
-    cross::ParsedDocument,
     diagnostic::{Class, Diagnostic, quote},
     yaml::item_path,
 };
+use crate::cross_file_rules::ParsedDocument;
 use kat_types::resource::{
     Container, DeviceMapping, VirtualLoadBalancerSpec, WorkloadSpec, security::PROFILES,
 };

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use super::{
     Bundle, CARRIED, CarriedFile, DecodeMode, MAX_BUNDLE, MAX_FILE, MAX_FILES, SourceFile, carried,
-    cross::{self, ParsedDocument},
     decode::{self, Decoder, PathValue},
     diagnostic::{Class, Diagnostic, Span, quote, sort},
     kind::DocumentKind,
     suggest::nearest,
     yaml::{self, YamlNode, YamlValue, locate},
 };
+use crate::{cross_file_rules as cross, cross_file_rules::ParsedDocument};
 use kat_types::resource::{API_VERSION, AgentConfig, ClusterConfiguration};
 
 /// Reads the files of one workload, or of one namespace.

@@ -1,10 +1,10 @@
 //! Rules about volumes and their mounts (RFC001-KAT 3.2, 4.7).
 
 use super::{
-    cross::ParsedDocument,
     diagnostic::{Class, Diagnostic, quote},
     yaml::item_path,
 };
+use crate::cross_file_rules::ParsedDocument;
 use kat_types::resource::{
     Container, EnsureType, Volume, VolumeMount, WorkloadSpec, WorkloadType, secret::check_key,
 };

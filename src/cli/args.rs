@@ -3,8 +3,8 @@
 mod ask;
 mod namespace;
 mod output;
+pub(crate) mod sessions;
 mod settings;
-mod streams;
 
 use std::{path::PathBuf, time::Duration};
 
@@ -22,7 +22,9 @@ pub(super) use self::{
     namespace::NamespaceOption,
     output::{DocumentFormat, OutputFormat, OutputOption, OutputParser, TokenFormat},
     settings::{ConfigArgs, ConfigCommand, ContextArgs, ContextCommand, TokenArgs, TokenCommand},
-    streams::{CpArgs, ExecArgs, LogsArgs, PortForwardArgs, TopArgs, TopKind},
+};
+pub(super) use crate::args::sessions::{
+    CpArgs, ExecArgs, LogsArgs, PortForwardArgs, TopArgs, TopKind,
 };
 
 /// Hint when a wait for a rollout is interrupted.

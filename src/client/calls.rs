@@ -67,41 +67,26 @@ impl Client {
     }
 
     /// Checks the server's health; the error has the reason.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn healthz(&self) -> Result<HealthView, ClientError> {
         self.get(RequestPath::fixed("/healthz")).await
     }
 
     /// The server's version.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn version(&self) -> Result<ServerVersion, ClientError> {
         self.get(RequestPath::fixed("/version")).await
     }
 
     /// All namespaces.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn namespaces(&self) -> Result<List<NamespaceItem>, ClientError> {
         self.get(RequestPath::namespaces()).await
     }
 
     /// One namespace.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn namespace(&self, name: &str) -> Result<NamespaceItem, ClientError> {
         self.get(RequestPath::namespace(name)?).await
     }
 
     /// Creates a namespace, or reports what would happen.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn create_namespace(
         &self,
         namespace: &Namespace,
@@ -117,9 +102,6 @@ impl Client {
     }
 
     /// Sets all quotas of a namespace, unless it was changed after this resourceVersion.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn set_namespace_quota(
         &self,
         name: &str,
@@ -132,17 +114,11 @@ impl Client {
     }
 
     /// Deletes a namespace. It disappears some time after this call.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn delete_namespace(&self, name: &str, how: Deletion) -> Result<(), ClientError> {
         self.delete(how.of(RequestPath::namespace(name)?)).await
     }
 
     /// Workloads of a namespace, or of all.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn workloads(
         &self,
         namespace: Option<&str>,
@@ -151,9 +127,6 @@ impl Client {
     }
 
     /// One workload.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn workload(&self, namespace: &str, name: &str) -> Result<WorkloadItem, ClientError> {
         self.get(RequestPath::workload(namespace, name)?).await
     }
@@ -161,9 +134,6 @@ impl Client {
     /// Creates or updates a workload from a gzipped tar archive of its `*.kat` files. Repeating the
     /// same content changes nothing, so the call is retried after an unknown outcome. With
     /// `if_match` only an item of that resourceVersion is changed.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn apply(
         &self,
         namespace: &str,
@@ -203,9 +173,6 @@ impl Client {
     }
 
     /// Deletes a workload. It disappears some time after this call.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn delete_workload(
         &self,
         namespace: &str,
@@ -217,18 +184,12 @@ impl Client {
     }
 
     /// Names of a workload's files.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn files(&self, namespace: &str, name: &str) -> Result<Vec<String>, ClientError> {
         let list: List<String> = self.get(RequestPath::files(namespace, name)?).await?;
         Ok(list.items)
     }
 
     /// The text of one of a workload's files.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn file(
         &self,
         namespace: &str,
@@ -242,9 +203,6 @@ impl Client {
     }
 
     /// Instances of a namespace, or of all.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn instances(
         &self,
         namespace: Option<&str>,
@@ -253,9 +211,6 @@ impl Client {
     }
 
     /// Present resource usage of a namespace's instances.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn namespace_usage(&self, namespace: &str) -> Result<NamespaceUsage, ClientError> {
         self.get(RequestPath::namespace_usage(namespace)?).await
     }
@@ -269,9 +224,6 @@ impl Client {
     }
 
     /// Instances of one workload.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn workload_instances(
         &self,
         namespace: &str,
@@ -282,17 +234,11 @@ impl Client {
     }
 
     /// One instance.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn instance(&self, namespace: &str, id: &str) -> Result<InstanceItem, ClientError> {
         self.get(RequestPath::instance(namespace, id)?).await
     }
 
     /// The log of one instance. A followed log is silent while the program is.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn logs(
         &self,
         namespace: &str,
@@ -321,9 +267,6 @@ impl Client {
     }
 
     /// Joins this machine. Repeating the call is safe, since the machine's key is known then.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn join(&self, request: &JoinRequest) -> Result<JoinAnswer, ClientError> {
         let mut request = self.json(Method::POST, RequestPath::join(), request)?;
         request.repeatable = true;
@@ -331,9 +274,6 @@ impl Client {
     }
 
     /// Renews the certificates for a machine's known key.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn renew_certificates(
         &self,
         node: &str,
@@ -347,58 +287,37 @@ impl Client {
 
     /// The authorities, for a machine that becomes a member of etcd; only its own certificate may
     /// read them.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn membership(&self, node: &str) -> Result<MembershipAnswer, ClientError> {
         self.get(RequestPath::node_membership(node)?).await
     }
 
     /// Events, oldest first or as the server sorts them.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn events(&self, query: &EventFilter) -> Result<List<Event>, ClientError> {
         self.get(RequestPath::events(query)).await
     }
 
     /// The cluster's configuration.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn cluster_configuration(&self) -> Result<ClusterConfiguration, ClientError> {
         self.get(RequestPath::cluster_configuration()).await
     }
 
     /// All tokens, without their secrets.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn tokens(&self) -> Result<List<TokenView>, ClientError> {
         self.get(RequestPath::tokens()).await
     }
 
     /// Creates a token. Never retried: the first secret would be lost.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn create_token(&self, request: &TokenRequest) -> Result<TokenView, ClientError> {
         let request = self.json(Method::POST, RequestPath::tokens(), request)?;
         decode(&self.send(&request).await?)
     }
 
     /// Revokes a token.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn revoke_token(&self, id: &str) -> Result<(), ClientError> {
         self.delete(RequestPath::token(id)?).await
     }
 
     /// Watches the changes of a list from `resource_version` on. [`super::FollowedList`] builds on it.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn watch<T: DeserializeOwned>(
         &self,
         list: RequestPath,

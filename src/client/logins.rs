@@ -7,9 +7,6 @@ use kat_types::api::{List, RegistryLoginRequest, RegistryLoginResult, RegistryLo
 
 impl Client {
     /// The registries that a namespace has credentials for.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn registry_logins(
         &self,
         namespace: &str,
@@ -18,9 +15,6 @@ impl Client {
     }
 
     /// Stores credentials for a registry. Repeating the same ones changes nothing.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn login_registry(
         &self,
         namespace: &str,
@@ -33,9 +27,6 @@ impl Client {
     }
 
     /// Deletes credentials for a registry.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn logout_registry(
         &self,
         namespace: &str,

@@ -15,17 +15,11 @@ const FORMER_LEASE: Duration = Duration::from_secs(5);
 
 impl Client {
     /// All machines.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn nodes(&self) -> Result<List<NodeItem>, ClientError> {
         self.get(RequestPath::nodes()).await
     }
 
     /// One machine.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn node(&self, name: &str) -> Result<NodeItem, ClientError> {
         self.get(RequestPath::node(name)?).await
     }
@@ -33,9 +27,6 @@ impl Client {
     /// Sends a machine's report; only its own certificate may do so. Not retried, since the next
     /// report is newer. Returns the time for which the leader has not been sure that no other
     /// machine leads.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn report(&self, node: &str, report: &NodeReport) -> Result<Duration, ClientError> {
         let request = self.json(Method::POST, RequestPath::node_status(node)?, report)?;
         let (_, answer) = self.open(&request).await?;
@@ -45,18 +36,12 @@ impl Client {
     }
 
     /// Removes a machine from the cluster.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn delete_node(&self, name: &str) -> Result<(), ClientError> {
         self.delete(RequestPath::node(name)?).await
     }
 
     /// Moves all instances off a machine, and places no new ones there. The machine is empty some
     /// time after this call; with `force` instances that can't move are stopped.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn drain_node(&self, name: &str, force: bool) -> Result<ApplyResult, ClientError> {
         let route = RequestPath::node_drain(name)?;
         let route = if force {
@@ -69,18 +54,12 @@ impl Client {
     }
 
     /// Lets a machine take work again.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn uncordon_node(&self, name: &str) -> Result<ApplyResult, ClientError> {
         let request = ApiRequest::new(Method::DELETE, RequestPath::node_drain(name)?);
         decode(&self.send(&request).await?)
     }
 
     /// Sets all labels of a machine, unless it was changed after this resourceVersion.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn set_node_labels(
         &self,
         name: &str,
@@ -93,9 +72,6 @@ impl Client {
     }
 
     /// Sets all taints of a machine, unless it was changed after this resourceVersion.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn set_node_taints(
         &self,
         name: &str,

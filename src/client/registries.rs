@@ -7,17 +7,11 @@ use kat_types::api::{List, RegistryRequest, RegistryView};
 
 impl Client {
     /// Settings of registries.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn registries(&self) -> Result<List<RegistryView>, ClientError> {
         self.get(RequestPath::registries()).await
     }
 
     /// Sets the settings of a registry.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn set_registry(
         &self,
         host: &str,
@@ -28,9 +22,6 @@ impl Client {
     }
 
     /// Deletes the settings of a registry.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn unset_registry(&self, host: &str) -> Result<(), ClientError> {
         self.delete(RequestPath::registry(host)).await
     }

@@ -10,9 +10,6 @@ use kat_types::api::{
 
 impl Client {
     /// The kept generations of a workload, oldest first.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn generations(
         &self,
         namespace: &str,
@@ -24,9 +21,6 @@ impl Client {
 
     /// Rolls back to a generation, or to the last good one. With a number the call is retried after
     /// an unknown outcome.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn roll_back(
         &self,
         namespace: &str,
@@ -40,9 +34,6 @@ impl Client {
     }
 
     /// Pauses the rollouts of a workload, or resumes them.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn pause_rollout(
         &self,
         namespace: &str,
@@ -55,9 +46,6 @@ impl Client {
     }
 
     /// Sets the number of replicas.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn scale(
         &self,
         namespace: &str,
@@ -70,9 +58,6 @@ impl Client {
     }
 
     /// Changes the image in a workload's file.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn set_image(
         &self,
         namespace: &str,
@@ -86,9 +71,6 @@ impl Client {
     }
 
     /// Replaces the instances of a workload by new ones, once for each given time (RFC 3339).
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn restart(
         &self,
         namespace: &str,

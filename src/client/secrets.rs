@@ -7,17 +7,11 @@ use kat_types::api::{ApplyResult, SealingRotation, SecretItem, SecretRequest};
 
 impl Client {
     /// One secret, without values.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn secret(&self, namespace: &str, name: &str) -> Result<SecretItem, ClientError> {
         self.get(RequestPath::secret(namespace, name)?).await
     }
 
     /// Writes the content of a secret. The same content changes nothing.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn write_secret(
         &self,
         namespace: &str,
@@ -30,9 +24,6 @@ impl Client {
     }
 
     /// Deletes a secret.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn delete_secret(&self, namespace: &str, name: &str) -> Result<(), ClientError> {
         let route = RequestPath::secret(namespace, name)?;
         let request = ApiRequest::new(Method::DELETE, route);
@@ -40,9 +31,6 @@ impl Client {
     }
 
     /// Rotates the data key that seals secrets, or continues a rotation.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn rotate_sealing_key(&self, go_on: bool) -> Result<SealingRotation, ClientError> {
         let route = match go_on {
             true => RequestPath::sealing_key().with("goOn", "true"),

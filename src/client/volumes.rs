@@ -29,17 +29,11 @@ impl CopyPieces {
 
 impl Client {
     /// Volumes of a namespace, or of all.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn volumes(&self, namespace: Option<&str>) -> Result<List<VolumeItem>, ClientError> {
         self.get(RequestPath::volumes(namespace)?).await
     }
 
     /// One volume.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn volume(
         &self,
         namespace: &str,
@@ -51,9 +45,6 @@ impl Client {
     }
 
     /// Reports what the deletion of a volume would do, and deletes nothing.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn try_delete_volume(
         &self,
         namespace: &str,
@@ -66,9 +57,6 @@ impl Client {
 
     /// Deletes the data of a volume. It disappears some time after this call. With `if_match` only
     /// a volume of that resourceVersion is deleted.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn delete_volume(
         &self,
         namespace: &str,
@@ -84,9 +72,6 @@ impl Client {
 
     /// Requests a move of a volume to another machine, with the volumes that have to be on the same
     /// one.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn move_volume(
         &self,
         namespace: &str,
@@ -95,14 +80,11 @@ impl Client {
         to: &str,
     ) -> Result<ApplyResult, ClientError> {
         let route = RequestPath::volume_move(namespace, workload, name)?;
-        let wish = VolumeMoveRequest { to: to.to_owned() };
-        decode(&self.send(&self.json(Method::PUT, route, &wish)?).await?)
+        let request = VolumeMoveRequest { to: to.to_owned() };
+        decode(&self.send(&self.json(Method::PUT, route, &request)?).await?)
     }
 
     /// Cancels a move: the data stays on the machine that had it.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn cancel_volume_move(
         &self,
         namespace: &str,
@@ -114,9 +96,6 @@ impl Client {
     }
 
     /// Requests a copy of a volume from the agent of the machine that has it.
-    ///
-    /// # Errors
-    /// [`ClientError`].
     pub async fn copy_of_volume(
         &self,
         namespace: &str,

@@ -92,7 +92,7 @@ mod tests {
         }
     }
 
-    fn told(before: &ClusterMembers, now: &ClusterMembers) -> Vec<String> {
+    fn messages_of(before: &ClusterMembers, now: &ClusterMembers) -> Vec<String> {
         let why = BTreeMap::from([("n2".to_owned(), ": its data is gone".to_owned())]);
         let snapshot = Snapshot::default();
         let operations = member_events(&snapshot, Timestamp::UNIX_EPOCH, (before, now), &why);
@@ -109,28 +109,28 @@ mod tests {
     #[test]
     fn what_became_of_members_is_told_once() {
         let one = members(&[("n1", "a", true, true)]);
-        assert!(told(&one, &one).is_empty());
+        assert!(messages_of(&one, &one).is_empty());
         let added = members(&[("n1", "a", true, true), ("n2", "b", false, false)]);
         assert_eq!(
-            told(&one, &added),
+            messages_of(&one, &added),
             ["MemberAdded: machine n2 becomes a member of etcd"]
         );
         let votes = members(&[("n1", "a", true, true), ("n2", "b", true, true)]);
         assert_eq!(
-            told(&added, &votes),
+            messages_of(&added, &votes),
             ["MemberVotes: etcd of machine n2 gets its vote"]
         );
         let silent = members(&[("n1", "a", true, true), ("n2", "b", true, false)]);
         assert_eq!(
-            told(&votes, &silent),
+            messages_of(&votes, &silent),
             ["MemberUnhealthy: etcd of machine n2 does not answer"]
         );
         assert_eq!(
-            told(&silent, &votes),
+            messages_of(&silent, &votes),
             ["MemberHealthy: etcd of machine n2 answers again"]
         );
         assert_eq!(
-            told(&silent, &one),
+            messages_of(&silent, &one),
             ["MemberRemoved: etcd of n2 is no member any more: its data is gone"]
         );
     }
@@ -141,7 +141,7 @@ mod tests {
         let before = members(&[("n1", "a", true, true), ("n2", "b", true, false)]);
         let now = members(&[("n1", "a", true, true), ("n2", "c", true, true)]);
         assert_eq!(
-            told(&before, &now),
+            messages_of(&before, &now),
             [
                 "MemberRemoved: etcd of n2 is no member any more: its data is gone",
                 "MemberAdded: machine n2 becomes a member of etcd",

@@ -20,8 +20,7 @@ use super::{
 use crate::etcd_status::{EtcdObservation, MemberMemory, look, note_lost_data};
 use kat_daemon::watchdog::LoopPulses;
 use kat_plan::{
-    MemberStep, SeenMember, Snapshot, cluster_members, lost_members, next_step, node_address,
-    wanted_members,
+    MemberStep, SeenMember, Snapshot, cluster_members, lost_members, next_step, wanted_members,
 };
 use kat_store::{
     Leadership, StoreError, TransactionResult,
@@ -31,6 +30,7 @@ use kat_store::{
 use kat_types::{
     api::ObjectReference,
     json,
+    network::node_address,
     store::{
         keys,
         transaction::{Compare, WriteOperation},

@@ -212,18 +212,18 @@ impl SnapshotBuilder {
         for (name, entry) in below(entries, keys::NODE_DESIRED) {
             if let Some((node, volume)) = name.split_once("/removals/")
                 && let Some(key) = VolumeKey::parse(volume)
-                && let Some(wish) = self.json::<RemovalRecord>(entry)
+                && let Some(stored) = self.json::<RemovalRecord>(entry)
             {
-                let wishes = snapshot.removals.entry(node.to_owned()).or_default();
-                wishes.insert(key, wish.value);
+                let of_machine = snapshot.removals.entry(node.to_owned()).or_default();
+                of_machine.insert(key, stored.value);
                 continue;
             }
             if let Some((node, volume)) = name.split_once("/moves/")
                 && let Some(key) = VolumeKey::parse(volume)
-                && let Some(wish) = self.json::<MoveRecord>(entry)
+                && let Some(stored) = self.json::<MoveRecord>(entry)
             {
-                let wishes = snapshot.moves.entry(node.to_owned()).or_default();
-                wishes.insert(key, wish.value);
+                let of_machine = snapshot.moves.entry(node.to_owned()).or_default();
+                of_machine.insert(key, stored.value);
                 continue;
             }
             let Some((node, instance)) = name.split_once("/instances/") else {

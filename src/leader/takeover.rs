@@ -17,11 +17,14 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{EtcdMembers, LeaderHandle};
-use kat_plan::{Snapshot, node_address};
+use kat_plan::Snapshot;
 use kat_store::{StoreError, TransactionResult};
-use kat_types::store::{
-    snapshot::ElectionCandidate,
-    transaction::{Compare, WriteOperation},
+use kat_types::{
+    network::node_address,
+    store::{
+        snapshot::ElectionCandidate,
+        transaction::{Compare, WriteOperation},
+    },
 };
 
 /// Time between two knocks; a knock does not wait for the one before.

@@ -16,8 +16,8 @@ use super::{
 };
 use crate::etcd_status::EtcdObservation;
 use kat_plan::{
-    EventLog, SeenStore, Snapshot, StoreWeight, UpkeepDone, UpkeepStep, next_upkeep, presses,
-    store_trouble,
+    EventLog, SeenStore, Snapshot, StoreWeight, UpkeepDone, UpkeepStep, is_under_pressure,
+    next_upkeep, store_trouble,
 };
 use kat_store::{Leadership, StoreError, etcd_maintenance::EtcdAlarm};
 use kat_types::{api::EventKind, backoff::Backoff, reason::EventReason, resource::Bytes};
@@ -108,7 +108,7 @@ impl Upkeep {
         look: &EtcdObservation,
     ) -> Result<bool, StoreError> {
         let weight = StoreWeight::of(&look.seen, &look.alarms, config.quota);
-        let pressing = presses(&weight, &look.alarms);
+        let pressing = is_under_pressure(&weight, &look.alarms);
         self.stuck |= look.alarms.is_full() && self.done.disarmed;
         if !pressing
             || self
@@ -162,7 +162,7 @@ impl Upkeep {
         self.since = Some(Instant::now());
         self.note(config, &step, &taken);
         taken?;
-        self.untold.extend(told(look, &step));
+        self.untold.extend(upkeep_event(look, &step));
         let excess = self.untold.len().saturating_sub(MOST_UNTOLD);
         self.untold.drain(..excess);
         self.tell(handle, config, leadership).await?;
@@ -296,7 +296,7 @@ impl Upkeep {
 }
 
 /// The event of a step.
-fn told(look: &EtcdObservation, step: &UpkeepStep) -> Option<MachineEvent> {
+fn upkeep_event(look: &EtcdObservation, step: &UpkeepStep) -> Option<MachineEvent> {
     match step {
         UpkeepStep::Defragment { id, node } if !look.alarms.is_full() => {
             let store = look.seen.iter().find(|one| one.id == *id);

@@ -43,7 +43,7 @@ use crate::{
         source as names,
     },
     nftables::service_addresses::ServiceBalancer,
-    overlay::{announce::port::Announcer, kat0::OverlayLink, peers::PeerKeeper},
+    overlay::{announce::sockets::Announcer, kat0::OverlayLink, peers::PeerKeeper},
     state_files::{StateFiles, StateFilesSnapshot},
 };
 use kat_daemon::watchdog::{LoopPulse, LoopPulses};

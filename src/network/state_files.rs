@@ -214,9 +214,6 @@ fn update<T: DeserializeOwned>(
 }
 
 /// Reads and decodes one of the files.
-///
-/// # Errors
-/// See [`StateFileError`].
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, StateFileError> {
     let unreadable = |source| StateFileError::Unreadable {
         path: path.to_owned(),

@@ -8,8 +8,8 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::{Authority, AuthorityKind, LeafKind, PkiError, recovery::load_recovery_key};
-use crate::recovery_key::RecoveryKey;
+use super::{Authority, AuthorityKind, LeafKind, PkiError};
+use crate::{recovery_key::RecoveryKey, recovery_key_file::load_recovery_key};
 
 /// The authorities that sign for other machines.
 #[derive(Debug)]

@@ -5,13 +5,13 @@ use std::path::Path;
 use jiff::Timestamp;
 use rcgen::{BasicConstraints, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use rustls::pki_types::CertificateDer;
-use sha2::{Digest, Sha256};
 
 use super::{
     AUTHORITY_LIFETIME, CertificateKeyPair, CertificateRequest, LEAF_LIFETIME, LeafKind, PkiError,
     Validity, files, leaf, request, tls,
 };
 use crate::recovery_key as seal;
+use kat_types::digest::sha256_hex;
 
 /// Which of the three authorities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -224,9 +224,6 @@ impl Authority {
     }
 
     /// The key, sealed with the recovery key for a machine that holds etcd.
-    ///
-    /// # Errors
-    /// [`seal::SealError`].
     pub fn seal_key(&self, key: &seal::RecoveryKey) -> Result<Vec<u8>, seal::SealError> {
         let plain = self.issuer.key().serialize_pem();
         seal::seal(key, plain.as_bytes(), self.kind.name().as_bytes())
@@ -252,7 +249,7 @@ impl Authority {
 
 /// SHA-256 of a certificate in DER, as 64 hexadecimal digits.
 pub(super) fn fingerprint(certificate: &CertificateDer<'_>) -> String {
-    hex::encode(Sha256::digest(certificate))
+    sha256_hex(certificate)
 }
 
 pub(super) fn generate_key() -> Result<KeyPair, PkiError> {

@@ -8,10 +8,11 @@
 
 mod admission;
 mod authority;
+pub mod delivery;
 mod files;
 mod leaf;
-mod recovery;
 pub mod recovery_key;
+mod recovery_key_file;
 mod request;
 pub mod secret_sealing;
 pub mod stream;
@@ -30,7 +31,6 @@ pub use self::{
     authority::{Authority, AuthorityKind},
     files::{write_public, write_secret},
     leaf::{CertificateKeyPair, LeafKind},
-    recovery::{load_recovery_key, recovery_key_file, store_recovery_key},
     request::{
         CertificateRequest, MAX_REQUEST, create_key, create_request, create_request_for_key,
         create_request_stating, key_hash,
@@ -38,6 +38,7 @@ pub use self::{
     tls::{PeerCertificate, PeerIdentity, peer_certificate, peer_identity},
     validity::{AUTHORITY_LIFETIME, BACKDATED, LEAF_LIFETIME, Validity, renew_due, validity_of},
 };
+pub use crate::recovery_key_file::{load_recovery_key, recovery_key_file, store_recovery_key};
 
 /// Names that no certificate may have: `root` is etcd's superuser.
 const RESERVED: &[&str] = &["root"];

@@ -5,7 +5,6 @@ use rcgen::{
     SubjectPublicKeyInfo,
 };
 use rustls::pki_types::{CertificateSigningRequestDer, pem::PemObject};
-use sha2::{Digest, Sha256};
 use x509_parser::{
     certification_request::X509CertificationRequest,
     extensions::{GeneralName, ParsedExtension},
@@ -15,6 +14,7 @@ use x509_parser::{
 };
 
 use super::{PkiError, authority::generate_key};
+use kat_types::digest::sha256_hex;
 
 /// Prefix of the hash of a text that is signed with a request. The number changes when the text's
 /// meaning changes.
@@ -68,7 +68,7 @@ impl CertificateRequest {
         Ok(Self {
             common_name,
             public_key,
-            key_hash: hex::encode(Sha256::digest(info.subject_pki.raw)),
+            key_hash: sha256_hex(info.subject_pki.raw),
             statement: statement_of(&request),
         })
     }
@@ -87,7 +87,7 @@ impl CertificateRequest {
     /// version 0.1.0 and for renewals.
     pub fn states(&self, text: &str) -> Option<bool> {
         let statement = self.statement.as_ref()?;
-        Some(*statement == hex::encode(Sha256::digest(text)))
+        Some(*statement == sha256_hex(text.as_bytes()))
     }
 
     pub(super) fn public_key(&self) -> &SubjectPublicKeyInfo {
@@ -165,7 +165,7 @@ pub fn create_key() -> Result<String, PkiError> {
 /// [`PkiError::Key`] if the text is not a key.
 pub fn key_hash(key_pem: &str) -> Result<String, PkiError> {
     let key = KeyPair::from_pem(key_pem).map_err(|error| PkiError::Key(error.to_string()))?;
-    Ok(hex::encode(Sha256::digest(key.subject_public_key_info())))
+    Ok(sha256_hex(&key.subject_public_key_info()))
 }
 
 /// Makes a request for an existing key, to renew a certificate.
@@ -188,7 +188,7 @@ pub fn create_request_stating(
     text: &str,
 ) -> Result<String, PkiError> {
     let key = KeyPair::from_pem(key_pem).map_err(|error| PkiError::Key(error.to_string()))?;
-    let statement = format!("{STATEMENT}{}", hex::encode(Sha256::digest(text)));
+    let statement = format!("{STATEMENT}{}", sha256_hex(text.as_bytes()));
     let name = SanType::URI(statement.try_into()?);
     request_with(common_name, &key, vec![name])
 }

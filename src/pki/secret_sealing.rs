@@ -59,17 +59,11 @@ impl DataKey {
     }
 
     /// Seals the key itself with the recovery key, as key number `number`.
-    ///
-    /// # Errors
-    /// [`SealError`].
     pub fn sealed_with(&self, recovery: &RecoveryKey, number: u64) -> Result<Vec<u8>, SealError> {
         seal(recovery, &self.0, &key_context(number))
     }
 
     /// Opens a key that [`Self::sealed_with`] sealed.
-    ///
-    /// # Errors
-    /// [`SealError`].
     pub fn open_with(
         recovery: &RecoveryKey,
         sealed: &[u8],

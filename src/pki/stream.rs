@@ -109,9 +109,6 @@ impl<'a, W: Write> SealedWriter<'a, W> {
     }
 
     /// Adds records of at most [`MOST_RECORD`] bytes; none for an empty slice.
-    ///
-    /// # Errors
-    /// [`StreamError`].
     pub fn add(&mut self, plain: &[u8]) -> Result<(), StreamError> {
         for piece in plain.chunks(MOST_RECORD) {
             self.record(piece, false)?;
@@ -120,9 +117,6 @@ impl<'a, W: Write> SealedWriter<'a, W> {
     }
 
     /// Adds the last record, and returns the output.
-    ///
-    /// # Errors
-    /// [`StreamError`].
     pub fn finish(mut self) -> Result<W, StreamError> {
         self.record(&[], true)?;
         Ok(self.out)
@@ -155,9 +149,6 @@ pub struct SealedReader<R> {
 
 impl<R: Read> SealedReader<R> {
     /// Reads the header, which needs no key. It is authenticated with the first record.
-    ///
-    /// # Errors
-    /// [`StreamError`].
     pub fn begin(mut input: R) -> Result<Self, StreamError> {
         let mut start = [0; 5];
         whole(&mut input, &mut start).map_err(|error| match error {
@@ -189,9 +180,6 @@ impl<R: Read> SealedReader<R> {
     }
 
     /// Reads the next record; `None` after the last.
-    ///
-    /// # Errors
-    /// [`StreamError`].
     pub fn next(&mut self, key: &RecoveryKey) -> Result<Option<Vec<u8>>, StreamError> {
         if self.ended {
             return Ok(None);

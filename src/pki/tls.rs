@@ -21,9 +21,9 @@ use rustls::{
     sign::CertifiedKey,
     version::TLS13,
 };
-use sha2::{Digest, Sha256};
 
 use super::{CertificateKeyPair, PkiError, authority, check_name, cluster_name, request};
+use kat_types::digest::sha256_hex;
 
 /// The subject of the other end's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,7 +104,7 @@ pub fn public_key_hash(certificate_pem: &str) -> Result<String, PkiError> {
 fn key_hash_of(certificate: &CertificateDer<'_>) -> Result<String, PkiError> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate)
         .map_err(|error| PkiError::Certificate(error.to_string()))?;
-    Ok(hex::encode(Sha256::digest(parsed.public_key().raw)))
+    Ok(sha256_hex(parsed.public_key().raw))
 }
 
 fn roots(authority_pem: &str) -> Result<Arc<RootCertStore>, PkiError> {

@@ -10,7 +10,8 @@ use std::fmt;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jiff::Timestamp;
-use sha2::{Digest, Sha256};
+
+use kat_types::digest::sha256_hex;
 
 /// Prefix of every token.
 const VERSION: &str = "kat1";
@@ -139,7 +140,7 @@ impl Token {
 
     /// The stored form of its secret: SHA-256, hexadecimal.
     pub fn hash(&self) -> String {
-        hex::encode(Sha256::digest(self.secret))
+        sha256_hex(&self.secret)
     }
 }
 

@@ -9,14 +9,13 @@ use std::{
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{
-    Snapshot,
-    event::EventLog,
-    frozen::{self, FrozenObjects, NotWritable, NotWritableCause, WrittenObject},
-};
+use super::{Snapshot, event::EventLog};
 use crate::{
-    EventWord, RequestedResources, scheduling::host_ports::HostPorts,
+    EventWord, RequestedResources,
+    scheduling::host_ports::HostPorts,
     services::service_addresses::ServiceAddresses,
+    unwritable_objects as frozen,
+    unwritable_objects::{FrozenObjects, NotWritable, NotWritableCause, WrittenObject},
 };
 use kat_types::{
     api::{EventKind, ObjectReference},

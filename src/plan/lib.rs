@@ -9,7 +9,6 @@
 mod draft;
 mod etcd;
 mod event;
-mod frozen;
 mod images;
 mod instances;
 mod logins;
@@ -22,6 +21,7 @@ mod service;
 mod services;
 mod snapshot;
 mod status;
+mod unwritable_objects;
 mod volumes;
 
 use jiff::Timestamp;
@@ -38,26 +38,22 @@ pub use crate::{
     },
     nodes::{admission::*, endpoints::*, node_loss::fence_after, status::reported_status},
     scheduling::{
-        host_ports::{HOST_PORT_DATA_PATH, host_port_statuses, reserved_ports},
+        host_ports::{HOST_PORT_DATA_PATH, reserved_ports},
         schedule::*,
     },
     services::service_addresses::BALANCING_DATA_PATH,
+    unwritable_objects::{NotWritable, NotWritableCause, WrittenObject},
     volumes::moves::{
-        is_assigned, is_used_meanwhile, moves_together, stays_moved, stopped_move, taker_says,
-        why_it_does_not_fit,
+        is_used_meanwhile, moves_together, receiver_phase, stopped_move, why_it_does_not_fit,
+        without_move,
     },
 };
 pub use draft::{ClusterPlan, PlannedTransaction};
 pub use event::*;
-pub use frozen::{NotWritable, NotWritableCause, WrittenObject};
-pub use kat_types::store::snapshot::ServiceEntry;
-pub use logins::{logins_for, open_logins};
+pub use logins::logins_for;
 pub use quota::*;
 pub use rollout::{in_words as rollout_in_words, kept_generations::outdated_generations};
-pub use secrets::{
-    SealingError, SealingPurpose, SnapshotSealing, behind_secret, lacks_secret, open_assigned,
-    seal_for, users_of_secret,
-};
+pub use secrets::{SnapshotSealing, behind_secret, lacks_secret, users_of_secret};
 pub use snapshot::*;
 pub use volumes::{VolumePlacement, users_of};
 
@@ -77,7 +73,7 @@ pub fn plan(
     now: Timestamp,
     seed: u64,
 ) -> ClusterPlan {
-    let mut frozen = frozen::FrozenObjects::default();
+    let mut frozen = crate::unwritable_objects::FrozenObjects::default();
     loop {
         let mut plan = plan_without(snapshot, observed, (now, seed), &frozen);
         // Each iteration leaves out at least one more object.
@@ -85,7 +81,7 @@ pub fn plan(
             continue;
         }
         if !plan.frozen.is_empty() {
-            plan.changes = frozen::without_the_unwritable(plan.changes);
+            plan.changes = crate::unwritable_objects::without_the_unwritable(plan.changes);
         }
         plan.frozen = frozen.into_list();
         return plan;
@@ -98,7 +94,7 @@ fn plan_without(
     snapshot: &Snapshot,
     observed: &ObservedReports,
     (now, seed): (Timestamp, u64),
-    frozen: &frozen::FrozenObjects,
+    frozen: &crate::unwritable_objects::FrozenObjects,
 ) -> ClusterPlan {
     let mut draft = draft::Draft::new(snapshot, now, seed);
     draft.frozen = frozen.clone();

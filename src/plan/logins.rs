@@ -9,13 +9,11 @@ use std::collections::BTreeMap;
 
 use super::{
     Snapshot,
-    secrets::{
-        SealingError, SealingPurpose, SecretTrouble, SnapshotSealing, deliver, framed,
-        open_assigned, unframed,
-    },
+    secrets::{SecretTrouble, SnapshotSealing, deliver},
     service::WorkloadPlanner,
 };
 use crate::rollout::slot::LiveInstance;
+use kat_pki::delivery::{PASSWORD, SealingError, SealingPurpose, USERNAME, framed, unframed};
 use kat_types::{
     assignment::Assignment,
     reason::Reason,
@@ -30,9 +28,6 @@ use kat_types::{
 pub(super) const LOGINS_SCHEMA: u32 = 6;
 /// Maximum bytes of an instance's credentials as stored: its assignment is one value of the store.
 const MOST_BYTES: usize = 64 << 10;
-/// Keys of one registry's values in the assignment.
-const USERNAME: &str = "username";
-const PASSWORD: &str = "password";
 
 /// The context of sealing: credentials sealed for one version of one registry's record in a
 /// namespace do not open in any other place.
@@ -48,9 +43,6 @@ fn name(namespace: &str, place: &LoginPlace) -> String {
 
 impl SnapshotSealing {
     /// Seals name and password into `record`, whose other fields say what they are for.
-    ///
-    /// # Errors
-    /// [`SealingError`].
     pub fn seal_login(
         &self,
         key: (u64, &SealingKeyRecord),
@@ -72,9 +64,6 @@ impl SnapshotSealing {
     }
 
     /// Opens the name and password of a record.
-    ///
-    /// # Errors
-    /// [`SealingError`].
     pub fn open_login(
         &self,
         snapshot: &Snapshot,
@@ -117,9 +106,6 @@ fn found<'s, 'i>(
 }
 
 /// The opened logins of a namespace for an image, to query its registry with.
-///
-/// # Errors
-/// [`SealingError`].
 pub fn logins_for(
     snapshot: &Snapshot,
     namespace: &str,
@@ -181,32 +167,6 @@ fn sealed_for<'i>(
         open,
     )
     .map(Some)
-}
-
-/// Opens [`Assignment::logins`] on its machine: credentials by the key in Podman's file.
-///
-/// # Errors
-/// [`SealingError`].
-pub fn open_logins(
-    logins: &AssignedSecrets,
-    private_key: &[u8; 32],
-    node: &str,
-    instance: &str,
-) -> Result<BTreeMap<String, Credentials>, SealingError> {
-    let opened = open_assigned(logins, SealingPurpose::Logins, private_key, node, instance)?;
-    let opened = opened.into_iter().map(|(key, mut values)| {
-        let mut text = |name: &str| {
-            let value = values.0.remove(name)?;
-            String::from_utf8(value).ok()
-        };
-        match (text(USERNAME), text(PASSWORD)) {
-            (Some(username), Some(password)) => Ok((key, Credentials { username, password })),
-            _ => Err(SealingError::Malformed(format!(
-                "the credentials for {key}"
-            ))),
-        }
-    });
-    opened.collect()
 }
 
 impl WorkloadPlanner<'_, '_, '_> {

@@ -8,7 +8,6 @@ use std::{
 
 use super::{
     draft::{Draft, OperationGroup},
-    frozen::{self, NotWritable, NotWritableCause},
     images,
     secrets::SecretTrouble,
     status::{self, InstanceTally},
@@ -18,16 +17,16 @@ use crate::{
     instances::measure,
     nodes::node_loss::LostMachines,
     rollout::slot::LiveInstance,
-    scheduling::{
-        host_ports::{host_port_statuses, ports_of},
-        machines::Machines,
-    },
+    scheduling::{host_ports::ports_of, machines::Machines},
+    unwritable_objects as frozen,
+    unwritable_objects::{NotWritable, NotWritableCause},
 };
 use kat_types::{
     api::{EventKind, InstancePhase, NodePhase, ObjectReference},
     assignment::{Assignment, DesiredRun},
     reason::{EventReason, Reason},
     resource::{OnNodeLoss, OnPartition},
+    services::host_port_statuses,
     store::{
         keys,
         records::{NodeStatusRecord, WorkloadStatusRecord},

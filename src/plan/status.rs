@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use crate::rollout::slot::LiveInstance;
 use kat_types::{
     api::{
-        Condition, DRAIN_BLOCKED, Health, IMAGE_PINNED, InstancePhase, ROLLED_BACK,
+        AVAILABLE, Condition, DRAIN_BLOCKED, Health, IMAGE_PINNED, InstancePhase, ROLLED_BACK,
         SERVICE_ADDRESS, WorkloadPhase, WorkloadStatus,
     },
     reason::Reason,
@@ -190,7 +190,7 @@ pub(super) fn workload_status(
         && !entry.meta.value.deleting
         && entry.parsed.is_ok()
         && tally.not_writable.is_none();
-    let kind = "Available".to_owned();
+    let kind = AVAILABLE.to_owned();
     let since = before
         .conditions
         .iter()

@@ -5,13 +5,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use reqwest::{Client, Response, StatusCode, Url, header, redirect};
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 
 use super::{
     ImageSource, LoginAnswer, RegistryError, ResolvedImage,
     answer::{self, Challenge, Manifest},
 };
-use kat_types::registry::{Credentials, LoginPlace, Logins, Reference, RegistrySettings};
+use kat_types::{
+    digest::sha256_hex,
+    registry::{Credentials, LoginPlace, Logins, Reference, RegistrySettings},
+};
 
 /// Longest time to connect.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -221,34 +223,33 @@ impl RegistryTarget<'_> {
         };
         let (kind, said) = (text("content-type"), text("docker-content-digest"));
         let body = self.body(response, MANIFEST).await?;
-        let digest = format!("sha256:{}", hex::encode(Sha256::digest(&body)));
+        let digest = format!("sha256:{}", sha256_hex(&body));
         let wanted = [said.as_str(), self.version];
         let mut wanted = wanted.into_iter().filter(|one| answer::is_digest(one));
         if wanted.any(|wanted| wanted != digest) {
             return Err(self.unexpected("a manifest that has another digest than it says"));
         }
-        let architectures =
-            match Manifest::read(&kind, &body).map_err(|what| self.unexpected(&what))? {
-                Manifest::Index(architectures) => architectures,
-                Manifest::Image(configuration) => {
-                    let path = format!("{}/blobs/{configuration}", self.repository);
-                    // A failure here is ignored: the architecture only spares machines a try.
-                    let answer = self
-                        .get(&path, "*/*", credentials, &mut authorization)
-                        .await;
-                    let body = match answer {
-                        Ok(response) => self.body(response, CONFIGURATION).await.ok(),
-                        Err(_) => None,
-                    };
-                    let own = |body: &Vec<u8>| {
-                        configuration == format!("sha256:{}", hex::encode(Sha256::digest(body)))
-                    };
-                    let body = body.filter(own);
-                    body.and_then(|body| answer::architecture(&body))
-                        .into_iter()
-                        .collect()
-                }
-            };
+        let architectures = match Manifest::read(&kind, &body)
+            .map_err(|what| self.unexpected(&what))?
+        {
+            Manifest::Index(architectures) => architectures,
+            Manifest::Image(configuration) => {
+                let path = format!("{}/blobs/{configuration}", self.repository);
+                // A failure here is ignored: the architecture only spares machines a try.
+                let answer = self
+                    .get(&path, "*/*", credentials, &mut authorization)
+                    .await;
+                let body = match answer {
+                    Ok(response) => self.body(response, CONFIGURATION).await.ok(),
+                    Err(_) => None,
+                };
+                let own = |body: &Vec<u8>| configuration == format!("sha256:{}", sha256_hex(body));
+                let body = body.filter(own);
+                body.and_then(|body| answer::architecture(&body))
+                    .into_iter()
+                    .collect()
+            }
+        };
         Ok(ResolvedImage {
             digest,
             architectures,

@@ -78,9 +78,6 @@ pub enum RegistryError {
 #[async_trait]
 pub trait ImageSource: Send + Sync {
     /// Resolves the image at present. Returns within some seconds.
-    ///
-    /// # Errors
-    /// [`RegistryError`].
     async fn resolve(
         &self,
         image: &Reference,

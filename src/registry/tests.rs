@@ -10,10 +10,9 @@ use axum::{
     routing::get,
 };
 use parking_lot::Mutex;
-use sha2::{Digest, Sha256};
 
 use super::{answer::*, *};
-use kat_types::registry::*;
+use kat_types::{digest::sha256_hex, registry::*};
 
 const INDEX: &str = r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[
     {"digest":"sha256:1","platform":{"architecture":"arm64","os":"linux","variant":"v8"}},
@@ -23,8 +22,7 @@ const INDEX: &str = r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.image
 const CONFIGURATION: &str = r#"{"architecture":"arm64","os":"linux"}"#;
 
 fn digest(text: &str) -> String {
-    let hash = Sha256::digest(text.as_bytes());
-    format!("sha256:{}", hex::encode(hash))
+    format!("sha256:{}", sha256_hex(text.as_bytes()))
 }
 
 fn single() -> String {

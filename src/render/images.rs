@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::{RenderError, RenderSettings, Renderer, UnitFile, UnitFileKind};
-use kat_types::{assignment::Assignment, resource::ImagePullPolicy};
+use kat_types::{assignment::Assignment, digest::sha256_prefix_hex, resource::ImagePullPolicy};
 
 /// Values of the template `image.image`.
 #[derive(Debug, Serialize)]
@@ -120,10 +120,7 @@ pub(super) fn image_reference(assignment: &Assignment) -> Result<String, RenderE
 }
 
 fn image_file_name(image: &str, always: bool) -> String {
-    use sha2::{Digest, Sha256};
-    let digest = Sha256::digest(image.as_bytes());
-    let (first, _) = digest.split_at(5);
-    let hash = hex::encode(first);
+    let hash = sha256_prefix_hex(image.as_bytes(), 5);
     let suffix = if always { "-always" } else { "" };
     format!("kat-image-{hash}{suffix}.image")
 }

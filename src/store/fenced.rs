@@ -77,9 +77,6 @@ pub enum CommitError {
 /// Writes the groups in order, as many as fit into each transaction, each transaction under the
 /// fence. Each group must be safe alone: the list may stop after any of them. Groups with
 /// conditions share a transaction, so they may be refused together; see [`CommitOutcome::Refused`].
-///
-/// # Errors
-/// [`CommitError`].
 pub async fn commit(
     store: &dyn StateStore,
     fence: &Compare,
@@ -93,9 +90,6 @@ pub async fn commit(
 /// transaction. Each transaction compares that key and writes it again. So a transaction is refused
 /// if the copy lacks an earlier write; and one whose answer was lost, and that arrives late, is
 /// refused if another was written since.
-///
-/// # Errors
-/// [`CommitError`].
 pub async fn commit_in_turn(
     store: &dyn StateStore,
     fence: &Compare,

@@ -8,47 +8,41 @@ use serde::{Deserialize, Serialize};
 
 use crate::resource::{Amounts, Protocol, VirtualLoadBalancerSpec, WorkloadSpec};
 
+mod access;
 mod container;
-mod event;
-mod health;
-mod join;
-mod login;
-mod membership;
-mod metrics;
 mod namespace;
 pub mod newer;
 mod node;
+mod observation;
+mod outcome;
 mod preview;
-mod query;
 mod registry;
 mod report;
 mod rollout;
 mod secret;
-mod session;
 mod time;
-mod token;
-mod usage;
 mod volume;
 
+pub use crate::api::access::join::*;
+pub use crate::api::access::login::*;
+pub use crate::api::access::membership::*;
+pub use crate::api::access::session::*;
+pub use crate::api::access::token::*;
+pub use crate::api::observation::event::*;
+pub use crate::api::observation::health::*;
+pub use crate::api::observation::metrics::*;
+pub use crate::api::observation::query::*;
+pub use crate::api::observation::usage::*;
 pub use container::*;
-pub use event::*;
-pub use health::*;
-pub use join::*;
-pub use login::*;
-pub use membership::*;
-pub use metrics::*;
 pub use namespace::*;
 pub use node::*;
+pub use outcome::*;
 pub use preview::*;
-pub use query::*;
 pub use registry::*;
 pub use report::{bounds as report_bounds, *};
 pub use rollout::*;
 pub use secret::*;
-pub use session::*;
 pub use time::ApiTime;
-pub use token::*;
-pub use usage::*;
 pub use volume::*;
 
 /// Identity and version of an item.
@@ -206,6 +200,8 @@ pub struct HostPortStatus {
     pub container_port: u16,
 }
 
+/// Type of a workload's condition: all replicas run the current generation and are healthy.
+pub const AVAILABLE: &str = "Available";
 /// Type of a workload's condition: the service needs a virtual address, and none is free.
 pub const SERVICE_ADDRESS: &str = "ServiceAddress";
 /// Type of an instance's condition: a program on the machine already listens on the host port.
@@ -469,9 +465,10 @@ pub struct ErrorBody {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ApplyResult {
-    /// `created`, `updated` or `unchanged`; for a deletion `deleting`, or `forgetting` if KAT
-    /// deletes only its own record of the item.
-    pub outcome: String,
+    /// Outcome of the request. In an object of a newer version, an unknown outcome is read as
+    /// `updated`.
+    #[serde(deserialize_with = "newer::word")]
+    pub outcome: WriteOutcome,
     /// `Workload`, `Namespace`, `Node`, `Volume` or `Secret`.
     pub kind: String,
     /// Identity of the changed item.

@@ -9,7 +9,6 @@ use std::{
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 mod bound_paths;
 mod units;
@@ -20,6 +19,7 @@ pub use units::main_unit;
 pub use words::*;
 
 use crate::{
+    digest::sha256_prefix_hex,
     resource::{Container, HealthCheck, OnPartition, Port, RestartPolicy, Volume, WorkloadType},
     secrets::AssignedSecrets,
 };
@@ -236,9 +236,8 @@ impl Assignment {
 
     /// Identifies the carried files: 32 hexadecimal digits of the text's hash.
     pub fn carried_digest(&self) -> Option<String> {
-        let digest = Sha256::digest(self.carried.as_ref()?.as_bytes());
-        let (name, _) = digest.split_at(16);
-        Some(hex::encode(name))
+        let carried = self.carried.as_ref()?;
+        Some(sha256_prefix_hex(carried.as_bytes(), 16))
     }
 
     /// Whether it has to run here, and this version understands it.
@@ -262,4 +261,10 @@ pub struct DesiredMeta {
     pub revision: u64,
     /// Number of assignments in the list.
     pub count: usize,
+}
+
+/// Whether a volume of the assignment lies in `volume`, which a machine sends or receives.
+pub fn is_assigned(assignment: &Assignment, volume: &str) -> bool {
+    let mut folders = assignment.volumes.iter().flat_map(|one| &one.folder);
+    folders.any(|folder| folder == volume)
 }

@@ -19,10 +19,12 @@
 pub mod api;
 pub mod assignment;
 pub mod backoff;
+pub mod digest;
 pub mod frames;
 pub mod images;
 pub mod json;
 pub mod network;
+pub mod node_labels;
 pub mod plain;
 pub mod reason;
 pub mod registry;

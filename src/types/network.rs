@@ -326,3 +326,49 @@ impl HookAnswer {
         Self { error }
     }
 }
+
+/// The machine's own address: the first host of its subnet.
+pub fn node_address(subnet: Ipv4Net) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(subnet.network()).saturating_add(1))
+}
+
+/// Subnet number `index` of the overlay, `bits` longer than its prefix; `None` when there is none.
+pub fn node_subnet(cluster: Ipv4Net, bits: u8, index: u32) -> Option<Ipv4Net> {
+    let prefix = cluster.prefix_len().checked_add(bits)?;
+    if prefix > 30 || u64::from(index) >= 1u64 << bits {
+        return None;
+    }
+    let size = 1u32.checked_shl(32 - u32::from(prefix))?;
+    let network = u32::from(cluster.network()).checked_add(index.checked_mul(size)?)?;
+    Ipv4Net::new(Ipv4Addr::from(network), prefix).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn net(text: &str) -> Ipv4Net {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn carves_subnets_as_the_specification_does() {
+        assert_eq!(
+            node_subnet(net("10.100.0.0/16"), 7, 0),
+            Some(net("10.100.0.0/23"))
+        );
+        assert_eq!(
+            node_subnet(net("10.100.0.0/16"), 7, 1),
+            Some(net("10.100.2.0/23"))
+        );
+        assert_eq!(
+            node_subnet(net("10.100.0.0/16"), 7, 127),
+            Some(net("10.100.254.0/23"))
+        );
+        assert_eq!(node_subnet(net("10.100.0.0/16"), 7, 128), None);
+        assert_eq!(
+            node_address(net("10.100.2.0/23")),
+            Ipv4Addr::new(10, 100, 2, 1)
+        );
+    }
+}

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::resource::Protocol;
+use crate::{
+    api::HostPortStatus,
+    resource::{HostPort, Port, Protocol},
+};
 
 /// `/kat/network/services/{ns}/{workload}/ip`: the virtual address of a service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,4 +90,17 @@ impl fmt::Display for BackendState {
             Self::Held => "held",
         })
     }
+}
+
+/// Host ports as the status of a workload or an instance shows them.
+pub fn host_port_statuses(ports: &[Port]) -> Vec<HostPortStatus> {
+    let shown = ports.iter().filter_map(|port| match port.host_port {
+        Some(HostPort::Number(number)) => Some(HostPortStatus {
+            port: number,
+            protocol: port.protocol,
+            container_port: port.container_port,
+        }),
+        Some(HostPort::Auto(_)) | None => None,
+    });
+    shown.collect()
 }

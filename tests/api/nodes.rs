@@ -7,7 +7,7 @@ use super::support::{NODE_UID, Server, put, read, registration};
 use kat_client::{Client, ClientOptions};
 use kat_store::StateStore;
 use kat_types::{
-    api::{NodeLabels, NodeTaints, Taint},
+    api::{NodeLabels, NodeTaints, Taint, WriteOutcome},
     resource::TaintEffect,
     store::{keys, records::NodeRegistration, transaction::WriteOperation},
 };
@@ -196,7 +196,7 @@ async fn a_change_meant_for_another_state_of_the_machine_is_refused() {
         .set_node_labels("n1", &labels, &version)
         .await
         .unwrap();
-    assert_eq!(done.outcome, "updated");
+    assert_eq!(done.outcome, WriteOutcome::Updated);
     let late = client
         .set_node_taints("n1", &taints, &version)
         .await
@@ -209,9 +209,12 @@ async fn a_change_meant_for_another_state_of_the_machine_is_refused() {
         .unwrap();
     assert_eq!(
         client.drain_node("n1", false).await.unwrap().outcome,
-        "updated"
+        WriteOutcome::Updated
     );
-    assert_eq!(client.uncordon_node("n1").await.unwrap().outcome, "updated");
+    assert_eq!(
+        client.uncordon_node("n1").await.unwrap().outcome,
+        WriteOutcome::Updated
+    );
     let node = stored(&server);
     assert_eq!((node.labels, node.taints), (labels.labels, taints.taints));
 }

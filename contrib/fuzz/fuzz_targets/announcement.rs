@@ -9,11 +9,9 @@ use std::{
 };
 
 use kat_fuzz::survive_overflow;
+use kat_network::overlay::announce::known_peers::AnnouncementBook;
 use kat_network::overlay::{
-    announce::{
-        book::AnnouncementBook,
-        packet::{MAX_ENDPOINTS, MAX_PACKET, MAX_TAGS, Packet},
-    },
+    announce::packet::{MAX_ENDPOINTS, MAX_PACKET, MAX_TAGS, Packet},
     wireguard::PrivateKey,
 };
 use libfuzzer_sys::fuzz_target;

@@ -75,7 +75,7 @@ impl ReachSettings {
     }
 
     /// The reachability settings that this machine publishes, without its addresses.
-    pub fn told(&self) -> Reach {
+    pub fn published_reach(&self) -> Reach {
         let name = |given: &AdvertisedAddress| match given {
             AdvertisedAddress::Name(name) => Some(name.clone()),
             _ => None,
@@ -149,7 +149,8 @@ impl CurrentReach {
         let locals = local::addresses();
         let addresses = reached.addresses(&identity.advertise, &locals, default_addresses());
         let default_port = identity.cluster.spec.wireguard_port;
-        let endpoints = wireguard_endpoints(&reached.told(), &addresses, config, default_port);
+        let endpoints =
+            wireguard_endpoints(&reached.published_reach(), &addresses, config, default_port);
         Self {
             addresses,
             endpoints,
@@ -164,7 +165,7 @@ impl CurrentReach {
         if identity.reached.behind_nat {
             return Some(at(identity.overlay_address().into()));
         }
-        let names = identity.reached.told().names;
+        let names = identity.reached.published_reach().names;
         let name = names.first().map(|name| format!("{name}:{port}"));
         let address = self.addresses.first().or(identity.advertise.first());
         name.or_else(|| address.copied().map(at))

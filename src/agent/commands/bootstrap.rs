@@ -64,7 +64,7 @@ pub(crate) async fn write(
         public_key: beginnings.public_key.to_owned(),
         endpoints: beginnings.endpoints.clone(),
         advertise: identity.advertise.clone(),
-        reach: identity.reached.told(),
+        reach: identity.reached.published_reach(),
         architecture: beginnings.architecture.clone(),
         etcd: identity.etcd,
         no_etcd: false,

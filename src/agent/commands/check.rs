@@ -11,7 +11,10 @@ use kat_network::nftables::{
     firewall::FirewallError,
     other_firewalls::{self as obstacles, BlockedTraffic, FirewallObstacle, RequiredTraffic},
 };
-use kat_types::resource::{AgentConfig, ClusterConfiguration};
+use kat_types::{
+    resource::{AgentConfig, ClusterConfiguration},
+    root::Root,
+};
 
 /// Checks the machine before anything is changed.
 pub(crate) async fn check_machine(
@@ -55,7 +58,7 @@ async fn find(
     let is_root = rustix::process::geteuid().is_root();
     input.obstacles = firewalls(obstacles::foreign_obstacles(needs).await, is_root);
     if stage == CheckStage::Running {
-        let kept = earlier_grants::findings(Path::new("/"), config);
+        let kept = earlier_grants::findings(&Root::new("/"), config);
         input.obstacles.extend(kept);
     }
     check::run(&input).await

@@ -37,14 +37,13 @@ use kat_host::{
     files::{self, FileAccess},
     users::Users,
 };
-use kat_plan as plan;
 use kat_render::Renderer;
 use kat_store::{EtcdStore, StoreError, etcd_admin};
 use kat_systemd::{ManagerSource, Managers};
 use kat_types::{
     api::{Connection, Scope},
     json,
-    network::PeerMachines,
+    network::{PeerMachines, node_subnet},
 };
 
 /// Longest wait for etcd to serve after its start.
@@ -90,7 +89,7 @@ pub(crate) async fn run(options: InitOptions, say: StepPrinter<'_>) -> anyhow::R
     check_machine(&cluster, &config, CheckStage::BeforeInit, say).await?;
 
     let now = Timestamp::now();
-    let subnet = plan::node_subnet(cluster.spec.cluster_cidr, cluster.spec.node_subnet_bits, 0)
+    let subnet = node_subnet(cluster.spec.cluster_cidr, cluster.spec.node_subnet_bits, 0)
         .context("clusterCIDR has no room for one machine")?;
     let identity = MachineIdentity {
         schema: 1,
@@ -158,7 +157,7 @@ pub(crate) async fn run(options: InitOptions, say: StepPrinter<'_>) -> anyhow::R
         identity: &identity,
         public_key: &public_key,
         endpoints: wireguard_endpoints(
-            &identity.reached.told(),
+            &identity.reached.published_reach(),
             &identity.advertise,
             &config,
             identity.cluster.spec.wireguard_port,

@@ -112,7 +112,7 @@ pub(crate) async fn run(options: JoinOptions, say: StepPrinter<'_>) -> anyhow::R
         certificate_request: String::new(),
         wireguard_key: ensure_wireguard_key()?,
         endpoints: wireguard_endpoints(
-            &reached.told(),
+            &reached.published_reach(),
             &advertise,
             &config,
             cluster.spec.wireguard_port,
@@ -120,7 +120,7 @@ pub(crate) async fn run(options: JoinOptions, say: StepPrinter<'_>) -> anyhow::R
         advertise: advertise.clone(),
         architecture: machine.architecture.clone(),
         no_etcd: options.no_etcd,
-        reach: reached.told(),
+        reach: reached.published_reach(),
         etcd_peer: options.etcd_peer,
         member_keys: keys.member_keys()?,
     };
@@ -151,7 +151,7 @@ pub(crate) async fn run(options: JoinOptions, say: StepPrinter<'_>) -> anyhow::R
         ..ClusterCache::default()
     };
     known.store()?;
-    let peers = network_files::peers_of(&identity.reached.told(), &answer.peers);
+    let peers = network_files::peers_of(&identity.reached.published_reach(), &answer.peers);
     settle(&identity, &known, &peers, &keys, say).await?;
     if !options.no_etcd {
         say(HOLDS_KEYS);

@@ -135,30 +135,31 @@ fn tools(managers: &Arc<dyn ManagerSource>) -> anyhow::Result<WorkerTools> {
         .map(|identity| render_settings(&identity))
         .unwrap_or_default();
     let ClusterConfiguration { spec, .. } = cluster;
+    let root = Root::new("/");
     Ok(WorkerTools {
         managers: Arc::clone(managers),
         sessions: Arc::new(Logind::new(managers.system())),
         accounts: Arc::new(Users::new()),
         renderer: Arc::new(Renderer::installed()?),
         logs: Arc::new(Journal::new()),
-        secrets: Secrets::new(Path::new("/"), "", &settings),
+        secrets: Secrets::new(&root, "", &settings),
         settings,
         domain: spec.cluster_domain,
         overlay_address: std::net::Ipv4Addr::LOCALHOST,
-        root: Root::new("/"),
+        root: root.clone(),
         monotonic: Arc::new(machine::monotonic_microseconds),
         limits_enforced: true,
         network: Arc::new(crate::health::probe::OverlayProbeNetwork),
         volumes: Arc::new(Volumes::new(
-            Path::new("/"),
+            &root,
             &spec.volume_base_path,
             &AgentConfig::default(),
         )),
         listeners: Arc::new(crate::network::host_ports::SystemListeners {
             overlay: spec.cluster_cidr,
         }),
-        options: MachineOptions::new(Path::new("/"), &AgentConfig::default()),
-        images: ImageCare::new(Path::new("/"), &AgentConfig::default()),
+        options: MachineOptions::new(&root, &AgentConfig::default()),
+        images: ImageCare::new(&root, &AgentConfig::default()),
     })
 }
 
@@ -192,7 +193,7 @@ fn remove_files() -> anyhow::Result<()> {
     ] {
         files::remove(Path::new(file))?;
     }
-    remove_every_users(Path::new("/"))?;
+    remove_every_users(&Root::new("/"))?;
     for folder in [
         "pki", "etcd-pki", "etcd", "files", "network", "resolv", "hooks.d", "secrets", "holder",
     ] {

@@ -117,8 +117,8 @@ pub fn read(entries: &MirrorEntries, node: &str) -> Result<DesiredState, Desired
         schema: 1,
         revision: meta.revision,
         assignments,
-        removals: wishes(entries, &keys::desired_removals(node)),
-        moves: wishes(entries, &keys::desired_moves(node)),
+        removals: records(entries, &keys::desired_removals(node)),
+        moves: records(entries, &keys::desired_moves(node)),
         images: entries
             .get(keys::desired_images(node).as_str())
             .and_then(|entry| serde_json::from_slice(&entry.value).ok()),
@@ -127,12 +127,12 @@ pub fn read(entries: &MirrorEntries, node: &str) -> Result<DesiredState, Desired
 
 /// Reads the requests for single volumes. The requests are independent: one that can't be read is
 /// skipped.
-fn wishes<T: DeserializeOwned>(entries: &MirrorEntries, prefix: &str) -> BTreeMap<String, T> {
+fn records<T: DeserializeOwned>(entries: &MirrorEntries, prefix: &str) -> BTreeMap<String, T> {
     let below = entries.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
-    let wishes = below.map_while(|(key, entry)| Some((key.strip_prefix(prefix)?, entry)));
-    let read = wishes.filter_map(|(volume, entry)| {
-        let wish: T = serde_json::from_slice(&entry.value).ok()?;
-        Some((volume.to_owned(), wish))
+    let records = below.map_while(|(key, entry)| Some((key.strip_prefix(prefix)?, entry)));
+    let read = records.filter_map(|(volume, entry)| {
+        let record: T = serde_json::from_slice(&entry.value).ok()?;
+        Some((volume.to_owned(), record))
     });
     read.collect()
 }

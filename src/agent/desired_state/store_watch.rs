@@ -26,6 +26,7 @@ use kat_types::{
     json,
     network::{DNS_FILE, HOST_PORTS_FILE, PEERS_FILE, SERVICES_FILE},
     registry::RegistrySettings,
+    root::Root,
     store::keys,
 };
 
@@ -204,7 +205,7 @@ fn keep_registries(entries: &MirrorEntries, writes: &WatchedWrites) {
             }
         };
     let _tried_again = writes.write(Path::new(registries::FILE), move || {
-        if registries::keep(Path::new("/"), &settings)? {
+        if registries::keep(&Root::new("/"), &settings)? {
             tracing::info!("this machine's Podman reaches registries as the cluster says");
         }
         Ok(())

@@ -49,8 +49,8 @@ enum BallastAction {
 
 impl Ballast {
     /// The ballast below `root`; `look` reads the state of file systems.
-    pub(crate) fn new(root: &Path, look: ReadFreeSpace) -> Self {
-        let state = Root::new(root).below(paths::STATE);
+    pub(crate) fn new(root: &Root, look: ReadFreeSpace) -> Self {
+        let state = root.below(paths::STATE);
         Self {
             file: state.join(FILE),
             etcd: state.join("etcd"),
@@ -183,7 +183,7 @@ mod tests {
             };
             Ok(FreeSpace { device, ..room })
         });
-        (Ballast::new(root, look), room, own)
+        (Ballast::new(&Root::new(root), look), room, own)
     }
 
     #[test]

@@ -183,13 +183,13 @@ pub(crate) struct Evictor {
 impl Evictor {
     /// The evictor of the machine whose files lie below `root`.
     pub(crate) fn new(
-        root: &Path,
+        root: &Root,
         volumes: &str,
         config: &AgentConfig,
         look: ReadFreeSpace,
         (statuses, monotonic): (Statuses, Arc<dyn Fn() -> u64 + Send + Sync>),
     ) -> Self {
-        let below = |path: &str| Root::new(root).below(path);
+        let below = |path: &str| root.below(path);
         let file = below(paths::EVICTED);
         let records = match files::read_bounded(&file, LIMIT) {
             Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|error| {
@@ -205,7 +205,7 @@ impl Evictor {
         };
         Self {
             machine: MachineFolders {
-                root: root.to_owned(),
+                root: root.path().to_owned(),
                 volumes: (!config.volume_shared).then(|| below(volumes)),
             },
             homes: below(HOMES),
@@ -497,8 +497,8 @@ impl Evictor {
 }
 
 /// Frees the space that is reserved for Podman.
-pub(crate) fn give_up_reserve(root: &Path) {
-    let path = Root::new(root).below(paths::EVICTION_RESERVE);
+pub(crate) fn give_up_reserve(root: &Root) {
+    let path = root.below(paths::EVICTION_RESERVE);
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             tracing::warn!(path = %path.display(), "the room for Podman is not given up: {error:#}");
@@ -662,7 +662,7 @@ mod tests {
                 Arc::new(move || clock.load(Ordering::Relaxed));
             let config = AgentConfig::default();
             let parts = (statuses.clone(), monotonic);
-            let mut evictor = Evictor::new(root, "/srv/volumes", &config, look, parts);
+            let mut evictor = Evictor::new(&Root::new(root), "/srv/volumes", &config, look, parts);
             evictor.measure = Arc::new(move |places, _, data| {
                 let uses = uses.lock();
                 let (layers, volumes) = uses.get(&places.instance).copied().unwrap_or_default();

@@ -83,12 +83,12 @@ impl DiskWatch {
     /// The file systems of `/var/lib/kat`, of the homes, and of the volumes unless these are on
     /// storage that machines share: pressure on shared storage is not a condition of one machine.
     pub(crate) fn new(
-        root: &Path,
+        root: &Root,
         volumes: &str,
         config: &AgentConfig,
         look: ReadFreeSpace,
     ) -> Self {
-        let below = |path: &str| Root::new(root).below(path);
+        let below = |path: &str| root.below(path);
         let homes = below(HOMES);
         let mut paths = vec![below(paths::STATE), homes.clone()];
         if !config.volume_shared {
@@ -283,7 +283,7 @@ mod tests {
             let rooms = told.lock();
             Ok(rooms[usize::from(path.ends_with("volumes"))])
         });
-        let disks = DiskWatch::new(Path::new("/"), "/srv/volumes", config, look);
+        let disks = DiskWatch::new(&Root::new("/"), "/srv/volumes", config, look);
         (disks, rooms)
     }
 

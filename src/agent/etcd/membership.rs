@@ -45,7 +45,7 @@ enum RoleChange {
 }
 
 /// `own` is the stored id of this machine's member, if there is one.
-fn turn(identity: &MachineIdentity, known: &ClusterCache, own: Option<&str>) -> RoleChange {
+fn role_change(identity: &MachineIdentity, known: &ClusterCache, own: Option<&str>) -> RoleChange {
     match (identity.etcd, known.member(identity)) {
         (false, None) => RoleChange::Stay,
         (false, Some(_)) => RoleChange::Begin,
@@ -63,7 +63,7 @@ fn turn(identity: &MachineIdentity, known: &ClusterCache, own: Option<&str>) -> 
 /// Whether the leader's list has no member for this machine or one with another id: then its etcd
 /// is being stopped for good, and must not be started meanwhile.
 pub(crate) fn is_out(identity: &MachineIdentity, known: &ClusterCache) -> bool {
-    turn(identity, known, read_own().as_deref()) == RoleChange::End
+    role_change(identity, known, read_own().as_deref()) == RoleChange::End
 }
 
 /// Returns when the agent has to restart, or with `cancel`.
@@ -93,7 +93,7 @@ pub(crate) async fn follow(
             let own = read_own();
             let decided = match lookout.is_outdated(&now).await {
                 true => RoleChange::End,
-                false => turn(&identity, &now, own.as_deref()),
+                false => role_change(&identity, &now, own.as_deref()),
             };
             let done = match decided {
                 RoleChange::Stay => Ok(false),
@@ -290,7 +290,7 @@ mod tests {
             (true, &both, Some("c"), RoleChange::End),
             (true, &other, Some("b"), RoleChange::End),
         ] {
-            let found = turn(&identity(etcd), known, own);
+            let found = role_change(&identity(etcd), known, own);
             assert_eq!(found, expected, "{etcd} {known:?} {own:?}");
         }
     }

@@ -15,7 +15,7 @@ use crate::{
 };
 use kat_host::files::{self, FileAccess, FileError};
 use kat_network::overlay::wireguard::read_private_key;
-use kat_plan::open_logins;
+use kat_pki::delivery::open_logins;
 use kat_types::{
     assignment::{Assignment, WorkloadUser},
     network,

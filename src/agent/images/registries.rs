@@ -1,7 +1,5 @@
 //! The cluster's registry settings for this machine's Podman (containers-registries.conf(5)).
 
-use std::path::Path;
-
 use kat_host::files::{self, FileAccess, FileError};
 use kat_types::{registry::RegistrySettings, root::Root};
 
@@ -10,8 +8,8 @@ pub(crate) const FILE: &str = "/etc/containers/registries.conf.d/50-kat.conf";
 
 /// Writes the cluster's settings below `root`; removes the file where there are none. True where
 /// the file changed.
-pub(crate) fn keep(root: &Path, settings: &RegistrySettings) -> Result<bool, FileError> {
-    let path = Root::new(root).below(FILE);
+pub(crate) fn keep(root: &Root, settings: &RegistrySettings) -> Result<bool, FileError> {
+    let path = root.below(FILE);
     if settings.registries.is_empty() {
         let was_there = path.exists();
         files::remove(&path)?;
@@ -60,10 +58,11 @@ mod tests {
 
     #[test]
     fn the_file_follows_what_is_set() {
-        let root = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(root.path().join("etc/containers")).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let root = Root::new(folder.path());
+        std::fs::create_dir_all(root.below("/etc/containers")).unwrap();
         let none = RegistrySettings::default();
-        assert!(!keep(root.path(), &none).unwrap());
+        assert!(!keep(&root, &none).unwrap());
         let set = |insecure, mirrors: &[&str]| RegistrySetting {
             insecure,
             mirrors: mirrors.iter().map(|one| (*one).to_owned()).collect(),
@@ -79,9 +78,9 @@ mod tests {
             ]
             .into(),
         };
-        assert!(keep(root.path(), &settings).unwrap());
-        assert!(!keep(root.path(), &settings).unwrap(), "nothing changed");
-        let text = std::fs::read_to_string(Root::new(root.path()).below(FILE)).unwrap();
+        assert!(keep(&root, &settings).unwrap());
+        assert!(!keep(&root, &settings).unwrap(), "nothing changed");
+        let text = std::fs::read_to_string(root.below(FILE)).unwrap();
         let expected = r#"# Written by KAT and written again when it differs: katcall registry list
 
 [[registry]]
@@ -99,7 +98,7 @@ location = "mirror.lab:5000"
 insecure = true
 "#;
         assert_eq!(text, expected);
-        assert!(keep(root.path(), &none).unwrap());
-        assert!(!Root::new(root.path()).below(FILE).exists());
+        assert!(keep(&root, &none).unwrap());
+        assert!(!root.below(FILE).exists());
     }
 }

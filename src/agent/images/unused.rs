@@ -87,8 +87,8 @@ impl ImageLedger {
 impl ImageCare {
     /// Reads what an earlier process of the agent stored below `root`, which is `/` on a real
     /// machine.
-    pub fn new(root: &Path, config: &AgentConfig) -> Arc<Self> {
-        let file = Root::new(root).below(paths::IMAGES);
+    pub fn new(root: &Root, config: &AgentConfig) -> Arc<Self> {
+        let file = root.below(paths::IMAGES);
         let ledger = match files::read_bounded(&file, LIMIT) {
             Ok(content) => serde_json::from_slice(&content).unwrap_or_else(|error| {
                 tracing::warn!(path = %file.display(), "since when images are not used is not known; it is counted anew: {error:#}");

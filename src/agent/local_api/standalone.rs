@@ -9,10 +9,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{cluster::identity::MachineIdentity, service::supervisor::DesiredList};
 use kat_leader::{AgentReports, LeaderHandle, PlanningHealth, StoreHealth};
-use kat_plan::{Snapshot, node_labels, reported_status};
+use kat_plan::{Snapshot, reported_status};
 use kat_store::StateStore;
 use kat_types::{
     api::{NodePhase, NodeReport},
+    node_labels::node_labels,
     reason::Reason,
     store::{
         records::{NodeRegistration, NodeStatusRecord},
@@ -122,7 +123,7 @@ fn snapshot(
         subnet: Some(identity.subnet),
         public_key: None,
         endpoints: Vec::new(),
-        reach: identity.reached.told(),
+        reach: identity.reached.published_reach(),
         desired: stored(revision, Default::default()),
     };
     let instances = listed.desired.assignments.iter().map(|(id, assignment)| {

@@ -7,7 +7,6 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{desired_state::desired::DesiredState, worker::users::machine_options::MachineOptions};
 use kat_host::files::{self, FileAccess, FileError};
-use kat_plan::host_port_statuses;
 use kat_store::mirror::MirrorEntries;
 use kat_types::{
     api::{JoinPeer, Reach},
@@ -17,7 +16,7 @@ use kat_types::{
         SERVICES_FILE, ServiceNetwork, ServicePortBackends, Services, StartGate, Transport,
     },
     resource::Protocol,
-    services::{ServiceAddress, ServiceBalance},
+    services::{ServiceAddress, ServiceBalance, host_port_statuses},
     store::{keys, transaction::KeyValue},
 };
 

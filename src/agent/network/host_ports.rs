@@ -13,13 +13,13 @@ use kat_host::{
     files,
 };
 use kat_network::host_sockets;
-use kat_plan::host_port_statuses;
 use kat_types::{
     api::{ApiTime, Condition, HOST_PORT_IN_USE, HOST_PORT_NOT_ALLOWED},
     assignment::Assignment,
     network::{MACHINE_PORTS_FILE, MachinePorts},
     reason::Reason,
     resource::Protocol,
+    services::host_port_statuses,
 };
 
 /// Largest file of kept ports from `kat-net` in bytes: it may list every port.

@@ -1,6 +1,6 @@
 //! The paths of KAT's files and folders (ARCHITECTURE.md, Files).
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use kat_types::root::Root;
 
@@ -66,8 +66,7 @@ pub struct UserFolders {
 
 impl UserFolders {
     /// The folders of `uid` below `root`, which is `/` on a real machine.
-    pub fn new(root: &Path, uid: u32) -> Self {
-        let root = Root::new(root);
+    pub fn new(root: &Root, uid: u32) -> Self {
         let below = |folder: &str| root.below(folder).join(uid.to_string());
         Self {
             units: below(UNITS),

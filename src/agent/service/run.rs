@@ -80,8 +80,9 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     let pulses = LoopPulses::default();
     let status = ServiceStatus::start(&mut tasks, &pulses, &cancel);
 
+    let root = Root::new("/");
     let stored = DesiredList::stored(Path::new(paths::DESIRED));
-    earlier_grants::record(Path::new("/"), &config, &stored.desired)?;
+    earlier_grants::record(&root, &config, &stored.desired)?;
     let (lists, listed) = watch::channel(stored);
     let statuses = Statuses::default();
     let network = NetworkFiles::new(network::FOLDER.into());
@@ -116,11 +117,11 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     };
     tasks.spawn(removals.run(cancel.clone()));
     if identity.etcd {
-        let ballast = Ballast::new(Path::new("/"), Arc::new(disks::look));
+        let ballast = Ballast::new(&root, Arc::new(disks::look));
         tasks.spawn(ballast.run(pulses.clone(), cancel.clone()));
     }
     let base = &identity.cluster.spec.volume_base_path;
-    let disks = DiskWatch::new(Path::new("/"), base, &config, Arc::new(disks::look));
+    let disks = DiskWatch::new(&root, base, &config, Arc::new(disks::look));
     let disks = Arc::new(disks);
     let look = Arc::clone(&disks).run(statuses.clone(), pulses.clone(), cancel.clone());
     tasks.spawn(look);
@@ -133,7 +134,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     };
     tasks.spawn(collector.run(cancel.clone()));
     let parts = (statuses.clone(), Arc::clone(&tools.monotonic));
-    let evictor = Evictor::new(Path::new("/"), base, &config, Arc::new(disks::look), parts);
+    let evictor = Evictor::new(&root, base, &config, Arc::new(disks::look), parts);
     // This process does not start instances that an earlier one evicted.
     let (evicted_now, evicted) = watch::channel(evictor.evicted());
     supervisor.evicted = evicted;
@@ -390,6 +391,7 @@ async fn tools(
     managers: &Arc<dyn ManagerSource>,
 ) -> anyhow::Result<WorkerTools> {
     let base = &identity.cluster.spec.volume_base_path;
+    let root = Root::new("/");
     Ok(WorkerTools {
         managers: Arc::clone(managers),
         sessions: Arc::new(Logind::new(managers.system())),
@@ -399,17 +401,17 @@ async fn tools(
         settings: render_settings(identity),
         domain: identity.cluster.spec.cluster_domain.clone(),
         overlay_address: identity.overlay_address(),
-        root: Root::new("/"),
+        root: root.clone(),
         monotonic: Arc::new(crate::cluster::machine::monotonic_microseconds),
         limits_enforced: crate::cluster::machine::limits_enforced(),
         network: Arc::new(crate::health::probe::OverlayProbeNetwork),
-        volumes: Arc::new(Volumes::new(Path::new("/"), base, config)),
-        secrets: Secrets::new(Path::new("/"), &identity.node, &render_settings(identity)),
+        volumes: Arc::new(Volumes::new(&root, base, config)),
+        secrets: Secrets::new(&root, &identity.node, &render_settings(identity)),
         listeners: Arc::new(SystemListeners {
             overlay: identity.cluster.spec.cluster_cidr,
         }),
-        options: MachineOptions::new(Path::new("/"), config),
-        images: ImageCare::new(Path::new("/"), config),
+        options: MachineOptions::new(&root, config),
+        images: ImageCare::new(&root, config),
     })
 }
 

@@ -295,7 +295,7 @@ impl Supervisor {
 
     /// Users of KAT's uid range with unit files or an account from before a restart of the agent.
     fn leftovers(&self) -> Vec<u32> {
-        let root = self.tools.root.path();
+        let root = &self.tools.root;
         let mut uids = files::users(root);
         uids.retain(|uid| {
             *uid >= USER_BASE && UnitFolder::new(UserFolders::new(root, *uid), *uid).has_any()

@@ -121,6 +121,7 @@ impl Bench {
         let logs = Arc::new(Logs::new(started));
         let answers = Arc::new(Answers(Mutex::new(Ok(200))));
         let others = Arc::new(Others::default());
+        let tree = Root::new(root.path());
         let tools = WorkerTools {
             managers: Arc::<FakeMachine>::clone(&machine),
             sessions: Arc::<FakeMachine>::clone(&machine),
@@ -130,19 +131,19 @@ impl Bench {
             settings: RenderSettings::default(),
             domain: "cluster.local".to_owned(),
             overlay_address: Ipv4Addr::new(10, 100, 0, 1),
-            root: Root::new(root.path()),
+            root: tree.clone(),
             monotonic: Arc::new(move || microseconds(started)),
             limits_enforced: true,
             network: Arc::<Answers>::clone(&answers),
             volumes: Arc::new(Volumes::new(
-                root.path(),
+                &tree,
                 "/var/lib/kat/volumes",
                 &AgentConfig::default(),
             )),
-            secrets: Secrets::new(root.path(), "n1", &RenderSettings::default()),
+            secrets: Secrets::new(&tree, "n1", &RenderSettings::default()),
             listeners: Arc::<Others>::clone(&others),
-            options: MachineOptions::new(root.path(), &with_devices()),
-            images: ImageCare::new(root.path(), &AgentConfig::default()),
+            options: MachineOptions::new(&tree, &with_devices()),
+            images: ImageCare::new(&tree, &AgentConfig::default()),
         };
         let mut bench = Self {
             root,

@@ -58,7 +58,7 @@ fn system(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CarriedE
 ///
 /// # Errors
 /// [`CarriedError`]; no incomplete folder is left under the mounted name.
-pub(crate) fn prepare(root: &Path, assignment: &Assignment) -> Result<(), CarriedError> {
+pub(crate) fn prepare(root: &Root, assignment: &Assignment) -> Result<(), CarriedError> {
     let (Some(text), Some(digest)) = (&assignment.carried, assignment.carried_digest()) else {
         return Ok(());
     };
@@ -156,7 +156,7 @@ fn give(
 }
 
 /// Removes files that no instance of a user uses. A failed removal is retried with the next change.
-pub(crate) fn tidy<'a>(root: &Path, uid: u32, instances: impl Iterator<Item = &'a Assignment>) {
+pub(crate) fn tidy<'a>(root: &Root, uid: u32, instances: impl Iterator<Item = &'a Assignment>) {
     let folder = folder_of(root, uid);
     let Ok(entries) = fs::read_dir(&folder) else {
         return;
@@ -174,7 +174,7 @@ pub(crate) fn tidy<'a>(root: &Path, uid: u32, instances: impl Iterator<Item = &'
 }
 
 /// Removes all files of a user.
-pub(crate) fn forget(root: &Path, uid: u32) -> Result<(), CarriedError> {
+pub(crate) fn forget(root: &Root, uid: u32) -> Result<(), CarriedError> {
     remove(&folder_of(root, uid))
 }
 
@@ -188,6 +188,6 @@ fn remove(path: &Path) -> Result<(), CarriedError> {
     }
 }
 
-fn folder_of(root: &Path, uid: u32) -> PathBuf {
-    Root::new(root).below(paths::FILES).join(uid.to_string())
+fn folder_of(root: &Root, uid: u32) -> PathBuf {
+    root.below(paths::FILES).join(uid.to_string())
 }

@@ -24,11 +24,11 @@ use kat_host::{
     check::Finding,
     files::{self, FileAccess, FileError},
 };
-use kat_plan::host_port_statuses;
 use kat_types::{
     assignment::{Assignment, DesiredRun},
     resource::{AgentConfig, DEVICE_GROUPS, DeviceMapping, PortRange},
     root::Root,
+    services::host_port_statuses,
 };
 
 /// Largest file in bytes.
@@ -176,7 +176,7 @@ pub struct EarlierGrants {
 impl EarlierGrants {
     /// Reads the grants of the machine whose files lie below `root`; those of settings that
     /// `agent.yaml` has do not count.
-    pub fn read(root: &Path, config: &AgentConfig) -> Self {
+    pub fn read(root: &Root, config: &AgentConfig) -> Self {
         let mut recorded = read(&file(root)).unwrap_or_else(|error| {
             tracing::error!("what workloads had before the owner was asked is not known; they need the owner's word now: {error:#}");
             RecordedGrants::default()
@@ -260,7 +260,7 @@ fn finding(setting: OwnersSetting, granted: &[&WorkloadGrants]) -> Finding {
 /// # Errors
 /// [`FileError`]: without the record the next process of the agent would record later requests as
 /// earlier grants.
-pub fn record(root: &Path, config: &AgentConfig, desired: &DesiredState) -> Result<(), FileError> {
+pub fn record(root: &Root, config: &AgentConfig, desired: &DesiredState) -> Result<(), FileError> {
     let path = file(root);
     let mut recorded = match read(&path) {
         Ok(recorded) => recorded,
@@ -297,7 +297,7 @@ pub fn record(root: &Path, config: &AgentConfig, desired: &DesiredState) -> Resu
     files::write_if_changed(&path, &content, FileAccess::mode(0o600)).map(drop)
 }
 
-fn had_by(root: &Path, setting: OwnersSetting, desired: &DesiredState) -> GrantsByWorkload {
+fn had_by(root: &Root, setting: OwnersSetting, desired: &DesiredState) -> GrantsByWorkload {
     let mut found = GrantsByWorkload::new();
     let has_unit = |one: &Assignment| {
         let folders = UserFolders::new(root, one.user.uid);
@@ -316,18 +316,18 @@ fn had_by(root: &Path, setting: OwnersSetting, desired: &DesiredState) -> Grants
 }
 
 /// The findings of `kat-agent check`.
-pub fn findings(root: &Path, config: &AgentConfig) -> Vec<Finding> {
+pub fn findings(root: &Root, config: &AgentConfig) -> Vec<Finding> {
     let path = file(root);
     if let Err(error) = read(&path) {
         let unseen = format!("could not look at what workloads had in earlier versions: {error}");
         return vec![Finding::warning(unseen).mended_by("sudo kat-agent check")];
     }
-    let desired = DesiredState::stored(&Root::new(root).below(paths::DESIRED));
+    let desired = DesiredState::stored(&root.below(paths::DESIRED));
     EarlierGrants::read(root, config).findings(&desired.unwrap_or_default())
 }
 
-fn file(root: &Path) -> PathBuf {
-    Root::new(root).below(paths::GRANTED)
+fn file(root: &Root) -> PathBuf {
+    root.below(paths::GRANTED)
 }
 
 fn read(path: &Path) -> Result<RecordedGrants, FileError> {

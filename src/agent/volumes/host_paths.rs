@@ -94,7 +94,7 @@ impl HostPaths {
                 // Binds of other instances.
                 BOUND_FOLDER.into(),
             ],
-            earlier: EarlierGrants::read(root.path(), config),
+            earlier: EarlierGrants::read(root, config),
         }
     }
 

@@ -4,7 +4,7 @@
 //! This module does not decide which data is valid: a complete copy lies beside its destination
 //! until the leader has written that it is the volume's data (`plan/volumes/moves.rs`).
 
-mod ends;
+pub(crate) mod transfer_ends;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,7 +31,7 @@ use kat_types::{
     volumes::MoveRecord,
 };
 
-pub use ends::{OtherMachines, OwnVolumes};
+pub use crate::volumes::moves::transfer_ends::{OtherMachines, OwnVolumes};
 
 /// Pieces that are buffered between the network and the disk.
 const BUFFER: usize = 8;

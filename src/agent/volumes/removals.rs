@@ -37,12 +37,12 @@ impl VolumeRemovals {
             if listed.confirmed && listed.current {
                 // A removal that is no longer in the list needs no report.
                 let asked = listed.desired.removals.iter();
-                let asked = asked.map(|(name, wish)| removal_id(name, wish.asked));
+                let asked = asked.map(|(name, record)| removal_id(name, record.asked));
                 let asked: BTreeSet<_> = asked.collect();
                 gone.retain(|id| asked.contains(id));
                 let mut failures = Vec::new();
-                for (volume, wish) in &listed.desired.removals {
-                    let id = removal_id(volume, wish.asked);
+                for (volume, record) in &listed.desired.removals {
+                    let id = removal_id(volume, record.asked);
                     if gone.contains(&id) {
                         continue;
                     }
@@ -50,7 +50,7 @@ impl VolumeRemovals {
                         tracing::error!(volume, "a volume is to be removed that an instance has");
                         continue;
                     }
-                    match pulse.wait(self.remove(volume, *wish)).await {
+                    match pulse.wait(self.remove(volume, *record)).await {
                         Ok(()) => {
                             tracing::info!(volume, "the data of a volume was removed, as asked");
                             gone.insert(id);
@@ -72,10 +72,10 @@ impl VolumeRemovals {
     }
 
     /// Runs on a thread of its own, since a large folder takes long.
-    async fn remove(&self, volume: &str, wish: RemovalRecord) -> Result<(), String> {
+    async fn remove(&self, volume: &str, record: RemovalRecord) -> Result<(), String> {
         let volumes = Arc::clone(&self.volumes);
         let volume = volume.to_owned();
-        let removed = tokio::task::spawn_blocking(move || volumes.remove(&volume, wish)).await;
+        let removed = tokio::task::spawn_blocking(move || volumes.remove(&volume, record)).await;
         match removed {
             Ok(removed) => removed.map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),

@@ -41,7 +41,7 @@ use crate::{
         },
         unit_state::{
             containers::LastLogLines,
-            judge::RunFault,
+            instance_phase::RunFault,
             unit_files::{FilesError, UnitFolder},
         },
         users::{accounts::UserAccounts, machine_options::MachineOptions},
@@ -258,7 +258,7 @@ impl Worker {
             root: tools.root.path().to_owned(),
             monotonic: Arc::clone(&tools.monotonic),
         });
-        let folder = UnitFolder::new(UserFolders::new(tools.root.path(), user.uid), user.uid);
+        let folder = UnitFolder::new(UserFolders::new(&tools.root, user.uid), user.uid);
         Self {
             manager,
             folder,

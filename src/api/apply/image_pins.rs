@@ -11,7 +11,7 @@ use crate::{
     access::authentication::Caller,
     apply::{ApplyCause, WorkloadWrite},
     context::Api,
-    server::shares::{SharedTurns, TurnPermit},
+    server::work_permits::{SharedTurns, TurnPermit},
 };
 use kat_plan::{Snapshot, logins_for};
 use kat_registry::RegistryError;
@@ -34,14 +34,14 @@ const WHOLE: Duration = Duration::from_secs(15);
 static QUESTIONS: LazyLock<SharedTurns> = LazyLock::new(|| SharedTurns::new(AT_ONCE.0, AT_ONCE.1));
 
 /// Waits for a turn to query a registry for this namespace.
-pub(crate) async fn turn(namespace: &str) -> TurnPermit<'static> {
+pub(crate) async fn registry_permit(namespace: &str) -> TurnPermit<'static> {
     QUESTIONS.take(namespace).await
 }
 
 /// The message of a failed lookup for this caller. A deploy token can name any host, and the leader
 /// queries it: the message must not reveal which ports of the leader's networks are open, closed or
 /// speak TLS.
-pub(crate) fn told(error: &RegistryError, caller: &Caller) -> String {
+pub(crate) fn lookup_error(error: &RegistryError, caller: &Caller) -> String {
     let deploys = matches!(
         caller,
         Caller::Token {
@@ -125,7 +125,7 @@ async fn look_at(
     (namespace, image): (&str, &str),
     caller: &Caller,
 ) -> Option<ImageRecord> {
-    let _turn = turn(namespace).await;
+    let _turn = registry_permit(namespace).await;
     let source = api.config.images.as_ref()?;
     let record = |pinned: String, architectures, problem| ImageRecord {
         reference: image.to_owned(),
@@ -167,7 +167,11 @@ async fn look_at(
             let problem = format!("{error}; `katcall registry login {host} -n {namespace}`");
             Some(record(String::new(), Vec::new(), problem))
         }
-        Err(error) => Some(record(String::new(), Vec::new(), told(&error, caller))),
+        Err(error) => Some(record(
+            String::new(),
+            Vec::new(),
+            lookup_error(&error, caller),
+        )),
     }
 }
 
@@ -223,8 +227,11 @@ mod tests {
         for error in &errors {
             let expected =
                 "10.0.0.1:22 does not answer as a registry; the leader's journal says why";
-            assert_eq!(told(error, &deploy), expected);
-            assert_eq!(told(error, &caller(Scope::Admin)), error.to_string());
+            assert_eq!(lookup_error(error, &deploy), expected);
+            assert_eq!(
+                lookup_error(error, &caller(Scope::Admin)),
+                error.to_string()
+            );
         }
     }
 }

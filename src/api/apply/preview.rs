@@ -15,7 +15,7 @@ use crate::{
     context::{Api, WriteDecision},
     errors::ApiError,
     handlers::workloads::workload_objects::WriteResult,
-    server::shares::SharedTurns,
+    server::work_permits::SharedTurns,
 };
 use kat_leader::{Rehearsal, RehearsalResult};
 use kat_plan::{Snapshot, rollout_in_words};

@@ -14,6 +14,7 @@ use crate::{
 };
 use kat_plan::Snapshot;
 use kat_types::{
+    api::WriteOutcome,
     reason::EventReason,
     store::{
         keys,
@@ -45,7 +46,7 @@ impl WorkloadRemoval<'_> {
         let entry = entry.ok_or_else(|| missing(snapshot, &self.key))?;
         self.precondition.check(Some(entry.meta.revision))?;
         let metadata = workload_metadata(&self.key, entry);
-        let outcome = WriteResult::of("Workload", "deleting", metadata);
+        let outcome = WriteResult::of("Workload", WriteOutcome::Deleting, metadata);
         if self.dry_run || !is_to_mark(entry, self.volumes) {
             return Ok(WriteDecision::Done(outcome));
         }

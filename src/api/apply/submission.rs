@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::LazyLock};
 
 use axum::body::Bytes;
 
-use crate::{access::authentication::Caller, errors::ApiError, server::shares::SharedTurns};
+use crate::{access::authentication::Caller, errors::ApiError, server::work_permits::SharedTurns};
 use kat_bundle as bundle;
 use kat_bundle::{Bundle, Class, DecodeMode, Diagnostic, SourceFile};
 use kat_plan::{amounts_of_workload, largest_assignment};

@@ -192,7 +192,7 @@ fn a_new_workload_takes_the_next_index_going_round() {
     assert_eq!(last.index, 4);
     assert_eq!(
         (outcome.outcome, outcome.status),
-        ("created", StatusCode::CREATED)
+        (WriteOutcome::Created, StatusCode::CREATED)
     );
     assert_eq!(outcome.metadata.uid, "new-uid");
 }
@@ -236,7 +236,7 @@ fn a_change_raises_the_generation_and_drops_what_is_no_longer_there() {
     );
     assert_eq!(
         (outcome.outcome, outcome.metadata.generation),
-        ("updated", 13)
+        (WriteOutcome::Updated, 13)
     );
     assert_eq!(outcome.metadata.uid, "old-uid");
     let keys: BTreeSet<_> = keys_of(&operations).into_iter().collect();
@@ -259,7 +259,7 @@ fn the_same_content_writes_nothing() {
             WriteDecision::Done(outcome) => {
                 assert_eq!(
                     (outcome.outcome, outcome.metadata.generation),
-                    ("unchanged", 4)
+                    (WriteOutcome::Unchanged, 4)
                 );
                 assert_eq!(outcome.metadata.resource_version, "8");
             }
@@ -275,7 +275,7 @@ fn another_comment_keeps_the_generation() {
     let (_, operations, outcome) = written(apply(&caller, "2").decide(&snapshot).unwrap());
     assert_eq!(
         (outcome.outcome, outcome.metadata.generation),
-        ("updated", 4)
+        (WriteOutcome::Updated, 4)
     );
     assert!(
         keys_of(&operations)
@@ -364,7 +364,7 @@ fn deleting_a_workload_twice_marks_it_once() {
         keys_of(&operations),
         ["+/kat/workloads/desired/default/web/meta"]
     );
-    assert_eq!(outcome.outcome, "deleting");
+    assert_eq!(outcome.outcome, WriteOutcome::Deleting);
     let again = removal.decide(&with_workload(2, "1", true)).unwrap();
     assert!(matches!(again, WriteDecision::Done(_)));
     assert_eq!(

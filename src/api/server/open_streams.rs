@@ -68,9 +68,6 @@ impl OpenStreams {
     }
 
     /// Opens one more stream; one of an unknown caller only counts towards the total.
-    ///
-    /// # Errors
-    /// [`StreamLimitReached`].
     pub fn open(
         self: &Arc<Self>,
         caller: Option<&str>,

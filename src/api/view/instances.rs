@@ -1,12 +1,12 @@
 //! Instances as users see them.
 
 use super::{ApiView, time};
-use kat_plan::host_port_statuses;
 use kat_types::{
     api::{InstanceItem, InstancePhase, InstanceSpec, InstanceStatus, Item, Metadata, NodePhase},
     assignment::{Assignment, DesiredRun},
     reason::Reason,
     resource::OnPartition,
+    services::host_port_statuses,
     store::{
         records::{InstanceRecord, NodeStatusRecord},
         snapshot::InstanceEntry,

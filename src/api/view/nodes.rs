@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ApiView, node_metadata, time};
-use kat_plan::node_address;
 use kat_types::{
     api::{ApiTime, Condition, ETCD_CONDITION, Item, NodeItem, NodeRole, NodeSpec, NodeStatus},
+    network::node_address,
     reason::Reason,
     resource::Bytes,
     store::snapshot::NodeEntry,

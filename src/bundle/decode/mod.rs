@@ -7,7 +7,7 @@
 mod balancer;
 mod cluster;
 mod container;
-mod others;
+pub(crate) mod job_build_namespace;
 mod scalars;
 mod words;
 mod workload;
@@ -21,9 +21,9 @@ use super::{
     yaml::{MappingEntry, YamlNode, YamlValue, item_path, key_path},
 };
 
+pub(super) use crate::decode::job_build_namespace::{build, job, namespace};
 pub(super) use balancer::load_balancer;
 pub(super) use cluster::{agent_config, cluster};
-pub(super) use others::{build, job, namespace};
 pub(super) use words::EnumWord;
 pub(super) use workload::workload;
 

@@ -4,7 +4,7 @@
 //! the fields that take effect. Tests compare it with the types and the decoder, field by field.
 
 mod cluster;
-mod others;
+pub(crate) mod job_build_namespace;
 mod workload;
 
 use std::{collections::BTreeMap, fmt, sync::LazyLock};
@@ -162,7 +162,7 @@ const API_VERSION: &[&str] = &[kat_types::resource::API_VERSION];
 pub fn all() -> impl Iterator<Item = &'static Field> {
     workload::FIELDS
         .iter()
-        .chain(others::FIELDS)
+        .chain(crate::fields::job_build_namespace::FIELDS)
         .chain(cluster::FIELDS)
 }
 

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{Calls, Server, quick};
 use crate::{Client, ClientError, Deletion};
-use kat_types::api::{Scope, TokenRequest};
+use kat_types::api::{Scope, TokenRequest, WriteOutcome};
 
 fn error(status: StatusCode, word: &str) -> Response {
     let body = json!({"error": word, "message": "because", "hint": "do this"});
@@ -204,8 +204,8 @@ async fn an_apply_creates_what_is_not_there() {
         .await
         .unwrap();
     assert_eq!(
-        (applied.result.outcome.as_str(), calls.count()),
-        ("created", 1)
+        (applied.result.outcome, calls.count()),
+        (WriteOutcome::Created, 1)
     );
 }
 

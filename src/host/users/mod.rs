@@ -91,10 +91,10 @@ impl Users {
     }
 
     /// The accounts of a file tree at `root`, with its homes inside the tree.
-    pub fn below(root: &Path) -> Self {
+    pub fn below(root: &Root) -> Self {
         Self {
-            root: root.to_owned(),
-            homes: Root::new(root).below(HOMES),
+            root: root.path().to_owned(),
+            homes: root.below(HOMES),
         }
     }
 

@@ -33,7 +33,7 @@ fn user(index: u32) -> WorkloadUser {
 #[tokio::test]
 async fn makes_and_removes_a_user_as_a_whole() {
     let folder = tree();
-    let users = Users::below(folder.path());
+    let users = Users::below(&Root::new(folder.path()));
     let (first, second) = (user(3), user(4));
     assert!(users.create(&first).await.unwrap());
     assert!(users.create(&second).await.unwrap());
@@ -78,7 +78,7 @@ async fn joins_groups_and_leaves_them() {
     let group = folder.path().join("etc/group");
     let more = "dialout:x:20:ann\nvideo:x:44:\nrender:x:105:\n";
     fs::write(&group, format!("root:x:0:\n{more}")).unwrap();
-    let users = Users::below(folder.path());
+    let users = Users::below(&Root::new(folder.path()));
     let user = user(8);
     users.create(&user).await.unwrap();
     let of_user = || users.accounts().unwrap().groups_of(&user.name);
@@ -108,7 +108,7 @@ async fn joins_groups_and_leaves_them() {
 #[tokio::test]
 async fn completes_half_a_user() {
     let folder = tree();
-    let users = Users::below(folder.path());
+    let users = Users::below(&Root::new(folder.path()));
     let user = user(7);
     users.create(&user).await.unwrap();
     fs::write(folder.path().join("etc/subgid"), "").unwrap();
@@ -124,7 +124,7 @@ async fn completes_half_a_user() {
 #[tokio::test]
 async fn leaves_someone_elses_account_alone() {
     let folder = tree();
-    let users = Users::below(folder.path());
+    let users = Users::below(&Root::new(folder.path()));
     let user = user(5);
     let line = format!("{}:x:20005:20005:By hand:/srv:/bin/sh\n", user.name);
     let path = folder.path().join("etc/passwd");
@@ -142,7 +142,7 @@ async fn leaves_someone_elses_account_alone() {
 #[tokio::test]
 async fn a_link_in_place_of_the_home_is_refused() {
     let folder = tree();
-    let users = Users::below(folder.path());
+    let users = Users::below(&Root::new(folder.path()));
     let user = user(6);
     let target = folder.path().join("target");
     fs::create_dir(&target).unwrap();

@@ -9,13 +9,13 @@
 use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
-use sha2::{Digest, Sha256};
 
 use super::namespaces::NetworkNamespace;
 use crate::{
     links::{LinkError, LinkState, Links, NextHop, VethPair},
     sysctl,
 };
+use kat_types::digest::sha256_u64;
 
 /// Name of the link inside the container.
 pub const CONTAINER_LINK: &str = "eth0";
@@ -79,10 +79,7 @@ pub fn host_link_name(instance: &str) -> String {
 }
 
 fn number_of(instance: &str) -> u64 {
-    Sha256::digest(instance.as_bytes())
-        .iter()
-        .take(8)
-        .fold(0, |number, byte| (number << 8) | u64::from(*byte))
+    sha256_u64(instance.as_bytes())
 }
 
 /// Locally administered hardware address of one end of the link.
@@ -93,9 +90,6 @@ fn mac_of(instance: &str, end: u8) -> [u8; 6] {
 
 /// Makes an instance's link in `namespace`. A link from an earlier start of the same instance, or
 /// from an interrupted call, is replaced. After a failure no part of the link is left.
-///
-/// # Errors
-/// See [`AttachError`].
 pub async fn attach(
     links: &Links,
     namespace: &NetworkNamespace,

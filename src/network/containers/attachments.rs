@@ -123,7 +123,7 @@ impl Attachments {
         instance: &InstanceNetwork,
         container: &VerifiedContainer,
     ) -> Result<(), AttachmentError> {
-        let turn = self.turn(id);
+        let turn = self.instance_lock(id);
         let _turn = turn.lock().await;
         self.make(id, node, instance, container, ATTACH_LIMIT).await
     }
@@ -235,7 +235,7 @@ impl Attachments {
 
     /// Removes the links of an instance unless the present list has it.
     async fn sweep(&self, id: &str) -> Result<(), LinkError> {
-        let turn = self.turn(id);
+        let turn = self.instance_lock(id);
         let Ok(_turn) = turn.try_lock() else {
             return Ok(());
         };
@@ -258,7 +258,7 @@ impl Attachments {
         index: u32,
         known: &InstanceNetwork,
     ) -> Result<(), LinkError> {
-        let turn = self.turn(id);
+        let turn = self.instance_lock(id);
         let Ok(_turn) = turn.try_lock() else {
             return Ok(());
         };
@@ -275,7 +275,7 @@ impl Attachments {
     /// Attaches the running container of an instance without a link. False where no container runs,
     /// or where it has its link by now.
     async fn attach_again(&self, id: &str) -> Result<bool, AttachmentError> {
-        let turn = self.turn(id);
+        let turn = self.instance_lock(id);
         let Ok(_turn) = turn.try_lock() else {
             return Ok(false);
         };
@@ -347,7 +347,7 @@ impl Attachments {
         snapshot.instances.as_ref()?.instances.get(id).cloned()
     }
 
-    fn turn(&self, id: &str) -> Arc<tokio::sync::Mutex<()>> {
+    fn instance_lock(&self, id: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut turns = self.turns.lock();
         turns.retain(|name, turn| name == id || Arc::strong_count(turn) > 1);
         Arc::clone(turns.entry(id.to_owned()).or_default())

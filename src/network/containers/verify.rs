@@ -75,9 +75,6 @@ impl VerifiedContainer {
 }
 
 /// Verifies that `pid` is a container of `unit`, a service of the manager of user `uid`.
-///
-/// # Errors
-/// See [`VerifyError`].
 pub fn verify(
     pid: i32,
     uid: u32,

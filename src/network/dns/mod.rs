@@ -15,8 +15,8 @@ pub mod fuzz;
 mod message;
 pub mod resolved;
 mod server;
-mod shares;
 pub(crate) mod source;
+pub(crate) mod source_limits;
 mod upstream;
 mod zone;
 

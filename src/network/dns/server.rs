@@ -26,10 +26,10 @@ use super::{
     cache::QuestionKey,
     forward::Forwarder,
     message::{DnsReply, DnsRequest, parse, refusal},
-    shares::SourceShares,
     upstream::Upstreams,
     zone::{Lookup, Zone},
 };
+use crate::dns::source_limits::SourceShares;
 
 /// Largest question over UDP in bytes; a larger one is cut and then rejected as malformed.
 const UDP_QUESTION: usize = 4096;

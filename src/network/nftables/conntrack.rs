@@ -82,9 +82,6 @@ pub(crate) struct Flow {
 }
 
 /// All connections of the machine, including forwarded ones, whose destination was translated.
-///
-/// # Errors
-/// See [`ConntrackError`].
 pub(crate) async fn translated() -> Result<Vec<Flow>, ConntrackError> {
     let mut attributes = Vec::new();
     for kind in [CTA_STATUS, CTA_STATUS_MASK] {
@@ -95,9 +92,6 @@ pub(crate) async fn translated() -> Result<Vec<Flow>, ConntrackError> {
 }
 
 /// All connections whose destination was not translated.
-///
-/// # Errors
-/// See [`ConntrackError`].
 pub(crate) async fn untranslated() -> Result<Vec<Flow>, ConntrackError> {
     let mut attributes = Vec::new();
     push(&mut attributes, CTA_STATUS, &0u32.to_be_bytes());
@@ -108,9 +102,6 @@ pub(crate) async fn untranslated() -> Result<Vec<Flow>, ConntrackError> {
 
 /// Deletes a connection's entry; its next packet is treated as a first one. A missing entry is no
 /// error.
-///
-/// # Errors
-/// See [`ConntrackError`].
 pub(crate) async fn forget(flow: &Flow) -> Result<(), ConntrackError> {
     match exchange("forget a connection", DELETE, &flow.identity, NLM_F_ACK).await {
         Err(ConntrackError::Refused { source, .. })

@@ -116,9 +116,6 @@ impl Firewall {
 }
 
 /// Removes the table, if it exists.
-///
-/// # Errors
-/// See [`FirewallError`].
 pub async fn remove() -> Result<(), FirewallError> {
     let commands = format!("table {FAMILY} {TABLE}\ndelete table {FAMILY} {TABLE}\n");
     nft(&["-f", "-"], &commands).await?;

@@ -302,9 +302,6 @@ impl HostPortKeeper {
 }
 
 /// Removes the table, if it exists.
-///
-/// # Errors
-/// See [`FirewallError`].
 pub async fn remove() -> Result<(), FirewallError> {
     table::remove(TABLE).await
 }

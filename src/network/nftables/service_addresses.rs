@@ -190,9 +190,6 @@ impl ServiceBalancer {
 }
 
 /// Removes the table, if it exists.
-///
-/// # Errors
-/// See [`FirewallError`].
 pub async fn remove() -> Result<(), FirewallError> {
     table::remove(TABLE).await
 }

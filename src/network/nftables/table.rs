@@ -72,9 +72,6 @@ impl PortChainTable {
 }
 
 /// Removes a table, if it exists.
-///
-/// # Errors
-/// See [`FirewallError`].
 pub(crate) async fn remove(name: &str) -> Result<(), FirewallError> {
     nft(&["-f", "-"], &removal(name)).await?;
     Ok(())

@@ -109,9 +109,6 @@ impl OverlayLink {
     }
 
     /// Makes the link if it is missing, and sets its address, MTU and routes.
-    ///
-    /// # Errors
-    /// See [`OverlayError`].
     pub async fn ensure(
         &self,
         node: &NodeNetwork,

@@ -12,7 +12,7 @@ use ipnet::Ipv4Net;
 use tokio::time::Instant;
 
 use super::{
-    announce::{AnnouncementSchedule, port::Announcer},
+    announce::AnnouncementSchedule,
     wireguard::{
         ClockMoment, DesiredLink, EndpointAttempt, EndpointTracker, KeyError, PublicKey,
         WantedPeer, WireGuard, WireGuardDevice, WireGuardError, difference, read_private_key,
@@ -21,7 +21,8 @@ use super::{
 };
 use crate::{
     overlay::{
-        local_addresses as local, local_addresses::LocalAddress, state_file as overlay_state,
+        announce::sockets::Announcer, local_addresses as local, local_addresses::LocalAddress,
+        state_file as overlay_state,
     },
     run_file,
 };

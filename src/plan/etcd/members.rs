@@ -7,9 +7,10 @@ use std::{collections::BTreeSet, net::Ipv4Addr, time::Duration};
 
 use jiff::Timestamp;
 
-use crate::{SeenStore, Snapshot, node_address};
+use crate::{SeenStore, Snapshot};
 use kat_types::{
     api::NodePhase,
+    network::node_address,
     store::{
         members::{ClusterMembers, MemberRecord},
         snapshot::NodeEntry,

@@ -116,7 +116,7 @@ impl StoreAlarms {
 }
 
 /// Whether the store is full, or soon will be, so that smaller gains count too.
-pub fn presses(weight: &StoreWeight, alarms: &StoreAlarms) -> bool {
+pub fn is_under_pressure(weight: &StoreWeight, alarms: &StoreAlarms) -> bool {
     alarms.is_full() || weight.is_nearly(weight.file)
 }
 
@@ -135,8 +135,8 @@ pub fn next_upkeep(
     if !alarms.corrupt.is_empty() {
         return UpkeepStep::Nothing;
     }
-    let presses = presses(weight, alarms);
-    if presses && !done.compacted {
+    let is_under_pressure = is_under_pressure(weight, alarms);
+    if is_under_pressure && !done.compacted {
         return UpkeepStep::Compact;
     }
     let mut worth_it: Vec<_> = seen
@@ -145,7 +145,7 @@ pub fn next_upkeep(
         .filter(|member| {
             member
                 .store
-                .is_some_and(|store| is_worth_it(store, weight, presses))
+                .is_some_and(|store| is_worth_it(store, weight, is_under_pressure))
         })
         .collect();
     worth_it.sort_by_key(|member| (member.id == raft_leader, member.id));
@@ -176,9 +176,9 @@ pub fn next_upkeep(
 
 /// Whether a defragmentation frees enough: half of a file that is not small, or under pressure a
 /// tenth of any file.
-fn is_worth_it(store: SeenStore, weight: &StoreWeight, presses: bool) -> bool {
+fn is_worth_it(store: SeenStore, weight: &StoreWeight, is_under_pressure: bool) -> bool {
     let free = store.file.saturating_sub(store.used);
-    if presses {
+    if is_under_pressure {
         return free > 0 && free >= store.file / 10;
     }
     let large = weight

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use crate::{
-    InstanceDemand, choose, instance_id, node_address,
+    InstanceDemand, choose, instance_id,
     scheduling::{
         host_ports,
         host_ports::{none_free, ports_of},
@@ -16,6 +16,7 @@ use kat_types::{
     api::InstancePhase,
     assignment::{Assignment, DesiredRun, WorkloadUser, needed_schema},
     json,
+    network::node_address,
     reason::EventReason,
     resource::{Container, HealthCheck, OtherKind, Port, Volume, WorkloadSpec},
     secrets::AssignedSecrets,

@@ -1,6 +1,6 @@
 //! Ids of instances: `<workload>-<5 base32>`, never used again.
 
-use sha2::{Digest, Sha256};
+use kat_types::digest::sha256_u32;
 
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 /// Five characters of five bits.
@@ -30,17 +30,14 @@ fn permute(key: &str, value: u32) -> u32 {
     let mut left = (value >> HALF) & mask;
     let mut right = value & mask;
     for round in 0u8..4 {
-        let mut hash = Sha256::new();
-        hash.update(key.as_bytes());
-        hash.update([round]);
-        hash.update(right.to_be_bytes());
-        hash.update(top.to_be_bytes());
-        let digest = hash.finalize();
-        let mixed = digest
-            .iter()
-            .take(4)
-            .fold(0u32, |sum, byte| (sum << 8) | u32::from(*byte))
-            & mask;
+        let hashed = [
+            key.as_bytes(),
+            &[round],
+            &right.to_be_bytes(),
+            &top.to_be_bytes(),
+        ]
+        .concat();
+        let mixed = sha256_u32(&hashed) & mask;
         (left, right) = (right, left ^ mixed);
     }
     (top << (2 * HALF)) | (left << HALF) | right

@@ -28,9 +28,6 @@ const FOLDER: usize = 256;
 
 /// Bytes of the largest assignment that can result from these files, with the largest secrets and
 /// credentials that an instance may have.
-///
-/// # Errors
-/// [`NotEncoded`].
 pub fn largest_assignment(parsed: &ParsedWorkload) -> Result<usize, NotEncoded> {
     let spec = &parsed.workload.spec;
     let assignment = sample_assignment(parsed);

@@ -1,16 +1,18 @@
 //! Admission of machines: their name, identity and subnet of the overlay (RFC001-KAT 4.1.2, 7.2).
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::net::IpAddr;
 
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
 
 use super::endpoints::EndpointAddresses;
-use crate::{EventLog, Snapshot, node_subnet};
+use crate::{EventLog, Snapshot};
 use kat_types::{
     api::{EventKind, MemberKeys, ObjectReference, Reach},
     assignment::DesiredMeta,
     json::{self, NotEncoded},
+    network::node_subnet,
+    node_labels::node_labels,
     reason::EventReason,
     store::{
         keys,
@@ -107,22 +109,6 @@ pub struct Admission {
     pub operations: Vec<WriteOperation>,
 }
 
-const NODE_NAME: &str = "kat.dws.rip/nodeName";
-const ARCHITECTURE: &str = "kat.dws.rip/arch";
-const OPERATING_SYSTEM: &str = "kat.dws.rip/os";
-
-/// Labels that say what a machine is; users can't change them.
-pub const OWN_LABELS: [&str; 3] = [NODE_NAME, ARCHITECTURE, OPERATING_SYSTEM];
-
-/// Labels that every machine has.
-pub fn node_labels(name: &str, architecture: &str) -> BTreeMap<String, String> {
-    BTreeMap::from([
-        (NODE_NAME.to_owned(), name.to_owned()),
-        (ARCHITECTURE.to_owned(), architecture.to_owned()),
-        (OPERATING_SYSTEM.to_owned(), "linux".to_owned()),
-    ])
-}
-
 impl Applicant {
     /// The registration of a new machine.
     pub fn registration(&self, uid: &str, now: Timestamp) -> NodeRegistration {
@@ -140,9 +126,6 @@ impl Applicant {
     }
 
     /// The writes that create a new machine.
-    ///
-    /// # Errors
-    /// [`NotEncoded`].
     pub fn first_keys(
         &self,
         uid: &str,
@@ -183,9 +166,6 @@ impl Applicant {
 
     /// Admits the machine: as a new one with the identity `uid`, or, if it is known, as the one
     /// that it was.
-    ///
-    /// # Errors
-    /// [`NotAdmitted`].
     pub fn admit(
         &self,
         snapshot: &Snapshot,

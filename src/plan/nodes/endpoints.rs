@@ -8,7 +8,6 @@ use std::{
 use crate::{
     Snapshot,
     draft::{Draft, OperationGroup},
-    node_address,
     nodes::node_loss::LastReport,
 };
 use kat_types::{
@@ -16,6 +15,7 @@ use kat_types::{
         ApiTime, Condition, EventKind, MachineEndpoints, NodePhase, NodeReport, ObjectReference,
         Reach,
     },
+    network::node_address,
     reason::{EventReason, Reason},
     store::{
         keys, members::ClusterEndpoints, records::NodeStatusRecord, snapshot::NodeEntry,

@@ -44,13 +44,13 @@ impl WorkloadPlanner<'_, '_, '_> {
         let others_end = simultaneous && !self.entry.meta.value.paused;
         self.shrink(replicas, &slots, surplus, others_end);
         self.forgive(all);
-        let mut turn = self.turn(strategy, replicas, all, &slots);
+        let mut budget = self.budget_of(strategy, replicas, all, &slots);
         let mut waiting = Vec::new();
         for slot in 0..replicas {
             let here = slots.remove(&slot).unwrap_or_default();
             match (here.best(), here.predecessor()) {
-                (Some(best), _) => self.converge_slot(parsed, slot, &here, best, &mut turn),
-                (None, None) => self.fill(parsed, slot, &mut turn),
+                (Some(best), _) => self.converge_slot(parsed, slot, &here, best, &mut budget),
+                (None, None) => self.fill(parsed, slot, &mut budget),
                 (None, Some(before)) => {
                     if !self.keep_one(&here, before) {
                         waiting.push((before.healthy(), !before.leaves, slot, before));
@@ -61,7 +61,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         // Slots with the least to lose come first: unhealthy instances, then leaving ones.
         waiting.sort_by_key(|(healthy, stays, slot, _)| (*healthy, *stays, *slot));
         for (.., slot, before) in waiting {
-            self.succeed(parsed, slot, before, &mut turn);
+            self.succeed(parsed, slot, before, &mut budget);
         }
     }
 
@@ -96,7 +96,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         }
     }
 
-    fn turn<'l>(
+    fn budget_of<'l>(
         &mut self,
         strategy: Strategy,
         replicas: u32,
@@ -112,7 +112,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         let mut others: Vec<_> = all.iter().filter(other).collect();
         others.sort_by_key(|live| live.wanted());
         let rolling = others.iter().any(|live| live.wanted());
-        let mut turn = RolloutBudget {
+        let mut budget = RolloutBudget {
             strategy,
             paused: self.entry.meta.value.paused,
             held: self.is_held(),
@@ -154,20 +154,20 @@ impl WorkloadPlanner<'_, '_, '_> {
         for slot in 0..replicas {
             let here = slots.get(&slot);
             if strategy.stops_first && here.is_none_or(Slot::begins) {
-                turn.down += 1;
+                budget.down += 1;
                 continue;
             }
             let best = here.and_then(|here| Some((here.best()?, here)));
             let Some((best, here)) = best else {
-                turn.moving += usize::from(here.is_some_and(Slot::is_moving));
+                budget.moving += usize::from(here.is_some_and(Slot::is_moving));
                 let before = here.and_then(Slot::predecessor);
                 let missing = before.is_none_or(|before| before.away);
-                turn.down += usize::from(strategy.stops_first && missing);
+                budget.down += usize::from(strategy.stops_first && missing);
                 let ill = before.is_some_and(|before| !before.away && !before.healthy());
-                turn.ill += usize::from(ill);
+                budget.ill += usize::from(ill);
                 let is_new = before.is_some_and(|before| before.current);
-                turn.ill_new += usize::from(ill && is_new);
-                turn.broken += usize::from(ill);
+                budget.ill_new += usize::from(ill && is_new);
+                budget.broken += usize::from(ill);
                 continue;
             };
             let before = here.predecessor();
@@ -177,24 +177,24 @@ impl WorkloadPlanner<'_, '_, '_> {
                 true => best.healthy() || !strategy.stops_first,
                 false => self.has_taken_over(best, here),
             };
-            turn.proven |= settled;
+            budget.proven |= settled;
             if settled {
                 continue;
             }
             if best.away {
-                turn.down += usize::from(strategy.stops_first);
+                budget.down += usize::from(strategy.stops_first);
                 continue;
             }
-            let stalled = turn.held && !turn.paused;
+            let stalled = budget.held && !budget.paused;
             let alone = before.is_none() && !rolling;
             let ill = strategy.stops_first && (stalled || alone);
-            turn.broken += usize::from(best.over() || ill);
+            budget.broken += usize::from(best.over() || ill);
             match before.is_some_and(|before| before.current) {
-                true => turn.moving += 1,
-                false => turn.busy += 1,
+                true => budget.moving += 1,
+                false => budget.busy += 1,
             }
         }
-        turn
+        budget
     }
 
     /// For a slot without an instance of the wanted version that may stay: keeps one of its
@@ -225,7 +225,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         slot: u32,
         here: &Slot<'_, '_>,
         best: &LiveInstance<'_>,
-        turn: &mut RolloutBudget<'_>,
+        budget: &mut RolloutBudget<'_>,
     ) {
         for surplus in here.surplus(best) {
             self.stop(surplus, "its slot has another instance");
@@ -234,7 +234,7 @@ impl WorkloadPlanner<'_, '_, '_> {
             for live in here.predecessors() {
                 self.stop(live, "its successor is healthy");
             }
-        } else if turn.strategy.simultaneous && !turn.paused {
+        } else if budget.strategy.simultaneous && !budget.paused {
             // New instances of other slots wait for the end of these.
             for live in here.predecessors().filter(|live| !live.current) {
                 self.stop(live, "a newer version takes its place");
@@ -245,18 +245,18 @@ impl WorkloadPlanner<'_, '_, '_> {
                     self.stop(live, "its slot has another instance");
                 }
             }
-            if turn.held && !before.current {
-                self.keep_old(parsed, slot, (best, before), turn);
+            if budget.held && !before.current {
+                self.keep_old(parsed, slot, (best, before), budget);
             }
         }
         if best.over() && !best.away && !self.draft.stops(best.id) && self.may_replace(best) {
             self.stop(best, "its program ended");
-            if !turn.strategy.stops_first {
+            if !budget.strategy.stops_first {
                 self.create(parsed, slot);
             }
         } else if best.evicted && self.may_be_elsewhere(parsed, slot, best) {
             self.stop(best, "its machine is short of disk space");
-            if !turn.strategy.stops_first {
+            if !budget.strategy.stops_first {
                 self.create(parsed, slot);
             }
         }
@@ -269,9 +269,9 @@ impl WorkloadPlanner<'_, '_, '_> {
         parsed: &ParsedWorkload,
         slot: u32,
         (best, before): (&LiveInstance<'_>, &LiveInstance<'_>),
-        turn: &mut RolloutBudget<'_>,
+        budget: &mut RolloutBudget<'_>,
     ) {
-        if turn.strategy.stops_first || (before.away && !before.leaves) {
+        if budget.strategy.stops_first || (before.away && !before.leaves) {
             return;
         }
         if before.away {
@@ -281,47 +281,47 @@ impl WorkloadPlanner<'_, '_, '_> {
                 self.stop(before, "its program ended");
                 self.create_like(parsed, slot, before.assignment);
             }
-        } else if before.leaves && !best.healthy() && turn.may_move(before.healthy()) {
+        } else if before.leaves && !best.healthy() && budget.may_move(before.healthy()) {
             self.stop(best, "what it was to replace has to move first");
-            turn.moving += 1;
-            self.move_away(parsed, slot, before, (Some(before.assignment), turn));
+            budget.moving += 1;
+            self.move_away(parsed, slot, before, (Some(before.assignment), budget));
         }
     }
 
     /// Creates an instance for a slot that has none. With in-place replacement it waits for the
     /// slot's old instance to end, and with Simultaneous for all old instances.
-    fn fill(&mut self, parsed: &ParsedWorkload, slot: u32, turn: &mut RolloutBudget<'_>) {
+    fn fill(&mut self, parsed: &ParsedWorkload, slot: u32, budget: &mut RolloutBudget<'_>) {
         let Strategy {
             stops_first,
             simultaneous,
             ..
-        } = turn.strategy;
+        } = budget.strategy;
         let waits = match simultaneous {
-            true => (turn.other_runs && !turn.paused) || !turn.ending.is_empty(),
-            false => stops_first && turn.ending.contains(&slot),
+            true => (budget.other_runs && !budget.paused) || !budget.ending.is_empty(),
+            false => stops_first && budget.ending.contains(&slot),
         };
         if waits {
-            if let Some(why) = turn.away.get(&slot) {
+            if let Some(why) = budget.away.get(&slot) {
                 self.unschedulable = Some(why.clone());
             }
             return;
         }
-        if let Some(earlier) = self.entry.earlier.as_ref().filter(|_| turn.bare) {
+        if let Some(earlier) = self.entry.earlier.as_ref().filter(|_| budget.bare) {
             self.create_earlier(earlier, slot);
             return;
         }
         // With in-place replacement, the old instance was stopped either to make room for the new
         // version or for a move. In a held rollout, this slot tries the new version if no other
         // slot does: otherwise the old version would be started only to be stopped again.
-        let again = turn.ended.contains(&slot);
+        let again = budget.ended.contains(&slot);
         let old_again = match (simultaneous, stops_first) {
-            (true, _) => turn.paused,
-            (_, true) => turn.paused || (turn.held && turn.is_full_beside_one_down()),
-            _ => turn.held,
+            (true, _) => budget.paused,
+            (_, true) => budget.paused || (budget.held && budget.is_full_beside_one_down()),
+            _ => budget.held,
         };
-        let own = turn.others.get(&slot).filter(|_| old_again && !again);
-        let any = turn.others.values().next();
-        let any = any.filter(|_| !again && (turn.paused || (turn.held && !stops_first)));
+        let own = budget.others.get(&slot).filter(|_| old_again && !again);
+        let any = budget.others.values().next();
+        let any = any.filter(|_| !again && (budget.paused || (budget.held && !stops_first)));
         self.make(parsed, slot, own.or(any).copied());
     }
 
@@ -346,36 +346,36 @@ impl WorkloadPlanner<'_, '_, '_> {
         parsed: &ParsedWorkload,
         slot: u32,
         before: &LiveInstance<'_>,
-        turn: &mut RolloutBudget<'_>,
+        budget: &mut RolloutBudget<'_>,
     ) {
         // The machine does not answer, and the instance may still run: it is not lost yet.
         if before.away && !before.leaves {
             return;
         }
-        let like = self.version(before, turn);
+        let like = self.version(before, budget);
         let Some(like) = like else { return };
         let like = like.then(|| before.assignment.as_ref());
         if before.away {
-            turn.busy += usize::from(like.is_none() && !before.current);
+            budget.busy += usize::from(like.is_none() && !before.current);
             self.replace_lost(parsed, slot, before, like);
         } else if before.over() && (before.current || like.is_some()) {
             if self.may_replace(before) {
                 self.stop(before, "its program ended");
-                if !turn.strategy.stops_first {
+                if !budget.strategy.stops_first {
                     self.make(parsed, slot, like);
                 }
             }
         } else if before.current || like.is_some() {
-            if turn.may_move(before.healthy()) {
-                turn.moving += 1;
-                self.move_away(parsed, slot, before, (like, turn));
-            } else if turn.strategy.stops_first
+            if budget.may_move(before.healthy()) {
+                budget.moving += 1;
+                self.move_away(parsed, slot, before, (like, budget));
+            } else if budget.strategy.stops_first
                 && self.is_forced_out(before)
                 && !self.fits(parsed, slot)
             {
                 // A forced drain does not wait for other slots, which may have no machine either.
                 self.is_stuck(before);
-            } else if let others @ 1.. = turn.broken_beside(before) {
+            } else if let others @ 1.. = budget.broken_beside(before) {
                 let others = match others {
                     1 => "another replica does".to_owned(),
                     count => format!("{count} other replicas do"),
@@ -389,14 +389,14 @@ impl WorkloadPlanner<'_, '_, '_> {
                 self.stuck = Some(format!("{id} can't leave {node} yet: {moving}"));
             }
         } else {
-            turn.busy += 1;
-            if turn.strategy.stops_first && !self.has_secrets(parsed) {
+            budget.busy += 1;
+            if budget.strategy.stops_first && !self.has_secrets(parsed) {
                 // Without the workload's secrets no successor could start, so the running instance
                 // is kept.
                 if before.leaves {
                     self.is_stuck(before);
                 }
-            } else if turn.strategy.stops_first {
+            } else if budget.strategy.stops_first {
                 self.stop(before, "a newer version takes its place");
             } else if self.create(parsed, slot).is_none() && before.leaves {
                 self.is_stuck(before);
@@ -406,20 +406,20 @@ impl WorkloadPlanner<'_, '_, '_> {
 
     /// The version that replaces an instance now: its own (`true`), the new one (`false`), or none
     /// yet.
-    fn version(&self, before: &LiveInstance<'_>, turn: &RolloutBudget<'_>) -> Option<bool> {
+    fn version(&self, before: &LiveInstance<'_>, budget: &RolloutBudget<'_>) -> Option<bool> {
         if before.current {
             return Some(false);
         }
         let dead = before.away || before.over();
-        if turn.paused || (turn.held && before.leaves) {
+        if budget.paused || (budget.held && before.leaves) {
             return (before.leaves || dead).then_some(true);
         }
-        if turn.strategy.simultaneous {
+        if budget.strategy.simultaneous {
             return Some(false);
         }
-        match turn.is_full() {
+        match budget.is_full() {
             false => Some(false),
-            true if dead => Some(!turn.proven || turn.held),
+            true if dead => Some(!budget.proven || budget.held),
             true => None,
         }
     }
@@ -452,9 +452,9 @@ impl WorkloadPlanner<'_, '_, '_> {
         parsed: &ParsedWorkload,
         slot: u32,
         before: &LiveInstance<'_>,
-        (like, turn): (Option<&Assignment>, &RolloutBudget<'_>),
+        (like, budget): (Option<&Assignment>, &RolloutBudget<'_>),
     ) {
-        let stops_first = turn.strategy.stops_first;
+        let stops_first = budget.strategy.stops_first;
         let done = match stops_first {
             true => self.fits(parsed, slot),
             false => self.make(parsed, slot, like).is_some(),

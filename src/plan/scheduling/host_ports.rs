@@ -12,14 +12,12 @@ use std::{
     ops::RangeInclusive,
 };
 
-use sha2::{Digest, Sha256};
-
 use crate::{
     InstanceDemand, MachineCandidate,
     draft::{Draft, OperationGroup},
 };
 use kat_types::{
-    api::HostPortStatus,
+    digest::sha256_u32,
     resource::{ClusterSpec, HostPort, Port, Protocol},
     services::{HostPortNumber, HostPortNumbers},
     store::{
@@ -84,19 +82,6 @@ pub(crate) fn held(ports: &[Port], on_host: bool) -> impl Iterator<Item = (u16, 
     let own = ports.iter().filter(move |_| on_host);
     let own = own.map(|port| (port.container_port, port.protocol));
     numbers(ports).filter(move |_| !on_host).chain(own)
-}
-
-/// Host ports as the status of a workload or an instance shows them.
-pub fn host_port_statuses(ports: &[Port]) -> Vec<HostPortStatus> {
-    let shown = ports.iter().filter_map(|port| match port.host_port {
-        Some(HostPort::Number(number)) => Some(HostPortStatus {
-            port: number,
-            protocol: port.protocol,
-            container_port: port.container_port,
-        }),
-        Some(HostPort::Auto(_)) | None => None,
-    });
-    shown.collect()
 }
 
 /// `host port 80/TCP is taken by default/web` if another workload has a port of the demand on that
@@ -237,11 +222,7 @@ fn known_numbers(draft: &Draft<'_>, ports: &HostPorts) -> BTreeSet<(u16, Protoco
 
 /// The first free number from the one that a name points to, wrapping around once.
 fn free_number(name: &str, is_taken: impl Fn(u16) -> bool) -> Option<u16> {
-    let digest = Sha256::digest(name);
-    let number = digest
-        .iter()
-        .take(4)
-        .fold(0u32, |sum, byte| (sum << 8) | u32::from(*byte));
+    let number = sha256_u32(name.as_bytes());
     let (first, last) = (*AUTO_PORTS.start(), *AUTO_PORTS.end());
     let count = u32::from(last - first) + 1;
     let start = u16::try_from(number.checked_rem(count)?).ok()? + first;

@@ -17,6 +17,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{Snapshot, service::WorkloadPlanner};
 use crate::rollout::slot::LiveInstance;
+use kat_pki::delivery::{SealingError, SealingPurpose, seal_for};
 use kat_types::{
     api::EventKind,
     assignment::Assignment,
@@ -36,8 +37,7 @@ use kat_types::{
     },
 };
 
-pub use sealing::{SealingError, SealingPurpose, SnapshotSealing, open_assigned, seal_for};
-pub(super) use sealing::{framed, unframed};
+pub use sealing::SnapshotSealing;
 
 /// What is wrong with the secrets that a workload of a namespace uses; `None` if all are there.
 pub fn lacks_secret(snapshot: &Snapshot, namespace: &str, spec: &WorkloadSpec) -> Option<String> {

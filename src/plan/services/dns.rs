@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::serving;
 use crate::{
     draft::{Draft, OperationGroup},
-    node_address,
     services::service_addresses::ServiceAddresses,
 };
 use kat_types::{
+    network::node_address,
     services::BackendState,
     store::{keys, records::NodeStatusRecord, revisions::WorkloadKey},
 };

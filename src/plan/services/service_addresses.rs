@@ -12,7 +12,6 @@ use std::{
 };
 
 use ipnet::Ipv4Net;
-use sha2::{Digest, Sha256};
 
 use super::serving;
 use crate::{
@@ -22,6 +21,7 @@ use crate::{
 };
 use kat_types::{
     api::NodePhase,
+    digest::sha256_u32,
     resource::Protocol,
     services::{Backends, ServiceAddress, ServiceBalance, ServicePort},
     store::{
@@ -246,12 +246,7 @@ fn free_address(
     key: &WorkloadKey,
 ) -> Option<Ipv4Addr> {
     let hosts = hosts(network);
-    let digest = Sha256::digest(key.to_string());
-    let number = digest
-        .iter()
-        .take(4)
-        .fold(0u32, |sum, byte| (sum << 8) | u32::from(*byte));
-    let start = number.checked_rem(hosts)?;
+    let start = sha256_u32(key.to_string().as_bytes()).checked_rem(hosts)?;
     let first = u32::from(network.network()).checked_add(1)?;
     (start..hosts)
         .chain(0..start)

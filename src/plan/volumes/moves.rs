@@ -8,8 +8,8 @@
 //! was for a day. So at any point one machine has the data, the record names that machine, and the
 //! source is unchanged until the copy is confirmed in its place.
 
-mod after;
-mod ends;
+pub(crate) mod cleanup;
+pub(crate) mod early_end;
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,6 @@ use crate::{
 };
 use kat_types::{
     api::{EventKind, NodePhase, ObjectReference, VolumeMovePhase as Phase, VolumeMoveReport},
-    assignment::Assignment,
     reason::EventReason,
     store::{
         keys,
@@ -34,8 +33,10 @@ use kat_types::{
     volumes::{MoveRecord, VolumeKey, VolumeMove},
 };
 
-pub(crate) use after::move_events;
-pub use ends::{is_used_meanwhile, stays_moved, stopped_move, taker_says};
+pub(crate) use crate::volumes::moves::cleanup::move_events;
+pub use crate::volumes::moves::early_end::{
+    is_used_meanwhile, receiver_phase, stopped_move, without_move,
+};
 
 /// Volumes that have to be on the same machine as this one, which is included: those of an instance
 /// that mounts it, and all volumes of the workload there if one is shared by all replicas.
@@ -195,8 +196,8 @@ pub(crate) fn plan_moves(draft: &mut Draft<'_>, statuses: &BTreeMap<String, Node
             plan_move(draft, statuses, group, moving);
         }
     }
-    after::plan_needless(draft);
-    after::plan_kept(draft, statuses);
+    crate::volumes::moves::cleanup::plan_needless(draft);
+    crate::volumes::moves::cleanup::plan_kept(draft, statuses);
 }
 
 fn plan_move(
@@ -217,15 +218,18 @@ fn plan_move(
             moving.to
         );
         let about = (EventKind::Warning, EventReason::VolumeMoveFailed, told);
-        finish(draft, volumes, about, |_, record, _| stays_moved(record));
+        finish(draft, volumes, about, |_, record, _| without_move(record));
         return;
     }
-    if let Some(why) = ends::nothing_left(snapshot, moving) {
+    if let Some(why) = crate::volumes::moves::early_end::nothing_left(snapshot, moving) {
         let about = (EventKind::Warning, EventReason::VolumeMoveFailed, why);
-        finish(draft, volumes, about, |_, record, _| stays_moved(record));
+        finish(draft, volumes, about, |_, record, _| without_move(record));
         return;
     }
-    if !used && let Some(why) = ends::given_up(draft, statuses, volumes, moving) {
+    if !used
+        && let Some(why) =
+            crate::volumes::moves::early_end::given_up(draft, statuses, volumes, moving)
+    {
         let taker = statuses.get(&moving.to);
         let change =
             |key: &VolumeKey, record: &VolumeRecord, now| stopped_move(key, record, taker, now);
@@ -264,7 +268,7 @@ fn plan_move(
             moving.from, moving.to
         );
         let about = (EventKind::Normal, EventReason::VolumeMoved, told);
-        finish(draft, volumes, about, |_, record, _| stays_moved(record));
+        finish(draft, volumes, about, |_, record, _| without_move(record));
         return;
     }
     let rebinds = !moving.placing && all(&[Phase::Copied, Phase::Placed]);
@@ -274,7 +278,7 @@ fn plan_move(
             continue;
         };
         let placing = moving.placing || rebinds;
-        let wish = MoveRecord {
+        let desired_move = MoveRecord {
             schema: 1,
             id: own.id.clone(),
             from: own.from.clone(),
@@ -282,8 +286,8 @@ fn plan_move(
             index: record.index,
             place: placing,
             replaces: match snapshot.moves.get(&own.to).and_then(|all| all.get(key)) {
-                Some(wish) if wish.id == own.id => wish.replaces,
-                _ => ends::has_kept(&record, &own.to),
+                Some(desired_move) if desired_move.id == own.id => desired_move.replaces,
+                _ => crate::volumes::moves::early_end::has_kept(&record, &own.to),
             },
         };
         if rebinds {
@@ -302,20 +306,20 @@ fn plan_move(
                 ..record
             };
             record.kept.retain(|copy| copy.node != own.to);
-            ends::keep(&mut record, &own.from, now);
+            crate::volumes::moves::early_end::keep(&mut record, &own.from, now);
             draft.put_volume(&mut group, key, record);
         }
         let name = key.to_string();
         let has = |node: &str| snapshot.moves.get(node).and_then(|all| all.get(key));
-        if has(&own.to) != Some(&wish) {
-            group.put(keys::desired_move(&own.to, &name), &wish);
+        if has(&own.to) != Some(&desired_move) {
+            group.put(keys::desired_move(&own.to, &name), &desired_move);
         }
         match placing {
             true if has(&own.from).is_some() => {
                 group.delete(keys::desired_move(&own.from, &name));
             }
-            false if has(&own.from) != Some(&wish) => {
-                group.put(keys::desired_move(&own.from, &name), &wish);
+            false if has(&own.from) != Some(&desired_move) => {
+                group.put(keys::desired_move(&own.from, &name), &desired_move);
             }
             _ => {}
         }
@@ -382,10 +386,4 @@ fn object_of(draft: &Draft<'_>, key: &VolumeKey) -> ObjectReference {
         namespace: key.workload.namespace.clone(),
         uid: entry.map_or_else(String::new, |entry| entry.meta.value.uid.clone()),
     }
-}
-
-/// Whether a volume of the assignment lies in `volume`, which a machine sends or receives.
-pub fn is_assigned(assignment: &Assignment, volume: &str) -> bool {
-    let mut folders = assignment.volumes.iter().flat_map(|one| &one.folder);
-    folders.any(|folder| folder == volume)
 }

@@ -84,11 +84,11 @@ pub(crate) fn is_removed_from(
     node: &str,
 ) -> bool {
     let volume = key.to_string();
-    let wish = draft.snapshot.removals.get(node);
-    let Some(wish) = wish.and_then(|all| all.get(key)) else {
+    let desired_removal = draft.snapshot.removals.get(node);
+    let Some(desired_removal) = desired_removal.and_then(|all| all.get(key)) else {
         let mut kept = record.kept.iter();
         let copy = kept.find(|copy| copy.node == node && record.node.as_deref() != Some(node));
-        let wish = RemovalRecord {
+        let desired_removal = RemovalRecord {
             schema: 1,
             asked: draft.now,
             index: record.index,
@@ -97,12 +97,12 @@ pub(crate) fn is_removed_from(
             unsure: copy.is_some_and(|copy| copy.unsure),
         };
         let mut group = OperationGroup::default();
-        group.put(keys::desired_removal(node, &volume), &wish);
+        group.put(keys::desired_removal(node, &volume), &desired_removal);
         let reason = format!("volume {key} is to be removed from {node}");
         draft.commit(group, reason, Vec::new());
         return false;
     };
-    let id = removal_id(&volume, wish.asked);
+    let id = removal_id(&volume, desired_removal.asked);
     let status = statuses.get(node);
     status.is_some_and(|status| status.removed_volumes.contains(&id))
 }

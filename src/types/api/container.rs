@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::newer;
+use crate::resource::OtherKind;
 
 /// State of an init container or a sidecar.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -28,6 +29,11 @@ impl newer::ExtensibleEnum for ContainerState {
     const NEWER: Self = Self::Waiting;
 }
 
+/// An unknown kind has no effect.
+impl newer::ExtensibleEnum for OtherKind {
+    const NEWER: Self = Self::Sidecar;
+}
+
 /// Status of an init container or a sidecar. The status of the main container is that of the
 /// instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -35,8 +41,10 @@ impl newer::ExtensibleEnum for ContainerState {
 pub struct ContainerStatus {
     /// Name of the container.
     pub name: String,
-    /// `init` or `sidecar`.
-    pub kind: String,
+    /// Kind of the container. In an object of a newer version, an unknown kind is read as
+    /// `sidecar`.
+    #[serde(deserialize_with = "newer::word")]
+    pub kind: OtherKind,
     /// State of the container. In an object of a newer version, an unknown state is read as
     /// `Waiting`.
     #[serde(deserialize_with = "newer::word")]
@@ -51,4 +59,23 @@ pub struct ContainerStatus {
     pub image: String,
     /// Name of the container's service in the systemd manager of the instance's user.
     pub unit: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_kind_is_written_as_its_word_and_an_unknown_one_is_a_sidecar() {
+        assert_eq!(json!(OtherKind::Init), json!("init"));
+        assert_eq!(json!(OtherKind::Sidecar), json!("sidecar"));
+        let read = |word: &str| {
+            let status: ContainerStatus = serde_json::from_value(json!({"kind": word})).unwrap();
+            status.kind
+        };
+        assert_eq!(read("init"), OtherKind::Init);
+        assert_eq!(read("helper"), OtherKind::Sidecar);
+    }
 }

@@ -69,6 +69,36 @@ pub fn word<'de, D: Deserializer<'de>, T: ExtensibleEnum>(deserializer: D) -> Re
     Ok(known(&text).unwrap_or(T::NEWER))
 }
 
+/// For `with`: one word; the empty text for `None`. An unknown word is read as `None`.
+pub mod word_or_empty {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
+
+    /// Writes the word, or the empty text.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<T: Serialize, S: Serializer>(
+        word: &Option<T>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match word {
+            Some(word) => word.serialize(serializer),
+            None => serializer.serialize_str(""),
+        }
+    }
+
+    /// Reads the word.
+    ///
+    /// # Errors
+    /// If the value is not a text.
+    pub fn deserialize<'de, D: Deserializer<'de>, T: DeserializeOwned>(
+        deserializer: D,
+    ) -> Result<Option<T>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Ok(super::known(&text))
+    }
+}
+
 /// For `deserialize_with`: roles; unknown ones are left out.
 ///
 /// # Errors

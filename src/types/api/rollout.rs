@@ -3,7 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::ApiTime;
+use super::{ApiTime, newer};
+
+pub use crate::store::records::Origin;
 
 /// A kept generation of a workload, without values of environment variables.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -12,13 +14,15 @@ pub struct GenerationView {
     /// Number of the generation.
     pub generation: u64,
     /// When the generation was written; RFC 3339, UTC; empty if an older version of KAT wrote it.
-    pub applied: String,
+    pub applied: ApiTime,
     /// The caller who requested the generation; empty for an automatic rollback.
     pub by: String,
     /// Origin of the generation: `Applied`, `RolledBack`, `RolledBackItself` (by `autoRollback`),
     /// `Scaled`, `Restarted`, `ImageSet` or `SecretChanged`; empty if an older version of KAT wrote
-    /// it.
-    pub origin: String,
+    /// it. In an object of a newer version, an unknown origin is read as the empty one.
+    #[serde(with = "newer::word_or_empty")]
+    #[schemars(with = "String")]
+    pub origin: Option<Origin>,
     /// The generation whose content a rollback restored; absent for other origins.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of: Option<u64>,
@@ -60,4 +64,35 @@ pub struct RestartRequest {
     /// When the restart was requested; RFC 3339. A repeated request with the same time has no
     /// further effect.
     pub restarted_at: ApiTime,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_unknown_origin_and_an_unknown_time_are_empty_texts() {
+        let unknown = serde_json::to_value(GenerationView::default()).unwrap();
+        assert_eq!(unknown["applied"], "");
+        assert_eq!(unknown["origin"], "");
+        let read = |origin: &str| {
+            let view: GenerationView =
+                serde_json::from_value(json!({"applied": "", "origin": origin})).unwrap();
+            assert_eq!(view.applied, ApiTime::UNKNOWN);
+            view.origin
+        };
+        assert_eq!(read(""), None);
+        assert_eq!(read("Renamed"), None);
+        assert_eq!(read("RolledBackItself"), Some(Origin::RolledBackItself));
+        let scaled = GenerationView {
+            applied: ApiTime::parse("2026-11-20T10:00:00Z"),
+            origin: Some(Origin::Scaled),
+            ..GenerationView::default()
+        };
+        let scaled = serde_json::to_value(scaled).unwrap();
+        assert_eq!(scaled["applied"], "2026-11-20T10:00:00Z");
+        assert_eq!(scaled["origin"], "Scaled");
+    }
 }

@@ -4,7 +4,10 @@
 use std::path::{Path, PathBuf};
 
 use super::Assignment;
-use crate::resource::{HostMount, Volume, VolumeMount};
+use crate::{
+    digest::sha256_prefix_hex,
+    resource::{HostMount, Volume, VolumeMount},
+};
 
 /// Folder of the bound paths, with one folder for each user, and in it one for each instance. It is
 /// not below `/run/kat`: the removal of that folder with its content must not reach into bound
@@ -87,13 +90,13 @@ pub fn bound_place(uid: u32, instance: &str, name: &str) -> PathBuf {
 
 /// Name of the folder for a volume, or for a path below it: names of volumes have no dot.
 pub fn bound_name(volume: &str, sub_path: &Path) -> String {
-    use sha2::{Digest, Sha256};
     let mut name = volume.to_owned();
     if !sub_path.as_os_str().is_empty() {
         name.push('.');
-        let digest = Sha256::digest(sub_path.as_os_str().as_encoded_bytes());
-        let (digest, _) = digest.split_at(16);
-        name.push_str(&hex::encode(digest));
+        name.push_str(&sha256_prefix_hex(
+            sub_path.as_os_str().as_encoded_bytes(),
+            16,
+        ));
     }
     name
 }

@@ -3,17 +3,25 @@
 
 use std::{borrow::Cow, fmt};
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::{Bytes, Container, ImagePullPolicy, MilliCpu, ResourceList, WorkloadSpec};
 
 /// Maximum number of init containers, and of sidecars, of a workload.
 pub const MOST_OTHERS: usize = 8;
 
 /// Kind of a container other than the main one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "ContainerKind")]
 pub enum OtherKind {
     /// Runs to completion before the main container starts.
     Init,
     /// Runs beside the main container.
+    #[default]
     Sidecar,
 }
 

@@ -109,9 +109,6 @@ pub struct EncodedSize(OnceLock<Result<usize, NotEncoded>>);
 
 impl EncodedSize {
     /// The bytes, measured by `measure` on the first call.
-    ///
-    /// # Errors
-    /// [`NotEncoded`].
     pub fn get_or_measure(
         &self,
         measure: impl FnOnce() -> Result<usize, NotEncoded>,

@@ -352,6 +352,7 @@ impl Process {
 
 fn tools(place: &Place) -> WorkerTools {
     let boot = Arc::clone(&place.boot);
+    let root = Root::new(&place.root);
     WorkerTools {
         managers: Arc::<Boot>::clone(&place.boot),
         sessions: place.boot.sessions(),
@@ -361,25 +362,21 @@ fn tools(place: &Place) -> WorkerTools {
         settings: RenderSettings::default(),
         domain: place.identity.cluster.spec.cluster_domain.clone(),
         overlay_address: place.identity.overlay_address(),
-        root: Root::new(&place.root),
+        root: root.clone(),
         monotonic: Arc::new(move || boot.monotonic()),
         limits_enforced: true,
         network: Arc::new(Well),
         volumes: Arc::new(Volumes::new(
-            &place.root,
+            &root,
             "/var/lib/kat/volumes",
             &AgentConfig {
                 volume_shared: place.shared,
                 ..AgentConfig::default()
             },
         )),
-        secrets: Secrets::new(
-            &place.root,
-            &place.identity.node,
-            &RenderSettings::default(),
-        ),
+        secrets: Secrets::new(&root, &place.identity.node, &RenderSettings::default()),
         listeners: Arc::new(Nobody),
-        options: MachineOptions::new(&place.root, &AgentConfig::default()),
-        images: ImageCare::new(&place.root, &AgentConfig::default()),
+        options: MachineOptions::new(&root, &AgentConfig::default()),
+        images: ImageCare::new(&root, &AgentConfig::default()),
     }
 }

@@ -367,7 +367,7 @@ pub(super) async fn settle(
         let value = json::bytes(&key, endpoints)?;
         operations.push(WriteOperation::Put(key, value));
         let key = keys::network_node(&identity.node, "reach");
-        let reach = identity.reached.told();
+        let reach = identity.reached.published_reach();
         let value = json::bytes(&key, &reach)?;
         operations.push(WriteOperation::Put(key, value));
     }

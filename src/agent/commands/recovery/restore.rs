@@ -44,14 +44,13 @@ use kat_host::{
     users::Users,
 };
 use kat_pki::recovery_key::RecoveryKey;
-use kat_plan::node_address;
 use kat_render::Renderer;
 use kat_store::{EtcdStore, StateStore};
 use kat_systemd::{ManagerSource, Managers, UnitManager};
 use kat_types::{
     api::{MembershipAnswer, StoreEpoch},
     json,
-    network::{self, PeerMachines},
+    network::{self, PeerMachines, node_address},
     plain::plain,
     resource::AgentConfig,
     store::{keys, members::ClusterEndpoints},
@@ -247,7 +246,7 @@ impl RestoreContext<'_> {
             identity,
             epoch: &epoch,
             endpoints: Some(wireguard_endpoints(
-                &identity.reached.told(),
+                &identity.reached.published_reach(),
                 &identity.advertise,
                 self.config,
                 spec.wireguard_port,

@@ -4,8 +4,10 @@ use std::fs;
 
 use super::*;
 use crate::tests::data::secrets::{access, keyed, private};
-use kat_pki::secret_sealing::DataKey;
-use kat_plan::{SealingPurpose, seal_for};
+use kat_pki::{
+    delivery::{SealingPurpose, seal_for},
+    secret_sealing::DataKey,
+};
 use kat_types::{resource::secret::SecretValues, secrets::SecretVersion};
 
 const PASSWORD: &str = "hunter2-hunter2";

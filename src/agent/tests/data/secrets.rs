@@ -5,8 +5,10 @@ use std::{fs, os::unix::fs::MetadataExt};
 
 use super::*;
 use kat_network::overlay::wireguard::PrivateKey;
-use kat_pki::secret_sealing::DataKey;
-use kat_plan::{SealingPurpose, seal_for};
+use kat_pki::{
+    delivery::{SealingPurpose, seal_for},
+    secret_sealing::DataKey,
+};
 use kat_types::{
     assignment::AssignedVolume,
     resource::{VolumeMount, secret::SecretValues},

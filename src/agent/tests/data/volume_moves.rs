@@ -35,7 +35,7 @@ struct OneMachine {
 impl OneMachine {
     fn new(name: &'static str) -> Self {
         let root = tempfile::tempdir().unwrap();
-        let volumes = Volumes::new(root.path(), BASE, &AgentConfig::default());
+        let volumes = Volumes::new(&Root::new(root.path()), BASE, &AgentConfig::default());
         fs::create_dir_all(root.path().join("var/lib/kat/volumes")).unwrap();
         Self {
             name,
@@ -354,7 +354,7 @@ async fn a_copy_that_nothing_has_run_with_makes_room_and_goes_when_that_is_asked
         unsure: true,
     };
     // A new agent process also knows that the copy is unused.
-    let again = Volumes::new(two.root.path(), BASE, &AgentConfig::default());
+    let again = Volumes::new(&Root::new(two.root.path()), BASE, &AgentConfig::default());
     again.remove(VOLUME, removal).unwrap();
     assert!(!two.folder().exists());
     // A folder that no move has placed stays.

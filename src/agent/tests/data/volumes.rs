@@ -80,7 +80,7 @@ fn volumes_with(root: &Path, allow: &[&str], create: Option<&[&str]>) -> Volumes
         host_mount_create: create.map(owned),
         ..AgentConfig::default()
     };
-    Volumes::new(root, "/var/lib/kat/volumes", &config)
+    Volumes::new(&Root::new(root), "/var/lib/kat/volumes", &config)
 }
 
 /// Creates a folder with this mode, and with `uid` as its owner and group.
@@ -305,7 +305,7 @@ fn paths_of_the_machine_are_those_that_its_owner_allows() {
         host_mount_allow: vec!["/mnt".to_owned()],
         ..AgentConfig::default()
     };
-    let nested = Volumes::new(root.path(), "/mnt/nas/kat", &config);
+    let nested = Volumes::new(&Root::new(root.path()), "/mnt/nas/kat", &config);
     for path in [
         "/mnt/nas/kat/other/db/data",
         "/mnt/nas/kat",
@@ -420,7 +420,11 @@ fn each_path_that_is_mounted_is_bound_once_and_read_only_where_nobody_writes() {
 fn paths_are_made_in_the_namespaces_own_folder_and_nowhere_else() {
     let root = tempfile::tempdir().unwrap();
     put_folder(&root.path().join("srv"), 0o755, 0);
-    let volumes = Volumes::new(root.path(), "/var/lib/kat/volumes", &AgentConfig::default());
+    let volumes = Volumes::new(
+        &Root::new(root.path()),
+        "/var/lib/kat/volumes",
+        &AgentConfig::default(),
+    );
     let uid = assignment(0, "db").user.uid;
     let prepare = |path: &str, kind| {
         let prepared = volumes.prepare(&hosted(path, Some(kind)));
@@ -514,7 +518,7 @@ fn a_workload_of_before_an_upgrade_keeps_the_paths_that_were_made_for_it() {
             .insert(one.instance.clone(), one.clone());
     }
     let reason = |one: &Assignment| {
-        let volumes = Volumes::new(root, "/var/lib/kat/volumes", &config);
+        let volumes = Volumes::new(&Root::new(root), "/var/lib/kat/volumes", &config);
         volumes
             .prepare(one)
             .map(drop)
@@ -523,7 +527,7 @@ fn a_workload_of_before_an_upgrade_keeps_the_paths_that_were_made_for_it() {
     // Control: without the record the paths are mounted as they are.
     assert_eq!(reason(&old), Ok(()));
     assert_eq!(look(root.join("srv/old")), (uid, uid, 0o2770));
-    earlier_grants::record(root, &config, &desired).unwrap();
+    earlier_grants::record(&Root::new(root), &config, &desired).unwrap();
     assert_eq!(reason(&old), Ok(()));
     assert_eq!(look(root.join("srv/old")), (0, 0, 0o711));
     fs::remove_dir(root.join("srv/old/data")).unwrap();
@@ -539,7 +543,7 @@ fn a_workload_of_before_an_upgrade_keeps_the_paths_that_were_made_for_it() {
     desired
         .store(&root.join("var/lib/kat/desired.json"))
         .unwrap();
-    let found = earlier_grants::findings(root, &config);
+    let found = earlier_grants::findings(&Root::new(root), &config);
     let line = found.first().unwrap().mend.as_deref().unwrap();
     let expected = r#"`hostMountCreate: ["/srv/old/data","/srv/a","/srv/a/b"]`"#;
     assert!(line.contains(expected), "{line}");
@@ -724,13 +728,13 @@ fn folders_above_an_earlier_path_become_roots_also_where_the_owner_has_written_t
     let mut desired = DesiredState::default();
     let id = old.instance.clone();
     desired.assignments.insert(id, old.clone());
-    earlier_grants::record(root, &AgentConfig::default(), &desired).unwrap();
+    earlier_grants::record(&Root::new(root), &AgentConfig::default(), &desired).unwrap();
     // The owner wrote the line before the workload was started again.
     let written = AgentConfig {
         host_mount_create: Some(vec!["/srv/old/data".to_owned()]),
         ..AgentConfig::default()
     };
-    let volumes = Volumes::new(root, "/var/lib/kat/volumes", &written);
+    let volumes = Volumes::new(&Root::new(root), "/var/lib/kat/volumes", &written);
     assert!(volumes.prepare(&old).is_ok());
     assert_eq!(look(root.join("srv/old")), (0, 0, 0o711));
 }

@@ -29,8 +29,9 @@ fn carrying(text: &str) -> Assignment {
 #[test]
 fn unpacked_files_belong_to_the_user_below_a_folder_that_only_its_group_may_enter() {
     let root = tempfile::tempdir().unwrap();
+    let tree = &Root::new(root.path());
     let one = carrying("1");
-    prepare(root.path(), &one).unwrap();
+    prepare(tree, &one).unwrap();
     let uid = one.user.uid;
     let folder = root.path().join("var/lib/kat/files").join(uid.to_string());
     let whole = folder.join(one.carried_digest().unwrap());
@@ -48,31 +49,32 @@ fn unpacked_files_belong_to_the_user_below_a_folder_that_only_its_group_may_ente
 
     // Unpacking twice changes nothing, and an interrupted attempt is started again.
     let inode = fs::metadata(&whole).unwrap().ino();
-    prepare(root.path(), &one).unwrap();
+    prepare(tree, &one).unwrap();
     assert_eq!(fs::metadata(&whole).unwrap().ino(), inode);
     let other = carrying("2");
     let unfinished = folder.join(format!(".{}", other.carried_digest().unwrap()));
     fs::create_dir(&unfinished).unwrap();
     fs::write(unfinished.join("rest"), "x").unwrap();
-    prepare(root.path(), &other).unwrap();
+    prepare(tree, &other).unwrap();
     let whole_other = folder.join(other.carried_digest().unwrap());
     assert!(!whole_other.join("rest").exists());
 
-    tidy(root.path(), uid, [&other].into_iter());
+    tidy(tree, uid, [&other].into_iter());
     assert!(!whole.exists() && whole_other.exists());
-    forget(root.path(), uid).unwrap();
-    forget(root.path(), uid).unwrap();
+    forget(tree, uid).unwrap();
+    forget(tree, uid).unwrap();
     assert!(!folder.exists());
 }
 
 #[test]
 fn what_can_not_be_read_leaves_nothing_behind() {
     let root = tempfile::tempdir().unwrap();
+    let tree = &Root::new(root.path());
     let damaged = Assignment {
         carried: Some("????".into()),
         ..assignment(0, "web")
     };
-    assert!(prepare(root.path(), &damaged).is_err());
+    assert!(prepare(tree, &damaged).is_err());
     assert!(!root.path().join("var").exists());
 }
 
@@ -95,6 +97,7 @@ fn put_links(unfinished: &Path, elsewhere: &Path, uid: u32, stop: &AtomicBool, t
 #[test]
 fn links_that_the_user_puts_there_meanwhile_lead_root_nowhere() {
     let root = tempfile::tempdir().unwrap();
+    let tree = &Root::new(root.path());
     let elsewhere = tempfile::tempdir().unwrap();
     for folder in [root.path(), elsewhere.path()] {
         fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
@@ -125,10 +128,10 @@ fn links_that_the_user_puts_there_meanwhile_lead_root_nowhere() {
             std::thread::yield_now();
         }
         for _ in 0..8 {
-            let prepared = prepare(root.path(), &one);
+            let prepared = prepare(tree, &one);
             let taken = elsewhere.path().join("taken").exists();
             let owner = fs::metadata(elsewhere.path().join("kept")).unwrap().uid();
-            let _ = forget(root.path(), uid);
+            let _ = forget(tree, uid);
             if prepared.is_err() || taken || owner != 0 {
                 stop.store(true, Ordering::Relaxed);
                 panic!("{prepared:?}, written elsewhere: {taken}, owner elsewhere: {owner}");

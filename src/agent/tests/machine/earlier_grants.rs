@@ -31,14 +31,14 @@ fn list(assignments: &[&Assignment]) -> DesiredState {
 }
 
 /// Writes a quadlet of the instance on the machine.
-fn with_unit(root: &Path, assignment: &Assignment) {
-    let folder = root.join(format!("var/lib/kat/units/{}", assignment.user.uid));
+fn with_unit(root: &Root, assignment: &Assignment) {
+    let folder = root.below(format!("var/lib/kat/units/{}", assignment.user.uid));
     std::fs::create_dir_all(&folder).unwrap();
     let stem = assignment.unit().replace(".service", ".container");
     std::fs::write(folder.join(stem), "").unwrap();
 }
 
-fn may(root: &Path, config: &AgentConfig, assignment: &Assignment) -> Result<(), &'static str> {
+fn may(root: &Root, config: &AgentConfig, assignment: &Assignment) -> Result<(), &'static str> {
     let options = MachineOptions::new(root, config);
     let checked = options.check(assignment, &MachineGroups::default());
     checked.map_err(|trouble| trouble.reason.word())
@@ -47,7 +47,7 @@ fn may(root: &Path, config: &AgentConfig, assignment: &Assignment) -> Result<(),
 #[test]
 fn the_workloads_of_before_an_upgrade_keep_what_they_had_and_later_ones_ask_the_owner() {
     let folder = tempfile::tempdir().unwrap();
-    let (root, config) = (folder.path(), AgentConfig::default());
+    let (root, config) = (&Root::new(folder.path()), AgentConfig::default());
     let (old, never_written) = (with_unmasked(0, "old"), with_unmasked(1, "never"));
     with_unit(root, &old);
     let before = list(&[&old, &never_written]);
@@ -77,8 +77,8 @@ fn the_workloads_of_before_an_upgrade_keep_what_they_had_and_later_ones_ask_the_
 #[test]
 fn a_new_machine_records_nothing_ever() {
     let folder = tempfile::tempdir().unwrap();
-    let (root, config) = (folder.path(), AgentConfig::default());
-    std::fs::create_dir_all(root.join("var/lib/kat")).unwrap();
+    let (root, config) = (&Root::new(folder.path()), AgentConfig::default());
+    std::fs::create_dir_all(root.below("var/lib/kat")).unwrap();
     earlier_grants::record(root, &config, &DesiredState::default()).unwrap();
     let one = with_unmasked(0, "one");
     with_unit(root, &one);
@@ -89,7 +89,7 @@ fn a_new_machine_records_nothing_ever() {
 #[test]
 fn what_agent_yaml_says_counts_alone() {
     let folder = tempfile::tempdir().unwrap();
-    let root = folder.path();
+    let root = &Root::new(folder.path());
     let old = with_unmasked(0, "old");
     with_unit(root, &old);
     earlier_grants::record(root, &AgentConfig::default(), &list(&[&old])).unwrap();
@@ -110,23 +110,24 @@ fn what_agent_yaml_says_counts_alone() {
         assert_eq!(may(root, &allowing(words), &old), expected, "{words:?}");
     }
     // The owner had already set `securityAllow` when the upgrade came.
-    let other = tempfile::tempdir().unwrap();
-    with_unit(other.path(), &old);
-    earlier_grants::record(other.path(), &allowing(&[]), &list(&[&old])).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let other = &Root::new(folder.path());
+    with_unit(other, &old);
+    earlier_grants::record(other, &allowing(&[]), &list(&[&old])).unwrap();
     let config = AgentConfig::default();
-    assert_eq!(may(other.path(), &config, &old), Err("SecurityNotAllowed"));
+    assert_eq!(may(other, &config, &old), Err("SecurityNotAllowed"));
 }
 
 #[test]
 fn a_record_that_cannot_be_read_is_not_written_anew_and_grants_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let (root, config) = (folder.path(), AgentConfig::default());
+    let (root, config) = (&Root::new(folder.path()), AgentConfig::default());
     let old = with_unmasked(0, "old");
     with_unit(root, &old);
-    std::fs::create_dir_all(root.join("var/lib/kat")).unwrap();
-    std::fs::write(root.join("var/lib/kat/granted.json"), "{").unwrap();
+    std::fs::create_dir_all(root.below("var/lib/kat")).unwrap();
+    std::fs::write(root.below("var/lib/kat/granted.json"), "{").unwrap();
     earlier_grants::record(root, &config, &list(&[&old])).unwrap();
-    let record = std::fs::read_to_string(root.join("var/lib/kat/granted.json")).unwrap();
+    let record = std::fs::read_to_string(root.below("var/lib/kat/granted.json")).unwrap();
     assert_eq!(record, "{");
     let grants = EarlierGrants::read(root, &config);
     assert!(!grants.has(OwnersSetting::Security, &old, "unmask"));
@@ -139,12 +140,12 @@ fn a_record_that_cannot_be_read_is_not_written_anew_and_grants_nothing() {
 #[test]
 fn check_prints_the_line_for_agent_yaml() {
     let folder = tempfile::tempdir().unwrap();
-    let (root, config) = (folder.path(), AgentConfig::default());
+    let (root, config) = (&Root::new(folder.path()), AgentConfig::default());
     let old = with_unmasked(0, "old");
     with_unit(root, &old);
     assert!(earlier_grants::findings(root, &config).is_empty());
     earlier_grants::record(root, &config, &list(&[&old])).unwrap();
-    list(&[&old]).store(&root.join(DESIRED)).unwrap();
+    list(&[&old]).store(&root.below(DESIRED)).unwrap();
     let found = earlier_grants::findings(root, &config);
     assert_eq!(found.len(), 1);
     assert!(
@@ -162,14 +163,14 @@ fn check_prints_the_line_for_agent_yaml() {
     assert_eq!(may(root, &written, &old), Ok(()));
     assert!(earlier_grants::findings(root, &written).is_empty());
     // Workloads that have left the machine are not reported.
-    list(&[]).store(&root.join(DESIRED)).unwrap();
+    list(&[]).store(&root.below(DESIRED)).unwrap();
     assert!(earlier_grants::findings(root, &config).is_empty());
 }
 
 #[test]
 fn host_ports_of_before_an_upgrade_go_on_leading_where_they_led() {
     let folder = tempfile::tempdir().unwrap();
-    let (root, config) = (folder.path(), AgentConfig::default());
+    let (root, config) = (&Root::new(folder.path()), AgentConfig::default());
     let with_port = |index: u32, name: &str, number: u16| {
         let mut one = assignment(index, name);
         one.workload_uid = format!("uid-of-{name}");
@@ -192,7 +193,7 @@ fn host_ports_of_before_an_upgrade_go_on_leading_where_they_led() {
     let options = MachineOptions::new(root, &config);
     assert!(options.allows_loopback(&mail, 25));
     assert!(!options.allows_loopback(&late, 8025));
-    list(&[&mail]).store(&root.join(DESIRED)).unwrap();
+    list(&[&mail]).store(&root.below(DESIRED)).unwrap();
     let found = earlier_grants::findings(root, &config);
     let lines: Vec<&str> = found
         .iter()
@@ -212,9 +213,9 @@ fn host_ports_of_before_an_upgrade_go_on_leading_where_they_led() {
 #[test]
 fn groups_and_devices_of_before_an_upgrade_stay_and_nobody_else_gets_any() {
     let folder = tempfile::tempdir().unwrap();
-    let (root, config) = (folder.path(), AgentConfig::default());
-    std::fs::create_dir_all(root.join("dev")).unwrap();
-    std::os::unix::fs::symlink("/dev/null", root.join("dev/ttyUSB0")).unwrap();
+    let (root, config) = (&Root::new(folder.path()), AgentConfig::default());
+    std::fs::create_dir_all(root.below("dev")).unwrap();
+    std::os::unix::fs::symlink("/dev/null", root.below("dev/ttyUSB0")).unwrap();
     let asking = |index: u32, name: &str, groups: &[&str]| {
         let mut one = assignment(index, name);
         one.workload_uid = format!("uid-of-{name}");

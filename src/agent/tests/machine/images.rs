@@ -85,7 +85,7 @@ impl Bench {
             })
         };
         let disks = DiskWatch::new(
-            Path::new("/"),
+            &Root::new("/"),
             "/volumes",
             &AgentConfig::default(),
             Arc::new(look),
@@ -319,19 +319,19 @@ fn how_long_an_image_was_not_used_survives_a_restart() {
     std::fs::create_dir_all(root.path().join("var/lib/kat")).unwrap();
     let config = AgentConfig::default();
     let ids = BTreeSet::from(["a"]);
-    let care = ImageCare::new(root.path(), &config);
+    let care = ImageCare::new(&Root::new(root.path()), &config);
     // At first sight an image counts as just used, however long the interval was.
     assert_eq!(care.unused(1, &ids, DAY * 9)["a"], (Duration::ZERO, false));
     assert_eq!(care.unused(1, &ids, HOUR * 20)["a"], (HOUR * 20, false));
     assert_eq!(care.conclude(), None);
-    let again = ImageCare::new(root.path(), &config);
+    let again = ImageCare::new(&Root::new(root.path()), &config);
     assert_eq!(again.unused(1, &ids, HOUR * 4)["a"], (DAY, true));
     // Use resets the count.
     assert!(again.unused(1, &BTreeSet::new(), HOUR).is_empty());
     assert_eq!(again.unused(1, &ids, HOUR)["a"], (Duration::ZERO, false));
     // An unreadable file resets all counts.
     std::fs::write(root.path().join("var/lib/kat/images.json"), "{").unwrap();
-    let anew = ImageCare::new(root.path(), &config);
+    let anew = ImageCare::new(&Root::new(root.path()), &config);
     assert_eq!(
         anew.unused(1, &ids, HOUR * 30)["a"],
         (Duration::ZERO, false)

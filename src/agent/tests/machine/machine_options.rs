@@ -263,7 +263,7 @@ fn only_what_the_owner_allows_and_is_a_device() {
         };
         let mut one = assignment(0, "stick");
         one.container.devices = vec![device.to_owned()];
-        let options = MachineOptions::new(root, &config);
+        let options = MachineOptions::new(&Root::new(root), &config);
         let checked = options.check(&one, &MachineGroups::default());
         checked.map_err(|trouble| trouble.reason.word())
     };
@@ -346,7 +346,7 @@ fn a_profile_of_a_path_of_the_machine_is_not_allowed_by_any_word() {
         security_allow: Some(vec!["seccomp".to_owned(), "capabilities".to_owned()]),
         ..AgentConfig::default()
     };
-    let options = MachineOptions::new(folder.path(), &config);
+    let options = MachineOptions::new(&Root::new(folder.path()), &config);
     let said = |profile: &str| {
         let one = loose("loose", "SeccompProfile", profile);
         let checked = options.check(&one, &MachineGroups::default());
@@ -417,7 +417,7 @@ fn the_owner_says_which_ports_lead_to_workloads_and_for_whom() {
     let folder = tempfile::tempdir().unwrap();
     let text = "hostPortsAllow: [22, 8000-8010]\nhostPortLoopback: true\n";
     let config = kat_bundle::parse_agent_config(text, "agent.yaml").unwrap();
-    let options = MachineOptions::new(folder.path(), &config);
+    let options = MachineOptions::new(&Root::new(folder.path()), &config);
     let said = |number| {
         let checked = options.check(&with_host_port("web", number), &MachineGroups::default());
         checked.map_err(|trouble| trouble.reason.word())

@@ -2,7 +2,7 @@
 
 use super::*;
 use kat_systemd::{ActiveState, UnitManager};
-use kat_types::api::Health;
+use kat_types::{api::Health, resource::OtherKind};
 
 /// The workload `web` with an init container, and with a sidecar of another image.
 fn with_others() -> Assignment {
@@ -36,12 +36,15 @@ async fn sidecars_and_init_containers_are_created_and_removed_with_their_instanc
     let status = manager.status(&unit(&web, "side-proxy")).await.unwrap();
     assert_eq!(status.active_state, ActiveState::Active);
     let report = bench.report(&web.instance).unwrap();
-    let told: Vec<(&str, &str)> = report
+    let told: Vec<(&str, OtherKind)> = report
         .containers
         .iter()
-        .map(|one| (one.name.as_str(), one.kind.as_str()))
+        .map(|one| (one.name.as_str(), one.kind))
         .collect();
-    assert_eq!(told, [("prepare", "init"), ("proxy", "sidecar")]);
+    assert_eq!(
+        told,
+        [("prepare", OtherKind::Init), ("proxy", OtherKind::Sidecar)]
+    );
     // Both images are pulled before the instance starts.
     assert_eq!(bench.calls(&web, "start kat-image-"), 2);
     assert_eq!(web.asking_unit(), unit(&web, "net"));

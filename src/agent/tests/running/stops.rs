@@ -67,7 +67,7 @@ async fn a_list_that_is_not_confirmed_removes_nothing() {
 
 #[test]
 fn a_unit_without_its_file_is_stopped_too() {
-    let folder = UnitFolder::new(UserFolders::new(Path::new("/nowhere"), 20_000), 20_000);
+    let folder = UnitFolder::new(UserFolders::new(&Root::new("/nowhere"), 20_000), 20_000);
     let status = |load: &str, active: &str| UnitStatus {
         load_state: load.into(),
         active_state: ActiveState::from_word(active),
@@ -151,7 +151,7 @@ async fn what_others_keep_beside_kats_files_stays() {
     bench.manager(&web).clear_calls();
     bench.later(Duration::from_secs(600)).await;
     assert_eq!(bench.manager(&web).calls(), Vec::<String>::new());
-    remove_every_users(bench.root.path()).unwrap();
+    remove_every_users(&bench.tools.root).unwrap();
     assert!(theirs.iter().all(|path| path.exists()));
 }
 

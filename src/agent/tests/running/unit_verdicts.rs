@@ -1,7 +1,7 @@
 //! The verdict on each state of a unit, by the workload's restart policy.
 
 use super::*;
-use crate::worker::unit_state::judge::{JudgementInput, RunFault, StartAction, judge};
+use crate::worker::unit_state::instance_phase::{JudgementInput, RunFault, StartAction, judge};
 use kat_systemd::{ActiveState, LoadState, ServiceResult, UnitStatus};
 use kat_types::reason::Reason;
 

@@ -12,7 +12,7 @@ use crate::{
     network::host_ports,
     worker::{
         UserDesired, Worker, WorkerError,
-        unit_state::{judge::InstanceVerdict, links},
+        unit_state::{instance_phase::InstanceVerdict, links},
         users::limits,
     },
 };

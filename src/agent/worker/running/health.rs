@@ -10,7 +10,7 @@ use crate::{
     worker::{
         Worker,
         running::start_backoff::RetryDelay,
-        unit_state::{judge::InstanceVerdict, units::window},
+        unit_state::{instance_phase::InstanceVerdict, units::window},
     },
 };
 use kat_systemd::UnitStatus;

@@ -1,6 +1,6 @@
 //! A worker's slow operations, which run as jobs: pulls, starts and stops.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -16,6 +16,7 @@ use crate::{
 use kat_systemd::{JobResult, SystemdError, TransientUnit, UnitManager, UnitStatus};
 use kat_types::{
     api::InstancePhase, assignment::Assignment, reason::Reason, resource::ImagePullPolicy,
+    root::Root,
 };
 
 /// Grace of an evicted instance: its programs are killed after this time, whatever stop time its
@@ -200,7 +201,7 @@ impl Worker {
             };
             let result = match evicted {
                 false => stop.await,
-                true => stop_for_room(manager.as_ref(), &units, root.path(), stop).await,
+                true => stop_for_room(manager.as_ref(), &units, &root, stop).await,
             };
             (key, JobOutcome::Stopped(result))
         });
@@ -331,7 +332,7 @@ impl Worker {
 async fn stop_for_room(
     manager: &dyn UnitManager,
     units: &[String],
-    root: &Path,
+    root: &Root,
     stop: impl Future<Output = Result<JobResult, SystemdError>>,
 ) -> Result<JobResult, SystemdError> {
     tokio::pin!(stop);

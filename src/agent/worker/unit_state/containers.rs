@@ -13,7 +13,7 @@ use crate::{
         reports::{log_tail, log_tail::UnitRuns},
         running::jobs::{JobKey, JobOutcome},
         unit_state::{
-            judge::{InstanceVerdict, StartAction},
+            instance_phase::{InstanceVerdict, StartAction},
             sidecars::{InstanceSidecars, SidecarContainer},
         },
     },

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::judge::{InstanceVerdict, OFTEN, SETTLE, StartAction, ended, exit_code};
+use crate::worker::unit_state::instance_phase::{
+    InstanceVerdict, OFTEN, SETTLE, StartAction, ended, exit_code,
+};
 use kat_systemd::{ActiveState, ServiceResult, SubState, UnitStatus};
 use kat_types::{
     api::{ContainerState, ContainerStatus, InstancePhase},
@@ -87,10 +89,7 @@ impl SidecarContainer {
     pub(crate) fn report(&self) -> ContainerStatus {
         ContainerStatus {
             name: self.name.clone(),
-            kind: match self.kind {
-                OtherKind::Init => "init".to_owned(),
-                OtherKind::Sidecar => "sidecar".to_owned(),
-            },
+            kind: self.kind,
             state: self.state(),
             restarts: self.status.restarts,
             exit_code: exit_code(&self.status).filter(|_| !self.not_started),

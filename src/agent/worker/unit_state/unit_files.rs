@@ -275,8 +275,8 @@ impl UnitFolder {
 }
 
 /// Users with a folder of unit files below `root`.
-pub(crate) fn users(root: &Path) -> Vec<u32> {
-    std::fs::read_dir(Root::new(root).below(UNITS))
+pub(crate) fn users(root: &Root) -> Vec<u32> {
+    std::fs::read_dir(root.below(UNITS))
         .into_iter()
         .flatten()
         .flatten()
@@ -285,12 +285,12 @@ pub(crate) fn users(root: &Path) -> Vec<u32> {
 }
 
 /// Removes KAT's files of all users, and their folder if it is empty then.
-pub(crate) fn remove_every_users(root: &Path) -> Result<(), FilesError> {
+pub(crate) fn remove_every_users(root: &Root) -> Result<(), FilesError> {
     for uid in users(root) {
         UnitFolder::new(UserFolders::new(root, uid), uid).remove_all()?;
     }
     // The folder stays if it holds files that are not KAT's.
-    let _ = std::fs::remove_dir(Root::new(root).below(UNITS));
+    let _ = std::fs::remove_dir(root.below(UNITS));
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use crate::{
         reports::{log_tail, log_tail::UnitRuns},
         running::{jobs::JobKey, restarts::RestartEvidence, start_backoff::RetryDelay},
         unit_state::{
-            judge::{JudgementInput, PODMANS, RunFault, StartAction, exit_code, judge},
+            instance_phase::{JudgementInput, PODMANS, RunFault, StartAction, exit_code, judge},
             network_holder as holder,
             unit_files::FilesError,
         },
@@ -175,7 +175,7 @@ impl Worker {
         }
         if tidy {
             let all = desired.assignments.values();
-            carried::tidy(self.tools.root.path(), self.user.uid, all);
+            carried::tidy(&self.tools.root, self.user.uid, all);
         }
         Ok(())
     }
@@ -352,7 +352,7 @@ impl Worker {
         status: &UnitStatus,
     ) -> Option<Vec<PathBind>> {
         let carried =
-            carried::prepare(self.tools.root.path(), assignment).map_err(|error| VolumeTrouble {
+            carried::prepare(&self.tools.root, assignment).map_err(|error| VolumeTrouble {
                 reason: Reason::FilesFailed,
                 message: format!("the files of its workload's folder can't be laid out: {error}"),
             });

@@ -9,7 +9,6 @@ use std::{
 
 use super::accounts::MachineGroups;
 use crate::volumes::earlier_grants::{EarlierGrants, OwnersSetting};
-use kat_plan::host_port_statuses;
 use kat_types::{
     assignment::{Assignment, WorkloadUser},
     reason::Reason,
@@ -20,6 +19,7 @@ use kat_types::{
         },
     },
     root::Root,
+    services::host_port_statuses,
 };
 
 /// Folders of `/dev` in which users other than root can create names.
@@ -49,9 +49,9 @@ pub struct MachineOptions {
 
 impl MachineOptions {
     /// The options of a machine whose files lie below `root`.
-    pub fn new(root: &Path, config: &AgentConfig) -> Self {
+    pub fn new(root: &Root, config: &AgentConfig) -> Self {
         Self {
-            root: Root::new(root),
+            root: root.clone(),
             devices: config
                 .devices_allow
                 .iter()

@@ -141,7 +141,7 @@ impl Worker {
                 .await?;
         }
         self.folder.remove_all()?;
-        carried::forget(self.tools.root.path(), self.user.uid)?;
+        carried::forget(&self.tools.root, self.user.uid)?;
         self.keep_binds(&BTreeSet::new()).await?;
         let removed = self.tools.secrets.keep_only(&self.user, &BTreeSet::new());
         removed.map_err(FilesError::from)?;

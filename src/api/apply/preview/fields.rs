@@ -24,9 +24,6 @@ type FieldPath = Vec<FieldPathStep>;
 type DocumentEncoder = fn(&ParsedWorkload, bool) -> Result<Value, NotEncoded>;
 
 /// Changed fields in the order of the files; none if either version can't be read.
-///
-/// # Errors
-/// [`NotEncoded`].
 pub(crate) fn changes(
     old: Option<&WorkloadEntry>,
     new: Option<&WorkloadEntry>,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kat_leader::RehearsalResult;
 use kat_plan::Snapshot;
 use kat_types::{
-    api::{InstanceAction, InstanceChange, InstancePhase, NodePhase},
+    api::{AVAILABLE, InstanceAction, InstanceChange, InstancePhase, NodePhase},
     assignment::{Assignment, DesiredRun},
     store::{
         revisions::WorkloadKey,
@@ -229,6 +229,6 @@ fn blocked(entry: &WorkloadEntry) -> String {
     let conditions = entry.status.iter();
     conditions
         .flat_map(|status| &status.value.status.conditions)
-        .find(|condition| condition.kind == "Available" && !condition.status)
+        .find(|condition| condition.kind == AVAILABLE && !condition.status)
         .map_or_else(String::new, |condition| condition.message.clone())
 }

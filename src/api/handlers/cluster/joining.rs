@@ -26,12 +26,11 @@ use crate::{
 };
 use kat_pki as pki;
 use kat_pki::{Authorities, CertificateRequest, MachineCertificates, PkiError};
-use kat_plan::{
-    Admission, Applicant, NotAdmitted, Snapshot, cluster_endpoints, may_lose_member, node_address,
-};
+use kat_plan::{Admission, Applicant, NotAdmitted, Snapshot, cluster_endpoints, may_lose_member};
 use kat_store::StoreError;
 use kat_types::{
     api::{Certificates, JoinAnswer, JoinPeer, JoinRequest, NodePhase, RenewalRequest},
+    network::node_address,
     resource::ClusterSpec,
     store::{keys, snapshot::NodeEntry, transaction::Compare},
 };

@@ -16,7 +16,7 @@ use crate::{
         authorization::{CallScope, RouteAccess, check},
     },
     apply::{
-        image_pins::{told, turn},
+        image_pins::{lookup_error, registry_permit},
         put,
     },
     context::{Api, WriteDecision},
@@ -29,12 +29,13 @@ use crate::{
     server::limits::{check_content_type, read_body},
 };
 use kat_bundle as bundle;
-use kat_plan::{EventLog, SealingError, Snapshot};
+use kat_pki::delivery::SealingError;
+use kat_plan::{EventLog, Snapshot};
 use kat_registry::{LoginAnswer, RegistryError};
 use kat_types::{
     api::{
-        EventKind, List, ListMetadata, ObjectReference, RegistryLoginRequest, RegistryLoginResult,
-        RegistryLoginView,
+        EventKind, List, ListMetadata, LoginCheck, ObjectReference, RegistryLoginRequest,
+        RegistryLoginResult, RegistryLoginView, WriteOutcome,
     },
     reason::EventReason,
     registry::{Credentials, LoginPlace, LoginRecord},
@@ -105,7 +106,7 @@ pub(crate) async fn write(
     // No registry is queried for a namespace that does not exist.
     check_namespace_exists(&api, &namespace)?;
     let check = match request.no_check {
-        true => "notChecked",
+        true => LoginCheck::NotChecked,
         false => ask(&api, &place, &credentials, &namespace, &caller).await?,
     };
     let change = LoginWrite {
@@ -123,12 +124,12 @@ pub(crate) async fn write(
         tracing::info!(%place, namespace, %caller, "credentials for a registry were written");
     }
     let status = match outcome {
-        "created" => StatusCode::CREATED,
+        WriteOutcome::Created => StatusCode::CREATED,
         _ => StatusCode::OK,
     };
     let result = RegistryLoginResult {
-        outcome: outcome.to_owned(),
-        check: check.to_owned(),
+        outcome,
+        check,
         login,
     };
     Ok((status, Json(result)).into_response())
@@ -190,12 +191,12 @@ async fn ask(
     credentials: &Credentials,
     namespace: &str,
     caller: &Caller,
-) -> Result<&'static str, ApiError> {
+) -> Result<LoginCheck, ApiError> {
     const UNCHECKED: &str = "`--no-check` keeps them without asking; `katcall registry set` says how a registry is reached";
     let Some(source) = api.config.images.as_ref() else {
-        return Ok("notChecked");
+        return Ok(LoginCheck::NotChecked);
     };
-    let _turn = turn(namespace).await;
+    let _turn = registry_permit(namespace).await;
     let snapshot = api.snapshot()?;
     let settings = snapshot.registries.as_ref();
     let settings = settings.map_or_else(Default::default, |stored| stored.value.clone());
@@ -208,8 +209,8 @@ async fn ask(
         ));
     }
     match source.check_login(place, &settings, credentials).await {
-        Ok(LoginAnswer::Accepted) => Ok("accepted"),
-        Ok(LoginAnswer::NotAsked) => Ok("notAsked"),
+        Ok(LoginAnswer::Accepted) => Ok(LoginCheck::Accepted),
+        Ok(LoginAnswer::NotAsked) => Ok(LoginCheck::NotAsked),
         Err(RegistryError::Unauthorized(host)) => Err(ApiError::conflict(
             format!(
                 "{host} does not take this name and password; nothing was changed for namespace {namespace}"
@@ -219,7 +220,7 @@ async fn ask(
         Err(error) => Err(ApiError::conflict(
             format!(
                 "the leader could not ask the registry, and nothing was changed: {}",
-                told(&error, caller)
+                lookup_error(&error, caller)
             ),
             UNCHECKED,
         )),
@@ -238,7 +239,7 @@ struct LoginWrite<'a> {
     now: Timestamp,
 }
 
-type LoginWriteResult = (&'static str, RegistryLoginView);
+type LoginWriteResult = (WriteOutcome, RegistryLoginView);
 
 impl LoginWrite<'_> {
     /// The same credentials again write nothing.
@@ -263,7 +264,10 @@ impl LoginWrite<'_> {
             opened.is_ok_and(|opened| opened == self.credentials)
         });
         if let Some(stored) = stored.filter(|_| same) {
-            return Ok(WriteDecision::Done(("unchanged", self.shown(stored))));
+            return Ok(WriteDecision::Done((
+                WriteOutcome::Unchanged,
+                self.shown(stored),
+            )));
         }
         if stored.is_none() && logins.is_some_and(|logins| logins.len() >= NAMESPACE_LIMIT) {
             return Err(ApiError::conflict(
@@ -312,8 +316,8 @@ impl LoginWrite<'_> {
         let value = record;
         let shown = self.shown(&Stored { revision: 0, value });
         let outcome = match stored {
-            None => "created",
-            Some(_) => "updated",
+            None => WriteOutcome::Created,
+            Some(_) => WriteOutcome::Updated,
         };
         Ok(WriteDecision::Write {
             conditions: vec![

@@ -27,9 +27,10 @@ use crate::{
     view::{ApiView, secret_metadata, stored_secret_metadata},
     watch::{ListQuery, answer},
 };
-use kat_plan::{EventLog, SealingError, Snapshot, check_growth, users_of_secret};
+use kat_pki::delivery::SealingError;
+use kat_plan::{EventLog, Snapshot, check_growth, users_of_secret};
 use kat_types::{
-    api::{EventKind, ObjectReference, SecretRequest},
+    api::{EventKind, ObjectReference, SecretRequest, WriteOutcome},
     reason::EventReason,
     resource::{
         Amounts, Bytes,
@@ -206,7 +207,7 @@ impl SecretWrite<'_> {
             let metadata = stored_secret_metadata(key, stored);
             return Ok(WriteDecision::Done(WriteResult::of(
                 "Secret",
-                "unchanged",
+                WriteOutcome::Unchanged,
                 metadata,
             )));
         }
@@ -323,8 +324,8 @@ impl SecretWrite<'_> {
             .map_err(self::sealing)?;
         let before = stored.map_or(0, |stored| stored.revision);
         let (status, outcome) = match stored {
-            None => (StatusCode::CREATED, "created"),
-            Some(_) => (StatusCode::OK, "updated"),
+            None => (StatusCode::CREATED, WriteOutcome::Created),
+            Some(_) => (StatusCode::OK, WriteOutcome::Updated),
         };
         let metadata = secret_metadata(key, &record, before);
         let mut written = WriteResult::of("Secret", outcome, metadata);
@@ -394,7 +395,7 @@ pub(crate) async fn delete(
             ));
         }
         let metadata = stored_secret_metadata(&key, stored);
-        let outcome = WriteResult::of("Secret", "deleted", metadata);
+        let outcome = WriteResult::of("Secret", WriteOutcome::Deleted, metadata);
         if query.dry_run {
             return Ok(WriteDecision::Done(outcome));
         }

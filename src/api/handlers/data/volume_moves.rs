@@ -25,11 +25,11 @@ use crate::{
     view::volume_metadata,
 };
 use kat_plan::{
-    Snapshot, is_used_meanwhile, lacks_secret, moves_together, stays_moved, stopped_move,
-    taker_says, users_of, why_it_does_not_fit,
+    Snapshot, is_used_meanwhile, lacks_secret, moves_together, receiver_phase, stopped_move,
+    users_of, why_it_does_not_fit, without_move,
 };
 use kat_types::{
-    api::{NodePhase, VolumeMovePhase as Phase, VolumeMoveRequest},
+    api::{NodePhase, VolumeMovePhase as Phase, VolumeMoveRequest, WriteOutcome},
     reason::EventReason,
     store::{
         keys,
@@ -105,7 +105,7 @@ impl VolumeMoveWrite<'_> {
         let outcome = |word| WriteResult::of("Volume", word, volume_metadata(key, stored));
         if let Some(moving) = &stored.value.moving {
             if moving.to == to {
-                return Ok(WriteDecision::Done(outcome("unchanged")));
+                return Ok(WriteDecision::Done(outcome(WriteOutcome::Unchanged)));
             }
             return Err(ApiError::conflict(
                 format!("volume `{key}` is on its way to {}", moving.to),
@@ -114,7 +114,7 @@ impl VolumeMoveWrite<'_> {
         }
         let from = movable(snapshot, key, &stored.value, to)?;
         if from == to {
-            return Ok(WriteDecision::Done(outcome("unchanged")));
+            return Ok(WriteDecision::Done(outcome(WriteOutcome::Unchanged)));
         }
         let together = moves_together(snapshot, key);
         if together.len() > MOST {
@@ -131,7 +131,7 @@ impl VolumeMoveWrite<'_> {
         check_version(snapshot, key, &together)?;
         check_target(snapshot, key, to, self.now)?;
         if self.dry_run {
-            return Ok(WriteDecision::Done(outcome("moving")));
+            return Ok(WriteDecision::Done(outcome(WriteOutcome::Moving)));
         }
         let moving = VolumeMove {
             id: self.id.clone(),
@@ -158,7 +158,7 @@ impl VolumeMoveWrite<'_> {
             change,
             (EventReason::VolumeMoveStarted, message),
         )?;
-        Ok(written.with(outcome("moving")))
+        Ok(written.with(outcome(WriteOutcome::Moving)))
     }
 
     fn cancel(&self, snapshot: &Snapshot) -> Result<WriteDecision<WriteResult>, ApiError> {
@@ -166,10 +166,10 @@ impl VolumeMoveWrite<'_> {
         let stored = self.stored(snapshot)?;
         let outcome = |word| WriteResult::of("Volume", word, volume_metadata(key, stored));
         let Some(moving) = &stored.value.moving else {
-            return Ok(WriteDecision::Done(outcome("unchanged")));
+            return Ok(WriteDecision::Done(outcome(WriteOutcome::Unchanged)));
         };
         if self.dry_run {
-            return Ok(WriteDecision::Done(outcome("cancelled")));
+            return Ok(WriteDecision::Done(outcome(WriteOutcome::Cancelled)));
         }
         let is_of = |record: &VolumeRecord| {
             let other = record.moving.as_ref();
@@ -195,7 +195,7 @@ impl VolumeMoveWrite<'_> {
             node
         );
         let change = |key: &VolumeKey, record: &VolumeRecord| match stays {
-            true => stays_moved(record),
+            true => without_move(record),
             false => stopped_move(key, record, taker, self.now),
         };
         let all = all.into_iter();
@@ -205,7 +205,7 @@ impl VolumeMoveWrite<'_> {
             change,
             (EventReason::VolumeMoveCancelled, message),
         )?;
-        Ok(written.with(outcome("cancelled")))
+        Ok(written.with(outcome(WriteOutcome::Cancelled)))
     }
 
     fn stored<'s>(&self, snapshot: &'s Snapshot) -> Result<&'s Stored<VolumeRecord>, ApiError> {
@@ -352,7 +352,7 @@ fn stays_there(
     all: &[VolumeKey],
 ) -> Result<bool, ApiError> {
     let VolumeMove { from, to, .. } = moving;
-    let says = |other: &VolumeKey| taker_says(status(snapshot, to), other, moving);
+    let says = |other: &VolumeKey| receiver_phase(status(snapshot, to), other, moving);
     if !moving.placing {
         return Ok(false);
     }

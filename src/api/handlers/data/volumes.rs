@@ -17,6 +17,7 @@ use crate::{
 };
 use kat_plan::{Snapshot, users_of};
 use kat_types::{
+    api::WriteOutcome,
     reason::EventReason,
     store::{
         keys,
@@ -217,10 +218,10 @@ impl DeletionEffect {
         }
     }
 
-    fn outcome(&self) -> &'static str {
+    fn outcome(&self) -> WriteOutcome {
         match self {
-            Self::Removed => "deleting",
-            Self::PathForgotten | Self::MachineGone => "forgetting",
+            Self::Removed => WriteOutcome::Deleting,
+            Self::PathForgotten | Self::MachineGone => WriteOutcome::Forgetting,
         }
     }
 

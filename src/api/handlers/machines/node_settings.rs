@@ -30,9 +30,10 @@ use crate::{
     view::node_metadata,
 };
 use kat_bundle::{check_label_key, check_label_value};
-use kat_plan::{EventLog, OWN_LABELS, Snapshot};
+use kat_plan::{EventLog, Snapshot};
 use kat_types::{
-    api::{EventKind, NodeLabels, NodeTaints, ObjectReference, Taint},
+    api::{EventKind, NodeLabels, NodeTaints, ObjectReference, Taint, WriteOutcome},
+    node_labels::OWN_LABELS,
     reason::EventReason,
     store::{keys, records::NodeRegistration, transaction::Compare},
 };
@@ -59,9 +60,9 @@ pub(crate) async fn drain(
 ) -> Result<Response, ApiError> {
     let precondition = Precondition::read(&headers)?;
     let DrainQuery { dry_run, force } = query;
-    let wish = NodeSettingChange::Drain { force };
+    let change = NodeSettingChange::Drain { force };
     let query = WriteQuery { dry_run };
-    set(&api, &caller, &name, query, precondition, wish).await
+    set(&api, &caller, &name, query, precondition, change).await
 }
 
 pub(crate) async fn uncordon(
@@ -162,14 +163,14 @@ async fn set(
     name: &str,
     query: WriteQuery,
     precondition: Precondition,
-    wish: NodeSettingChange,
+    change: NodeSettingChange,
 ) -> Result<Response, ApiError> {
     let now = api.now();
     let setting = NodeSettingRequest {
         caller,
         name,
         precondition,
-        wish,
+        change,
         now,
         dry_run: query.dry_run,
     };
@@ -181,7 +182,7 @@ struct NodeSettingRequest<'a> {
     caller: &'a Caller,
     name: &'a str,
     precondition: Precondition,
-    wish: NodeSettingChange,
+    change: NodeSettingChange,
     now: Timestamp,
     dry_run: bool,
 }
@@ -205,7 +206,7 @@ impl NodeSettingRequest<'_> {
         let changed = registration != before.value;
         let outcome = WriteResult::of(
             "Node",
-            if changed { "updated" } else { "unchanged" },
+            WriteOutcome::of_change(changed),
             node_metadata(name, &registration, before.revision),
         );
         if !changed || self.dry_run {
@@ -234,7 +235,7 @@ impl NodeSettingRequest<'_> {
         &self,
         registration: &mut NodeRegistration,
     ) -> Result<(EventReason, &'static str), ApiError> {
-        match &self.wish {
+        match &self.change {
             NodeSettingChange::Drain { force } => {
                 (registration.draining, registration.drain_forced) = (true, *force);
                 Ok(match force {

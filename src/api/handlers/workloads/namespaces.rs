@@ -30,7 +30,7 @@ use crate::{
 };
 use kat_plan::{EventLog, Snapshot};
 use kat_types::{
-    api::{EventKind, NamespaceRequest, ObjectReference},
+    api::{EventKind, NamespaceRequest, ObjectReference, WriteOutcome},
     reason::EventReason,
     resource::{
         API_VERSION, Amounts, NamespaceMetadata, QuotaResource, default_namespace,
@@ -136,7 +136,7 @@ pub(crate) async fn set_quota(
             ..stored.value.clone()
         };
         let changed = record != stored.value;
-        let outcome = if changed { "updated" } else { "unchanged" };
+        let outcome = WriteOutcome::of_change(changed);
         let metadata = namespace_metadata(&name, &record, stored.revision);
         let result = WriteResult::of("Namespace", outcome, metadata);
         if !changed || query.dry_run {
@@ -225,7 +225,7 @@ impl NamespaceCreation<'_> {
                     deleting: false,
                     quota: Default::default(),
                 },
-                "created",
+                WriteOutcome::Created,
             ),
             Some(stored) if stored.value.deleting => {
                 return Err(ApiError::conflict(
@@ -237,7 +237,7 @@ impl NamespaceCreation<'_> {
                 let metadata = namespace_metadata(name, &stored.value, stored.revision);
                 return Ok(WriteDecision::Done(WriteResult::of(
                     "Namespace",
-                    "unchanged",
+                    WriteOutcome::Unchanged,
                     metadata,
                 )));
             }
@@ -246,7 +246,7 @@ impl NamespaceCreation<'_> {
                     labels: self.metadata.labels.clone(),
                     ..stored.value.clone()
                 },
-                "updated",
+                WriteOutcome::Updated,
             ),
         };
         let before = stored.map_or(0, |stored| stored.revision);
@@ -357,7 +357,7 @@ impl NamespaceRemoval<'_> {
         let stored = stored.ok_or_else(|| ApiError::not_found("namespace", self.name))?;
         self.precondition.check(Some(stored.revision))?;
         let metadata = namespace_metadata(self.name, &stored.value, stored.revision);
-        let outcome = WriteResult::of("Namespace", "deleting", metadata);
+        let outcome = WriteResult::of("Namespace", WriteOutcome::Deleting, metadata);
         let count = snapshot
             .workloads
             .keys()

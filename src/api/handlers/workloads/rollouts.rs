@@ -34,7 +34,7 @@ use kat_plan::Snapshot;
 use kat_types::{
     api::{
         GenerationView, ImageRequest, List, ListMetadata, RestartRequest, RollbackRequest,
-        ScaleRequest,
+        ScaleRequest, WriteOutcome,
     },
     reason::EventReason,
     store::{
@@ -78,9 +78,9 @@ fn shown(entry: &WorkloadEntry, generation: u64, archived: &ArchivedGeneration) 
     let status = entry.status.as_ref();
     GenerationView {
         generation,
-        applied: record.map_or_else(String::new, |record| record.applied.to_string()),
+        applied: record.map(|record| record.applied).into(),
         by: record.map_or_else(String::new, |record| record.by.clone()),
-        origin: record.map_or_else(String::new, |record| format!("{:?}", record.origin)),
+        origin: record.map(|record| record.origin),
         of: record.and_then(|record| record.of),
         why: record.map_or_else(String::new, |record| record.why.clone()),
         image: image.unwrap_or_default(),
@@ -317,8 +317,11 @@ async fn set_paused(
         precondition.check(Some(entry.meta.revision))?;
         not_deleting(&key, entry)?;
         let changed = entry.meta.value.paused != paused;
-        let word = if changed { "updated" } else { "unchanged" };
-        let outcome = WriteResult::of("Workload", word, workload_metadata(&key, entry));
+        let outcome = WriteResult::of(
+            "Workload",
+            WriteOutcome::of_change(changed),
+            workload_metadata(&key, entry),
+        );
         if !changed || query.dry_run {
             return Ok(WriteDecision::Done(outcome));
         }

@@ -22,7 +22,7 @@ use crate::{
 };
 use kat_bundle::{CARRIED, unpack_carried};
 use kat_types::{
-    api::{ApplyResult, List, ListMetadata, Metadata, Preview},
+    api::{ApplyResult, List, ListMetadata, Metadata, Preview, WriteOutcome},
     store::{revisions::WorkloadKey, snapshot::WorkloadEntry},
 };
 
@@ -50,7 +50,7 @@ pub(crate) struct DeletionQuery {
 /// The result of a write.
 pub(crate) struct WriteResult {
     pub(crate) status: StatusCode,
-    pub(crate) outcome: &'static str,
+    pub(crate) outcome: WriteOutcome,
     pub(crate) kind: &'static str,
     pub(crate) metadata: Metadata,
     /// The effects of a dry run.
@@ -59,7 +59,7 @@ pub(crate) struct WriteResult {
 
 impl WriteResult {
     /// The result for an existing object, with status 200.
-    pub(crate) fn of(kind: &'static str, outcome: &'static str, metadata: Metadata) -> Self {
+    pub(crate) fn of(kind: &'static str, outcome: WriteOutcome, metadata: Metadata) -> Self {
         Self {
             status: StatusCode::OK,
             outcome,
@@ -76,7 +76,7 @@ impl WriteResult {
         }
         let version = self.metadata.resource_version.clone();
         let result = ApplyResult {
-            outcome: self.outcome.to_owned(),
+            outcome: self.outcome,
             kind: self.kind.to_owned(),
             metadata: self.metadata,
             preview: self.preview,

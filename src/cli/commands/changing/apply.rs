@@ -20,7 +20,7 @@ use crate::{
     wait::AwaitedWorkload,
 };
 use kat_client::{ClientError, Deletion};
-use kat_types::api::{ApplyResult, WorkloadItem};
+use kat_types::api::{ApplyResult, WorkloadItem, WriteOutcome};
 use local::{FolderObject, FolderUse, PreparedFolder};
 
 pub(crate) async fn run<'run>(
@@ -56,10 +56,10 @@ pub(crate) async fn run<'run>(
                 "{}/{} {}",
                 result.kind.to_lowercase(),
                 output::plain(&result.metadata.name),
-                output::plain(&result.outcome)
+                result.outcome
             ))?;
             if let FolderObject::Workload { namespace, .. } = content {
-                done.count(&result.outcome);
+                done.count(result.outcome);
                 targets.push(AwaitedWorkload {
                     namespace: namespace.clone(),
                     name: result.metadata.name,
@@ -112,12 +112,14 @@ async fn delete(
             }
         }
         let name = output::plain(&metadata.name);
-        session.console.line(&format!("workload/{name} deleting"))?;
+        session
+            .console
+            .line(&format!("workload/{name} {}", WriteOutcome::Deleting))?;
         volumes::say_kept(
             session.console,
             present.of_workload(&namespace, &metadata.name),
         );
-        done.count("deleting");
+        done.count(WriteOutcome::Deleting);
         gone.push(AwaitedWorkload {
             namespace,
             name: metadata.name,
@@ -131,12 +133,12 @@ async fn delete(
 /// Number of workloads by outcome.
 #[derive(Debug, Default)]
 struct ApplyCounts {
-    workloads: BTreeMap<String, usize>,
+    workloads: BTreeMap<&'static str, usize>,
 }
 
 impl ApplyCounts {
-    fn count(&mut self, outcome: &str) {
-        *self.workloads.entry(output::plain(outcome)).or_default() += 1;
+    fn count(&mut self, outcome: WriteOutcome) {
+        *self.workloads.entry(outcome.word()).or_default() += 1;
     }
 
     /// Prints a summary line if there was more than one workload.

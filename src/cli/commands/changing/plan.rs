@@ -15,7 +15,7 @@ use crate::{
     output,
     output::json::PrintedItems,
 };
-use kat_types::api::ApplyResult;
+use kat_types::api::{ApplyResult, WriteOutcome};
 
 /// Exit code where there are changes.
 const CHANGES: u8 = 10;
@@ -55,7 +55,7 @@ pub(crate) async fn tell(
             console.print(&show::surplus(&prune::name(&item), console.colour))?;
         }
         results.push(ApplyResult {
-            outcome: "deleted".to_owned(),
+            outcome: WriteOutcome::Deleted,
             kind: item.kind,
             metadata: item.metadata,
             preview: None,
@@ -65,6 +65,8 @@ pub(crate) async fn tell(
         Some(format) => output::document(console, format, &PrintedItems { items: &results })?,
         None => console.line(&show::summary(&results))?,
     }
-    let same = results.iter().all(|result| result.outcome == "unchanged");
+    let same = results
+        .iter()
+        .all(|result| result.outcome == WriteOutcome::Unchanged);
     Ok(if same { 0 } else { CHANGES })
 }

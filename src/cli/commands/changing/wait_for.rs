@@ -200,10 +200,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use kat_types::api::AVAILABLE;
 
     #[test]
     fn what_is_waited_for_is_read_strictly() {
-        let condition = |wanted| Ok(WaitCondition::Condition("Available".to_owned(), wanted));
+        let condition = |wanted| Ok(WaitCondition::Condition(AVAILABLE.to_owned(), wanted));
         assert_eq!(parse("condition=Available"), condition(true));
         assert_eq!(parse("condition=Available=False"), condition(false));
         assert_eq!(
@@ -226,7 +227,7 @@ mod tests {
     #[test]
     fn a_condition_that_is_not_there_neither_holds_nor_lacks() {
         let status =
-            json!({"phase": "Running", "conditions": [{"type": "Available", "status": true}]});
+            json!({"phase": "Running", "conditions": [{"type": AVAILABLE, "status": true}]});
         let holds = |text: &str| parse(text).unwrap().holds(&status);
         assert!(holds("phase=running"));
         assert!(!holds("phase=Ready"));

@@ -10,7 +10,7 @@ use crate::{
 };
 use kat_client::ClientError;
 use kat_types::{
-    api::{ApplyResult, NodeItem, NodeLabels, NodeTaints, Taint},
+    api::{ApplyResult, NodeItem, NodeLabels, NodeTaints, Taint, WriteOutcome},
     resource::TaintEffect,
 };
 
@@ -179,7 +179,7 @@ pub(crate) async fn uncordon(
 ) -> Result<(), CliError> {
     let name = &arguments.name;
     match session.client.uncordon_node(name).await {
-        Ok(result) if result.outcome == "unchanged" => {
+        Ok(result) if result.outcome == WriteOutcome::Unchanged => {
             session.console.line(&format!("node/{name} unchanged"))
         }
         Ok(_) => session.console.line(&format!("node/{name} uncordoned")),

@@ -13,7 +13,9 @@ use crate::{
     CliSession, args::NamespaceOption, console::Console, errors::CliError, output::plain,
     terminal::EchoOff,
 };
-use kat_types::api::{RegistryLoginRequest, RegistryLoginView, RegistryView};
+use kat_types::api::{
+    LoginCheck, RegistryLoginRequest, RegistryLoginView, RegistryView, WriteOutcome,
+};
 
 /// Largest password input in bytes.
 const LIMIT: u64 = 64 << 10;
@@ -58,15 +60,15 @@ pub(crate) async fn login<'run>(
     let registry = &arguments.registry;
     let result = client.login_registry(namespace, registry, &request).await?;
     let registry = plain(&result.login.registry);
-    match result.check.as_str() {
-        "accepted" => {}
-        "notAsked" => console.warning(&format!(
+    match result.check {
+        LoginCheck::Accepted => {}
+        LoginCheck::NotAsked => console.warning(&format!(
             "{registry} answers without a password, so this one could not be checked"
         )),
-        _ => console.note("the registry was not asked whether it takes them"),
+        LoginCheck::NotChecked => console.note("the registry was not asked whether it takes them"),
     }
-    let done = match result.outcome.as_str() {
-        "unchanged" => "unchanged",
+    let done = match result.outcome {
+        WriteOutcome::Unchanged => "unchanged",
         _ => "logged in",
     };
     console.line(&format!(

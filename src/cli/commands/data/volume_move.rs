@@ -16,7 +16,9 @@ use crate::{
     volumes::VolumeName,
 };
 use kat_client::KeyedItem as _;
-use kat_types::api::{NodeItem, VolumeItem, VolumeMoveStatus, VolumeMoveStep, VolumePhase};
+use kat_types::api::{
+    NodeItem, VolumeItem, VolumeMoveStatus, VolumeMoveStep, VolumePhase, WriteOutcome,
+};
 
 /// Interval of the progress requests.
 const LOOK: Duration = Duration::from_secs(1);
@@ -84,10 +86,10 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &VolumeArgs) -> Res
     }
     let Some(to) = arguments.to.as_ref().filter(|_| !arguments.cancel) else {
         let done = client.cancel_volume_move(namespace, workload, name).await?;
-        if done.outcome == "unchanged" {
+        if done.outcome == WriteOutcome::Unchanged {
             console.note("it is not on its way anywhere");
         }
-        return console.line(&format!("volume/{short} {}", plain(&done.outcome)));
+        return console.line(&format!("volume/{short} {}", done.outcome));
     };
     let asked = client.move_volume(namespace, workload, name, to).await;
     let asked = match asked {
@@ -101,8 +103,8 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &VolumeArgs) -> Res
     let moving = mine.and_then(|item| item.status.moving.as_ref());
     let Some(moving) = moving else {
         // The volume has arrived, or was there before the first check.
-        let word = match asked.outcome.as_str() {
-            "unchanged" => "unchanged",
+        let word = match asked.outcome {
+            WriteOutcome::Unchanged => "unchanged",
             _ => "moved",
         };
         return console.line(&format!("volume/{short} {word}"));
@@ -119,7 +121,7 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &VolumeArgs) -> Res
         ));
     }
     if arguments.no_wait {
-        return console.line(&format!("volume/{short} {}", plain(&asked.outcome)));
+        return console.line(&format!("volume/{short} {}", asked.outcome));
     }
     follow(session, &named, moving, deadline).await
 }

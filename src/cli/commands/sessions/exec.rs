@@ -160,13 +160,13 @@ async fn attend(
         never = send(sending, typed, arguments.tty) => match never {},
         signal = pass_on(sending, signals, !keys_are_its) => Ok(code_of(signal)),
     };
-    told(outcome, signals.passed)
+    exit_code(outcome, signals.passed)
 }
 
 /// The exit code of the session. An agent of an earlier version, which does not support signals,
 /// takes a passed signal for the end of its caller and ends the session: then the code is the
 /// signal's.
-fn told(outcome: Result<u8, CliError>, passed: Option<PassedSignal>) -> Result<u8, CliError> {
+fn exit_code(outcome: Result<u8, CliError>, passed: Option<PassedSignal>) -> Result<u8, CliError> {
     match (outcome, passed) {
         (Err(CliError::Client(error)), Some(signal)) if broke_off(&error) => Ok(code_of(signal)),
         (outcome, _) => outcome,
@@ -341,10 +341,10 @@ mod tests {
             ))))
         };
         let passed = Some(PassedSignal::Interrupt);
-        assert_eq!(told(interrupted(), passed).ok(), Some(130));
-        assert_eq!(told(refused("MachineAway"), passed).ok(), Some(130));
-        assert_eq!(told(Ok(7), passed).ok(), Some(7));
-        assert!(told(refused("Unavailable"), passed).is_err());
-        assert!(told(interrupted(), None).is_err());
+        assert_eq!(exit_code(interrupted(), passed).ok(), Some(130));
+        assert_eq!(exit_code(refused("MachineAway"), passed).ok(), Some(130));
+        assert_eq!(exit_code(Ok(7), passed).ok(), Some(7));
+        assert!(exit_code(refused("Unavailable"), passed).is_err());
+        assert!(exit_code(interrupted(), None).is_err());
     }
 }

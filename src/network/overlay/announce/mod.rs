@@ -8,9 +8,9 @@
 //! The packet is sent over UDP to the broadcast address of each IPv4 link and to all nodes of each
 //! IPv6 link, not over the overlay ([`port`]).
 
-pub mod book;
+pub mod known_peers;
 pub mod packet;
-pub(crate) mod port;
+pub(crate) mod sockets;
 
 use std::time::Duration;
 

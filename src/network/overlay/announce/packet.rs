@@ -30,7 +30,7 @@ pub type AnnouncerId = [u8; 8];
 /// An authenticator.
 pub type AnnouncementTag = [u8; 32];
 
-/// A well-formed announcement; [`super::book`] verifies its authenticator.
+/// A well-formed announcement; [`crate::overlay::announce::known_peers`] verifies its authenticator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
     /// The authenticated part.

@@ -51,9 +51,6 @@ pub fn socket_of(interface: &str) -> PathBuf {
 }
 
 /// Runs the link until SIGTERM or SIGINT; notifies the service manager when it is ready.
-///
-/// # Errors
-/// See [`UserspaceError`].
 pub async fn run(interface: &str) -> Result<(), UserspaceError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(UserspaceError::Signal)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(UserspaceError::Signal)?;
@@ -77,9 +74,6 @@ pub async fn run(interface: &str) -> Result<(), UserspaceError> {
 }
 
 /// Like [`run`], with the path of the socket, until cancelled.
-///
-/// # Errors
-/// See [`UserspaceError`].
 pub async fn serve(
     interface: &str,
     socket: &Path,

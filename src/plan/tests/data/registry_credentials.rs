@@ -5,6 +5,7 @@ use super::{
     secrets::{machines, private},
     *,
 };
+use kat_pki::delivery::{SealingPurpose, open_assigned, open_logins};
 use kat_types::registry::{
     Credentials, LoginPlace, LoginRecord, RegistrySetting, RegistrySettings,
 };

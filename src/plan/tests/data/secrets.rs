@@ -3,7 +3,10 @@
 
 use super::*;
 use kat_network::overlay::wireguard::PrivateKey;
-use kat_pki::recovery_key::RecoveryKey;
+use kat_pki::{
+    delivery::{SealingPurpose, open_assigned},
+    recovery_key::RecoveryKey,
+};
 use kat_types::resource::secret::SecretValues;
 
 pub(crate) fn private(machine: usize) -> PrivateKey {

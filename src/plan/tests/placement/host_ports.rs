@@ -6,7 +6,7 @@ use super::*;
 use crate::placement::spread_and_affinity::candidate;
 use kat_types::{
     resource::{AutoPort, HostPort, Port, Protocol},
-    services::BackendState,
+    services::{BackendState, host_port_statuses},
 };
 
 /// Applies a service with this host port.

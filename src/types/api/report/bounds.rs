@@ -286,14 +286,14 @@ fn bound_instance(instance: &mut InstanceReport) {
     for container in containers {
         let ContainerStatus {
             name,
-            kind,
+            kind: _,
             state: _,
             restarts: _,
             exit_code: _,
             image,
             unit,
         } = container;
-        words([name, kind]);
+        words([name]);
         cut(image, MAX_NAME);
         cut(unit, MAX_NAME);
     }

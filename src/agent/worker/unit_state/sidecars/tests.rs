@@ -1,5 +1,5 @@
 use super::*;
-use crate::worker::unit_state::judge::{JudgementInput, judge};
+use crate::worker::unit_state::instance_phase::{JudgementInput, judge};
 use kat_systemd::{LoadState, ServiceResult};
 
 fn status(active: &str, sub: &str) -> UnitStatus {

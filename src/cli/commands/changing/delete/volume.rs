@@ -11,7 +11,7 @@ use crate::{
     volumes::{self, VolumeConfirmation, VolumeName},
     wait,
 };
-use kat_types::api::{VolumeItem, VolumePhase};
+use kat_types::api::{VolumeItem, VolumePhase, WriteOutcome};
 
 /// Asks no confirmation where the request would be refused, or the volume is being removed already.
 pub(crate) async fn delete(
@@ -35,8 +35,8 @@ pub(crate) async fn delete(
         }
     };
     let tried = client.try_delete_volume(namespace, workload, name).await?;
-    // If its machine is gone, too, no data is removed.
-    let removes = tried.outcome == "deleting";
+    // If its machine is gone, too, no data is removed. An unknown outcome is confirmed.
+    let removes = tried.outcome != WriteOutcome::Forgetting;
     let mut asked = VolumeConfirmation::Nobody;
     if removes && item.status.phase != VolumePhase::Removing {
         asked = volumes::confirm_removal(console, [&item], arguments.yes)?;
@@ -55,7 +55,7 @@ pub(crate) async fn delete(
         wait::until_volumes_gone(session, namespace, [item], deadline).await?;
         return console.line(&format!("volume/{short} {word}"));
     }
-    console.line(&format!("volume/{short} {}", plain(&tried.outcome)))
+    console.line(&format!("volume/{short} {}", tried.outcome))
 }
 
 /// Why no data is removed.

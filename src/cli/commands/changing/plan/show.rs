@@ -8,7 +8,7 @@ use crate::{
     output::{one_line, plain, word},
 };
 use kat_types::api::{
-    ApplyResult, FieldChange, InstanceAction, InstanceChange, Preview, UnitChange,
+    ApplyResult, FieldChange, InstanceAction, InstanceChange, Preview, UnitChange, WriteOutcome,
 };
 
 const INDENT: &str = "  ";
@@ -27,22 +27,22 @@ pub(crate) fn one(result: &ApplyResult, workload: bool, colour: bool) -> String 
         .preview
         .as_ref()
         .and_then(|plan| plan.present_generation);
-    let fate = match (result.outcome.as_str(), present) {
-        ("unchanged", _) => "stays as it is".to_owned(),
-        ("created", _) => tint("would be created", TextTone::Good, colour),
-        ("updated", Some(present)) if present == generation => {
+    let fate = match (result.outcome, present) {
+        (WriteOutcome::Unchanged, _) => "stays as it is".to_owned(),
+        (WriteOutcome::Created, _) => tint("would be created", TextTone::Good, colour),
+        (WriteOutcome::Updated, Some(present)) if present == generation => {
             "would be stored anew: its files differ in comments or layout alone".to_owned()
         }
-        ("updated", Some(present)) => format!(
+        (WriteOutcome::Updated, Some(present)) => format!(
             "{}, generation {present} -> {generation}",
             tint("would be changed", TextTone::Busy, colour)
         ),
-        (other, _) => format!("would be {}", plain(other)),
+        (other, _) => format!("would be {other}"),
     };
     let mut text = format!("{title} {fate}\n");
     match &result.preview {
         Some(preview) => body(&mut text, preview, colour),
-        None if workload && result.outcome != "unchanged" => {
+        None if workload && result.outcome != WriteOutcome::Unchanged => {
             text.push_str(&format!(
                 "{INDENT}the cluster's version says no more than that\n"
             ));
@@ -194,12 +194,12 @@ pub(crate) fn surplus(name: &str, colour: bool) -> String {
 
 /// The number of items by outcome, in one line.
 pub(crate) fn summary(results: &[ApplyResult]) -> String {
-    let count = |outcome: &str| {
+    let count = |outcome: WriteOutcome| {
         let found = results.iter().filter(|result| result.outcome == outcome);
         found.count()
     };
-    let (created, updated) = (count("created"), count("updated"));
-    let (deleted, same) = (count("deleted"), count("unchanged"));
+    let (created, updated) = (count(WriteOutcome::Created), count(WriteOutcome::Updated));
+    let (deleted, same) = (count(WriteOutcome::Deleted), count(WriteOutcome::Unchanged));
     if same == results.len() {
         return "nothing would change".to_owned();
     }

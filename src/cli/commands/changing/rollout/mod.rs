@@ -19,7 +19,9 @@ use crate::{
 };
 use args::{RolloutCommand, RolloutWaitArgs, SetCommand, WorkloadNameArgs};
 use kat_client::ClientError;
-use kat_types::api::{ApplyResult, GenerationView, WorkloadItem, WorkloadPhase};
+use kat_types::api::{
+    ApiTime, ApplyResult, GenerationView, Origin, WorkloadItem, WorkloadPhase, WriteOutcome,
+};
 
 pub(crate) use args::{HistoryArgs, RestartArgs, RollbackArgs, RolloutArgs, ScaleArgs, SetArgs};
 
@@ -64,8 +66,8 @@ pub(crate) async fn rollback(
         .roll_back(namespace, name, arguments.to)
         .await;
     let result = accepted(session, answer, &named).await?;
-    let said = match result.outcome.as_str() {
-        "unchanged" => "unchanged: it has this content already".to_owned(),
+    let said = match result.outcome {
+        WriteOutcome::Unchanged => "unchanged: it has this content already".to_owned(),
         _ => format!("rolled back, as generation {}", result.metadata.generation),
     };
     finish(session, named, result, &said, &arguments.waiting).await
@@ -90,8 +92,8 @@ pub(crate) async fn scale(session: &CliSession<'_>, arguments: &ScaleArgs) -> Re
     let replicas = arguments.replicas;
     let answer = session.client.scale(namespace, name, replicas).await;
     let result = accepted(session, answer, &named).await?;
-    let said = match result.outcome.as_str() {
-        "unchanged" => format!("unchanged: it has {replicas} replicas already"),
+    let said = match result.outcome {
+        WriteOutcome::Unchanged => format!("unchanged: it has {replicas} replicas already"),
         _ => format!(
             "scaled to {replicas}, as generation {}",
             result.metadata.generation
@@ -124,8 +126,8 @@ pub(crate) async fn set(session: &CliSession<'_>, arguments: &SetArgs) -> Result
     let WorkloadName { namespace, name } = &named;
     let answer = session.client.set_image(namespace, name, image).await;
     let result = accepted(session, answer, &named).await?;
-    let said = match result.outcome.as_str() {
-        "unchanged" => "unchanged: it has this image already".to_owned(),
+    let said = match result.outcome {
+        WriteOutcome::Unchanged => "unchanged: it has this image already".to_owned(),
         _ => format!("image set, as generation {}", result.metadata.generation),
     };
     finish(session, named, result, &said, waiting).await
@@ -158,9 +160,9 @@ async fn set_paused(
     let WorkloadName { namespace, name } = &named;
     let answer = session.client.pause_rollout(namespace, name, paused).await;
     let result = accepted(session, answer, &named).await?;
-    let said = match (result.outcome.as_str(), paused) {
-        ("unchanged", true) => "unchanged: it is paused already",
-        ("unchanged", false) => "unchanged: it is not paused",
+    let said = match (result.outcome, paused) {
+        (WriteOutcome::Unchanged, true) => "unchanged: it is paused already",
+        (WriteOutcome::Unchanged, false) => "unchanged: it is not paused",
         _ => said,
     };
     match waiting {
@@ -268,7 +270,7 @@ pub(crate) async fn history(
                 true => format!("{} (current)", one.generation),
                 false => one.generation.to_string(),
             }),
-            Cell::new(to_the_second(&one.applied)),
+            Cell::new(to_the_second(one.applied)),
             Cell::new(&one.by),
             Cell::new(change(one)),
             Cell::new(one.replicas.to_string()),
@@ -279,26 +281,24 @@ pub(crate) async fn history(
     console.print(&table.render(console.colour))
 }
 
-/// A time to the second, such as `2026-11-20T10:00:00Z`.
-fn to_the_second(time: &str) -> String {
-    let parsed: Result<Timestamp, _> = time.parse();
-    parsed.map_or_else(
-        |_| time.to_owned(),
-        |time| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-    )
+/// A time to the second, such as `2026-11-20T10:00:00Z`; empty if unknown.
+fn to_the_second(time: ApiTime) -> String {
+    time.get().map_or_else(String::new, |time| {
+        time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    })
 }
 
 fn change(one: &GenerationView) -> String {
     let of = one.of.map_or_else(String::new, |of| format!(" to {of}"));
-    match one.origin.as_str() {
-        "Applied" => "applied".to_owned(),
-        "RolledBack" => format!("rolled back{of}"),
-        "RolledBackItself" => format!("went back{of}"),
-        "Scaled" => "scaled".to_owned(),
-        "Restarted" => "restarted".to_owned(),
-        "ImageSet" => "image set".to_owned(),
-        "SecretChanged" => "secret changed".to_owned(),
-        other => other.to_owned(),
+    match one.origin {
+        Some(Origin::Applied) => "applied".to_owned(),
+        Some(Origin::RolledBack) => format!("rolled back{of}"),
+        Some(Origin::RolledBackItself) => format!("went back{of}"),
+        Some(Origin::Scaled) => "scaled".to_owned(),
+        Some(Origin::Restarted) => "restarted".to_owned(),
+        Some(Origin::ImageSet) => "image set".to_owned(),
+        Some(Origin::SecretChanged) => "secret changed".to_owned(),
+        None => String::new(),
     }
 }
 

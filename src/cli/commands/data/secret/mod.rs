@@ -223,10 +223,7 @@ async fn finish(
 ) -> Result<(), CliError> {
     let SecretName { namespace, name } = named;
     let version = result.metadata.generation;
-    let said = match result.outcome.as_str() {
-        "unchanged" => format!("unchanged, version {version}"),
-        other => format!("{}, version {version}", plain(other)),
-    };
+    let said = format!("{}, version {version}", result.outcome);
     session.console.line(&format!("secret/{name} {said}"))?;
     if !waiting.wait {
         return Ok(());

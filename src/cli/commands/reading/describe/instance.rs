@@ -117,7 +117,7 @@ fn containers(sheet: &mut Sheet, containers: &[ContainerStatus]) {
         let code = one.exit_code.map(|code| code.to_string());
         table.row(vec![
             Cell::new(&one.name),
-            Cell::new(&one.kind),
+            Cell::new(word(&one.kind)),
             Cell::phase(&word(&one.state)),
             Cell::new(one.restarts.to_string()),
             Cell::new(code.unwrap_or_default()),

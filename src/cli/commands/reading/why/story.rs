@@ -15,9 +15,9 @@ use crate::{
 use kat_client::KeyedItem;
 use kat_types::{
     api::{
-        ApiTime, Condition, DATA_LOST_CONDITION, DISK_PRESSURE, DRAIN_BLOCKED, Event, EventKind,
-        HOST_PORT_IN_USE, HOST_PORT_NOT_ALLOWED, Health, InstanceItem, InstancePhase, NodeItem,
-        NodePhase, ROLLED_BACK, WorkloadItem, WorkloadPhase,
+        AVAILABLE, ApiTime, Condition, DATA_LOST_CONDITION, DISK_PRESSURE, DRAIN_BLOCKED, Event,
+        EventKind, HOST_PORT_IN_USE, HOST_PORT_NOT_ALLOWED, Health, InstanceItem, InstancePhase,
+        NodeItem, NodePhase, ROLLED_BACK, WorkloadItem, WorkloadPhase,
     },
     reason::{EventReason, Reason},
 };
@@ -144,7 +144,7 @@ pub(crate) fn of_workload(
     let available = status
         .conditions
         .iter()
-        .find(|condition| condition.kind == "Available");
+        .find(|condition| condition.kind == AVAILABLE);
     let since = available.map_or(ApiTime::UNKNOWN, |condition| condition.since);
     let mut story = WhyReport {
         state: format!(

@@ -20,7 +20,7 @@ fn workload(phase: &str, counts: [u32; 2], condition: serde_json::Value) -> Work
 }
 
 fn available(status: bool, reason: &str, message: &str) -> serde_json::Value {
-    json!({"type": "Available", "status": status, "reason": reason, "message": message,
+    json!({"type": AVAILABLE, "status": status, "reason": reason, "message": message,
         "since": "2026-01-01T00:55:00Z"})
 }
 

@@ -10,13 +10,13 @@ use super::{
 use kat_types::resource::WorkloadType;
 
 /// One document of a file.
-pub(super) struct ParsedDocument<'a> {
+pub(crate) struct ParsedDocument<'a> {
     /// Name of the file.
-    pub(super) file: &'a str,
+    pub(crate) file: &'a str,
     /// What it is.
-    pub(super) kind: DocumentKind,
+    pub(crate) kind: DocumentKind,
     /// Its tree.
-    pub(super) root: &'a YamlNode,
+    pub(crate) root: &'a YamlNode,
 }
 
 impl ParsedDocument<'_> {
@@ -28,7 +28,7 @@ impl ParsedDocument<'_> {
     }
 
     /// A mistake at the value of a field.
-    pub(super) fn at_value(&self, class: Class, path: &str, message: String) -> Diagnostic {
+    pub(crate) fn at_value(&self, class: Class, path: &str, message: String) -> Diagnostic {
         let start = Span::point(self.root.span.start);
         let span = locate(self.root, path).map_or(start, |(node, _)| node.span);
         Diagnostic::at(class, self.file, span, message).path(path)
@@ -36,7 +36,7 @@ impl ParsedDocument<'_> {
 }
 
 /// Checks that each kind occurs only once.
-pub(super) fn kinds_once(documents: &[ParsedDocument<'_>], diagnostics: &mut Vec<Diagnostic>) {
+pub(crate) fn kinds_once(documents: &[ParsedDocument<'_>], diagnostics: &mut Vec<Diagnostic>) {
     for (index, document) in documents.iter().enumerate() {
         let first = documents
             .iter()
@@ -54,7 +54,7 @@ pub(super) fn kinds_once(documents: &[ParsedDocument<'_>], diagnostics: &mut Vec
 }
 
 /// Compares the documents with each other. Of stored documents only the presence is checked.
-pub(super) fn check(
+pub(crate) fn check(
     documents: &[ParsedDocument<'_>],
     bundle: &Bundle,
     mode: DecodeMode,

@@ -87,13 +87,13 @@ impl std::fmt::Display for NotWritable {
 
 /// Objects that a plan leaves as they are.
 #[derive(Debug, Clone, Default)]
-pub(super) struct FrozenObjects {
+pub(crate) struct FrozenObjects {
     by_object: BTreeMap<WrittenObject, NotWritable>,
 }
 
 impl FrozenObjects {
     /// Returns true if any of `found` was not known.
-    pub(super) fn extend(&mut self, found: &[NotWritable]) -> bool {
+    pub(crate) fn extend(&mut self, found: &[NotWritable]) -> bool {
         let before = self.by_object.len();
         for one in found {
             self.by_object
@@ -103,7 +103,7 @@ impl FrozenObjects {
         self.by_object.len() > before
     }
 
-    pub(super) fn workload(&self, key: &WorkloadKey) -> Option<&NotWritable> {
+    pub(crate) fn workload(&self, key: &WorkloadKey) -> Option<&NotWritable> {
         // Mostly there is none, and then the key is not copied.
         if self.by_object.is_empty() {
             return None;
@@ -111,7 +111,7 @@ impl FrozenObjects {
         self.by_object.get(&WrittenObject::Workload(key.clone()))
     }
 
-    pub(super) fn machine(&self, name: &str) -> Option<&NotWritable> {
+    pub(crate) fn machine(&self, name: &str) -> Option<&NotWritable> {
         if self.by_object.is_empty() {
             return None;
         }
@@ -119,21 +119,21 @@ impl FrozenObjects {
     }
 
     /// The key itself is frozen.
-    pub(super) fn has_key(&self, key: &str) -> bool {
+    pub(crate) fn has_key(&self, key: &str) -> bool {
         !self.by_object.is_empty()
             && self
                 .by_object
                 .contains_key(&WrittenObject::Key(key.to_owned()))
     }
 
-    pub(super) fn into_list(self) -> Vec<NotWritable> {
+    pub(crate) fn into_list(self) -> Vec<NotWritable> {
         self.by_object.into_values().collect()
     }
 }
 
 /// Why an assignment of this many bytes, with its address and the meta of its machine's list,
 /// cannot be written; `None` if it can.
-pub(super) fn too_large(bytes: usize) -> Option<NotWritableCause> {
+pub(crate) fn too_large(bytes: usize) -> Option<NotWritableCause> {
     const OPERATIONS: usize = 3;
     (bytes + FENCE_BYTES > MAX_BYTES).then_some(NotWritableCause::TooLarge {
         operations: OPERATIONS,
@@ -142,7 +142,7 @@ pub(super) fn too_large(bytes: usize) -> Option<NotWritableCause> {
 }
 
 /// The change fits into one transaction.
-pub(super) fn fits(change: &PlannedTransaction) -> bool {
+pub(crate) fn fits(change: &PlannedTransaction) -> bool {
     let fence = TransactionSize {
         conditions: FENCE_OPERATIONS,
         operations: FENCE_OPERATIONS,
@@ -155,7 +155,7 @@ pub(super) fn fits(change: &PlannedTransaction) -> bool {
 
 /// The object of a change that does not fit: the one with the largest share of the operations or
 /// bytes.
-pub(super) fn not_writable(
+pub(crate) fn not_writable(
     snapshot: &Snapshot,
     placed: &BTreeMap<String, WorkloadKey>,
     change: &PlannedTransaction,
@@ -197,7 +197,7 @@ pub(super) fn not_writable(
 
 /// The object that a key belongs to; `None` for the metas of desired lists, which every change of a
 /// machine writes.
-pub(super) fn object_of(
+pub(crate) fn object_of(
     snapshot: &Snapshot,
     placed: &BTreeMap<String, WorkloadKey>,
     key: &str,
@@ -270,7 +270,7 @@ pub(super) fn object_of(
 
 /// The changes that can be written. A change that is left out may have been counted in the meta of
 /// a desired list, so nothing after it is written.
-pub(super) fn without_the_unwritable(changes: Vec<PlannedTransaction>) -> Vec<PlannedTransaction> {
+pub(crate) fn without_the_unwritable(changes: Vec<PlannedTransaction>) -> Vec<PlannedTransaction> {
     let mut left = Vec::with_capacity(changes.len());
     for change in changes {
         if fits(&change) {

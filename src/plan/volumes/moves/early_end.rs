@@ -25,12 +25,12 @@ pub fn stopped_move(
     let Some(moving) = record.moving.clone() else {
         return record.clone();
     };
-    let mut record = stays_moved(record);
+    let mut record = without_move(record);
     if moving.placing {
         // No instance has run with the copy.
         record.node = Some(moving.from.clone());
         record.kept.retain(|copy| copy.node != moving.from);
-        let placed = taker_says(taker, key, &moving) == Some(Phase::Placed);
+        let placed = receiver_phase(taker, key, &moving) == Some(Phase::Placed);
         keep(&mut record, &moving.to, now);
         if let Some(copy) = record.kept.last_mut().filter(|_| !placed) {
             copy.unsure = true;
@@ -43,7 +43,7 @@ pub fn stopped_move(
 }
 
 /// The record of a volume whose move is over: the data is where the record says.
-pub fn stays_moved(record: &VolumeRecord) -> VolumeRecord {
+pub fn without_move(record: &VolumeRecord) -> VolumeRecord {
     VolumeRecord {
         moving: None,
         ..record.clone()
@@ -51,7 +51,7 @@ pub fn stays_moved(record: &VolumeRecord) -> VolumeRecord {
 }
 
 /// Phase last reported by the receiving machine.
-pub fn taker_says(
+pub fn receiver_phase(
     taker: Option<&NodeStatusRecord>,
     key: &VolumeKey,
     moving: &VolumeMove,
@@ -65,8 +65,9 @@ pub fn taker_says(
 /// An instance has the volume although its data is being copied, which is requested only when no
 /// instance has it any more: a leader of a version without moves placed the instance.
 pub fn is_used_meanwhile(snapshot: &Snapshot, key: &VolumeKey, moving: &VolumeMove) -> bool {
-    let wish = snapshot.moves.get(&moving.to).and_then(|all| all.get(key));
-    wish.is_some_and(|wish| wish.id == moving.id) && users_of(snapshot, key).next().is_some()
+    let desired_move = snapshot.moves.get(&moving.to).and_then(|all| all.get(key));
+    desired_move.is_some_and(|desired_move| desired_move.id == moving.id)
+        && users_of(snapshot, key).next().is_some()
 }
 
 pub(crate) fn keep(record: &mut VolumeRecord, node: &str, now: Timestamp) {

@@ -16,8 +16,10 @@ use crate::{
 use kat_api::{ApiError, CopyStream, VolumeCopies};
 use kat_client::{ClientError, CopyPieces};
 use kat_host::copy;
-use kat_plan::is_assigned;
-use kat_types::volumes::{MoveRecord, VolumeKey};
+use kat_types::{
+    assignment::is_assigned,
+    volumes::{MoveRecord, VolumeKey},
+};
 
 /// Requests volumes from other machines' agents, over the overlay.
 pub struct OtherMachines(pub PeerAgents);
@@ -40,7 +42,7 @@ impl CopySource for OtherMachines {
                 &desired.id,
             )
             .await;
-        let pieces = pieces.map_err(|error| told(&desired.from, &error))?;
+        let pieces = pieces.map_err(|error| copy_error(&desired.from, &error))?;
         Ok(Box::new(RemotePieces {
             from: desired.from.clone(),
             pieces,
@@ -61,7 +63,7 @@ impl IncomingPieces for RemotePieces {
     }
 }
 
-fn told(from: &str, error: &ClientError) -> String {
+fn copy_error(from: &str, error: &ClientError) -> String {
     match error.status() {
         Some(_) => format!("{from} does not send it: {error}"),
         None => away(from, error),

@@ -5,7 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::ApiTime;
+use crate::api::{ApiTime, WriteOutcome, newer};
 
 /// Credentials of a namespace for a registry, without the password.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -49,15 +49,58 @@ impl fmt::Debug for RegistryLoginRequest {
     }
 }
 
+/// Result of the check of credentials with their registry.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum LoginCheck {
+    /// The registry accepts the credentials.
+    Accepted,
+    /// The registry responds without credentials, so that they could not be checked.
+    NotAsked,
+    /// The registry was not queried.
+    #[default]
+    NotChecked,
+}
+
+/// An unknown result does not count as accepted.
+impl newer::ExtensibleEnum for LoginCheck {
+    const NEWER: Self = Self::NotChecked;
+}
+
 /// Result of storing credentials.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RegistryLoginResult {
-    /// `created`, `updated` or `unchanged`.
-    pub outcome: String,
-    /// Result of the check: `accepted`, `notAsked` if the registry responds without credentials, or
+    /// `created`, `updated` or `unchanged`. In an object of a newer version, an unknown outcome is
+    /// read as `updated`.
+    #[serde(deserialize_with = "newer::word")]
+    pub outcome: WriteOutcome,
+    /// Result of the check. In an object of a newer version, an unknown result is read as
     /// `notChecked`.
-    pub check: String,
+    #[serde(deserialize_with = "newer::word")]
+    pub check: LoginCheck,
     /// The stored credentials.
     pub login: RegistryLoginView,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_check_is_written_as_its_word_and_an_unknown_one_is_no_check() {
+        for (check, word) in [
+            (LoginCheck::Accepted, "accepted"),
+            (LoginCheck::NotAsked, "notAsked"),
+            (LoginCheck::NotChecked, "notChecked"),
+        ] {
+            assert_eq!(json!(check), json!(word));
+        }
+        let result = json!({"outcome": "created", "check": "half"});
+        let result: RegistryLoginResult = serde_json::from_value(result).unwrap();
+        assert_eq!(result.outcome, WriteOutcome::Created);
+        assert_eq!(result.check, LoginCheck::NotChecked);
+    }
 }

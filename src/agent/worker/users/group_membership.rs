@@ -8,12 +8,12 @@ use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use crate::worker::{UserDesired, Worker, WorkerError, running::jobs::JobKey};
 use kat_host::files::{self, FileAccess, FileError};
-use kat_plan::host_port_statuses;
 use kat_systemd::UnitStatus;
 use kat_types::{
     api::InstancePhase,
     assignment::{Assignment, DesiredRun},
     reason::Reason,
+    services::host_port_statuses,
 };
 
 /// Longest time for the restart of a user manager without instances.

@@ -9,8 +9,7 @@ use ipnet::Ipv4Net;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::MemberKeys;
-use crate::resource::ClusterConfiguration;
+use crate::{api::MemberKeys, resource::ClusterConfiguration};
 
 /// Request of a machine to join the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -19,11 +19,11 @@ use kat_types::{
 pub(crate) fn plan_needless(draft: &mut Draft<'_>) {
     let snapshot = draft.snapshot;
     for (node, all) in &snapshot.moves {
-        for (key, wish) in all {
+        for (key, desired_move) in all {
             let moving = draft.volume(key).and_then(|record| record.moving.as_ref());
             let meant = moving.is_some_and(|moving| {
                 let takes = moving.to == *node;
-                moving.id == wish.id && (takes || (moving.from == *node && !moving.placing))
+                moving.id == desired_move.id && (takes || (moving.from == *node && !moving.placing))
             });
             // A move that ended in this plan has deleted its desired moves.
             let stored = snapshot.volumes.get(key).map(|stored| &stored.value);
@@ -105,8 +105,8 @@ pub(crate) fn move_events(
             continue;
         };
         // A report counts only for volumes that the machine has a desired move for.
-        let wishes = draft.snapshot.moves.get(node);
-        let takes = wishes.is_some_and(|all| all.contains_key(&key));
+        let desired_moves = draft.snapshot.moves.get(node);
+        let takes = desired_moves.is_some_and(|all| all.contains_key(&key));
         if same || report.message.is_empty() || !takes {
             continue;
         }

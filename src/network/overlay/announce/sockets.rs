@@ -16,8 +16,9 @@ use rustix::net::{
 use tokio::{net::UdpSocket, sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{PORT, book::AnnouncementBook, packet::MAX_PACKET};
+use super::{PORT, packet::MAX_PACKET};
 use crate::overlay::{
+    announce::known_peers::AnnouncementBook,
     local_addresses::LocalAddress,
     wireguard::{PrivateKey, PublicKey},
 };

@@ -7,20 +7,20 @@ use parking_lot::Mutex;
 
 /// The present count of each source address. Sources without any are not stored.
 #[derive(Debug)]
-pub(super) struct SourceShares {
+pub(crate) struct SourceShares {
     each: usize,
     taken: Mutex<BTreeMap<IpAddr, usize>>,
 }
 
 /// One use by a source address, until it is dropped.
 #[derive(Debug)]
-pub(super) struct SourceShare {
+pub(crate) struct SourceShare {
     shares: Arc<SourceShares>,
     source: IpAddr,
 }
 
 impl SourceShares {
-    pub(super) fn new(each: usize) -> Arc<Self> {
+    pub(crate) fn new(each: usize) -> Arc<Self> {
         Arc::new(Self {
             each,
             taken: Mutex::default(),
@@ -28,7 +28,7 @@ impl SourceShares {
     }
 
     /// Takes one more for this source; `None` where its limit is reached.
-    pub(super) fn take(self: &Arc<Self>, source: IpAddr) -> Option<SourceShare> {
+    pub(crate) fn take(self: &Arc<Self>, source: IpAddr) -> Option<SourceShare> {
         let mut taken = self.taken.lock();
         let count = taken.get(&source).copied().unwrap_or_default();
         if count >= self.each {

@@ -66,7 +66,7 @@ const PORT: FieldType = Integer(1, 65_535);
 const PORT_REFERENCE: FieldType = IntegerOr(1, 65_535, "the name of a port");
 
 #[rustfmt::skip]
-pub(super) const FIELDS: &[Field] = &[
+pub(crate) const FIELDS: &[Field] = &[
     balancer("apiVersion", Word(API_VERSION), "kat.dws.rip/v1alpha1", "version of the schema").required().identity(),
     balancer("kind", Word(&["VirtualLoadBalancer"]), "VirtualLoadBalancer", "what the document is").required().identity(),
     balancer("spec", Mapping, "{ports: [{containerPort: 8080}]}", "what is wanted").required(),

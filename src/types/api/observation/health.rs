@@ -3,8 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::ApiTime;
-use crate::api::*;
+use crate::api::{ApiTime, *};
 
 /// Response of `/healthz` and `/v1alpha1/health`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

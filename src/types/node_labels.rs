@@ -1,0 +1,19 @@
+//! Labels that every machine has.
+
+use std::collections::BTreeMap;
+
+const NODE_NAME: &str = "kat.dws.rip/nodeName";
+const ARCHITECTURE: &str = "kat.dws.rip/arch";
+const OPERATING_SYSTEM: &str = "kat.dws.rip/os";
+
+/// Labels that say what a machine is; users can't change them.
+pub const OWN_LABELS: [&str; 3] = [NODE_NAME, ARCHITECTURE, OPERATING_SYSTEM];
+
+/// Labels that every machine has.
+pub fn node_labels(name: &str, architecture: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        (NODE_NAME.to_owned(), name.to_owned()),
+        (ARCHITECTURE.to_owned(), architecture.to_owned()),
+        (OPERATING_SYSTEM.to_owned(), "linux".to_owned()),
+    ])
+}
