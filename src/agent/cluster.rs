@@ -1,9 +1,9 @@
 //! The machine's identity and keys, and its connections to the other machines.
 
 pub(crate) mod cluster_cache;
-pub mod identity;
+pub(crate) mod identity;
 pub(crate) mod keys;
 pub(crate) mod machine;
 pub(crate) mod peer_agents;
-pub mod reach;
+pub(crate) mod reach;
 pub(crate) mod renewal;

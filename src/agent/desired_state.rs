@@ -1,6 +1,6 @@
 //! The list of assignments of this machine: followed, confirmed, kept on disk, and what may run while it is not confirmed.
 
 pub mod desired;
-pub mod fence;
+pub(crate) mod fence;
 pub(crate) mod store_watch;
 pub(crate) mod watched_writes;

@@ -4,4 +4,4 @@ pub(crate) mod collector;
 pub(crate) mod logins;
 pub(crate) mod pull;
 pub(crate) mod registries;
-pub mod unused;
+pub(crate) mod unused;

@@ -7,27 +7,49 @@
 // `serde_json::to_vec` and similar functions.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
-pub mod cluster;
+mod cluster;
 mod commands;
-pub mod desired_state;
+mod desired_state;
 mod disk;
 mod etcd;
 mod exec;
-pub mod health;
-pub mod images;
+mod health;
+mod images;
 mod local_api;
-pub mod network;
+mod network;
 mod reporter;
-pub mod secrets;
-pub mod service;
+mod secrets;
+mod service;
 #[cfg(test)]
 mod tests;
-pub mod volumes;
-pub mod worker;
+mod volumes;
+mod worker;
 
 pub use crate::{
-    desired_state::{store_watch::follow_desired, watched_writes::WatchedWrites},
-    network::files::NetworkFiles,
-    worker::reports::statuses::Statuses,
+    cluster::identity::MachineIdentity,
+    desired_state::{
+        desired::{self, DesiredState},
+        fence::{FenceMemory, PartitionFence},
+        store_watch::follow_desired,
+        watched_writes::WatchedWrites,
+    },
+    health::probe::ProbeNetwork,
+    images::unused::ImageCare,
+    network::{files::NetworkFiles, host_ports::HostListeners},
+    reporter::{MachineFacts, ReportSink, Reporter},
+    secrets::Secrets,
+    service::{
+        program,
+        supervisor::{DesiredList, Supervisor},
+    },
+    volumes::{
+        Volumes,
+        moves::{CopySource, IncomingPieces, OwnVolumes, VolumeMoves},
+        removals::VolumeRemovals,
+    },
+    worker::{
+        WorkerTools,
+        reports::statuses::Statuses,
+        users::{accounts::UserAccounts, machine_options::MachineOptions},
+    },
 };
-pub use reporter::{MachineFacts, ReportSink, Reporter};

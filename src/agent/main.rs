@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    kat_agent::service::program::main()
+    kat_agent::program::main()
 }

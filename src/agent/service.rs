@@ -1,8 +1,8 @@
 //! The service `kat-agent` itself: its tasks and their supervisor, its paths, and its line in `systemctl status`.
 
 pub(crate) mod bus;
-pub mod paths;
+pub(crate) mod paths;
 pub mod program;
 pub(crate) mod run;
 pub(crate) mod status_line;
-pub mod supervisor;
+pub(crate) mod supervisor;

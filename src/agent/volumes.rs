@@ -7,11 +7,11 @@
 
 pub(crate) mod carried_files;
 pub(crate) mod copies;
-pub mod earlier_grants;
+pub(crate) mod earlier_grants;
 pub(crate) mod host_binds;
 pub(crate) mod host_paths;
-pub mod moves;
-pub mod removals;
+pub(crate) mod moves;
+pub(crate) mod removals;
 
 use std::{
     collections::BTreeSet,
@@ -368,7 +368,7 @@ pub(super) fn is_of(user: &WorkloadUser, uid: u32) -> bool {
 /// The owner of a new volume: the container's user, mapped to the machine's ids, where the file
 /// names it by numbers; otherwise the container's root, with write access for every user of the
 /// container.
-pub fn owner_of(user: &WorkloadUser, container: &Container) -> FileOwner {
+pub(crate) fn owner_of(user: &WorkloadUser, container: &Container) -> FileOwner {
     let written = container.user.as_deref().unwrap_or_default();
     let (uid, gid) = written.split_once(':').unwrap_or((written, ""));
     let on_machine = |id: u32| match id.checked_sub(1) {

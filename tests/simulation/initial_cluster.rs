@@ -18,7 +18,7 @@ use crate::{
     random::Random,
     world::{LOST_AFTER, Machine, THERE, TICK},
 };
-use kat_agent::cluster::identity::MachineIdentity;
+use kat_agent::MachineIdentity;
 use kat_types::{
     assignment::DesiredMeta,
     resource::ClusterConfiguration,

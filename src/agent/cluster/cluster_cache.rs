@@ -29,7 +29,7 @@ const LIMIT: u64 = 4 << 20;
 /// The content of `/var/lib/kat/cluster.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct ClusterCache {
+pub(crate) struct ClusterCache {
     /// Version of this object's schema, now 1.
     pub schema: u32,
     /// `host:port` of the leader's API.
@@ -48,7 +48,7 @@ impl ClusterCache {
     /// Reads the cache from the keys below `/kat/config/`. A value that this version can't read,
     /// because a newer version wrote it, keeps its content from `before`: a machine that holds etcd
     /// must not read it as a member list without itself.
-    pub fn read(entries: &MirrorEntries, before: &Self) -> Self {
+    pub(crate) fn read(entries: &MirrorEntries, before: &Self) -> Self {
         let leader = entries.get(keys::LEADER_ENDPOINT);
         let leader = leader.map(|entry| String::from_utf8_lossy(&entry.value).into_owned());
         Self {
@@ -63,7 +63,7 @@ impl ClusterCache {
 
     /// `host:port` of the APIs to connect to, the leader's first. Overlay addresses come last: the
     /// leader stays reachable there when all its addresses outside the overlay have changed.
-    pub fn api(&self, port: u16) -> Vec<String> {
+    pub(crate) fn api(&self, port: u16) -> Vec<String> {
         let mut found: Vec<String> = self.leader.iter().cloned().collect();
         found.extend(self.endpoints.api());
         let members = self.endpoints.machines.values().filter(|one| one.etcd);
@@ -74,7 +74,7 @@ impl ClusterCache {
 
     /// etcd URLs for this machine: its own loopback address if it holds etcd, then the other
     /// members.
-    pub fn etcd(&self, identity: &MachineIdentity) -> Vec<String> {
+    pub(crate) fn etcd(&self, identity: &MachineIdentity) -> Vec<String> {
         let port = identity.cluster.spec.etcd_client_port;
         let mut urls = self.endpoints.etcd(port);
         if identity.etcd {
@@ -86,13 +86,13 @@ impl ClusterCache {
     }
 
     /// etcd's id of this machine's member, and whether it has a vote.
-    pub fn member(&self, identity: &MachineIdentity) -> Option<&MemberRecord> {
+    pub(crate) fn member(&self, identity: &MachineIdentity) -> Option<&MemberRecord> {
         self.members.members.get(&identity.node)
     }
 
     /// `name=url` of every member, as etcd's `--initial-cluster` needs it on a member's first
     /// start; `None` where this machine is the only member or no member.
-    pub fn initial_cluster(&self, identity: &MachineIdentity) -> Option<String> {
+    pub(crate) fn initial_cluster(&self, identity: &MachineIdentity) -> Option<String> {
         let members = &self.members.members;
         if members.len() < 2 || !members.contains_key(&identity.node) {
             return None;
@@ -107,7 +107,7 @@ impl ClusterCache {
     }
 
     /// Removes this machine from the cache.
-    pub fn of_others(mut self, identity: &MachineIdentity) -> Self {
+    pub(crate) fn of_others(mut self, identity: &MachineIdentity) -> Self {
         self.leader = self.other_leader(identity);
         self.leader_name = self.leader_name.filter(|name| *name != identity.node);
         self.endpoints.machines.remove(&identity.node);
@@ -116,7 +116,7 @@ impl ClusterCache {
     }
 
     /// The leader's API; `None` where this machine leads.
-    pub fn other_leader(&self, identity: &MachineIdentity) -> Option<String> {
+    pub(crate) fn other_leader(&self, identity: &MachineIdentity) -> Option<String> {
         let leader = self.leader.as_ref()?;
         if let Some(name) = &self.leader_name {
             return (*name != identity.node).then(|| leader.clone());
@@ -135,7 +135,7 @@ impl ClusterCache {
     /// The overlay address comes first: it stays valid where the leader is behind NAT or its other
     /// addresses have changed. The leader is looked up by its name, and only among machines that
     /// hold etcd, since any machine may claim any address as its own.
-    pub fn ways_to_leader(&self, identity: &MachineIdentity) -> Vec<String> {
+    pub(crate) fn ways_to_leader(&self, identity: &MachineIdentity) -> Vec<String> {
         let Some(leader) = self.other_leader(identity) else {
             return Vec::new();
         };
@@ -157,14 +157,14 @@ impl ClusterCache {
     }
 
     /// Writes the cache to the disk.
-    pub fn store(&self) -> Result<(), FileError> {
+    pub(crate) fn store(&self) -> Result<(), FileError> {
         let path = Path::new(paths::KNOWN);
         let text = files::json_of(path, self)?;
         files::write_if_changed(path, &text, FileAccess::mode(0o600)).map(drop)
     }
 
     /// Reads the cache from the disk; empty where there is no file.
-    pub fn stored() -> Self {
+    pub(crate) fn stored() -> Self {
         let content = match files::read_bounded(Path::new(paths::KNOWN), LIMIT) {
             Ok(content) => content,
             Err(error) if error.is_not_found() => return Self::default(),

@@ -61,6 +61,6 @@ impl MachineIdentity {
 }
 
 /// The name in every server certificate of a cluster: it names the cluster, not an address.
-pub fn cluster_server_name(cluster_uid: &str) -> String {
+pub(crate) fn cluster_server_name(cluster_uid: &str) -> String {
     format!("kat.{cluster_uid}")
 }

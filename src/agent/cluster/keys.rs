@@ -24,7 +24,7 @@ pub(crate) const ETCD_PKI: &str = "/var/lib/kat/etcd-pki";
 const LIMIT: u64 = 256 << 10;
 
 #[derive(Debug, thiserror::Error)]
-pub enum KeysError {
+pub(crate) enum KeysError {
     #[error(transparent)]
     Pki(#[from] PkiError),
     #[error(transparent)]
@@ -48,7 +48,7 @@ const LEAVES: [&str; 7] = [
 
 /// The folder with a machine's keys and certificates.
 #[derive(Debug, Clone)]
-pub struct MachineKeys {
+pub(crate) struct MachineKeys {
     folder: PathBuf,
     etcd_folder: PathBuf,
     etcd_group: Option<u32>,
@@ -56,7 +56,7 @@ pub struct MachineKeys {
 
 impl MachineKeys {
     /// Uses the real folders; `etcd_group` is the group of etcd's user.
-    pub fn new(etcd_group: Option<u32>) -> Self {
+    pub(crate) fn new(etcd_group: Option<u32>) -> Self {
         Self {
             folder: PKI.into(),
             etcd_folder: ETCD_PKI.into(),
@@ -65,7 +65,7 @@ impl MachineKeys {
     }
 
     /// Makes the recovery key and the three authorities unless they exist (RFC001-KAT 4.1.1).
-    pub fn ensure_authorities(
+    pub(crate) fn ensure_authorities(
         &self,
         cluster_uid: &str,
         now: Timestamp,
@@ -90,12 +90,12 @@ impl MachineKeys {
     ///
     /// # Errors
     /// The file is missing or its content is not a recovery key.
-    pub fn recovery_key(&self) -> Result<RecoveryKey, KeysError> {
+    pub(crate) fn recovery_key(&self) -> Result<RecoveryKey, KeysError> {
         Ok(pki::load_recovery_key(&self.folder)?)
     }
 
     /// The authorities with their keys, by name, for a backup.
-    pub fn authorities(&self) -> Result<BTreeMap<String, AuthorityKeys>, KeysError> {
+    pub(crate) fn authorities(&self) -> Result<BTreeMap<String, AuthorityKeys>, KeysError> {
         let recovery = self.recovery_key()?;
         let mut found = BTreeMap::new();
         for kind in AuthorityKind::ALL {
@@ -111,7 +111,7 @@ impl MachineKeys {
 
     /// Seals the authorities' keys that an earlier version left in clear; returns whether there
     /// were any. The file in clear is removed only after the sealed file is completely on the disk.
-    pub fn seal_authorities(&self) -> Result<bool, KeysError> {
+    pub(crate) fn seal_authorities(&self) -> Result<bool, KeysError> {
         let in_clear = |kind: &AuthorityKind| self.folder.join(kind.clear_file()).exists();
         let kinds: Vec<_> = AuthorityKind::ALL.into_iter().filter(in_clear).collect();
         if kinds.is_empty() {
@@ -137,7 +137,7 @@ impl MachineKeys {
     ///
     /// # Errors
     /// A key does not belong to its certificate, or an authority differs from the trusted one.
-    pub fn store_authorities(&self, given: &MembershipAnswer) -> Result<(), KeysError> {
+    pub(crate) fn store_authorities(&self, given: &MembershipAnswer) -> Result<(), KeysError> {
         let mut authorities = Vec::new();
         for kind in AuthorityKind::ALL {
             let name = kind.name();
@@ -163,7 +163,7 @@ impl MachineKeys {
     }
 
     /// Removes the authorities' keys and the leaves that only a machine with etcd has.
-    pub fn forget_authorities(&self) -> Result<(), KeysError> {
+    pub(crate) fn forget_authorities(&self) -> Result<(), KeysError> {
         for kind in AuthorityKind::ALL {
             files::remove(&self.folder.join(kind.clear_file()))?;
             files::remove(&self.folder.join(kind.sealed_file()))?;
@@ -183,7 +183,7 @@ impl MachineKeys {
 
     /// A certificate request for a machine that holds no authority; makes the machine's key if it
     /// is missing. Both of the machine's certificates use this one key.
-    pub fn machine_request(&self, node: &str) -> Result<String, KeysError> {
+    pub(crate) fn machine_request(&self, node: &str) -> Result<String, KeysError> {
         let key_pem = self.key("node")?;
         Ok(pki::create_request_for_key(
             &format!("node:{node}"),
@@ -192,7 +192,7 @@ impl MachineKeys {
     }
 
     /// Like [`Self::machine_request`], with the machine's join statement signed into the request.
-    pub fn joining_request(&self, node: &str, statement: &str) -> Result<String, KeysError> {
+    pub(crate) fn joining_request(&self, node: &str, statement: &str) -> Result<String, KeysError> {
         let (name, key_pem) = (format!("node:{node}"), self.key("node")?);
         Ok(pki::create_request_stating(&name, &key_pem, statement)?)
     }
@@ -212,7 +212,7 @@ impl MachineKeys {
     }
 
     /// Writes the machine's identity key, `node.key`.
-    pub fn store_node_key(&self, pem: &str) -> Result<(), KeysError> {
+    pub(crate) fn store_node_key(&self, pem: &str) -> Result<(), KeysError> {
         Ok(pki::write_secret(
             &self.folder.join("node.key"),
             pem.as_bytes(),
@@ -220,7 +220,7 @@ impl MachineKeys {
     }
 
     /// Stores the certificates that the leader issued for [`Self::machine_request`].
-    pub fn store_machine(&self, certificates: &Certificates) -> Result<(), KeysError> {
+    pub(crate) fn store_machine(&self, certificates: &Certificates) -> Result<(), KeysError> {
         let key = files::read_text(&self.folder.join("node.key"), LIMIT)?;
         pki::write_secret(&self.folder.join("node-etcd.key"), key.as_bytes())?;
         for (name, pem) in [
@@ -235,7 +235,7 @@ impl MachineKeys {
     }
 
     /// Whether a certificate of a machine that holds no authority is due for renewal.
-    pub fn machine_due(&self, now: Timestamp) -> bool {
+    pub(crate) fn machine_due(&self, now: Timestamp) -> bool {
         ["node", "node-etcd"].iter().any(|name| {
             let certificate = self.certificate(name).ok();
             certificate.is_none_or(|pem| pki::renew_due(&pem, now).unwrap_or(true))
@@ -243,7 +243,7 @@ impl MachineKeys {
     }
 
     /// Whether a certificate of a machine that holds no authority has expired or is missing.
-    pub fn machine_expired(&self, now: Timestamp) -> bool {
+    pub(crate) fn machine_expired(&self, now: Timestamp) -> bool {
         ["node", "node-etcd"].iter().any(|name| {
             let validity = self.certificate(name).ok();
             let validity = validity.and_then(|pem| pki::validity_of(&pem).ok());
@@ -253,7 +253,7 @@ impl MachineKeys {
 
     /// Issues every leaf that is missing, unreadable, or due (two thirds of its validity are over).
     /// Returns the names of the issued leaves.
-    pub fn renew(
+    pub(crate) fn renew(
         &self,
         identity: &MachineIdentity,
         now: Timestamp,
@@ -366,7 +366,7 @@ impl MachineKeys {
     }
 
     /// A leaf certificate and its key.
-    pub fn leaf(&self, name: &str) -> Result<pki::CertificateKeyPair, KeysError> {
+    pub(crate) fn leaf(&self, name: &str) -> Result<pki::CertificateKeyPair, KeysError> {
         Ok(pki::CertificateKeyPair {
             certificate_pem: self.certificate(name)?,
             key_pem: files::read_text(&self.folder.join(format!("{name}.key")), LIMIT)?,
@@ -374,7 +374,7 @@ impl MachineKeys {
     }
 
     /// The certificate of a leaf or an authority.
-    pub fn certificate(&self, name: &str) -> Result<String, KeysError> {
+    pub(crate) fn certificate(&self, name: &str) -> Result<String, KeysError> {
         Ok(files::read_text(
             &self.folder.join(format!("{name}.crt")),
             LIMIT,
@@ -382,14 +382,14 @@ impl MachineKeys {
     }
 
     /// SHA-256 of this machine's public key, hexadecimal; renewals do not change it.
-    pub fn identity_key(&self) -> Result<String, KeysError> {
+    pub(crate) fn identity_key(&self) -> Result<String, KeysError> {
         Ok(pki::tls::public_key_hash(&self.certificate("node")?)?)
     }
 
     /// Hashes of the keys of the certificates that this machine has while it holds etcd. Missing
     /// keys are made here, since the machine publishes the hashes when it joins: from then on a
     /// certificate of an earlier machine with the same name is rejected.
-    pub fn member_keys(&self) -> Result<MemberKeys, KeysError> {
+    pub(crate) fn member_keys(&self) -> Result<MemberKeys, KeysError> {
         Ok(MemberKeys {
             leader: self.key_hash("leader")?,
             admin: self.key_hash("admin")?,
@@ -400,12 +400,12 @@ impl MachineKeys {
         Ok(pki::key_hash(&self.key(name)?)?)
     }
 
-    pub fn cluster_authority(&self) -> Result<String, KeysError> {
+    pub(crate) fn cluster_authority(&self) -> Result<String, KeysError> {
         self.certificate(AuthorityKind::Cluster.name())
     }
 
     /// The certificate of the authority of etcd's clients and servers.
-    pub fn etcd_authority(&self) -> Result<String, KeysError> {
+    pub(crate) fn etcd_authority(&self) -> Result<String, KeysError> {
         self.certificate(AuthorityKind::EtcdClients.name())
     }
 }

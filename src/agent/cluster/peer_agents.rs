@@ -21,7 +21,7 @@ const ANSWER: Duration = Duration::from_secs(25);
 /// Makes clients of other machines' agents. Keys are read from the disk for each client, since they
 /// are renewed.
 #[derive(Clone)]
-pub struct PeerAgents {
+pub(crate) struct PeerAgents {
     identity: Arc<MachineIdentity>,
     keys: MachineKeys,
     known: ClusterCacheReceiver,
@@ -29,7 +29,7 @@ pub struct PeerAgents {
 
 impl PeerAgents {
     /// Calls use this machine's leader certificate, which only machines that hold etcd have.
-    pub fn new(
+    pub(crate) fn new(
         identity: &Arc<MachineIdentity>,
         keys: &MachineKeys,
         known: &ClusterCacheReceiver,
@@ -45,7 +45,7 @@ impl PeerAgents {
     ///
     /// # Errors
     /// A sentence for users.
-    pub fn client(&self, node: &str) -> Result<Client, String> {
+    pub(crate) fn client(&self, node: &str) -> Result<Client, String> {
         let cannot = |reason: String| format!("the machine `{node}` can't be asked: {reason}");
         if !self.identity.etcd {
             return Err(cannot("this machine can't lead".to_owned()));
@@ -58,7 +58,7 @@ impl PeerAgents {
     ///
     /// # Errors
     /// A sentence for users.
-    pub fn client_of_a_machine(&self, node: &str) -> Result<Client, String> {
+    pub(crate) fn client_of_a_machine(&self, node: &str) -> Result<Client, String> {
         self.client_with(node, "node", PATIENT)
     }
 

@@ -174,7 +174,7 @@ impl CurrentReach {
 
 /// `host:port` at which others reach this machine's WireGuard, names before addresses;
 /// `default_port` where `agent.yaml` sets no port.
-pub fn wireguard_endpoints(
+pub(crate) fn wireguard_endpoints(
     reach: &Reach,
     addresses: &[IpAddr],
     config: &AgentConfig,

@@ -46,7 +46,7 @@ exec "$@" $pids
 
 /// A running container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RunningContainer {
+pub(crate) struct RunningContainer {
     /// The user that runs the container.
     pub uid: u32,
     /// The container's unit without `.service`.
@@ -59,12 +59,12 @@ pub struct RunningContainer {
 
 impl RunningContainer {
     /// The main container of an assignment; `status` is its unit's state.
-    pub fn of(assignment: &Assignment, status: &UnitStatus) -> Self {
+    pub(crate) fn of(assignment: &Assignment, status: &UnitStatus) -> Self {
         Self::of_unit(assignment, &assignment.unit(), status)
     }
 
     /// The container with this unit; `status` is the unit's state.
-    pub fn of_unit(assignment: &Assignment, unit: &str, status: &UnitStatus) -> Self {
+    pub(crate) fn of_unit(assignment: &Assignment, unit: &str, status: &UnitStatus) -> Self {
         Self {
             uid: assignment.user.uid,
             stem: unit.strip_suffix(".service").unwrap_or(unit).to_owned(),
@@ -91,7 +91,7 @@ impl RunningContainer {
     ///
     /// # Errors
     /// The container's id can't be read.
-    pub fn group(&self, root: &Path, unit: &str) -> io::Result<CommandCgroup> {
+    pub(crate) fn group(&self, root: &Path, unit: &str) -> io::Result<CommandCgroup> {
         let file = root.join(format!("run/user/{}/{}.cid", self.uid, self.stem));
         let mut id = String::new();
         let limit = u64::try_from(ID_DIGITS).unwrap_or(u64::MAX) + 2;
@@ -119,7 +119,7 @@ impl RunningContainer {
 
 /// The control group of one command, below its container's.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CommandCgroup {
+pub(crate) struct CommandCgroup {
     path: PathBuf,
     name: String,
     container: String,
@@ -128,7 +128,7 @@ pub struct CommandCgroup {
 
 impl CommandCgroup {
     #[cfg(test)]
-    pub fn at(path: &Path, name: &str) -> Self {
+    pub(crate) fn at(path: &Path, name: &str) -> Self {
         let inside = RunningContainer {
             uid: 20_000,
             stem: "kat-default-web-aaaaa".to_owned(),
@@ -150,18 +150,18 @@ impl CommandCgroup {
     }
 
     /// The command line that makes the group and runs a program of the machine in it.
-    pub fn begin(&self, words: impl IntoIterator<Item = String>) -> Vec<String> {
+    pub(crate) fn begin(&self, words: impl IntoIterator<Item = String>) -> Vec<String> {
         self.script(BEGIN, words)
     }
 
     /// The command line that kills the group's processes and removes the group.
-    pub fn end(&self) -> Vec<String> {
+    pub(crate) fn end(&self) -> Vec<String> {
         self.script(END, [])
     }
 
     /// The command line of a probe: crun runs the command in the container with the user, variables
     /// and capabilities that the container was made with.
-    pub fn probe(&self, command: &[String]) -> Vec<String> {
+    pub(crate) fn probe(&self, command: &[String]) -> Vec<String> {
         let crun = [
             "/usr/bin/crun",
             "--root",
@@ -178,7 +178,7 @@ impl CommandCgroup {
 
     /// A unit that sends a signal to the command, or to all processes of the group for signals that
     /// a terminal sends for a key.
-    pub fn signal(&self, signal: PassedSignal, number: u64) -> TransientUnit {
+    pub(crate) fn signal(&self, signal: PassedSignal, number: u64) -> TransientUnit {
         let name = signal.name();
         let whom = match signal {
             PassedSignal::Terminate => "first",

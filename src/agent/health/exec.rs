@@ -13,7 +13,7 @@ use crate::exec::cgroup::RunningContainer;
 use kat_systemd::{JobResult, SystemdError, TransientEnd, TransientUnit, UnitManager};
 
 /// Prefix of the units' names.
-pub const PREFIX: &str = "health-";
+pub(crate) const PREFIX: &str = "health-";
 
 /// Time that the agent waits beyond the command's own time limit.
 const MARGIN: Duration = Duration::from_secs(5);

@@ -4,9 +4,9 @@
 //! container starts with no history. [`progress`] has the thresholds, [`probe`] and [`exec`] the
 //! probes.
 
-pub mod exec;
-pub mod probe;
-pub mod progress;
+pub(crate) mod exec;
+pub(crate) mod probe;
+pub(crate) mod progress;
 #[cfg(test)]
 mod tests;
 
@@ -32,7 +32,7 @@ use kat_types::{backoff::Backoff, resource::HealthCheck};
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
 /// An instance to probe.
-pub struct ProbedInstance {
+pub(crate) struct ProbedInstance {
     /// Start of its container, microseconds of the monotonic clock: identifies the container.
     pub run: u64,
     /// How long the container has been running.
@@ -47,7 +47,7 @@ pub struct ProbedInstance {
 
 /// What probes need.
 #[derive(Clone)]
-pub struct ProbeTools {
+pub(crate) struct ProbeTools {
     /// For http and tcp probes.
     pub network: Arc<dyn ProbeNetwork>,
     /// The user manager, for exec probes.
@@ -59,7 +59,7 @@ pub struct ProbeTools {
 }
 
 /// The probes of one user's instances.
-pub struct Probes {
+pub(crate) struct Probes {
     means: ProbeTools,
     running: BTreeMap<String, RunningProbe>,
     changed: Arc<Notify>,
@@ -78,7 +78,7 @@ impl Drop for RunningProbe {
 }
 
 impl Probes {
-    pub fn new(means: ProbeTools) -> Self {
+    pub(crate) fn new(means: ProbeTools) -> Self {
         Self {
             means,
             running: BTreeMap::new(),
@@ -87,7 +87,7 @@ impl Probes {
     }
 
     /// Starts to probe the container of this instance, unless that is being done.
-    pub fn begin(&mut self, instance: &str, subject: ProbedInstance) {
+    pub(crate) fn begin(&mut self, instance: &str, subject: ProbedInstance) {
         let present = self.running.get(instance);
         if present.is_some_and(|present| present.run == subject.run) {
             return;
@@ -109,23 +109,23 @@ impl Probes {
     }
 
     /// Stops to probe an instance.
-    pub fn end(&mut self, instance: &str) {
+    pub(crate) fn end(&mut self, instance: &str) {
         self.running.remove(instance);
     }
 
     /// Keeps the instances that `keep` accepts.
-    pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+    pub(crate) fn retain(&mut self, keep: impl Fn(&str) -> bool) {
         self.running.retain(|instance, _| keep(instance));
     }
 
     /// The health of a probed instance.
-    pub fn of(&self, instance: &str) -> Option<HealthProgress> {
+    pub(crate) fn of(&self, instance: &str) -> Option<HealthProgress> {
         let running = self.running.get(instance)?;
         Some(running.progress.lock().clone())
     }
 
     /// Waits until a health has changed since the last call.
-    pub async fn changed(&self) {
+    pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
 }

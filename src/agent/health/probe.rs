@@ -33,7 +33,7 @@ const ERROR_LIMIT: usize = 120;
 
 /// What a probe checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ProbeCheck {
+pub(crate) enum ProbeCheck {
     Http {
         address: SocketAddrV4,
         /// Path and query.
@@ -50,7 +50,7 @@ pub enum ProbeCheck {
 
 impl ProbeCheck {
     /// The target of an assignment's health check; an error is a sentence.
-    pub fn of(assignment: &Assignment) -> Result<Self, String> {
+    pub(crate) fn of(assignment: &Assignment) -> Result<Self, String> {
         let Some(check) = &assignment.health_check else {
             return Err("there is no health check".to_owned());
         };
@@ -116,7 +116,7 @@ pub trait ProbeNetwork: Send + Sync {
 
 /// The real network.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct OverlayProbeNetwork;
+pub(crate) struct OverlayProbeNetwork;
 
 #[async_trait]
 impl ProbeNetwork for OverlayProbeNetwork {
@@ -197,7 +197,7 @@ fn bounded(text: &str) -> String {
 }
 
 /// Whether a response status counts as success.
-pub fn judge(status: u16) -> Result<(), String> {
+pub(crate) fn judge(status: u16) -> Result<(), String> {
     match status {
         200..=399 => Ok(()),
         _ => Err(format!("http {status}")),

@@ -10,7 +10,7 @@ use kat_types::{
 /// The health of an instance since its container started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct HealthProgress {
+pub(crate) struct HealthProgress {
     #[serde(deserialize_with = "newer::word")]
     pub health: Health,
     /// The error of the last probe; empty after a success.
@@ -38,7 +38,12 @@ impl Default for HealthProgress {
 impl HealthProgress {
     /// Records the result of a probe. The failure of an early probe, which was made before it was
     /// due, only sets the error and does not count.
-    pub fn record(&mut self, check: &HealthCheck, result: Result<(), String>, in_turn: bool) {
+    pub(crate) fn record(
+        &mut self,
+        check: &HealthCheck,
+        result: Result<(), String>,
+        in_turn: bool,
+    ) {
         match result {
             Ok(()) => {
                 self.failures = 0;
@@ -61,7 +66,7 @@ impl HealthProgress {
 
     /// The health and the error without the counts: for reports, and for the next process of the
     /// agent.
-    pub fn told(&self) -> Self {
+    pub(crate) fn told(&self) -> Self {
         Self {
             health: self.health,
             error: self.error.clone(),
@@ -71,7 +76,7 @@ impl HealthProgress {
 
     /// Whether the instance has not been healthy since its start and the last probe failed: then
     /// probes are made early.
-    pub fn is_starting(&self) -> bool {
+    pub(crate) fn is_starting(&self) -> bool {
         self.health == Health::PendingCheck && !self.error.is_empty()
     }
 }

@@ -36,7 +36,7 @@ pub trait HostListeners: Send + Sync {
 
 /// The listeners of the real machine.
 #[derive(Debug)]
-pub struct SystemListeners {
+pub(crate) struct SystemListeners {
     /// The overlay's network: listeners on its addresses alone do not conflict with host ports.
     pub overlay: Ipv4Net,
 }
@@ -71,7 +71,7 @@ fn of(protocol: Protocol) -> facts::SocketProtocol {
 }
 
 /// Why an instance's host ports are not forwarded; `None` where no other program listens on them.
-pub fn in_use(assignment: &Assignment, listeners: &dyn HostListeners) -> Option<String> {
+pub(crate) fn in_use(assignment: &Assignment, listeners: &dyn HostListeners) -> Option<String> {
     let ports: Vec<(Protocol, u16)> = host_port_statuses(&assignment.ports)
         .into_iter()
         .map(|port| (port.protocol, port.port))
@@ -117,7 +117,7 @@ fn sentence(listener: &Listener) -> String {
 }
 
 /// The condition `HostPortNotAllowed` of a running instance.
-pub fn not_allowed(message: Option<String>) -> Option<Condition> {
+pub(crate) fn not_allowed(message: Option<String>) -> Option<Condition> {
     message.map(|message| Condition {
         kind: HOST_PORT_NOT_ALLOWED.to_owned(),
         status: true,
@@ -128,7 +128,7 @@ pub fn not_allowed(message: Option<String>) -> Option<Condition> {
 }
 
 /// The condition `HostPortInUse` of a running instance.
-pub fn condition(message: Option<String>) -> Option<Condition> {
+pub(crate) fn condition(message: Option<String>) -> Option<Condition> {
     message.map(|message| Condition {
         kind: HOST_PORT_IN_USE.to_owned(),
         status: true,

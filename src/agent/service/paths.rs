@@ -5,68 +5,68 @@ use std::path::PathBuf;
 use kat_types::root::Root;
 
 /// Folder of the configuration.
-pub const CONFIGURATION: &str = "/etc/kat";
+pub(crate) const CONFIGURATION: &str = "/etc/kat";
 /// Settings of this machine.
-pub const AGENT_CONFIG: &str = "/etc/kat/agent.yaml";
+pub(crate) const AGENT_CONFIG: &str = "/etc/kat/agent.yaml";
 /// The administrator's connection file, 0600.
-pub const ADMIN_CONNECTION: &str = "/etc/kat/admin.conf";
-pub const STATE: &str = "/var/lib/kat";
+pub(crate) const ADMIN_CONNECTION: &str = "/etc/kat/admin.conf";
+pub(crate) const STATE: &str = "/var/lib/kat";
 /// The machine's identity ([`crate::cluster::identity::MachineIdentity`]).
-pub const IDENTITY: &str = "/var/lib/kat/node.json";
+pub(crate) const IDENTITY: &str = "/var/lib/kat/node.json";
 /// The identity during a join: the cluster knows the machine already, but its setup is not
 /// finished.
-pub const JOINING: &str = "/var/lib/kat/joining.json";
+pub(crate) const JOINING: &str = "/var/lib/kat/joining.json";
 /// The cluster cache ([`crate::cluster::cluster_cache::ClusterCache`]).
-pub const KNOWN: &str = "/var/lib/kat/cluster.json";
+pub(crate) const KNOWN: &str = "/var/lib/kat/cluster.json";
 /// etcd's id of this machine's member, hexadecimal.
-pub const MEMBER: &str = "/var/lib/kat/member";
+pub(crate) const MEMBER: &str = "/var/lib/kat/member";
 /// Mark of an unfinished recover or restore ([`crate::commands::recovery`]), 0600.
-pub const RECOVERY: &str = "/var/lib/kat/recovery.json";
+pub(crate) const RECOVERY: &str = "/var/lib/kat/recovery.json";
 /// The last confirmed desired list, 0600.
-pub const DESIRED: &str = "/var/lib/kat/desired.json";
+pub(crate) const DESIRED: &str = "/var/lib/kat/desired.json";
 /// What workloads had before an owner's setting existed ([`crate::volumes::earlier_grants`]), 0600.
-pub const GRANTED: &str = "/var/lib/kat/granted.json";
+pub(crate) const GRANTED: &str = "/var/lib/kat/granted.json";
 /// Host folders that KAT makes for workloads, with one folder for each namespace
 /// ([`crate::volumes::host_paths`]).
-pub const HOST: &str = "/var/lib/kat/host";
+pub(crate) const HOST: &str = "/var/lib/kat/host";
 /// List of the volume folders that this machine has made ([`crate::volumes::Volumes`]), 0600.
-pub const VOLUMES: &str = "/var/lib/kat/volumes.json";
+pub(crate) const VOLUMES: &str = "/var/lib/kat/volumes.json";
 /// How long images have been unused ([`crate::images::unused::ImageCare`]), 0600.
-pub const IMAGES: &str = "/var/lib/kat/images.json";
+pub(crate) const IMAGES: &str = "/var/lib/kat/images.json";
 /// Reserved disk space for Podman during an eviction ([`crate::disk::eviction`]), 0600.
-pub const EVICTION_RESERVE: &str = "/var/lib/kat/eviction-reserve";
+pub(crate) const EVICTION_RESERVE: &str = "/var/lib/kat/eviction-reserve";
 /// Authorities, certificates and keys, 0700.
-pub const PKI: &str = "/var/lib/kat/pki";
+pub(crate) const PKI: &str = "/var/lib/kat/pki";
 /// Unit files of workload users, one folder for each uid.
-pub const UNITS: &str = "/var/lib/kat/units";
+pub(crate) const UNITS: &str = "/var/lib/kat/units";
 /// Files from workloads' folders that containers mount ([`crate::volumes::carried_files`]), one
 /// folder for each uid.
-pub const FILES: &str = "/var/lib/kat/files";
+pub(crate) const FILES: &str = "/var/lib/kat/files";
 /// Folder in which Podman's generator looks for quadlets, one folder for each uid, linked file by
 /// file.
-pub const QUADLETS: &str = "/etc/containers/systemd/users";
+pub(crate) const QUADLETS: &str = "/etc/containers/systemd/users";
 /// Root file system of the containers that hold networks ([`crate::worker::unit_state::network_holder`]).
-pub const HOLDER: &str = "/var/lib/kat/holder";
+pub(crate) const HOLDER: &str = "/var/lib/kat/holder";
 /// Folder of run-time files.
-pub const RUN: &str = "/run/kat";
+pub(crate) const RUN: &str = "/run/kat";
 /// When a leader was last reached, in microseconds since the machine started.
-pub const REACHED: &str = "/run/kat/reached";
+pub(crate) const REACHED: &str = "/run/kat/reached";
 /// Instances that were stopped because a disk was nearly full ([`crate::disk::eviction`]), 0600.
-pub const EVICTED: &str = "/run/kat/evicted.json";
+pub(crate) const EVICTED: &str = "/run/kat/evicted.json";
 /// The API's socket for members of the group `kat`.
-pub const API_SOCKET: &str = "/run/kat/api.sock";
+pub(crate) const API_SOCKET: &str = "/run/kat/api.sock";
 /// Folder of the system manager's unit files and drop-ins.
-pub const SYSTEM_UNITS: &str = "/etc/systemd/system";
+pub(crate) const SYSTEM_UNITS: &str = "/etc/systemd/system";
 
 #[derive(Debug, Clone)]
-pub struct UserFolders {
+pub(crate) struct UserFolders {
     pub units: PathBuf,
     pub links: PathBuf,
 }
 
 impl UserFolders {
     /// The folders of `uid` below `root`, which is `/` on a real machine.
-    pub fn new(root: &Root, uid: u32) -> Self {
+    pub(crate) fn new(root: &Root, uid: u32) -> Self {
         let below = |folder: &str| root.below(folder).join(uid.to_string());
         Self {
             units: below(UNITS),

@@ -33,7 +33,7 @@ use kat_types::{
 
 /// Why the files can't be written.
 #[derive(Debug, thiserror::Error)]
-pub enum CarriedError {
+pub(crate) enum CarriedError {
     /// The files are not as the leader wrote them.
     #[error("{0}")]
     Damaged(String),

@@ -36,7 +36,7 @@ const LIMIT: u64 = 8 << 20;
 
 /// A setting of `agent.yaml` whose default withdraws what workloads had in an earlier version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum OwnersSetting {
+pub(crate) enum OwnersSetting {
     /// `securityAllow`.
     Security,
     /// `hostMountCreate`: earlier versions made paths wherever host mounts were allowed.
@@ -62,7 +62,7 @@ impl OwnersSetting {
     ];
 
     /// The name in `agent.yaml`.
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Security => "securityAllow",
             Self::HostMountCreate => "hostMountCreate",
@@ -166,7 +166,7 @@ impl RecordedGrants {
 
 /// What workloads may keep on this machine.
 #[derive(Debug, Default)]
-pub struct EarlierGrants {
+pub(crate) struct EarlierGrants {
     /// Only the settings that `agent.yaml` does not have.
     recorded: RecordedGrants,
     /// All settings.
@@ -176,7 +176,7 @@ pub struct EarlierGrants {
 impl EarlierGrants {
     /// Reads the grants of the machine whose files lie below `root`; those of settings that
     /// `agent.yaml` has do not count.
-    pub fn read(root: &Root, config: &AgentConfig) -> Self {
+    pub(crate) fn read(root: &Root, config: &AgentConfig) -> Self {
         let mut recorded = read(&file(root)).unwrap_or_else(|error| {
             tracing::error!("what workloads had before the owner was asked is not known; they need the owner's word now: {error:#}");
             RecordedGrants::default()
@@ -191,17 +191,17 @@ impl EarlierGrants {
     }
 
     /// Whether the instance's workload had this here and may keep it.
-    pub fn has(&self, setting: OwnersSetting, assignment: &Assignment, value: &str) -> bool {
+    pub(crate) fn has(&self, setting: OwnersSetting, assignment: &Assignment, value: &str) -> bool {
         self.recorded.has(setting, assignment, value)
     }
 
     /// Whether the instance's workload had this here, whatever `agent.yaml` has now.
-    pub fn had(&self, setting: OwnersSetting, assignment: &Assignment, value: &str) -> bool {
+    pub(crate) fn had(&self, setting: OwnersSetting, assignment: &Assignment, value: &str) -> bool {
         self.before.has(setting, assignment, value)
     }
 
     /// Whether any workload had this here, whatever `agent.yaml` has now.
-    pub fn anybody_had(&self, setting: OwnersSetting, value: &str) -> bool {
+    pub(crate) fn anybody_had(&self, setting: OwnersSetting, value: &str) -> bool {
         let by_workload = self.before.settings.get(setting.name());
         let mut granted = by_workload.into_iter().flat_map(BTreeMap::values);
         granted.any(|granted| granted.values.contains(value))
@@ -260,7 +260,11 @@ fn finding(setting: OwnersSetting, granted: &[&WorkloadGrants]) -> Finding {
 /// # Errors
 /// [`FileError`]: without the record the next process of the agent would record later requests as
 /// earlier grants.
-pub fn record(root: &Root, config: &AgentConfig, desired: &DesiredState) -> Result<(), FileError> {
+pub(crate) fn record(
+    root: &Root,
+    config: &AgentConfig,
+    desired: &DesiredState,
+) -> Result<(), FileError> {
     let path = file(root);
     let mut recorded = match read(&path) {
         Ok(recorded) => recorded,
@@ -316,7 +320,7 @@ fn had_by(root: &Root, setting: OwnersSetting, desired: &DesiredState) -> Grants
 }
 
 /// The findings of `kat-agent check`.
-pub fn findings(root: &Root, config: &AgentConfig) -> Vec<Finding> {
+pub(crate) fn findings(root: &Root, config: &AgentConfig) -> Vec<Finding> {
     let path = file(root);
     if let Err(error) = read(&path) {
         let unseen = format!("could not look at what workloads had in earlier versions: {error}");

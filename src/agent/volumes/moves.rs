@@ -31,7 +31,8 @@ use kat_types::{
     volumes::MoveRecord,
 };
 
-pub use crate::volumes::moves::transfer_ends::{OtherMachines, OwnVolumes};
+pub(crate) use crate::volumes::moves::transfer_ends::OtherMachines;
+pub use crate::volumes::moves::transfer_ends::OwnVolumes;
 
 /// Pieces that are buffered between the network and the disk.
 const BUFFER: usize = 8;

@@ -6,8 +6,8 @@
 
 pub(crate) mod reports;
 pub(crate) mod running;
-pub mod unit_state;
-pub mod users;
+pub(crate) mod unit_state;
+pub(crate) mod users;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -100,7 +100,7 @@ pub struct WorkerTools {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct UserDesired {
+pub(crate) struct UserDesired {
     /// The list comes from the store. Nothing is removed because of an unconfirmed list.
     pub confirmed: bool,
     /// By instance.
@@ -134,7 +134,7 @@ impl UserDesired {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum WorkerError {
+pub(crate) enum WorkerError {
     /// The user can't be created or removed.
     #[error(transparent)]
     User(#[from] UserError),
@@ -205,7 +205,7 @@ struct ImageMemory {
 }
 
 /// Makes one user's instances match the desired list.
-pub struct Worker {
+pub(crate) struct Worker {
     tools: Arc<WorkerTools>,
     user: WorkloadUser,
     manager: Arc<dyn UnitManager>,
@@ -243,7 +243,7 @@ pub struct Worker {
 
 impl Worker {
     /// Makes a worker for `user`; it does nothing until [`Worker::run`].
-    pub fn new(
+    pub(crate) fn new(
         tools: Arc<WorkerTools>,
         user: WorkloadUser,
         desired: watch::Receiver<UserDesired>,
@@ -290,7 +290,7 @@ impl Worker {
 
     /// Runs until nothing of the user is assigned or left, or until `cancel`, which leaves
     /// everything as it is.
-    pub async fn run(mut self, cancel: CancellationToken) {
+    pub(crate) async fn run(mut self, cancel: CancellationToken) {
         self.statuses.set_user(self.user.index, true);
         let pulse = self.pulses.watch("a workload user's worker");
         loop {

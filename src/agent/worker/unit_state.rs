@@ -1,7 +1,7 @@
 //! Units: their files, links and state, and what each state means for the instance.
 
 pub(crate) mod containers;
-pub mod instance_phase;
+pub(crate) mod instance_phase;
 pub(crate) mod links;
 pub(crate) mod network_holder;
 pub(crate) mod sidecars;

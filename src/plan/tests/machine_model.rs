@@ -6,7 +6,7 @@
 //! and a user's account is removed last, a while after its units.
 
 use super::*;
-use kat_agent::desired_state::desired::{self, DesiredState};
+use kat_agent::{DesiredState, desired};
 use kat_types::{
     api::{Condition, ImagesRemoved, MemberKeys},
     reason::Reason,

@@ -2,7 +2,7 @@
 //! start with another number of rows than the last one means lost or duplicated data.
 
 use super::*;
-use kat_agent::desired_state::desired::DesiredState;
+use kat_agent::DesiredState;
 use kat_types::api::{VolumeMovePhase, VolumeMoveReport};
 
 /// The id of a move, and the folder of its volume.

@@ -27,10 +27,7 @@ use crate::{
     checks::monitor::Monitor,
     world::{Machine, World},
 };
-use kat_agent::{
-    service::supervisor::DesiredList,
-    volumes::moves::{CopySource, IncomingPieces, OwnVolumes},
-};
+use kat_agent::{CopySource, DesiredList, IncomingPieces, OwnVolumes};
 use kat_api::{CopyStream, VolumeCopies};
 use kat_types::{
     store::{keys, records::VolumeRecord},

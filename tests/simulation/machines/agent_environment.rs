@@ -8,10 +8,7 @@ use axum::body::Body;
 use hyper::{Request, StatusCode, header};
 
 use crate::{api_calls::Net, checks::monitor::Monitor, faults::forged_reports::Forger};
-use kat_agent::{
-    MachineFacts, ReportSink, health::probe::ProbeNetwork, network::host_ports::HostListeners,
-    volumes::Volumes,
-};
+use kat_agent::{HostListeners, MachineFacts, ProbeNetwork, ReportSink, Volumes};
 use kat_api::{
     InputFrames, InstanceLogs, InstanceSessions, LogStream, LogsError, OutputFrames, SessionError,
     SessionRequest,

@@ -23,19 +23,9 @@ use crate::{
     },
 };
 use kat_agent::{
-    NetworkFiles, Reporter, Statuses,
-    cluster::identity::MachineIdentity,
-    desired_state::fence::{FenceMemory, PartitionFence},
-    follow_desired,
-    images::unused::ImageCare,
-    secrets::Secrets,
-    service::supervisor::{DesiredList, Supervisor},
-    volumes::{
-        Volumes,
-        moves::{OwnVolumes, VolumeMoves},
-        removals::VolumeRemovals,
-    },
-    worker::{WorkerTools, users::machine_options::MachineOptions},
+    DesiredList, FenceMemory, ImageCare, MachineIdentity, MachineOptions, NetworkFiles, OwnVolumes,
+    PartitionFence, Reporter, Secrets, Statuses, Supervisor, VolumeMoves, VolumeRemovals, Volumes,
+    WorkerTools, follow_desired,
 };
 use kat_api::{Api, ApiConfig, ApiLimits, routes::router};
 use kat_daemon::watchdog::LoopPulses;

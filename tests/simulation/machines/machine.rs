@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use kat_agent::worker::users::accounts::UserAccounts;
+use kat_agent::UserAccounts;
 use kat_host::users::UserError;
 use kat_systemd::{
     ActiveState, CommandStreams, JobResult, JournalQuery, LogEntries, LogSource, ManagerSource,

@@ -22,7 +22,7 @@ use kat_types::{
 };
 
 /// Requests volumes from other machines' agents, over the overlay.
-pub struct OtherMachines(pub PeerAgents);
+pub(crate) struct OtherMachines(pub PeerAgents);
 
 #[async_trait]
 impl CopySource for OtherMachines {

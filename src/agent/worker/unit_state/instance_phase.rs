@@ -15,7 +15,7 @@ pub(crate) const OFTEN: u32 = 3;
 
 /// What the agent does about an instance that should run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StartAction {
+pub(crate) enum StartAction {
     /// Nothing: systemd manages the unit.
     Leave,
     /// Start the unit.
@@ -26,11 +26,11 @@ pub enum StartAction {
 
 /// Exit codes of Podman's own where it did not start a container (podman-run(1)). A program may use
 /// the same codes.
-pub const PODMANS: RangeInclusive<i32> = 125..=127;
+pub(crate) const PODMANS: RangeInclusive<i32> = 125..=127;
 
 /// A cause of a run's end other than the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RunFault {
+pub(crate) enum RunFault {
     /// The container hook failed: it could not make the network.
     Hook,
     /// Podman lost the container during its start.
@@ -44,7 +44,7 @@ pub enum RunFault {
 impl RunFault {
     /// Whether the fault is neither the program's nor its configuration's, and does not count as a
     /// restart.
-    pub fn is_excused(self) -> bool {
+    pub(crate) fn is_excused(self) -> bool {
         match self {
             Self::Hook | Self::LostStart | Self::LostImage => true,
             Self::CannotStart => false,
@@ -73,7 +73,7 @@ impl RunFault {
 
 /// The judged state of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InstanceVerdict {
+pub(crate) struct InstanceVerdict {
     pub phase: InstancePhase,
     /// `None` while the instance has no problem.
     pub reason: Option<Reason>,
@@ -92,7 +92,7 @@ pub struct InstanceVerdict {
 
 /// What the judgement needs beside the unit's state.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct JudgementInput {
+pub(crate) struct JudgementInput {
     /// The cause of the last run's end, if it was not the program.
     pub fault: Option<RunFault>,
     /// The unit ended successfully since its last start.
@@ -104,7 +104,7 @@ pub struct JudgementInput {
 }
 
 /// Judges an instance that should run from its unit's state.
-pub fn judge(
+pub(crate) fn judge(
     assignment: &Assignment,
     status: &UnitStatus,
     circumstances: JudgementInput,

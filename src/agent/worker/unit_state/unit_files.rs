@@ -18,7 +18,7 @@ const DELEGATION: &str = "50-kat.conf";
 const QUADLET_LIMIT: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
-pub enum FilesError {
+pub(crate) enum FilesError {
     #[error(transparent)]
     File(#[from] FileError),
     #[error("{path}: {source}")]
