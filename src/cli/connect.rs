@@ -78,6 +78,19 @@ pub(super) fn namespace(global: &GlobalArgs) -> Option<String> {
 }
 
 fn namespace_at(global: &GlobalArgs, places: &ConnectionSearch) -> Option<String> {
+    // A pipe, such as `--connection <(...)`, can be read once only, and the client needs it.
+    let variable = places
+        .variable
+        .as_ref()
+        .filter(|_| global.context.is_none());
+    if global
+        .connection
+        .as_ref()
+        .or(variable)
+        .is_some_and(|path| !path.is_file())
+    {
+        return None;
+    }
     match find(global, places).ok()? {
         ClusterConnection::Remote(connection) | ClusterConnection::Either(connection, _) => {
             connection.namespace
@@ -266,6 +279,22 @@ mod tests {
         let shop = connection("home").replace(r#""token""#, r#""namespace":"shop","token""#);
         fs::write(&file, shop).unwrap();
         assert_eq!(namespace_at(&global, &places).as_deref(), Some("shop"));
+    }
+
+    #[test]
+    fn a_connection_in_a_pipe_is_left_for_the_client() {
+        use std::os::fd::AsRawFd;
+        let folder = tempfile::tempdir().unwrap();
+        let places = places(folder.path());
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        std::io::Write::write_all(&mut writer, connection("home").as_bytes()).unwrap();
+        drop(writer);
+        let global = GlobalArgs {
+            context: None,
+            connection: Some(format!("/proc/self/fd/{}", reader.as_raw_fd()).into()),
+        };
+        assert_eq!(namespace_at(&global, &places), None);
+        assert_eq!(found(&find(&global, &places).unwrap()), "home");
     }
 
     #[test]
