@@ -2,11 +2,14 @@
 
 #![warn(missing_docs)]
 
+mod change_log;
 pub mod election;
 pub mod etcd;
 pub mod fenced;
 pub mod limits;
 pub mod mirror;
+pub mod state_feed;
+pub mod state_view;
 
 use std::{pin::Pin, time::Duration};
 
@@ -18,8 +21,11 @@ use tokio_util::sync::CancellationToken;
 use kat_types::store::transaction::*;
 
 pub use self::{
+    change_log::{ChangeLog, FellOut, LoggedChanges},
     etcd::{EtcdOptions, EtcdStore, EtcdTls, admin as etcd_admin, maintenance as etcd_maintenance},
     mirror::{Mirror, MirrorState},
+    state_feed::{LocalStateSource, StateFeed, TooManyOpens},
+    state_view::{StateFrames, StateSource, StateSourceError, follow_source},
 };
 
 /// All keys with a prefix at one revision of the store.

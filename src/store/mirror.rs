@@ -17,7 +17,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Listing, StateStore, StoreError, WatchBatch, WatchEvent, WatchStream};
+use super::{ChangeLog, Listing, StateStore, StoreError, WatchBatch, WatchEvent, WatchStream};
 use kat_types::{backoff::Backoff, store::transaction::KeyValue};
 
 /// Keys and their values.
@@ -55,7 +55,11 @@ impl MirrorState {
             .map(|(_, value)| value.as_ref())
     }
 
-    fn replace(&mut self, listing: Listing) {
+    /// Takes a whole list. Returns what it changes, as one revision; `None` for the first list, and
+    /// for a list of an earlier revision than this state's.
+    fn replace(&mut self, listing: Listing) -> Option<WatchBatch> {
+        let before = self.synced_at.map(|_| Arc::clone(&self.entries));
+        let before = before.filter(|_| listing.revision >= self.revision);
         let entries = listing
             .items
             .into_iter()
@@ -65,10 +69,14 @@ impl MirrorState {
         self.revision = listing.revision;
         self.confirmed = true;
         self.synced_at = Some(Instant::now());
+        before.map(|before| WatchBatch {
+            revision: self.revision,
+            events: differences(&before, &self.entries, self.revision),
+        })
     }
 
     /// Applies one revision. A revision that the list already included changes nothing.
-    fn apply(&mut self, batch: WatchBatch) {
+    pub(crate) fn apply(&mut self, batch: WatchBatch) {
         self.synced_at = Some(Instant::now());
         if batch.revision <= self.revision {
             return;
@@ -89,6 +97,23 @@ impl MirrorState {
             }
         }
     }
+}
+
+/// The changes that lead from one state to a later one.
+fn differences(before: &MirrorEntries, after: &MirrorEntries, revision: i64) -> Vec<WatchEvent> {
+    let written = after.iter().filter(|(key, item)| {
+        let earlier = before.get(key.as_ref());
+        earlier.is_none_or(|earlier| earlier.mod_revision != item.mod_revision)
+    });
+    let written = written.map(|(_, item)| WatchEvent::Put(item.as_ref().clone()));
+    let deleted = before
+        .keys()
+        .filter(|key| !after.contains_key(key.as_ref()));
+    let deleted = deleted.map(|key| WatchEvent::Delete {
+        key: key.to_string(),
+        mod_revision: revision,
+    });
+    written.chain(deleted).collect()
 }
 
 /// Why a wait for the mirror failed.
@@ -120,6 +145,17 @@ impl Mirror {
     /// Follows a prefix until `cancel`. After errors of the store it retries with growing pauses
     /// (100 ms to 5 s), and the state is not confirmed meanwhile.
     pub fn start(store: Arc<dyn StateStore>, prefix: &str, cancel: CancellationToken) -> Self {
+        Self::start_logged(store, prefix, ChangeLog::default(), cancel)
+    }
+
+    /// [`Self::start`], and writes every change into `log`. The log is never behind what readers of
+    /// the mirror see.
+    pub fn start_logged(
+        store: Arc<dyn StateStore>,
+        prefix: &str,
+        log: ChangeLog,
+        cancel: CancellationToken,
+    ) -> Self {
         let (sender, state) = signal::channel(Arc::default());
         let prefix: Arc<str> = Arc::from(prefix);
         let follower = Follower {
@@ -127,11 +163,20 @@ impl Mirror {
             prefix: prefix.clone(),
             state: MirrorState::default(),
             sender,
+            log,
         };
         tokio::spawn(async move {
             cancel.run_until_cancelled(follower.run()).await;
         });
         Self { prefix, state }
+    }
+
+    /// A mirror that somebody else keeps up to date. `name` is for errors.
+    pub(crate) fn of_state(name: &str, state: signal::Receiver<Arc<MirrorState>>) -> Self {
+        Self {
+            prefix: Arc::from(name),
+            state,
+        }
     }
 
     /// The present content.
@@ -189,6 +234,7 @@ struct Follower {
     prefix: Arc<str>,
     state: MirrorState,
     sender: signal::Sender<Arc<MirrorState>>,
+    log: ChangeLog,
 }
 
 impl Follower {
@@ -220,7 +266,10 @@ impl Follower {
     async fn open(&mut self) -> Result<WatchStream, StoreError> {
         let listing = self.store.list(&self.prefix).await?;
         let changes = self.store.watch(&self.prefix, listing.revision + 1).await?;
-        self.state.replace(listing);
+        match self.state.replace(listing) {
+            Some(batch) => self.log.push(&batch),
+            None => self.log.restart(self.state.revision),
+        }
         self.show();
         Ok(changes)
     }
@@ -230,7 +279,7 @@ impl Follower {
         let ended = || StoreError::Unavailable("the watch ended".into());
         loop {
             match changes.next().await {
-                Some(Ok(batch)) => self.state.apply(batch),
+                Some(Ok(batch)) => self.apply(batch),
                 Some(Err(error)) => return error,
                 None => return ended(),
             }
@@ -239,7 +288,7 @@ impl Follower {
             for _ in 0..MOST_BATCHES {
                 match changes.next().now_or_never() {
                     None => break,
-                    Some(Some(Ok(batch))) => self.state.apply(batch),
+                    Some(Some(Ok(batch))) => self.apply(batch),
                     Some(Some(Err(error))) => {
                         failed = Some(error);
                         break;
@@ -255,6 +304,11 @@ impl Follower {
                 return error;
             }
         }
+    }
+
+    fn apply(&mut self, batch: WatchBatch) {
+        self.log.push(&batch);
+        self.state.apply(batch);
     }
 
     fn show(&self) {

@@ -3,6 +3,7 @@
 
 mod kat_files;
 mod memory;
+pub mod state_stream;
 pub mod systemd;
 
 pub use kat_files::json_schema;

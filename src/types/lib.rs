@@ -32,6 +32,7 @@ pub mod resource;
 pub mod root;
 pub mod secrets;
 pub mod services;
+pub mod state_frames;
 pub mod store;
 pub mod top_level_domains;
 pub mod volumes;

@@ -6,3 +6,4 @@ pub mod records;
 pub mod revisions;
 pub mod snapshot;
 pub mod transaction;
+pub mod visibility;

@@ -12,3 +12,4 @@
 mod election;
 mod fenced_transactions;
 mod mirror;
+mod state_stream;

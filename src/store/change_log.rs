@@ -1,0 +1,247 @@
+//! The latest changes of the store in memory, for readers that follow it: one log, filled by one
+//! mirror, and a position in it for each reader. A reader that is too slow falls out of the log and
+//! lists anew, so no reader has a queue of its own.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::{sync::watch, time::Instant};
+
+use super::{WatchBatch, WatchEvent};
+
+/// Largest size of the log in bytes, keys and values together.
+const MOST_BYTES: usize = 64 << 20;
+/// Age at which changes may be forgotten even if the log is small.
+const KEPT_FOR: Duration = Duration::from_secs(600);
+/// Largest number of revisions that a reader takes at once.
+const MOST_AT_ONCE: usize = 256;
+
+/// A reader's position is no longer in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the changes after revision {0} are no longer in the log")]
+pub struct FellOut(pub i64);
+
+/// The log. Clones share it.
+#[derive(Debug, Clone)]
+pub struct ChangeLog {
+    kept: Arc<Mutex<KeptChanges>>,
+    latest: watch::Sender<i64>,
+}
+
+#[derive(Debug, Default)]
+struct KeptChanges {
+    batches: VecDeque<KeptBatch>,
+    bytes: usize,
+    /// The log holds every change after this revision.
+    after: i64,
+    /// The log holds every change up to this revision.
+    until: i64,
+    /// How often the log was started anew.
+    start: u64,
+}
+
+#[derive(Debug)]
+struct KeptBatch {
+    batch: Arc<WatchBatch>,
+    bytes: usize,
+    at: Instant,
+}
+
+/// Changes in the order of their revisions.
+#[derive(Debug, Clone, Default)]
+pub struct LoggedChanges {
+    /// The changes; each batch is one revision.
+    pub batches: Vec<Arc<WatchBatch>>,
+    /// The reader's next position: there are no other changes up to this revision.
+    pub until: i64,
+}
+
+impl Default for ChangeLog {
+    fn default() -> Self {
+        Self {
+            kept: Arc::default(),
+            latest: watch::channel(0).0,
+        }
+    }
+}
+
+impl ChangeLog {
+    /// Starts the log anew after a list of this revision: what changed before it is not known.
+    pub(crate) fn restart(&self, revision: i64) {
+        let mut kept = self.kept.lock();
+        *kept = KeptChanges {
+            after: revision,
+            until: revision,
+            start: kept.start + 1,
+            ..KeptChanges::default()
+        };
+        drop(kept);
+        self.latest.send_replace(revision);
+    }
+
+    /// Adds the changes of one revision. A batch without changes, a progress notification, only
+    /// moves the end of the log.
+    pub(crate) fn push(&self, batch: &WatchBatch) {
+        let mut kept = self.kept.lock();
+        if batch.revision <= kept.until {
+            return;
+        }
+        kept.until = batch.revision;
+        if !batch.events.is_empty() {
+            let bytes = batch.events.iter().map(event_bytes).sum();
+            kept.bytes += bytes;
+            kept.batches.push_back(KeptBatch {
+                batch: Arc::new(batch.clone()),
+                bytes,
+                at: Instant::now(),
+            });
+        }
+        kept.forget();
+        drop(kept);
+        self.latest.send_replace(batch.revision);
+    }
+
+    /// The number of times that the log was started anew. Positions of before mean nothing after a
+    /// new start.
+    pub fn start(&self) -> u64 {
+        self.kept.lock().start
+    }
+
+    /// The changes after `revision`, at most [`MOST_AT_ONCE`] revisions.
+    ///
+    /// # Errors
+    /// [`FellOut`] if the log does not reach back to `revision`, or was started anew since `start`.
+    pub fn after(&self, start: u64, revision: i64) -> Result<LoggedChanges, FellOut> {
+        let kept = self.kept.lock();
+        if revision < kept.after || start != kept.start {
+            return Err(FellOut(revision));
+        }
+        let from = kept
+            .batches
+            .partition_point(|kept| kept.batch.revision <= revision);
+        let mut batches = kept
+            .batches
+            .range(from..)
+            .map(|kept| Arc::clone(&kept.batch));
+        let found: Vec<_> = batches.by_ref().take(MOST_AT_ONCE).collect();
+        let until = match (batches.next(), found.last()) {
+            (Some(_), Some(last)) => last.revision,
+            _ => kept.until.max(revision),
+        };
+        Ok(LoggedChanges {
+            batches: found,
+            until,
+        })
+    }
+
+    /// The revision of the end of the log, as a channel that changes with it.
+    pub fn latest(&self) -> watch::Receiver<i64> {
+        self.latest.subscribe()
+    }
+}
+
+impl KeptChanges {
+    /// Forgets changes from the front while the log is too large or they are too old.
+    fn forget(&mut self) {
+        while let Some(first) = self.batches.front() {
+            if self.bytes <= MOST_BYTES && first.at.elapsed() <= KEPT_FOR {
+                return;
+            }
+            self.bytes -= first.bytes;
+            self.after = first.batch.revision;
+            self.batches.pop_front();
+        }
+    }
+}
+
+fn event_bytes(event: &WatchEvent) -> usize {
+    match event {
+        WatchEvent::Put(item) => item.key.len() + item.value.len(),
+        WatchEvent::Delete { key, .. } => key.len(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kat_types::store::transaction::KeyValue;
+
+    fn batch(revision: i64, size: usize) -> WatchBatch {
+        let item = KeyValue {
+            key: "/t/a".to_owned(),
+            value: vec![0; size],
+            mod_revision: revision,
+            create_revision: 1,
+        };
+        WatchBatch {
+            revision,
+            events: vec![WatchEvent::Put(item)],
+        }
+    }
+
+    fn revisions(log: &ChangeLog, after: i64) -> Result<(Vec<i64>, i64), FellOut> {
+        let found = log.after(log.start(), after)?;
+        let revisions = found.batches.iter().map(|one| one.revision).collect();
+        Ok((revisions, found.until))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_finds_every_change_after_its_position() {
+        let log = ChangeLog::default();
+        log.restart(5);
+        assert_eq!(revisions(&log, 4), Err(FellOut(4)));
+        assert_eq!(revisions(&log, 5), Ok((vec![], 5)));
+        for revision in [7, 8, 12] {
+            log.push(&batch(revision, 1));
+        }
+        // A batch that the list already included.
+        log.push(&batch(6, 1));
+        assert_eq!(revisions(&log, 5), Ok((vec![7, 8, 12], 12)));
+        assert_eq!(revisions(&log, 8), Ok((vec![12], 12)));
+        let progress = WatchBatch {
+            revision: 20,
+            events: Vec::new(),
+        };
+        log.push(&progress);
+        assert_eq!(revisions(&log, 12), Ok((vec![], 20)));
+        assert_eq!(*log.latest().borrow(), 20);
+        // Another store, whose revisions begin anew.
+        let start = log.start();
+        log.restart(3);
+        assert!(log.after(start, 20).is_err());
+        assert_eq!(revisions(&log, 3), Ok((vec![], 3)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_log_is_read_in_parts_without_a_gap() {
+        let log = ChangeLog::default();
+        log.restart(0);
+        let all: Vec<i64> = (1..=1000).collect();
+        for revision in &all {
+            log.push(&batch(*revision, 1));
+        }
+        let (mut position, mut found) = (0, Vec::new());
+        while position < 1000 {
+            let (part, until) = revisions(&log, position).unwrap();
+            assert!(part.len() <= MOST_AT_ONCE && until > position);
+            found.extend(part);
+            position = until;
+        }
+        assert_eq!(found, all);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_are_forgotten_by_size_and_by_age() {
+        let log = ChangeLog::default();
+        log.restart(0);
+        for revision in 1..=5 {
+            log.push(&batch(revision, MOST_BYTES / 3));
+        }
+        assert_eq!(revisions(&log, 2), Err(FellOut(2)));
+        assert_eq!(revisions(&log, 3).unwrap().0, [4, 5]);
+        tokio::time::advance(KEPT_FOR + Duration::from_secs(1)).await;
+        log.push(&batch(6, 1));
+        assert_eq!(revisions(&log, 4), Err(FellOut(4)));
+        assert_eq!(revisions(&log, 5).unwrap().0, [6]);
+    }
+}

@@ -1,0 +1,454 @@
+//! The source of the state stream on a machine that holds the store: what each machine may see of
+//! the store, as a list and then as changes.
+//!
+//! All readers share one copy of the store and one log of its changes. A reader has only a
+//! position in the log. It first gets a whole list, or continues from its position; then changes,
+//! one [`StateFrame::Commit`] for each revision, and a beat each second. A beat says that the
+//! reader has everything that a quorum of the store had less than [`SURE_FOR`] ago; a server that
+//! can't say this ends its streams.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::Bound,
+    sync::Arc,
+    time::Duration,
+    vec,
+};
+
+use async_trait::async_trait;
+use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    ChangeLog, Mirror, MirrorState, StateStore, WatchBatch, WatchEvent,
+    state_view::{StateFrames, StateSource, StateSourceError},
+};
+use kat_types::{
+    api::StoreEpoch,
+    state_frames::{
+        MOST_LIST, STATE_SCHEMA, StateBeat, StateBegin, StateEnd, StateEndReason, StateFrame,
+        StatePosition,
+    },
+    store::{
+        keys,
+        transaction::KeyValue,
+        visibility::{is_visible, visible_prefixes},
+    },
+};
+
+/// Interval of the reads from a quorum, and of the beats.
+const BEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// Age up to which a read from a quorum counts.
+const SURE_FOR: Duration = Duration::from_secs(2);
+/// Longest wait of a new stream for the server's own copy of the store.
+const READY_WITHIN: Duration = Duration::from_secs(2);
+/// Number of whole lists that are sent at the same time.
+const LISTS_AT_ONCE: usize = 8;
+/// Number of keys of a list that are sent together.
+const KEYS_AT_ONCE: usize = 256;
+/// Number of streams that one machine may open in [`OPENS_WITHIN`].
+const MOST_OPENS: usize = 10;
+const OPENS_WITHIN: Duration = Duration::from_secs(60);
+
+/// Sends machines what they may see. Clones share it.
+#[derive(Clone)]
+pub struct StateFeed {
+    shared: Arc<SharedFeed>,
+}
+
+struct SharedFeed {
+    mirror: Mirror,
+    log: ChangeLog,
+    /// When the copy of the store was last as new as a quorum.
+    sure: watch::Receiver<Option<Instant>>,
+    lists: Arc<Semaphore>,
+    streams: Mutex<BTreeMap<String, OpenedStreams>>,
+    cancel: CancellationToken,
+}
+
+/// The streams that one machine opened.
+#[derive(Default)]
+struct OpenedStreams {
+    /// Ends the open stream.
+    current: CancellationToken,
+    opens: VecDeque<Instant>,
+}
+
+/// A machine opens streams too often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a machine may open its state stream {MOST_OPENS} times a minute")]
+pub struct TooManyOpens {
+    /// Time after which the machine may try again.
+    pub retry_after: Duration,
+}
+
+impl StateFeed {
+    /// Serves from a mirror of the whole store and the log that it fills, until `cancel`.
+    pub fn start(
+        store: Arc<dyn StateStore>,
+        mirror: Mirror,
+        log: ChangeLog,
+        cancel: CancellationToken,
+    ) -> Self {
+        let (sure_now, sure) = watch::channel(None);
+        let (own, until) = (mirror.clone(), cancel.clone());
+        tokio::spawn(async move {
+            let confirm = confirm(store, own, sure_now);
+            until.run_until_cancelled(confirm).await;
+        });
+        let shared = SharedFeed {
+            mirror,
+            log,
+            sure,
+            lists: Arc::new(Semaphore::new(LISTS_AT_ONCE)),
+            streams: Mutex::default(),
+            cancel,
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// Opens the stream of the machine `node` after the position `resume`; an open stream of that
+    /// machine ends.
+    ///
+    /// # Errors
+    /// [`TooManyOpens`].
+    pub fn open(
+        &self,
+        node: &str,
+        resume: Option<StatePosition>,
+    ) -> Result<StateFrames, TooManyOpens> {
+        let replaced = self.shared.register(node, Instant::now())?;
+        let reader = StateReader {
+            feed: Arc::clone(&self.shared),
+            node: node.to_owned(),
+            replaced,
+            stage: ReaderStage::Opening(resume),
+            beat_at: Instant::now(),
+        };
+        let frames = stream::unfold(reader, |mut reader| async move {
+            let frames = reader.next().await?;
+            Some((stream::iter(frames.into_iter().map(Ok)), reader))
+        });
+        Ok(Box::pin(frames.flatten()))
+    }
+}
+
+impl SharedFeed {
+    fn register(&self, node: &str, now: Instant) -> Result<CancellationToken, TooManyOpens> {
+        let mut streams = self.streams.lock();
+        let opened = streams.entry(node.to_owned()).or_default();
+        while let Some(first) = opened.opens.front() {
+            let age = now.duration_since(*first);
+            if age >= OPENS_WITHIN {
+                opened.opens.pop_front();
+                continue;
+            }
+            if opened.opens.len() < MOST_OPENS {
+                break;
+            }
+            return Err(TooManyOpens {
+                retry_after: OPENS_WITHIN - age,
+            });
+        }
+        opened.opens.push_back(now);
+        let replaced = CancellationToken::new();
+        std::mem::replace(&mut opened.current, replaced.clone()).cancel();
+        Ok(replaced)
+    }
+}
+
+/// Reads from a quorum each second, and notes when the mirror shows what was read.
+async fn confirm(store: Arc<dyn StateStore>, mirror: Mirror, sure: watch::Sender<Option<Instant>>) {
+    loop {
+        let at = Instant::now();
+        // Any key will do: the revision of the answer is that of the whole store.
+        let read = timeout(SURE_FOR, store.list(keys::SCHEMA_VERSION)).await;
+        match read {
+            Ok(Ok(listing)) => {
+                let shown = mirror.wait_for_revision(listing.revision, SURE_FOR).await;
+                if shown.is_ok() {
+                    sure.send_replace(Some(at));
+                }
+            }
+            Ok(Err(error)) => tracing::debug!("no quorum confirms the store: {error:#}"),
+            Err(_) => tracing::debug!("no quorum confirms the store in time"),
+        }
+        sleep_until(at + BEAT_INTERVAL).await;
+    }
+}
+
+/// One machine's place in the feed.
+struct StateReader {
+    feed: Arc<SharedFeed>,
+    node: String,
+    /// Cancelled when the machine has opened another stream.
+    replaced: CancellationToken,
+    stage: ReaderStage,
+    beat_at: Instant,
+}
+
+enum ReaderStage {
+    /// Nothing was sent yet.
+    Opening(Option<StatePosition>),
+    /// A whole list is being sent.
+    Listing(Box<ListInProgress>),
+    /// Changes are sent.
+    Following(LogCursor),
+    /// The last frame was sent.
+    Ended,
+}
+
+struct ListInProgress {
+    items: vec::IntoIter<Arc<KeyValue>>,
+    cursor: LogCursor,
+    _turn: OwnedSemaphorePermit,
+}
+
+/// Everything up to `revision` was sent.
+#[derive(Clone, Copy)]
+struct LogCursor {
+    /// The log was started anew so often.
+    start: u64,
+    revision: i64,
+}
+
+impl StateReader {
+    /// The next frames, at least one; `None` after the end.
+    async fn next(&mut self) -> Option<Vec<StateFrame>> {
+        let stage = std::mem::replace(&mut self.stage, ReaderStage::Ended);
+        let step = async {
+            match stage {
+                ReaderStage::Ended => None,
+                ReaderStage::Opening(resume) => Some(self.begin(resume).await),
+                ReaderStage::Listing(list) => Some(self.list(*list)),
+                ReaderStage::Following(cursor) => Some(self.follow(cursor).await),
+            }
+        };
+        step.await
+    }
+
+    /// Begins with the changes after `resume` if the log has them, else with a whole list.
+    async fn begin(&mut self, resume: Option<StatePosition>) -> Vec<StateFrame> {
+        let mut sure = self.feed.sure.clone();
+        let confirmed = sure.wait_for(|at| at.is_some_and(|at| at.elapsed() < SURE_FOR));
+        if !matches!(timeout(READY_WITHIN, confirmed).await, Ok(Ok(_))) {
+            return ended(StateEndReason::NoQuorum, BEAT_INTERVAL);
+        }
+        let Some(position) = resume else {
+            return self.begin_list();
+        };
+        let reached = self.feed.mirror.wait_for_revision(0, READY_WITHIN).await;
+        let Ok(state) = reached else {
+            return ended(StateEndReason::Behind, BEAT_INTERVAL);
+        };
+        match position.epoch.cmp(&epoch(&state)) {
+            std::cmp::Ordering::Less => return self.begin_list(),
+            std::cmp::Ordering::Greater => {
+                return ended(StateEndReason::Behind, BEAT_INTERVAL);
+            }
+            std::cmp::Ordering::Equal => {}
+        }
+        let wanted = position.revision;
+        let reached = self.feed.mirror.wait_for_revision(wanted, READY_WITHIN);
+        if reached.await.is_err() {
+            return ended(StateEndReason::Behind, BEAT_INTERVAL);
+        }
+        let log = &self.feed.log;
+        let cursor = LogCursor {
+            start: log.start(),
+            revision: wanted,
+        };
+        match log.after(cursor.start, wanted) {
+            Ok(_) => self.follow(cursor).await,
+            Err(_) => self.begin_list(),
+        }
+    }
+
+    fn begin_list(&mut self) -> Vec<StateFrame> {
+        let Ok(turn) = Arc::clone(&self.feed.lists).try_acquire_owned() else {
+            return ended(StateEndReason::Busy, BEAT_INTERVAL / 2);
+        };
+        // Read before the copy: a log that was started anew in between is found by its start.
+        let start = self.feed.log.start();
+        let state = self.feed.mirror.snapshot();
+        let items = visible(&state, &self.node);
+        let bytes: usize = items
+            .iter()
+            .map(|item| item.key.len() + item.value.len())
+            .sum();
+        if bytes > MOST_LIST {
+            tracing::error!(
+                node = self.node,
+                bytes,
+                "the list of a machine is larger than {MOST_LIST} bytes and can't be sent"
+            );
+            return ended(StateEndReason::TooLarge, OPENS_WITHIN);
+        }
+        let begin = StateBegin {
+            epoch: epoch(&state),
+            revision: state.revision,
+            schema: STATE_SCHEMA,
+            keys: items.len(),
+        };
+        self.stage = ReaderStage::Listing(Box::new(ListInProgress {
+            items: items.into_iter(),
+            cursor: LogCursor {
+                start,
+                revision: state.revision,
+            },
+            _turn: turn,
+        }));
+        vec![StateFrame::Begin(begin)]
+    }
+
+    fn list(&mut self, mut list: ListInProgress) -> Vec<StateFrame> {
+        if self.replaced.is_cancelled() {
+            return ended(StateEndReason::Replaced, Duration::ZERO);
+        }
+        let items = list.items.by_ref().take(KEYS_AT_ONCE);
+        let mut frames: Vec<_> = items
+            .map(|item| StateFrame::Put(item.as_ref().clone()))
+            .collect();
+        if list.items.len() == 0 {
+            frames.push(StateFrame::Commit(list.cursor.revision));
+            self.stage = ReaderStage::Following(list.cursor);
+        } else {
+            self.stage = ReaderStage::Listing(Box::new(list));
+        }
+        frames
+    }
+
+    async fn follow(&mut self, mut cursor: LogCursor) -> Vec<StateFrame> {
+        let feed = Arc::clone(&self.feed);
+        let mut latest = feed.log.latest();
+        loop {
+            latest.borrow_and_update();
+            // Read before the changes: they are then at least as new.
+            let sure = *feed.sure.borrow();
+            let Ok(changes) = feed.log.after(cursor.start, cursor.revision) else {
+                return self.begin_list();
+            };
+            if changes.batches.iter().any(|batch| is_new_epoch(batch)) {
+                return self.begin_list();
+            }
+            let all = changes.until == *latest.borrow();
+            cursor.revision = changes.until;
+            let batches = changes.batches.iter();
+            let frames: Vec<_> = batches.flat_map(|batch| shown(batch, &self.node)).collect();
+            if !frames.is_empty() {
+                self.stage = ReaderStage::Following(cursor);
+                return frames;
+            }
+            if all && Instant::now() >= self.beat_at {
+                return self.beat(cursor, sure);
+            }
+            tokio::select! {
+                () = feed.cancel.cancelled() => {
+                    return ended(StateEndReason::Stopping, Duration::ZERO);
+                }
+                () = self.replaced.cancelled() => {
+                    return ended(StateEndReason::Replaced, Duration::ZERO);
+                }
+                changed = latest.changed() => if changed.is_err() {
+                    return ended(StateEndReason::Stopping, Duration::ZERO);
+                },
+                () = sleep_until(self.beat_at) => {}
+            }
+        }
+    }
+
+    fn beat(&mut self, cursor: LogCursor, sure: Option<Instant>) -> Vec<StateFrame> {
+        let age = sure.map(|at| at.elapsed()).filter(|age| *age < SURE_FOR);
+        let Some(age) = age else {
+            return ended(StateEndReason::NoQuorum, BEAT_INTERVAL);
+        };
+        self.beat_at = Instant::now() + BEAT_INTERVAL;
+        self.stage = ReaderStage::Following(cursor);
+        vec![StateFrame::Beat(StateBeat {
+            revision: cursor.revision,
+            quorum_age_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
+        })]
+    }
+}
+
+fn ended(reason: StateEndReason, retry_after: Duration) -> Vec<StateFrame> {
+    vec![StateFrame::End(StateEnd {
+        reason,
+        retry_after_ms: u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX),
+    })]
+}
+
+/// Epoch of the store in this state; a store without the key has never been created anew.
+fn epoch(state: &MirrorState) -> u64 {
+    let stored = state.get(keys::STORE_EPOCH);
+    let stored = stored.and_then(|stored| serde_json::from_slice::<StoreEpoch>(&stored.value).ok());
+    stored.map_or(0, |stored| stored.epoch)
+}
+
+fn is_new_epoch(batch: &WatchBatch) -> bool {
+    batch.events.iter().any(|event| match event {
+        WatchEvent::Put(item) => item.key == keys::STORE_EPOCH,
+        WatchEvent::Delete { key, .. } => key == keys::STORE_EPOCH,
+    })
+}
+
+/// The visible keys of the machine `node`, in their order.
+fn visible(state: &MirrorState, node: &str) -> Vec<Arc<KeyValue>> {
+    let mut items = Vec::new();
+    for prefix in visible_prefixes(node) {
+        let range = (Bound::Included(prefix.as_str()), Bound::Unbounded);
+        let below = state.entries.range::<str, _>(range);
+        let below = below.take_while(|(key, _)| key.starts_with(&prefix));
+        let shown = below.filter(|(key, _)| is_visible(key, node));
+        items.extend(shown.map(|(_, item)| Arc::clone(item)));
+    }
+    items
+}
+
+/// The frames of one revision; none if the machine `node` sees nothing of it.
+fn shown(batch: &WatchBatch, node: &str) -> Vec<StateFrame> {
+    let frame = |event: &WatchEvent| match event {
+        WatchEvent::Put(item) => is_visible(&item.key, node).then(|| StateFrame::Put(item.clone())),
+        WatchEvent::Delete { key, .. } => {
+            is_visible(key, node).then(|| StateFrame::Delete(key.clone()))
+        }
+    };
+    let mut frames: Vec<_> = batch.events.iter().filter_map(frame).collect();
+    if !frames.is_empty() {
+        frames.push(StateFrame::Commit(batch.revision));
+    }
+    frames
+}
+
+/// The feed of this machine, for this machine itself.
+pub struct LocalStateSource {
+    feed: StateFeed,
+    node: String,
+}
+
+impl LocalStateSource {
+    /// The keys that the machine `node` may see.
+    pub fn new(feed: StateFeed, node: &str) -> Self {
+        Self {
+            feed,
+            node: node.to_owned(),
+        }
+    }
+}
+
+#[async_trait]
+impl StateSource for LocalStateSource {
+    async fn open(&self, resume: Option<StatePosition>) -> Result<StateFrames, StateSourceError> {
+        // The limit of opens is for other machines; this one waits out its own back-off.
+        self.feed
+            .open(&self.node, resume)
+            .map_err(|refused| StateSourceError::Refused(refused.to_string()))
+    }
+}

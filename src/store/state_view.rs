@@ -1,0 +1,376 @@
+//! A machine's copy of the keys that it may see, from any [`StateSource`]: the feed of its own
+//! store, or the stream of another machine.
+//!
+//! The copy changes by whole revisions only, and never goes back. It is confirmed while the source
+//! says at least every [`SILENCE`] that there is nothing newer.
+
+use std::{
+    collections::BTreeMap,
+    hash::{BuildHasher, Hasher, RandomState},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures_util::{Stream, StreamExt, future::BoxFuture};
+use tokio::{
+    sync::watch as signal,
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Mirror, MirrorState, WatchBatch, WatchEvent, mirror::MirrorEntries};
+use kat_types::{
+    backoff::{Backoff, Pauses},
+    state_frames::{MOST_LIST, StateBegin, StateEnd, StateFrame, StatePosition},
+    store::transaction::KeyValue,
+};
+
+/// Time without a beat or a commit after which the copy is not confirmed.
+pub const SILENCE: Duration = Duration::from_secs(4);
+/// Time without any frame after which a list that is being sent is given up.
+const LIST_SILENCE: Duration = Duration::from_secs(10);
+/// Longest wait for a source to open.
+const OPEN_WITHIN: Duration = Duration::from_secs(15);
+/// Pauses between two attempts.
+const PAUSES: Backoff =
+    Backoff::new(Duration::from_millis(100), Duration::from_secs(5)).with_jitter(0.5);
+
+/// Frames of a source; the stream ends after an error.
+pub type StateFrames = Pin<Box<dyn Stream<Item = Result<StateFrame, StateSourceError>> + Send>>;
+
+/// Why a source gives no frames.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StateSourceError {
+    /// No server answers.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The server refuses this machine.
+    #[error("{0}")]
+    Refused(String),
+    /// The connection broke.
+    #[error("the stream broke: {0}")]
+    Broken(String),
+    /// The frames contradict each other or what is known.
+    #[error("{0}")]
+    Invalid(String),
+    /// The server ended the stream.
+    #[error("the server ended the stream: {:?}", .0.reason)]
+    Ended(StateEnd),
+}
+
+/// Where a machine reads the keys that it may see.
+#[async_trait]
+pub trait StateSource: Send + Sync + 'static {
+    /// Opens a stream of frames that continues after `resume`, or begins with a whole list. Each
+    /// call after the first may choose another server.
+    async fn open(&self, resume: Option<StatePosition>) -> Result<StateFrames, StateSourceError>;
+}
+
+/// Follows a source until `cancel`.
+pub fn follow_source(source: Arc<dyn StateSource>, cancel: CancellationToken) -> Mirror {
+    let (sender, state) = signal::channel(Arc::default());
+    let follower = ViewFollower {
+        source,
+        state: MirrorState::default(),
+        position: None,
+        transaction: Transaction::Changes(Vec::new(), 0),
+        sender,
+        confirmed_until: Instant::now(),
+    };
+    tokio::spawn(async move {
+        cancel.run_until_cancelled(follower.run()).await;
+    });
+    Mirror::of_state("the keys of this machine", state)
+}
+
+struct ViewFollower {
+    source: Arc<dyn StateSource>,
+    state: MirrorState,
+    /// What the copy shows; `None` before the first list.
+    position: Option<StatePosition>,
+    transaction: Transaction,
+    sender: signal::Sender<Arc<MirrorState>>,
+    confirmed_until: Instant,
+}
+
+/// What has arrived since the last commit, with its size in bytes.
+enum Transaction {
+    /// Changes of the next revision.
+    Changes(Vec<WatchEvent>, usize),
+    /// A list that replaces everything.
+    List(StateBegin, MirrorEntries, usize),
+}
+
+enum ViewStage {
+    Waiting(Instant),
+    Opening(
+        BoxFuture<'static, Result<StateFrames, StateSourceError>>,
+        Instant,
+    ),
+    Reading(StateFrames, Instant),
+}
+
+enum ViewEvent {
+    /// The pause is over.
+    Waited,
+    Opened(Result<StateFrames, StateSourceError>),
+    Frame(Option<Result<StateFrame, StateSourceError>>),
+}
+
+impl ViewStage {
+    async fn next(&mut self) -> ViewEvent {
+        match self {
+            Self::Waiting(until) => {
+                sleep_until(*until).await;
+                ViewEvent::Waited
+            }
+            Self::Opening(opening, _) => ViewEvent::Opened(opening.await),
+            Self::Reading(frames, _) => ViewEvent::Frame(frames.next().await),
+        }
+    }
+
+    /// When this stage is given up.
+    fn ends_at(&self) -> Option<Instant> {
+        match self {
+            Self::Waiting(_) => None,
+            Self::Opening(_, at) | Self::Reading(_, at) => Some(*at),
+        }
+    }
+}
+
+impl ViewFollower {
+    async fn run(mut self) {
+        let mut pauses = PAUSES.pauses();
+        let mut stage = self.opening();
+        loop {
+            let ends_at = stage.ends_at();
+            let confirmed_until = self.state.confirmed.then_some(self.confirmed_until);
+            let event = tokio::select! {
+                biased;
+                event = stage.next() => event,
+                () = at(confirmed_until) => {
+                    self.state.confirmed = false;
+                    self.show();
+                    continue;
+                }
+                () = at(ends_at) => {
+                    stage = self.failed(&StateSourceError::Unreachable("no answer in time".to_owned()), &mut pauses);
+                    continue;
+                }
+            };
+            let next = match event {
+                ViewEvent::Waited => Ok(self.opening()),
+                ViewEvent::Opened(opened) => opened.map(|frames| self.reading(frames)),
+                ViewEvent::Frame(None) => Err(StateSourceError::Broken("it ended".to_owned())),
+                ViewEvent::Frame(Some(frame)) => match frame.and_then(|frame| self.take(frame)) {
+                    Ok(progress) => {
+                        if progress {
+                            pauses.reset();
+                        }
+                        let ends_at = self.silent_until();
+                        if let ViewStage::Reading(_, at) = &mut stage {
+                            *at = ends_at;
+                        }
+                        continue;
+                    }
+                    Err(error) => Err(error),
+                },
+            };
+            stage = match next {
+                Ok(next) => next,
+                Err(error) => self.failed(&error, &mut pauses),
+            };
+        }
+    }
+
+    fn opening(&self) -> ViewStage {
+        let (source, resume) = (Arc::clone(&self.source), self.position);
+        let opening = async move { source.open(resume).await };
+        ViewStage::Opening(Box::pin(opening), Instant::now() + OPEN_WITHIN)
+    }
+
+    fn reading(&mut self, frames: StateFrames) -> ViewStage {
+        self.transaction = Transaction::Changes(Vec::new(), 0);
+        ViewStage::Reading(frames, Instant::now() + SILENCE)
+    }
+
+    fn silent_until(&self) -> Instant {
+        Instant::now()
+            + match self.transaction {
+                Transaction::List(..) => LIST_SILENCE,
+                Transaction::Changes(..) => SILENCE,
+            }
+    }
+
+    fn failed(&self, error: &StateSourceError, pauses: &mut Pauses) -> ViewStage {
+        match error {
+            StateSourceError::Invalid(_) | StateSourceError::Refused(_) => {
+                tracing::warn!("the cluster's state can't be followed: {error}");
+            }
+            _ => tracing::debug!("the cluster's state can't be followed: {error}"),
+        }
+        let wanted = match error {
+            StateSourceError::Ended(end) => Duration::from_millis(end.retry_after_ms),
+            _ => Duration::ZERO,
+        };
+        let pause = pauses.next_jittered(chance()).max(wanted.min(PAUSES.most));
+        ViewStage::Waiting(Instant::now() + pause)
+    }
+
+    /// Takes a frame. Returns whether it shows that the source serves.
+    fn take(&mut self, frame: StateFrame) -> Result<bool, StateSourceError> {
+        match frame {
+            StateFrame::Begin(begin) => self.begin(begin).map(|()| false),
+            StateFrame::Put(item) => self.put(item).map(|()| false),
+            StateFrame::Delete(key) => self.delete(key).map(|()| false),
+            StateFrame::Commit(revision) => self.commit(revision).map(|()| true),
+            StateFrame::Beat(beat) => {
+                let age = Duration::from_millis(beat.quorum_age_ms);
+                self.beat(beat.revision, age).map(|()| true)
+            }
+            StateFrame::End(end) => Err(StateSourceError::Ended(end)),
+        }
+    }
+
+    fn begin(&mut self, begin: StateBegin) -> Result<(), StateSourceError> {
+        let offered = StatePosition {
+            epoch: begin.epoch,
+            revision: begin.revision,
+        };
+        if self.position.is_some_and(|known| offered < known) {
+            return Err(StateSourceError::Invalid(format!(
+                "the server's list is of epoch {} and revision {}, older than what is known here",
+                begin.epoch, begin.revision
+            )));
+        }
+        self.transaction = Transaction::List(begin, BTreeMap::new(), 0);
+        Ok(())
+    }
+
+    fn put(&mut self, item: KeyValue) -> Result<(), StateSourceError> {
+        let more = item.key.len() + item.value.len();
+        match &mut self.transaction {
+            Transaction::Changes(events, bytes) => {
+                grow(bytes, more)?;
+                events.push(WatchEvent::Put(item));
+            }
+            Transaction::List(_, entries, bytes) => {
+                grow(bytes, more)?;
+                entries.insert(Arc::from(item.key.as_str()), Arc::new(item));
+            }
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, key: String) -> Result<(), StateSourceError> {
+        let Transaction::Changes(events, bytes) = &mut self.transaction else {
+            return Err(StateSourceError::Invalid("a list deletes a key".to_owned()));
+        };
+        grow(bytes, key.len())?;
+        events.push(WatchEvent::Delete {
+            key,
+            mod_revision: 0,
+        });
+        Ok(())
+    }
+
+    fn commit(&mut self, revision: i64) -> Result<(), StateSourceError> {
+        let empty = Transaction::Changes(Vec::new(), 0);
+        let now = Instant::now();
+        match std::mem::replace(&mut self.transaction, empty) {
+            Transaction::List(begin, entries, _) => {
+                if begin.keys != entries.len() || begin.revision != revision {
+                    return Err(StateSourceError::Invalid(format!(
+                        "the list has {} of {} keys",
+                        entries.len(),
+                        begin.keys
+                    )));
+                }
+                self.state.entries = Arc::new(entries);
+                self.state.revision = revision;
+                self.state.synced_at = Some(now);
+                self.position = Some(StatePosition {
+                    epoch: begin.epoch,
+                    revision,
+                });
+            }
+            Transaction::Changes(events, _) => {
+                self.advance(revision, !events.is_empty())?;
+                self.state.apply(WatchBatch { revision, events });
+            }
+        }
+        self.confirm(now);
+        self.show();
+        Ok(())
+    }
+
+    fn beat(&mut self, revision: i64, age: Duration) -> Result<(), StateSourceError> {
+        if !matches!(&self.transaction, Transaction::Changes(events, _) if events.is_empty()) {
+            return Err(StateSourceError::Invalid(
+                "a beat comes before the commit of what was sent".to_owned(),
+            ));
+        }
+        self.advance(revision, false)?;
+        // No reader waits for a revision without changes, so none is woken for it.
+        self.state.revision = revision;
+        let before = self.state.confirmed;
+        let at = Instant::now().checked_sub(age);
+        self.state.synced_at = at.or(self.state.synced_at);
+        self.confirm(Instant::now());
+        if !before {
+            self.show();
+        }
+        Ok(())
+    }
+
+    /// Moves the position forward.
+    fn advance(&mut self, revision: i64, changes: bool) -> Result<(), StateSourceError> {
+        let Some(known) = &mut self.position else {
+            return Err(StateSourceError::Invalid(
+                "changes came before the first list".to_owned(),
+            ));
+        };
+        if revision < known.revision || (changes && revision == known.revision) {
+            return Err(StateSourceError::Invalid(format!(
+                "revision {revision} comes after {}",
+                known.revision
+            )));
+        }
+        known.revision = revision;
+        Ok(())
+    }
+
+    fn confirm(&mut self, at: Instant) {
+        self.state.confirmed = true;
+        self.confirmed_until = at + SILENCE;
+    }
+
+    fn show(&self) {
+        self.sender.send_replace(Arc::new(self.state.clone()));
+    }
+}
+
+fn grow(bytes: &mut usize, more: usize) -> Result<(), StateSourceError> {
+    *bytes += more;
+    if *bytes > MOST_LIST {
+        return Err(StateSourceError::Invalid(format!(
+            "the server sends more than {MOST_LIST} bytes at once"
+        )));
+    }
+    Ok(())
+}
+
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A random number from 0 to 1, for pauses alone.
+fn chance() -> f64 {
+    let random = RandomState::new().build_hasher().finish();
+    f64::from(u32::try_from(random >> 32).unwrap_or(u32::MAX)) / f64::from(u32::MAX)
+}

@@ -1,0 +1,328 @@
+//! The feed and the copy that follows it, in virtual time.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use kat_store::{
+    LocalStateSource, StateFrames, StateSource, StateSourceError, StateStore, follow_source,
+};
+use kat_testing::{
+    MemoryStore,
+    state_stream::{ServingStore, conforms, wait_for},
+};
+use kat_types::{
+    state_frames::{
+        StateBeat, StateBegin, StateEndReason, StateFrame, StateFrameDecoder, StatePosition,
+    },
+    store::{
+        keys,
+        transaction::{KeyValue, WriteOperation},
+    },
+};
+
+fn local(serving: &ServingStore) -> Arc<dyn StateSource> {
+    Arc::new(LocalStateSource::new(serving.feed.clone(), "n1"))
+}
+
+/// The local source, with each frame encoded and decoded in between.
+struct EncodedSource(LocalStateSource);
+
+#[async_trait]
+impl StateSource for EncodedSource {
+    async fn open(&self, resume: Option<StatePosition>) -> Result<StateFrames, StateSourceError> {
+        let frames = self.0.open(resume).await?;
+        let mut decoder = StateFrameDecoder::default();
+        Ok(Box::pin(frames.flat_map(move |frame| {
+            let wire = frame.expect("a local frame").encode().expect("encoded");
+            decoder.push(&wire);
+            let mut decoded = Vec::new();
+            while let Some(frame) = decoder.take().expect("decoded") {
+                decoded.push(Ok(frame));
+            }
+            stream::iter(decoded)
+        })))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_local_source_conforms() {
+    conforms(&local).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_encoded_source_conforms() {
+    let encoded = |serving: &ServingStore| -> Arc<dyn StateSource> {
+        Arc::new(EncodedSource(LocalStateSource::new(
+            serving.feed.clone(),
+            "n1",
+        )))
+    };
+    conforms(&encoded).await;
+}
+
+async fn serving() -> ServingStore {
+    let store = MemoryStore::new();
+    let operations = [
+        WriteOperation::Put(keys::SCHEMA_VERSION.to_owned(), b"1".to_vec()),
+        WriteOperation::Put(keys::desired_meta("n1"), b"{}".to_vec()),
+    ];
+    store.transact(&[], &operations).await.expect("written");
+    ServingStore::start(&store)
+}
+
+async fn next(frames: &mut StateFrames) -> Option<StateFrame> {
+    let next = timeout(Duration::from_secs(60), frames.next()).await;
+    next.expect("a frame in time")
+        .map(|frame| frame.expect("a frame"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_begins_with_the_whole_list_and_continues_without_one() {
+    let serving = serving().await;
+    let mut frames = serving.feed.open("n1", None).expect("open");
+    let Some(StateFrame::Begin(begin)) = next(&mut frames).await else {
+        panic!("no list");
+    };
+    assert_eq!(begin.keys, 1);
+    assert!(matches!(next(&mut frames).await, Some(StateFrame::Put(_))));
+    assert_eq!(
+        next(&mut frames).await,
+        Some(StateFrame::Commit(begin.revision))
+    );
+    assert!(matches!(next(&mut frames).await, Some(StateFrame::Beat(_))));
+    drop(frames);
+    let put = WriteOperation::Put(keys::desired_instance("n1", "a"), b"{}".to_vec());
+    serving.store.transact(&[], &[put]).await.expect("written");
+    let position = StatePosition {
+        epoch: begin.epoch,
+        revision: begin.revision,
+    };
+    let mut frames = serving.feed.open("n1", Some(position)).expect("open");
+    // Beats come first while the server's copy does not show the write yet.
+    let mut first = next(&mut frames).await;
+    while matches!(first, Some(StateFrame::Beat(_))) {
+        first = next(&mut frames).await;
+    }
+    assert!(matches!(first, Some(StateFrame::Put(_))), "{first:?}");
+    assert_eq!(
+        next(&mut frames).await,
+        Some(StateFrame::Commit(begin.revision + 1))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_behind_its_reader_says_so_after_two_seconds() {
+    let serving = serving().await;
+    let begun = Instant::now();
+    for (epoch, revision) in [(0, 1_000_000), (9, 1)] {
+        let ahead = StatePosition { epoch, revision };
+        let mut frames = serving.feed.open("n1", Some(ahead)).expect("open");
+        let Some(StateFrame::End(end)) = next(&mut frames).await else {
+            panic!("no end");
+        };
+        assert_eq!(end.reason, StateEndReason::Behind);
+        assert!(next(&mut frames).await.is_none());
+    }
+    assert!(
+        begun.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newer_stream_of_a_machine_ends_the_older() {
+    let serving = serving().await;
+    let mut older = serving.feed.open("n1", None).expect("open");
+    while !matches!(next(&mut older).await, Some(StateFrame::Beat(_))) {}
+    let mut other = serving.feed.open("n2", None).expect("open");
+    let mut newer = serving.feed.open("n1", None).expect("open");
+    let end = loop {
+        match next(&mut older).await {
+            Some(StateFrame::End(end)) => break end,
+            Some(_) => {}
+            None => panic!("no end"),
+        }
+    };
+    assert_eq!(end.reason, StateEndReason::Replaced);
+    for frames in [&mut other, &mut newer] {
+        while !matches!(next(frames).await, Some(StateFrame::Beat(_))) {}
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_opens_streams_too_often_is_refused_for_a_while() {
+    let serving = serving().await;
+    for _ in 0..10 {
+        drop(serving.feed.open("n1", None).expect("open"));
+    }
+    let Err(refused) = serving.feed.open("n1", None) else {
+        panic!("an eleventh stream");
+    };
+    drop(serving.feed.open("n2", None).expect("another machine"));
+    sleep(refused.retry_after).await;
+    drop(serving.feed.open("n1", None).expect("open again"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_most_eight_lists_are_sent_at_once() {
+    let serving = serving().await;
+    let mut lists = Vec::new();
+    for number in 0..8 {
+        let mut frames = serving
+            .feed
+            .open(&format!("n{number}"), None)
+            .expect("open");
+        assert!(matches!(
+            next(&mut frames).await,
+            Some(StateFrame::Begin(_))
+        ));
+        lists.push(frames);
+    }
+    let mut ninth = serving.feed.open("n9", None).expect("open");
+    let Some(StateFrame::End(end)) = next(&mut ninth).await else {
+        panic!("a ninth list");
+    };
+    assert_eq!(end.reason, StateEndReason::Busy);
+    drop(lists);
+    let mut tenth = serving.feed.open("n10", None).expect("open");
+    assert!(matches!(next(&mut tenth).await, Some(StateFrame::Begin(_))));
+}
+
+/// A source that sends what a test says, once for each opening.
+struct ScriptedSource(Mutex<Vec<Vec<StateFrame>>>);
+
+#[async_trait]
+impl StateSource for ScriptedSource {
+    async fn open(&self, _: Option<StatePosition>) -> Result<StateFrames, StateSourceError> {
+        let mut scripts = self.0.lock();
+        if scripts.is_empty() {
+            return Err(StateSourceError::Unreachable("nobody is there".to_owned()));
+        }
+        let frames = scripts.remove(0).into_iter().map(Ok);
+        Ok(Box::pin(stream::iter(frames).chain(stream::pending())))
+    }
+}
+
+fn item(key: &str, value: &str) -> StateFrame {
+    StateFrame::Put(KeyValue {
+        key: key.to_owned(),
+        value: value.as_bytes().to_vec(),
+        mod_revision: 1,
+        create_revision: 1,
+    })
+}
+
+fn begin(epoch: u64, revision: i64, keys: usize) -> StateFrame {
+    StateFrame::Begin(StateBegin {
+        epoch,
+        revision,
+        schema: 1,
+        keys,
+    })
+}
+
+fn beat(revision: i64) -> StateFrame {
+    StateFrame::Beat(StateBeat {
+        revision,
+        quorum_age_ms: 0,
+    })
+}
+
+/// Follows the scripts to their end and returns what the copy shows then: revision, keys, and
+/// whether it was confirmed at the end of the last script.
+async fn shown(scripts: Vec<Vec<StateFrame>>) -> (i64, Vec<String>) {
+    let cancel = CancellationToken::new();
+    let source = Arc::new(ScriptedSource(Mutex::new(scripts)));
+    let mirror = follow_source(Arc::clone(&source) as Arc<dyn StateSource>, cancel.clone());
+    while !source.0.lock().is_empty() {
+        sleep(Duration::from_secs(1)).await;
+    }
+    sleep(Duration::from_secs(1)).await;
+    let state = mirror.snapshot();
+    cancel.cancel();
+    let keys = state.entries.keys().map(ToString::to_string).collect();
+    (state.revision, keys)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_is_not_whole_replaces_nothing() {
+    let good = vec![
+        begin(0, 5, 2),
+        item("/a", "1"),
+        item("/b", "1"),
+        StateFrame::Commit(5),
+    ];
+    let known = (5, vec!["/a".to_owned(), "/b".to_owned()]);
+    for bad in [
+        // Fewer keys than announced, and more.
+        vec![begin(0, 9, 2), item("/c", "1"), StateFrame::Commit(9)],
+        vec![
+            begin(0, 9, 1),
+            item("/c", "1"),
+            item("/d", "1"),
+            StateFrame::Commit(9),
+        ],
+        // Another revision than announced.
+        vec![begin(0, 9, 1), item("/c", "1"), StateFrame::Commit(8)],
+        // No commit.
+        vec![begin(0, 9, 1), item("/c", "1")],
+        // A list that deletes.
+        vec![
+            begin(0, 9, 0),
+            StateFrame::Delete("/a".to_owned()),
+            StateFrame::Commit(9),
+        ],
+        // An older revision, and an older epoch.
+        vec![begin(0, 4, 0), StateFrame::Commit(4)],
+        vec![StateFrame::Commit(3)],
+        vec![item("/c", "1"), StateFrame::Commit(5)],
+        vec![beat(4)],
+        // Changes without their commit.
+        vec![item("/c", "1"), beat(6)],
+    ] {
+        let scripts = vec![good.clone(), bad.clone()];
+        let (revision, keys) = shown(scripts).await;
+        assert_eq!((revision, keys), known, "{bad:?}");
+    }
+    let older = vec![begin(2, 5, 0), StateFrame::Commit(5)];
+    let (revision, keys) = shown(vec![
+        older,
+        vec![begin(1, 9, 1), item("/c", "1"), StateFrame::Commit(9)],
+    ])
+    .await;
+    assert_eq!((revision, keys.len()), (5, 0), "an older epoch is refused");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_confirmed_before_the_first_list() {
+    let scripts = vec![vec![beat(7)], vec![item("/a", "1"), StateFrame::Commit(7)]];
+    assert_eq!(shown(scripts).await, (0, Vec::new()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_source_is_left_after_four_seconds() {
+    let first = vec![begin(0, 5, 0), StateFrame::Commit(5)];
+    let second = vec![begin(0, 6, 1), item("/a", "1"), StateFrame::Commit(6)];
+    let cancel = CancellationToken::new();
+    let source = Arc::new(ScriptedSource(Mutex::new(vec![first, second])));
+    let mirror = follow_source(source, cancel.clone());
+    wait_for(&mirror, |state| state.confirmed && state.revision == 5).await;
+    let begun = Instant::now();
+    let state = wait_for(&mirror, |state| state.revision == 6).await;
+    assert!(state.confirmed);
+    let waited = begun.elapsed();
+    assert!(
+        waited >= Duration::from_secs(4) && waited < Duration::from_secs(5),
+        "{waited:?}"
+    );
+    // The second is silent too, and there is no other.
+    wait_for(&mirror, |state| !state.confirmed).await;
+    assert!(begun.elapsed() < Duration::from_secs(9));
+    cancel.cancel();
+}
