@@ -53,7 +53,8 @@ use kat_client::{Client, ClientOptions, Deletion, ListChange, RequestPath};
 use kat_pki::LeafKind;
 use kat_types::{
     api::{
-        Connection, Event, EventFilter, NodeReport, ObjectReference, WorkloadItem, WriteOutcome,
+        Connection, Event, EventFilter, NodeReport, ObjectKind, ObjectReference, WorkloadItem,
+        WriteOutcome,
     },
     store::{
         keys,
@@ -75,9 +76,9 @@ fn files(text: &str) -> [(&str, &str); 1] {
 #[tokio::test]
 async fn a_namespaces_events_have_those_of_machines_but_for_deploy_tokens() {
     let server = Server::start().await;
-    let event = |id: &str, kind: &str, name: &str, namespace: &str| {
+    let event = |id: &str, kind: ObjectKind, name: &str, namespace: &str| {
         let involved_object = ObjectReference {
-            kind: kind.to_owned(),
+            kind,
             name: name.to_owned(),
             namespace: namespace.to_owned(),
             uid: String::new(),
@@ -91,11 +92,11 @@ async fn a_namespaces_events_have_those_of_machines_but_for_deploy_tokens() {
     };
     server
         .write(&[
-            event("test-1", "Node", "n9", ""),
-            event("test-2", "Workload", "web", "shop"),
-            event("test-3", "Workload", "web", "other"),
-            event("test-4", "Namespace", "shop", ""),
-            event("test-5", "Namespace", "other", ""),
+            event("test-1", ObjectKind::Node, "n9", ""),
+            event("test-2", ObjectKind::Workload, "web", "shop"),
+            event("test-3", ObjectKind::Workload, "web", "other"),
+            event("test-4", ObjectKind::Namespace, "shop", ""),
+            event("test-5", ObjectKind::Namespace, "other", ""),
         ])
         .await;
     for (token, expected) in [

@@ -23,7 +23,7 @@ use kat_plan::{
     fence_after, next_index, reserved_ports,
 };
 use kat_types::{
-    api::{EventKind, Metadata, ObjectReference, Scope, WriteOutcome},
+    api::{EventKind, Metadata, ObjectKind, ObjectReference, Scope, WriteOutcome},
     assignment::INDEX_LIMIT,
     json,
     reason::EventReason,
@@ -469,7 +469,7 @@ pub(super) fn record(
     message: String,
 ) -> Vec<WriteOperation> {
     let object = ObjectReference {
-        kind: "Workload".to_owned(),
+        kind: ObjectKind::Workload,
         name: key.name.clone(),
         namespace: key.namespace.clone(),
         uid: uid.to_owned(),

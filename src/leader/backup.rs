@@ -15,7 +15,7 @@ use super::LeaderHandle;
 use kat_plan::{EventLog, Snapshot};
 use kat_store::Leadership;
 use kat_types::{
-    api::{EventKind, ObjectReference},
+    api::{EventKind, ObjectKind, ObjectReference},
     backoff::Backoff,
     json,
     reason::EventReason,
@@ -169,7 +169,7 @@ impl BackupRound<'_> {
         let mut operations = Vec::new();
         for (kind, reason, message) in event.flatten().into_iter().chain(stays) {
             let cluster = ObjectReference {
-                kind: "Cluster".to_owned(),
+                kind: ObjectKind::Cluster,
                 name: self.snapshot.cluster.metadata.name.clone(),
                 namespace: String::new(),
                 uid: self.snapshot.cluster_uid.clone(),

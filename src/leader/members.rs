@@ -28,7 +28,7 @@ use kat_store::{
     etcd_maintenance::speaks_of_alarms,
 };
 use kat_types::{
-    api::ObjectReference,
+    api::{ObjectKind, ObjectReference},
     json,
     network::node_address,
     store::{
@@ -336,7 +336,7 @@ async fn write_down(
 pub(super) fn object(snapshot: &Snapshot, node: &str) -> ObjectReference {
     let entry = snapshot.nodes.get(node);
     ObjectReference {
-        kind: "Node".to_owned(),
+        kind: ObjectKind::Node,
         name: node.to_owned(),
         namespace: String::new(),
         uid: entry.map_or_else(String::new, |entry| entry.registration.value.uid.clone()),

@@ -185,11 +185,11 @@ impl EventLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kat_types::api::ApiTime;
+    use kat_types::api::{ApiTime, ObjectKind};
 
     fn object(name: &str) -> ObjectReference {
         ObjectReference {
-            kind: "Instance".to_owned(),
+            kind: ObjectKind::Instance,
             name: name.to_owned(),
             ..ObjectReference::default()
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::draft::{Draft, OperationGroup};
 use kat_types::{
-    api::{Condition, DISK_PRESSURE, EventKind, ImagesRemoved, ObjectReference},
+    api::{Condition, DISK_PRESSURE, EventKind, ImagesRemoved, ObjectKind, ObjectReference},
     images::{KeptImages, KeptUserImages},
     reason::EventReason,
     resource::ImagePullPolicy,
@@ -120,7 +120,7 @@ pub(super) fn care_events(
     status: &NodeStatusRecord,
 ) {
     let object = || ObjectReference {
-        kind: "Node".to_owned(),
+        kind: ObjectKind::Node,
         name: name.to_owned(),
         namespace: String::new(),
         uid: uid.to_owned(),

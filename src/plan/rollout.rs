@@ -22,7 +22,7 @@ use crate::{
     rollout::slot::{LiveInstance, Slot},
 };
 use kat_types::{
-    api::{EventKind, Health, WorkloadPhase},
+    api::{EventKind, Health, ObjectKind, WorkloadPhase},
     reason::EventReason,
     resource::{MaxSurge, UpdateStrategyType, WorkloadSpec, WorkloadType},
     store::{
@@ -265,7 +265,7 @@ impl WorkloadPlanner<'_, '_, '_> {
     }
 
     pub(super) fn workload_event(&mut self, kind: EventKind, reason: EventReason, message: String) {
-        let object = self.object("Workload", self.key.name.clone());
+        let object = self.object(ObjectKind::Workload, self.key.name.clone());
         self.draft
             .event(&mut self.group, kind, reason, object, message);
     }

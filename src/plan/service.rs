@@ -22,7 +22,7 @@ use crate::{
     unwritable_objects::{NotWritable, NotWritableCause},
 };
 use kat_types::{
-    api::{EventKind, InstancePhase, NodePhase, ObjectReference},
+    api::{EventKind, InstancePhase, NodePhase, ObjectKind, ObjectReference},
     assignment::{Assignment, DesiredRun},
     reason::{EventReason, Reason},
     resource::{OnNodeLoss, OnPartition},
@@ -239,7 +239,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         if !has_data {
             group.delete(keys::index(index));
         }
-        let object = self.object("Workload", name.clone());
+        let object = self.object(ObjectKind::Workload, name.clone());
         self.draft.event(
             &mut group,
             EventKind::Normal,
@@ -306,7 +306,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         }
         let told = before.status.conditions.iter();
         if !told.clone().any(|one| one.reason == Reason::NotWritable) {
-            let object = self.object("Workload", name.clone());
+            let object = self.object(ObjectKind::Workload, name.clone());
             let message = frozen.to_string();
             let kind = EventKind::Warning;
             let reason = EventReason::NotWritable;
@@ -404,14 +404,14 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
     }
 
     pub(super) fn instance_event(&mut self, reason: EventReason, instance: &str, message: String) {
-        let object = self.object("Instance", instance.to_owned());
+        let object = self.object(ObjectKind::Instance, instance.to_owned());
         self.draft
             .event(&mut self.group, EventKind::Normal, reason, object, message);
     }
 
-    pub(super) fn object(&self, kind: &str, name: String) -> ObjectReference {
+    pub(super) fn object(&self, kind: ObjectKind, name: String) -> ObjectReference {
         ObjectReference {
-            kind: kind.to_owned(),
+            kind,
             name,
             namespace: self.key.namespace.clone(),
             uid: self.entry.meta.value.uid.clone(),

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::endpoints::EndpointAddresses;
 use crate::{EventLog, Snapshot};
 use kat_types::{
-    api::{EventKind, MemberKeys, ObjectReference, Reach},
+    api::{EventKind, MemberKeys, ObjectKind, ObjectReference, Reach},
     assignment::DesiredMeta,
     json::{self, NotEncoded},
     network::node_subnet,
@@ -294,7 +294,7 @@ impl Applicant {
         now: Timestamp,
     ) -> Vec<WriteOperation> {
         let object = ObjectReference {
-            kind: "Node".to_owned(),
+            kind: ObjectKind::Node,
             name: self.name.clone(),
             namespace: String::new(),
             uid: uid.to_owned(),

@@ -12,8 +12,8 @@ use crate::{
 };
 use kat_types::{
     api::{
-        ApiTime, Condition, EventKind, MachineEndpoints, NodePhase, NodeReport, ObjectReference,
-        Reach,
+        ApiTime, Condition, EventKind, MachineEndpoints, NodePhase, NodeReport, ObjectKind,
+        ObjectReference, Reach,
     },
     network::node_address,
     reason::{EventReason, Reason},
@@ -282,7 +282,7 @@ pub(crate) fn address_event(
     };
     let uid = draft.snapshot.nodes.get(name);
     let object = ObjectReference {
-        kind: "Node".to_owned(),
+        kind: ObjectKind::Node,
         name: name.to_owned(),
         namespace: String::new(),
         uid: uid.map_or_else(String::new, |node| node.registration.value.uid.clone()),
@@ -329,7 +329,7 @@ pub(crate) fn plan_reach(draft: &mut Draft<'_>, heard: &BTreeMap<&str, LastRepor
         }
         if endpoints {
             let object = ObjectReference {
-                kind: "Node".to_owned(),
+                kind: ObjectKind::Node,
                 name: name.clone(),
                 namespace: String::new(),
                 uid: registration.value.uid.clone(),

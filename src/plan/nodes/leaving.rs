@@ -3,7 +3,7 @@
 
 use crate::draft::{Draft, OperationGroup};
 use kat_types::{
-    api::{EventKind, ObjectReference},
+    api::{EventKind, ObjectKind, ObjectReference},
     reason::EventReason,
     store::keys,
 };
@@ -31,7 +31,7 @@ pub(crate) fn plan_leaving(draft: &mut Draft<'_>) -> bool {
         draft.commit(group, format!("instances of machine {name}"), Vec::new());
         let mut group = OperationGroup::default();
         let object = ObjectReference {
-            kind: "Node".to_owned(),
+            kind: ObjectKind::Node,
             name: name.clone(),
             namespace: String::new(),
             uid: node.registration.value.uid.clone(),

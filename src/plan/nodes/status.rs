@@ -17,8 +17,8 @@ use crate::{
 };
 use kat_types::{
     api::{
-        EventKind, Health, InstancePhase, InstanceReport, NodePhase, NodeReport, ObjectReference,
-        VolumeMoveReport,
+        EventKind, Health, InstancePhase, InstanceReport, NodePhase, NodeReport, ObjectKind,
+        ObjectReference, VolumeMoveReport,
         report_bounds::{InstanceTexts, shorten_words},
     },
     reason::{EventReason, Reason},
@@ -277,7 +277,7 @@ fn node_events(
         return;
     }
     let object = ObjectReference {
-        kind: "Node".to_owned(),
+        kind: ObjectKind::Node,
         name: name.to_owned(),
         namespace: String::new(),
         uid: node.registration.value.uid.clone(),
@@ -329,7 +329,7 @@ fn instance_events(
         }
         let assignment = &entry.assignment.value;
         let object = ObjectReference {
-            kind: "Instance".to_owned(),
+            kind: ObjectKind::Instance,
             name: id.clone(),
             namespace: assignment.namespace.clone(),
             uid: assignment.workload_uid.clone(),

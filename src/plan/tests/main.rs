@@ -40,8 +40,8 @@ use kat_plan::*;
 use kat_store::mirror::MirrorEntries;
 use kat_types::{
     api::{
-        Event, Health, InstancePhase, InstanceReport, NodePhase, NodeReport, NodeResources, Reach,
-        Taint, WorkloadPhase,
+        Event, Health, InstancePhase, InstanceReport, NodePhase, NodeReport, NodeResources,
+        ObjectKind, Reach, Taint, WorkloadPhase,
     },
     assignment::*,
     resource::{Bytes, MilliCpu, OnPartition, ResourceList, TaintEffect},

@@ -24,7 +24,10 @@ use crate::{
     users_of, volumes,
 };
 use kat_types::{
-    api::{EventKind, NodePhase, ObjectReference, VolumeMovePhase as Phase, VolumeMoveReport},
+    api::{
+        EventKind, NodePhase, ObjectKind, ObjectReference, VolumeMovePhase as Phase,
+        VolumeMoveReport,
+    },
     reason::EventReason,
     store::{
         keys,
@@ -381,7 +384,7 @@ fn finish(
 fn object_of(draft: &Draft<'_>, key: &VolumeKey) -> ObjectReference {
     let entry = draft.snapshot.workloads.get(&key.workload);
     ObjectReference {
-        kind: "Workload".to_owned(),
+        kind: ObjectKind::Workload,
         name: key.workload.name.clone(),
         namespace: key.workload.namespace.clone(),
         uid: entry.map_or_else(String::new, |entry| entry.meta.value.uid.clone()),

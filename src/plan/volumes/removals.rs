@@ -9,7 +9,7 @@ use crate::{
     users_of,
 };
 use kat_types::{
-    api::{EventKind, NodePhase, ObjectReference},
+    api::{EventKind, NodePhase, ObjectKind, ObjectReference},
     reason::EventReason,
     store::{
         keys,
@@ -55,7 +55,7 @@ pub(crate) fn plan_removals(draft: &mut Draft<'_>, statuses: &BTreeMap<String, N
         };
         if is_removed_from(draft, statuses, (key, record), node) && !left {
             let object = ObjectReference {
-                kind: "Workload".to_owned(),
+                kind: ObjectKind::Workload,
                 name: key.workload.name.clone(),
                 namespace: key.workload.namespace.clone(),
                 uid: String::new(),

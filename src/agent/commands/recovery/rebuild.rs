@@ -34,7 +34,7 @@ use kat_render::{ETCD_FOLDER, ETCD_USER, Renderer};
 use kat_store::{EtcdStore, StateStore, TransactionResult, etcd_admin};
 use kat_systemd::UnitManager;
 use kat_types::{
-    api::{EventKind, ObjectReference, StoreEpoch},
+    api::{EventKind, ObjectKind, ObjectReference, StoreEpoch},
     json,
     reason::EventReason,
     store::{
@@ -379,7 +379,7 @@ pub(super) async fn settle(
     operations.push(WriteOperation::Delete(keys::MEMBERS.to_owned()));
     operations.push(WriteOperation::DeletePrefix(keys::ELECTION.to_owned()));
     let object = ObjectReference {
-        kind: "Node".to_owned(),
+        kind: ObjectKind::Node,
         name: identity.node.clone(),
         namespace: String::new(),
         uid: identity.node_uid.clone(),

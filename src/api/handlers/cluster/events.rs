@@ -17,7 +17,7 @@ use crate::{
     view::ApiView,
     watch::{ListQuery, answer},
 };
-use kat_types::api::Event;
+use kat_types::api::{Event, ObjectKind};
 
 /// Query parameters of events; an absent parameter does not filter.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -57,14 +57,14 @@ pub(crate) async fn list(
 fn matches(query: &EventParameters, event: &Event, all: bool) -> bool {
     let object = &event.involved_object;
     let kind = query.resource_type.as_ref();
-    kind.is_none_or(|kind| kind.eq_ignore_ascii_case(&object.kind))
+    kind.is_none_or(|kind| kind.eq_ignore_ascii_case(object.kind.word()))
         && query
             .resource_name
             .as_ref()
             .is_none_or(|name| *name == object.name)
         && query.namespace.as_ref().is_none_or(|namespace| {
             *namespace == object.namespace
-                || (object.kind == "Namespace" && *namespace == object.name)
-                || (all && object.kind == "Node")
+                || (object.kind == ObjectKind::Namespace && *namespace == object.name)
+                || (all && object.kind == ObjectKind::Node)
         })
 }

@@ -34,8 +34,8 @@ use kat_plan::{EventLog, Snapshot};
 use kat_registry::{LoginAnswer, RegistryError};
 use kat_types::{
     api::{
-        EventKind, List, ListMetadata, LoginCheck, ObjectReference, RegistryLoginRequest,
-        RegistryLoginResult, RegistryLoginView, WriteOutcome,
+        EventKind, List, ListMetadata, LoginCheck, ObjectKind, ObjectReference,
+        RegistryLoginRequest, RegistryLoginResult, RegistryLoginView, WriteOutcome,
     },
     reason::EventReason,
     registry::{Credentials, LoginPlace, LoginRecord},
@@ -352,7 +352,7 @@ fn event(
     message: String,
 ) -> Vec<WriteOperation> {
     let object = ObjectReference {
-        kind: "Registry".to_owned(),
+        kind: ObjectKind::Registry,
         name: place.to_string(),
         namespace: namespace.to_owned(),
         ..ObjectReference::default()

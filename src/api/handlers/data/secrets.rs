@@ -30,7 +30,7 @@ use crate::{
 use kat_pki::delivery::SealingError;
 use kat_plan::{EventLog, Snapshot, check_growth, users_of_secret};
 use kat_types::{
-    api::{EventKind, ObjectReference, SecretRequest, WriteOutcome},
+    api::{EventKind, ObjectKind, ObjectReference, SecretRequest, WriteOutcome},
     reason::EventReason,
     resource::{
         Amounts, Bytes,
@@ -364,7 +364,7 @@ fn event(
     message: String,
 ) -> Vec<WriteOperation> {
     let object = ObjectReference {
-        kind: "Secret".to_owned(),
+        kind: ObjectKind::Secret,
         name: key.name.clone(),
         namespace: key.namespace.clone(),
         uid: uid.to_owned(),

@@ -32,7 +32,7 @@ use crate::{
 use kat_bundle::{check_label_key, check_label_value};
 use kat_plan::{EventLog, Snapshot};
 use kat_types::{
-    api::{EventKind, NodeLabels, NodeTaints, ObjectReference, Taint, WriteOutcome},
+    api::{EventKind, NodeLabels, NodeTaints, ObjectKind, ObjectReference, Taint, WriteOutcome},
     node_labels::OWN_LABELS,
     reason::EventReason,
     store::{keys, records::NodeRegistration, transaction::Compare},
@@ -215,7 +215,7 @@ impl NodeSettingRequest<'_> {
         let key = keys::registration(name);
         let mut operations = vec![put(key.clone(), &registration)?];
         let object = ObjectReference {
-            kind: "Node".to_owned(),
+            kind: ObjectKind::Node,
             name: name.to_owned(),
             namespace: String::new(),
             uid: registration.uid,

@@ -30,7 +30,7 @@ use crate::{
 };
 use kat_plan::{EventLog, Snapshot};
 use kat_types::{
-    api::{EventKind, NamespaceRequest, ObjectReference, WriteOutcome},
+    api::{EventKind, NamespaceRequest, ObjectKind, ObjectReference, WriteOutcome},
     reason::EventReason,
     resource::{
         API_VERSION, Amounts, NamespaceMetadata, QuotaResource, default_namespace,
@@ -291,7 +291,7 @@ fn event(
     message: String,
 ) -> Vec<WriteOperation> {
     let object = ObjectReference {
-        kind: "Namespace".to_owned(),
+        kind: ObjectKind::Namespace,
         name: name.to_owned(),
         namespace: String::new(),
         uid: uid.to_owned(),

@@ -16,7 +16,9 @@ use crate::{
     output::word,
 };
 use kat_client::{ClientError, KeyedItem as _};
-use kat_types::api::{Event, EventFilter, HostPortStatus, List, NamespaceItem, VolumeItem};
+use kat_types::api::{
+    Event, EventFilter, HostPortStatus, List, NamespaceItem, ObjectKind, VolumeItem,
+};
 
 pub(crate) use sheet::Sheet;
 
@@ -120,12 +122,12 @@ fn volumes(
 pub(crate) async fn of_object(
     session: &CliSession<'_>,
     sheet: &mut Sheet,
-    kind: &str,
+    kind: ObjectKind,
     namespace: &str,
     name: &str,
 ) {
     let query = EventFilter {
-        kind: Some(kind.to_owned()),
+        kind: Some(kind.to_string()),
         name: Some(name.to_owned()),
         namespace: Some(namespace.to_owned()),
     };

@@ -18,7 +18,7 @@ use crate::{
     output,
     output::plain,
 };
-use kat_types::api::{Event, EventFilter, InstanceItem, NodeItem, WorkloadItem};
+use kat_types::api::{Event, EventFilter, InstanceItem, NodeItem, ObjectKind, WorkloadItem};
 use story::WhyReport;
 
 /// Most events that are shown.
@@ -44,8 +44,8 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &WhyArgs) -> Result
                 .map(|instance| instance.metadata.name.as_str())
                 .collect();
             let events = about(session, Some(namespace), |kind, of| match kind {
-                "Workload" => of == name,
-                "Instance" => ids.contains(&of),
+                ObjectKind::Workload => of == name,
+                ObjectKind::Instance => ids.contains(&of),
                 _ => false,
             })
             .await;
@@ -60,7 +60,7 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &WhyArgs) -> Result
                 }
             };
             let events = about(session, Some(namespace), |kind, of| {
-                kind == "Instance" && of == name
+                *kind == ObjectKind::Instance && of == name
             });
             story::of_instance(&item, events.await, now)
         }
@@ -71,7 +71,9 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &WhyArgs) -> Result
                     return Err(get::missing::<NodeItem>(session, error, None, name).await);
                 }
             };
-            let events = about(session, None, |kind, of| kind == "Node" && of == name);
+            let events = about(session, None, |kind, of| {
+                *kind == ObjectKind::Node && of == name
+            });
             story::of_node(&item, events.await, now)
         }
     };
@@ -85,7 +87,7 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &WhyArgs) -> Result
 async fn about(
     session: &CliSession<'_>,
     namespace: Option<&str>,
-    wanted: impl Fn(&str, &str) -> bool,
+    wanted: impl Fn(&ObjectKind, &str) -> bool,
 ) -> Vec<Event> {
     let query = EventFilter {
         namespace: namespace.map(str::to_owned),

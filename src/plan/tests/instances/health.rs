@@ -49,7 +49,8 @@ impl World {
     fn told(&mut self) -> Vec<(String, String)> {
         let events = self.snapshot().state.events;
         let events = events.values().map(|event| &event.value);
-        let of_instances = events.filter(|event| event.involved_object.kind == "Instance");
+        let of_instances =
+            events.filter(|event| event.involved_object.kind == ObjectKind::Instance);
         of_instances
             .map(|event| (event.reason.clone(), event.message.clone()))
             .collect()

@@ -1,7 +1,9 @@
 //! Events.
 
+use std::fmt;
+
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::api::{ApiTime, newer};
@@ -90,7 +92,7 @@ impl Event {
         ]);
         fields.insert("count".to_owned(), Value::from(*count));
         let involved = object(&[
-            ("kind", of_kind),
+            ("kind", &of_kind.word().to_owned()),
             ("name", name),
             ("namespace", namespace),
             ("uid", uid),
@@ -100,14 +102,92 @@ impl Event {
     }
 }
 
+/// Defines the kinds of objects with their words.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident,)*) => {
+        /// Kind of an object that events concern.
+        ///
+        /// Stored events may be of a newer version, and a repeated event is written again, so a
+        /// word that this version does not know is kept.
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum ObjectKind {
+            $($(#[$doc])* $kind,)*
+            /// Another word; empty if none was read.
+            Other(String),
+        }
+
+        impl ObjectKind {
+            /// The word in JSON.
+            pub fn word(&self) -> &str {
+                match self {
+                    $(Self::$kind => stringify!($kind),)*
+                    Self::Other(word) => word,
+                }
+            }
+        }
+
+        impl From<String> for ObjectKind {
+            fn from(word: String) -> Self {
+                match word.as_str() {
+                    $(stringify!($kind) => Self::$kind,)*
+                    _ => Self::Other(word),
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// The whole cluster.
+    Cluster,
+    /// An instance of a workload.
+    Instance,
+    /// A namespace.
+    Namespace,
+    /// A machine.
+    Node,
+    /// The credentials for a registry.
+    Registry,
+    /// A secret.
+    Secret,
+    /// A workload.
+    Workload,
+}
+
+impl Default for ObjectKind {
+    fn default() -> Self {
+        Self::Other(String::new())
+    }
+}
+
+impl fmt::Display for ObjectKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.word())
+    }
+}
+
+impl Serialize for ObjectKind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.word())
+    }
+}
+
+impl<'de> Deserialize<'de> for ObjectKind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(Self::from)
+    }
+}
+
 /// The object that an event concerns.
 #[derive(
     Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectReference {
-    /// Kind of the object: `Workload`, `Instance`, `Node`, `Namespace`, `Secret` or `Cluster`.
-    pub kind: String,
+    /// Kind of the object: `Workload`, `Instance`, `Node`, `Namespace`, `Secret`, `Registry` or
+    /// `Cluster`, or a word of a newer version.
+    #[schemars(with = "String")]
+    pub kind: ObjectKind,
     /// Name of the object.
     pub name: String,
     /// Namespace of the object; empty if it has none.
@@ -118,6 +198,8 @@ pub struct ObjectReference {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -129,7 +211,7 @@ mod tests {
             kind: EventKind::Warning,
             reason: text("reason"),
             involved_object: ObjectReference {
-                kind: text("of kind"),
+                kind: ObjectKind::Other(text("of kind")),
                 name: text("name"),
                 namespace: text("namespace"),
                 uid: text("uid"),
@@ -140,5 +222,29 @@ mod tests {
         };
         let stored: Value = serde_json::from_slice(&event.to_json()).unwrap();
         assert_eq!(stored, serde_json::to_value(&event).unwrap());
+    }
+
+    #[test]
+    fn a_kind_is_written_as_its_word_and_an_unknown_one_is_kept() {
+        let read = |word: &str| -> ObjectReference {
+            serde_json::from_value(json!({"kind": word})).unwrap()
+        };
+        for (kind, word) in [
+            (ObjectKind::Cluster, "Cluster"),
+            (ObjectKind::Instance, "Instance"),
+            (ObjectKind::Namespace, "Namespace"),
+            (ObjectKind::Node, "Node"),
+            (ObjectKind::Registry, "Registry"),
+            (ObjectKind::Secret, "Secret"),
+            (ObjectKind::Workload, "Workload"),
+            (ObjectKind::Other("Galaxy".to_owned()), "Galaxy"),
+            (ObjectKind::default(), ""),
+        ] {
+            assert_eq!(read(word).kind, kind);
+            assert_eq!(json!(kind), json!(word));
+            assert_eq!(kind.to_string(), word);
+        }
+        let absent: ObjectReference = serde_json::from_value(json!({})).unwrap();
+        assert_eq!(absent.kind, ObjectKind::default());
     }
 }

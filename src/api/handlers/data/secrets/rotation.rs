@@ -21,7 +21,7 @@ use crate::{
 };
 use kat_plan::{EventLog, Snapshot};
 use kat_types::{
-    api::{EventKind, ObjectReference, SealingRotation},
+    api::{EventKind, ObjectKind, ObjectReference, SealingRotation},
     reason::EventReason,
     registry::{LoginPlace, LoginRecord},
     secrets::{SecretKey, SecretRecord},
@@ -103,7 +103,7 @@ fn begin_rotation(
     let next = number.saturating_add(1);
     let key = snapshot.sealing.new_key(next, now).map_err(sealing)?;
     let object = ObjectReference {
-        kind: "Cluster".to_owned(),
+        kind: ObjectKind::Cluster,
         name: snapshot.cluster.metadata.name.clone(),
         ..ObjectReference::default()
     };

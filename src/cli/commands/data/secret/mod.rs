@@ -29,7 +29,7 @@ use crate::{
 use args::{SecretCommand, SecretNameArgs, SecretSetArgs, SecretUnsetArgs, SecretWaitArgs};
 use kat_client::{ClientError, ListChange, RequestPath};
 use kat_types::{
-    api::{ApplyResult, SecretItem, SecretRequest},
+    api::{ApplyResult, ObjectKind, SecretItem, SecretRequest},
     resource::secret::{SecretValues, VALUE_LIMIT, check_key},
 };
 
@@ -317,7 +317,7 @@ pub(crate) async fn describe(
         table.row(vec![Cell::new(&key.name), Cell::new(key.size.to_string())]);
     }
     sheet.table(&table);
-    of_object(session, sheet, "Secret", namespace, name).await;
+    of_object(session, sheet, ObjectKind::Secret, namespace, name).await;
     Ok(())
 }
 

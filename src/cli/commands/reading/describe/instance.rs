@@ -12,7 +12,7 @@ use crate::{
     time,
 };
 use kat_types::{
-    api::{ApiTime, ContainerStatus, EventFilter, InstanceItem},
+    api::{ApiTime, ContainerStatus, EventFilter, InstanceItem, ObjectKind},
     resource::Bytes,
 };
 
@@ -30,7 +30,7 @@ pub(crate) async fn describe(
         }
     };
     let query = EventFilter {
-        kind: Some("Instance".to_owned()),
+        kind: Some(ObjectKind::Instance.to_string()),
         name: Some(name.to_owned()),
         namespace: Some(namespace.to_owned()),
     };

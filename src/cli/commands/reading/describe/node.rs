@@ -15,7 +15,7 @@ use crate::{
     time,
 };
 use kat_types::{
-    api::{EventFilter, InstanceItem, NodeItem, OverlayPeer, Taint},
+    api::{EventFilter, InstanceItem, NodeItem, ObjectKind, OverlayPeer, Taint},
     resource::ResourceList,
 };
 
@@ -34,7 +34,7 @@ pub(crate) async fn describe(
     instances.sort_by(InstanceItem::order);
     let all_volumes = client.volumes(None).await;
     let query = EventFilter {
-        kind: Some("Node".to_owned()),
+        kind: Some(ObjectKind::Node.to_string()),
         name: Some(name.to_owned()),
         namespace: None,
     };

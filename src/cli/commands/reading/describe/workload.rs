@@ -10,7 +10,7 @@ use crate::{
     errors::CliError,
     output::word,
 };
-use kat_types::api::{EventFilter, InstanceItem, WorkloadItem};
+use kat_types::api::{EventFilter, InstanceItem, ObjectKind, WorkloadItem};
 
 /// Most instances whose commands are shown.
 const WITH_COMMANDS: usize = 5;
@@ -43,9 +43,9 @@ pub(crate) async fn describe(
     let found = get::events(session, &query).await.map(|mut events| {
         events.retain(|event| {
             let about = &event.involved_object;
-            match about.kind.as_str() {
-                "Workload" => about.name == name,
-                "Instance" => ids.contains(&about.name.as_str()),
+            match about.kind {
+                ObjectKind::Workload => about.name == name,
+                ObjectKind::Instance => ids.contains(&about.name.as_str()),
                 _ => false,
             }
         });

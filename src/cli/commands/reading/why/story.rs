@@ -17,7 +17,7 @@ use kat_types::{
     api::{
         AVAILABLE, ApiTime, Condition, DATA_LOST_CONDITION, DISK_PRESSURE, DRAIN_BLOCKED, Event,
         EventKind, HOST_PORT_IN_USE, HOST_PORT_NOT_ALLOWED, Health, InstanceItem, InstancePhase,
-        NodeItem, NodePhase, ROLLED_BACK, WorkloadItem, WorkloadPhase,
+        NodeItem, NodePhase, ObjectKind, ROLLED_BACK, WorkloadItem, WorkloadPhase,
     },
     reason::{EventReason, Reason},
 };
@@ -321,7 +321,7 @@ fn of_instances(reason: &str) -> &str {
 fn instance_of<'a>(event: &Event, instances: &'a [InstanceItem]) -> Option<&'a InstanceItem> {
     let about = &event.involved_object;
     let mut instances = instances.iter();
-    instances.find(|item| about.kind == "Instance" && about.name == item.metadata.name)
+    instances.find(|item| about.kind == ObjectKind::Instance && about.name == item.metadata.name)
 }
 
 fn instance_names(item: &InstanceItem) -> ReasonPlaceholders<'_> {

@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use kat_types::api::{ApiTime, ObjectReference};
+use kat_types::api::{ApiTime, ObjectKind, ObjectReference};
 
 fn now() -> Timestamp {
     "2026-01-01T01:00:00Z".parse().unwrap()
@@ -250,7 +250,7 @@ fn event(kind: EventKind, reason: &str, (about, name): (&str, &str)) -> Event {
         reason: reason.to_owned(),
         message: "the words of it".to_owned(),
         involved_object: ObjectReference {
-            kind: about.to_owned(),
+            kind: ObjectKind::from(about.to_owned()),
             name: name.to_owned(),
             ..ObjectReference::default()
         },
