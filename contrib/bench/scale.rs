@@ -40,8 +40,8 @@ use kat_store::{
 };
 use kat_types::{
     api::{
-        Connection, Health, InstancePhase, InstanceReport, LogQuery, NodeReport, NodeResources,
-        NodeUsage, Scope,
+        Connection, Health, InstancePhase, InstanceReport, LogQuery, MainContainerState,
+        NodeReport, NodeResources, NodeUsage, Scope,
     },
     assignment::{Assignment, DesiredMeta},
     resource::{Bytes, MilliCpu, ResourceList},
@@ -403,7 +403,7 @@ fn report_of(node: &str, list: &[Assignment], revision: u64, restarts: u32) -> N
             workload_name: assignment.workload.clone(),
             namespace: assignment.namespace.clone(),
             instance_id: assignment.instance.clone(),
-            state: "running".to_owned(),
+            state: MainContainerState::Running,
             phase: InstancePhase::Running,
             health_status: Health::NotApplicable,
             // The instance that `latencies` restarts.

@@ -132,7 +132,9 @@ async fn reports_of_other_versions_are_taken() {
     newer["conditions"] = json!([{"type": "Mood", "status": true, "colour": "blue"}]);
     newer["workloadInstances"][0]["phase"] = json!("Hibernating");
     newer["workloadInstances"][0]["healthStatus"] = json!("sleepy");
+    newer["workloadInstances"][0]["state"] = json!("frozen");
     newer["workloadInstances"][0]["temperature"] = json!(36.6);
+    newer["overlayNetwork"] = json!({"status": "woven"});
     newer["assignmentSchema"] = json!(7);
     for report in [older, newer] {
         let url = server.url("/v1alpha1/nodes/n1/status");

@@ -37,7 +37,7 @@ use kat_systemd::{ActiveState, ManagerSource, UnitManager};
 use kat_types::{
     api::{
         ApiTime, Condition, DATA_LOST_CONDITION, MemberKeys, MembershipAnswer, NodeReport,
-        NodeResources, OverlayPeer, OverlayReport, data_lost_reason,
+        NodeResources, OverlayPeer, OverlayReport, OverlayStatus, data_lost_reason,
     },
     network::{OVERLAY_FILE, OverlayState},
     reason::Reason,
@@ -208,14 +208,14 @@ impl MachineFacts for ThisMachine {
 
     async fn overlay(&self) -> OverlayReport {
         let status = self.system.status("kat-net.service").await;
-        let word = match status.as_ref().map(|status| status.active_state) {
-            Ok(ActiveState::Active) => "connected",
-            Ok(_) => "down",
-            Err(_) => "unknown",
+        let status = match status.as_ref().map(|status| status.active_state) {
+            Ok(ActiveState::Active) => OverlayStatus::Connected,
+            Ok(_) => OverlayStatus::Down,
+            Err(_) => OverlayStatus::Unknown,
         };
         let (last_peer_sync, peers) = peers(Path::new(OVERLAY_FILE)).unwrap_or_default();
         OverlayReport {
-            status: word.to_owned(),
+            status,
             last_peer_sync,
             peers,
         }

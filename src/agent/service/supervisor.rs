@@ -25,7 +25,7 @@ use crate::{
 };
 use kat_daemon::watchdog::LoopPulses;
 use kat_types::{
-    api::{Health, InstancePhase, InstanceReport},
+    api::{Health, InstancePhase, InstanceReport, MainContainerState},
     assignment::{Assignment, USER_BASE, WorkloadUser},
     images::KeptUserImages,
     network::{INSTANCES_FILE, Instances},
@@ -245,7 +245,7 @@ impl Supervisor {
                 workload_name: assignment.workload.clone(),
                 namespace: assignment.namespace.clone(),
                 instance_id: assignment.instance.clone(),
-                state: "unknown".to_owned(),
+                state: MainContainerState::Unknown,
                 phase: InstancePhase::Starting,
                 reason: Reason::FilesNotWritten.into(),
                 message: error.clone(),

@@ -230,12 +230,33 @@ pub struct NodeResources {
     pub allocatable: ResourceList,
 }
 
+/// Whether the data path of a machine runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OverlayStatus {
+    /// `kat-net` runs.
+    Connected,
+    /// Not reported by this version.
+    Degraded,
+    /// `kat-net` does not run.
+    Down,
+    /// The agent cannot find out the state of `kat-net`.
+    #[default]
+    Unknown,
+}
+
+impl newer::ExtensibleEnum for OverlayStatus {
+    const NEWER: Self = Self::Unknown;
+}
+
 /// State of the overlay on a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OverlayReport {
-    /// `connected`, `degraded` or `down`.
-    pub status: String,
+    /// Whether the data path of the machine runs. In an object of a newer version, an unknown
+    /// status is read as `unknown`.
+    #[serde(deserialize_with = "newer::word")]
+    pub status: OverlayStatus,
     /// When the peers were last updated; RFC 3339, UTC.
     pub last_peer_sync: ApiTime,
     /// The other machines as the machine's WireGuard sees them.
@@ -265,6 +286,25 @@ pub struct OverlayPeer {
     pub via: Option<String>,
 }
 
+/// State of an instance's main container.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum MainContainerState {
+    /// The program runs.
+    Running,
+    /// The program has ended.
+    Exited,
+    /// The program is paused. Not reported by this version.
+    Paused,
+    /// The container is being created or stopped, or nothing is known of it.
+    #[default]
+    Unknown,
+}
+
+impl newer::ExtensibleEnum for MainContainerState {
+    const NEWER: Self = Self::Unknown;
+}
+
 /// One instance in a report.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -282,8 +322,10 @@ pub struct InstanceReport {
     /// Podman's id of the image.
     #[serde(rename = "imageID")]
     pub image_id: String,
-    /// State of the container: `running`, `exited`, `paused` or `unknown`.
-    pub state: String,
+    /// State of the container. In an object of a newer version, an unknown state is read as
+    /// `unknown`.
+    #[serde(deserialize_with = "newer::word")]
+    pub state: MainContainerState,
     /// Exit code with which the program last ended; null if it has not ended.
     pub exit_code: Option<i32>,
     /// Result of the health check. In an object of a newer version, an unknown result is read as

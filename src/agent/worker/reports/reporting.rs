@@ -18,7 +18,7 @@ use crate::{
 };
 use kat_systemd::{SystemdError, UnitStatus};
 use kat_types::{
-    api::{Health, InstancePhase, InstanceReport},
+    api::{Health, InstancePhase, InstanceReport, MainContainerState},
     assignment::Assignment,
     reason::Reason,
 };
@@ -158,9 +158,11 @@ impl Worker {
         message: String,
     ) -> InstanceReport {
         let state = match phase {
-            InstancePhase::Running => "running",
-            InstancePhase::Failed | InstancePhase::Succeeded | InstancePhase::Stopped => "exited",
-            _ => "unknown",
+            InstancePhase::Running => MainContainerState::Running,
+            InstancePhase::Failed | InstancePhase::Succeeded | InstancePhase::Stopped => {
+                MainContainerState::Exited
+            }
+            _ => MainContainerState::Unknown,
         };
         let health_status = match assignment.health_check {
             Some(_) => Health::PendingCheck,
@@ -173,7 +175,7 @@ impl Worker {
             instance_id: assignment.instance.clone(),
             image_id: image::digest(&self.tools.accounts.home(&self.user), &assignment.image)
                 .unwrap_or_default(),
-            state: state.to_owned(),
+            state,
             phase,
             reason: Reason::word_or_empty(reason.into()).to_owned(),
             message,

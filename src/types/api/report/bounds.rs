@@ -196,11 +196,10 @@ fn bound_resources(resources: &mut NodeResources) {
 
 fn bound_overlay(overlay: &mut OverlayReport) {
     let OverlayReport {
-        status,
+        status: _,
         last_peer_sync: _,
         peers,
     } = overlay;
-    words([status]);
     for peer in peers {
         let OverlayPeer {
             name,
@@ -255,7 +254,7 @@ fn bound_instance(instance: &mut InstanceReport) {
         instance_id,
         container_id,
         image_id,
-        state,
+        state: _,
         exit_code: _,
         health_status: _,
         restarts: _,
@@ -275,7 +274,6 @@ fn bound_instance(instance: &mut InstanceReport) {
         instance_id,
         container_id,
         image_id,
-        state,
         reason,
         template_hash,
     ]);
