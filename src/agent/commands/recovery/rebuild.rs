@@ -6,6 +6,7 @@
 //! store never takes an old revision for a new one.
 
 use std::{
+    fmt,
     fs::{self, File},
     io,
     os::unix::fs::chown,
@@ -48,6 +49,29 @@ const LEAP: &str = "1000000000";
 /// Largest marker file in bytes.
 const LIMIT: u64 = 64 << 10;
 
+/// A command that creates the store anew, in a marker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum RecoveryCommand {
+    /// `kat-agent recover`.
+    Recover,
+    /// `kat-agent restore`.
+    Restore,
+    /// A command of a newer version: the agent must not run, and only that version continues it.
+    #[serde(untagged)]
+    Other(String),
+}
+
+impl fmt::Display for RecoveryCommand {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Recover => "recover",
+            Self::Restore => "restore",
+            Self::Other(word) => word,
+        })
+    }
+}
+
 /// The content of `/var/lib/kat/recovery.json`: a store is being created anew, and the agent must
 /// not run meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,8 +79,8 @@ const LIMIT: u64 = 64 << 10;
 pub(super) struct RecoveryMarker {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// `recover` or `restore`.
-    pub command: String,
+    /// The unfinished command.
+    pub command: RecoveryCommand,
     /// The epoch of the new store.
     pub epoch: u64,
 }
@@ -430,6 +454,26 @@ mod tests {
         assert_eq!(next_epoch(5000, at(9)), 9000);
         assert_eq!(next_epoch(5000, at(1)), 5001);
         assert_eq!(next_epoch(0, at(-7)), 1);
+    }
+
+    #[test]
+    fn a_marker_keeps_its_words_and_reads_the_command_of_a_newer_version() {
+        for (command, word) in [
+            (RecoveryCommand::Recover, "recover"),
+            (RecoveryCommand::Restore, "restore"),
+            (RecoveryCommand::Other("rebuild".to_owned()), "rebuild"),
+        ] {
+            let marker = RecoveryMarker {
+                schema: 1,
+                command,
+                epoch: 7,
+            };
+            let text = format!(r#"{{"schema":1,"command":"{word}","epoch":7}}"#);
+            assert_eq!(serde_json::to_string(&marker).unwrap(), text);
+            let read: RecoveryMarker = serde_json::from_str(&text).unwrap();
+            assert_eq!(read, marker);
+            assert_eq!(read.command.to_string(), word);
+        }
     }
 
     fn data(folder: &tempfile::TempDir, there: &[(&str, &str)]) -> EtcdFolders {

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     epoch::prove,
     prompt,
-    rebuild::{self, EtcdFolders, RebuiltStoreValues, RecoveryMarker, next_epoch},
+    rebuild::{self, EtcdFolders, RebuiltStoreValues, RecoveryCommand, RecoveryMarker, next_epoch},
 };
 use crate::{
     cluster::{
@@ -52,7 +52,7 @@ pub(crate) async fn run(yes: bool, say: StepPrinter<'_>) -> anyhow::Result<()> {
     let system = system.as_ref();
 
     let epoch = match RecoveryMarker::read()? {
-        Some(marker) if marker.command == "recover" => {
+        Some(marker) if marker.command == RecoveryCommand::Recover => {
             // Either nothing was changed yet, or everything is done: the other members may have
             // come back meanwhile.
             if !EtcdFolders::new().has_begun()
@@ -82,7 +82,7 @@ pub(crate) async fn run(yes: bool, say: StepPrinter<'_>) -> anyhow::Result<()> {
             let epoch = next_epoch(known.store_epoch.epoch, Timestamp::now());
             let marker = RecoveryMarker {
                 schema: 1,
-                command: "recover".to_owned(),
+                command: RecoveryCommand::Recover,
                 epoch,
             };
             marker.write()?;

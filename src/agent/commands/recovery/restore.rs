@@ -18,7 +18,7 @@ use super::{
     archive::{Archive, BackupFacts},
     epoch::{is_led, prove},
     prompt,
-    rebuild::{self, EtcdFolders, RebuiltStoreValues, RecoveryMarker, next_epoch},
+    rebuild::{self, EtcdFolders, RebuiltStoreValues, RecoveryCommand, RecoveryMarker, next_epoch},
 };
 use crate::{
     cluster::{
@@ -80,12 +80,15 @@ pub(crate) struct RestoreOptions {
 pub(crate) async fn run(options: RestoreOptions, say: StepPrinter<'_>) -> anyhow::Result<()> {
     super::need_root()?;
     let again = match RecoveryMarker::read()? {
-        Some(marker) if marker.command == "restore" => {
+        Some(marker) if marker.command == RecoveryCommand::Restore => {
             // The identity is written last: without it the restore can be started again.
             files::remove(Path::new(paths::IDENTITY))?;
             true
         }
-        Some(_) => bail!("a `kat-agent recover` did not come to its end on this machine"),
+        Some(marker) => bail!(
+            "a `kat-agent {}` did not come to its end on this machine",
+            marker.command
+        ),
         None => false,
     };
     if refuse_second()? == EarlierJoin::HalfJoin && !again {
@@ -207,7 +210,7 @@ impl RestoreContext<'_> {
         let epoch = next_epoch(0, now);
         let marker = RecoveryMarker {
             schema: 1,
-            command: "restore".to_owned(),
+            command: RecoveryCommand::Restore,
             epoch,
         };
         marker.write()?;
