@@ -1,5 +1,6 @@
 //! Compares the table of rooms in ARCHITECTURE.md with the dependencies of the crates, and checks
-//! that each file is compiled, and with which settings.
+//! that each file is compiled, and with which settings, and that each file that ARCHITECTURE.md and
+//! docs/internals name exists.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -165,6 +166,93 @@ fn rust_files(folder: &Path, found: &mut BTreeSet<PathBuf>) {
             found.insert(path.canonicalize().unwrap());
         }
     }
+}
+
+/// The names of Rust files in a text, such as `tests/rooms.rs` or `rooms.rs`.
+fn named_files(text: &str) -> BTreeSet<&str> {
+    let is_of_path = |letter: char| letter.is_alphanumeric() || "_-./".contains(letter);
+    let words = text.split(|letter: char| !is_of_path(letter));
+    let words = words.map(|word| word.trim_end_matches('.'));
+    words
+        .filter(|word| word.ends_with(".rs") && *word != ".rs")
+        .collect()
+}
+
+/// What is wrong with the names of Rust files in a document. A path from the top of the tree or
+/// from `src` names that file; any other name must be the end of exactly one path.
+fn wrong_names(document: &str, text: &str, files: &BTreeSet<String>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for name in named_files(text) {
+        if files.contains(name) || files.contains(&format!("src/{name}")) {
+            continue;
+        }
+        let end = format!("/{name}");
+        let paths = files.iter().map(String::as_str);
+        let found: Vec<&str> = paths.filter(|path| path.ends_with(&end)).collect();
+        match found.as_slice() {
+            [_] => {}
+            [] => wrong.push(format!("{document} names `{name}`, which does not exist")),
+            several => wrong.push(format!(
+                "{document} names `{name}`, which may be any of {}",
+                several.join(", ")
+            )),
+        }
+    }
+    wrong
+}
+
+#[test]
+fn each_file_that_architecture_and_the_internals_name_exists() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let top = top.canonicalize().unwrap();
+    let mut found = BTreeSet::new();
+    for folder in ["src", "tests", "contrib"] {
+        rust_files(&top.join(folder), &mut found);
+    }
+    let paths = found.iter().filter_map(|path| path.strip_prefix(&top).ok());
+    let files: BTreeSet<String> = paths
+        .map(|path| path.to_str().unwrap().to_owned())
+        .collect();
+
+    let mut documents = vec![top.join("ARCHITECTURE.md")];
+    let internals = fs::read_dir(top.join("docs/internals")).unwrap();
+    let internals = internals.map(|entry| entry.unwrap().path());
+    documents.extend(internals.filter(|path| path.extension().is_some_and(|end| end == "md")));
+    let (mut names, mut wrong) = (0, Vec::new());
+    for path in documents {
+        let text = fs::read_to_string(&path).unwrap();
+        let document = path.strip_prefix(&top).unwrap().to_str().unwrap();
+        names += named_files(&text).len();
+        wrong.extend(wrong_names(document, &text, &files));
+    }
+    assert!(names > 100, "found {names} names of files");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_name_of_a_missing_file_and_a_name_of_two_files_are_found() {
+    let files = [
+        "src/api/apply.rs",
+        "tests/api/apply.rs",
+        "src/plan/draft.rs",
+    ];
+    let files: BTreeSet<String> = files.map(str::to_owned).into();
+    let wrong = |text: &str| wrong_names("MAP.md", text, &files);
+    let right = "`src/plan/draft.rs`, `plan/draft.rs`, draft.rs. See (`api/apply.rs`, *.rs).";
+    assert_eq!(named_files(right).len(), 4);
+    assert_eq!(wrong(right), Vec::<String>::new());
+    assert_eq!(
+        wrong("In `plan/drafts.rs`."),
+        ["MAP.md names `plan/drafts.rs`, which does not exist"]
+    );
+    assert_eq!(
+        wrong("In aft.rs."),
+        ["MAP.md names `aft.rs`, which does not exist"]
+    );
+    assert_eq!(
+        wrong("Also `apply.rs`."),
+        ["MAP.md names `apply.rs`, which may be any of src/api/apply.rs, tests/api/apply.rs"]
+    );
 }
 
 /// Adds a file and the files of its `mod name;` lines. `home` is the folder of its modules.
