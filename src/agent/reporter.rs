@@ -100,7 +100,7 @@ pub struct Reporter {
     /// The last report, for the bus name `rip.dws.kat1`.
     pub published: watch::Sender<Arc<NodeReport>>,
     /// When this machine last counted as present for every leader that may replace its instances
-    /// (`plan/nodes/node_loss.rs`, `fence_after`).
+    /// ([`kat_types::fence::fence_after`]).
     pub reached: watch::Sender<Option<Instant>>,
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     /// Reports the loop's liveness to the watchdog.

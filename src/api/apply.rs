@@ -20,11 +20,12 @@ use crate::{
 };
 use kat_plan::{
     EventLog, MAX_ASSIGNMENT, OF_DEPLOY_TOKENS, QuotaExceeded, Snapshot, check_workload,
-    fence_after, next_index, reserved_ports,
+    next_index, reserved_ports,
 };
 use kat_types::{
     api::{EventKind, Metadata, ObjectKind, ObjectReference, Scope, WriteOutcome},
     assignment::INDEX_LIMIT,
+    fence::fence_after,
     json,
     reason::EventReason,
     resource::{Amounts, Protocol},

@@ -36,7 +36,7 @@ pub use crate::{
         measure::{MAX_ASSIGNMENT, largest_assignment},
         user_index::*,
     },
-    nodes::{admission::*, endpoints::*, node_loss::fence_after, status::reported_status},
+    nodes::{admission::*, endpoints::*, status::reported_status},
     scheduling::{
         host_ports::{HOST_PORT_DATA_PATH, reserved_ports},
         schedule::*,

@@ -20,6 +20,7 @@ pub mod api;
 pub mod assignment;
 pub mod backoff;
 pub mod digest;
+pub mod fence;
 pub mod frames;
 pub mod images;
 pub mod json;

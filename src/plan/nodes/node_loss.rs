@@ -17,9 +17,6 @@ use kat_types::{
     store::snapshot::{NodeEntry, ObservedReports, ReportedNode},
 };
 
-/// Longest time that systemd and Podman need to end a container, beyond its program's grace.
-const ENDING: Duration = Duration::from_secs(2);
-
 /// What the leader last heard of a machine.
 pub(crate) struct LastReport<'a> {
     /// Its last report; `None` if none counts.
@@ -31,23 +28,6 @@ pub(crate) struct LastReport<'a> {
 /// A machine is lost after this time of silence.
 pub(crate) fn timeout(snapshot: &Snapshot) -> Duration {
     Duration::from_secs(u64::from(snapshot.cluster.spec.node_loss_timeout_seconds))
-}
-
-/// How long after a machine last counted as present an instance with `onPartition: stop` is
-/// stopped, so that it has ended when a leader may replace it. `None` if that is less than half of
-/// the timeout: too soon to tell a network partition from a lost report.
-///
-/// The machine sends a report at s, a leader receives it at a >= s, and says that it was sure at u
-/// that it leads. This leader replaces instances at a + timeout at the earliest. Another leader
-/// begins after u, knows no report, and replaces instances at u + timeout at the earliest, even if
-/// the first leader continued to take reports because it had not noticed yet. So the machine counts
-/// as present from s - (a - u), which is not after s and not after u, and an instance that ends by
-/// then + timeout has ended before either leader replaces it. The program's grace and the end of
-/// the container are subtracted from the timeout; nothing else has to be.
-pub fn fence_after(timeout: Duration, grace_seconds: u32) -> Option<Duration> {
-    let ending = ENDING.min(timeout / 5);
-    let after = timeout.checked_sub(ending + Duration::from_secs(grace_seconds.into()))?;
-    (after >= timeout / 2).then_some(after)
 }
 
 /// What the leader last heard of every machine.

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::desired_state::fence::{FenceMemory, PartitionFence};
-use kat_plan::fence_after;
 use kat_types::resource::OnPartition;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -78,21 +77,6 @@ impl Cut {
         assert_eq!(running, self.bench.units(assignment).join(unit).exists());
         running
     }
-}
-
-#[test]
-fn the_fence_is_before_the_timeout_and_not_too_soon() {
-    let after = |timeout, grace| fence_after(Duration::from_secs(timeout), grace);
-    // The reserve for the container's end is 2 s, or a fifth of a timeout below 10 s.
-    assert_eq!(after(60, 10), Some(Duration::from_secs(48)));
-    assert_eq!(after(60, 28), Some(Duration::from_secs(30)));
-    assert_eq!(after(60, 29), None);
-    assert_eq!(after(10, 2), Some(Duration::from_secs(6)));
-    assert_eq!(after(10, 3), Some(Duration::from_secs(5)));
-    assert_eq!(after(10, 4), None);
-    assert_eq!(after(3, 0), Some(Duration::from_millis(2400)));
-    assert_eq!(after(10, 10), None);
-    assert_eq!(after(10, 1000), None);
 }
 
 #[tokio::test(start_paused = true)]
