@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::draft::{Draft, OperationGroup};
 use kat_types::{
-    api::{Condition, DISK_PRESSURE, EventKind, ImagesRemoved, ObjectKind, ObjectReference},
+    api::{Condition, DISK_PRESSURE, EventKind, ObjectKind, ObjectReference},
     images::{KeptImages, KeptUserImages},
     reason::EventReason,
     resource::ImagePullPolicy,
@@ -161,11 +161,6 @@ pub(super) fn care_events(
 pub(super) fn pressure(conditions: &[Condition]) -> Option<&Condition> {
     let mut conditions = conditions.iter();
     conditions.find(|one| one.kind == DISK_PRESSURE && one.status)
-}
-
-/// The report's removed images, bounded in length since the machine chooses their texts.
-pub(super) fn removed(report: Option<&ImagesRemoved>) -> Option<ImagesRemoved> {
-    report.map(ImagesRemoved::bounded)
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ pub use crate::{
         measure::{MAX_ASSIGNMENT, largest_assignment},
         user_index::*,
     },
-    nodes::{admission::*, endpoints::*, status::reported_status},
+    nodes::{admission::*, endpoints::*},
     scheduling::{
         host_ports::{HOST_PORT_DATA_PATH, reserved_ports},
         schedule::*,

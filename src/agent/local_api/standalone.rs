@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{cluster::identity::MachineIdentity, service::supervisor::DesiredList};
 use kat_leader::{AgentReports, LeaderHandle, PlanningHealth, StoreHealth};
-use kat_plan::{Snapshot, reported_status};
+use kat_plan::Snapshot;
 use kat_store::StateStore;
 use kat_types::{
     api::{NodePhase, NodeReport},
@@ -96,7 +96,7 @@ fn shown_status(
         reason: Reason::word_or_empty(reason).to_owned(),
         message: message.to_owned(),
         since: before.since.filter(|_| before.phase == phase).or(Some(now)),
-        ..reported_status(before, report, now)
+        ..before.after_report(report, now)
     }
 }
 

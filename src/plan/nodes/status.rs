@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
-
 use super::endpoints;
 use crate::{
     EventWord,
@@ -17,16 +15,11 @@ use crate::{
 };
 use kat_types::{
     api::{
-        EventKind, Health, InstancePhase, InstanceReport, NodePhase, NodeReport, ObjectKind,
-        ObjectReference, VolumeMoveReport,
+        EventKind, Health, InstancePhase, NodePhase, ObjectKind, ObjectReference,
         report_bounds::{InstanceTexts, shorten_words},
     },
     reason::{EventReason, Reason},
-    store::{
-        keys,
-        records::{InstanceRecord, NodeStatusRecord},
-        snapshot::NodeEntry,
-    },
+    store::{keys, records::NodeStatusRecord, snapshot::NodeEntry},
 };
 
 /// Maximum bytes that are kept of the texts that a machine reports of its instances.
@@ -51,7 +44,7 @@ pub(crate) fn plan_nodes(
         let frozen = draft.frozen.machine(name).cloned();
         let mut status = match heard.report.filter(|_| frozen.is_none()) {
             Some(report) => {
-                let status = reported_status(&before, report, draft.now);
+                let status = before.after_report(report, draft.now);
                 keep_unsaid(draft, name, &before, status)
             }
             None => NodeStatusRecord {
@@ -139,47 +132,6 @@ fn phase(
     (phase, reason, message.to_owned())
 }
 
-/// A machine's status from its report; the phase stays as before.
-pub fn reported_status(
-    before: &NodeStatusRecord,
-    report: &NodeReport,
-    now: Timestamp,
-) -> NodeStatusRecord {
-    let instances = report.workload_instances.iter().map(|instance| {
-        let earlier = before.instances.get(&instance.instance_id);
-        (
-            instance.instance_id.clone(),
-            instance_record(instance, earlier, now),
-        )
-    });
-    NodeStatusRecord {
-        schema: 1,
-        capacity: report.resources.capacity,
-        allocatable: report.resources.allocatable,
-        addresses: report.addresses.clone(),
-        version: report.version.clone(),
-        instances: instances.collect(),
-        desired_revision: report.desired_revision,
-        user_indexes: report.user_indexes.clone(),
-        conditions: report.conditions.clone(),
-        assignment_schema: report.assignment_schema,
-        data_path: report.data_path,
-        volume_shared: report.volume_shared,
-        host_network: report.host_network,
-        made_volumes: report.made_volumes.clone(),
-        removed_volumes: report.removed_volumes.clone(),
-        volume_moves: report
-            .volume_moves
-            .iter()
-            .map(VolumeMoveReport::meaning)
-            .collect(),
-        // An agent that has removed no images since it began to count does not reset the count.
-        images_removed: images::removed(report.images_removed.as_ref())
-            .or_else(|| before.images_removed.clone()),
-        ..before.clone()
-    }
-}
-
 /// Keeps what a report leaves out.
 ///
 /// A report may contain less than there is: workers that have not looked yet report nothing of
@@ -236,32 +188,6 @@ fn has_had(draft: &Draft<'_>, name: &str, before: &NodeStatusRecord, index: u32)
         || draft.has_user(name, index)
         || removals.is_some_and(|all| all.values().any(|one| one.index == index))
         || moves.is_some_and(|all| all.values().any(|one| one.index == index))
-}
-
-fn instance_record(
-    report: &InstanceReport,
-    before: Option<&InstanceRecord>,
-    now: Timestamp,
-) -> InstanceRecord {
-    // The leader that wrote `since` may have a clock that is ahead. A program may have ended and
-    // begun again between two reports.
-    let since = before
-        .filter(|before| before.phase == report.phase && report.restarts <= before.restarts)
-        .and_then(|before| Some(before.since?.min(now)));
-    InstanceRecord {
-        phase: report.phase,
-        reason: report.reason.clone(),
-        message: report.message.clone(),
-        health: report.health_status,
-        restarts: report.restarts,
-        since: since.or(Some(now)),
-        exit_code: report.exit_code,
-        image_digest: (!report.image_id.is_empty()).then(|| report.image_id.clone()),
-        container_id: report.container_id.clone(),
-        template_hash: report.template_hash.clone(),
-        conditions: report.conditions.clone(),
-        containers: report.containers.clone(),
-    }
 }
 
 fn node_events(

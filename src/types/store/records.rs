@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 mod image;
+mod node_status;
 
 use crate::{
     api::{
