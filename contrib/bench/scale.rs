@@ -375,6 +375,7 @@ async fn lead(place: &Place) -> anyhow::Result<()> {
             config: Arc::new(move || Arc::clone(&config)),
             leader: Arc::new(Vec::<String>::new()),
             stands_in: false,
+            state_route: None,
         }],
         sockets: Vec::new(),
     };

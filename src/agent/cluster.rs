@@ -7,3 +7,4 @@ pub(crate) mod machine;
 pub(crate) mod peer_agents;
 pub(crate) mod reach;
 pub(crate) mod renewal;
+pub(crate) mod state_stream;

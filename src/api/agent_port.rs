@@ -145,6 +145,7 @@ pub async fn serve_agent(port: AgentPort, cancel: CancellationToken) {
             config: port.config,
             leader: Arc::new(Vec::<String>::new()),
             stands_in: false,
+            state_route: None,
         }],
         sockets: Vec::new(),
     });

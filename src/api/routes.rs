@@ -65,6 +65,9 @@ pub enum RoutePayload {
     /// `application/x-kat-frames`: the frames of a session (`types/frames.rs`), for as long as it
     /// is open.
     Frames,
+    /// `application/x-kat-state`: the frames of the state stream (`types/state_frames.rs`), for as
+    /// long as it is open.
+    StateFrames,
     /// A list as `application/json`, or its watch as `application/x-ndjson`.
     List(SchemaOf, SchemaOf),
 }
@@ -147,6 +150,7 @@ pub enum ApiOperation {
     PutNodeLabels,
     PutNodeTaints,
     ReportNode,
+    StreamNodeState,
     RenewCertificates,
     GetMembership,
     Join,
@@ -345,6 +349,9 @@ pub static ROUTES: &[ApiRoute] = {
         R::new(Post, "/v1alpha1/nodes/{node}/status", A::Report, O::ReportNode, P::Nothing,
             "Takes a machine's report; only from that machine, by its certificate")
             .takes(P::Json(of::<NodeReport>), &[204]),
+        R::new(Get, "/v1alpha1/nodes/{node}/state", A::Report, O::StreamNodeState, P::StateFrames,
+            "Streams the keys of the store that a machine may see; only to that machine, by its certificate")
+            .query(&["epoch", "revision", "schema"]),
         R::new(Post, "/v1alpha1/nodes/{node}/certificates", A::KnownKey, O::RenewCertificates, P::Json(of::<Certificates>),
             "Renews a machine's certificates, for the key that the cluster knows it by")
             .takes(P::Json(of::<RenewalRequest>), &[200]),

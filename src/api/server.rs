@@ -5,6 +5,7 @@
 //! (ARCHITECTURE.md, invariant 8).
 
 pub(crate) mod bind;
+pub(crate) mod client_hello;
 pub mod limits;
 pub(crate) mod open_streams;
 pub(crate) mod pools;
@@ -37,6 +38,7 @@ use super::{
 use crate::{
     access::authentication::{ConnectionPeer, ConnectionSource, SocketAccess},
     server::{
+        client_hello::ReplayedStream,
         limits::ApiLimits,
         pools::{ConnectionPools, ConnectionSlot, ConnectionStandingHandle},
         tcp_proxy::{LeaderConnection, LeaderSource, SocketLeader, pass, pass_opened, reach},
@@ -64,6 +66,17 @@ pub struct TlsListener {
     /// This machine answers itself while the leader is out of reach: it holds etcd, and shows its
     /// last known state.
     pub stands_in: bool,
+    /// Where connections for the state stream are forwarded; `None` treats them as all others.
+    pub state_route: Option<StateRoute>,
+}
+
+/// The way to the state stream, which every machine that holds etcd serves itself.
+#[derive(Clone)]
+pub struct StateRoute {
+    /// The server name of connections for the stream.
+    pub server_name: String,
+    /// Machines that serve it; none if this machine does.
+    pub members: LeaderSource,
 }
 
 /// A local socket. Its file mode and group decide who may connect.
@@ -197,7 +210,13 @@ impl ApiServer {
             config,
             leader,
             stands_in,
+            state_route,
         } = listener;
+        let route = ForwardingRoute {
+            leader,
+            stands_in,
+            state_route,
+        };
         let mut pauses = ACCEPT_PAUSES.pauses();
         let pulse = self.pulses.watch(self.port);
         loop {
@@ -211,9 +230,9 @@ impl ApiServer {
                     pauses.reset();
                     let server = self.clone();
                     let acceptor = TlsAcceptor::from(config());
-                    let leader = Arc::clone(&leader);
+                    let route = route.clone();
                     self.tracker.spawn(async move {
-                        let done = server.accepted(stream, address, acceptor, leader, stands_in);
+                        let done = server.accepted(stream, address, acceptor, route);
                         if let Err(error) = done.await {
                             tracing::debug!(%address, "a connection ended early: {error:#}");
                         }
@@ -260,17 +279,18 @@ impl ApiServer {
         stream: TcpStream,
         address: SocketAddr,
         acceptor: TlsAcceptor,
-        leader: LeaderSource,
-        stands_in: bool,
+        route: ForwardingRoute,
     ) -> io::Result<()> {
         let ended = CancellationToken::new();
         let place = |passed_on| {
             let place = self.pools.of_address(address.ip(), passed_on, &ended);
             place.ok_or_else(|| io::Error::other("too many connections"))
         };
-        let expected = !leader.endpoints().is_empty();
+        let expected = !route.leader.endpoints().is_empty();
         let mut held = place(expected)?;
         let work = async {
+            let mut stream = ReplayedStream::from(stream);
+            let (leader, stands_in) = route.of(&mut stream, &self.limits).await?;
             let reached = reach(&*leader, &self.limits, stands_in).await?;
             if reached.is_some() != expected {
                 held = place(reached.is_some())?;
@@ -339,12 +359,12 @@ impl ApiServer {
 
     async fn tls_connection(
         &self,
-        stream: TcpStream,
+        stream: ReplayedStream,
         address: SocketAddr,
         acceptor: TlsAcceptor,
         standing: impl FnOnce(&ConnectionPeer) -> ConnectionStandingHandle,
     ) -> io::Result<()> {
-        stream.set_nodelay(true)?;
+        stream.socket().set_nodelay(true)?;
         let handshake = timeout(self.limits.handshake_timeout, shake(stream, acceptor));
         let stream = tokio::select! {
             () = self.cancel.cancelled() => return Ok(()),
@@ -368,7 +388,7 @@ impl ApiServer {
 
     async fn pass_on(
         &self,
-        stream: TcpStream,
+        stream: ReplayedStream,
         reached: LeaderConnection<TcpStream>,
         leader: LeaderSource,
     ) -> io::Result<()> {
@@ -460,18 +480,46 @@ fn lost() -> io::Result<()> {
 }
 
 type LeaderStream = tokio_rustls::client::TlsStream<TcpStream>;
-type TlsStream = tokio_rustls::server::TlsStream<TcpStream>;
+type TlsStream = tokio_rustls::server::TlsStream<ReplayedStream>;
+
+/// Where the connections of a TLS port are forwarded.
+#[derive(Clone)]
+struct ForwardingRoute {
+    leader: LeaderSource,
+    stands_in: bool,
+    state_route: Option<StateRoute>,
+}
+
+impl ForwardingRoute {
+    /// The machines to which a connection is forwarded, and whether this machine answers if none of
+    /// them can be reached. The client's first flight is read only where its name decides.
+    async fn of(
+        self,
+        stream: &mut ReplayedStream,
+        limits: &ApiLimits,
+    ) -> io::Result<(LeaderSource, bool)> {
+        let Some(state_route) = self.state_route else {
+            return Ok((self.leader, self.stands_in));
+        };
+        let named = timeout(limits.handshake_timeout, stream.server_name());
+        let name = named
+            .await
+            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        if name.is_some_and(|name| name.eq_ignore_ascii_case(&state_route.server_name)) {
+            return Ok((state_route.members, false));
+        }
+        Ok((self.leader, self.stands_in))
+    }
+}
 
 /// The TLS handshake; `None` for a client that does not speak TLS, which gets [`PLAIN_ANSWER`].
-async fn shake(mut stream: TcpStream, acceptor: TlsAcceptor) -> io::Result<Option<TlsStream>> {
-    let mut first = [0u8; 1];
-    if stream.peek(&mut first).await? == 0 {
+async fn shake(mut stream: ReplayedStream, acceptor: TlsAcceptor) -> io::Result<Option<TlsStream>> {
+    let Some(first) = stream.first_byte().await? else {
         return Ok(None);
-    }
-    if first != [HANDSHAKE_RECORD] {
+    };
+    if first != HANDSHAKE_RECORD {
         // Reads what has arrived, or the reset that a close sends would overtake the answer.
-        let mut rest = [0u8; 4096];
-        let _ = stream.try_read(&mut rest);
+        stream.discard();
         stream.write_all(PLAIN_ANSWER).await?;
         stream.shutdown().await?;
         return Ok(None);

@@ -22,6 +22,7 @@ mod rollouts;
 mod secrets;
 mod send;
 mod session;
+mod state;
 #[cfg(test)]
 mod tests;
 mod transport;
@@ -47,6 +48,7 @@ pub use lines::{JsonLines, LineError, LineSplitter};
 pub use path::RequestPath;
 pub use retry::RetryPauses;
 pub use session::{SessionInput, SessionOutput};
+pub use state::StateConnection;
 pub use volumes::CopyPieces;
 
 /// Time limits of a client.
@@ -163,7 +165,7 @@ impl Client {
         config: rustls::ClientConfig,
         options: ClientOptions,
     ) -> Result<Self, ClientError> {
-        let endpoint = transport::agent(endpoint, config, options)?;
+        let endpoint = transport::agent(endpoint, "kat.agent", config, options)?;
         Ok(Self::new(vec![endpoint], options))
     }
 

@@ -305,6 +305,15 @@ impl RequestPath {
         Ok(Self(format!("{node}/status")))
     }
 
+    /// A machine's state stream.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn node_state(name: &str) -> Result<Self, ClientError> {
+        let Self(node) = Self::node(name)?;
+        Ok(Self(format!("{node}/state")))
+    }
+
     /// Renewal of a machine's certificates.
     ///
     /// # Errors

@@ -111,10 +111,12 @@ pub(super) fn pinned(
     })
 }
 
-/// One machine's agent, over TLS verified by its own certificate. Dead connections are found by
+/// One machine's agent, over TLS verified by its own certificate; `server_name` is sent and not
+/// verified. Dead connections are found by
 /// pings while they are idle.
 pub(super) fn agent(
     endpoint: &str,
+    server_name: &str,
     mut config: rustls::ClientConfig,
     options: ClientOptions,
 ) -> Result<Endpoint, ClientError> {
@@ -130,7 +132,7 @@ pub(super) fn agent(
     Ok(Endpoint {
         label: endpoint.to_owned(),
         // The verifier compares the names of the cluster and of the machine.
-        base: "https://kat.agent".to_owned(),
+        base: format!("https://{server_name}"),
         sessions: http.clone(),
         http,
         local: false,

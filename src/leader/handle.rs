@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{PlanningHealth, StoreHealth};
 use kat_plan::Snapshot;
-use kat_store::{Leadership, StateStore};
+use kat_store::{Leadership, StateFeed, StateStore};
 use kat_types::{
     api::NodeReport,
     store::snapshot::{ObservedReports, ReportedNode},
@@ -32,6 +32,8 @@ pub struct LeaderHandle {
     pub store_health: StoreHealth,
     /// Whether the leader makes plans and can write them.
     pub planning: PlanningHealth,
+    /// What each machine may see of the store; `None` on a machine that does not hold it.
+    pub feed: Option<StateFeed>,
 }
 
 impl LeaderHandle {

@@ -13,7 +13,7 @@ use super::{AgentReports, LeaderHandle, PlanningHealth, SnapshotBuilder, StoreHe
 use kat_daemon::watchdog::{LoopPulse, LoopPulses};
 use kat_plan as plan;
 use kat_plan::{ClusterPlan, Snapshot, SnapshotSealing};
-use kat_store::{Leadership, Mirror, StateStore, fenced};
+use kat_store::{ChangeLog, Leadership, Mirror, StateFeed, StateStore, fenced};
 use kat_types::store::{keys, snapshot::ObservedReports, transaction::WriteOperation};
 
 /// Longest time between two plans.
@@ -63,7 +63,9 @@ pub fn start_with(
     planner: Planner,
     cancel: CancellationToken,
 ) -> LeaderHandle {
-    let mirror = Mirror::start(Arc::clone(&store), keys::ROOT, cancel.clone());
+    let log = ChangeLog::default();
+    let mirror = Mirror::start_logged(Arc::clone(&store), keys::ROOT, log.clone(), cancel.clone());
+    let feed = StateFeed::start(Arc::clone(&store), mirror.clone(), log, cancel.clone());
     let (snapshots, snapshot) = watch::channel(None);
     let (leaderships, leadership) = watch::channel(None);
     let handle = LeaderHandle {
@@ -73,6 +75,7 @@ pub fn start_with(
         reports: AgentReports::default(),
         store_health: StoreHealth::default(),
         planning: PlanningHealth::default(),
+        feed: Some(feed),
     };
     tokio::spawn(follow(
         mirror,

@@ -278,6 +278,7 @@ mod tests {
             reports: AgentReports::default(),
             store_health: StoreHealth::default(),
             planning: PlanningHealth::default(),
+            feed: None,
         };
         let config = TakeoverConfig {
             node: "n2".to_owned(),

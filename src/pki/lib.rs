@@ -104,6 +104,12 @@ pub fn cluster_name(cluster_uid: &str) -> String {
     format!("kat.{cluster_uid}")
 }
 
+/// The server name that clients send for the state stream; machines that don't hold the store
+/// forward such connections to one that does. It is in no certificate.
+pub fn state_server_name(cluster_uid: &str) -> String {
+    format!("state.kat.{}", cluster_uid.to_ascii_lowercase())
+}
+
 /// Checks the name of a machine or administrator for a certificate.
 ///
 /// # Errors

@@ -261,14 +261,29 @@ pub fn agent_client_config(
     identity: Arc<CurrentIdentity>,
     machine: KnownMachine,
 ) -> Result<ClientConfig, PkiError> {
-    let verifier = of_cluster(authority_pem, cluster_uid, Some(machine))?;
+    let verifier = of_cluster(authority_pem, cluster_uid, Some(vec![machine]))?;
+    client_with(Arc::new(verifier), Some(identity))
+}
+
+/// Configuration of a client of the state stream: like [`agent_client_config`], and the server is
+/// any of `members`, since another machine may have forwarded the connection.
+///
+/// # Errors
+/// As [`client_config`].
+pub fn state_client_config(
+    authority_pem: &str,
+    cluster_uid: &str,
+    identity: Arc<CurrentIdentity>,
+    members: Vec<KnownMachine>,
+) -> Result<ClientConfig, PkiError> {
+    let verifier = of_cluster(authority_pem, cluster_uid, Some(members))?;
     client_with(Arc::new(verifier), Some(identity))
 }
 
 fn of_cluster(
     authority_pem: &str,
     cluster_uid: &str,
-    machine: Option<KnownMachine>,
+    machines: Option<Vec<KnownMachine>>,
 ) -> Result<ClusterVerifier, PkiError> {
     let name = ServerName::try_from(cluster_name(cluster_uid)).map_err(|_| {
         PkiError::Certificate(format!(
@@ -281,7 +296,7 @@ fn of_cluster(
     Ok(ClusterVerifier {
         verifier,
         name,
-        machine,
+        machines,
     })
 }
 
@@ -327,8 +342,8 @@ fn client_with(
 struct ClusterVerifier {
     verifier: Arc<WebPkiServerVerifier>,
     name: ServerName<'static>,
-    /// The only accepted machine, if there is one.
-    machine: Option<KnownMachine>,
+    /// The only accepted machines, if there is a restriction.
+    machines: Option<Vec<KnownMachine>>,
 }
 
 impl ServerCertVerifier for ClusterVerifier {
@@ -347,15 +362,18 @@ impl ServerCertVerifier for ClusterVerifier {
             ocsp_response,
             now,
         )?;
-        let Some(machine) = &self.machine else {
+        let Some(machines) = &self.machines else {
             return Ok(verified);
         };
-        let is_key = |hash: &str| machine.key_hash.as_ref().is_none_or(|known| known == hash);
+        let is_known = |name: &str, hash: &str| {
+            let mut machines = machines.iter().filter(|machine| machine.name == name);
+            machines.any(|one| one.key_hash.as_ref().is_none_or(|known| known == hash))
+        };
         match peer_certificate(end_entity) {
             Ok(PeerCertificate {
                 identity: PeerIdentity::Node(name),
                 key_hash,
-            }) if name == machine.name && is_key(&key_hash) => Ok(verified),
+            }) if is_known(&name, &key_hash) => Ok(verified),
             _ => Err(rustls::Error::InvalidCertificate(
                 rustls::CertificateError::ApplicationVerificationFailure,
             )),

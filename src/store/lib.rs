@@ -8,8 +8,9 @@ pub mod etcd;
 pub mod fenced;
 pub mod limits;
 pub mod mirror;
-pub mod state_feed;
-pub mod state_view;
+mod prefix_source;
+mod state_feed;
+mod state_view;
 
 use std::{pin::Pin, time::Duration};
 
@@ -24,6 +25,7 @@ pub use self::{
     change_log::{ChangeLog, FellOut, LoggedChanges},
     etcd::{EtcdOptions, EtcdStore, EtcdTls, admin as etcd_admin, maintenance as etcd_maintenance},
     mirror::{Mirror, MirrorState},
+    prefix_source::PrefixStateSource,
     state_feed::{LocalStateSource, StateFeed, TooManyOpens},
     state_view::{StateFrames, StateSource, StateSourceError, follow_source},
 };

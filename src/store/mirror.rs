@@ -55,6 +55,21 @@ impl MirrorState {
             .map(|(_, value)| value.as_ref())
     }
 
+    /// Whether the keys with this prefix are the same, with the same values, as in `other`, which has
+    /// to be an earlier or later state of the same copy.
+    pub fn same_below(&self, other: &Self, prefix: &str) -> bool {
+        let range = (Bound::Included(prefix), Bound::Unbounded);
+        let items = |state: &Self| {
+            let entries = Arc::clone(&state.entries);
+            let below = entries.range::<str, _>(range);
+            let below = below.take_while(|(key, _)| key.starts_with(prefix));
+            below.map(|(_, item)| Arc::clone(item)).collect::<Vec<_>>()
+        };
+        let (own, others) = (items(self), items(other));
+        let same = |(one, other)| Arc::ptr_eq(one, other);
+        own.len() == others.len() && own.iter().zip(&others).all(same)
+    }
+
     /// Takes a whole list. Returns what it changes, as one revision; `None` for the first list, and
     /// for a list of an earlier revision than this state's.
     fn replace(&mut self, listing: Listing) -> Option<WatchBatch> {

@@ -68,6 +68,8 @@ struct SharedFeed {
     sure: watch::Receiver<Option<Instant>>,
     lists: Arc<Semaphore>,
     streams: Mutex<BTreeMap<String, OpenedStreams>>,
+    /// Number of open streams: without one, no quorum is read.
+    open: watch::Sender<usize>,
     cancel: CancellationToken,
 }
 
@@ -96,9 +98,10 @@ impl StateFeed {
         cancel: CancellationToken,
     ) -> Self {
         let (sure_now, sure) = watch::channel(None);
+        let (open, opened) = watch::channel(0);
         let (own, until) = (mirror.clone(), cancel.clone());
         tokio::spawn(async move {
-            let confirm = confirm(store, own, sure_now);
+            let confirm = confirm(store, own, opened, sure_now);
             until.run_until_cancelled(confirm).await;
         });
         let shared = SharedFeed {
@@ -107,6 +110,7 @@ impl StateFeed {
             sure,
             lists: Arc::new(Semaphore::new(LISTS_AT_ONCE)),
             streams: Mutex::default(),
+            open,
             cancel,
         };
         Self {
@@ -125,6 +129,7 @@ impl StateFeed {
         resume: Option<StatePosition>,
     ) -> Result<StateFrames, TooManyOpens> {
         let replaced = self.shared.register(node, Instant::now())?;
+        self.shared.open.send_modify(|open| *open += 1);
         let reader = StateReader {
             feed: Arc::clone(&self.shared),
             node: node.to_owned(),
@@ -164,9 +169,15 @@ impl SharedFeed {
     }
 }
 
-/// Reads from a quorum each second, and notes when the mirror shows what was read.
-async fn confirm(store: Arc<dyn StateStore>, mirror: Mirror, sure: watch::Sender<Option<Instant>>) {
-    loop {
+/// While a stream is open, reads from a quorum each second, and notes when the mirror shows what was
+/// read.
+async fn confirm(
+    store: Arc<dyn StateStore>,
+    mirror: Mirror,
+    mut open: watch::Receiver<usize>,
+    sure: watch::Sender<Option<Instant>>,
+) {
+    while open.wait_for(|open| *open > 0).await.is_ok() {
         let at = Instant::now();
         // Any key will do: the revision of the answer is that of the whole store.
         let read = timeout(SURE_FOR, store.list(keys::SCHEMA_VERSION)).await;
@@ -192,6 +203,12 @@ struct StateReader {
     replaced: CancellationToken,
     stage: ReaderStage,
     beat_at: Instant,
+}
+
+impl Drop for StateReader {
+    fn drop(&mut self) {
+        self.feed.open.send_modify(|open| *open -= 1);
+    }
 }
 
 enum ReaderStage {
@@ -386,7 +403,7 @@ fn ended(reason: StateEndReason, retry_after: Duration) -> Vec<StateFrame> {
 }
 
 /// Epoch of the store in this state; a store without the key has never been created anew.
-fn epoch(state: &MirrorState) -> u64 {
+pub(crate) fn epoch(state: &MirrorState) -> u64 {
     let stored = state.get(keys::STORE_EPOCH);
     let stored = stored.and_then(|stored| serde_json::from_slice::<StoreEpoch>(&stored.value).ok());
     stored.map_or(0, |stored| stored.epoch)

@@ -28,7 +28,7 @@ use kat_types::{
 };
 
 /// Time without a beat or a commit after which the copy is not confirmed.
-pub const SILENCE: Duration = Duration::from_secs(4);
+pub(crate) const SILENCE: Duration = Duration::from_secs(4);
 /// Time without any frame after which a list that is being sent is given up.
 const LIST_SILENCE: Duration = Duration::from_secs(10);
 /// Longest wait for a source to open.
@@ -49,6 +49,9 @@ pub enum StateSourceError {
     /// The server refuses this machine.
     #[error("{0}")]
     Refused(String),
+    /// The server is of a version without the stream.
+    #[error("the server's version has no state stream")]
+    NotOffered,
     /// The connection broke.
     #[error("the stream broke: {0}")]
     Broken(String),

@@ -15,6 +15,8 @@ use crate::{
     store::transaction::KeyValue,
 };
 
+/// Content type of the stream.
+pub const STATE_CONTENT_TYPE: &str = "application/x-kat-state";
 /// Largest body of a frame in bytes: a key's value with the key, which etcd's largest request
 /// bounds.
 pub const MOST_BODY: usize = 2 << 20;

@@ -11,7 +11,10 @@ use kat_api::{
     access::authorization::RouteAccess,
     routes::{ApiRoute, ROUTES, RoutePayload},
 };
-use kat_types::api::{CONTENT_TYPE, ErrorBody};
+use kat_types::{
+    api::{CONTENT_TYPE, ErrorBody},
+    state_frames::STATE_CONTENT_TYPE,
+};
 
 pub(crate) fn document() -> Value {
     let mut document = described();
@@ -141,6 +144,10 @@ fn content(payload: RoutePayload, generator: &mut SchemaGenerator) -> Option<Val
         RoutePayload::Frames => json!({(CONTENT_TYPE): {"schema": {
             "type": "string", "format": "binary",
             "description": "Frames of a session, both ways at once over HTTP/2: a byte for the kind, four for the length, the content"
+        }}}),
+        RoutePayload::StateFrames => json!({(STATE_CONTENT_TYPE): {"schema": {
+            "type": "string", "format": "binary",
+            "description": "Frames of the state stream: a byte for the kind, four for the length, the content"
         }}}),
         RoutePayload::AnyJson => json!({"application/json": {"schema": {"type": "object"}}}),
         RoutePayload::Json(schema) => json!({"application/json": {"schema": schema(generator)}}),

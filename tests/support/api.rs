@@ -157,6 +157,7 @@ impl Server {
             reports: AgentReports::default(),
             store_health: StoreHealth::default(),
             planning: PlanningHealth::default(),
+            feed: None,
         };
         let mut mirror = Mirror::start(Arc::new(store.client()), keys::ROOT, cancel.clone());
         let (still, mut stands_still) = watch::channel(false);
@@ -189,12 +190,14 @@ impl Server {
                     config: Arc::new(move || Arc::clone(&config)),
                     leader: Arc::new(Vec::<String>::new()),
                     stands_in: false,
+                    state_route: None,
                 },
                 TlsListener {
                     listener: passing,
                     config: Arc::new(move || Arc::clone(&opened)),
                     leader: Arc::new(vec![format!("127.0.0.1:{port}")]),
                     stands_in: false,
+                    state_route: None,
                 },
             ],
             sockets: vec![

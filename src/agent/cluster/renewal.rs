@@ -7,10 +7,11 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::{identity::MachineIdentity, keys::MachineKeys};
-use crate::{cluster::cluster_cache::ClusterCacheReceiver, etcd::stores};
+use crate::{
+    cluster::cluster_cache::ClusterCacheReceiver, desired_state::store_watch::FollowedStore,
+};
 use kat_client::{Client, ClientOptions};
 use kat_pki as pki;
-use kat_store::EtcdStore;
 use kat_types::api::{Connection, RenewalRequest};
 
 /// Interval between two checks of the certificates.
@@ -26,10 +27,8 @@ pub(crate) struct CertificateRenewal {
     pub keys: MachineKeys,
     /// The certificate that this machine's API presents.
     pub certificate: Arc<pki::tls::CurrentIdentity>,
-    /// The store connection as the leader's user, where the machine holds etcd.
-    pub leader_store: Option<EtcdStore>,
-    /// The store connection as the machine's user.
-    pub node_store: EtcdStore,
+    /// The connection to etcd.
+    pub store: FollowedStore,
     pub known: ClusterCacheReceiver,
 }
 
@@ -111,14 +110,6 @@ impl CertificateRenewal {
         let (identity, keys) = (&self.identity, &self.keys);
         let known = self.known.borrow().clone();
         self.certificate.replace(&keys.leaf("node")?)?;
-        if let Some(store) = &self.leader_store {
-            store
-                .reconnect(&stores::options(identity, keys, &known, "leader-etcd")?)
-                .await?;
-        }
-        self.node_store
-            .reconnect(&stores::options(identity, keys, &known, "node-etcd")?)
-            .await?;
-        Ok(())
+        self.store.reconnect(identity, keys, &known).await
     }
 }

@@ -20,7 +20,7 @@ use crate::{
 };
 use kat_daemon::watchdog::LoopPulses;
 use kat_host::files::{self, FileAccess, FileError};
-use kat_store::{EtcdStore, Mirror, StateStore, mirror::MirrorEntries};
+use kat_store::{EtcdStore, Mirror, MirrorState, mirror::MirrorEntries};
 use kat_types::{
     api::Connection,
     json,
@@ -33,10 +33,11 @@ use kat_types::{
 /// Largest connection file in bytes.
 const ADMIN_LIMIT: u64 = 1 << 20;
 
-/// Watches a machine's desired list, stores it in `file`, and passes it on, until `cancel`.
+/// Watches a machine's desired list in `state`, stores it in `file`, and passes it on, until
+/// `cancel`.
 pub async fn follow_desired(
     node: String,
-    store: Arc<dyn StateStore>,
+    mut state: Mirror,
     file: PathBuf,
     lists: watch::Sender<DesiredList>,
     writes: WatchedWrites,
@@ -45,17 +46,24 @@ pub async fn follow_desired(
 ) {
     let pulse = pulses.watch("this machine's list of assignments");
     let prefix = keys::node_desired(&node);
-    let mut mirror = Mirror::start(store, &prefix, cancel.clone());
+    let mut read = None;
     while let Some(Ok(state)) = cancel
-        .run_until_cancelled(pulse.wait(mirror.changed()))
+        .run_until_cancelled(pulse.wait(state.changed()))
         .await
     {
+        let same = |before: &Arc<MirrorState>| state.same_below(before, &prefix);
+        if state.confirmed && lists.borrow().current && read.as_ref().is_some_and(same) {
+            continue;
+        }
         if !state.confirmed {
             lists.send_if_modified(|listed| std::mem::replace(&mut listed.current, false));
             continue;
         }
         let desired = match desired::read(&state.entries, &node) {
-            Ok(desired) => Arc::new(desired),
+            Ok(desired) => {
+                read = Some(state);
+                Arc::new(desired)
+            }
             Err(error) => {
                 tracing::warn!("the desired list is not taken: {error:#}");
                 continue;
@@ -80,45 +88,43 @@ pub async fn follow_desired(
     }
 }
 
-/// Keeps `kat-net`'s files of DNS records, peers and services up to date.
+/// Keeps `kat-net`'s files of DNS records, peers and services up to date. What changes at one
+/// revision is written together.
 pub(crate) async fn follow_network(
     identity: Arc<MachineIdentity>,
-    store: EtcdStore,
+    mut state: Mirror,
     network: NetworkFiles,
     writes: WatchedWrites,
     pulses: LoopPulses,
     cancel: CancellationToken,
 ) {
     let pulse = pulses.watch("DNS records, peers and services");
-    let store: Arc<dyn StateStore> = Arc::new(store);
     let followed = FollowedNetwork { network, writes };
-    let mut names = Mirror::start(Arc::clone(&store), keys::DNS, cancel.clone());
-    let mut machines = Mirror::start(store, keys::NETWORK, cancel.clone());
-    loop {
-        let news = async {
-            tokio::select! {
-                () = cancel.cancelled() => None,
-                Ok(state) = names.changed() => Some((true, state)),
-                Ok(state) = machines.changed() => Some((false, state)),
-                else => None,
-            }
-        };
-        match pulse.wait(news).await {
-            None => return,
-            Some((_, state)) if !state.confirmed => {}
-            Some((true, state)) => {
-                let records = network_files::dns_records(&state.entries, state.revision);
-                followed.write(DNS_FILE, records, NetworkFiles::write_dns);
-            }
-            Some((false, state)) => {
-                let peers = network_files::peers(&state.entries, &identity.node);
-                let services = network_files::services(&state.entries);
-                let ports = network_files::host_port_parts(&state.entries, identity.subnet);
-                followed.write(PEERS_FILE, peers, NetworkFiles::write_peers);
-                followed.write(SERVICES_FILE, services, NetworkFiles::write_services);
-                followed.write(HOST_PORTS_FILE, ports, NetworkFiles::write_host_ports);
-            }
+    let mut written: Option<Arc<MirrorState>> = None;
+    while let Some(Ok(state)) = cancel
+        .run_until_cancelled(pulse.wait(state.changed()))
+        .await
+    {
+        if !state.confirmed {
+            continue;
         }
+        let changed = |prefix| {
+            let before = written.as_ref();
+            before.is_none_or(|before| !state.same_below(before, prefix))
+        };
+        if changed(keys::DNS) {
+            let records = network_files::dns_records(&state.entries, state.revision);
+            followed.write(DNS_FILE, records, NetworkFiles::write_dns);
+        }
+        if changed(keys::NETWORK) {
+            let peers = network_files::peers(&state.entries, &identity.node);
+            let services = network_files::services(&state.entries);
+            let ports = network_files::host_port_parts(&state.entries, identity.subnet);
+            followed.write(PEERS_FILE, peers, NetworkFiles::write_peers);
+            followed.write(SERVICES_FILE, services, NetworkFiles::write_services);
+            followed.write(HOST_PORTS_FILE, ports, NetworkFiles::write_host_ports);
+        }
+        written = Some(state);
     }
 }
 
@@ -141,18 +147,38 @@ impl FollowedNetwork {
     }
 }
 
-/// The store connections whose endpoints follow etcd's members.
-pub(crate) struct FollowedStores {
-    /// The connection as the machine's user.
-    pub node: EtcdStore,
-    /// The connection as the leader's user, on a machine that holds etcd.
-    pub leader: Option<EtcdStore>,
+/// The connection to etcd whose endpoints follow etcd's members.
+#[derive(Clone)]
+pub(crate) enum FollowedStore {
+    /// As the leader's user, on a machine that holds etcd.
+    Leader(EtcdStore),
+    /// As the machine's user, for clusters of a version without the state stream.
+    Node(EtcdStore),
+}
+
+impl FollowedStore {
+    /// Uses these members and the present certificate from the next call on.
+    pub(crate) async fn reconnect(
+        &self,
+        identity: &MachineIdentity,
+        own: &MachineKeys,
+        known: &ClusterCache,
+    ) -> anyhow::Result<()> {
+        let (store, leaf) = match self {
+            Self::Leader(store) => (store, "leader-etcd"),
+            Self::Node(store) => (store, "node-etcd"),
+        };
+        let options = stores::options(identity, own, known, leaf)?;
+        store.reconnect(&options).await?;
+        Ok(())
+    }
 }
 
 /// Watches the cluster's endpoints and members, and stores them on the disk.
 pub(crate) async fn follow_known(
     identity: Arc<MachineIdentity>,
-    stores: FollowedStores,
+    mut state: Mirror,
+    store: FollowedStore,
     own: MachineKeys,
     known: watch::Sender<Arc<ClusterCache>>,
     writes: WatchedWrites,
@@ -160,22 +186,21 @@ pub(crate) async fn follow_known(
     cancel: CancellationToken,
 ) {
     let pulse = pulses.watch("addresses of the cluster");
-    let mut mirror = Mirror::start(
-        Arc::new(stores.node.clone()) as Arc<dyn StateStore>,
-        keys::CONFIG,
-        cancel.clone(),
-    );
+    let mut read: Option<Arc<MirrorState>> = None;
     while let Some(Ok(state)) = cancel
-        .run_until_cancelled(pulse.wait(mirror.changed()))
+        .run_until_cancelled(pulse.wait(state.changed()))
         .await
     {
-        if state.confirmed {
-            keep_registries(&state.entries, &writes);
+        let same = |before: &Arc<MirrorState>| state.same_below(before, keys::CONFIG);
+        if !state.confirmed || read.as_ref().is_some_and(same) {
+            continue;
         }
+        read = Some(Arc::clone(&state));
+        keep_registries(&state.entries, &writes);
         let before = known.borrow().clone();
         let now = Arc::new(ClusterCache::read(&state.entries, &before));
         // An update without etcd URLs would cut this machine off.
-        if !state.confirmed || now == before || now.etcd(&identity).is_empty() {
+        if now == before || now.etcd(&identity).is_empty() {
             continue;
         }
         let kept = Arc::clone(&now);
@@ -184,7 +209,7 @@ pub(crate) async fn follow_known(
         let kept = Arc::clone(&now);
         let _tried_again = writes.write(Path::new(paths::KNOWN), move || Ok(kept.store()?));
         if now.etcd(&identity) != before.etcd(&identity)
-            && let Err(error) = reconnect(&identity, &stores, &own, &now).await
+            && let Err(error) = store.reconnect(&identity, &own, &now).await
         {
             tracing::error!("the other members of etcd can't be used: {error:#}");
         }
@@ -210,20 +235,6 @@ fn keep_registries(entries: &MirrorEntries, writes: &WatchedWrites) {
         }
         Ok(())
     });
-}
-
-async fn reconnect(
-    identity: &MachineIdentity,
-    stores: &FollowedStores,
-    own: &MachineKeys,
-    known: &ClusterCache,
-) -> anyhow::Result<()> {
-    let options = |leaf| stores::options(identity, own, known, leaf);
-    stores.node.reconnect(&options("node-etcd")?).await?;
-    if let Some(leader) = &stores.leader {
-        leader.reconnect(&options("leader-etcd")?).await?;
-    }
-    Ok(())
 }
 
 /// Keeps all machines that may lead in the administrator's connection file, where this machine has

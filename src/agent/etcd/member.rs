@@ -31,7 +31,7 @@ use kat_leader::{
 use kat_pki as pki;
 use kat_plan::SnapshotSealing;
 use kat_render::{ETCD_QUOTA, Renderer};
-use kat_store::{EtcdStore, StoreError};
+use kat_store::{EtcdStore, StateFeed, StoreError};
 use kat_systemd::{JobResult, UnitManager};
 use kat_types::resource::AgentConfig;
 
@@ -52,6 +52,8 @@ pub(crate) struct RunningMember {
     pub store: EtcdStore,
     /// The leader's state, and whether this machine leads.
     pub handle: LeaderHandle,
+    /// What each machine may see of the store.
+    pub feed: StateFeed,
     /// Handles joins of other machines.
     pub joining: JoiningState,
 }
@@ -172,9 +174,11 @@ impl RunningMember {
             authorities: Arc::new(pki::Authorities::load(Path::new(paths::PKI))?),
             users: Arc::new(stores::EtcdUsers(store.clone())),
         };
+        let feed = handle.feed.clone().context("a candidate has no feed")?;
         Ok(Self {
             store,
             handle,
+            feed,
             joining,
         })
     }

@@ -16,7 +16,7 @@ use crate::{
 use kat_api as api;
 use kat_api::{
     ApiListeners, FindInstance, KnowsPeer, LeaderLocator, LeaderSource, ListInstances,
-    SocketAccess, SocketLeader, SocketListener, TlsListener, TlsSource,
+    SocketAccess, SocketLeader, SocketListener, StateRoute, TlsListener, TlsSource,
 };
 use kat_host::{
     files::{self, FileAccess},
@@ -50,6 +50,41 @@ pub(crate) fn leader_source(
         leadership: handle.leadership.clone(),
         known: known.clone(),
     })
+}
+
+/// Finds the machines that serve the state stream while this one does not.
+struct StateMembers {
+    identity: Arc<MachineIdentity>,
+    known: ClusterCacheReceiver,
+}
+
+/// The endpoints to which connections for the state stream are forwarded; none on a machine that
+/// holds etcd.
+pub(crate) fn state_members(
+    identity: &Arc<MachineIdentity>,
+    known: &ClusterCacheReceiver,
+) -> LeaderSource {
+    Arc::new(StateMembers {
+        identity: Arc::clone(identity),
+        known: known.clone(),
+    })
+}
+
+impl LeaderLocator for StateMembers {
+    fn endpoints(&self) -> Vec<String> {
+        if self.identity.etcd {
+            return Vec::new();
+        }
+        let known = self.known.borrow();
+        let mut endpoints = known.api(self.identity.cluster.spec.api_port);
+        let locals = local::addresses();
+        endpoints.retain(|endpoint| !is_own(endpoint, &locals));
+        endpoints
+    }
+
+    fn changed(&self) -> BoxFuture<'static, ()> {
+        Box::pin(next(&self.known))
+    }
 }
 
 impl LeaderLocator for RemoteLeader {
@@ -132,6 +167,7 @@ pub(crate) fn listeners(
     keys: &MachineKeys,
     certificate: &Arc<pki::tls::CurrentIdentity>,
     leader: LeaderSource,
+    members: LeaderSource,
 ) -> anyhow::Result<ApiListeners> {
     let config = pki::tls::server_config(Arc::clone(certificate), &keys.cluster_authority()?)?;
     let port = identity.cluster.spec.api_port;
@@ -141,6 +177,10 @@ pub(crate) fn listeners(
         config: Arc::new(move || Arc::clone(&config)),
         leader,
         stands_in: identity.etcd,
+        state_route: Some(StateRoute {
+            server_name: pki::state_server_name(&identity.cluster_uid),
+            members,
+        }),
     };
     let access = if identity.etcd {
         SocketAccess::Admin

@@ -38,6 +38,7 @@ pub(crate) fn start(
         reports: AgentReports::default(),
         store_health: StoreHealth::default(),
         planning: PlanningHealth::default(),
+        feed: None,
     };
     let taken = handle.reports.clone();
     tokio::spawn(async move {

@@ -22,6 +22,7 @@ use crate::{
         machine::{LeaderApi, ThisMachine},
         peer_agents::PeerAgents,
         renewal::CertificateRenewal,
+        state_stream::{RemoteStateSource, WorkerStateSource},
     },
     commands::{
         host_files, recovery, setup,
@@ -29,7 +30,7 @@ use crate::{
     },
     desired_state::{
         fence,
-        store_watch::{FollowedStores, follow_desired, follow_known, follow_network},
+        store_watch::{FollowedStore, follow_desired, follow_known, follow_network},
     },
     disk::{ballast::Ballast, eviction::Evictor, pressure as disks, pressure::DiskWatch},
     etcd::{
@@ -41,7 +42,7 @@ use crate::{
     local_api::{
         listeners::{
             agent_listener, agent_tls, all_own_instances, known_peers, leader_source, listeners,
-            own_instances,
+            own_instances, state_members,
         },
         logs::{ClusterLogs, JournalLogs},
         standalone as local,
@@ -63,6 +64,7 @@ use kat_host::users::Users;
 use kat_pki as pki;
 use kat_registry::Registries;
 use kat_render::Renderer;
+use kat_store::{LocalStateSource, PrefixStateSource, StateSource, StateStore, follow_source};
 use kat_systemd::{Journal, Logind, ManagerSource, Managers};
 use kat_types::{api::MemberKeys, network, resource::AgentConfig, root::Root};
 
@@ -169,17 +171,31 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         None
     };
     let now = known.borrow().clone();
-    let node_store = stores::node(&identity, &keys, &now).await?;
-    let handle = match &member {
-        Some(member) => member.handle.clone(),
-        None => local::start(
-            Arc::new(node_store.clone()),
-            Arc::clone(&identity),
-            listed.clone(),
-            reports.clone(),
-            cancel.clone(),
-        ),
+    let (handle, store, source) = match &member {
+        Some(member) => {
+            let handle = member.handle.clone();
+            let source = LocalStateSource::new(member.feed.clone(), &identity.node);
+            let source: Arc<dyn StateSource> = Arc::new(source);
+            (handle, FollowedStore::Leader(member.store.clone()), source)
+        }
+        None => {
+            let store = stores::node(&identity, &keys, &now).await?;
+            let own: Arc<dyn StateStore> = Arc::new(store.clone());
+            let handle = local::start(
+                Arc::clone(&own),
+                Arc::clone(&identity),
+                listed.clone(),
+                reports.clone(),
+                cancel.clone(),
+            );
+            let source: Arc<dyn StateSource> = Arc::new(WorkerStateSource {
+                stream: RemoteStateSource::new(&identity, &keys, &known),
+                etcd: PrefixStateSource::new(own, &identity.node),
+            });
+            (handle, FollowedStore::Node(store), source)
+        }
     };
+    let state = follow_source(source, cancel.clone());
 
     let member_keys = match identity.etcd {
         true => keys.member_keys()?,
@@ -188,7 +204,8 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     let certificate =
         pki::tls::CurrentIdentity::new(&keys.leaf("node")?, &keys.cluster_authority()?)?;
     let leader = leader_source(&identity, &handle, &known);
-    let listeners = listeners(&identity, &keys, &certificate, leader)?;
+    let members = state_members(&identity, &known);
+    let listeners = listeners(&identity, &keys, &certificate, leader, members)?;
     let here: Arc<dyn InstanceLogs> = Arc::new(JournalLogs {
         journal: Arc::clone(&tools.logs),
         managers: Arc::clone(&managers),
@@ -248,7 +265,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
 
     tasks.spawn(follow_desired(
         identity.node.clone(),
-        Arc::new(node_store.clone()),
+        state.clone(),
         paths::DESIRED.into(),
         lists,
         writes.clone(),
@@ -257,19 +274,16 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     ));
     tasks.spawn(follow_network(
         identity.clone(),
-        node_store.clone(),
+        state.clone(),
         network,
         writes.clone(),
         pulses.clone(),
         cancel.clone(),
     ));
-    let stores = FollowedStores {
-        node: node_store.clone(),
-        leader: member.as_ref().map(|member| member.store.clone()),
-    };
     tasks.spawn(follow_known(
         identity.clone(),
-        stores,
+        state,
+        store.clone(),
         keys.clone(),
         known_now,
         writes,
@@ -328,8 +342,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         identity: Arc::clone(&identity),
         keys,
         certificate,
-        leader_store: member.map(|member| member.store),
-        node_store,
+        store,
         known,
     };
     tasks.spawn(renewal.run(cancel.clone()));
@@ -448,6 +461,7 @@ mod tests {
             reports: AgentReports::default(),
             store_health: StoreHealth::default(),
             planning: PlanningHealth::default(),
+            feed: None,
         };
         let cancel = CancellationToken::new();
         let mut tasks = JoinSet::new();

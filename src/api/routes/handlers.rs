@@ -10,7 +10,7 @@ use crate::{
     handlers::{
         cluster::{config, events, joining, membership, metrics, registries, tokens},
         data::{logins, secrets, volume_moves, volumes},
-        machines::{node_settings, nodes, usage},
+        machines::{node_settings, nodes, state_stream, usage},
         workloads::{instances, namespaces, rollouts, sessions, workload_objects},
     },
 };
@@ -70,6 +70,7 @@ pub(super) fn of(operation: ApiOperation, filter: MethodFilter) -> MethodRouter<
         ApiOperation::PutNodeLabels => on(filter, node_settings::labels),
         ApiOperation::PutNodeTaints => on(filter, node_settings::taints),
         ApiOperation::ReportNode => on(filter, nodes::report),
+        ApiOperation::StreamNodeState => on(filter, state_stream::open),
         ApiOperation::RenewCertificates => on(filter, joining::renew),
         ApiOperation::GetMembership => on(filter, membership::get),
         ApiOperation::Join => on(filter, joining::join),

@@ -16,7 +16,7 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::limits::ApiLimits;
-use crate::server::write_timeout::WriteTimeoutStream;
+use crate::server::{client_hello::ReplayedStream, write_timeout::WriteTimeoutStream};
 
 /// The leader, as this machine knows it.
 pub trait LeaderLocator: Send + Sync {
@@ -146,13 +146,12 @@ async fn connect(endpoints: &[String]) -> io::Result<(TcpStream, String)> {
 /// [`ApiLimits::write_timeout`], or another machine leads, since no answer comes from one that is
 /// gone. The leader decides how long a connection may be silent.
 pub(crate) async fn pass(
-    caller: TcpStream,
+    caller: ReplayedStream,
     reached: LeaderConnection<TcpStream>,
     leader: &dyn LeaderLocator,
     limits: &ApiLimits,
 ) -> io::Result<()> {
-    caller.set_nodelay(true)?;
-    keep_alive(&caller)?;
+    keep_alive(caller.socket())?;
     keep_alive(&reached.stream)?;
     pass_opened(caller, reached, leader, limits).await
 }
@@ -338,7 +337,7 @@ mod tests {
         let (taken, _) = outer.0.accept().await.unwrap();
         let passing = tokio::spawn({
             let leader = Arc::clone(&leader);
-            async move { pass(taken, reached, &*leader, &limits).await }
+            async move { pass(taken.into(), reached, &*leader, &limits).await }
         });
         caller.write_all(b"ask").await.unwrap();
         let mut asked = [0; 3];

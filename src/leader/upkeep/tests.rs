@@ -120,6 +120,7 @@ impl Keeper {
                 reports: AgentReports::default(),
                 store_health: StoreHealth::default(),
                 planning: crate::PlanningHealth::default(),
+                feed: None,
             },
             config: MembersConfig {
                 node: "n3".to_owned(),

@@ -211,11 +211,12 @@ impl Process {
             pulses: LoopPulses::default(),
         };
         let store: Arc<dyn StateStore> = Arc::new(wire);
+        let state = Mirror::start(store, &keys::node_desired(&node), self.cancel.clone());
         let cancel = || self.cancel.clone();
         self.tasks = vec![
             tokio::spawn(follow_desired(
                 node,
-                store,
+                state,
                 file,
                 lists,
                 writes.clone(),

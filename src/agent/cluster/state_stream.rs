@@ -1,0 +1,299 @@
+//! The state stream of a machine without the store: which server it reads from, and how it knows
+//! that server.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures_util::{future::select_ok, stream};
+use tokio::{
+    net::TcpStream,
+    time::{sleep, timeout},
+};
+
+use super::{
+    cluster_cache::{ClusterCache, ClusterCacheReceiver},
+    identity::MachineIdentity,
+    keys::{KeysError, MachineKeys},
+};
+use kat_client::{Client, ClientError, ClientOptions, StateConnection};
+use kat_pki as pki;
+use kat_store::{PrefixStateSource, StateFrames, StateSource, StateSourceError};
+use kat_types::{api::MachineEndpoints, digest::sha256_u64, state_frames::StatePosition};
+
+/// Head start of a server's overlay address before its other addresses are tried as well.
+const HEAD_START: Duration = Duration::from_millis(300);
+/// Longest wait for any address of one server.
+const CONNECT: Duration = Duration::from_secs(3);
+/// Longest wait for the head of the answer: a server may wait 2 s for a quorum and 2 s for its copy
+/// of the store.
+const ANSWER: Duration = Duration::from_secs(6);
+
+/// Reads the stream from the machines that hold the store, one after the other.
+pub(crate) struct RemoteStateSource {
+    identity: Arc<MachineIdentity>,
+    keys: MachineKeys,
+    known: ClusterCacheReceiver,
+    /// Number of streams that were opened or tried.
+    attempts: AtomicUsize,
+}
+
+impl RemoteStateSource {
+    /// Keys are read from the disk for each stream, since they are renewed.
+    pub(crate) fn new(
+        identity: &Arc<MachineIdentity>,
+        keys: &MachineKeys,
+        known: &ClusterCacheReceiver,
+    ) -> Self {
+        Self {
+            identity: Arc::clone(identity),
+            keys: keys.clone(),
+            known: known.clone(),
+            attempts: AtomicUsize::new(0),
+        }
+    }
+
+    async fn connect(
+        &self,
+        known: &ClusterCache,
+        addresses: &[String],
+        resume: Option<StatePosition>,
+    ) -> Result<StateConnection, StateSourceError> {
+        let endpoint = timeout(CONNECT, first_reachable(addresses)).await;
+        let endpoint = endpoint
+            .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
+            .map_err(|error| {
+                StateSourceError::Unreachable(format!("{}: {error}", addresses.join(", ")))
+            })?;
+        let config = self
+            .config(known)
+            .map_err(|error| StateSourceError::Refused(error.to_string()))?;
+        let options = ClientOptions {
+            connect_timeout: CONNECT,
+            request_timeout: ANSWER,
+            retry_for: Duration::ZERO,
+            unreachable_for: Duration::ZERO,
+            ..ClientOptions::default()
+        };
+        let name = pki::state_server_name(&self.identity.cluster_uid);
+        let client = Client::of_state_server(&endpoint, &name, config, options);
+        let client = client.map_err(|error| StateSourceError::Refused(error.to_string()))?;
+        let opened = client.state_stream(&self.identity.node, resume).await;
+        opened.map_err(|error| refusal(&error))
+    }
+
+    /// Accepts the machines that hold the store by their keys.
+    fn config(&self, known: &ClusterCache) -> Result<rustls::ClientConfig, KeysError> {
+        let members = known.endpoints.machines.iter().filter(|(_, one)| one.etcd);
+        let members = members.map(|(name, machine)| pki::tls::KnownMachine {
+            name: name.clone(),
+            key_hash: Some(machine.node_key.clone()).filter(|hash| !hash.is_empty()),
+        });
+        let authority = self.keys.cluster_authority()?;
+        let own = pki::tls::CurrentIdentity::new(&self.keys.leaf("node")?, &authority)?;
+        let uid = &self.identity.cluster_uid;
+        let config = pki::tls::state_client_config(&authority, uid, own, members.collect())?;
+        Ok(config)
+    }
+}
+
+#[async_trait]
+impl StateSource for RemoteStateSource {
+    async fn open(&self, resume: Option<StatePosition>) -> Result<StateFrames, StateSourceError> {
+        let known = self.known.borrow().clone();
+        let port = self.identity.cluster.spec.api_port;
+        let servers = Servers::of(&known, &self.identity.node, port);
+        let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
+        let Some(addresses) = servers.of_attempt(attempt) else {
+            let nobody = "no machine that holds the store is known here";
+            return Err(StateSourceError::Unreachable(nobody.to_owned()));
+        };
+        let connection = self.connect(&known, addresses, resume).await?;
+        tracing::info!(
+            server = connection.endpoint(),
+            "the cluster's state is read"
+        );
+        let frames = stream::unfold(Some(connection), |connection| async move {
+            let mut connection = connection?;
+            match connection.next().await {
+                Ok(Some(frame)) => Some((Ok(frame), Some(connection))),
+                Ok(None) => None,
+                Err(error) => Some((Err(StateSourceError::Broken(error.to_string())), None)),
+            }
+        });
+        Ok(Box::pin(frames))
+    }
+}
+
+/// The source of a machine without the store: the stream, and etcd as before where the servers are
+/// of a version without the stream.
+pub(crate) struct WorkerStateSource {
+    pub stream: RemoteStateSource,
+    pub etcd: PrefixStateSource,
+}
+
+#[async_trait]
+impl StateSource for WorkerStateSource {
+    async fn open(&self, resume: Option<StatePosition>) -> Result<StateFrames, StateSourceError> {
+        match self.stream.open(resume).await {
+            Err(StateSourceError::NotOffered) => {
+                tracing::info!("the leader's version has no state stream; etcd is read");
+                self.etcd.open(resume).await
+            }
+            opened => opened,
+        }
+    }
+}
+
+/// The addresses of every machine through which the stream can be read.
+struct Servers {
+    /// Machines that hold the store, the first one by a hash of the reader's name, so that readers
+    /// spread over them.
+    members: Vec<Vec<String>>,
+    /// Machines that forward the connection to one of those.
+    others: Vec<Vec<String>>,
+}
+
+impl Servers {
+    fn of(known: &ClusterCache, own: &str, port: u16) -> Self {
+        let machines = known.endpoints.machines.iter();
+        let (mut members, others): (Vec<_>, Vec<_>) = machines
+            .filter(|(name, _)| *name != own)
+            .map(|(_, machine)| machine)
+            .partition(|machine| machine.etcd);
+        let count = u64::try_from(members.len()).unwrap_or_default();
+        if let Some(turn) = sha256_u64(own.as_bytes()).checked_rem(count) {
+            members.rotate_left(usize::try_from(turn).unwrap_or_default());
+        }
+        let all = |machines: Vec<&MachineEndpoints>| {
+            let machines = machines.into_iter();
+            machines.map(|machine| addresses(machine, port)).collect()
+        };
+        Self {
+            members: all(members),
+            others: all(others),
+        }
+    }
+
+    /// Each member in turn, then one other machine, another one in each round.
+    fn of_attempt(&self, attempt: usize) -> Option<&[String]> {
+        let turns = self.members.len() + usize::from(!self.others.is_empty());
+        let (round, turn) = (attempt.checked_div(turns)?, attempt.checked_rem(turns)?);
+        let server = self.members.get(turn).or_else(|| {
+            let index = round.checked_rem(self.others.len())?;
+            self.others.get(index)
+        });
+        server.map(Vec::as_slice)
+    }
+}
+
+fn addresses(machine: &MachineEndpoints, port: u16) -> Vec<String> {
+    let overlay = machine
+        .overlay
+        .map(|address| SocketAddr::from((address, port)).to_string());
+    let mut addresses: Vec<String> = overlay.into_iter().collect();
+    for address in &machine.api {
+        if !addresses.contains(address) {
+            addresses.push(address.clone());
+        }
+    }
+    addresses
+}
+
+/// The first address that takes a connection; each has a head start before the next.
+async fn first_reachable(addresses: &[String]) -> std::io::Result<String> {
+    if addresses.is_empty() {
+        return Err(std::io::ErrorKind::AddrNotAvailable.into());
+    }
+    let connecting = addresses.iter().zip(0..).map(|(address, before)| {
+        Box::pin(async move {
+            sleep(HEAD_START.saturating_mul(before)).await;
+            TcpStream::connect(address).await?;
+            std::io::Result::Ok(address.clone())
+        })
+    });
+    let (address, _) = select_ok(connecting).await?;
+    Ok(address)
+}
+
+fn refusal(error: &ClientError) -> StateSourceError {
+    if error.is_not_found() {
+        return StateSourceError::NotOffered;
+    }
+    match error.status() {
+        Some(_) => StateSourceError::Refused(error.to_string()),
+        None => StateSourceError::Unreachable(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(members: usize, others: usize) -> ClusterCache {
+        let machine = |number: usize, etcd| {
+            let machine = MachineEndpoints {
+                api: vec![format!("192.0.2.{number}:9115")],
+                overlay: Some([10, 100, u8::try_from(number).unwrap(), 1].into()),
+                etcd,
+                ..MachineEndpoints::default()
+            };
+            (format!("n{number}"), machine)
+        };
+        let members = (0..members).map(|number| machine(number, true));
+        let others = (100..100 + others).map(|number| machine(number, false));
+        let mut known = ClusterCache::default();
+        known.endpoints.machines = members.chain(others).collect();
+        known
+    }
+
+    fn tried(known: &ClusterCache, own: &str, attempts: usize) -> Vec<String> {
+        let servers = Servers::of(known, own, 9115);
+        let tried = (0..attempts).filter_map(|attempt| servers.of_attempt(attempt));
+        tried.map(|addresses| addresses.join(" ")).collect()
+    }
+
+    #[test]
+    fn members_are_tried_in_turn_and_another_machine_after_each_round() {
+        let known = known(2, 2);
+        let tried = tried(&known, "n101", 6);
+        let member = |text: &String| {
+            text.starts_with("10.100.0.1:9115 192.0.2.0:9115")
+                || text.starts_with("10.100.1.1:9115 192.0.2.1:9115")
+        };
+        assert!(
+            tried[..2].iter().all(member) && tried[0] != tried[1],
+            "{tried:?}"
+        );
+        assert_eq!(tried[2], "10.100.100.1:9115 192.0.2.100:9115");
+        assert_eq!(tried[3..5], tried[..2]);
+        // The machine itself is never tried.
+        assert_eq!(tried[5], tried[2]);
+    }
+
+    #[test]
+    fn readers_spread_over_the_members() {
+        let known = known(3, 60);
+        let mut first = std::collections::BTreeMap::<String, usize>::new();
+        for number in 100..160 {
+            let tried = tried(&known, &format!("n{number}"), 1);
+            *first.entry(tried[0].clone()).or_default() += 1;
+        }
+        assert_eq!(first.len(), 3);
+        assert!(first.values().all(|count| *count >= 8), "{first:?}");
+    }
+
+    #[test]
+    fn a_machine_that_knows_nobody_tries_nobody() {
+        assert!(tried(&ClusterCache::default(), "n1", 3).is_empty());
+        // Only the machine itself is known.
+        assert!(tried(&known(1, 0), "n0", 3).is_empty());
+        assert_eq!(tried(&known(0, 1), "n9", 2).len(), 2);
+    }
+}

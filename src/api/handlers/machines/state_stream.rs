@@ -1,0 +1,163 @@
+//! The state stream: what a machine without the store may see of it, for as long as the machine
+//! stays connected. Each machine that holds the store answers itself, whoever leads.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension,
+    body::{Body, Bytes},
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use futures_util::{FutureExt, StreamExt, stream};
+use serde::Deserialize;
+use tokio::{
+    sync::watch::Receiver,
+    time::{Instant, sleep_until},
+};
+
+use crate::{
+    access::authentication::{Caller, still_valid},
+    context::Api,
+    errors::ApiError,
+    extract::{PathParameters, QueryParameters},
+};
+use kat_plan::Snapshot;
+use kat_store::StateFrames;
+use kat_types::{
+    json::NotEncoded,
+    state_frames::{STATE_CONTENT_TYPE, StateFrame, StatePosition},
+};
+
+/// Largest number of bytes of short frames that are sent together.
+const PIECE: usize = 16 * 1024;
+
+/// What the caller has already, and the version of the stream that it speaks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct StateQuery {
+    epoch: Option<u64>,
+    revision: Option<i64>,
+    /// No version of the stream needs it yet.
+    #[allow(dead_code, reason = "a later version may answer by it")]
+    schema: Option<u32>,
+}
+
+impl StateQuery {
+    fn position(self) -> Result<Option<StatePosition>, ApiError> {
+        match (self.epoch, self.revision) {
+            (None, None) => Ok(None),
+            (Some(epoch), Some(revision)) if revision >= 0 => {
+                Ok(Some(StatePosition { epoch, revision }))
+            }
+            _ => Err(ApiError::invalid(
+                "epoch and revision: expected both, and no negative revision",
+            )),
+        }
+    }
+}
+
+/// Opens the stream. The gate has checked that the certificate is that of the machine in the path.
+pub(crate) async fn open(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    PathParameters(name): PathParameters<String>,
+    QueryParameters(query): QueryParameters<StateQuery>,
+) -> Result<Response, ApiError> {
+    let resume = query.position()?;
+    let feed = api.config.handle.feed.as_ref().ok_or_else(|| {
+        ApiError::Unavailable("this machine does not hold the cluster's store".to_owned())
+    })?;
+    let opened = feed.open(&name, resume);
+    let frames =
+        opened.map_err(|refused| ApiError::TooManyRequests(refused.retry_after.as_secs() + 1))?;
+    let guarded = GuardedStream {
+        checked_at: Instant::now(),
+        snapshots: api.config.handle.snapshot.clone(),
+        api,
+        caller,
+        frames,
+    };
+    let pieces = stream::unfold(guarded, |mut guarded| async move {
+        let piece = guarded.next().await?;
+        Some((piece, guarded))
+    });
+    let headers = [(header::CONTENT_TYPE, STATE_CONTENT_TYPE)];
+    Ok((StatusCode::OK, headers, Body::from_stream(pieces)).into_response())
+}
+
+/// A stream, for as long as the cluster knows its machine.
+struct GuardedStream {
+    api: Arc<Api>,
+    caller: Caller,
+    snapshots: Receiver<Option<Arc<Snapshot>>>,
+    checked_at: Instant,
+    frames: StateFrames,
+}
+
+impl GuardedStream {
+    /// The next bytes; `None` at the end of the stream, or when the machine has left the cluster.
+    async fn next(&mut self) -> Option<Result<Bytes, NotEncoded>> {
+        let mut piece = Vec::new();
+        let mut frame = self.frame().await?;
+        loop {
+            match frame.encode() {
+                Ok(bytes) => piece.extend_from_slice(&bytes),
+                Err(error) => return Some(Err(error)),
+            }
+            frame = match self.frames.next().now_or_never() {
+                Some(Some(Ok(next))) if piece.len() < PIECE => next,
+                _ => return Some(Ok(piece.into())),
+            };
+        }
+    }
+
+    async fn frame(&mut self) -> Option<StateFrame> {
+        loop {
+            let check_at = self.checked_at + self.api.config.limits.bookmark_interval;
+            tokio::select! {
+                biased;
+                Ok(()) = self.snapshots.changed() => {}
+                () = sleep_until(check_at) => {}
+                frame = self.frames.next() => return frame?.ok(),
+            }
+            self.checked_at = Instant::now();
+            let snapshot = self.snapshots.borrow_and_update().clone();
+            let now = self.api.now();
+            let valid = snapshot.map_or(Ok(()), |one| still_valid(&self.caller, &one, now));
+            if let Err(error) = valid {
+                tracing::info!(caller = %self.caller, "a state stream ends: {error}");
+                return None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_has_both_parts_or_none() {
+        let query = |epoch, revision| StateQuery {
+            epoch,
+            revision,
+            schema: Some(1),
+        };
+        assert_eq!(query(None, None).position().unwrap(), None);
+        let position = query(Some(2), Some(7)).position().unwrap();
+        let expected = StatePosition {
+            epoch: 2,
+            revision: 7,
+        };
+        assert_eq!(position, Some(expected));
+        for wrong in [
+            query(Some(2), None),
+            query(None, Some(7)),
+            query(Some(2), Some(-1)),
+        ] {
+            assert!(wrong.position().is_err(), "{wrong:?}");
+        }
+    }
+}
