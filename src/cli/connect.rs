@@ -135,10 +135,10 @@ pub(super) fn find(
     if local {
         return Ok(ClusterConnection::Socket(places.socket.clone()));
     }
-    Err(nothing(places))
+    Err(no_connection_error(places))
 }
 
-fn nothing(places: &ConnectionSearch) -> CliError {
+fn no_connection_error(places: &ConnectionSearch) -> CliError {
     if places.socket.exists() || places.admin.exists() {
         return CliError::unreachable("the cluster of this machine is not open to this user").hinted(
             "use `sudo katcall ...`, or join the group that may: `sudo usermod -aG kat $USER`, then log in again",

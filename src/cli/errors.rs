@@ -36,7 +36,7 @@ pub(super) enum CliError {
 }
 
 impl CliError {
-    fn said(exit: CliExitCode, message: impl Into<String>) -> Self {
+    fn with_exit_code(exit: CliExitCode, message: impl Into<String>) -> Self {
         Self::Said {
             exit,
             message: message.into(),
@@ -45,23 +45,23 @@ impl CliError {
     }
 
     pub(super) fn failed(message: impl Into<String>) -> Self {
-        Self::said(CliExitCode::Failed, message)
+        Self::with_exit_code(CliExitCode::Failed, message)
     }
 
     pub(super) fn usage(message: impl Into<String>) -> Self {
-        Self::said(CliExitCode::Usage, message)
+        Self::with_exit_code(CliExitCode::Usage, message)
     }
 
     pub(super) fn not_found(message: impl Into<String>) -> Self {
-        Self::said(CliExitCode::NotFound, message)
+        Self::with_exit_code(CliExitCode::NotFound, message)
     }
 
     pub(super) fn unreachable(message: impl Into<String>) -> Self {
-        Self::said(CliExitCode::Unreachable, message)
+        Self::with_exit_code(CliExitCode::Unreachable, message)
     }
 
     pub(super) fn deadline(message: impl Into<String>) -> Self {
-        Self::said(CliExitCode::Deadline, message)
+        Self::with_exit_code(CliExitCode::Deadline, message)
     }
 
     /// Adds a hint on what to do.

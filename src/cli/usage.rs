@@ -48,7 +48,7 @@ fn in_words(error: &Error, words: &[OsString]) -> Option<(String, String)> {
     match error.kind() {
         ErrorKind::InvalidValue => {
             let value = text(ContextKind::InvalidValue).filter(|value| !value.is_empty())?;
-            let place = place(&text(ContextKind::InvalidArg)?);
+            let place = argument_in_words(&text(ContextKind::InvalidArg)?);
             let valid = texts(ContextKind::ValidValue);
             if valid.is_empty() {
                 return None;
@@ -83,7 +83,7 @@ fn in_words(error: &Error, words: &[OsString]) -> Option<(String, String)> {
             let word = text(ContextKind::InvalidArg)?;
             let hint = text(ContextKind::SuggestedArg)
                 .map(|near| format!("did you mean `{near}`?"))
-                .or_else(|| apart(&command, words, &word))
+                .or_else(|| with_separator(&command, words, &word))
                 .unwrap_or_else(see_help);
             Some((format!("`{word}` is not expected here"), hint))
         }
@@ -129,7 +129,7 @@ fn invoked(words: &[OsString]) -> (Command, String) {
 }
 
 /// The same command line with the command of `exec` separated by `--`.
-fn apart(command: &Command, words: &[OsString], word: &str) -> Option<String> {
+fn with_separator(command: &Command, words: &[OsString], word: &str) -> Option<String> {
     if command.get_name() != "exec" || word.starts_with('-') {
         return None;
     }
@@ -167,7 +167,7 @@ fn usage(error: &Error) -> Option<String> {
 
 /// The name of an argument in a message: `a kind` for a positional one, ``a value of `--output` ``
 /// for an option.
-fn place(argument: &str) -> String {
+fn argument_in_words(argument: &str) -> String {
     let name = argument.split(' ').next().unwrap_or(argument);
     if name.starts_with('-') {
         return format!("a value of `{name}`");

@@ -29,7 +29,7 @@ pub(super) struct VolumeName {
 
 impl VolumeName {
     /// Such as `web/data`.
-    pub(super) fn short(&self) -> String {
+    pub(super) fn without_namespace(&self) -> String {
         format!("{}/{}", self.workload, self.name)
     }
 }
@@ -72,7 +72,7 @@ async fn half(session: &CliSession<'_>, namespace: &str, text: &str) -> CliError
     let hint = match meant.as_slice() {
         [] => "`katcall get volumes` lists them".to_owned(),
         [only] => format!("did you mean {only}?"),
-        more => format!("it is one of {}", few(more)),
+        more => format!("it is one of {}", first_names(more)),
     };
     CliError::usage(format!(
         "`{text}` is not the name of a volume, which is WORKLOAD/VOLUME"
@@ -88,7 +88,7 @@ pub(super) async fn located(
     let mut arguments = arguments.clone();
     if let Some(text) = &arguments.name {
         let named = named(session, &arguments.namespace, text).await?;
-        arguments.name = Some(named.short());
+        arguments.name = Some(named.without_namespace());
         arguments.namespace.namespace = named.namespace;
     }
     Ok(arguments)
@@ -124,14 +124,14 @@ pub(super) fn state(item: &VolumeItem) -> String {
 }
 
 /// Copies from before a move: `n1 until 2026-01-02T03:04:05Z`.
-pub(super) fn kept(item: &VolumeItem) -> String {
+pub(super) fn kept_copies(item: &VolumeItem) -> String {
     let kept = item.status.kept.iter();
     let kept = kept.map(|copy| format!("{} until {}", copy.node, copy.until));
     plain(&kept.collect::<Vec<_>>().join(", "))
 }
 
 /// Such as `shop/web/data on n1`.
-fn place(item: &VolumeItem) -> String {
+fn name_and_machine(item: &VolumeItem) -> String {
     let (namespace, name) = item.key();
     let place = match &item.status.node {
         Some(node) => format!("on {node}"),
@@ -141,7 +141,7 @@ fn place(item: &VolumeItem) -> String {
 }
 
 /// The first names, and the number of the others.
-fn few(all: &[String]) -> String {
+fn first_names(all: &[String]) -> String {
     let shown = all.get(..NAMED).unwrap_or(all).join(", ");
     match all.len().saturating_sub(NAMED) {
         0 => shown,
@@ -166,7 +166,7 @@ pub(super) fn confirm_removal<'item>(
         }
         for item in items {
             let path = plain(&item.status.path);
-            console.note(&format!("  volume {}: {path}", place(item)));
+            console.note(&format!("  volume {}: {path}", name_and_machine(item)));
         }
     };
     list("data that is to be removed for good:", &go);
@@ -249,15 +249,15 @@ pub(super) fn say_kept<'item>(
     };
     let (namespace, name) = first.key();
     let command = plain(&format!("katcall delete volume {namespace}/{name}"));
-    let places: Vec<String> = kept.iter().map(|item| place(item)).collect();
+    let places: Vec<String> = kept.iter().map(|item| name_and_machine(item)).collect();
     console.note(&match kept.len() {
         1 => format!(
             "the data of volume {} is kept; `{command}` removes it",
-            few(&places)
+            first_names(&places)
         ),
         _ => format!(
             "the data of volumes {} is kept; `{command}` removes that of the first",
-            few(&places)
+            first_names(&places)
         ),
     });
 }
@@ -283,6 +283,6 @@ pub(super) fn warn_left_behind(console: &Console, node: &str, items: &[VolumeIte
             1 => "a volume".to_owned(),
             count => format!("{count} volumes"),
         },
-        few(&left)
+        first_names(&left)
     ));
 }

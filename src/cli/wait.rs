@@ -47,16 +47,16 @@ pub(super) async fn until_running(
             biased;
             () = tokio::time::sleep_until(deadline) => {
                 drop(progress);
-                return Err(late(session, &state, started));
+                return Err(deadline_error(session, &state, started));
             }
             change = workloads.next() => {
                 let change = change?;
-                connection.heard(&change, &progress);
+                connection.print_connection_change(&change, &progress);
                 state.workload(change);
             }
             change = instances.next(), if instances_open => match change {
                 Ok(change) => {
-                    connection.heard(&change, &progress);
+                    connection.print_connection_change(&change, &progress);
                     state.instances(change);
                 }
                 // The workload is gone; the other list shows that.
@@ -106,7 +106,11 @@ pub(super) struct ConnectionNotices {
 }
 
 impl ConnectionNotices {
-    pub(super) fn heard<T>(&mut self, change: &ListChange<T>, progress: &ProgressDisplay<'_>) {
+    pub(super) fn print_connection_change<T>(
+        &mut self,
+        change: &ListChange<T>,
+        progress: &ProgressDisplay<'_>,
+    ) {
         match change {
             ListChange::Interrupted(reason) if !self.lost => {
                 self.lost = true;
@@ -123,7 +127,7 @@ impl ConnectionNotices {
     }
 }
 
-fn late(session: &CliSession<'_>, state: &RolloutWait, started: Instant) -> CliError {
+fn deadline_error(session: &CliSession<'_>, state: &RolloutWait, started: Instant) -> CliError {
     for line in state.reason().into_iter().chain(state.troubles()) {
         session.console.note(&format!("  {line}"));
     }
@@ -158,26 +162,26 @@ pub(super) async fn until_gone(
             biased;
             () = tokio::time::sleep_until(deadline) => {
                 drop(progress);
-                let left = state.left();
+                let left = state.remaining_in_words();
                 return Err(CliError::deadline(format!(
                     "{} is not gone yet: {left}", state.title()
                 )).hinted(state.next_command()));
             }
             change = workloads.next() => {
                 let change = change?;
-                connection.heard(&change, &progress);
+                connection.print_connection_change(&change, &progress);
                 state.workload(change);
             }
             change = instances.next() => {
                 let change = change?;
-                connection.heard(&change, &progress);
+                connection.print_connection_change(&change, &progress);
                 state.instances(change.only(|item| item.status.workload == *name));
             }
         }
         if state.is_gone() {
             return Ok(());
         }
-        progress.update(&format!("{name}: {}", state.left()));
+        progress.update(&format!("{name}: {}", state.remaining_in_words()));
     }
 }
 
@@ -202,7 +206,7 @@ pub(super) async fn until_namespace_gone(
             }
             change = namespaces.next() => {
                 let change = change?;
-                connection.heard(&change, &progress);
+                connection.print_connection_change(&change, &progress);
                 let gone = match change {
                     ListChange::Listed(items) => items.iter().all(|item| item.metadata.name != name),
                     ListChange::Deleted(item) => item.metadata.name == name,
@@ -236,18 +240,18 @@ pub(super) async fn until_volumes_gone(
     let mut progress = ProgressDisplay::start(session.console);
     let mut connection = ConnectionNotices::default();
     while !left.is_empty() {
-        progress.update(&format!("{}: removing", few(&left)));
+        progress.update(&format!("{}: removing", first_names(&left)));
         tokio::select! {
             biased;
             () = tokio::time::sleep_until(deadline) => {
                 drop(progress);
                 let verb = if left.len() == 1 { "is" } else { "are" };
-                return Err(CliError::deadline(format!("{} {verb} not gone yet", few(&left)))
+                return Err(CliError::deadline(format!("{} {verb} not gone yet", first_names(&left)))
                     .hinted(format!("`katcall get volumes -n {namespace}` shows on which machine the data lies, and `katcall get nodes` whether that answers")));
             }
             change = changes.next() => match change {
                 Ok(change) => {
-                    connection.heard(&change, &progress);
+                    connection.print_connection_change(&change, &progress);
                     match change {
                         ListChange::Listed(items) => left.retain(|uid, _| {
                             items.iter().any(|item| item.metadata.uid == *uid)
@@ -271,7 +275,7 @@ pub(super) async fn until_volumes_gone(
 }
 
 /// Such as `web/data` or `3 volumes`.
-fn few(left: &BTreeMap<String, VolumeItem>) -> String {
+fn first_names(left: &BTreeMap<String, VolumeItem>) -> String {
     let mut values = left.values();
     match (values.next(), left.len()) {
         (Some(only), 1) => format!("volume {}", plain(&only.key().1)),

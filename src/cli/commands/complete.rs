@@ -46,7 +46,7 @@ struct CompletionRequest {
 }
 
 pub(crate) async fn run(console: &Console, arguments: &CompleteArgs) -> Result<(), CliError> {
-    let wanted = wanted(&arguments.words);
+    let wanted = completion_request(&arguments.words);
     let Some(names) = wanted.names else {
         return Ok(());
     };
@@ -127,7 +127,7 @@ async fn list<T: ListableItem>(
 
 /// Determines what the next word of a line is; `words` are the words before it, without the
 /// program's name.
-fn wanted(words: &[String]) -> CompletionRequest {
+fn completion_request(words: &[String]) -> CompletionRequest {
     let mut command = args::command();
     command.build();
     let mut here = &command;
@@ -216,7 +216,7 @@ mod tests {
 
     fn names(line: &str) -> Option<CompletedNames> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        wanted(&words).names
+        completion_request(&words).names
     }
 
     #[test]
@@ -283,7 +283,7 @@ mod tests {
             assert_eq!(names(line), wanted, "{line}");
         }
         let words = ["get", "wl", "-n", "shop", "--context=home"].map(str::to_owned);
-        let wanted = wanted(&words);
+        let wanted = completion_request(&words);
         assert_eq!(wanted.namespace.as_deref(), Some("shop"));
         assert_eq!(wanted.global.context.as_deref(), Some("home"));
     }

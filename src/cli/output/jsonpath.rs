@@ -172,13 +172,13 @@ fn walk<'a>(document: &'a Value, steps: &[JsonPathStep]) -> Vec<&'a Value> {
     for step in steps {
         here = here
             .into_iter()
-            .flat_map(|value| take(value, step))
+            .flat_map(|value| apply_step(value, step))
             .collect();
     }
     here
 }
 
-fn take<'a>(value: &'a Value, step: &JsonPathStep) -> Vec<&'a Value> {
+fn apply_step<'a>(value: &'a Value, step: &JsonPathStep) -> Vec<&'a Value> {
     match (step, value) {
         (JsonPathStep::Field(name), Value::Object(members)) => {
             members.get(name).into_iter().collect()

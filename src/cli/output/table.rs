@@ -80,7 +80,7 @@ impl Table {
     }
 
     /// A table for rows that are printed below this one: with the same widths, without headers.
-    pub(crate) fn below(&self) -> Self {
+    pub(crate) fn continuation(&self) -> Self {
         let mut widths: Vec<u16> = self.drawn(false).column_max_content_widths();
         for (width, least) in widths.iter_mut().zip(&self.widths) {
             *width = (*width).max(*least);
@@ -192,10 +192,10 @@ mod tests {
 
     #[test]
     fn later_rows_stand_below_the_first() {
-        let mut below = sample().below();
+        let mut below = sample().continuation();
         below.row(vec![Cell::new("db"), Cell::phase("Ready"), Cell::new("x")]);
         assert_eq!(below.render(false), "db          Ready     x\n");
-        let mut wider = below.below();
+        let mut wider = below.continuation();
         wider.row(vec![Cell::new("db"), Cell::phase("Ready"), Cell::new("x")]);
         assert_eq!(wider.render(false), "db          Ready     x\n");
     }

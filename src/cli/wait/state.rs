@@ -88,7 +88,7 @@ impl RolloutWait {
         let unwell = self.instances.values().filter(|item| !is_fine(item));
         let troubles = unwell
             .filter(|item| !item.status.reason.is_empty())
-            .map(|item| (item.metadata.name.clone(), trouble(item)));
+            .map(|item| (item.metadata.name.clone(), instance_in_words(item)));
         self.last_trouble.extend(troubles);
         let ended = self.instances.values();
         let ended =
@@ -142,7 +142,10 @@ impl RolloutWait {
     fn with_reason(&self, what: &str, item: &WorkloadItem) -> String {
         match workload_reason(item) {
             None => what.to_owned(),
-            Some(reason) => format!("{what}: {}", said(&reason.reason, &reason.message)),
+            Some(reason) => format!(
+                "{what}: {}",
+                reason_and_message(&reason.reason, &reason.message)
+            ),
         }
     }
 
@@ -157,7 +160,7 @@ impl RolloutWait {
     }
 
     /// What a deletion still waits for.
-    pub(super) fn left(&self) -> String {
+    pub(super) fn remaining_in_words(&self) -> String {
         match self.instances.len() {
             0 => "deleting".to_owned(),
             1 => "1 instance left".to_owned(),
@@ -257,7 +260,7 @@ impl RolloutWait {
             let reason = &item.status.reason;
             let key = (item.metadata.name.clone(), reason.clone());
             if !reason.is_empty() && !is_fine(item) && !self.told.contains(&key) {
-                fresh.push((key, trouble(item)));
+                fresh.push((key, instance_in_words(item)));
             }
         }
         fresh
@@ -272,7 +275,7 @@ impl RolloutWait {
     /// The workload's own reason for not being as wanted.
     pub(super) fn reason(&self) -> Option<String> {
         let reason = self.workload.as_ref().and_then(workload_reason)?;
-        let said = said(&reason.reason, &reason.message);
+        let said = reason_and_message(&reason.reason, &reason.message);
         Some(format!("{}: {said}", self.target.name))
     }
 
@@ -281,7 +284,7 @@ impl RolloutWait {
         let status = self.workload.as_ref().map(|item| &item.status);
         let all_ready = status.is_some_and(|status| status.ready >= status.replicas);
         let unwell = self.current().filter_map(|item| match is_fine(item) {
-            false => Some((item, trouble(item))),
+            false => Some((item, instance_in_words(item))),
             true if all_ready => None,
             true => Some((item, self.last_trouble.get(&item.metadata.name)?.clone())),
         });
@@ -341,14 +344,14 @@ fn is_fine(item: &InstanceItem) -> bool {
 }
 
 /// Such as `web-abcde on a: Pulling: ImagePullFailed: no such image`.
-fn trouble(item: &InstanceItem) -> String {
+fn instance_in_words(item: &InstanceItem) -> String {
     let status = &item.status;
     let place = match &status.node {
         Some(node) => format!(" on {node}"),
         None => String::new(),
     };
     let phase = word(&status.phase);
-    let said = said(&status.reason, &status.message);
+    let said = reason_and_message(&status.reason, &status.message);
     let said = if said.is_empty() {
         String::new()
     } else {
@@ -357,7 +360,7 @@ fn trouble(item: &InstanceItem) -> String {
     one_line(&format!("{}{place}: {phase}{said}", item.metadata.name))
 }
 
-fn said(reason: &str, message: &str) -> String {
+fn reason_and_message(reason: &str, message: &str) -> String {
     let parts: Vec<String> = [reason, message]
         .into_iter()
         .filter(|part| !part.is_empty())

@@ -33,7 +33,7 @@ pub(crate) async fn run<'run>(
     match arguments.dry_run {
         Some(DryRun::Server) => {
             let session = session()?;
-            return plan::tell(&session, &prepared, &arguments.prune, None).await;
+            return plan::print_plan(&session, &prepared, &arguments.prune, None).await;
         }
         Some(DryRun::Client) => return checked(console, &prepared),
         None => {}
@@ -48,7 +48,7 @@ pub(crate) async fn run<'run>(
             let result = match send(&session, folder, content, false).await {
                 Ok(result) => result,
                 Err(error) => {
-                    done.tell(console);
+                    done.print_summary(console);
                     return Err(explain(error, folder, console));
                 }
             };
@@ -70,7 +70,7 @@ pub(crate) async fn run<'run>(
         }
     }
     let gone = delete(&session, surplus, &mut done).await?;
-    done.tell(console);
+    done.print_summary(console);
     if arguments.wait {
         let started = Instant::now();
         wait_for_all(&session, targets, started, arguments.timeout).await?;
@@ -107,7 +107,7 @@ async fn delete(
             // Another client has deleted it already.
             Err(error) if error.is_not_found() => continue,
             Err(error) => {
-                done.tell(session.console);
+                done.print_summary(session.console);
                 return Err(error.into());
             }
         }
@@ -142,7 +142,7 @@ impl ApplyCounts {
     }
 
     /// Prints a summary line if there was more than one workload.
-    fn tell(&self, console: &Console) {
+    fn print_summary(&self, console: &Console) {
         let all: usize = self.workloads.values().sum();
         if all > 1 {
             let parts = self.workloads.iter();

@@ -26,11 +26,11 @@ pub(crate) async fn run<'run>(
     arguments: &PlanArgs,
 ) -> Result<u8, CliError> {
     let folders = prepare_all(&arguments.files, FolderUse::Apply, console.error_colour)?;
-    tell(&session()?, &folders, &arguments.prune, arguments.output).await
+    print_plan(&session()?, &folders, &arguments.prune, arguments.output).await
 }
 
 /// Prints the changes of these folders; the exit code tells whether there are any.
-pub(crate) async fn tell(
+pub(crate) async fn print_plan(
     session: &CliSession<'_>,
     folders: &[PreparedFolder],
     prune: &PruneArgs,
@@ -45,7 +45,7 @@ pub(crate) async fn tell(
                 .map_err(|error| explain(error, folder, console))?;
             if output.is_none() {
                 let workload = matches!(content, FolderObject::Workload { .. });
-                console.print(&show::one(&result, workload, console.colour))?;
+                console.print(&show::changes_of_item(&result, workload, console.colour))?;
             }
             results.push(result);
         }

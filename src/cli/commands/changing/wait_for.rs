@@ -120,7 +120,7 @@ async fn until<T: ListableItem>(
             }
             change = follow.next() => change?,
         };
-        connection.heard(&change, &progress);
+        connection.print_connection_change(&change, &progress);
         let (present, listed) = match change {
             ListChange::Listed(items) => (items.into_iter().find(|item| item.is_named(name)), true),
             ListChange::Changed(item) if item.is_named(name) => (Some(item), true),
@@ -149,14 +149,14 @@ async fn until<T: ListableItem>(
         last = format!(
             "its phase is {}{}",
             one_line(phase(status)),
-            said(what, status)
+            condition_in_words(what, status)
         );
         progress.update(&format!("{title}: {last}"));
     }
 }
 
 /// Reason and message of the condition.
-fn said(what: &WaitCondition, status: &Value) -> String {
+fn condition_in_words(what: &WaitCondition, status: &Value) -> String {
     let WaitCondition::Condition(kind, _) = what else {
         return String::new();
     };

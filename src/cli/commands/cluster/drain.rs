@@ -35,21 +35,21 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &DrainArgs) -> Resu
             biased;
             () = tokio::time::sleep_until(deadline) => {
                 drop(progress);
-                return Err(late(session, &state, started));
+                return Err(deadline_error(session, &state, started));
             }
             change = nodes.next() => {
                 let change = change?;
-                connection.heard(&change, &progress);
+                connection.print_connection_change(&change, &progress);
                 state.nodes(change);
             }
             change = instances.next() => {
                 let change = change?;
-                connection.heard(&change, &progress);
+                connection.print_connection_change(&change, &progress);
                 state.instances(change);
             }
             change = workloads.next() => {
                 let change = change?;
-                connection.heard(&change, &progress);
+                connection.print_connection_change(&change, &progress);
                 state.workloads(change);
             }
         }
@@ -80,7 +80,7 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &DrainArgs) -> Resu
         }
         if state.is_stuck() {
             drop(progress);
-            for line in state.left() {
+            for line in state.remaining_instances() {
                 session.console.note(&format!("  {line}"));
             }
             return Err(CliError::failed(format!(
@@ -96,8 +96,8 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &DrainArgs) -> Resu
     }
 }
 
-fn late(session: &CliSession<'_>, state: &DrainWait, started: Instant) -> CliError {
-    for line in state.left() {
+fn deadline_error(session: &CliSession<'_>, state: &DrainWait, started: Instant) -> CliError {
+    for line in state.remaining_instances() {
         session.console.note(&format!("  {line}"));
     }
     let spent = time::rounded(started.elapsed().as_secs());

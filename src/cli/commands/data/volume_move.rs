@@ -79,7 +79,7 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &VolumeArgs) -> Res
         workload,
         name,
     } = &named;
-    let short = named.short();
+    let short = named.without_namespace();
     if let Err(error) = client.volume(namespace, workload, name).await {
         let scope = Some(namespace.as_str());
         return Err(get::missing::<VolumeItem>(session, error, scope, &short).await);
@@ -142,7 +142,7 @@ async fn follow(
     moving: &VolumeMoveStatus,
     deadline: Instant,
 ) -> Result<(), CliError> {
-    let short = named.short();
+    let short = named.without_namespace();
     let mut progress = ProgressDisplay::start(session.console);
     let mut meter = SpeedMeter::default();
     let mut said: Option<(String, Instant)> = None;

@@ -52,7 +52,7 @@ pub(crate) trait ListableItem:
     /// The route of the list of one namespace, or of all.
     fn list(namespace: Option<&str>) -> Result<RequestPath, ClientError>;
     /// The route of one item; `None` if the item has to be found in the list.
-    fn one(namespace: &str, name: &str) -> Option<Result<RequestPath, ClientError>>;
+    fn item_route(namespace: &str, name: &str) -> Option<Result<RequestPath, ClientError>>;
     /// Whether it is the item that the user named.
     fn is_named(&self, name: &str) -> bool {
         self.key().1 == name
@@ -94,7 +94,7 @@ async fn show<T: ListableItem>(
     let route = arguments
         .name
         .as_ref()
-        .and_then(|name| T::one(&arguments.namespace.namespace, name));
+        .and_then(|name| T::item_route(&arguments.namespace.namespace, name));
     if let (Some(route), Some(name)) = (route, &arguments.name) {
         let item: T = match session.client.get(route?).await {
             Ok(item) => item,
@@ -125,7 +125,7 @@ async fn show<T: ListableItem>(
         OutputFormat::Json | OutputFormat::Yaml
     );
     if found.is_empty() && readable {
-        console.note(&none::<T>(namespace, arguments.name.as_deref()));
+        console.note(&nothing_found::<T>(namespace, arguments.name.as_deref()));
         return Ok(());
     }
     items(session, arguments, &found)
@@ -175,7 +175,7 @@ fn scope<T: ListableItem>(arguments: &GetArgs) -> Option<&str> {
     one.then_some(arguments.namespace.namespace.as_str())
 }
 
-fn none<T: ListableItem>(namespace: Option<&str>, name: Option<&str>) -> String {
+fn nothing_found<T: ListableItem>(namespace: Option<&str>, name: Option<&str>) -> String {
     let about = name.map_or_else(String::new, |name| format!(" of `{name}`"));
     let place = namespace.map_or_else(String::new, |name| format!(" in namespace {name}"));
     format!("no {}{about}{place}", T::PLURAL)

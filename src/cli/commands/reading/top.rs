@@ -57,7 +57,7 @@ struct MeasuredUsage {
 
 impl MeasuredUsage {
     /// Adds a measurement of all running instances.
-    fn look(&mut self, found: Vec<InstanceUsage>) {
+    fn add_measurement(&mut self, found: Vec<InstanceUsage>) {
         let before = std::mem::take(&mut self.counted);
         self.loads.clear();
         for one in found {
@@ -104,7 +104,7 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &TopArgs) -> Result
         };
         let troubles = match read(client, arguments).await {
             Ok(reading) => {
-                usage.look(reading.found);
+                usage.add_measurement(reading.found);
                 looks = looks.saturating_add(1);
                 let table = table(arguments.kind, &reading.nodes, &reading.instances, &usage);
                 shown = table.render(console.colour);
@@ -284,7 +284,7 @@ mod tests {
     fn cpu_use_is_the_difference_between_two_samples() {
         let mut usage = MeasuredUsage::default();
         let mut look = |found: Vec<InstanceUsage>| {
-            usage.look(found);
+            usage.add_measurement(found);
             usage.of("a")
         };
         let load = |cpu| ResourceLoad {

@@ -152,7 +152,7 @@ async fn into(
         loop {
             match receiving.next().await? {
                 OutputFrame::Data(_) => {}
-                OutputFrame::Error(text) => keep(&mut said, &text),
+                OutputFrame::Error(text) => append_bounded(&mut said, &text),
                 OutputFrame::Exit(code) => return Ok(code),
                 OutputFrame::Failed(body) => return Err(refused(*body)),
             }
@@ -170,7 +170,7 @@ async fn into(
         Ok(Err(error)) if code == 0 || error.kind() != io::ErrorKind::BrokenPipe => {
             Err(here(source, &error))
         }
-        _ => judge(code, &said, target),
+        _ => tar_result(code, &said, target),
     }
 }
 
@@ -202,7 +202,7 @@ async fn out_of(
                     break None;
                 }
             }
-            OutputFrame::Error(text) => keep(&mut said, &text),
+            OutputFrame::Error(text) => append_bounded(&mut said, &text),
             OutputFrame::Exit(code) => break Some(code),
             OutputFrame::Failed(body) => return Err(refused(*body).into()),
         }
@@ -210,7 +210,7 @@ async fn out_of(
     drop(sender);
     let unpacked = (&mut unpacking).await;
     if let Some(code) = code.filter(|code| *code != 0) {
-        return judge(code, &said, target);
+        return tar_result(code, &said, target);
     }
     let left_out = unpacked
         .map_err(|error| CliError::failed(error.to_string()))?
@@ -243,13 +243,13 @@ fn refused(body: kat_types::api::ErrorBody) -> ClientError {
     ClientError::Refused(Box::new(ApiRefusal::of_stream(body)))
 }
 
-fn keep(said: &mut Vec<u8>, text: &[u8]) {
+fn append_bounded(said: &mut Vec<u8>, text: &[u8]) {
     let room = MOST_WORDS.saturating_sub(said.len());
     said.extend_from_slice(text.get(..room).unwrap_or(text));
 }
 
 /// The result of the container's tar.
-fn judge(code: u8, said: &[u8], target: &InstanceRef) -> Result<(), CliError> {
+fn tar_result(code: u8, said: &[u8], target: &InstanceRef) -> Result<(), CliError> {
     if code == 0 {
         return Ok(());
     }

@@ -66,10 +66,10 @@ impl ReceivedSignals {
     async fn next(&mut self) -> PassedSignal {
         let [hangup, interrupt, quit, terminate] = &mut self.heard;
         tokio::select! {
-            () = hear(hangup) => PassedSignal::Hangup,
-            () = hear(interrupt) => PassedSignal::Interrupt,
-            () = hear(quit) => PassedSignal::Quit,
-            () = hear(terminate) => PassedSignal::Terminate,
+            () = wait_for_signal(hangup) => PassedSignal::Hangup,
+            () = wait_for_signal(interrupt) => PassedSignal::Interrupt,
+            () = wait_for_signal(quit) => PassedSignal::Quit,
+            () = wait_for_signal(terminate) => PassedSignal::Terminate,
         }
     }
 
@@ -85,7 +85,7 @@ impl ReceivedSignals {
     }
 }
 
-async fn hear(signal: &mut Option<Signal>) {
+async fn wait_for_signal(signal: &mut Option<Signal>) {
     match signal {
         Some(signal) => {
             signal.recv().await;

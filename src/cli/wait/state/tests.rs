@@ -208,7 +208,7 @@ fn gone_means_without_instances_and_only_when_both_lists_are_known() {
     assert!(!state.is_gone());
     state.workload(ListChange::Deleted(item.clone()));
     assert!(!state.is_gone());
-    assert_eq!(state.left(), "1 instance left");
+    assert_eq!(state.remaining_in_words(), "1 instance left");
     state.instances(ListChange::Deleted(instance(
         "web-a",
         InstancePhase::Stopped,

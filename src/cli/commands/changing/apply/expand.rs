@@ -15,7 +15,7 @@ pub(crate) fn folders(path: &Path) -> Vec<PathBuf> {
     if !path.is_dir() || path.join("workload.kat").exists() {
         return itself();
     }
-    let Ok(mut below) = below(path) else {
+    let Ok(mut below) = folders_with_files(path) else {
         return itself();
     };
     if below.is_empty() {
@@ -28,7 +28,7 @@ pub(crate) fn folders(path: &Path) -> Vec<PathBuf> {
     below
 }
 
-fn below(path: &Path) -> io::Result<Vec<PathBuf>> {
+fn folders_with_files(path: &Path) -> io::Result<Vec<PathBuf>> {
     let mut folders = Vec::new();
     for entry in fs::read_dir(path)? {
         let entry = entry?;

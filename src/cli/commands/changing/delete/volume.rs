@@ -26,7 +26,7 @@ pub(crate) async fn delete(
         workload,
         name,
     } = named;
-    let short = named.short();
+    let short = named.without_namespace();
     let item = match client.volume(namespace, workload, name).await {
         Ok(item) => item,
         Err(error) => {

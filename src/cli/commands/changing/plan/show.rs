@@ -14,7 +14,7 @@ use kat_types::api::{
 const INDENT: &str = "  ";
 
 /// The changes of one item, followed by an empty line.
-pub(crate) fn one(result: &ApplyResult, workload: bool, colour: bool) -> String {
+pub(crate) fn changes_of_item(result: &ApplyResult, workload: bool, colour: bool) -> String {
     let metadata = &result.metadata;
     let kind = result.kind.to_lowercase();
     let name = match &metadata.namespace {

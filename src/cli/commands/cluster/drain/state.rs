@@ -211,7 +211,7 @@ impl DrainWait {
     }
 
     /// The remaining instances and their reasons.
-    pub(crate) fn left(&self) -> Vec<String> {
+    pub(crate) fn remaining_instances(&self) -> Vec<String> {
         let left = self.instances.values().map(|item| {
             let (namespace, id) = key(&item.metadata);
             let why = match self.why_stuck(item) {
@@ -323,7 +323,10 @@ mod tests {
         state.instances(ListChange::Deleted(instance("web", "n2")));
         assert!(state.is_stuck(), "what is on n1 does not matter");
         assert_eq!(state.counts(), "1 instance left, 1 can't move");
-        assert_eq!(state.left(), ["shop/big-n2: it is NotWritable"]);
+        assert_eq!(
+            state.remaining_instances(),
+            ["shop/big-n2: it is NotWritable"]
+        );
         // The workload becomes small enough to be written.
         state.workloads(ListChange::Changed(workload("big", "Progressing")));
         assert!(!state.is_stuck());

@@ -101,7 +101,7 @@ impl ListableItem for WorkloadItem {
         RequestPath::workloads(namespace)
     }
 
-    fn one(namespace: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
+    fn item_route(namespace: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
         Some(RequestPath::workload(namespace, name))
     }
 
@@ -155,7 +155,7 @@ impl ListableItem for InstanceItem {
         RequestPath::instances(namespace)
     }
 
-    fn one(namespace: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
+    fn item_route(namespace: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
         Some(RequestPath::instance(namespace, name))
     }
 
@@ -201,7 +201,7 @@ impl ListableItem for NodeItem {
         Ok(RequestPath::nodes())
     }
 
-    fn one(_: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
+    fn item_route(_: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
         Some(RequestPath::node(name))
     }
 
@@ -260,7 +260,7 @@ impl ListableItem for NamespaceItem {
         Ok(RequestPath::namespaces())
     }
 
-    fn one(_: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
+    fn item_route(_: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
         Some(RequestPath::namespace(name))
     }
 
@@ -296,7 +296,7 @@ impl ListableItem for VolumeItem {
         RequestPath::volumes(namespace)
     }
 
-    fn one(namespace: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
+    fn item_route(namespace: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
         let (workload, name) = name.split_once('/').unwrap_or(("", name));
         Some(RequestPath::volume(namespace, workload, name))
     }
@@ -326,7 +326,7 @@ impl ListableItem for VolumeItem {
         if columns.wide {
             rest.push(Cell::new(&status.path));
             rest.push(Cell::new(status.used_by.join(",")));
-            rest.push(Cell::new(volumes::kept(self)));
+            rest.push(Cell::new(volumes::kept_copies(self)));
         }
         with_namespace(columns, namespace_of(self), rest)
     }
@@ -341,7 +341,7 @@ impl ListableItem for SecretItem {
         RequestPath::secrets(namespace)
     }
 
-    fn one(namespace: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
+    fn item_route(namespace: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
         Some(RequestPath::secret(namespace, name))
     }
 
@@ -387,7 +387,7 @@ impl ListableItem for Event {
         Ok(RequestPath::events(&query))
     }
 
-    fn one(_: &str, _: &str) -> Option<Result<RequestPath, ClientError>> {
+    fn item_route(_: &str, _: &str) -> Option<Result<RequestPath, ClientError>> {
         None
     }
 
@@ -433,7 +433,7 @@ impl ListableItem for TokenView {
         Ok(RequestPath::tokens())
     }
 
-    fn one(_: &str, _: &str) -> Option<Result<RequestPath, ClientError>> {
+    fn item_route(_: &str, _: &str) -> Option<Result<RequestPath, ClientError>> {
         None
     }
 

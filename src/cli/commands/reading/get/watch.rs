@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{ListableItem, columns, json_line, none};
+use super::{ListableItem, columns, json_line, nothing_found};
 use crate::{
     CliSession,
     args::{GetArgs, OutputFormat},
@@ -73,7 +73,7 @@ pub(crate) async fn run<T: ListableItem>(
                 }
                 news.extend(gone.into_values().map(|item| (ItemChange::Deleted, item)));
                 if first && news.is_empty() {
-                    console.note(&none::<T>(namespace, arguments.name.as_deref()));
+                    console.note(&nothing_found::<T>(namespace, arguments.name.as_deref()));
                 }
                 first = false;
             }
@@ -146,7 +146,7 @@ impl WatchPrinter<'_> {
     fn rows<T: ListableItem>(&mut self, news: &[(ItemChange, T)]) -> Result<(), CliError> {
         let columns = columns::<T>(self.arguments);
         let mut table = match &self.table {
-            Some(above) => above.below(),
+            Some(above) => above.continuation(),
             None => {
                 let mut headers = vec!["CHANGE"];
                 headers.extend(T::headers(columns));

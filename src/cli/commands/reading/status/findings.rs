@@ -127,7 +127,7 @@ impl Findings {
                 || "no report yet".to_owned(),
                 |then| format!("last report {} ago", time::age(now, then)),
             );
-            let said = said(&status.reason, &status.message);
+            let said = reason_and_message(&status.reason, &status.message);
             let line = format!("node {name} is {} ({heard}){said}", word(&status.phase));
             let mut conditions = status.conditions.iter();
             let unwritten = conditions.find(|one| one.kind == FILES_WRITTEN && !one.status);
@@ -207,8 +207,9 @@ impl Findings {
         for item in &workloads {
             let status = &item.status;
             let reason = workload_reason(item);
-            let said =
-                reason.map_or_else(String::new, |reason| said(&reason.reason, &reason.message));
+            let said = reason.map_or_else(String::new, |reason| {
+                reason_and_message(&reason.reason, &reason.message)
+            });
             let line = format!(
                 "workload {} is {} ({} of {} ready){said}",
                 full_name(*item),
@@ -275,7 +276,7 @@ impl Findings {
             self.troubles.push(format!(
                 "instance {}{place} is {phase}{}",
                 full_name(*item),
-                said(&status.reason, &status.message)
+                reason_and_message(&status.reason, &status.message)
             ));
         }
         self.instances = match instances.len() {
@@ -322,7 +323,7 @@ fn full_name<T: ListableItem>(item: &T) -> String {
 }
 
 /// Such as `: CrashLoop: the last words`, or empty.
-fn said(reason: &str, message: &str) -> String {
+fn reason_and_message(reason: &str, message: &str) -> String {
     let mut text = String::new();
     for part in [reason, message] {
         if !part.is_empty() {

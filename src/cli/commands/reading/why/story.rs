@@ -43,7 +43,13 @@ pub(crate) struct WhyReport {
 
 impl WhyReport {
     /// Adds a reason with its message; `subject` is the object that has it.
-    fn tell(&mut self, subject: &str, reason: &str, message: &str, names: &ReasonPlaceholders<'_>) {
+    fn add_reason(
+        &mut self,
+        subject: &str,
+        reason: &str,
+        message: &str,
+        names: &ReasonPlaceholders<'_>,
+    ) {
         let known = reasons::find(reason);
         let means = match known {
             Some(known) => names.fill(known.means),
@@ -195,7 +201,7 @@ pub(crate) fn of_workload(
                 }
                 _ => of_instances(&condition.reason),
             };
-            story.tell("", reason, &condition.message, &names);
+            story.add_reason("", reason, &condition.message, &names);
         }
     }
     for instance in troubled {
@@ -205,7 +211,7 @@ pub(crate) fn of_workload(
         story.try_next(reasons::after_stall().to_owned());
     }
     if status.paused && status.phase != WorkloadPhase::Paused {
-        story.tell("", Reason::Paused.word(), "", &names);
+        story.add_reason("", Reason::Paused.word(), "", &names);
     }
     finish(&mut story, status.phase == WorkloadPhase::Running);
     let warned = events.iter().find(|event| is_warning(event));
@@ -342,13 +348,13 @@ fn tell_instance(story: &mut WhyReport, item: &InstanceItem, subject: &str) {
     let names = instance_names(item);
     if !status.reason.is_empty() {
         let reason = of_instances(&status.reason);
-        story.tell(subject, reason, &status.message, &names);
+        story.add_reason(subject, reason, &status.message, &names);
     }
     if status.reason == Reason::UserNotReady && status.message.contains(" is taken") {
         story.try_next(format!("on {}: sudo kat-agent check", names.node));
     }
     for condition in status.conditions.iter().filter(|one| holds_up(one)) {
-        story.tell(subject, &condition.reason, &condition.message, &names);
+        story.add_reason(subject, &condition.reason, &condition.message, &names);
     }
 }
 
@@ -413,10 +419,10 @@ pub(crate) fn of_node(item: &NodeItem, events: Vec<Event>, now: Timestamp) -> Wh
         ..PLACEHOLDER_WORDS
     };
     if !status.reason.is_empty() {
-        story.tell("", &status.reason, &status.message, &names);
+        story.add_reason("", &status.reason, &status.message, &names);
     }
     for condition in status.conditions.iter().filter(|one| holds_up(one)) {
-        story.tell("", &condition.reason, &condition.message, &names);
+        story.add_reason("", &condition.reason, &condition.message, &names);
     }
     finish(&mut story, status.phase == NodePhase::Ready);
     story.lately(&events, now, &names)

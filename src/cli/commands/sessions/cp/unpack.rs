@@ -98,7 +98,7 @@ pub(crate) fn unpack(
             .take()
             .unwrap_or_else(|| entry.path_bytes().into_owned());
         let name = String::from_utf8(name).map_err(|_| wrong("a name is not UTF-8"))?;
-        let to = below(&name, top, place)?;
+        let to = local_path_of(&name, top, place)?;
         match kind {
             EntryType::Directory if fs::symlink_metadata(&to).is_ok_and(|there| there.is_dir()) => {
             }
@@ -152,7 +152,7 @@ fn name_in(kind: EntryType, text: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The local path of an entry: below the place, with plain names only, and through no link.
-fn below(name: &str, top: &str, place: &Path) -> io::Result<PathBuf> {
+fn local_path_of(name: &str, top: &str, place: &Path) -> io::Result<PathBuf> {
     let path = Path::new(name);
     let mut parts = path.components().filter(|part| *part != Component::CurDir);
     let out = || {
