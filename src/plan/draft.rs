@@ -230,7 +230,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Puts a new assignment and its address.
-    pub(super) fn place(
+    pub(super) fn add_assignment(
         &mut self,
         group: &mut OperationGroup,
         node: &str,

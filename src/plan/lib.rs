@@ -101,7 +101,7 @@ fn plan_without(
     if crate::nodes::leaving::plan_leaving(&mut draft) {
         return draft.finish();
     }
-    let heard = crate::nodes::node_loss::heard(snapshot, observed, now);
+    let heard = crate::nodes::node_loss::last_reports(snapshot, observed, now);
     let losses = crate::nodes::node_loss::LostMachines::of(snapshot, &heard, now);
     if let Some(left) = losses.settles_in {
         draft.wake(left);

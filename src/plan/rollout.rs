@@ -155,7 +155,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         let mut whole = BTreeSet::new();
         let mut healthy = BTreeSet::new();
         let mut old = 0;
-        for live in all.iter().filter(|live| live.wanted()) {
+        for live in all.iter().filter(|live| live.is_wanted()) {
             // Called for every instance, since it schedules a wake-up for one that has not settled.
             let settled = self.is_settled(live);
             if !live.current {
@@ -199,7 +199,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         rollout.updated = rollout.updated.max(updated);
         rollout.old = rollout.old.min(old);
         if !rollout.done {
-            let stopping = all.iter().any(|live| !live.wanted() && !live.away);
+            let stopping = all.iter().any(|live| !live.is_wanted() && !live.away);
             let is_whole = old == 0 && whole.len() == usize::try_from(replicas).unwrap_or(0);
             if is_whole && !stopping {
                 self.finish(&mut rollout, replicas);

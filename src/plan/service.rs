@@ -130,7 +130,7 @@ pub(super) fn plan_workload<'a>(
     pass.stop_what_moves(&all);
     let wanted: Vec<&LiveInstance<'_>> = all
         .iter()
-        .filter(|live| live.wanted() && !pass.draft.stops(live.id))
+        .filter(|live| live.is_wanted() && !pass.draft.stops(live.id))
         .collect();
     if meta.deleting {
         for live in &wanted {
@@ -175,7 +175,7 @@ pub(super) struct WorkloadPlanner<'d, 'a, 'b> {
 impl<'a> WorkloadPlanner<'_, 'a, '_> {
     /// Deletes the assignments of instances that their machine confirms as stopped.
     fn confirm_stopped(&mut self, all: &[LiveInstance<'_>]) {
-        for live in all.iter().filter(|live| !live.wanted()) {
+        for live in all.iter().filter(|live| !live.is_wanted()) {
             let stopped = live
                 .record
                 .as_ref()
@@ -322,7 +322,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
     /// Ids of the wanted instances that are settled. Schedules a new plan for when others may be.
     fn settled<'l>(&mut self, all: &'l [LiveInstance<'_>]) -> BTreeSet<&'l str> {
         let mut settled = BTreeSet::new();
-        for live in all.iter().filter(|live| live.wanted()) {
+        for live in all.iter().filter(|live| live.is_wanted()) {
             if self.is_settled(live) {
                 settled.insert(live.id);
             }
@@ -340,7 +340,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         if let Some(SecretTrouble { reason, message }) = &self.secret_trouble {
             tally.is_not_placed(*reason, message);
         }
-        if let Some(lost) = all.iter().find(|live| live.wanted() && live.away) {
+        if let Some(lost) = all.iter().find(|live| live.is_wanted() && live.away) {
             tally.is_away(lost, self.around.losses.why_not(lost.node));
         }
         tally.moving = self.moving.take();

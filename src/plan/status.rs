@@ -49,7 +49,7 @@ pub(super) struct InstanceTrouble {
 impl InstanceTrouble {
     fn of(live: &LiveInstance<'_>) -> Option<Self> {
         let record = live.record.as_ref()?;
-        if !live.wanted() || live.away || is_unchecked(record) {
+        if !live.is_wanted() || live.away || is_unchecked(record) {
             return None;
         }
         let reason = match (record.reason.is_empty(), record.phase) {
@@ -72,7 +72,7 @@ impl InstanceTrouble {
 }
 
 /// The trouble of an instance, preferably of one of the wanted version.
-pub(super) fn trouble(all: &[LiveInstance<'_>]) -> Option<InstanceTrouble> {
+pub(super) fn instance_trouble(all: &[LiveInstance<'_>]) -> Option<InstanceTrouble> {
     let troubles = all.iter().filter_map(InstanceTrouble::of);
     troubles.max_by_key(|trouble| trouble.current)
 }
@@ -80,7 +80,7 @@ pub(super) fn trouble(all: &[LiveInstance<'_>]) -> Option<InstanceTrouble> {
 /// The id of an instance whose health check has not succeeded yet, with the message.
 pub(super) fn unchecked(live: &LiveInstance<'_>) -> Option<String> {
     let record = live.record.as_ref().filter(|record| is_unchecked(record))?;
-    (live.wanted() && !live.away).then(|| format!("{}: {}", live.id, record.message))
+    (live.is_wanted() && !live.away).then(|| format!("{}: {}", live.id, record.message))
 }
 
 fn is_unchecked(record: &InstanceRecord) -> bool {
@@ -109,7 +109,7 @@ impl InstanceTally {
             updated: 0,
             live: 0,
             old: 0,
-            trouble: trouble(all),
+            trouble: instance_trouble(all),
             unchecked: all.iter().find_map(unchecked),
             unschedulable: unschedulable.map(str::to_owned),
             not_placed: Reason::Unschedulable,
@@ -185,7 +185,7 @@ pub(super) fn workload_status(
     now: Timestamp,
 ) -> WorkloadStatus {
     let stalled = rollout.is_some_and(|rollout| rollout.stalled);
-    let (phase, reason, message) = judge(tally, entry, stalled);
+    let (phase, reason, message) = workload_phase(tally, entry, stalled);
     let available = tally.updated >= tally.replicas
         && !entry.meta.value.deleting
         && entry.parsed.is_ok()
@@ -281,7 +281,7 @@ pub(super) fn drain_blocked(before: &WorkloadStatus, why: &str, now: Timestamp) 
     }
 }
 
-fn judge(
+fn workload_phase(
     tally: &InstanceTally,
     entry: &WorkloadEntry,
     stalled: bool,

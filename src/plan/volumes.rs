@@ -239,7 +239,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
             }
             // The assignment says that the data was made: should its folder disappear one day, the
             // machine does not start with an empty one.
-            if live.wanted() && assignment != **live.assignment && !self.is_frozen() {
+            if live.is_wanted() && assignment != **live.assignment && !self.is_frozen() {
                 self.make_room_for(&assignment);
                 self.draft.update(&mut self.group, live.node, &assignment);
                 self.flush_if_full();

@@ -135,7 +135,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
             wanted: DesiredRun::Running,
             not_understood: None,
         };
-        Some(self.place(node, assignment))
+        Some(self.place_instance(node, assignment))
     }
 
     /// Places an instance of the version of `like`, whose files may be gone.
@@ -184,7 +184,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
             not_understood: None,
             ..like.clone()
         };
-        Some(self.place(node, assignment))
+        Some(self.place_instance(node, assignment))
     }
 
     /// The address of a new instance; on the machine's network it is the machine's own overlay
@@ -295,9 +295,10 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         self.make_room(bytes);
     }
 
-    fn place(&mut self, node: &'a str, assignment: Assignment) -> String {
+    fn place_instance(&mut self, node: &'a str, assignment: Assignment) -> String {
         self.make_room_for(&assignment);
-        self.draft.place(&mut self.group, node, &assignment);
+        self.draft
+            .add_assignment(&mut self.group, node, &assignment);
         let has_address = self.draft.free_address(node).is_some();
         self.machines
             .placed(self.key, node, &assignment, has_address);

@@ -35,7 +35,7 @@ pub(crate) fn timeout(snapshot: &Snapshot) -> Duration {
 /// A report of a machine with the same name and another identity does not count. Nor does a report
 /// from before this leadership: another leader may have decided by newer ones. A machine that has
 /// just joined has been silent since then at most.
-pub(crate) fn heard<'a>(
+pub(crate) fn last_reports<'a>(
     snapshot: &'a Snapshot,
     observed: &'a ObservedReports,
     now: Timestamp,
@@ -91,7 +91,7 @@ impl LostMachines {
                 fading += 1;
             } else {
                 let since = since.map(|_| now).or_else(|| ready_since(snapshot, name));
-                back.extend(since.filter(|at| apart(now, *at) < timeout));
+                back.extend(since.filter(|at| time_between(now, *at) < timeout));
             }
         }
         let lost = heard
@@ -99,8 +99,8 @@ impl LostMachines {
             .filter(|(_, heard)| heard.silent >= timeout)
             .filter_map(|(name, _)| Some((*name, *gone.get(name)?)))
             .map(|(name, since)| {
-                let at_once = |other: &&Timestamp| apart(**other, since) <= timeout;
-                let fading = if apart(now, since) <= timeout { fading } else { 0 };
+                let at_once = |other: &&Timestamp| time_between(**other, since) <= timeout;
+                let fading = if time_between(now, since) <= timeout { fading } else { 0 };
                 // Machines that returned while this one was still silent may have failed for the same
                 // cause.
                 let back = back.iter().filter(|at| **at >= since).count();
@@ -119,7 +119,7 @@ impl LostMachines {
         let lost: BTreeMap<_, _> = lost.collect();
         let settles = back
             .iter()
-            .map(|at| timeout.saturating_sub(apart(now, *at)));
+            .map(|at| timeout.saturating_sub(time_between(now, *at)));
         Self {
             settles_in: settles.min().filter(|_| !lost.is_empty()),
             lost,
@@ -155,6 +155,6 @@ fn ready_since(snapshot: &Snapshot, name: &str) -> Option<Timestamp> {
     status.since.filter(|_| status.phase == NodePhase::Ready)
 }
 
-fn apart(one: Timestamp, other: Timestamp) -> Duration {
+fn time_between(one: Timestamp, other: Timestamp) -> Duration {
     one.duration_since(other).unsigned_abs()
 }

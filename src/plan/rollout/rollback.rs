@@ -38,7 +38,9 @@ impl WorkloadPlanner<'_, '_, '_> {
         let Some((good, archived, record)) = found else {
             return false;
         };
-        let trouble = status::trouble(all).as_ref().map(InstanceTrouble::sentence);
+        let trouble = status::instance_trouble(all)
+            .as_ref()
+            .map(InstanceTrouble::sentence);
         let trouble = trouble
             .or_else(|| all.iter().find_map(status::unchecked))
             .or_else(|| self.unschedulable.clone());

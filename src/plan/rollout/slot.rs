@@ -41,7 +41,7 @@ impl LiveInstance<'_> {
     }
 
     /// Its program ended for good.
-    pub(crate) fn over(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.record.as_ref().is_some_and(|record| {
             matches!(
                 record.phase,
@@ -50,11 +50,11 @@ impl LiveInstance<'_> {
         })
     }
 
-    pub(crate) fn wanted(&self) -> bool {
+    pub(crate) fn is_wanted(&self) -> bool {
         self.assignment.wanted == DesiredRun::Running
     }
 
-    fn stays(&self) -> bool {
+    fn is_staying(&self) -> bool {
         self.current && !self.leaves
     }
 }
@@ -73,7 +73,12 @@ impl<'l, 'a> Slot<'l, 'a> {
     /// The instance that keeps the slot: the best one of the wanted version that need not leave its
     /// machine.
     pub(crate) fn best(&self) -> Option<&'l LiveInstance<'a>> {
-        best(self.instances.iter().copied().filter(|live| live.stays()))
+        best(
+            self.instances
+                .iter()
+                .copied()
+                .filter(|live| live.is_staying()),
+        )
     }
 
     /// Other instances of the wanted version beside `kept`. One whose machine does not answer is
@@ -86,7 +91,7 @@ impl<'l, 'a> Slot<'l, 'a> {
         self.instances
             .iter()
             .copied()
-            .filter(move |live| live.stays() && live.id != id && (healthy || !live.away))
+            .filter(move |live| live.is_staying() && live.id != id && (healthy || !live.away))
     }
 
     /// The best of [`Self::predecessors`].
@@ -96,7 +101,10 @@ impl<'l, 'a> Slot<'l, 'a> {
 
     /// Instances that have to leave the slot once their successor is healthy.
     pub(crate) fn predecessors(&self) -> impl Iterator<Item = &'l LiveInstance<'a>> {
-        self.instances.iter().copied().filter(|live| !live.stays())
+        self.instances
+            .iter()
+            .copied()
+            .filter(|live| !live.is_staying())
     }
 
     /// Predecessors that are not needed, since `kept` serves until the successor is healthy. An
@@ -119,7 +127,7 @@ impl<'l, 'a> Slot<'l, 'a> {
         };
         best(
             self.predecessors()
-                .filter(|live| leaving.leaves && like(live) && !live.over()),
+                .filter(|live| leaving.leaves && like(live) && !live.has_ended()),
         )
     }
 
@@ -136,7 +144,7 @@ impl<'l, 'a> Slot<'l, 'a> {
             !live.away
                 && record.is_none_or(|record| {
                     record.reason.is_empty()
-                        && !live.over()
+                        && !live.has_ended()
                         && !matches!(
                             record.phase,
                             InstancePhase::Running | InstancePhase::Restarting
@@ -161,7 +169,7 @@ where
         (
             !live.healthy(),
             live.away,
-            live.over(),
+            live.has_ended(),
             live.assignment.created,
             live.id,
         )

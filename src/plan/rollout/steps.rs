@@ -28,7 +28,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         let mut surplus = Vec::new();
         // An instance whose data moves has been stopped by this plan, and nothing can fill its slot
         // yet.
-        let stays = |live: &&LiveInstance<'_>| live.wanted() && !self.draft.stops(live.id);
+        let stays = |live: &&LiveInstance<'_>| live.is_wanted() && !self.draft.stops(live.id);
         for live in all.iter().filter(stays) {
             match live.assignment.slot < replicas {
                 true => slots.entry(live.assignment.slot).or_default().add(live),
@@ -106,12 +106,12 @@ impl WorkloadPlanner<'_, '_, '_> {
         let ends = |live: &&LiveInstance<'_>| {
             let phase = live.record.as_ref().map(|record| record.phase);
             let may_run = !live.away || (live.assignment.writes_data() && !live.fenced);
-            !live.wanted() && may_run && phase != Some(InstancePhase::Stopped)
+            !live.is_wanted() && may_run && phase != Some(InstancePhase::Stopped)
         };
         let other = |live: &&LiveInstance<'_>| !live.current;
         let mut others: Vec<_> = all.iter().filter(other).collect();
-        others.sort_by_key(|live| live.wanted());
-        let rolling = others.iter().any(|live| live.wanted());
+        others.sort_by_key(|live| live.is_wanted());
+        let rolling = others.iter().any(|live| live.is_wanted());
         let mut budget = RolloutBudget {
             strategy,
             paused: self.entry.meta.value.paused,
@@ -130,7 +130,7 @@ impl WorkloadPlanner<'_, '_, '_> {
                 .collect(),
             ended: all
                 .iter()
-                .filter(|live| !live.wanted() && live.current)
+                .filter(|live| !live.is_wanted() && live.current)
                 .map(|live| live.assignment.slot)
                 .collect(),
             away: all
@@ -144,7 +144,7 @@ impl WorkloadPlanner<'_, '_, '_> {
                     (live.assignment.slot, why)
                 })
                 .collect(),
-            other_runs: others.iter().any(|live| live.wanted() && !live.away),
+            other_runs: others.iter().any(|live| live.is_wanted() && !live.away),
             bare: all.is_empty(),
             others: others
                 .iter()
@@ -188,7 +188,7 @@ impl WorkloadPlanner<'_, '_, '_> {
             let stalled = budget.held && !budget.paused;
             let alone = before.is_none() && !rolling;
             let ill = strategy.stops_first && (stalled || alone);
-            budget.broken += usize::from(best.over() || ill);
+            budget.broken += usize::from(best.has_ended() || ill);
             match before.is_some_and(|before| before.current) {
                 true => budget.moving += 1,
                 false => budget.busy += 1,
@@ -249,7 +249,7 @@ impl WorkloadPlanner<'_, '_, '_> {
                 self.keep_old(parsed, slot, (best, before), budget);
             }
         }
-        if best.over() && !best.away && !self.draft.stops(best.id) && self.may_replace(best) {
+        if best.has_ended() && !best.away && !self.draft.stops(best.id) && self.may_replace(best) {
             self.stop(best, "its program ended");
             if !budget.strategy.stops_first {
                 self.create(parsed, slot);
@@ -276,7 +276,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         }
         if before.away {
             self.replace_lost(parsed, slot, before, Some(before.assignment));
-        } else if before.over() {
+        } else if before.has_ended() {
             if self.may_replace(before) {
                 self.stop(before, "its program ended");
                 self.create_like(parsed, slot, before.assignment);
@@ -358,7 +358,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         if before.away {
             budget.busy += usize::from(like.is_none() && !before.current);
             self.replace_lost(parsed, slot, before, like);
-        } else if before.over() && (before.current || like.is_some()) {
+        } else if before.has_ended() && (before.current || like.is_some()) {
             if self.may_replace(before) {
                 self.stop(before, "its program ended");
                 if !budget.strategy.stops_first {
@@ -410,7 +410,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         if before.current {
             return Some(false);
         }
-        let dead = before.away || before.over();
+        let dead = before.away || before.has_ended();
         if budget.paused || (budget.held && before.leaves) {
             return (before.leaves || dead).then_some(true);
         }
@@ -526,8 +526,8 @@ impl WorkloadPlanner<'_, '_, '_> {
         };
         let quiet = self.draft.now.duration_since(last);
         let quiet = Duration::try_from(quiet).unwrap_or(Duration::ZERO);
-        let mut wanted = all.iter().filter(|live| live.wanted());
-        if quiet >= FORGIVEN_AFTER && wanted.all(|live| !live.over()) {
+        let mut wanted = all.iter().filter(|live| live.is_wanted());
+        if quiet >= FORGIVEN_AFTER && wanted.all(|live| !live.has_ended()) {
             self.record.failures = 0;
             self.record.last_failure = None;
         }

@@ -1,6 +1,6 @@
 //! Graphics processors (RFC001-KAT 4.4.4).
 
-use super::schedule::left;
+use super::schedule::unrequested;
 use crate::{GraphicsMemory, MachineCandidate};
 use kat_types::resource::{GpuDriver, GpuRequest};
 
@@ -25,7 +25,7 @@ impl GpuMaker {
     }
 
     /// Mebibytes of graphics memory that no instance on the machine requests.
-    pub(crate) fn left(self, candidate: &MachineCandidate<'_>) -> u64 {
+    pub(crate) fn free_memory(self, candidate: &MachineCandidate<'_>) -> u64 {
         let GraphicsMemory { any, nvidia, amd } = candidate.requested.graphics;
         let (label, asked) = match self {
             Self::Nvidia => ("gpu.nvidia.vramMB", nvidia),
@@ -35,7 +35,7 @@ impl GpuMaker {
             .labels
             .get(label)
             .and_then(|text| text.parse().ok());
-        left(all, asked.saturating_add(any))
+        unrequested(all, asked.saturating_add(any))
     }
 }
 

@@ -113,7 +113,7 @@ impl<'a> Machines<'a> {
 
     /// Whether the machine is drained or being drained.
     pub(crate) fn is_drained(&self, node: &str) -> bool {
-        self.place(node)
+        self.index_of(node)
             .and_then(|place| self.candidates.get(place))
             .is_some_and(|candidate| candidate.draining)
     }
@@ -185,14 +185,14 @@ impl<'a> Machines<'a> {
         }
     }
 
-    fn place(&self, node: &str) -> Option<usize> {
+    fn index_of(&self, node: &str) -> Option<usize> {
         self.candidates
             .binary_search_by(|candidate| candidate.name.cmp(node))
             .ok()
     }
 
     fn find(&mut self, node: &str) -> Option<&mut MachineCandidate<'a>> {
-        let place = self.place(node)?;
+        let place = self.index_of(node)?;
         self.candidates.get_mut(place)
     }
 }

@@ -314,14 +314,14 @@ fn full(
     requests: ResourceList,
     candidate: &MachineCandidate<'_>,
 ) -> Option<&'static str> {
-    if left(
+    if unrequested(
         candidate.allocatable.cpu.map(|cpu| cpu.0),
         candidate.requested.cpu.0,
     ) < requests.cpu.unwrap_or_default().0
     {
         return Some("without enough processor left");
     }
-    let memory = left(
+    let memory = unrequested(
         candidate.allocatable.memory.map(|memory| memory.0),
         candidate.requested.memory.0,
     );
@@ -330,7 +330,7 @@ fn full(
     }
     if let Some(gpu) = &demand.spec.container.resources.gpu {
         let wanted = u64::from(gpu.min_vram_mb.unwrap_or(0));
-        if !makers(gpu, candidate).any(|maker| maker.left(candidate) >= wanted) {
+        if !makers(gpu, candidate).any(|maker| maker.free_memory(candidate) >= wanted) {
             return Some("without enough graphics memory left");
         }
     }
@@ -353,7 +353,7 @@ fn full(
     None
 }
 
-pub(crate) fn left(allocatable: Option<u64>, requested: u64) -> u64 {
+pub(crate) fn unrequested(allocatable: Option<u64>, requested: u64) -> u64 {
     allocatable.unwrap_or(0).saturating_sub(requested)
 }
 

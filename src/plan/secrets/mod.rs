@@ -271,7 +271,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
     /// Writes a new generation of the same files if a secret changed. Returns true if it did.
     pub(super) fn follow_secrets(&mut self, all: &[LiveInstance<'_>]) -> bool {
         let snapshot = self.draft.snapshot;
-        let present = all.iter().filter(|live| live.wanted() && live.current);
+        let present = all.iter().filter(|live| live.is_wanted() && live.current);
         let mut changed = present.filter_map(|live| outdated(snapshot, live.assignment));
         let Some(name) = changed.next() else {
             return false;

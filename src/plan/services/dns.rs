@@ -42,7 +42,7 @@ pub(crate) fn plan_dns(
         }
     }
     for (id, entry) in &snapshot.instances {
-        if serving::part(draft, statuses, id, entry) != Some(BackendState::Serving) {
+        if serving::backend_state(draft, statuses, id, entry) != Some(BackendState::Serving) {
             continue;
         }
         let assignment = &entry.assignment.value;

@@ -176,7 +176,7 @@ fn balance(
         }
     }
     for (id, instance) in draft.instances_of(key) {
-        let Some(part) = serving::part(draft, statuses, id, instance) else {
+        let Some(part) = serving::backend_state(draft, statuses, id, instance) else {
             continue;
         };
         let assignment = &instance.assignment.value;

@@ -26,7 +26,7 @@ pub(crate) fn is_healthy(record: &InstanceRecord) -> bool {
 ///
 /// An instance that this plan stops is `Leaving`: its DNS record is deleted with the stop, not
 /// after it.
-pub(crate) fn part(
+pub(crate) fn backend_state(
     draft: &Draft<'_>,
     statuses: &BTreeMap<String, NodeStatusRecord>,
     instance: &str,

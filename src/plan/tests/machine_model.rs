@@ -256,7 +256,7 @@ impl Machine {
             return;
         }
         for assignment in list.assignments.values() {
-            self.look(assignment, failing);
+            self.advance_instance(assignment, failing);
         }
         if confirmed {
             self.take_away(&list);
@@ -265,7 +265,7 @@ impl Machine {
     }
 
     /// Advances one instance by one phase.
-    fn look(&mut self, assignment: &Assignment, failing: &BTreeSet<String>) {
+    fn advance_instance(&mut self, assignment: &Assignment, failing: &BTreeSet<String>) {
         let id = &assignment.instance;
         let index = assignment.user.index;
         let before = self

@@ -115,7 +115,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         let moving: Vec<_> = records
             .filter_map(|(key, record)| Some((key, record.moving?)))
             .collect();
-        for live in all.iter().filter(|live| live.wanted()) {
+        for live in all.iter().filter(|live| live.is_wanted()) {
             let its = |(key, _): &&(VolumeKey, VolumeMove)| volumes::has(live.assignment, key);
             let to = moving.iter().find(its).map(|(_, moving)| moving.to.clone());
             if let Some(to) = to {
@@ -138,9 +138,9 @@ impl WorkloadPlanner<'_, '_, '_> {
             };
             format!("{} has to end first{away}", live.id)
         } else if moving.iter().any(|(_, one)| one.placing) {
-            said(report, format!("{to} puts it in its place"))
+            message_of_failure(report, format!("{to} puts it in its place"))
         } else {
-            said(report, format!("{to} copies it"))
+            message_of_failure(report, format!("{to} copies it"))
         };
         self.moving = Some(format!(
             "the data of its volume {} is on its way from {from} to {to}: {far}",
@@ -166,7 +166,7 @@ impl WorkloadPlanner<'_, '_, '_> {
 }
 
 /// The message of the last failure, which is retried, or `otherwise`.
-fn said(report: Option<&VolumeMoveReport>, otherwise: String) -> String {
+fn message_of_failure(report: Option<&VolumeMoveReport>, otherwise: String) -> String {
     let message = report.map(|report| report.message.as_str());
     let message = message.filter(|message| !message.is_empty());
     message.map_or(otherwise, |message| format!("{message}; it is tried again"))
@@ -309,7 +309,7 @@ fn plan_move(
                 ..record
             };
             record.kept.retain(|copy| copy.node != own.to);
-            crate::volumes::moves::early_end::keep(&mut record, &own.from, now);
+            crate::volumes::moves::early_end::add_kept_copy(&mut record, &own.from, now);
             draft.put_volume(&mut group, key, record);
         }
         let name = key.to_string();

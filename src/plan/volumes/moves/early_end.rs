@@ -31,7 +31,7 @@ pub fn stopped_move(
         record.node = Some(moving.from.clone());
         record.kept.retain(|copy| copy.node != moving.from);
         let placed = receiver_phase(taker, key, &moving) == Some(Phase::Placed);
-        keep(&mut record, &moving.to, now);
+        add_kept_copy(&mut record, &moving.to, now);
         if let Some(copy) = record.kept.last_mut().filter(|_| !placed) {
             copy.unsure = true;
             if let Some(before) = moving.replaced {
@@ -70,7 +70,7 @@ pub fn is_used_meanwhile(snapshot: &Snapshot, key: &VolumeKey, moving: &VolumeMo
         && users_of(snapshot, key).next().is_some()
 }
 
-pub(crate) fn keep(record: &mut VolumeRecord, node: &str, now: Timestamp) {
+pub(crate) fn add_kept_copy(record: &mut VolumeRecord, node: &str, now: Timestamp) {
     record.kept.retain(|copy| copy.node != node);
     let until = now.checked_add(KEPT).unwrap_or(now);
     record.kept.push(KeptCopy {
