@@ -97,7 +97,7 @@ impl Reconciler {
         }
         problems.extend(self.services.borrow().clone());
         // Before the steps that may wait for other machines and their names.
-        let attached = match self.attachments.keep().await {
+        let attached = match self.attachments.restore_all().await {
             Err(error) => {
                 problems.push(error.to_string());
                 None

@@ -170,16 +170,25 @@ pub async fn run(config: NetworkServiceConfig) -> Result<(), ServiceError> {
     // machines' names.
     let (trouble, services) = watch::channel(None);
     let pulse = pulses.watch("service addresses");
-    let balancing =
-        ServiceBalancer::installed().keep(files.subscribe(), trouble, pulse, cancel.clone());
+    let balancing = ServiceBalancer::installed().follow_files(
+        files.subscribe(),
+        trouble,
+        pulse,
+        cancel.clone(),
+    );
     tasks.spawn(balancing);
     let (announcement, wanted) = watch::channel(None);
     if let Some(tell) = config.resolved {
-        tasks.spawn(resolved::keep(tell, wanted, cancel.clone()));
+        tasks.spawn(resolved::announce_until_cancelled(
+            tell,
+            wanted,
+            cancel.clone(),
+        ));
     }
     let reconciler = Reconciler::new(attachments, overlay, peers, services, announcement);
     let pulse = pulses.watch("reconciliation");
-    let keeping = keep(reconciler, files, heard, config.dns, pulse, cancel.clone());
+    let keeping =
+        reconcile_until_cancelled(reconciler, files, heard, config.dns, pulse, cancel.clone());
     tasks.spawn(keeping);
     notify(&[sd_notify::NotifyState::Ready]);
 
@@ -210,7 +219,7 @@ pub async fn run(config: NetworkServiceConfig) -> Result<(), ServiceError> {
 }
 
 /// Repeats rounds: at every change of the files, and periodically.
-async fn keep(
+async fn reconcile_until_cancelled(
     mut reconciler: Reconciler,
     files: Arc<StateFiles>,
     announcer: Arc<Announcer>,

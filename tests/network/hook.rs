@@ -439,7 +439,7 @@ fn the_sweep_takes_marked_leftovers_only() {
         run("ip link set katsomeone alias not-kats");
         machine.forget("web-aaaaa");
         eventually("the list is read", async || {
-            machine.attachments.keep().await.unwrap().attached == 1
+            machine.attachments.restore_all().await.unwrap().attached == 1
         })
         .await;
         let mut left = kat_links();
@@ -463,7 +463,7 @@ fn an_instance_that_was_attached_since_the_list_was_read_keeps_its_link() {
         let second = machine.container(UID, "web-bbbbb");
         second.serve(80);
         machine.hook(UID, "web-bbbbb", second.pid()).await.unwrap();
-        attachments.keep().await.unwrap();
+        attachments.restore_all().await.unwrap();
         assert_eq!(kat_links().len(), 2);
         fetch((address, 80).into()).unwrap();
     });
@@ -483,14 +483,14 @@ fn a_container_that_runs_without_its_link_is_attached_again() {
         let name = attach::host_link_name("web-aaaaa");
         run(&format!("ip link del {name}"));
         assert!(fetch((address, 80).into()).is_err(), "the control");
-        let kept = machine.attachments.keep().await.unwrap();
+        let kept = machine.attachments.restore_all().await.unwrap();
         assert_eq!((kept.attached, kept.without.len()), (1, 0));
         fetch((address, 80).into()).unwrap();
         // While the gate is not open, only the hook attaches containers.
         run(&format!("ip link del {name}"));
         machine.instance("web-aaaaa", UID, 10, StartGate::Hold);
         eventually("the list is read", async || {
-            machine.attachments.keep().await.unwrap().attached == 0
+            machine.attachments.restore_all().await.unwrap().attached == 0
         })
         .await;
         assert_eq!(kat_links(), Vec::<String>::new());
@@ -507,7 +507,7 @@ fn a_process_that_is_not_the_instances_is_not_attached_in_its_place() {
         let planted = Container::start(OTHER);
         machine.claim(planted.pid(), UID, "web-aaaaa");
         eventually("the list is read", async || {
-            let kept = machine.attachments.keep().await.unwrap();
+            let kept = machine.attachments.restore_all().await.unwrap();
             let why = kept.without.get("web-aaaaa").cloned().unwrap_or_default();
             // The other instance has no process.
             why.contains("belongs to uid 20002") && kept.without.len() == 1 && kept.attached == 0

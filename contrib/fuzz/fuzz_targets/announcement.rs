@@ -50,6 +50,6 @@ fuzz_target!(init: survive_overflow(), |bytes: &[u8]| {
     assert_eq!(said.len(), 1);
     receiver.open(&said[0]);
     let own = PrivateKey::from_bytes([1; 32]).public();
-    assert_eq!(receiver.heard(&own), packet.body.endpoints);
+    assert_eq!(receiver.endpoints_heard_from(&own), packet.body.endpoints);
     assert!(!receiver.open(&said[0]), "it is said again");
 });

@@ -161,7 +161,7 @@ impl Attachments {
     ///
     /// # Errors
     /// The first link or route that the kernel refused.
-    pub async fn keep(&self) -> Result<AttachmentResult, LinkError> {
+    pub async fn restore_all(&self) -> Result<AttachmentResult, LinkError> {
         let Some(instances) = self.files.current().instances.clone() else {
             return Ok(AttachmentResult::default());
         };

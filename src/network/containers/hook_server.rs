@@ -213,7 +213,7 @@ impl HookServer {
         let mut reader = BufReader::with_capacity(1024, reading);
         let outcome = self.handle(&mut reader, uid).await;
         let answer = HookAnswer::of(&outcome);
-        self.tell(uid, &outcome);
+        self.log_outcome(uid, &outcome);
         let Ok(mut line) = json::bytes("the hook's answer", &answer) else {
             // A container whose hook gets no answer does not start.
             return;
@@ -223,7 +223,7 @@ impl HookServer {
     }
 
     /// Logs the outcome, unless the user's budget of journal lines is used up.
-    fn tell(&self, uid: u32, outcome: &Result<HookRequest, HookRefusal>) {
+    fn log_outcome(&self, uid: u32, outcome: &Result<HookRequest, HookRefusal>) {
         // Any user can cause these errors.
         if let Err(error) = outcome
             && (matches!(

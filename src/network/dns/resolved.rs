@@ -53,7 +53,7 @@ pub fn tell_resolved() -> SendAnnouncement {
 }
 
 /// Sends the wanted settings, now and after every change, until cancelled.
-pub(crate) async fn keep(
+pub(crate) async fn announce_until_cancelled(
     tell: SendAnnouncement,
     mut wanted: watch::Receiver<Option<ResolvedAnnouncement>>,
     cancel: CancellationToken,
@@ -152,7 +152,7 @@ mod tests {
         });
         let (sender, wanted) = watch::channel(None);
         let cancel = CancellationToken::new();
-        let keeping = tokio::spawn(keep(tell, wanted, cancel.clone()));
+        let keeping = tokio::spawn(announce_until_cancelled(tell, wanted, cancel.clone()));
         sender.send_replace(Some(announcement(7)));
         tokio::time::sleep(LIMIT + AFTER_FAILURE * 2 + Duration::from_secs(1)).await;
         assert_eq!(*asked.lock(), [7, 7, 7]);

@@ -119,7 +119,7 @@ impl Zone {
                 Lookup::NoName(Box::new(self.authority_at(self.domain.clone())))
             });
         }
-        let short = self.short(source, name, kind);
+        let short = self.look_up_short_name(source, name, kind);
         let short = short.map(|found| match is_of_the_world(name) {
             true => Lookup::ForwardFirst(Box::new(found)),
             false => found,
@@ -176,7 +176,7 @@ impl Zone {
 
     /// Looks up a short name from a container of this machine: first within its own namespace, then
     /// within the cluster. Namespaces themselves are not found, as one could be called `com`.
-    fn short(&self, source: IpAddr, name: &Name, kind: RecordType) -> Option<Lookup> {
+    fn look_up_short_name(&self, source: IpAddr, name: &Name, kind: RecordType) -> Option<Lookup> {
         let IpAddr::V4(source) = source else {
             return None;
         };

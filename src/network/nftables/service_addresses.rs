@@ -87,7 +87,7 @@ impl ServiceBalancer {
     }
 
     /// Follows the agent's files until cancelled; errors are sent to `trouble`, and retried.
-    pub async fn keep(
+    pub async fn follow_files(
         mut self,
         mut changes: watch::Receiver<Arc<StateFilesSnapshot>>,
         trouble: watch::Sender<Option<String>>,

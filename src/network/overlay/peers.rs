@@ -154,7 +154,7 @@ impl PeerKeeper {
         let moved = self.has_moved();
         nudge(&by_key, &asked, moved);
         self.announce(node, &by_key, moved);
-        self.tell(&by_key, &actual);
+        self.write_overlay_state(&by_key, &actual);
         let sessions = actual.peers.values().filter(|peer| peer.is_connected());
         self.reached = sessions
             .filter_map(|peer| Some(peer.endpoint?.ip()))
@@ -187,7 +187,7 @@ impl PeerKeeper {
             let status = actual.peers.get(key);
             // A peer's own announcement is newer than the list that this machine last read from the
             // leader.
-            let mut endpoints = self.announcer.heard(key);
+            let mut endpoints = self.announcer.endpoints_heard_from(key);
             for endpoint in &peer.endpoints {
                 if !endpoints.contains(endpoint) {
                     endpoints.push(endpoint.clone());
@@ -205,7 +205,7 @@ impl PeerKeeper {
             };
             wanted.insert(*key, one);
         }
-        self.tracker.keep(|key| wanted.contains_key(key));
+        self.tracker.retain_peers(|key| wanted.contains_key(key));
         let is_name = |attempt: &EndpointAttempt| attempt.endpoint.parse::<SocketAddr>().is_err();
         let looked_up = attempts.iter().any(|(_, attempt)| is_name(attempt));
         let resolving = attempts
@@ -226,7 +226,7 @@ impl PeerKeeper {
         }
     }
 
-    fn tell(&self, by_key: &PeersByKey<'_>, actual: &WireGuardDevice) {
+    fn write_overlay_state(&self, by_key: &PeersByKey<'_>, actual: &WireGuardDevice) {
         let Some(path) = &self.report else { return };
         let peers = by_key.iter().map(|(key, (name, peer))| {
             let state = actual.peers.get(key).map(overlay_state::of);

@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 
-fn look(rules: &Value, root: &Path) -> Vec<FirewallObstacle> {
+fn obstacles_in(rules: &Value, root: &Path) -> Vec<FirewallObstacle> {
     let needs = RequiredTraffic {
         cluster: "10.90.0.0/16".parse().unwrap(),
         wireguard_port: 51820,
@@ -37,7 +37,7 @@ fn docker_is_named_until_it_lets_kat_pass() {
         base("ip", "filter", "FORWARD", "forward", "drop"),
         json!({ "chain": { "family": "ip", "table": "filter", "name": "DOCKER-USER" } }),
     ];
-    let found = look(&json!({ "nftables": list }), root.path());
+    let found = obstacles_in(&json!({ "nftables": list }), root.path());
     assert_eq!(found.len(), 1);
     assert!(found[0].what.contains("Docker"));
     assert!(
@@ -46,9 +46,12 @@ fn docker_is_named_until_it_lets_kat_pass() {
             .contains("iptables -I DOCKER-USER -i kat+ -j ACCEPT")
     );
     list.push(accept("ip", "filter", "DOCKER-USER", "iifname"));
-    assert_eq!(look(&json!({ "nftables": list }), root.path()).len(), 1);
+    assert_eq!(
+        obstacles_in(&json!({ "nftables": list }), root.path()).len(),
+        1
+    );
     list.push(accept("ip", "filter", "DOCKER-USER", "oifname"));
-    assert_eq!(look(&json!({ "nftables": list }), root.path()), []);
+    assert_eq!(obstacles_in(&json!({ "nftables": list }), root.path()), []);
 }
 
 #[test]
@@ -62,7 +65,7 @@ fn own_tables_that_drop_by_default_are_named() {
         base("inet", "other", "forward", "forward", "accept"),
         base("inet", "kat", "forward", "forward", "drop"),
     ];
-    let found = look(&json!({ "nftables": list }), root.path());
+    let found = obstacles_in(&json!({ "nftables": list }), root.path());
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found[1].command.contains("udp dport 51820 accept"));
     assert!(found[1].command.contains("tcp dport 9115 accept"));
@@ -81,13 +84,13 @@ fn own_tables_that_drop_by_default_are_named() {
         ),
     ] {
         let rules = [&list[..], &[open]].concat();
-        let found = look(&json!({ "nftables": rules }), root.path());
+        let found = obstacles_in(&json!({ "nftables": rules }), root.path());
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0].command, left);
     }
     list.push(opening("udp", json!({ "range": [51820, 51821] })));
     list.push(opening("th", json!(9115)));
-    assert_eq!(look(&json!({ "nftables": list }), root.path()), []);
+    assert_eq!(obstacles_in(&json!({ "nftables": list }), root.path()), []);
 }
 
 #[test]
@@ -102,7 +105,7 @@ fn ufw_and_firewalld_are_named_until_they_let_kat_pass() {
     fs::create_dir_all(root.path().join("etc/firewalld/zones")).unwrap();
     let write = |path: &str, text: &str| fs::write(root.path().join(path), text).unwrap();
     write("etc/ufw/ufw.conf", "# on\nENABLED=yes\nLOGLEVEL=low\n");
-    let found = look(&rules, root.path());
+    let found = obstacles_in(&rules, root.path());
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(
         found[0]
@@ -122,7 +125,7 @@ fn ufw_and_firewalld_are_named_until_they_let_kat_pass() {
          -A ufw-user-forward -s 10.90.0.0/16 -j ACCEPT\n\
          -A ufw-user-forward -d 10.90.0.0/16 -j ACCEPT\n";
     write("etc/ufw/user.rules", without_api);
-    assert_eq!(look(&rules, root.path()).len(), 2);
+    assert_eq!(obstacles_in(&rules, root.path()).len(), 2);
     write(
         "etc/ufw/user.rules",
         &format!("{without_api}-A ufw-user-input -p tcp --dport 9115 -j ACCEPT\n"),
@@ -137,9 +140,9 @@ fn ufw_and_firewalld_are_named_until_they_let_kat_pass() {
         )
     };
     write("etc/firewalld/zones/public.xml", &zone("udp"));
-    assert_eq!(look(&rules, root.path()).len(), 1);
+    assert_eq!(obstacles_in(&rules, root.path()).len(), 1);
     write("etc/firewalld/zones/public.xml", &zone("tcp"));
-    assert_eq!(look(&rules, root.path()), []);
+    assert_eq!(obstacles_in(&rules, root.path()), []);
 }
 
 #[test]
@@ -159,7 +162,7 @@ fn a_strict_firewalld_is_named_for_its_host_ports() {
         ("", false),
     ] {
         fs::write(&file, format!("DefaultZone=public\n{line}\n")).unwrap();
-        let found = look(&runs, root.path());
+        let found = obstacles_in(&runs, root.path());
         assert_eq!(found.len(), usize::from(named), "{line}: {found:?}");
         assert!(
             found
@@ -167,13 +170,13 @@ fn a_strict_firewalld_is_named_for_its_host_ports() {
                 .all(|one| one.hinders == BlockedTraffic::HostPorts)
         );
         // A firewalld that does not run is no obstacle.
-        assert_eq!(look(&json!({ "nftables": [] }), root.path()), []);
+        assert_eq!(obstacles_in(&json!({ "nftables": [] }), root.path()), []);
     }
 }
 
 #[test]
 fn an_empty_machine_has_no_obstacles() {
     let root = tempfile::tempdir().unwrap();
-    assert_eq!(look(&json!({ "nftables": [] }), root.path()), []);
-    assert_eq!(look(&json!({}), root.path()), []);
+    assert_eq!(obstacles_in(&json!({ "nftables": [] }), root.path()), []);
+    assert_eq!(obstacles_in(&json!({}), root.path()), []);
 }

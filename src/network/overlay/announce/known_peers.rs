@@ -142,7 +142,7 @@ impl AnnouncementBook {
     }
 
     /// The endpoints that a peer last announced.
-    pub fn heard(&self, peer: &PublicKey) -> &[SocketAddr] {
+    pub fn endpoints_heard_from(&self, peer: &PublicKey) -> &[SocketAddr] {
         let pair = self.pairs.get(&id_of(peer));
         let heard = pair.and_then(|pair| pair.heard.as_ref());
         heard.map_or(&[], |body| &body.endpoints)
@@ -194,7 +194,10 @@ mod tests {
         let (mut one, mut two) = (book(1, &[2, 3]), book(2, &[1, 3]));
         let packet = said(&mut one, 2, "192.0.2.1:51820", 1000);
         assert!(two.open(&packet));
-        assert_eq!(two.heard(&key(1).public()), endpoints("192.0.2.1:51820"));
+        assert_eq!(
+            two.endpoints_heard_from(&key(1).public()),
+            endpoints("192.0.2.1:51820")
+        );
         // Refused by a machine that is not the addressee, by one for which the sender is not a
         // peer, and by the sender itself.
         assert!(!book(3, &[1, 2]).open(&packet));
@@ -205,7 +208,10 @@ mod tests {
         stranger.id = id_of(&key(1).public());
         let forged = said(&mut stranger, 2, "198.51.100.66:51820", 2000);
         assert!(!two.open(&forged));
-        assert_eq!(two.heard(&key(1).public()), endpoints("192.0.2.1:51820"));
+        assert_eq!(
+            two.endpoints_heard_from(&key(1).public()),
+            endpoints("192.0.2.1:51820")
+        );
     }
 
     #[test]
@@ -230,7 +236,10 @@ mod tests {
         assert!(two.open(&new));
         assert!(!two.open(&old));
         assert!(!two.open(&new));
-        assert_eq!(two.heard(&key(1).public()), endpoints("192.0.2.99:51820"));
+        assert_eq!(
+            two.endpoints_heard_from(&key(1).public()),
+            endpoints("192.0.2.99:51820")
+        );
         // A later announcement of the same endpoints counts, but is not news.
         let same = said(&mut one, 2, "192.0.2.99:51820", 3000);
         assert!(!two.open(&same));
@@ -238,7 +247,7 @@ mod tests {
         let back = said(&mut one, 2, "192.0.2.5:51820", 10);
         assert!(two.open(&back));
         two.set_peers([key(3).public()].into_iter());
-        assert!(two.heard(&key(1).public()).is_empty());
+        assert!(two.endpoints_heard_from(&key(1).public()).is_empty());
     }
 
     #[test]

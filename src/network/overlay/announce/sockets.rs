@@ -64,9 +64,12 @@ impl Announcer {
     }
 
     /// `host:port` that a peer last announced.
-    pub(crate) fn heard(&self, peer: &PublicKey) -> Vec<String> {
+    pub(crate) fn endpoints_heard_from(&self, peer: &PublicKey) -> Vec<String> {
         let state = self.state();
-        let heard = state.book.as_ref().map(|book| book.heard(peer));
+        let heard = state
+            .book
+            .as_ref()
+            .map(|book| book.endpoints_heard_from(peer));
         let heard = heard.unwrap_or_default().iter();
         heard.map(ToString::to_string).collect()
     }
@@ -114,7 +117,7 @@ impl Announcer {
     pub(crate) async fn listen(self: Arc<Self>, cancel: CancellationToken) {
         let mut told = false;
         while !cancel.is_cancelled() {
-            if let Err(error) = self.hear(&cancel).await
+            if let Err(error) = self.receive_announcements(&cancel).await
                 && !told
             {
                 told = true;
@@ -128,7 +131,7 @@ impl Announcer {
         }
     }
 
-    async fn hear(&self, cancel: &CancellationToken) -> io::Result<()> {
+    async fn receive_announcements(&self, cancel: &CancellationToken) -> io::Result<()> {
         let four = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).await?;
         let six = match bind_six() {
             Ok(socket) => Some(UdpSocket::from_std(socket)?),

@@ -116,7 +116,7 @@ pub struct EndpointTracker {
 
 impl EndpointTracker {
     /// Drops peers that `keep` rejects.
-    pub fn keep(&mut self, keep: impl Fn(&PublicKey) -> bool) {
+    pub fn retain_peers(&mut self, keep: impl Fn(&PublicKey) -> bool) {
         self.peers.retain(|key, _| keep(key));
     }
 
@@ -141,7 +141,7 @@ impl EndpointTracker {
             state.endpoints = endpoints.to_vec();
             (state.next, state.round) = (0, 0);
         }
-        state.heard.look(status, now);
+        state.heard.record_counters(status, now);
         let silent = state.heard.is_unanswered_for(SILENCE, now);
         if state.heard.has_session(status, moment) && !silent {
             state.answered(status, now);
@@ -259,7 +259,7 @@ impl PeerCounters {
         }
     }
 
-    fn look(&mut self, status: &PeerStatus, now: Instant) {
+    fn record_counters(&mut self, status: &PeerStatus, now: Instant) {
         let shook_hands =
             status.last_handshake.is_some() && !is_same(status.last_handshake, self.handshake);
         let by_itself = keepalives(status.keepalive, now.duration_since(self.at));
