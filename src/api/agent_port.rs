@@ -216,13 +216,17 @@ impl AgentPortState {
     }
 
     /// Ends when the agent stops, or when the leader's machine has left the cluster.
-    fn over(&self, leader: PeerCertificate) -> impl Future<Output = ()> + use<> {
-        over(self.shutdown.clone(), Arc::clone(&self.knows), leader)
+    fn stream_end(&self, leader: PeerCertificate) -> impl Future<Output = ()> + use<> {
+        stream_end(self.shutdown.clone(), Arc::clone(&self.knows), leader)
     }
 }
 
 /// Ends with `shutdown`, or when the peer of a stream is no longer known.
-pub(super) async fn over(shutdown: CancellationToken, knows: KnowsPeer, peer: PeerCertificate) {
+pub(super) async fn stream_end(
+    shutdown: CancellationToken,
+    knows: KnowsPeer,
+    peer: PeerCertificate,
+) {
     let unknown = async {
         while knows(&peer) {
             sleep(LOOKED_UP_EVERY).await;
@@ -273,7 +277,7 @@ async fn begin(
             let _held = &held;
             output
         })
-        .take_until(agent.over(leader));
+        .take_until(agent.stream_end(leader));
     Ok(answer(outputs))
 }
 
@@ -300,6 +304,6 @@ async fn logs(
             let _held = &held;
             line_or_error.map(|one| line(&one))
         })
-        .take_until(agent.over(leader));
+        .take_until(agent.stream_end(leader));
     Ok(ndjson(Body::from_stream(lines)))
 }

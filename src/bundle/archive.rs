@@ -289,7 +289,7 @@ fn files(entries: Vec<ArchiveFile>, diagnostics: &mut Vec<Diagnostic>) -> Vec<So
             continue;
         }
         if files.iter().any(|file| file.name == name) {
-            diagnostics.push(twice(&name));
+            diagnostics.push(duplicate_entry(&name));
             continue;
         }
         match text(&name, found.bytes) {
@@ -330,7 +330,7 @@ fn carried_of(
         if !mounted {
             diagnostics.push(carried::not_mounted(&file.path));
         } else if kept.iter().any(|other| other.path == file.path) {
-            diagnostics.push(twice(&file.path));
+            diagnostics.push(duplicate_entry(&file.path));
         } else {
             kept.push(file);
         }
@@ -338,7 +338,7 @@ fn carried_of(
     kept
 }
 
-fn twice(name: &str) -> Diagnostic {
+fn duplicate_entry(name: &str) -> Diagnostic {
     Diagnostic::of_file(Class::Duplicate, name, "is in the archive twice")
 }
 

@@ -40,10 +40,11 @@ const TEMPLATE: [&str; 7] = [
 /// Replicas, labels, placement, update strategy, ingress and `reclaim` are not part of it.
 pub fn template_hash(bundle: &Bundle) -> Result<String, NotEncoded> {
     let mut parts = Map::new();
-    let workload = part(DocumentKind::Workload, &bundle.workload)?;
-    let balancer = part(DocumentKind::VirtualLoadBalancer, &bundle.load_balancer)?;
+    let workload = document_without_defaults(DocumentKind::Workload, &bundle.workload)?;
+    let balancer =
+        document_without_defaults(DocumentKind::VirtualLoadBalancer, &bundle.load_balancer)?;
     for name in TEMPLATE {
-        take(&mut parts, &workload, name);
+        copy_spec_field(&mut parts, &workload, name);
     }
     // What happens to the data in the end is not part of an instance's template.
     let volumes = parts.get_mut("volumes").and_then(Value::as_array_mut);
@@ -53,10 +54,10 @@ pub fn template_hash(bundle: &Bundle) -> Result<String, NotEncoded> {
             .map(|members| members.remove("reclaim"));
     }
     for name in ["ports", "healthCheck"] {
-        take(&mut parts, &balancer, name);
+        copy_spec_field(&mut parts, &balancer, name);
     }
     carried(&mut parts, bundle);
-    let build = part(DocumentKind::BuildDefinition, &bundle.build)?;
+    let build = document_without_defaults(DocumentKind::BuildDefinition, &bundle.build)?;
     if !build.is_null() {
         parts.insert("build".to_owned(), build);
     }
@@ -69,13 +70,22 @@ pub fn template_hash(bundle: &Bundle) -> Result<String, NotEncoded> {
 pub fn spec_hash(bundle: &Bundle) -> Result<String, NotEncoded> {
     let mut parts = Map::new();
     for (name, value) in [
-        ("workload", part(DocumentKind::Workload, &bundle.workload)?),
+        (
+            "workload",
+            document_without_defaults(DocumentKind::Workload, &bundle.workload)?,
+        ),
         (
             "loadBalancer",
-            part(DocumentKind::VirtualLoadBalancer, &bundle.load_balancer)?,
+            document_without_defaults(DocumentKind::VirtualLoadBalancer, &bundle.load_balancer)?,
         ),
-        ("job", part(DocumentKind::JobDefinition, &bundle.job)?),
-        ("build", part(DocumentKind::BuildDefinition, &bundle.build)?),
+        (
+            "job",
+            document_without_defaults(DocumentKind::JobDefinition, &bundle.job)?,
+        ),
+        (
+            "build",
+            document_without_defaults(DocumentKind::BuildDefinition, &bundle.build)?,
+        ),
     ] {
         parts.insert(name.to_owned(), value);
     }
@@ -93,7 +103,7 @@ fn carried(parts: &mut Map<String, Value>, bundle: &Bundle) {
 }
 
 /// A document without its defaults; null if there is none.
-fn part<T: serde::Serialize>(
+fn document_without_defaults<T: serde::Serialize>(
     kind: DocumentKind,
     document: &Option<T>,
 ) -> Result<Value, NotEncoded> {
@@ -113,7 +123,7 @@ pub fn without_defaults<T: serde::Serialize>(
     Ok(pruned.unwrap_or_else(|| Value::Object(Map::new())))
 }
 
-fn take(parts: &mut Map<String, Value>, document: &Value, name: &str) {
+fn copy_spec_field(parts: &mut Map<String, Value>, document: &Value, name: &str) {
     if let Some(value) = document.get("spec").and_then(|spec| spec.get(name)) {
         parts.insert(name.to_owned(), value.clone());
     }

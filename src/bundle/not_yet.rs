@@ -61,7 +61,7 @@ fn walk(file: &str, kind: DocumentKind, node: &YamlNode, path: &str, found: &mut
                 };
                 match refused(field, &entry.node) {
                     Some((message, hint)) => found.push(
-                        Diagnostic::at(Class::NotYet, file, place(entry), message)
+                        Diagnostic::at(Class::NotYet, file, span_of_key(entry), message)
                             .path(path)
                             .hint(hint),
                     ),
@@ -74,7 +74,7 @@ fn walk(file: &str, kind: DocumentKind, node: &YamlNode, path: &str, found: &mut
 }
 
 /// Position of the key, including its value if both are on one line.
-fn place(entry: &yaml::MappingEntry) -> Span {
+fn span_of_key(entry: &yaml::MappingEntry) -> Span {
     let one_line = entry.key_span.start.line == entry.node.span.end.line
         && matches!(entry.node.value, YamlValue::Scalar { .. });
     match one_line {

@@ -144,7 +144,7 @@ impl Client {
 type ChangeSender<T> = mpsc::Sender<Result<ListChange<T>, ClientError>>;
 struct ReaderGone;
 
-async fn tell<T>(
+async fn send_change<T>(
     sender: &ChangeSender<T>,
     change: Result<ListChange<T>, ClientError>,
 ) -> Result<(), ReaderGone> {
@@ -163,7 +163,7 @@ async fn run<T: DeserializeOwned>(
         let trouble = match client.get::<List<T>>(route.clone()).await {
             Ok(list) => {
                 patient = true;
-                tell(sender, Ok(ListChange::Listed(list.items))).await?;
+                send_change(sender, Ok(ListChange::Listed(list.items))).await?;
                 let version = list.metadata.resource_version;
                 match client.watch(route.clone(), &version).await {
                     Ok(stream) => relay(stream, sender, &mut pauses, &mut told).await?,
@@ -174,13 +174,13 @@ async fn run<T: DeserializeOwned>(
         };
         match trouble {
             Some(error) if !patient || !error.is_passing() => {
-                return tell(sender, Err(error)).await;
+                return send_change(sender, Err(error)).await;
             }
             // If the history is too short, the list is requested again.
             Some(error) if error.code() == "Gone" => {}
             Some(error) if !told => {
                 told = true;
-                tell(sender, Ok(ListChange::Interrupted(error.to_string()))).await?;
+                send_change(sender, Ok(ListChange::Interrupted(error.to_string()))).await?;
             }
             _ => {}
         }
@@ -212,7 +212,7 @@ async fn relay<T: DeserializeOwned>(
         pauses.reset();
         *told = false;
         if let Some(change) = change {
-            tell(sender, Ok(change)).await?;
+            send_change(sender, Ok(change)).await?;
         }
     }
 }

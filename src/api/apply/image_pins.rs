@@ -67,7 +67,7 @@ pub(crate) fn lookup_error(error: &RegistryError, caller: &Caller) -> String {
 
 /// Looks up all images if this apply begins a version; else `None`. A failed lookup does not refuse
 /// the apply: it is recorded as the problem.
-pub(crate) async fn look(api: &Api, apply: &WorkloadWrite<'_>) -> Option<ImageRecord> {
+pub(crate) async fn look_up_images(api: &Api, apply: &WorkloadWrite<'_>) -> Option<ImageRecord> {
     let snapshot = api.snapshot().ok()?;
     if !begins_a_version(apply, &snapshot) {
         return None;

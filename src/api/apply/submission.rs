@@ -185,7 +185,9 @@ fn host_ports(balancer: &VirtualLoadBalancer) -> Vec<(u16, Protocol)> {
 
 /// The error with all diagnostics; its message names the first.
 fn refusal(diagnostics: Vec<Diagnostic>) -> ApiError {
-    let first = diagnostics.first().map_or_else(String::new, place);
+    let first = diagnostics
+        .first()
+        .map_or_else(String::new, diagnostic_line);
     let message = match diagnostics.len() {
         0 | 1 => first,
         count => format!("{first} (and {} more)", count - 1),
@@ -205,7 +207,7 @@ fn refusal(diagnostics: Vec<Diagnostic>) -> ApiError {
     }
 }
 
-fn place(diagnostic: &Diagnostic) -> String {
+fn diagnostic_line(diagnostic: &Diagnostic) -> String {
     let Diagnostic {
         file,
         line,

@@ -73,7 +73,7 @@ impl ApiView<'_> {
                     .kept
                     .iter()
                     .filter(|copy| !copy.unsure)
-                    .map(kept)
+                    .map(kept_copy_view)
                     .collect(),
             },
         }
@@ -121,7 +121,7 @@ impl ApiView<'_> {
     }
 }
 
-fn kept(copy: &KeptCopy) -> KeptCopyView {
+fn kept_copy_view(copy: &KeptCopy) -> KeptCopyView {
     KeptCopyView {
         node: copy.node.clone(),
         until: copy.until.into(),

@@ -80,15 +80,15 @@ fn port(decoder: &mut Decoder<'_>, at: &PathValue<'_>, seen: &mut SeenPorts) -> 
         .unwrap_or_default();
     let host_port = fields.optional(decoder, "hostPort", host_port);
     if let Some(number) = container_port {
-        let place = fields.place("containerPort").start.line;
+        let place = fields.span_of("containerPort").start.line;
         if let Some(first) = seen.container_ports.insert((number, protocol), place) {
-            twice(decoder, &fields, "containerPort", number, protocol, first);
+            refuse_duplicate_port(decoder, &fields, "containerPort", number, protocol, first);
         }
     }
     if let Some(HostPort::Number(number)) = host_port {
-        let place = fields.place("hostPort").start.line;
+        let place = fields.span_of("hostPort").start.line;
         if let Some(first) = seen.host_ports.insert((number, protocol), place) {
-            twice(decoder, &fields, "hostPort", number, protocol, first);
+            refuse_duplicate_port(decoder, &fields, "hostPort", number, protocol, first);
         }
     }
     fields.finish(decoder);
@@ -100,7 +100,7 @@ fn port(decoder: &mut Decoder<'_>, at: &PathValue<'_>, seen: &mut SeenPorts) -> 
     })
 }
 
-fn twice(
+fn refuse_duplicate_port(
     decoder: &mut Decoder<'_>,
     fields: &Fields<'_>,
     name: &str,
@@ -111,7 +111,7 @@ fn twice(
     let protocol = protocol.word();
     decoder.soft(
         Class::Duplicate,
-        fields.place(name),
+        fields.span_of(name),
         &fields.path_of(name),
         format!("{name} {number}/{protocol} is written twice, first in line {first}"),
         None,
@@ -168,7 +168,7 @@ fn health_check(
         [_] => {}
         [_, second, ..] => decoder.soft(
             Class::Shape,
-            fields.place(second),
+            fields.span_of(second),
             &fields.path_of(second),
             format!(
                 "found {}, expected exactly one of them",
@@ -307,11 +307,11 @@ fn ingress(
         );
     }
     if let Some(host) = &host {
-        let line = fields.place("host").start.line;
+        let line = fields.span_of("host").start.line;
         if let Some(first) = seen.insert(format!("{host}{path}"), line) {
             decoder.soft(
                 Class::Duplicate,
-                fields.place("host"),
+                fields.span_of("host"),
                 &fields.path_of("host"),
                 format!(
                     "`{}{}` is written twice, first in line {first}",

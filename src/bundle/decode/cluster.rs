@@ -91,7 +91,7 @@ fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<ClusterSpec> {
         };
         decoder.soft(
             Class::CrossFile,
-            fields.place(name),
+            fields.span_of(name),
             &fields.path_of(name),
             format!(
                 "nodeLossTimeoutSeconds is {}, expected at least three ticks of agentTickSeconds: {least}",
@@ -168,7 +168,7 @@ fn networks(
     if overlap(cluster, service) {
         decoder.soft(
             Class::CrossFile,
-            fields.place("serviceCIDR"),
+            fields.span_of("serviceCIDR"),
             &fields.path_of("serviceCIDR"),
             format!("serviceCIDR {service} overlaps clusterCIDR {cluster}"),
             None,
@@ -182,7 +182,7 @@ fn networks(
         };
         decoder.soft(
             Class::CrossFile,
-            fields.place(name),
+            fields.span_of(name),
             &fields.path_of(name),
             format!(
                 "the prefix /{} of clusterCIDR and {bits} nodeSubnetBits give each node a /{prefix}, expected at most /29",
@@ -208,7 +208,7 @@ fn ports(decoder: &mut Decoder<'_>, fields: &Fields<'_>, spec: &ClusterSpec) {
             let place = if fields.has(name) { name } else { other };
             decoder.soft(
                 Class::CrossFile,
-                fields.place(place),
+                fields.span_of(place),
                 &fields.path_of(place),
                 format!("{name} and {other} are both {same}"),
                 None,

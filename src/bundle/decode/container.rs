@@ -30,7 +30,7 @@ pub(super) fn container(
 }
 
 /// Init containers or sidecars. `names` are the names that containers have already.
-pub(super) fn others(
+pub(super) fn other_containers(
     decoder: &mut Decoder<'_>,
     at: &PathValue<'_>,
     volumes: &[String],
@@ -47,7 +47,7 @@ pub(super) fn others(
             decoder.checked(at, check::image)
         });
         let places = ["hostNetwork", "drainSeconds"]
-            .map(|name| (name, fields.place(name), fields.path_of(name)));
+            .map(|name| (name, fields.span_of(name), fields.path_of(name)));
         let container = decoded(decoder, fields, volumes)?;
         let of_all = [
             (
@@ -173,7 +173,7 @@ fn capabilities(
     {
         decoder.soft(
             Class::CrossFile,
-            fields.place("capDrop"),
+            fields.span_of("capDrop"),
             &fields.path_of("capDrop"),
             format!("`{}` is both added and dropped", quote(both)),
             None,
@@ -210,7 +210,7 @@ fn variable(
     match (fields.has("value"), fields.has("valueFrom")) {
         (true, true) => decoder.soft(
             Class::Shape,
-            fields.place("valueFrom"),
+            fields.span_of("valueFrom"),
             &fields.path_of("valueFrom"),
             "found both value and valueFrom, expected exactly one of them",
             Some("leave one of them out".to_owned()),
@@ -338,7 +338,7 @@ fn above_limit(
 ) {
     decoder.soft(
         Class::CrossFile,
-        fields.place("requests"),
+        fields.span_of("requests"),
         &format!("{}.{name}", fields.path_of("requests")),
         format!("the request of {request} is above the limit of {limit}"),
         Some("lower the request or raise the limit".to_owned()),

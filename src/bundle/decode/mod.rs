@@ -234,7 +234,7 @@ impl<'n> Fields<'n> {
     }
 
     /// Position of a field's key, or of the mapping if the field is not written.
-    pub(super) fn place(&self, name: &str) -> Span {
+    pub(super) fn span_of(&self, name: &str) -> Span {
         let entry = self.entries.iter().find(|entry| entry.key == name);
         entry.map_or(self.head, |entry| entry.key_span)
     }

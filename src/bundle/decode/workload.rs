@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     Decoder, Fields, PathValue,
-    container::{container, others},
+    container::{container, other_containers},
 };
 use crate::{check, diagnostic::Class, yaml::YamlValue};
 use kat_types::resource::{
@@ -87,8 +87,9 @@ fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<WorkloadSpec> {
         }
         Some(main)
     });
-    let mut list =
-        |decoder: &mut Decoder<'_>, at: &PathValue<'_>| others(decoder, at, &names, &mut called);
+    let mut list = |decoder: &mut Decoder<'_>, at: &PathValue<'_>| {
+        other_containers(decoder, at, &names, &mut called)
+    };
     let init_containers = fields.optional(decoder, "initContainers", &mut list);
     let sidecars = fields.optional(decoder, "sidecars", &mut list);
     fields.finish(decoder);
@@ -137,7 +138,7 @@ fn declared_names(fields: &mut Fields<'_>) -> Vec<String> {
 /// Refuses fields that can't be combined with a Job (RFC001-KAT 3.2 and 4.8).
 fn job_rules(decoder: &mut Decoder<'_>, fields: &Fields<'_>, policy: Option<&RestartPolicy>) {
     if policy.is_some_and(|policy| policy.condition == RestartCondition::Always) {
-        let place = fields.place("restartPolicy");
+        let place = fields.span_of("restartPolicy");
         decoder.soft(
             Class::CrossFile,
             place,
@@ -149,7 +150,7 @@ fn job_rules(decoder: &mut Decoder<'_>, fields: &Fields<'_>, policy: Option<&Res
     if fields.has("updateStrategy") {
         decoder.soft(
             Class::CrossFile,
-            fields.place("updateStrategy"),
+            fields.span_of("updateStrategy"),
             &fields.path_of("updateStrategy"),
             "a Job has no updateStrategy; it is for Service and DaemonService",
             Some("leave it out".to_owned()),
@@ -170,7 +171,7 @@ fn source(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Source> {
     match (has_image, has_git) {
         (true, true) => decoder.soft(
             Class::Shape,
-            fields.place("git"),
+            fields.span_of("git"),
             &fields.path_of("git"),
             "found both image and git, expected exactly one of them",
             Some("leave one of them out".to_owned()),
@@ -187,7 +188,7 @@ fn source(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Source> {
     if fields.has("cacheImage") && has_image && !has_git {
         decoder.soft(
             Class::CrossFile,
-            fields.place("cacheImage"),
+            fields.span_of("cacheImage"),
             &fields.path_of("cacheImage"),
             "cacheImage is used only with git",
             Some("leave it out".to_owned()),
@@ -312,7 +313,7 @@ fn toleration(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Toleratio
         (TolerationOperator::Equal, false) => fields.missing(decoder, "value"),
         (TolerationOperator::Exists, true) => decoder.soft(
             Class::CrossFile,
-            fields.place("value"),
+            fields.span_of("value"),
             &fields.path_of("value"),
             "value is used only with operator Equal",
             Some("write `operator: Equal`, or leave value out".to_owned()),
@@ -401,7 +402,7 @@ fn volume(
                 if fields.has(name) {
                     decoder.soft(
                         Class::CrossFile,
-                        fields.place(name),
+                        fields.span_of(name),
                         &fields.path_of(name),
                         format!("{name} is used only with simpleClusterStorage"),
                         Some("leave it out".to_owned()),
@@ -412,7 +413,7 @@ fn volume(
         [_] => {}
         [_, second, ..] => decoder.soft(
             Class::Shape,
-            fields.place(second),
+            fields.span_of(second),
             &fields.path_of(second),
             format!(
                 "found {}, expected exactly one of them",

@@ -34,17 +34,17 @@ pub async fn snapshot(
     let mut check = SnapshotHash::default();
     loop {
         let next = timeout(PIECE_LIMIT, stream.message()).await;
-        let next = next.map_err(|_| broken("nothing came for a while"))?;
+        let next = next.map_err(|_| broken_snapshot("nothing came for a while"))?;
         let Some(piece) = next.map_err(|failure| error::store_error(&failure, 0))? else {
             return check.finish();
         };
         check.add(piece.blob());
         let sent = pieces.send(piece.blob().to_vec()).await;
-        sent.map_err(|_| broken("nobody takes it"))?;
+        sent.map_err(|_| broken_snapshot("nobody takes it"))?;
     }
 }
 
-fn broken(why: &str) -> StoreError {
+fn broken_snapshot(why: &str) -> StoreError {
     StoreError::Unavailable(format!("etcd's snapshot is not whole: {why}"))
 }
 
@@ -70,10 +70,10 @@ impl SnapshotHash {
     fn finish(self) -> Result<u64, StoreError> {
         let data = self.bytes.saturating_sub(HASH as u64);
         if data == 0 || !data.is_multiple_of(SECTOR) || self.tail.len() != HASH {
-            return Err(broken("its length is wrong"));
+            return Err(broken_snapshot("its length is wrong"));
         }
         if self.hash.finalize().as_slice() != self.tail {
-            return Err(broken("its hash does not fit"));
+            return Err(broken_snapshot("its hash does not fit"));
         }
         Ok(self.bytes)
     }

@@ -64,7 +64,7 @@ pub(super) async fn open(
         ready: VecDeque::new(),
         ended: false,
     };
-    watcher.take(first)?;
+    watcher.process_message(first)?;
     Ok(Box::pin(stream::unfold(
         watcher,
         |mut watcher| async move {
@@ -89,7 +89,7 @@ impl EtcdWatcher {
                 .message()
                 .await
                 .map_err(|failure| self.failed(&failure))?;
-            self.take(message)?;
+            self.process_message(message)?;
         }
     }
 
@@ -102,7 +102,7 @@ impl EtcdWatcher {
     }
 
     /// Processes one message.
-    fn take(&mut self, message: Option<WatchResponse>) -> Result<(), StoreError> {
+    fn process_message(&mut self, message: Option<WatchResponse>) -> Result<(), StoreError> {
         let message =
             message.ok_or_else(|| StoreError::Unavailable("etcd ended the watch".into()))?;
         if message.canceled() {

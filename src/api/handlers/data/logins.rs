@@ -99,7 +99,7 @@ pub(crate) async fn write(
     request: Request,
 ) -> Result<Response, ApiError> {
     check_writable(&caller, &namespace)?;
-    let place = place(&registry)?;
+    let place = parse_login_place(&registry)?;
     let precondition = Precondition::read(request.headers())?;
     let request = read_request(&api, request).await?;
     let credentials = checked(&request)?;
@@ -136,7 +136,7 @@ pub(crate) async fn write(
 }
 
 /// Parses the registry in the path.
-fn place(registry: &str) -> Result<LoginPlace, ApiError> {
+fn parse_login_place(registry: &str) -> Result<LoginPlace, ApiError> {
     match bundle::check_registry(registry) {
         Ok(()) => Ok(LoginPlace::parse(registry)),
         Err(_) => Err(ApiError::invalid(format!(
@@ -368,7 +368,7 @@ pub(crate) async fn delete(
 ) -> Result<Response, ApiError> {
     check_writable(&caller, &namespace)?;
     let precondition = Precondition::read(&headers)?;
-    let place = place(&registry)?;
+    let place = parse_login_place(&registry)?;
     check_namespace_exists(&api, &namespace)?;
     let now = api.now();
     let decide = |snapshot: &Snapshot| {

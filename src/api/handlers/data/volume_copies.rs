@@ -20,7 +20,7 @@ use crate::{
         audit::{AuditedCaller, BoundedLines},
         authentication::{Caller, CertifiedMachine, ConnectionPeer},
     },
-    agent_port::{KnowsPeer, over},
+    agent_port::{KnowsPeer, stream_end},
     errors::ApiError,
     extract::{PathParameters, QueryParameters},
     server::{open_streams::OpenStreams, pools::ConnectionStandingHandle},
@@ -130,7 +130,7 @@ async fn copy(
     let held = sender.streams.open(Some(&format!("node:{machine}")))?;
     let volume = format!("{namespace}/{workload}/{volume}");
     let pieces = sender.copies.open(&machine, &volume, &query.id)?;
-    let over = over(
+    let over = stream_end(
         sender.shutdown.clone(),
         Arc::clone(&sender.knows),
         certificate,

@@ -109,7 +109,7 @@ pub(crate) async fn roll_back(
             .filter(|archived| !archived.files.is_empty())
             .ok_or_else(|| ApiError::NoGeneration {
                 generation,
-                kept: kept(entry),
+                kept: kept_generations(entry),
             })?;
         let restarted = archived.record.as_ref().and_then(|record| record.restarted);
         let cause = ApplyCause::RolledBack {
@@ -140,14 +140,14 @@ fn last_good(key: &WorkloadKey, entry: &WorkloadEntry) -> Result<u64, ApiError> 
             format!("`{key}` has no earlier generation that was wholly healthy"),
             &format!(
                 "kept are {}; `--to N` goes back to any of them",
-                kept(entry)
+                kept_generations(entry)
             ),
         )
     })
 }
 
 /// The kept generations in words: `3 to 12`, or `1, 4 to 12`.
-fn kept(entry: &WorkloadEntry) -> String {
+fn kept_generations(entry: &WorkloadEntry) -> String {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for generation in entry.archive.keys() {
         match ranges.last_mut() {
@@ -264,7 +264,7 @@ async fn write(
             looked: None,
         })
     };
-    let looked = image_pins::look(api, &apply(&*api.snapshot()?)?).await;
+    let looked = image_pins::look_up_images(api, &apply(&*api.snapshot()?)?).await;
     let apply = |snapshot: &Snapshot| {
         let mut apply = apply(snapshot)?;
         apply.looked.clone_from(&looked);

@@ -210,7 +210,7 @@ async fn apply(
         cause: ApplyCause::Applied,
         looked: None,
     };
-    apply.looked = image_pins::look(api, &apply).await;
+    apply.looked = image_pins::look_up_images(api, &apply).await;
     if query.dry_run {
         return Ok(preview::of(api, &apply).await?.answer(None));
     }

@@ -100,10 +100,10 @@ impl NodeReport {
         // Entries that are missing here count as not done yet.
         for list in [made_volumes, removed_volumes] {
             list.iter_mut().for_each(|name| cut(name, MAX_NAME));
-            keep(list, MAX_VOLUMES, String::len);
+            truncate_to_bytes(list, MAX_VOLUMES, String::len);
         }
         volume_moves.iter_mut().for_each(bound_move);
-        keep(volume_moves, MAX_VOLUMES, |one| {
+        truncate_to_bytes(volume_moves, MAX_VOLUMES, |one| {
             one.volume.len() + one.message.len() + MAX_WORD
         });
         if let Some(removed) = images_removed {
@@ -314,7 +314,7 @@ fn words<'t>(texts: impl IntoIterator<Item = &'t mut String>) {
 }
 
 /// Keeps the first entries that have at most `limit` bytes together.
-fn keep<T>(list: &mut Vec<T>, limit: usize, length: impl Fn(&T) -> usize) {
+fn truncate_to_bytes<T>(list: &mut Vec<T>, limit: usize, length: impl Fn(&T) -> usize) {
     let mut bytes = 0;
     let fitting = list.iter().take_while(|entry| {
         // Two quotes and a comma.
