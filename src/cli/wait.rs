@@ -240,13 +240,13 @@ pub(super) async fn until_volumes_gone(
     let mut progress = ProgressDisplay::start(session.console);
     let mut connection = ConnectionNotices::default();
     while !left.is_empty() {
-        progress.update(&format!("{}: removing", first_names(&left)));
+        progress.update(&format!("{}: removing", volumes_in_words(&left)));
         tokio::select! {
             biased;
             () = tokio::time::sleep_until(deadline) => {
                 drop(progress);
                 let verb = if left.len() == 1 { "is" } else { "are" };
-                return Err(CliError::deadline(format!("{} {verb} not gone yet", first_names(&left)))
+                return Err(CliError::deadline(format!("{} {verb} not gone yet", volumes_in_words(&left)))
                     .hinted(format!("`katcall get volumes -n {namespace}` shows on which machine the data lies, and `katcall get nodes` whether that answers")));
             }
             change = changes.next() => match change {
@@ -275,7 +275,7 @@ pub(super) async fn until_volumes_gone(
 }
 
 /// Such as `web/data` or `3 volumes`.
-fn first_names(left: &BTreeMap<String, VolumeItem>) -> String {
+fn volumes_in_words(left: &BTreeMap<String, VolumeItem>) -> String {
     let mut values = left.values();
     match (values.next(), left.len()) {
         (Some(only), 1) => format!("volume {}", plain(&only.key().1)),

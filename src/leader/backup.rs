@@ -35,7 +35,7 @@ const AFTER_FAILURE: Duration = Duration::from_secs(60);
 #[async_trait]
 pub trait Backups: Send + Sync {
     /// Times of the backups in the folder, oldest first; empty if the folder does not exist.
-    async fn kept(&self, folder: &Path) -> Result<Vec<Timestamp>, String>;
+    async fn kept_backups(&self, folder: &Path) -> Result<Vec<Timestamp>, String>;
     /// Makes a backup, whole or not at all.
     async fn take(&self, folder: &Path, now: Timestamp) -> Result<(), String>;
     /// Removes a backup.
@@ -100,7 +100,7 @@ async fn lead(handle: &LeaderHandle, config: &BackupsConfig, leadership: &Leader
                 let pause = Backoff::new(AFTER_FAILURE, round.interval()).after(failures);
                 failures = failures.saturating_add(1);
                 tracing::error!(reason, "no backup was made");
-                round.tell(Err(&reason), None).await;
+                round.store_outcome(Err(&reason), None).await;
                 pause
             }
         };
@@ -124,7 +124,7 @@ impl BackupRound<'_> {
         let spec = &self.snapshot.cluster.spec;
         let folder = Path::new(&spec.backup_path);
         let now = (self.config.clock)();
-        let kept = self.config.backups.kept(folder).await?;
+        let kept = self.config.backups.kept_backups(folder).await?;
         // After the clock was set back, some backups have times in the future.
         let newest = kept.iter().rev().find(|made| **made <= now + 1.minute());
         let newest = newest.copied();
@@ -141,11 +141,11 @@ impl BackupRound<'_> {
                     stays.get_or_insert(reason);
                 }
             }
-            self.tell(Ok(now), stays).await;
+            self.store_outcome(Ok(now), stays).await;
             return Ok(self.interval().min(LOOK));
         }
         if let Some(made) = newest {
-            self.tell(Ok(made), None).await;
+            self.store_outcome(Ok(made), None).await;
         }
         Ok(due.min(LOOK))
     }
@@ -157,7 +157,7 @@ impl BackupRound<'_> {
 
     /// Stores the outcome if it changed. A failure, its end, and an old backup that `stays`, with
     /// the reason, are events as well.
-    async fn tell(&self, outcome: Result<Timestamp, &str>, stays: Option<String>) {
+    async fn store_outcome(&self, outcome: Result<Timestamp, &str>, stays: Option<String>) {
         let before = self.snapshot.backup.as_ref().map(|stored| &stored.value);
         let node = &self.config.node;
         let now = (self.config.clock)();

@@ -96,7 +96,7 @@ impl EtcdObservation {
 }
 
 /// Lists etcd's members, and queries each for its status.
-pub(crate) async fn look(
+pub(crate) async fn observe_etcd(
     config: &MembersConfig,
     snapshot: &Snapshot,
 ) -> Result<EtcdObservation, StoreError> {

@@ -17,7 +17,7 @@ use super::{
     member_events::member_events,
     upkeep::{EtcdUpkeep, Upkeep},
 };
-use crate::etcd_status::{EtcdObservation, MemberMemory, look, note_lost_data};
+use crate::etcd_status::{EtcdObservation, MemberMemory, note_lost_data, observe_etcd};
 use kat_daemon::watchdog::LoopPulses;
 use kat_plan::{
     MemberStep, SeenMember, Snapshot, cluster_members, lost_members, next_step, wanted_members,
@@ -149,11 +149,11 @@ async fn relieve(
     if !leads_raft || !speaks_of_alarms(&status.errors) {
         return Ok(false);
     }
-    let look = look(config, &snapshot).await?;
-    if !look.alarms.is_full() {
+    let observation = observe_etcd(config, &snapshot).await?;
+    if !observation.alarms.is_full() {
         return Ok(false);
     }
-    upkeep.round(handle, config, None, &look).await
+    upkeep.round(handle, config, None, &observation).await
 }
 
 /// One round: reads the members' state and takes at most one step. Returns true if there is more to
@@ -167,40 +167,44 @@ async fn round(
     let Some(snapshot) = handle.snapshot.borrow().clone() else {
         return Ok(true);
     };
-    let mut look = look(config, &snapshot).await?;
-    memory.note(&mut look.seen);
-    note_lost_data(handle, &mut look.seen);
-    if look.alarms.is_full() {
+    let mut observation = observe_etcd(config, &snapshot).await?;
+    memory.note(&mut observation.seen);
+    note_lost_data(handle, &mut observation.seen);
+    if observation.alarms.is_full() {
         // Nothing can be stored before there is room.
-        return upkeep.round(handle, config, Some(leadership), &look).await;
+        return upkeep
+            .round(handle, config, Some(leadership), &observation)
+            .await;
     }
-    let found = (&*snapshot, look.seen.as_slice());
+    let found = (&*snapshot, observation.seen.as_slice());
     if write_down(handle, config, leadership, found, memory).await? {
         // The next decision is based on what was just stored.
         return Ok(true);
     }
     let now = (config.clock)();
-    let lost = lost_members(&snapshot, &look.seen);
+    let lost = lost_members(&snapshot, &observation.seen);
     let given_up = (&lost, &memory.given_up);
-    let wanted = wanted_members(&snapshot, &look.seen, given_up, &config.node, now);
-    let leads = (config.node.as_str(), look.raft_leader);
-    let step = next_step(&wanted, &look.seen, &lost, leads);
+    let wanted = wanted_members(&snapshot, &observation.seen, given_up, &config.node, now);
+    let leads = (config.node.as_str(), observation.raft_leader);
+    let step = next_step(&wanted, &observation.seen, &lost, leads);
     let message = match &step {
         MemberStep::Nothing => {
-            settle_users(handle, config, leadership, (memory, &look.seen)).await?;
-            return upkeep.round(handle, config, Some(leadership), &look).await;
+            settle_users(handle, config, leadership, (memory, &observation.seen)).await?;
+            return upkeep
+                .round(handle, config, Some(leadership), &observation)
+                .await;
         }
         MemberStep::Wait(reason) => {
             say_once(waits, reason.clone());
             upkeep
-                .round(handle, config, Some(leadership), &look)
+                .round(handle, config, Some(leadership), &observation)
                 .await?;
             return Ok(true);
         }
         MemberStep::Add { node } => format!("machine {node} becomes a member of etcd"),
         MemberStep::Promote { node, .. } => format!("etcd of machine {node} gets its vote"),
         MemberStep::Remove { id, node } => {
-            let mut seen = look.seen.iter();
+            let mut seen = observation.seen.iter();
             let data_lost = seen.any(|member| member.id == *id && member.data_lost);
             let why = match (lost.contains(id) && node.is_some(), data_lost) {
                 (false, _) => "",
@@ -231,7 +235,7 @@ async fn round(
     {
         memory.given_up.insert(node.clone());
     }
-    take(config, &snapshot, &look, &step).await?;
+    take_step(config, &snapshot, &observation, &step).await?;
     Ok(true)
 }
 
@@ -262,10 +266,10 @@ pub(super) fn say_once(waits: &mut String, reason: String) {
     }
 }
 
-async fn take(
+async fn take_step(
     config: &MembersConfig,
     snapshot: &Snapshot,
-    look: &EtcdObservation,
+    observation: &EtcdObservation,
     step: &MemberStep,
 ) -> Result<(), StoreError> {
     let etcd = &config.etcd;
@@ -279,9 +283,9 @@ async fn take(
             let url = format!("https://{address}:{}", config.peer_port);
             etcd.add(node, &url).await
         }
-        MemberStep::Promote { id, .. } => etcd.promote(look.raft_url()?, *id).await,
+        MemberStep::Promote { id, .. } => etcd.promote(observation.raft_url()?, *id).await,
         MemberStep::Remove { id, node } => etcd.remove(*id, node.as_deref()).await,
-        MemberStep::MoveRaft { to } => etcd.move_raft(look.raft_url()?, *to).await,
+        MemberStep::MoveRaft { to } => etcd.move_raft(observation.raft_url()?, *to).await,
     }
 }
 

@@ -73,19 +73,19 @@ impl SnapshotBuilder {
         self.read_cluster(entries, &mut snapshot);
         self.read_nodes(entries, &mut snapshot);
         self.read_workloads(entries, &mut snapshot);
-        for (name, entry) in below(entries, keys::NAMESPACES) {
+        for (name, entry) in entries_below(entries, keys::NAMESPACES) {
             if let Some(value) = self.json::<NamespaceRecord>(entry) {
                 snapshot.namespaces.insert(name.to_owned(), value);
             }
         }
-        for (name, entry) in below(entries, keys::ALLOCATIONS) {
+        for (name, entry) in entries_below(entries, keys::ALLOCATIONS) {
             if let (Some(instance), Some(value)) =
                 (name.strip_suffix("/ip"), self.json::<Allocation>(entry))
             {
                 snapshot.allocations.insert(instance.to_owned(), value);
             }
         }
-        for (name, entry) in below(entries, keys::SERVICES) {
+        for (name, entry) in entries_below(entries, keys::SERVICES) {
             let mut parts = name.splitn(3, '/');
             let (Some(namespace), Some(workload), Some(field)) =
                 (parts.next(), parts.next(), parts.next())
@@ -101,7 +101,7 @@ impl SnapshotBuilder {
                 _ => {}
             }
         }
-        for (name, entry) in below(entries, keys::VOLUMES) {
+        for (name, entry) in entries_below(entries, keys::VOLUMES) {
             let Some(key) = VolumeKey::parse(name) else {
                 continue;
             };
@@ -110,7 +110,7 @@ impl SnapshotBuilder {
             }
         }
         self.read_secrets(entries, &mut snapshot);
-        for (name, entry) in below(entries, keys::INDEXES) {
+        for (name, entry) in entries_below(entries, keys::INDEXES) {
             let Ok(index) = name.parse() else { continue };
             if let Some(value) = self.json::<IndexRecord>(entry) {
                 snapshot.indexes.insert(index, value);
@@ -119,10 +119,10 @@ impl SnapshotBuilder {
         snapshot.last_index = entries
             .get(keys::LAST_INDEX)
             .and_then(|entry| self.json::<LastIndex>(entry));
-        for (_, entry) in below(entries, keys::DNS) {
+        for (_, entry) in entries_below(entries, keys::DNS) {
             snapshot.dns.insert(entry.key.clone(), entry.mod_revision);
         }
-        for (id, entry) in below(entries, keys::TOKENS) {
+        for (id, entry) in entries_below(entries, keys::TOKENS) {
             if let Some(value) = self.json::<TokenRecord>(entry) {
                 snapshot.tokens.insert(id.to_owned(), value);
             }
@@ -161,7 +161,7 @@ impl SnapshotBuilder {
         snapshot.backup = entries
             .get(keys::BACKUP)
             .and_then(|entry| self.json::<BackupRecord>(entry));
-        let standing = below(entries, keys::ELECTION).map(|(_, entry)| ElectionCandidate {
+        let standing = entries_below(entries, keys::ELECTION).map(|(_, entry)| ElectionCandidate {
             key: entry.key.clone(),
             create_revision: entry.create_revision,
             candidate: text(entry),
@@ -174,7 +174,7 @@ impl SnapshotBuilder {
     }
 
     fn read_nodes(&mut self, entries: &MirrorEntries, snapshot: &mut Snapshot) {
-        for (name, entry) in below(entries, keys::REGISTRATIONS) {
+        for (name, entry) in entries_below(entries, keys::REGISTRATIONS) {
             let Some(registration) = self.json::<NodeRegistration>(entry) else {
                 continue;
             };
@@ -209,7 +209,7 @@ impl SnapshotBuilder {
             );
         }
         let mut kept = BTreeMap::new();
-        for (name, entry) in below(entries, keys::NODE_DESIRED) {
+        for (name, entry) in entries_below(entries, keys::NODE_DESIRED) {
             if let Some((node, volume)) = name.split_once("/removals/")
                 && let Some(key) = VolumeKey::parse(volume)
                 && let Some(stored) = self.json::<RemovalRecord>(entry)
@@ -261,7 +261,7 @@ impl SnapshotBuilder {
 
     fn read_workloads(&mut self, entries: &MirrorEntries, snapshot: &mut Snapshot) {
         let mut raw: BTreeMap<WorkloadKey, RawWorkload<'_>> = BTreeMap::new();
-        for (name, entry) in below(entries, keys::WORKLOADS) {
+        for (name, entry) in entries_below(entries, keys::WORKLOADS) {
             let mut parts = name.splitn(3, '/');
             let (Some(namespace), Some(workload), Some(rest)) =
                 (parts.next(), parts.next(), parts.next())
@@ -381,7 +381,7 @@ impl SnapshotBuilder {
 
     fn read_events(&mut self, entries: &MirrorEntries, snapshot: &mut Snapshot) {
         let mut kept = BTreeMap::new();
-        for (id, entry) in below(entries, keys::EVENTS) {
+        for (id, entry) in entries_below(entries, keys::EVENTS) {
             let known = self
                 .events
                 .remove(&entry.key)
@@ -480,7 +480,7 @@ pub fn parse_stored(sources: &[SourceFile]) -> Result<Arc<ParsedWorkload>, Strin
 }
 
 /// The keys below a prefix, with the rest of their names.
-fn below<'a>(
+fn entries_below<'a>(
     entries: &'a MirrorEntries,
     prefix: &'a str,
 ) -> impl Iterator<Item = (&'a str, &'a KeyValue)> {

@@ -105,11 +105,11 @@ impl Upkeep {
         handle: &LeaderHandle,
         config: &MembersConfig,
         leadership: Option<&Leadership>,
-        look: &EtcdObservation,
+        observation: &EtcdObservation,
     ) -> Result<bool, StoreError> {
-        let weight = StoreWeight::of(&look.seen, &look.alarms, config.quota);
-        let pressing = is_under_pressure(&weight, &look.alarms);
-        self.stuck |= look.alarms.is_full() && self.done.disarmed;
+        let weight = StoreWeight::of(&observation.seen, &observation.alarms, config.quota);
+        let pressing = is_under_pressure(&weight, &observation.alarms);
+        self.stuck |= observation.alarms.is_full() && self.done.disarmed;
         if !pressing
             || self
                 .since
@@ -118,24 +118,31 @@ impl Upkeep {
             self.done = UpkeepDone::default();
             self.since = None;
         }
-        self.stuck &= look.alarms.is_full();
-        let trouble = store_trouble(&look.seen, &weight, &look.alarms, self.stuck);
-        self.show(handle, look, weight, trouble.clone());
+        self.stuck &= observation.alarms.is_full();
+        let trouble = store_trouble(&observation.seen, &weight, &observation.alarms, self.stuck);
+        self.show(handle, observation, weight, trouble.clone());
         // An event that can't be written now does not block the step.
-        if let Err(error) = self.tell(handle, config, leadership).await {
+        if let Err(error) = self.write_waiting_events(handle, config, leadership).await {
             tracing::debug!("an event is not written yet: {error:#}");
         }
-        let leads = (config.node.as_str(), look.raft_leader);
-        let done = self.done_or_held(look);
-        let step = next_upkeep(&look.seen, &weight, &look.alarms, leads, &done);
+        let leads = (config.node.as_str(), observation.raft_leader);
+        let done = self.done_or_held(observation);
+        let step = next_upkeep(
+            &observation.seen,
+            &weight,
+            &observation.alarms,
+            leads,
+            &done,
+        );
         let message = match &step {
             UpkeepStep::Nothing => {
                 self.waits.clear();
-                if look.alarms.is_full() {
+                if observation.alarms.is_full() {
                     say_once(&mut self.waits, trouble.unwrap_or_default());
                     return Ok(false);
                 }
-                self.warn(handle, config, leadership, look, trouble).await?;
+                self.warn(handle, config, leadership, observation, trouble)
+                    .await?;
                 return Ok(false);
             }
             UpkeepStep::Wait(reason) => {
@@ -158,21 +165,22 @@ impl Upkeep {
         if let Some(leadership) = leadership {
             still_leads(handle, leadership).await?;
         }
-        let taken = self.take(config, look, &step).await;
+        let taken = self.take_step(config, observation, &step).await;
         self.since = Some(Instant::now());
         self.note(config, &step, &taken);
         taken?;
-        self.untold.extend(upkeep_event(look, &step));
+        self.untold.extend(upkeep_event(observation, &step));
         let excess = self.untold.len().saturating_sub(MOST_UNTOLD);
         self.untold.drain(..excess);
-        self.tell(handle, config, leadership).await?;
+        self.write_waiting_events(handle, config, leadership)
+            .await?;
         Ok(true)
     }
 
     /// The steps that were done, and those that are not retried now since they failed. Without the
     /// latter they would wait until the store is not under pressure, which clears `done`.
-    fn done_or_held(&mut self, look: &EtcdObservation) -> UpkeepDone {
-        let member = |id: &u64| look.seen.iter().any(|member| member.id == *id);
+    fn done_or_held(&mut self, observation: &EtcdObservation) -> UpkeepDone {
+        let member = |id: &u64| observation.seen.iter().any(|member| member.id == *id);
         self.failed.retain(|id, _| member(id));
         let held = self.failed.iter();
         let held = held.filter(|(_, (_, until))| *until > Instant::now());
@@ -206,11 +214,11 @@ impl Upkeep {
     fn show(
         &self,
         handle: &LeaderHandle,
-        look: &EtcdObservation,
+        observation: &EtcdObservation,
         weight: StoreWeight,
         trouble: Option<String>,
     ) {
-        let files = look.seen.iter().filter_map(|member| {
+        let files = observation.seen.iter().filter_map(|member| {
             let store = member.store?;
             Some((member.node.clone()?, store))
         });
@@ -221,26 +229,28 @@ impl Upkeep {
         }));
     }
 
-    async fn take(
+    async fn take_step(
         &mut self,
         config: &MembersConfig,
-        look: &EtcdObservation,
+        observation: &EtcdObservation,
         step: &UpkeepStep,
     ) -> Result<(), StoreError> {
         match step {
             UpkeepStep::Nothing | UpkeepStep::Wait(_) => {}
             UpkeepStep::Compact => {
-                let url = look.raft_url()?;
-                config.upkeep.compact(url, look.revision).await?;
+                let url = observation.raft_url()?;
+                config.upkeep.compact(url, observation.revision).await?;
                 self.done.compacted = true;
             }
-            UpkeepStep::MoveRaft { to } => config.etcd.move_raft(look.raft_url()?, *to).await?,
+            UpkeepStep::MoveRaft { to } => {
+                config.etcd.move_raft(observation.raft_url()?, *to).await?
+            }
             UpkeepStep::Defragment { id, .. } => {
-                config.upkeep.defragment(look.url(*id)?).await?;
+                config.upkeep.defragment(observation.url(*id)?).await?;
                 self.done.defragmented.insert(*id);
             }
             UpkeepStep::Disarm => {
-                for member in &look.alarms.full {
+                for member in &observation.alarms.full {
                     config.upkeep.disarm(*member).await?;
                 }
                 self.done.disarmed = true;
@@ -251,7 +261,7 @@ impl Upkeep {
 
     /// Writes the waiting events. The first write after the alarm was disarmed shows whether there
     /// is room.
-    async fn tell(
+    async fn write_waiting_events(
         &mut self,
         handle: &LeaderHandle,
         config: &MembersConfig,
@@ -270,17 +280,20 @@ impl Upkeep {
         handle: &LeaderHandle,
         config: &MembersConfig,
         leadership: Option<&Leadership>,
-        look: &EtcdObservation,
+        observation: &EtcdObservation,
         trouble: Option<String>,
     ) -> Result<(), StoreError> {
-        let Some(trouble) = trouble.filter(|_| look.alarms.corrupt.is_empty()) else {
+        let Some(trouble) = trouble.filter(|_| observation.alarms.corrupt.is_empty()) else {
             self.warned = false;
             return Ok(());
         };
         if self.warned {
             return Ok(());
         }
-        let stores = look.seen.iter().filter(|member| member.store.is_some());
+        let stores = observation
+            .seen
+            .iter()
+            .filter(|member| member.store.is_some());
         let fullest = stores.max_by_key(|member| member.store.map(|store| store.used));
         let node = fullest.and_then(|member| member.node.as_deref());
         let event = MachineEvent {
@@ -296,10 +309,10 @@ impl Upkeep {
 }
 
 /// The event of a step.
-fn upkeep_event(look: &EtcdObservation, step: &UpkeepStep) -> Option<MachineEvent> {
+fn upkeep_event(observation: &EtcdObservation, step: &UpkeepStep) -> Option<MachineEvent> {
     match step {
-        UpkeepStep::Defragment { id, node } if !look.alarms.is_full() => {
-            let store = look.seen.iter().find(|one| one.id == *id);
+        UpkeepStep::Defragment { id, node } if !observation.alarms.is_full() => {
+            let store = observation.seen.iter().find(|one| one.id == *id);
             let store = store.and_then(|one| one.store).unwrap_or_default();
             let (file, used) = (Bytes(store.file).rounded(), Bytes(store.used).rounded());
             Some(MachineEvent {
@@ -312,8 +325,8 @@ fn upkeep_event(look: &EtcdObservation, step: &UpkeepStep) -> Option<MachineEven
             })
         }
         UpkeepStep::Disarm => {
-            let full = look.alarms.full.first();
-            let member = look.seen.iter().find(|one| Some(&one.id) == full);
+            let full = observation.alarms.full.first();
+            let member = observation.seen.iter().find(|one| Some(&one.id) == full);
             let node = member.and_then(|member| member.node.clone());
             Some(MachineEvent {
                 kind: EventKind::Warning,

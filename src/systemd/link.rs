@@ -62,7 +62,7 @@ impl ManagerLink {
         let signals = ManagerSignals::listen(&connection).await?;
         subscribe(&manager).await?;
         let listeners = Arc::new(BusListeners::default());
-        let task = tokio::spawn(hear(
+        let task = tokio::spawn(forward_signals(
             name.to_owned(),
             signals,
             manager.clone(),
@@ -191,7 +191,7 @@ impl ManagerSignals {
 }
 
 /// Passes signals on until the connection ends.
-async fn hear(
+async fn forward_signals(
     name: String,
     mut signals: ManagerSignals,
     manager: SystemdManagerProxy<'static>,

@@ -67,14 +67,14 @@ async fn get_all(
     let body = reply.body();
     let properties: BTreeMap<&str, Variant<'_>> = body.deserialize()?;
     for (name, value) in &properties {
-        take(status, name, value);
+        store_property(status, name, value);
     }
     Ok(())
 }
 
 /// Stores one property. A property that is unknown or of another type is ignored: the field keeps
 /// its default.
-fn take(status: &mut UnitStatus, name: &str, value: &Variant<'_>) {
+fn store_property(status: &mut UnitStatus, name: &str, value: &Variant<'_>) {
     match (name, value) {
         ("LoadState", Variant::Str(text)) => status.load_state = text.as_str().into(),
         ("ActiveState", Variant::Str(text)) => {

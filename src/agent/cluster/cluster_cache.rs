@@ -53,11 +53,11 @@ impl ClusterCache {
         let leader = leader.map(|entry| String::from_utf8_lossy(&entry.value).into_owned());
         Self {
             schema: 1,
-            store_epoch: part(entries, keys::STORE_EPOCH, &before.store_epoch),
-            members: part(entries, keys::MEMBERS, &before.members),
+            store_epoch: read_key(entries, keys::STORE_EPOCH, &before.store_epoch),
+            members: read_key(entries, keys::MEMBERS, &before.members),
             leader,
             leader_name: leader_name(entries),
-            endpoints: part(entries, keys::ENDPOINTS, &before.endpoints),
+            endpoints: read_key(entries, keys::ENDPOINTS, &before.endpoints),
         }
     }
 
@@ -188,7 +188,7 @@ fn in_order(mut endpoints: Vec<String>) -> Vec<String> {
 }
 
 /// Reads one key; a missing key gives the default, an unreadable one `before`.
-fn part<T: DeserializeOwned + Default + Clone>(
+fn read_key<T: DeserializeOwned + Default + Clone>(
     entries: &MirrorEntries,
     key: &str,
     before: &T,

@@ -10,7 +10,7 @@ use kat_systemd::{SystemdError, UnitManager};
 pub(crate) const ETCD: &str = "kat-etcd.service";
 
 /// All files that this machine needs.
-pub(crate) fn wanted(
+pub(crate) fn needed_files(
     renderer: &Renderer,
     settings: &RenderSettings,
     identity: &MachineIdentity,

@@ -70,7 +70,7 @@ impl FenceMemory {
         self.path.with_file_name("confirmed")
     }
 
-    fn keep(&self, reached: Instant) {
+    fn save_contact(&self, reached: Instant) {
         let ago = u64::try_from(reached.elapsed().as_micros()).unwrap_or(u64::MAX);
         let at = (self.monotonic)().saturating_sub(ago).to_string();
         if let Err(error) = files::write_atomic(&self.path, at.as_bytes(), FileAccess::mode(0o600))
@@ -130,12 +130,12 @@ impl PartitionFence {
                 };
                 at.saturating_duration_since(Instant::now())
             });
-            let verdict = silence.judge(&stopped, told.unwrap_or(LONG));
+            let verdict = silence.into_verdict(&stopped, told.unwrap_or(LONG));
             // While an instance waits for the list, the saved time stays old, so that the instance
             // also waits in the next process of the agent.
             let runs = verdict.any && verdict.stopped.is_empty();
             if let (Some(memory), Some(reached), true) = (&self.memory, reached, runs) {
-                memory.keep(reached);
+                memory.save_contact(reached);
             }
             let mut held = verdict.stopped.clone();
             if !confirmed {
@@ -210,7 +210,7 @@ impl PartitionedInstances {
 
     /// Instances in `before` are stopped already. They stay stopped until the list is confirmed
     /// again, after the time `told`.
-    fn judge(self, before: &BTreeSet<String>, told: Duration) -> FenceVerdict {
+    fn into_verdict(self, before: &BTreeSet<String>, told: Duration) -> FenceVerdict {
         let mut verdict = FenceVerdict {
             any: !self.over.is_empty() || !self.running.is_empty(),
             stopped: self.over,

@@ -230,7 +230,7 @@ fn keep_registries(entries: &MirrorEntries, writes: &WatchedWrites) {
             }
         };
     let _tried_again = writes.write(Path::new(registries::FILE), move || {
-        if registries::keep(&Root::new("/"), &settings)? {
+        if registries::write_registry_file(&Root::new("/"), &settings)? {
             tracing::info!("this machine's Podman reaches registries as the cluster says");
         }
         Ok(())

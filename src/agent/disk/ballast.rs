@@ -65,7 +65,7 @@ impl Ballast {
         let mut failed = false;
         loop {
             let now = std::sync::Arc::clone(&ballast);
-            let kept = tokio::task::spawn_blocking(move || now.keep());
+            let kept = tokio::task::spawn_blocking(move || now.adjust());
             match pulse.wait(kept).await {
                 Ok(Ok(BallastAction::Nothing)) => {}
                 Ok(Ok(BallastAction::Made)) => failed = false,
@@ -88,7 +88,7 @@ impl Ballast {
     }
 
     /// Checks the free space once.
-    fn keep(&self) -> io::Result<BallastAction> {
+    fn adjust(&self) -> io::Result<BallastAction> {
         let Ok(etcd) = (self.look)(&self.etcd) else {
             return Ok(BallastAction::Nothing);
         };
@@ -103,17 +103,19 @@ impl Ballast {
             return Ok(BallastAction::Nothing);
         }
         match there {
-            Some(_) if room.free_bytes < low(room) => {
+            Some(_) if room.free_bytes < release_limit(room) => {
                 fs::remove_file(&self.file)?;
                 Ok(BallastAction::Released)
             }
             // A ballast that a power loss cut short is made anew.
-            Some(there) if there.blocks().saturating_mul(512) < wanted(room) => {
+            Some(there) if there.blocks().saturating_mul(512) < ballast_size(room) => {
                 fs::remove_file(&self.file)?;
                 Ok(BallastAction::Nothing)
             }
-            None if room.free_bytes >= wanted(room).saturating_mul(2) + low(room) => {
-                allocate(&self.file, wanted(room))?;
+            None if room.free_bytes
+                >= ballast_size(room).saturating_mul(2) + release_limit(room) =>
+            {
+                allocate(&self.file, ballast_size(room))?;
                 Ok(BallastAction::Made)
             }
             _ => Ok(BallastAction::Nothing),
@@ -142,14 +144,14 @@ pub(crate) fn allocate(path: &Path, size: u64) -> io::Result<()> {
 }
 
 /// Size of the ballast on this file system, in bytes.
-fn wanted(room: FreeSpace) -> u64 {
+fn ballast_size(room: FreeSpace) -> u64 {
     // Rounded down to whole MiB, so that the allocated blocks are never fewer.
     (room.bytes / PART).min(MOST) >> 20 << 20
 }
 
 /// Free bytes below which the ballast is removed: half of its size.
-pub(crate) fn low(room: FreeSpace) -> u64 {
-    wanted(room) / 2
+pub(crate) fn release_limit(room: FreeSpace) -> u64 {
+    ballast_size(room) / 2
 }
 
 #[cfg(test)]
@@ -191,7 +193,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (ballast, room, _) = ballast(root.path());
         let free = |mib| room.lock().free_bytes = mib * MIB;
-        assert_eq!(ballast.keep().unwrap(), BallastAction::Made);
+        assert_eq!(ballast.adjust().unwrap(), BallastAction::Made);
         let there = fs::metadata(&ballast.file).unwrap();
         assert_eq!(
             (there.len(), there.mode() & 0o777, there.uid()),
@@ -199,27 +201,27 @@ mod tests {
         );
         assert!(there.blocks() * 512 >= 4 * MIB, "it takes its room");
         free(2);
-        assert_eq!(ballast.keep().unwrap(), BallastAction::Nothing);
+        assert_eq!(ballast.adjust().unwrap(), BallastAction::Nothing);
         free(1);
-        assert_eq!(ballast.keep().unwrap(), BallastAction::Released);
+        assert_eq!(ballast.adjust().unwrap(), BallastAction::Released);
         assert!(!ballast.file.exists());
         // The space that the release itself freed does not cause the ballast to be created again.
         free(9);
-        assert_eq!(ballast.keep().unwrap(), BallastAction::Nothing);
+        assert_eq!(ballast.adjust().unwrap(), BallastAction::Nothing);
         free(10);
-        assert_eq!(ballast.keep().unwrap(), BallastAction::Made);
-        assert_eq!(ballast.keep().unwrap(), BallastAction::Nothing);
+        assert_eq!(ballast.adjust().unwrap(), BallastAction::Made);
+        assert_eq!(ballast.adjust().unwrap(), BallastAction::Nothing);
     }
 
     #[test]
     fn etcd_on_a_file_system_of_its_own_needs_no_ballast() {
         let root = tempfile::tempdir().unwrap();
         let (ballast, _, own) = ballast(root.path());
-        assert_eq!(ballast.keep().unwrap(), BallastAction::Made);
+        assert_eq!(ballast.adjust().unwrap(), BallastAction::Made);
         *own.lock() = 2;
-        assert_eq!(ballast.keep().unwrap(), BallastAction::Nothing);
+        assert_eq!(ballast.adjust().unwrap(), BallastAction::Nothing);
         assert!(!ballast.file.exists());
-        assert_eq!(ballast.keep().unwrap(), BallastAction::Nothing);
+        assert_eq!(ballast.adjust().unwrap(), BallastAction::Nothing);
         assert!(!ballast.file.exists());
     }
 
@@ -228,8 +230,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (ballast, ..) = ballast(root.path());
         fs::write(&ballast.file, "short").unwrap();
-        assert_eq!(ballast.keep().unwrap(), BallastAction::Nothing);
-        assert_eq!(ballast.keep().unwrap(), BallastAction::Made);
+        assert_eq!(ballast.adjust().unwrap(), BallastAction::Nothing);
+        assert_eq!(ballast.adjust().unwrap(), BallastAction::Made);
         assert_eq!(fs::metadata(&ballast.file).unwrap().len(), 4 * MIB);
     }
 }

@@ -101,7 +101,7 @@ struct FreeSpaceThresholds {
 impl FreeSpaceThresholds {
     /// The thresholds in bytes. `pressure` is the free space that `DiskPressure` requires.
     fn of(room: FreeSpace, pressure: u64) -> Self {
-        let urgent = ballast::low(room);
+        let urgent = ballast::release_limit(room);
         let least = (pressure / 2).max(urgent);
         let enough = least.saturating_add(least / 2);
         let pressure_ends = pressure.saturating_add(pressure / 5);
@@ -420,7 +420,7 @@ impl Evictor {
             return;
         };
         self.free_then = (basis == EvictionBasis::Data).then_some(room.free_bytes);
-        let message = told(&victim, basis, (path, room), (lack, margin));
+        let message = eviction_message(&victim, basis, (path, room), (lack, margin));
         tracing::warn!(
             instance = victim.instance,
             why = message,
@@ -536,7 +536,7 @@ fn bounded<T: Send + 'static>(
 }
 
 /// The message about an evicted instance.
-fn told(
+fn eviction_message(
     victim: &InstanceDiskUse,
     basis: EvictionBasis,
     (path, room): (&Path, FreeSpace),

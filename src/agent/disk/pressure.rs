@@ -54,7 +54,7 @@ pub(crate) type ReadFreeSpace = Arc<dyn Fn(&Path) -> io::Result<FreeSpace> + Sen
 ///
 /// # Errors
 /// The path does not exist, or statvfs(3) fails.
-pub(crate) fn look(path: &Path) -> io::Result<FreeSpace> {
+pub(crate) fn measure_free_space(path: &Path) -> io::Result<FreeSpace> {
     let device = std::fs::metadata(path)?.dev();
     let found = rustix::fs::statvfs(path)?;
     Ok(FreeSpace {
@@ -113,7 +113,7 @@ impl DiskWatch {
         let pulse = pulses.watch("disk pressure");
         loop {
             let disks = Arc::clone(&self);
-            let looked = tokio::task::spawn_blocking(move || disks.look());
+            let looked = tokio::task::spawn_blocking(move || disks.check_all());
             // A check that hangs is waited for without starting a second one, and the last result
             // stays.
             tokio::pin!(looked);
@@ -124,7 +124,7 @@ impl DiskWatch {
                     .await
                 {
                     Ok(Ok(true)) => {
-                        statuses.tell();
+                        statuses.wake_reporter();
                         break;
                     }
                     Ok(_) => break,
@@ -144,8 +144,8 @@ impl DiskWatch {
     }
 
     /// Checks once; true where the set of short file systems has changed.
-    pub(crate) fn look(&self) -> bool {
-        let before = self.short();
+    pub(crate) fn check_all(&self) -> bool {
+        let before = self.short_disks();
         let mut now = ShortDisks::new();
         let mut devices = Vec::new();
         for path in &self.paths {
@@ -182,7 +182,7 @@ impl DiskWatch {
         changed
     }
 
-    fn short(&self) -> ShortDisks {
+    fn short_disks(&self) -> ShortDisks {
         self.short.lock().clone()
     }
 
@@ -221,7 +221,7 @@ impl DiskWatch {
         let Ok(homes) = (self.look)(&self.homes) else {
             return false;
         };
-        let short = self.short();
+        let short = self.short_disks();
         // A file system is recorded under its first path.
         let was = short.values().any(|(device, _)| *device == homes.device);
         was && self.why_short(homes, true).is_some()
@@ -229,7 +229,7 @@ impl DiskWatch {
 
     /// The condition `DiskPressure`; `None` while no file system is short of space.
     pub(crate) fn condition(&self) -> Option<Condition> {
-        let short = self.short();
+        let short = self.short_disks();
         let told: Vec<String> = short
             .iter()
             .map(|(path, (_, why))| format!("{}: {why}", path.display()))
@@ -290,10 +290,10 @@ mod tests {
     #[test]
     fn pressure_begins_below_a_tenth_names_the_path_and_ends_with_a_fifth_more() {
         let (disks, rooms) = disks(&AgentConfig::default());
-        assert!(!disks.look());
+        assert!(!disks.check_all());
         assert_eq!(disks.condition(), None);
         rooms.lock()[0].free_bytes = 2 * GIB - 1;
-        assert!(disks.look());
+        assert!(disks.check_all());
         let condition = disks.condition().unwrap();
         assert_eq!(
             condition.message,
@@ -302,13 +302,13 @@ mod tests {
         assert!(condition.status && disks.images_are_short());
         // The condition's message stays the same while the condition lasts.
         rooms.lock()[0].free_bytes = GIB;
-        assert!(!disks.look());
+        assert!(!disks.check_all());
         assert_eq!(disks.condition(), Some(condition));
         rooms.lock()[0].free_bytes = 2 * GIB + GIB / 3;
-        assert!(!disks.look());
+        assert!(!disks.check_all());
         rooms.lock()[0].free_bytes = 2 * GIB + GIB / 2;
         assert!(!disks.images_are_short(), "looked at anew");
-        assert!(disks.look());
+        assert!(disks.check_all());
         assert_eq!(disks.condition(), None);
     }
 
@@ -316,7 +316,7 @@ mod tests {
     fn a_volume_disk_that_is_full_is_no_reason_to_remove_images() {
         let (disks, rooms) = disks(&AgentConfig::default());
         rooms.lock()[1].free_bytes = 0;
-        assert!(disks.look());
+        assert!(disks.check_all());
         let message = disks.condition().unwrap().message;
         assert!(message.starts_with("/srv/volumes: 0 MiB of"), "{message}");
         assert!(!disks.images_are_short());
@@ -330,14 +330,14 @@ mod tests {
         };
         let (disks, rooms) = disks(&shared);
         rooms.lock()[1].free_bytes = 0;
-        assert!(!disks.look());
+        assert!(!disks.check_all());
     }
 
     #[test]
     fn inodes_count_too_and_a_machine_may_say_what_is_enough() {
         let (disks, rooms) = disks(&AgentConfig::default());
         rooms.lock()[0].free_inodes = 49;
-        assert!(disks.look());
+        assert!(disks.check_all());
         let message = disks.condition().unwrap().message;
         assert!(message.contains("49 of 1000 inodes"), "{message}");
         for (wanted, short) in [(0, false), (9 * GIB, false), (11 * GIB, true)] {
@@ -347,14 +347,14 @@ mod tests {
             };
             let (disks, rooms) = self::disks(&config);
             rooms.lock()[0].free_inodes = if wanted == 0 { 0 } else { 900 };
-            assert_eq!(disks.look(), short, "{wanted}");
+            assert_eq!(disks.check_all(), short, "{wanted}");
         }
     }
 
     #[test]
     fn the_machine_has_disks() {
-        let room = look(Path::new("/")).unwrap();
+        let room = measure_free_space(Path::new("/")).unwrap();
         assert!(room.bytes > 0 && room.free_bytes <= room.bytes);
-        assert!(look(Path::new("/no/such/path")).is_err());
+        assert!(measure_free_space(Path::new("/no/such/path")).is_err());
     }
 }

@@ -41,11 +41,11 @@ impl RunningContainer {
         };
         let began = Instant::now();
         let ended = manager.run_transient(&unit, limit + MARGIN).await;
-        judge(ended, began.elapsed() >= limit, limit)
+        probe_result(ended, began.elapsed() >= limit, limit)
     }
 }
 
-fn judge(
+fn probe_result(
     ended: Result<TransientEnd, SystemdError>,
     took_all: bool,
     limit: Duration,
@@ -107,7 +107,7 @@ mod tests {
             ),
         ] {
             let words = expected.map_err(str::to_owned);
-            assert_eq!(judge(end, took_all, limit), words);
+            assert_eq!(probe_result(end, took_all, limit), words);
         }
     }
 }

@@ -182,9 +182,10 @@ impl Prober {
         } = &self.means;
         let asked = async {
             match &self.subject.target {
-                ProbeCheck::Http { address, path } => {
-                    network.get(*address, path).await.and_then(probe::judge)
-                }
+                ProbeCheck::Http { address, path } => network
+                    .get(*address, path)
+                    .await
+                    .and_then(probe::check_http_status),
                 ProbeCheck::Tcp { address } => network.connect(*address).await,
                 ProbeCheck::Exec { command } => {
                     let inside = &self.subject.inside;

@@ -197,7 +197,7 @@ fn bounded(text: &str) -> String {
 }
 
 /// Whether a response status counts as success.
-pub(crate) fn judge(status: u16) -> Result<(), String> {
+pub(crate) fn check_http_status(status: u16) -> Result<(), String> {
     match status {
         200..=399 => Ok(()),
         _ => Err(format!("http {status}")),
@@ -245,7 +245,7 @@ mod tests {
         let (got, _) = told(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n").await;
         assert_eq!(got, Ok(200));
         let (got, _) = told(b"HTTP/1.0 302 Elsewhere\r\nLocation: /\r\n\r\n").await;
-        assert_eq!(got.map(judge), Ok(Ok(())));
+        assert_eq!(got.map(check_http_status), Ok(Ok(())));
     }
 
     #[tokio::test]

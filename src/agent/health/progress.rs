@@ -66,7 +66,7 @@ impl HealthProgress {
 
     /// The health and the error without the counts: for reports, and for the next process of the
     /// agent.
-    pub(crate) fn told(&self) -> Self {
+    pub(crate) fn without_counts(&self) -> Self {
         Self {
             health: self.health,
             error: self.error.clone(),

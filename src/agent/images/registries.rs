@@ -8,7 +8,10 @@ pub(crate) const FILE: &str = "/etc/containers/registries.conf.d/50-kat.conf";
 
 /// Writes the cluster's settings below `root`; removes the file where there are none. True where
 /// the file changed.
-pub(crate) fn keep(root: &Root, settings: &RegistrySettings) -> Result<bool, FileError> {
+pub(crate) fn write_registry_file(
+    root: &Root,
+    settings: &RegistrySettings,
+) -> Result<bool, FileError> {
     let path = root.below(FILE);
     if settings.registries.is_empty() {
         let was_there = path.exists();
@@ -62,7 +65,7 @@ mod tests {
         let root = Root::new(folder.path());
         std::fs::create_dir_all(root.below("/etc/containers")).unwrap();
         let none = RegistrySettings::default();
-        assert!(!keep(&root, &none).unwrap());
+        assert!(!write_registry_file(&root, &none).unwrap());
         let set = |insecure, mirrors: &[&str]| RegistrySetting {
             insecure,
             mirrors: mirrors.iter().map(|one| (*one).to_owned()).collect(),
@@ -78,8 +81,11 @@ mod tests {
             ]
             .into(),
         };
-        assert!(keep(&root, &settings).unwrap());
-        assert!(!keep(&root, &settings).unwrap(), "nothing changed");
+        assert!(write_registry_file(&root, &settings).unwrap());
+        assert!(
+            !write_registry_file(&root, &settings).unwrap(),
+            "nothing changed"
+        );
         let text = std::fs::read_to_string(root.below(FILE)).unwrap();
         let expected = r#"# Written by KAT and written again when it differs: katcall registry list
 
@@ -98,7 +104,7 @@ location = "mirror.lab:5000"
 insecure = true
 "#;
         assert_eq!(text, expected);
-        assert!(keep(&root, &none).unwrap());
+        assert!(write_registry_file(&root, &none).unwrap());
         assert!(!root.below(FILE).exists());
     }
 }

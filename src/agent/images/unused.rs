@@ -120,7 +120,12 @@ impl ImageCare {
     /// Whether the images of a workload that has left are kept for its return: the workload still
     /// exists (`kept`), there are images, and it has not been away for too long. Where it would use
     /// none of the images, they count as those of an old version.
-    pub fn stays(&self, user: &WorkloadUser, home: &Path, kept: Option<&KeptUserImages>) -> bool {
+    pub fn keeps_images(
+        &self,
+        user: &WorkloadUser,
+        home: &Path,
+        kept: Option<&KeptUserImages>,
+    ) -> bool {
         let Some(kept) = kept else {
             return false;
         };

@@ -154,7 +154,7 @@ pub(crate) fn dns_records(entries: &MirrorEntries, revision: i64) -> DnsRecords 
 /// can't read, because a newer version wrote it, is left out.
 pub(crate) fn services(entries: &MirrorEntries) -> Services {
     let mut services = BTreeMap::new();
-    for (key, entry) in below(entries, keys::SERVICES) {
+    for (key, entry) in entries_below(entries, keys::SERVICES) {
         let Some(name) = key.strip_suffix("/ip") else {
             continue;
         };
@@ -181,7 +181,8 @@ pub(crate) fn services(entries: &MirrorEntries) -> Services {
 /// The shares of this machine's instances in the traffic of its host ports, from the keys below
 /// `/kat/network/services/`.
 pub(crate) fn host_port_parts(entries: &MirrorEntries, subnet: Ipv4Net) -> HostPortParts {
-    let balances = below(entries, keys::SERVICES).filter(|(key, _)| key.ends_with("/balance"));
+    let balances =
+        entries_below(entries, keys::SERVICES).filter(|(key, _)| key.ends_with("/balance"));
     let ports = balances
         .filter_map(|(_, entry)| read::<ServiceBalance>(entry))
         .flat_map(|balance| balance.ports);
@@ -203,7 +204,7 @@ pub(crate) fn transport(protocol: Protocol) -> Transport {
 }
 
 /// The keys below a prefix, each without the prefix.
-fn below<'a>(
+fn entries_below<'a>(
     entries: &'a MirrorEntries,
     prefix: &'a str,
 ) -> impl Iterator<Item = (&'a str, &'a KeyValue)> {

@@ -28,10 +28,10 @@ const LIMIT: u64 = 1 << 20;
 /// Other programs that listen on ports of the machine.
 pub trait HostListeners: Send + Sync {
     /// The listeners on any of these ports.
-    fn on(&self, ports: &[(Protocol, u16)]) -> Vec<Listener>;
+    fn listeners_on(&self, ports: &[(Protocol, u16)]) -> Vec<Listener>;
 
     /// One of these ports that `kat-net` still leaves to a program that listened on it.
-    fn kept(&self, ports: &[(Protocol, u16)]) -> Option<(Protocol, u16)>;
+    fn port_left_to_program(&self, ports: &[(Protocol, u16)]) -> Option<(Protocol, u16)>;
 }
 
 /// The listeners of the real machine.
@@ -42,7 +42,7 @@ pub(crate) struct SystemListeners {
 }
 
 impl HostListeners for SystemListeners {
-    fn on(&self, ports: &[(Protocol, u16)]) -> Vec<Listener> {
+    fn listeners_on(&self, ports: &[(Protocol, u16)]) -> Vec<Listener> {
         let ports: Vec<_> = ports
             .iter()
             .map(|(protocol, port)| (of(*protocol), *port))
@@ -52,7 +52,7 @@ impl HostListeners for SystemListeners {
         found
     }
 
-    fn kept(&self, ports: &[(Protocol, u16)]) -> Option<(Protocol, u16)> {
+    fn port_left_to_program(&self, ports: &[(Protocol, u16)]) -> Option<(Protocol, u16)> {
         let content = files::read_bounded(Path::new(MACHINE_PORTS_FILE), LIMIT).ok()?;
         let kept: MachinePorts = serde_json::from_slice(&content).ok()?;
         let mut ports = ports.iter().copied();
@@ -79,9 +79,9 @@ pub(crate) fn in_use(assignment: &Assignment, listeners: &dyn HostListeners) -> 
     if ports.is_empty() {
         return None;
     }
-    let found = listeners.on(&ports);
+    let found = listeners.listeners_on(&ports);
     if found.is_empty() {
-        let (protocol, port) = listeners.kept(&ports)?;
+        let (protocol, port) = listeners.port_left_to_program(&ports)?;
         let word = protocol.word();
         return Some(format!(
             "a program of this machine listened on host port {port}/{word} in the last ten minutes, for which the port stays the machine's; `sudo systemctl restart kat-net` there gives it up at once"

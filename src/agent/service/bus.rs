@@ -45,7 +45,7 @@ pub(crate) async fn serve(
     tokio::select! {
         () = cancel.cancelled() => {}
         () = follow => {}
-        () = publish::keep(state) => {}
+        () = publish::publish_until_closed(state) => {}
     }
 }
 

@@ -91,7 +91,8 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     network.write_node(&setup::node_network(&identity, &config))?;
     let tools = Arc::new(tools(&identity, &config, &managers).await?);
     let stored = ClusterCache::stored();
-    let host_files = host_files::wanted(&tools.renderer, &tools.settings, &identity, &stored)?;
+    let host_files =
+        host_files::needed_files(&tools.renderer, &tools.settings, &identity, &stored)?;
     host_files::renew(&host_files, managers.system().as_ref()).await?;
     let mut supervisor = Supervisor::new(Arc::clone(&tools), statuses.clone(), network.clone());
     supervisor.pulses = pulses.clone();
@@ -119,11 +120,11 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     };
     tasks.spawn(removals.run(cancel.clone()));
     if identity.etcd {
-        let ballast = Ballast::new(&root, Arc::new(disks::look));
+        let ballast = Ballast::new(&root, Arc::new(disks::measure_free_space));
         tasks.spawn(ballast.run(pulses.clone(), cancel.clone()));
     }
     let base = &identity.cluster.spec.volume_base_path;
-    let disks = DiskWatch::new(&root, base, &config, Arc::new(disks::look));
+    let disks = DiskWatch::new(&root, base, &config, Arc::new(disks::measure_free_space));
     let disks = Arc::new(disks);
     let look = Arc::clone(&disks).run(statuses.clone(), pulses.clone(), cancel.clone());
     tasks.spawn(look);
@@ -136,7 +137,13 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     };
     tasks.spawn(collector.run(cancel.clone()));
     let parts = (statuses.clone(), Arc::clone(&tools.monotonic));
-    let evictor = Evictor::new(&root, base, &config, Arc::new(disks::look), parts);
+    let evictor = Evictor::new(
+        &root,
+        base,
+        &config,
+        Arc::new(disks::measure_free_space),
+        parts,
+    );
     // This process does not start instances that an earlier one evicted.
     let (evicted_now, evicted) = watch::channel(evictor.evicted());
     supervisor.evicted = evicted;

@@ -27,7 +27,7 @@ impl ServiceStatus {
         let period =
             sd_notify::watchdog_enabled().map_or(Duration::from_secs(10), |limit| limit / 3);
         let _ = sd_notify::notify(&[NotifyState::Ready]);
-        let told = tell(said, pulses.clone(), period, |states| {
+        let told = send_status_lines(said, pulses.clone(), period, |states| {
             let _ = sd_notify::notify(states);
         });
         let cancel = cancel.clone();
@@ -49,7 +49,7 @@ impl ServiceStatus {
 
 /// Sends changed status lines, and a watchdog message every `period` unless a loop hangs: then
 /// systemd restarts the service.
-async fn tell(
+async fn send_status_lines(
     mut said: watch::Receiver<String>,
     pulses: LoopPulses,
     period: Duration,
@@ -129,10 +129,15 @@ mod tests {
         let told: Arc<Mutex<Vec<String>>> = Arc::default();
         let heard = Arc::clone(&told);
         let period = Duration::from_secs(10);
-        tokio::spawn(tell(said, pulses.clone(), period, move |states| {
-            let lines: Vec<String> = states.iter().map(ToString::to_string).collect();
-            heard.lock().push(lines.join(" "));
-        }));
+        tokio::spawn(send_status_lines(
+            said,
+            pulses.clone(),
+            period,
+            move |states| {
+                let lines: Vec<String> = states.iter().map(ToString::to_string).collect();
+                heard.lock().push(lines.join(" "));
+            },
+        ));
         let told_in = async |time: u64| {
             told.lock().clear();
             sleep(Duration::from_secs(time)).await;

@@ -182,7 +182,7 @@ impl Supervisor {
             }
         }
         for (uid, mut desired) in by_user {
-            desired.kept = Self::kept(&listed.desired, uid);
+            desired.kept = Self::kept_images(&listed.desired, uid);
             match self.workers.get(&uid).filter(|sender| !sender.is_closed()) {
                 Some(sender) => {
                     sender.send_if_modified(|present| {
@@ -260,7 +260,7 @@ impl Supervisor {
     }
 
     /// The images of a user's workload that are kept after the workload has left.
-    fn kept(desired: &DesiredState, uid: u32) -> Option<KeptUserImages> {
+    fn kept_images(desired: &DesiredState, uid: u32) -> Option<KeptUserImages> {
         let index = uid.checked_sub(USER_BASE)?;
         desired.images.as_ref()?.users.get(&index).cloned()
     }

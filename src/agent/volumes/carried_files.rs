@@ -83,7 +83,7 @@ pub(crate) fn prepare(root: &Root, assignment: &Assignment) -> Result<(), Carrie
         write(&top, &unfinished, file, user)?;
     }
     rustix::fs::syncfs(&top).map_err(|error| system("write", &unfinished)(error.into()))?;
-    give(&top, (0, user.uid), 0o750, &unfinished)?;
+    set_owner_and_mode(&top, (0, user.uid), 0o750, &unfinished)?;
     fs::rename(&unfinished, &whole).map_err(system("rename to it", &whole))?;
     let opened = File::open(&folder).map_err(system("open", &folder))?;
     opened.sync_all().map_err(system("write", &folder))
@@ -118,7 +118,7 @@ fn write(
             };
             let inner = open_folder(parent, Path::new(name), &path)?;
             if is_new {
-                give(&inner, owner, 0o755, &path)?;
+                set_owner_and_mode(&inner, owner, 0o755, &path)?;
             }
             folder = Some(inner);
             continue;
@@ -131,7 +131,7 @@ fn write(
             .write_all(&file.bytes)
             .map_err(system("write", &path))?;
         let mode = if file.executable { 0o755 } else { 0o644 };
-        give(&written, owner, mode, &path)?;
+        set_owner_and_mode(&written, owner, mode, &path)?;
     }
     Ok(())
 }
@@ -144,7 +144,7 @@ fn open_folder(parent: impl AsFd, name: &Path, shown: &Path) -> Result<OwnedFd, 
 }
 
 /// Sets owner and mode of an open file, whatever is at its path by now.
-fn give(
+fn set_owner_and_mode(
     open: impl AsFd,
     (uid, gid): (u32, u32),
     mode: u32,

@@ -121,7 +121,7 @@ impl VolumeMoves {
             let listed = self.lists.borrow_and_update().clone();
             let mut again = LONG;
             if listed.confirmed && listed.current {
-                let wanted = self.wanted(&listed);
+                let wanted = self.volumes_to_receive(&listed);
                 let has_changed = |name: &String, task: &mut CopyTask| {
                     let desired = wanted.get(name).map(|(_, desired)| desired);
                     desired != Some(&task.desired)
@@ -180,7 +180,7 @@ impl VolumeMoves {
     }
 
     /// The volumes that this machine is to receive, by the name of their copy.
-    fn wanted(&self, listed: &DesiredList) -> BTreeMap<String, (String, MoveRecord)> {
+    fn volumes_to_receive(&self, listed: &DesiredList) -> BTreeMap<String, (String, MoveRecord)> {
         let all = listed.desired.moves.iter();
         let taken = all.filter(|(_, desired)| desired.to == self.node && desired.from != self.node);
         let named = taken.filter_map(|(volume, desired)| {
@@ -214,7 +214,10 @@ impl IncomingCopy {
         };
         loop {
             let tried = match self.desired.place {
-                true => self.place().await.map(|summary| (summary, Phase::Placed)),
+                true => self
+                    .place_received_copy()
+                    .await
+                    .map(|summary| (summary, Phase::Placed)),
                 false => {
                     let copied = self.copy(&mut report, &end).await;
                     let copied = copied.map(|summary| (summary, Phase::Copied));
@@ -273,7 +276,7 @@ impl IncomingCopy {
         }
     }
 
-    async fn place(&self) -> Result<Summary, (Phase, String)> {
+    async fn place_received_copy(&self) -> Result<Summary, (Phase, String)> {
         let (taking, to) = (self.clone(), &self.desired.to);
         let placed = blocking(move || {
             let Self {
@@ -368,7 +371,7 @@ impl IncomingCopy {
         let look = async {
             loop {
                 tokio::time::sleep(LOOK).await;
-                self.tell(report, &progress);
+                self.report_progress(report, &progress);
             }
         };
         tokio::pin!(disk);
@@ -404,16 +407,16 @@ impl IncomingCopy {
         }
     }
 
-    fn tell(&self, report: &mut VolumeMoveReport, progress: &CopyProgress) {
-        let look = progress.look();
-        report.phase = match look.verifying {
+    fn report_progress(&self, report: &mut VolumeMoveReport, progress: &CopyProgress) {
+        let counts = progress.read_counts();
+        report.phase = match counts.verifying {
             true => Phase::Verifying,
             false => Phase::Copying,
         };
-        report.files = look.files;
-        report.bytes = look.bytes;
-        report.total_files = look.total_files;
-        report.total_bytes = look.total_bytes;
+        report.files = counts.files;
+        report.bytes = counts.bytes;
+        report.total_files = counts.total_files;
+        report.total_bytes = counts.total_bytes;
         self.statuses.set_move(report.clone());
     }
 

@@ -39,8 +39,8 @@ pub fn evaluate(input: &CheckInput, facts: &CheckFacts) -> Vec<Finding> {
     control_groups(facts, &mut findings);
     surroundings(input.stage, facts, &mut findings);
     etcd_unit(facts, &mut findings);
-    ports::judge(input, facts, &mut findings);
-    networks::judge(input, facts, &mut findings);
+    ports::add_port_findings(input, facts, &mut findings);
+    networks::add_network_findings(input, facts, &mut findings);
     identities(input, facts, &mut findings);
     room(facts, &mut findings);
     findings.extend(input.obstacles.iter().cloned());

@@ -49,7 +49,7 @@ pub async fn gather(input: &CheckInput) -> CheckFacts {
         unit_state(None, "systemd-resolved.service"),
         delegated()
     );
-    let ports: Vec<_> = ports::wanted(input)
+    let ports: Vec<_> = ports::needed_ports(input)
         .into_iter()
         .map(|wanted| (wanted.protocol, wanted.port))
         .collect();

@@ -10,7 +10,11 @@ const TUNNEL_BYTES: u32 = 60;
 /// Bytes that WireGuard adds to a packet over IPv6.
 const TUNNEL_BYTES_V6: u32 = 80;
 
-pub(super) fn judge(input: &CheckInput, facts: &CheckFacts, findings: &mut Vec<Finding>) {
+pub(super) fn add_network_findings(
+    input: &CheckInput,
+    facts: &CheckFacts,
+    findings: &mut Vec<Finding>,
+) {
     cluster_networks(input, facts, findings);
     way_out(input, facts, findings);
     findings.push(if facts.resolved.active {

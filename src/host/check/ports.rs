@@ -17,7 +17,7 @@ pub(super) struct NeededPort {
 }
 
 /// Ports that KAT listens on (README, "What a server needs").
-pub(super) fn wanted(input: &CheckInput) -> Vec<NeededPort> {
+pub(super) fn needed_ports(input: &CheckInput) -> Vec<NeededPort> {
     let cluster = &input.cluster;
     let wireguard = input.agent.wireguard_port.unwrap_or(cluster.wireguard_port);
     [
@@ -49,8 +49,12 @@ pub(super) fn wanted(input: &CheckInput) -> Vec<NeededPort> {
 }
 
 /// Adds a problem for each port on which another program listens.
-pub(super) fn judge(input: &CheckInput, facts: &CheckFacts, findings: &mut Vec<Finding>) {
-    for wanted in wanted(input) {
+pub(super) fn add_port_findings(
+    input: &CheckInput,
+    facts: &CheckFacts,
+    findings: &mut Vec<Finding>,
+) {
+    for wanted in needed_ports(input) {
         let others: Vec<&Listener> = facts
             .listeners
             .iter()

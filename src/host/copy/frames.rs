@@ -86,7 +86,7 @@ impl CopyFrame {
         let [letter, length @ ..] = head;
         let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
         if length > MOST {
-            return Err(broken("a frame is too long"));
+            return Err(broken_stream("a frame is too long"));
         }
         let mut payload = vec![0; length];
         from.read_exact(&mut payload)
@@ -98,28 +98,28 @@ impl CopyFrame {
         let mut parts = FramePayload(payload);
         let frame = match letter {
             b'T' => Self::Total {
-                files: parts.long()?,
-                bytes: parts.long()?,
+                files: parts.read_u64()?,
+                bytes: parts.read_u64()?,
             },
             b'E' => Self::Entry(parts.entry()?),
             b'D' => {
-                let offset = parts.long()?;
+                let offset = parts.read_u64()?;
                 let bytes = std::mem::take(&mut parts.0).to_vec();
                 if bytes.is_empty() || bytes.len() > BLOCK {
-                    return Err(broken("a block has a wrong length"));
+                    return Err(broken_stream("a block has a wrong length"));
                 }
                 Self::Block { offset, bytes }
             }
             b'Z' => Self::End,
             b'S' => Self::Summary(Summary {
-                files: parts.long()?,
-                bytes: parts.long()?,
-                skipped: parts.long()?,
+                files: parts.read_u64()?,
+                bytes: parts.read_u64()?,
+                skipped: parts.read_u64()?,
                 digest: match std::str::from_utf8(parts.bytes(64)?) {
                     Ok(digest) if digest.bytes().all(|one| one.is_ascii_hexdigit()) => {
                         digest.to_owned()
                     }
-                    _ => return Err(broken("the digest is none")),
+                    _ => return Err(broken_stream("the digest is none")),
                 },
             }),
             b'F' => {
@@ -128,11 +128,11 @@ impl CopyFrame {
                 let reason = String::from_utf8_lossy(reason);
                 Self::Failed(reason.chars().filter(|one| !one.is_control()).collect())
             }
-            _ => return Err(broken("a frame of an unknown kind")),
+            _ => return Err(broken_stream("a frame of an unknown kind")),
         };
         match parts.0.is_empty() {
             true => Ok(frame),
-            false => Err(broken("a frame is longer than what it says")),
+            false => Err(broken_stream("a frame is longer than what it says")),
         }
     }
 }
@@ -188,7 +188,7 @@ pub(super) fn encode_entry(entry: &CopyEntry, to: &mut Vec<u8>) {
     }
 }
 
-fn broken(what: &str) -> CopyError {
+fn broken_stream(what: &str) -> CopyError {
     CopyError::Stream(what.to_owned())
 }
 
@@ -205,77 +205,79 @@ impl<'p> FramePayload<'p> {
         let (taken, rest) = self
             .0
             .split_at_checked(count)
-            .ok_or_else(|| broken("a frame is shorter than what it says"))?;
+            .ok_or_else(|| broken_stream("a frame is shorter than what it says"))?;
         self.0 = rest;
         Ok(taken)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], CopyError> {
         let bytes = self.bytes(N)?;
-        bytes.try_into().map_err(|_| broken("a number is missing"))
+        bytes
+            .try_into()
+            .map_err(|_| broken_stream("a number is missing"))
     }
 
-    fn short(&mut self) -> Result<usize, CopyError> {
+    fn read_u16(&mut self) -> Result<usize, CopyError> {
         Ok(usize::from(u16::from_be_bytes(self.array()?)))
     }
 
-    fn word(&mut self) -> Result<u32, CopyError> {
+    fn read_u32(&mut self) -> Result<u32, CopyError> {
         Ok(u32::from_be_bytes(self.array()?))
     }
 
-    fn long(&mut self) -> Result<u64, CopyError> {
+    fn read_u64(&mut self) -> Result<u64, CopyError> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
     fn text(&mut self) -> Result<&'p [u8], CopyError> {
-        let length = self.short()?;
+        let length = self.read_u16()?;
         self.bytes(length)
     }
 
     fn entry(&mut self) -> Result<CopyEntry, CopyError> {
         let name = self.text()?.to_vec();
         if !name.is_empty() && !is_name(&name) {
-            return Err(broken("a name leads elsewhere"));
+            return Err(broken_stream("a name leads elsewhere"));
         }
         let [letter] = self.array()?;
         let kind = match letter {
             b'd' => EntryKind::Folder,
-            b'f' => EntryKind::File(self.long()?),
+            b'f' => EntryKind::File(self.read_u64()?),
             b'h' => {
                 let path = self.text()?;
                 let inside = path.split(|byte| *byte == b'/').all(is_name);
                 if path.len() > MOST_PATH || !inside {
-                    return Err(broken("a link leads elsewhere"));
+                    return Err(broken_stream("a link leads elsewhere"));
                 }
                 EntryKind::Link(path.to_vec())
             }
             b'l' => {
                 let target = self.text()?;
                 if target.is_empty() || target.len() > MOST_TARGET || target.contains(&0) {
-                    return Err(broken("a symbolic link has no target"));
+                    return Err(broken_stream("a symbolic link has no target"));
                 }
                 EntryKind::Symlink(target.to_vec())
             }
             b'p' => EntryKind::Fifo,
-            _ => return Err(broken("an entry of an unknown kind")),
+            _ => return Err(broken_stream("an entry of an unknown kind")),
         };
         let mut attributes = Attributes {
-            mode: self.word()?,
-            uid: self.word()?,
-            gid: self.word()?,
+            mode: self.read_u32()?,
+            uid: self.read_u32()?,
+            gid: self.read_u32()?,
             seconds: i64::from_be_bytes(self.array()?),
-            nanoseconds: self.word()?,
+            nanoseconds: self.read_u32()?,
             extended: Vec::new(),
         };
         if attributes.mode > 0o7777 || attributes.nanoseconds > 999_999_999 {
-            return Err(broken("a mode or a time is none"));
+            return Err(broken_stream("a mode or a time is none"));
         }
-        for _ in 0..self.short()? {
+        for _ in 0..self.read_u16()? {
             let name = self.text()?;
-            let length = usize::try_from(self.word()?).unwrap_or(usize::MAX);
+            let length = usize::try_from(self.read_u32()?).unwrap_or(usize::MAX);
             let value = self.bytes(length)?;
             if !is_copied(name) || name.contains(&0) || name.len() > MOST_NAME {
-                return Err(broken("an attribute is not one that is copied"));
+                return Err(broken_stream("an attribute is not one that is copied"));
             }
             attributes.extended.push((name.to_vec(), value.to_vec()));
         }

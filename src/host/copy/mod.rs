@@ -148,8 +148,8 @@ pub struct CopyProgressSnapshot {
 }
 
 impl CopyProgress {
-    /// Reads the progress.
-    pub fn look(&self) -> CopyProgressSnapshot {
+    /// Reads the counts as they are now.
+    pub fn read_counts(&self) -> CopyProgressSnapshot {
         CopyProgressSnapshot {
             files: self.files.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),

@@ -83,7 +83,7 @@ pub fn receive(
             CopyFrame::Summary(summary) if receiving.begun && receiving.stack.is_empty() => {
                 break summary;
             }
-            CopyFrame::Summary(_) => return Err(broken("it ends within a folder")),
+            CopyFrame::Summary(_) => return Err(broken_stream("it ends within a folder")),
         }
     };
     rustix::fs::syncfs(into).map_err(|error| system("bring to the disk", Path::new(""), error))?;
@@ -141,11 +141,11 @@ impl CopyReceiver<'_> {
         let fits = matches!(kind, EntryKind::Symlink(_) | EntryKind::Link(_))
             || mode == allowed_mode(self.owners, &kind, mode, uid, gid);
         if !fits {
-            return Err(broken("a file has rights that it may not have"));
+            return Err(broken_stream("a file has rights that it may not have"));
         }
         let Some(parent) = self.stack.last() else {
             if self.begun || !name.is_empty() || kind != EntryKind::Folder {
-                return Err(broken("it does not begin with one folder"));
+                return Err(broken_stream("it does not begin with one folder"));
             }
             if !self.owners.has(uid) {
                 return Err(CopyError::Foreign(uid));
@@ -164,10 +164,10 @@ impl CopyReceiver<'_> {
             return Ok(());
         };
         if parent.size.is_some() || name.is_empty() {
-            return Err(broken("something lies in what is no folder"));
+            return Err(broken_stream("something lies in what is no folder"));
         }
         if self.stack.len() > MOST_DEEP {
-            return Err(broken("folders lie too deep in each other"));
+            return Err(broken_stream("folders lie too deep in each other"));
         }
         let at = OsStr::from_bytes(&name);
         self.path.push(at);
@@ -195,7 +195,7 @@ impl CopyReceiver<'_> {
             EntryKind::Symlink(target) => {
                 rustix::fs::symlinkat(OsStr::from_bytes(&target), &parent.file, at)
                     .map_err(|error| self.failed("make", error))?;
-                self.give(&parent.file, at, &attributes)?;
+                self.set_owner_and_time(&parent.file, at, &attributes)?;
                 self.done();
             }
             EntryKind::Fifo => {
@@ -207,7 +207,7 @@ impl CopyReceiver<'_> {
                 let mode = Mode::from(attributes.mode);
                 rustix::fs::chmodat(&parent.file, at, mode, AtFlags::empty())
                     .map_err(|error| self.failed("give a mode to", error))?;
-                self.give(&parent.file, at, &attributes)?;
+                self.set_owner_and_time(&parent.file, at, &attributes)?;
                 self.done();
             }
         }
@@ -231,7 +231,7 @@ impl CopyReceiver<'_> {
     fn link(&self, parent: &File, name: &OsStr, first: &[u8]) -> Result<(), CopyError> {
         let first = Path::new(OsStr::from_bytes(first));
         let (Some(folder), Some(file)) = (first.parent(), first.file_name()) else {
-            return Err(broken("a link leads nowhere"));
+            return Err(broken_stream("a link leads nowhere"));
         };
         let folder = match folder.as_os_str().is_empty() {
             true => Path::new("."),
@@ -254,12 +254,12 @@ impl CopyReceiver<'_> {
             ..
         }) = self.stack.last()
         else {
-            return Err(broken("contents of no file"));
+            return Err(broken_stream("contents of no file"));
         };
         let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         let end = offset.checked_add(length);
         if end.is_none_or(|end| end > *size) {
-            return Err(broken("contents beyond the end of a file"));
+            return Err(broken_stream("contents beyond the end of a file"));
         }
         let mut place = offset;
         while !bytes.is_empty() {
@@ -280,7 +280,7 @@ impl CopyReceiver<'_> {
     /// Completes a file or folder: sets its owner, mode, attributes and times.
     fn end(&mut self) -> Result<(), CopyError> {
         let Some(open) = self.stack.pop() else {
-            return Err(broken("the end of nothing"));
+            return Err(broken_stream("the end of nothing"));
         };
         let UnfinishedEntry {
             file,
@@ -307,7 +307,12 @@ impl CopyReceiver<'_> {
     }
 
     /// Sets owner and time of an entry that can't be opened.
-    fn give(&self, parent: &File, name: &OsStr, attributes: &Attributes) -> Result<(), CopyError> {
+    fn set_owner_and_time(
+        &self,
+        parent: &File,
+        name: &OsStr,
+        attributes: &Attributes,
+    ) -> Result<(), CopyError> {
         self.own(parent, name, attributes)?;
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         rustix::fs::utimensat(parent, name, &times(attributes), flags)
@@ -351,6 +356,6 @@ fn times(attributes: &Attributes) -> Timestamps {
     }
 }
 
-fn broken(what: &str) -> CopyError {
+fn broken_stream(what: &str) -> CopyError {
     CopyError::Stream(what.to_owned())
 }

@@ -162,7 +162,7 @@ impl<V: WalkVisitor> CopyWalk<'_, V> {
         self.names += count;
         for name in names {
             self.path.push(OsStr::from_bytes(&name));
-            self.one(folder, name, depth)?;
+            self.visit_entry(folder, name, depth)?;
             self.path.pop();
         }
         self.names -= count;
@@ -170,7 +170,7 @@ impl<V: WalkVisitor> CopyWalk<'_, V> {
         self.visit.end()
     }
 
-    fn one(&mut self, folder: &File, name: Vec<u8>, depth: usize) -> Result<(), CopyError> {
+    fn visit_entry(&mut self, folder: &File, name: Vec<u8>, depth: usize) -> Result<(), CopyError> {
         let at = OsStr::from_bytes(&name);
         let stat = rustix::fs::statat(folder, at, AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|error| self.failed("look at", error))?;

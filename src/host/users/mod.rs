@@ -132,7 +132,7 @@ impl Users {
             self.ask_directory(user).await?;
         }
         let changed = steps != AccountSteps::default();
-        self.take(user, &steps).await?;
+        self.apply_steps(user, &steps).await?;
         self.make_home(user)?;
         if changed {
             let rest = self.steps(user)?;
@@ -214,7 +214,11 @@ impl Users {
         }
     }
 
-    async fn take(&self, user: &WorkloadUser, steps: &AccountSteps) -> Result<(), UserError> {
+    async fn apply_steps(
+        &self,
+        user: &WorkloadUser,
+        steps: &AccountSteps,
+    ) -> Result<(), UserError> {
         let uid = user.uid.to_string();
         if steps.add_group {
             self.tool("groupadd")

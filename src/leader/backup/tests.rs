@@ -23,7 +23,7 @@ struct Disk {
 
 #[async_trait]
 impl Backups for Disk {
-    async fn kept(&self, _: &Path) -> Result<Vec<Timestamp>, String> {
+    async fn kept_backups(&self, _: &Path) -> Result<Vec<Timestamp>, String> {
         Ok(self.kept.lock().clone())
     }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{SnapshotBuilder, below};
+use super::{SnapshotBuilder, entries_below};
 use kat_plan::Snapshot;
 use kat_store::mirror::MirrorEntries;
 use kat_types::{
@@ -14,14 +14,14 @@ use kat_types::{
 impl SnapshotBuilder {
     pub(crate) fn read_secrets(&mut self, entries: &MirrorEntries, snapshot: &mut Snapshot) {
         snapshot.sealing = self.sealing.clone();
-        for (number, entry) in below(entries, keys::SEALING) {
+        for (number, entry) in entries_below(entries, keys::SEALING) {
             let Ok(number) = number.parse() else { continue };
             if let Some(value) = self.json::<SealingKeyRecord>(entry) {
                 snapshot.sealing_keys.insert(number, value);
             }
         }
         let mut kept = BTreeMap::new();
-        for (name, entry) in below(entries, keys::SECRETS) {
+        for (name, entry) in entries_below(entries, keys::SECRETS) {
             let Some(key) = SecretKey::parse(name) else {
                 continue;
             };
@@ -42,7 +42,7 @@ impl SnapshotBuilder {
             snapshot.secrets.insert(key, Stored { revision, value });
         }
         self.secrets = kept;
-        for (name, entry) in below(entries, keys::LOGINS) {
+        for (name, entry) in entries_below(entries, keys::LOGINS) {
             let Some((namespace, place)) = name.split_once('/') else {
                 continue;
             };

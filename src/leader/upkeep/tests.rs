@@ -144,7 +144,7 @@ impl Keeper {
     async fn rounds(&mut self, time: Duration, files: [u64; 3]) {
         let until = Instant::now() + time;
         while Instant::now() < until {
-            let mut look = look(files);
+            let mut look = observation_of(files);
             look.alarms.clone_from(&self.alarms);
             let (handle, config) = (&self.handle, &self.config);
             let _ = self.upkeep.round(handle, config, None, &look).await;
@@ -153,7 +153,7 @@ impl Keeper {
     }
 }
 
-fn look(files: [u64; 3]) -> EtcdObservation {
+fn observation_of(files: [u64; 3]) -> EtcdObservation {
     let seen = [1, 2, 3]
         .into_iter()
         .zip(files)
@@ -244,14 +244,14 @@ async fn an_event_that_the_store_does_not_take_is_written_in_the_next_round() {
     let leadership = store.campaign("n3", lease).await.expect("it leads");
     *keeper.members.breaks.lock() = Some(store.clone());
     let (handle, config) = (&keeper.handle, &keeper.config);
-    let larger = look([1000, 100, 100]);
+    let larger = observation_of([1000, 100, 100]);
     let round = keeper
         .upkeep
         .round(handle, config, Some(&leadership), &larger);
     assert!(round.await.is_err());
     assert_eq!(keeper.members.tried().len(), 1);
     assert!(store.peek(keys::EVENTS).items.is_empty());
-    let small = look([100; 3]);
+    let small = observation_of([100; 3]);
     let round = keeper
         .upkeep
         .round(handle, config, Some(&leadership), &small);

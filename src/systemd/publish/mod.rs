@@ -79,7 +79,7 @@ pub fn instance_path(id: &str) -> String {
 
 /// Publishes on the system bus until the sender of `state` is gone. After a lost connection or a
 /// refusal it retries, first after 200 ms, at most every 30 s.
-pub async fn keep(state: watch::Receiver<Arc<PublishedState>>) {
+pub async fn publish_until_closed(state: watch::Receiver<Arc<PublishedState>>) {
     let mut delays = DELAYS.pauses();
     loop {
         let result = match SystemBus.connect().await {

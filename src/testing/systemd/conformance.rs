@@ -134,7 +134,7 @@ impl ConformanceSuite<'_> {
             self.manager.start(RUN, LIMIT).await,
             JobResult::Done,
         )?;
-        heard(&mut events, RUN).await?;
+        wait_for_change(&mut events, RUN).await?;
         let first = self.status(RUN).await?;
         equal("a started unit", &ActiveState::Active, &first.active_state)?;
         equal("a started unit", "running", first.sub_state.word())?;
@@ -183,7 +183,7 @@ impl ConformanceSuite<'_> {
 
         drain(&mut events).await;
         self.job("stop", self.manager.stop(RUN, LIMIT).await, JobResult::Done)?;
-        heard(&mut events, RUN).await?;
+        wait_for_change(&mut events, RUN).await?;
         let status = self.status(RUN).await?;
         equal(
             "a stopped unit",
@@ -476,7 +476,7 @@ async fn drain(events: &mut UnitEvents) {
     {}
 }
 
-async fn heard(events: &mut UnitEvents, unit: &str) -> ConformanceResult {
+async fn wait_for_change(events: &mut UnitEvents, unit: &str) -> ConformanceResult {
     let deadline = Instant::now() + LIMIT;
     loop {
         match tokio::time::timeout_at(deadline, events.next()).await {

@@ -156,7 +156,7 @@ impl Monitor {
     }
 
     /// A leader accepted a report of the machine.
-    pub(crate) fn heard(&self, machine: &str) {
+    pub(crate) fn record_accepted_report(&self, machine: &str) {
         self.lock().heard.insert(machine.to_owned(), Instant::now());
     }
 

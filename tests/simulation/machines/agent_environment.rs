@@ -27,11 +27,11 @@ use kat_types::{
 pub(crate) struct Nobody;
 
 impl HostListeners for Nobody {
-    fn on(&self, _: &[(Protocol, u16)]) -> Vec<Listener> {
+    fn listeners_on(&self, _: &[(Protocol, u16)]) -> Vec<Listener> {
         Vec::new()
     }
 
-    fn kept(&self, _: &[(Protocol, u16)]) -> Option<(Protocol, u16)> {
+    fn port_left_to_program(&self, _: &[(Protocol, u16)]) -> Option<(Protocol, u16)> {
         None
     }
 }
@@ -80,7 +80,7 @@ impl ReportSink for Sink {
             .unwrap();
         let monitor = Arc::clone(&self.monitor);
         let node = self.node.clone();
-        let heard = move || monitor.heard(&node);
+        let heard = move || monitor.record_accepted_report(&node);
         let answered = self
             .net
             .ask(Some(&self.node), leader, request, heard)

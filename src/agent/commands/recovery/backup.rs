@@ -158,7 +158,7 @@ impl LocalBackups {
 
 #[async_trait]
 impl Backups for LocalBackups {
-    async fn kept(&self, folder: &Path) -> Result<Vec<Timestamp>, String> {
+    async fn kept_backups(&self, folder: &Path) -> Result<Vec<Timestamp>, String> {
         let mut kept = Vec::new();
         let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
         let entries = match std::fs::read_dir(folder) {
@@ -281,9 +281,12 @@ mod tests {
         written("kat-kat-20261122T034507Z.backup");
         written("kat-kat-20251122T034507Z.backup");
         let earlier: Timestamp = "2025-11-22T03:45:07Z".parse().unwrap();
-        assert_eq!(local.kept(folder.path()).await.unwrap(), [earlier, made]);
+        assert_eq!(
+            local.kept_backups(folder.path()).await.unwrap(),
+            [earlier, made]
+        );
         local.remove(folder.path(), earlier).await.unwrap();
-        assert_eq!(local.kept(folder.path()).await.unwrap(), [made]);
+        assert_eq!(local.kept_backups(folder.path()).await.unwrap(), [made]);
         for name in others {
             assert!(folder.path().join(name).exists(), "{name}");
         }
@@ -292,13 +295,13 @@ mod tests {
         let foreign = folder.path().join("kat-kat-20271122T034507Z.backup");
         written("kat-kat-20271122T034507Z.backup");
         // Control: the file counts as a backup while root owns it.
-        assert_eq!(local.kept(folder.path()).await.unwrap().len(), 2);
+        assert_eq!(local.kept_backups(folder.path()).await.unwrap().len(), 2);
         std::os::unix::fs::chown(&foreign, Some(20_003), None).unwrap();
         std::fs::write(folder.path().join("kat-kat-20281122T034507Z.backup"), "").unwrap();
         let link = folder.path().join("kat-kat-20291122T034507Z.backup");
         std::os::unix::fs::symlink(local.name(made), link).unwrap();
-        assert_eq!(local.kept(folder.path()).await.unwrap(), [made]);
-        let nowhere = local.kept(&folder.path().join("none")).await;
+        assert_eq!(local.kept_backups(folder.path()).await.unwrap(), [made]);
+        let nowhere = local.kept_backups(&folder.path().join("none")).await;
         assert_eq!(nowhere.unwrap(), []);
     }
 }

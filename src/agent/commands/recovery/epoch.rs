@@ -76,7 +76,7 @@ pub(crate) async fn is_outdated(
             let health = client.healthz().await;
             health.map(|health| health.store_epoch)
         };
-        heard(until, patient, ask)
+        answer_in_time(until, patient, ask)
     });
     let heard = join_all(asked).await;
     let later = heard
@@ -109,14 +109,18 @@ pub(super) async fn is_led(
             let health = client.healthz().await;
             health.map(|health| (health.leader && !health.stale).then_some(()))
         };
-        heard(until, true, ask)
+        answer_in_time(until, true, ask)
     });
     let heard = join_all(asked).await;
     Ok(heard.into_iter().flatten().next().is_some())
 }
 
 /// One machine's response; `None` where it does not respond in time.
-async fn heard<T, Asked>(until: Instant, patient: bool, ask: impl Fn() -> Asked) -> Option<T>
+async fn answer_in_time<T, Asked>(
+    until: Instant,
+    patient: bool,
+    ask: impl Fn() -> Asked,
+) -> Option<T>
 where
     Asked: Future<Output = Result<Option<T>, ClientError>>,
 {

@@ -118,19 +118,22 @@ pub(crate) async fn run(yes: bool, say: StepPrinter<'_>) -> anyhow::Result<()> {
     say("starting kat-agent");
     setup::start(system, "kat-agent.service").await?;
     wait_ready(&identity, READY_LIMIT).await?;
-    say(&next_steps(&identity, &others(&identity, &known)));
+    say(&next_steps(
+        &identity,
+        &other_store_machines(&identity, &known),
+    ));
     Ok(())
 }
 
 /// The other machines that held the store, from this machine's cluster cache.
-fn others(identity: &MachineIdentity, known: &ClusterCache) -> Vec<String> {
+fn other_store_machines(identity: &MachineIdentity, known: &ClusterCache) -> Vec<String> {
     let machines = known.endpoints.machines.iter();
     let others = machines.filter(|(name, machine)| machine.etcd && **name != identity.node);
     others.map(|(name, _)| name.clone()).collect()
 }
 
 fn question(identity: &MachineIdentity, known: &ClusterCache) -> String {
-    let others = others(identity, known).join(", ");
+    let others = other_store_machines(identity, known).join(", ");
     format!(
         "this begins the cluster's store anew with the data of {} alone: what {others} accepted and did not\nhand on yet is lost, and none of them holds the store any more. Only do this if they are gone for\ngood: one that still runs, cut off from here, would go on by itself until it hears of it",
         identity.node
@@ -200,7 +203,7 @@ mod tests {
             };
             known.endpoints.machines.insert(name.to_owned(), machine);
         }
-        let others = others(&identity, &known);
+        let others = other_store_machines(&identity, &known);
         assert_eq!(others, ["n2", "n3"]);
         assert!(question(&identity, &known).contains("what n2, n3 accepted"));
         let next = next_steps(&identity, &others);

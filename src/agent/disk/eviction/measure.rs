@@ -123,12 +123,12 @@ impl InstanceFolders {
             };
             for one in found {
                 if one.names.iter().any(|name| self.containers.contains(name)) {
-                    walk.below(&storage, &Path::new("overlay").join(&one.layer));
-                    walk.below(&storage, &Path::new("overlay-containers").join(&one.id));
+                    walk.add_folder(&storage, &Path::new("overlay").join(&one.layer));
+                    walk.add_folder(&storage, &Path::new("overlay-containers").join(&one.id));
                 }
             }
         }
-        walk.below(&storage, Path::new("volumes"));
+        walk.add_folder(&storage, Path::new("volumes"));
         walk.taken
     }
 
@@ -140,12 +140,12 @@ impl InstanceFolders {
                 // Only the machine's owner may have put symbolic links on the way to the base path.
                 DataLocation::Volume { base, folder } => {
                     if let Some(base) = open(base) {
-                        walk.below(&base, folder);
+                        walk.add_folder(&base, folder);
                     }
                 }
                 DataLocation::Host { root, path } => {
                     if let Some(root) = open(root) {
-                        walk.anywhere_below(&root, path);
+                        walk.add_folder_across_mounts(&root, path);
                     }
                 }
             }
@@ -248,12 +248,12 @@ impl UsageWalk {
     }
 
     /// Adds a folder with its content; a missing one counts as nothing.
-    fn below(&mut self, base: &OwnedFd, path: &Path) {
+    fn add_folder(&mut self, base: &OwnedFd, path: &Path) {
         self.found(enter(base, path, closed()));
     }
 
-    /// Like [`Self::below`], but mounts on the way to the folder may be crossed.
-    fn anywhere_below(&mut self, base: &OwnedFd, path: &Path) {
+    /// Like [`Self::add_folder`], but mounts on the way to the folder may be crossed.
+    fn add_folder_across_mounts(&mut self, base: &OwnedFd, path: &Path) {
         self.found(enter(base, path, ResolveFlags::BENEATH));
     }
 
@@ -301,14 +301,17 @@ impl UsageWalk {
                 continue;
             }
             let deep = open.len() >= DEEPEST;
-            if let Some(inner) = open.last().and_then(|outer| self.one(outer, name, deep)) {
+            if let Some(inner) = open
+                .last()
+                .and_then(|outer| self.count_entry(outer, name, deep))
+            {
                 open.push(inner);
             }
         }
     }
 
     /// Counts the entry with this name; returns it if it is a folder to walk through.
-    fn one(&mut self, folder: &Dir, name: &CStr, deep: bool) -> Option<Dir> {
+    fn count_entry(&mut self, folder: &Dir, name: &CStr, deep: bool) -> Option<Dir> {
         let place = folder.fd().ok()?;
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
         let name = OsStr::from_bytes(name.to_bytes());
@@ -362,7 +365,7 @@ mod tests {
 
     fn measure(folder: &Path) -> MeasuredSize {
         let mut walk = UsageWalk::new(device(folder));
-        walk.below(&open(folder).unwrap(), Path::new("."));
+        walk.add_folder(&open(folder).unwrap(), Path::new("."));
         walk.taken
     }
 
@@ -403,7 +406,7 @@ mod tests {
         assert_eq!(taken.files, 4);
         // A link at the start of the walk is not followed either.
         let mut walk = UsageWalk::new(device(folder.path()));
-        walk.below(&open(folder.path()).unwrap(), Path::new("link"));
+        walk.add_folder(&open(folder.path()).unwrap(), Path::new("link"));
         assert_eq!((walk.taken.bytes, walk.taken.whole), (0, false));
     }
 
@@ -411,7 +414,7 @@ mod tests {
     fn what_is_mounted_is_not_entered() {
         let mut walk = UsageWalk::new(device(Path::new("/")));
         walk.entries = 10_000;
-        walk.below(&open(Path::new("/")).unwrap(), Path::new("proc"));
+        walk.add_folder(&open(Path::new("/")).unwrap(), Path::new("proc"));
         assert_eq!(walk.taken.files, 0);
     }
 
@@ -434,11 +437,11 @@ mod tests {
         }
         let mut walk = UsageWalk::new(device(many.path()));
         walk.entries = 50;
-        walk.below(&open(many.path()).unwrap(), Path::new("."));
+        walk.add_folder(&open(many.path()).unwrap(), Path::new("."));
         assert_eq!((walk.taken.files, walk.taken.whole), (50, false));
         let mut walk = UsageWalk::new(device(many.path()));
         walk.until = Instant::now();
-        walk.below(&open(many.path()).unwrap(), Path::new("."));
+        walk.add_folder(&open(many.path()).unwrap(), Path::new("."));
         assert!(!walk.taken.whole);
     }
 

@@ -90,7 +90,7 @@ fn put_folder(path: &Path, mode: u32, uid: u32) {
     std::os::unix::fs::chown(path, Some(uid), Some(uid)).unwrap();
 }
 
-fn look(path: PathBuf) -> (u32, u32, u32) {
+fn stat_owner_and_mode(path: PathBuf) -> (u32, u32, u32) {
     let found = fs::symlink_metadata(path).unwrap();
     (found.uid(), found.gid(), found.mode() & 0o7777)
 }
@@ -105,9 +105,15 @@ async fn the_folder_is_there_before_the_program_and_its_own() {
     assert_eq!(bench.said(&db.instance).0, InstancePhase::Running);
     let base = bench.root.path().join("var/lib/kat/volumes");
     let uid = db.user.uid;
-    assert_eq!(look(base.join("default")), (0, 0, 0o711));
-    assert_eq!(look(base.join("default/db")), (0, uid, 0o710));
-    assert_eq!(look(base.join("default/db/data")), (uid, uid, 0o2777));
+    assert_eq!(stat_owner_and_mode(base.join("default")), (0, 0, 0o711));
+    assert_eq!(
+        stat_owner_and_mode(base.join("default/db")),
+        (0, uid, 0o710)
+    );
+    assert_eq!(
+        stat_owner_and_mode(base.join("default/db/data")),
+        (uid, uid, 0o2777)
+    );
     let unit = bench
         .units(&db)
         .join(format!("kat-default-{}.container", db.instance));
@@ -147,7 +153,7 @@ async fn data_that_is_gone_is_waited_for_and_not_begun_anew() {
     std::os::unix::fs::chown(&folder, Some(db.user.subordinate_start + 998), None).unwrap();
     bench.later(Duration::from_secs(6)).await;
     assert_eq!(bench.said(&db.instance).0, InstancePhase::Running);
-    let owner = look(folder).0;
+    let owner = stat_owner_and_mode(folder).0;
     assert_eq!(owner, db.user.subordinate_start + 998, "left as it was");
 }
 
@@ -257,7 +263,10 @@ fn folders_within_a_volume_are_made_and_links_in_it_are_not_followed() {
     db.container.volume_mounts = vec![mount("data", Some("a/b"))];
     volumes.prepare(&db).unwrap();
     let folder = root.path().join("var/lib/kat/volumes/default/db/data");
-    assert_eq!(look(folder.join("a/b")), (db.user.uid, db.user.uid, 0o2777));
+    assert_eq!(
+        stat_owner_and_mode(folder.join("a/b")),
+        (db.user.uid, db.user.uid, 0o2777)
+    );
     fs::remove_dir_all(folder.join("a")).unwrap();
     symlink("/", folder.join("a")).unwrap();
     let trouble = volumes.prepare(&db).unwrap_err();
@@ -298,8 +307,14 @@ fn paths_of_the_machine_are_those_that_its_owner_allows() {
         Err("HostPathUnexpected")
     );
     let uid = assignment(0, "db").user.uid;
-    assert_eq!(look(root.path().join("srv/web/conf")), (uid, uid, 0o2770));
-    assert_eq!(look(root.path().join("srv/web")), (0, 0, 0o711));
+    assert_eq!(
+        stat_owner_and_mode(root.path().join("srv/web/conf")),
+        (uid, uid, 0o2770)
+    );
+    assert_eq!(
+        stat_owner_and_mode(root.path().join("srv/web")),
+        (0, 0, 0o711)
+    );
     // Volumes cannot be mounted as host paths.
     let config = AgentConfig {
         host_mount_allow: vec!["/mnt".to_owned()],
@@ -320,7 +335,10 @@ fn paths_of_the_machine_are_those_that_its_owner_allows() {
         );
     }
     assert!(!root.path().join("mnt/nas/kat").exists());
-    assert_eq!(look(root.path().join("srv/web/app.ini")), (uid, uid, 0o600));
+    assert_eq!(
+        stat_owner_and_mode(root.path().join("srv/web/app.ini")),
+        (uid, uid, 0o600)
+    );
     symlink("/etc", root.path().join("srv/web/link")).unwrap();
     for kind in [None, Some(DirectoryOrCreate), Some(Directory)] {
         assert_eq!(reason("/srv/web/link", kind), Err("HostPathIsLink"));
@@ -444,9 +462,16 @@ fn paths_are_made_in_the_namespaces_own_folder_and_nowhere_else() {
     assert_eq!(fs::read_dir(root.path().join("srv")).unwrap().count(), 0);
     let own = "/var/lib/kat/host/default/app/data";
     assert_eq!(prepare(own, EnsureType::DirectoryOrCreate), Ok(()));
-    assert_eq!(look(host.join("default/app/data")), (uid, uid, 0o2770));
+    assert_eq!(
+        stat_owner_and_mode(host.join("default/app/data")),
+        (uid, uid, 0o2770)
+    );
     for folder in ["", "default", "default/app"] {
-        assert_eq!(look(host.join(folder)), (0, 0, 0o711), "{folder}");
+        assert_eq!(
+            stat_owner_and_mode(host.join(folder)),
+            (0, 0, 0o711),
+            "{folder}"
+        );
     }
     assert!(!host.join("other").exists());
     // Nothing is created inside another workload's folder.
@@ -456,7 +481,10 @@ fn paths_are_made_in_the_namespaces_own_folder_and_nowhere_else() {
     // An existing folder is mounted as with `Directory`.
     put_folder(&root.path().join("srv/there"), 0o755, 0);
     assert_eq!(prepare("/srv/there", EnsureType::DirectoryOrCreate), Ok(()));
-    assert_eq!(look(root.path().join("srv/there")), (0, 0, 0o755));
+    assert_eq!(
+        stat_owner_and_mode(root.path().join("srv/there")),
+        (0, 0, 0o755)
+    );
 }
 
 #[test]
@@ -526,16 +554,22 @@ fn a_workload_of_before_an_upgrade_keeps_the_paths_that_were_made_for_it() {
     };
     // Control: without the record the paths are mounted as they are.
     assert_eq!(reason(&old), Ok(()));
-    assert_eq!(look(root.join("srv/old")), (uid, uid, 0o2770));
+    assert_eq!(
+        stat_owner_and_mode(root.join("srv/old")),
+        (uid, uid, 0o2770)
+    );
     earlier_grants::record(&Root::new(root), &config, &desired).unwrap();
     assert_eq!(reason(&old), Ok(()));
-    assert_eq!(look(root.join("srv/old")), (0, 0, 0o711));
+    assert_eq!(stat_owner_and_mode(root.join("srv/old")), (0, 0, 0o711));
     fs::remove_dir(root.join("srv/old/data")).unwrap();
     assert_eq!(reason(&old), Ok(()));
-    assert_eq!(look(root.join("srv/old/data")), (uid, uid, 0o2770));
+    assert_eq!(
+        stat_owner_and_mode(root.join("srv/old/data")),
+        (uid, uid, 0o2770)
+    );
     // Of two nested paths, the outer one still belongs to the workload's user.
     assert_eq!(reason(&around), Ok(()));
-    assert_eq!(look(root.join("srv/a")), (uid, uid, 0o2770));
+    assert_eq!(stat_owner_and_mode(root.join("srv/a")), (uid, uid, 0o2770));
     let mut later = hosted("/srv/old/data", made);
     later.workload_uid = "later".to_owned();
     fs::remove_dir(root.join("srv/old/data")).unwrap();
@@ -736,7 +770,7 @@ fn folders_above_an_earlier_path_become_roots_also_where_the_owner_has_written_t
     };
     let volumes = Volumes::new(&Root::new(root), "/var/lib/kat/volumes", &written);
     assert!(volumes.prepare(&old).is_ok());
-    assert_eq!(look(root.join("srv/old")), (0, 0, 0o711));
+    assert_eq!(stat_owner_and_mode(root.join("srv/old")), (0, 0, 0o711));
 }
 
 /// The unit that binds the host paths of an instance.
@@ -805,10 +839,10 @@ async fn a_host_path_is_bound_before_its_instance_starts_and_until_it_is_gone() 
     let line = format!("Volume=/run/kat-hostpath/{uid}/{instance}/conf/bound:/conf\n");
     assert!(text.contains(&line), "{text}");
     assert!(!text.contains("WantedBy="), "{text}");
-    let of_user = look(bench.root.path().join(format!("run/kat-hostpath/{uid}")));
+    let of_user = stat_owner_and_mode(bench.root.path().join(format!("run/kat-hostpath/{uid}")));
     assert_eq!(of_user, (0, uid, 0o710));
     assert_eq!(
-        look(bench.root.path().join("run/kat/hostpath-plans")).2,
+        stat_owner_and_mode(bench.root.path().join("run/kat/hostpath-plans")).2,
         0o700
     );
 

@@ -15,7 +15,7 @@ pub(in crate::tests) struct Others(
 );
 
 impl HostListeners for Others {
-    fn on(&self, ports: &[(Protocol, u16)]) -> Vec<Listener> {
+    fn listeners_on(&self, ports: &[(Protocol, u16)]) -> Vec<Listener> {
         let mut found = self.0.lock().clone();
         found.retain(|one| {
             let protocol = match one.protocol {
@@ -27,7 +27,7 @@ impl HostListeners for Others {
         found
     }
 
-    fn kept(&self, ports: &[(Protocol, u16)]) -> Option<(Protocol, u16)> {
+    fn port_left_to_program(&self, ports: &[(Protocol, u16)]) -> Option<(Protocol, u16)> {
         let kept = self.1.lock();
         ports.iter().copied().find(|port| kept.contains(port))
     }

@@ -1,7 +1,9 @@
 //! The verdict on each state of a unit, by the workload's restart policy.
 
 use super::*;
-use crate::worker::unit_state::instance_phase::{JudgementInput, RunFault, StartAction, judge};
+use crate::worker::unit_state::instance_phase::{
+    JudgementInput, RunFault, StartAction, judge_instance,
+};
 use kat_systemd::{ActiveState, LoadState, ServiceResult, UnitStatus};
 use kat_types::reason::Reason;
 
@@ -246,7 +248,7 @@ fn every_state_by_every_policy() {
         ),
     ];
     for (active, sub, result, restarts, (fault, ended), policy, phase, reason, action) in table {
-        let verdict = judge(
+        let verdict = judge_instance(
             &with_policy(assignment(0, "web"), policy),
             &status(active, sub, result, restarts),
             JudgementInput {
@@ -277,7 +279,7 @@ fn a_program_that_crashed_often_runs_after_ten_quiet_seconds() {
             now: 1_000_000 + seconds * 1_000_000,
             ..JudgementInput::default()
         };
-        judge(
+        judge_instance(
             &web,
             &status("active", "running", "success", restarts),
             circumstances,
@@ -300,13 +302,13 @@ fn the_refused_start_is_not_counted_and_a_signal_is_named() {
         restarts: 6,
         ..JudgementInput::default()
     };
-    let verdict = judge(&web, &last, circumstances);
+    let verdict = judge_instance(&web, &last, circumstances);
     assert_eq!((verdict.restarts, verdict.exit_code), (5, Some(7)));
     (last.exec_main_code, last.exec_main_status) = (2, 9);
-    let verdict = judge(&web, &last, JudgementInput::default());
+    let verdict = judge_instance(&web, &last, JudgementInput::default());
     assert_eq!(verdict.exit_code, Some(137));
     assert_eq!(verdict.message, "the program was ended by signal 9");
     last.result = ServiceResult::OomKill;
-    let verdict = judge(&web, &last, JudgementInput::default());
+    let verdict = judge_instance(&web, &last, JudgementInput::default());
     assert!(verdict.message.contains("more memory than its limit"));
 }

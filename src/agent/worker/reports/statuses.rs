@@ -114,7 +114,7 @@ impl Statuses {
         state.unwritten = errors;
         drop(state);
         if changed {
-            self.tell();
+            self.wake_reporter();
         }
     }
 
@@ -168,7 +168,7 @@ impl Statuses {
         state.images_removed = removed;
         drop(state);
         if changed {
-            self.tell();
+            self.wake_reporter();
         }
     }
 
@@ -179,7 +179,7 @@ impl Statuses {
     }
 
     /// Wakes the reporter because a fact of the machine changed.
-    pub fn tell(&self) {
+    pub fn wake_reporter(&self) {
         self.inner.changed.notify_one();
     }
 

@@ -48,7 +48,7 @@ impl Worker {
         let Some(progress) = self.probes.of(instance) else {
             return;
         };
-        let before = std::mem::replace(&mut note.health, progress.told());
+        let before = std::mem::replace(&mut note.health, progress.without_counts());
         let changed =
             std::mem::replace(&mut note.run, run) == run && before.health != progress.health;
         if changed {

@@ -190,7 +190,7 @@ impl Worker {
     ) -> Result<(), FilesError> {
         let manager = Arc::clone(&self.manager);
         let limit = stop_limit(assignment);
-        let others = self.folder.others(&unit)?;
+        let others = self.folder.other_units(&unit)?;
         let root = self.tools.root.clone();
         self.busy.insert(key.clone());
         self.jobs.spawn(async move {

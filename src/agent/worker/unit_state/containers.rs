@@ -230,7 +230,7 @@ impl Worker {
 
     /// Whether all other containers of the instance with this main unit have ended.
     pub(crate) async fn others_are_over(&mut self, unit: &str) -> Result<bool, WorkerError> {
-        for other in self.folder.others(unit)? {
+        for other in self.folder.other_units(unit)? {
             let status = self.manager.status(&other).await?;
             if !self.folder.is_over(&status) {
                 return Ok(false);
@@ -240,10 +240,10 @@ impl Worker {
     }
 }
 
-/// Stops the other containers after the main one, in the order of [`UnitFolder::others`]; all
+/// Stops the other containers after the main one, in the order of [`UnitFolder::other_units`]; all
 /// sidecars in parallel. Returns the first failure.
 ///
-/// [`UnitFolder::others`]: crate::worker::unit_state::unit_files::UnitFolder::others
+/// [`UnitFolder::other_units`]: crate::worker::unit_state::unit_files::UnitFolder::others
 pub(crate) async fn stop(
     manager: &dyn UnitManager,
     main: Result<JobResult, SystemdError>,

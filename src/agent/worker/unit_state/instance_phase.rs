@@ -104,7 +104,7 @@ pub(crate) struct JudgementInput {
 }
 
 /// Judges an instance that should run from its unit's state.
-pub(crate) fn judge(
+pub(crate) fn judge_instance(
     assignment: &Assignment,
     status: &UnitStatus,
     circumstances: JudgementInput,

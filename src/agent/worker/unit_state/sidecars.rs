@@ -99,7 +99,7 @@ impl SidecarContainer {
     }
 
     /// `sidecar proxy: the program ended with exit code 1; last lines: ...`
-    fn trouble(&self) -> String {
+    fn problem_in_words(&self) -> String {
         let Self {
             kind, name, words, ..
         } = self;
@@ -123,7 +123,7 @@ fn is_active(status: &UnitStatus) -> bool {
 
 impl InstanceSidecars {
     /// The verdict of the main container, changed by the state of the others.
-    pub(crate) fn judge(
+    pub(crate) fn adjust_verdict(
         &self,
         assignment: &Assignment,
         main: &UnitStatus,
@@ -163,7 +163,7 @@ impl InstanceSidecars {
         })?;
         Some(InstanceVerdict {
             reason: Some(Reason::SidecarNotRunning),
-            message: one.trouble(),
+            message: one.problem_in_words(),
             ..verdict.clone()
         })
     }
@@ -181,7 +181,7 @@ impl InstanceSidecars {
                 "{} {}: started again {} times",
                 one.kind, one.name, one.status.restarts
             ),
-            false => one.trouble(),
+            false => one.problem_in_words(),
         };
         InstanceVerdict {
             beside: Some(Reason::SidecarNotRunning),
@@ -241,12 +241,12 @@ impl InstanceSidecars {
                 Some(told(
                     InstancePhase::Failed,
                     Reason::InitContainerFailed,
-                    one.trouble(),
+                    one.problem_in_words(),
                     action,
                 ))
             }
             ContainerState::Restarting => {
-                let message = format!("{}; it is started again", one.trouble());
+                let message = format!("{}; it is started again", one.problem_in_words());
                 Some(told(
                     InstancePhase::Restarting,
                     Reason::InitContainerFailed,

@@ -62,12 +62,14 @@ impl UnitFolder {
     /// Whether a quadlet of the instance with this main unit is here.
     pub(crate) fn has(&self, unit: &str) -> bool {
         self.quadlet(unit).is_some_and(|path| path.exists())
-            || self.others(unit).is_ok_and(|others| !others.is_empty())
+            || self
+                .other_units(unit)
+                .is_ok_and(|others| !others.is_empty())
     }
 
     /// Units of the other containers of an instance, found by their files, in the order in which
     /// they are stopped: sidecars, init containers, and the network holder.
-    pub(crate) fn others(&self, unit: &str) -> Result<Vec<String>, FilesError> {
+    pub(crate) fn other_units(&self, unit: &str) -> Result<Vec<String>, FilesError> {
         let beside = format!("{}_", stem(unit));
         let rank = |name: &String| {
             let what = name.strip_prefix(&beside).unwrap_or_default();
@@ -124,7 +126,12 @@ impl UnitFolder {
 
     /// Removes the files of one instance, those of its other containers first.
     pub(crate) fn remove(&self, unit: &str) -> Result<(), FilesError> {
-        for unit in self.others(unit)?.iter().map(String::as_str).chain([unit]) {
+        for unit in self
+            .other_units(unit)?
+            .iter()
+            .map(String::as_str)
+            .chain([unit])
+        {
             let stem = stem(unit);
             let beside = format!("{stem}.");
             let is_value =

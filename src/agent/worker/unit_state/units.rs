@@ -13,7 +13,9 @@ use crate::{
         reports::{log_tail, log_tail::UnitRuns},
         running::{jobs::JobKey, restarts::RestartEvidence, start_backoff::RetryDelay},
         unit_state::{
-            instance_phase::{JudgementInput, PODMANS, RunFault, StartAction, exit_code, judge},
+            instance_phase::{
+                JudgementInput, PODMANS, RunFault, StartAction, exit_code, judge_instance,
+            },
             network_holder as holder,
             unit_files::FilesError,
         },
@@ -73,7 +75,7 @@ impl Worker {
                 if status.active_state == ActiveState::Failed {
                     ignore_missing(self.manager.reset_failed(&unit).await)?;
                 }
-                for other in self.folder.others(&unit)? {
+                for other in self.folder.other_units(&unit)? {
                     ignore_missing(self.manager.reset_failed(&other).await)?;
                 }
                 self.folder.remove(&unit)?;
@@ -249,10 +251,10 @@ impl Worker {
             restarts,
             now: (self.tools.monotonic)(),
         };
-        let verdict = judge(assignment, &status, circumstances);
+        let verdict = judge_instance(assignment, &status, circumstances);
         let beside = self.look_beside(assignment, &status).await?;
         let verdict = match &beside {
-            Some(beside) => beside.judge(assignment, &status, verdict, circumstances.now),
+            Some(beside) => beside.adjust_verdict(assignment, &status, verdict, circumstances.now),
             None => verdict,
         };
         self.watch_health(assignment, &status);

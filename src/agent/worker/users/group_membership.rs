@@ -109,7 +109,7 @@ impl Worker {
         for (unit, instance, status) in live {
             let assignment = desired.assignments.get(&instance);
             if let Some(assignment) = assignment {
-                self.told(
+                self.report_waiting(
                     assignment,
                     &status,
                     Reason::GroupsChanged,
@@ -136,12 +136,12 @@ impl Worker {
         let Err(trouble) = self.tools.options.check(assignment, &groups) else {
             return Ok(true);
         };
-        self.told(assignment, status, trouble.reason, trouble.message);
+        self.report_waiting(assignment, status, trouble.reason, trouble.message);
         self.wake = self.wake.min(LOOK_AGAIN);
         Ok(false)
     }
 
-    fn told(
+    fn report_waiting(
         &mut self,
         assignment: &Assignment,
         status: &UnitStatus,

@@ -99,7 +99,7 @@ impl MachineOptions {
         groups: &MachineGroups,
     ) -> Result<(), OptionTrouble> {
         if let Some(message) = self.forbidden_host_port(assignment) {
-            return Err(trouble(Reason::HostPortNotAllowed, message));
+            return Err(option_trouble(Reason::HostPortNotAllowed, message));
         }
         for one in assignment.each() {
             self.check_security(&one)?;
@@ -149,7 +149,7 @@ impl MachineOptions {
             if word == SECCOMP
                 && let Some(profile) = assignment.container.foreign_profile()
             {
-                return Err(trouble(
+                return Err(option_trouble(
                     Reason::SecurityNotAllowed,
                     format!(
                         "seccomp profile {profile}: this machine takes profiles below {PROFILES} only, and unconfined where securityAllow in /etc/kat/agent.yaml has it"
@@ -164,7 +164,7 @@ impl MachineOptions {
                 true => security_words(word),
                 false => format!("capability {word}"),
             };
-            return Err(trouble(
+            return Err(option_trouble(
                 Reason::SecurityNotAllowed,
                 format!(
                     "{what}: this machine does not let containers have it; securityAllow in /etc/kat/agent.yaml does not have {word}"
@@ -181,7 +181,7 @@ impl MachineOptions {
     ) -> Result<(), OptionTrouble> {
         let container = &assignment.container;
         if container.host_network && !self.host_network {
-            return Err(trouble(
+            return Err(option_trouble(
                 Reason::HostNetworkNotAllowed,
                 "this machine does not let containers share its network: hostNetworkAllow in /etc/kat/agent.yaml is not true".to_owned(),
             ));
@@ -203,7 +203,7 @@ impl MachineOptions {
     ) -> Result<(), OptionTrouble> {
         if !self.allows_group(assignment, name) {
             let allowed: Vec<&str> = self.groups.iter().map(String::as_str).collect();
-            return Err(trouble(
+            return Err(option_trouble(
                 Reason::GroupNotAllowed,
                 format!(
                     "group {name}: this machine lets workloads join {} only; groupsAllow in /etc/kat/agent.yaml says which",
@@ -216,7 +216,7 @@ impl MachineOptions {
         }
         if !groups.all.contains_key(name) {
             let message = format!("group {name}: this machine has no such group");
-            return Err(trouble(Reason::GroupMissing, message));
+            return Err(option_trouble(Reason::GroupMissing, message));
         }
         Ok(())
     }
@@ -229,12 +229,12 @@ impl MachineOptions {
     ) -> Result<(), OptionTrouble> {
         let Some(device) = DeviceMapping::parse(entry) else {
             let message = format!("device {entry}: this version does not understand it");
-            return Err(trouble(Reason::DeviceMissing, message));
+            return Err(option_trouble(Reason::DeviceMissing, message));
         };
         let named = device.host;
         let missing = |what: &str| {
             let message = format!("device {named}: {what}");
-            trouble(Reason::DeviceMissing, message)
+            option_trouble(Reason::DeviceMissing, message)
         };
         // Names such as those below /dev/serial/by-id are symbolic links.
         let found = self
@@ -266,7 +266,7 @@ impl MachineOptions {
                 true => "block device",
                 false => "device",
             };
-            return Err(trouble(
+            return Err(option_trouble(
                 Reason::DeviceNotAllowed,
                 format!(
                     "{what} {named}: this machine does not let containers have it; devicesAllow in /etc/kat/agent.yaml says which, block devices each by name"
@@ -291,7 +291,7 @@ impl MachineOptions {
         }
         let group = groups.all.iter().find(|(_, gid)| **gid == node.group);
         let group = group.map_or_else(|| node.group.to_string(), |(name, _)| name.clone());
-        Err(trouble(
+        Err(option_trouble(
             Reason::DeviceNotOpen,
             format!(
                 "device {named}: its group {group} and its mode {:04o} do not let {} open it; `groups: [{group}]` lets it, where the group may",
@@ -348,7 +348,7 @@ fn security_words(word: &str) -> String {
     .to_owned()
 }
 
-fn trouble(reason: Reason, message: String) -> OptionTrouble {
+fn option_trouble(reason: Reason, message: String) -> OptionTrouble {
     OptionTrouble { reason, message }
 }
 

@@ -81,7 +81,7 @@ impl Worker {
     pub(crate) async fn leave(&mut self, desired: &UserDesired) -> Result<bool, WorkerError> {
         let home = self.tools.accounts.home(&self.user);
         let care = &self.tools.images;
-        if care.stays(&self.user, &home, desired.kept.as_ref()) {
+        if care.keeps_images(&self.user, &home, desired.kept.as_ref()) {
             if !self.parked && self.empty_user().await? {
                 self.parked = true;
                 self.ready = false;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::worker::unit_state::instance_phase::{JudgementInput, judge};
+use crate::worker::unit_state::instance_phase::{JudgementInput, judge_instance};
 use kat_systemd::{LoadState, ServiceResult};
 
 fn status(active: &str, sub: &str) -> UnitStatus {
@@ -47,8 +47,8 @@ fn verdict(condition: &str, main: &UnitStatus, beside: &InstanceSidecars) -> Ins
         now,
         ..JudgementInput::default()
     };
-    let verdict = judge(&assignment, main, circumstances);
-    beside.judge(&assignment, main, verdict, now)
+    let verdict = judge_instance(&assignment, main, circumstances);
+    beside.adjust_verdict(&assignment, main, verdict, now)
 }
 
 fn of(verdict: &InstanceVerdict) -> (InstancePhase, Option<Reason>, StartAction) {
