@@ -163,7 +163,8 @@ async fn a_known_key_keeps_identity_name_and_subnet_and_uses_nothing_up() {
     let (_, first) = join(&server, &token, &body("n2", 2, &request)).await;
     let (_, other) = join(&server, &token, &fresh("n3", 3)).await;
     assert_eq!(other["subnet"], "10.100.4.0/23");
-    // The token is used up, but by this very machine, whose first answer may have been lost.
+    // The token was used up by this very machine, which may repeat its request because the first
+    // answer may have been lost.
     let again = create_request_for_key("node:n2", &key_pem).unwrap();
     let (status, second) = join(&server, &token, &body("n2", 2, &again)).await;
     assert_eq!(status, StatusCode::OK, "{second}");
@@ -175,7 +176,7 @@ async fn a_known_key_keeps_identity_name_and_subnet_and_uses_nothing_up() {
     assert_eq!(record.uses, Some(0));
 
     let before = server.stored();
-    // The same name with another key, and the same key with another name.
+    // Neither the same name with another key nor the same key with another name is admitted.
     let (status, refused) = join(&server, &token, &fresh("n2", 4)).await;
     assert_eq!(status, StatusCode::CONFLICT, "{refused}");
     let renamed = create_request_for_key("node:n4", &key_pem).unwrap();
@@ -369,7 +370,7 @@ async fn what_a_stranger_says_is_bounded() {
     large["certificateRequest"] = json!("x".repeat(100_000));
     let (status, _) = join(&server, &token, &large).await;
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
-    // A WireGuard key that another machine has.
+    // Another machine already has this WireGuard key.
     let (status, answer) = join(&server, &token, &fresh("n2", 1)).await;
     assert_eq!(status, StatusCode::CONFLICT, "{answer}");
     assert_eq!(server.stored(), before);
@@ -427,7 +428,7 @@ async fn certificates_are_renewed_for_the_known_key_and_no_other() {
             .json(&body);
         async move { read(call.send().await.unwrap()).await }
     };
-    // Without a certificate and a token, as after months without power.
+    // The machine renews without a certificate and a token, as after months without power.
     let again = create_request_for_key("node:n2", &key_pem).unwrap();
     let (status, renewed) = renew(path, again).await;
     assert_eq!(status, StatusCode::OK, "{renewed}");
@@ -440,7 +441,7 @@ async fn certificates_are_renewed_for_the_known_key_and_no_other() {
     );
     let (stranger, _) = create_request("node:n2").unwrap();
     assert_eq!(renew(path, stranger).await.0, StatusCode::UNAUTHORIZED);
-    // The right key with another name.
+    // The right key does not renew the certificates of another name.
     let other = create_request_for_key("node:n1", &key_pem).unwrap();
     let refused = renew("/v1alpha1/nodes/n1/certificates", other).await;
     assert_eq!(refused.0, StatusCode::UNAUTHORIZED);

@@ -323,7 +323,7 @@ fn authorities_are_stored_and_loaded() {
     );
     let load = |kind| Authority::load(&folder, kind, &recovery);
     let loaded = load(AuthorityKind::Cluster).expect("loaded");
-    // The key does not lie there unencrypted.
+    // The folder does not contain the key unencrypted.
     let sealed = std::fs::read(folder.join("cluster-ca.key.sealed")).expect("read");
     let pem = cluster.key_pem();
     let secret = pem.lines().nth(1).expect("a line").as_bytes();

@@ -68,7 +68,7 @@ fn finish(kind: DocumentKind, path: &str, schema: &mut Value) {
     let Some(Value::Object(properties)) = members.get_mut("properties") else {
         return;
     };
-    // Members that the types have for another document.
+    // The types also have members for another document, which are removed.
     properties.retain(|name, _| fields::lookup(kind, &key_path(path, name)).is_some());
     let mut required = Vec::new();
     for (name, property) in properties.iter_mut() {

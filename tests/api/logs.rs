@@ -107,7 +107,7 @@ async fn a_followed_log_ends_with_its_instance() {
     for _ in 0..3 {
         lines.next().await.unwrap();
     }
-    // A change that leaves the instance on the list, and then one that removes it.
+    // The first change leaves the instance on the list, and the second one removes it.
     let meta = |count: u32| json!({"schema": 1, "revision": 2, "count": count});
     server
         .write(&[put(keys::desired_meta("n1"), &meta(1))])

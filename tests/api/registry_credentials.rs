@@ -151,7 +151,7 @@ async fn credentials_are_checked_and_stored_sealed() {
     assert_eq!(updated["outcome"], "updated");
     assert_eq!(stored(&server, "registry.lab:5000").version, 2);
 
-    // A registry that does not answer.
+    // The registry `away.example` does not answer.
     let away = format!("{LIST}/away.example");
     let (status, body) = login(&server, &away, "x").await;
     assert_eq!(status, 409, "{body}");

@@ -201,7 +201,7 @@ async fn sessions_do_not_wait_for_one_another() {
         });
         stuck.push((receiving, filling));
     }
-    // Enough time for all buffers to fill.
+    // The pause is long enough for all buffers to fill.
     sleep(Duration::from_millis(300)).await;
     let (sending, mut receiving) = client
         .forward("shop", "web", "web-abcde", 80)
@@ -307,7 +307,7 @@ async fn a_machine_that_does_not_lead_begins_no_session() {
     with_instance(&server).await;
     server.leaderships.send_replace(None);
     let instance = "/v1alpha1/n/shop/workloads/web/instances/web-abcde";
-    // {"command":["true"]}
+    // The encoded request is `{"command":["true"]}`.
     let exec = "exec?request=%7B%22command%22%3A%5B%22true%22%5D%7D";
     for what in [exec, "forward?port=80"] {
         let path = format!("{instance}/{what}");

@@ -340,7 +340,7 @@ async fn a_workload_takes_its_data_with_it_where_that_is_asked_for() {
         assert_eq!((status, &body["outcome"]), (200, &json!("deleting")));
     }
     assert!(meta(&server, "shop").deletes_volumes);
-    // A later deletion without `volumes` does not undo it.
+    // A later deletion without `volumes` does not undo the request for the data.
     assert_eq!(delete(&server, &server.deploy, WEB).await.0, 200);
     assert!(meta(&server, "shop").deletes_volumes);
     let events = event_of(&server, "Deleting").await;

@@ -155,7 +155,7 @@ fn what_is_not_a_plain_file() {
     only(Archive, "x.kat", &["a device"], &link(EntryType::Block));
     only(Archive, "x.kat", &["a pipe"], &link(EntryType::Fifo));
     only(Archive, "x.kat", &["special"], &link(EntryType::new(b'Z')));
-    // A link to a folder, and a file below it.
+    // The archive has a link to a folder, and a file below the link.
     let through = [
         entry(b"d", EntryType::Symlink, b"/etc", b""),
         plain("d/x.kat", TEXT),

@@ -32,7 +32,7 @@ fn a_folder_is_sent_as_an_archive_and_created() {
         .collect();
     assert_eq!(names, ["workload.kat"]);
 
-    // The same archive from a file.
+    // katcall also applies the same archive from a file.
     std::fs::write(program.home.path().join("web.tar.gz"), &body).unwrap();
     let fake = Fake::start();
     fake.reply(&format!("PUT {WEB}"), 200, applied("unchanged", "web"));

@@ -202,7 +202,7 @@ fn live_names_are_completed_in_bash() {
     assert_eq!(complete("get workload", "w"), "web\n");
     assert_eq!(complete("why workload", ""), "db\nweb\n");
     assert!(complete("", "ge").contains("get"), "commands as before");
-    // A path in a container, or a local one.
+    // `cp` completes to a path in a container or to a local one.
     fake.list(INSTANCES, &[instance("web-aaaaa", "Running")]);
     program.file("wide/a", "");
     assert_eq!(complete("cp", "w"), "web-aaaaa:/\nwide/\n");

@@ -18,8 +18,8 @@ async fn without_a_token_only_while_the_network_is_trusted() {
     };
     refused(2, StatusCode::UNAUTHORIZED, "no machine without a token").await;
     assert_eq!(server.stored(), before);
-    // A token with a secret does not enable it, and the token that does must be for joining and
-    // must expire.
+    // A token with a secret does not permit joining without a token. The token that does must be
+    // for joining and must expire.
     token(&server, &json!({"uses": 5})).await;
     refused(2, StatusCode::UNAUTHORIZED, "no machine without a token").await;
     let make = async |request: Value| {
@@ -44,7 +44,7 @@ async fn without_a_token_only_while_the_network_is_trusted() {
     assert_eq!(status, StatusCode::CREATED, "{made}");
     assert_eq!(made["token"], Value::Null, "nobody needs its secret");
     assert_eq!(made["insecureTrustNetwork"], true);
-    // It opens the routes that a machine reads before it joins, and no others.
+    // The token opens the routes that a machine reads before it joins, and no others.
     for (path, expected) in [
         ("/v1alpha1/config/cluster", 200),
         ("/v1alpha1/nodes", 403),
@@ -60,7 +60,8 @@ async fn without_a_token_only_while_the_network_is_trusted() {
     let (status, answer) = join(&server, trusting, &second).await;
     assert_eq!(status, StatusCode::CREATED, "{answer}");
     refused(3, StatusCode::FORBIDDEN, "used up").await;
-    // It opens no route any more, but the machine that joined with it may repeat its request.
+    // A used-up token opens no route any more, but the machine that joined with it may repeat its
+    // request.
     let (status, answer) = server.get(trusting, "/v1alpha1/config/cluster").await;
     assert_eq!(status, StatusCode::FORBIDDEN, "{answer}");
     assert!(
@@ -76,7 +77,7 @@ async fn without_a_token_only_while_the_network_is_trusted() {
         .await;
     assert_eq!(status, StatusCode::NO_CONTENT);
     refused(3, StatusCode::UNAUTHORIZED, "no machine without a token").await;
-    // An expired one.
+    // An expired token permits nothing.
     let mut record: TokenRecord = serde_json::from_value(json!({
         "schema": 1, "hash": "", "scope": {"kind": "join"}, "created": "2020-01-01T00:00:00Z",
         "expires": "2020-01-02T00:00:00Z", "insecureTrustNetwork": true

@@ -74,7 +74,7 @@ async fn three_members_come_by_themselves_and_another_leads_when_the_leader_is_g
         assert!(registration.etcd, "{registration:?}");
     }
     let took = take_over(&mut machines).await;
-    // Waiting for the lease of 5 s would take longer.
+    // The takeover does not wait for the lease of 5 s.
     assert!(took < Duration::from_millis(3500), "{took:?}");
     // The next leader notices that a member does not answer.
     let store = machines[1].store.clone();

@@ -110,7 +110,7 @@ async fn of_five_members_two_may_go_at_once() {
     let listed = etcd_admin::member_list(&store).await.expect("the members");
     assert_eq!(listed.len(), 5, "{listed:?}");
     assert!(listed.iter().all(|member| !member.is_learner), "{listed:?}");
-    // Kills the leader of KAT and the leader of raft, or n2 if they are the same.
+    // The test kills the leader of KAT and the leader of raft, or n2 if they are the same.
     let status = etcd_admin::status(&store).await.expect("a status");
     let raft = listed.iter().find(|one| one.id == status.leader);
     let raft = raft.map_or("n2", |one| one.name.as_str()).to_owned();

@@ -125,7 +125,7 @@ fn strangers_do_not_reach_the_overlay() {
                 "{address}"
             );
         }
-        // A stranger with a container's source address.
+        // A stranger uses a container's source address.
         outside.inside("ip address add 10.90.1.77/32 dev lo");
         outside.inside("ip route replace 10.90.0.0/16 via 192.0.2.1 src 10.90.1.77");
         assert!(
@@ -227,8 +227,8 @@ fn a_table_that_drops_is_found_and_its_command_mends_it() {
 fn containers_reach_the_own_ports_of_no_machine() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();
-        // Another machine of the cluster, with one address outside the overlay and one on it, and
-        // an address of a stranger.
+        // `outside` stands for another machine of the cluster, with one address outside the overlay
+        // and one on it, and for a stranger with an address of its own.
         let outside = Outside::connect();
         outside.inside("ip address add 192.0.2.3/24 dev eth0");
         outside.inside("ip address add 10.90.2.1/32 dev lo");

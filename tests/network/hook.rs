@@ -184,7 +184,7 @@ fn the_hook_refuses_unauthorized_callers_and_creates_nothing() {
         let unclaimed = Container::start(UID);
         let plain = Container::on_host_network(UID);
         machine.claim(plain.pid(), UID, "web-aaaaa");
-        // A process of another user in the instance's control group.
+        // A process of another user is in the instance's control group.
         let planted = Container::start(OTHER);
         machine.claim(planted.pid(), UID, "web-aaaaa");
         for (uid, instance, pid, expected) in [
@@ -296,7 +296,7 @@ fn what_an_earlier_call_left_half_made_is_replaced() {
         let link = run(&format!("ip -o link show {name}"));
         let (_, after) = link.split_once("link/ether ").unwrap();
         let mac = after.split(' ').next().unwrap();
-        // The state after a call that was interrupted right after it had made the pair.
+        // An earlier call was interrupted right after it had made the pair.
         run(&format!("ip link del {name}"));
         run(&format!(
             "ip link add {name} address {mac} type veth peer name eth0 netns {pid}"
@@ -503,7 +503,7 @@ fn a_process_that_is_not_the_instances_is_not_attached_in_its_place() {
         let mut machine = Machine::start();
         machine.instance("web-aaaaa", UID, 10, StartGate::Open);
         machine.instance("web-bbbbb", UID, 11, StartGate::Open);
-        // A process in the unit's control group whose network namespace belongs to another user.
+        // The unit's control group has a process whose network namespace belongs to another user.
         let planted = Container::start(OTHER);
         machine.claim(planted.pid(), UID, "web-aaaaa");
         eventually("the list is read", async || {

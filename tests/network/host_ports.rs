@@ -154,7 +154,7 @@ fn a_port_of_the_machine_leads_to_its_instance_wherever_the_caller_is() {
         assert_eq!(all(MACHINE), only(10, "192.0.2.1"), "the machine itself");
         assert_eq!(all(Ipv4Addr::LOCALHOST), only(10, "10.90.1.1"));
         assert_eq!(site.inside(13, || all(MACHINE)), only(10, "10.90.1.13"));
-        // An instance whose call comes back to itself.
+        // The call of this instance comes back to itself.
         assert_eq!(site.inside(10, || all(MACHINE)), only(10, "10.90.1.1"));
         // The overlay address has no host ports, and neither has another port number.
         for (address, port) in [([10, 90, 1, 1].into(), 8080), (MACHINE, 8081)] {

@@ -117,7 +117,7 @@ fn containers_on_two_machines_reach_each_other_and_outlive_the_service() {
             "with the services stopped"
         );
 
-        // Both restart: nothing is recreated, and the WireGuard session continues.
+        // Both services restart: nothing is recreated, and the WireGuard session continues.
         let before = one.wireguard().read().await.unwrap();
         let (stop, ended) = one.serve();
         one.hook("web-zzzzz", first.pid()).await.unwrap_err();
@@ -176,7 +176,8 @@ fn containers_on_two_machines_reach_each_other_and_outlive_the_service() {
 fn a_dead_endpoint_is_left_for_the_next() {
     let (one, two) = pair();
     block_on(async {
-        // Otherwise the other machine would announce its endpoint.
+        // Neither machine may hear announcements, because the other one would announce its
+        // endpoint.
         one.deafen();
         two.deafen();
         one.set_peers(&[("n2", two.as_peer(&["192.0.2.9:51820", "192.0.2.2:51820"]))]);

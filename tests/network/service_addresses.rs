@@ -259,7 +259,8 @@ fn a_service_that_nobody_serves_refuses_at_once() {
         site.serve(&[(10, Held)]).await;
         site.inside(13, refused);
         refused();
-        // Another port of the same service, and an address without a service.
+        // Another port of the same service refuses connections, and so does an address without a
+        // service.
         site.serve(&[(10, Serving)]).await;
         for other in [(SERVICE, 81), (Ipv4Addr::new(10, 91, 9, 9), 80)] {
             let reached = site.inside(13, || TcpStream::connect_timeout(&other.into(), LIMIT));

@@ -359,7 +359,7 @@ fn check_order(case: &str, assignment: &Assignment, units: &BTreeMap<String, Uni
     for (kind, container) in assignment.others() {
         let name = assignment.other_unit(kind, container);
         let unit = &units[&name];
-        // The network's unit and the previous init container.
+        // Each container requires the network's unit and the previous init container.
         assert_eq!(values(unit, "Unit", "Requires"), before, "{case}: {name}");
         let after: Vec<&str> = once(PAUSE)
             .chain(before.iter().map(String::as_str))
@@ -470,7 +470,7 @@ fn expand(word: &str, variables: Option<&BTreeMap<String, String>>) -> String {
         rest = &rest[character.len_utf8()..];
         if character == '%' {
             rest = rest.strip_prefix('%').unwrap_or_else(|| {
-                // `%n`, which the generator itself adds.
+                // The generator itself adds `%n`.
                 rest.strip_prefix('n')
                     .unwrap_or_else(|| panic!("{word} has a specifier"))
             });

@@ -174,7 +174,7 @@ impl Scenario {
             way.store_cut = true;
             way.machines_cut = true;
         });
-        // Includes the time of programs that end slowly.
+        // The limit includes the time of programs that end slowly.
         self.pass(60 * SECOND).await;
         self.world
             .change_way(number, |way| way.machines_cut = false);

@@ -147,7 +147,7 @@ async fn carry(
         }
     }
     if frozen.is_cancelled() {
-        // Keeps the connection open, so that the other side sees no end.
+        // The connection stays open, so that the other side sees no end.
         std::future::pending::<()>().await;
     }
 }

@@ -137,7 +137,7 @@ async fn a_frozen_server_costs_the_leadership_before_the_lease_ends() {
         },
         ended
     );
-    // Measured from the freeze; the last renewal was sent before it.
+    // `lost` is measured from the freeze; the last renewal was sent before it.
     assert!(
         lost < lease,
         "lost after {lost:?}, the lease of {lease:?} was over"
@@ -174,7 +174,7 @@ async fn a_lease_that_is_not_renewed_runs_out() {
     let server = EtcdServer::start().await;
     let (store, other) = (server.leader("alpha").await, server.leader("beta").await);
     let lease = Duration::from_secs(2);
-    // A separate runtime, which ends together with its renewals like a crashed process.
+    // The renewals run in a runtime of their own, which ends like a crashed process.
     let dying = store.clone();
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()

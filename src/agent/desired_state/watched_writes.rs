@@ -193,7 +193,8 @@ mod tests {
         writes.write(path, writer(&disk, "two")).unwrap_err();
         writes.write(path, writer(&disk, "three")).unwrap_err();
         assert_eq!(statuses.unwritten(), ["/a: no space left on device"]);
-        // One attempt in 10 s for 5 minutes, and the first few at shorter intervals.
+        // The agent makes one attempt in 10 s for 5 minutes, and the first few at shorter
+        // intervals.
         tokio::time::sleep(Duration::from_secs(300)).await;
         let tries = disk.tries.load(Ordering::Relaxed);
         assert!((30..45).contains(&tries), "{tries}");

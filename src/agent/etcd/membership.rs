@@ -304,7 +304,7 @@ mod tests {
         };
         for (voting, has_data, own, expected) in [
             (true, true, Some("b"), None),
-            // The first machine, before it has read its member id.
+            // The first machine has not read its member id yet.
             (true, true, None, None),
             (true, false, Some("b"), Some("b")),
             (true, false, None, Some("b")),

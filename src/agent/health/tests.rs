@@ -155,7 +155,7 @@ async fn a_starting_instance_is_probed_more_often_but_failures_count_once_per_pe
         bench.now(),
         (Health::PendingCheck, "connection refused".to_owned())
     );
-    // The third probe that counts.
+    // The third failed probe makes the instance unhealthy.
     later(200).await;
     assert_eq!(bench.now().0, Health::Unhealthy);
     later(10_000).await;

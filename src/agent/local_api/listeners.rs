@@ -307,7 +307,7 @@ mod tests {
             machines: [
                 ("n1".to_owned(), machine(true, "node 1", "leader 1")),
                 ("n2".to_owned(), machine(false, "node 2", "")),
-                // An entry as a leader of version 0.1.0 writes it.
+                // A leader of version 0.1.0 writes an entry without keys.
                 ("n3".to_owned(), machine(true, "", "")),
             ]
             .into(),

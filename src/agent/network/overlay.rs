@@ -37,7 +37,7 @@ mod tests {
         let own = "127.0.0.1".parse().unwrap();
         wait_for_address(own, limit).await.unwrap();
         assert_eq!(began.elapsed(), Duration::ZERO);
-        // An address for documentation (RFC 5737), which no interface has.
+        // No interface has an address for documentation (RFC 5737).
         let foreign = "192.0.2.1".parse().unwrap();
         let error = wait_for_address(foreign, limit).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);

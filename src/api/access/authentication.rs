@@ -477,7 +477,7 @@ mod tests {
     #[test]
     fn a_certificate_proves_a_machine_only_for_the_key_that_is_registered() {
         assert_eq!(proved(&with_machine(|_| {})), [true; 3]);
-        // A machine that was registered later under the same name.
+        // Another machine was registered later under the same name.
         let other = |one: &mut NodeRegistration| {
             one.identity_key = "other".to_owned();
             one.member_keys.leader = "other".to_owned();
@@ -494,7 +494,7 @@ mod tests {
     fn a_machine_that_does_not_hold_the_store_has_no_administrator() {
         let mut worker = with_machine(|one| one.etcd = false);
         assert_eq!(proved(&worker), [true, false, false]);
-        // A member of the store that has no vote yet.
+        // n2 is a member of the store that has no vote yet.
         let mut members = ClusterMembers::default();
         members.members.insert("n2".to_owned(), Default::default());
         worker.members = Some(Stored {

@@ -396,8 +396,8 @@ fn ports_that_kat_needs_are_not_given_away() {
             "{message}"
         );
     }
-    // The same numbers for the other protocol, the port of DNS, and a port that another program may
-    // use.
+    // These ports are free: the same numbers for the other protocol, the port of DNS, and a port
+    // that another program may use.
     for (port, protocol) in [
         (9115, Protocol::Udp),
         (51820, Protocol::Tcp),

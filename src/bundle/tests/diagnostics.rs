@@ -173,7 +173,7 @@ fn several_documents_lie_in_one_file() {
 
 #[test]
 fn what_an_older_version_stored_is_read() {
-    // Values outside today's ranges, unknown fields and a missing file.
+    // The stored bundle has values outside today's ranges, unknown fields and a missing file.
     let text = "\
 apiVersion: kat.dws.rip/v1alpha0
 kind: Workload

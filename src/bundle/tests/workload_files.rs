@@ -207,7 +207,7 @@ fn a_file_below_is_mounted_by_its_sub_path() {
 
 #[test]
 fn the_largest_folder_fits_into_what_is_stored() {
-    // Pseudo-random bytes that do not compress.
+    // The content is pseudo-random bytes, which do not compress.
     let mut state = 1_u64;
     let noise: Vec<u8> = std::iter::repeat_with(|| {
         state = state

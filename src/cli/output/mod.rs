@@ -140,7 +140,7 @@ mod tests {
             ("\u{1b}]0;title\u{7}", "\\u{1b}]0;title\\u{7}"),
             // A sequence that sets a keyboard mode is not a colour.
             ("\u{1b}[>4;1mx", "\\u{1b}[>4;1mx"),
-            // A colour sequence that is cut in the middle, and its second half.
+            // A colour sequence may be cut in the middle, and its second half arrive alone.
             ("red\u{1b}[3", "red\\u{1b}[3"),
             ("red\u{1b}", "red\\u{1b}"),
             ("1mx", "1mx"),

@@ -247,7 +247,7 @@ fn what_a_stranger_sends_stays_in_the_folder_and_gains_no_rights() {
     let path = elsewhere.path().to_str().unwrap().as_bytes().to_vec();
     let outward = frame((b"out", EntryKind::Symlink(path), 0o777, 20_001));
     let cases = [
-        // An entry below a link that the sender created before.
+        // The sender puts an entry below a link that it created before.
         vec![
             root.clone(),
             outward.clone(),
@@ -263,7 +263,7 @@ fn what_a_stranger_sends_stays_in_the_folder_and_gains_no_rights() {
             outward.clone(),
             frame((b"b", EntryKind::Link(b"out/file".to_vec()), 0, 0)),
         ],
-        // Files and folders with root's rights.
+        // Files and folders may not have root's rights.
         vec![
             root.clone(),
             frame((b"sh", EntryKind::File(0), 0o4755, 0)),
@@ -275,7 +275,7 @@ fn what_a_stranger_sends_stays_in_the_folder_and_gains_no_rights() {
             end.clone(),
         ],
         vec![frame((b"", EntryKind::Folder, 0o770, 0))],
-        // Frames out of order.
+        // These frames are out of order.
         vec![frame((b"a", EntryKind::Folder, 0o770, 20_001))],
         vec![root.clone(), end.clone(), root.clone()],
         vec![root.clone(), end.clone(), end.clone()],
@@ -406,7 +406,7 @@ fn names_are_bounded_and_a_file_with_several_is_forgotten_after_its_last() {
         fs::write(&one, "x").unwrap();
         fs::hard_link(&one, from.path().join(format!("{name}2"))).unwrap();
     }
-    // Six names of two bytes, and one path at a time.
+    // The limit holds six names of two bytes and one path at a time.
     let mut seen = Names(Vec::new());
     super::walk::walk_within(&open(&from), &OWNERS, &mut seen, 14).unwrap();
     let links = seen

@@ -316,7 +316,8 @@ mod tests {
                 "",
                 "the user name kat-default-web is taken by uid 1500, which is not KAT's",
             ),
-            // The ids are right, but without KAT's mark: the account was created by hand.
+            // The ids are right, but KAT's mark is missing, because the account was created by
+            // hand.
             (
                 "kat-default-web:x:20003:20003:Web:/:/\n",
                 "",

@@ -108,7 +108,7 @@ async fn servers_know_their_clients_and_serve_those_without_a_certificate() {
 #[tokio::test]
 async fn foreign_clients_and_servers_are_refused() {
     let (cluster, other) = (cluster(), cluster());
-    // A client certificate of another cluster's authority.
+    // The authority of another cluster issued this client certificate.
     let foreign = other.authority.issue(&admin("kim"), now()).expect("issued");
     let foreign =
         CurrentIdentity::new(&foreign, other.authority.certificate_pem()).expect("usable");
@@ -117,7 +117,8 @@ async fn foreign_clients_and_servers_are_refused() {
     handshake(cluster.server.clone(), client)
         .await
         .expect_err("a foreign client");
-    // A server of another cluster, and a client that expects another cluster's name.
+    // The client refuses a server of another cluster, and a server under another cluster's name
+    // than it expects.
     handshake(other.server.clone(), cluster.client(None))
         .await
         .expect_err("a foreign server");
@@ -137,7 +138,7 @@ async fn foreign_clients_and_servers_are_refused() {
     handshake(server, cluster.client(None))
         .await
         .expect_err("an administrator as server");
-    // An expired certificate.
+    // This certificate has expired.
     let long_ago = now() - SignedDuration::from_hours(31 * 24);
     let old = cluster
         .authority
@@ -191,7 +192,7 @@ async fn a_joining_machine_trusts_the_hash_and_nothing_else() {
     handshake(other.server.clone(), pinned())
         .await
         .expect_err("another authority");
-    // A server that sends the right authority's certificate with a leaf that this authority did not
+    // This server sends the right authority's certificate with a leaf that the authority did not
     // sign.
     let foreign = other
         .authority

@@ -124,7 +124,7 @@ async fn what_follows_from_an_older_copy_is_refused() {
     assert_eq!(turn, store.revision());
     let written = store.peek(keys::PLANNED).items;
     assert_eq!(written[0].mod_revision, turn, "with the last of them");
-    // First a writer with an older copy, then a writer that lost the answer to its own write.
+    // The first refused writer has an older copy, the second one lost the answer to its own write.
     let mut older = 0;
     let late = [vec![put("/a/0".into(), 1)].into()];
     let outcome = commit_in_turn(&store, &fence, &mut older, &late).await;

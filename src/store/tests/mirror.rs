@@ -113,7 +113,7 @@ async fn a_held_snapshot_does_not_change_and_many_changes_wake_once() {
     let before = mirror.wait_confirmed(LIMIT).await.expect("confirmed");
     mirror.changed().await.expect("the first list");
     for n in 0..100 {
-        // Without an await, so that the mirror cannot run in between.
+        // The loop does not await, so the mirror cannot run in between.
         store.write_now(&[put(&format!("/t/{n:03}"), "x")]);
     }
     let after = mirror.changed().await.expect("changes");

@@ -123,8 +123,8 @@ async fn forged_signals_are_not_heard() {
     assert_eq!(events.next().await, Some(UnitEvent::All));
     let forge = async {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        // Sent to each connection by name, because a bus delivers such signals without a match
-        // rule.
+        // The forged signals name each connection, because a bus delivers such signals without a
+        // match rule.
         let names = DBusProxy::new(&forger).await.unwrap().list_names().await;
         for name in names.unwrap() {
             for signal in [

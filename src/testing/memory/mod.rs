@@ -117,7 +117,7 @@ impl MemoryStore {
         access: StoreAccess<'_>,
         apply: impl FnOnce(&mut StoreCore) -> Result<T, StoreError> + Send,
     ) -> Result<T, StoreError> {
-        // Lets other tasks run, like a real call.
+        // A real call also lets other tasks run.
         tokio::task::yield_now().await;
         let delay = self.shared.lock().client(self.client).delay;
         if !delay.is_zero() {

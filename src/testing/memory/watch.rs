@@ -51,7 +51,7 @@ impl MemoryWatcher {
     async fn next(&mut self) -> Result<WatchBatch, StoreError> {
         let shared = Arc::clone(&self.store.shared);
         loop {
-            // Registered before the check: a change after it wakes this wait.
+            // The wait is registered before the check, so that a change after the check wakes it.
             let changed = shared.changed.notified();
             match self.step() {
                 MemoryWatchStep::Batch(batch) => return Ok(batch),

@@ -214,7 +214,7 @@ mod tests {
             ("registry-1.docker.io/a/b", Some("docker.io")),
             ("nginx:1", Some("docker.io")),
             ("grafana/grafana", Some("docker.io")),
-            // As spelled in the image, because Podman compares case-sensitively.
+            // The key keeps the spelling of the image, because Podman compares case-sensitively.
             ("GHCR.io/org/app", Some("GHCR.io/org/app")),
         ] {
             assert_eq!(one(image).as_deref(), expected, "{image}");

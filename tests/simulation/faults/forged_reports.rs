@@ -87,7 +87,8 @@ impl Forger {
     pub(crate) fn of_seed(seed: u64, store: &MemoryStore) -> Option<Arc<Self>> {
         let forges = seed % 5 == 2 || seed % 20 == 10;
         let state = State {
-            // A generator of its own, so that the seeds without a forger still run as before.
+            // The forger has a generator of its own, so that the seeds without a forger still run
+            // as before.
             random: Random::new(seed ^ 0x666f_7267_6572),
             lies: BTreeSet::new(),
             forges: true,
@@ -265,8 +266,8 @@ impl Forger {
         }
         for (volume, record) in self.volumes() {
             report.made_volumes.push(volume.clone());
-            // Not for volumes that move to this machine: their data is in the forger's hands, and
-            // this lie alone would lose it.
+            // The forger does not claim this of volumes that move to its machine: it holds their
+            // data, and this lie alone would lose it.
             let moving = record.moving.as_ref();
             if let Some(moving) = moving.filter(|moving| moving.to != NAME) {
                 report.volume_moves.push(VolumeMoveReport {

@@ -58,8 +58,8 @@ impl Large {
         let workload = kinds[usize::try_from(seed / 5 % 3).unwrap()];
         has.then(|| Self {
             workload,
-            // A generator of its own, so that the seeds without such a workload still run as
-            // before.
+            // The workload has a generator of its own, so that the seeds without such a workload
+            // still run as before.
             random: Random::new(seed ^ 0x006c_6172_6765),
             version: 0,
         })

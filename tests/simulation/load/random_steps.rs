@@ -119,7 +119,7 @@ impl Scenario {
         let asked = self.world.leader().unwrap_or(any);
         let to = self.world.machines[asked].name.clone();
         self.world.person.wish(&to, workload, wish);
-        // Draws no random number, so that existing seeds still run as before.
+        // This choice draws no random number, so that existing seeds still run as before.
         if workload == USER && (self.version.is_multiple_of(2) || !self.world.secrets.is_set()) {
             let value = format!("value {}", self.version);
             self.world.secrets.set(&to, &value);

@@ -161,7 +161,7 @@ pub(crate) async fn refuses_what_is_beyond_the_limits(backend: &dyn Backend) {
         .await;
     assert!(matches!(done, Ok(TransactionResult::Yes(_))), "{done:?}");
     assert_eq!(names(&*store, "/t/").await.len(), MAX_OPERATIONS);
-    // The largest permitted transaction, in one value.
+    // One value fills the largest permitted transaction.
     let value = "x".repeat(kat_types::store::transaction::MAX_BYTES - 100);
     write(&*store, &[put("/t/large", &value)]).await;
     assert_eq!(
@@ -234,7 +234,8 @@ pub(crate) async fn lists_in_order_at_one_revision(backend: &dyn Backend) {
 
 pub(crate) async fn lists_more_than_one_message_holds(backend: &dyn Backend) {
     let store = backend.client().await;
-    // 5 MiB in 10,000 small keys, then 12 MiB in large ones: pages of both kinds.
+    // The store gets 5 MiB in 10,000 small keys, then 12 MiB in large ones, so that pages of both
+    // kinds occur.
     let value = "s".repeat(512);
     for chunk in 0..100 {
         let keys: Vec<_> = (0..100)
@@ -261,6 +262,6 @@ pub(crate) async fn lists_more_than_one_message_holds(backend: &dyn Backend) {
             .iter()
             .all(|item| item.value.len() == value.len())
     );
-    // Only large values: the first page exceeds the limit of a message.
+    // This list has only large values, so that its first page exceeds the limit of a message.
     assert_eq!(store.list("/t/b").await.expect("listed").items.len(), 10);
 }

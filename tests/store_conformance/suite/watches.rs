@@ -74,7 +74,7 @@ pub(crate) async fn watches_history_and_changes(backend: &dyn Backend) {
     // An empty prefix watches all keys.
     let mut all = store.watch("", second).await.expect("watched");
     assert_eq!(shown(&next(&mut all).await), ["+/t/b=1", "-/t/a", "+/x="]);
-    // A watch from a future revision.
+    // A watch from a future revision omits the changes before it.
     let ahead = store.list("/t/").await.expect("listed").revision + 2;
     let mut ahead = store.watch("/t/", ahead).await.expect("watched");
     write(&*writer, &[put("/t/too-early", "")]).await;

@@ -490,7 +490,8 @@ mod tests {
     #[test]
     fn a_move_that_was_broken_off_goes_on_and_keeps_the_old_data() {
         let old = ("before/snap/db", "old");
-        // The restart comes between the two renames, and after both.
+        // The machine restarts between the two renames in the first case, and after both in the
+        // second.
         for there in ["made/member/snap/db", "member/snap/db"] {
             let folder = tempfile::tempdir().unwrap();
             let data = data(&folder, &[old, (there, "new")]);

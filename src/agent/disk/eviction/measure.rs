@@ -387,7 +387,7 @@ mod tests {
             "{} bytes",
             taken.bytes
         );
-        // The folder itself, two folders in it, the file, and the sparse file.
+        // The five are the folder itself, two folders in it, the file, and the sparse file.
         assert_eq!(taken.files, 5);
     }
 
@@ -459,7 +459,7 @@ mod tests {
             fs::write(diff.join("fill"), vec![1; *bytes]).unwrap();
             list.push(serde_json::json!({"id": id, "names": [name], "layer": layer, "image": "i"}));
         }
-        // A layer of an image, which does not count.
+        // A layer of an image does not count.
         let image = storage.join("overlay").join(format!("{:064x}", 500));
         fs::create_dir_all(&image).unwrap();
         fs::write(image.join("large"), vec![1; 16 * MIB]).unwrap();

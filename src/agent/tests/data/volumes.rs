@@ -495,7 +495,7 @@ fn no_container_gets_sessions_of_users_or_kats_own_state() {
     for folder in ["run/user/20000", "var/lib/kat/files/20000", "srv/web"] {
         put_folder(&root.path().join(folder), 0o755, 0);
     }
-    // The owner's link, in the path of an allowed folder.
+    // The path of an allowed folder contains a link of the machine's owner.
     symlink(root.path().join("run/user"), root.path().join("sessions")).unwrap();
     let reason = |path| {
         volumes
@@ -530,7 +530,7 @@ fn a_workload_of_before_an_upgrade_keeps_the_paths_that_were_made_for_it() {
     around.instance = "around-aaaaa".to_owned();
     around.workload_uid = "around".to_owned();
     let uid = old.user.uid;
-    // The folders as the earlier version created them.
+    // The earlier version created the folders with this owner and mode.
     put_folder(&root.join("srv"), 0o755, 0);
     for folder in ["srv/old", "srv/old/data", "srv/a", "srv/a/b"] {
         put_folder(&root.join(folder), 0o2770, uid);
@@ -653,7 +653,7 @@ async fn a_writing_instance_waits_after_a_boot_for_a_confirmed_list() {
     assert_eq!(booted.bench.said(&db.instance).0, InstancePhase::Running);
     booted.bench.cancel.cancel();
 
-    // A restarted agent that reaches no leader does not stop it either.
+    // A restarted agent that reaches no leader does not stop the instance either.
     let again = Booted::new(run.path());
     again.list(false, &db);
     again.bench.later(Duration::from_secs(300)).await;

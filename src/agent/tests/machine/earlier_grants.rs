@@ -55,15 +55,15 @@ fn the_workloads_of_before_an_upgrade_keep_what_they_had_and_later_ones_ask_the_
     let refused = Err("SecurityNotAllowed");
     assert_eq!(may(root, &config, &old), Ok(()));
     assert_eq!(may(root, &config, &never_written), refused);
-    // A new version of the workload that asks for the same or for less, and then one that asks for
-    // more.
+    // A new version of the workload may ask for the same or for less, but not for more.
     let mut next = old.clone();
     next.instance = "old-bbbbb".to_owned();
     next.container.quadlet.clear();
     assert_eq!(may(root, &config, &next), Ok(()));
     next.container.cap_add.push("SYS_TIME".to_owned());
     assert_eq!(may(root, &config, &next), refused);
-    // A workload of the same name that was created after the first one was deleted.
+    // A workload of the same name that was created after the first one was deleted has no earlier
+    // grants.
     let mut again = old.clone();
     again.workload_uid = "another".to_owned();
     assert_eq!(may(root, &config, &again), refused);

@@ -158,7 +158,8 @@ async fn nothing_goes_by_a_list_that_is_not_confirmed_or_says_nothing_of_images(
     bench.store(&web, &[("old", "registry.lab:5000/web:0")]);
     let short = bench.collect();
     short.store(true, Ordering::Relaxed);
-    // A list of a leader of an earlier version, and a list that does not name the user's images.
+    // No image is removed by the list of a leader of an earlier version, by a list that does not
+    // name the user's images, or by an unconfirmed list.
     bench.list(true, std::slice::from_ref(&web));
     bench.later(DAY * 2).await;
     bench.list_keeping(true, std::slice::from_ref(&web), &[]);
@@ -326,7 +327,7 @@ fn how_long_an_image_was_not_used_survives_a_restart() {
     assert_eq!(care.conclude(), None);
     let again = ImageCare::new(&Root::new(root.path()), &config);
     assert_eq!(again.unused(1, &ids, HOUR * 4)["a"], (DAY, true));
-    // Use resets the count.
+    // The count of an image that is used starts again.
     assert!(again.unused(1, &BTreeSet::new(), HOUR).is_empty());
     assert_eq!(again.unused(1, &ids, HOUR)["a"], (Duration::ZERO, false));
     // An unreadable file resets all counts.

@@ -31,7 +31,7 @@ async fn a_failed_pull_has_podmans_words_and_grows_rarer() {
         )
     );
     bench.later(Duration::from_secs(62)).await;
-    // Pulls at 0, 1, 3, 7, 15 and 31 s.
+    // The agent pulls at 0, 1, 3, 7, 15 and 31 s.
     assert_eq!(bench.calls(&web, &format!("start {unit}")), 6);
     assert_eq!(bench.calls(&web, "start kat-default-web-"), 0);
     bench.behaviours.lock().clear();

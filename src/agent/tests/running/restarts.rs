@@ -181,7 +181,8 @@ async fn failures_of_the_hook_that_the_agent_did_not_see_are_not_the_programs() 
     bench.later(Duration::from_secs(10)).await;
     assert_eq!(shown(&bench, &web), (InstancePhase::Running, "", 1));
     assert_eq!(limit(&bench, &web), BURST - 1);
-    // The same if the limit allowed one more start and the program already runs.
+    // A lost start also does not count if the limit allowed one more start and the program already
+    // runs.
     bench.stop_agent().await;
     manager.exits(&unit, 3);
     manager.restart_due(&unit);

@@ -131,7 +131,7 @@ async fn what_others_keep_beside_kats_files_stays() {
         std::os::unix::fs::symlink(target, link).unwrap();
     }
     std::fs::create_dir(units.join("kat-folder.container")).unwrap();
-    // A temporary file of an interrupted write.
+    // An interrupted write leaves this temporary file.
     std::fs::write(units.join(".kat-default-web-aaaaa.env.Xy12"), "A=b").unwrap();
     bench.list(true, &[]);
     bench.later(Duration::from_secs(60)).await;

@@ -45,7 +45,7 @@ async fn a_users_manager_that_has_ended_is_started_again_with_what_it_runs() {
     bench.later(Duration::from_secs(2)).await;
     assert_eq!(bench.calls(&web, "restart user@"), 1);
     assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
-    // The same if the manager ended while no agent ran.
+    // The agent also restarts a manager that ended while no agent ran.
     bench.cancel.cancel();
     bench.running.take().unwrap().await.unwrap();
     bench.machine.lose_user(web.user.uid, ManagerAbsence::Ended);

@@ -248,7 +248,7 @@ pub(super) fn another(field: &Field, with: &Value) -> Value {
         }
         (FieldType::Integer(least, _), _) => json!(least),
         (FieldType::TextList, _) => json!(["/bin/another"]),
-        // The next port number.
+        // The other value is the next port number.
         (FieldType::IntegerOr(..), example) => json!(example.as_u64().unwrap() + 1),
         (_, example) => json!(format!("{}2", example.as_str().unwrap())),
     };

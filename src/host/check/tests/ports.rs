@@ -104,7 +104,8 @@ fn dns_needs_its_port_on_the_overlay_alone() {
         ("::ffff:0.0.0.0", SocketProtocol::Tcp, true),
         ("10.100.0.1", SocketProtocol::Udp, true),
         ("::ffff:10.100.3.1", SocketProtocol::Tcp, true),
-        // The stub of systemd-resolved, a bridge's DNS server, loopback, and another network.
+        // No conflict: the stub of systemd-resolved, a bridge's DNS server, loopback, and another
+        // network.
         ("127.0.0.53", SocketProtocol::Udp, false),
         ("10.88.0.1", SocketProtocol::Udp, false),
         ("::1", SocketProtocol::Tcp, false),

@@ -110,7 +110,7 @@ fn connections_are_forgotten_that_lead_to_what_is_gone() {
         (lan, 90, Tcp, 2, true),
         // A program of the machine has the port now; open connections continue.
         (lan, 91, Tcp, 2, false),
-        // Connections that do not go through a host port of KAT.
+        // These connections do not go through a host port of KAT.
         (lan, 92, Tcp, 2, false),
         (Ipv4Addr::new(10, 200, 0, 5), 80, Tcp, 9, false),
         (Ipv4Addr::LOCALHOST, 80, Tcp, 9, true),
@@ -187,7 +187,7 @@ fn nothing_that_calls_the_loopback_is_led_away_unless_the_owner_says_so() {
     ] {
         assert!(rules.contains(rule), "{rule}: {rules}");
     }
-    // A file of an older agent without `loopback`.
+    // An older agent writes the file without `loopback`.
     let mut file = serde_json::to_value(&instances).unwrap();
     let ports = file.pointer_mut("/instances/web-2/hostPorts/0").unwrap();
     ports.as_object_mut().unwrap().remove("loopback");

@@ -198,12 +198,12 @@ mod tests {
             two.endpoints_heard_from(&key(1).public()),
             endpoints("192.0.2.1:51820")
         );
-        // Refused by a machine that is not the addressee, by one for which the sender is not a
-        // peer, and by the sender itself.
+        // The packet is refused by a machine that is not the addressee, by one for which the sender
+        // is not a peer, and by the sender itself.
         assert!(!book(3, &[1, 2]).open(&packet));
         assert!(!book(2, &[3]).open(&packet));
         assert!(!one.open(&packet));
-        // A stranger that knows all public keys and uses the id of the first machine.
+        // A stranger that knows all public keys uses the id of the first machine.
         let mut stranger = book(9, &[2]);
         stranger.id = id_of(&key(1).public());
         let forged = said(&mut stranger, 2, "198.51.100.66:51820", 2000);

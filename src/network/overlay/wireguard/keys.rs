@@ -155,12 +155,12 @@ mod tests {
 
     #[test]
     fn public_key_follows_from_the_private_one() {
-        // Alice's keys in RFC 7748, section 6.1.
+        // The private and the public key are Alice's in RFC 7748, section 6.1.
         let private = "77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a";
         let public = "8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a";
         let key = PrivateKey::from_bytes(from_hex(private).unwrap());
         assert_eq!(hex::encode(key.public().0), public);
-        // The shared secret with Bob's key, from the same section.
+        // The shared secret with Bob's key is from the same section.
         let bob = "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f";
         let bob = PublicKey(from_hex(bob).unwrap());
         let shared = "4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742";

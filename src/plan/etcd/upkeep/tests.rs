@@ -68,10 +68,10 @@ fn never_while_another_is_not_well() {
     seen[2].healthy = false;
     seen[2].store = None;
     assert!(matches!(calm(&seen), UpkeepStep::Wait(_)));
-    // A learner that does not answer blocks it too.
+    // A learner that does not answer blocks the defragmentation too.
     seen[2].voting = false;
     assert!(matches!(calm(&seen), UpkeepStep::Wait(_)));
-    // With a full store, waiting would never end.
+    // A full store is defragmented all the same, because it would otherwise wait forever.
     let done = UpkeepDone {
         compacted: true,
         ..UpkeepDone::default()

@@ -66,7 +66,7 @@ fn a_machine_is_told_of_what_a_workload_that_has_its_user_may_run_next() {
         world.pass(Duration::from_secs(10));
         world.roll_out();
     }
-    // The present image, and the one for a rollback.
+    // The machine keeps the present image and the one for a rollback.
     let expected = [
         "registry.example/web@sha256:2",
         "registry.example/web@sha256:3",

@@ -56,7 +56,7 @@ fn given(world: &mut World) -> Vec<Vec<String>> {
         let number: usize = node.trim_start_matches('n').parse().unwrap();
         let key = private(number);
         let opened = open_logins(logins, key.bytes(), &node, &id).unwrap();
-        // They do not open on another machine, for another instance, or as secrets.
+        // Sealed credentials do not open on another machine, for another instance, or as secrets.
         assert!(open_logins(logins, private(number + 1).bytes(), &node, &id).is_err());
         assert!(open_logins(logins, key.bytes(), &node, "app-other").is_err());
         assert!(open_assigned(logins, SealingPurpose::Secrets, key.bytes(), &node, &id).is_err());
@@ -96,7 +96,7 @@ fn an_instance_has_what_its_images_need_and_follows_it_without_being_replaced() 
     // Credentials for other images cause no write.
     login(&mut world, NAMESPACE, "b.example", "changed");
     assert_eq!(world.step(), 0);
-    // The credentials of the next shorter path apply, and then none.
+    // The credentials of the next shorter path apply, and after their deletion none do.
     for (gone, left) in [
         ("a.example/org", vec!["a.example=one".to_owned()]),
         ("a.example", vec![]),

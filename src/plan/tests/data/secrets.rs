@@ -80,7 +80,7 @@ fn given(world: &mut World) -> Vec<String> {
             &id,
         )
         .unwrap();
-        // It does not open on another machine or for another instance.
+        // Sealed secrets do not open on another machine or for another instance.
         let other = private(number + 1);
         assert!(
             open_assigned(secrets, SealingPurpose::Secrets, other.bytes(), &node, &id).is_err()
@@ -159,7 +159,7 @@ fn a_change_rolls_once_and_is_given_to_all() {
     let events = world.events("SecretChanged");
     assert_eq!(events.len(), 1, "{events:?}");
     assert!(events[0].contains("secret db has changed"), "{events:?}");
-    // Two changes within one millisecond.
+    // The secret changes twice within one millisecond.
     for value in [b"three", b"fours"] {
         set(&mut world, "db", &[("PASSWORD", value)]);
         world.plan_out();

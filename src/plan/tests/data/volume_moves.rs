@@ -149,7 +149,7 @@ fn a_volume_moves_back_over_its_kept_copy_but_over_no_unknown_folder() {
         .map(|copy| copy.node)
         .collect();
     assert_eq!(kept, BTreeSet::from([from.clone(), third.to_owned()]));
-    // A folder whose origin KAT does not know.
+    // KAT does not know the origin of this folder.
     world.pass(Duration::from_secs(25 * 3600));
     runs(&mut world);
     world.at(&from).data.insert(VOLUME.to_owned());

@@ -49,7 +49,7 @@ fn lose(world: &mut World, machine: &str) {
     (at.speaks, at.obeys) = (false, false);
     at.fence();
     let seconds = world.snapshot().cluster.spec.node_loss_timeout_seconds;
-    // In several steps, because reports in between matter too.
+    // The time passes in several steps, because reports in between matter too.
     for _ in 0..6 {
         world.pass(Duration::from_secs(seconds.into()));
         world.settle();

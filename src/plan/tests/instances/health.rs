@@ -23,7 +23,7 @@ impl World {
     fn says(&mut self, id: &str, health: Health, reason: &str, message: &str) {
         self.pass(Duration::from_secs(1));
         let machine = self.at("n1");
-        // Without this, the agent would overwrite the report.
+        // The simulated agent would otherwise overwrite the report.
         machine.obeys = false;
         let report = machine.instances.get_mut(id).unwrap();
         report.health_status = health;

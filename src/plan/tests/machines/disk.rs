@@ -139,7 +139,7 @@ fn what_lost_its_machine_prefers_one_with_disk_space() {
 fn what_lost_its_machine_starts_on_one_that_is_short_of_disk_space_where_no_other_is_left() {
     let (mut world, lost, _) = after_a_loss(&[0, 1]);
     assert_eq!(runs_on(&mut world, &lost).len(), 1);
-    // A new instance does not.
+    // A new instance does not start on a machine that is short of disk space.
     world.replicas("late", 1);
     world.settle();
     assert!(world.wanted("late").is_empty());

@@ -252,13 +252,13 @@ fn nothing_moves_while_more_than_half_of_the_machines_are_gone_at_once() {
         "{message}"
     );
 
-    // One machine is back, and the other one may follow shortly.
+    // n3 is back, and n2 may follow shortly.
     plug_in(&mut world, "n3");
     world.settle_and_run();
     assert_eq!(node_status(&mut world, "n2").reason, "MostMachinesLost");
     let wanted = world.wanted("web");
     assert!(wanted.iter().any(|(_, node, _)| node == "n2"), "{wanted:?}");
-    // The other one does not follow. As one lost machine of three, it is replaced.
+    // n2 does not return. As one lost machine of three, it is replaced.
     world.pass(timeout);
     world.settle_and_run();
     assert_eq!(node_status(&mut world, "n2").reason, "NoHeartbeat");

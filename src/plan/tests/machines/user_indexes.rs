@@ -60,7 +60,7 @@ fn the_next_one_follows_the_last_one_and_wraps() {
 #[test]
 fn one_that_a_machine_still_has_is_skipped() {
     let mut world = World::with_machines(1);
-    // Users that belong to no workload, for example on a machine that returns.
+    // The machine has users that belong to no workload, as a machine that returns may have.
     world.at("n1").users.extend([0, 2]);
     world.plan_out();
     for (name, expected) in [("a", 1), ("b", 3)] {

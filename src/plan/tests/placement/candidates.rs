@@ -24,7 +24,7 @@ fn host() -> impl Strategy<Value = Host> {
 
 fn wish() -> impl Strategy<Value = Wish> {
     let selected = prop::option::weighted(0.2, 0usize..6);
-    // Often equal, so that machines only differ by the workload's own instances.
+    // Most requests are zero, so that machines often only differ by the workload's own instances.
     let asked = prop_oneof![
         3 => Just((0u32, 0u32)),
         1 => (0u32..1200, 0u32..2048),

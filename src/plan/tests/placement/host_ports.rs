@@ -175,13 +175,13 @@ fn auto_is_one_number_for_the_workloads_life() {
         status.host_ports.iter().map(|port| port.port).collect()
     };
     assert_eq!(shown, first);
-    // A version without the `auto` ports, and then one with them again.
+    // The next version has no `auto` ports, and the one after it has them again.
     publish_all(&mut world, "web", &[(80, "TCP", json!(9000))], 3);
     world.roll_out();
     publish_all(&mut world, "web", &auto, 3);
     world.roll_out();
     assert_eq!(own(&mut world), first);
-    // The number stays reserved meanwhile and is freed with the workload.
+    // The workload keeps its `auto` numbers meanwhile, and its deletion frees them.
     world.delete_workload("web");
     world.roll_out();
     assert_eq!(

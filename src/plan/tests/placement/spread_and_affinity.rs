@@ -111,7 +111,7 @@ fn two_instances_share_no_machine_after_a_rollout_either() {
         };
         assert_eq!(places(&mut world).len(), 2);
         for version in 2..12 {
-            // Uneven placement in between.
+            // The drain of n2 makes the placement uneven in every fourth version.
             world.drain("n2", version % 4 == 0);
             world.apply_workload("web", web(version, 2));
             world.roll_out();

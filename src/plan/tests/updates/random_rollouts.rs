@@ -260,7 +260,7 @@ fn play(acts: &[Act]) -> Result<(), TestCaseError> {
                 world.pause("web", paused);
             }
             Act::Drain(which, on) => {
-                // One drained machine at a time, so that there is room.
+                // Only one machine is drained at a time, so that the others have room.
                 if asked.drained.is_none_or(|drained| drained == which) {
                     asked.drained = on.then_some(which);
                     world.drain(&format!("n{}", which + 1), on);
@@ -341,8 +341,8 @@ fn in_place_a_new_version_that_is_ill_and_has_to_leave_counts() {
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 16,
-        // A fixed seed for the same cases in each run; PROPTEST_CASES and PROPTEST_RNG_SEED select
-        // others.
+        // A fixed seed gives the same cases in each run; PROPTEST_CASES and PROPTEST_RNG_SEED
+        // select others.
         rng_seed: RngSeed::Fixed(1),
         failure_persistence: None,
         ..ProptestConfig::default()

@@ -220,8 +220,8 @@ fn what_serves_in_a_stalled_rollout_is_replaced_by_its_own_version() {
     let mut world = bad_version(json!({}));
     world.pass(seconds(700));
     world.settle();
-    // First the machine of an old instance without a new one in its slot, then that of one with a
-    // new one.
+    // The first drain is of the machine of an old instance without a new one in its slot, the
+    // second of the machine of an old instance with a new one.
     for _ in 0..2 {
         let machines: BTreeSet<String> = by_version(&mut world, ":1")
             .into_iter()

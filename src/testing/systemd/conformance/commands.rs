@@ -92,7 +92,7 @@ impl ConformanceSuite<'_> {
             let talking = tokio::task::spawn_blocking(move || talk(ends));
             let ended = called(text, self.manager.run_with(&unit, streams).await)?;
             equal(text, &expected, &ended)?;
-            // Returns only once all of the command's ends are closed.
+            // The reading task returns only once all of the command's ends are closed.
             let said = tokio::time::timeout(LIMIT, talking).await;
             match said {
                 Ok(Ok(Ok((out, err)))) => {

@@ -225,7 +225,7 @@ impl FakeManager {
     }
 
     fn now(&self) -> u64 {
-        // Starts at one second, because 0 means "never".
+        // The clock starts at one second, because 0 means "never".
         u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX) + 1_000_000
     }
 

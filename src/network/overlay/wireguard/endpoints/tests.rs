@@ -149,7 +149,7 @@ async fn a_peer_that_answers_is_left_alone_wherever_it_is() {
         .watch(3600, |world| {
             asks(world);
             let second = world.begin.elapsed().as_secs();
-            // As rarely as WireGuard's passive keepalives.
+            // The peer sends as rarely as WireGuard's passive keepalives.
             if second % 11 == 0 {
                 world.status.received += 32;
             }
