@@ -5,11 +5,11 @@ run other --port 8080
 address=$(field web .status.ip) id=$(field web .metadata.name)
 contains "$(page "http://$address/")" "host=$id uid=1000 version=one"
 contains "$(inside other wget -q -T 3 -O- "http://$address/")" "host=$id"
-# Names from within: whole, of the namespace, short, of the instance.
+# A container resolves the whole name, the namespace's, the short one and the instance's.
 for name in "web.default.$DOMAIN" web.default web "$id.web.default.$DOMAIN"; do
     wait_for 10 inside other wget -q -T 3 -O- "http://$name/"
 done
-# And from the host, where systemd-resolved runs.
+# The host resolves the names too, where systemd-resolved runs.
 wait_for 10 answers "http://web.default.$DOMAIN/"
 wait_for 10 answers "http://$id.web.default.$DOMAIN/"
 contains "$(n1 getent ahostsv4 "web.default.$DOMAIN")" "$(service_of web)"
@@ -17,7 +17,7 @@ contains "$(n1 getent ahostsv4 "$id.web.default.$DOMAIN")" "$address"
 equal "$address" "$(behind web n1)" "instances behind the service"
 equal "$id" "$(inside web hostname)" "host name in the container"
 refused inside other wget -q -T 3 -O- "http://nothing.default.$DOMAIN/"
-# The same files again change nothing.
+# Applying the same files again changes nothing.
 before=$(kat get workloads web -o json | jq -c '.metadata | [.generation, .resourceVersion]')
 kat apply -f /root/workloads/web --wait
 equal "$before" "$(kat get workloads web -o json | jq -c '.metadata | [.generation, .resourceVersion]')" "generation"

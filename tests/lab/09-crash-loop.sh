@@ -12,7 +12,7 @@ lacks "Succeeded Stopped Pending Pulling" "$(jq -r .phase <<<"$status")"
 contains "$(kat logs bad)" "but this is why it ends"
 contains "$(kat describe workload bad)" "CrashLoop"
 contains "$(kat get events -o json | jq -r '.items[] | select(.involvedObject.name | startswith("bad")) | .reason')" "CrashLoop"
-# Who waits for it is told so.
+# `apply --wait` reports the crash loop.
 code=0
 kat apply -f "$folder" --wait --timeout 20s || code=$?
 equal 5 "$code" "exit code of a wait that ran out"

@@ -7,7 +7,7 @@ n1 systemctl mask --runtime kat-net.socket kat-net.service
 page "http://$address/crash?1" >/dev/null
 not_running() { [[ $(unit_property web ActiveState) != active ]]; }
 wait_for 20 not_running
-# It tries in vain more than once.
+# The start fails more than once.
 tries() { (($(lab journal n1 -o cat _UID="$(field web .status.uid)" | grep -c "Starting $unit") >= 4)); }
 wait_for 90 tries
 not_failed_and_says_why() { field web .status | jq -e '.phase != "Failed" and .reason != ""' >/dev/null; }
@@ -16,8 +16,8 @@ n1 systemctl unmask --runtime kat-net.socket kat-net.service
 n1 systemctl start kat-net.socket kat-net.service
 wait_for 90 is web .status.phase Running
 wait_for 10 answers "http://$address/"
-# Its own crash, and nothing else.
+# Only the program's own crash counts as a restart.
 equal 1 "$(field web .status.restarts)" "restarts"
-# That one was all it had.
+# The program's budget was one restart.
 page "http://$address/crash?1" >/dev/null
 wait_for 30 is web '.status | "\(.phase) \(.restarts)"' "Failed 1"

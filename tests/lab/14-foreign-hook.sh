@@ -30,5 +30,5 @@ contains "$(ask root "$victim" "$victim_pid")" '"error"'
 equal "$links_before" "$(links)" "the victim's links"
 equal "$host_before" "$(n1 ip -o link | wc -l)" "links of the machine"
 answers "http://$(field victim .status.ip)/"
-# The control: its owner may.
+# The control: the container's owner may call the hook.
 lacks "$(ask "$owner" "$victim" "$victim_pid")" '"error"'

@@ -4,7 +4,8 @@ run web --port 80
 run fine --port 80
 n1 rm /var/lib/kat/hooks.d/kat.json /var/lib/kat/resolv/default.conf
 page "http://$(field web .status.ip)/crash?1" >/dev/null
-# While the agent tries again it is Restarting for moments: all of it is of one answer.
+# The phase is Restarting for moments while the agent retries, so phase and reason are read from one
+# response.
 says_missing() {
     local status
     status=$(field web .status)
@@ -15,7 +16,7 @@ wait_for 40 says_missing
 is_described() { [[ $(kat describe workload web) == *NetworkFilesMissing* ]]; }
 wait_for 10 is_described
 refused n1 curl --silent --max-time 1 "http://$(field web .status.ip)/"
-# What runs, runs on.
+# A running instance continues without the network files.
 answers "http://$(field fine .status.ip)/"
 n1 systemctl restart kat-agent.service
 n1 test -e /var/lib/kat/hooks.d/kat.json

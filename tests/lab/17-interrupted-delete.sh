@@ -3,7 +3,7 @@
 run first --port 80
 kat delete workload first --wait
 trace >"$LAB_WORK/before"
-# It takes no notice of a TERM, so that its stop takes its whole time.
+# The program ignores SIGTERM, so its stop takes the whole grace period.
 kat apply --wait -f "$(workload slow --container 'entrypoint: ["/bin/sh", "-c"]' \
     --container "command: [\"trap '' TERM; while :; do sleep 1; done\"]" --container 'terminationGraceSeconds: 10')"
 status=$(field slow .status) id=$(field slow .metadata.name)
@@ -13,7 +13,7 @@ kat delete workload slow
 wait_for 20 is slow .status.phase Stopping
 kill_agent
 wait_for 30 again
-# Once more, as soon as the unit's files are gone and the user is not yet.
+# The agent is killed again once the unit's files are gone and the user still exists.
 going() { ! n1 test -e "/etc/containers/systemd/users/$(jq .uid <<<"$status")/$(jq -r '.unit | rtrimstr(".service")' <<<"$status").container"; }
 wait_for 40 going
 kill_agent
@@ -23,6 +23,6 @@ equal "[]" "$(instances slow)" "instances"
 no_trace "$status" "$id"
 wait_for 10 not_resolved slow
 diff "$LAB_WORK/before" <(trace)
-# Its index was the last that was handed out: the next workload has the one after it.
+# The deleted workload had the last index, so the next workload gets the one after it.
 run web --port 80
 equal "$(($(jq .uid <<<"$status") + 1))" "$(field web .status.uid)" "uid"

@@ -3,7 +3,7 @@
 run web --port 80
 run other --port 80
 user=$(field web .status.user) uid=$(field web .status.uid)
-# Not the container of before: it ended with its manager.
+# The container is a new one, because the earlier one ended with its manager.
 anew() {
     local now
     now=$(n1 systemctl show "user@$uid" --property=MainPID --value)
@@ -18,13 +18,13 @@ for end in "systemctl kill --kill-whom=main --signal=KILL user@$uid" "systemctl 
     n1 $end
     wait_for 12 anew
 done
-# It ends while no agent runs.
+# The manager ends while no agent runs.
 manager=$(n1 systemctl show "user@$uid" --property=MainPID --value)
 n1 systemctl stop kat-agent
 n1 systemctl stop "user@$uid"
 n1 systemctl start kat-agent
 wait_for 15 anew
-# Now it hangs.
+# The manager hangs.
 manager=$(n1 systemctl show "user@$uid" --property=MainPID --value)
 n1 kill -STOP "$manager"
 trap 'n1 kill -CONT "$manager" || true' EXIT

@@ -5,11 +5,11 @@ address=$(field web .status.ip)
 equal healthy "$(field web .status.health)" "health"
 service=$(service_of web)
 is_called() { page "http://$service/" >/dev/null; }
-# 7 is that nobody could be reached, 28 that nobody answered in time.
+# Exit code 7 of curl means that the connection failed, and 28 that it timed out.
 is_refused() { [[ $(n1 sh -c 'curl --silent --max-time 3 "$1" >&2; echo "$?"' sh "http://$service/") == 7 ]]; }
 wait_for 10 is_called
 
-# An agent that starts anew takes nobody out.
+# A restarted agent takes no instance out of the service.
 start_load "web.default.$DOMAIN@$(overlay_of n1)" 80 50 by-name
 began=$SECONDS
 agent_pid() { n1 systemctl show --property=MainPID --value kat-agent.service; }
@@ -34,7 +34,7 @@ page "http://$address/well" >/dev/null
 wait_for 15 is_called
 equal 0 "$(field web .status.restarts)" "restarts"
 
-# The same by a command in the container.
+# A command in the container checks the health in the same way.
 run exec --port 80 --health 'exec: {command: [/bin/busybox, wget, -q, -O, /dev/null, "http://127.0.0.1/healthz"]},
     periodSeconds: 1, failureThreshold: 2, restartOnUnhealthy: true'
 equal healthy "$(field exec .status.health)" "health"

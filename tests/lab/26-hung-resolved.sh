@@ -18,7 +18,7 @@ for _ in 1 2 3; do
 done
 n1 kill -CONT "$resolved"
 
-# The control: without its link it does not answer.
+# The control: the container does not answer without its link.
 address=$(field web .status.ip)
 n1 ip link delete "$(link_of)"
 refused n1 curl --silent --max-time 1 "http://$address/"

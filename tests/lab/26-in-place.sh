@@ -15,7 +15,7 @@ wait_for 30 really_runs 2
 
 run web --port 80 --replicas 2 --env V=3 --spec 'updateStrategy: {type: Simultaneous}'
 equal '[3]' "$(version)" "generations after all at once"
-# What has no health check is good when it has run for 3 s.
+# A version without a health check counts as good once it has run for 3 s.
 good() { equal "$1" "$(kat get workload web -o json | jq .status.lastGoodGeneration)" "the last good generation"; }
 wait_for 30 good 3
 code=0
@@ -27,5 +27,5 @@ contains "$output" "generation 4 made no progress"
 wait_for 60 is_whole web 2
 contains "$(kat history web)" "went back to 3"
 contains "$(kat get events)" RolledBack
-# It goes back to what still runs.
+# The rollback returns to the version that still runs.
 equal '[3]' "$(version)" "generations after going back"

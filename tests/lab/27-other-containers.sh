@@ -30,7 +30,7 @@ equal "looked prepared" "$(n1 cat "$order" | tr '\n' ' ' | sed 's/ $//')" "order
 status=$(field shop .status) id=$(field shop .metadata.name)
 ip=$(jq -r .ip <<<"$status") user=$(jq -r .user <<<"$status") stem=kat-default-$id
 
-# All of them have one network, and each its own log and its own commands.
+# All containers of an instance share one network, and each has its own log and its own commands.
 contains "$(page "http://$ip/")" "host=$id"
 contains "$(inside shop wget -q -T 3 -O- http://127.0.0.1:81/)" "host=$id"
 equal 1 "$(page "http://$ip:81/env?VERSION")" "version of the sidecar"
@@ -50,14 +50,15 @@ program() { as "$user" podman inspect --format '{{.State.Pid}}' "$1"; }
 began_anew() { [[ $(began "$1") != "$2" ]]; }
 sidecar=$(began "${stem}_side-proxy") network=$(began "${stem}_net") main=$(began "$stem")
 
-# Killed, the main program comes back beside the same sidecar, and nothing is prepared again.
+# After a kill, the main program restarts beside the same sidecar, and the init containers do not
+# run again.
 n1 kill -KILL "$(program "$stem")"
 wait_for 20 began_anew "$stem" "$main"
 wait_for 10 is shop .status.restarts 1
 wait_for 10 page "http://$ip/"
 equal "$sidecar $network" "$(began "${stem}_side-proxy") $(began "${stem}_net")" "begin of the others after a kill of the main program"
 equal 2 "$(n1 cat "$order" | wc -l)" "lines of the init containers"
-# And the sidecar beside the same main program.
+# After a kill, the sidecar restarts beside the same main program.
 main=$(began "$stem")
 n1 kill -KILL "$(program "${stem}_side-proxy")"
 wait_for 20 began_anew "${stem}_side-proxy" "$sidecar"
@@ -67,7 +68,8 @@ proxy_restarted() { (($(proxy_restarts) >= 1)); }
 wait_for 10 proxy_restarted
 equal "$main" "$(began "$stem")" "begin of the main program after a kill of the sidecar"
 
-# A sidecar that fails again and again is named, and its instance is not ready, and not restarted.
+# A sidecar that fails repeatedly is named in the status; its instance is not ready, and is not
+# restarted.
 for _ in 1 2 3; do
     wait_for 20 page "http://$ip:81/"
     crash shop 81 3
@@ -81,14 +83,15 @@ wait_for 40 is shop .status.health not_applicable
 equal 1 "$(field shop .status.restarts)" "restarts of the main program"
 equal "$main" "$(began "$stem")" "begin of the main program"
 
-# What holds their network is no program's: without it all of them come back, in a new one.
+# Without the network's holder, all containers of the instance restart in a new network.
 n1 kill -KILL "$(program "${stem}_net")"
 wait_for 30 began_anew "${stem}_net" "$network"
 both_answer() { page "http://$ip/" >/dev/null && page "http://$ip:81/" >/dev/null; }
 wait_for 30 both_answer
 wait_for 40 is shop .status.health not_applicable
 
-# Another version of the sidecar is another version of the workload. It writes data: the old one ends first.
+# A new version of the sidecar is a new version of the workload, which writes data: the old instance
+# ends first.
 shop 2
 plan=$(kat plan -f /root/workloads/shop || true)
 contains "$plan" "sidecars"

@@ -39,14 +39,14 @@ kat registry set "$host" --insecure
 told() { n1 grep -q "location = \"$host\"" /etc/containers/registries.conf.d/50-kat.conf; }
 wait_for 30 told
 
-# Without credentials it waits, and names the way out.
+# Without credentials the instance waits, and the message names the command that helps.
 kat apply -f "$(workload app --image $host/test/private:1 --port 80 "${here[@]}")"
 wait_for 60 is app .status.reason ImagePullUnauthorized
 contains "$(field app .status.message)" "\`katcall registry login $host -n default\` gives this namespace a name and password"
 contains "$(kat get workload app -o json | jq -r '.status.conditions[] | select(.type == "ImagePinned").message')" "katcall registry login $host -n default"
 contains "$(kat why instance "$(field app .metadata.name)")" "katcall registry login"
 
-# What the registry does not take is not kept.
+# Credentials that the registry refuses are not stored.
 output=$(login "$second") && exit 1
 contains "$output" "does not take this name and password"
 output=$(lab exec n1 -- katcall registry login private.lab:5999 -u me --password-stdin <<<"$first" 2>&1) && exit 1
@@ -57,7 +57,7 @@ contains "$output" "expected a host such as"
 etcd_keys() { etcdctl_on n1 get --prefix --keys-only /kat/registries/ | grep . || true; }
 equal '' "$(etcd_keys)" "what is stored after refused passwords"
 
-# With the right one it goes on by itself, soon.
+# With the right credentials the instance starts by itself soon.
 contains "$(login "$first")" "logged in, namespace default"
 equal "/kat/registries/default/$host" "$(etcd_keys)" "what is stored"
 wait_for 30 is app .status.phase Running
@@ -74,7 +74,7 @@ kat restart workload app --wait
 contains "$(field app .status.image)" "$host/test/private@sha256:"
 refused jq -e '.status.conditions[] | select(.type == "ImagePinned")' <<<"$(kat get workload app -o json)"
 
-# Another namespace has none of it.
+# Another namespace cannot use the credentials.
 kat create namespace other
 kat apply -f "$(workload app --namespace other --image $host/test/private:1)"
 refused_there() { equal ImagePullUnauthorized "$(field app .status.reason other)" "reason in the other namespace"; }
@@ -83,7 +83,7 @@ contains "$(field app .status.message other)" "katcall registry login $host -n o
 kat delete workload app -n other --wait
 kat delete namespace other --wait
 
-# Another password: what runs goes on as it is, and the next pull takes it.
+# After a change of the password, running instances continue, and the next pull uses the new one.
 instance=$(field app .metadata.name)
 generation=$(kat get workload app -o json | jq .metadata.generation)
 started=$(unit_property app ExecMainStartTimestampMonotonic)
@@ -99,7 +99,7 @@ kat set image "app=$host/test/private:2" --wait
 of_version() { inside app sh -c 'echo "$V"'; }
 equal 2 "$(of_version)" "the version that was pulled with it"
 
-# Another key seals them too.
+# A new sealing key also seals the credentials.
 kat secret rotate-key
 contains "$(login "$second")" "unchanged"
 
@@ -155,7 +155,7 @@ equal "$auth" "$(holders n1 /var/lib/kat /root/search.backup /etc /run/kat /run/
 equal '' "$(holders n2 /var/lib/kat /etc /run/kat /run/systemd /run/user /var/log <"$LAB_WORK/values")" "on a machine that pulls nothing of it"
 refused n1 grep -qF "$first" "$auth"
 
-# Another machine has it while it pulls such an image, and no longer.
+# Another machine has the credentials only while it pulls such an image.
 run far --image "$host/test/private:1" --spec 'nodeSelector: {registry: there}'
 far=/run/kat/auth/$(field far .status.uid).json
 equal "me:$second" "$(on n2 jq -r '.auths[].auth' "$far" | base64 -d)" "what the other machine's pull is given"
@@ -164,7 +164,8 @@ kat delete workload far --wait
 far_is_gone() { refused on n2 test -e "$far"; }
 wait_for 20 far_is_gone
 
-# A logout takes the file away. What runs goes on and starts again with the image that is there; what is new waits.
+# A logout removes the file. Running instances continue and restart with the present image; new ones
+# wait.
 kat registry logout "$host"
 gone() { refused n1 test -e "$auth"; }
 wait_for 20 gone
@@ -183,7 +184,7 @@ wait_for 60 is_new
 output=$(kat registry logout other.example 2>&1) && exit 1
 contains "$output" "does not exist"
 
-# With the workload its file goes.
+# The file is removed together with the workload.
 wait_for 30 n1 test -e "$auth"
 kat delete workload app --wait
 wait_for 20 gone

@@ -14,7 +14,7 @@ for code in 0 1 7 126 143 255; do exits "$code" kat exec "$id" -- sh -c "exit $c
 # shellcheck disable=SC2016
 words='$HOME ${HOME} $$ %n \n'
 equal "$words" "$(kat exec web -- printf %s "$words")" "words of a command"
-# By a signal, as a shell says it.
+# The exit code of a command that a signal ended is 128 and the signal's number, as in a shell.
 # shellcheck disable=SC2016
 exits 143 kat exec "$id" -- sh -c 'kill -TERM $$'
 exits 127 kat exec "$id" -- /nowhere
@@ -24,16 +24,16 @@ equal "out" "$(n1 sh -c "katcall exec web -- sh -c 'echo out; echo err >&2' 2>/t
 equal "err" "$(n1 cat /tmp/err)" "standard error"
 large() { n1 sh -c "head -c 5000000 /dev/urandom >/tmp/large; sha256sum </tmp/large; katcall exec -i web -- cat </tmp/large | sha256sum"; }
 equal 1 "$(large | sort -u | wc -l)" "different sums of 5 MB there and back"
-# As the program itself: its user, and no more privileges than that.
+# The command runs as the container's user, with no more privileges than the program.
 contains "$(kat exec web -- id)" "uid=1000"
 contains "$(kat exec web -- grep NoNewPrivs /proc/self/status)" 1
-# Who it was is in the journal, what it said is not.
+# The journal names the caller, and not the command.
 kat exec web -- sh -c 'true correct-horse'
 audited() { n1 journalctl --no-pager --unit kat-agent.service | grep "POST .*/instances/$id/exec 200 by " >/dev/null; }
 wait_for 10 audited
 said=$(n1 journalctl --no-pager | grep -c correct-horse || true)
 equal 0 "$said" "lines of the journal with the command"
-# A terminal.
+# `exec -it` gives the command a terminal.
 mkfifo "$LAB_WORK/keys"
 lab exec n1 -- env SHELL=/bin/sh TERM=xterm script -q -e \
     -c 'stty rows 33 cols 101; tty >/tmp/terminal; exec katcall exec -it web -- sh' /dev/null \
@@ -72,7 +72,7 @@ exec 7>&-
 contains "$(<"$LAB_WORK/screen")" code=143
 contains "$(<"$LAB_WORK/screen")" " icanon"
 wait_for 20 gone '^sleep 12346'
-# Without a terminal the command hears it, and may do what it wants.
+# Without a terminal the command receives the signal, and may handle it.
 n1 katcall exec web -- sh -c 'trap "exit 41" TERM; sleep 12347 & while :; do sleep 0.1; done' &
 caller=$!
 wait_for 20 n1 pgrep -f '^sleep 12347'
@@ -103,7 +103,7 @@ wait_for 30 left
 # A session needs a leader, and the agent that was killed led.
 leads() { kat exec web -- true; }
 wait_for 30 leads
-# Files and folders, both ways.
+# `cp` copies files and folders in both directions.
 n1 sh -c 'mkdir -p /tmp/from/sub && echo one >/tmp/from/a && echo two >/tmp/from/sub/b && chmod 750 /tmp/from/sub/b'
 kat cp /tmp/from web:/tmp/copied
 equal two "$(kat exec web -- cat /tmp/copied/sub/b)" "a file of a folder in the container"
@@ -114,7 +114,7 @@ kat cp /tmp/from/a web:/tmp/
 equal one "$(kat exec web -- cat /tmp/a)" "a file in the container"
 output=$(kat cp web:/nowhere /tmp/nothing 2>&1) && exit 1
 contains "$output" "tar in the container"
-# A port, many connections at once.
+# `port-forward` carries many connections at once.
 n1 timeout 60 katcall port-forward web 18080:80 2>"$LAB_WORK/forward.log" &
 wait_for 20 answers http://127.0.0.1:18080/
 answered=$(n1 sh -c 'for i in $(seq 20); do curl --silent --max-time 10 http://127.0.0.1:18080/ & done; wait' | grep -c '^host=')
@@ -153,7 +153,7 @@ counted() {
     cpu=$(kat top instances | awk -v id="$id" '$1 == id { print $3 }')
     after=$(nanoseconds)
     tenths=$(tenths_since "$began")
-    # Thousandths of a processor; a whole number is one of processors.
+    # A number with `m` is thousandths of a processor; a number without it is whole processors.
     [[ $cpu == *m ]] && cpu=${cpu%m} || cpu=$((cpu * 1000))
     real=$(((after - before) / (tenths * 100000)))
     echo "top says $cpu, the manager $real" >&2

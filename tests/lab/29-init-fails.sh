@@ -37,7 +37,7 @@ wait_for 60 node_is_ready
 wait_for 30 is web .status.phase Running
 both_answer
 
-# One that fails is tried again, and the main container waits for it.
+# An init container that fails is retried, and the main container waits for it.
 failing='initContainers: [{name: migrate, entrypoint: [/bin/busybox, sh, -c], command: ["echo no table; exit 7"]}]'
 kat apply -f "$(workload bad --port 80 --spec "$failing")"
 wait_for 40 is bad .status.reason InitContainerFailed
@@ -49,18 +49,18 @@ contains "$(kat why workload bad)" "an init container did not end well"
 refused page "http://$(field bad .status.ip)/"
 tried_again() { (($(field bad '.status.containers[0].restarts') >= 2)); }
 wait_for 30 tried_again
-# What waits can be deleted.
+# An instance that waits for its init container can be deleted.
 status=$(field bad .status) id=$(field bad .metadata.name)
 kat delete workload bad --wait
 no_trace "$status" "$id"
 
-# Where nothing is to be tried again, it has failed.
+# Without a restart policy that retries, the instance has failed.
 kat apply -f "$(workload once --port 80 --restart 'condition: Never' --spec "$failing")"
 wait_for 40 is once .status.phase Failed
 equal InitContainerFailed "$(field once .status.reason)" "reason without another try"
 kat delete workload once --wait
 
-# One that waits can be deleted too.
+# An instance whose init container still runs can be deleted too.
 waiting='initContainers: [{name: wait, entrypoint: [/bin/busybox, sleep, "3600"], terminationGraceSeconds: 1}]'
 kat apply -f "$(workload slow --port 80 --spec "$waiting")"
 wait_for 30 is slow .status.reason InitContainerRunning
@@ -74,7 +74,7 @@ wait_for 40 is pulls .status.reason ImagePullFailed
 contains "$(field pulls .status.message)" "test/none"
 kat delete workload pulls --wait
 
-# With the machine's network all of them have that.
+# With the host network, all containers of the instance use the machine's network.
 n1 sh -c 'mkdir -p /etc/kat && echo "hostNetworkAllow: true" >/etc/kat/agent.yaml && systemctl restart kat-agent'
 wait_for 60 node_is_ready
 run host --container 'hostNetwork: true' --env PORT=8080 --spec 'sidecars: [{name: proxy, env: [{name: PORT, value: "8081"}]}]'

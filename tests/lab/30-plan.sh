@@ -31,7 +31,7 @@ old=$(field planned .metadata.name)
 successor=$(sed -n "s/^ *restart $old on n1 as \([a-z0-9-]*\): .*/\1/p" "$LAB_WORK/plan")
 created=$(sed -n 's/^ *create *\([a-z0-9-]*\) on n1.*/\1/p' "$LAB_WORK/plan")
 kat apply -f "$folder" --wait
-# The old one is listed until its machine has confirmed that it is gone.
+# The old instance is listed until its machine has confirmed its end.
 are_named() {
     equal "$(jq -nc '$ARGS.positional | sort' --args "$@")" "$(instances planned | jq -c '[.[].metadata.name] | sort')" "the planned instances"
 }

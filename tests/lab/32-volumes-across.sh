@@ -5,7 +5,7 @@
 wait_for 30 nodes_are_ready
 wait_for 60 members_are_well 3
 folder=/var/lib/kat/volumes/default/db/data
-# Rows with a number each, written to disk one by one; and who began when.
+# The program writes numbered rows to disk one by one, and a line at each of its starts.
 write='echo "$$ began" >>/data/starts; n=$(wc -l </data/rows 2>/dev/null || echo 0); while n=$((n + 1)); do echo "$n" >>/data/rows; sync /data/rows; sleep PAUSE; done'
 files() {
     local pause=$1
@@ -23,7 +23,7 @@ only_on_n3() { equal '["n3"]' "$(machines_with db)" "machines" && equal 1 "$(ins
 kat label node n3 place=here
 kat apply --wait -f "$(files 0.2 --spec 'nodeSelector: {place: here}')"
 wait_for 20 more_than 3
-# It stays with its data when nothing else holds it there.
+# The instance stays with its data without a label that requires it.
 kat apply --wait -f "$(files 0.2)"
 kat label node n3 place-
 only_on_n3
@@ -37,7 +37,8 @@ only_on_n3
 contains "$(kat why workload db)" "the data of its volumes lies on n3"
 equal "node/n3 uncordoned" "$(kat uncordon n3)" "uncordon"
 
-# The machine is lost: nothing starts empty elsewhere, however long that takes, and it goes on where it was.
+# The machine is lost: no instance starts without the data elsewhere, and the old one continues when
+# the machine is back.
 before=$(rows)
 lab kill n3
 is_lost() { kat get nodes n3 -o json | jq -e '.status.phase == "NotReady"'; }
@@ -55,7 +56,7 @@ equal "$instance" "$(field db .metadata.name)" "instance after the loss of its m
 only_on_n3
 rows_are_whole
 
-# Cut off it writes on, and is left alone for it.
+# The instance keeps writing while its machine is cut off, and is not replaced.
 before=$(rows)
 lab cut n3
 wait_for 40 is_lost
@@ -67,7 +68,7 @@ wait_for 30 is_whole db 1
 equal "$instance" "$(field db .metadata.name)" "instance after a cut"
 rows_are_whole
 
-# While it is cut off, another version waits for it to end.
+# A new version waits for the end of the instance on the machine that is cut off.
 lab cut n3
 wait_for 40 is_lost
 kat apply -f "$(files 0.1)"

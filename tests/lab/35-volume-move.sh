@@ -6,7 +6,7 @@ wait_for 30 nodes_are_ready
 wait_for 60 members_are_well 3
 base=/var/lib/kat/volumes
 folder=$base/default/store/data
-# A line at each start, and data of all kinds at the first.
+# The program appends a line at each start, and writes data of all kinds at its first start.
 # shellcheck disable=SC2016
 fill='for n in $(seq 1000); do echo "file $n" >/data/f$n; done; ln /data/f1 /data/hard; ln -s /etc/passwd /data/link; mkfifo /data/pipe; mkdir -p /data/sub/empty; chmod 1777 /data/sub; dd if=/dev/zero of=/data/hole bs=1 count=1 seek=100M 2>/dev/null; dd if=/dev/urandom of=/data/large bs=1M count=MIB 2>/dev/null; sync'
 # shellcheck disable=SC2016
@@ -24,7 +24,8 @@ listing() {
     on "$1" sh -c "cd $folder && find . ! -name starts ! -path . -printf '%P %y %m %U %G %T@ %l %n\n' | sort | sha256sum &&
         find . -type f ! -name starts -print0 | sort -z | xargs -0 sha256sum | sha256sum"
 }
-# Who began after the data was made, and no more than that: one line and `ready` for each.
+# has_begun COUNT: the program has started COUNT times since the data was made; each start adds
+# `ready`.
 begun() { on "$(place)" grep -c '^ready' "$folder/starts"; }
 has_begun() { equal "$1" "$(begun)" "starts that came to their end"; }
 nothing_left() { for node in n1 n2 n3; do equal '' "$(on "$node" sh -c "ls -A $base/.kat-moves 2>/dev/null || true")" "copies left on $node"; done; }
@@ -37,7 +38,7 @@ kat apply --wait -f "$(files)"
 kat label node n1 place-
 before=$(listing n1)
 
-# What is not possible is refused in words, and moves nothing.
+# katcall refuses an impossible move with a message, and nothing is moved.
 output=$(kat volume move store/data --to n9 2>&1) && exit 1
 contains "$output" "n9"
 equal "volume/store/data unchanged" "$(kat volume move store/data --to n1)" "a move to where it is"
@@ -48,7 +49,7 @@ kat uncordon n3
 wait_for 20 nodes_are_ready
 has_begun 1
 
-# It moves, is the same there, and the old copy is kept.
+# The data moves, is the same on n2, and the old copy on n1 is kept.
 began=$EPOCHREALTIME
 output=$(kat volume move store/data --to n2 2>&1)
 echo "the move took $began to $EPOCHREALTIME: $output"
@@ -71,7 +72,7 @@ n1 journalctl -u kat-agent --no-pager -g 'a volume (was sent|has come)' -o short
 on n2 journalctl -u kat-agent --no-pager -g 'a volume (was sent|has come)' -o short-precise | tail -n 2
 wait_for 20 nothing_left
 
-# Back over the copy that was kept, with the network cut in the middle.
+# The data moves back over the kept copy while the network is cut.
 before=$(listing n2)
 kat volume move store/data --to n1 --no-wait
 wait_for 60 copies
@@ -92,7 +93,7 @@ wait_for 30 has_begun 3
 equal "$before" "$(listing n1)" "data after a cut"
 equal '["n1"]' "$(machines_with store)" "machines after a cut"
 
-# Both agents start anew while it is copied.
+# The agents of both machines restart during the copy.
 before=$(listing n1)
 kat volume move store/data --to n3 --no-wait
 wait_for 60 copies
@@ -104,7 +105,7 @@ wait_for 30 has_begun 4
 equal "$before" "$(listing n3)" "data after restarts of agents"
 wait_for 20 nothing_left
 
-# A disk that is too small: readable, and taken back.
+# The disk of n2 is too small: the message says so, and the move is cancelled.
 before=$(listing n3)
 on n2 sh -c "mv $base $base.aside && mkdir $base && mount -t tmpfs -o size=64m,mode=755 none $base"
 kat volume move store/data --to n2 --no-wait
@@ -120,7 +121,8 @@ equal "$before" "$(listing n3)" "data after a move that was ended"
 wait_for 20 nothing_left
 on n2 sh -c "umount $base && rmdir $base && mv $base.aside $base"
 
-# A machine that holds it can be drained with its help, and what goes goes everywhere.
+# A machine that holds the data can be drained once the data has moved, and a deletion removes every
+# copy.
 code=0
 output=$(kat drain n3 --timeout 5s 2>&1) || code=$?
 equal 5 "$code" "exit code of a drain that is not done"

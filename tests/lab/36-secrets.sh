@@ -18,7 +18,7 @@ app() {
 kat label node n1 secrets=here
 app
 
-# It waits for what is missing, says for what, and goes on by itself.
+# The workload waits for a missing secret, names it, and starts by itself once it exists.
 kat apply -f /root/workloads/app
 waits() { equal "$1" "$(kat get workload app -o json | jq -r '.status.conditions[0] | "\(.reason) \(.message)"')" "why it waits"; }
 wait_for 20 waits 'SecretMissing there is no secret db in namespace default (of which it uses PASSWORD, tls.crt)'
@@ -35,7 +35,7 @@ contains "$(inside app stat -c '%a %u' /keys/PASSWORD)" '444 0'
 refused inside app sh -c 'echo x >/keys/PASSWORD'
 refused inside app sh -c 'echo x >/keys/other'
 
-# Names and sizes are shown, and no value.
+# katcall shows names and sizes of values, and no value.
 shown=$(
     kat get secrets -A -o wide
     kat get secrets -o json
@@ -53,7 +53,7 @@ for value in "$password" "$certificate" "$plain"; do
     [[ $shown != *"$value"* ]] || { echo "a value is shown" && exit 1; }
 done
 
-# The same again changes nothing; another value rolls, in place of what served until then.
+# Setting the same value changes nothing; another value starts a rollout in place.
 instance=$(field app .metadata.name)
 contains "$(printf %s "$password" | set_secret PASSWORD)" "unchanged, version 2"
 equal "$instance" "$(field app .metadata.name)" "instance after the same value"
@@ -64,7 +64,7 @@ wait_for 30 gives "$password"
 contains "$(kat get events -o json)" 'secret db has changed'
 contains "$(kat history app)" 'secret changed'
 
-# What is used stays.
+# A secret in use cannot be deleted.
 output=$(kat delete secret db 2>&1) && exit 1
 contains "$output" "is used by app"
 output=$(kat secret unset db PASSWORD 2>&1) && exit 1
@@ -72,7 +72,7 @@ contains "$output" "is used by app"
 set_secret EXTRA --wait <<<more
 kat secret unset db EXTRA --wait
 
-# Another key seals, and nothing that runs notices.
+# A new sealing key seals the secrets, and running instances do not change.
 instance=$(field app .metadata.name)
 keys_of() { etcdctl_on n1 get --prefix --keys-only "$1" | grep . || true; }
 before=$(keys_of /kat/sealing/)
@@ -140,7 +140,7 @@ done
 refused on n2 test -e /var/lib/kat/secrets
 equal "750 0 $uid" "$(n1 stat -c '%a %u %g' "/var/lib/kat/secrets/$uid")" "the folder of its files"
 
-# A boot without the agent starts it, with all that it uses.
+# The workload starts at boot without the agent, with all its secrets.
 address=$(field app .status.ip)
 n1 systemctl mask --now kat-agent.service
 n1 systemctl stop kat-etcd.service
@@ -154,7 +154,8 @@ wait_for 60 nodes_are_ready
 wait_for 60 is app .status.phase Running
 equal "$password" "$(inside app cat /keys/PASSWORD)" "the file after a boot"
 
-# Nothing is left of it where it ran, and then it can go.
+# The deletion of the workload removes its secret files from the machine, and then the secret can be
+# deleted.
 kat delete workload app --wait
 refused n1 test -e "/var/lib/kat/secrets/$uid"
 kat delete secret db

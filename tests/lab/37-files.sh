@@ -24,7 +24,7 @@ equal started "$(kat exec "$id" -- /conf/inner/start.sh)" "what a program of the
 equal "$sum" "$(kat exec "$id" -- sha256sum /conf/blob | cut -d ' ' -f 1)" "a file that is not text"
 refused kat exec "$id" -- sh -c 'echo x >/conf/one.conf'
 
-# Nobody else on the machine reads them.
+# No other user on the machine can read the files.
 uid=$(instances conf | jq -r '.[0].status.uid')
 equal "0 $uid 750" "$(n1 stat --format '%u %g %a' "/var/lib/kat/files/$uid")" "owner of the folder of files"
 refused n1 setpriv --reuid=65534 --regid=65534 --clear-groups ls "/var/lib/kat/files/$uid"
@@ -43,7 +43,7 @@ wait_for 30 gone
 kat rollback workload conf --to 1 --wait
 all_say first
 
-# After a boot without the agent they are there.
+# The files are present after a boot without the agent.
 n1 systemctl mask kat-agent
 lab reboot n1
 serves() { [[ $(n1 pgrep -xc web) == 2 ]]; }

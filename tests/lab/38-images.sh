@@ -15,11 +15,13 @@ contains "$pinned" "registry.lab:5000/test/moving@sha256:"
 contains "$(kat get workload moving -o json | jq -c '[.status.conditions[].type]')" Available
 refused jq -e '.status.conditions[] | select(.type == "ImagePinned")' <<<"$(kat get workload moving -o json)"
 
-# The tag moves: nothing follows it by itself, also where the image has to be pulled again.
+# The tag now names another image: no instance follows it by itself, even if the image has to be
+# pulled again.
 push two
 user=$(field moving .status.user)
 kat scale workload moving --replicas 0 --wait
-# Its images stay for a while after it has left; without them its user goes.
+# A workload's images are kept for a while after its instances have left; without images, its user
+# is removed.
 n1 rm -rf "/var/lib/kat/users/$user/.local/share/containers"
 user_is_gone() { ! n1 id "$user" 2>/dev/null; }
 wait_for 60 user_is_gone
@@ -27,19 +29,19 @@ kat scale workload moving --replicas 1 --wait
 equal one "$(of_version)" "what runs after the tag moved"
 equal "$pinned" "$(field moving .status.image)" "image after the tag moved"
 
-# A restart takes what it means now, a rollback what it meant then.
+# A restart uses the image that the tag names now, a rollback the image that it named then.
 kat restart workload moving --wait
 equal two "$(of_version)" "what runs after a restart"
 kat rollback workload moving --to 1 --wait
 equal one "$(of_version)" "what runs after a rollback"
 
-# For CI: one word changes.
+# `set image` changes only the image, for use in CI.
 lab image test/moving:2 "$LAB_WORK/images/web" --busybox --entrypoint '["/bin/web"]' --user 1000 --env V=three
 kat set image moving=registry.lab:5000/test/moving:2 --wait
 equal three "$(of_version)" "what runs after set image"
 contains "$(kat history workload moving)" "image set"
 
-# One that is for other machines comes to none of these: it waits, and says so.
+# An image for another architecture fits none of these machines: the workload waits with a reason.
 arm=$LAB_WORK/arm.json
 digest=$(n1 curl --silent --fail --head -H 'Accept: application/vnd.oci.image.manifest.v1+json' \
     http://registry.lab:5000/v2/test/moving/manifests/2 | tr -d '\r' | sed -n 's/^[Dd]ocker-[Cc]ontent-[Dd]igest: //p')
@@ -54,7 +56,7 @@ wait_for 30 waits
 equal three "$(of_version)" "what runs on meanwhile"
 kat rollback workload moving --wait
 
-# Who can't be asked keeps nobody from applying; it is told.
+# A registry that does not answer does not refuse an apply; a condition reports it.
 kat registry unset registry.lab:5000
 kat restart workload moving --wait
 contains "$(kat get workload moving -o json | jq -r '.status.conditions[] | select(.type == "ImagePinned").message')" "registry.lab:5000 does not answer"

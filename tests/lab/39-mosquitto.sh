@@ -19,7 +19,7 @@ apply() {
 address() { on "$1" ip -4 -o address show host0 | sed -n 's/.*inet \([0-9.]*\).*/\1/p'; }
 server=$(address n2) client=$(address n1)
 
-# Which machine it is on is a label; until one has it, it waits for that.
+# The workload selects its machine by a label, and waits until a machine has it.
 n1 rm -rf /root/workloads/mosquitto
 lab copy "$here" n1:/root/workloads/
 kat apply -f /root/workloads/mosquitto >/dev/null
@@ -59,7 +59,7 @@ trap - EXIT
 equal "22.0" "$(tail -n 1 "$LAB_WORK/heard")" "what was heard in the overlay"
 
 kat restart workload mosquitto --wait
-# Healthy again, it is behind the port a moment later.
+# An instance that is healthy again is reachable at the port a moment later.
 wait_for 20 heard "a restart" 22.0
 id=$(field mosquitto .metadata.name)
 sed -i 's/^autosave_interval .*/autosave_interval 1/' "$here/conf/mosquitto.conf"
@@ -67,7 +67,7 @@ apply
 [[ $(field mosquitto .metadata.name) != "$id" ]]
 wait_for 20 heard "another configuration" 22.0
 equal 1883:1883 "$(kat exec mosquitto -- stat -c %u:%g /mosquitto/data/mosquitto.db)" "owner of the data"
-# Killed, it knows what it had written down a second ago at the latest.
+# After a kill, mosquitto has what it had written to the disk at the latest a second before.
 mqtt pub -i thermometer -t home/kitchen -q 1 -r -m 23.5
 written() { kat exec mosquitto -- grep -q 23.5 /mosquitto/data/mosquitto.db; }
 wait_for 20 written

@@ -55,7 +55,7 @@ password=$other
 printf %s "$other" | lab exec n1 -- katcall secret set postgres --from-file PASSWORD=- --wait
 same "another password"
 
-# From another machine, by its name, over the overlay.
+# Another machine connects by the service's name, over the overlay.
 node=$(field postgres .status.node)
 others=(n1 n2 n3)
 others=("${others[@]/$node/}")
@@ -65,7 +65,7 @@ wait_for 60 settled
 equal "$to" "$(field postgres .status.node)" "machine after the move"
 same "a move"
 
-# A drain can't take it away, and says why; uncordoned it is as before.
+# A drain cannot move the instance, and says why; after `uncordon` the machine is as before.
 code=0
 output=$(kat drain "$to" --timeout 5s 2>&1) || code=$?
 equal 5 "$code" "exit code of a drain that is not done"
@@ -105,7 +105,7 @@ wait_for 60 settled
 same "a cut"
 equal "100 100" "$(wc -l <"$LAB_WORK/committed") $(sql 'select count(*) from rows where id between 2001 and 2100')" "rows that were committed, and that are there"
 
-# The plug, and back.
+# The machine loses power, and returns.
 lab kill "$to"
 wait_for 40 is_lost
 for node in n1 n2 n3; do [[ $node == "$to" ]] || refused on "$node" pgrep -x postgres; done

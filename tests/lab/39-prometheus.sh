@@ -5,7 +5,7 @@ wait_for 30 nodes_are_ready
 tree=$LAB_WORK/prometheus
 mkdir -p "$tree"
 cp -a "$(lab tree prometheus)"/{bin,etc,lib,lib64,sbin,usr} "$tree"
-# What it is run without.
+# The image omits files that prometheus does not need.
 rm -rf "$tree"/usr/share/{javascript,nodejs} "$tree/usr/bin/promtool"
 mkdir -m 1777 "$tree/tmp"
 lab image test/prometheus:1 "$tree" --entrypoint '["/bin/prometheus"]' --user nobody --workdir /prometheus \
@@ -13,7 +13,7 @@ lab image test/prometheus:1 "$tree" --entrypoint '["/bin/prometheus"]' --user no
 here=$LAB_WORK/workloads/prometheus
 mkdir -p "${here%/*}"
 cp -r contrib/examples/prometheus "$here"
-# The image is the test's, and so that it does not wait as long.
+# The example runs with the test's image and with shorter intervals.
 sed -i 's|docker.io/prom/prometheus:.*|registry.lab:5000/test/prometheus:1|' "$here/workload.kat"
 sed -i 's/_interval: 15s/_interval: 1s/' "$here/conf/prometheus.yml"
 apply() {
@@ -37,15 +37,15 @@ addresses=$(instances web | jq -c '[.[].status.ip + ":8080"] | sort')
 found=$(n1 curl --silent --fail --max-time 5 "http://prometheus.default.$DOMAIN:9090/api/v1/targets?state=active" |
     jq -c '[.data.activeTargets[] | select(.labels.job == "web") | .labels.instance] | sort')
 equal "$addresses" "$found" "what it looks at"
-# What it reads is the program's own: so many pages, whoever answered them.
+# prometheus reads the programs' own counters: five pages in total, whichever instances answered.
 for _ in 1 2 3 4 5; do answers "http://web.default.$DOMAIN:8080/"; done
 seen() { then=$(n1 date +%s.%3N) && says 'sum(web_answered_total)' '["5"]' "$then"; }
 wait_for 20 seen
 
-# Fewer instances are fewer things to look at.
+# prometheus finds fewer instances after the scaling.
 kat scale web --replicas 1 --wait
 wait_for 30 says 'up{job="web"}' '["1"]'
-# A restart, and another version: it knows what it saw, and goes on.
+# After a restart and after a new version, prometheus still has its earlier samples.
 kat restart workload prometheus --wait
 says 'sum(web_answered_total)' '["5"]' "$then"
 sed -i 's/retention.time=30d/retention.time=40d/' "$here/workload.kat"
@@ -56,7 +56,8 @@ wait_for 30 says 'up{job="prometheus"}' '["1"]'
 wait_for 30 says 'up{job="web"}' '["1"]'
 equal "40d" "$(n1 curl --silent --fail --max-time 5 "http://prometheus.default.$DOMAIN:9090/api/v1/status/flags" | jq -r '.data["storage.tsdb.retention.time"]')" "how long it keeps"
 
-# A configuration that it does not take is a version that does not come, and says why; the one before comes back.
+# A version with an invalid configuration never becomes ready and says why, and the earlier version
+# is restored.
 sed -i 's/^scrape_configs:/scrape_konfigs:/' "$here/conf/prometheus.yml"
 n1 rm -rf /root/workloads/prometheus
 lab copy "$here" n1:/root/workloads/

@@ -16,14 +16,14 @@ apply() {
     kat apply -f /root/workloads/redis --wait --timeout 60s
 }
 
-# Without the secret it waits, and says so.
+# Without the secret the workload waits, and `why` names the secret.
 n1 rm -rf /root/workloads/redis
 lab copy "$here" n1:/root/workloads/
 kat apply -f /root/workloads/redis >/dev/null
 lacks_secret() { contains "$(kat why workload redis)" "there is no secret redis in namespace default"; }
 wait_for 20 lacks_secret
 password=pass$RANDOM$RANDOM
-# The line of the example makes it, but for what is random.
+# The command in the example's comment makes the secret; only its random password is replaced.
 made=$(sed -n 's/^#   \(echo .* | katcall secret set .*\)/\1/p' contrib/examples/redis/workload.kat)
 contains "$made" 'echo "requirepass $(head -c 24 /dev/urandom | base64)" | katcall'
 n1 bash -ec "${made/'$(head -c 24 /dev/urandom | base64)'/$password}"
@@ -40,14 +40,14 @@ equal "kept" "$(ask "$password" get word | sed -n 3p)" "what was written"
 contains "$(ask wrong get word)" "WRONGPASS"
 lacks "$(ask wrong get word)" kept
 contains "$(ask wrong get word)" "NOAUTH"
-# Its words are on nobody's list of processes, and in no unit.
+# The password is in no process's arguments and in no unit.
 lacks "$(n1 ps -eo args)" "$password"
 lacks "$(n1 sh -c 'cat /etc/containers/systemd/users/*/*.container')" "$password"
 
 kept() { equal "kept" "$(ask "$password" get word | sed -n 3p)" "what was written, after $1"; }
 kat restart workload redis --wait
 kept "a restart"
-# Killed, it has what it had answered for a second before, for that is on the disk.
+# After a kill, redis has what it had written to the disk a second before.
 written() { inside redis sh -c 'cat /data/appendonlydir/*.aof' | grep -q kept; }
 wait_for 5 written
 restarts=$(field redis .status.restarts)
@@ -56,7 +56,8 @@ came_back() { is redis .status.restarts $((restarts + 1)) && is_whole redis 1; }
 wait_for 60 came_back
 kept "a kill"
 
-# Another configuration is another version, which is stopped before it starts; the data stays.
+# A changed configuration is a new version: the old instance stops before it starts, and the data
+# stays.
 id=$(field redis .metadata.name)
 sed -i 's/^maxmemory 256mb/maxmemory 64mb/' "$here/conf/redis.conf"
 apply
@@ -65,7 +66,7 @@ kept "another configuration"
 contains "$(ask "$password" config get maxmemory)" 67108864
 equal "999:999" "$(inside redis stat -c %u:%g /data/appendonlydir)" "owner of the data"
 
-# Another password: the program has it when it starts again.
+# The program has a changed password once it has restarted.
 other=word$RANDOM$RANDOM
 n1 bash -ec "echo 'requirepass $other' | katcall secret set redis --from-file password.conf=- --wait"
 contains "$(ask "$password" get word)" WRONGPASS

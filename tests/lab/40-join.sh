@@ -13,7 +13,7 @@ done
 refused on n2 systemctl cat kat-etcd.service
 refused on n2 pgrep -x etcd
 equal "" "$(on n2 systemctl list-units --failed --plain --no-legend)" "failed units"
-# It holds no key but its own, and nobody else can read that.
+# A worker holds no keys but its own, and only root can read them.
 for file in pki/node.key pki/node-etcd.key network/wireguard.key node.json cluster.json; do
     equal "600 root" "$(on n2 stat -c '%a %U' "/var/lib/kat/$file")" "$file"
 done
@@ -32,7 +32,7 @@ lacks "$dump" "$(on n2 cat /var/lib/kat/network/wireguard.key)"
 contains "$(kat token list)" "join, 1 left"
 contains "$(kat token list)" "join, used up"
 kat token revoke "$id"
-# Once is enough.
+# A second `join` is refused.
 output=$(on n2 kat-agent join --leader-api 192.168.77.11:9115 --token "${line##* }" 2>&1) && exit 1
 contains "$output" "kat-agent reset"
 # The API port of n2 passes to the leader, unopened: the leader's token opens it, and n2's journal knows no such call.

@@ -43,23 +43,23 @@ kat token revoke "$(cut -d. -f2 <<<"$revoked")"
 is_refused "$revoked" "not known" "katcall token create --join"
 
 good=$(token)
-# Another authority than the token says: n2 does not even send the token.
+# The token names another authority than the server's: n2 does not send the token.
 calls() { n1 journalctl -u kat-agent -o cat | grep -c 'by token:' || true; }
 before=$(calls)
 is_refused "${good%????}$(tail -c 5 <<<"$good" | tr 0-9a-f 1-9a-f0)" "certificate is not from this cluster's authority"
 equal "$before" "$(calls)" "calls with a token"
-# A secret that is not the one.
+# The secret of the token is wrong.
 is_refused "$(awk -F. '{ printf "%s.%s.%s.%s", $1, $2, substr($3, 1, 42) (substr($3, 43) == "A" ? "E" : "A"), $4 }' <<<"$good")" "not known"
 is_refused "$(n1 jq -r .token /etc/kat/admin.conf)" "not one for joining"
 is_refused "rubbish" "not one for joining"
-# A name that somebody has.
+# Another machine already has this name.
 output=$(on n2 kat-agent join --leader-api "$leader" --token "$good" --node-name n1 2>&1) && exit 1
 contains "$output" "--node-name"
 output=$(on n2 kat-agent join --leader-api "$leader" --token "$good" --node-name root 2>&1) && exit 1
 contains "$output" "reserved"
 equal "$stored_before" "$(stored)" "what the cluster has stored"
 equal "$kept_before" "$(kept)" "what n2 has kept"
-# Nobody there.
+# No server listens at the address.
 output=$(join "$good" 192.168.77.11:9) && exit 1
 contains "$output" "connection refused"
 

@@ -7,7 +7,8 @@ wait_for 60 members_are_well 3
 run web --port 80 --replicas 3
 equal '["n1","n2","n3"]' "$(machines_with web)" "machines of three replicas"
 lost=$(on_node web n2 .metadata.name) address=$(on_node web n2 .status.ip)
-# Who is behind the service on n3: three addresses, not that of the lost machine, and all of them answer; as its name does.
+# The service on n3 balances over three addresses without the lost machine's, all of them answer,
+# and so does its name.
 whole_by_name() {
     local found one
     found=$(behind web n3)
@@ -20,7 +21,7 @@ whole_by_name() {
 }
 began=$EPOCHREALTIME
 lab kill n2
-# Some 12 s where nothing else is busy.
+# This takes some 12 s on an idle host.
 wait_for 40 whole_by_name
 echo "whole elsewhere $(seconds_since "$began") s after the plug"
 wait_for 10 is_whole web 3
@@ -32,7 +33,7 @@ contains "$events" NodeNotReady
 contains "$events" "its machine n2 is lost; web-"
 output=$(kat status) && exit 1
 contains "$output" "node n2 is NotReady"
-# The machine is back: it starts nothing that runs elsewhere, and its address is free.
+# The lost machine is back: it starts nothing that runs elsewhere, and its address is free.
 lab start n2
 wait_for 60 nodes_are_ready
 gone() { [[ $(instances web) != *"$lost"* ]]; }

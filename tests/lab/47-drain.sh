@@ -18,12 +18,13 @@ contains "$(kat get nodes)" Drained
 events=$(kat get events -A)
 contains "$events" DrainAsked
 contains "$events" NodeDrained
-# Asked for again, it is done already; and nothing new comes.
+# A repeated drain is already done, and no new instance is placed on the machine.
 equal "node/n2 drained" "$(kat drain n2 --timeout 10s)" "drain, again"
 run web --port 80 --replicas 6 --drain 2
 equal '["n1","n3"]' "$(machines_with web)" "machines of six replicas"
 
-# What no machine takes stays where it is and serves; the drain says so, and when its time is up how to take it back.
+# An instance that fits on no other machine stays and serves; the drain says so, and after its
+# timeout how to undo it.
 kat taint node n3 full=yes:NoSchedule
 code=0
 output=$(kat drain n1 --timeout 5s 2>&1) || code=$?

@@ -15,12 +15,13 @@ says_why() {
     [[ $output == *"no machine leads the cluster"* ]]
 }
 wait_for 60 says_why
-# Reads say that they are old.
+# Reads without a quorum say that they show old data.
 old() { [[ $(n1 katcall status || true) == *"what was known last"* ]]; }
 wait_for 30 old
 contains "$(n1 katcall get nodes 2>&1)" n3
 contains "$(n1 katcall get nodes 2>&1)" "what was known last"
-# It runs on: also a program that crashes, and names.
+# The instance keeps running without a quorum: its program restarts after a crash, and its names
+# resolve.
 page "http://$address/" | grep -q '^host='
 page "http://$address/crash?1" >/dev/null || true
 back() { page "http://$address/" | grep -q '^host='; }

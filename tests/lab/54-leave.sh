@@ -9,7 +9,8 @@ equal '["n1","n2","n3"]' "$(members)" "members, the oldest"
 run web --port 80 --replicas 4
 are() { [[ $(members) == "$1" ]] || { members >&2; return 1; }; }
 
-# What somebody copied from n2 before: its certificates as a machine, and as an administrator.
+# n4 gets copies of the certificates of n2, as a machine and as an administrator, like a thief would
+# have them.
 for file in node admin; do
     for ending in crt key; do
         on n2 cat "/var/lib/kat/pki/$file.$ending" | lab exec n4 -- sh -c "umask 077; cat >/root/copied-$file.$ending"
@@ -28,7 +29,7 @@ whole() { on n3 katcall get workload web -o json | jq -e '.status | .phase == "R
 wait_for 60 whole
 equal "" "$(on n2 ls /var/lib/kat/etcd /var/lib/kat/pki 2>/dev/null || true)" "files of the store and keys"
 
-# Two could lose none, and one more could fail: the one that leads holds the store alone.
+# Two members could lose none, so the leading one holds the store alone.
 on n1 kat-agent reset --yes
 alone() { [[ $(members) == '["n3"]' || $(members) == '["n4"]' ]] || { members >&2; return 1; }; }
 wait_for 60 alone

@@ -19,7 +19,7 @@ before=$(of_n2)
 identity() { n1 katcall get nodes -o json | jq -c '[.items[] | [.metadata.name, .metadata.uid, .status.subnet]] | sort'; }
 known=$(identity)
 
-# A backup with all errors that a person can make.
+# `backup` refuses each mistake that a person can make.
 file=$(n1 kat-agent backup)
 contains "$file" /srv/kat/backups/kat-lab-
 equal "600 root" "$(n1 stat -c '%a %U' "$file")" "the backup"
@@ -31,7 +31,7 @@ contains "$said" "$(<"$LAB_WORK/key")"
 n1 cat "$file" >"$LAB_WORK/backup"
 for secret in "PRIVATE KEY" "$(<"$LAB_WORK/key")"; do refused grep -qaF "$secret" "$LAB_WORK/backup"; done
 
-# n1 burns down; n3 is bare, has another name and another address.
+# n1 is destroyed; n3 is bare, and has another name and another address.
 lab kill n1
 lab copy "$LAB_WORK/backup" n3:/root/backup
 lab copy "$LAB_WORK/key" n3:/root/key
@@ -74,7 +74,7 @@ lacks "$output" "${key:18:9}"
 output=$(at_terminal '\004')
 contains "$output" "no recovery key was given"
 contains "$output" "exit code 1, the terminal is as it was"
-# Another last character than the right one.
+# The last character of the recovery key is wrong.
 output=$(at_terminal "${key%?}$(tail -c 2 <<<"$key" | tr '0-9A-Z' 10)\r")
 contains "$output" "mistyped"
 contains "$output" "exit code 1, the terminal is as it was"

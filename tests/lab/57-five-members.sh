@@ -23,7 +23,7 @@ other=$(head -n 1 <<<"$left")
 lost=$(instances web | jq -c --arg a "$leader" --arg b "$raft" '[.[] | select(.status.node == $a or .status.node == $b) | .metadata.name]')
 equal 2 "$(jq length <<<"$lost")" "instances on the two"
 
-# All that follows is asked on a machine that is left.
+# The commands from here on run on a remaining machine.
 kat() { on "$other" katcall "$@"; }
 writes() { on "$other" timeout 2 katcall create namespace "five-$RANDOM$RANDOM"; }
 began=$EPOCHREALTIME
@@ -32,7 +32,8 @@ lab kill "$raft" &
 wait
 wait_for 60 writes
 echo "writing again $(seconds_since "$began") s after the plugs of $leader and $raft"
-# Of one answer: the workload counts as whole too until the two are missed.
+# One response must show all five instances, because the workload still counts as whole until the
+# two machines are missed.
 whole_elsewhere() {
     instances web | jq -e --arg left "$left" '[.[].status | select(.phase == "Running")] |
         length == 5 and ([.[].node] | unique) == ($left | split("\n")) and ([.[].ip] | unique | length) == 5' >/dev/null
@@ -45,7 +46,8 @@ for address in $(instances web | jq -r '.[].status | select(.phase == "Running")
     wait_for 20 serves "$address"
 done
 
-# They return at once: they find their places, and what runs elsewhere by now they do not start.
+# Both machines return at once. They become members again, and do not start what runs elsewhere by
+# now.
 lab start "$leader" &
 lab start "$raft" &
 wait

@@ -5,7 +5,7 @@ run web --port 80
 user=$(field web .status.user) unit=$(field web .status.unit)
 images() { as "$user" podman image ls --quiet --no-trunc; }
 [[ $(images) ]]
-# Removed while nothing uses it: between two runs of a program that ends.
+# The image is removed while no container uses it, between two runs of a program that ends.
 between_runs() { [[ $(as "$user" systemctl --user show --property=SubState --value "$unit") == auto-restart ]]; }
 # On a busy machine one pause is over before anybody looks; they grow with each crash.
 crashed() { between_runs || { crash web || true; between_runs; }; }
@@ -15,14 +15,14 @@ equal "" "$(images)" "images after they were removed"
 again() { is web .status.phase Running && answers "http://$(field web .status.ip)/"; }
 wait_for 60 again
 [[ $(images) ]]
-# The control: Podman did say so.
+# The control: Podman reported the missing image.
 said=$(n1 journalctl --no-pager --output=cat "_UID=$(field web .status.uid)" --since=-2min)
 contains "$said" "image not known"
 # On a busy machine the removal ends a container that has started again, which counts.
 ends=$(grep -c " container died .*web-" <<<"$said")
 equal "$ends" "$(field web .status.restarts)" "restarts: the ends of its containers alone"
 lacks "$(kat get events -o json | jq -r '.items[] | select(.involvedObject.name | startswith("web")) | .message')" "exit code 125"
-# A wrong entrypoint.
+# The entrypoint is wrong.
 kat apply -f "$(workload nope --container 'entrypoint: [/bin/nope]')"
 told() {
     local status

@@ -28,7 +28,8 @@ done
 for prefix in nodes/desired/n1/ nodes/desired/n2/ nodes/desired/n nodes/desired/ nodes/registration/ nodes/status/ workloads/ tokens/ \
     indexes/ events/ namespaces/ leader_election/ secrets/ pki/ schema_version ''; do
     is_denied "permission denied" get --prefix "/kat/$prefix"
-    # The control: it is etcd's answer to this user, not to this question.
+    # The control: another user may read the same keys, so etcd refuses this user and not the
+    # request.
     etcdctl_on n1 get --prefix --keys-only "/kat/$prefix" >/dev/null
 done
 is_denied "permission denied" get --from-key ''
@@ -42,7 +43,7 @@ done
 is_denied "permission denied" elect /kat/leader_election n4
 # Its lease is in its name: revoking that would depose the leader.
 is_denied "permission denied" lease revoke "${election##*/}"
-# Users, roles, members and upkeep are the superuser's.
+# Only the superuser may manage users, roles and members, or maintain the store.
 first=$(etcdctl_on n1 member list | sed -n '1s/,.*//p')
 etcdctl_on n1 user list >/dev/null
 for command in "user list" "user add other:pw" "user grant-role node:n4 root" "role list" "role get node:n1" "role grant-permission node:n4 read /kat/tokens/" \

@@ -19,7 +19,7 @@ on n2 sh -euc 'umask 077; mkdir /run/aging; cd /run/aging
         jq -er ".authorities[\"$name\"].key" answer >$name.key
         jq -er ".authorities[\"$name\"].certificate" answer >$name.crt
     done; rm answer'
-# age AUTHORITY: prints the certificate that it reads as it would be after ninety days.
+# age AUTHORITY: prints the certificate on standard input as it would be after ninety days.
 from=$(date --utc --date='-90 days' +%Y%m%d%H%M%SZ) until=$(date --utc --date='-60 days' +%Y%m%d%H%M%SZ)
 age() {
     lab exec n2 -- sh -euc 'cd /run/aging; cat >leaf.crt; openssl x509 -in leaf.crt -CA "$1.crt" -CAkey "$1.key" \
@@ -27,7 +27,8 @@ age() {
 }
 declare -A signed_by=([node]=cluster-ca [admin]=cluster-ca [leader]=cluster-ca [leader-etcd]=etcd-client-ca [node-etcd]=etcd-client-ca
     [etcd-server]=etcd-client-ca [etcd-peer]=etcd-peer-ca)
-# age_leaves NODE: all that it has, while its agent is stopped; etcd's copies are made from them at its next start.
+# age_leaves NODE: ages all leaves of the machine while its agent is stopped; the agent copies them
+# to etcd at its next start.
 age_leaves() {
     local node=$1 leaf pem
     for leaf in "${!signed_by[@]}"; do
@@ -38,12 +39,13 @@ age_leaves() {
     done
 }
 public_keys() { on "$1" sh -c 'for file in /var/lib/kat/pki/*.crt; do openssl x509 -noout -pubkey -in "$file"; done'; }
-# valid NODE: all of its leaves, for another twenty days.
+# valid NODE: whether all leaves of the machine are valid for another twenty days.
 valid() { on "$1" sh -c 'for file in /var/lib/kat/pki/*.crt; do openssl x509 -noout -checkend 1728000 -in "$file" >/dev/null || { echo "$file"; exit 1; }; done'; }
 declare -A keys
 for node in n1 n2 n3 n4; do keys[$node]=$(public_keys "$node"); done
 
-# One machine that was away. Without its certificate etcd and the API know it no more, and what runs there runs on.
+# One machine was away: etcd and the API no longer accept its certificate, and its instances keep
+# running.
 pid=$(on n4 pgrep -x web)
 on n4 systemctl stop kat-agent.service
 age_leaves n4
@@ -59,7 +61,7 @@ wait_for 60 nodes_are_ready
 equal "${keys[n4]}" "$(public_keys n4)" "keys of n4"
 equal "$pid" "$(on n4 pgrep -x web)" "the process on n4"
 
-# All of them at once.
+# All machines were away at once.
 before=$(instances web | jq -c '[.[] | [.metadata.name, .status.node, .status.ip]] | sort')
 for node in n1 n2 n3 n4; do on "$node" systemctl stop kat-agent.service; done
 for node in n2 n3 n4 n1; do age_leaves "$node"; done
@@ -78,7 +80,7 @@ all_run() { [[ $(instances web | jq '[.[] | select(.status.phase == "Running")] 
 wait_for 60 all_run
 equal "$before" "$(instances web | jq -c '[.[] | [.metadata.name, .status.node, .status.ip]] | sort')" "instances, machines and addresses"
 for node in n1 n2 n3 n4; do equal "${keys[$node]}" "$(public_keys "$node")" "keys of $node"; done
-# The ports show what is valid now, and changes are taken.
+# The ports show valid certificates, and changes are accepted.
 member=$(overlay_of n1)
 for port in 127.0.0.1:9115 127.0.0.1:2379 "$member:2380"; do
     n1 sh -c 'openssl s_client -connect "$1" </dev/null 2>/dev/null | openssl x509 -noout -checkend 1728000' sh "$port"

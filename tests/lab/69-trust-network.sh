@@ -14,5 +14,5 @@ output=$(join)
 contains "$output" "whoever answers at 192.168.77.11:9115 is taken for the cluster"
 wait_for 30 nodes_are_ready
 contains "$(kat token list)" "join without a token, used up"
-# From then on it knows the cluster's authority, as any other machine.
+# A machine that has joined knows the cluster's authority, like any other machine.
 equal "$(n1 cat /var/lib/kat/pki/cluster-ca.crt)" "$(on n2 cat /var/lib/kat/pki/cluster-ca.crt)" "the authority"

@@ -9,7 +9,7 @@ are() { [[ $(members) == "$1" ]] || { members >&2; return 1; }; }
 wait_for 60 are '["n1","n2","n3"]'
 run web --port 80 --replicas 4
 
-# After five times the time after which it counts as lost.
+# The member is replaced after five times the node loss timeout.
 began=$EPOCHREALTIME
 lab kill n2
 wait_for 150 are '["n1","n3","n4"]'

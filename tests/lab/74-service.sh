@@ -16,7 +16,8 @@ for node in n1 n2 n3; do
     found=$(on "$node" sh -c 'for i in $(seq 40); do curl --silent --fail --max-time 3 "$1"; done' sh "http://web.default.$DOMAIN/" | who)
     equal "$all" "$found" "who answers $node"
 done
-# A connection that is open while others come and go: a request that takes its time, a byte of it ten times a second.
+# A request that takes long, a byte of it ten times a second, keeps its connection open while
+# instances come and go.
 run kept --port 81
 first=$(field kept .metadata.name)
 n1 rm -f /run/finish-kept

@@ -13,9 +13,11 @@ every_start() {
         contains "$text" "$id | listening on port 80"
     done
 }
-# From the leader's machine, and from those that pass callers on to it.
+# The log can be followed from the leader's machine and from the machines that forward callers to
+# it.
 for node in n1 n2 n3; do wait_for 10 every_start "$node"; done
-# Only a leader is told of what runs on a machine; without a certificate nobody gets in, and machines get no more than data that moves to them.
+# Only a leader's certificate opens an agent's streams: a caller without one is refused, and a
+# machine only gets data that moves to it.
 overlay=$(kat get node n2 -o json | jq -r .status.overlayAddress)
 refused on n3 curl --silent --insecure --max-time 5 "https://$overlay:9116/"
 with_nodes() {
@@ -26,7 +28,8 @@ id=$(on_node web n2 .metadata.name)
 equal 403 "$(with_nodes /v1alpha1/nodes/n2/usage)" "status of usage for another machine"
 equal 403 "$(with_nodes "/v1alpha1/n/default/workloads/web/instances/$id/logs")" "status of logs for another machine"
 equal 403 "$(with_nodes "/v1alpha1/n/default/workloads/web/volumes/data/copy?id=none")" "status of a copy that nobody asked for"
-# A command in each of them, asked for on each machine: two of three go through the leader to a third.
+# A command runs in each instance from each machine; two of three requests go through the leader to
+# a third machine.
 for node in n1 n2 n3; do
     for id in $(instances web | jq -r '.[] | select(.status.phase == "Running") | .metadata.name'); do
         equal "$id" "$(on "$node" katcall exec "$id" -- hostname)" "hostname that an exec on $node sees"
@@ -35,7 +38,7 @@ done
 code=0
 on n3 katcall exec "$(on_node web n2 .metadata.name)" -- sh -c 'exit 9' || code=$?
 equal 9 "$code" "exit code of a command on another machine"
-# What each takes, as its own machine counts it.
+# `top` shows the usage of each instance as its own machine counts it.
 counted() { [[ $(on n3 katcall top instances | awk '/^web-/ && NF > 2' | wc -l) == 3 ]]; }
 wait_for 30 counted
 gone=$(on_node web n2 .metadata.name)
@@ -54,7 +57,7 @@ wait_for 30 successor
 kill "$following" || true
 wait "$following" || true
 kat uncordon n2
-# The log of one is out of reach, those of the others are not.
+# The log of the instance on n3 is unreachable, and the logs of the others are not.
 run other --port 8080 --replicas 3
 wait_for 30 is_whole other 3
 lost=$(on_node other n3 .metadata.name)
