@@ -39,9 +39,16 @@ pub fn command() -> clap::Command {
 
 /// Runs workloads on your machines.
 ///
-/// Connects by --connection, --context, the variable KAT_CONNECTION, the current context of
-/// `katcall context`, /etc/kat/admin.conf, or /run/kat/api.sock, whichever is first; over the socket
-/// too where nothing of /etc/kat/admin.conf answers.
+/// Connects by --connection, --context, the variables KAT_SERVER, KAT_TOKEN and KAT_CA, the
+/// variable KAT_CONNECTION, the current context of `katcall context`, /etc/kat/admin.conf, or
+/// /run/kat/api.sock, whichever is first; over the socket too where nothing of /etc/kat/admin.conf
+/// answers.
+///
+/// Environment variables: KAT_SERVER is one address of the API or several with commas between them
+/// (`HOST`, `HOST:PORT` or `[IPV6]:PORT`; port 9115 if none is given), KAT_TOKEN the token, and
+/// KAT_CA the cluster's authority: its certificate as PEM, a file with that, or `sha256:` and the
+/// hash of the certificate. KAT_CONNECTION is a connection file, KAT_NAMESPACE the namespace of
+/// commands without --namespace.
 ///
 /// Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not found, 4 not reachable, 5 timed
 /// out waiting, 10 `plan` found changes, 130 interrupted.
@@ -72,6 +79,13 @@ pub(super) struct GlobalArgs {
     /// Connection file, or socket of an agent
     #[arg(long, global = true, value_name = "FILE")]
     pub(super) connection: Option<PathBuf>,
+}
+
+impl GlobalArgs {
+    /// Whether the command line names the connection.
+    pub(super) fn names_a_connection(&self) -> bool {
+        self.connection.is_some() || self.context.is_some()
+    }
 }
 
 #[derive(Debug, Subcommand)]

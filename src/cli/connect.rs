@@ -1,5 +1,7 @@
 //! Finds the cluster to connect to.
 
+mod environment;
+
 use std::{
     fs,
     io::Read,
@@ -9,6 +11,7 @@ use std::{
 
 use rustix::fs::{Access, access};
 
+use self::environment::{ConnectionVariables, EnvironmentConnection};
 use super::{args::GlobalArgs, context, errors::CliError};
 use kat_client::{Client, ClientOptions};
 use kat_types::api::Connection;
@@ -22,6 +25,8 @@ const MAX_FILE: u64 = 1 << 20;
 /// The places that are searched for a connection.
 #[derive(Debug, Clone)]
 pub(super) struct ConnectionSearch {
+    /// The environment variables KAT_SERVER, KAT_TOKEN and KAT_CA.
+    environment: ConnectionVariables,
     /// The environment variable KAT_CONNECTION.
     pub(super) variable: Option<PathBuf>,
     /// The file of contexts; `None` without a home folder.
@@ -33,6 +38,7 @@ pub(super) struct ConnectionSearch {
 impl ConnectionSearch {
     fn of_process() -> Self {
         Self {
+            environment: ConnectionVariables::read(std::env::var_os),
             variable: std::env::var_os("KAT_CONNECTION")
                 .filter(|value| !value.is_empty())
                 .map(PathBuf::from),
@@ -44,8 +50,10 @@ impl ConnectionSearch {
 }
 
 /// A connection to the cluster.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) enum ClusterConnection {
+    /// Over TLS, as the environment variables say.
+    Environment(Box<EnvironmentConnection>),
     /// Over TLS.
     Remote(Box<Connection>),
     /// Over a socket of this machine.
@@ -63,12 +71,26 @@ pub(super) fn client(global: &GlobalArgs) -> Result<Client, CliError> {
 /// Like [`client`], with other time limits.
 pub(super) fn client_with(global: &GlobalArgs, options: ClientOptions) -> Result<Client, CliError> {
     Ok(match find(global, &ConnectionSearch::of_process())? {
+        ClusterConnection::Environment(connection) => connection.client(options)?,
         ClusterConnection::Remote(connection) => Client::from_connection(&connection, options)?,
         ClusterConnection::Socket(path) => Client::from_unix_socket(&path, options)?,
         ClusterConnection::Either(connection, path) => {
             Client::from_connection(&connection, options)?.or_unix_socket(&path)?
         }
     })
+}
+
+/// What is wrong with variables that name no connection; `None` where a flag names one.
+pub(super) fn warning(global: &GlobalArgs) -> Option<String> {
+    warning_at(global, &ConnectionSearch::of_process())
+}
+
+fn warning_at(global: &GlobalArgs, places: &ConnectionSearch) -> Option<String> {
+    if global.names_a_connection() {
+        return None;
+    }
+    let name = places.environment.without_effect()?;
+    Some(format!("{name} has no effect, since KAT_SERVER is not set"))
 }
 
 /// The namespace of the connection that [`find`] selects; `None` where it has none, or cannot be
@@ -78,6 +100,10 @@ pub(super) fn namespace(global: &GlobalArgs) -> Option<String> {
 }
 
 fn namespace_at(global: &GlobalArgs, places: &ConnectionSearch) -> Option<String> {
+    // The variables name no namespace, and the file of KAT_CA may be a pipe, too.
+    if !global.names_a_connection() && places.environment.name_a_server() {
+        return None;
+    }
     // A pipe, such as `--connection <(...)`, can be read once only, and the client needs it.
     let variable = places
         .variable
@@ -95,7 +121,7 @@ fn namespace_at(global: &GlobalArgs, places: &ConnectionSearch) -> Option<String
         ClusterConnection::Remote(connection) | ClusterConnection::Either(connection, _) => {
             connection.namespace
         }
-        ClusterConnection::Socket(_) => None,
+        ClusterConnection::Environment(_) | ClusterConnection::Socket(_) => None,
     }
 }
 
@@ -112,6 +138,9 @@ pub(super) fn find(
         return contexts
             .get(name)
             .map(|connection| ClusterConnection::Remote(Box::new(connection.clone())));
+    }
+    if let Some(connection) = places.environment.connection()? {
+        return Ok(ClusterConnection::Environment(Box::new(connection)));
     }
     if let Some(path) = &places.variable {
         return at(path);
@@ -161,13 +190,18 @@ fn at(path: &Path) -> Result<ClusterConnection, CliError> {
     Ok(ClusterConnection::Remote(Box::new(connection)))
 }
 
-fn unreadable(path: &Path, reason: &str) -> CliError {
-    let reason = reason.split(" (os error").next().unwrap_or(reason);
-    let mut letters = reason.chars();
-    let reason: String = letters.next().map_or_else(String::new, |first| {
-        first.to_lowercase().chain(letters).collect()
-    });
+fn unreadable(path: &Path, error: &str) -> CliError {
+    let reason = reason(error);
     CliError::unreachable(format!("connection `{}`: {reason}", path.display()))
+}
+
+/// The message of an error of the system as part of another message.
+fn reason(error: &str) -> String {
+    let text = error.split(" (os error").next().unwrap_or(error);
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| {
+        first.to_lowercase().chain(letters).collect()
+    })
 }
 
 /// Reads a connection file: JSON as `kat-agent init` writes it to /etc/kat/admin.conf.
@@ -204,6 +238,7 @@ mod tests {
 
     fn places(folder: &Path) -> ConnectionSearch {
         ConnectionSearch {
+            environment: ConnectionVariables::default(),
             variable: None,
             contexts: Some(folder.join("contexts.json")),
             admin: folder.join("admin.conf"),
@@ -213,6 +248,7 @@ mod tests {
 
     fn found(way: &ClusterConnection) -> String {
         match way {
+            ClusterConnection::Environment(connection) => connection.endpoints().join(","),
             ClusterConnection::Remote(connection) => connection.cluster.clone(),
             ClusterConnection::Socket(path) => {
                 path.file_name().unwrap().to_string_lossy().into_owned()
@@ -223,6 +259,47 @@ mod tests {
                 path.file_name().unwrap().to_string_lossy()
             ),
         }
+    }
+
+    fn variables(set: &[(&str, &str)]) -> ConnectionVariables {
+        ConnectionVariables::read(|name| {
+            let mut set = set.iter();
+            set.find(|(key, _)| *key == name)
+                .map(|(_, value)| value.into())
+        })
+    }
+
+    /// A token that contains the hash of the authority.
+    fn token() -> String {
+        format!("kat1.0123456789ab.{}.{}", "A".repeat(43), "ab".repeat(32))
+    }
+
+    #[test]
+    fn the_variables_need_a_server_and_bring_no_namespace() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut places = places(folder.path());
+        let mut global = GlobalArgs::default();
+        let shop = connection("home").replace(r#""token""#, r#""namespace":"shop","token""#);
+        fs::write(folder.path().join("ci.conf"), shop).unwrap();
+        places.variable = Some(folder.path().join("ci.conf"));
+
+        places.environment = variables(&[("KAT_TOKEN", &token())]);
+        assert_eq!(found(&find(&global, &places).unwrap()), "home");
+        assert_eq!(
+            warning_at(&global, &places).as_deref(),
+            Some("KAT_TOKEN has no effect, since KAT_SERVER is not set")
+        );
+
+        places.environment = variables(&[("KAT_SERVER", "a"), ("KAT_TOKEN", &token())]);
+        assert_eq!(namespace_at(&global, &places), None);
+        assert_eq!(warning_at(&global, &places), None);
+
+        // A flag is stronger, also than variables that cannot be used.
+        places.environment = variables(&[("KAT_SERVER", "")]);
+        assert!(find(&global, &places).is_err());
+        global.connection = places.variable.clone();
+        assert_eq!(found(&find(&global, &places).unwrap()), "home");
+        assert_eq!(namespace_at(&global, &places).as_deref(), Some("shop"));
     }
 
     #[test]
@@ -255,6 +332,10 @@ mod tests {
         fs::write(at("variable"), connection("variable")).unwrap();
         places.variable = Some(at("variable"));
         assert_eq!(found(&find(&global, &places).unwrap()), "variable");
+
+        places.environment = variables(&[("KAT_SERVER", "a"), ("KAT_TOKEN", &token())]);
+        let connection = find(&global, &places).unwrap();
+        assert_eq!(found(&connection), "a:9115");
 
         global.context = Some("work".to_owned());
         assert_eq!(found(&find(&global, &places).unwrap()), "work");

@@ -103,6 +103,9 @@ async fn dispatch(
 ) -> Result<u8, CliError> {
     let KatcallArgs { global, command } = arguments;
     let session = || -> Result<CliSession<'_>, CliError> {
+        if let Some(warning) = connect::warning(&global) {
+            console.warning(&warning);
+        }
         let client = connect::client(&global)?;
         let _ = seen.set(client.clone());
         Ok(CliSession { client, console })

@@ -9,6 +9,7 @@
 
 #![warn(missing_docs)]
 
+mod authority;
 mod calls;
 mod error;
 mod follow;
@@ -41,9 +42,11 @@ use std::{
 use kat_types::api::Connection;
 use transport::Endpoint;
 
+pub use authority::TrustedAuthority;
 pub use calls::{ApplyOutcome, Deletion};
 pub use error::{ApiRefusal, ClientError};
 pub use follow::{FollowedList, KeyedItem, ListChange};
+pub use kat_pki::token::{Token, TokenError};
 pub use lines::{JsonLines, LineError, LineSplitter};
 pub use path::RequestPath;
 pub use retry::RetryPauses;
@@ -121,6 +124,27 @@ impl Client {
         if !connection.token.is_empty() {
             client.authorization = Some(format!("Bearer {}", connection.token).into());
         }
+        Ok(client)
+    }
+
+    /// A client with a bearer token, for servers of this authority.
+    ///
+    /// # Errors
+    /// [`ClientError::Configuration`] when there are no endpoints, or one is not `host:port`.
+    pub fn with_authority(
+        endpoints: &[String],
+        authority: &TrustedAuthority,
+        token: &Token,
+        options: ClientOptions,
+    ) -> Result<Self, ClientError> {
+        let endpoints = match authority {
+            TrustedAuthority::Certificate { pem, cluster_uid } => {
+                transport::tls(endpoints, cluster_uid, pem, None, options)?
+            }
+            TrustedAuthority::Hash(hash) => transport::all_pinned(endpoints, hash, options)?,
+        };
+        let mut client = Self::new(endpoints, options);
+        client.authorization = Some(format!("Bearer {}", token.bearer()).into());
         Ok(client)
     }
 

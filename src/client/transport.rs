@@ -82,6 +82,21 @@ pub(super) fn tls(
     Ok(found)
 }
 
+/// Endpoints that have to present the authority with this hash.
+pub(super) fn all_pinned(
+    endpoints: &[String],
+    fingerprint: &str,
+    options: ClientOptions,
+) -> Result<Vec<Endpoint>, ClientError> {
+    if endpoints.is_empty() {
+        return Err(configuration("it names no endpoints".to_owned()));
+    }
+    endpoints
+        .iter()
+        .map(|endpoint| pinned(endpoint, Some(fingerprint), options))
+        .collect()
+}
+
 /// An endpoint that has to present the authority with this hash; without a hash, any authority.
 pub(super) fn pinned(
     endpoint: &str,
@@ -99,7 +114,10 @@ pub(super) fn pinned(
     let builder = common(options)
         .tls_backend_preconfigured(config)
         .https_only(true)
-        .dns_resolver(Arc::new(FixedResolver(endpoint.to_owned())));
+        .dns_resolver(Arc::new(FixedResolver(endpoint.to_owned())))
+        .http2_keep_alive_interval(options.watch_idle / 3)
+        .http2_keep_alive_timeout(options.connect_timeout)
+        .http2_keep_alive_while_idle(true);
     let http = build(builder)?;
     Ok(Endpoint {
         label: endpoint.to_owned(),

@@ -77,7 +77,7 @@ impl Authority {
     ) -> Result<Self, PkiError> {
         let key = generate_key()?;
         let validity = Validity::starting(now, AUTHORITY_LIFETIME)?;
-        let common_name = format!("kat {} {cluster_uid}", kind.name());
+        let common_name = format!("{}{cluster_uid}", subject_prefix(kind));
         let mut params = leaf::base_params(&common_name, validity)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -245,6 +245,29 @@ impl Authority {
             .map_err(|_| PkiError::Key(format!("of {}: it is not text", kind.name())))?;
         Self::from_pem(kind, certificate_pem, &key_pem)
     }
+}
+
+/// The common name of an authority without the cluster's uid at its end.
+fn subject_prefix(kind: AuthorityKind) -> String {
+    format!("kat {} ", kind.name())
+}
+
+/// The uid of the cluster whose authority for machines and the API has this certificate.
+///
+/// # Errors
+/// [`PkiError`] if the text is no certificate in PEM, or that of anything else.
+pub fn cluster_uid_of_authority(certificate_pem: &str) -> Result<String, PkiError> {
+    let certificate = tls::first_certificate(certificate_pem)?;
+    let (_, parsed) = x509_parser::parse_x509_certificate(&certificate)
+        .map_err(|error| PkiError::Certificate(error.to_string()))?;
+    let common_name = request::only_common_name(parsed.subject());
+    common_name
+        .filter(|_| parsed.is_ca())
+        .and_then(|name| {
+            let uid = name.strip_prefix(&subject_prefix(AuthorityKind::Cluster))?;
+            Some(uid.to_owned())
+        })
+        .ok_or_else(|| PkiError::Certificate("it is not the authority of a cluster".into()))
 }
 
 /// SHA-256 of a certificate in DER, as 64 hexadecimal digits.

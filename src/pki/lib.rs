@@ -28,7 +28,7 @@ use kat_types::resource::name::{self, NameError};
 
 pub use self::{
     admission::{Authorities, MachineCertificates},
-    authority::{Authority, AuthorityKind},
+    authority::{Authority, AuthorityKind, cluster_uid_of_authority},
     files::{write_public, write_secret},
     leaf::{CertificateKeyPair, LeafKind},
     request::{

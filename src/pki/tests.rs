@@ -40,6 +40,24 @@ fn der(pem: &str) -> CertificateDer<'static> {
 }
 
 #[test]
+fn the_certificate_of_a_clusters_authority_tells_the_clusters_uid() {
+    let cluster = authority(AuthorityKind::Cluster);
+    let uid = cluster_uid_of_authority(cluster.certificate_pem()).expect("a uid");
+    assert_eq!(uid, UID);
+
+    let leaf = cluster.issue(&node("alpha"), now()).expect("issued");
+    let etcd = authority(AuthorityKind::EtcdClients);
+    for (case, other) in [
+        ("a machine", leaf.certificate_pem.as_str()),
+        ("etcd's authority", etcd.certificate_pem()),
+        ("no PEM", "cluster-ca"),
+        ("nothing", ""),
+    ] {
+        assert!(cluster_uid_of_authority(other).is_err(), "{case}");
+    }
+}
+
+#[test]
 fn a_node_certificate_says_what_it_should() {
     let at = Timestamp::from_second(1_800_000_000).expect("a time");
     let cluster = Authority::generate(AuthorityKind::Cluster, UID, at).expect("an authority");

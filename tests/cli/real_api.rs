@@ -4,6 +4,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 
 use super::{run_katcall::Program, support};
+use kat_pki::{Authority, AuthorityKind};
 
 /// katcall with a connection file that contains `token`, as a user has it.
 pub(crate) fn with_token(server: &support::Server, token: &str, authority: &str) -> Program {
@@ -20,6 +21,38 @@ fn admin(server: &support::Server) -> Program {
     let program = with_token(server, &server.admin, server.authority.certificate_pem());
     program.file("web/workload.kat", &support::web("shop", "web", 2));
     program
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_in_the_environment_is_sent_to_the_clusters_own_servers_alone() {
+    let server = support::Server::start().await;
+    let address = format!("127.0.0.1:{}", server.port);
+    let program = || {
+        let program = Program::alone().variable("KAT_SERVER", &address);
+        program.variable("KAT_TOKEN", &server.admin)
+    };
+    let list = ["get", "namespaces"];
+
+    let own = &server.authority;
+    let hash = format!("sha256:{}", own.fingerprint());
+    for authority in [own.certificate_pem(), hash.as_str()] {
+        let text = program().variable("KAT_CA", authority).run(&list);
+        assert!(text.starts_with("exit: 0\n"), "{text}");
+    }
+
+    let now = jiff::Timestamp::now();
+    let other = Authority::generate(AuthorityKind::Cluster, support::CLUSTER_UID, now).unwrap();
+    let hash = format!("sha256:{}", other.fingerprint());
+    for authority in [other.certificate_pem(), hash.as_str()] {
+        let text = program().variable("KAT_CA", authority).run(&list);
+        assert!(text.starts_with("exit: 4\n"), "{text}");
+        let reason = "its certificate is not from this cluster's authority";
+        assert!(text.contains(reason), "{text}");
+    }
+
+    let text = program().run(&list);
+    assert!(text.starts_with("exit: 2\n"), "{text}");
+    assert!(text.contains("KAT_CA is not"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
