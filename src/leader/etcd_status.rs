@@ -27,6 +27,8 @@ pub(crate) struct EtcdObservation {
     pub(crate) alarms: StoreAlarms,
     /// URL of each member for clients, by member id.
     pub(crate) urls: BTreeMap<u64, String>,
+    /// Version of etcd that each member reports, by its machine.
+    pub(crate) versions: BTreeMap<String, String>,
 }
 
 /// What one leader remembers of the members, by its own clock.
@@ -117,6 +119,7 @@ pub(crate) async fn observe_etcd(
         revision: 0,
         alarms: StoreAlarms::default(),
         urls: BTreeMap::new(),
+        versions: BTreeMap::new(),
     };
     let mut newest = 0;
     let mut alarmed = false;
@@ -132,9 +135,12 @@ pub(crate) async fn observe_etcd(
             look.revision = look.revision.max(status.revision);
             alarmed |= speaks_of_alarms(&status.errors);
         }
+        let node = address.and_then(|at| machine_at(snapshot, at).map(ToOwned::to_owned));
+        let version = status.as_ref().map(|status| status.version.clone());
+        look.versions.extend(node.clone().zip(version));
         look.seen.push(SeenMember {
             id: member.id,
-            node: address.and_then(|at| machine_at(snapshot, at).map(ToOwned::to_owned)),
+            node,
             voting: !member.is_learner,
             healthy: has_leader.is_some(),
             store: status.as_ref().map(store_of),

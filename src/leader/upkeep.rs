@@ -49,6 +49,8 @@ pub struct StoreReport {
     pub weight: StoreWeight,
     /// The members' files, by machine.
     pub files: BTreeMap<String, SeenStore>,
+    /// Version of etcd that each member reports, by machine.
+    pub versions: BTreeMap<String, String>,
     /// What is wrong, as text for users.
     pub trouble: Option<String>,
 }
@@ -225,6 +227,7 @@ impl Upkeep {
         handle.store_health.show(Some(StoreReport {
             weight,
             files: files.collect(),
+            versions: observation.versions.clone(),
             trouble,
         }));
     }

@@ -27,6 +27,7 @@ pub mod json;
 pub mod network;
 pub mod node_labels;
 pub mod plain;
+pub mod program_version;
 pub mod reason;
 pub mod registry;
 pub mod resource;

@@ -4,7 +4,11 @@ use super::{
     CheckFacts, CheckInput, CheckStage, ClockState, Finding, networks, packages::Package, ports,
 };
 use crate::{facts::ProgramVersion, users::AccountConflict};
-use kat_types::{assignment::INDEX_LIMIT, resource::name::check_label};
+use kat_types::{
+    assignment::INDEX_LIMIT,
+    program_version::{etcd_has_known_holes, etcd_mended_versions},
+    resource::name::check_label,
+};
 
 /// Oldest supported systemd: the first with `RestartSteps=`.
 const SYSTEMD: ProgramVersion = ProgramVersion::new(254, 0, 0);
@@ -12,13 +16,6 @@ const SYSTEMD: ProgramVersion = ProgramVersion::new(254, 0, 0);
 const PODMAN: ProgramVersion = ProgramVersion::new(5, 2, 0);
 /// Oldest supported etcd.
 const ETCD: ProgramVersion = ProgramVersion::new(3, 5, 0);
-/// The first patch release of each series of etcd without the holes in its users' rights:
-/// CVE-2026-33343, CVE-2026-33413 and CVE-2026-73499. Older series have none.
-const ETCD_MENDED: [ProgramVersion; 3] = [
-    ProgramVersion::new(3, 5, 33),
-    ProgramVersion::new(3, 6, 14),
-    ProgramVersion::new(3, 7, 1),
-];
 /// Free space in bytes below which there is hardly room for images.
 const DISK_PROBLEM: u64 = 1 << 30;
 /// Free space in bytes below which a warning is given.
@@ -76,16 +73,6 @@ fn program(
     }
 }
 
-/// Whether the rights of this etcd's users can be passed by.
-fn has_known_holes(etcd: ProgramVersion) -> bool {
-    let series = |one: &ProgramVersion| (one.major, one.minor);
-    let mut mended = ETCD_MENDED.iter();
-    match mended.find(|mended| series(mended) == series(&etcd)) {
-        Some(mended) => etcd < *mended,
-        None => etcd < ETCD_MENDED[0],
-    }
-}
-
 /// The hint where the distribution's release has no package that is new enough.
 fn newer(name: &str, oldest: ProgramVersion) -> String {
     format!(
@@ -120,14 +107,15 @@ fn programs(facts: &CheckFacts, findings: &mut Vec<Finding>) {
     }
     // An etcd below the minimum version is already reported above.
     let supported = facts.etcd.filter(|etcd| *etcd >= ETCD);
-    if let Some(version) = supported.filter(|etcd| has_known_holes(*etcd)) {
+    if let Some(version) = supported.filter(|etcd| etcd_has_known_holes(*etcd)) {
         findings.push(
             Finding::warning(format!(
                 "etcd {version} has known holes in its users' rights (CVE-2026-33343): root of any machine of the cluster can read and write the whole store"
             ))
-            .mended_by(
-                "let only machines join whose root may own the cluster, and upgrade etcd to 3.5.33, 3.6.14, 3.7.1 or newer when the distribution has it",
-            ),
+            .mended_by(format!(
+                "let only machines join whose root may own the cluster, and upgrade etcd to {} or newer when the distribution has it",
+                etcd_mended_versions()
+            )),
         );
     }
     for (there, what, package) in [

@@ -14,7 +14,7 @@ use zbus::OwnedVariant;
 use super::{BootLoader, CheckFacts, CheckInput, ClockState, Family, UnitFileState, ports};
 use crate::{
     commands::Invocation,
-    facts::{disk, network, parse, version_of},
+    facts::{ProgramVersion, disk, network, parse, version_of},
     users::{HOMES, Users},
 };
 use kat_systemd::{Connector, SystemBus};
@@ -148,7 +148,7 @@ fn find(program: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-async fn program_version(program: &str, argument: &str) -> Option<parse::ProgramVersion> {
+async fn program_version(program: &str, argument: &str) -> Option<ProgramVersion> {
     version_of(find(program)?.to_str()?, &[argument]).await
 }
 

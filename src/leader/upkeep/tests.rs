@@ -175,7 +175,20 @@ fn observation_of(files: [u64; 3]) -> EtcdObservation {
         revision: 100,
         alarms: StoreAlarms::default(),
         urls: [1, 2, 3].map(|id| (id, format!("n{id}"))).into(),
+        versions: [1, 2, 3]
+            .map(|id| (format!("n{id}"), "3.5.16".to_owned()))
+            .into(),
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_report_names_the_version_of_each_member() {
+    let mut keeper = Keeper::new();
+    keeper.rounds(Duration::from_secs(1), [100; 3]).await;
+    let report = keeper.handle.store_health.report().expect("a report");
+    let versions: Vec<_> = report.versions.into_iter().collect();
+    let expected = ["n1", "n2", "n3"].map(|node| (node.to_owned(), "3.5.16".to_owned()));
+    assert_eq!(versions, expected);
 }
 
 /// During each attempt the member does not answer.

@@ -138,6 +138,30 @@ fn a_silent_cluster_ends_with_4() {
 }
 
 #[test]
+fn an_etcd_with_known_holes_is_named_and_the_cluster_is_well() {
+    let fake = cluster();
+    let health = json!({
+        "status": "ok", "leader": true,
+        "store": {"fileBytes": 45_056, "usedBytes": 45_056, "versions": {"a": "3.5.16"}},
+    });
+    fake.instead("GET /healthz", 200, health);
+    let member = with_member(
+        node("a", "Ready", &["leader", "etcd", "worker"]),
+        true,
+        "Votes",
+        "its etcd answers and has a vote",
+    );
+    fake.list("/v1alpha1/nodes", &[member]);
+    fake.list("/v1alpha1/workloads", &[]);
+    fake.list("/v1alpha1/instances", &[]);
+    fake.list("/v1alpha1/events", &[]);
+    let screen = Program::of(&fake).run(&["status"]);
+    assert!(screen.starts_with("exit: 0\n"), "{screen}");
+    let section = "\nsecurity\n  etcd 3.5.16 on a has known holes";
+    assert!(screen.contains(section), "{screen}");
+}
+
+#[test]
 fn a_store_that_is_full_is_trouble_and_its_size_is_said() {
     let fake = cluster();
     let health = json!({

@@ -1,6 +1,6 @@
 //! The cluster's configuration, the version, the health, and the API's description.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{
     Extension, Json,
@@ -75,6 +75,11 @@ pub(crate) async fn health(
         file_bytes: report.weight.file,
         used_bytes: report.weight.used,
         quota_bytes: report.weight.quota,
+        versions: if names {
+            report.versions.clone()
+        } else {
+            BTreeMap::new()
+        },
     });
     Ok(Json(HealthView {
         status: "ok".to_owned(),

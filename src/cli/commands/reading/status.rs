@@ -77,6 +77,7 @@ pub(crate) async fn run(session: &CliSession<'_>) -> Result<u8, CliError> {
     }
     list(&mut screen, "not well", &findings.troubles);
     list(&mut screen, "on the way", &findings.under_way);
+    list(&mut screen, "security", &findings.security);
     screen.push_str(&warnings(events, now, console.colour));
     console.print(&screen)?;
     Ok(u8::from(!findings.troubles.is_empty()))

@@ -1,5 +1,7 @@
 //! Health of the cluster: `GET /v1alpha1/health`.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -60,4 +62,8 @@ pub struct StoreView {
     /// File size at which the store refuses writes, bytes; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota_bytes: Option<u64>,
+    /// Version of etcd on each machine whose member answers, by machine; empty for callers that may
+    /// not read the cluster.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub versions: BTreeMap<String, String>,
 }

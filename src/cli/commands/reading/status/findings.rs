@@ -1,5 +1,7 @@
 //! Derives the problems of a cluster from the API's responses. No input or output.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 
 use super::{InstanceItem, ListableItem, NodeItem, WorkloadItem};
@@ -14,6 +16,7 @@ use kat_types::{
         BackupView, DISK_PRESSURE, ETCD_CONDITION, FILES_WRITTEN, Health, HealthView,
         InstancePhase, NodePhase, NodeRole, StoreView, WorkloadPhase,
     },
+    program_version::{ProgramVersion, etcd_has_known_holes, etcd_mended_versions},
     reason::Reason,
     resource::Bytes,
 };
@@ -43,6 +46,8 @@ pub(crate) struct Findings {
     pub(crate) troubles: Vec<String>,
     /// Changes in progress without a problem yet.
     pub(crate) under_way: Vec<String>,
+    /// Known holes of programs. A cluster with them is well: the distribution may have nothing newer.
+    pub(crate) security: Vec<String>,
 }
 
 impl Findings {
@@ -79,6 +84,7 @@ impl Findings {
         }) = &known.health
         {
             findings.etcd.push_str(&weight(store));
+            findings.security.extend(known_holes(&store.versions));
         }
         findings.of_workloads(&known.workloads);
         findings.of_instances(&known.instances);
@@ -311,6 +317,26 @@ fn weight(store: &StoreView) -> String {
     )
 }
 
+/// The members of etcd with known holes, if there are some. Versions that cannot be read are passed
+/// over.
+fn known_holes(versions: &BTreeMap<String, String>) -> Option<String> {
+    let mut members = Vec::new();
+    for (node, version) in versions {
+        let version = ProgramVersion::find(version);
+        if let Some(version) = version.filter(|version| etcd_has_known_holes(*version)) {
+            members.push(format!("{version} on {node}"));
+        }
+    }
+    if members.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "etcd {} has known holes in its users' rights (CVE-2026-33343): root of any machine with a certificate for etcd can read and write the whole store; upgrade etcd to {} or newer when the distribution has it",
+        members.join(", "),
+        etcd_mended_versions()
+    ))
+}
+
 fn sorted<T: ListableItem>(items: &[T]) -> Vec<&T> {
     let mut items: Vec<&T> = items.iter().collect();
     items.sort_by(|left, right| T::order(left, right));
@@ -460,6 +486,34 @@ mod tests {
         let findings = Findings::of(&known(health(true, &[]), member()), now);
         assert_eq!(findings.etcd, "not known while no machine leads");
         assert_eq!(findings.troubles, [STALE]);
+    }
+
+    #[test]
+    fn members_of_an_etcd_with_known_holes_are_named_and_the_cluster_stays_well() {
+        let found = |versions: &[(&str, &str)]| {
+            let versions = versions.iter();
+            let versions = versions.map(|(node, version)| (node.to_string(), version.to_string()));
+            let mut health = health(false, &[]);
+            health.store = Some(StoreView {
+                file_bytes: 0,
+                used_bytes: 0,
+                quota_bytes: None,
+                versions: versions.collect(),
+            });
+            let findings = Findings::of(&known(health, member()), Timestamp::UNIX_EPOCH);
+            assert_eq!(findings.troubles, Vec::<String>::new());
+            findings.security
+        };
+        let told = found(&[("n1", "3.5.16"), ("n2", "3.5.33"), ("n3", "3.6.2")]);
+        assert_eq!(
+            told,
+            [
+                "etcd 3.5.16 on n1, 3.6.2 on n3 has known holes in its users' rights (CVE-2026-33343): root of any machine with a certificate for etcd can read and write the whole store; upgrade etcd to 3.5.33, 3.6.14, 3.7.1 or newer when the distribution has it"
+            ]
+        );
+        let none = Vec::<String>::new();
+        assert_eq!(found(&[("n1", "3.7.1"), ("n2", "no version")]), none);
+        assert_eq!(found(&[]), none);
     }
 
     #[test]
