@@ -51,6 +51,20 @@ pub trait ReportSink: Send + Sync {
     async fn elsewhere(&self) {
         std::future::pending().await
     }
+    /// The servers that were asked, as `host:port`, where no leader answered the last report; `None`
+    /// where one did, also if it refused the report.
+    fn unanswered(&self) -> Option<Vec<String>> {
+        None
+    }
+}
+
+/// No leader answers this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaderSilence {
+    /// When the first report without an answer failed.
+    pub since: Timestamp,
+    /// The servers that were asked last, as `host:port`.
+    pub asked: Vec<String>,
 }
 
 /// Facts about the machine; read for every report.
@@ -102,6 +116,8 @@ pub struct Reporter {
     /// When this machine last counted as present for every leader that may replace its instances
     /// ([`kat_types::fence::fence_after`]).
     pub reached: watch::Sender<Option<Instant>>,
+    /// For the service's status line.
+    pub silence: watch::Sender<Option<LeaderSilence>>,
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     /// Reports the loop's liveness to the watchdog.
     pub pulses: LoopPulses,
@@ -134,6 +150,7 @@ impl Reporter {
                     later
                 });
             }
+            self.note_silence(sent.is_ok());
             match &sent {
                 Ok(_) if failures.is_empty() => {}
                 Ok(_) => tracing::info!("the leader takes reports again"),
@@ -174,6 +191,18 @@ impl Reporter {
             }
             tokio::time::sleep(GATHER).await;
         }
+    }
+
+    fn note_silence(&self, accepted: bool) {
+        let asked = self.sink.unanswered().filter(|_| !accepted);
+        let now = (self.clock)();
+        self.silence.send_if_modified(|silence| {
+            let since = silence.as_ref().map_or(now, |silence| silence.since);
+            let present = asked.map(|asked| LeaderSilence { since, asked });
+            let differs = *silence != present;
+            *silence = present;
+            differs
+        });
     }
 
     /// The tick, shortened with `onPartition: stop`: the last report must not be old when the
@@ -356,6 +385,7 @@ mod tests {
             facts,
             published: watch::Sender::default(),
             reached: watch::Sender::default(),
+            silence: watch::Sender::default(),
             clock: Arc::new(Timestamp::now),
             pulses: LoopPulses::default(),
         };
@@ -414,6 +444,63 @@ mod tests {
         let (seconds, last) = reports(2, 3).await;
         assert_eq!(seconds, [0, 3]);
         assert_eq!(last, ["192.0.2.7:51820"]);
+    }
+
+    /// A leader that answers, refuses, or is silent.
+    #[derive(Default)]
+    struct Answering {
+        refuses: watch::Sender<bool>,
+        asked: watch::Sender<Option<Vec<String>>>,
+    }
+
+    #[async_trait]
+    impl ReportSink for Answering {
+        async fn send(&self, _: &NodeReport) -> Result<Duration, String> {
+            if *self.refuses.borrow() || self.asked.borrow().is_some() {
+                return Err("no".to_owned());
+            }
+            Ok(Duration::ZERO)
+        }
+        fn unanswered(&self) -> Option<Vec<String>> {
+            self.asked.borrow().clone()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_leader_is_silent_since_the_first_report_without_an_answer() {
+        let sink = Arc::new(Answering::default());
+        let (mut reporter, _lists) = reporter(sink.clone(), Arc::default());
+        let began = Instant::now();
+        let clock = move || {
+            let seconds = i64::try_from(began.elapsed().as_secs()).unwrap();
+            Timestamp::from_second(seconds).unwrap()
+        };
+        reporter.clock = Arc::new(clock);
+        let silence = reporter.silence.subscribe();
+        let cancel = CancellationToken::new();
+        let task = tokio::spawn(reporter.run(Duration::from_secs(15), cancel.clone()));
+        let after = async |seconds: u64| {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            silence.borrow().clone()
+        };
+        assert_eq!(after(5).await, None);
+
+        let first = vec!["192.0.2.1:9115".to_owned()];
+        sink.asked.send_replace(Some(first.clone()));
+        // The next report is due at second 15.
+        let silent = after(15).await.unwrap();
+        assert_eq!((silent.since.as_second(), silent.asked), (15, first));
+        let other = vec!["192.0.2.2:9115".to_owned()];
+        sink.asked.send_replace(Some(other.clone()));
+        let silent = after(5).await.unwrap();
+        assert_eq!((silent.since.as_second(), silent.asked), (15, other));
+
+        // A leader that refuses a report answers.
+        sink.refuses.send_replace(true);
+        sink.asked.send_replace(None);
+        assert_eq!(after(5).await, None);
+        cancel.cancel();
+        task.await.unwrap();
     }
 
     /// Successive leaders that accept reports or do not answer.

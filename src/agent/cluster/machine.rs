@@ -272,6 +272,8 @@ pub(crate) struct LeaderApi {
     leader: Mutex<Option<String>>,
     /// Failed reports since the last one that arrived.
     failures: AtomicUsize,
+    /// The servers that were asked, where no leader answered the last report.
+    unanswered: Mutex<Option<Vec<String>>>,
 }
 
 impl LeaderApi {
@@ -288,7 +290,18 @@ impl LeaderApi {
             client: tokio::sync::Mutex::default(),
             leader: Mutex::default(),
             failures: AtomicUsize::default(),
+            unanswered: Mutex::default(),
         }
+    }
+
+    /// The APIs of other machines to which reports are sent.
+    fn asked(&self) -> Vec<String> {
+        let known = self.known.borrow().clone();
+        if self.identity.etcd {
+            return known.ways_to_leader(&self.identity);
+        }
+        let others = known.as_ref().clone().of_others(&self.identity);
+        others.api(self.identity.cluster.spec.api_port)
     }
 
     fn connect(&self) -> Result<Client, LeaderApiError> {
@@ -386,6 +399,10 @@ impl ReportSink for LeaderApi {
             return Err("there is no client".to_owned());
         };
         let sent = client.report(&self.identity.node, report).await;
+        *self.unanswered.lock() = match &sent {
+            Err(error) if error.is_passing() => Some(self.asked()),
+            _ => None,
+        };
         if sent.is_err() {
             self.failures.fetch_add(1, Ordering::Relaxed);
             // The next client reads the renewed certificate.
@@ -413,6 +430,10 @@ impl ReportSink for LeaderApi {
         {
             std::future::pending::<()>().await;
         }
+    }
+
+    fn unanswered(&self) -> Option<Vec<String>> {
+        self.unanswered.lock().clone()
     }
 }
 

@@ -103,6 +103,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         monotonic: Arc::clone(&tools.monotonic),
     };
     let (reached_now, reached) = watch::channel(memory.recall());
+    let (silence_now, silence) = watch::channel(None);
     let (fenced_now, fenced) = watch::channel(DesiredList::default());
     let fence = fence::PartitionFence {
         timeout: Duration::from_secs(identity.cluster.spec.node_loss_timeout_seconds.into()),
@@ -334,6 +335,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         ),
         published,
         reached: reached_now,
+        silence: silence_now,
         clock,
         pulses,
     };
@@ -353,7 +355,13 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         known,
     };
     tasks.spawn(renewal.run(cancel.clone()));
-    tasks.spawn(tell_status(status, handle, identity.etcd, cancel.clone()));
+    tasks.spawn(tell_status(
+        status,
+        handle,
+        silence,
+        identity.etcd,
+        cancel.clone(),
+    ));
 
     let end = async {
         tokio::select! {
@@ -473,7 +481,8 @@ mod tests {
         let cancel = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let status = ServiceStatus::start(&mut tasks, &LoopPulses::default(), &cancel);
-        tasks.spawn(tell_status(status, handle, true, cancel));
+        let (_silence_now, silence) = watch::channel(None);
+        tasks.spawn(tell_status(status, handle, silence, true, cancel));
         drop(leaderships);
         let early = whole_until(pending(), &mut tasks).await.unwrap_err();
         assert!(early.to_string().contains("ended early"), "{early}");

@@ -6,8 +6,13 @@ use sd_notify::NotifyState;
 use tokio::{sync::watch, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 
+use crate::reporter::LeaderSilence;
 use kat_daemon::watchdog::LoopPulses;
 use kat_leader::LeaderHandle;
+use kat_types::plain::plain;
+
+/// Most machines that the status line names as asked.
+const ASKED_NAMED: usize = 4;
 
 /// Sends the service's `STATUS=` line and its watchdog messages.
 #[derive(Clone)]
@@ -71,11 +76,12 @@ async fn send_status_lines(
     }
 }
 
-/// Sets the status line from the leader's handle, until `cancel`. On a machine without etcd the
-/// handle shows this machine alone.
+/// Sets the status line from the leader's handle and from what the reporter hears of the leader,
+/// until `cancel`. On a machine without etcd the handle shows this machine alone.
 pub(crate) async fn tell_status(
     status: ServiceStatus,
     handle: LeaderHandle,
+    mut silence: watch::Receiver<Option<LeaderSilence>>,
     member: bool,
     cancel: CancellationToken,
 ) {
@@ -83,30 +89,101 @@ pub(crate) async fn tell_status(
     let mut leadership = handle.leadership.clone();
     loop {
         let leads = leadership.borrow_and_update().is_some();
-        let words = match snapshots.borrow_and_update().as_ref() {
-            None => "waiting for etcd; workloads run on".to_owned(),
-            Some(snapshot) => {
-                let role = match (leads, member) {
-                    (true, _) => "leading",
-                    (false, true) => "following",
-                    (false, false) => "working",
-                };
-                let instances = snapshot.instances.len();
-                if member {
-                    let machines = counted(snapshot.nodes.len(), "machine");
-                    format!("{role}; {}, {machines}", counted(instances, "instance"))
-                } else {
-                    format!("{role}; {} on this machine", counted(instances, "instance"))
-                }
-            }
+        let role = match (leads, member) {
+            (true, _) => ServiceRole::Leading,
+            (false, true) => ServiceRole::Following,
+            (false, false) => ServiceRole::Working,
         };
-        status.say(&words);
+        let seen = snapshots
+            .borrow_and_update()
+            .as_ref()
+            .map(|snapshot| SeenCluster {
+                instances: snapshot.instances.len(),
+                machines: snapshot.nodes.len(),
+            });
+        let silent = silence.borrow_and_update().clone();
+        status.say(&status_text(role, seen, silent.as_ref()));
         tokio::select! {
             () = cancel.cancelled() => return,
             changed = snapshots.changed() => if changed.is_err() { return },
             changed = leadership.changed() => if changed.is_err() { return },
+            changed = silence.changed() => if changed.is_err() { return },
         }
     }
+}
+
+/// What this machine does in the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ServiceRole {
+    Leading,
+    /// It holds etcd, and another machine leads.
+    Following,
+    /// It does not hold etcd, and sees itself alone.
+    Working,
+}
+
+/// How much a machine sees.
+#[derive(Debug, Clone, Copy)]
+struct SeenCluster {
+    instances: usize,
+    machines: usize,
+}
+
+/// The status line; `seen` is `None` until the store was read.
+fn status_text(
+    role: ServiceRole,
+    seen: Option<SeenCluster>,
+    silence: Option<&LeaderSilence>,
+) -> String {
+    let instances = |seen: SeenCluster| counted(seen.instances, "instance");
+    let here = |seen: SeenCluster| format!("{} on this machine", instances(seen));
+    if let Some(silence) = silence.filter(|_| role != ServiceRole::Leading) {
+        let silent = silence_text(silence);
+        return match (role, seen) {
+            (ServiceRole::Working, Some(seen)) => {
+                format!("{silent}; workloads run on; {}", here(seen))
+            }
+            (_, Some(_)) => format!("{silent}; workloads run on"),
+            (_, None) => format!("{silent}; waiting for etcd; workloads run on"),
+        };
+    }
+    let Some(seen) = seen else {
+        return "waiting for etcd; workloads run on".to_owned();
+    };
+    let cluster = || {
+        let machines = counted(seen.machines, "machine");
+        format!("{}, {machines}", instances(seen))
+    };
+    match role {
+        ServiceRole::Leading => format!("leading; {}", cluster()),
+        ServiceRole::Following => format!("following; {}", cluster()),
+        ServiceRole::Working => format!("working; {}", here(seen)),
+    }
+}
+
+/// Such as `no leader answers since 2026-11-22 03:40 UTC (asked 192.0.2.1, 192.0.2.2)`.
+fn silence_text(silence: &LeaderSilence) -> String {
+    let mut hosts: Vec<&str> = Vec::new();
+    for endpoint in &silence.asked {
+        let host = endpoint
+            .rsplit_once(':')
+            .map_or(endpoint.as_str(), |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        if !hosts.contains(&host) {
+            hosts.push(host);
+        }
+    }
+    let more = hosts.len().saturating_sub(ASKED_NAMED);
+    hosts.truncate(ASKED_NAMED);
+    // The names come from other machines, and a line break would begin another message to systemd.
+    let named = plain(&hosts.join(", "));
+    let asked = match (hosts.is_empty(), more) {
+        (true, _) => String::new(),
+        (false, 0) => format!(" (asked {named})"),
+        (false, more) => format!(" (asked {named} and {more} more)"),
+    };
+    let since = silence.since.strftime("%Y-%m-%d %H:%M UTC");
+    format!("no leader answers since {since}{asked}")
 }
 
 fn counted(number: usize, what: &str) -> String {
@@ -121,6 +198,86 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
+
+    const SEEN: SeenCluster = SeenCluster {
+        instances: 3,
+        machines: 1,
+    };
+
+    fn silence(asked: &[&str]) -> LeaderSilence {
+        LeaderSilence {
+            since: "2026-11-22T03:40:12Z".parse().unwrap(),
+            asked: asked.iter().map(|one| (*one).to_owned()).collect(),
+        }
+    }
+
+    #[test]
+    fn a_machine_with_a_leader_says_what_it_does() {
+        for (role, seen, expected) in [
+            (
+                ServiceRole::Leading,
+                Some(SEEN),
+                "leading; 3 instances, 1 machine",
+            ),
+            (
+                ServiceRole::Following,
+                Some(SEEN),
+                "following; 3 instances, 1 machine",
+            ),
+            (
+                ServiceRole::Working,
+                Some(SEEN),
+                "working; 3 instances on this machine",
+            ),
+            (
+                ServiceRole::Following,
+                None,
+                "waiting for etcd; workloads run on",
+            ),
+        ] {
+            assert_eq!(status_text(role, seen, None), expected);
+        }
+    }
+
+    #[test]
+    fn a_machine_without_a_leader_says_since_when_and_whom_it_asked() {
+        let silence = silence(&[
+            "192.168.77.11:9115",
+            "192.168.77.12:9115",
+            "[2001:db8::1]:9115",
+            "192.168.77.11:443",
+        ]);
+        let silent = "no leader answers since 2026-11-22 03:40 UTC (asked 192.168.77.11, 192.168.77.12, 2001:db8::1)";
+        for (role, seen, rest) in [
+            (
+                ServiceRole::Working,
+                Some(SEEN),
+                "; workloads run on; 3 instances on this machine",
+            ),
+            (ServiceRole::Following, Some(SEEN), "; workloads run on"),
+            (
+                ServiceRole::Following,
+                None,
+                "; waiting for etcd; workloads run on",
+            ),
+        ] {
+            let expected = format!("{silent}{rest}");
+            assert_eq!(status_text(role, seen, Some(&silence)), expected);
+        }
+        // A leader's own report may fail once.
+        let leads = status_text(ServiceRole::Leading, Some(SEEN), Some(&silence));
+        assert_eq!(leads, "leading; 3 instances, 1 machine");
+    }
+
+    #[test]
+    fn many_asked_machines_are_counted_and_their_names_are_one_line() {
+        let asked = ["a:1", "b:1", "c\nWATCHDOG=1:1", "d:1", "e:1", "f:1"];
+        let text = silence_text(&silence(&asked));
+        assert!(text.ends_with(", d and 2 more)"), "{text}");
+        assert!(!text.contains('\n'), "{text}");
+        let nobody = silence_text(&silence(&[]));
+        assert_eq!(nobody, "no leader answers since 2026-11-22 03:40 UTC");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn the_watchdog_is_fed_until_a_loop_hangs() {
