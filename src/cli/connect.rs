@@ -101,7 +101,7 @@ pub(super) fn namespace(global: &GlobalArgs) -> Option<String> {
 
 fn namespace_at(global: &GlobalArgs, places: &ConnectionSearch) -> Option<String> {
     // The variables name no namespace, and the file of KAT_CA may be a pipe, too.
-    if !global.names_a_connection() && places.environment.name_a_server() {
+    if !global.names_a_connection() && places.environment.names_a_server() {
         return None;
     }
     // A pipe, such as `--connection <(...)`, can be read once only, and the client needs it.

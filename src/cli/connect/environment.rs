@@ -56,7 +56,7 @@ impl ConnectionVariables {
     }
 
     /// Whether they ask for a connection, usable or not.
-    pub(crate) fn name_a_server(&self) -> bool {
+    pub(crate) fn names_a_server(&self) -> bool {
         self.server.is_some()
     }
 

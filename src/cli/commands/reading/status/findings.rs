@@ -46,7 +46,8 @@ pub(crate) struct Findings {
     pub(crate) troubles: Vec<String>,
     /// Changes in progress without a problem yet.
     pub(crate) under_way: Vec<String>,
-    /// Known holes of programs. A cluster with them is well: the distribution may have nothing newer.
+    /// Known holes of programs. A cluster with them is well, since the distribution may have nothing
+    /// newer.
     pub(crate) security: Vec<String>,
 }
 
