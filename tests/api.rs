@@ -33,6 +33,8 @@ mod rollouts;
 mod secrets;
 #[path = "api/sessions.rs"]
 mod sessions;
+#[path = "api/state_stream.rs"]
+mod state_stream;
 #[path = "support/api.rs"]
 mod support;
 #[path = "api/volume_moves.rs"]

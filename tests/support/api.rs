@@ -389,7 +389,7 @@ pub(crate) fn issue_node(authority: &Authority, name: &str, now: Timestamp) -> C
     authority.issue(&node_kind(name), now).unwrap()
 }
 
-fn node_kind(name: &str) -> LeafKind {
+pub(crate) fn node_kind(name: &str) -> LeafKind {
     LeafKind::Node {
         name: name.to_owned(),
         cluster_uid: CLUSTER_UID.to_owned(),
