@@ -12,9 +12,9 @@ done
 # The host resolves the names too, where systemd-resolved runs.
 wait_for 10 answers "http://web.default.$DOMAIN/"
 wait_for 10 answers "http://$id.web.default.$DOMAIN/"
-contains "$(n1 getent ahostsv4 "web.default.$DOMAIN")" "$(service_of web)"
+contains "$(n1 getent ahostsv4 "web.default.$DOMAIN")" "$(service_address web)"
 contains "$(n1 getent ahostsv4 "$id.web.default.$DOMAIN")" "$address"
-equal "$address" "$(behind web n1)" "instances behind the service"
+equal "$address" "$(service_backends web n1)" "instances behind the service"
 equal "$id" "$(inside web hostname)" "host name in the container"
 refused inside other wget -q -T 3 -O- "http://nothing.default.$DOMAIN/"
 # Applying the same files again changes nothing.

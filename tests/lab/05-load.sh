@@ -21,7 +21,7 @@ pid=$(unit_property web MainPID) net=$(n1 systemctl show --property=MainPID --va
 agent_pid() { n1 systemctl show --property=MainPID --value kat-agent.service; }
 agent_again() {
     local before=$1
-    is_active kat-agent.service && [[ $(agent_pid) != "$before" ]] && node_is_ready && is web .status.phase Running
+    is_active kat-agent.service && [[ $(agent_pid) != "$before" ]] && node_is_ready && field_is web .status.phase Running
 }
 
 began=$SECONDS

@@ -27,5 +27,5 @@ wait_for 20 from_other wget -q -T 3 -O- http://outside.test:8000/
 n1 systemctl unmask kat-agent.service
 n1 systemctl start kat-agent.service
 wait_for 60 node_is_ready
-wait_for 30 is web .status.phase Running
+wait_for 30 field_is web .status.phase Running
 equal "$id $address" "$(field web '|"\(.metadata.name) \(.status.ip)"')" "instance and address"

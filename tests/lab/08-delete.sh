@@ -3,7 +3,7 @@
 # Deleting a first workload leaves what all workloads share, so the comparison starts after it.
 run first --port 80
 kat delete workload first --wait
-trace >"$LAB_WORK/before"
+stable_inventory >"$LAB_WORK/before"
 # Of the store: all but the events, and the index that was handed out last.
 stored() {
     n1 sh -c 'etcdctl --endpoints https://127.0.0.1:2379 --cacert /var/lib/kat/pki/etcd-client-ca.crt --cert /var/lib/kat/pki/leader-etcd.crt \
@@ -14,7 +14,7 @@ stored >"$LAB_WORK/stored"
 run web --port 80 --replicas 2
 status=$(instances web | jq -c '.[0].status') id=$(instances web | jq -r '.[0].metadata.name')
 wait_for 10 answers "http://web.default.$DOMAIN/"
-diff "$LAB_WORK/before" <(trace) >"$LAB_WORK/difference" && exit 1
+diff "$LAB_WORK/before" <(stable_inventory) >"$LAB_WORK/difference" && exit 1
 contains "$(stored)" "/kat/network/allocations/$id/ip"
 contains "$(<"$LAB_WORK/difference")" "etc/containers/systemd/users/$(jq .uid <<<"$status")"
 kat delete workload web --wait
@@ -23,9 +23,9 @@ code=0
 kat get workloads web -o json >/dev/null 2>&1 || code=$?
 equal 3 "$code" "exit code for what is not there"
 equal "[]" "$(instances web)" "instances"
-no_trace "$status" "$id"
+no_remains "$status" "$id"
 wait_for 10 not_resolved web
-diff "$LAB_WORK/before" <(trace)
+diff "$LAB_WORK/before" <(stable_inventory)
 diff "$LAB_WORK/stored" <(stored)
 
 # The next workload gets another user: logind holds the last one's for a while longer.
@@ -33,4 +33,4 @@ run next --port 80
 next=$(instances next | jq '.[0].status.uid')
 [[ $next != "$(jq .uid <<<"$status")" ]] || { echo "uid $next is used again at once" >&2; exit 1; }
 kat delete workload next --wait
-diff "$LAB_WORK/before" <(trace)
+diff "$LAB_WORK/before" <(stable_inventory)

@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 kat apply -f "$(workload few --restart 'condition: MaxCount, maxRestarts: 2, resetSeconds: 600' \
     --container 'entrypoint: ["/bin/sh", "-c"]' --container 'command: ["echo one more run; exit 4"]')"
-wait_for 60 is few .status.phase Failed
+wait_for 60 field_is few .status.phase Failed
 status=$(field few .status)
 unit=$(jq -r .unit <<<"$status")
 runs() { n1 journalctl --output=cat _UID="$(jq -r .uid <<<"$status")" _SYSTEMD_USER_UNIT="$unit" | grep -c '^one more run$'; }

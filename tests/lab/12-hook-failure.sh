@@ -14,10 +14,10 @@ not_failed_and_says_why() { field web .status | jq -e '.phase != "Failed" and .r
 wait_for 20 not_failed_and_says_why
 n1 systemctl unmask --runtime kat-net.socket kat-net.service
 n1 systemctl start kat-net.socket kat-net.service
-wait_for 90 is web .status.phase Running
+wait_for 90 field_is web .status.phase Running
 wait_for 10 answers "http://$address/"
 # Only the program's own crash counts as a restart.
 equal 1 "$(field web .status.restarts)" "restarts"
 # The program's budget was one restart.
 page "http://$address/crash?1" >/dev/null
-wait_for 30 is web '.status | "\(.phase) \(.restarts)"' "Failed 1"
+wait_for 30 field_is web '.status | "\(.phase) \(.restarts)"' "Failed 1"

@@ -8,6 +8,6 @@ tried() { (($(n1 systemctl show --property=NRestarts --value kat-agent.service) 
 wait_for 40 tried
 answers "http://$(n1 jq -r '.instances[].address' /var/lib/kat/network/instances.json)/"
 n1 mv /root/node.json /var/lib/kat/node.json
-is_whole() { is_active kat-agent.service && node_is_ready && is web .status.phase Running; }
-wait_for 60 is_whole
+agent_and_web_run() { is_active kat-agent.service && node_is_ready && field_is web .status.phase Running; }
+wait_for 60 agent_and_web_run
 equal "$pid" "$(unit_property web MainPID)" "the container's process"

@@ -20,6 +20,6 @@ refused n1 curl --silent --max-time 1 "http://$(field web .status.ip)/"
 answers "http://$(field fine .status.ip)/"
 n1 systemctl restart kat-agent.service
 n1 test -e /var/lib/kat/hooks.d/kat.json
-wait_for 60 is web .status.phase Running
+wait_for 60 field_is web .status.phase Running
 wait_for 10 answers "http://$(field web .status.ip)/"
 wait_for 10 inside web wget -q -T 3 -O- "http://fine.default.$DOMAIN/"

@@ -2,15 +2,15 @@
 # shellcheck shell=bash
 run first --port 80
 kat delete workload first --wait
-trace >"$LAB_WORK/before"
-# The program ignores SIGTERM, so its stop takes the whole grace period.
+stable_inventory >"$LAB_WORK/before"
+# It takes no notice of a TERM, so that its stop takes its whole time.
 kat apply --wait -f "$(workload slow --container 'entrypoint: ["/bin/sh", "-c"]' \
     --container "command: [\"trap '' TERM; while :; do sleep 1; done\"]" --container 'terminationGraceSeconds: 10')"
 status=$(field slow .status) id=$(field slow .metadata.name)
 kill_agent() { n1 systemctl kill --signal=KILL kat-agent.service; }
 again() { is_active kat-agent.service && kat get nodes >/dev/null; }
 kat delete workload slow
-wait_for 20 is slow .status.phase Stopping
+wait_for 20 field_is slow .status.phase Stopping
 kill_agent
 wait_for 30 again
 # The agent is killed again once the unit's files are gone and the user still exists.
@@ -20,9 +20,9 @@ kill_agent
 gone() { again && [[ $(kat get workloads -o json | jq '.items | length') == 0 ]]; }
 wait_for 60 gone
 equal "[]" "$(instances slow)" "instances"
-no_trace "$status" "$id"
+no_remains "$status" "$id"
 wait_for 10 not_resolved slow
-diff "$LAB_WORK/before" <(trace)
-# The deleted workload had the last index, so the next workload gets the one after it.
+diff "$LAB_WORK/before" <(stable_inventory)
+# Its index was the last that was handed out: the next workload has the one after it.
 run web --port 80
 equal "$(($(jq .uid <<<"$status") + 1))" "$(field web .status.uid)" "uid"

@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 run web --port 80 --replicas 3
 run other --port 8080
-service=$(service_of web)
+service=$(service_address web)
 contains "$service" "10.200."
 contains "$(kat get workloads -o wide)" "$service"
 contains "$(kat describe workload web)" "$service"
@@ -17,7 +17,7 @@ equal "$all" "$(from_machine)" "who answers the machine"
 # An instance that calls its own service may be sent to itself.
 run web --port 80 --replicas 1
 only=$(field web .metadata.name)
-equal "$service" "$(service_of web)" "address after a change"
+equal "$service" "$(service_address web)" "address after a change"
 contains "$(inside web wget -q -T 3 -O- "http://web/")" "host=$only"
 # A service without a serving instance refuses connections at once.
 run web --port 80 --replicas 0

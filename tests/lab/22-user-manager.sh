@@ -9,7 +9,7 @@ anew() {
     now=$(n1 systemctl show "user@$uid" --property=MainPID --value)
     [[ $now != 0 && $now != "$manager" ]]
     as "$user" systemctl --user --quiet is-active "$(field web .status.unit)"
-    is web .status.phase Running
+    field_is web .status.phase Running
     answers "http://$(field web .status.ip)/"
 }
 for end in "systemctl kill --kill-whom=main --signal=KILL user@$uid" "systemctl stop user@$uid"; do
@@ -30,7 +30,7 @@ n1 kill -STOP "$manager"
 trap 'n1 kill -CONT "$manager" || true' EXIT
 n1 systemctl restart kat-agent
 # This one waits for it, and the next one's start waits for this one's end.
-wait_for 20 is other .status.phase Running
+wait_for 20 field_is other .status.phase Running
 sleep 3
 began=$EPOCHREALTIME
 n1 systemctl restart kat-agent
@@ -39,5 +39,5 @@ reported() { n1 journalctl --no-pager --output=cat -u kat-agent "_PID=$(n1 syste
 wait_for 6 reported
 n1 kill -CONT "$manager"
 trap - EXIT
-wait_for 60 is web .status.phase Running
+wait_for 60 field_is web .status.phase Running
 equal "$manager" "$(n1 systemctl show "user@$uid" --property=MainPID --value)" "the manager that hung"

@@ -3,14 +3,14 @@
 run web --port 80 --health 'http: {path: /healthz, port: web}, periodSeconds: 1, failureThreshold: 2'
 address=$(field web .status.ip)
 equal healthy "$(field web .status.health)" "health"
-service=$(service_of web)
+service=$(service_address web)
 is_called() { page "http://$service/" >/dev/null; }
 # Exit code 7 of curl means that the connection failed, and 28 that it timed out.
 is_refused() { [[ $(n1 sh -c 'curl --silent --max-time 3 "$1" >&2; echo "$?"' sh "http://$service/") == 7 ]]; }
 wait_for 10 is_called
 
-# A restarted agent takes no instance out of the service.
-start_load "web.default.$DOMAIN@$(overlay_of n1)" 80 50 by-name
+# An agent that starts anew takes nobody out.
+start_load "web.default.$DOMAIN@$(overlay_address n1)" 80 50 by-name
 began=$SECONDS
 agent_pid() { n1 systemctl show --property=MainPID --value kat-agent.service; }
 before=$(agent_pid)
@@ -22,7 +22,7 @@ equal healthy "$(field web .status.health)" "health after a restart of the agent
 
 page "http://$address/ill" >/dev/null
 wait_for 15 is_refused
-wait_for 5 is web '.status | "\(.phase) \(.health) \(.reason)"' "Running unhealthy Unhealthy"
+wait_for 5 field_is web '.status | "\(.phase) \(.health) \(.reason)"' "Running unhealthy Unhealthy"
 contains "$(field web .status.message)" "http 503"
 status=$(kat get workload web -o json | jq -c .status)
 equal Degraded "$(jq -r .phase <<<"$status")" "phase of the workload"
@@ -39,17 +39,17 @@ run exec --port 80 --health 'exec: {command: [/bin/busybox, wget, -q, -O, /dev/n
     periodSeconds: 1, failureThreshold: 2, restartOnUnhealthy: true'
 equal healthy "$(field exec .status.health)" "health"
 page "http://$(field exec .status.ip)/ill" >/dev/null
-wait_for 45 is exec '.status | "\(.phase) \(.health) \(.restarts)"' "Running healthy 1"
+wait_for 45 field_is exec '.status | "\(.phase) \(.health) \(.restarts)"' "Running healthy 1"
 contains "$(kat get events -n default -o json)" "it was started again because its health check failed: exit code 1"
 
 # Of a command that outlasts its time nothing is left, also not of what ignores a signal, or what it has started.
 run hang --port 80 --health 'exec: {command: [sh, -c, "if [ -e /tmp/hang ]; then trap \"\" TERM; sleep 77777 & sleep 77777; fi"]},
     periodSeconds: 1, failureThreshold: 2'
 kat exec hang -- touch /tmp/hang
-wait_for 30 is hang .status.health unhealthy
+wait_for 30 field_is hang .status.health unhealthy
 contains "$(field hang .status.message)" "timeout after 1 s"
 kat exec hang -- rm /tmp/hang
-wait_for 30 is hang .status.health healthy
+wait_for 30 field_is hang .status.health healthy
 none_left() { ! n1 pgrep -f '^sleep 77777'; }
 wait_for 10 none_left
 groups=$(n1 sh -c "find /sys/fs/cgroup/user.slice -name 'health-kat-default-hang-*' | wc -l")

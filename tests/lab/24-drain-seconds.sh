@@ -10,7 +10,7 @@ asked=$!
 is_open() { n1 ss --no-header --tcp --numeric state established dst "$address" | grep -q .; }
 wait_for 2 is_open
 kat delete workload web
-wait_for 4 is web '.status | "\(.phase) \(.reason)"' "Stopping ConnectionDraining"
+wait_for 4 field_is web '.status | "\(.phase) \(.reason)"' "Stopping ConnectionDraining"
 contains "$(field web .status.message)" "it is stopped 5 s after that"
 refused named
 wait "$asked"

@@ -50,4 +50,4 @@ equal "Running 1 1" "$(count)" "scaled down"
 kat scale web --replicas 3 --wait
 contains "$(kat get events)" RolloutCompleted
 no_request_lost $(((SECONDS - began) * 20))
-wait_for 30 really_runs 3
+wait_for 30 process_count_is 3

@@ -11,7 +11,7 @@ equal '[1]' "$(version)" "generations while it is paused"
 contains "$(kat rollout status web 2>&1)" "Paused: the rollout is paused: 0 of 2"
 kat rollout resume web --wait
 equal '[2]' "$(version)" "generations after it was let go on"
-wait_for 30 really_runs 2
+wait_for 30 process_count_is 2
 
 run web --port 80 --replicas 2 --env V=3 --spec 'updateStrategy: {type: Simultaneous}'
 equal '[3]' "$(version)" "generations after all at once"
@@ -24,7 +24,7 @@ output=$(kat apply --wait --timeout 90s -f "$(workload web --port 80 --replicas 
     --spec 'updateStrategy: {progressDeadlineSeconds: 4, autoRollback: true}')" 2>&1) || code=$?
 equal 1 "$code" "exit code of an apply that goes back"
 contains "$output" "generation 4 made no progress"
-wait_for 60 is_whole web 2
+wait_for 60 has_ready web 2
 contains "$(kat history web)" "went back to 3"
 contains "$(kat get events)" RolledBack
 # The rollback returns to the version that still runs.

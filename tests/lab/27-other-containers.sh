@@ -54,7 +54,7 @@ sidecar=$(began "${stem}_side-proxy") network=$(began "${stem}_net") main=$(bega
 # run again.
 n1 kill -KILL "$(program "$stem")"
 wait_for 20 began_anew "$stem" "$main"
-wait_for 10 is shop .status.restarts 1
+wait_for 10 field_is shop .status.restarts 1
 wait_for 10 page "http://$ip/"
 equal "$sidecar $network" "$(began "${stem}_side-proxy") $(began "${stem}_net")" "begin of the others after a kill of the main program"
 equal 2 "$(n1 cat "$order" | wc -l)" "lines of the init containers"
@@ -75,11 +75,11 @@ for _ in 1 2 3; do
     crash shop 81 3
     wait_for 20 began_anew "${stem}_side-proxy" "$(began "${stem}_side-proxy" 2>/dev/null || echo none)"
 done
-wait_for 20 is shop .status.reason SidecarNotRunning
+wait_for 20 field_is shop .status.reason SidecarNotRunning
 equal unhealthy "$(field shop .status.health)" "health beside a sidecar that fails"
 contains "$(field shop .status.message)" "sidecar proxy"
 contains "$(kat why workload shop)" "but a sidecar does not"
-wait_for 40 is shop .status.health not_applicable
+wait_for 40 field_is shop .status.health not_applicable
 equal 1 "$(field shop .status.restarts)" "restarts of the main program"
 equal "$main" "$(began "$stem")" "begin of the main program"
 
@@ -88,7 +88,7 @@ n1 kill -KILL "$(program "${stem}_net")"
 wait_for 30 began_anew "${stem}_net" "$network"
 both_answer() { page "http://$ip/" >/dev/null && page "http://$ip:81/" >/dev/null; }
 wait_for 30 both_answer
-wait_for 40 is shop .status.health not_applicable
+wait_for 40 field_is shop .status.health not_applicable
 
 # A new version of the sidecar is a new version of the workload, which writes data: the old instance
 # ends first.
@@ -105,4 +105,4 @@ equal 1 "$(page "http://$(field shop .status.ip):81/env?VERSION")" "version of t
 
 status=$(field shop .status) id=$(field shop .metadata.name)
 kat delete workload shop --volumes --yes --wait
-no_trace "$status" "$id"
+no_remains "$status" "$id"

@@ -41,7 +41,7 @@ wait_for 30 told
 
 # Without credentials the instance waits, and the message names the command that helps.
 kat apply -f "$(workload app --image $host/test/private:1 --port 80 "${here[@]}")"
-wait_for 60 is app .status.reason ImagePullUnauthorized
+wait_for 60 field_is app .status.reason ImagePullUnauthorized
 contains "$(field app .status.message)" "\`katcall registry login $host -n default\` gives this namespace a name and password"
 contains "$(kat get workload app -o json | jq -r '.status.conditions[] | select(.type == "ImagePinned").message')" "katcall registry login $host -n default"
 contains "$(kat why instance "$(field app .metadata.name)")" "katcall registry login"
@@ -60,7 +60,7 @@ equal '' "$(etcd_keys)" "what is stored after refused passwords"
 # With the right credentials the instance starts by itself soon.
 contains "$(login "$first")" "logged in, namespace default"
 equal "/kat/registries/default/$host" "$(etcd_keys)" "what is stored"
-wait_for 30 is app .status.phase Running
+wait_for 30 field_is app .status.phase Running
 contains "$(login "$first")" "unchanged"
 contains "$(kat registry list)" me
 uid=$(field app .status.uid)
@@ -172,7 +172,7 @@ wait_for 20 gone
 equal '' "$(etcd_keys)" "what is stored after a logout"
 refused n1 grep -rq AuthFile= /var/lib/kat/units/
 crash app
-again() { is app .status.restarts 1 && is app .status.phase Running; }
+again() { field_is app .status.restarts 1 && field_is app .status.phase Running; }
 wait_for 60 again
 equal 2 "$(of_version)" "what runs after a logout"
 kat set image "app=$host/test/private:3"

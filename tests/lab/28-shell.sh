@@ -134,7 +134,7 @@ lacks "$(kat logs web --since "$since")" early-word
 contains "$(kat logs web --timestamps --tail 1)" "$(n1 date --utc +%Y-)"
 [[ ! $(kat logs web --previous) ]]
 crash web
-again() { is web .status.restarts 1 && is web .status.phase Running; }
+again() { field_is web .status.restarts 1 && field_is web .status.phase Running; }
 wait_for 20 again
 says third-word
 wait_for 10 logged third-word

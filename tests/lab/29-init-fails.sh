@@ -34,13 +34,13 @@ equal exited "$first" "the init container after a boot"
 n1 systemctl unmask kat-agent.service
 n1 systemctl start kat-agent.service
 wait_for 60 node_is_ready
-wait_for 30 is web .status.phase Running
+wait_for 30 field_is web .status.phase Running
 both_answer
 
 # An init container that fails is retried, and the main container waits for it.
 failing='initContainers: [{name: migrate, entrypoint: [/bin/busybox, sh, -c], command: ["echo no table; exit 7"]}]'
 kat apply -f "$(workload bad --port 80 --spec "$failing")"
-wait_for 40 is bad .status.reason InitContainerFailed
+wait_for 40 field_is bad .status.reason InitContainerFailed
 equal 7 "$(field bad .status.exitCode)" "exit code of the init container"
 contains "$(field bad .status.message)" "init container migrate"
 logged() { contains "$(kat logs bad -c migrate)" "no table"; }
@@ -52,25 +52,25 @@ wait_for 30 tried_again
 # An instance that waits for its init container can be deleted.
 status=$(field bad .status) id=$(field bad .metadata.name)
 kat delete workload bad --wait
-no_trace "$status" "$id"
+no_remains "$status" "$id"
 
 # Without a restart policy that retries, the instance has failed.
 kat apply -f "$(workload once --port 80 --restart 'condition: Never' --spec "$failing")"
-wait_for 40 is once .status.phase Failed
+wait_for 40 field_is once .status.phase Failed
 equal InitContainerFailed "$(field once .status.reason)" "reason without another try"
 kat delete workload once --wait
 
 # An instance whose init container still runs can be deleted too.
 waiting='initContainers: [{name: wait, entrypoint: [/bin/busybox, sleep, "3600"], terminationGraceSeconds: 1}]'
 kat apply -f "$(workload slow --port 80 --spec "$waiting")"
-wait_for 30 is slow .status.reason InitContainerRunning
+wait_for 30 field_is slow .status.reason InitContainerRunning
 status=$(field slow .status) id=$(field slow .metadata.name)
 kat delete workload slow --wait
-no_trace "$status" "$id"
+no_remains "$status" "$id"
 
 # An image that only a sidecar has is pulled first; one that can't be is named.
 kat apply -f "$(workload pulls --port 80 --spec 'sidecars: [{name: other, image: "registry.lab:5000/test/none:1"}]')"
-wait_for 40 is pulls .status.reason ImagePullFailed
+wait_for 40 field_is pulls .status.reason ImagePullFailed
 contains "$(field pulls .status.message)" "test/none"
 kat delete workload pulls --wait
 

@@ -40,7 +40,7 @@ plan "$folder"
 equal 0 "$(code)" "exit code of a plan without changes"
 
 kat apply -f "$(workload unpulled --image registry.lab:5000/test/nowhere:7)"
-wait_for 60 is unpulled .status.reason ImagePullFailed
+wait_for 60 field_is unpulled .status.reason ImagePullFailed
 why=$(kat why workload unpulled)
 contains "$why" "its image registry.lab:5000/test/nowhere:7 can't be pulled"
 contains "$why" "manifest unknown"

@@ -47,7 +47,7 @@ ends
 is_over() { equal inactive "$(property ActiveState)" "state"; }
 wait_for 30 is_over
 n1 systemctl start kat-agent
-wait_for 60 is paths .status.phase Running
+wait_for 60 field_is paths .status.phase Running
 wait_for 30 sees_all 1
 
 # What took the place of a file is there when systemd starts the program again.
@@ -73,7 +73,7 @@ has_mounts 0
 n1 systemctl unmask kat-agent
 n1 systemctl start kat-agent
 wait_for 90 node_is_ready
-wait_for 60 is paths .status.phase Running
+wait_for 60 field_is paths .status.phase Running
 wait_for 30 sees_all 2
 has_mounts 4
 
@@ -81,9 +81,9 @@ has_mounts 4
 n1 sh -c 'mv /srv/app/data/in /srv/app/data/old && ln -s /etc /srv/app/data/in'
 n1 systemctl stop "$unit"
 ends
-wait_for 60 is paths .status.reason HostPathIsLink
+wait_for 60 field_is paths .status.reason HostPathIsLink
 n1 sh -c 'rm /srv/app/data/in && mv /srv/app/data/old /srv/app/data/in'
-wait_for 60 is paths .status.phase Running
+wait_for 60 field_is paths .status.phase Running
 
 kat delete workload paths --wait
 wait_for 20 has_mounts 0

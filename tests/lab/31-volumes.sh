@@ -15,14 +15,14 @@ started 1
 instance=$(field db .metadata.name)
 crash db
 wait_for 30 started 2
-wait_for 30 is db .status.phase Running
+wait_for 30 field_is db .status.phase Running
 equal "$instance" "$(field db .metadata.name)" "instance after a crash"
 
 # Another version comes when the old one has ended.
 db --env V=2
 started 3
 equal "start 2" "$(n1 tail -n 1 "$folder/starts")" "the last start"
-wait_for 30 really_runs 1
+wait_for 30 process_count_is 1
 contains "$(kat get events)" "a newer version takes its place"
 
 # Nobody else on the machine sees it.
@@ -36,20 +36,20 @@ lab reboot n1
 wait_for 60 node_is_ready
 # What the leader knows of before the boot is not asked.
 wait_for 60 started 4
-wait_for 60 is db .status.phase Running
-is_called() { page "http://$(service_of db)/" >/dev/null; }
+wait_for 60 field_is db .status.phase Running
+is_called() { page "http://$(service_address db)/" >/dev/null; }
 wait_for 10 is_called
 
 # Its disk is not mounted: nothing empty takes its place, and it goes on when the disk is back.
 kat scale workload db --replicas 0 --wait
 n1 mv "$folder" /var/lib/kat/volumes/default/elsewhere
 kat scale workload db --replicas 1
-wait_for 30 is db .status.reason VolumeMissing
+wait_for 30 field_is db .status.reason VolumeMissing
 contains "$(field db .status.message)" "$folder"
 contains "$(kat why workload db)" "VolumeMissing"
 refused n1 test -e "$folder"
 n1 mv /var/lib/kat/volumes/default/elsewhere "$folder"
-wait_for 30 is db .status.phase Running
+wait_for 30 field_is db .status.phase Running
 started 5
 
 # It outlives its workload, for the next one of that name.
@@ -87,16 +87,16 @@ host() {
     workload host --port 80 --spec "volumes: [{name: conf, hostMount: {$1}}]" --container "volumeMounts: [{name: conf, mountPath: /conf}]"
 }
 kat apply -f "$(host 'hostPath: /etc/kat')"
-wait_for 30 is host .status.reason HostPathNotAllowed
+wait_for 30 field_is host .status.reason HostPathNotAllowed
 kat apply -f "$(host 'hostPath: /srv/web/link, ensureType: Directory')"
-wait_for 30 is host .status.reason HostPathIsLink
+wait_for 30 field_is host .status.reason HostPathIsLink
 kat apply -f "$(host 'hostPath: /srv/web/none')"
-wait_for 30 is host .status.reason HostPathMissing
+wait_for 30 field_is host .status.reason HostPathMissing
 contains "$(kat why workload host)" "/srv/web/none"
 kat apply --wait -f "$(host 'hostPath: /srv/web, ensureType: Directory')"
 equal hello "$(inside host cat /conf/hello)" "a file of the machine"
 kat apply -f "$(host 'hostPath: /srv/web/made/here, ensureType: DirectoryOrCreate')"
-wait_for 30 is host .status.reason HostPathNotCreated
+wait_for 30 field_is host .status.reason HostPathNotCreated
 contains "$(kat why workload host)" "hostMountCreate"
 refused n1 test -e /srv/web/made
 kat apply --wait -f "$(host 'hostPath: /var/lib/kat/host/default/made/here, ensureType: DirectoryOrCreate')"

@@ -3,7 +3,7 @@
 # settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 folder=/var/lib/kat/volumes/default/db/data
 # The program writes numbered rows to disk one by one, and a line at each of its starts.
 write='echo "$$ began" >>/data/starts; n=$(wc -l </data/rows 2>/dev/null || echo 0); while n=$((n + 1)); do echo "$n" >>/data/rows; sync /data/rows; sleep PAUSE; done'
@@ -18,7 +18,7 @@ rows() { on n3 cat "$folder/rows" | wc -l; }
 # Each row is the one after the last, so nobody else wrote, and none is lost.
 rows_are_whole() { on n3 awk '$1 != NR { print "row " NR " is " $1; exit 1 }' "$folder/rows"; }
 more_than() { (($(rows) > $1)); }
-only_on_n3() { equal '["n3"]' "$(machines_with db)" "machines" && equal 1 "$(instances db | jq length)" "instances"; }
+only_on_n3() { equal '["n3"]' "$(machines_running db)" "machines" && equal 1 "$(instances db | jq length)" "instances"; }
 
 kat label node n3 place=here
 kat apply --wait -f "$(files 0.2 --spec 'nodeSelector: {place: here}')"
@@ -51,7 +51,7 @@ contains "$(kat why workload db)" "it has data of its own, and waits for its mac
 lab start n3
 wait_for 60 nodes_are_ready
 wait_for 60 more_than "$before"
-wait_for 30 is_whole db 1
+wait_for 30 has_ready db 1
 equal "$instance" "$(field db .metadata.name)" "instance after the loss of its machine"
 only_on_n3
 rows_are_whole
@@ -64,7 +64,7 @@ wait_for 20 more_than $((before + 10))
 equal 1 "$(instances db | jq length)" "instances during a cut"
 lab heal n3
 wait_for 60 nodes_are_ready
-wait_for 30 is_whole db 1
+wait_for 30 has_ready db 1
 equal "$instance" "$(field db .metadata.name)" "instance after a cut"
 rows_are_whole
 
@@ -77,7 +77,7 @@ wait_for 20 more_than $((before + 10))
 for node in n1 n2; do refused on "$node" test -e "$folder"; done
 lab heal n3
 wait_for 60 nodes_are_ready
-replaced() { is_whole db 1 && [[ $(field db .metadata.name) != "$instance" ]]; }
+replaced() { has_ready db 1 && [[ $(field db .metadata.name) != "$instance" ]]; }
 wait_for 60 replaced
 only_on_n3
 rows_are_whole

@@ -33,7 +33,7 @@ contains "$(ask "$other" "$at" 80)" "host=$id"
 contains "$(ask "$node" "$at" 80)" "host=$id"
 # What the machine's own programs call at 127.0.0.1 stays on it, until its owner says otherwise.
 refused ask "$node" 127.0.0.1 80
-for one in n1 n2; do owner_says "$one" 'hostPortLoopback: true'; done
+for one in n1 n2; do add_agent_settings "$one" 'hostPortLoopback: true'; done
 by_loopback() { contains "$(ask "$node" 127.0.0.1 80)" "host=$id"; }
 wait_for 30 by_loopback
 wait_for 30 nodes_are_ready
@@ -64,7 +64,7 @@ says_whose() {
 }
 wait_for 20 says_whose
 kat delete workload second --wait
-wait_for 60 is_whole third 1
+wait_for 60 has_ready third 1
 equal "$other" "$(machine_of third)" "machine of the third workload"
 kat delete workload third --wait
 closed() { ! ask "$node" "$(address_of "$other")" 80 2>/dev/null; }
@@ -72,11 +72,11 @@ wait_for 20 closed
 
 # auto is one number on both machines, and stays over an update.
 kat apply --wait --timeout 60s -f "$(publish everywhere auto --replicas 2)"
-equal '["n1","n2"]' "$(machines_with everywhere)" "machines of two replicas"
+equal '["n1","n2"]' "$(machines_running everywhere)" "machines of two replicas"
 number=$(kat get workload everywhere -o json | jq .status.hostPorts[0].port)
 ((number >= 30000 && number <= 32767))
 for one in n1 n2; do
-    instance=$(on_node everywhere "$one" .metadata.name)
+    instance=$(field_on everywhere "$one" .metadata.name)
     contains "$(ask "$(other_than "$one")" "$(address_of "$one")" "$number")" "host=$instance"
 done
 kat apply --wait --timeout 60s -f "$(publish everywhere auto --replicas 2 --env VERSION=2)"
@@ -100,7 +100,7 @@ kept_for_it() { contains "$(field taken '.status | "\(.reason): \(.message)"')" 
 wait_for 30 kept_for_it
 refused ask n2 "$n1_address" 8088
 n1 systemctl restart kat-net
-wait_for 30 is_whole taken 1
+wait_for 30 has_ready taken 1
 contains "$(ask n2 "$n1_address" 8088)" "host=$(field taken .metadata.name)"
 kat delete workload taken --wait
 kat label node n1 place-
@@ -152,12 +152,12 @@ wait_for 60 leads
 on "$node" systemctl unmask kat-agent.service
 on "$node" systemctl start kat-agent.service
 wait_for 60 nodes_are_ready
-wait_for 60 is_whole web 1
+wait_for 60 has_ready web 1
 leads
 kat label node "$node" place-
 kat delete workload web --wait
 at_an_end() { ! ask "$other" "$at" 80 2>/dev/null && ! ask "$node" 127.0.0.1 80 2>/dev/null; }
 wait_for 20 at_an_end
 refused on "$node" sh -c 'nft list table inet kat-host-ports | grep -q "dnat ip"'
-for one in n1 n2; do owner_takes_back "$one"; done
+for one in n1 n2; do restore_agent_settings "$one"; done
 wait_for 60 nodes_are_ready

@@ -25,18 +25,18 @@ code=0
 output=$(on n2 bash -c "${line#sudo }" 2>&1) || code=$?
 equal 1 "$code" "exit code of a join beside Docker"
 contains "$output" "Docker set the policy of the FORWARD chain to drop"
-mend_on n2 "$output"
+run_fixes_on n2 "$output"
 on n2 bash -c "${line#sudo }"
 both_ready() { LAB_MACHINES=2 nodes_are_ready; }
 wait_for 60 both_ready
 
-owner_says n2 'hostPortLoopback: true'
+add_agent_settings n2 'hostPortLoopback: true'
 wait_for 60 both_ready
 kat label node n2 place=here
 folder=$(workload web --port 8080 --health 'http: {path: /healthz, port: web}, periodSeconds: 1' --spec 'nodeSelector: {place: here}')
 n1 sed -i 's/containerPort: 8080/containerPort: 8080, hostPort: 80/' "$folder/VirtualLoadBalancer.kat"
 kat apply -f "$folder" --wait --timeout 90s
-overlay=$(overlay_of n2)
+overlay=$(overlay_address n2)
 # What has to be so: who calls port 80 of n2 is who the program sees; and the API, names, the way out with DNS.
 caller() { on "$1" curl --silent --show-error --fail --max-time "${3:-2}" "http://$2/caller"; }
 by_host_port() { equal "$outside" "$(caller n1 "$at")" "who calls from outside, as the program sees it"; }
@@ -58,7 +58,7 @@ by_itself
 found=$(problems_of n2)
 contains "$found" "Docker set the policy of the FORWARD chain to drop"
 contains "$found" "problems: 1,"
-mend_on n2 "$found"
+run_fixes_on n2 "$found"
 wait_for 20 open
 on n2 systemctl restart docker.service
 wait_for 20 open
@@ -79,7 +79,7 @@ by_itself
 found=$(problems_of n2)
 contains "$found" "ufw is enabled and drops WireGuard, the API or forwarded traffic"
 contains "$found" "problems: 1,"
-mend_on n2 "$found"
+run_fixes_on n2 "$found"
 wait_for 20 open
 # What ufw says of the port itself has no say in what is led elsewhere.
 on n2 ufw deny 80/tcp
@@ -99,7 +99,7 @@ by_itself
 found=$(problems_of n2)
 contains "$found" "firewalld is running and drops WireGuard, the API or forwarded traffic"
 contains "$found" "problems: 1,"
-mend_on n2 "$found"
+run_fixes_on n2 "$found"
 wait_for 20 open
 lab reboot n2
 equal running "$(on n2 firewall-cmd --state)" "firewalld after a reboot"
@@ -113,6 +113,6 @@ way_out
 # A warning, for all else works.
 found=$(on n2 kat-agent check)
 contains "$found" "StrictForwardPorts of firewalld keeps ports of the machine that lead to workloads (hostPort) closed"
-mend_on n2 "$(grep -A 1 StrictForwardPorts <<<"$found")" warning
+run_fixes_on n2 "$(grep -A 1 StrictForwardPorts <<<"$found")" warning
 wait_for 20 open
 lacks "$(on n2 kat-agent check)" StrictForwardPorts

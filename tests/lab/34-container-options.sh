@@ -4,10 +4,10 @@
 here='nodeSelector: {kat.dws.rip/nodeName: n1}'
 # Nothing of a machine is a workload's until its owner says so.
 kat apply -f "$(workload stick --port 80 --spec "$here" --container 'groups: [dialout]')"
-wait_for 30 is stick .status.reason GroupNotAllowed
+wait_for 30 field_is stick .status.reason GroupNotAllowed
 contains "$(field stick .status.message)" "groupsAllow in /etc/kat/agent.yaml"
 kat delete workload stick --wait
-owner_says n1 'groupsAllow: [audio, dialout, gpio, i2c, plugdev, render, spi, video]' 'devicesAllow: [/dev]'
+add_agent_settings n1 'groupsAllow: [audio, dialout, gpio, i2c, plugdev, render, spi, video]' 'devicesAllow: [/dev]'
 wait_for 60 nodes_are_ready
 # It reads from the device with what its user has, and then serves.
 stick() {
@@ -21,10 +21,10 @@ dialout=$(n1 getent group dialout | cut -d: -f3)
 
 # The device is not there: it waits, and says for what.
 kat apply -f "$(stick --container 'groups: [dialout]')"
-wait_for 30 is stick .status.reason DeviceMissing
+wait_for 30 field_is stick .status.reason DeviceMissing
 contains "$(kat why workload stick)" "/dev/kat-stick"
 plug
-wait_for 30 is stick .status.phase Running
+wait_for 30 field_is stick .status.phase Running
 equal 8 "$(inside stick cat /tmp/read | wc -c)" "bytes read from the device"
 contains " $(groups_of_program stick) " " $dialout "
 equal 0 "$(field stick .status.restarts)" "restarts while it waited"
@@ -33,15 +33,15 @@ contains "$(n1 id -nG "$user")" dialout
 
 # Without the group its user can't open it, and the reason names the group.
 kat apply -f "$(stick)"
-wait_for 30 is stick .status.reason DeviceNotOpen
+wait_for 30 field_is stick .status.reason DeviceNotOpen
 contains "$(field stick .status.message)" "groups: [dialout]"
 equal "$user" "$(n1 id -nG "$user")" "groups of the user without the group"
 # One that this machine does not allow is not joined.
 kat apply -f "$(stick --container 'groups: [sudo]')"
-wait_for 30 is stick .status.reason GroupNotAllowed
+wait_for 30 field_is stick .status.reason GroupNotAllowed
 equal "$user" "$(n1 id -nG "$user")" "groups of the user with one that is not allowed"
 kat apply -f "$(stick --container 'groups: [no-such-group]')"
-wait_for 30 is stick .status.reason GroupNotAllowed
+wait_for 30 field_is stick .status.reason GroupNotAllowed
 # What only has another name for it is the same device.
 n1 sh -c 'mkdir -p /dev/kat && ln -s ../kat-stick /dev/kat/by-name'
 run stick --port 80 --spec "$here" --container 'devices: ["/dev/kat/by-name:/dev/ttyUSB0:r"]' --container 'groups: [dialout]' --container 'tmpfs: [/tmp]' \
@@ -59,20 +59,20 @@ n1 chmod 660 /dev/kat-stick
 # It starts anew where it is pulled out and put back, and after a boot.
 n1 rm /dev/kat-stick
 crash stick
-wait_for 60 is stick .status.reason DeviceMissing
+wait_for 60 field_is stick .status.reason DeviceMissing
 plug
-wait_for 60 is stick .status.phase Running
+wait_for 60 field_is stick .status.phase Running
 lab reboot n1
 wait_for 60 nodes_are_ready
-wait_for 60 is stick .status.reason DeviceMissing
+wait_for 60 field_is stick .status.reason DeviceMissing
 plug
-wait_for 60 is stick .status.phase Running
+wait_for 60 field_is stick .status.phase Running
 contains " $(groups_of_program stick) " " $dialout "
 # A block device is somebody's data.
 n1 mknod /dev/kat-disk b 7 200
 n1 chmod 666 /dev/kat-disk
 kat apply -f "$(workload stick --spec "$here" --container 'devices: [/dev/kat-disk]')"
-wait_for 60 is stick .status.reason DeviceNotAllowed
+wait_for 60 field_is stick .status.reason DeviceNotAllowed
 contains "$(field stick .status.message)" "devicesAllow in /etc/kat/agent.yaml"
 
 # The machine's network needs its owner's word.
@@ -80,12 +80,12 @@ edge() { workload edge --port 8010 --container 'hostNetwork: true' "$@"; }
 kat apply -f "$(edge)"
 blocked() { kat get workload edge -o json | jq -c .status.conditions | grep -qF "$1"; }
 wait_for 30 blocked "without hostNetworkAllow in /etc/kat/agent.yaml"
-owner_says n1 'hostNetworkAllow: true'
+add_agent_settings n1 'hostNetworkAllow: true'
 n1 kat-agent check >/dev/null || true
-wait_for 60 is edge .status.phase Running
-overlay=$(overlay_of n1)
+wait_for 60 field_is edge .status.phase Running
+overlay=$(overlay_address n1)
 equal "$overlay" "$(field edge .status.ip)" "address of an instance on the machine's network"
-for address in 127.0.0.1:8010 "$overlay:8010" "$(service_of edge):8010"; do
+for address in 127.0.0.1:8010 "$overlay:8010" "$(service_address edge):8010"; do
     wait_for 10 answers "http://$address/"
 done
 # From another container by its name, and from it to what listens on loopback alone.
@@ -99,7 +99,7 @@ inside edge wget -q -O - "http://web.default.$DOMAIN/" | grep -q '^host='
 # The other machine and its containers reach it too.
 run far --port 80 --spec 'nodeSelector: {kat.dws.rip/nodeName: n2}'
 far=$(field far .status)
-on n2 curl --silent --fail --max-time 3 "http://$(service_of edge):8010/" | grep -q '^host='
+on n2 curl --silent --fail --max-time 3 "http://$(service_address edge):8010/" | grep -q '^host='
 as_on n2 "$(jq -r .user <<<"$far")" podman exec "$(jq -r '.unit | rtrimstr(".service")' <<<"$far")" \
     wget -q -T 3 -O - "http://edge.default.$DOMAIN:8010/" | grep -q '^host='
 # One on a machine, and another version in its place.
@@ -115,5 +115,5 @@ kat delete workload stick --wait
 kat delete workload edge --wait
 refused n1 sh -c 'getent group dialout video | grep -q kat-'
 n1 sh -c 'rm -rf /dev/kat /dev/kat-stick /dev/kat-disk'
-owner_takes_back n1
+restore_agent_settings n1
 wait_for 60 nodes_are_ready

@@ -3,7 +3,7 @@
 # settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 base=/var/lib/kat/volumes
 folder=$base/default/store/data
 # The program appends a line at each start, and writes data of all kinds at its first start.
@@ -56,8 +56,8 @@ echo "the move took $began to $EPOCHREALTIME: $output"
 contains "$output" "volume/store/data moved to n2"
 contains "$output" "the copy on n1 is kept until"
 equal n2 "$(place)" "place of the data"
-wait_for 30 is_whole store 1
-equal '["n2"]' "$(machines_with store)" "machines"
+wait_for 30 has_ready store 1
+equal '["n2"]' "$(machines_running store)" "machines"
 wait_for 30 has_begun 2
 equal "$before" "$(listing n2)" "data after the move"
 equal "$before" "$(listing n1)" "the old copy"
@@ -84,14 +84,14 @@ contains "$output" "is on its way to n1"
 lab cut n2
 is_lost() { kat get nodes n2 -o json | jq -e '.status.phase == "NotReady"'; }
 wait_for 40 is_lost
-equal '[]' "$(machines_with store)" "machines while it moves"
+equal '[]' "$(machines_running store)" "machines while it moves"
 lab heal n2
 wait_for 60 nodes_are_ready
-on_n1() { [[ $(place) == n1 && $(volume .status.phase) == Bound ]] && is_whole store 1; }
+on_n1() { [[ $(place) == n1 && $(volume .status.phase) == Bound ]] && has_ready store 1; }
 wait_for 180 on_n1
 wait_for 30 has_begun 3
 equal "$before" "$(listing n1)" "data after a cut"
-equal '["n1"]' "$(machines_with store)" "machines after a cut"
+equal '["n1"]' "$(machines_running store)" "machines after a cut"
 
 # The agents of both machines restart during the copy.
 before=$(listing n1)
@@ -99,7 +99,7 @@ kat volume move store/data --to n3 --no-wait
 wait_for 60 copies
 n1 systemctl restart kat-agent
 on n3 systemctl restart kat-agent
-on_n3() { [[ $(place) == n3 && $(volume .status.phase) == Bound ]] && is_whole store 1; }
+on_n3() { [[ $(place) == n3 && $(volume .status.phase) == Bound ]] && has_ready store 1; }
 wait_for 180 on_n3
 wait_for 30 has_begun 4
 equal "$before" "$(listing n3)" "data after restarts of agents"
@@ -114,9 +114,9 @@ wait_for 60 says_why
 contains "$(kat why workload store)" "MiB are free"
 contains "$(kat get events)" VolumeMoveFailed
 equal "volume/store/data cancelled" "$(kat volume move store/data --cancel)" "the end of a move"
-wait_for 60 is_whole store 1
+wait_for 60 has_ready store 1
 wait_for 30 has_begun 5
-equal '["n3"]' "$(machines_with store)" "machines after a move that was ended"
+equal '["n3"]' "$(machines_running store)" "machines after a move that was ended"
 equal "$before" "$(listing n3)" "data after a move that was ended"
 wait_for 20 nothing_left
 on n2 sh -c "umount $base && rmdir $base && mv $base.aside $base"
@@ -128,7 +128,7 @@ output=$(kat drain n3 --timeout 5s 2>&1) || code=$?
 equal 5 "$code" "exit code of a drain that is not done"
 contains "$output" "katcall volume move default/store/data --to NODE"
 kat volume move store/data --to n2
-wait_for 60 is_whole store 1
+wait_for 60 has_ready store 1
 kat drain n3 --timeout 60s
 kat uncordon n3
 kat delete workload store --volumes --yes --wait

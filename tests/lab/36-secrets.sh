@@ -26,7 +26,7 @@ contains "$(kat why workload app)" "there is no secret db"
 printf %s "$password" | set_secret PASSWORD
 wait_for 20 waits 'SecretMissing secret db has no key tls.crt'
 printf '%s\377' "$certificate" | set_secret tls.crt
-wait_for 60 is app .status.phase Running
+wait_for 60 field_is app .status.phase Running
 gives() { equal "$1" "$(page "http://$(field app .status.ip)/env?PASSWORD")" "the variable"; }
 gives "$password"
 equal "$password" "$(inside app cat /keys/PASSWORD)" "the file"
@@ -151,7 +151,7 @@ wait_for 60 starts_with
 n1 systemctl unmask kat-agent.service
 n1 systemctl start kat-agent.service
 wait_for 60 nodes_are_ready
-wait_for 60 is app .status.phase Running
+wait_for 60 field_is app .status.phase Running
 equal "$password" "$(inside app cat /keys/PASSWORD)" "the file after a boot"
 
 # The deletion of the workload removes its secret files from the machine, and then the secret can be

@@ -84,14 +84,14 @@ contains "$(kat get nodes)" DiskPressure
 contains "$(kat describe node n1)" "/var/lib/kat/volumes: "
 contains "$(kat why node n1)" "short of disk space"
 run other --replicas 3
-equal '["n2"]' "$(machines_with other)" "machines of what is new"
+equal '["n2"]' "$(machines_running other)" "machines of what is new"
 kat apply -f "$(workload here --spec 'nodeSelector: {place: one}')"
 waits() { kat get workload here -o json | jq -e '.status.conditions[] | select(.message | contains("short of disk space (DiskPressure)"))' >/dev/null; }
 wait_for 30 waits
 answers "http://$(field cared .status.ip)/"
 n1 rm /var/lib/kat/volumes/fill
 wait_for 40 has_room
-wait_for 60 is here .status.phase Running
+wait_for 60 field_is here .status.phase Running
 contains_event DiskPressureEnded
 kat delete workload here --yes --wait
 n1 umount /var/lib/kat/volumes

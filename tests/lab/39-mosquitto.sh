@@ -26,7 +26,7 @@ kat apply -f /root/workloads/mosquitto >/dev/null
 lacks_machine() { contains "$(kat why workload mosquitto)" "2 without the labels of nodeSelector"; }
 wait_for 20 lacks_machine
 kat label node n2 mqtt=here
-wait_for 90 is_whole mosquitto 1
+wait_for 90 has_ready mosquitto 1
 equal n2 "$(field mosquitto .status.node)" "its machine"
 
 # The clients are those of the image, run as programs of the machine n1, which is outside of the overlay for that.
@@ -73,7 +73,7 @@ written() { kat exec mosquitto -- grep -q 23.5 /mosquitto/data/mosquitto.db; }
 wait_for 20 written
 restarts=$(field mosquitto .status.restarts)
 on n2 pkill -KILL -x mosquitto
-came_back() { is mosquitto .status.restarts $((restarts + 1)) && is_whole mosquitto 1; }
+came_back() { field_is mosquitto .status.restarts $((restarts + 1)) && has_ready mosquitto 1; }
 wait_for 60 came_back
 wait_for 20 heard "a kill" 23.5
 kat delete workload mosquitto --volumes --yes --wait

@@ -17,7 +17,7 @@ put() {
 }
 put
 kat label node n2 web=here
-owner_says n2 'hostPortLoopback: true'
+add_agent_settings n2 'hostPortLoopback: true'
 wait_for 60 nodes_are_ready
 kat apply -f /root/workloads/nginx --wait --timeout 3m
 says() { equal "$1" "$(on "$2" curl --silent --show-error --fail --max-time 3 "http://$3/")" "what nginx says to $2 at $3"; }
@@ -38,4 +38,4 @@ says 'greetings of nginx' n1 "$server"
 kat delete workload nginx --wait
 refused on n1 curl --silent --max-time 3 "http://$server/"
 kat label node n2 web-
-owner_takes_back n2
+restore_agent_settings n2

@@ -4,7 +4,7 @@
 # packages: postgresql
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 tree=$LAB_WORK/postgres
 cp -a "$(lab tree postgresql)" "$tree"
 version=$(basename "$(echo "$tree"/usr/lib/postgresql/*)")
@@ -41,7 +41,7 @@ sum() { sql "select count(*) || ' ' || md5(string_agg(id || text, ',' order by i
 first=$(sum)
 contains "$first" '1000 '
 same() { equal "$first" "$(sum)" "rows after $1"; }
-settled() { is_whole postgres 1 && sum >/dev/null; }
+settled() { has_ready postgres 1 && sum >/dev/null; }
 
 kat restart workload postgres --wait
 same "a restart"

@@ -27,7 +27,7 @@ password=pass$RANDOM$RANDOM
 made=$(sed -n 's/^#   \(echo .* | katcall secret set .*\)/\1/p' contrib/examples/redis/workload.kat)
 contains "$made" 'echo "requirepass $(head -c 24 /dev/urandom | base64)" | katcall'
 n1 bash -ec "${made/'$(head -c 24 /dev/urandom | base64)'/$password}"
-wait_for 60 is_whole redis 1
+wait_for 60 has_ready redis 1
 
 # ask PASSWORD COMMAND...: what another machine's program, or one of this machine, gets at the service's name.
 ask() {
@@ -52,7 +52,7 @@ written() { inside redis sh -c 'cat /data/appendonlydir/*.aof' | grep -q kept; }
 wait_for 5 written
 restarts=$(field redis .status.restarts)
 n1 pkill -KILL -x redis-server
-came_back() { is redis .status.restarts $((restarts + 1)) && is_whole redis 1; }
+came_back() { field_is redis .status.restarts $((restarts + 1)) && has_ready redis 1; }
 wait_for 60 came_back
 kept "a kill"
 

@@ -4,17 +4,17 @@
 run web --port 80 --replicas 2
 spread=$(instances web | jq -c '[.[].status.node] | sort')
 equal '["n1","n2"]' "$spread" "machines of two replicas"
-on_node() { instances web | jq -r --arg node "$1" ".[] | select(.status.node == \$node) | $2"; }
+replica_field() { instances web | jq -r --arg node "$1" ".[] | select(.status.node == \$node) | $2"; }
 # inside_on NODE COMMAND...: in the container of the replica there.
 inside_on() {
     local node=$1 user unit
     shift
-    user=$(on_node "$node" .status.user) unit=$(on_node "$node" .status.unit)
+    user=$(replica_field "$node" .status.user) unit=$(replica_field "$node" .status.unit)
     as_on "$node" "$user" podman exec "${unit%.service}" "$@"
 }
 for pair in "n1 n2" "n2 n1"; do
     read -r from to <<<"$pair"
-    address=$(on_node "$to" .status.ip) id=$(on_node "$to" .metadata.name)
+    address=$(replica_field "$to" .status.ip) id=$(replica_field "$to" .metadata.name)
     fetched=$(inside_on "$from" wget -q -T 3 -O- "http://$address/")
     contains "$fetched" "host=$id"
     for name in "$id.web.default.$DOMAIN" "$id.web"; do
@@ -22,9 +22,9 @@ for pair in "n1 n2" "n2 n1"; do
         contains "$(inside_on "$from" wget -q -T 3 -O- "http://$name/")" "host=$id"
     done
     # The name of the workload has the service's address, and both instances are behind that on every machine.
-    equal "$(service_of web)" "$(on "$from" getent ahostsv4 "web.default.$DOMAIN" | awk '{ print $1 }' | sort -u)" "address of web"
+    equal "$(service_address web)" "$(on "$from" getent ahostsv4 "web.default.$DOMAIN" | awk '{ print $1 }' | sort -u)" "address of web"
     both=$(instances web | jq -r '.[].status.ip' | sort)
-    has_both() { [[ $(behind web "$from") == "$both" ]]; }
+    has_both() { [[ $(service_backends web "$from") == "$both" ]]; }
     wait_for 10 has_both
     # The machines themselves reach it too, and know each other by name.
     contains "$(on "$from" curl --silent --fail --max-time 3 "http://$address/")" "host=$id"
@@ -48,17 +48,17 @@ print("clear", seen, flush=True)'
 listen >"$LAB_WORK/wire.log" &
 listening=$!
 wait_for 10 grep -q listening "$LAB_WORK/wire.log"
-address=$(on_node n2 .status.ip)
+address=$(replica_field n2 .status.ip)
 for _ in {1..10}; do contains "$(inside_on n1 wget -q -T 3 -O- "http://$address/")" "host="; done
 wait "$listening"
 contains "$(cat "$LAB_WORK/wire.log")" "clear 0"
 # A machine that restarts comes back with what it ran.
-before=$(on_node n2 .metadata.name)
+before=$(replica_field n2 .metadata.name)
 lab reboot n2
 wait_for 60 nodes_are_ready
 both_run() { [[ $(instances web | jq '[.[] | select(.status.phase == "Running")] | length') == 2 ]]; }
 wait_for 60 both_run
-equal "$before" "$(on_node n2 .metadata.name)" "instance on n2 after its restart"
-address=$(on_node n2 .status.ip)
+equal "$before" "$(replica_field n2 .metadata.name)" "instance on n2 after its restart"
+address=$(replica_field n2 .status.ip)
 back() { inside_on n1 wget -q -T 3 -O- "http://$address/" | grep -q "host=$before"; }
 wait_for 30 back

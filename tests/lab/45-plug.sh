@@ -3,15 +3,14 @@
 # settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 run web --port 80 --replicas 3
-equal '["n1","n2","n3"]' "$(machines_with web)" "machines of three replicas"
-lost=$(on_node web n2 .metadata.name) address=$(on_node web n2 .status.ip)
-# The service on n3 balances over three addresses without the lost machine's, all of them answer,
-# and so does its name.
+equal '["n1","n2","n3"]' "$(machines_running web)" "machines of three replicas"
+lost=$(field_on web n2 .metadata.name) address=$(field_on web n2 .status.ip)
+# Who is behind the service on n3: three addresses, not that of the lost machine, and all of them answer; as its name does.
 whole_by_name() {
     local found one
-    found=$(behind web n3)
+    found=$(service_backends web n3)
     [[ $(wc -l <<<"$found") == 3 && $found != *"$address"* ]] || {
         echo "behind the service is: $found" >&2
         return 1
@@ -24,8 +23,8 @@ lab kill n2
 # This takes some 12 s on an idle host.
 wait_for 40 whole_by_name
 echo "whole elsewhere $(seconds_since "$began") s after the plug"
-wait_for 10 is_whole web 3
-equal '["n1","n3"]' "$(machines_with web)" "machines that run it now"
+wait_for 10 has_ready web 3
+equal '["n1","n3"]' "$(machines_running web)" "machines that run it now"
 contains "$(kat get nodes)" NoHeartbeat
 contains "$(kat describe node n2)" "has not reported for 10 s"
 events=$(kat get events -A)
@@ -38,7 +37,7 @@ lab start n2
 wait_for 60 nodes_are_ready
 gone() { [[ $(instances web) != *"$lost"* ]]; }
 wait_for 60 gone
-wait_for 30 really_runs 3
-is_whole web 3
+wait_for 30 process_count_is 3
+has_ready web 3
 equal "" "$(on n2 sh -c "ls /var/lib/kat/units/*/*$lost* 2>/dev/null" || true)" "unit files of $lost"
 wait_for 20 kat status

@@ -3,15 +3,15 @@
 # settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 # What asks it may learn of its end two seconds later, however busy the host of these machines is.
 run web --port 80 --replicas 3 --drain 2
-equal '["n1","n2","n3"]' "$(machines_with web)" "machines of three replicas"
+equal '["n1","n2","n3"]' "$(machines_running web)" "machines of three replicas"
 began=$SECONDS
 start_load "web.default.$DOMAIN@$(kat get nodes n1 -o json | jq -r .status.overlayAddress)" 80 50
 equal "node/n2 drained" "$(kat drain n2 --timeout 60s)" "drain"
-equal '["n1","n3"]' "$(machines_with web)" "machines of three replicas after the drain"
-wait_for 10 is_whole web 3
+equal '["n1","n3"]' "$(machines_running web)" "machines of three replicas after the drain"
+wait_for 10 has_ready web 3
 no_request_lost $(((SECONDS - began) * 30))
 refused on n2 pgrep -x web
 contains "$(kat get nodes)" Drained
@@ -21,7 +21,7 @@ contains "$events" NodeDrained
 # A repeated drain is already done, and no new instance is placed on the machine.
 equal "node/n2 drained" "$(kat drain n2 --timeout 10s)" "drain, again"
 run web --port 80 --replicas 6 --drain 2
-equal '["n1","n3"]' "$(machines_with web)" "machines of six replicas"
+equal '["n1","n3"]' "$(machines_running web)" "machines of six replicas"
 
 # An instance that fits on no other machine stays and serves; the drain says so, and after its
 # timeout how to undo it.
@@ -32,11 +32,11 @@ equal 5 "$code" "exit code of a drain that is not done"
 contains "$output" "can't move"
 contains "$output" "taint"
 contains "$output" "uncordon n1"
-is_whole web 6
+has_ready web 6
 contains "$(kat describe node n3)" "full=yes:NoSchedule"
 equal "node/n1 uncordoned" "$(kat uncordon n1)" "uncordon"
 equal "node/n3 updated" "$(kat taint node n3 full-)" "taint"
-wait_for 20 is_whole web 6
+wait_for 20 has_ready web 6
 
 kat label node n2 disk=ssd
 contains "$(kat describe node n2)" "disk=ssd"
@@ -47,5 +47,5 @@ lacks "$(kat describe node n2)" "disk=ssd"
 equal "node/n2 uncordoned" "$(kat uncordon n2)" "uncordon"
 wait_for 20 nodes_are_ready
 run web --port 80 --replicas 9 --drain 2
-equal '["n1","n2","n3"]' "$(machines_with web)" "machines of nine replicas"
-wait_for 20 really_runs 9
+equal '["n1","n2","n3"]' "$(machines_running web)" "machines of nine replicas"
+wait_for 20 process_count_is 9

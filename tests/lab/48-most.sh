@@ -5,7 +5,7 @@
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
 run web --port 80 --replicas 3
-equal '["n1","n2","n3"]' "$(machines_with web)" "machines of three replicas"
+equal '["n1","n2","n3"]' "$(machines_running web)" "machines of three replicas"
 ids() { instances web | jq -c '[.[] | .metadata.name] | sort'; }
 before=$(ids)
 lab cut n2
@@ -19,11 +19,11 @@ contains "$(kat describe workload web)" "nothing is moved"
 # One more timeout, in which nothing may change.
 until=$((SECONDS + 12))
 while ((SECONDS < until)); do equal "$before" "$(ids)" "instances"; done
-one_serves() { [[ $(behind web n1) == "$(on_node web n1 .status.ip)" ]]; }
+one_serves() { [[ $(service_backends web n1) == "$(field_on web n1 .status.ip)" ]]; }
 wait_for 10 one_serves
 lab heal n2
 lab heal n3
 wait_for 60 nodes_are_ready
-wait_for 30 is_whole web 3
+wait_for 30 has_ready web 3
 equal "$before" "$(ids)" "instances after the cut"
-really_runs 3
+process_count_is 3

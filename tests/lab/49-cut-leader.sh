@@ -3,13 +3,13 @@
 # settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 run web --port 80 --replicas 3
-equal '["n1","n2","n3"]' "$(machines_with web)" "machines of three replicas"
+equal '["n1","n2","n3"]' "$(machines_running web)" "machines of three replicas"
 old=$(leader_at n1)
 other=$([[ $old == n1 ]] && echo n2 || echo n1)
 third=$(printf '%s\n' n1 n2 n3 | grep -v -e "$old" -e "$other")
-lost=$(on_node web "$old" .metadata.name) pid=$(on "$old" pgrep -x web)
+lost=$(field_on web "$old" .metadata.name) pid=$(on "$old" pgrep -x web)
 lab cut "$old"
 writes() { on "$other" timeout 2 katcall create namespace "after-$RANDOM$RANDOM"; }
 wait_for 30 writes
@@ -33,13 +33,13 @@ contains "$said" "no machine leads the cluster"
 on "$other" katcall create namespace kept
 lab heal "$old"
 wait_for 60 nodes_are_ready
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 gone() { [[ $(on "$old" katcall get instances -o name) != *"$lost"* ]]; }
 wait_for 60 gone
 spaces=$(on "$old" katcall get namespaces -o name)
 contains "$spaces" namespace/kept
 lacks "$spaces" lonely
-wait_for 30 really_runs 3
+wait_for 30 process_count_is 3
 equal "$(leader_at "$other")" "$(leader_at "$old")" "the leader"
 for name in $(on "$other" katcall get namespaces -o json | jq -r '.items[].metadata.name | select(startswith("after-") or . == "kept")'); do
     on "$other" katcall delete namespace "$name"

@@ -2,7 +2,7 @@
 # machines: 3
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 contains "$(kat status)" "3 of 3 members well"
 for node in n1 n2 n3; do
     contains "$(kat get nodes "$node" -o json | jq -c .status.roles)" etcd
@@ -23,7 +23,7 @@ done
 equal 3 "$(etcdctl_on n2 member list | grep -c ', started, .*, false$')" "voting members"
 # The machine that leads KAT does not lead raft.
 leader=$(leader_at n1)
-raft_apart() { etcdctl_on n1 endpoint status --cluster | awk -F, -v own="$(overlay_of "$leader")" '$5 ~ /true/ { found = index($1, own) == 0 } END { exit !found }'; }
+raft_apart() { etcdctl_on n1 endpoint status --cluster | awk -F, -v own="$(overlay_address "$leader")" '$5 ~ /true/ { found = index($1, own) == 0 } END { exit !found }'; }
 wait_for 30 raft_apart
 # Whoever asks on any of them is answered by the leader, and may change things.
 for node in n1 n2 n3; do

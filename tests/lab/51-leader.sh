@@ -2,10 +2,10 @@
 # machines: 3
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 run web --port 80 --replicas 3
 before=$(instances web | jq -c '[.[] | [.metadata.name, .status.node, .status.ip]] | sort')
-service=$(service_of web)
+service=$(service_address web)
 gone=$(leader_at n1)
 other=$([[ $gone == n1 ]] && echo n2 || echo n1)
 third=$(printf '%s\n' n1 n2 n3 | grep -v -e "$gone" -e "$other")
@@ -22,13 +22,13 @@ wait_for 10 leads
 # What ran elsewhere runs on, and names are answered.
 on "$other" curl --silent --fail --max-time 3 "http://$kept/" | grep -q '^host='
 on "$other" getent ahostsv4 "web.default.$DOMAIN" | grep -q "$service"
-behind web "$other" | grep -q "$kept"
+service_backends web "$other" | grep -q "$kept"
 sees_it() { [[ $(on "$other" katcall status || true) == *"etcd of $gone: its etcd does not answer"* ]]; }
 wait_for 60 sees_it
 lab start "$gone"
 all_ready() { [[ $(on "$other" katcall get nodes -o json | jq '[.items[] | select(.status.phase == "Ready")] | length') == 3 ]]; }
 wait_for 90 all_ready
-wait_for 60 members_are_well 3 "$other"
+wait_for 60 members_are_healthy 3 "$other"
 all_run() { [[ $(on "$other" katcall get instances -o json | jq '[.items[] | select(.status.workload == "web" and .status.phase == "Running")] | length') == 3 ]]; }
 wait_for 60 all_run
 # One container for each instance, over all machines.

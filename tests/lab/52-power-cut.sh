@@ -2,7 +2,7 @@
 # machines: 3
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 run web --port 80 --replicas 3
 before=$(instances web | jq -c '[.[] | [.metadata.name, .status.node, .status.ip]] | sort')
 for node in n1 n2 n3; do lab kill "$node"; done
@@ -13,7 +13,7 @@ wait
 # Until somebody leads, reads show what was known last.
 wait_for 150 kat status
 wait_for 30 nodes_are_ready
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 all_run() { [[ $(instances web | jq '[.[] | select(.status.phase == "Running")] | length') == 3 ]]; }
 wait_for 60 all_run
 equal "$before" "$(instances web | jq -c '[.[] | [.metadata.name, .status.node, .status.ip]] | sort')" "instances, machines and addresses"

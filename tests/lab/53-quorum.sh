@@ -2,10 +2,10 @@
 # machines: 3
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 run web --port 80 --replicas 3
 address=$(instances web | jq -r '[.[] | select(.status.node == "n1") | .status.ip] | first')
-service=$(service_of web)
+service=$(service_address web)
 lab kill n2
 lab kill n3
 page "http://$address/" | grep -q '^host='
@@ -27,13 +27,13 @@ page "http://$address/crash?1" >/dev/null || true
 back() { page "http://$address/" | grep -q '^host='; }
 wait_for 30 back
 n1 getent ahostsv4 "web.default.$DOMAIN" | grep -q "$service"
-behind web n1 | grep -q "$address"
+service_backends web n1 | grep -q "$address"
 lab start n2
 writes() { n1 katcall create namespace enough; }
 wait_for 90 writes
 kat delete namespace enough
 lab start n3
 wait_for 90 nodes_are_ready
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 all_run() { [[ $(instances web | jq '[.[] | select(.status.phase == "Running")] | length') == 3 ]]; }
 wait_for 60 all_run

@@ -3,7 +3,7 @@
 # leaves no cluster
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
-wait_for 90 members_are_well 3
+wait_for 90 members_are_healthy 3
 members() { on n3 katcall get nodes -o json | jq -c '[.items[] | select(any(.status.conditions[]; .type == "EtcdMember" and .status)) | .metadata.name]'; }
 equal '["n1","n2","n3"]' "$(members)" "members, the oldest"
 run web --port 80 --replicas 4

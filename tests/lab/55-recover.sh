@@ -4,10 +4,10 @@
 # leaves no cluster
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
-wait_for 90 members_are_well 3
+wait_for 90 members_are_healthy 3
 run web --port 80 --replicas 3
 started() { n1 ps -C web -o pid=,lstart= | sort; }
-address=$(on_node web n1 .status.ip)
+address=$(field_on web n1 .status.ip)
 before=$(started)
 [[ $before ]]
 runs_on() { equal "" "$(comm -23 <(echo "$before") <(started))" "programs on n1 that were stopped"; }
@@ -51,10 +51,10 @@ n1 katcall delete namespace later
 on n2 kat-agent reset --yes
 line=$(kat token create --join)
 on n2 kat-agent join --leader-api 192.168.77.11:9115 --token "${line##* }"
-wait_for 90 members_are_well 3
+wait_for 90 members_are_healthy 3
 all_run() { [[ $(instances web | jq '[.[] | select(.status.phase == "Running")] | length') == 3 ]]; }
 wait_for 90 all_run
-wait_for 60 really_runs 3
+wait_for 60 process_count_is 3
 runs_on
 for node in n2 n3; do equal "$key" "$(on "$node" kat-agent recovery-key)" "recovery key of $node"; done
 wait_for 60 invariants_hold

@@ -3,14 +3,14 @@
 # settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
-wait_for 150 members_are_well 5
+wait_for 150 members_are_healthy 5
 contains "$(kat status)" "5 of 5 members well"
 run web --port 80 --replicas 5
-equal '["n1","n2","n3","n4","n5"]' "$(machines_with web)" "machines of five replicas"
+equal '["n1","n2","n3","n4","n5"]' "$(machines_running web)" "machines of five replicas"
 equal "$(n1 kat-agent recovery-key)" "$(on n5 kat-agent recovery-key)" "recovery key of n5"
 
 declare -A overlays
-for node in n1 n2 n3 n4 n5; do overlays[$node]=$(overlay_of "$node"); done
+for node in n1 n2 n3 n4 n5; do overlays[$node]=$(overlay_address "$node"); done
 raft_leader() {
     local url node
     url=$(etcdctl_on n1 endpoint status --cluster | awk -F, '$5 ~ /true/ { print $1 }')
@@ -40,7 +40,7 @@ whole_elsewhere() {
 }
 wait_for 60 whole_elsewhere
 echo "whole elsewhere $(seconds_since "$began") s after the plugs"
-wait_for 10 is_whole web 5
+wait_for 10 has_ready web 5
 serves() { on "$other" curl --silent --fail --max-time 3 "http://$1/" | grep -q '^host='; }
 for address in $(instances web | jq -r '.[].status | select(.phase == "Running") | .ip'); do
     wait_for 20 serves "$address"
@@ -52,11 +52,11 @@ lab start "$leader" &
 lab start "$raft" &
 wait
 wait_for 90 nodes_are_ready
-wait_for 90 members_are_well 5 "$other"
+wait_for 90 members_are_healthy 5 "$other"
 are_gone() { [[ $(instances web | jq --argjson lost "$lost" '[.[] | select(.metadata.name | IN($lost[]))] | length') == 0 ]]; }
 wait_for 60 are_gone
-wait_for 30 really_runs 5
-wait_for 30 is_whole web 5
+wait_for 30 process_count_is 5
+wait_for 30 has_ready web 5
 for name in $(kat get namespaces -o json | jq -r '.items[].metadata.name | select(startswith("five-"))'); do
     kat delete namespace "$name"
 done

@@ -2,9 +2,9 @@
 # machines: 3
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 run web --port 80 --replicas 3
-equal '["n1","n2","n3"]' "$(machines_with web)" "machines of three replicas"
+equal '["n1","n2","n3"]' "$(machines_running web)" "machines of three replicas"
 process() { on "$1" pgrep -x web; }
 # is_at NODE ADDRESS: the cluster says so, and every machine has its peer there.
 is_at() {
@@ -18,7 +18,7 @@ is_at() {
 # reaches NODE: n1 and n2 have an answer of what runs there, over the overlay.
 reaches() {
     local address
-    address=$(on_node web "$1" .status.ip) && page "http://$address/" >/dev/null &&
+    address=$(field_on web "$1" .status.ip) && page "http://$address/" >/dev/null &&
         on n2 curl --silent --fail --max-time 3 "http://$address/" >/dev/null
 }
 pid=$(process n3)
@@ -34,7 +34,7 @@ lab readdress "$leader" 192.168.77.120
 wait_for 60 is_at "$leader" 192.168.77.120
 wait_for 30 reaches "$leader"
 wait_for 60 nodes_are_ready
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 equal "$pid" "$(process "$leader")" "the process on the machine that led"
 writes() { kat create namespace moved || kat get namespace moved; }
 wait_for 30 writes

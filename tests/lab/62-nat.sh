@@ -14,11 +14,11 @@ for node in n2 n3; do
     on "$node" bash -c "${line#sudo } --behind-nat"
 done
 wait_for 60 nodes_are_ready
-wait_for 90 members_are_well 3
+wait_for 90 members_are_healthy 3
 run web --port 80 --replicas 3
-equal '["n1","n2","n3"]' "$(machines_with web)" "machines of three replicas"
+equal '["n1","n2","n3"]' "$(machines_running web)" "machines of three replicas"
 # from NODE TO: one reaches what runs on the other.
-from() { on "$1" curl --silent --fail --max-time 3 "http://$(on_node web "$2" .status.ip)/" | grep -q '^host='; }
+from() { on "$1" curl --silent --fail --max-time 3 "http://$(field_on web "$2" .status.ip)/" | grep -q '^host='; }
 for node in n1 n2 n3; do
     for other in n1 n2 n3; do wait_for 20 from "$node" "$other"; done
 done
@@ -32,7 +32,7 @@ equal 25 "$(on n2 jq -r .peers.n1.keepalive /var/lib/kat/network/peers.json)" "s
 lab kill n1
 lab start n1
 wait_for 90 nodes_are_ready
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 # Who joins is sent to the one that is reached from outside, whoever leads.
 sends_to_n1() { kat token create --join | grep -q -- "--leader-api 192.168.77.11:9115 "; }
 wait_for 30 sends_to_n1

@@ -12,7 +12,7 @@ crashed() { between_runs || { crash web || true; between_runs; }; }
 wait_for 60 crashed
 as "$user" podman image rm --all --force
 equal "" "$(images)" "images after they were removed"
-again() { is web .status.phase Running && answers "http://$(field web .status.ip)/"; }
+again() { field_is web .status.phase Running && answers "http://$(field web .status.ip)/"; }
 wait_for 60 again
 [[ $(images) ]]
 # The control: Podman reported the missing image.

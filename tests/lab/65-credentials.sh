@@ -2,10 +2,10 @@
 # machines: 4
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 run web --port 80 --replicas 4
 equal '["worker"]' "$(kat get nodes n4 -o json | jq -c .status.roles)" "roles of n4"
-member=$(overlay_of n1)
+member=$(overlay_address n1)
 
 # --- etcd: the user of a machine reads its own list, names, network and where the cluster is. Nothing else, and writes nothing.
 as_n4() {

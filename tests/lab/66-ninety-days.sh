@@ -6,10 +6,10 @@
 # this test covers everything that depends on certificates, on several machines. tests/vm/run sets
 # the clock of one machine ninety days ahead.
 wait_for 30 nodes_are_ready
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 equal '["worker"]' "$(kat get nodes n4 -o json | jq -c .status.roles)" "roles of n4"
 run web --port 80 --replicas 4
-equal '["n1","n2","n3","n4"]' "$(machines_with web)" "machines of four replicas"
+equal '["n1","n2","n3","n4"]' "$(machines_running web)" "machines of four replicas"
 
 # How the authorities' keys lie on a member's disk is its own affair: n2 asks for them as a new member does.
 on n2 sh -euc 'umask 077; mkdir /run/aging; cd /run/aging
@@ -50,7 +50,7 @@ pid=$(on n4 pgrep -x web)
 on n4 systemctl stop kat-agent.service
 age_leaves n4
 as_n4() {
-    on n4 timeout 10 etcdctl --endpoints "https://$(overlay_of n1):2379" --cacert /var/lib/kat/pki/etcd-client-ca.crt \
+    on n4 timeout 10 etcdctl --endpoints "https://$(overlay_address n1):2379" --cacert /var/lib/kat/pki/etcd-client-ca.crt \
         --cert /var/lib/kat/pki/node-etcd.crt --key /var/lib/kat/pki/node-etcd.key get --prefix --keys-only /kat/nodes/desired/n4/
 }
 refused as_n4
@@ -74,17 +74,17 @@ wait
 for node in n1 n2 n3 n4; do wait_for 120 valid "$node"; done
 wait_for 120 kat status
 wait_for 120 nodes_are_ready
-wait_for 90 members_are_well 3
+wait_for 90 members_are_healthy 3
 echo "all are back $((SECONDS - began)) s after the power"
 all_run() { [[ $(instances web | jq '[.[] | select(.status.phase == "Running")] | length') == 4 ]]; }
 wait_for 60 all_run
 equal "$before" "$(instances web | jq -c '[.[] | [.metadata.name, .status.node, .status.ip]] | sort')" "instances, machines and addresses"
 for node in n1 n2 n3 n4; do equal "${keys[$node]}" "$(public_keys "$node")" "keys of $node"; done
-# The ports show valid certificates, and changes are accepted.
-member=$(overlay_of n1)
+# The ports show what is valid now, and changes are taken.
+member=$(overlay_address n1)
 for port in 127.0.0.1:9115 127.0.0.1:2379 "$member:2380"; do
     n1 sh -c 'openssl s_client -connect "$1" </dev/null 2>/dev/null | openssl x509 -noout -checkend 1728000' sh "$port"
 done
 kat create namespace after-ninety-days
 kat delete namespace after-ninety-days
-wait_for 30 really_runs 4
+wait_for 30 process_count_is 4

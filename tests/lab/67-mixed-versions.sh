@@ -2,7 +2,7 @@
 # machines: 3
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 # A package of another release, with another number, can be named by KAT_LAB_OTHER_DEB. The stand-in for one has the same
 # programs: what versions store and say to each other is compared in unit tests, from kept dumps and with words that nobody knows.
 older=$(dpkg-deb --field "$LAB_DEB" Version)
@@ -20,11 +20,11 @@ for node in n1 n2 n3; do
 done
 
 run web --port 80 --replicas 3
-equal '["n1","n2","n3"]' "$(machines_with web)" "machines of three replicas"
+equal '["n1","n2","n3"]' "$(machines_running web)" "machines of three replicas"
 declare -A pids
 for node in n1 n2 n3; do pids[$node]=$(on "$node" pgrep -x web); done
 for node in n2 n3; do
-    start_load "$(on_node web "$node" .status.ip)" 80 50 "$node"
+    start_load "$(field_on web "$node" .status.ip)" 80 50 "$node"
 done
 began=$SECONDS
 # install NODE FILE VERSION: and its agent is another process, is Ready, and says the version.
@@ -43,18 +43,18 @@ is_active_on() { [[ $(on "$1" systemctl is-active kat-agent.service || true) == 
 # works: the leader of now places and stops on every machine.
 works() {
     run other --replicas 3
-    equal '["n1","n2","n3"]' "$(machines_with other)" "machines of another workload"
+    equal '["n1","n2","n3"]' "$(machines_running other)" "machines of another workload"
     kat delete workload other --wait
 }
 # The leader first has a newer agent, and then, newer itself, an older one.
 install n2 newer "$newer"
 works
 for node in n3 n1; do install "$node" newer "$newer"; done
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 install n1 older "$older"
 works
 for node in n3 n2; do install "$node" older "$older"; done
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 least=$(((SECONDS - began) * 40))
 for node in n2 n3; do no_request_lost "$least" "$node"; done
 for node in n1 n2 n3; do equal "${pids[$node]}" "$(on "$node" pgrep -x web)" "the program on $node"; done

@@ -3,7 +3,7 @@
 # settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 20
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 apply_fenced() {
     local folder
     folder=$(workload web --port 80 --replicas 3 --container "terminationGraceSeconds: $1")
@@ -14,13 +14,13 @@ apply_fenced() {
 output=$(apply_fenced 10 2>&1) && exit 1
 contains "$output" "nodeLossTimeoutSeconds"
 apply_fenced 2
-equal '["n1","n2","n3"]' "$(machines_with web)" "machines of three replicas"
-status=$(on_node web n3 .status)
-unit=$(jq -r .unit <<<"$status") lost=$(on_node web n3 .metadata.name)
+equal '["n1","n2","n3"]' "$(machines_running web)" "machines of three replicas"
+status=$(field_on web n3 .status)
+unit=$(jq -r .unit <<<"$status") lost=$(field_on web n3 .metadata.name)
 lab cut n3
 ended() { refused on n3 pgrep -x web; }
 wait_for 30 ended
-replaced() { [[ $(machines_with web) == '["n1","n2"]' ]] && is_whole web 3; }
+replaced() { [[ $(machines_running web) == '["n1","n2"]' ]] && has_ready web 3; }
 wait_for 60 replaced
 # By the one clock that both have.
 stopped_at=$(on n3 journalctl -q -o json --output-fields=__REALTIME_TIMESTAMP "USER_UNIT=$unit" | jq -s 'map(.__REALTIME_TIMESTAMP | tonumber) | max')
@@ -34,8 +34,8 @@ lab heal n3
 wait_for 60 nodes_are_ready
 gone() { [[ $(instances web) != *"$lost"* ]]; }
 wait_for 60 gone
-wait_for 30 really_runs 3
-is_whole web 3
+wait_for 30 process_count_is 3
+has_ready web 3
 # An agent that starts anew, with the leader there, does not touch what runs.
 pids() { for node in n1 n2; do on "$node" pgrep -x web; done; }
 before=$(pids)
@@ -43,5 +43,5 @@ on n2 systemctl restart kat-agent.service
 reached=$(on n2 cat /run/kat/reached)
 reports() { [[ $(on n2 cat /run/kat/reached) != "$reached" ]]; }
 wait_for 30 reports
-is_whole web 3
+has_ready web 3
 equal "$before" "$(pids)" "programs"

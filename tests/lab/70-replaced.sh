@@ -3,7 +3,7 @@
 # settings: agentTickSeconds: 2, nodeLossTimeoutSeconds: 8
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
-wait_for 90 members_are_well 3
+wait_for 90 members_are_healthy 3
 members() { kat get nodes -o json | jq -c '[.items[] | select(any(.status.conditions[]; .type == "EtcdMember" and .status)) | .metadata.name]'; }
 are() { [[ $(members) == "$1" ]] || { members >&2; return 1; }; }
 wait_for 60 are '["n1","n2","n3"]'
@@ -18,7 +18,7 @@ events=$(kat get events -A)
 contains "$events" "etcd of n2 is no member any more"
 contains "$events" "machine n4 becomes a member of etcd"
 equal active "$(on n4 systemctl is-active kat-etcd.service)" "etcd on n4"
-wait_for 60 is_whole web 4
+wait_for 60 has_ready web 4
 
 # It comes back, finds itself no member, and works on, without the keys of one.
 lab start n2
@@ -28,4 +28,4 @@ wait_for 60 no_member
 are '["n1","n3","n4"]'
 kat delete workload web --wait
 run again --port 80 --replicas 4
-equal '["n1","n2","n3","n4"]' "$(machines_with again)" "machines that work"
+equal '["n1","n2","n3","n4"]' "$(machines_running again)" "machines that work"

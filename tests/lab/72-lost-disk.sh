@@ -2,7 +2,7 @@
 # machines: 3
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 leader=$(leader_at n1)
 node=$([[ $leader == n3 ]] && echo n2 || echo n3)
 # etcd's id of the machine's member.
@@ -19,7 +19,7 @@ began=$SECONDS
 lab start "$node"
 is_another() { local now; now=$(member) && [[ $now && $now != "$before" ]]; }
 wait_for 120 is_another
-wait_for 90 members_are_well 3
+wait_for 90 members_are_healthy 3
 echo "made anew $((SECONDS - began)) s after the power"
 equal 3 "$(etcdctl_on n1 member list | grep -c ', started, .*, false$')" "voting members"
 lacks "$(on "$node" journalctl --boot --unit kat-etcd.service -o cat)" "panic"

@@ -2,7 +2,7 @@
 # machines: 3
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 # As the versions before sealing left a member: keys in clear, and no recovery key. Who holds the keys gives them to
 # members, so all are asked before the first one has none.
 for node in n1 n2 n3; do
@@ -31,7 +31,7 @@ for node in n1 n2 n3; do
     equal "600 root" "$(on "$node" sh -c 'stat -c "%a %U" /var/lib/kat/pki/*.sealed /var/lib/kat/pki/recovery.key | sort -u')" "sealed keys on $node"
 done
 wait_for 60 nodes_are_ready
-wait_for 60 members_are_well 3
+wait_for 60 members_are_healthy 3
 key=$(n1 kat-agent recovery-key)
 contains "$key" kat-recovery-
 for node in n2 n3; do equal "$key" "$(on "$node" kat-agent recovery-key)" "recovery key of $node"; done

@@ -3,8 +3,8 @@
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
 run web --port 80 --replicas 3
-equal '["n1","n2","n3"]' "$(machines_with web)" "machines of three replicas"
-contains "$(service_of web)" "10.200."
+equal '["n1","n2","n3"]' "$(machines_running web)" "machines of three replicas"
+contains "$(service_address web)" "10.200."
 caller=$(instances web | jq -c '[.[].status | select(.node == "n1")] | first')
 # in_caller COMMAND...: in the container of the instance on n1.
 in_caller() { as "$(jq -r .user <<<"$caller")" podman exec "$(jq -r '.unit | rtrimstr(".service")' <<<"$caller")" "$@"; }
@@ -30,11 +30,11 @@ while not os.path.exists("/run/finish-kept"):
     kept.sendall(b".")
     time.sleep(0.1)
 kept.sendall(b"\r\n\r\n")
-print(kept.makefile().read(), flush=True)' "$(service_of kept)" </dev/null >"$LAB_WORK/kept.log" 2>&1 &
+print(kept.makefile().read(), flush=True)' "$(service_address kept)" </dev/null >"$LAB_WORK/kept.log" 2>&1 &
 asking=$!
 trap 'kill "$asking" 2>/dev/null || true; cat "$LAB_WORK/kept.log" >&2' EXIT
 wait_for 20 grep -q begun "$LAB_WORK/kept.log"
-scaled() { [[ $(behind kept n1 81 | wc -l) == "$1" ]]; }
+scaled() { [[ $(service_backends kept n1 81 | wc -l) == "$1" ]]; }
 for count in 3 1; do
     run kept --port 81 --replicas "$count"
     wait_for 20 scaled "$count"

@@ -43,14 +43,14 @@ fill() {
         now=$(df --output=avail --block-size=1M "$0" | tail -n 1 | tr -d " "); [ "$now" -ge "$least" ] || least=$now; sleep 0.05
     done; echo "$least"' "$state"
 }
-evicted() { is filler .status.reason Evicted; }
+evicted() { field_is filler .status.reason Evicted; }
 # neighbours_are_well: they are those of before, were not started again, and the data is whole.
 neighbours_are_well() {
     equal "$modest" "$(field modest .metadata.name)" "instance"
     equal "$db" "$(field db .metadata.name)" "instance"
     equal "0 0" "$(field modest .status.restarts) $(field db .status.restarts)" "restarts"
-    is modest .status.phase Running
-    is db .status.phase Running
+    field_is modest .status.phase Running
+    field_is db .status.phase Running
     inside db sha256sum -c /data/sum
 }
 changes() { kat create namespace "$1"; }
@@ -79,7 +79,7 @@ n1 sleep 5
 evicted
 equal '' "$(as "$user" podman ps --quiet --filter "name=$filler")" "containers of the filler"
 # After its pause it comes back by itself.
-back() { is filler .status.phase Running; }
+back() { field_is filler .status.phase Running; }
 wait_for 90 back
 equal "$filler" "$(field filler .metadata.name)" "instance"
 

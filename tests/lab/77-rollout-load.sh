@@ -24,7 +24,7 @@ stalls() {
     wait_for 30 stalled "$word"
 }
 kat apply --wait --timeout 60s -f "$(files --replicas 3 --env VERSION=1)"
-equal '["n1","n2","n3"]' "$(machines_with web)" "machines of three replicas"
+equal '["n1","n2","n3"]' "$(machines_running web)" "machines of three replicas"
 run caller
 caller=$(field caller .status)
 caller_on=$(jq -r .node <<<"$caller")
@@ -43,7 +43,7 @@ start() {
     "$@" load "$address" 80 100 150 /tmp/stop-load "$kept" >"$LAB_WORK/load-$which.json" 2>"$LAB_WORK/load-$which.log" &
     loads[$which]=$!
 }
-address=$(service_of web)
+address=$(service_address web)
 began=$SECONDS since=$(n1 date +@%s)
 start machine 0 n1 /root/web
 start machine-kept 10 n1 /root/web

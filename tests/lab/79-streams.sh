@@ -3,9 +3,9 @@
 # settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
-wait_for 120 members_are_well 3
+wait_for 120 members_are_healthy 3
 run web --port 80 --replicas 3
-equal '["n1","n2","n3"]' "$(machines_with web)" "machines of three replicas"
+equal '["n1","n2","n3"]' "$(machines_running web)" "machines of three replicas"
 every_start() {
     local id text
     text=$(on "$1" katcall logs web --all)
@@ -24,7 +24,7 @@ with_nodes() {
     on n3 curl --silent --insecure --max-time 5 --output /dev/null --write-out '%{http_code}' \
         --cert /var/lib/kat/pki/node.crt --key /var/lib/kat/pki/node.key "https://$overlay:9116$1"
 }
-id=$(on_node web n2 .metadata.name)
+id=$(field_on web n2 .metadata.name)
 equal 403 "$(with_nodes /v1alpha1/nodes/n2/usage)" "status of usage for another machine"
 equal 403 "$(with_nodes "/v1alpha1/n/default/workloads/web/instances/$id/logs")" "status of logs for another machine"
 equal 403 "$(with_nodes "/v1alpha1/n/default/workloads/web/volumes/data/copy?id=none")" "status of a copy that nobody asked for"
@@ -36,12 +36,12 @@ for node in n1 n2 n3; do
     done
 done
 code=0
-on n3 katcall exec "$(on_node web n2 .metadata.name)" -- sh -c 'exit 9' || code=$?
+on n3 katcall exec "$(field_on web n2 .metadata.name)" -- sh -c 'exit 9' || code=$?
 equal 9 "$code" "exit code of a command on another machine"
 # `top` shows the usage of each instance as its own machine counts it.
 counted() { [[ $(on n3 katcall top instances | awk '/^web-/ && NF > 2' | wc -l) == 3 ]]; }
 wait_for 30 counted
-gone=$(on_node web n2 .metadata.name)
+gone=$(field_on web n2 .metadata.name)
 on n3 timeout 120 katcall logs web -f --all >"$LAB_WORK/follow.log" 2>"$LAB_WORK/follow.err" &
 following=$!
 wait_for 20 grep -q "^$gone | listening" "$LAB_WORK/follow.log"
@@ -59,8 +59,8 @@ wait "$following" || true
 kat uncordon n2
 # The log of the instance on n3 is unreachable, and the logs of the others are not.
 run other --port 8080 --replicas 3
-wait_for 30 is_whole other 3
-lost=$(on_node other n3 .metadata.name)
+wait_for 30 has_ready other 3
+lost=$(field_on other n3 .metadata.name)
 lab cut n3
 away() {
     local text

@@ -26,5 +26,5 @@ n1 test -e /var/lib/kat/node.json
 # It comes back, and so does the container.
 n1 env DEBIAN_FRONTEND=noninteractive dpkg --install /root/kat.deb
 wait_for 60 node_is_ready
-wait_for 60 is web .status.phase Running
+wait_for 60 field_is web .status.phase Running
 wait_for 20 answers "http://$address/"

@@ -4,7 +4,7 @@
 put() { lab exec n1 -- sh -c 'cat >"$1"' sh "$1"; }
 is_ready() { n1 kat-agent check "$@"; }
 problems() { problems_of n1 "$@"; }
-mend() { mend_on n1 "$1"; }
+mend() { run_fixes_on n1 "$1"; }
 lab copy "$LAB_WORK/images/web/bin/web" n1:/usr/local/bin/web
 is_ready
 

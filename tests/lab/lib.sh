@@ -95,8 +95,8 @@ instances() {
 }
 # field NAME .PATH [NAMESPACE]: a field of the workload's only instance.
 field() { instances "$1" "${3:-default}" | jq -er "if length == 1 then .[0]$2 else \"there are \(length) instances\" | halt_error end"; }
-# is NAME .PATH VALUE: whether a field of the workload's only instance has this value; for wait_for.
-is() {
+# field_is NAME .PATH VALUE: whether a field of the workload's only instance has this value; for wait_for.
+field_is() {
     local found
     found=$(field "$1" "$2")
     [[ $found == "$3" ]] || {
@@ -107,21 +107,21 @@ is() {
 }
 
 # For workloads on several machines:
-# on_node NAME NODE .PATH: a field of the workload's only Running instance on the machine.
-on_node() {
+# field_on NAME NODE .PATH: a field of the workload's only Running instance on the machine.
+field_on() {
     instances "$1" | jq -er --arg node "$2" "[.[] | select(.status.node == \$node and .status.phase == \"Running\")] |
         if length == 1 then .[0]$3 else \"there are \(length) instances on \(\$node)\" | halt_error end"
 }
-# service_of NAME: the workload's service address.
-service_of() { kat get workload "$1" -o json | jq -er .status.serviceAddress; }
-# behind NAME MACHINE [PORT]: the instance addresses that the machine's nftables rules balance over.
-behind() {
+# service_address NAME: the workload's service address.
+service_address() { kat get workload "$1" -o json | jq -er .status.serviceAddress; }
+# service_backends NAME MACHINE [PORT]: the instance addresses that the machine's nftables rules balance over.
+service_backends() {
     on "$2" nft list chain inet kat-services "to-default/$1-tcp-${3:-80}" | grep -oE '10\.100\.[0-9]+\.[0-9]+' | sort -u
 }
-# machines_with NAME: the machines with a Running instance, as a JSON list.
-machines_with() { instances "$1" | jq -c '[.[].status | select(.phase == "Running") | .node] | unique'; }
-# is_whole NAME COUNT: whether the workload is Running with COUNT ready instances; for wait_for.
-is_whole() {
+# machines_running NAME: the machines with a Running instance, as a JSON list.
+machines_running() { instances "$1" | jq -c '[.[].status | select(.phase == "Running") | .node] | unique'; }
+# has_ready NAME COUNT: whether the workload is Running with COUNT ready instances; for wait_for.
+has_ready() {
     local status
     status=$(kat get workload "$1" -o json | jq -c .status)
     jq -e --argjson count "$2" '.phase == "Running" and .ready == $count' <<<"$status" >/dev/null || {
@@ -129,9 +129,9 @@ is_whole() {
         return 1
     }
 }
-# really_runs COUNT: whether COUNT processes of the test's image run on all machines together,
+# process_count_is COUNT: whether COUNT processes of the test's image run on all machines together,
 # whatever the API says.
-really_runs() {
+process_count_is() {
     local node count=0 here
     for ((node = 1; node <= ${LAB_MACHINES:-1}; node++)); do
         here=$(on "n$node" pgrep -xc web || true)
@@ -209,9 +209,9 @@ nodes_are_ready() {
         return 1
     }
 }
-# members_are_well COUNT [MACHINE]: whether there are COUNT machines, all of them healthy members of
+# members_are_healthy COUNT [MACHINE]: whether there are COUNT machines, all of them healthy members of
 # etcd, according to the API on MACHINE (default n2).
-members_are_well() {
+members_are_healthy() {
     local members
     members=$(on "${2:-n1}" katcall get nodes -o json |
         jq -c '[.items[] | {name: .metadata.name, etcd: (.status.conditions[] | select(.type == "EtcdMember"))}]')
@@ -222,7 +222,7 @@ members_are_well() {
 }
 # leader_at MACHINE: the leader according to the API on that machine.
 leader_at() { on "$1" katcall get nodes -o json | jq -r '.items[] | select(.status.roles | index("leader")) | .metadata.name'; }
-overlay_of() { kat get nodes "$1" -o json | jq -r .status.overlayAddress; }
+overlay_address() { kat get nodes "$1" -o json | jq -r .status.overlayAddress; }
 # etcdctl_on MACHINE ARGUMENT...: runs etcdctl with the machine's leader certificate.
 etcdctl_on() {
     local node=$1
@@ -270,9 +270,9 @@ problems_of() {
     equal 1 "$code" "exit code of check, which printed $output" || return 1
     printf '%s\n' "$output"
 }
-# mend_on MACHINE TEXT [LEVEL]: runs the command below each problem (or other LEVEL) in the output
+# run_fixes_on MACHINE TEXT [LEVEL]: runs the command below each problem (or other LEVEL) in the output
 # of check, without sudo, which these machines do not have.
-mend_on() {
+run_fixes_on() {
     local command
     while IFS= read -r -u 4 command; do
         [[ $command == 'sudo '* ]] || { echo "no command: $command" >&2 && return 1; }
@@ -281,9 +281,9 @@ mend_on() {
 }
 
 # The inventory of n1, without the files of tests and files that change by themselves.
-trace() { inventory n1 | grep -vE '^(root/|var/lib/kat/(etcd|desired\.json|images\.json|network/|backups|volumes))'; }
-# no_trace STATUS ID: n1 has no remains of a workload whose instance had this status and id.
-no_trace() {
+stable_inventory() { inventory n1 | grep -vE '^(root/|var/lib/kat/(etcd|desired\.json|images\.json|network/|backups|volumes))'; }
+# no_remains STATUS ID: n1 has no remains of a workload whose instance had this status and id.
+no_remains() {
     local status=$1 id=$2 user uid address
     user=$(jq -r .user <<<"$status") uid=$(jq -r .uid <<<"$status") address=$(jq -r .ip <<<"$status")
     refused n1 getent passwd "$user"
@@ -306,13 +306,13 @@ delete_all() {
     done 5< <(kat get workloads -A -o json | jq -r '.items[] | "\(.metadata.namespace) \(.metadata.name)"')
 }
 
-# owner_says NODE LINE...: adds lines to NODE's agent.yaml, until owner_takes_back NODE restores it.
-owner_says() {
+# add_agent_settings NODE LINE...: adds lines to NODE's agent.yaml, until restore_agent_settings NODE restores it.
+add_agent_settings() {
     local node=$1
     shift
     printf '%s\n' "$@" | lab exec "$node" -- sh -c 'mkdir -p /etc/kat && touch /etc/kat/agent.yaml && { [ -e /root/agent.yaml ] || cp /etc/kat/agent.yaml /root/; } &&
         cat >>/etc/kat/agent.yaml && systemctl restart kat-agent'
 }
-owner_takes_back() {
+restore_agent_settings() {
     on "$1" sh -c 'mv /root/agent.yaml /etc/kat/ && { [ -s /etc/kat/agent.yaml ] || rm /etc/kat/agent.yaml; } && systemctl restart kat-agent'
 }

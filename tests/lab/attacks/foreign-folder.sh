@@ -15,7 +15,7 @@ foreign hook "$hooks/post-receive" FileOrCreate
 foreign folder /srv/salt/states DirectoryOrCreate
 foreign other /var/lib/kat/host/other/data DirectoryOrCreate
 for name in hook folder other; do
-    wait_for 20 is "$name" .status.reason HostPathNotCreated
+    wait_for 20 field_is "$name" .status.reason HostPathNotCreated
     equal inactive "$(unit_property "$name" ActiveState)" "state of $name"
 done
 equal '' "$(n1 ls "$hooks")" "files in a folder of root's"
@@ -24,7 +24,7 @@ refused n1 test -e /var/lib/kat/host/other
 
 # The control: in the namespace's own folder it is made, and is the tenant's.
 foreign own /var/lib/kat/host/default/hooks/post-receive FileOrCreate
-wait_for 20 is own .status.phase Running
+wait_for 20 field_is own .status.phase Running
 equal "$(field own .status.uid)" "$(n1 stat --format %u /var/lib/kat/host/default/hooks/post-receive)" "owner of a file that was made"
 for name in hook folder other own; do kat delete workload "$name"; done
 for name in hook folder other own; do kat delete workload "$name" --wait --ignore-not-found; done

@@ -21,7 +21,7 @@ wait_for 10 listens
 
 # The port of another program that only root could take before.
 taker mail 25
-wait_for 20 is mail .status.reason HostPortNotAllowed
+wait_for 20 field_is mail .status.reason HostPortNotAllowed
 contains "$(field mail .status.message)" "hostPortsAllow in /etc/kat/agent.yaml"
 refused from_outside 25
 
@@ -30,7 +30,7 @@ seen() { n1 grep -q 5432 /run/kat/machine-ports.json; }
 wait_for 30 seen
 n1 systemctl stop database.service
 taker thief 5432
-wait_for 20 is thief .status.reason HostPortInUse
+wait_for 20 field_is thief .status.reason HostPortInUse
 contains "$(field thief .status.message)" "in the last ten minutes"
 refused from_outside 5432
 refused from_machine 5432
@@ -41,11 +41,11 @@ n1 systemctl restart kat-net
 stolen() { contains "$(from_outside 5432)" "host=$(field thief .metadata.name)"; }
 wait_for 30 stolen
 refused from_machine 5432
-owner_says n1 'hostPortLoopback: true'
+add_agent_settings n1 'hostPortLoopback: true'
 heard() { contains "$(from_machine 5432)" "host=$(field thief .metadata.name)"; }
 wait_for 30 heard
 
-owner_takes_back n1
+restore_agent_settings n1
 wait_for 40 nodes_are_ready
 kat delete workload mail --wait
 kat delete workload thief --wait

@@ -18,7 +18,7 @@ connects() { inside scanner nc -w 2 "$1" "$2" -e /bin/busybox true; }
 uid=$(field scanner .status.uid)
 # as_its_user ADDRESS PORT: the same with hostNetwork, as the machine sees it.
 as_its_user() { n1 setpriv --reuid="$uid" --regid="$uid" --clear-groups curl --silent --insecure --max-time 2 --output /dev/null "${3:-https}://$1:$2/"; }
-for address in "$(overlay_of n1)" "$(overlay_of n2)" 192.168.77.11 192.168.77.12; do
+for address in "$(overlay_address n1)" "$(overlay_address n2)" 192.168.77.11 192.168.77.12; do
     for port in 2379 2380 9115 9116; do
         refused connects "$address" "$port"
         refused as_its_user "$address" "$port"
@@ -28,6 +28,6 @@ for address in "$(overlay_of n1)" "$(overlay_of n2)" 192.168.77.11 192.168.77.12
     as_its_user "$address" "$open" http
     n1 curl --silent --insecure --max-time 3 --output /dev/null "https://$address:9115/healthz"
 done
-n1 bash -c "exec 3<>/dev/tcp/$(overlay_of n2)/2380"
+n1 bash -c "exec 3<>/dev/tcp/$(overlay_address n2)/2380"
 for node in n1 n2; do on "$node" systemctl stop attack-open; done
 kat delete workload scanner --wait

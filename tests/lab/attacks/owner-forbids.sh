@@ -14,7 +14,7 @@ loose loose-privileges --container 'quadlet: {NoNewPrivileges: "false"}'
 loose loose-capabilities --container "capAdd: [$all]"
 names=(loose-seccomp loose-unmask loose-selinux loose-privileges loose-capabilities)
 for name in "${names[@]}"; do
-    wait_for 20 is "$name" .status.reason SecurityNotAllowed
+    wait_for 20 field_is "$name" .status.reason SecurityNotAllowed
     contains "$(field "$name" .status.message)" "securityAllow in /etc/kat/agent.yaml"
     equal inactive "$(unit_property "$name" ActiveState)" "state of $name"
 done
@@ -22,12 +22,12 @@ done
 refused loose loose-profile --container 'quadlet: {SeccompProfile: /var/tmp/own.json}'
 
 # The control: where the owner allows it the same containers start, and the kernel shows it.
-owner_says n1 'securityAllow: [seccomp, unmask, selinux, newPrivileges, capabilities]'
-for name in "${names[@]}"; do wait_for 40 is "$name" .status.phase Running; done
+add_agent_settings n1 'securityAllow: [seccomp, unmask, selinux, newPrivileges, capabilities]'
+for name in "${names[@]}"; do wait_for 40 field_is "$name" .status.phase Running; done
 equal 0 "$(inside loose-seccomp sed -n 's/^Seccomp:.//p' /proc/self/status)" "filter of system calls"
 equal 2 "$(inside loose-unmask sed -n 's/^Seccomp:.//p' /proc/self/status)" "filter of system calls of another"
 
 for name in "${names[@]}"; do kat delete workload "$name"; done
-owner_takes_back n1
+restore_agent_settings n1
 wait_for 40 nodes_are_ready
 for name in "${names[@]}"; do kat delete workload "$name" --wait --ignore-not-found; done

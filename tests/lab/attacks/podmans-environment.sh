@@ -8,7 +8,7 @@ names=(TZDIR GCONV_PATH _CONTAINERS_ROOTLESS_UID REGISTRIES_CONFIG_PATH PATH)
 variables=()
 for name in "${names[@]}"; do variables+=(--env "$name=one\\ntwo of $name"); done
 tenant apply -f "$(workload variables --spec 'nodeSelector: {kat.dws.rip/nodeName: n1}' "${variables[@]}")"
-wait_for 30 is variables .status.phase Running
+wait_for 30 field_is variables .status.phase Running
 equal "" "$(unit_property variables EnvironmentFiles)" "files of variables that systemd gives to Podman"
 refused grep -q 'one' <<<"$(unit_property variables Environment)"
 
@@ -22,6 +22,6 @@ has_them() {
 }
 has_them
 as "$(field variables .status.user)" systemctl --user restart "$(field variables .status.unit)"
-wait_for 30 is variables .status.phase Running
+wait_for 30 field_is variables .status.phase Running
 has_them
 kat delete workload variables --wait

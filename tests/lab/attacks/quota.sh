@@ -20,7 +20,7 @@ over secrets 1 2 secret set two key=value
 refused tenant namespace set default workloads=100
 # What is there stays where the quota is lowered, and the administrator is refused too.
 kat namespace set default instances=1
-is_whole first 2
+has_ready first 2
 refused kat scale first --replicas 3
 contains "$(kat describe namespace default)" "instances 2 of 1"
 # The other namespace is unharmed, and the control: without the quotas the same calls do what they say.

@@ -18,7 +18,7 @@ n1 nft "add table inet attack; add chain inet attack in { type filter hook input
     add rule inet attack in iifname \"kat*\" ip saddr $victim udp dport 9999 counter"
 # Sends as the victim, and says how many packets the machine took.
 forged() {
-    n1 nsenter --target "$pid" --net python3 -c "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('$victim', 0)); s.sendto(b'x', ('$(overlay_of n1)', 9999))"
+    n1 nsenter --target "$pid" --net python3 -c "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('$victim', 0)); s.sendto(b'x', ('$(overlay_address n1)', 9999))"
     n1 nft -j list chain inet attack in | jq '[.nftables[].rule?.expr[]?.counter?.packets // empty] | add'
 }
 equal 0 "$(forged)" "packets with the victim's address"

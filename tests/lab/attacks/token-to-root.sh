@@ -23,15 +23,15 @@ inside outer sh -c "ln -s /run/user/$uid /v/d"
 # The control: the link is there, and what it leads to.
 n1 test -S "$base/d/bus"
 tenant apply -f "$(workload inner --port 80 --spec "$here" --spec "$(mounts "$base/d")" --container "$mounted")"
-wait_for 20 is inner .status.reason HostPathIsLink
+wait_for 20 field_is inner .status.reason HostPathIsLink
 # Nothing is made there either; a folder that is there comes in, and whatever stands in its place by then does not.
 inside outer rm /v/d
-wait_for 20 is inner .status.reason HostPathUnprotected
+wait_for 20 field_is inner .status.reason HostPathUnprotected
 inside outer mkdir /v/d
-wait_for 20 is inner .status.phase Running
+wait_for 20 field_is inner .status.phase Running
 refused inside inner test -e /v/bus
 tenant apply -f "$(workload direct --port 80 --spec "$here" --spec "$(mounts "/run/user/$uid")" --container "$mounted")"
-wait_for 20 is direct .status.reason HostPathNotAllowed
+wait_for 20 field_is direct .status.reason HostPathNotAllowed
 for name in outer inner direct; do kat delete workload "$name"; done
 
 # Files: the workload's user puts a link to /etc where root is to lay out the next folder.
