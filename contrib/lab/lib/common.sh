@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Settings, messages, locks, processes and control groups that every verb shares.
+# Shared by all verbs: settings, messages, locks, processes and control groups.
 
 LAB_NAME=${KAT_LAB_NAME:-kat-lab}
 LAB_BASE=${KAT_LAB_DIR:-/var/tmp/kat-lab}
@@ -7,7 +7,8 @@ LAB_CACHE=${KAT_LAB_CACHE:-/var/cache/kat-lab}
 LAB_STATE=$LAB_BASE/$LAB_NAME
 LAB_TIMEOUT=${KAT_LAB_TIMEOUT:-90}
 
-# All inside the lab's own network namespace: side by side labs use the same addresses.
+# Addresses and links are inside the lab's network namespace, so labs with different names use the
+# same ones.
 # shellcheck disable=SC2034 # used by the files beside this one
 {
     LAB_BRIDGE=lab0
@@ -17,13 +18,13 @@ LAB_TIMEOUT=${KAT_LAB_TIMEOUT:-90}
     LAB_MAX_NODES=20
 }
 
-# An emulated processor takes its time.
-patience() { if lab_is_vm; then echo $((LAB_TIMEOUT * 4)); else echo "$LAB_TIMEOUT"; fi; }
+# boot_timeout: the time limit for a machine's boot in seconds. Emulation is slow, so virtual
+# machines have longer.
+boot_timeout() { if lab_is_vm; then echo $((LAB_TIMEOUT * 4)); else echo "$LAB_TIMEOUT"; fi; }
 
 say() { printf 'kat-lab: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
 usage_error() { say "$@"; say "try 'kat-lab help'"; exit 2; }
-not_yet() { say "not yet: $*"; exit 2; }
 
 check_settings() {
     [[ $LAB_NAME =~ ^[a-z][a-z0-9-]{0,30}$ ]] ||
@@ -42,12 +43,12 @@ check_node() {
 }
 
 node_dir() { printf '%s/machines/%s\n' "$LAB_STATE" "$1"; }
-# Its first one, or the one that 'readdress' gave it.
+# The address that `readdress` set, else the machine's first address.
 node_address() {
     cat "$(node_dir "$1")/address" 2>/dev/null || printf '%s.%d\n' "$LAB_NET" $((10 + ${1#n}))
 }
 
-# The machines that this lab knows, in the order of their numbers.
+# Prints the machines of this lab, by their numbers.
 nodes() {
     local dir
     for dir in "$LAB_STATE"/machines/n*/; do
@@ -55,28 +56,28 @@ nodes() {
     done | sort -V
 }
 
-# One verb at a time changes a lab; the lock goes with the process, and the file with 'down'.
-# File descriptor 8: whatever is left running is started with 8>&-.
+# Only one verb at a time changes a lab. File descriptor 8 holds the lock for the life of the
+# process; processes that stay are started with 8>&-. `down` removes the file.
 lock_lab() {
     local file=$LAB_BASE/.$LAB_NAME.lock
     while true; do
         mkdir -p "$LAB_BASE"
-        exec 8>"$file" || die "can't write $file"
+        exec 8>"$file" || die "cannot write $file"
         if ! flock --nonblock 8; then
-            say "another kat-lab works on $LAB_NAME: waiting for it"
+            say "another kat-lab changes $LAB_NAME: waiting for its end"
             flock --timeout 1200 8 || die "another kat-lab still holds $file"
         fi
-        # A 'down' that held it may have removed the file.
+        # A `down` that held the lock may have removed the file.
         [[ $file -ef /proc/self/fd/8 ]] && return
     done
 }
 
-unlock_for_good() {
+remove_lock() {
     rm -f "$LAB_BASE/.$LAB_NAME.lock"
     rmdir "$LAB_BASE" 2>/dev/null || true
 }
 
-# wait_for SECONDS COMMAND...: polls until the command succeeds.
+# wait_for SECONDS COMMAND...: repeats the command until it succeeds; fails at the time limit.
 wait_for() {
     local deadline=$((SECONDS + $1))
     shift
@@ -86,7 +87,7 @@ wait_for() {
     done
 }
 
-# need COMMAND PACKAGE...: installs by apt what is missing.
+# need_commands COMMAND:PACKAGE...: installs the packages of missing commands with apt.
 need_commands() {
     local missing=() pair
     for pair in "$@"; do
@@ -102,16 +103,17 @@ need_commands() {
     ) 9>"$LAB_CACHE/.apt.lock" >&2 || die "apt could not install: ${missing[*]}"
 }
 
-install_what_is_missing() {
+install_dependencies() {
     need_commands mmdebstrap:mmdebstrap systemd-nspawn:systemd-container ip:iproute2 \
         /usr/bin/python3:python3 nsenter:util-linux
 }
 
 host_has_systemd() { [[ -d /run/systemd/system ]]; }
 
-# ---- processes, recorded as "pid starttime" ------------------------------------------------
+# ---- processes, recorded as "pid starttime" ----
 
-# The 22nd field of /proc/PID/stat; the name in it may hold blanks and brackets.
+# start_time PID: field 22 of /proc/PID/stat, for processes that are no zombies. The name in field 2
+# may contain blanks and brackets.
 start_time() {
     local stat
     stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
@@ -124,11 +126,11 @@ start_time() {
 
 record_pid() { printf '%s %s\n' "$1" "$(start_time "$1")" >"$2.new" && mv "$2.new" "$2"; }
 
-# Prints the pid in FILE if that very process still lives.
+# recorded_pid FILE: prints the pid in FILE if the same process still runs.
 recorded_pid() {
-    local pid began
-    [[ -r $1 ]] && read -r pid began <"$1" || return 1
-    [[ $pid && $began && $(start_time "$pid") == "$began" ]] || return 1
+    local pid recorded_start
+    [[ -r $1 ]] && read -r pid recorded_start <"$1" || return 1
+    [[ $pid && $recorded_start && $(start_time "$pid") == "$recorded_start" ]] || return 1
     printf '%s\n' "$pid"
 }
 
@@ -138,26 +140,26 @@ kill_recorded() {
     rm -f "$1"
 }
 
-# ---- control groups: everything that the lab starts is in one of its own ----------------------
+# ---- control groups: each process of the lab is in a control group of the lab ----
 
-# The unified hierarchy; on hosts with v1 controllers it lies beside them.
+# The cgroup v2 hierarchy; on hosts with v1 controllers it is mounted at unified/.
 cgroup_root() {
     if [[ $(stat -f -c %T /sys/fs/cgroup) == cgroup2fs ]]; then
         echo /sys/fs/cgroup
     elif [[ -e /sys/fs/cgroup/unified/cgroup.procs ]]; then
         echo /sys/fs/cgroup/unified
     else
-        die "this machine has no cgroup v2 hierarchy, and systemd-nspawn needs one"
+        die "systemd-nspawn needs a cgroup v2 hierarchy, and this host has none"
     fi
 }
 
 cgroup_of() { printf '%s/kat-lab/%s/%s\n' "$(cgroup_root)" "$LAB_NAME" "$1"; }
 
-cgroup_empty() { [[ ! -d $1 ]] || grep -qx 'populated 0' "$1/cgroup.events" 2>/dev/null || [[ ! -d $1 ]]; }
+cgroup_is_empty() { [[ ! -d $1 ]] || grep -qx 'populated 0' "$1/cgroup.events" 2>/dev/null || [[ ! -d $1 ]]; }
 
-# Kills every process in a group, and removes it in every hierarchy.
+# Kills every process in a group, and removes the group in every hierarchy.
 cgroup_remove() {
-    local group twin
+    local group path
     group=$(cgroup_of "$1")
     if [[ -d $group ]]; then
         if [[ -e $group/cgroup.kill ]]; then
@@ -166,24 +168,24 @@ cgroup_remove() {
             # shellcheck disable=SC2038 # what is piped are pids
             find "$group" -name cgroup.procs -exec cat {} + | xargs --no-run-if-empty kill -KILL || true
         fi
-        wait_for 20 cgroup_empty "$group" || die "processes in $group do not end"
+        wait_for 20 cgroup_is_empty "$group" || die "processes in $group do not end"
     fi
     # systemd-nspawn makes the same path under the v1 hierarchy named systemd.
-    for twin in "$group" /sys/fs/cgroup/systemd/"${group#"$(cgroup_root)"/}"; do
-        [[ -d $twin ]] || continue
-        find "$twin" -depth -type d -exec rmdir {} + 2>/dev/null || true
-        rmdir "$(dirname "$twin")" "$(dirname "$(dirname "$twin")")" 2>/dev/null || true
+    for path in "$group" /sys/fs/cgroup/systemd/"${group#"$(cgroup_root)"/}"; do
+        [[ -d $path ]] || continue
+        find "$path" -depth -type d -exec rmdir {} + 2>/dev/null || true
+        rmdir "$(dirname "$path")" "$(dirname "$(dirname "$path")")" 2>/dev/null || true
     done
 }
 
-# ---- starting what stays ------------------------------------------------------------------------
+# ---- processes that outlive kat-lab ----
 
 unit_of() { printf 'kat-lab-%s-%s.service\n' "$LAB_NAME" "$1"; }
 
-# launch NAME LOG PIDFILE [SYSTEMD-RUN OPTION...] -- COMMAND...: in the lab's network, apart from this
-# process. Where the host runs systemd it is a unit, else a process in a control group of the lab's.
-# What runs under that name without a record, after a crash, is ended first.
-launch() {
+# start_process NAME LOG PIDFILE [SYSTEMD-RUN OPTION...] -- COMMAND...: starts a process in the
+# lab's network that outlives this one. On a host with systemd it is a unit, else a process in a
+# control group of the lab. It first ends a process of that name that a crash left without a record.
+start_process() {
     local name=$1 log=$2 pidfile=$3 group options=()
     shift 3
     while [[ $1 != -- ]]; do
@@ -209,20 +211,20 @@ launch() {
     record_pid $! "$pidfile"
 }
 
-unit_gone() { ! systemctl is-active --quiet "$1" && ! systemctl is-failed --quiet "$1"; }
+unit_is_stopped() { ! systemctl is-active --quiet "$1" && ! systemctl is-failed --quiet "$1"; }
 
-# As the plug would: SIGKILL to all that is in it.
+# Ends all processes of a unit with SIGKILL, as a loss of power would.
 stop_unit() {
     local unit
     unit=$(unit_of "$1")
-    unit_gone "$unit" && return
+    unit_is_stopped "$unit" && return
     systemctl kill --signal=KILL "$unit" 2>/dev/null || true
     systemctl stop "$unit" 2>/dev/null || true
     systemctl reset-failed "$unit" 2>/dev/null || true
-    wait_for 20 unit_gone "$unit" || die "$unit does not end"
+    wait_for 20 unit_is_stopped "$unit" || die "$unit does not end"
 }
 
-# The names of this lab's units, also of those that no record is left of.
+# Prints the names of this lab's units, including units without a record.
 unit_names() {
     local unit
     systemctl list-units --all --plain --no-legend "kat-lab-$LAB_NAME-*.service" | while read -r unit _; do

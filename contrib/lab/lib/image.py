@@ -1,10 +1,10 @@
-"""Puts a file tree as an OCI image of one layer into the lab's registry.
+"""Pushes a file tree to the lab's registry, as an OCI image of one layer.
 
 image.py REGISTRY NAME:TAG DIR [--entrypoint JSON] [--cmd JSON] [--user UID] [--env K=V]... [--workdir DIR]
          [--stop-signal SIGNAL] [--busybox]
 --busybox adds a static busybox, its applets and /etc, /run, /tmp, /var to the tree.
 All files belong to root in the image, and their modes are kept. The same tree and the same options
-give the same digest. Prints what the image is called, with its digest.
+give the same digest. Prints the image's name with its digest.
 """
 
 import argparse
@@ -24,16 +24,16 @@ import urllib.request
 def json_list(text):
     value = json.loads(text)
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise argparse.ArgumentTypeError("not a JSON list of strings: " + text)
+        raise argparse.ArgumentTypeError("expected a JSON list of strings, found: " + text)
     return value
 
 
 def add_busybox(archive, busybox):
-    """Every applet as a link in /bin, unless the tree has that file; and the folders that programs expect."""
-    have = set(archive.getnames())
+    """Adds busybox, a link in /bin for each applet unless the tree has that file, and common folders."""
+    existing = set(archive.getnames())
 
     def add(name, kind, mode, **more):
-        if name in have:
+        if name in existing:
             return
         info = tarfile.TarInfo(name)
         info.type, info.mode = kind, mode
@@ -43,7 +43,7 @@ def add_busybox(archive, busybox):
 
     for name, mode in (("bin", 0o755), ("etc", 0o755), ("tmp", 0o1777), ("var", 0o755), ("run", 0o755)):
         add(name, tarfile.DIRTYPE, mode)
-    if "bin/busybox" not in have:
+    if "bin/busybox" not in existing:
         with open(busybox, "rb") as program:
             data = program.read()
         info = tarfile.TarInfo("bin/busybox")
@@ -98,8 +98,8 @@ class Registry:
     def blob(self, data, kind):
         digest = "sha256:" + hashlib.sha256(data).hexdigest()
         if not self.has(digest):
-            where = self.call("POST", self.base + "/blobs/uploads/", b"").headers["Location"]
-            self.call("PUT", "%s%sdigest=%s" % (where, "&" if "?" in where else "?", digest), data).close()
+            upload_url = self.call("POST", self.base + "/blobs/uploads/", b"").headers["Location"]
+            self.call("PUT", "%s%sdigest=%s" % (upload_url, "&" if "?" in upload_url else "?", digest), data).close()
         return {"mediaType": kind, "digest": digest, "size": len(data)}
 
     def manifest(self, tag, manifest):
@@ -123,9 +123,9 @@ def main():
     parser.add_argument("--busybox-program", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not re.fullmatch(r"[a-z0-9]+([._/-][a-z0-9]+)*:[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", options.image):
-        parser.error("not NAME:TAG: " + options.image)
+        parser.error("expected NAME:TAG, found: " + options.image)
     if not os.path.isdir(options.folder):
-        parser.error("not a folder: " + options.folder)
+        parser.error("no such folder: " + options.folder)
     if not all("=" in entry for entry in options.env):
         parser.error("--env takes NAME=VALUE")
     repository, tag = options.image.rsplit(":", 1)

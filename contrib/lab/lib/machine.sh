@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Machines: created once, booted, entered, killed.
+# Machines: creation, boot, commands in them, and power off.
 
 NETWORK_FILE=etc/systemd/network/10-host0.network
 
@@ -17,7 +17,7 @@ IPv6AcceptRA=no
 EOF
 }
 
-# The folders of a machine, filled once; they survive its reboots and its death.
+# Creates the folders of a machine. They outlive its reboots and power cuts.
 create_machine() {
     local node=$1 dir root
     dir=$(node_dir "$node")
@@ -35,10 +35,11 @@ create_machine() {
     ! lab_is_vm || prepare_vm "$node"
 }
 
-# The pid of the systemd-nspawn of a machine, and of the systemd in it.
+# nspawn_pid NODE: the pid of systemd-nspawn. init_pid NODE: the pid of the systemd in the machine,
+# seen from the host.
 nspawn_pid() { recorded_pid "$(node_dir "$1")/nspawn.pid"; }
 
-leader_pid() {
+init_pid() {
     local nspawn child children
     if lab_is_vm; then
         vm_pid "$1"
@@ -64,73 +65,77 @@ boot_machine() {
     fi
     nspawn_pid "$node" >/dev/null && return
     root=$(<"$dir/created")
-    [[ -d $root ]] || die "$root, which $node was made from, is gone: 'kat-lab down', then 'up'"
+    [[ -d $root ]] || die "the root file system of $node, $root, is missing: run 'kat-lab down', then 'kat-lab up'"
     printf -- '---- boots ----\n' >>"$dir/console.log"
     local run=(unshare --mount --propagation private -- "$LAB_LIB/run-machine")
     if host_has_systemd; then
-        # As systemd-nspawn@.service does: the unit's group is delegated, and 133 says that it reboots.
-        launch "$node" "$dir/console.log" "$dir/supervisor.pid" \
+        # As in systemd-nspawn@.service the unit's group is delegated, and exit code 133 means a
+        # reboot.
+        start_process "$node" "$dir/console.log" "$dir/supervisor.pid" \
             --property=Delegate=yes --property=KillMode=mixed --property=TasksMax=16384 \
             --property=RestartForceExitStatus=133 --property=SuccessExitStatus=133 \
             -- "${run[@]}" once "$root" "$dir" "$node" "$(bridge_of "$node")" -
     else
         cgroup_remove "$node"
-        launch "$node" "$dir/console.log" "$dir/supervisor.pid" \
+        start_process "$node" "$dir/console.log" "$dir/supervisor.pid" \
             -- "${run[@]}" loop "$root" "$dir" "$node" "$(bridge_of "$node")" "$(cgroup_of "$node")"
     fi
 }
 
 machine_is_up() {
     local node=$1 state
-    if ! leader_pid "$node" >/dev/null; then
-        # Gone for good, or not there yet: a machine that ended won't be waited for.
+    if ! init_pid "$node" >/dev/null; then
+        # Without a systemd in it the machine has ended or has not started yet.
         return 1
     fi
-    state=$(enter "$node" systemctl is-system-running 2>/dev/null) || true
-    [[ $state == running || $state == degraded ]] || waits_for_others "$node" "$state" || return 1
+    state=$(run_in "$node" systemctl is-system-running 2>/dev/null) || true
+    [[ $state == running || $state == degraded ]] || waits_only_for_etcd "$node" "$state" || return 1
     [[ -e $(node_dir "$node")/cut ]] && return 0
-    enter "$node" ping -c1 -W1 "$LAB_GATEWAY" >/dev/null 2>&1 &&
-        enter "$node" getent ahostsv4 outside.test >/dev/null 2>&1
+    run_in "$node" ping -c1 -W1 "$LAB_GATEWAY" >/dev/null 2>&1 &&
+        run_in "$node" getent ahostsv4 outside.test >/dev/null 2>&1
 }
 
-# Only the cluster's store is still on its way: it may need the other machines, which are not up yet.
-waits_for_others() {
+# Whether etcd is the only unit that is still starting: it may need other machines, which are not up
+# yet.
+waits_only_for_etcd() {
     [[ $2 == starting ]] &&
-        [[ $(enter "$1" systemctl list-jobs --plain --no-legend --no-pager 2>/dev/null | awk '{ print $2 }') == kat-etcd.service ]]
+        [[ $(run_in "$1" systemctl list-jobs --plain --no-legend --no-pager 2>/dev/null | awk '{ print $2 }') == kat-etcd.service ]]
 }
 
-# 0 once the machine is up, also where it ended instead: CAME says which.
-machine_came_or_ended() {
-    CAME=yes
+# Succeeds when the machine is up, and also when a virtual machine has ended. IS_UP is yes or no.
+machine_is_up_or_ended() {
+    IS_UP=yes
     machine_is_up "$1" && return
-    CAME=no
+    IS_UP=no
     lab_is_vm && ! vm_pid "$1" >/dev/null
 }
 
-# A machine that came up once has: asked again, it may just be busy with a job that begins or ends in that moment.
-wait_machine() {
-    local dir CAME=no
-    wait_for "$(patience)" machine_came_or_ended "$1" && [[ $CAME == yes ]] && return
+# Checks machine_is_up only until its first success: later a job that begins or ends may make it
+# fail for a moment.
+wait_until_up() {
+    local dir IS_UP=no
+    wait_for "$(boot_timeout)" machine_is_up_or_ended "$1" && [[ $IS_UP == yes ]] && return
     dir=$(node_dir "$1")
-    say "$1 did not come up in $(patience) s; its console said:"
+    say "$1 did not come up in $(boot_timeout) s; the end of its console:"
     tail -n 60 "$dir/console.log" >&2
-    if leader_pid "$1" >/dev/null; then
-        enter "$1" systemctl list-jobs --no-pager >&2 || true
-        enter "$1" systemctl --failed --no-pager >&2 || true
+    if init_pid "$1" >/dev/null; then
+        run_in "$1" systemctl list-jobs --no-pager >&2 || true
+        run_in "$1" systemctl --failed --no-pager >&2 || true
     fi
-    die "$1 did not come up; all of its console is in $dir/console.log"
+    die "$1 did not come up; its console is in $dir/console.log"
 }
 
-# become NODE COMMAND...: this process becomes the command, as root, in the machine's init.scope, with a
-# clean environment. A shell waits outside of the machine's pid namespace for the command: where that is killed, the
-# command is told to end. nsenter's own wait won't do: it stops with a command that is stopped, which systemd does to
-# all at a shutdown, and a machine can't end while an ended process of it is not waited for.
-become() {
+# exec_in NODE COMMAND...: replaces this process with the command, which runs as root in the
+# machine's init.scope with a clean environment. A shell outside the machine's pid namespace waits
+# for the command; if the shell is killed, the command gets SIGTERM. nsenter's own wait is not used:
+# it stops together with a stopped command, systemd stops all processes at a shutdown, and a machine
+# cannot end before its ended processes are waited for.
+exec_in() {
     local node=$1 pid group
-    ! lab_is_vm || become_in_vm "$@"
+    ! lab_is_vm || exec_in_vm "$@"
     shift
-    pid=$(leader_pid "$node") || die "$node is not running"
-    group=${BECOME_CGROUP:-$(machine_cgroup "$pid")/init.scope}
+    pid=$(init_pid "$node") || die "$node is not running"
+    group=${EXEC_CGROUP:-$(machine_cgroup "$pid")/init.scope}
     echo "$BASHPID" >"$group/cgroup.procs"
     # shellcheck disable=SC2016
     exec nsenter --target "$pid" --all --no-fork -- /bin/bash -c '"$@"; exit $?' bash \
@@ -140,21 +145,21 @@ become() {
         ${NO_COLOR:+NO_COLOR="$NO_COLOR"} setpriv --pdeathsig TERM -- "$@" 8>&-
 }
 
-enter() { (become "$@"); }
+run_in() { (exec_in "$@"); }
 
-# The machine's root control group, as this host sees it.
+# The path of the machine's root control group on the host.
 machine_cgroup() {
     local path
     path=$(sed -n 's/^0:://p' "/proc/$1/cgroup")
     printf '%s%s\n' "$(cgroup_root)" "${path%/init.scope}"
 }
 
-# become_user NODE USER COMMAND...: the same as that user, and beside the user's own manager where it
-# runs, so that 'systemctl --user' and 'podman run' work as they do for a user who logged in.
-become_user() {
+# exec_as_user NODE USER COMMAND...: the same as USER. If the user's manager runs, the command runs
+# beside it, so `systemctl --user` and `podman run` work as in a login session.
+exec_as_user() {
     local node=$1 user=$2 entry uid gid home shell groups pid manager
     shift 2
-    if entry=$(enter "$node" getent passwd "$user"); then
+    if entry=$(run_in "$node" getent passwd "$user"); then
         IFS=: read -r user _ uid gid _ home shell <<<"$entry"
         groups=--init-groups
     elif [[ $user =~ ^[0-9]+$ ]]; then
@@ -164,33 +169,34 @@ become_user() {
     fi
     local slice=user.slice/user-$uid.slice/user@$uid.service/init.scope enter_group=':' runtime=()
     if lab_is_vm; then
-        ! enter "$node" test -d "/sys/fs/cgroup/$slice" || enter_group="echo \$\$ >/sys/fs/cgroup/$slice/cgroup.procs"
+        ! run_in "$node" test -d "/sys/fs/cgroup/$slice" || enter_group="echo \$\$ >/sys/fs/cgroup/$slice/cgroup.procs"
     else
-        pid=$(leader_pid "$node") || die "$node is not running"
+        pid=$(init_pid "$node") || die "$node is not running"
         manager=$(machine_cgroup "$pid")/$slice
-        [[ ! -d $manager ]] || local BECOME_CGROUP=$manager
+        [[ ! -d $manager ]] || local EXEC_CGROUP=$manager
     fi
-    if [[ ${BECOME_CGROUP:-} || $enter_group != : ]]; then
+    if [[ ${EXEC_CGROUP:-} || $enter_group != : ]]; then
         runtime=(XDG_RUNTIME_DIR="/run/user/$uid" DBUS_SESSION_BUS_ADDRESS="unix:path=/run/user/$uid/bus")
     fi
     # shellcheck disable=SC2016
-    become "$node" sh -c "$enter_group"'; exec "$@"' sh \
+    exec_in "$node" sh -c "$enter_group"'; exec "$@"' sh \
         setpriv --reuid="$uid" --regid="$gid" "$groups" --pdeathsig TERM -- \
         env HOME="$home" USER="$user" LOGNAME="$user" SHELL="$shell" "${runtime[@]}" \
         sh -c 'cd 2>/dev/null; exec "$@"' sh "$@"
 }
 
-# Power off by the plug.
-kill_machine() {
-    local node=$1 dir leader
+# Ends a machine with SIGKILL, as a loss of power would.
+power_off() {
+    local node=$1 dir pid
     dir=$(node_dir "$node")
-    leader=$(leader_pid "$node") || leader=
+    pid=$(init_pid "$node") || pid=
     ! host_has_systemd || stop_unit "$node"
     kill_recorded "$dir/supervisor.pid" || true
     kill_recorded "$dir/nspawn.pid" || true
     ! lab_is_vm || cgroup_remove "run-$node"
-    [[ -z $leader ]] || kill -KILL "$leader" 2>/dev/null || true
+    [[ -z $pid ]] || kill -KILL "$pid" 2>/dev/null || true
     cgroup_remove "$node"
-    # It goes with the machine's network, which the kernel takes down later than its processes.
+    # The link disappears with the machine's network namespace, which the kernel removes later than
+    # the processes.
     ! link_exists "$node" || in_lab ip link delete dev "$(link_of "$node")" 2>/dev/null || true
 }

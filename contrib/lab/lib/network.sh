@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The lab's network namespace: a bridge, the registry, and a small outside world.
+# The lab's network namespace with a bridge, the registry, and a small outside world.
 
 in_lab() { nsenter --net="/run/netns/$LAB_NAME" -- "$@"; }
 
@@ -8,15 +8,15 @@ netns_exists() { [[ -e /run/netns/$LAB_NAME ]]; }
 ensure_network() {
     if netns_exists; then
         [[ -e $LAB_STATE/netns ]] ||
-            die "a network namespace named $LAB_NAME exists that this lab did not make: set KAT_LAB_NAME"
+            die "the network namespace $LAB_NAME exists and is not the lab's: set KAT_LAB_NAME to another name"
     else
         : >"$LAB_STATE/netns"
         ip netns add "$LAB_NAME"
     fi
     in_lab ip link show "$LAB_BRIDGE" >/dev/null 2>&1 && return
     in_lab ip link set lo up
-    # An address of its own: else it is the lowest of the machines', changes when one comes or goes, and the others go on
-    # sending to the old one for half a minute.
+    # The bridge has a fixed MAC address. Otherwise it takes the lowest one of its ports, which
+    # changes when a machine starts or ends, and other machines use the old one for half a minute.
     in_lab ip link add "$LAB_BRIDGE" address 02:00:00:00:00:01 type bridge forward_delay 0
     in_lab ip address add "$LAB_GATEWAY/24" dev "$LAB_BRIDGE"
     in_lab ip link set "$LAB_BRIDGE" up
@@ -24,10 +24,10 @@ ensure_network() {
 
 start_service() {
     recorded_pid "$LAB_STATE/$1.pid" >/dev/null && return
-    launch "$1" "$LAB_STATE/log/$1.log" "$LAB_STATE/$1.pid" -- "${@:2}"
+    start_process "$1" "$LAB_STATE/log/$1.log" "$LAB_STATE/$1.pid" -- "${@:2}"
 }
 
-answers() {
+port_answers() {
     in_lab /usr/bin/python3 -c 'import sys, urllib.request as r; r.urlopen(sys.argv[1], timeout=2)' \
         "http://$LAB_GATEWAY:$1" 2>/dev/null
 }
@@ -43,22 +43,23 @@ http: {addr: "$LAB_GATEWAY:5000"}
 EOF
     start_service registry "$LAB_CACHE/registry/usr/bin/docker-registry" serve "$LAB_STATE/registry.yml"
     start_service outside /usr/bin/python3 "$LAB_LIB/outside.py" "$LAB_GATEWAY"
-    wait_for 30 answers 5000/v2/ ||
+    wait_for 30 port_answers 5000/v2/ ||
         { tail -n 20 "$LAB_STATE/log/registry.log" >&2; die "the registry does not answer"; }
-    wait_for 30 answers 8000/ ||
-        { tail -n 20 "$LAB_STATE/log/outside.log" >&2; die "the outside world does not answer"; }
+    wait_for 30 port_answers 8000/ ||
+        { tail -n 20 "$LAB_STATE/log/outside.log" >&2; die "the web server of the outside world does not answer"; }
 }
 
-# The machine's end of the cable on the bridge.
+# The link of a machine on the bridge.
 link_of() { printf 'vb-%s\n' "$1"; }
 link_up() { in_lab ip -o link show dev "$(link_of "$1")" 2>/dev/null | grep -q '[<,]UP[,>]'; }
 link_exists() { in_lab ip link show dev "$(link_of "$1")" >/dev/null 2>&1; }
 
-# Where a machine's cable is plugged in, and the way out from there.
+# The bridge of a machine's link, and the machine's gateway.
 bridge_of() { if [[ -e $(node_dir "$1")/nat ]]; then printf 'nat-%s\n' "$1"; else printf '%s\n' "$LAB_BRIDGE"; fi; }
 gateway_of() { if [[ -e $(node_dir "$1")/nat ]]; then printf '%s.%d.1\n' "$LAB_NAT" "${1#n}"; else printf '%s\n' "$LAB_GATEWAY"; fi; }
 
-# A network of a machine's own, behind the lab's address: it reaches the others, and they it where it called first.
+# ensure_nat NODE: gives a machine its own network behind the lab's address. It can call other
+# machines; they can only answer.
 ensure_nat() {
     local bridge
     bridge=$(bridge_of "$1")

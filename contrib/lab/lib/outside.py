@@ -1,13 +1,13 @@
 """The world outside the lab: a web server on port 8000 and a DNS server on port 53.
 
-The web server answers every path with the address that asked, so that a test can see masquerade.
-DNS knows these names, and says NXDOMAIN with an SOA record to all others:
+The web server answers every path with the caller's address, so that a test can see masquerading.
+The DNS server has these names, and answers NXDOMAIN with an SOA record for all others:
   outside.test          A, TTL 30
   alias.outside.test    CNAME to outside.test
   big.outside.test      TXT of some 2,500 octets: truncated over UDP, whole over TCP
   slow.outside.test     A, after 3 seconds
   registry.lab, nN      A, as in /etc/hosts of the machines
-Each question is a line of the log: name, type, transport, who asked.
+Each question is a line of the log: name, type, transport, the caller's address.
 """
 
 import http.server
@@ -63,13 +63,14 @@ def read_name(message, at):
 
 
 def udp_limit(message, at):
-    """The size that the asker takes: its OPT record's, if the first additional record is one."""
+    """The largest answer that the caller accepts, from its OPT record if that is the first additional record,
+    and whether there is one."""
     if struct.unpack("!H", message[10:12])[0] and message[at : at + 3] == b"\0" + struct.pack("!H", OPT):
         return max(512, struct.unpack("!H", message[at + 3 : at + 5])[0]), True
     return 512, False
 
 
-def answer(message, transport, who):
+def answer(message, transport, client):
     identity, flags, questions = struct.unpack("!3H", message[:6])
     if flags & 0x8000 or questions != 1:
         return None
@@ -77,7 +78,7 @@ def answer(message, transport, who):
     kind = struct.unpack("!H", message[at : at + 2])[0]
     question = message[12 : at + 4]
     limit, extended = udp_limit(message, at + 4)
-    print(name, kind, transport, who, flush=True)
+    print(name, kind, transport, client, flush=True)
     if name == "slow.outside.test":
         time.sleep(3)
     known = NAMES.get(name)

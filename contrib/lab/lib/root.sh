@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The root file system of the machines, and the registry's program: built once, kept in the cache.
+# The machines' root file system and the registry's program: built once and cached.
 
 ROOT_VERSION=1
 ROOT_SUITE=${KAT_LAB_SUITE:-trixie}
@@ -26,7 +26,7 @@ root_path() {
     printf '%s/root-%s\n' "$LAB_CACHE" "${key:0:12}"
 }
 
-# The mirror is the machine's own: nothing here names one.
+# Prints the mirror that the host's apt uses; none is hard-coded.
 apt_mirror() {
     local codename
     # shellcheck source=/dev/null
@@ -36,14 +36,14 @@ apt_mirror() {
         awk -v codename="$codename" '$1 == codename && $2 == "main" { print $3; exit }'
 }
 
-# Proxies, certificates and date checks as on this machine; one option a line.
+# Prints the host's apt options for proxies, certificates and date checks, one a line.
 apt_options() {
     apt-config dump | grep -E '^Acquire::((https?|ftp)::[^ ]+|Check-(Valid-Until|Date)|Retries) "[^"]+";$' || true
 }
 
-# patiently LOG FOLDER COMMAND...: a mirror that fails is asked again, six times in all over six minutes, from an empty
-# folder each time.
-patiently() {
+# with_retries LOG FOLDER COMMAND...: runs the command up to six times within about six minutes, as
+# mirrors fail at times. Removes FOLDER after each failure.
+with_retries() {
     local log=$1 folder=$2 pause
     shift 2
     : >"$log"
@@ -51,7 +51,7 @@ patiently() {
         ! "$@" >>"$log" 2>&1 9>&- || return 0
         rm -rf --one-file-system "$folder"
         [[ $pause ]] || return 1
-        echo "lab: it failed, and is tried again in $pause s" >>"$log"
+        echo "kat-lab: the command failed; next try in $pause s" >>"$log"
         sleep "$pause"
     done
 }
@@ -70,26 +70,27 @@ ensure_root() {
 build_root() {
     local root=$1 new=$1.new mirror option options=() log=$LAB_CACHE/root.log
     mirror=$(apt_mirror)
-    [[ $mirror ]] || die "apt on this machine has no Debian mirror with 'main': see 'apt-get indextargets'"
+    [[ $mirror ]] || die "this host's apt has no Debian mirror with the component 'main': see 'apt-get indextargets'"
     while read -r option; do
         [[ $option ]] && options+=(--aptopt="$option")
     done < <(apt_options)
     say "building the root file system of the machines (Debian $ROOT_SUITE, about half a minute)"
     rm -rf --one-file-system "$new"
-    if ! patiently "$log" "$new" mmdebstrap --mode=root --variant=minbase --format=directory \
+    if ! with_retries "$log" "$new" mmdebstrap --mode=root --variant=minbase --format=directory \
         --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Retries "3"' "${options[@]}" \
         --include="$(root_packages | paste -sd,)" \
         --customize-hook="$LAB_LIB/customize-root" \
         "$ROOT_SUITE" "$new" "$mirror"; then
         tail -n 30 "$log" >&2
         rm -rf --one-file-system "$new"
-        die "the root file system could not be built; all of it is in $log"
+        die "the root file system could not be built; the whole output is in $log"
     fi
     mv "$new" "$root"
     say "built $root ($(du -sh "$root" | cut -f1))"
 }
 
-# tree PACKAGE...: a file tree with these packages of Debian, for an image; built once, kept in the cache. Prints its path.
+# ensure_tree PACKAGE...: builds a file tree with these Debian packages for an image, unless it is
+# cached, and prints its path.
 ensure_tree() {
     local key tree option options=() mirror log=$LAB_CACHE/tree.log
     key=$(echo "$ROOT_VERSION $ROOT_SUITE $*" | sha256sum)
@@ -97,7 +98,7 @@ ensure_tree() {
     if [[ ! -d $tree ]]; then
         mkdir -p "$LAB_CACHE"
         mirror=$(apt_mirror)
-        [[ $mirror ]] || die "apt on this machine has no Debian mirror with 'main': see 'apt-get indextargets'"
+        [[ $mirror ]] || die "this host's apt has no Debian mirror with the component 'main': see 'apt-get indextargets'"
         while read -r option; do
             [[ $option ]] && options+=(--aptopt="$option")
         done < <(apt_options)
@@ -106,15 +107,15 @@ ensure_tree() {
             [[ ! -d $tree ]] || exit 0
             say "building a file tree with $*"
             rm -rf --one-file-system "$tree.new"
-            if ! patiently "$log" "$tree.new" mmdebstrap --mode=root --variant=minbase --format=directory \
+            if ! with_retries "$log" "$tree.new" mmdebstrap --mode=root --variant=minbase --format=directory \
                 --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Retries "3"' --dpkgopt='path-exclude=/usr/share/doc/*' \
                 --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' "${options[@]}" \
                 --include="$(printf '%s\n' "$@" | paste -sd,)" "$ROOT_SUITE" "$tree.new" "$mirror"; then
                 tail -n 30 "$log" >&2
                 rm -rf --one-file-system "$tree.new"
-                die "the file tree could not be built; all of it is in $log"
+                die "the file tree could not be built; the whole output is in $log"
             fi
-            # Nothing of it runs as root of a machine, and devices are the container's own.
+            # No machine boots from the tree, and containers have their own devices.
             rm -rf "$tree.new"/dev/* "$tree.new/var/cache/apt" "$tree.new/var/lib/apt/lists"
             mv "$tree.new" "$tree"
         ) 9>"$LAB_CACHE/.root.lock" >&2
@@ -122,7 +123,7 @@ ensure_tree() {
     echo "$tree"
 }
 
-# Debian's registry, unpacked and not installed: no service of the host starts.
+# Debian's registry is unpacked, not installed, so that no service starts on the host.
 ensure_registry_program() {
     local program=$LAB_CACHE/registry/usr/bin/docker-registry
     [[ -x $program ]] && return
@@ -130,7 +131,7 @@ ensure_registry_program() {
     (
         flock 9
         [[ -x $program ]] && exit 0
-        say "fetching Debian's docker-registry with apt"
+        say "downloading Debian's docker-registry with apt"
         work=$(mktemp -d "$LAB_CACHE/.registry.XXXXXX")
         trap 'rm -rf "$work"' EXIT
         cd "$work"

@@ -1,32 +1,32 @@
 # shellcheck shell=bash
-# What kat-lab can do, one function for each verb.
+# The verbs of kat-lab, one function each.
 
 lab_is_up() { [[ -e $LAB_STATE/netns ]] && netns_exists; }
 
-need_up() {
+require_lab() {
     lab_is_up || die "no lab named $LAB_NAME is up"
 }
 
-need_node() {
+require_node() {
     check_node "$1"
-    need_up
+    require_lab
     [[ -e $(node_dir "$1")/created ]] || die "this lab has no machine $1"
 }
 
-need_running() {
-    need_node "$1"
-    leader_pid "$1" >/dev/null || die "$1 is not running: 'kat-lab start $1'"
+require_running() {
+    require_node "$1"
+    init_pid "$1" >/dev/null || die "$1 is not running: run 'kat-lab start $1'"
 }
 
 verb_tree() {
     (($# > 0)) || usage_error "tree PACKAGE..."
-    install_what_is_missing
+    install_dependencies
     ensure_tree "$@"
 }
 
 verb_root() {
     (($# == 0)) || usage_error "root takes no arguments"
-    install_what_is_missing
+    install_dependencies
     ensure_root
     root_path
 }
@@ -39,16 +39,16 @@ verb_up() {
         --bare) bare=yes && shift ;;
         --deb) deb=${2:-}; shift 2 || usage_error "--deb takes a file" ;;
         --vm) vm=yes && shift ;;
-        *) usage_error "up does not know $1" ;;
+        *) usage_error "up has no option $1" ;;
         esac
     done
     [[ $count =~ ^[1-9][0-9]?$ && $count -le $LAB_MAX_NODES ]] ||
         usage_error "--nodes takes a number from 1 to $LAB_MAX_NODES"
     [[ $bare ]] || deb=$(find_deb "$deb")
-    install_what_is_missing
+    install_dependencies
     lock_lab
-    choose_kind "$vm"
-    [[ ! $vm ]] || install_what_vms_need
+    choose_machine_kind "$vm"
+    [[ ! $vm ]] || install_vm_dependencies
     ensure_root
     ensure_registry_program
     mkdir -p "$LAB_STATE"/{log,machines,registry}
@@ -61,30 +61,30 @@ verb_up() {
     done
     for ((i = 1; i <= count; i++)); do
         node=n$i
-        wait_machine "$node"
+        wait_until_up "$node"
         say "$node is up at $(node_address "$node")"
     done
     [[ $bare ]] || form_cluster "$deb"
 }
 
-# A lab stays of the kind that its first machines were.
-choose_kind() {
+# Fails if the lab has machines of the other kind; a new lab with --vm is marked.
+choose_machine_kind() {
     if [[ -e $LAB_STATE/root ]]; then
-        [[ ! $1 ]] || lab_is_vm || die "$LAB_NAME is up without --vm: 'kat-lab down' first, or set KAT_LAB_NAME"
+        [[ ! $1 ]] || lab_is_vm || die "$LAB_NAME is up without --vm: run 'kat-lab down' first, or set KAT_LAB_NAME"
         return 0
     fi
     mkdir -p "$LAB_STATE"
     if [[ $1 ]]; then : >"$LAB_STATE/vm"; fi
 }
 
-# The package: as said, or the newest that was built in this checkout.
+# find_deb FILE: prints FILE, or the newest package that was built in this checkout.
 find_deb() {
     local deb=$1 checkout
     checkout=$(cd "$LAB_LIB/../../.." && pwd)
     if [[ ! $deb ]]; then
         deb=$(find "${CARGO_TARGET_DIR:-$checkout/target}" -maxdepth 3 -name 'kat*.deb' -printf '%T@ %p\n' 2>/dev/null |
             sort -rn | sed -n '1s/^[^ ]* //p')
-        [[ $deb ]] || die "there is no package yet in ${CARGO_TARGET_DIR:-$checkout/target}: build it, name it with --deb, or use --bare"
+        [[ $deb ]] || die "no package was found in ${CARGO_TARGET_DIR:-$checkout/target}: build one, name one with --deb, or use --bare"
     fi
     [[ -f $deb ]] || die "no such package: $deb"
     printf '%s\n' "$deb"
@@ -97,22 +97,22 @@ form_cluster() {
         [[ $(cat "$(node_dir "$node")/deb" 2>/dev/null) != "$sum" ]] || continue
         say "installing $(basename "$deb") on $node"
         copy_in "$deb" "$node" /root/kat.deb
-        enter "$node" env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --quiet -o Dpkg::Use-Pty=0 \
+        run_in "$node" env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --quiet -o Dpkg::Use-Pty=0 \
             --no-install-recommends --allow-downgrades --reinstall /root/kat.deb >&2
-        enter "$node" rm -f /root/kat.deb
+        run_in "$node" rm -f /root/kat.deb
         echo "$sum" >"$(node_dir "$node")/deb"
     done
     if [[ ! -e $LAB_STATE/formed ]]; then
         say "forming the cluster on n1"
         if [[ ${KAT_LAB_CLUSTER:-} ]]; then
             copy_in "$KAT_LAB_CLUSTER" n1 /root/cluster.kat
-            enter n1 kat-agent init --config /root/cluster.kat >&2
+            run_in n1 kat-agent init --config /root/cluster.kat >&2
         else
-            enter n1 kat-agent init >&2
+            run_in n1 kat-agent init >&2
         fi
         : >"$LAB_STATE/formed"
     fi
-    # One after the other, as a person would.
+    # Machines join one after the other, as when a person adds them.
     for node in $(nodes); do
         if [[ $node != n1 && ! -e $(node_dir "$node")/joined ]]; then
             say "$node joins the cluster"
@@ -122,15 +122,15 @@ form_cluster() {
     done
 }
 
-# The line that is printed is what is run, but for its sudo.
+# Runs the printed line without its sudo.
 join_cluster() {
     local line
-    line=$(enter n1 katcall token create --join --name "$1")
+    line=$(run_in n1 katcall token create --join --name "$1")
     [[ $line == "sudo kat-agent join "* ]] || die "katcall token create --join printed: $line"
-    enter "$1" bash -c "${line#sudo } ${KAT_LAB_JOIN:-}" >&2
+    run_in "$1" bash -c "${line#sudo } ${KAT_LAB_JOIN:-}" >&2
 }
 
-# parse_user ARGUMENT...: sets in_user, and rest to what follows.
+# parse_user ARGUMENT...: sets in_user to the value of --user, and rest to the command.
 parse_user() {
     in_user='' rest=()
     while (($#)); do
@@ -138,7 +138,7 @@ parse_user() {
         --user) [[ ${2:-} ]] || usage_error "--user takes a user"; in_user=$2 && shift 2 ;;
         --user=?*) in_user=${1#--user=} && shift ;;
         --) shift; rest=("$@"); return ;;
-        -*) usage_error "exec does not know $1" ;;
+        -*) usage_error "exec has no option $1" ;;
         *) rest=("$@"); return ;;
         esac
     done
@@ -150,36 +150,36 @@ verb_exec() {
     shift
     parse_user "$@"
     ((${#rest[@]})) || usage_error "exec needs a command"
-    need_running "$node"
+    require_running "$node"
     if [[ $in_user ]]; then
-        become_user "$node" "$in_user" "${rest[@]}"
+        exec_as_user "$node" "$in_user" "${rest[@]}"
     else
-        become "$node" "${rest[@]}"
+        exec_in "$node" "${rest[@]}"
     fi
 }
 
-# script gives the shell a terminal of the machine's own.
+# script(1) gives the shell a terminal of the machine.
 verb_shell() {
     local node=${1:-} in_user rest
     [[ $node ]] || usage_error "shell NODE [--user USER]"
     shift
     parse_user "$@"
     ((${#rest[@]} == 0)) || usage_error "shell takes no command: use exec"
-    need_running "$node"
+    require_running "$node"
     if [[ $in_user ]]; then
-        become_user "$node" "$in_user" script --quiet --return --command "exec \"\$SHELL\" -l" /dev/null
+        exec_as_user "$node" "$in_user" script --quiet --return --command "exec \"\$SHELL\" -l" /dev/null
     else
-        become "$node" script --quiet --return --command 'exec bash -l' /dev/null
+        exec_in "$node" script --quiet --return --command 'exec bash -l' /dev/null
     fi
 }
 
-# The last part of SRC lands in DST if that is a folder or ends in a slash, else at DST.
+# copy_in SRC NODE DST: copies SRC into DST if that is a folder or ends in a slash, else to DST.
 copy_in() {
     local source=$1 node=$2 target=$3 name
     name=$(basename "$(realpath -s "$source")")
     # shellcheck disable=SC2016
     tar -C "$(dirname "$(realpath -s "$source")")" --owner=root:0 --group=root:0 -cf - "./$name" |
-        enter "$node" sh -euc '
+        run_in "$node" sh -euc '
             work=$(mktemp -d /var/tmp/copy.XXXXXX)
             trap "rm -rf $work" EXIT
             tar -C "$work" -xf - --same-permissions
@@ -193,14 +193,14 @@ verb_copy() {
     (($# == 2)) || usage_error "copy SRC NODE:DST"
     local source=$1 node=${2%%:*} target=${2#*:}
     [[ $2 == *:/* ]] || usage_error "copy SRC NODE:DST, with an absolute DST"
-    need_running "$node"
+    require_running "$node"
     [[ -e $source ]] || die "no such file: $source"
     copy_in "$source" "$node" "$target"
 }
 
 verb_image() {
     (($# >= 2)) || usage_error "image NAME:TAG DIR [--entrypoint JSON] [--cmd JSON] [--user UID] [--env K=V]..."
-    need_up
+    require_lab
     in_lab /usr/bin/python3 "$LAB_LIB/image.py" "$LAB_GATEWAY:5000" "$@" \
         --busybox-program "$(<"$LAB_STATE/root")/usr/bin/busybox"
 }
@@ -208,37 +208,37 @@ verb_image() {
 verb_kill() {
     (($# == 1)) || usage_error "kill NODE"
     lock_lab
-    need_node "$1"
-    kill_machine "$1"
+    require_node "$1"
+    power_off "$1"
 }
 
 verb_start() {
     local node=${1:-} clock=''
     if (($# == 3)) && [[ $2 == --clock ]]; then
         [[ $3 =~ ^[+-][1-9][0-9]{0,4}[dhm]$ ]] ||
-            usage_error "--clock takes what to add to the time, in days, hours or minutes: +90d, -3h, +15m"
+            usage_error "--clock takes a difference to the time in days, hours or minutes: +90d, -3h, +15m"
         clock=$3
     elif (($# != 1)); then
         usage_error "start NODE [--clock +90d]"
     fi
     lock_lab
-    need_node "$node"
+    require_node "$node"
     if [[ $clock ]]; then
-        lab_is_vm || die "the clock of $node is this machine's own: --clock is for virtual machines ('up --vm')"
-        ! leader_pid "$node" >/dev/null || die "$node is running, and has its clock from its start: 'kat-lab kill $node' first"
+        lab_is_vm || die "$node uses the host's clock: --clock is for virtual machines ('up --vm')"
+        ! init_pid "$node" >/dev/null || die "$node is running, and --clock sets the clock at a start: run 'kat-lab kill $node' first"
     fi
     boot_machine "$node" "$clock"
-    wait_machine "$node"
+    wait_until_up "$node"
 }
 
-boot_changed() {
+has_rebooted() {
     local now
     if lab_is_vm; then
         now=$(vm_boot_id "$1") && [[ $now != "$2" ]]
         return
     fi
-    now=$(leader_pid "$1") && [[ $now != "$2" ]] && return
-    # Its supervisor may have died in a crash of the lab: nothing else boots it then.
+    now=$(init_pid "$1") && [[ $now != "$2" ]] && return
+    # A crash of the lab may have ended the machine's supervisor, which would boot it again.
     if ! host_has_systemd && ! recorded_pid "$(node_dir "$1")/supervisor.pid" >/dev/null &&
         ! nspawn_pid "$1" >/dev/null; then
         boot_machine "$1"
@@ -250,20 +250,20 @@ verb_reboot() {
     (($# == 1)) || usage_error "reboot NODE"
     local before
     lock_lab
-    need_running "$1"
-    if lab_is_vm; then before=$(vm_boot_id "$1"); else before=$(leader_pid "$1"); fi
-    enter "$1" systemctl reboot
-    wait_for "$(patience)" boot_changed "$1" "$before" || {
+    require_running "$1"
+    if lab_is_vm; then before=$(vm_boot_id "$1"); else before=$(init_pid "$1"); fi
+    run_in "$1" systemctl reboot
+    wait_for "$(boot_timeout)" has_rebooted "$1" "$before" || {
         tail -n 40 "$(node_dir "$1")/console.log" >&2
-        die "$1 did not reboot within $(patience) s"
+        die "$1 did not reboot within $(boot_timeout) s"
     }
-    wait_machine "$1"
+    wait_until_up "$1"
 }
 
 verb_cut() {
     (($# == 1)) || usage_error "cut NODE"
     lock_lab
-    need_node "$1"
+    require_node "$1"
     : >"$(node_dir "$1")/cut"
     ! link_exists "$1" || cut_link "$1"
 }
@@ -271,7 +271,7 @@ verb_cut() {
 verb_heal() {
     (($# == 1)) || usage_error "heal NODE"
     lock_lab
-    need_node "$1"
+    require_node "$1"
     rm -f "$(node_dir "$1")/cut"
     ! link_exists "$1" || heal_link "$1"
 }
@@ -282,11 +282,11 @@ verb_readdress() {
     [[ $address =~ ^${LAB_NET//./\\.}\.([1-9][0-9]{0,2})$ && ${BASH_REMATCH[1]} -ge 2 && ${BASH_REMATCH[1]} -le 254 ]] ||
         usage_error "readdress takes an address from $LAB_NET.2 to $LAB_NET.254"
     lock_lab
-    need_node "$node"
+    require_node "$node"
     for other in $(nodes); do
-        [[ $other == "$node" || $(node_address "$other") != "$address" ]] || die "$other has $address"
+        [[ $other == "$node" || $(node_address "$other") != "$address" ]] || die "$other already has the address $address"
     done
-    need_no_disk "$node"
+    require_writable_settings "$node"
     echo "$address" >"$(node_dir "$node")/address"
     set_network "$node"
 }
@@ -294,8 +294,8 @@ verb_readdress() {
 verb_nat() {
     (($# == 1)) || usage_error "nat NODE"
     lock_lab
-    need_node "$1"
-    lab_is_vm && die "a virtual machine can't be put behind NAT"
+    require_node "$1"
+    lab_is_vm && die "kat-lab cannot put a virtual machine behind NAT"
     : >"$(node_dir "$1")/nat"
     printf '%s.%d.2\n' "$LAB_NAT" "${1#n}" >"$(node_dir "$1")/address"
     ensure_nat "$1"
@@ -303,15 +303,15 @@ verb_nat() {
     set_network "$1"
 }
 
-# Settings of a machine that is off can be changed where they do not lie on a disk of its own.
-need_no_disk() {
-    leader_pid "$1" >/dev/null || ! lab_is_vm || die "$1 is off, and its settings lie on its disk"
+# The settings of a virtual machine that is off are on its disk and cannot be changed.
+require_writable_settings() {
+    init_pid "$1" >/dev/null || ! lab_is_vm || die "$1 is off, and its settings are on its disk: run 'kat-lab start $1' first"
 }
 
 set_network() {
-    if leader_pid "$1" >/dev/null; then
+    if init_pid "$1" >/dev/null; then
         # shellcheck disable=SC2016
-        network_file "$1" | enter "$1" sh -euc '
+        network_file "$1" | run_in "$1" sh -euc '
             cat >"$1"
             networkctl reload
             networkctl reconfigure host0' sh "/$NETWORK_FILE"
@@ -326,9 +326,9 @@ verb_status() {
     lab_is_up || { say "no lab named $LAB_NAME is up"; return 1; }
     printf '%-10s %-10s %-8s %-16s %s\n' NAME STATE PID ADDRESS NETWORK
     for node in $(nodes); do
-        state=off network=- pid=$(leader_pid "$node") || pid=-
+        state=off network=- pid=$(init_pid "$node") || pid=-
         if [[ $pid != - ]]; then
-            state=$(enter "$node" systemctl is-system-running 2>/dev/null) || state=${state:-booting}
+            state=$(run_in "$node" systemctl is-system-running 2>/dev/null) || state=${state:-booting}
             if link_up "$node"; then network=up; else network=down; fi
         fi
         [[ ! -e $(node_dir "$node")/cut ]] || network='cut'
@@ -344,13 +344,13 @@ verb_journal() {
     local node=${1:-} dir
     [[ $node ]] || usage_error "journal NODE [JOURNALCTL ARGUMENT...]"
     shift
-    need_node "$node"
-    if leader_pid "$node" >/dev/null; then
-        become "$node" journalctl --no-pager "$@"
+    require_node "$node"
+    if init_pid "$node" >/dev/null; then
+        exec_in "$node" journalctl --no-pager "$@"
     fi
-    ! lab_is_vm || die "$node is off, and its journal lies on its disk"
+    ! lab_is_vm || die "$node is off, and its journal is on its disk: run 'kat-lab start $node' first"
     dir=$(node_dir "$node")/var/log/journal
-    [[ -d $dir ]] || die "$node is off and kept no journal (a persistent one needs /var/log/journal in it)"
+    [[ -d $dir ]] || die "$node is off and has no persistent journal, which needs the folder /var/log/journal in the machine"
     journalctl --no-pager --directory="$dir" "$@"
 }
 
@@ -360,16 +360,16 @@ verb_down() {
     lock_lab
     groups=$(cgroup_root)/kat-lab/$LAB_NAME
     if [[ ! -d $LAB_STATE && ! -d $groups ]]; then
-        unlock_for_good
+        remove_lock
         say "no lab named $LAB_NAME is up"
         return
     fi
     for name in $(nodes); do
-        kill_machine "$name"
+        power_off "$name"
     done
     kill_recorded "$LAB_STATE/registry.pid" || true
     kill_recorded "$LAB_STATE/outside.pid" || true
-    # What a crash left without a record is still in the lab's units or control groups.
+    # Units and control groups that a crash left without a record.
     if host_has_systemd; then
         for name in $(unit_names); do
             stop_unit "$name"
@@ -379,11 +379,11 @@ verb_down() {
         [[ ! -d $group ]] || cgroup_remove "$(basename "$group")"
     done
     ! netns_exists || ip netns delete "$LAB_NAME"
-    # None is expected here: a machine's mounts are in a namespace of its own.
+    # No mount is expected here: a machine's mounts are in its own namespace.
     while read -r mount; do
         umount --lazy "$mount"
     done < <(awk -v state="$LAB_STATE/" 'index($5, state) == 1 { print $5 }' /proc/self/mountinfo | sort -r)
     rm -rf --one-file-system "$LAB_STATE"
-    unlock_for_good
+    remove_lock
     say "$LAB_NAME is down"
 }

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Virtual machines: the same root file system with Debian's kernel for clouds, run by QEMU. They are entered by ssh.
-# A lab is of one kind, from its first 'up' to its 'down'.
+# Virtual machines: the same root file system with Debian's cloud kernel, run by QEMU. kat-lab uses
+# ssh to run commands in them. All machines of a lab are of one kind.
 
 # shellcheck disable=SC2034 # root.sh adds them
 VM_PACKAGES=(linux-image-cloud-amd64 openssh-server)
@@ -8,12 +8,12 @@ VM_MEMORY=1536
 
 lab_is_vm() { [[ -e $LAB_STATE/vm ]]; }
 
-install_what_vms_need() {
+install_vm_dependencies() {
     need_commands qemu-system-x86_64:qemu-system-x86 mke2fs:e2fsprogs ssh:openssh-client ssh-keygen:openssh-client
 }
 
-# What a virtual machine has beside what every machine has: how it is entered, and its network card's name.
-# The limit that machines without controllers can't set is theirs again.
+# prepare_vm NODE: adds what only virtual machines need: an ssh key, the name of the network card,
+# and a disk. It removes the setting pids_limit, since these machines have a pids controller.
 prepare_vm() {
     local node=$1 dir
     dir=$(node_dir "$node")
@@ -31,8 +31,9 @@ vm_mac() { printf '52:54:00:77:00:%02x\n' $((10 + ${1#n})); }
 
 vm_pid() { recorded_pid "$(node_dir "$1")/supervisor.pid"; }
 
-# vm_clock CLOCK: what the battery-backed clock shows at the start: the time, with CLOCK such as +90d added. It goes on
-# from there, over reboots too; the next start without CLOCK has the time again.
+# vm_clock CLOCK: prints the time with CLOCK, such as +90d, added. The machine's hardware clock
+# starts with it and keeps the difference over reboots; the next start without CLOCK uses the real
+# time.
 vm_clock() {
     local -A units=([d]=days [h]=hours [m]=minutes)
     date --utc --date="${1%?} ${units[${1: -1}]}" +%Y-%m-%dT%H:%M:%S
@@ -43,8 +44,8 @@ boot_vm() {
     dir=$(node_dir "$node")
     root=$(<"$dir/created")
     vm_pid "$node" >/dev/null && return
-    # -cx16: emulated, this kernel ends in a panic with it. KVM only where asked for: in machines that are virtual
-    # themselves it may be there and not work.
+    # Debian's kernel panics with cx16 under emulation. KVM is used only on request: in a virtual
+    # machine it may exist and not work.
     [[ ! ${KAT_LAB_KVM:-} ]] || speed=(-accel kvm -cpu host)
     [[ ! ${2:-} ]] || clock=(-rtc "base=$(vm_clock "$2")")
     kernel=$(find "$root/boot" -name 'vmlinuz-*' | sort -V | tail -n 1)
@@ -52,7 +53,7 @@ boot_vm() {
     in_lab ip link set dev "$(link_of "$node")" master "$LAB_BRIDGE"
     [[ -e $dir/cut ]] || heal_link "$node"
     printf -- '---- boots ----\n' >>"$dir/console.log"
-    launch "$node" "$dir/console.log" "$dir/supervisor.pid" -- \
+    start_process "$node" "$dir/console.log" "$dir/supervisor.pid" -- \
         qemu-system-x86_64 "${speed[@]}" "${clock[@]}" -smp 2 -m "$VM_MEMORY" -nodefaults -no-user-config -display none -serial stdio \
         -kernel "$kernel" -initrd "${kernel/vmlinuz-/initrd.img-}" \
         -append 'root=/dev/vda rw console=ttyS0 panic=5 systemd.show_status=yes' \
@@ -61,22 +62,22 @@ boot_vm() {
         -device "virtio-net-pci,netdev=cable,mac=$(vm_mac "$node")"
 }
 
-# As the kernel says it: another one after each boot.
+# The kernel's boot id, which changes with each boot.
 vm_boot_id() { vm_ssh "$1" cat /proc/sys/kernel/random/boot_id 2>/dev/null; }
 
-# vm_ssh NODE COMMAND...: this process becomes ssh, which runs the command as root.
+# vm_ssh NODE COMMAND...: replaces this process with ssh, which runs the command as root.
 vm_ssh() {
     local node=$1 command
     shift
     printf -v command '%q ' "$@"
-    # The curve alone: what else ssh would agree on takes an emulated processor a second.
+    # Key exchange with curve25519 only: other algorithms take an emulated processor a second.
     in_lab ssh -F none -i "$LAB_STATE/ssh" -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null \
         -o LogLevel=ERROR -o ConnectTimeout=10 -o ServerAliveInterval=10 -o ServerAliveCountMax=6 \
         -o KexAlgorithms=curve25519-sha256 "root@$(node_address "$node")" "exec $command"
 }
 
-# What become is to a machine that shares this host's kernel.
-become_in_vm() {
+# The form of exec_in for virtual machines.
+exec_in_vm() {
     local node=$1
     shift
     vm_pid "$node" >/dev/null || die "$node is not running"
