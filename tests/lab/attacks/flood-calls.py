@@ -1,4 +1,7 @@
-"""Calls the API without credentials as fast as it answers: flood-calls.py HOST PORT SECONDS. Prints how many were answered."""
+"""Calls the API without credentials as fast as it answers: flood-calls.py HOST PORT SECONDS.
+
+Prints the number of answered calls.
+"""
 
 import socket
 import ssl

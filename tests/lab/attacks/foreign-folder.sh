@@ -6,26 +6,27 @@ become_tenant default
 here='nodeSelector: {kat.dws.rip/nodeName: n1}'
 hooks=/srv/git/x.git/hooks
 n1 sh -c "rm -rf /srv/git; mkdir -p $hooks"
-# foreign NAME PATH KIND: a workload that mounts it, applied with the tenant's token alone.
-foreign() {
+# apply_mount NAME PATH KIND: applies a workload that mounts PATH, with the tenant's token alone.
+apply_mount() {
     tenant apply -f "$(workload "$1" --port 80 --spec "$here" --container 'volumeMounts: [{name: v, mountPath: /v}]' \
         --spec "volumes: [{name: v, hostMount: {hostPath: $2, ensureType: $3}}]")"
 }
-foreign hook "$hooks/post-receive" FileOrCreate
-foreign folder /srv/salt/states DirectoryOrCreate
-foreign other /var/lib/kat/host/other/data DirectoryOrCreate
+apply_mount hook "$hooks/post-receive" FileOrCreate
+apply_mount folder /srv/salt/states DirectoryOrCreate
+apply_mount other /var/lib/kat/host/other/data DirectoryOrCreate
 for name in hook folder other; do
     wait_for 20 field_is "$name" .status.reason HostPathNotCreated
     equal inactive "$(unit_property "$name" ActiveState)" "state of $name"
 done
-equal '' "$(n1 ls "$hooks")" "files in a folder of root's"
+equal '' "$(n1 ls "$hooks")" "files in a folder of root"
 refused n1 test -e /srv/salt
 refused n1 test -e /var/lib/kat/host/other
 
-# The control: in the namespace's own folder it is made, and is the tenant's.
-foreign own /var/lib/kat/host/default/hooks/post-receive FileOrCreate
+# The control: in the namespace's own folder KAT makes the file, which then belongs to the tenant's
+# user.
+apply_mount own /var/lib/kat/host/default/hooks/post-receive FileOrCreate
 wait_for 20 field_is own .status.phase Running
-equal "$(field own .status.uid)" "$(n1 stat --format %u /var/lib/kat/host/default/hooks/post-receive)" "owner of a file that was made"
+equal "$(field own .status.uid)" "$(n1 stat --format %u /var/lib/kat/host/default/hooks/post-receive)" "owner of the file that KAT made"
 for name in hook folder other own; do kat delete workload "$name"; done
 for name in hook folder other own; do kat delete workload "$name" --wait --ignore-not-found; done
 n1 rm -rf /srv/git /var/lib/kat/host

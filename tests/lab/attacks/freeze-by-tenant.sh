@@ -10,8 +10,8 @@ echo small >"$LAB_WORK/workloads/big/conf/blob"
 lab copy "$LAB_WORK/workloads/big" n1:/root/workloads/
 tenant apply -f "$folder" --wait
 
-# At the door: what one instance would take is measured as it is stored. Two arguments that JSON makes three times as long
-# as YAML, files of random bytes, and a secret, which may grow.
+# An apply measures the stored size of one instance. This workload has two arguments that are three
+# times as long in JSON as in YAML, files of random bytes, and a secret, which may grow.
 printf value | lab exec n1 -- env KAT_CONNECTION=/root/tenant.conf katcall secret set large --from-file key=- >/dev/null
 cp -r "$LAB_WORK/workloads/big" "$LAB_WORK/workloads/large"
 bell=$(head -c 65000 /dev/zero | sed 's/\x00/\\a/g')
@@ -20,11 +20,11 @@ printf '    command: ["%s", "%s"]\n    env: [{name: KEY, valueFrom: {secret: {na
     >>"$LAB_WORK/workloads/large/workload.kat"
 head -c 325000 /dev/urandom >"$LAB_WORK/workloads/large/conf/blob"
 lab copy "$LAB_WORK/workloads/large" n1:/root/workloads/
-output=$(tenant apply -f /root/workloads/large 2>&1) && { echo "an apply that can not be stored was taken: $output" >&2; exit 1; }
+output=$(tenant apply -f /root/workloads/large 2>&1) && { echo "an apply that does not fit into the store was accepted: $output" >&2; exit 1; }
 contains "$output" 1310720
 
-# Behind it, as a version stored it that did not measure: these arguments, files of the workload's folder, and one replica
-# more.
+# The workload is written to the store directly, as if a version without this check had stored it:
+# the two arguments, files of the workload's folder, and one more replica.
 sed 's/name: large$/name: big/; s/replicas: 1/replicas: 2/; /valueFrom/d' "$LAB_WORK/workloads/large/workload.kat" |
     lab exec n1 -- sh -c 'cat >/root/two.kat'
 cat >"$LAB_WORK/store" <<'SCRIPT'
@@ -40,18 +40,18 @@ etcdctl put "$manifest/workload.kat" </root/two.kat
 rm /root/two.kat
 SCRIPT
 lab exec n1 -- sh <"$LAB_WORK/store"
-not_writable() { [[ $(kat get workload big -o json | jq -r '.status.conditions[0].reason') == NotWritable ]]; }
-wait_for 10 not_writable
+is_not_writable() { [[ $(kat get workload big -o json | jq -r '.status.conditions[0].reason') == NotWritable ]]; }
+wait_for 10 is_not_writable
 contains "$(kat get workload big -o json | jq -r '.status.conditions[0].message')" /instances/big-
 kat apply -f "$(workload other --namespace victim)" --wait --timeout 30s
 
-# The control: it is seen.
+# The control: the status names the workload.
 status=$(kat status 2>&1) && code=0 || code=$?
 equal 1 "$code" "exit code of status"
 contains "$status" "default/big"
 
-# What ran of it runs on, and a drain says at once that it stays.
-equal 1 "$(kat get instances -o json | jq '[.items[] | select(.status.workload == "big" and .status.phase == "Running")] | length')" "instances of big"
+# The workload's running instance continues, and a drain says at once that it cannot move it.
+equal 1 "$(kat get instances -o json | jq '[.items[] | select(.status.workload == "big" and .status.phase == "Running")] | length')" "running instances of big"
 node=$(kat get instances -o json | jq -r '.items[] | select(.status.workload == "big").status.node')
 started=$SECONDS
 refused kat drain "$node" --timeout 60s

@@ -1,8 +1,8 @@
 """Holds HTTP/2 connections of a caller without credentials: hold-connections.py HOST PORT SECONDS ADDRESS...
 
-From each ADDRESS of this machine it keeps 256 connections, asks for /healthz once on each, and then answers pings alone.
-What is closed is opened again after a second. At the end it prints how many requests were answered, and how many
-connections it held at most.
+From each ADDRESS of this machine it opens 256 connections, requests /healthz once on each, and then
+only answers pings. It opens a closed connection again after a second. At the end it prints the number
+of answered requests, and the largest number of connections that it held.
 """
 
 import selectors
@@ -21,7 +21,7 @@ def frame(kind, flags, stream, body=b""):
     return len(body).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + body
 
 
-# GET https://kat/healthz by the static table of RFC 7541; the headers and the stream end here.
+# GET https://kat/healthz with the static table of RFC 7541; END_HEADERS and END_STREAM are set.
 REQUEST = frame(1, 5, 1, b"\x82\x87\x01\x03kat\x04\x08/healthz")
 
 host, port, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
@@ -34,7 +34,7 @@ answered = held = most = 0
 
 
 def hold(address, count):
-    """One thread's connections."""
+    """Keeps COUNT connections from ADDRESS until the end; runs in a thread of its own."""
     global answered, held, most
     selector = selectors.DefaultSelector()
     missing = count

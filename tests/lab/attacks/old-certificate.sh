@@ -3,12 +3,13 @@
 # shellcheck shell=bash
 . tests/lab/attacks/lib.sh
 pki=/var/lib/kat/pki
-# code_of FOLDER NAME METHOD PATH: the status that n1's API answers n4 for the certificate NAME of a folder on n4.
+# code_of FOLDER NAME METHOD PATH: the status code of n1's API for a call of n4 with the certificate
+# NAME of a folder on n4.
 code_of() {
     on n4 curl --silent --max-time 10 --insecure --cert "$1/$2.crt" --key "$1/$2.key" --output /run/answer --write-out '%{http_code}' \
         --request "$3" "https://192.168.77.11:9115$4"
 }
-# hash_of NODE: of the machine's own key.
+# hash_of NODE: the hash of the machine's public key.
 hash_of() { on "$1" sh -c "openssl pkey -in $pki/node.key -pubout -outform DER | sha256sum"; }
 rejoin() {
     local line
@@ -17,7 +18,7 @@ rejoin() {
 }
 on n4 sh -euc "rm -rf /root/copied; umask 077; mkdir /root/copied; cp $pki/node.crt $pki/node.key /root/copied"
 before=$(hash_of n4)
-# The control: while it is of a machine of the cluster, it opens what it is for.
+# The control: the certificate works while its machine is in the cluster.
 equal 200 "$(code_of /root/copied node GET /v1alpha1/nodes/n4)" "a machine about itself"
 on n4 kat-agent reset --yes >/dev/null 2>&1
 equal 401 "$(code_of /root/copied node GET /v1alpha1/nodes/n4)" "a machine that has left"

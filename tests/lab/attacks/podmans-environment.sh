@@ -3,7 +3,8 @@
 # shellcheck shell=bash
 . tests/lab/attacks/lib.sh
 become_tenant default
-# Names that change what Podman, Go or the C library do, and that no list of bad names had.
+# Variables that change the behaviour of Podman, Go or the C library, and that no list of forbidden
+# names contained.
 names=(TZDIR GCONV_PATH _CONTAINERS_ROOTLESS_UID REGISTRIES_CONFIG_PATH PATH)
 variables=()
 for name in "${names[@]}"; do variables+=(--env "$name=one\\ntwo of $name"); done
@@ -12,16 +13,16 @@ wait_for 30 field_is variables .status.phase Running
 equal "" "$(unit_property variables EnvironmentFiles)" "files of variables that systemd gives to Podman"
 refused grep -q 'one' <<<"$(unit_property variables Environment)"
 
-# The control: they are the container's, also when it starts anew.
-has_them() {
+# The control: the container has the variables, also after a restart.
+container_has_variables() {
     local name pid
     pid=$(as "$(field variables .status.user)" podman inspect --format '{{.State.Pid}}' "kat-default-$(field variables .metadata.name)")
     for name in "${names[@]}"; do
         equal "one two of $name" "$(n1 cat "/proc/$pid/environ" | tr '\n\0' ' \n' | sed -n "s/^$name=//p")" "$name in the container"
     done
 }
-has_them
+container_has_variables
 as "$(field variables .status.user)" systemctl --user restart "$(field variables .status.unit)"
 wait_for 30 field_is variables .status.phase Running
-has_them
+container_has_variables
 kat delete workload variables --wait

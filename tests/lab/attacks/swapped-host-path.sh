@@ -8,7 +8,7 @@ mounted='volumeMounts: [{name: v, mountPath: /v}]'
 mounts() { echo "volumes: [{name: v, hostMount: {hostPath: $1, ensureType: Directory}}]"; }
 n1 sh -c 'rm -rf /srv/swap && mkdir -p /srv/swap/d && chmod 777 /srv/swap && echo mine >/srv/swap/d/mine'
 
-# Two workloads of a tenant: one may write to the folder in which the other's path lies.
+# Two workloads of a tenant: one may write to the folder that contains the other's path.
 tenant apply --wait -f "$(workload swapper --port 80 --spec "$here" --spec "$(mounts /srv/swap)" --container "$mounted")"
 tenant apply --wait -f "$(workload inner --port 80 --spec "$here" --spec "$(mounts /srv/swap/d)" --container "$mounted")"
 uid=$(field inner .status.uid)
@@ -19,40 +19,43 @@ n1 test -S "$outside/bus"
 status=$(field swapper .status)
 as "$(jq -r .user <<<"$status")" podman exec --detach "$(jq -r '.unit | rtrimstr(".service")' <<<"$status")" \
     sh -c "cd /v && while :; do mv d e; ln -s $outside d; ln -s $outside d2; rm d d2; mv e d; done"
-# The control: who takes the path by its name gets outside, and the folder itself too.
+# The control: a mount by name sometimes gets the link's target, and sometimes the folder itself.
 control=$(n1 sh -c "mkdir -p /run/attack; out=0 in=0; for i in \$(seq 1 400); do
     mount --bind /srv/swap/d /run/attack 2>/dev/null || continue
     if test -S /run/attack/bus; then out=\$((out + 1)); elif test -e /run/attack/mine; then in=\$((in + 1)); fi
     umount /run/attack; done; rmdir /run/attack; echo \$out \$in")
 read -r out in <<<"$control"
-((out > 0 && in > 0)) || { echo "by name: $out outside, $in inside; the loop is too slow" >&2; exit 1; }
+((out > 0 && in > 0)) || { echo "mounts by name got the target $out times and the folder $in times: the loop is too slow" >&2; exit 1; }
 
-# The unit that binds, over and over, with the plan of an instance that was judged: what was judged, or nothing.
+# The unit binds the path repeatedly, according to the plan of an instance that was checked: it
+# binds the checked folder or nothing.
 result=$(n1 sh -c "out=0 in=0 none=0; for i in \$(seq 1 100); do
     systemctl restart kat-hostpath@$uid-$instance.service 2>/dev/null || true
     if test -e $bound/mine; then in=\$((in + 1)); elif test -e $bound; then out=\$((out + 1)); else none=\$((none + 1)); fi
     done; echo \$out \$in \$none")
 read -r out in none <<<"$result"
-echo "bound: $in times what was judged, $none times nothing, $out times something else"
+echo "the unit bound the checked folder $in times, nothing $none times, and something else $out times"
 ((out == 0 && in > 0 && none > 0))
 
-# Neither when systemd starts the program again, nor when the agent does: most starts are refused, for as long as that goes on.
-ran=0
-for ((ask = 0; ask < 15; ask++)); do
+# The same holds when systemd or the agent restarts the program. Most starts are refused while the
+# swaps continue.
+ran_count=0
+for ((round = 0; round < 15; round++)); do
     refused inside inner test -e /v/bus
     if inside inner test -e /v/mine; then
-        ((ran++ % 2)) || n1 systemctl stop "kat-hostpath@$uid-$instance.service"
+        ((ran_count++ % 2)) || n1 systemctl stop "kat-hostpath@$uid-$instance.service"
         crash inner || true
     fi
     sleep 1
 done
-((ran > 0)) || { echo "the program never ran" >&2; exit 1; }
+((ran_count > 0)) || { echo "the program never ran" >&2; exit 1; }
 
-# Once it has ended, the path is mounted again; asked for, since the pause after so many failed starts is long.
+# After the end of the attack the path is mounted again. The test requests a restart, since the
+# pause after so many failed starts is long.
 kat delete workload swapper --wait
 n1 sh -c 'cd /srv/swap && rm -f d2 && if test -L d; then rm d; fi && if test -d e; then mv e d; fi'
 kat restart inner --wait
-equal mine "$(inside inner cat /v/mine)" "what the program sees"
+equal mine "$(inside inner cat /v/mine)" "file that the program sees"
 refused inside inner test -e /v/bus
 kat delete workload inner --wait
 equal mine "$(n1 sh -c 'cat /srv/swap/d/mine')" "the machine's file"

@@ -8,23 +8,25 @@ base=/var/lib/kat/host/default/evil
 mounts() { echo "volumes: [{name: v, hostMount: {hostPath: $1, ensureType: DirectoryOrCreate}}]"; }
 mounted='volumeMounts: [{name: v, mountPath: /v}]'
 
-# One path that is to be made within another that the program may write to: refused, with file and line.
+# A path to be made below another path that the program may write to: the apply is refused, with
+# file and line.
 nested=$(workload nested --spec "volumes: [{name: o, hostMount: {hostPath: $base, ensureType: DirectoryOrCreate}}, {name: i, hostMount: {hostPath: $base/d, ensureType: DirectoryOrCreate}}]" \
     --container 'volumeMounts: [{name: o, mountPath: /o}, {name: i, mountPath: /i}]')
 output=$(tenant apply -f "$nested" 2>&1) && exit 1
 contains "$output" "workload.kat:"
 contains "$output" "could put a link in its place"
 
-# Two workloads: the program of one puts a link to the bus of the other's user where that mounts a folder.
+# Two workloads: the second mounts a folder whose path the first program replaces with a link to the
+# bus of the second one's user.
 tenant apply --wait -f "$(workload outer --port 80 --spec "$here" --spec "$(mounts "$base")" --container "$mounted" --container 'user: "0:0"')"
 tenant apply --wait -f "$(workload inner --port 80 --spec "$here")"
 uid=$(field inner .status.uid)
 inside outer sh -c "ln -s /run/user/$uid /v/d"
-# The control: the link is there, and what it leads to.
+# The control: the link and its target exist.
 n1 test -S "$base/d/bus"
 tenant apply -f "$(workload inner --port 80 --spec "$here" --spec "$(mounts "$base/d")" --container "$mounted")"
 wait_for 20 field_is inner .status.reason HostPathIsLink
-# Nothing is made there either; a folder that is there comes in, and whatever stands in its place by then does not.
+# KAT makes nothing there either. It mounts an existing folder, and refuses a link in its place.
 inside outer rm /v/d
 wait_for 20 field_is inner .status.reason HostPathUnprotected
 inside outer mkdir /v/d
@@ -34,7 +36,7 @@ tenant apply -f "$(workload direct --port 80 --spec "$here" --spec "$(mounts "/r
 wait_for 20 field_is direct .status.reason HostPathNotAllowed
 for name in outer inner direct; do kat delete workload "$name"; done
 
-# Files: the workload's user puts a link to /etc where root is to lay out the next folder.
+# Files: the workload's user puts a link to /etc where root is about to write the next folder.
 folder=$(workload files --port 80 --spec "$here" --spec 'volumes: [{name: conf, files: conf/}]' --container 'volumeMounts: [{name: conf, mountPath: /conf}]')
 n1 sh -c "mkdir -p $folder/conf/a/z && for i in \$(seq 1 250); do echo \$i >$folder/conf/a/f\$i; done
     echo 0 >$folder/conf/a/f000; echo tenant >$folder/conf/a/z/kat-attack"
@@ -48,11 +50,11 @@ n1 systemd-run --quiet --unit=attack-links --uid="$uid" --gid="$uid" sh -c \
 for round in 1 2 3; do
     n1 sh -c "echo $round >$folder/conf/a/f000"
     tenant apply --wait -f "$folder"
-    equal "$round" "$(inside files cat /conf/a/f000)" "what was laid out"
+    equal "$round" "$(inside files cat /conf/a/f000)" "the first file"
     equal tenant "$(inside files cat /conf/a/z/kat-attack)" "the last file"
     refused n1 test -e /etc/kat-attack
 done
-# The control: where it may enter, it puts the link.
+# The control: in a folder that the user may write to, the link is made.
 n1 install -d -o "$uid" -g "$uid" /var/tmp/control/.x/conf /var/tmp/control/.x/conf/a
 wait_for 10 n1 test -L /var/tmp/control/.x/conf/a/z
 n1 systemctl stop attack-links.service

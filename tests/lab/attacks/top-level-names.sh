@@ -5,22 +5,22 @@
 for name in dev test com lan xn--p1ai; do
     contains "$(kat create namespace "$name" 2>&1 || true)" "is a top-level domain"
 done
-# One of before such names were refused, with a tenant's workload `outside` in it.
+# A namespace from before such names were refused, with a tenant's workload `outside` in it.
 record=$(etcdctl_on n1 get --print-value-only /kat/namespaces/default | jq -c '.labels = {}')
 etcdctl_on n1 put /kat/namespaces/test "$record" >/dev/null
 become_tenant test
 here='nodeSelector: {kat.dws.rip/nodeName: n1}'
 tenant apply -f "$(workload outside --namespace test --port 80 --spec "$here")" --wait
 run asks --spec "$here"
-# The world outside: n2 answers for it.
+# n2 is the DNS server for outside names.
 n2() { on n2 "$@"; }
 n2 sh -c 'mkdir -p /run/systemd/resolved.conf.d; cp /etc/hosts /root/hosts; echo "192.168.77.13 outside.test" >>/etc/hosts
     printf "[Resolve]\nDNSStubListenerExtra=192.168.77.12\nReadEtcHosts=yes\n" >/run/systemd/resolved.conf.d/attack.conf; systemctl restart systemd-resolved'
 n1 resolvectl dns host0 192.168.77.12
-found() { inside asks nslookup "$1" 2>&1 | sed -n 's/^Address[ 0-9]*: *\([0-9.]*\).*/\1/p' | tail -n 1; }
-is_found() { [[ $(found "$1") == "$2" ]]; }
+address_from_container() { inside asks nslookup "$1" 2>&1 | sed -n 's/^Address[ 0-9]*: *\([0-9.]*\).*/\1/p' | tail -n 1; }
+is_found() { [[ $(address_from_container "$1") == "$2" ]]; }
 wait_for 10 is_found outside.test 192.168.77.13
-# The control: what the world lacks is the workload's, and so is its whole name.
+# The control: the workload's whole name resolves to the workload.
 service=$(kat get workload outside -n test -o json | jq -er .status.serviceAddress)
 wait_for 10 is_found outside.test.kat.cluster.local "$service"
 
