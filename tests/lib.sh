@@ -53,7 +53,7 @@ wait_for() {
     shift
     until "$@" >/dev/null 2>&1; do
         if ((SECONDS >= deadline)); then
-            echo "not within $limit s: $*" >&2
+            echo "did not succeed within $limit s: $*" >&2
             "$@" >&2 || true
             return 1
         fi

@@ -3,8 +3,8 @@
 bus() { as "$1" busctl --system --json=short "${@:2}"; }
 manager() { bus "$1" call rip.dws.kat1 /rip/dws/kat1 rip.dws.kat1.Manager "${@:2}"; }
 property() { bus "$1" get-property rip.dws.kat1 "$2" "$3" "$4" | jq -r .data; }
-no_strangers() { n1 sh -c 'userdel member; userdel outsider' 2>/dev/null || true; }
-trap no_strangers EXIT
+remove_users() { n1 sh -c 'userdel member; userdel outsider' 2>/dev/null || true; }
+trap remove_users EXIT
 n1 useradd --no-create-home --uid 3001 --groups kat member
 n1 useradd --no-create-home --uid 3002 outsider
 for user in root member; do
@@ -31,19 +31,20 @@ refused manager outsider ListInstances
 refused property outsider /rip/dws/kat1 rip.dws.kat1.Manager Node
 refused property outsider "$path" rip.dws.kat1.Instance Phase
 
-# A signal for each change. Nothing says when the listeners are there, so the program crashes until one hears it.
-listen() { as "$1" timeout 60 busctl --system --json=short wait /rip/dws/kat1 rip.dws.kat1.Manager InstanceChanged >"$LAB_WORK/heard-$1" & }
+# Each change sends a signal. Nothing reports that a listener is ready, so the program crashes until
+# a listener receives a signal.
+listen() { as "$1" timeout 60 busctl --system --json=short wait /rip/dws/kat1 rip.dws.kat1.Manager InstanceChanged >"$LAB_WORK/signal-$1" & }
 listen outsider
-deaf=$!
+outsider_listener=$!
 for user in root member; do
     listen "$user"
-    heard() {
+    signal_arrived() {
         crash web || true
-        [[ -s $LAB_WORK/heard-$user ]]
+        [[ -s $LAB_WORK/signal-$user ]]
     }
-    wait_for 40 heard
-    equal "[\"$id\",\"$path\"]" "$(jq -c '.data[:2]' "$LAB_WORK/heard-$user")" "what $user heard"
+    wait_for 40 signal_arrived
+    equal "[\"$id\",\"$path\"]" "$(jq -c '.data[:2]' "$LAB_WORK/signal-$user")" "signal that $user received"
 done
-kill -0 "$deaf"
-equal "" "$(<"$LAB_WORK/heard-outsider")" "what a stranger heard"
-kill "$deaf"
+kill -0 "$outsider_listener"
+equal "" "$(<"$LAB_WORK/signal-outsider")" "signals that the outsider received"
+kill "$outsider_listener"

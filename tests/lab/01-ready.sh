@@ -16,10 +16,10 @@ for unit in kat-agent.service kat-net.service; do
 done
 equal "" "$(n1 systemctl list-units --failed --plain --no-legend)" "failed units"
 equal '["default","kat-core"]' "$(kat get namespaces -o json | jq -c '[.items[].metadata.name] | sort')" "namespaces"
-# A second `init` is refused.
+# A second init is refused.
 output=$(n1 kat-agent init 2>&1) && exit 1
 contains "$output" "kat-agent reset"
-# Only root can read the secrets.
+# Only root reads the files with secrets.
 for file in /etc/kat/admin.conf /var/lib/kat/node.json; do
     equal "600 root" "$(n1 stat -c '%a %U' "$file")" "$file"
 done

@@ -5,11 +5,12 @@ run other --port 8080
 address=$(field web .status.ip) id=$(field web .metadata.name)
 contains "$(page "http://$address/")" "host=$id uid=1000 version=one"
 contains "$(inside other wget -q -T 3 -O- "http://$address/")" "host=$id"
-# A container resolves the whole name, the namespace's, the short one and the instance's.
+# A container resolves the whole name, the name with the namespace, the short name, and the name of
+# the instance.
 for name in "web.default.$DOMAIN" web.default web "$id.web.default.$DOMAIN"; do
     wait_for 10 inside other wget -q -T 3 -O- "http://$name/"
 done
-# The host resolves the names too, where systemd-resolved runs.
+# The machine resolves whole names through systemd-resolved.
 wait_for 10 answers "http://web.default.$DOMAIN/"
 wait_for 10 answers "http://$id.web.default.$DOMAIN/"
 contains "$(n1 getent ahostsv4 "web.default.$DOMAIN")" "$(service_address web)"

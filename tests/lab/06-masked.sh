@@ -3,11 +3,11 @@
 run web --port 80
 run other --port 8080
 address=$(field web .status.ip) id=$(field web .metadata.name)
-owner=$(field web .status.user)
+web_user=$(field web .status.user)
 status=$(field other .status)
 user=$(jq -r .user <<<"$status") container=$(jq -r '.unit | rtrimstr(".service")' <<<"$status")
 from_other() { as "$user" podman exec "$container" "$@"; }
-all_is_well() {
+web_works_everywhere() {
     contains "$(page "http://$address/")" "host=$id" &&
         contains "$(from_other wget -q -T 3 -O- "http://web.default.$DOMAIN/")" "host=$id" &&
         contains "$(from_other wget -q -T 3 -O- http://192.168.77.1:8000/)" 192.168.77.11
@@ -16,13 +16,13 @@ n1 systemctl mask --now kat-agent.service
 n1 systemctl stop kat-etcd.service
 lab reboot n1
 refused n1 systemctl is-active kat-agent.service
-wait_for 40 all_is_well
+wait_for 40 web_works_everywhere
 page "http://$address/crash?3" >/dev/null
-requests_anew() { page "http://$address/" | grep -q 'requests=[1-3]$'; }
-wait_for 40 requests_anew
-all_is_well
-# Its own way out, after it came back.
-user=$owner container=kat-default-$id
+request_count_restarted() { page "http://$address/" | grep -q 'requests=[1-3]$'; }
+wait_for 40 request_count_restarted
+web_works_everywhere
+# The restarted container itself reaches the outside.
+user=$web_user container=kat-default-$id
 wait_for 20 from_other wget -q -T 3 -O- http://outside.test:8000/
 n1 systemctl unmask kat-agent.service
 n1 systemctl start kat-agent.service

@@ -4,7 +4,7 @@
 run first --port 80
 kat delete workload first --wait
 stable_inventory >"$LAB_WORK/before"
-# Of the store: all but the events, and the index that was handed out last.
+# Keys in the store, without events, tokens and the index that was given out last.
 stored() {
     n1 sh -c 'etcdctl --endpoints https://127.0.0.1:2379 --cacert /var/lib/kat/pki/etcd-client-ca.crt --cert /var/lib/kat/pki/leader-etcd.crt \
         --key /var/lib/kat/pki/leader-etcd.key get /kat/ --prefix --keys-only' | grep -vE '^$|^/kat/(events/|indexes/last$|tokens/)'
@@ -21,14 +21,14 @@ kat delete workload web --wait
 
 code=0
 kat get workloads web -o json >/dev/null 2>&1 || code=$?
-equal 3 "$code" "exit code for what is not there"
+equal 3 "$code" "exit code of get for a deleted workload"
 equal "[]" "$(instances web)" "instances"
 no_remains "$status" "$id"
 wait_for 10 not_resolved web
 diff "$LAB_WORK/before" <(stable_inventory)
 diff "$LAB_WORK/stored" <(stored)
 
-# The next workload gets another user: logind holds the last one's for a while longer.
+# The next workload gets another user, because logind keeps the last workload's user for a while.
 run next --port 80
 next=$(instances next | jq '.[0].status.uid')
 [[ $next != "$(jq .uid <<<"$status")" ]] || { echo "uid $next is used again at once" >&2; exit 1; }

@@ -8,12 +8,12 @@ unit=$(jq -r .unit <<<"$status")
 runs() { n1 journalctl --output=cat _UID="$(jq -r .uid <<<"$status")" _SYSTEMD_USER_UNIT="$unit" | grep -c '^one more run$'; }
 equal "2 4" "$(jq -r '"\(.restarts) \(.exitCode)"' <<<"$status")" "restarts and exit code"
 equal 3 "$(runs)" "runs"
-# It stays so, though another instance takes its slot after a while.
+# A restart of the agent starts the program no further time.
 n1 systemctl restart kat-agent.service
 wait_for 30 node_is_ready
 equal 3 "$(runs)" "runs after a restart of the agent"
 kat delete workload few --wait
 equal 3 "$(runs)" "runs in all"
-# Ending well is no failure.
+# A program that keeps running uses up no restart.
 run fine --port 80 --restart 'condition: MaxCount, maxRestarts: 1'
-equal 0 "$(field fine .status.restarts)" "restarts of what runs"
+equal 0 "$(field fine .status.restarts)" "restarts of a program that keeps running"

@@ -6,8 +6,8 @@ one=$(field one .status) two=$(field two .status)
 uid_one=$(jq .uid <<<"$one") uid_two=$(jq .uid <<<"$two") user_one=$(jq -r .user <<<"$one") user_two=$(jq -r .user <<<"$two")
 [[ $uid_one != "$uid_two" && $user_one != "$user_two" ]]
 pid_two=$(as "$user_two" podman inspect --format '{{.State.Pid}}' "$(jq -r '.unit | rtrimstr(".service")' <<<"$two")")
-equal of-the-second "$(inside two sh -c 'echo $SECRET')" "its own environment"
-# The control: root can, so the paths are right.
+equal of-the-second "$(inside two sh -c 'echo $SECRET')" "environment of the program"
+# The control: root can read all of these, so the paths are right.
 contains "$(n1 cat "/proc/$pid_two/environ" | tr '\0' '\n')" "SECRET=of-the-second"
 n1 grep -rqs of-the-second "/var/lib/kat/units/$uid_two" "/var/lib/kat/users/$user_two"
 as "$user_two" ls "/var/lib/kat/users/$user_two" >/dev/null
@@ -22,7 +22,7 @@ for user in "$user_one" nobody; do
     lacks "$(as "$user" ps -eo args --no-headers)" of-the-second
 done
 lacks "$(as "$user_one" podman ps --all --format '{{.Names}}')" "$(jq -r .unit <<<"$two" | sed 's/.service//')"
-# Nor does KAT show it to anyone.
+# KAT shows the variable to nobody.
 lacks "$(kat get workloads two -o json; kat get instances -o json; kat describe workload two; kat get events)" of-the-second
 lacks "$(n1 cat /var/lib/kat/network/instances.json)" of-the-second
 lacks "$(lab journal n1 -o json)" of-the-second

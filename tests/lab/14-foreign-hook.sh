@@ -8,8 +8,9 @@ pid_of() { as "$1" podman inspect --format '{{.State.Pid}}' "kat-default-$2"; }
 victim_pid=$(pid_of "$owner" "$victim") thief_pid=$(pid_of "$user" "$thief")
 links() { n1 nsenter --target "$victim_pid" --net -- ip -o address; }
 links_before=$(links) host_before=$(n1 ip -o link | wc -l)
-# ask USER INSTANCE PID: what the hook would send, sent by anyone.
-ask() {
+# call_hook_socket USER INSTANCE PID: sends the hook's request to kat-net as USER, and prints the
+# answer.
+call_hook_socket() {
     as "$1" python3 -c '
 import socket, sys
 caller = socket.socket(socket.AF_UNIX)
@@ -18,17 +19,17 @@ caller.connect("/run/kat/net.sock")
 try:
     caller.sendall(b"{\"instance\":\"%s\",\"pid\":%s}\n" % (sys.argv[1].encode(), sys.argv[2].encode()))
 except BrokenPipeError:
-    pass  # a stranger is answered before it asks
+    pass  # kat-net answers a foreign user before it reads the request
 print(caller.recv(4096).decode())' "$2" "$3"
 }
-contains "$(ask "$user" "$victim" "$victim_pid")" '"error"'
-contains "$(ask "$user" "$thief" "$victim_pid")" '"error"'
-contains "$(ask "$user" "$victim" "$thief_pid")" '"error"'
-contains "$(ask "$user" "$thief" 1)" '"error"'
-contains "$(ask nobody "$victim" "$victim_pid")" '"error"'
-contains "$(ask root "$victim" "$victim_pid")" '"error"'
+contains "$(call_hook_socket "$user" "$victim" "$victim_pid")" '"error"'
+contains "$(call_hook_socket "$user" "$thief" "$victim_pid")" '"error"'
+contains "$(call_hook_socket "$user" "$victim" "$thief_pid")" '"error"'
+contains "$(call_hook_socket "$user" "$thief" 1)" '"error"'
+contains "$(call_hook_socket nobody "$victim" "$victim_pid")" '"error"'
+contains "$(call_hook_socket root "$victim" "$victim_pid")" '"error"'
 equal "$links_before" "$(links)" "the victim's links"
 equal "$host_before" "$(n1 ip -o link | wc -l)" "links of the machine"
 answers "http://$(field victim .status.ip)/"
-# The control: the container's owner may call the hook.
-lacks "$(ask "$owner" "$victim" "$victim_pid")" '"error"'
+# The control: the instance's own user may call.
+lacks "$(call_hook_socket "$owner" "$victim" "$victim_pid")" '"error"'

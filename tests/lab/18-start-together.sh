@@ -7,24 +7,24 @@ uid=$(instances herd | jq '.[0].status.uid')
 manager_is_gone() { refused n1 test -e "/run/user/$uid"; }
 for round in 1 2 3; do
     kat scale herd --replicas 0 --wait --timeout 60s
-    # Its manager and with that its pause process end; its images stay.
+    # The user's manager ends, and with it the pause process; the images stay.
     wait_for 30 manager_is_gone
     since=$(n1 date +%s)
     kat scale herd --replicas 8 --wait --timeout 90s
     equal 0 "$(instances herd | jq '[.[].status.restarts] | add')" "restarts in round $round"
-    said=$(n1 journalctl --no-pager --output=cat "--since=@$since" "_UID=$uid")
-    lacks "$said" "result 'protocol'"
-    # The control: these managers do say what they start.
-    contains "$said" "Started podman-pause-"
-    equal 1 "$(grep -c '^Started podman-pause-' <<<"$said")" "pause processes in round $round"
+    journal=$(n1 journalctl --no-pager --output=cat "--since=@$since" "_UID=$uid")
+    lacks "$journal" "result 'protocol'"
+    # The control: the journal does contain the managers' messages about what they start.
+    contains "$journal" "Started podman-pause-"
+    equal 1 "$(grep -c '^Started podman-pause-' <<<"$journal")" "pause processes in round $round"
 done
-# It heals: where the process has died, those that start together next have one again.
+# If the pause process has died, the next instances that start together get a new one.
 kat scale herd --replicas 4 --wait --timeout 60s
 n1 pkill -KILL -u "$uid" -f '^catatonit -P'
 kat scale herd --replicas 8 --wait --timeout 90s
 equal 0 "$(instances herd | jq '[.[].status.restarts] | add')" "restarts after the process had died"
 equal 1 "$(n1 pgrep -c -u "$uid" -f '^catatonit -P')" "pause processes after it had died"
-# It is no part of one of them, whose end would be its own.
+# The pause process is outside the control groups of the instances, whose end would end it too.
 group=$(n1 sh -c "cat /proc/\$(cat /run/user/$uid/libpod/tmp/pause.pid)/cgroup")
 contains "$group" "user@$uid.service"
 lacks "$group" kat-default-herd

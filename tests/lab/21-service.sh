@@ -7,32 +7,32 @@ contains "$service" "10.200."
 contains "$(kat get workloads -o wide)" "$service"
 contains "$(kat describe workload web)" "$service"
 equal "$service" "$(n1 getent ahostsv4 "web.default.$DOMAIN" | awk '{ print $1 }' | sort -u)" "address of web"
-equal "$service" "$(inside other nslookup "web.default.$DOMAIN" | awk '/^Address/ { found = $2 } END { print found }')" "address of web, from within"
-# A container by name, and the machine itself, reach all instances.
+equal "$service" "$(inside other nslookup "web.default.$DOMAIN" | awk '/^Address/ { found = $2 } END { print found }')" "address of web in a container"
+# All instances answer callers: a container by name, and the machine itself.
 all=$(instances web | jq -r '.[].metadata.name' | sort)
 from_within() { inside other sh -c 'for i in $(seq 40); do wget -q -T 3 -O- "$1"; done' sh "http://web/" | grep -o 'host=[^ ]*' | cut -d= -f2 | sort -u; }
 from_machine() { n1 sh -c 'for i in $(seq 40); do curl --silent --fail --max-time 3 "$1"; done' sh "http://$service/" | grep -o 'host=[^ ]*' | cut -d= -f2 | sort -u; }
-equal "$all" "$(from_within)" "who answers a container"
-equal "$all" "$(from_machine)" "who answers the machine"
-# An instance that calls its own service may be sent to itself.
+equal "$all" "$(from_within)" "instances that answer a container"
+equal "$all" "$(from_machine)" "instances that answer the machine"
+# A service may send an instance that calls it back to the same instance.
 run web --port 80 --replicas 1
 only=$(field web .metadata.name)
 equal "$service" "$(service_address web)" "address after a change"
 contains "$(inside web wget -q -T 3 -O- "http://web/")" "host=$only"
-# A service without a serving instance refuses connections at once.
+# Without serving instances connections are refused, not dropped.
 run web --port 80 --replicas 0
-# Exit code 7 of curl means that the connection failed, and 28 that it timed out.
+# curl's exit code is 7 for a refused connection and 28 for a timeout.
 is_refused() { [[ $(n1 sh -c 'curl --silent --max-time 3 "$1" >&2; echo "$?"' sh "http://$service/") == 7 ]]; }
 wait_for 10 is_refused
 contains "$(inside other wget -T 3 -O- "http://web/" 2>&1 || true)" "refused"
-# The name of a headless service has the instances' addresses.
+# A headless service's name resolves to the addresses of the instances.
 folder=$(workload web --port 80 --replicas 2)
 n1 sh -c 'echo "  headless: true" >>"$1/VirtualLoadBalancer.kat"' sh "$folder"
 kat apply -f "$folder" --wait
 addresses=$(instances web | jq -r '.[].status.ip' | sort)
 is_headless() { [[ $(n1 getent ahostsv4 "web.default.$DOMAIN" | awk '{ print $1 }' | sort -u) == "$addresses" ]]; }
 wait_for 20 is_headless
-# The address is removed together with the workload.
+# Deleting the workload removes its service address.
 kat delete workload web --wait
 is_gone() { ! n1 nft list ruleset | grep "$service" >/dev/null; }
 wait_for 10 is_gone

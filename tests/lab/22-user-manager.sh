@@ -3,8 +3,8 @@
 run web --port 80
 run other --port 80
 user=$(field web .status.user) uid=$(field web .status.uid)
-# The container is a new one, because the earlier one ended with its manager.
-anew() {
+# The container is a new one: the old one ended with its manager.
+restarted_with_container() {
     local now
     now=$(n1 systemctl show "user@$uid" --property=MainPID --value)
     [[ $now != 0 && $now != "$manager" ]]
@@ -12,24 +12,24 @@ anew() {
     field_is web .status.phase Running
     answers "http://$(field web .status.ip)/"
 }
-for end in "systemctl kill --kill-whom=main --signal=KILL user@$uid" "systemctl stop user@$uid"; do
+for end_command in "systemctl kill --kill-whom=main --signal=KILL user@$uid" "systemctl stop user@$uid"; do
     manager=$(n1 systemctl show "user@$uid" --property=MainPID --value)
     # shellcheck disable=SC2086 # words of a command
-    n1 $end
-    wait_for 12 anew
+    n1 $end_command
+    wait_for 12 restarted_with_container
 done
 # The manager ends while no agent runs.
 manager=$(n1 systemctl show "user@$uid" --property=MainPID --value)
 n1 systemctl stop kat-agent
 n1 systemctl stop "user@$uid"
 n1 systemctl start kat-agent
-wait_for 15 anew
+wait_for 15 restarted_with_container
 # The manager hangs.
 manager=$(n1 systemctl show "user@$uid" --property=MainPID --value)
 n1 kill -STOP "$manager"
 trap 'n1 kill -CONT "$manager" || true' EXIT
 n1 systemctl restart kat-agent
-# This one waits for it, and the next one's start waits for this one's end.
+# This agent waits for the hanging manager, and the next agent's start waits for this agent's stop.
 wait_for 20 field_is other .status.phase Running
 sleep 3
 began=$EPOCHREALTIME

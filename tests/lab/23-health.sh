@@ -4,19 +4,19 @@ run web --port 80 --health 'http: {path: /healthz, port: web}, periodSeconds: 1,
 address=$(field web .status.ip)
 equal healthy "$(field web .status.health)" "health"
 service=$(service_address web)
-is_called() { page "http://$service/" >/dev/null; }
-# Exit code 7 of curl means that the connection failed, and 28 that it timed out.
+service_answers() { page "http://$service/" >/dev/null; }
+# curl's exit code is 7 for a refused connection and 28 for a timeout.
 is_refused() { [[ $(n1 sh -c 'curl --silent --max-time 3 "$1" >&2; echo "$?"' sh "http://$service/") == 7 ]]; }
-wait_for 10 is_called
+wait_for 10 service_answers
 
-# An agent that starts anew takes nobody out.
+# A restart of the agent takes no instance out of the service.
 start_load "web.default.$DOMAIN@$(overlay_address n1)" 80 50 by-name
 began=$SECONDS
 agent_pid() { n1 systemctl show --property=MainPID --value kat-agent.service; }
 before=$(agent_pid)
 n1 systemctl restart kat-agent.service
-again() { [[ $(agent_pid) != "$before" ]] && node_is_ready; }
-wait_for 30 again
+agent_restarted() { [[ $(agent_pid) != "$before" ]] && node_is_ready; }
+wait_for 30 agent_restarted
 no_request_lost $(((SECONDS - began) * 40)) by-name
 equal healthy "$(field web .status.health)" "health after a restart of the agent"
 
@@ -31,10 +31,10 @@ n1 systemctl restart kat-agent.service
 wait_for 30 node_is_ready
 equal unhealthy "$(field web .status.health)" "health after a restart of the agent"
 page "http://$address/well" >/dev/null
-wait_for 15 is_called
+wait_for 15 service_answers
 equal 0 "$(field web .status.restarts)" "restarts"
 
-# A command in the container checks the health in the same way.
+# The same holds for a health check that runs a command in the container.
 run exec --port 80 --health 'exec: {command: [/bin/busybox, wget, -q, -O, /dev/null, "http://127.0.0.1/healthz"]},
     periodSeconds: 1, failureThreshold: 2, restartOnUnhealthy: true'
 equal healthy "$(field exec .status.health)" "health"
@@ -42,7 +42,8 @@ page "http://$(field exec .status.ip)/ill" >/dev/null
 wait_for 45 field_is exec '.status | "\(.phase) \(.health) \(.restarts)"' "Running healthy 1"
 contains "$(kat get events -n default -o json)" "it was started again because its health check failed: exit code 1"
 
-# Of a command that outlasts its time nothing is left, also not of what ignores a signal, or what it has started.
+# A health command that times out leaves no process behind, even if it ignores signals or has
+# started other processes.
 run hang --port 80 --health 'exec: {command: [sh, -c, "if [ -e /tmp/hang ]; then trap \"\" TERM; sleep 77777 & sleep 77777; fi"]},
     periodSeconds: 1, failureThreshold: 2'
 kat exec hang -- touch /tmp/hang
@@ -52,5 +53,5 @@ kat exec hang -- rm /tmp/hang
 wait_for 30 field_is hang .status.health healthy
 none_left() { ! n1 pgrep -f '^sleep 77777'; }
 wait_for 10 none_left
-groups=$(n1 sh -c "find /sys/fs/cgroup/user.slice -name 'health-kat-default-hang-*' | wc -l")
-((groups <= 2))
+group_count=$(n1 sh -c "find /sys/fs/cgroup/user.slice -name 'health-kat-default-hang-*' | wc -l")
+((group_count <= 2))

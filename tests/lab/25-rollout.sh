@@ -1,52 +1,53 @@
 # A rolling update, a version that stalls, a rollback, a restart and scaling lose no request
 # shellcheck shell=bash
-count() { kat get workload web -o json | jq -r '.status | "\(.phase) \(.ready) \(.updated)"'; }
+workload_state() { kat get workload web -o json | jq -r '.status | "\(.phase) \(.ready) \(.updated)"'; }
 images() { instances web | jq -rc '[.[].status.image | split("/") | last] | unique'; }
 run web --port 80 --replicas 2 --env V=1
 before=$(instances web | jq -c '[.[].metadata.name] | sort')
 began=$SECONDS
 start_load "web.default.$DOMAIN@$(kat get nodes n1 -o json | jq -r .status.overlayAddress)" 80 50
 run web --port 80 --replicas 2 --env V=2
-equal "Running 2 2" "$(count)" "after the update"
-equal 0 "$(instances web | jq --argjson before "$before" '[.[].metadata.name | select(IN($before[]))] | length')" "instances of before"
+equal "Running 2 2" "$(workload_state)" "state after the update"
+equal 0 "$(instances web | jq --argjson before "$before" '[.[].metadata.name | select(IN($before[]))] | length')" "instances of the first version that still exist"
 
-# An image that is not there, and a program that ends at once: each stalls with its reason, beside those that serve.
+# An image that does not exist and a program that ends at once each stall the rollout with a reason,
+# while the old instances serve.
 code=0
 output=$(kat apply --wait --timeout 90s -f "$(workload web --port 80 --replicas 2 --image registry.lab:5000/test/none:1 \
     --spec 'updateStrategy: {progressDeadlineSeconds: 4}')" 2>&1) || code=$?
 equal 1 "$code" "exit code of an apply that stalls"
 contains "$output" "has stalled: ProgressDeadlineExceeded: no progress for 4 s"
-says() { contains "$(kat get workload web -o json | jq -r '.status.conditions[0].message')" "$1"; }
-wait_for 30 says "no progress for 4 s: ImagePullFailed: web-"
-equal "Stalled 2 0" "$(count)" "with an image that is not there"
+condition_says() { contains "$(kat get workload web -o json | jq -r '.status.conditions[0].message')" "$1"; }
+wait_for 30 condition_says "no progress for 4 s: ImagePullFailed: web-"
+equal "Stalled 2 0" "$(workload_state)" "state with an image that does not exist"
 code=0
 output=$(kat apply --wait --timeout 90s -f "$(workload web --port 80 --replicas 2 --env V=3 \
     --container 'entrypoint: ["/bin/sh", "-c"]' --container 'command: ["exit 7"]' \
     --spec 'updateStrategy: {progressDeadlineSeconds: 4}')" 2>&1) || code=$?
 equal 1 "$code" "exit code of an apply that stalls"
 contains "$output" "has stalled"
-# It counts while it runs, which is never for long.
-stalls() { equal "Stalled 2 0" "$(count)" "with a program that ends"; }
-wait_for 30 stalls
+# A program that ends at once counts as updated only for the moment that it runs.
+is_stalled() { equal "Stalled 2 0" "$(workload_state)" "state with a program that ends"; }
+wait_for 30 is_stalled
 code=0
 output=$(kat rollout status web 2>&1) || code=$?
-equal 1 "$code" "exit code of a status that has stalled"
+equal 1 "$code" "exit code of rollout status while stalled"
 contains "$output" "workload/web generation 4: Stalled: no progress for 4 s"
 contains "$output" "katcall rollback workload default/web"
 
 contains "$(kat rollback workload default/web --wait)" "workload/web rolled back, as generation 5"
-equal "Running 2 2" "$(count)" "after the rollback"
+equal "Running 2 2" "$(workload_state)" "state after the rollback"
 equal '["web:1"]' "$(images)" "images after the rollback"
 history=$(kat history workload web)
 contains "$history" "rolled back to 2"
 contains "$history" "5 (current)"
 code=0
 output=$(kat rollback workload web --to 9 2>&1) || code=$?
-equal "3 error: no generation 9: kept are 1 to 5" "$code $output" "a generation that is not there"
+equal "3 error: no generation 9: kept are 1 to 5" "$code $output" "rollback to a generation that does not exist"
 
 kat restart web --wait
 kat scale web --replicas 1 --wait
-equal "Running 1 1" "$(count)" "scaled down"
+equal "Running 1 1" "$(workload_state)" "state after scaling down"
 kat scale web --replicas 3 --wait
 contains "$(kat get events)" RolloutCompleted
 no_request_lost $(((SECONDS - began) * 20))

@@ -9,7 +9,8 @@ n1 kill -STOP "$resolved"
 n1 systemctl restart kat-net.service
 for _ in 1 2 3; do
     kat restart web --wait
-    # As long as a call to what hangs would take, and a round after it.
+    # Seven seconds: longer than a call to a hanging systemd-resolved and one further round of
+    # kat-net.
     for _ in {1..14}; do
         answers "http://$(field web .status.ip)/"
         sleep 0.5
@@ -18,7 +19,7 @@ for _ in 1 2 3; do
 done
 n1 kill -CONT "$resolved"
 
-# The control: the container does not answer without its link.
+# The control: a container without its link does not answer.
 address=$(field web .status.ip)
 n1 ip link delete "$(link_of)"
 refused n1 curl --silent --max-time 1 "http://$address/"

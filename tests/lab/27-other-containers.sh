@@ -30,7 +30,8 @@ equal "looked prepared" "$(n1 cat "$order" | tr '\n' ' ' | sed 's/ $//')" "order
 status=$(field shop .status) id=$(field shop .metadata.name)
 ip=$(jq -r .ip <<<"$status") user=$(jq -r .user <<<"$status") stem=kat-default-$id
 
-# All containers of an instance share one network, and each has its own log and its own commands.
+# All containers of an instance share one network; each has its own log and accepts commands by its
+# name.
 contains "$(page "http://$ip/")" "host=$id"
 contains "$(inside shop wget -q -T 3 -O- http://127.0.0.1:81/)" "host=$id"
 equal 1 "$(page "http://$ip:81/env?VERSION")" "version of the sidecar"
@@ -44,36 +45,36 @@ states() { field shop '.status.containers | map("\(.name)=\(.state)") | join(" "
 equal "look=Ended prepare=Ended proxy=Running" "$(states)" "states of the containers"
 contains "$(kat describe instance "$id")" "_side-proxy.service"
 
-# container NAME: when it began; program NAME: its process.
-began() { as "$user" podman inspect --format '{{.State.StartedAt}}' "$1"; }
-program() { as "$user" podman inspect --format '{{.State.Pid}}' "$1"; }
-began_anew() { [[ $(began "$1") != "$2" ]]; }
-sidecar=$(began "${stem}_side-proxy") network=$(began "${stem}_net") main=$(began "$stem")
+# start_time CONTAINER: the time at which it started. main_pid CONTAINER: the pid of its main
+# process. started_since CONTAINER TIME: whether it started at another time than TIME.
+start_time() { as "$user" podman inspect --format '{{.State.StartedAt}}' "$1"; }
+main_pid() { as "$user" podman inspect --format '{{.State.Pid}}' "$1"; }
+started_since() { [[ $(start_time "$1") != "$2" ]]; }
+sidecar_started=$(start_time "${stem}_side-proxy") network_started=$(start_time "${stem}_net") main_started=$(start_time "$stem")
 
-# After a kill, the main program restarts beside the same sidecar, and the init containers do not
-# run again.
-n1 kill -KILL "$(program "$stem")"
-wait_for 20 began_anew "$stem" "$main"
+# A killed main program restarts beside the same sidecar, and no init container runs again.
+n1 kill -KILL "$(main_pid "$stem")"
+wait_for 20 started_since "$stem" "$main_started"
 wait_for 10 field_is shop .status.restarts 1
 wait_for 10 page "http://$ip/"
-equal "$sidecar $network" "$(began "${stem}_side-proxy") $(began "${stem}_net")" "begin of the others after a kill of the main program"
+equal "$sidecar_started $network_started" "$(start_time "${stem}_side-proxy") $(start_time "${stem}_net")" "start times of the other containers after a kill of the main program"
 equal 2 "$(n1 cat "$order" | wc -l)" "lines of the init containers"
-# After a kill, the sidecar restarts beside the same main program.
-main=$(began "$stem")
-n1 kill -KILL "$(program "${stem}_side-proxy")"
-wait_for 20 began_anew "${stem}_side-proxy" "$sidecar"
+# A killed sidecar restarts beside the same main program.
+main_started=$(start_time "$stem")
+n1 kill -KILL "$(main_pid "${stem}_side-proxy")"
+wait_for 20 started_since "${stem}_side-proxy" "$sidecar_started"
 wait_for 10 page "http://$ip:81/"
 proxy_restarts() { field shop '.status.containers[] | select(.name == "proxy") | .restarts'; }
 proxy_restarted() { (($(proxy_restarts) >= 1)); }
 wait_for 10 proxy_restarted
-equal "$main" "$(began "$stem")" "begin of the main program after a kill of the sidecar"
+equal "$main_started" "$(start_time "$stem")" "start time of the main program after a kill of the sidecar"
 
-# A sidecar that fails repeatedly is named in the status; its instance is not ready, and is not
+# A sidecar that fails repeatedly is named in the status. Its instance is unhealthy and is not
 # restarted.
 for _ in 1 2 3; do
     wait_for 20 page "http://$ip:81/"
     crash shop 81 3
-    wait_for 20 began_anew "${stem}_side-proxy" "$(began "${stem}_side-proxy" 2>/dev/null || echo none)"
+    wait_for 20 started_since "${stem}_side-proxy" "$(start_time "${stem}_side-proxy" 2>/dev/null || echo none)"
 done
 wait_for 20 field_is shop .status.reason SidecarNotRunning
 equal unhealthy "$(field shop .status.health)" "health beside a sidecar that fails"
@@ -81,22 +82,23 @@ contains "$(field shop .status.message)" "sidecar proxy"
 contains "$(kat why workload shop)" "but a sidecar does not"
 wait_for 40 field_is shop .status.health not_applicable
 equal 1 "$(field shop .status.restarts)" "restarts of the main program"
-equal "$main" "$(began "$stem")" "begin of the main program"
+equal "$main_started" "$(start_time "$stem")" "start time of the main program"
 
-# Without the network's holder, all containers of the instance restart in a new network.
-n1 kill -KILL "$(program "${stem}_net")"
-wait_for 30 began_anew "${stem}_net" "$network"
-both_answer() { page "http://$ip/" >/dev/null && page "http://$ip:81/" >/dev/null; }
-wait_for 30 both_answer
+# The container that holds the network belongs to no program: after its end all containers restart
+# in a new network.
+n1 kill -KILL "$(main_pid "${stem}_net")"
+wait_for 30 started_since "${stem}_net" "$network_started"
+main_and_sidecar_answer() { page "http://$ip/" >/dev/null && page "http://$ip:81/" >/dev/null; }
+wait_for 30 main_and_sidecar_answer
 wait_for 40 field_is shop .status.health not_applicable
 
-# A new version of the sidecar is a new version of the workload, which writes data: the old instance
+# A changed sidecar is a new version of the workload. The workload writes data, so the old instance
 # ends first.
 shop 2
 plan=$(kat plan -f /root/workloads/shop || true)
 contains "$plan" "sidecars"
 kat apply -f /root/workloads/shop --wait
-[[ $(field shop .metadata.name) != "$id" ]] || { echo "the sidecar changed, and the instance stayed" >&2; exit 1; }
+[[ $(field shop .metadata.name) != "$id" ]] || { echo "the sidecar changed, and the instance was not replaced" >&2; exit 1; }
 equal 4 "$(n1 cat "$order" | wc -l)" "lines of the init containers of two instances"
 equal 2 "$(page "http://$(field shop .status.ip):81/env?VERSION")" "version of the sidecar"
 lacks "$(as "$user" podman ps --all --format '{{.Names}}')" "$stem"

@@ -1,6 +1,6 @@
 # A plan predicts the apply in its text and its exit code, and why names the image that cannot be pulled
 # shellcheck shell=bash
-# plan DIR: the plan's text; its exit code is in the file beside it.
+# plan DIR: writes the plan's text and exit code into files, which `text` and `code` print.
 plan() {
     local code=0
     kat plan -f "$1" >"$LAB_WORK/plan" || code=$?
@@ -31,11 +31,11 @@ old=$(field planned .metadata.name)
 successor=$(sed -n "s/^ *restart $old on n1 as \([a-z0-9-]*\): .*/\1/p" "$LAB_WORK/plan")
 created=$(sed -n 's/^ *create *\([a-z0-9-]*\) on n1.*/\1/p' "$LAB_WORK/plan")
 kat apply -f "$folder" --wait
-# The old instance is listed until its machine has confirmed its end.
-are_named() {
+# The old instance is listed until its machine has confirmed that it is gone.
+instances_are() {
     equal "$(jq -nc '$ARGS.positional | sort' --args "$@")" "$(instances planned | jq -c '[.[].metadata.name] | sort')" "the planned instances"
 }
-wait_for 60 are_named "$successor" "$created"
+wait_for 60 instances_are "$successor" "$created"
 plan "$folder"
 equal 0 "$(code)" "exit code of a plan without changes"
 

@@ -8,39 +8,40 @@ db() {
         --container 'command: ["echo start $V >>/data/starts && exec /bin/web"]' "$@"
 }
 folder=/var/lib/kat/volumes/default/db/data
-starts() { n1 cat "$folder/starts" | wc -l; }
-started() { equal "$1" "$(starts)" "starts"; }
+start_count() { n1 cat "$folder/starts" | wc -l; }
+starts_are() { equal "$1" "$(start_count)" "starts"; }
 db --env V=1
-started 1
+starts_are 1
 instance=$(field db .metadata.name)
 crash db
-wait_for 30 started 2
+wait_for 30 starts_are 2
 wait_for 30 field_is db .status.phase Running
 equal "$instance" "$(field db .metadata.name)" "instance after a crash"
 
-# Another version comes when the old one has ended.
+# A new version starts when the old one has ended.
 db --env V=2
-started 3
+starts_are 3
 equal "start 2" "$(n1 tail -n 1 "$folder/starts")" "the last start"
 wait_for 30 process_count_is 1
 contains "$(kat get events)" "a newer version takes its place"
 
-# Nobody else on the machine sees it.
+# Other users of the machine cannot read the data.
 uid=$(field db .status.uid)
 equal "$uid" "$(n1 stat --format %g /var/lib/kat/volumes/default/db)" "group of the workload's folder"
 refused n1 setpriv --reuid=65534 --regid=65534 --clear-groups ls /var/lib/kat/volumes/default/db
 refused n1 setpriv --reuid=65534 --regid=65534 --clear-groups cat "$folder/starts"
 
-# After a boot it asks first, and then has its data.
+# After a boot the instance waits until its place is confirmed, and then has its data.
 lab reboot n1
 wait_for 60 node_is_ready
-# What the leader knows of before the boot is not asked.
-wait_for 60 started 4
+# The leader's record from before the boot may still say Running, so the test counts starts first.
+wait_for 60 starts_are 4
 wait_for 60 field_is db .status.phase Running
-is_called() { page "http://$(service_address db)/" >/dev/null; }
-wait_for 10 is_called
+service_answers() { page "http://$(service_address db)/" >/dev/null; }
+wait_for 10 service_answers
 
-# Its disk is not mounted: nothing empty takes its place, and it goes on when the disk is back.
+# The folder is missing, as if its disk were not mounted: no empty folder replaces it, and the
+# instance starts when the folder is back.
 kat scale workload db --replicas 0 --wait
 n1 mv "$folder" /var/lib/kat/volumes/default/elsewhere
 kat scale workload db --replicas 1
@@ -50,18 +51,18 @@ contains "$(kat why workload db)" "VolumeMissing"
 refused n1 test -e "$folder"
 n1 mv /var/lib/kat/volumes/default/elsewhere "$folder"
 wait_for 30 field_is db .status.phase Running
-started 5
+starts_are 5
 
-# It outlives its workload, for the next one of that name.
+# The data outlives its workload, and the next workload of that name gets it.
 kat delete workload db --wait
-started 5
+starts_are 5
 db --env V=3
-started 6
+starts_are 6
 equal "$uid" "$(field db .status.uid)" "uid of the workload that came back"
 contains "$(kat get volumes)" "Bound"
 equal n1 "$(kat get volume db/data -o jsonpath='{.status.node}')" "machine of a volume"
 
-# It goes when that is said, and not while somebody has it.
+# The data is deleted only on request, and not while an instance uses it.
 output=$(kat delete volume db/data --yes 2>&1) && exit 1
 contains "$output" "is in use by db-"
 output=$(kat delete workload db --wait 2>&1)
@@ -70,18 +71,18 @@ kat delete volume db/data --yes
 refused n1 test -e /var/lib/kat/volumes/default/db
 equal '[]' "$(kat get volumes -o json | jq -c '[.items[] | select(.spec.workload == "db")]')" "volumes after the removal"
 db --env V=4
-started 1
+starts_are 1
 kat delete workload db --volumes --yes --wait
 refused n1 test -e /var/lib/kat/volumes/default/db
 
-# A folder within it, and one that only reads.
+# subPath mounts a folder within the volume; a readOnly mount refuses writes.
 run reader --port 80 --spec 'volumes: [{name: data, simpleClusterStorage: {}}]' \
     --container 'volumeMounts: [{name: data, mountPath: /a, subPath: one/two}, {name: data, mountPath: /b, subPath: three, readOnly: true}]'
 inside reader sh -c 'echo here >/a/row'
 refused inside reader sh -c 'echo here >/b/row'
 equal here "$(n1 cat /var/lib/kat/volumes/default/reader/data/one/two/row)" "a row below subPath"
 
-# Paths of the machine: those that its owner allows, and no link on the way.
+# hostMount takes paths that the machine's owner allows, without symbolic links.
 n1 sh -c 'mkdir -p /srv/web && ln -sfn /etc /srv/web/link && echo hello >/srv/web/hello'
 host() {
     workload host --port 80 --spec "volumes: [{name: conf, hostMount: {$1}}]" --container "volumeMounts: [{name: conf, mountPath: /conf}]"

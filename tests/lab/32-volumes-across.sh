@@ -5,9 +5,9 @@
 wait_for 30 nodes_are_ready
 wait_for 60 members_are_healthy 3
 folder=/var/lib/kat/volumes/default/db/data
-# The program writes numbered rows to disk one by one, and a line at each of its starts.
+# The program writes numbered rows, each synced to disk, and a line with its pid at each start.
 write='echo "$$ began" >>/data/starts; n=$(wc -l </data/rows 2>/dev/null || echo 0); while n=$((n + 1)); do echo "$n" >>/data/rows; sync /data/rows; sleep PAUSE; done'
-files() {
+db_folder() {
     local pause=$1
     shift
     workload db --container 'entrypoint: [/bin/busybox, sh, -c]' --container "command: ['${write/PAUSE/$pause}']" \
@@ -15,52 +15,52 @@ files() {
         --spec 'volumes: [{name: data, simpleClusterStorage: {}}]' "$@"
 }
 rows() { on n3 cat "$folder/rows" | wc -l; }
-# Each row is the one after the last, so nobody else wrote, and none is lost.
+# Each row is the previous row plus one, so there was one writer and no row is lost.
 rows_are_whole() { on n3 awk '$1 != NR { print "row " NR " is " $1; exit 1 }' "$folder/rows"; }
-more_than() { (($(rows) > $1)); }
-only_on_n3() { equal '["n3"]' "$(machines_running db)" "machines" && equal 1 "$(instances db | jq length)" "instances"; }
+has_more_rows_than() { (($(rows) > $1)); }
+runs_only_on_n3() { equal '["n3"]' "$(machines_running db)" "machines" && equal 1 "$(instances db | jq length)" "instances"; }
 
 kat label node n3 place=here
-kat apply --wait -f "$(files 0.2 --spec 'nodeSelector: {place: here}')"
-wait_for 20 more_than 3
-# The instance stays with its data without a label that requires it.
-kat apply --wait -f "$(files 0.2)"
+kat apply --wait -f "$(db_folder 0.2 --spec 'nodeSelector: {place: here}')"
+wait_for 20 has_more_rows_than 3
+# Without a node selector the instance stays on the machine of its data.
+kat apply --wait -f "$(db_folder 0.2)"
 kat label node n3 place-
-only_on_n3
+runs_only_on_n3
 instance=$(field db .metadata.name)
 
 code=0
 output=$(kat drain n3 --timeout 5s 2>&1) || code=$?
-equal 5 "$code" "exit code of a drain that is not done"
+equal 5 "$code" "exit code of an unfinished drain"
 contains "$output" "the data of its volumes lies on n3"
-only_on_n3
+runs_only_on_n3
 contains "$(kat why workload db)" "the data of its volumes lies on n3"
 equal "node/n3 uncordoned" "$(kat uncordon n3)" "uncordon"
 
-# The machine is lost: no instance starts without the data elsewhere, and the old one continues when
-# the machine is back.
+# The machine is lost: however long that takes, no instance starts elsewhere with an empty volume.
+# The instance continues on its machine when that is back.
 before=$(rows)
 lab kill n3
 is_lost() { kat get nodes n3 -o json | jq -e '.status.phase == "NotReady"'; }
 wait_for 40 is_lost
-says_why() { kat get workload db -o json | jq -e '.status.conditions[] | select(.message | contains("it has data of its own, and waits for its machine"))'; }
-wait_for 20 says_why
+reports_waiting_for_machine() { kat get workload db -o json | jq -e '.status.conditions[] | select(.message | contains("it has data of its own, and waits for its machine"))'; }
+wait_for 20 reports_waiting_for_machine
 equal 1 "$(instances db | jq length)" "instances while its machine is away"
 for node in n1 n2; do refused on "$node" test -e "$folder"; done
 contains "$(kat why workload db)" "it has data of its own, and waits for its machine"
 lab start n3
 wait_for 60 nodes_are_ready
-wait_for 60 more_than "$before"
+wait_for 60 has_more_rows_than "$before"
 wait_for 30 has_ready db 1
 equal "$instance" "$(field db .metadata.name)" "instance after the loss of its machine"
-only_on_n3
+runs_only_on_n3
 rows_are_whole
 
-# The instance keeps writing while its machine is cut off, and is not replaced.
+# On a machine that is cut off, the instance continues to write and is not replaced.
 before=$(rows)
 lab cut n3
 wait_for 40 is_lost
-wait_for 20 more_than $((before + 10))
+wait_for 20 has_more_rows_than $((before + 10))
 equal 1 "$(instances db | jq length)" "instances during a cut"
 lab heal n3
 wait_for 60 nodes_are_ready
@@ -71,13 +71,13 @@ rows_are_whole
 # A new version waits for the end of the instance on the machine that is cut off.
 lab cut n3
 wait_for 40 is_lost
-kat apply -f "$(files 0.1)"
+kat apply -f "$(db_folder 0.1)"
 before=$(rows)
-wait_for 20 more_than $((before + 10))
+wait_for 20 has_more_rows_than $((before + 10))
 for node in n1 n2; do refused on "$node" test -e "$folder"; done
 lab heal n3
 wait_for 60 nodes_are_ready
 replaced() { has_ready db 1 && [[ $(field db .metadata.name) != "$instance" ]]; }
 wait_for 60 replaced
-only_on_n3
+runs_only_on_n3
 rows_are_whole

@@ -6,62 +6,61 @@ wait_for 30 nodes_are_ready
 wait_for 60 members_are_healthy 3
 base=/var/lib/kat/volumes
 folder=$base/default/store/data
-# The program appends a line at each start, and writes data of all kinds at its first start.
+# The program writes a line at each start, and data of all kinds at the first.
 # shellcheck disable=SC2016
 fill='for n in $(seq 1000); do echo "file $n" >/data/f$n; done; ln /data/f1 /data/hard; ln -s /etc/passwd /data/link; mkfifo /data/pipe; mkdir -p /data/sub/empty; chmod 1777 /data/sub; dd if=/dev/zero of=/data/hole bs=1 count=1 seek=100M 2>/dev/null; dd if=/dev/urandom of=/data/large bs=1M count=MIB 2>/dev/null; sync'
 # shellcheck disable=SC2016
 command='echo "start $(date +%s)" >>/data/starts; test -e /data/large || { FILL; }; echo ready >>/data/starts; exec sleep 100000'
 command=${command/FILL/${fill/MIB/120}}
-files() {
+store_folder() {
     workload store --container 'entrypoint: [/bin/busybox, sh, -c]' --container "command: ['$command']" \
         --container 'terminationGraceSeconds: 1' --container 'volumeMounts: [{name: data, mountPath: /data}]' \
         --spec 'volumes: [{name: data, simpleClusterStorage: {}}]' "$@"
 }
 volume() { kat get volume store/data -o json | jq -er "$1"; }
-place() { volume .status.node; }
-# Names, modes, owners, times and contents of all but the line of the last start.
+data_machine() { volume .status.node; }
+# listing MACHINE: checksums of names, modes, owners, times and contents of all files but `starts`.
 listing() {
     on "$1" sh -c "cd $folder && find . ! -name starts ! -path . -printf '%P %y %m %U %G %T@ %l %n\n' | sort | sha256sum &&
         find . -type f ! -name starts -print0 | sort -z | xargs -0 sha256sum | sha256sum"
 }
-# has_begun COUNT: the program has started COUNT times since the data was made; each start adds
-# `ready`.
-begun() { on "$(place)" grep -c '^ready' "$folder/starts"; }
-has_begun() { equal "$1" "$(begun)" "starts that came to their end"; }
-nothing_left() { for node in n1 n2 n3; do equal '' "$(on "$node" sh -c "ls -A $base/.kat-moves 2>/dev/null || true")" "copies left on $node"; done; }
-copies() { [[ $(volume '.status.move | select(.phase == "Copying") | .bytes') -gt $((5 << 20)) ]]; }
+# The number of starts that came to their end: each writes one line `ready`.
+finished_starts() { on "$(data_machine)" grep -c '^ready' "$folder/starts"; }
+finished_starts_are() { equal "$1" "$(finished_starts)" "finished starts"; }
+no_copies_left() { for node in n1 n2 n3; do equal '' "$(on "$node" sh -c "ls -A $base/.kat-moves 2>/dev/null || true")" "copies left on $node"; done; }
+is_copying() { [[ $(volume '.status.move | select(.phase == "Copying") | .bytes') -gt $((5 << 20)) ]]; }
 
 kat label node n1 place=here
-kat apply --wait -f "$(files --spec 'nodeSelector: {place: here}')"
-wait_for 120 has_begun 1
-kat apply --wait -f "$(files)"
+kat apply --wait -f "$(store_folder --spec 'nodeSelector: {place: here}')"
+wait_for 120 finished_starts_are 1
+kat apply --wait -f "$(store_folder)"
 kat label node n1 place-
 before=$(listing n1)
 
-# katcall refuses an impossible move with a message, and nothing is moved.
+# A move that is not possible is refused with a reason, and moves nothing.
 output=$(kat volume move store/data --to n9 2>&1) && exit 1
 contains "$output" "n9"
-equal "volume/store/data unchanged" "$(kat volume move store/data --to n1)" "a move to where it is"
+equal "volume/store/data unchanged" "$(kat volume move store/data --to n1)" "a move to the machine that has the data"
 kat drain n3
 output=$(kat volume move store/data --to n3 2>&1) && exit 1
 contains "$output" "n3 is being drained"
 kat uncordon n3
 wait_for 20 nodes_are_ready
-has_begun 1
+finished_starts_are 1
 
-# The data moves, is the same on n2, and the old copy on n1 is kept.
+# The data moves completely, and the old copy is kept.
 began=$EPOCHREALTIME
 output=$(kat volume move store/data --to n2 2>&1)
 echo "the move took $began to $EPOCHREALTIME: $output"
 contains "$output" "volume/store/data moved to n2"
 contains "$output" "the copy on n1 is kept until"
-equal n2 "$(place)" "place of the data"
+equal n2 "$(data_machine)" "machine of the data"
 wait_for 30 has_ready store 1
 equal '["n2"]' "$(machines_running store)" "machines"
-wait_for 30 has_begun 2
+wait_for 30 finished_starts_are 2
 equal "$before" "$(listing n2)" "data after the move"
 equal "$before" "$(listing n1)" "the old copy"
-equal n1 "$(volume '.status.kept | map(.node) | join(" ")')" "who keeps a copy"
+equal n1 "$(volume '.status.kept | map(.node) | join(" ")')" "machine that keeps a copy"
 contains "$(kat describe workload store)" "of store/data a copy is kept on n1 until"
 events=$(kat get events)
 contains "$events" VolumeMoveStarted
@@ -70,12 +69,12 @@ contains "$moved" "files"
 echo "$moved"
 n1 journalctl -u kat-agent --no-pager -g 'a volume (was sent|has come)' -o short-precise | tail -n 2
 on n2 journalctl -u kat-agent --no-pager -g 'a volume (was sent|has come)' -o short-precise | tail -n 2
-wait_for 20 nothing_left
+wait_for 20 no_copies_left
 
-# The data moves back over the kept copy while the network is cut.
+# The data moves back over the kept copy, with the network cut during the copy.
 before=$(listing n2)
 kat volume move store/data --to n1 --no-wait
-wait_for 60 copies
+wait_for 60 is_copying
 contains "$(kat get volumes)" "Moving to n1"
 contains "$(kat why workload store)" "on its way from n2 to n1"
 equal VolumeMoving "$(kat get workload store -o json | jq -r ".status.conditions[0].reason")" "reason of the workload"
@@ -84,48 +83,48 @@ contains "$output" "is on its way to n1"
 lab cut n2
 is_lost() { kat get nodes n2 -o json | jq -e '.status.phase == "NotReady"'; }
 wait_for 40 is_lost
-equal '[]' "$(machines_running store)" "machines while it moves"
+equal '[]' "$(machines_running store)" "machines during the move"
 lab heal n2
 wait_for 60 nodes_are_ready
-on_n1() { [[ $(place) == n1 && $(volume .status.phase) == Bound ]] && has_ready store 1; }
-wait_for 180 on_n1
-wait_for 30 has_begun 3
+runs_on_n1() { [[ $(data_machine) == n1 && $(volume .status.phase) == Bound ]] && has_ready store 1; }
+wait_for 180 runs_on_n1
+wait_for 30 finished_starts_are 3
 equal "$before" "$(listing n1)" "data after a cut"
 equal '["n1"]' "$(machines_running store)" "machines after a cut"
 
-# The agents of both machines restart during the copy.
+# Both agents restart during the copy.
 before=$(listing n1)
 kat volume move store/data --to n3 --no-wait
-wait_for 60 copies
+wait_for 60 is_copying
 n1 systemctl restart kat-agent
 on n3 systemctl restart kat-agent
-on_n3() { [[ $(place) == n3 && $(volume .status.phase) == Bound ]] && has_ready store 1; }
-wait_for 180 on_n3
-wait_for 30 has_begun 4
+runs_on_n3() { [[ $(data_machine) == n3 && $(volume .status.phase) == Bound ]] && has_ready store 1; }
+wait_for 180 runs_on_n3
+wait_for 30 finished_starts_are 4
 equal "$before" "$(listing n3)" "data after restarts of agents"
-wait_for 20 nothing_left
+wait_for 20 no_copies_left
 
-# The disk of n2 is too small: the message says so, and the move is cancelled.
+# The target's disk is too small: the reason says so, and the move can be cancelled.
 before=$(listing n3)
 on n2 sh -c "mv $base $base.aside && mkdir $base && mount -t tmpfs -o size=64m,mode=755 none $base"
 kat volume move store/data --to n2 --no-wait
-says_why() { kat get workload store -o json | jq -e '.status.conditions[] | select(.reason == "VolumeMoving" and (.message | contains("MiB are free")))'; }
-wait_for 60 says_why
+reports_missing_space() { kat get workload store -o json | jq -e '.status.conditions[] | select(.reason == "VolumeMoving" and (.message | contains("MiB are free")))'; }
+wait_for 60 reports_missing_space
 contains "$(kat why workload store)" "MiB are free"
 contains "$(kat get events)" VolumeMoveFailed
-equal "volume/store/data cancelled" "$(kat volume move store/data --cancel)" "the end of a move"
+equal "volume/store/data cancelled" "$(kat volume move store/data --cancel)" "cancellation of a move"
 wait_for 60 has_ready store 1
-wait_for 30 has_begun 5
-equal '["n3"]' "$(machines_running store)" "machines after a move that was ended"
-equal "$before" "$(listing n3)" "data after a move that was ended"
-wait_for 20 nothing_left
+wait_for 30 finished_starts_are 5
+equal '["n3"]' "$(machines_running store)" "machines after a cancelled move"
+equal "$before" "$(listing n3)" "data after a cancelled move"
+wait_for 20 no_copies_left
 on n2 sh -c "umount $base && rmdir $base && mv $base.aside $base"
 
-# A machine that holds the data can be drained once the data has moved, and a deletion removes every
-# copy.
+# A move makes it possible to drain a machine with data. The deletion of the workload deletes all
+# copies.
 code=0
 output=$(kat drain n3 --timeout 5s 2>&1) || code=$?
-equal 5 "$code" "exit code of a drain that is not done"
+equal 5 "$code" "exit code of an unfinished drain"
 contains "$output" "katcall volume move default/store/data --to NODE"
 kat volume move store/data --to n2
 wait_for 60 has_ready store 1

@@ -13,13 +13,13 @@ done
 refused on n2 systemctl cat kat-etcd.service
 refused on n2 pgrep -x etcd
 equal "" "$(on n2 systemctl list-units --failed --plain --no-legend)" "failed units"
-# A worker holds no keys but its own, and only root can read them.
+# The machine holds only its own keys, and only root can read them.
 for file in pki/node.key pki/node-etcd.key network/wireguard.key node.json cluster.json; do
     equal "600 root" "$(on n2 stat -c '%a %U' "/var/lib/kat/$file")" "$file"
 done
 equal "node-etcd.key node.key" "$(on n2 sh -c 'cd /var/lib/kat/pki && echo *.key')" "keys"
 refused on n2 test -e /etc/kat/admin.conf
-# The private keys are nowhere in etcd, and neither is the token's secret.
+# etcd contains neither private keys nor the token's secret.
 line=$(kat token create --join)
 contains "$line" "sudo kat-agent join --leader-api 192.168.77.11:9115 <<< kat1."
 IFS=. read -r id secret _ <<<"${line#*<<< kat1.}"
@@ -32,20 +32,21 @@ lacks "$dump" "$(on n2 cat /var/lib/kat/network/wireguard.key)"
 contains "$(kat token list)" "join, 1 left"
 contains "$(kat token list)" "join, used up"
 kat token revoke "$id"
-# A second `join` is refused.
+# A second join is refused.
 output=$(on n2 kat-agent join --leader-api 192.168.77.11:9115 --token "${line##* }" 2>&1) && exit 1
 contains "$output" "kat-agent reset"
-# The API port of n2 passes to the leader, unopened: the leader's token opens it, and n2's journal knows no such call.
+# The API port of n2 passes connections to the leader without decrypting them: the leader's token
+# works there, and n2's journal has no such call.
 token=$(n1 jq -r .token /etc/kat/admin.conf)
 n1 sh -c 'jq ".endpoints = [\"192.168.77.12:9115\"]" /etc/kat/admin.conf >/root/through-n2.conf; chmod 600 /root/through-n2.conf'
 contains "$(kat --connection /root/through-n2.conf get nodes)" "n2"
 lacks "$(on n2 journalctl -u kat-agent -o json)" "GET /v1alpha1/nodes "
 contains "$(n1 sh -c "curl --silent --insecure -H 'Authorization: Bearer $token' https://192.168.77.12:9115/v1alpha1/nodes")" '"n1"'
-# On n2 itself its local users read about n2 alone, and change nothing.
-equal '["n2"]' "$(on n2 katcall get nodes -o json | jq -c '[.items[].metadata.name]')" "nodes as n2 shows them"
+# Local users of n2 read about n2 alone there, and cannot change anything.
+equal '["n2"]' "$(on n2 katcall get nodes -o json | jq -c '[.items[].metadata.name]')" "nodes that katcall on n2 lists"
 refused on n2 katcall get workloads
 refused on n2 katcall create namespace other
-# n2's user of etcd reads its own list and not that of another, nor the tokens.
+# n2's user of etcd reads its own list, and not that of another machine, nor the tokens.
 as_n2() {
     on n2 sh -c "etcdctl --endpoints https://10.100.0.1:2379 --cacert /var/lib/kat/pki/etcd-client-ca.crt \
         --cert /var/lib/kat/pki/node-etcd.crt --key /var/lib/kat/pki/node-etcd.key $*"

@@ -13,53 +13,54 @@ wait_for 30 nodes_are_ready
 on n2 kat-agent reset --yes
 refused kat get nodes n2
 
-stored() {
+stored_keys() {
     n1 sh -c 'etcdctl --endpoints https://127.0.0.1:2379 --cacert /var/lib/kat/pki/etcd-client-ca.crt --cert /var/lib/kat/pki/leader-etcd.crt \
         --key /var/lib/kat/pki/leader-etcd.key get --prefix --keys-only /kat/n; etcdctl --endpoints https://127.0.0.1:2379 \
         --cacert /var/lib/kat/pki/etcd-client-ca.crt --cert /var/lib/kat/pki/leader-etcd.crt --key /var/lib/kat/pki/leader-etcd.key user list'
 }
-kept() { on n2 sh -c 'ls -d /var/lib/kat /etc/kat /etc/sysctl.d/60-kat.conf /etc/sysusers.d/kat.conf /run/kat 2>/dev/null; grep -c kat /etc/group' || true; }
-stored_before=$(stored) kept_before=$(kept)
+files_on_n2() { on n2 sh -c 'ls -d /var/lib/kat /etc/kat /etc/sysctl.d/60-kat.conf /etc/sysusers.d/kat.conf /run/kat 2>/dev/null; grep -c kat /etc/group' || true; }
+stored_before=$(stored_keys) kept_before=$(files_on_n2)
 lacks "$stored_before" n2
-# is_refused TOKEN WORDS...
-is_refused() {
+# join_is_refused TOKEN WORDS...: a join with TOKEN fails with WORDS, and changes neither the store
+# nor n2.
+join_is_refused() {
     local output with=$1 words
     shift
     output=$(join "$with") && echo "n2 joined with a token that should be refused" >&2 && return 1
     for words in "$@"; do contains "$output" "$words"; done
     lacks "$output" "$with"
-    equal "$stored_before" "$(stored)" "what the cluster has stored"
-    equal "$kept_before" "$(kept)" "what n2 has kept"
+    equal "$stored_before" "$(stored_keys)" "keys and users in etcd"
+    equal "$kept_before" "$(files_on_n2)" "files and groups on n2"
 }
-is_refused "$used" "used up" "katcall token create --join"
+join_is_refused "$used" "used up" "katcall token create --join"
 
-short=$(token --ttl 1s)
-expired() { kat token list | grep -q expired; }
-wait_for 10 expired
-is_refused "$short" "has expired" "katcall token create --join"
+short_lived=$(token --ttl 1s)
+a_token_is_expired() { kat token list | grep -q expired; }
+wait_for 10 a_token_is_expired
+join_is_refused "$short_lived" "has expired" "katcall token create --join"
 
 revoked=$(token)
 kat token revoke "$(cut -d. -f2 <<<"$revoked")"
-is_refused "$revoked" "not known" "katcall token create --join"
+join_is_refused "$revoked" "not known" "katcall token create --join"
 
 good=$(token)
-# The token names another authority than the server's: n2 does not send the token.
-calls() { n1 journalctl -u kat-agent -o cat | grep -c 'by token:' || true; }
-before=$(calls)
-is_refused "${good%????}$(tail -c 5 <<<"$good" | tr 0-9a-f 1-9a-f0)" "certificate is not from this cluster's authority"
-equal "$before" "$(calls)" "calls with a token"
-# The secret of the token is wrong.
-is_refused "$(awk -F. '{ printf "%s.%s.%s.%s", $1, $2, substr($3, 1, 42) (substr($3, 43) == "A" ? "E" : "A"), $4 }' <<<"$good")" "not known"
-is_refused "$(n1 jq -r .token /etc/kat/admin.conf)" "not one for joining"
-is_refused "rubbish" "not one for joining"
-# Another machine already has this name.
+# The token names another authority: n2 does not send the token.
+token_calls() { n1 journalctl -u kat-agent -o cat | grep -c 'by token:' || true; }
+before=$(token_calls)
+join_is_refused "${good%????}$(tail -c 5 <<<"$good" | tr 0-9a-f 1-9a-f0)" "certificate is not from this cluster's authority"
+equal "$before" "$(token_calls)" "calls with a token"
+# The token has a wrong secret.
+join_is_refused "$(awk -F. '{ printf "%s.%s.%s.%s", $1, $2, substr($3, 1, 42) (substr($3, 43) == "A" ? "E" : "A"), $4 }' <<<"$good")" "not known"
+join_is_refused "$(n1 jq -r .token /etc/kat/admin.conf)" "not one for joining"
+join_is_refused "rubbish" "not one for joining"
+# Another machine has the name, or it is reserved.
 output=$(on n2 kat-agent join --leader-api "$leader" --token "$good" --node-name n1 2>&1) && exit 1
 contains "$output" "--node-name"
 output=$(on n2 kat-agent join --leader-api "$leader" --token "$good" --node-name root 2>&1) && exit 1
 contains "$output" "reserved"
-equal "$stored_before" "$(stored)" "what the cluster has stored"
-equal "$kept_before" "$(kept)" "what n2 has kept"
-# No server listens at the address.
+equal "$stored_before" "$(stored_keys)" "keys and users in etcd"
+equal "$kept_before" "$(files_on_n2)" "files and groups on n2"
+# No program listens at the address.
 output=$(join "$good" 192.168.77.11:9) && exit 1
 contains "$output" "connection refused"
 

@@ -3,8 +3,8 @@
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
 lab kill n2
-status() { kat get nodes n2 -o json | jq -r .status.phase; }
-is_lost() { [[ $(status) == NotReady ]]; }
+phase() { kat get nodes n2 -o json | jq -r .status.phase; }
+is_lost() { [[ $(phase) == NotReady ]]; }
 wait_for 90 is_lost
 contains "$(kat get nodes)" NoHeartbeat
 contains "$(kat describe node n2)" "has not reported for 60 s"

@@ -7,12 +7,13 @@ wait_for 60 members_are_healthy 3
 run web --port 80 --replicas 3
 equal '["n1","n2","n3"]' "$(machines_running web)" "machines of three replicas"
 lost=$(field_on web n2 .metadata.name) address=$(field_on web n2 .status.ip)
-# Who is behind the service on n3: three addresses, not that of the lost machine, and all of them answer; as its name does.
-whole_by_name() {
+# The service on n3 balances over three addresses, without the lost machine's. All of them answer,
+# and so does the name.
+service_is_complete() {
     local found one
     found=$(service_backends web n3)
     [[ $(wc -l <<<"$found") == 3 && $found != *"$address"* ]] || {
-        echo "behind the service is: $found" >&2
+        echo "backends of the service: $found" >&2
         return 1
     }
     on n3 curl --silent --fail --max-time 1 "http://web.default.$DOMAIN/" || return 1
@@ -20,11 +21,11 @@ whole_by_name() {
 }
 began=$EPOCHREALTIME
 lab kill n2
-# This takes some 12 s on an idle host.
-wait_for 40 whole_by_name
-echo "whole elsewhere $(seconds_since "$began") s after the plug"
+# It takes about 12 s on an idle host.
+wait_for 40 service_is_complete
+echo "the service was complete $(seconds_since "$began") s after the loss of power"
 wait_for 10 has_ready web 3
-equal '["n1","n3"]' "$(machines_running web)" "machines that run it now"
+equal '["n1","n3"]' "$(machines_running web)" "machines of the replicas after the loss"
 contains "$(kat get nodes)" NoHeartbeat
 contains "$(kat describe node n2)" "has not reported for 10 s"
 events=$(kat get events -A)
@@ -32,11 +33,12 @@ contains "$events" NodeNotReady
 contains "$events" "its machine n2 is lost; web-"
 output=$(kat status) && exit 1
 contains "$output" "node n2 is NotReady"
-# The lost machine is back: it starts nothing that runs elsewhere, and its address is free.
+# The machine returns: it does not start the instance that was replaced, and that instance's address
+# is free.
 lab start n2
 wait_for 60 nodes_are_ready
-gone() { [[ $(instances web) != *"$lost"* ]]; }
-wait_for 60 gone
+lost_instance_is_gone() { [[ $(instances web) != *"$lost"* ]]; }
+wait_for 60 lost_instance_is_gone
 wait_for 30 process_count_is 3
 has_ready web 3
 equal "" "$(on n2 sh -c "ls /var/lib/kat/units/*/*$lost* 2>/dev/null" || true)" "unit files of $lost"

@@ -4,7 +4,7 @@
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
 wait_for 60 members_are_healthy 3
-# What asks it may learn of its end two seconds later, however busy the host of these machines is.
+# With a drain time of 2 s callers may learn late of an instance's end, on a busy host.
 run web --port 80 --replicas 3 --drain 2
 equal '["n1","n2","n3"]' "$(machines_running web)" "machines of three replicas"
 began=$SECONDS
@@ -18,17 +18,17 @@ contains "$(kat get nodes)" Drained
 events=$(kat get events -A)
 contains "$events" DrainAsked
 contains "$events" NodeDrained
-# A repeated drain is already done, and no new instance is placed on the machine.
+# A second drain is done at once, and no new instance is placed on the machine.
 equal "node/n2 drained" "$(kat drain n2 --timeout 10s)" "drain, again"
 run web --port 80 --replicas 6 --drain 2
 equal '["n1","n3"]' "$(machines_running web)" "machines of six replicas"
 
-# An instance that fits on no other machine stays and serves; the drain says so, and after its
-# timeout how to undo it.
+# An instance that no other machine accepts stays and serves. The drain says so, and at its timeout
+# names the command that ends it.
 kat taint node n3 full=yes:NoSchedule
 code=0
 output=$(kat drain n1 --timeout 5s 2>&1) || code=$?
-equal 5 "$code" "exit code of a drain that is not done"
+equal 5 "$code" "exit code of an unfinished drain"
 contains "$output" "can't move"
 contains "$output" "taint"
 contains "$output" "uncordon n1"

@@ -11,34 +11,36 @@ other=$([[ $old == n1 ]] && echo n2 || echo n1)
 third=$(printf '%s\n' n1 n2 n3 | grep -v -e "$old" -e "$other")
 lost=$(field_on web "$old" .metadata.name) pid=$(on "$old" pgrep -x web)
 lab cut "$old"
-writes() { on "$other" timeout 2 katcall create namespace "after-$RANDOM$RANDOM"; }
-wait_for 30 writes
-leads() { [[ $(leader_at "$other") == @("$other"|"$third") ]]; }
-wait_for 10 leads
+can_write() { on "$other" timeout 2 katcall create namespace "after-$RANDOM$RANDOM"; }
+wait_for 30 can_write
+another_leads() { [[ $(leader_at "$other") == @("$other"|"$third") ]]; }
+wait_for 10 another_leads
 replaced() {
     on "$other" katcall get instances -o json | jq -e --arg old "$old" \
         '[.items[].status | select(.workload == "web" and .phase == "Running") | .node] | length == 3 and index($old) == null' >/dev/null
 }
 wait_for 60 replaced
-# On the machine alone: what it runs, it runs on; what it shows is old, and it says so; what it is told, it refuses.
+# On the machine that is cut off, instances continue, reads are marked as old, and changes are
+# refused.
 equal "$pid" "$(on "$old" pgrep -x web)" "the process on the machine that is cut off"
 shown=$(on "$old" katcall get instances -o name 2>"$LAB_WORK/stale")
 contains "$shown" "$lost"
 contains "$(<"$LAB_WORK/stale")" "no machine leads"
 code=0
-said=$(on "$old" timeout 20 katcall create namespace lonely 2>&1) || code=$?
+output=$(on "$old" timeout 20 katcall create namespace lonely 2>&1) || code=$?
 equal 4 "$code" "exit code of a change"
-contains "$said" "no machine leads the cluster"
-# It comes back as one of three: what was accepted meanwhile stands, what it had refused does not.
+contains "$output" "no machine leads the cluster"
+# The machine returns as one of three: changes that the majority accepted remain, and changes that
+# it refused do not appear.
 on "$other" katcall create namespace kept
 lab heal "$old"
 wait_for 60 nodes_are_ready
 wait_for 60 members_are_healthy 3
-gone() { [[ $(on "$old" katcall get instances -o name) != *"$lost"* ]]; }
-wait_for 60 gone
-spaces=$(on "$old" katcall get namespaces -o name)
-contains "$spaces" namespace/kept
-lacks "$spaces" lonely
+lost_instance_is_gone() { [[ $(on "$old" katcall get instances -o name) != *"$lost"* ]]; }
+wait_for 60 lost_instance_is_gone
+namespaces=$(on "$old" katcall get namespaces -o name)
+contains "$namespaces" namespace/kept
+lacks "$namespaces" lonely
 wait_for 30 process_count_is 3
 equal "$(leader_at "$other")" "$(leader_at "$old")" "the leader"
 for name in $(on "$other" katcall get namespaces -o json | jq -r '.items[].metadata.name | select(startswith("after-") or . == "kept")'); do

@@ -7,7 +7,7 @@ contains "$(kat status)" "3 of 3 members well"
 for node in n1 n2 n3; do
     contains "$(kat get nodes "$node" -o json | jq -c .status.roles)" etcd
     equal active "$(on "$node" systemctl is-active kat-etcd.service)" "etcd on $node"
-    # The overlay and loopback, and nothing that faces the outside.
+    # etcd listens on the overlay and the loopback, and on no outside address.
     lacks "$(on "$node" ss -tln)" "192.168.77.1${node#n}:2379"
     lacks "$(on "$node" ss -tln)" "0.0.0.0:2379"
     equal "700 root" "$(on "$node" stat -c '%a %U' /var/lib/kat/pki)" "folder of keys on $node"
@@ -15,24 +15,24 @@ for node in n1 n2 n3; do
         equal "600 root" "$(on "$node" stat -c '%a %U' "/var/lib/kat/pki/$file")" "$file on $node"
         refused as_on "$node" kat-etcd cat "/var/lib/kat/pki/$file"
     done
-    # No authority's key lies in clear, and one recovery key opens all.
+    # No authority's key is in clear text, and all members have one recovery key.
     equal "" "$(on "$node" find /var/lib/kat -name '*-ca.key')" "keys in clear on $node"
     equal "$(n1 kat-agent recovery-key)" "$(on "$node" kat-agent recovery-key)" "recovery key of $node"
     refused as_on "$node" nobody kat-agent recovery-key
 done
 equal 3 "$(etcdctl_on n2 member list | grep -c ', started, .*, false$')" "voting members"
-# The machine that leads KAT does not lead raft.
+# KAT's leader is not raft's leader.
 leader=$(leader_at n1)
-raft_apart() { etcdctl_on n1 endpoint status --cluster | awk -F, -v own="$(overlay_address "$leader")" '$5 ~ /true/ { found = index($1, own) == 0 } END { exit !found }'; }
-wait_for 30 raft_apart
-# Whoever asks on any of them is answered by the leader, and may change things.
+raft_has_another_leader() { etcdctl_on n1 endpoint status --cluster | awk -F, -v own="$(overlay_address "$leader")" '$5 ~ /true/ { found = index($1, own) == 0 } END { exit !found }'; }
+wait_for 30 raft_has_another_leader
+# Callers on every machine get the leader's answers and may make changes.
 for node in n1 n2 n3; do
-    equal 3 "$(on "$node" katcall get nodes -o json | jq '.items | length')" "machines as $node shows them"
+    equal 3 "$(on "$node" katcall get nodes -o json | jq '.items | length')" "machines that katcall on $node lists"
     on "$node" katcall create namespace "of-$node"
     on "$node" katcall delete namespace "of-$node"
 done
 contains "$(n1 cat /etc/kat/admin.conf)" 192.168.77.13:9115
-# A machine's own certificate opens no authority but to a machine that was chosen, and no other machine's.
+# A machine's certificate gets authority keys only for that machine itself.
 fetch_as() {
     on "$1" curl --silent --insecure --cert /var/lib/kat/pki/node.crt --key /var/lib/kat/pki/node.key \
         "https://127.0.0.1:9115/v1alpha1/nodes/$2/membership"

@@ -10,7 +10,7 @@ for node in n1 n2 n3; do
     lab start "$node" &
 done
 wait
-# Until somebody leads, reads show what was known last.
+# Until a machine leads, reads show the last known state.
 wait_for 150 kat status
 wait_for 30 nodes_are_ready
 wait_for 60 members_are_healthy 3

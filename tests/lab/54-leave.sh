@@ -7,10 +7,9 @@ wait_for 90 members_are_healthy 3
 members() { on n3 katcall get nodes -o json | jq -c '[.items[] | select(any(.status.conditions[]; .type == "EtcdMember" and .status)) | .metadata.name]'; }
 equal '["n1","n2","n3"]' "$(members)" "members, the oldest"
 run web --port 80 --replicas 4
-are() { [[ $(members) == "$1" ]] || { members >&2; return 1; }; }
+members_are() { [[ $(members) == "$1" ]] || { members >&2; return 1; }; }
 
-# n4 gets copies of the certificates of n2, as a machine and as an administrator, like a thief would
-# have them.
+# Copies of n2's certificates from before it left: those of the machine and of its administrator.
 for file in node admin; do
     for ending in crt key; do
         on n2 cat "/var/lib/kat/pki/$file.$ending" | lab exec n4 -- sh -c "umask 077; cat >/root/copied-$file.$ending"
@@ -23,17 +22,17 @@ code_of() {
 equal "200 200" "$(code_of node /v1alpha1/nodes/n2) $(code_of admin /v1alpha1/tokens)" "n2's certificates while it is a member"
 on n2 kat-agent reset --yes
 equal "401 401" "$(code_of node /v1alpha1/nodes/n2) $(code_of admin /v1alpha1/tokens)" "n2's certificates once it has left"
-wait_for 60 are '["n1","n3","n4"]'
+wait_for 60 members_are '["n1","n3","n4"]'
 lacks "$(kat get nodes -o name)" node/n2
-whole() { on n3 katcall get workload web -o json | jq -e '.status | .phase == "Running" and .ready == 4' >/dev/null; }
-wait_for 60 whole
+four_are_ready() { on n3 katcall get workload web -o json | jq -e '.status | .phase == "Running" and .ready == 4' >/dev/null; }
+wait_for 60 four_are_ready
 equal "" "$(on n2 ls /var/lib/kat/etcd /var/lib/kat/pki 2>/dev/null || true)" "files of the store and keys"
 
-# Two members could lose none, so the leading one holds the store alone.
+# Two members could not tolerate a failure, so the leader becomes the only member.
 on n1 kat-agent reset --yes
-alone() { [[ $(members) == '["n3"]' || $(members) == '["n4"]' ]] || { members >&2; return 1; }; }
-wait_for 60 alone
-wait_for 60 whole
+one_member_remains() { [[ $(members) == '["n3"]' || $(members) == '["n4"]' ]] || { members >&2; return 1; }; }
+wait_for 60 one_member_remains
+wait_for 60 four_are_ready
 on n3 katcall create namespace later
 equal "$(members)" "[\"$(leader_at n3)\"]" "the leader"
 wait_for 60 invariants_hold n3

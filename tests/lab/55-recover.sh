@@ -6,15 +6,15 @@
 wait_for 30 nodes_are_ready
 wait_for 90 members_are_healthy 3
 run web --port 80 --replicas 3
-started() { n1 ps -C web -o pid=,lstart= | sort; }
+programs_on_n1() { n1 ps -C web -o pid=,lstart= | sort; }
 address=$(field_on web n1 .status.ip)
-before=$(started)
+before=$(programs_on_n1)
 [[ $before ]]
-runs_on() { equal "" "$(comm -23 <(echo "$before") <(started))" "programs on n1 that were stopped"; }
+no_program_was_stopped() { equal "" "$(comm -23 <(echo "$before") <(programs_on_n1))" "programs on n1 that were stopped"; }
 key=$(n1 kat-agent recovery-key)
 
-# Nothing is done where the quorum answers, where nobody can be asked, or for others than root.
-# That its own certificates ran out is no reason to find none: etcd would refuse them.
+# recover refuses while the quorum answers, without --yes, and for users other than root.
+# Expired certificates are no proof of a lost quorum: etcd would refuse them.
 n1 sh -euc 'cd /var/lib/kat/pki; openssl req -x509 -key leader-etcd.key -subj /CN=leader:n1 \
     -not_before 20200101000000Z -not_after 20200201000000Z -out leader-etcd.crt'
 code=0
@@ -30,16 +30,16 @@ contains "$output" "this needs root"
 output=$(n1 kat-agent recover --yes 2>&1) || { echo "$output" >&2; false; }
 contains "$output" "katcall delete node n2"
 wait_for 30 n1 katcall create namespace later
-runs_on
+no_program_was_stopped
 page "http://$address/" | grep -q '^host='
 equal "$key" "$(n1 kat-agent recovery-key)" "recovery key"
 equal 1 "$(etcdctl_on n1 member list | grep -c ', started, ')" "members"
 contains "$(n1 katcall get events -A)" "begun anew"
 
-# One of them is taken out for good; the other only was away. Both return at once, with what they held: they were a
-# quorum of the old store among themselves, and hear in time that it is the cluster's no more.
-taken_out() { n1 katcall delete node n2; }
-wait_for 60 taken_out
+# n2 is deleted for good; n3 was only away. Both return at once with their old data. Together they
+# were a quorum of the old store, and must learn that the cluster has a new one.
+delete_n2() { n1 katcall delete node n2; }
+wait_for 60 delete_n2
 lab start n2 &
 lab start n3 &
 wait
@@ -55,6 +55,6 @@ wait_for 90 members_are_healthy 3
 all_run() { [[ $(instances web | jq '[.[] | select(.status.phase == "Running")] | length') == 3 ]]; }
 wait_for 90 all_run
 wait_for 60 process_count_is 3
-runs_on
+no_program_was_stopped
 for node in n2 n3; do equal "$key" "$(on "$node" kat-agent recovery-key)" "recovery key of $node"; done
 wait_for 60 invariants_hold

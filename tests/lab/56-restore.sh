@@ -9,17 +9,17 @@ join() {
 }
 n1 sh -c 'printf "%s\n" "apiVersion: kat.dws.rip/v1alpha1" "kind: ClusterConfiguration" "metadata: {name: lab}" \
     "spec: {clusterCIDR: 10.100.0.0/16, serviceCIDR: 10.200.0.0/16, backupPath: /srv/kat/backups}" >/root/cluster.kat'
-said=$(n1 kat-agent init --config /root/cluster.kat 2>&1)
-contains "$said" "The recovery key of this cluster"
+init_output=$(n1 kat-agent init --config /root/cluster.kat 2>&1)
+contains "$init_output" "The recovery key of this cluster"
 join n2
 run web --port 80 --replicas 2
-of_n2() { on n2 pgrep -x web | sort; }
-before=$(of_n2)
+programs_on_n2() { on n2 pgrep -x web | sort; }
+before=$(programs_on_n2)
 [[ $before ]]
 identity() { n1 katcall get nodes -o json | jq -c '[.items[] | [.metadata.name, .metadata.uid, .status.subnet]] | sort'; }
-known=$(identity)
+identity_before=$(identity)
 
-# `backup` refuses each mistake that a person can make.
+# backup with each mistake that a person can make.
 file=$(n1 kat-agent backup)
 contains "$file" /srv/kat/backups/kat-lab-
 equal "600 root" "$(n1 stat -c '%a %U' "$file")" "the backup"
@@ -27,11 +27,11 @@ refused n1 kat-agent backup "$file"
 refused on n2 kat-agent backup
 refused as nobody kat-agent backup
 n1 kat-agent recovery-key >"$LAB_WORK/key"
-contains "$said" "$(<"$LAB_WORK/key")"
+contains "$init_output" "$(<"$LAB_WORK/key")"
 n1 cat "$file" >"$LAB_WORK/backup"
 for secret in "PRIVATE KEY" "$(<"$LAB_WORK/key")"; do refused grep -qaF "$secret" "$LAB_WORK/backup"; done
 
-# n1 is destroyed; n3 is bare, and has another name and another address.
+# n1 is lost. n3 is bare and has another name and another address.
 lab kill n1
 lab copy "$LAB_WORK/backup" n3:/root/backup
 lab copy "$LAB_WORK/key" n3:/root/key
@@ -48,17 +48,18 @@ output=$(restore /root/foreign --recovery-key-file /root/key) && false
 contains "$output" "no sealed file of KAT"
 refused n3 test -e /var/lib/kat
 
-# at_terminal KEYS: restores at a terminal of n3's own, types KEYS when the recovery key is asked for, and prints all that
-# the terminal showed. The word before proves that it does show what is typed.
+# at_terminal KEYS: runs restore at a terminal of n3, types KEYS at the question for the recovery
+# key, and prints everything that the terminal showed.
+# A word that is read before proves that the terminal shows what is typed.
 screen=$LAB_WORK/screen
-shows() { grep -qF "$1" "$screen"; }
+screen_shows() { grep -qF "$1" "$screen"; }
 at_terminal() {
     : >"$screen"
     {
         printf 'echoed\n'
-        wait_for 30 shows "recovery key (it is not shown)"
+        wait_for 30 screen_shows "recovery key (it is not shown)"
         printf '%b' "$1"
-        wait_for 150 shows "exit code"
+        wait_for 150 screen_shows "exit code"
     } | lab exec n3 -- script --quiet --echo always --command 'read -r word; before=$(stty -g)
         kat-agent restore /root/backup; code=$?
         if [ "$(stty -g)" = "$before" ]; then after="as it was"; else after=changed; fi
@@ -74,7 +75,7 @@ lacks "$output" "${key:18:9}"
 output=$(at_terminal '\004')
 contains "$output" "no recovery key was given"
 contains "$output" "exit code 1, the terminal is as it was"
-# The last character of the recovery key is wrong.
+# The recovery key's last character is wrong.
 output=$(at_terminal "${key%?}$(tail -c 2 <<<"$key" | tr '0-9A-Z' 10)\r")
 contains "$output" "mistyped"
 contains "$output" "exit code 1, the terminal is as it was"
@@ -86,14 +87,14 @@ contains "$output" "machine n1 is Ready"
 contains "$output" "exit code 0, the terminal is as it was"
 lacks "${output^^}" "${key:18:9}"
 identity_there() { n3 katcall get nodes -o json | jq -c '[.items[] | [.metadata.name, .metadata.uid, .status.subnet]] | sort'; }
-equal "$known" "$(identity_there)" "machines"
+equal "$identity_before" "$(identity_there)" "machines"
 equal "$(<"$LAB_WORK/key")" "$(n3 kat-agent recovery-key)" "recovery key"
-# n2 was told nothing: it finds the new address by the old key, and what it runs was never stopped.
-well() { n3 katcall status; }
-wait_for 90 well
-equal "$before" "$(of_n2)" "the program on n2"
-whole() { n3 katcall get workload web -o json | jq -e '.status | .phase == "Running" and .ready == 2' >/dev/null; }
-wait_for 90 whole
+# n2 got no command: it finds the new address by the known key, and its program was never stopped.
+status_is_healthy() { n3 katcall status; }
+wait_for 90 status_is_healthy
+equal "$before" "$(programs_on_n2)" "the program on n2"
+two_are_ready() { n3 katcall get workload web -o json | jq -e '.status | .phase == "Running" and .ready == 2' >/dev/null; }
+wait_for 90 two_are_ready
 n3 curl --silent --fail --max-time 3 "http://web.default.$DOMAIN/" | grep -q '^host='
 n3 katcall create namespace later
 contains "$(n3 katcall get events -A)" "kat-agent restore"

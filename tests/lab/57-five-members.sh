@@ -16,45 +16,45 @@ raft_leader() {
     url=$(etcdctl_on n1 endpoint status --cluster | awk -F, '$5 ~ /true/ { print $1 }')
     for node in "${!overlays[@]}"; do [[ $url != *"//${overlays[$node]}:"* ]] || echo "$node"; done
 }
-apart() { leader=$(leader_at n1) && raft=$(raft_leader) && [[ $leader && $raft && $raft != "$leader" ]]; }
-wait_for 30 apart
-left=$(printf '%s\n' n1 n2 n3 n4 n5 | grep -v -e "$leader" -e "$raft")
-other=$(head -n 1 <<<"$left")
+leaders_differ() { leader=$(leader_at n1) && raft=$(raft_leader) && [[ $leader && $raft && $raft != "$leader" ]]; }
+wait_for 30 leaders_differ
+remaining=$(printf '%s\n' n1 n2 n3 n4 n5 | grep -v -e "$leader" -e "$raft")
+other=$(head -n 1 <<<"$remaining")
 lost=$(instances web | jq -c --arg a "$leader" --arg b "$raft" '[.[] | select(.status.node == $a or .status.node == $b) | .metadata.name]')
 equal 2 "$(jq length <<<"$lost")" "instances on the two"
 
-# The commands from here on run on a remaining machine.
+# From here on katcall runs on a remaining machine.
 kat() { on "$other" katcall "$@"; }
-writes() { on "$other" timeout 2 katcall create namespace "five-$RANDOM$RANDOM"; }
+can_write() { on "$other" timeout 2 katcall create namespace "five-$RANDOM$RANDOM"; }
 began=$EPOCHREALTIME
 lab kill "$leader" &
 lab kill "$raft" &
 wait
-wait_for 60 writes
-echo "writing again $(seconds_since "$began") s after the plugs of $leader and $raft"
-# One response must show all five instances, because the workload still counts as whole until the
-# two machines are missed.
-whole_elsewhere() {
-    instances web | jq -e --arg left "$left" '[.[].status | select(.phase == "Running")] |
+wait_for 60 can_write
+echo "writes worked $(seconds_since "$began") s after $leader and $raft lost power"
+# All values come from one answer: until the losses are noticed the workload also counts as
+# complete.
+remaining_machines_run_all() {
+    instances web | jq -e --arg left "$remaining" '[.[].status | select(.phase == "Running")] |
         length == 5 and ([.[].node] | unique) == ($left | split("\n")) and ([.[].ip] | unique | length) == 5' >/dev/null
 }
-wait_for 60 whole_elsewhere
-echo "whole elsewhere $(seconds_since "$began") s after the plugs"
+wait_for 60 remaining_machines_run_all
+echo "all instances ran on remaining machines after $(seconds_since "$began") s"
 wait_for 10 has_ready web 5
-serves() { on "$other" curl --silent --fail --max-time 3 "http://$1/" | grep -q '^host='; }
+instance_answers() { on "$other" curl --silent --fail --max-time 3 "http://$1/" | grep -q '^host='; }
 for address in $(instances web | jq -r '.[].status | select(.phase == "Running") | .ip'); do
-    wait_for 20 serves "$address"
+    wait_for 20 instance_answers "$address"
 done
 
-# Both machines return at once. They become members again, and do not start what runs elsewhere by
-# now.
+# The machines return at the same time: they are members again, and do not start instances that were
+# replaced.
 lab start "$leader" &
 lab start "$raft" &
 wait
 wait_for 90 nodes_are_ready
 wait_for 90 members_are_healthy 5 "$other"
-are_gone() { [[ $(instances web | jq --argjson lost "$lost" '[.[] | select(.metadata.name | IN($lost[]))] | length') == 0 ]]; }
-wait_for 60 are_gone
+lost_instances_are_gone() { [[ $(instances web | jq --argjson lost "$lost" '[.[] | select(.metadata.name | IN($lost[]))] | length') == 0 ]]; }
+wait_for 60 lost_instances_are_gone
 wait_for 30 process_count_is 5
 wait_for 30 has_ready web 5
 for name in $(kat get namespaces -o json | jq -r '.items[].metadata.name | select(startswith("five-"))'); do

@@ -3,18 +3,18 @@
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
 peers() { kat get nodes "$1" -o json | jq -c .status.peers; }
-shown() {
+has_both_handshakes() {
     [[ $(peers n2 | jq -c '[.[] | select(.connected and .lastHandshake != null and .sent > 0 and .received > 0) | .name]') == '["n1","n3"]' ]]
 }
-# All of them speak to each other's etcd.
-wait_for 60 shown
+# All three machines exchange etcd traffic.
+wait_for 60 has_both_handshakes
 received() { peers n2 | jq '.[] | select(.name == "n1") | .received'; }
 before=$(received)
-grows() { (($(received) > before)); }
-wait_for 60 grows
+received_has_grown() { (($(received) > before)); }
+wait_for 60 received_has_grown
 text=$(kat describe node n2)
 contains "$text" HANDSHAKE
 contains "$text" "$(kat get nodes n1 -o json | jq -r '.status.endpoints[0]')"
-# Lists are without, and so is what is stored.
+# Lists of nodes and the store contain no peers.
 equal 0 "$(kat get nodes -o json | jq '[.items[].status | select(has("peers"))] | length')" "machines of a list with peers"
 lacks "$(etcdctl_on n1 get --prefix /kat/nodes/status/)" lastHandshake

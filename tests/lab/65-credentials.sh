@@ -7,7 +7,8 @@ run web --port 80 --replicas 4
 equal '["worker"]' "$(kat get nodes n4 -o json | jq -c .status.roles)" "roles of n4"
 member=$(overlay_address n1)
 
-# --- etcd: the user of a machine reads its own list, names, network and where the cluster is. Nothing else, and writes nothing.
+# --- etcd: a machine's user reads its own list, names, the network, and the addresses of the
+# cluster. It reads nothing else and writes nothing.
 as_n4() {
     on n4 timeout 10 etcdctl --endpoints "https://$member:2379" --cacert /var/lib/kat/pki/etcd-client-ca.crt \
         --cert /var/lib/kat/pki/node-etcd.crt --key /var/lib/kat/pki/node-etcd.key "$@"
@@ -28,8 +29,7 @@ done
 for prefix in nodes/desired/n1/ nodes/desired/n2/ nodes/desired/n nodes/desired/ nodes/registration/ nodes/status/ workloads/ tokens/ \
     indexes/ events/ namespaces/ leader_election/ secrets/ pki/ schema_version ''; do
     is_denied "permission denied" get --prefix "/kat/$prefix"
-    # The control: another user may read the same keys, so etcd refuses this user and not the
-    # request.
+    # The control: etcd answers the same question of a user with the rights.
     etcdctl_on n1 get --prefix --keys-only "/kat/$prefix" >/dev/null
 done
 is_denied "permission denied" get --from-key ''
@@ -41,9 +41,9 @@ for key in nodes/desired/n4/meta dns/default/web/A/10.9.9.9 config/leader_endpoi
     is_denied "permission denied" del "/kat/$key"
 done
 is_denied "permission denied" elect /kat/leader_election n4
-# Its lease is in its name: revoking that would depose the leader.
+# The election key contains the leader's lease. Its revocation would depose the leader.
 is_denied "permission denied" lease revoke "${election##*/}"
-# Only the superuser may manage users, roles and members, or maintain the store.
+# Only the superuser changes users, roles and members, and does maintenance.
 first=$(etcdctl_on n1 member list | sed -n '1s/,.*//p')
 etcdctl_on n1 user list >/dev/null
 for command in "user list" "user add other:pw" "user grant-role node:n4 root" "role list" "role get node:n1" "role grant-permission node:n4 read /kat/tokens/" \
@@ -55,27 +55,29 @@ done
 refused on n4 test -e /run/stolen
 equal 3 "$(etcdctl_on n1 member list | wc -l)" "members"
 
-# --- etcd's ports: that of peers takes peers alone, and neither takes a certificate of the API.
-# door NODE CERTIFICATE URL: what curl gets there.
-door() { on "$1" curl --http1.1 --silent --show-error --max-time 5 --insecure --cert "/var/lib/kat/pki/$2.crt" --key "/var/lib/kat/pki/$2.key" "$3" 2>&1; }
-contains "$(door n2 etcd-peer "https://$member:2380/members")" peerURLs
-contains "$(door n4 node-etcd "https://$member:2379/version")" etcdserver
+# --- etcd's ports: the peer port accepts certificates of peers alone, and neither port accepts a
+# certificate of the API.
+# fetch_with NODE CERTIFICATE URL: curl's output on NODE with this certificate.
+fetch_with() { on "$1" curl --http1.1 --silent --show-error --max-time 5 --insecure --cert "/var/lib/kat/pki/$2.crt" --key "/var/lib/kat/pki/$2.key" "$3" 2>&1; }
+contains "$(fetch_with n2 etcd-peer "https://$member:2380/members")" peerURLs
+contains "$(fetch_with n4 node-etcd "https://$member:2379/version")" etcdserver
 for pair in "node-etcd 2380" "node 2380" "node 2379"; do
     read -r leaf port <<<"$pair"
-    output=$(door n4 "$leaf" "https://$member:$port/version") && { echo "$leaf opens $port: $output" >&2; exit 1; }
+    output=$(fetch_with n4 "$leaf" "https://$member:$port/version") && { echo "$leaf opens $port: $output" >&2; exit 1; }
     [[ $output == *alert*"unknown ca"* || $output == *alert*"bad certificate"* ]] || { echo "$leaf at $port: $output" >&2; exit 1; }
 done
 
-# --- The API: its own report and itself. Through the port of every machine, the leader's too.
-# call NODE METHOD PATH [BODY]: status and answer.
+# --- The API: a machine sends its own report and reads its own registration, through the port of
+# every machine.
+# call NODE METHOD PATH [BODY]: the status, then the body, of n4's call at the port of NODE.
 call() {
     local body=()
     (($# < 4)) || body=(--header 'Content-Type: application/json' --data "$4")
     on n4 curl --silent --show-error --max-time 5 --insecure --cert /var/lib/kat/pki/node.crt --key /var/lib/kat/pki/node.key \
         --write-out '\n%{http_code}\n' --request "$2" "${body[@]}" "https://192.168.77.1${1#n}:9115$3" | tac
 }
-# answers_with STATUS WORDS NODE METHOD PATH [BODY]
-answers_with() {
+# response_is STATUS WORDS NODE METHOD PATH [BODY]
+response_is() {
     local status=$1 words=$2 output
     shift 2
     output=$(call "$@")
@@ -89,30 +91,33 @@ own=$(uid_of n4) other=$(uid_of n1)
 [[ $own && $other && $own != null && $own != "$other" ]]
 report() { printf '{"nodeName": "%s", "nodeUID": "%s"}' "$1" "$2"; }
 leader=$(leader_at n1)
-follower=$([[ $leader == n2 ]] && echo n3 || echo n2)
-for through in "$leader" "$follower"; do
-    answers_with 200 '"name":"n4"' "$through" GET /v1alpha1/nodes/n4
-    answers_with 403 "certificate of this very machine" "$through" POST /v1alpha1/nodes/n1/status "$(report n1 "$other")"
-    answers_with 403 "not about" "$through" POST /v1alpha1/nodes/n4/status "$(report n1 "$other")"
-    answers_with 403 "another identity" "$through" POST /v1alpha1/nodes/n4/status "$(report n4 "$other")"
+other_member=$([[ $leader == n2 ]] && echo n3 || echo n2)
+for through in "$leader" "$other_member"; do
+    response_is 200 '"name":"n4"' "$through" GET /v1alpha1/nodes/n4
+    response_is 403 "certificate of this very machine" "$through" POST /v1alpha1/nodes/n1/status "$(report n1 "$other")"
+    response_is 403 "not about" "$through" POST /v1alpha1/nodes/n4/status "$(report n1 "$other")"
+    response_is 403 "another identity" "$through" POST /v1alpha1/nodes/n4/status "$(report n4 "$other")"
     for path in nodes nodes/n1 workloads n/default/workloads/web n/default/workloads/web/files/workload.kat instances events namespaces \
         tokens config/cluster; do
-        answers_with 403 "it needs the scope" "$through" GET "/v1alpha1/$path"
+        response_is 403 "it needs the scope" "$through" GET "/v1alpha1/$path"
     done
-    answers_with 403 "it needs the scope" "$through" GET /metrics
+    response_is 403 "it needs the scope" "$through" GET /metrics
 done
-answers_with 403 "certificate of this very machine" "$leader" GET /v1alpha1/nodes/n1/membership
-answers_with 409 "not one of those that hold the cluster's store" "$leader" GET /v1alpha1/nodes/n4/membership
-answers_with 403 "it needs the scope \`admin\`" "$leader" PUT /v1alpha1/nodes/n4/drain
-answers_with 403 "it needs the scope \`admin\`" "$leader" PUT /v1alpha1/nodes/n4/labels '{"labels": {}}'
-answers_with 403 "it needs the scope \`admin\`" "$leader" POST /v1alpha1/tokens '{"scope": {"kind": "admin"}}'
-answers_with 403 "certificate of this very machine" "$leader" DELETE /v1alpha1/nodes/n1
-answers_with 403 "a token for joining" "$leader" POST /v1alpha1/join '{}'
-# What it may do it still may: nothing above was refused because its client is broken, and nothing was changed.
+response_is 403 "certificate of this very machine" "$leader" GET /v1alpha1/nodes/n1/membership
+response_is 409 "not one of those that hold the cluster's store" "$leader" GET /v1alpha1/nodes/n4/membership
+response_is 403 "it needs the scope \`admin\`" "$leader" PUT /v1alpha1/nodes/n4/drain
+response_is 403 "it needs the scope \`admin\`" "$leader" PUT /v1alpha1/nodes/n4/labels '{"labels": {}}'
+response_is 403 "it needs the scope \`admin\`" "$leader" POST /v1alpha1/tokens '{"scope": {"kind": "admin"}}'
+response_is 403 "certificate of this very machine" "$leader" DELETE /v1alpha1/nodes/n1
+response_is 403 "a token for joining" "$leader" POST /v1alpha1/join '{}'
+# The permitted calls still work: the calls above were not refused because of a broken client, and
+# changed nothing.
 wait_for 30 nodes_are_ready
 
-# --- Certificates: for its own name and its own key, whatever is asked for beside them.
-# request NAME KEY: one for the common name, which also asks to be an authority and n1.
+# --- Certificates: the leader signs for the machine's own name and key alone, and ignores other
+# requested properties.
+# request NAME KEY: a request for the common name NAME that also asks for an authority and for the
+# name n1.
 request() {
     on n4 openssl req -new -key "$2" -subj "/CN=$1" -addext basicConstraints=critical,CA:TRUE -addext subjectAltName=DNS:n1,DNS:root |
         jq -Rsc '{certificateRequest: .}'
@@ -121,10 +126,10 @@ key=/var/lib/kat/pki/node.key
 on n4 openssl ecparam -genkey -name prime256v1 -noout -out /run/other.key
 renewal=/v1alpha1/nodes/n4/certificates
 for name in root leader:n1 leader:n4 admin:n4 admin:root etcd:n4 node:n1 n4; do
-    answers_with 400 "expected \`node:n4\`" "$leader" POST "$renewal" "$(request "$name" "$key")"
+    response_is 400 "expected \`node:n4\`" "$leader" POST "$renewal" "$(request "$name" "$key")"
 done
-answers_with 401 "the key is not the one" "$leader" POST "$renewal" "$(request node:n4 /run/other.key)"
-answers_with 401 "the key is not the one" "$leader" POST /v1alpha1/nodes/n1/certificates "$(request node:n1 "$key")"
+response_is 401 "the key is not the one" "$leader" POST "$renewal" "$(request node:n4 /run/other.key)"
+response_is 401 "the key is not the one" "$leader" POST /v1alpha1/nodes/n1/certificates "$(request node:n1 "$key")"
 signed=$(call "$leader" POST "$renewal" "$(request node:n4 "$key")" | sed 1d)
 for which in node etcd; do
     text=$(jq -r ".$which" <<<"$signed" | lab exec n4 -- openssl x509 -noout -text)

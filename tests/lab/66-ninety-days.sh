@@ -11,7 +11,8 @@ equal '["worker"]' "$(kat get nodes n4 -o json | jq -c .status.roles)" "roles of
 run web --port 80 --replicas 4
 equal '["n1","n2","n3","n4"]' "$(machines_running web)" "machines of four replicas"
 
-# How the authorities' keys lie on a member's disk is its own affair: n2 asks for them as a new member does.
+# The format of authority keys on a member's disk is private, so n2 asks the API for them, as a new
+# member does.
 on n2 sh -euc 'umask 077; mkdir /run/aging; cd /run/aging
     curl --silent --show-error --fail --insecure --cert /var/lib/kat/pki/node.crt --key /var/lib/kat/pki/node.key \
         https://127.0.0.1:9115/v1alpha1/nodes/n2/membership >answer
@@ -19,7 +20,8 @@ on n2 sh -euc 'umask 077; mkdir /run/aging; cd /run/aging
         jq -er ".authorities[\"$name\"].key" answer >$name.key
         jq -er ".authorities[\"$name\"].certificate" answer >$name.crt
     done; rm answer'
-# age AUTHORITY: prints the certificate on standard input as it would be after ninety days.
+# age AUTHORITY: reads a certificate, and prints it signed by AUTHORITY as it would be after ninety
+# days.
 from=$(date --utc --date='-90 days' +%Y%m%d%H%M%SZ) until=$(date --utc --date='-60 days' +%Y%m%d%H%M%SZ)
 age() {
     lab exec n2 -- sh -euc 'cd /run/aging; cat >leaf.crt; openssl x509 -in leaf.crt -CA "$1.crt" -CAkey "$1.key" \
@@ -27,8 +29,8 @@ age() {
 }
 declare -A signed_by=([node]=cluster-ca [admin]=cluster-ca [leader]=cluster-ca [leader-etcd]=etcd-client-ca [node-etcd]=etcd-client-ca
     [etcd-server]=etcd-client-ca [etcd-peer]=etcd-peer-ca)
-# age_leaves NODE: ages all leaves of the machine while its agent is stopped; the agent copies them
-# to etcd at its next start.
+# age_leaves NODE: ages all certificates of NODE, whose agent is stopped. The agent copies them to
+# etcd at its next start.
 age_leaves() {
     local node=$1 leaf pem
     for leaf in "${!signed_by[@]}"; do
@@ -39,13 +41,13 @@ age_leaves() {
     done
 }
 public_keys() { on "$1" sh -c 'for file in /var/lib/kat/pki/*.crt; do openssl x509 -noout -pubkey -in "$file"; done'; }
-# valid NODE: whether all leaves of the machine are valid for another twenty days.
-valid() { on "$1" sh -c 'for file in /var/lib/kat/pki/*.crt; do openssl x509 -noout -checkend 1728000 -in "$file" >/dev/null || { echo "$file"; exit 1; }; done'; }
+# certificates_are_valid NODE: whether all certificates are valid for another twenty days.
+certificates_are_valid() { on "$1" sh -c 'for file in /var/lib/kat/pki/*.crt; do openssl x509 -noout -checkend 1728000 -in "$file" >/dev/null || { echo "$file"; exit 1; }; done'; }
 declare -A keys
 for node in n1 n2 n3 n4; do keys[$node]=$(public_keys "$node"); done
 
-# One machine was away: etcd and the API no longer accept its certificate, and its instances keep
-# running.
+# One machine was away. Without a valid certificate etcd and the API refuse it, and its program
+# continues.
 pid=$(on n4 pgrep -x web)
 on n4 systemctl stop kat-agent.service
 age_leaves n4
@@ -55,13 +57,13 @@ as_n4() {
 }
 refused as_n4
 on n4 systemctl start kat-agent.service
-wait_for 60 valid n4
+wait_for 60 certificates_are_valid n4
 contains "$(as_n4)" /kat/nodes/desired/n4/meta
 wait_for 60 nodes_are_ready
 equal "${keys[n4]}" "$(public_keys n4)" "keys of n4"
 equal "$pid" "$(on n4 pgrep -x web)" "the process on n4"
 
-# All machines were away at once.
+# All machines were away.
 before=$(instances web | jq -c '[.[] | [.metadata.name, .status.node, .status.ip]] | sort')
 for node in n1 n2 n3 n4; do on "$node" systemctl stop kat-agent.service; done
 for node in n2 n3 n4 n1; do age_leaves "$node"; done
@@ -71,16 +73,16 @@ for node in n1 n2 n3 n4; do
     lab start "$node" &
 done
 wait
-for node in n1 n2 n3 n4; do wait_for 120 valid "$node"; done
+for node in n1 n2 n3 n4; do wait_for 120 certificates_are_valid "$node"; done
 wait_for 120 kat status
 wait_for 120 nodes_are_ready
 wait_for 90 members_are_healthy 3
-echo "all are back $((SECONDS - began)) s after the power"
+echo "all machines were Ready $((SECONDS - began)) s after the power returned"
 all_run() { [[ $(instances web | jq '[.[] | select(.status.phase == "Running")] | length') == 4 ]]; }
 wait_for 60 all_run
 equal "$before" "$(instances web | jq -c '[.[] | [.metadata.name, .status.node, .status.ip]] | sort')" "instances, machines and addresses"
 for node in n1 n2 n3 n4; do equal "${keys[$node]}" "$(public_keys "$node")" "keys of $node"; done
-# The ports show what is valid now, and changes are taken.
+# The ports use valid certificates, and changes are accepted.
 member=$(overlay_address n1)
 for port in 127.0.0.1:9115 127.0.0.1:2379 "$member:2380"; do
     n1 sh -c 'openssl s_client -connect "$1" </dev/null 2>/dev/null | openssl x509 -noout -checkend 1728000' sh "$port"

@@ -3,8 +3,9 @@
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
 wait_for 60 members_are_healthy 3
-# A package of another release, with another number, can be named by KAT_LAB_OTHER_DEB. The stand-in for one has the same
-# programs: what versions store and say to each other is compared in unit tests, from kept dumps and with words that nobody knows.
+# KAT_LAB_OTHER_DEB names a package of another version. Without it, a package of the same programs
+# with another version number takes its place. Unit tests compare what versions store and send, from
+# kept dumps and with unknown words.
 older=$(dpkg-deb --field "$LAB_DEB" Version)
 package=${KAT_LAB_OTHER_DEB:-}
 if [[ ! $package ]]; then
@@ -27,32 +28,33 @@ for node in n2 n3; do
     start_load "$(field_on web "$node" .status.ip)" 80 50 "$node"
 done
 began=$SECONDS
-# install NODE FILE VERSION: and its agent is another process, is Ready, and says the version.
+# install NODE FILE VERSION: installs the package and waits until another agent process runs and all
+# machines are Ready.
 install() {
     local node=$1 before
     before=$(on "$node" systemctl show --property=MainPID --value kat-agent.service)
     on "$node" env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --quiet -o Dpkg::Use-Pty=0 --allow-downgrades "/root/$2.deb"
     equal "$3" "$(on "$node" dpkg-query --show --showformat='${Version}' kat)" "package on $node"
-    runs_it() {
+    runs_new_version() {
         [[ $(on "$node" systemctl show --property=MainPID --value kat-agent.service) != "$before" ]] || return 1
         is_active_on "$node" && nodes_are_ready
     }
-    wait_for 60 runs_it
+    wait_for 60 runs_new_version
 }
 is_active_on() { [[ $(on "$1" systemctl is-active kat-agent.service || true) == active ]]; }
-# works: the leader of now places and stops on every machine.
-works() {
+# can_place_and_stop: the present leader starts and stops instances on every machine.
+can_place_and_stop() {
     run other --replicas 3
     equal '["n1","n2","n3"]' "$(machines_running other)" "machines of another workload"
     kat delete workload other --wait
 }
-# The leader first has a newer agent, and then, newer itself, an older one.
+# First an older leader has a newer agent, then a newer leader has older agents.
 install n2 newer "$newer"
-works
+can_place_and_stop
 for node in n3 n1; do install "$node" newer "$newer"; done
 wait_for 60 members_are_healthy 3
 install n1 older "$older"
-works
+can_place_and_stop
 for node in n3 n2; do install "$node" older "$older"; done
 wait_for 60 members_are_healthy 3
 least=$(((SECONDS - began) * 40))

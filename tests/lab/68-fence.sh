@@ -10,7 +10,7 @@ apply_fenced() {
     n1 sed -i 's/^spec:$/spec:\n  onPartition: stop/' "$folder/workload.kat"
     kat apply -f "$folder" --wait
 }
-# A program with more time to end than there is before it is replaced.
+# An apply is refused if the program's grace period ends after the program's replacement.
 output=$(apply_fenced 10 2>&1) && exit 1
 contains "$output" "nodeLossTimeoutSeconds"
 apply_fenced 2
@@ -18,30 +18,30 @@ equal '["n1","n2","n3"]' "$(machines_running web)" "machines of three replicas"
 status=$(field_on web n3 .status)
 unit=$(jq -r .unit <<<"$status") lost=$(field_on web n3 .metadata.name)
 lab cut n3
-ended() { refused on n3 pgrep -x web; }
-wait_for 30 ended
+program_has_ended() { refused on n3 pgrep -x web; }
+wait_for 30 program_has_ended
 replaced() { [[ $(machines_running web) == '["n1","n2"]' ]] && has_ready web 3; }
 wait_for 60 replaced
-# By the one clock that both have.
+# The machines share one clock, so the times are comparable.
 stopped_at=$(on n3 journalctl -q -o json --output-fields=__REALTIME_TIMESTAMP "USER_UNIT=$unit" | jq -s 'map(.__REALTIME_TIMESTAMP | tonumber) | max')
 moved_at=$(kat get events -o json | jq -r --arg lost "$lost" '.items[] | select(.reason == "Lost" and .involvedObject.name == $lost) | .firstTimestamp' |
     head -n 1)
 moved_at=$(date --date="$moved_at" +%s%6N)
-echo "stopped $(((moved_at - stopped_at) / 1000)) ms before it was moved"
+echo "the program stopped $(((moved_at - stopped_at) / 1000)) ms before its replacement"
 ((stopped_at < moved_at))
 contains "$(on n3 journalctl -q -u kat-agent -o cat)" "must not run while no leader is reached"
 lab heal n3
 wait_for 60 nodes_are_ready
-gone() { [[ $(instances web) != *"$lost"* ]]; }
-wait_for 60 gone
+lost_instance_is_gone() { [[ $(instances web) != *"$lost"* ]]; }
+wait_for 60 lost_instance_is_gone
 wait_for 30 process_count_is 3
 has_ready web 3
-# An agent that starts anew, with the leader there, does not touch what runs.
+# A restart of the agent, with a reachable leader, stops no program.
 pids() { for node in n1 n2; do on "$node" pgrep -x web; done; }
 before=$(pids)
 on n2 systemctl restart kat-agent.service
 reached=$(on n2 cat /run/kat/reached)
-reports() { [[ $(on n2 cat /run/kat/reached) != "$reached" ]]; }
-wait_for 30 reports
+agent_reached_leader() { [[ $(on n2 cat /run/kat/reached) != "$reached" ]]; }
+wait_for 30 agent_reached_leader
 has_ready web 3
 equal "$before" "$(pids)" "programs"

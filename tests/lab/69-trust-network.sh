@@ -8,11 +8,11 @@ join() { on n2 kat-agent join --leader-api 192.168.77.11:9115 --insecure-trust-n
 output=$(join) && exit 1
 contains "$output" "no machine without a token"
 refused on n2 test -e /var/lib/kat/pki
-made=$(kat token create --join --insecure-trust-network --ttl 10m)
-equal "sudo kat-agent join --leader-api 192.168.77.11:9115 --insecure-trust-network" "$made" "the line to paste"
+join_line=$(kat token create --join --insecure-trust-network --ttl 10m)
+equal "sudo kat-agent join --leader-api 192.168.77.11:9115 --insecure-trust-network" "$join_line" "the line to paste"
 output=$(join)
 contains "$output" "whoever answers at 192.168.77.11:9115 is taken for the cluster"
 wait_for 30 nodes_are_ready
 contains "$(kat token list)" "join without a token, used up"
-# A machine that has joined knows the cluster's authority, like any other machine.
+# After the join the machine has the cluster's authority, as any other machine.
 equal "$(n1 cat /var/lib/kat/pki/cluster-ca.crt)" "$(on n2 cat /var/lib/kat/pki/cluster-ca.crt)" "the authority"

@@ -3,8 +3,8 @@
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
 wait_for 60 members_are_healthy 3
-# As the versions before sealing left a member: keys in clear, and no recovery key. Who holds the keys gives them to
-# members, so all are asked before the first one has none.
+# The state of a member of a version that did not seal: keys in clear text, and no recovery key.
+# Members hand out the keys, so the test asks all of them before it removes the first one's.
 for node in n1 n2 n3; do
     lab copy "$LAB_DEB" "$node:/root/kat.deb"
     on "$node" sh -euc 'umask 077; cd /var/lib/kat/pki
@@ -18,16 +18,16 @@ for node in n1 n2 n3; do
 done
 output=$(n1 kat-agent recovery-key 2>&1) && false
 contains "$output" "has no recovery key"
-# The authority opens again only if what was sealed is the key: a certificate is missing.
+# A certificate is missing: the agent can sign it only if the sealed key is the right one.
 on n2 rm /var/lib/kat/pki/node-etcd.crt
 
 is_sealed() { [[ $(on "$1" sh -c 'cd /var/lib/kat/pki && ls *-ca.key *.key.sealed recovery.key 2>/dev/null' | xargs) == "cluster-ca.key.sealed etcd-client-ca.key.sealed etcd-peer-ca.key.sealed recovery.key" ]]; }
-said() { [[ $(on "$1" journalctl --unit kat-agent.service --since "@$since" -o cat) == *"the authorities' keys are sealed now; \`kat-agent recovery-key\` shows the key"* ]]; }
+sealing_is_logged() { [[ $(on "$1" journalctl --unit kat-agent.service --since "@$since" -o cat) == *"the authorities' keys are sealed now; \`kat-agent recovery-key\` shows the key"* ]]; }
 for node in n1 n2 n3; do
     since=$(on "$node" date +%s)
     on "$node" dpkg --install /root/kat.deb
     wait_for 60 is_sealed "$node"
-    wait_for 30 said "$node"
+    wait_for 30 sealing_is_logged "$node"
     equal "600 root" "$(on "$node" sh -c 'stat -c "%a %U" /var/lib/kat/pki/*.sealed /var/lib/kat/pki/recovery.key | sort -u')" "sealed keys on $node"
 done
 wait_for 60 nodes_are_ready

@@ -6,18 +6,18 @@ run web --port 80 --replicas 3
 equal '["n1","n2","n3"]' "$(machines_running web)" "machines of three replicas"
 contains "$(service_address web)" "10.200."
 caller=$(instances web | jq -c '[.[].status | select(.node == "n1")] | first')
-# in_caller COMMAND...: in the container of the instance on n1.
+# in_caller COMMAND...: runs a command in the container of the instance on n1.
 in_caller() { as "$(jq -r .user <<<"$caller")" podman exec "$(jq -r '.unit | rtrimstr(".service")' <<<"$caller")" "$@"; }
 all=$(instances web | jq -r '.[].metadata.name' | sort)
-who() { grep -o 'host=[^ ]*' | cut -d= -f2 | sort -u; }
-within() { in_caller sh -c 'for i in $(seq 40); do wget -q -T 3 -O- http://web/; done' | who; }
-equal "$all" "$(within)" "who answers a container on n1"
+hosts_of() { grep -o 'host=[^ ]*' | cut -d= -f2 | sort -u; }
+hosts_that_answer_caller() { in_caller sh -c 'for i in $(seq 40); do wget -q -T 3 -O- http://web/; done' | hosts_of; }
+equal "$all" "$(hosts_that_answer_caller)" "instances that answer a container on n1"
 for node in n1 n2 n3; do
-    found=$(on "$node" sh -c 'for i in $(seq 40); do curl --silent --fail --max-time 3 "$1"; done' sh "http://web.default.$DOMAIN/" | who)
-    equal "$all" "$found" "who answers $node"
+    found=$(on "$node" sh -c 'for i in $(seq 40); do curl --silent --fail --max-time 3 "$1"; done' sh "http://web.default.$DOMAIN/" | hosts_of)
+    equal "$all" "$found" "instances that answer $node"
 done
-# A request that takes long, a byte of it ten times a second, keeps its connection open while
-# instances come and go.
+# A connection is open while instances start and stop: the client sends one byte of its request ten
+# times a second.
 run kept --port 81
 first=$(field kept .metadata.name)
 n1 rm -f /run/finish-kept
@@ -31,15 +31,15 @@ while not os.path.exists("/run/finish-kept"):
     time.sleep(0.1)
 kept.sendall(b"\r\n\r\n")
 print(kept.makefile().read(), flush=True)' "$(service_address kept)" </dev/null >"$LAB_WORK/kept.log" 2>&1 &
-asking=$!
-trap 'kill "$asking" 2>/dev/null || true; cat "$LAB_WORK/kept.log" >&2' EXIT
+client=$!
+trap 'kill "$client" 2>/dev/null || true; cat "$LAB_WORK/kept.log" >&2' EXIT
 wait_for 20 grep -q begun "$LAB_WORK/kept.log"
-scaled() { [[ $(service_backends kept n1 81 | wc -l) == "$1" ]]; }
+backend_count_is() { [[ $(service_backends kept n1 81 | wc -l) == "$1" ]]; }
 for count in 3 1; do
     run kept --port 81 --replicas "$count"
-    wait_for 20 scaled "$count"
+    wait_for 20 backend_count_is "$count"
 done
-equal "$first" "$(field kept .metadata.name)" "the instance that is left"
+equal "$first" "$(field kept .metadata.name)" "the remaining instance"
 n1 touch /run/finish-kept
-wait "$asking"
+wait "$client"
 contains "$(cat "$LAB_WORK/kept.log")" "host=$first"

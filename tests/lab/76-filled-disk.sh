@@ -2,7 +2,8 @@
 # machines: 1
 # shellcheck shell=bash
 . tests/lab/attacks/lib.sh
-# /var/lib/kat with a size of its own: the machine's disk may be full for other reasons.
+# /var/lib/kat is a file system of known size, because the machine's disk may be full for other
+# reasons.
 state=/var/lib/kat
 n1 systemctl stop kat-agent kat-etcd kat-net
 n1 mkdir -p /run/aside
@@ -11,14 +12,15 @@ n1 mount --make-private /run/aside
 n1 mount -t tmpfs -o size=1g,mode=0755 none "$state"
 n1 cp -a /run/aside/. "$state/"
 n1 systemctl start kat-net kat-agent
-leads() { n1 curl --silent --fail --unix-socket /run/kat/api.sock http://kat/healthz | jq -e '.leader and (.stale | not)' >/dev/null; }
-wait_for 60 leads
+leader_is_up() { n1 curl --silent --fail --unix-socket /run/kat/api.sock http://kat/healthz | jq -e '.leader and (.stale | not)' >/dev/null; }
+wait_for 60 leader_is_up
 wait_for 60 nodes_are_ready
-free() { n1 df --output=avail --block-size=1M "$state" | tail -n 1 | tr -d ' '; }
+free_mebibytes() { n1 df --output=avail --block-size=1M "$state" | tail -n 1 | tr -d ' '; }
 
 become_tenant default
 shell='entrypoint: ["/bin/sh", "-c"]'
-# The neighbours: one has written more than the filler's threshold would bear, and requests it; one has data in a volume.
+# Two neighbours: one has written more than the filler's threshold allows, and requests that
+# storage; the other has data in a volume.
 # shellcheck disable=SC2016
 tenant apply --wait -f "$(workload modest --container "$shell" --container 'user: "0:0"' \
     --container 'resources: {requests: {storage: 256Mi}}' \
@@ -28,24 +30,26 @@ tenant apply --wait -f "$(workload db --container "$shell" --container 'user: "0
 inside db sh -c 'dd if=/dev/urandom of=/data/file bs=1M count=20 && sha256sum /data/file >/data/sum && sync'
 modest=$(field modest .metadata.name)
 db=$(field db .metadata.name)
-fill='command: ["while [ ! -e /go ]; do sleep 0.1; done; while :; do cat /dev/zero >>/fill; sleep 0.02; done"]'
-tenant apply --wait -f "$(workload filler --container "$shell" --container 'user: "0:0"' --container "$fill" --container 'terminationGraceSeconds: 600')"
+filler_command='command: ["while [ ! -e /go ]; do sleep 0.1; done; while :; do cat /dev/zero >>/fill; sleep 0.02; done"]'
+tenant apply --wait -f "$(workload filler --container "$shell" --container 'user: "0:0"' --container "$filler_command" --container 'terminationGraceSeconds: 600')"
 filler=$(field filler .metadata.name)
 user=$(field filler .status.user)
-before=$(free)
+before=$(free_mebibytes)
 ((before > 300)) || { echo "only $before MiB were free before"; exit 1; }
 
-# fill: sets it going, and prints the least that was free within ten seconds.
-fill() {
+# start_filling: starts the writes, and prints the lowest free space of the next ten seconds, in
+# MiB.
+start_filling() {
     as "$user" podman exec "kat-default-$filler" touch /go
     # shellcheck disable=SC2016
     n1 sh -c 'least=999999; for i in $(seq 200); do
         now=$(df --output=avail --block-size=1M "$0" | tail -n 1 | tr -d " "); [ "$now" -ge "$least" ] || least=$now; sleep 0.05
     done; echo "$least"' "$state"
 }
-evicted() { field_is filler .status.reason Evicted; }
-# neighbours_are_well: they are those of before, were not started again, and the data is whole.
-neighbours_are_well() {
+filler_is_evicted() { field_is filler .status.reason Evicted; }
+# neighbours_are_unharmed: both instances are the same, have not restarted, and the data is
+# complete.
+neighbours_are_unharmed() {
     equal "$modest" "$(field modest .metadata.name)" "instance"
     equal "$db" "$(field db .metadata.name)" "instance"
     equal "0 0" "$(field modest .status.restarts) $(field db .status.restarts)" "restarts"
@@ -53,45 +57,46 @@ neighbours_are_well() {
     field_is db .status.phase Running
     inside db sha256sum -c /data/sum
 }
-changes() { kat create namespace "$1"; }
+can_change() { kat create namespace "$1"; }
 
-least=$(fill)
+least=$(start_filling)
 echo "$least MiB were free at the worst"
-# The control: it did fill the disk.
+# The control: the filler did fill the disk.
 ((least < 52)) || { echo "$least MiB stayed free"; exit 1; }
-wait_for 30 evicted
-wait_for 30 changes after
+wait_for 30 filler_is_evicted
+wait_for 30 can_change after
 is_active kat-etcd
 contains "$(field filler .status.message)" "$state ran full"
 contains "$(field filler .status.message)" "requests no storage"
-after=$(free)
+after=$(free_mebibytes)
 ((after > before - 30)) || { echo "$after MiB are free, $before MiB were"; exit 1; }
 status=$(kat status) && exit 1
 contains "$status" "not well"
 contains "$status" Evicted
 contains "$(kat get events -n default)" Evicted
 contains "$(kat why instance "$filler" -n default)" storage
-neighbours_are_well
-# systemd does not start it again, and neither does another agent.
+neighbours_are_unharmed
+# Neither systemd nor a restarted agent starts the filler again.
 n1 systemctl restart kat-agent
 wait_for 60 nodes_are_ready
 n1 sleep 5
-evicted
+filler_is_evicted
 equal '' "$(as "$user" podman ps --quiet --filter "name=$filler")" "containers of the filler"
-# After its pause it comes back by itself.
-back() { field_is filler .status.phase Running; }
-wait_for 90 back
+# After a pause the filler starts again by itself.
+filler_runs_again() { field_is filler .status.phase Running; }
+wait_for 90 filler_runs_again
 equal "$filler" "$(field filler .metadata.name)" "instance"
 
-# The control for the rest: without the agent the disk is full to the last, and stays so. As soon as the agent looks, that is over.
+# The control: without the agent the disk fills completely and stays full. When the agent continues,
+# the filler is evicted.
 n1 systemctl kill --signal=SIGSTOP kat-agent
-least=$(fill)
+least=$(start_filling)
 ((least == 0)) || { echo "$least MiB stayed free without the agent"; exit 1; }
 n1 systemctl kill --signal=SIGCONT kat-agent
-wait_for 60 leads
-wait_for 30 evicted
-wait_for 30 changes later
-neighbours_are_well
+wait_for 60 leader_is_up
+wait_for 30 filler_is_evicted
+wait_for 30 can_change later
+neighbours_are_unharmed
 
 tenant delete workload filler --wait
 for name in modest db; do kat delete workload "$name" --volumes --yes --wait; done

@@ -6,30 +6,29 @@ wait_for 30 nodes_are_ready
 wait_for 120 members_are_healthy 3
 run web --port 80 --replicas 3
 equal '["n1","n2","n3"]' "$(machines_running web)" "machines of three replicas"
-every_start() {
+all_starts_are_logged() {
     local id text
     text=$(on "$1" katcall logs web --all)
     for id in $(instances web | jq -r '.[] | select(.status.phase == "Running") | .metadata.name'); do
         contains "$text" "$id | listening on port 80"
     done
 }
-# The log can be followed from the leader's machine and from the machines that forward callers to
-# it.
-for node in n1 n2 n3; do wait_for 10 every_start "$node"; done
-# Only a leader's certificate opens an agent's streams: a caller without one is refused, and a
-# machine only gets data that moves to it.
+# The leader's machine answers, and so do those that pass connections on to it.
+for node in n1 n2 n3; do wait_for 10 all_starts_are_logged "$node"; done
+# Agents answer the leader alone: callers without a certificate are refused, and other machines may
+# only fetch data that moves to them.
 overlay=$(kat get node n2 -o json | jq -r .status.overlayAddress)
 refused on n3 curl --silent --insecure --max-time 5 "https://$overlay:9116/"
-with_nodes() {
+status_with_node_certificate() {
     on n3 curl --silent --insecure --max-time 5 --output /dev/null --write-out '%{http_code}' \
         --cert /var/lib/kat/pki/node.crt --key /var/lib/kat/pki/node.key "https://$overlay:9116$1"
 }
 id=$(field_on web n2 .metadata.name)
-equal 403 "$(with_nodes /v1alpha1/nodes/n2/usage)" "status of usage for another machine"
-equal 403 "$(with_nodes "/v1alpha1/n/default/workloads/web/instances/$id/logs")" "status of logs for another machine"
-equal 403 "$(with_nodes "/v1alpha1/n/default/workloads/web/volumes/data/copy?id=none")" "status of a copy that nobody asked for"
-# A command runs in each instance from each machine; two of three requests go through the leader to
-# a third machine.
+equal 403 "$(status_with_node_certificate /v1alpha1/nodes/n2/usage)" "status of usage for another machine"
+equal 403 "$(status_with_node_certificate "/v1alpha1/n/default/workloads/web/instances/$id/logs")" "status of logs for another machine"
+equal 403 "$(status_with_node_certificate "/v1alpha1/n/default/workloads/web/volumes/data/copy?id=none")" "status of a copy that nobody asked for"
+# Commands in each instance, from each machine: two of three go through the leader to a third
+# machine.
 for node in n1 n2 n3; do
     for id in $(instances web | jq -r '.[] | select(.status.phase == "Running") | .metadata.name'); do
         equal "$id" "$(on "$node" katcall exec "$id" -- hostname)" "hostname that an exec on $node sees"
@@ -38,38 +37,38 @@ done
 code=0
 on n3 katcall exec "$(field_on web n2 .metadata.name)" -- sh -c 'exit 9' || code=$?
 equal 9 "$code" "exit code of a command on another machine"
-# `top` shows the usage of each instance as its own machine counts it.
-counted() { [[ $(on n3 katcall top instances | awk '/^web-/ && NF > 2' | wc -l) == 3 ]]; }
-wait_for 30 counted
-gone=$(field_on web n2 .metadata.name)
+# `katcall top` shows each instance's usage, as its own machine measures it.
+all_have_usage() { [[ $(on n3 katcall top instances | awk '/^web-/ && NF > 2' | wc -l) == 3 ]]; }
+wait_for 30 all_have_usage
+drained_instance=$(field_on web n2 .metadata.name)
 on n3 timeout 120 katcall logs web -f --all >"$LAB_WORK/follow.log" 2>"$LAB_WORK/follow.err" &
 following=$!
-wait_for 20 grep -q "^$gone | listening" "$LAB_WORK/follow.log"
+wait_for 20 grep -q "^$drained_instance | listening" "$LAB_WORK/follow.log"
 kat drain n2 --timeout 60s
-wait_for 30 grep -q "the log of .$gone. has ended" "$LAB_WORK/follow.err"
-successor() {
+wait_for 30 grep -q "the log of .$drained_instance. has ended" "$LAB_WORK/follow.err"
+logs_have_all_instances() {
     local id
     for id in $(instances web | jq -r '.[].metadata.name'); do
         grep -q "^$id | listening" "$LAB_WORK/follow.log" || return 1
     done
 }
-wait_for 30 successor
+wait_for 30 logs_have_all_instances
 kill "$following" || true
 wait "$following" || true
 kat uncordon n2
-# The log of the instance on n3 is unreachable, and the logs of the others are not.
+# One machine is unreachable, and the logs of the others are shown.
 run other --port 8080 --replicas 3
 wait_for 30 has_ready other 3
 lost=$(field_on other n3 .metadata.name)
 lab cut n3
-away() {
+one_log_is_unreachable() {
     local text
     text=$(on n1 timeout 30 katcall logs other --all 2>&1) && return 1
     contains "$text" "the log of \`$lost\`: the machine \`n3\` can't be reached" &&
         contains "$text" "logs could not be read" &&
         contains "$text" "listening on port 8080"
 }
-wait_for 60 away
+wait_for 60 one_log_is_unreachable
 contains "$(kat top instances 2>&1)" "the machine \`n3\` can't be reached"
 lab heal n3
 wait_for 60 nodes_are_ready

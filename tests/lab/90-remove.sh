@@ -5,7 +5,7 @@ address=$(field web .status.ip) status=$(field web .status)
 user=$(jq -r .user <<<"$status") unit=$(jq -r .unit <<<"$status")
 lab copy "$LAB_DEB" n1:/root/kat.deb
 start_load "$address" 80 50
-# On a terminal it asks, and a no keeps everything.
+# At a terminal the removal asks for confirmation, and the answer no keeps the package.
 output=$(n1 script --quiet --return --command 'printf "n\n" | cat - >/dev/null; echo n | script -qec "dpkg --remove kat" /dev/null' /dev/null 2>&1) || true
 contains "$output" "Remove it all the same?"
 equal installed "$(n1 dpkg-query --show --showformat='${db:Status-Status}' kat)" "after a no"
@@ -16,14 +16,14 @@ contains "$output" "kat-agent reset"
 refused n1 which kat-agent
 no_request_lost 100
 page "http://$address/crash?1" >/dev/null
-refused_to_start() { [[ $(as "$user" systemctl --user is-active "$unit" || true) != active ]]; }
-wait_for 30 refused_to_start
+unit_is_not_active() { [[ $(as "$user" systemctl --user is-active "$unit" || true) != active ]]; }
+wait_for 30 unit_is_not_active
 refused n1 curl --silent --max-time 1 "http://$address/"
-# Purging keeps what may be the only copy.
+# A purge keeps /var/lib/kat, which may be the only copy of the data.
 output=$(n1 env DEBIAN_FRONTEND=noninteractive dpkg --purge kat 2>&1)
 contains "$output" "/var/lib/kat"
 n1 test -e /var/lib/kat/node.json
-# It comes back, and so does the container.
+# After a new installation the agent and the container run again.
 n1 env DEBIAN_FRONTEND=noninteractive dpkg --install /root/kat.deb
 wait_for 60 node_is_ready
 wait_for 60 field_is web .status.phase Running

@@ -1,14 +1,15 @@
 # check names each problem and the command that fixes it; init applies its options, or refuses and changes nothing
 # bare
 # shellcheck shell=bash
-put() { lab exec n1 -- sh -c 'cat >"$1"' sh "$1"; }
-is_ready() { n1 kat-agent check "$@"; }
+write_to() { lab exec n1 -- sh -c 'cat >"$1"' sh "$1"; }
+check_passes() { n1 kat-agent check "$@"; }
 problems() { problems_of n1 "$@"; }
-mend() { run_fixes_on n1 "$1"; }
+run_fixes() { run_fixes_on n1 "$1"; }
 lab copy "$LAB_WORK/images/web/bin/web" n1:/usr/local/bin/web
-is_ready
+check_passes
 
-# README's example, line by line, but for its warnings, which come from the kernel below these machines.
+# The output matches README's example line by line, without its warnings, which depend on the host's
+# kernel.
 n1 systemctl unmask etcd.service
 n1 systemctl enable --now etcd.service
 found=$(problems)
@@ -20,11 +21,11 @@ contains "$example" "sudo systemctl disable --now etcd.service"
     example=$(sed -E 's/^(ok +(systemd|Podman|etcd)) [0-9.]+$/\1 /' <<<"$example")
 while IFS= read -r -u 4 line; do contains "$found" "${line%warnings: *}"; done 4<<<"$example"
 
-# A service and a socket unit on KAT's ports, and a firewall that drops.
+# A service and a socket unit use KAT's ports, and a firewall drops traffic.
 printf '[Service]\nEnvironment=PORT=9115\nExecStart=/usr/local/bin/web\n[Install]\nWantedBy=multi-user.target\n' |
-    put /etc/systemd/system/squatter.service
-printf '[Socket]\nListenStream=9116\n[Install]\nWantedBy=sockets.target\n' | put /etc/systemd/system/waiting.socket
-printf '[Service]\nExecStart=/usr/bin/sleep infinity\n' | put /etc/systemd/system/waiting.service
+    write_to /etc/systemd/system/squatter.service
+printf '[Socket]\nListenStream=9116\n[Install]\nWantedBy=sockets.target\n' | write_to /etc/systemd/system/waiting.socket
+printf '[Service]\nExecStart=/usr/bin/sleep infinity\n' | write_to /etc/systemd/system/waiting.service
 n1 systemctl daemon-reload
 n1 systemctl enable --now squatter.service waiting.socket
 n1 nft 'table inet mine {
@@ -43,13 +44,14 @@ contains "$found" "         sudo nft insert rule inet mine forward iifname 'kat*
 contains "$found" "chain input of table inet mine drops incoming traffic by default"
 contains "$found" "tcp dport 9115 accept"
 contains "$found" "problems: 5,"
-mend "$found"
-wait_for 10 is_ready
+run_fixes "$found"
+wait_for 10 check_passes
 for unit in etcd.service squatter.service waiting.socket; do
     refused n1 systemctl is-enabled --quiet "$unit"
 done
 
-# A unit of a user's manager, a process that belongs to no service, and a transient unit where systemd-resolved was.
+# A unit of a user's manager and a process without a service use KAT's ports. A transient unit uses
+# the port of systemd-resolved.
 n1 useradd --create-home --uid 3003 dora
 n1 loginctl enable-linger dora
 n1 systemctl start user@3003.service
@@ -69,16 +71,16 @@ contains "$found" "         sudo systemctl stop transient.service"
 contains "$found" "warning  systemd-resolved does not run: containers know the workloads' names, this machine does not"
 contains "$found" "         sudo systemctl enable --now systemd-resolved.service"
 contains "$found" "problems: 3,"
-mend "$found"
-wait_for 10 is_ready
+run_fixes "$found"
+wait_for 10 check_passes
 n1 systemctl enable --now systemd-resolved.service
 contains "$(n1 kat-agent check)" "ok       systemd-resolved runs"
-# Who is not root is told what could not be seen.
+# Users other than root are told which checks were not possible.
 contains "$(as dora kat-agent check)" "could not look at firewalls"
-# Podman tells its version to nobody who has no home, and is there all the same.
+# Podman prints no version for a user without a home; check reports Podman as installed.
 contains "$(as nobody kat-agent check)" "Podman is there and does not tell this user its version"
 
-# Where a route overlaps the overlay, init says so and changes nothing.
+# If a route overlaps the overlay, init names it and changes nothing.
 n1 ip route add 10.100.7.0/24 via 192.168.77.1
 inventory n1 >"$LAB_WORK/refused-before"
 sysctls n1 >"$LAB_WORK/refused-sysctls"
@@ -90,21 +92,22 @@ contains "$output" "set clusterCIDR: 10.101.0.0/16 in cluster.kat"
 diff "$LAB_WORK/refused-before" <(inventory n1)
 diff "$LAB_WORK/refused-sysctls" <(sysctls n1)
 
-# With a file of other settings the route is not in the way; the firewall is, at another port.
+# With other settings the route does not overlap; the firewall blocks another port.
 printf 'apiVersion: kat.dws.rip/v1alpha1\nkind: ClusterConfiguration\nmetadata:\n  name: home\nspec:\n%s\n' \
     '  clusterCIDR: 10.61.0.0/16
   serviceCIDR: 10.62.0.0/16
   clusterDomain: home.test
-  apiPort: 9443' | put /root/cluster.kat
+  apiPort: 9443' | write_to /root/cluster.kat
 found=$(problems --config /root/cluster.kat)
 contains "$found" "         sudo nft insert rule inet mine input tcp dport 9443 accept"
 contains "$found" "problems: 1,"
-mend "$found"
-is_ready --config /root/cluster.kat
+run_fixes "$found"
+check_passes --config /root/cluster.kat
 n1 ip route delete 10.100.7.0/24
-is_ready
+check_passes
 
-# An interface with an IPv4 address of its own and a link-local one of IPv6, which leads nowhere; and an address.
+# The addresses to advertise: an interface with an IPv4 address and a link-local IPv6 address, which
+# is not usable, and an address.
 n1 ip link add outer type veth peer name outer-end
 n1 ip address add 10.7.0.1/24 dev outer
 n1 ip link set outer-end up
@@ -112,8 +115,8 @@ n1 ip link set outer up
 has_link_local() { n1 ip -6 address show dev outer scope link | grep -q 'fe80:'; }
 wait_for 10 has_link_local
 n1 kat-agent init --config /root/cluster.kat --advertise-address outer --advertise-address 192.168.77.11 --node-name edge
-edge_is() { kat get nodes edge -o json | jq -e "$@" >/dev/null; }
-wait_for 30 edge_is '.status.phase == "Ready"'
+edge_has() { kat get nodes edge -o json | jq -e "$@" >/dev/null; }
+wait_for 30 edge_has '.status.phase == "Ready"'
 node=$(kat get nodes -o json | jq -c '.items | map(.metadata.name, .status.subnet, .status.overlayAddress, .status.endpoints)')
 equal '["edge","10.61.0.0/23","10.61.0.1",["10.7.0.1:51820","192.168.77.11:51820"]]' "$node" "the only machine"
 equal '["10.7.0.1:9443","192.168.77.11:9443"]' "$(n1 jq -c .endpoints /etc/kat/admin.conf)" "the API's addresses"
@@ -129,20 +132,20 @@ wait_for 10 answers "http://web.default.$DOMAIN/"
 wait_for 10 inside web wget -q -T 3 -O- "http://web.default.$DOMAIN/"
 contains "$(field web .status.ip)" "10.61."
 refused n1 getent ahostsv4 web.default.kat.cluster.local
-# Through the firewall, as it was mended.
+# The traffic passes the firewall after the fix.
 contains "$(inside web wget -q -T 5 -O- http://192.168.77.1:8000/)" "192.168.77.11"
 
-# Once is enough.
+# A second init is refused.
 code=0
 output=$(n1 kat-agent init --config /root/cluster.kat 2>&1) || code=$?
 equal 1 "$code" "exit code of a second init"
 # shellcheck disable=SC2016
 contains "$output" 'this machine is already `edge` of the cluster `home`; `kat-agent reset` takes it out'
-# In a cluster, check looks with the cluster's settings, and KAT's own ports and routes are in nobody's way.
-is_ready
+# In a cluster check uses the cluster's settings, and ignores KAT's own ports and routes.
+check_passes
 n1 ip route add 10.61.7.0/24 via 192.168.77.1
 found=$(problems)
 contains "$found" "         sudo ip route delete 10.61.7.0/24 dev host0"
 contains "$found" "problems: 1,"
-mend "$found"
-is_ready
+run_fixes "$found"
+check_passes

@@ -2,36 +2,36 @@
 # leaves no cluster
 # shellcheck shell=bash
 quadlet() { printf '[Container]\nImage=%s\nContainerName=mine\nNetwork=none\n[Quadlet]\nDefaultDependencies=false\n' "$WEB_IMAGE"; }
-put() { lab exec n1 -- sh -c 'mkdir -p "${1%/*}" && cat >"$1"' sh "$1"; }
-# The uids that the workload will have, one after the other.
+write_to() { lab exec n1 -- sh -c 'mkdir -p "${1%/*}" && cat >"$1"' sh "$1"; }
+# The uids that the workload will get first and second.
 run first
 uid=$(($(field first .status.uid) + 1)) next=$(($(field first .status.uid) + 2))
 kat delete workload first --wait
-# Files and a unit with names like KAT's, in folders that KAT writes to.
+# Foreign files and a unit with names like KAT's, in folders that KAT writes to.
 for each in "$uid" "$next"; do
-    quadlet | put "/etc/containers/systemd/users/$each/kat-default-web-mine.container"
-    printf '[Unit]\nDocumentation=man:mine\n' | put "/etc/systemd/system/user@$each.service.d/60-mine.conf"
+    quadlet | write_to "/etc/containers/systemd/users/$each/kat-default-web-mine.container"
+    printf '[Unit]\nDocumentation=man:mine\n' | write_to "/etc/systemd/system/user@$each.service.d/60-mine.conf"
 done
-quadlet | put /etc/containers/systemd/users/others.container
-printf '[Service]\nExecStart=/usr/bin/sleep infinity\n' | put /etc/systemd/system/kat-mine.service
-echo '# mine' | put /etc/sysctl.d/61-mine.conf
-echo '# mine' | put /etc/kat/mine.conf
+quadlet | write_to /etc/containers/systemd/users/others.container
+printf '[Service]\nExecStart=/usr/bin/sleep infinity\n' | write_to /etc/systemd/system/kat-mine.service
+echo '# mine' | write_to /etc/sysctl.d/61-mine.conf
+echo '# mine' | write_to /etc/kat/mine.conf
 n1 systemctl daemon-reload
 n1 systemctl start kat-mine.service
-# A container of root's, and one of a person who lingers and has a quadlet.
+# Foreign containers: one of root, and one of a lingering user with a quadlet.
 n1 podman run --quiet --detach --network none --name kat-default-web-mine "$WEB_IMAGE"
 n1 useradd --create-home --uid 3003 dora
 n1 loginctl enable-linger dora
 n1 systemctl start user@3003.service
-quadlet | put /home/dora/.config/containers/systemd/mine.container
+quadlet | write_to /home/dora/.config/containers/systemd/mine.container
 n1 chown -R dora:dora /home/dora
 as dora systemctl --user daemon-reload
 as dora systemctl --user start mine.service
-# A table, a link and a route.
+# A foreign nftables table, link and route.
 n1 nft 'add table inet mine; add chain inet mine keep { type filter hook forward priority 0; }; add rule inet mine keep accept comment "mine"'
 n1 ip link add katmine type veth peer name katmine-end
 n1 ip route add unreachable 10.99.0.0/16
-strangers() {
+foreign_state() {
     n1 sh -c 'for each in '"$uid $next"'; do
             sha256sum "/etc/containers/systemd/users/$each/kat-default-web-mine.container" "/etc/systemd/system/user@$each.service.d/60-mine.conf"
         done
@@ -42,20 +42,20 @@ strangers() {
     as dora sh -c 'systemctl --user show --property=MainPID,ActiveState,NRestarts mine.service; podman ps --format "{{.ID}} {{.Names}} {{.State}}"
         sha256sum ~/.config/containers/systemd/mine.container'
 }
-strangers >"$LAB_WORK/strangers"
+foreign_state >"$LAB_WORK/strangers"
 cat "$LAB_WORK/strangers"
-equal 2 "$(grep -c ' mine running$\| kat-default-web-mine running$' "$LAB_WORK/strangers")" "containers that run"
+equal 2 "$(grep -c ' mine running$\| kat-default-web-mine running$' "$LAB_WORK/strangers")" "foreign containers that run"
 
 run web --port 80
 equal "$uid" "$(field web .status.uid)" "the workload's uid"
-diff "$LAB_WORK/strangers" <(strangers)
+diff "$LAB_WORK/strangers" <(foreign_state)
 kat delete workload web --wait
-diff "$LAB_WORK/strangers" <(strangers)
+diff "$LAB_WORK/strangers" <(foreign_state)
 run web --port 80
 equal "$next" "$(field web .status.uid)" "the workload's uid"
 n1 kat-agent reset --yes
-diff "$LAB_WORK/strangers" <(strangers)
-# The control: KAT's own are gone.
+diff "$LAB_WORK/strangers" <(foreign_state)
+# The control: KAT's own objects are gone.
 refused n1 test -e /var/lib/kat/node.json
 refused n1 nft list table inet kat
 refused n1 nft list table inet kat-services

@@ -7,11 +7,11 @@ run web --port 80 --spec 'volumes: [{name: v, hostMount: {hostPath: /srv/kept, e
 equal kept "$(inside web cat /v/file)" "a file of the machine"
 backup=$(n1 kat-agent backup)
 n1 kat-agent reset --yes
-# `reset` keeps folders of the machine that were mounted into containers.
+# The host path that was mounted for containers remains.
 equal kept "$(n1 cat /srv/kept/file)" "a file of the machine"
 refused n1 grep kat-hostpath /proc/self/mountinfo
 n1 rm -r /srv/kept
-# `reset` keeps the backups.
+# Backups remain, since they may be the only copy.
 n1 test -s "$backup"
 n1 rm -r /var/lib/kat/backups
 n1 rmdir /var/lib/kat
@@ -21,14 +21,13 @@ equal "" "$(n1 systemctl list-units --plain --no-legend --state=active,failed 'k
 equal "$(<"$LAB_WORK/sysctls-before-init")" "$(sysctls n1)" "sysctls"
 lab reboot n1
 equal "$(<"$LAB_WORK/sysctls-before-init")" "$(sysctls n1)" "sysctls after a reboot"
-# `init` works again after `reset`, also with a file system of its own for etcd, which stays
-# mounted.
+# init works again after reset, also with a separate file system for etcd, which remains mounted.
 n1 sh -c 'mkdir -p /var/lib/kat/etcd && mount -t tmpfs tmpfs /var/lib/kat/etcd'
 n1 kat-agent init
 wait_for 30 node_is_ready
 n1 test -e /var/lib/kat/etcd/member/wal
 lacks "$(n1 kat-agent check || true)" "etcd shares its file system"
-# The removal of the package also removes the owner's agent.yaml.
+# A purge of the package also removes files that the owner wrote.
 n1 sh -c 'echo "# mine" >/etc/kat/agent.yaml'
 n1 kat-agent reset --yes
 n1 test -e /etc/kat/agent.yaml

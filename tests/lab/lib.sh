@@ -54,7 +54,7 @@ workload() {
         --health) health=$2 ;;
         --drain) drain=$2 ;;
         --spec) spec+=("$2") ;;
-        *) echo "workload does not know $1" >&2 && return 2 ;;
+        *) echo "workload has no option $1" >&2 && return 2 ;;
         esac
         shift 2
     done
@@ -95,7 +95,8 @@ instances() {
 }
 # field NAME .PATH [NAMESPACE]: a field of the workload's only instance.
 field() { instances "$1" "${3:-default}" | jq -er "if length == 1 then .[0]$2 else \"there are \(length) instances\" | halt_error end"; }
-# field_is NAME .PATH VALUE: whether a field of the workload's only instance has this value; for wait_for.
+# field_is NAME .PATH VALUE: whether a field of the workload's only instance has this value; for
+# wait_for.
 field_is() {
     local found
     found=$(field "$1" "$2")
@@ -106,7 +107,6 @@ field_is() {
     }
 }
 
-# For workloads on several machines:
 # field_on NAME NODE .PATH: a field of the workload's only Running instance on the machine.
 field_on() {
     instances "$1" | jq -er --arg node "$2" "[.[] | select(.status.node == \$node and .status.phase == \"Running\")] |
@@ -114,7 +114,8 @@ field_on() {
 }
 # service_address NAME: the workload's service address.
 service_address() { kat get workload "$1" -o json | jq -er .status.serviceAddress; }
-# service_backends NAME MACHINE [PORT]: the instance addresses that the machine's nftables rules balance over.
+# service_backends NAME MACHINE [PORT]: the instance addresses that the machine's nftables rules
+# balance over.
 service_backends() {
     on "$2" nft list chain inet kat-services "to-default/$1-tcp-${3:-80}" | grep -oE '10\.100\.[0-9]+\.[0-9]+' | sort -u
 }
@@ -129,8 +130,8 @@ has_ready() {
         return 1
     }
 }
-# process_count_is COUNT: whether COUNT processes of the test's image run on all machines together,
-# whatever the API says.
+# process_count_is COUNT: whether COUNT processes of the test's image run on all machines together.
+# It does not ask the API.
 process_count_is() {
     local node count=0 here
     for ((node = 1; node <= ${LAB_MACHINES:-1}; node++)); do
@@ -158,13 +159,13 @@ invariants_hold() {
             | [$instances.items[] | select(.metadata.namespace == $workload.metadata.namespace and .status.workload == $workload.metadata.name)]
             | select(([.[].status.slot] | sort) != [range($workload.spec.replicas // 1)])
             | "\($workload.metadata.name) has \([.[] | [.metadata.name, .status.slot, .status.phase]])"),
-        ([$instances.items[].status | .ip // empty] | sort | select(. != unique) | "an address is there twice: \(.)")')
+        ([$instances.items[].status | .ip // empty] | sort | select(. != unique) | "two instances have the address \(.)")')
     for ((node = 1; node <= ${LAB_MACHINES:-1}; node++)); do
         listed=''
         ! jq -e --arg node "n$node" 'index($node)' <<<"$nodes" >/dev/null ||
             listed=$(jq -r --arg node "n$node" '.items[].status | select(.node == $node and .phase == "Running") | .unit | rtrimstr(".service")' <<<"$instances" | sort)
         running=$(on "n$node" ps -C conmon -o args= | sed -n 's/.* -n \([^ _]*\) .*/\1/p' | sort || true)
-        [[ $listed == "$running" ]] || faults+=$'\n'"n$node runs ${running//$'\n'/ }, and should ${listed//$'\n'/ }"
+        [[ $listed == "$running" ]] || faults+=$'\n'"n$node runs the containers ${running//$'\n'/ }; according to the API it runs ${listed//$'\n'/ }"
     done
     [[ ! $faults ]] || {
         echo "$faults" >&2
@@ -209,8 +210,8 @@ nodes_are_ready() {
         return 1
     }
 }
-# members_are_healthy COUNT [MACHINE]: whether there are COUNT machines, all of them healthy members of
-# etcd, according to the API on MACHINE (default n2).
+# members_are_healthy COUNT [MACHINE]: whether exactly COUNT machines are members of etcd, all of
+# them healthy, according to the API on MACHINE (default n1).
 members_are_healthy() {
     local members
     members=$(on "${2:-n1}" katcall get nodes -o json |
@@ -270,12 +271,12 @@ problems_of() {
     equal 1 "$code" "exit code of check, which printed $output" || return 1
     printf '%s\n' "$output"
 }
-# run_fixes_on MACHINE TEXT [LEVEL]: runs the command below each problem (or other LEVEL) in the output
-# of check, without sudo, which these machines do not have.
+# run_fixes_on MACHINE TEXT [LEVEL]: runs the command below each problem (or other LEVEL) in the
+# output of check, without sudo, which these machines do not have.
 run_fixes_on() {
     local command
     while IFS= read -r -u 4 command; do
-        [[ $command == 'sudo '* ]] || { echo "no command: $command" >&2 && return 1; }
+        [[ $command == 'sudo '* ]] || { echo "expected a command that begins with sudo, found: $command" >&2 && return 1; }
         on "$1" bash -ec "${command//sudo /}"
     done 4< <(awk -v level="^${3:-problem} " 'below { print substr($0, 10) } { below = $0 ~ level }' <<<"$2")
 }
