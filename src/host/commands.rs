@@ -16,7 +16,7 @@ use tokio::{
 use kat_types::plain::last_words;
 
 /// Bytes of each output stream that are kept; the rest is read and discarded.
-pub const OUTPUT_LIMIT: usize = 1024 * 1024;
+pub(crate) const OUTPUT_LIMIT: usize = 1024 * 1024;
 
 /// Why a program failed.
 #[derive(Debug, thiserror::Error)]
@@ -154,7 +154,7 @@ impl Invocation {
 
     /// Runs the program and returns its result, whatever its exit status. Dropping the future kills
     /// it.
-    pub async fn run_any(self) -> Result<CommandOutput, CommandError> {
+    pub(crate) async fn run_any(self) -> Result<CommandOutput, CommandError> {
         let shown = self.shown();
         let system = |error: io::Error| CommandError::System {
             command: shown.clone(),

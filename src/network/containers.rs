@@ -5,6 +5,6 @@ pub mod attachments;
 pub mod hook_server;
 pub(crate) mod journal_budget;
 pub mod namespaces;
-pub mod unit_links;
+pub(crate) mod unit_links;
 pub mod unit_processes;
 pub mod verify;

@@ -24,7 +24,7 @@ const FILES: [(&str, Transport, &str); 4] = [
 /// Ports on which a program of the machine listens and whose connections a host port would
 /// intercept: at every address, at 127.0.0.1, or at an address of the machine outside the overlay.
 /// A file that can't be read counts as empty.
-pub fn in_the_way(overlay: Ipv4Net) -> BTreeSet<(Transport, u16)> {
+pub(crate) fn in_the_way(overlay: Ipv4Net) -> BTreeSet<(Transport, u16)> {
     let mut found = BTreeSet::new();
     for (path, transport, state) in FILES {
         let Ok(file) = File::open(path) else { continue };
@@ -39,7 +39,7 @@ pub fn in_the_way(overlay: Ipv4Net) -> BTreeSet<(Transport, u16)> {
 }
 
 /// The range of ephemeral ports (ip(7), `ip_local_port_range`).
-pub fn passing_ports() -> RangeInclusive<u16> {
+pub(crate) fn passing_ports() -> RangeInclusive<u16> {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
     let text = text.unwrap_or_default();
     let mut ends = text.split_whitespace().map(str::parse);

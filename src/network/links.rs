@@ -30,7 +30,7 @@ mod notices;
 pub use notices::{address_change, removal};
 
 /// Protocol number of KAT's routes (rtnetlink(7), `rtm_protocol`), unused in iproute2's table.
-pub const ROUTE_PROTOCOL: u8 = 75;
+pub(crate) const ROUTE_PROTOCOL: u8 = 75;
 
 const DEADLINE: Duration = Duration::from_secs(5);
 
@@ -87,24 +87,24 @@ pub struct LinkState {
 
 /// A veth pair, with one end here and one in another namespace.
 #[derive(Debug)]
-pub struct VethPair<'a> {
+pub(crate) struct VethPair<'a> {
     /// Name of this end.
     pub name: &'a str,
     /// Hardware address of this end.
     pub mac: [u8; 6],
     /// Name of the other end.
-    pub peer_name: &'a str,
+    pub(crate) peer_name: &'a str,
     /// Hardware address of the other end.
-    pub peer_mac: [u8; 6],
+    pub(crate) peer_mac: [u8; 6],
     /// Namespace of the other end.
-    pub peer_namespace: BorrowedFd<'a>,
+    pub(crate) peer_namespace: BorrowedFd<'a>,
     /// MTU of both ends.
     pub mtu: u32,
 }
 
 /// Next hop of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NextHop {
+pub(crate) enum NextHop {
     /// Directly over this link.
     Link(u32),
     /// Over a gateway on this link.
@@ -134,7 +134,7 @@ impl Links {
     ///
     /// # Errors
     /// [`LinkError::Socket`], also when `prepare` fails.
-    pub fn open_in(
+    pub(crate) fn open_in(
         namespace: &NetworkNamespace,
         prepare: impl FnOnce() -> io::Result<()> + Send,
     ) -> Result<Self, LinkError> {
@@ -190,7 +190,7 @@ impl Links {
     ///
     /// # Errors
     /// `EEXIST` where one of the names is in use.
-    pub async fn add_veth(&self, pair: &VethPair<'_>) -> Result<(), LinkError> {
+    pub(crate) async fn add_veth(&self, pair: &VethPair<'_>) -> Result<(), LinkError> {
         let peer = LinkMessageBuilder::<LinkUnspec>::new()
             .name(pair.peer_name)
             .mtu(pair.mtu)
@@ -211,7 +211,7 @@ impl Links {
     ///
     /// # Errors
     /// The kernel refuses or does not answer.
-    pub async fn set_alias(&self, index: u32, alias: &str) -> Result<(), LinkError> {
+    pub(crate) async fn set_alias(&self, index: u32, alias: &str) -> Result<(), LinkError> {
         let message = LinkUnspec::new_with_index(index).alias(alias).build();
         self.change(&format!("mark link {index}"), message).await
     }
@@ -220,7 +220,7 @@ impl Links {
     ///
     /// # Errors
     /// The kernel refuses or does not answer.
-    pub async fn bring_up(&self, index: u32, mtu: Option<u32>) -> Result<(), LinkError> {
+    pub(crate) async fn bring_up(&self, index: u32, mtu: Option<u32>) -> Result<(), LinkError> {
         let mut builder = LinkUnspec::new_with_index(index).up();
         if let Some(mtu) = mtu {
             builder = builder.mtu(mtu);
@@ -234,7 +234,7 @@ impl Links {
     ///
     /// # Errors
     /// The kernel refuses or does not answer, or the link has no carrier within five seconds.
-    pub async fn wait_running(&self, name: &str) -> Result<(), LinkError> {
+    pub(crate) async fn wait_running(&self, name: &str) -> Result<(), LinkError> {
         let begin = tokio::time::Instant::now();
         while !self.find(name).await?.is_some_and(|link| link.running) {
             if begin.elapsed() > DEADLINE {
@@ -268,7 +268,7 @@ impl Links {
     ///
     /// # Errors
     /// The kernel refuses or does not answer.
-    pub async fn set_address(
+    pub(crate) async fn set_address(
         &self,
         index: u32,
         address: Ipv4Addr,
@@ -311,7 +311,11 @@ impl Links {
     ///
     /// # Errors
     /// The kernel refuses or does not answer.
-    pub async fn set_route(&self, destination: Ipv4Net, target: NextHop) -> Result<(), LinkError> {
+    pub(crate) async fn set_route(
+        &self,
+        destination: Ipv4Net,
+        target: NextHop,
+    ) -> Result<(), LinkError> {
         let builder = RouteMessageBuilder::<Ipv4Addr>::new()
             .destination_prefix(destination.network(), destination.prefix_len())
             .protocol(RouteProtocol::Other(ROUTE_PROTOCOL));
@@ -349,7 +353,7 @@ impl Links {
     ///
     /// # Errors
     /// The kernel refuses or does not answer.
-    pub async fn remove_routes(
+    pub(crate) async fn remove_routes(
         &self,
         keep: impl Fn(Ipv4Net, Option<u32>) -> bool,
     ) -> Result<Vec<Ipv4Net>, LinkError> {
@@ -374,7 +378,7 @@ impl Links {
     ///
     /// # Errors
     /// The kernel refuses or does not answer.
-    pub async fn set_neighbour(
+    pub(crate) async fn set_neighbour(
         &self,
         index: u32,
         address: Ipv4Addr,

@@ -30,7 +30,7 @@ pub(super) struct ReconcileOutcome {
     /// Whether there are peers to check.
     pub peers: bool,
     /// The address at which DNS can be served now.
-    pub dns_address: Option<Ipv4Addr>,
+    pub(crate) dns_address: Option<Ipv4Addr>,
 }
 
 /// When the rules were checked, and their input.

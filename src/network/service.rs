@@ -74,7 +74,7 @@ pub enum ServiceError {
 }
 
 /// A DNS server: serves the cluster's names, from the snapshots, at an address until cancelled.
-pub type DnsServer = Arc<
+pub(crate) type DnsServer = Arc<
     dyn Fn(
             Ipv4Addr,
             watch::Receiver<Arc<StateFilesSnapshot>>,

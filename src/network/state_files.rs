@@ -106,7 +106,7 @@ impl StateFiles {
     }
 
     /// Reads the files that have changed since the last call. Cheap when there are none.
-    pub fn refresh(&self) {
+    pub(crate) fn refresh(&self) {
         let mut stamps = self.stamps.lock();
         let mut next = StateFilesSnapshot::clone(&self.current());
         update(&self.folder, NODE_FILE, &mut stamps.node, &mut next.node);

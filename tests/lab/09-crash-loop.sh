@@ -4,7 +4,7 @@ folder=$(workload bad --container 'entrypoint: ["/bin/sh", "-c"]' \
     --container 'command: ["echo all is well so far; echo but this is why it ends >&2; exit 3"]')
 kat apply -f "$folder"
 is_in_crash_loop() {
-    status=$(field bad .status)
+    status=$(field bad .status) || return 1
     jq -e '.reason == "CrashLoop" and .restarts >= 3 and .exitCode == 3 and (.message | contains("but this is why it ends"))' <<<"$status"
 }
 wait_for 60 is_in_crash_loop

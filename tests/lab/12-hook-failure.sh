@@ -5,7 +5,10 @@ address=$(field web .status.ip) unit=$(field web .status.unit)
 n1 systemctl stop kat-net.socket kat-net.service
 n1 systemctl mask --runtime kat-net.socket kat-net.service
 page "http://$address/crash?1" >/dev/null
-not_running() { [[ $(unit_property web ActiveState) != active ]]; }
+not_running() {
+    local state
+    state=$(unit_property web ActiveState) && [[ $state && $state != active ]]
+}
 wait_for 20 not_running
 # systemd starts the unit more than once, without success.
 was_started_repeatedly() { (($(lab journal n1 -o cat _UID="$(field web .status.uid)" | grep -c "Starting $unit") >= 4)); }

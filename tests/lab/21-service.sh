@@ -34,5 +34,8 @@ is_headless() { [[ $(n1 getent ahostsv4 "web.default.$DOMAIN" | awk '{ print $1 
 wait_for 20 is_headless
 # Deleting the workload removes its service address.
 kat delete workload web --wait
-is_gone() { ! n1 nft list ruleset | grep "$service" >/dev/null; }
+is_gone() {
+    local rules
+    rules=$(n1 nft list ruleset) && [[ $rules && $rules != *"$service"* ]]
+}
 wait_for 10 is_gone

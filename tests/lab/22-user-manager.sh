@@ -7,10 +7,10 @@ user=$(field web .status.user) uid=$(field web .status.uid)
 restarted_with_container() {
     local now
     now=$(n1 systemctl show "user@$uid" --property=MainPID --value)
-    [[ $now != 0 && $now != "$manager" ]]
-    as "$user" systemctl --user --quiet is-active "$(field web .status.unit)"
-    field_is web .status.phase Running
-    answers "http://$(field web .status.ip)/"
+    [[ $now != 0 && $now != "$manager" ]] &&
+        as "$user" systemctl --user --quiet is-active "$(field web .status.unit)" &&
+        field_is web .status.phase Running &&
+        answers "http://$(field web .status.ip)/"
 }
 for end_command in "systemctl kill --kill-whom=main --signal=KILL user@$uid" "systemctl stop user@$uid"; do
     manager=$(n1 systemctl show "user@$uid" --property=MainPID --value)

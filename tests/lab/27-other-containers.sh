@@ -49,7 +49,10 @@ contains "$(kat describe instance "$id")" "_side-proxy.service"
 # process. started_since CONTAINER TIME: whether it started at another time than TIME.
 start_time() { as "$user" podman inspect --format '{{.State.StartedAt}}' "$1"; }
 main_pid() { as "$user" podman inspect --format '{{.State.Pid}}' "$1"; }
-started_since() { [[ $(start_time "$1") != "$2" ]]; }
+started_since() {
+    local now
+    now=$(start_time "$1") && [[ $now && $now != "$2" ]]
+}
 sidecar_started=$(start_time "${stem}_side-proxy") network_started=$(start_time "${stem}_net") main_started=$(start_time "$stem")
 
 # A killed main program restarts beside the same sidecar, and no init container runs again.

@@ -99,7 +99,10 @@ for end in INT KILL agent; do
 done
 equal "$program" "$(n1 pgrep -x web)" "the container's own program"
 wait_for 30 node_is_ready
-exec_units_are_gone() { [[ ! $(as "$(field web .status.user)" systemctl --user list-units --all --plain --no-legend 'kat-exec-*') ]]; }
+exec_units_are_gone() {
+    local units
+    units=$(as "$(field web .status.user)" systemctl --user list-units --all --plain --no-legend 'kat-exec-*') && [[ ! $units ]]
+}
 wait_for 30 exec_units_are_gone
 # An exec needs a leader, and the killed agent was the leader.
 exec_works() { kat exec web -- true; }

@@ -18,9 +18,9 @@ bound=/run/kat-hostpath/$uid/$instance
 mount_count() { n1 sh -c 'grep -c " /run/kat-hostpath/" /proc/self/mountinfo || true'; }
 mount_count_is() { equal "$1" "$(mount_count)" "mounts of host paths"; }
 program_sees_files() {
-    equal whole "$(within cat /data/name)" "a file in a path of the machine"
-    equal "inner inner" "$(within cat /in/name) $(within cat /sub/name)" "a file in folders within it"
-    equal "$1" "$(within cat /file)" "a file of the machine"
+    equal whole "$(within cat /data/name)" "a file in a path of the machine" &&
+        equal "inner inner" "$(within cat /in/name) $(within cat /sub/name)" "a file in folders within it" &&
+        equal "$1" "$(within cat /file)" "a file of the machine"
 }
 program_sees_files 1
 mount_count_is 4

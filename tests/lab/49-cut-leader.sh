@@ -36,7 +36,10 @@ on "$other" katcall create namespace kept
 lab heal "$old"
 wait_for 60 nodes_are_ready
 wait_for 60 members_are_healthy 3
-lost_instance_is_gone() { [[ $(on "$old" katcall get instances -o name) != *"$lost"* ]]; }
+lost_instance_is_gone() {
+    local listed
+    listed=$(on "$old" katcall get instances -o name) && [[ $listed && $listed != *"$lost"* ]]
+}
 wait_for 60 lost_instance_is_gone
 namespaces=$(on "$old" katcall get namespaces -o name)
 contains "$namespaces" namespace/kept

@@ -27,7 +27,7 @@ lacks "$(kat get events -o json | jq -r '.items[] | select(.involvedObject.name 
 kat apply -f "$(workload nope --container 'entrypoint: [/bin/nope]')"
 cannot_start_is_reported() {
     local status
-    status=$(field nope .status)
+    status=$(field nope .status) || return 1
     jq -e '.reason == "CannotStart" and .exitCode == null and (.message | contains("/bin/nope") and (contains("Failed with result") | not))' <<<"$status" || {
         echo "$status" >&2
         return 1

@@ -32,7 +32,10 @@ echo "the program stopped $(((moved_at - stopped_at) / 1000)) ms before its repl
 contains "$(on n3 journalctl -q -u kat-agent -o cat)" "must not run while no leader is reached"
 lab heal n3
 wait_for 60 nodes_are_ready
-lost_instance_is_gone() { [[ $(instances web) != *"$lost"* ]]; }
+lost_instance_is_gone() {
+    local listed
+    listed=$(instances web) && [[ $listed && $listed != *"$lost"* ]]
+}
 wait_for 60 lost_instance_is_gone
 wait_for 30 process_count_is 3
 has_ready web 3
@@ -41,7 +44,10 @@ pids() { for node in n1 n2; do on "$node" pgrep -x web; done; }
 before=$(pids)
 on n2 systemctl restart kat-agent.service
 reached=$(on n2 cat /run/kat/reached)
-agent_reached_leader() { [[ $(on n2 cat /run/kat/reached) != "$reached" ]]; }
+agent_reached_leader() {
+    local now
+    now=$(on n2 cat /run/kat/reached) && [[ $now && $now != "$reached" ]]
+}
 wait_for 30 agent_reached_leader
 has_ready web 3
 equal "$before" "$(pids)" "programs"

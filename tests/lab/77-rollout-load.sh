@@ -11,9 +11,9 @@ log_step() { echo "$(date -u +%s.%3N) $*"; }
 # serve.
 is_stalled() {
     local status
-    status=$(kat get workload web -o json | jq .status)
-    equal "Stalled 3 0" "$(jq -r '"\(.phase) \(.ready) \(.updated)"' <<<"$status")" "state of a stalled version"
-    contains "$(jq -r '.conditions[0].message' <<<"$status")" "$1"
+    status=$(kat get workload web -o json | jq -e .status) || return 1
+    equal "Stalled 3 0" "$(jq -r '"\(.phase) \(.ready) \(.updated)"' <<<"$status")" "state of a stalled version" &&
+        contains "$(jq -r '.conditions[0].message' <<<"$status")" "$1"
 }
 # apply_stalls WORD [OPTION...]: applies a version that does not become healthy.
 apply_stalls() {

@@ -7,10 +7,11 @@ wait_for 120 members_are_healthy 3
 run web --port 80 --replicas 3
 equal '["n1","n2","n3"]' "$(machines_running web)" "machines of three replicas"
 all_starts_are_logged() {
-    local id text
-    text=$(on "$1" katcall logs web --all)
-    for id in $(instances web | jq -r '.[] | select(.status.phase == "Running") | .metadata.name'); do
-        contains "$text" "$id | listening on port 80"
+    local id ids text
+    text=$(on "$1" katcall logs web --all) || return 1
+    ids=$(instances web | jq -er '.[] | select(.status.phase == "Running") | .metadata.name') || return 1
+    for id in $ids; do
+        contains "$text" "$id | listening on port 80" || return 1
     done
 }
 # The leader's machine answers, and so do those that pass connections on to it.

@@ -124,7 +124,7 @@ machines_running() { instances "$1" | jq -c '[.[].status | select(.phase == "Run
 # has_ready NAME COUNT: whether the workload is Running with COUNT ready instances; for wait_for.
 has_ready() {
     local status
-    status=$(kat get workload "$1" -o json | jq -c .status)
+    status=$(kat get workload "$1" -o json | jq -ec .status) || return 1
     jq -e --argjson count "$2" '.phase == "Running" and .ready == $count' <<<"$status" >/dev/null || {
         echo "$status" >&2
         return 1
@@ -151,15 +151,15 @@ process_count_is() {
 # sidecars, and not counted.
 invariants_hold() {
     local workloads instances nodes faults='' node listed running
-    workloads=$(on "${1:-n1}" katcall get workloads -A -o json)
-    instances=$(on "${1:-n1}" katcall get instances -A -o json)
-    nodes=$(on "${1:-n1}" katcall get nodes -o json | jq -c '[.items[].metadata.name]')
+    workloads=$(on "${1:-n1}" katcall get workloads -A -o json) || return 1
+    instances=$(on "${1:-n1}" katcall get instances -A -o json) || return 1
+    nodes=$(on "${1:-n1}" katcall get nodes -o json | jq -ec '[.items[].metadata.name]') || return 1
     faults=$(jq -nr --argjson workloads "$workloads" --argjson instances "$instances" '
         ($workloads.items[] | . as $workload
             | [$instances.items[] | select(.metadata.namespace == $workload.metadata.namespace and .status.workload == $workload.metadata.name)]
             | select(([.[].status.slot] | sort) != [range($workload.spec.replicas // 1)])
             | "\($workload.metadata.name) has \([.[] | [.metadata.name, .status.slot, .status.phase]])"),
-        ([$instances.items[].status | .ip // empty] | sort | select(. != unique) | "two instances have the address \(.)")')
+        ([$instances.items[].status | .ip // empty] | sort | select(. != unique) | "two instances have the address \(.)")') || return 1
     for ((node = 1; node <= ${LAB_MACHINES:-1}; node++)); do
         listed=''
         ! jq -e --arg node "n$node" 'index($node)' <<<"$nodes" >/dev/null ||
@@ -203,7 +203,7 @@ node_is_ready() {
 # Whether all machines that the test requested are Ready, and there are no others.
 nodes_are_ready() {
     local nodes
-    nodes=$(kat get nodes -o json)
+    nodes=$(kat get nodes -o json | jq -ec .) || return 1
     jq -e --argjson count "${LAB_MACHINES:-1}" \
         '([.items[] | select(.status.phase == "Ready")] | length) == $count and (.items | length) == $count' <<<"$nodes" >/dev/null || {
         jq -c '.items[] | [.metadata.name, .status.phase, .status.message]' <<<"$nodes" >&2
@@ -215,7 +215,7 @@ nodes_are_ready() {
 members_are_healthy() {
     local members
     members=$(on "${2:-n1}" katcall get nodes -o json |
-        jq -c '[.items[] | {name: .metadata.name, etcd: (.status.conditions[] | select(.type == "EtcdMember"))}]')
+        jq -ec '[.items[] | {name: .metadata.name, etcd: (.status.conditions[] | select(.type == "EtcdMember"))}]') || return 1
     jq -e --argjson count "$1" 'length == $count and all(.etcd.status)' <<<"$members" >/dev/null || {
         echo "$members" >&2
         return 1

@@ -41,7 +41,7 @@ pub struct CheckFacts {
     /// Package family of the distribution, where it is known.
     pub family: Option<Family>,
     /// Whether pid 1 is systemd.
-    pub runs_systemd: bool,
+    pub(crate) runs_systemd: bool,
     /// systemd's version.
     pub systemd: Option<ProgramVersion>,
     /// Podman's version.
@@ -51,28 +51,28 @@ pub struct CheckFacts {
     /// Programs that are installed but printed no version.
     pub silent: Vec<&'static str>,
     /// Whether etcdutl is installed.
-    pub has_etcdutl: bool,
+    pub(crate) has_etcdutl: bool,
     /// Version of nft.
     pub nft: Option<ProgramVersion>,
     /// Whether newuidmap and newgidmap are installed.
-    pub has_newuidmap: bool,
+    pub(crate) has_newuidmap: bool,
     /// Whether useradd, usermod and userdel are installed.
-    pub has_shadow: bool,
+    pub(crate) has_shadow: bool,
     /// Whether user managers have a message bus.
-    pub has_user_bus: bool,
+    pub(crate) has_user_bus: bool,
     /// Whether PAM can register user sessions with logind, which user managers need.
-    pub has_pam_systemd: bool,
+    pub(crate) has_pam_systemd: bool,
     /// The installed container runtime, `crun` or `runc`.
     pub runtime: Option<String>,
     /// Whether only the unified control group hierarchy is mounted.
-    pub cgroup_v2: bool,
+    pub(crate) cgroup_v2: bool,
     /// Controllers that the machine has.
     pub controllers: Vec<String>,
     /// Controllers that are delegated to user managers.
-    pub delegated: Vec<String>,
-    pub boot_loader: BootLoader,
+    pub(crate) delegated: Vec<String>,
+    pub(crate) boot_loader: BootLoader,
     /// Whether the journal is kept across a reboot.
-    pub journal_kept: bool,
+    pub(crate) journal_kept: bool,
     pub clock: ClockState,
     /// Programs that listen on ports that KAT needs.
     pub listeners: Vec<Listener>,
@@ -85,21 +85,21 @@ pub struct CheckFacts {
     pub routes: Vec<KernelRoute>,
     pub addresses: Vec<Address>,
     /// Link of the default route, and its MTU.
-    pub default_link: Option<(String, u32)>,
+    pub(crate) default_link: Option<(String, u32)>,
     /// Whether SELinux is enforcing.
-    pub selinux_enforcing: bool,
+    pub(crate) selinux_enforcing: bool,
     /// Whether the kernel has WireGuard, loaded or loadable.
-    pub kernel_wireguard: bool,
+    pub(crate) kernel_wireguard: bool,
     /// Whether /dev/net/tun exists.
-    pub has_tun: bool,
+    pub(crate) has_tun: bool,
     /// Accounts with ids that workloads' users need.
-    pub taken_ids: Vec<AccountConflict>,
+    pub(crate) taken_ids: Vec<AccountConflict>,
     /// Why the accounts could not be read.
-    pub accounts_error: Option<String>,
+    pub(crate) accounts_error: Option<String>,
     /// Free space below /var/lib, bytes.
-    pub disk_available_bytes: u64,
+    pub(crate) disk_available_bytes: u64,
     /// Whether etcd's data lies on the file system of the workloads' users.
-    pub etcd_shares_disk: bool,
+    pub(crate) etcd_shares_disk: bool,
     /// Memory, bytes.
     pub memory_bytes: u64,
     /// Whether the check runs as root.

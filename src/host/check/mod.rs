@@ -95,9 +95,9 @@ pub struct CheckInput {
     pub agent: AgentConfig,
     pub stage: CheckStage,
     /// First uid of workloads' users.
-    pub uid_base: u32,
+    pub(crate) uid_base: u32,
     /// First subordinate id of workloads' users.
-    pub subordinate_base: u32,
+    pub(crate) subordinate_base: u32,
     /// Findings from elsewhere, such as those about other firewalls.
     pub obstacles: Vec<Finding>,
 }

@@ -5,7 +5,6 @@ pub mod parse;
 
 use std::{
     fs,
-    net::IpAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -50,7 +49,7 @@ pub struct NodeFacts {
     /// The kernel's release.
     pub kernel: String,
     /// Id of this boot.
-    pub boot_id: String,
+    pub(crate) boot_id: String,
     /// Processors, in thousandths of a processor.
     pub cpu_milli: u64,
     /// Memory, bytes.
@@ -81,20 +80,6 @@ pub async fn node_facts() -> Result<NodeFacts, FactsError> {
     })
 }
 
-/// Name servers of the machine: those of systemd-resolved where its stub is configured, since the
-/// stub's own address would lead back to it, otherwise those of /etc/resolv.conf.
-pub fn name_servers() -> Vec<IpAddr> {
-    let read = |path: &str| parse::name_servers(&fs::read_to_string(path).unwrap_or_default());
-    let found = read("/etc/resolv.conf");
-    if found.iter().all(IpAddr::is_loopback) {
-        let behind = read("/run/systemd/resolve/resolv.conf");
-        if !behind.is_empty() {
-            return behind;
-        }
-    }
-    found
-}
-
 /// Size and free space of the file system at a path, or at its nearest existing parent.
 pub fn disk(path: &Path) -> Result<(u64, u64), FactsError> {
     let there = path
@@ -110,7 +95,7 @@ pub fn disk(path: &Path) -> Result<(u64, u64), FactsError> {
 }
 
 /// The version that a program prints; `None` when the program is missing or prints none.
-pub async fn version_of(program: &str, arguments: &[&str]) -> Option<ProgramVersion> {
+pub(crate) async fn version_of(program: &str, arguments: &[&str]) -> Option<ProgramVersion> {
     let output = Invocation::new(program)
         .args(arguments)
         .limit(LIMIT)

@@ -90,7 +90,7 @@ impl fmt::Display for Overlap {
 }
 
 /// IPv4 routes from the text of /proc/net/route, whose addresses are in the machine's byte order.
-pub fn parse_routes(text: &str) -> Vec<KernelRoute> {
+pub(crate) fn parse_routes(text: &str) -> Vec<KernelRoute> {
     text.lines()
         .skip(1)
         .filter_map(|line| {

@@ -69,17 +69,17 @@ pub enum AccountConflict {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AccountSteps {
     /// Create the group.
-    pub add_group: bool,
+    pub(crate) add_group: bool,
     /// Create the user.
-    pub add_user: bool,
+    pub(crate) add_user: bool,
     /// The user's ranges of subordinate uids that have to be removed.
-    pub drop_uids: Vec<SubordinateRange>,
+    pub(crate) drop_uids: Vec<SubordinateRange>,
     /// Add its subordinate uids.
-    pub add_uids: bool,
+    pub(crate) add_uids: bool,
     /// The user's ranges of subordinate gids that have to be removed.
-    pub drop_gids: Vec<SubordinateRange>,
+    pub(crate) drop_gids: Vec<SubordinateRange>,
     /// Add its subordinate gids.
-    pub add_gids: bool,
+    pub(crate) add_gids: bool,
 }
 
 /// The comment of a workload's account, with its index.

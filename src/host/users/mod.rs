@@ -108,7 +108,7 @@ impl Users {
     }
 
     /// Conflicts with the ids of all workloads (see [`range_conflicts`]).
-    pub fn check_range(
+    pub(crate) fn check_range(
         &self,
         uid_base: u32,
         count: u32,

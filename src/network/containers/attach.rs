@@ -18,9 +18,9 @@ use crate::{
 use kat_types::digest::sha256_u64;
 
 /// Name of the link inside the container.
-pub const CONTAINER_LINK: &str = "eth0";
+pub(crate) const CONTAINER_LINK: &str = "eth0";
 /// Prefix of the alias of every veth of KAT's; the instance's id follows.
-pub const ALIAS_PREFIX: &str = "kat:";
+pub(crate) const ALIAS_PREFIX: &str = "kat:";
 
 /// Why a container was not attached.
 #[derive(Debug, thiserror::Error)]

@@ -40,7 +40,7 @@ const PAUSES: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs
 
 /// Why a container's links were not made.
 #[derive(Debug, thiserror::Error)]
-pub enum AttachmentError {
+pub(crate) enum AttachmentError {
     /// The process is not the container that it claims to be, or has ended.
     #[error(transparent)]
     Verify(#[from] VerifyError),

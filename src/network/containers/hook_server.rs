@@ -54,7 +54,7 @@ pub enum RequestError {
 
 /// Why a container was not attached.
 #[derive(Debug, thiserror::Error)]
-pub enum HookRefusal {
+pub(crate) enum HookRefusal {
     #[error(transparent)]
     Request(#[from] RequestError),
     /// The request did not arrive in time.
@@ -112,7 +112,7 @@ pub fn parse_request(bytes: &[u8]) -> Result<HookRequest, RequestError> {
 }
 
 /// Checks that a text can be an instance's id.
-pub fn check_instance(instance: &str) -> Result<(), RequestError> {
+pub(crate) fn check_instance(instance: &str) -> Result<(), RequestError> {
     let fits = (1..=128).contains(&instance.len())
         && instance
             .bytes()

@@ -158,7 +158,7 @@ impl AsFd for NetworkNamespace {
 }
 
 #[derive(Debug)]
-pub struct ProcessDescriptor {
+pub(crate) struct ProcessDescriptor {
     descriptor: OwnedFd,
 }
 
@@ -167,7 +167,7 @@ impl ProcessDescriptor {
     ///
     /// # Errors
     /// There is no such process.
-    pub fn open(pid: i32) -> io::Result<Self> {
+    pub(crate) fn open(pid: i32) -> io::Result<Self> {
         let pid = Pid::from_raw(pid)
             .filter(|pid| pid.as_raw_nonzero().get() > 0)
             .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
@@ -182,7 +182,7 @@ impl ProcessDescriptor {
     /// # Errors
     /// The kernel can't tell.
     /// The kernel can't tell.
-    pub fn is_alive(&self) -> io::Result<bool> {
+    pub(crate) fn is_alive(&self) -> io::Result<bool> {
         let mut waiting = [PollFd::new(&self.descriptor, PollFlags::IN)];
         Ok(poll(&mut waiting, Some(&Timespec::default()))? == 0)
     }
@@ -191,7 +191,7 @@ impl ProcessDescriptor {
 /// Takes over a descriptor that the service manager passed (sd_listen_fds(3)).
 ///
 /// Call it at most once for each number, before anything else uses it.
-pub fn adopt_descriptor(number: RawFd) -> OwnedFd {
+pub(crate) fn adopt_descriptor(number: RawFd) -> OwnedFd {
     // SAFETY: sd_listen_fds(3) hands this number to this process for its own use, and the caller
     // takes it once.
     unsafe { OwnedFd::from_raw_fd(number) }

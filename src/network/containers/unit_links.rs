@@ -29,7 +29,7 @@ const KINDS: [&str; 7] = [
 
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {source}")]
-pub struct LinkFilesError {
+pub(crate) struct LinkFilesError {
     /// The file or folder.
     pub path: PathBuf,
     pub source: io::Error,
@@ -37,7 +37,7 @@ pub struct LinkFilesError {
 
 /// The result of a rebuild.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct RebuiltLinks {
+pub(crate) struct RebuiltLinks {
     pub made: Vec<PathBuf>,
     /// Dangling links of KAT's that were removed.
     pub removed: Vec<PathBuf>,
@@ -50,7 +50,7 @@ pub struct RebuiltLinks {
 ///
 /// # Errors
 /// The first file or folder that can't be read or changed.
-pub fn rebuild(root: &Path) -> Result<RebuiltLinks, LinkFilesError> {
+pub(crate) fn rebuild(root: &Path) -> Result<RebuiltLinks, LinkFilesError> {
     let mut rebuilt = RebuiltLinks::default();
     let (kept, read) = (root.join(KEPT), root.join(READ));
     let mut users = users_in(&kept)?;

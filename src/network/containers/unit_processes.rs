@@ -21,7 +21,7 @@ const MOST_PROCESSES: usize = 4096;
 pub type UnitProcesses = Arc<dyn Fn(u32, &str) -> io::Result<Vec<i32>> + Send + Sync>;
 
 /// Reads the processes from the machine's control groups and `/proc`.
-pub fn machine_processes() -> UnitProcesses {
+pub(crate) fn machine_processes() -> UnitProcesses {
     let prefix = own_prefix();
     Arc::new(move |uid, unit| {
         let root = PathBuf::from(format!("{CGROUPS}{}", known(&prefix)?));

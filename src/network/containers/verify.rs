@@ -62,7 +62,7 @@ pub struct VerifiedContainer {
 impl VerifiedContainer {
     /// Checks that the process still lives. Has to be the last check before acting on the
     /// container.
-    pub fn still_alive(&self) -> Result<(), VerifyError> {
+    pub(crate) fn still_alive(&self) -> Result<(), VerifyError> {
         match self.process.is_alive() {
             Ok(true) => Ok(()),
             Ok(false) => Err(VerifyError::Ended(self.pid)),
@@ -116,7 +116,7 @@ pub fn verify(
 
 /// Whether a control group is that of `unit` of user `uid`'s manager, or lies below it. Only slices
 /// may be between manager and unit.
-pub fn is_within(cgroup: &str, uid: u32, unit: &str) -> bool {
+pub(crate) fn is_within(cgroup: &str, uid: u32, unit: &str) -> bool {
     let (slice, manager) = (format!("user-{uid}.slice"), format!("user@{uid}.service"));
     let mut parts = cgroup.split('/');
     if parts.next() != Some("")
@@ -131,7 +131,7 @@ pub fn is_within(cgroup: &str, uid: u32, unit: &str) -> bool {
 
 /// Reads control groups from `/proc`. Where this service itself runs below a prefix (a lab
 /// container without a control group namespace), the prefix is removed.
-pub fn proc_cgroups() -> CgroupReader {
+pub(crate) fn proc_cgroups() -> CgroupReader {
     let prefix = own_prefix();
     Arc::new(move |pid| {
         let prefix = known(&prefix)?;

@@ -41,7 +41,7 @@ pub type SendAnnouncement =
     Arc<dyn Fn(ResolvedAnnouncement) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
 /// Sends the settings to the machine's systemd-resolved, where it runs.
-pub fn tell_resolved() -> SendAnnouncement {
+pub(crate) fn tell_resolved() -> SendAnnouncement {
     Arc::new(|wanted| {
         Box::pin(async move {
             if !is_running() {

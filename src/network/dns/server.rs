@@ -43,20 +43,20 @@ const FAILURE_PAUSE: Duration = Duration::from_millis(50);
 pub struct DnsSettings {
     pub resolv_conf: PathBuf,
     /// systemd-resolved's list of resolvers, read when the machine's resolv.conf names its stub.
-    pub resolved_conf: PathBuf,
-    pub upstream_port: u16,
+    pub(crate) resolved_conf: PathBuf,
+    pub(crate) upstream_port: u16,
     /// Largest weight of the cache: cached answers and their records together.
-    pub cache_weight: usize,
+    pub(crate) cache_weight: usize,
     /// Most questions that wait for other resolvers; further ones get SERVFAIL.
     pub forwards: usize,
     /// Most such questions of one source address; further ones get SERVFAIL.
-    pub forwards_of_one: usize,
+    pub(crate) forwards_of_one: usize,
     /// Most TCP connections; further ones are closed.
     pub connections: usize,
     /// Most TCP connections of one source address; further ones are closed.
-    pub connections_of_one: usize,
+    pub(crate) connections_of_one: usize,
     /// Longest silence on a connection, and longest time for one question or answer on it.
-    pub connection_timeout: Duration,
+    pub(crate) connection_timeout: Duration,
 }
 
 impl Default for DnsSettings {

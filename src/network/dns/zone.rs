@@ -138,13 +138,13 @@ impl Zone {
     }
 
     /// The configured resolvers for other names; empty for the machine's own.
-    pub fn upstreams(&self) -> &[IpAddr] {
+    pub(crate) fn upstreams(&self) -> &[IpAddr] {
         &self.upstreams
     }
 
     /// Whether a question to this resolver could come back here: the address is the machine's own,
     /// or one of the cluster's networks.
-    pub fn would_loop(&self, upstream: IpAddr) -> bool {
+    pub(crate) fn would_loop(&self, upstream: IpAddr) -> bool {
         match upstream {
             IpAddr::V4(address) => {
                 address == self.address

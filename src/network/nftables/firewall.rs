@@ -23,9 +23,9 @@ use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
 use kat_types::network::NodeNetwork;
 
 /// Family of the table.
-pub const FAMILY: &str = "inet";
+pub(crate) const FAMILY: &str = "inet";
 /// Name of the table.
-pub const TABLE: &str = "kat";
+pub(crate) const TABLE: &str = "kat";
 /// The compiled-in template of the rules.
 pub const TEMPLATE: &str = include_str!("../../../unit-templates/kat.nft");
 /// Path of the packaged template, which an administrator may change; it replaces the compiled-in

@@ -38,7 +38,7 @@ use kat_types::{
 };
 
 /// Name of the table.
-pub const TABLE: &str = "kat-host-ports";
+pub(crate) const TABLE: &str = "kat-host-ports";
 /// The compiled-in template of the rules.
 pub const TEMPLATE: &str = include_str!("../../../unit-templates/kat-host-ports.nft");
 /// Path of the packaged template, which an administrator may change; it replaces the compiled-in

@@ -32,7 +32,7 @@ use kat_types::{
 };
 
 /// Name of the table.
-pub const TABLE: &str = "kat-services";
+pub(crate) const TABLE: &str = "kat-services";
 /// The compiled-in template of the rules.
 pub const TEMPLATE: &str = include_str!("../../../unit-templates/kat-services.nft");
 /// Path of the packaged template, which an administrator may change; it replaces the compiled-in
@@ -87,7 +87,7 @@ impl ServiceBalancer {
     }
 
     /// Follows the agent's files until cancelled; errors are sent to `trouble`, and retried.
-    pub async fn follow_files(
+    pub(crate) async fn follow_files(
         mut self,
         mut changes: watch::Receiver<Arc<StateFilesSnapshot>>,
         trouble: watch::Sender<Option<String>>,

@@ -14,9 +14,9 @@ use crate::{
 };
 use kat_types::network::NodeNetwork;
 
-pub const ALIAS: &str = "kat";
+pub(crate) const ALIAS: &str = "kat";
 /// The service with the userspace WireGuard.
-pub const USERSPACE_UNIT: &str = "kat-wg.service";
+pub(crate) const USERSPACE_UNIT: &str = "kat-wg.service";
 /// Longest wait for the service's link and socket.
 const USERSPACE_LIMIT: Duration = Duration::from_secs(20);
 
@@ -58,7 +58,7 @@ trait Manager {
 
 /// Starts the service with systemd on the system bus (org.freedesktop.systemd1(5)).
 #[derive(Debug, Default)]
-pub struct SystemManager;
+pub(crate) struct SystemManager;
 
 #[async_trait]
 impl StartUserspace for SystemManager {

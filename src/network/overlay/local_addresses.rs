@@ -46,7 +46,7 @@ pub fn addresses() -> Vec<LocalAddress> {
 }
 
 /// Whether the address identifies this machine to others: a link-local one does not without a link.
-pub fn is_meaningful(address: &IpAddr) -> bool {
+pub(crate) fn is_meaningful(address: &IpAddr) -> bool {
     let link_local = match address {
         IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
         IpAddr::V6(address) => address.is_unicast_link_local(),

@@ -26,9 +26,9 @@ pub const MAX_TAGS: usize = 24;
 const MAGIC: [u8; 4] = *b"KAT\x01";
 
 /// Stands for a machine's key.
-pub type AnnouncerId = [u8; 8];
+pub(crate) type AnnouncerId = [u8; 8];
 /// An authenticator.
-pub type AnnouncementTag = [u8; 32];
+pub(crate) type AnnouncementTag = [u8; 32];
 
 /// A well-formed announcement; [`crate::overlay::announce::known_peers`] verifies its authenticator.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub struct Packet {
 pub struct AnnouncementBody {
     pub sender: AnnouncerId,
     /// Time of the announcement, milliseconds since the epoch.
-    pub stamp: u64,
+    pub(crate) stamp: u64,
     /// Endpoints of the sender's WireGuard.
     pub endpoints: Vec<SocketAddr>,
 }

@@ -116,7 +116,7 @@ pub struct EndpointTracker {
 
 impl EndpointTracker {
     /// Drops peers that `keep` rejects.
-    pub fn retain_peers(&mut self, keep: impl Fn(&PublicKey) -> bool) {
+    pub(crate) fn retain_peers(&mut self, keep: impl Fn(&PublicKey) -> bool) {
         self.peers.retain(|key, _| keep(key));
     }
 
@@ -170,7 +170,7 @@ impl EndpointTracker {
 
     /// Records that the name of the chosen endpoint could not be resolved: the next endpoint is
     /// tried at once.
-    pub fn not_resolved(&mut self, key: &PublicKey) {
+    pub(crate) fn not_resolved(&mut self, key: &PublicKey) {
         if let Some(state) = self.peers.get_mut(key) {
             state.unresolved = true;
         }
@@ -317,7 +317,7 @@ fn has_session(status: &PeerStatus, wall: SystemTime) -> bool {
 }
 
 impl PeerStatus {
-    pub fn is_connected(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         has_session(self, SystemTime::now())
     }
 }

@@ -19,7 +19,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 /// Folder of the sockets, in which `wg` also looks.
-pub const SOCKET_FOLDER: &str = "/var/run/wireguard";
+pub(crate) const SOCKET_FOLDER: &str = "/var/run/wireguard";
 
 /// Interval of the checks that the link exists.
 const LOOK: std::time::Duration = std::time::Duration::from_secs(2);
@@ -46,7 +46,7 @@ pub enum UserspaceError {
 }
 
 /// Path of a link's socket.
-pub fn socket_of(interface: &str) -> PathBuf {
+pub(crate) fn socket_of(interface: &str) -> PathBuf {
     Path::new(SOCKET_FOLDER).join(format!("{interface}.sock"))
 }
 
