@@ -340,6 +340,40 @@ async fn only_the_key_of_a_request_counts() {
 }
 
 #[tokio::test]
+async fn a_machine_that_reads_the_state_stream_gets_no_way_into_etcd() {
+    let server = server().await;
+    let (token, _) = token(&server, &json!({})).await;
+    let (request, key_pem) = create_request("node:n2").unwrap();
+    // The machine had a user of etcd in its earlier version.
+    let (status, earlier) = join(&server, &token, &body("n2", 2, &request)).await;
+    assert_eq!(status, StatusCode::CREATED, "{earlier}");
+    assert!(server.users.names.lock().contains("n2"));
+    let mut asks = body("n2", 2, &request);
+    asks["stateStream"] = json!(true);
+    let (status, answer) = join(&server, &token, &asks).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    assert!(answer["certificates"]["node"].is_string());
+    assert!(answer["certificates"].get("etcd").is_none(), "{answer}");
+    assert!(!server.users.names.lock().contains("n2"));
+    // Neither does a renewal bring one.
+    let renewed = pki::create_request_for_key("node:n2", &key_pem).unwrap();
+    let renew = async |state_stream: bool| {
+        let body = json!({"certificateRequest": renewed, "stateStream": state_stream});
+        let url = server.url("/v1alpha1/nodes/n2/certificates");
+        let answer = server.client(None).post(url).json(&body).send().await;
+        read(answer.unwrap()).await
+    };
+    let (status, answer) = renew(true).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    assert!(answer.get("etcd").is_none(), "{answer}");
+    let (_, answer) = renew(false).await;
+    assert!(
+        answer["etcd"].is_string(),
+        "the control: an earlier version"
+    );
+}
+
+#[tokio::test]
 async fn what_a_stranger_says_is_bounded() {
     let server = server().await;
     let (token, _) = token(&server, &json!({})).await;

@@ -2,6 +2,7 @@
 
 #![warn(missing_docs)]
 
+mod absent;
 mod change_log;
 pub mod election;
 pub mod etcd;
@@ -22,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use kat_types::store::transaction::*;
 
 pub use self::{
+    absent::AbsentStore,
     change_log::{ChangeLog, FellOut, LoggedChanges},
     etcd::{EtcdOptions, EtcdStore, EtcdTls, admin as etcd_admin, maintenance as etcd_maintenance},
     mirror::{Mirror, MirrorState},

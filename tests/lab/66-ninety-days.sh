@@ -27,7 +27,7 @@ age() {
     lab exec n2 -- sh -euc 'cd /run/aging; cat >leaf.crt; openssl x509 -in leaf.crt -CA "$1.crt" -CAkey "$1.key" \
         -not_before "$2" -not_after "$3" 2>openssl.log || { cat openssl.log >&2; exit 1; }' sh "$1" "$from" "$until"
 }
-declare -A signed_by=([node]=cluster-ca [admin]=cluster-ca [leader]=cluster-ca [leader-etcd]=etcd-client-ca [node-etcd]=etcd-client-ca
+declare -A signed_by=([node]=cluster-ca [admin]=cluster-ca [leader]=cluster-ca [leader-etcd]=etcd-client-ca
     [etcd-server]=etcd-client-ca [etcd-peer]=etcd-peer-ca)
 # age_leaves NODE: ages all certificates of NODE, whose agent is stopped. The agent copies them to
 # etcd at its next start.
@@ -46,19 +46,18 @@ certificates_are_valid() { on "$1" sh -c 'for file in /var/lib/kat/pki/*.crt; do
 declare -A keys
 for node in n1 n2 n3 n4; do keys[$node]=$(public_keys "$node"); done
 
-# One machine was away. Without a valid certificate etcd and the API refuse it, and its program
-# continues.
+# One machine was away. Without a valid certificate the API refuses it, and its program continues.
 pid=$(on n4 pgrep -x web)
 on n4 systemctl stop kat-agent.service
 age_leaves n4
 as_n4() {
-    on n4 timeout 10 etcdctl --endpoints "https://$(overlay_address n1):2379" --cacert /var/lib/kat/pki/etcd-client-ca.crt \
-        --cert /var/lib/kat/pki/node-etcd.crt --key /var/lib/kat/pki/node-etcd.key get --prefix --keys-only /kat/nodes/desired/n4/
+    on n4 curl --silent --show-error --fail --max-time 10 --insecure --cert /var/lib/kat/pki/node.crt --key /var/lib/kat/pki/node.key \
+        "https://$(overlay_address n1):9115/v1alpha1/nodes/n4"
 }
 refused as_n4
 on n4 systemctl start kat-agent.service
 wait_for 60 certificates_are_valid n4
-contains "$(as_n4)" /kat/nodes/desired/n4/meta
+contains "$(as_n4)" '"name":"n4"'
 wait_for 60 nodes_are_ready
 equal "${keys[n4]}" "$(public_keys n4)" "keys of n4"
 equal "$pid" "$(on n4 pgrep -x web)" "the process on n4"

@@ -19,7 +19,7 @@ done
 output=$(n1 kat-agent recovery-key 2>&1) && false
 contains "$output" "has no recovery key"
 # A certificate is missing: the agent can sign it only if the sealed key is the right one.
-on n2 rm /var/lib/kat/pki/node-etcd.crt
+on n2 rm /var/lib/kat/pki/leader-etcd.crt
 
 is_sealed() { [[ $(on "$1" sh -c 'cd /var/lib/kat/pki && ls *-ca.key *.key.sealed recovery.key 2>/dev/null' | xargs) == "cluster-ca.key.sealed etcd-client-ca.key.sealed etcd-peer-ca.key.sealed recovery.key" ]]; }
 sealing_is_logged() { [[ $(on "$1" journalctl --unit kat-agent.service --since "@$since" -o cat) == *"the authorities' keys are sealed now; \`kat-agent recovery-key\` shows the key"* ]]; }
@@ -35,7 +35,7 @@ wait_for 60 members_are_healthy 3
 key=$(n1 kat-agent recovery-key)
 contains "$key" kat-recovery-
 for node in n2 n3; do equal "$key" "$(on "$node" kat-agent recovery-key)" "recovery key of $node"; done
-on n2 openssl x509 -noout -checkend 1728000 -in /var/lib/kat/pki/node-etcd.crt
+on n2 openssl x509 -noout -checkend 1728000 -in /var/lib/kat/pki/leader-etcd.crt
 
 for node in n1 n2 n3; do
     on "$node" kat-agent backup /root/after-upgrade

@@ -174,6 +174,15 @@ fn query_parameter(name: &str) -> Value {
             "string",
             "Where a watch goes on; 410 when that is too long ago",
         ),
+        "epoch" => (
+            "integer",
+            "Epoch of the store that the machine has read; with `revision`",
+        ),
+        "revision" => (
+            "integer",
+            "Revision after which the stream continues; without it, it begins with everything",
+        ),
+        "schema" => ("integer", "Version of the stream that the machine speaks"),
         "dryRun" => ("boolean", "Say what would happen, and do nothing"),
         "cascade" => ("boolean", "Delete the workloads of the namespace too"),
         "volumes" => ("boolean", "Remove the data of the volumes too, for good"),

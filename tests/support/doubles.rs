@@ -176,6 +176,11 @@ impl NodeUsers for SeenUsers {
         Ok(())
     }
 
+    async fn remove_reader(&self, node: &str) -> Result<(), StoreError> {
+        self.names.lock().remove(node);
+        Ok(())
+    }
+
     async fn remove(&self, node: &str) -> Result<(), StoreError> {
         self.names.lock().remove(node);
         Ok(())

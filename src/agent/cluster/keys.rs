@@ -36,15 +36,18 @@ fn no_key(error: pki::recovery_key::SealError) -> PkiError {
 }
 
 /// File names of a machine's leaf certificates and keys, without the suffix.
-const LEAVES: [&str; 7] = [
+const LEAVES: [&str; 6] = [
     "node",
     "admin",
     "leader",
     "leader-etcd",
-    "node-etcd",
     "etcd-server",
     "etcd-peer",
 ];
+
+/// Leaf of a machine without etcd as a client of etcd, in a cluster whose leader has no state
+/// stream.
+const ETCD_CLIENT: &str = "node-etcd";
 
 /// The folder with a machine's keys and certificates.
 #[derive(Debug, Clone)]
@@ -172,7 +175,7 @@ impl MachineKeys {
         let peers = AuthorityKind::EtcdPeers.name();
         files::remove(&self.folder.join(format!("{peers}.crt")))?;
         for name in LEAVES {
-            if !matches!(name, "node" | "node-etcd") {
+            if name != "node" {
                 for ending in ["crt", "key"] {
                     files::remove(&self.folder.join(format!("{name}.{ending}")))?;
                 }
@@ -182,7 +185,7 @@ impl MachineKeys {
     }
 
     /// A certificate request for a machine that holds no authority; makes the machine's key if it
-    /// is missing. Both of the machine's certificates use this one key.
+    /// is missing. All certificates of the machine use this one key.
     pub(crate) fn machine_request(&self, node: &str) -> Result<String, KeysError> {
         let key_pem = self.key("node")?;
         Ok(pki::create_request_for_key(
@@ -221,12 +224,18 @@ impl MachineKeys {
 
     /// Stores the certificates that the leader issued for [`Self::machine_request`].
     pub(crate) fn store_machine(&self, certificates: &Certificates) -> Result<(), KeysError> {
-        let key = files::read_text(&self.folder.join("node.key"), LIMIT)?;
-        pki::write_secret(&self.folder.join("node-etcd.key"), key.as_bytes())?;
+        if certificates.etcd.is_empty() {
+            self.forget_etcd_client()?;
+        } else {
+            let key = files::read_text(&self.folder.join("node.key"), LIMIT)?;
+            let path = self.folder.join(format!("{ETCD_CLIENT}.key"));
+            pki::write_secret(&path, key.as_bytes())?;
+            let path = self.folder.join(format!("{ETCD_CLIENT}.crt"));
+            pki::write_public(&path, certificates.etcd.as_bytes())?;
+        }
         for (name, pem) in [
             ("cluster-ca", &certificates.cluster_authority),
             ("etcd-client-ca", &certificates.etcd_authority),
-            ("node-etcd", &certificates.etcd),
             ("node", &certificates.node),
         ] {
             pki::write_public(&self.folder.join(format!("{name}.crt")), pem.as_bytes())?;
@@ -234,9 +243,27 @@ impl MachineKeys {
         Ok(())
     }
 
+    /// Whether this machine has a certificate as a client of etcd without holding etcd.
+    pub(crate) fn is_etcd_client(&self) -> bool {
+        self.folder.join(format!("{ETCD_CLIENT}.crt")).exists()
+    }
+
+    fn forget_etcd_client(&self) -> Result<(), KeysError> {
+        for ending in ["crt", "key"] {
+            files::remove(&self.folder.join(format!("{ETCD_CLIENT}.{ending}")))?;
+        }
+        Ok(())
+    }
+
+    /// The leaves of a machine that holds no authority.
+    fn machine_leaves(&self) -> impl Iterator<Item = &'static str> {
+        let etcd = self.is_etcd_client().then_some(ETCD_CLIENT);
+        ["node"].into_iter().chain(etcd)
+    }
+
     /// Whether a certificate of a machine that holds no authority is due for renewal.
     pub(crate) fn machine_due(&self, now: Timestamp) -> bool {
-        ["node", "node-etcd"].iter().any(|name| {
+        self.machine_leaves().any(|name| {
             let certificate = self.certificate(name).ok();
             certificate.is_none_or(|pem| pki::renew_due(&pem, now).unwrap_or(true))
         })
@@ -244,7 +271,7 @@ impl MachineKeys {
 
     /// Whether a certificate of a machine that holds no authority has expired or is missing.
     pub(crate) fn machine_expired(&self, now: Timestamp) -> bool {
-        ["node", "node-etcd"].iter().any(|name| {
+        self.machine_leaves().any(|name| {
             let validity = self.certificate(name).ok();
             let validity = validity.and_then(|pem| pki::validity_of(&pem).ok());
             validity.is_none_or(|validity| validity.not_after < now)
@@ -258,6 +285,7 @@ impl MachineKeys {
         identity: &MachineIdentity,
         now: Timestamp,
     ) -> Result<Vec<&'static str>, KeysError> {
+        self.forget_etcd_client()?;
         let mut renewed = Vec::new();
         for name in LEAVES {
             let due = match self.certificate(name) {
@@ -299,10 +327,6 @@ impl MachineKeys {
             "admin" => (AuthorityKind::Cluster, LeafKind::Admin { name: node }),
             "leader" => (AuthorityKind::Cluster, LeafKind::Leader { name: node }),
             "leader-etcd" => (AuthorityKind::EtcdClients, LeafKind::Leader { name: node }),
-            "node-etcd" => (
-                AuthorityKind::EtcdClients,
-                LeafKind::EtcdNode { name: node },
-            ),
             "etcd-server" => (
                 AuthorityKind::EtcdClients,
                 LeafKind::EtcdServer {

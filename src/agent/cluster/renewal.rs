@@ -97,6 +97,7 @@ impl CertificateRenewal {
         let client = Client::from_connection(&connection, ClientOptions::default())?;
         let request = RenewalRequest {
             certificate_request: self.keys.machine_request(&self.identity.node)?,
+            state_stream: true,
         };
         let signed = client
             .renew_certificates(&self.identity.node, &request)

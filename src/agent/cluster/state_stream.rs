@@ -135,18 +135,19 @@ impl StateSource for RemoteStateSource {
 /// of a version without the stream.
 pub(crate) struct WorkerStateSource {
     pub stream: RemoteStateSource,
-    pub etcd: PrefixStateSource,
+    /// `None` on a machine without a certificate for etcd.
+    pub etcd: Option<PrefixStateSource>,
 }
 
 #[async_trait]
 impl StateSource for WorkerStateSource {
     async fn open(&self, resume: Option<StatePosition>) -> Result<StateFrames, StateSourceError> {
-        match self.stream.open(resume).await {
-            Err(StateSourceError::NotOffered) => {
+        match (self.stream.open(resume).await, &self.etcd) {
+            (Err(StateSourceError::NotOffered), Some(etcd)) => {
                 tracing::info!("the leader's version has no state stream; etcd is read");
-                self.etcd.open(resume).await
+                etcd.open(resume).await
             }
-            opened => opened,
+            (opened, _) => opened,
         }
     }
 }

@@ -170,7 +170,7 @@ pub(crate) async fn run(options: InitOptions, say: StepPrinter<'_>) -> anyhow::R
     if !bootstrap::write(&store, &beginnings, now).await? {
         bail!("etcd already holds a cluster; `kat-agent reset` removes it from this machine");
     }
-    etcd_admin::bootstrap_auth(&store, &node, &[&node])
+    etcd_admin::bootstrap_auth(&store, &node, &[])
         .await
         .context("etcd's users and roles")?;
 

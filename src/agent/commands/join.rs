@@ -123,6 +123,7 @@ pub(crate) async fn run(options: JoinOptions, say: StepPrinter<'_>) -> anyhow::R
         reach: reached.published_reach(),
         etcd_peer: options.etcd_peer,
         member_keys: keys.member_keys()?,
+        state_stream: true,
     };
     request.certificate_request = keys.joining_request(&node, &request.statement())?;
     let answer = match client.join(&request).await {

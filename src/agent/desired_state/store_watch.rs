@@ -154,6 +154,8 @@ pub(crate) enum FollowedStore {
     Leader(EtcdStore),
     /// As the machine's user, for clusters of a version without the state stream.
     Node(EtcdStore),
+    /// None, on a machine that reads the state stream alone.
+    Absent,
 }
 
 impl FollowedStore {
@@ -167,6 +169,7 @@ impl FollowedStore {
         let (store, leaf) = match self {
             Self::Leader(store) => (store, "leader-etcd"),
             Self::Node(store) => (store, "node-etcd"),
+            Self::Absent => return Ok(()),
         };
         let options = stores::options(identity, own, known, leaf)?;
         store.reconnect(&options).await?;

@@ -46,6 +46,10 @@ impl NodeUsers for EtcdUsers {
         etcd_admin::add_node_user(&self.0, node).await
     }
 
+    async fn remove_reader(&self, node: &str) -> Result<(), StoreError> {
+        etcd_admin::remove_node_reader(&self.0, node).await
+    }
+
     async fn remove(&self, node: &str) -> Result<(), StoreError> {
         etcd_admin::remove_node_user(&self.0, node).await
     }

@@ -64,7 +64,7 @@ use kat_host::users::Users;
 use kat_pki as pki;
 use kat_registry::Registries;
 use kat_render::Renderer;
-use kat_store::{LocalStateSource, PrefixStateSource, StateSource, StateStore, follow_source};
+use kat_store::{AbsentStore, LocalStateSource, PrefixStateSource, StateSource, follow_source};
 use kat_systemd::{Journal, Logind, ManagerSource, Managers};
 use kat_types::{api::MemberKeys, network, resource::AgentConfig, root::Root};
 
@@ -187,10 +187,19 @@ pub(crate) async fn run() -> anyhow::Result<()> {
             (handle, FollowedStore::Leader(member.store.clone()), source)
         }
         None => {
-            let store = stores::node(&identity, &keys, &now).await?;
-            let own: Arc<dyn StateStore> = Arc::new(store.clone());
+            let store = match keys.is_etcd_client() {
+                true => FollowedStore::Node(stores::node(&identity, &keys, &now).await?),
+                false => FollowedStore::Absent,
+            };
+            let etcd = match &store {
+                FollowedStore::Node(store) => {
+                    let store = Arc::new(store.clone());
+                    Some(PrefixStateSource::new(store, &identity.node))
+                }
+                _ => None,
+            };
             let handle = local::start(
-                Arc::clone(&own),
+                Arc::new(AbsentStore),
                 Arc::clone(&identity),
                 listed.clone(),
                 reports.clone(),
@@ -198,9 +207,9 @@ pub(crate) async fn run() -> anyhow::Result<()> {
             );
             let source: Arc<dyn StateSource> = Arc::new(WorkerStateSource {
                 stream: RemoteStateSource::new(&identity, &keys, &known),
-                etcd: PrefixStateSource::new(own, &identity.node),
+                etcd,
             });
-            (handle, FollowedStore::Node(store), source)
+            (handle, store, source)
         }
     };
     let state = follow_source(source, cancel.clone());

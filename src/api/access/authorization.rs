@@ -357,6 +357,7 @@ mod tests {
             ("PUT", "/v1alpha1/nodes/{node}/labels", "a"),
             ("PUT", "/v1alpha1/nodes/{node}/taints", "a"),
             ("POST", "/v1alpha1/nodes/{node}/status", "n"),
+            ("GET", "/v1alpha1/nodes/{node}/state", "n"),
             ("POST", "/v1alpha1/nodes/{node}/certificates", "xardonmlsj"),
             ("GET", "/v1alpha1/nodes/{node}/membership", "n"),
             ("POST", "/v1alpha1/join", "j"),

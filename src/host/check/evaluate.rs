@@ -110,10 +110,10 @@ fn programs(facts: &CheckFacts, findings: &mut Vec<Finding>) {
     if let Some(version) = supported.filter(|etcd| etcd_has_known_holes(*etcd)) {
         findings.push(
             Finding::warning(format!(
-                "etcd {version} has known holes in its users' rights (CVE-2026-33343): root of any machine of the cluster can read and write the whole store"
+                "etcd {version} has known holes in its users' rights (CVE-2026-33343): root of any machine with a certificate for etcd can read and write the whole store"
             ))
             .mended_by(format!(
-                "let only machines join whose root may own the cluster, and upgrade etcd to {} or newer when the distribution has it",
+                "upgrade etcd to {} or newer when the distribution has it; machines without the store that joined with KAT 0.1.0 have such a certificate until they renew theirs",
                 etcd_mended_versions()
             )),
         );

@@ -1,6 +1,5 @@
 //! Parsers for texts of the kernel and of programs. Pure.
 
-
 /// The architecture's name in image platforms for its name in Rust.
 pub fn architecture(name: &str) -> &str {
     match name {

@@ -131,15 +131,28 @@ pub async fn add_node_user(store: &EtcdStore, node: &str) -> Result<(), StoreErr
 /// As [`bootstrap_auth`].
 pub async fn remove_node_user(store: &EtcdStore, node: &str) -> Result<(), StoreError> {
     check(node)?;
+    remove_user(store, leader_user(node)).await?;
+    remove_node_reader(store, node).await
+}
+
+async fn remove_user(store: &EtcdStore, user: String) -> Result<(), StoreError> {
+    store
+        .call(true, |client| {
+            let user = user.clone();
+            async move { fine_if(client.auth_client().user_delete(user).await, "not found") }
+        })
+        .await
+}
+
+/// Removes the user with which a machine reads its own list, and its role; the user with which it
+/// leads stays.
+///
+/// # Errors
+/// As [`bootstrap_auth`].
+pub async fn remove_node_reader(store: &EtcdStore, node: &str) -> Result<(), StoreError> {
+    check(node)?;
+    remove_user(store, node_user(node)).await?;
     let role = node_user(node);
-    for user in [leader_user(node), node_user(node)] {
-        store
-            .call(true, |client| {
-                let user = user.clone();
-                async move { fine_if(client.auth_client().user_delete(user).await, "not found") }
-            })
-            .await?;
-    }
     store
         .call(true, |client| {
             let role = role.clone();

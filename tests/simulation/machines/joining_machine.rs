@@ -59,6 +59,10 @@ impl NodeUsers for NoUsers {
         Ok(())
     }
 
+    async fn remove_reader(&self, _: &str) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     async fn remove(&self, _: &str) -> Result<(), StoreError> {
         Ok(())
     }

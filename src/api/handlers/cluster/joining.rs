@@ -1,7 +1,8 @@
 //! Joining machines (RFC001-KAT 4.1.2, 10.6), and renewal of machines' certificates.
 //!
-//! All checks come first, and nothing is written for a refused request. The machine's etcd user is
-//! created before its registration: a user without a certificate opens nothing, and a registered
+//! All checks come first, and nothing is written for a refused request. A machine that reads the
+//! state stream has neither a user nor a certificate of etcd. For one of version 0.1.0 the etcd user
+//! is created before its registration: a user without a certificate opens nothing, and a registered
 //! machine must be able to read its list.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
@@ -63,7 +64,14 @@ pub trait NodeUsers: Send + Sync {
     /// Errors of the store.
     async fn admit(&self, node: &str) -> Result<(), StoreError>;
 
-    /// Removes the user of a machine. No error if it does not exist.
+    /// Removes what [`Self::admit`] creates; a machine that may lead still may. No error if it does
+    /// not exist.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    async fn remove_reader(&self, node: &str) -> Result<(), StoreError>;
+
+    /// Removes every user of a machine. No error if there is none.
     ///
     /// # Errors
     /// Errors of the store.
@@ -86,7 +94,11 @@ pub(crate) async fn join(
     let applicant = applicant(&request, &snapshot.cluster.spec)?;
     let uid = (api.config.new_uid)();
     decide(&applicant, &snapshot, token, &uid, &api)?;
-    joining.users.admit(&applicant.name).await?;
+    if request.state_stream {
+        joining.users.remove_reader(&applicant.name).await?;
+    } else {
+        joining.users.admit(&applicant.name).await?;
+    }
     let (admission, _) = api
         .write(|snapshot| {
             let admission = decide(&applicant, snapshot, token, &uid, &api)?;
@@ -111,6 +123,7 @@ pub(crate) async fn join(
     } else {
         StatusCode::CREATED
     };
+    let certificates = wire(certificates, request.state_stream);
     let answer = answer(&snapshot, &applicant.name, &admission, certificates);
     Ok((status, Json(answer)).into_response())
 }
@@ -142,7 +155,8 @@ pub(crate) async fn renew(
         node_address(subnet),
         api.now(),
     );
-    Ok(Json(wire(signed.map_err(not_signed)?)))
+    let signed = signed.map_err(not_signed)?;
+    Ok(Json(wire(signed, request.state_stream)))
 }
 
 /// Removes a machine from the cluster. Its etcd user is removed first, so that a machine that is
@@ -428,10 +442,14 @@ fn sign(
         .map_err(not_signed)
 }
 
-fn wire(signed: MachineCertificates) -> Certificates {
+/// A machine that reads the state stream gets no certificate for etcd.
+fn wire(signed: MachineCertificates, state_stream: bool) -> Certificates {
     Certificates {
         node: signed.node,
-        etcd: signed.etcd,
+        etcd: match state_stream {
+            true => String::new(),
+            false => signed.etcd,
+        },
         cluster_authority: signed.cluster_authority,
         etcd_authority: signed.etcd_authority,
     }
@@ -441,7 +459,7 @@ fn answer(
     snapshot: &Snapshot,
     name: &str,
     admission: &Admission,
-    certificates: MachineCertificates,
+    certificates: Certificates,
 ) -> JoinAnswer {
     let others = snapshot.nodes.iter().filter(|(other, _)| *other != name);
     let peers = others.filter_map(|(other, node)| {
@@ -459,7 +477,7 @@ fn answer(
         cluster: snapshot.cluster.clone(),
         subnet: admission.subnet,
         known: admission.known,
-        certificates: wire(certificates),
+        certificates,
         peers: peers.collect(),
         machines: cluster_endpoints(snapshot).machines,
     }

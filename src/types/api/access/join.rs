@@ -40,6 +40,10 @@ pub struct JoinRequest {
     /// Hashes of the keys of the certificates that the machine uses while it holds the store.
     #[serde(default, skip_serializing_if = "MemberKeys::is_empty")]
     pub member_keys: MemberKeys,
+    /// The machine reads the state stream, so it needs neither a certificate nor a user of etcd. Not
+    /// part of the statement: who changes it on the way gives nobody else a right.
+    #[serde(default)]
+    pub state_stream: bool,
 }
 
 impl JoinRequest {
@@ -106,7 +110,9 @@ pub struct JoinAnswer {
 pub struct Certificates {
     /// Certificate of the machine for the API.
     pub node: String,
-    /// Certificate of the machine as a client of etcd.
+    /// Certificate of the machine as a client of etcd; empty for a machine that reads the state
+    /// stream.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub etcd: String,
     /// Certificate of the cluster's authority.
     pub cluster_authority: String,
@@ -168,4 +174,7 @@ impl MachineEndpoints {
 pub struct RenewalRequest {
     /// Certificate request for `node:NAME` with the machine's known key, PEM.
     pub certificate_request: String,
+    /// The machine reads the state stream, and needs no certificate of etcd.
+    #[serde(default)]
+    pub state_stream: bool,
 }
