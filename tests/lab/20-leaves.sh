@@ -24,7 +24,7 @@ for port in "${ports[@]}"; do
     [[ $serial == serial=* && $serial != "${serials[$port]}" ]] || { echo "$port still shows $serial" >&2; exit 1; }
     equal "${keys[$port]}" "$(certificate_part "$port" -pubkey)" "public key of $port"
 done
-kat status
+wait_for 30 kat status
 run web --port 80 --replicas 2
 contains "$(instances web | jq -r '.[].status.phase')" Running
 n1 test -d "/proc/$pid"
