@@ -43,7 +43,7 @@ use kat_systemd::{
 };
 use kat_types::{
     api::{ExecRequest, InstanceUsage, NodeUsage},
-    frames::{InputFrame, MOST, OutputFrame, PassedSignal, TerminalSize},
+    encoding::frames::{InputFrame, MOST, OutputFrame, PassedSignal, TerminalSize},
     store::snapshot::InstanceEntry,
 };
 use terminal::Terminal;

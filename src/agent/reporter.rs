@@ -114,7 +114,7 @@ pub struct Reporter {
     /// The last report, for the bus name `rip.dws.kat1`.
     pub published: watch::Sender<Arc<NodeReport>>,
     /// When this machine last counted as present for every leader that may replace its instances
-    /// ([`kat_types::fence::fence_after`]).
+    /// ([`kat_types::machine::fence::fence_after`]).
     pub reached: watch::Sender<Option<Instant>>,
     /// For the service's status line.
     pub silence: watch::Sender<Option<LeaderSilence>>,

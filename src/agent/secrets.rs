@@ -21,13 +21,12 @@ use kat_pki::delivery::{SealingPurpose, open_assigned};
 use kat_render::{RenderSettings, environment_files};
 use kat_types::{
     assignment::{Assignment, WorkloadUser},
-    network,
+    machine::{network, root::Root},
     reason::Reason,
     resource::{
         Container,
         secret::{SecretValues, VALUE_LIMIT},
     },
-    root::Root,
 };
 
 /// Mode of a secret's folder. [`FILE_MODE`] is the mode of the files in it.

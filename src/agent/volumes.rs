@@ -29,9 +29,9 @@ use kat_host::{
 };
 use kat_types::{
     assignment::{AssignedVolume, Assignment, WorkloadUser},
+    machine::root::Root,
     reason::Reason,
     resource::{AgentConfig, Container},
-    root::Root,
     volumes::RemovalRecord,
 };
 

@@ -25,8 +25,8 @@ use kat_plan::{
 use kat_types::{
     api::{EventKind, Metadata, ObjectKind, ObjectReference, Scope, WriteOutcome},
     assignment::INDEX_LIMIT,
-    fence::fence_after,
-    json,
+    encoding::json,
+    machine::fence::fence_after,
     reason::EventReason,
     resource::{Amounts, Protocol},
     store::{

@@ -62,10 +62,10 @@ pub enum RoutePayload {
     Json(SchemaOf),
     /// `application/x-ndjson`.
     Lines(SchemaOf),
-    /// `application/x-kat-frames`: the frames of a session (`types/frames.rs`), for as long as it
+    /// `application/x-kat-frames`: the frames of a session (`types/encoding/frames.rs`), for as long as it
     /// is open.
     Frames,
-    /// `application/x-kat-state`: the frames of the state stream (`types/state_frames.rs`), for as
+    /// `application/x-kat-state`: the frames of the state stream (`types/encoding/state_frames.rs`), for as
     /// long as it is open.
     StateFrames,
     /// A list as `application/json`, or its watch as `application/x-ndjson`.

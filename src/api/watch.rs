@@ -31,7 +31,7 @@ use kat_types::{
         ErrorBody, Event, InstanceItem, Item, List, ListMetadata, NodeItem, SecretItem, TokenView,
         VolumeItem, WatchLine,
     },
-    json,
+    encoding::json,
 };
 
 /// Longest wait of a watch for a resourceVersion that this machine has not seen yet.

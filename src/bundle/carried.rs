@@ -25,7 +25,7 @@ use super::{
 };
 use crate::cross_file_rules::ParsedDocument;
 use kat_types::{
-    digest::sha256_hex,
+    encoding::digest::sha256_hex,
     resource::{WorkloadSpec, normal},
 };
 

@@ -11,7 +11,7 @@ use super::{
     fields::{self, FieldType},
     yaml::{item_path, json_of, key_path},
 };
-use kat_types::{
+use kat_types::encoding::{
     digest::sha256_prefix_hex,
     json::{self, NotEncoded},
 };

@@ -18,7 +18,7 @@ use super::{
 };
 use kat_bundle::nearest_name;
 use kat_client::{Client, ClientOptions};
-use kat_types::{api::Connection, json};
+use kat_types::{api::Connection, encoding::json};
 
 /// The file's content.
 #[derive(Debug, Default, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-use kat_types::frames::TerminalSize;
+use kat_types::encoding::frames::TerminalSize;
 
 /// The terminal's present size; `None` where stdin is no terminal.
 pub(super) fn size() -> Option<TerminalSize> {

@@ -15,7 +15,7 @@ use kat_types::{
         JoinRequest, List, LogLine, LogQuery, MembershipAnswer, NamespaceItem, NamespaceUsage,
         NodeUsage, RenewalRequest, ServerVersion, TokenRequest, TokenView, WatchLine, WorkloadItem,
     },
-    json,
+    encoding::json,
     resource::{Amounts, ClusterConfiguration, Namespace},
 };
 

@@ -1,4 +1,4 @@
-//! Sessions with an instance: frames both ways in one HTTP/2 request (`types/frames.rs`).
+//! Sessions with an instance: frames both ways in one HTTP/2 request (`types/encoding/frames.rs`).
 
 use std::{
     pin::Pin,
@@ -18,8 +18,10 @@ use super::{
 };
 use kat_types::{
     api::{CALLER_HEADER, CONTENT_TYPE, ExecRequest},
-    frames::{Frames, InputFrame, OutputFrame, SessionFrame},
-    json::{self, NotEncoded},
+    encoding::{
+        frames::{Frames, InputFrame, OutputFrame, SessionFrame},
+        json::{self, NotEncoded},
+    },
 };
 
 fn not_encoded(endpoint: &str, error: &NotEncoded) -> ClientError {

@@ -1,7 +1,9 @@
 //! The state stream: what a machine without the store may see of it.
 
 use super::{Client, ClientError, ClientOptions, RequestPath, send::ApiRequest, transport};
-use kat_types::state_frames::{STATE_SCHEMA, StateFrame, StateFrameDecoder, StatePosition};
+use kat_types::encoding::state_frames::{
+    STATE_SCHEMA, StateFrame, StateFrameDecoder, StatePosition,
+};
 
 /// An open state stream.
 #[derive(Debug)]

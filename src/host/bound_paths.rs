@@ -27,7 +27,7 @@ use super::{
 };
 use kat_types::{
     assignment::{BOUND_FOLDER, bound_place},
-    root::Root,
+    machine::root::Root,
 };
 
 /// Folder of the agent's bind plans, one file for each instance.

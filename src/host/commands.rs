@@ -13,7 +13,7 @@ use tokio::{
     time::timeout,
 };
 
-use kat_types::plain::last_words;
+use kat_types::encoding::plain::last_words;
 
 /// Bytes of each output stream that are kept; the rest is read and discarded.
 pub(crate) const OUTPUT_LIMIT: usize = 1024 * 1024;

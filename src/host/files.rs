@@ -84,10 +84,12 @@ impl FileAccess {
 /// # Errors
 /// [`FileError::System`], where the value can't be encoded: no other content is written instead.
 pub fn json_of<T: serde::Serialize + ?Sized>(path: &Path, value: &T) -> Result<Vec<u8>, FileError> {
-    kat_types::json::bytes(&path.display().to_string(), value).map_err(|error| FileError::System {
-        verb: "write",
-        path: path.to_owned(),
-        error: error.into(),
+    kat_types::encoding::json::bytes(&path.display().to_string(), value).map_err(|error| {
+        FileError::System {
+            verb: "write",
+            path: path.to_owned(),
+            error: error.into(),
+        }
     })
 }
 

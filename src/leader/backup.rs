@@ -17,7 +17,7 @@ use kat_store::Leadership;
 use kat_types::{
     api::{EventKind, ObjectKind, ObjectReference},
     backoff::Backoff,
-    json,
+    encoding::json,
     reason::EventReason,
     store::{keys, records::BackupRecord, transaction::WriteOperation},
 };

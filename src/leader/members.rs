@@ -29,8 +29,8 @@ use kat_store::{
 };
 use kat_types::{
     api::{ObjectKind, ObjectReference},
-    json,
-    network::node_address,
+    encoding::json,
+    machine::network::node_address,
     store::{
         keys,
         transaction::{Compare, WriteOperation},

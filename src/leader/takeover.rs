@@ -20,7 +20,7 @@ use super::{EtcdMembers, LeaderHandle};
 use kat_plan::Snapshot;
 use kat_store::{StoreError, TransactionResult};
 use kat_types::{
-    network::node_address,
+    machine::network::node_address,
     store::{
         snapshot::ElectionCandidate,
         transaction::{Compare, WriteOperation},

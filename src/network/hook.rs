@@ -27,8 +27,8 @@ use crate::containers::hook_server as server;
 use journal::report;
 use kat_types::{
     backoff::Backoff,
-    json::{self, NotEncoded},
-    network::{ANNOTATION, HOOK_SOCKET, HookAnswer, HookRequest},
+    encoding::json::{self, NotEncoded},
+    machine::network::{ANNOTATION, HOOK_SOCKET, HookAnswer, HookRequest},
 };
 
 pub use journal::journal_entry;

@@ -10,7 +10,7 @@ use std::{
 
 use ipnet::Ipv4Net;
 
-use kat_types::network::Transport;
+use kat_types::machine::network::Transport;
 
 /// The socket files of the calling thread's network namespace, with the state of listening sockets
 /// in them: TCP_LISTEN, and TCP_CLOSE for unconnected UDP sockets.

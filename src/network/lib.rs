@@ -1,6 +1,6 @@
 //! The data path of `kat-net`: WireGuard, links, the container hook, firewall and DNS.
 //!
-//! `kat-net` runs from the files of [`kat_types::network`] alone (ARCHITECTURE.md, invariant 5). [`hook`] is the
+//! `kat-net` runs from the files of [`kat_types::machine::network`] alone (ARCHITECTURE.md, invariant 5). [`hook`] is the
 //! program that the container runtime calls. It connects to the socket of
 //! [`containers::hook_server`], which verifies the caller ([`containers::verify`]) and attaches the
 //! container to the overlay ([`containers::attach`]). [`service`] runs all parts.

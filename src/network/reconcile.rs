@@ -16,7 +16,7 @@ use crate::{
     overlay::{kat0::OverlayLink, peers::PeerKeeper},
     state_files::StateFilesSnapshot,
 };
-use kat_types::network::{NodeNetwork, PeerMachines};
+use kat_types::machine::network::{NodeNetwork, PeerMachines};
 
 /// Interval of the checks of the firewall's rules.
 const FIREWALL_INTERVAL: Duration = Duration::from_secs(25);

@@ -9,7 +9,7 @@ use std::{
 
 use serde::Serialize;
 
-use kat_types::json;
+use kat_types::encoding::json;
 
 /// Replaces the file (0600) if its content differs. It lies in memory and is useless after a boot,
 /// so it is not synced.

@@ -47,7 +47,7 @@ use crate::{
     state_files::{StateFiles, StateFilesSnapshot},
 };
 use kat_daemon::watchdog::{LoopPulse, LoopPulses};
-use kat_types::network::{FOLDER, HOOK_SOCKET, OVERLAY_FILE};
+use kat_types::machine::network::{FOLDER, HOOK_SOCKET, OVERLAY_FILE};
 
 /// Interval of the rounds.
 const INTERVAL: Duration = Duration::from_secs(30);

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use tokio::{io::AsyncReadExt, net::unix::pipe, sync::watch};
 use tokio_util::sync::CancellationToken;
 
-use kat_types::network::{
+use kat_types::machine::network::{
     DNS_FILE, DnsRecords, HOST_PORTS_FILE, HostPortParts, INSTANCES_FILE, Instances, NODE_FILE,
     NodeNetwork, PEERS_FILE, PeerMachines, SERVICES_FILE, Services,
 };

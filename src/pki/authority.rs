@@ -11,7 +11,7 @@ use super::{
     Validity, files, leaf, request, tls,
 };
 use crate::recovery_key as seal;
-use kat_types::digest::sha256_hex;
+use kat_types::encoding::digest::sha256_hex;
 
 /// Which of the three authorities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -14,7 +14,7 @@ use x509_parser::{
 };
 
 use super::{PkiError, authority::generate_key};
-use kat_types::digest::sha256_hex;
+use kat_types::encoding::digest::sha256_hex;
 
 /// Prefix of the hash of a text that is signed with a request. The number changes when the text's
 /// meaning changes.

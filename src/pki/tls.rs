@@ -23,7 +23,7 @@ use rustls::{
 };
 
 use super::{CertificateKeyPair, PkiError, authority, check_name, cluster_name, request};
-use kat_types::digest::sha256_hex;
+use kat_types::encoding::digest::sha256_hex;
 
 /// The subject of the other end's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]

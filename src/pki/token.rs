@@ -11,7 +11,7 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jiff::Timestamp;
 
-use kat_types::digest::sha256_hex;
+use kat_types::encoding::digest::sha256_hex;
 
 /// Prefix of every token.
 const VERSION: &str = "kat1";

@@ -20,7 +20,7 @@ use crate::{
 use kat_types::{
     api::{EventKind, ObjectReference},
     assignment::{Assignment, DesiredMeta, DesiredRun},
-    json,
+    encoding::json,
     store::{
         keys,
         records::{Allocation, VolumeRecord},

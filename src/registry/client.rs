@@ -11,7 +11,7 @@ use super::{
     answer::{self, Challenge, Manifest},
 };
 use kat_types::{
-    digest::sha256_hex,
+    encoding::digest::sha256_hex,
     registry::{Credentials, LoginPlace, Logins, Reference, RegistrySettings},
 };
 

@@ -12,7 +12,7 @@ use axum::{
 use parking_lot::Mutex;
 
 use super::{answer::*, *};
-use kat_types::{digest::sha256_hex, registry::*};
+use kat_types::{encoding::digest::sha256_hex, registry::*};
 
 const INDEX: &str = r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[
     {"digest":"sha256:1","platform":{"architecture":"arm64","os":"linux","variant":"v8"}},

@@ -9,7 +9,7 @@ use super::{RenderError, RenderSettings, Renderer, UnitFile, UnitFileKind};
 use crate::instance_quadlets::start_seconds;
 use kat_types::{
     assignment::Assignment,
-    network::ANNOTATION,
+    machine::network::ANNOTATION,
     resource::{Container, OtherKind},
 };
 

@@ -5,7 +5,7 @@ use std::{net::Ipv4Addr, path::PathBuf};
 use serde::Serialize;
 
 use super::{RenderError, RenderSettings, Renderer};
-use kat_types::network::ANNOTATION;
+use kat_types::machine::network::ANNOTATION;
 
 /// User that runs the store.
 pub const ETCD_USER: &str = "kat-etcd";

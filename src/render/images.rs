@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::{RenderError, RenderSettings, Renderer, UnitFile, UnitFileKind};
-use kat_types::{assignment::Assignment, digest::sha256_prefix_hex, resource::ImagePullPolicy};
+use kat_types::{
+    assignment::Assignment, encoding::digest::sha256_prefix_hex, resource::ImagePullPolicy,
+};
 
 /// Values of the template `image.image`.
 #[derive(Debug, Serialize)]

@@ -11,7 +11,7 @@ use super::{
 use crate::container_order::ContainerPosition;
 use kat_types::{
     assignment::{Assignment, WorkloadUser},
-    network::ANNOTATION,
+    machine::network::ANNOTATION,
     resource::{
         Container, DeviceMapping, MilliCpu, OnPartition, OtherKind, ResourceList, Resources,
         RestartCondition,

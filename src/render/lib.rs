@@ -164,7 +164,7 @@ impl Default for RenderSettings {
             units_folder: "/var/lib/kat/units".into(),
             resolv_folder: "/var/lib/kat/resolv".into(),
             hooks_folder: "/var/lib/kat/hooks.d".into(),
-            hook_program: kat_types::network::HOOK_PROGRAM.into(),
+            hook_program: kat_types::machine::network::HOOK_PROGRAM.into(),
             volumes_folder: "/var/lib/kat/volumes".into(),
             bound_folder: kat_types::assignment::BOUND_FOLDER.into(),
             carried_folder: "/var/lib/kat/files".into(),
@@ -325,7 +325,7 @@ fn register_filters(templates: &mut Tera) {
     templates.register_filter(
         "json_string",
         |text: &str, _: Kwargs, _: &State| -> TeraResult<String> {
-            kat_types::json::text("a word of a unit", text).map_err(tera::Error::message)
+            kat_types::encoding::json::text("a word of a unit", text).map_err(tera::Error::message)
         },
     );
 }

@@ -13,7 +13,7 @@ use super::{
     Mirror, MirrorState, StateFrames, StateSource, StateSourceError, StateStore, state_feed::epoch,
 };
 use kat_types::{
-    state_frames::{STATE_SCHEMA, StateBeat, StateBegin, StateFrame, StatePosition},
+    encoding::state_frames::{STATE_SCHEMA, StateBeat, StateBegin, StateFrame, StatePosition},
     store::visibility::{is_visible, visible_prefixes},
 };
 

@@ -30,7 +30,7 @@ use super::{
 };
 use kat_types::{
     api::StoreEpoch,
-    state_frames::{
+    encoding::state_frames::{
         MOST_LIST, STATE_SCHEMA, StateBeat, StateBegin, StateEnd, StateEndReason, StateFrame,
         StatePosition,
     },

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Mirror, MirrorState, WatchBatch, WatchEvent, mirror::MirrorEntries};
 use kat_types::{
     backoff::{Backoff, Pauses},
-    state_frames::{MOST_LIST, StateBegin, StateEnd, StateFrame, StatePosition},
+    encoding::state_frames::{MOST_LIST, StateBegin, StateEnd, StateFrame, StatePosition},
     store::transaction::KeyValue,
 };
 

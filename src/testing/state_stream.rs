@@ -1,6 +1,12 @@
 //! The conformance suite of a [`StateSource`]: the feed of a machine's own store, and the stream of
 //! another machine. It waits for conditions, in virtual or real time.
 
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a suite fails by panicking, as tests do"
+)]
+
 use std::{
     pin::Pin,
     sync::{
@@ -22,7 +28,7 @@ use kat_store::{
     StateStore, follow_source,
 };
 use kat_types::{
-    state_frames::{StateFrame, StatePosition},
+    encoding::state_frames::{StateFrame, StatePosition},
     store::{keys, transaction::WriteOperation},
 };
 

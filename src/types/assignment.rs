@@ -19,7 +19,7 @@ pub use units::main_unit;
 pub use words::*;
 
 use crate::{
-    digest::sha256_prefix_hex,
+    encoding::digest::sha256_prefix_hex,
     resource::{Container, HealthCheck, OnPartition, Port, RestartPolicy, Volume, WorkloadType},
     secrets::AssignedSecrets,
 };

@@ -15,7 +15,7 @@ use kat_api::{ApiLimits, SessionRequest};
 use kat_client::{Client, ClientOptions, SessionOutput};
 use kat_types::{
     api::{Connection, ExecRequest},
-    frames::{InputFrame, MOST, OutputFrame, TerminalSize},
+    encoding::frames::{InputFrame, MOST, OutputFrame, TerminalSize},
 };
 
 fn client(server: &Server, token: &str, port: u16) -> Client {

@@ -4,7 +4,6 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::stream;
-use kat_daemon::watchdog::LoopPulses;
 use reqwest::{Method, StatusCode};
 use tokio::{net::TcpListener, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -15,12 +14,13 @@ use kat_api::{
     random_uid, serve,
 };
 use kat_client::{Client, ClientError, ClientOptions};
+use kat_daemon::watchdog::LoopPulses;
 use kat_leader::LeaderHandle;
 use kat_pki::{CertificateKeyPair, LeafKind, state_server_name, tls};
 use kat_store::{StateFeed, StateFrames, StateSource, StateSourceError, StateStore};
 use kat_testing::state_stream::{ServingStore, conforms};
 use kat_types::{
-    state_frames::{StateFrame, StatePosition},
+    encoding::state_frames::{StateFrame, StatePosition},
     store::{keys, records::NodeRegistration, transaction::WriteOperation},
 };
 

@@ -27,7 +27,7 @@ use kat_network::{
     },
     service::{self, NetworkServiceConfig},
 };
-use kat_types::network::{
+use kat_types::machine::network::{
     InstanceNetwork, Instances, NodeNetwork, PeerMachine, PeerMachines, StartGate,
 };
 

@@ -17,7 +17,7 @@ use kat_network::{
         other_firewalls as obstacles,
     },
 };
-use kat_types::network::StartGate;
+use kat_types::machine::network::StartGate;
 
 const UID: u32 = 20001;
 

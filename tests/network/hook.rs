@@ -10,7 +10,7 @@ use super::namespaced_machine::{
     ADDRESS, Container, Machine, as_user, eventually, fetch, in_new_namespace, run, serve_in,
 };
 use kat_network::containers::attach;
-use kat_types::network::StartGate;
+use kat_types::machine::network::StartGate;
 
 const UID: u32 = 20001;
 const OTHER: u32 = 20002;
@@ -311,7 +311,7 @@ fn what_an_earlier_call_left_half_made_is_replaced() {
 fn the_gate_opens_by_itself_after_its_time() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();
-        let node = kat_types::network::NodeNetwork {
+        let node = kat_types::machine::network::NodeNetwork {
             hold_seconds: 1,
             ..super::namespaced_machine::node()
         };

@@ -29,7 +29,7 @@ use kat_network::{
     state_files::StateFilesSnapshot,
 };
 use kat_types::{
-    network::{HostPortNetwork, HostPortParts, NodeNetwork, StartGate, Transport},
+    machine::network::{HostPortNetwork, HostPortParts, NodeNetwork, StartGate, Transport},
     services::BackendState,
 };
 

@@ -17,7 +17,9 @@ use kat_network::{
     overlay::wireguard::{WireGuard, WireGuardDevice},
 };
 use kat_types::{
-    network::{NodeNetwork, PeerMachine, ServiceNetwork, ServicePortBackends, Services, Transport},
+    machine::network::{
+        NodeNetwork, PeerMachine, ServiceNetwork, ServicePortBackends, Services, Transport,
+    },
     services::BackendState,
 };
 

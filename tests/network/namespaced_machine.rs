@@ -25,7 +25,7 @@ use kat_network::{
     links::Links,
     state_files::StateFiles,
 };
-use kat_types::network::{InstanceNetwork, Instances, NodeNetwork, StartGate};
+use kat_types::machine::network::{InstanceNetwork, Instances, NodeNetwork, StartGate};
 
 /// Runs `work` in a new network namespace, with a runtime of its own.
 pub(crate) fn in_new_namespace<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send + 'static) {
@@ -206,7 +206,7 @@ pub(crate) fn node() -> NodeNetwork {
         wireguard_port: 51820,
         mtu: 1420,
         upstream_dns: Vec::new(),
-        control_ports: kat_types::network::control_ports(),
+        control_ports: kat_types::machine::network::control_ports(),
         hold_seconds: 30,
         relay: false,
     }

@@ -20,7 +20,9 @@ use kat_network::{
     nftables::service_addresses::{self as balance, ServiceBalancer},
 };
 use kat_types::{
-    network::{NodeNetwork, ServiceNetwork, ServicePortBackends, Services, StartGate, Transport},
+    machine::network::{
+        NodeNetwork, ServiceNetwork, ServicePortBackends, Services, StartGate, Transport,
+    },
     services::BackendState,
 };
 

@@ -13,7 +13,7 @@ use kat_api::{
 };
 use kat_types::{
     api::{CONTENT_TYPE, ErrorBody},
-    state_frames::STATE_CONTENT_TYPE,
+    encoding::state_frames::STATE_CONTENT_TYPE,
 };
 
 pub(crate) fn document() -> Value {
@@ -259,7 +259,7 @@ fn security(access: RouteAccess) -> Value {
 /// # Errors
 /// [`ApiError::Internal`] if it can't be written.
 pub(crate) fn text() -> Result<String, ApiError> {
-    let text = kat_types::json::pretty_text("the OpenAPI document", &document());
+    let text = kat_types::encoding::json::pretty_text("the OpenAPI document", &document());
     text.map(|text| text + "\n")
         .map_err(|error| ApiError::Internal(error.to_string()))
 }

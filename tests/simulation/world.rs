@@ -38,10 +38,11 @@ use crate::{
 };
 use kat_agent::{MachineIdentity, UserAccounts};
 use kat_leader::Planner;
+use kat_plan as plan;
+use kat_plan::Snapshot;
 use kat_render::Renderer;
 use kat_testing::MemoryStore;
 use kat_types::store::{keys, records::NodeRegistration, snapshot::ObservedReports};
-use {kat_plan as plan, kat_plan::Snapshot};
 
 /// Machine names, and whether the machine is a member of etcd and may lead.
 const MACHINES: [(&str, bool); 5] = [

@@ -407,7 +407,7 @@ pub(crate) fn server_name() -> String {
 }
 
 pub(crate) fn put<T: serde::Serialize>(key: String, value: &T) -> WriteOperation {
-    let value = kat_types::json::bytes(&key, value).unwrap();
+    let value = kat_types::encoding::json::bytes(&key, value).unwrap();
     WriteOperation::Put(key, value)
 }
 

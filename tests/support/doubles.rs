@@ -18,7 +18,7 @@ use kat_api::{
 use kat_store::StoreError;
 use kat_types::{
     api::{ApiTime, InstanceUsage, LogLine, LogQuery, NodeUsage},
-    frames::{InputFrame, OutputFrame},
+    encoding::frames::{InputFrame, OutputFrame},
     store::snapshot::InstanceEntry,
 };
 

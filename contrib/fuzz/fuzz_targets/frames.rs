@@ -5,7 +5,9 @@
 use std::fmt::Debug;
 
 use kat_fuzz::{peak_of, survive_overflow};
-use kat_types::frames::{FrameError, Frames, InputFrame, MOST, OutputFrame, SessionFrame};
+use kat_types::encoding::frames::{
+    FrameError, Frames, InputFrame, MOST, OutputFrame, SessionFrame,
+};
 use libfuzzer_sys::fuzz_target;
 
 /// All frames before the end or the first error, read in pieces of `cut` bytes.

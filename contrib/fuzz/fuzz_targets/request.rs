@@ -8,7 +8,7 @@
 
 use kat_fuzz::survive_overflow;
 use kat_network::containers::hook_server::parse_request;
-use kat_types::network::HookAnswer;
+use kat_types::machine::network::HookAnswer;
 use libfuzzer_sys::fuzz_target;
 
 /// Longest answer that the hook reads.

@@ -8,7 +8,7 @@ use std::{
 
 use hickory_proto::op::{Message, MessageType, OpCode};
 use kat_network::dns::{DnsRequest, ParseError, Zone, fuzz::Sent, parse};
-use kat_types::network::{DnsRecords, InstanceNetwork, Instances, NodeNetwork, StartGate};
+use kat_types::machine::network::{DnsRecords, InstanceNetwork, Instances, NodeNetwork, StartGate};
 
 /// Largest UDP payload that the server accepts and sends.
 const UDP_PAYLOAD: usize = 1232;
@@ -37,7 +37,7 @@ pub fn zone() -> Arc<Zone> {
         wireguard_port: 51820,
         mtu: 1420,
         upstream_dns: Vec::new(),
-        control_ports: kat_types::network::control_ports(),
+        control_ports: kat_types::machine::network::control_ports(),
         hold_seconds: 60,
         relay: false,
     };

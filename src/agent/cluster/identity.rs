@@ -33,7 +33,7 @@ pub struct MachineIdentity {
 
 impl MachineIdentity {
     pub fn overlay_address(&self) -> Ipv4Addr {
-        kat_types::network::node_address(self.subnet)
+        kat_types::machine::network::node_address(self.subnet)
     }
 
     /// The name that every server certificate of the cluster bears.

@@ -39,7 +39,7 @@ use kat_types::{
         ApiTime, Condition, DATA_LOST_CONDITION, MemberKeys, MembershipAnswer, NodeReport,
         NodeResources, OverlayPeer, OverlayReport, OverlayStatus, data_lost_reason,
     },
-    network::{OVERLAY_FILE, OverlayState},
+    machine::network::{OVERLAY_FILE, OverlayState},
     reason::Reason,
     resource::{AgentConfig, Bytes, MilliCpu, ResourceList},
 };

@@ -25,7 +25,10 @@ use super::{
 use kat_client::{Client, ClientError, ClientOptions, StateConnection};
 use kat_pki as pki;
 use kat_store::{PrefixStateSource, StateFrames, StateSource, StateSourceError};
-use kat_types::{api::MachineEndpoints, digest::sha256_u64, state_frames::StatePosition};
+use kat_types::{
+    api::MachineEndpoints,
+    encoding::{digest::sha256_u64, state_frames::StatePosition},
+};
 
 /// Head start of a server's overlay address before its other addresses are tried as well.
 const HEAD_START: Duration = Duration::from_millis(300);

@@ -10,7 +10,7 @@ use kat_plan::Applicant;
 use kat_store::{StateStore, StoreError, TransactionResult};
 use kat_types::{
     api::MemberKeys,
-    json,
+    encoding::json,
     store::{
         keys,
         records::{NamespaceRecord, TokenRecord},

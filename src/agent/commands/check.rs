@@ -12,8 +12,8 @@ use kat_network::nftables::{
     other_firewalls::{self as obstacles, BlockedTraffic, FirewallObstacle, RequiredTraffic},
 };
 use kat_types::{
+    machine::root::Root,
     resource::{AgentConfig, ClusterConfiguration},
-    root::Root,
 };
 
 /// Checks the machine before anything is changed.

@@ -42,8 +42,8 @@ use kat_store::{EtcdStore, StoreError, etcd_admin};
 use kat_systemd::{ManagerSource, Managers};
 use kat_types::{
     api::{Connection, Scope},
-    json,
-    network::{PeerMachines, node_subnet},
+    encoding::json,
+    machine::network::{PeerMachines, node_subnet},
 };
 
 /// Longest wait for etcd to serve after its start.

@@ -34,9 +34,8 @@ use kat_render::Renderer;
 use kat_systemd::{ManagerSource, Managers};
 use kat_types::{
     api::{JoinAnswer, JoinRequest, TRUSTING},
-    json,
-    network::{self, PeerMachines},
-    plain::plain,
+    encoding::{json, plain::plain},
+    machine::network::{self, PeerMachines},
     resource::ClusterConfiguration,
     store::members::{ClusterEndpoints, ClusterMembers},
 };

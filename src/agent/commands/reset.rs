@@ -29,8 +29,8 @@ use kat_network as network;
 use kat_render::{ETCD_USER, Renderer};
 use kat_systemd::{Journal, Logind, ManagerSource, Managers, SystemdError, UnitManager};
 use kat_types::{
+    machine::root::Root,
     resource::{AgentConfig, ClusterConfiguration},
-    root::Root,
 };
 
 /// Longest stop of one service.

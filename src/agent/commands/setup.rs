@@ -12,7 +12,7 @@ use kat_pki as pki;
 use kat_render::{HostFile, RenderSettings};
 use kat_systemd::{JobResult, UnitManager};
 use kat_types::{
-    network::{self, DnsRecords, Instances, NodeNetwork, PeerMachines},
+    machine::network::{self, DnsRecords, Instances, NodeNetwork, PeerMachines},
     resource::{AgentConfig, ClusterConfiguration},
 };
 

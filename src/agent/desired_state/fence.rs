@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::service::supervisor::DesiredList;
 use kat_host::files::{self, FileAccess};
-use kat_types::{fence::fence_after, resource::OnPartition};
+use kat_types::{machine::fence::fence_after, resource::OnPartition};
 
 /// Largest file of [`FenceMemory`] in bytes.
 const LIMIT: u64 = 32;

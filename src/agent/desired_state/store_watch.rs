@@ -23,10 +23,12 @@ use kat_host::files::{self, FileAccess, FileError};
 use kat_store::{EtcdStore, Mirror, MirrorState, mirror::MirrorEntries};
 use kat_types::{
     api::Connection,
-    json,
-    network::{DNS_FILE, HOST_PORTS_FILE, PEERS_FILE, SERVICES_FILE},
+    encoding::json,
+    machine::{
+        network::{DNS_FILE, HOST_PORTS_FILE, PEERS_FILE, SERVICES_FILE},
+        root::Root,
+    },
     registry::RegistrySettings,
-    root::Root,
     store::keys,
 };
 

@@ -20,7 +20,7 @@ use crate::{
     service::paths,
 };
 use kat_daemon::watchdog::LoopPulses;
-use kat_types::root::Root;
+use kat_types::machine::root::Root;
 
 /// Name of the file in KAT's folder, which only root can write to.
 pub(crate) const FILE: &str = "ballast";

@@ -49,7 +49,8 @@ use kat_host::{
     users::{HOMES, home_of},
 };
 use kat_types::{
-    assignment::Assignment, backoff::Backoff, reason::Reason, resource::AgentConfig, root::Root,
+    assignment::Assignment, backoff::Backoff, machine::root::Root, reason::Reason,
+    resource::AgentConfig,
 };
 
 /// Interval of the checks.

@@ -17,9 +17,9 @@ use kat_daemon::watchdog::LoopPulses;
 use kat_host::users::HOMES;
 use kat_types::{
     api::{ApiTime, Condition, DISK_PRESSURE},
+    machine::root::Root,
     reason::Reason,
     resource::{AgentConfig, Bytes},
-    root::Root,
 };
 
 /// Interval of the checks.

@@ -23,7 +23,7 @@ use kat_daemon::watchdog::LoopPulses;
 use kat_host::files::{self, FileAccess};
 use kat_render::ETCD_FOLDER;
 use kat_systemd::{ManagerSource, SystemdError, UnitManager};
-use kat_types::{json, store::members::MemberRecord};
+use kat_types::{encoding::json, store::members::MemberRecord};
 
 /// Pause after a failed change.
 const AFTER_FAILURE: Duration = Duration::from_secs(2);

@@ -13,7 +13,7 @@ use std::{
 
 use kat_host::files::open_plain;
 use kat_systemd::{TransientUnit, UnitStatus};
-use kat_types::{assignment::Assignment, frames::PassedSignal};
+use kat_types::{assignment::Assignment, encoding::frames::PassedSignal};
 
 /// Digits of a container's id.
 const ID_DIGITS: usize = 64;

@@ -11,7 +11,7 @@ use kat_api::{
     ApiError, InputFrames, InstanceSessions, OutputFrames, SessionError, SessionRequest,
 };
 use kat_client::{ClientError, SessionInput, SessionOutput};
-use kat_types::{api::NodeUsage, frames::OutputFrame, store::snapshot::InstanceEntry};
+use kat_types::{api::NodeUsage, encoding::frames::OutputFrame, store::snapshot::InstanceEntry};
 
 /// Sessions with all instances of the cluster.
 pub(crate) struct ClusterSessions {

@@ -15,7 +15,7 @@ use rustix::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, unix::AsyncFd};
 
-use kat_types::frames::TerminalSize;
+use kat_types::encoding::frames::TerminalSize;
 
 #[derive(Clone)]
 pub(super) struct Terminal {

@@ -18,7 +18,7 @@ use kat_network::overlay::wireguard::read_private_key;
 use kat_pki::delivery::open_logins;
 use kat_types::{
     assignment::{Assignment, WorkloadUser},
-    network,
+    machine::network,
     registry::Credentials,
 };
 

@@ -1,7 +1,7 @@
 //! The cluster's registry settings for this machine's Podman (containers-registries.conf(5)).
 
 use kat_host::files::{self, FileAccess, FileError};
-use kat_types::{registry::RegistrySettings, root::Root};
+use kat_types::{machine::root::Root, registry::RegistrySettings};
 
 /// The file, which Podman reads for every user.
 pub(crate) const FILE: &str = "/etc/containers/registries.conf.d/50-kat.conf";

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use crate::{images::pull as image, service::paths};
 use kat_host::files;
 use kat_types::{
-    api::ImagesRemoved, assignment::WorkloadUser, images::KeptUserImages, resource::AgentConfig,
-    root::Root,
+    api::ImagesRemoved, assignment::WorkloadUser, images::KeptUserImages, machine::root::Root,
+    resource::AgentConfig,
 };
 
 /// Rounds after which the file is written if only times have changed.

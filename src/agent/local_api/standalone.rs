@@ -13,7 +13,7 @@ use kat_plan::Snapshot;
 use kat_store::StateStore;
 use kat_types::{
     api::{NodePhase, NodeReport},
-    node_labels::node_labels,
+    machine::node_labels::node_labels,
     reason::Reason,
     store::{
         records::{NodeRegistration, NodeStatusRecord},

@@ -1,4 +1,4 @@
-//! Writes the state files of `kat-net` (`kat_types::network`) from the store's keys.
+//! Writes the state files of `kat-net` (`kat_types::machine::network`) from the store's keys.
 
 use std::{collections::BTreeMap, net::Ipv4Addr, ops::Bound, path::PathBuf};
 
@@ -10,7 +10,7 @@ use kat_host::files::{self, FileAccess, FileError};
 use kat_store::mirror::MirrorEntries;
 use kat_types::{
     api::{JoinPeer, Reach},
-    network::{
+    machine::network::{
         DNS_FILE, DnsRecords, HOST_PORTS_FILE, HostPortNetwork, HostPortParts, INSTANCES_FILE,
         InstanceNetwork, Instances, NODE_FILE, NodeNetwork, PEERS_FILE, PeerMachine, PeerMachines,
         SERVICES_FILE, ServiceNetwork, ServicePortBackends, Services, StartGate, Transport,

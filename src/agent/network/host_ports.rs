@@ -16,7 +16,7 @@ use kat_network::host_sockets;
 use kat_types::{
     api::{ApiTime, Condition, HOST_PORT_IN_USE, HOST_PORT_NOT_ALLOWED},
     assignment::Assignment,
-    network::{MACHINE_PORTS_FILE, MachinePorts},
+    machine::network::{MACHINE_PORTS_FILE, MachinePorts},
     reason::Reason,
     resource::Protocol,
     services::host_port_statuses,

@@ -14,7 +14,7 @@ use kat_systemd::publish::{self, PublishedInstance, PublishedState};
 use kat_types::{
     api::{InstanceReport, NodePhase, NodeReport},
     assignment::Assignment,
-    json,
+    encoding::json,
 };
 
 /// Publishes every report of the agent until `cancel`.

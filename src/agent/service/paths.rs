@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use kat_types::root::Root;
+use kat_types::machine::root::Root;
 
 /// Folder of the configuration.
 pub(crate) const CONFIGURATION: &str = "/etc/kat";

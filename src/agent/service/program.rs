@@ -8,7 +8,7 @@ use super::run;
 use crate::commands::{check as look, init, join, join_token, recovery, reset, setup};
 use kat_daemon::logging;
 use kat_host::bound_paths;
-use kat_types::{network::HOOK_PROGRAM, plain::plain_lines};
+use kat_types::{encoding::plain::plain_lines, machine::network::HOOK_PROGRAM};
 
 /// KAT on one machine.
 #[derive(Debug, Parser)]

@@ -66,7 +66,11 @@ use kat_registry::Registries;
 use kat_render::Renderer;
 use kat_store::{AbsentStore, LocalStateSource, PrefixStateSource, StateSource, follow_source};
 use kat_systemd::{Journal, Logind, ManagerSource, Managers};
-use kat_types::{api::MemberKeys, network, resource::AgentConfig, root::Root};
+use kat_types::{
+    api::MemberKeys,
+    machine::{network, root::Root},
+    resource::AgentConfig,
+};
 
 /// Runs until SIGTERM, which leaves every workload running.
 pub(crate) async fn run() -> anyhow::Result<()> {

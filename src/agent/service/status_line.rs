@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::reporter::LeaderSilence;
 use kat_daemon::watchdog::LoopPulses;
 use kat_leader::LeaderHandle;
-use kat_types::plain::plain;
+use kat_types::encoding::plain::plain;
 
 /// Most machines that the status line names as asked.
 const ASKED_NAMED: usize = 4;

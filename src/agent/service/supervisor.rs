@@ -28,7 +28,7 @@ use kat_types::{
     api::{Health, InstancePhase, InstanceReport, MainContainerState},
     assignment::{Assignment, USER_BASE, WorkloadUser},
     images::KeptUserImages,
-    network::{INSTANCES_FILE, Instances},
+    machine::network::{INSTANCES_FILE, Instances},
     reason::Reason,
 };
 

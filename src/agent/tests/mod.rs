@@ -49,11 +49,11 @@ use kat_testing::systemd::fake::{FakeMachine, FakeManager, UnitBehaviour};
 use kat_types::{
     api::{InstancePhase, InstanceReport},
     assignment::{Assignment, DesiredRun, WorkloadUser},
+    machine::root::Root,
     resource::{
         AgentConfig, Container, DEVICE_GROUPS, OnPartition, RestartCondition, RestartPolicy,
         WorkloadType,
     },
-    root::Root,
 };
 
 /// The machine's monotonic clock in microseconds, as the fake managers count it.

@@ -28,7 +28,7 @@ use kat_bundle::{CarriedFile, unpack_carried};
 use kat_host::files::FileAccess;
 use kat_types::{
     assignment::{Assignment, WorkloadUser},
-    root::Root,
+    machine::root::Root,
 };
 
 /// Why the files can't be written.

@@ -26,8 +26,8 @@ use kat_host::{
 };
 use kat_types::{
     assignment::{Assignment, DesiredRun},
+    machine::root::Root,
     resource::{AgentConfig, DEVICE_GROUPS, DeviceMapping, PortRange},
-    root::Root,
     services::host_port_statuses,
 };
 

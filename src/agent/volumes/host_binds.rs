@@ -18,7 +18,7 @@ use kat_host::{
 use kat_systemd::{JobResult, SystemdError, UnitManager};
 use kat_types::{
     assignment::{Assignment, BOUND_FOLDER},
-    root::Root,
+    machine::root::Root,
 };
 
 /// Longest bind, including the removal of the previous one.

@@ -16,9 +16,9 @@ use kat_host::{
 };
 use kat_types::{
     assignment::{Assignment, BOUND_FOLDER, BoundPath},
+    machine::root::Root,
     reason::Reason,
     resource::{AgentConfig, EnsureType},
-    root::Root,
 };
 
 /// Owner and mode of parent folders: they belong to root, and every user may pass through.

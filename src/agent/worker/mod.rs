@@ -55,8 +55,8 @@ use kat_types::{
     api::ContainerStatus,
     assignment::{Assignment, DesiredRun, WorkloadUser},
     images::KeptUserImages,
+    machine::root::Root,
     reason::Reason,
-    root::Root,
 };
 
 /// Longest time between two passes, even when no event arrives.

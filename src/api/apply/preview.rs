@@ -21,7 +21,7 @@ use kat_leader::{Rehearsal, RehearsalResult};
 use kat_plan::{Snapshot, rollout_in_words};
 use kat_types::{
     api::Preview,
-    json::NotEncoded,
+    encoding::json::NotEncoded,
     resource::name::check_new_namespace,
     store::{
         keys, records::NamespaceRecord, revisions::WorkloadKey, snapshot::ObservedReports,

@@ -9,7 +9,7 @@ use kat_bundle as bundle;
 use kat_bundle::{Bundle, Class, DecodeMode, Diagnostic, SourceFile};
 use kat_plan::{amounts_of_workload, largest_assignment};
 use kat_types::{
-    json::{self, NotEncoded},
+    encoding::json::{self, NotEncoded},
     resource::{
         Amounts, HostPort, ImagePullPolicy, OnPartition, Protocol, VirtualLoadBalancer,
         WorkloadSpec, stop_seconds,

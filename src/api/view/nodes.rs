@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{ApiView, node_metadata, time};
 use kat_types::{
     api::{ApiTime, Condition, ETCD_CONDITION, Item, NodeItem, NodeRole, NodeSpec, NodeStatus},
-    network::node_address,
+    machine::network::node_address,
     reason::Reason,
     resource::Bytes,
     store::snapshot::NodeEntry,

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::errors::CliError;
-use kat_types::json::{self, NotEncoded};
+use kat_types::encoding::json::{self, NotEncoded};
 
 /// A list as `-o json` and `-o yaml` print it.
 #[derive(Debug, Serialize)]

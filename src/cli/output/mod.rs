@@ -11,9 +11,9 @@ use serde::Serialize;
 
 use super::{args::DocumentFormat, console::Console, errors::CliError};
 use jsonpath::Template;
-use kat_types::plain::push_plain;
+use kat_types::encoding::plain::push_plain;
 
-pub(super) use kat_types::plain::plain;
+pub(super) use kat_types::encoding::plain::plain;
 
 /// Prints a value as one document.
 pub(super) fn document<T: Serialize>(
@@ -33,7 +33,7 @@ pub(super) fn picked<T: Serialize>(
     template: &Template,
     value: &T,
 ) -> Result<(), CliError> {
-    let value = kat_types::json::tree("the answer", value).map_err(json::not_written)?;
+    let value = kat_types::encoding::json::tree("the answer", value).map_err(json::not_written)?;
     let text = template.fill(&value);
     if std::io::stdout().is_terminal() {
         // On a terminal control characters are replaced; in a pipe programs get the text unchanged.
@@ -45,7 +45,7 @@ pub(super) fn picked<T: Serialize>(
 
 /// The name of an enum's unit variant in JSON, such as `NotReady` or `pending_check`.
 pub(super) fn word<T: Serialize>(value: &T) -> String {
-    match kat_types::json::tree("a word", value) {
+    match kat_types::encoding::json::tree("a word", value) {
         Ok(serde_json::Value::String(word)) => word,
         _ => "-".to_owned(),
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::json::not_written;
 use crate::errors::CliError;
-use kat_types::json;
+use kat_types::encoding::json;
 
 /// A whole document with a line feed at the end.
 pub(crate) fn document<T: Serialize>(value: &T) -> Result<String, CliError> {

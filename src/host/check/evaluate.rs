@@ -6,7 +6,7 @@ use super::{
 use crate::{facts::ProgramVersion, users::AccountConflict};
 use kat_types::{
     assignment::INDEX_LIMIT,
-    program_version::{etcd_has_known_holes, etcd_mended_versions},
+    machine::program_version::{etcd_has_known_holes, etcd_mended_versions},
     resource::name::check_label,
 };
 

@@ -11,7 +11,7 @@ use std::{
 
 use super::commands::Invocation;
 
-pub use kat_types::program_version::ProgramVersion;
+pub use kat_types::machine::program_version::ProgramVersion;
 
 /// Longest run of a program that prints its version.
 const LIMIT: Duration = Duration::from_secs(10);

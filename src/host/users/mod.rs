@@ -18,7 +18,7 @@ use super::{
     commands::{CommandError, Invocation},
     files::{self, FileAccess, FileError},
 };
-use kat_types::{assignment::WorkloadUser, root::Root};
+use kat_types::{assignment::WorkloadUser, machine::root::Root};
 
 pub use self::decide::{
     AccountConflict, AccountSteps, decide, home as home_of, is_ours, range_conflicts,

@@ -15,7 +15,7 @@ use crate::{
     links::{LinkError, LinkState, Links, NextHop, VethPair},
     sysctl,
 };
-use kat_types::digest::sha256_u64;
+use kat_types::encoding::digest::sha256_u64;
 
 /// Name of the link inside the container.
 pub(crate) const CONTAINER_LINK: &str = "eth0";

@@ -26,7 +26,7 @@ use crate::{
 };
 use kat_types::{
     backoff::Backoff,
-    network::{InstanceNetwork, NodeNetwork, StartGate},
+    machine::network::{InstanceNetwork, NodeNetwork, StartGate},
 };
 
 /// Longest time to make the links of one container.

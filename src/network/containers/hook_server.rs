@@ -22,8 +22,8 @@ use super::{
 use crate::{containers::journal_budget::LineBudget, state_files::StateFiles};
 use kat_daemon::watchdog::LoopPulse;
 use kat_types::{
-    json,
-    network::{HookAnswer, HookRequest, InstanceNetwork, NodeNetwork, StartGate},
+    encoding::json,
+    machine::network::{HookAnswer, HookRequest, InstanceNetwork, NodeNetwork, StartGate},
 };
 
 /// Longest request in bytes, with its line break.

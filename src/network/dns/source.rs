@@ -14,7 +14,7 @@ use crate::{
     service::DnsServer,
     state_files::StateFilesSnapshot,
 };
-use kat_types::network::{DnsRecords, Instances};
+use kat_types::machine::network::{DnsRecords, Instances};
 
 /// Port of DNS.
 const PORT: u16 = 53;

@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use super::*;
-use kat_types::network::{DnsRecords, InstanceNetwork, Instances, NodeNetwork, StartGate};
+use kat_types::machine::network::{DnsRecords, InstanceNetwork, Instances, NodeNetwork, StartGate};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -43,7 +43,7 @@ pub(super) fn node() -> NodeNetwork {
         mtu: 1420,
         upstream_dns: Vec::new(),
         relay: false,
-        control_ports: kat_types::network::control_ports(),
+        control_ports: kat_types::machine::network::control_ports(),
         hold_seconds: 60,
     }
 }

@@ -142,7 +142,7 @@ fn server(word: &str, port: u16) -> Option<SocketAddr> {
 mod tests {
     use super::*;
     use crate::dns::tests::node;
-    use kat_types::network::{DnsRecords, Instances, NodeNetwork};
+    use kat_types::machine::network::{DnsRecords, Instances, NodeNetwork};
 
     fn zone(upstreams: &[&str]) -> Zone {
         let node = NodeNetwork {

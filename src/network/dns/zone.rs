@@ -17,7 +17,7 @@ use rand::seq::SliceRandom;
 
 use super::DnsError;
 use kat_types::{
-    network::{DnsRecords, Instances, NodeNetwork},
+    machine::network::{DnsRecords, Instances, NodeNetwork},
     top_level_domains,
 };
 

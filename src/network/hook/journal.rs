@@ -2,7 +2,7 @@
 
 use std::{os::unix::net::UnixDatagram, path::Path, time::Duration};
 
-use kat_types::network::HOOK_JOURNAL_FIELD;
+use kat_types::machine::network::HOOK_JOURNAL_FIELD;
 
 /// Most characters of a value in an entry.
 const MAXIMUM_VALUE: usize = 1000;

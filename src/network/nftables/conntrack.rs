@@ -10,7 +10,7 @@ use netlink_packet_core::{
 use netlink_proto::sys::{SocketAddr, protocols::NETLINK_NETFILTER};
 use rustix::{io::Errno, net::AddressFamily};
 
-use kat_types::network::Transport;
+use kat_types::machine::network::Transport;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 

@@ -20,7 +20,7 @@ use serde::Serialize;
 use tera::Tera;
 use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
 
-use kat_types::network::NodeNetwork;
+use kat_types::machine::network::NodeNetwork;
 
 /// Family of the table.
 pub(crate) const FAMILY: &str = "inet";

@@ -30,7 +30,7 @@ use crate::{
     host_sockets, overlay::local_addresses as local, run_file, state_files::StateFilesSnapshot,
 };
 use kat_types::{
-    network::{
+    machine::network::{
         HostPortNetwork, HostPortParts, Instances, MACHINE_PORTS_FILE, MachinePorts, NodeNetwork,
         Transport,
     },

@@ -27,7 +27,7 @@ use super::{
 use crate::state_files::StateFilesSnapshot;
 use kat_daemon::watchdog::LoopPulse;
 use kat_types::{
-    network::{NodeNetwork, ServicePortBackends, Services, Transport},
+    machine::network::{NodeNetwork, ServicePortBackends, Services, Transport},
     services::BackendState,
 };
 

@@ -12,7 +12,7 @@ use crate::{
     links::{LinkError, LinkState, Links, NextHop},
     sysctl,
 };
-use kat_types::network::NodeNetwork;
+use kat_types::machine::network::NodeNetwork;
 
 pub(crate) const ALIAS: &str = "kat";
 /// The service with the userspace WireGuard.

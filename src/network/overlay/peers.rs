@@ -26,7 +26,7 @@ use crate::{
     },
     run_file,
 };
-use kat_types::network::{
+use kat_types::machine::network::{
     NodeNetwork, OverlayState, PRIVATE_KEY_FILE, PeerMachine, PeerMachines, PeerState,
 };
 
@@ -465,7 +465,7 @@ mod tests {
             wireguard_port: 51820,
             mtu: 1420,
             upstream_dns: Vec::new(),
-            control_ports: kat_types::network::control_ports(),
+            control_ports: kat_types::machine::network::control_ports(),
             hold_seconds: 60,
             relay: false,
         };

@@ -3,7 +3,7 @@
 use std::time::UNIX_EPOCH;
 
 use super::wireguard::PeerStatus;
-use kat_types::network::PeerState;
+use kat_types::machine::network::PeerState;
 
 /// The state of one peer.
 pub(crate) fn of(status: &PeerStatus) -> PeerState {

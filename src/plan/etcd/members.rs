@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use crate::{SeenStore, Snapshot};
 use kat_types::{
     api::NodePhase,
-    network::node_address,
+    machine::network::node_address,
     store::{
         members::{ClusterMembers, MemberRecord},
         snapshot::NodeEntry,

@@ -15,8 +15,8 @@ use crate::{
 use kat_types::{
     api::InstancePhase,
     assignment::{Assignment, DesiredRun, WorkloadUser, needed_schema},
-    json,
-    network::node_address,
+    encoding::json,
+    machine::network::node_address,
     reason::EventReason,
     resource::{Container, HealthCheck, OtherKind, Port, Volume, WorkloadSpec},
     secrets::AssignedSecrets,

@@ -1,6 +1,6 @@
 //! Ids of instances: `<workload>-<5 base32>`, never used again.
 
-use kat_types::digest::sha256_u32;
+use kat_types::encoding::digest::sha256_u32;
 
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 /// Five characters of five bits.

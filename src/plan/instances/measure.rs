@@ -9,7 +9,7 @@ use kat_types::{
     assignment::{
         AssignedVolume, Assignment, DesiredRun, INDEX_LIMIT, WorkloadUser, needed_schema,
     },
-    json::{self, NotEncoded},
+    encoding::json::{self, NotEncoded},
     resource::OtherKind,
     secrets::secret_uses,
     store::snapshot::ParsedWorkload,

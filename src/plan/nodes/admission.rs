@@ -10,9 +10,8 @@ use crate::{EventLog, Snapshot};
 use kat_types::{
     api::{EventKind, MemberKeys, ObjectKind, ObjectReference, Reach},
     assignment::DesiredMeta,
-    json::{self, NotEncoded},
-    network::node_subnet,
-    node_labels::node_labels,
+    encoding::json::{self, NotEncoded},
+    machine::{network::node_subnet, node_labels::node_labels},
     reason::EventReason,
     store::{
         keys,

@@ -15,7 +15,7 @@ use kat_types::{
         ApiTime, Condition, EventKind, MachineEndpoints, NodePhase, NodeReport, ObjectKind,
         ObjectReference, Reach,
     },
-    network::node_address,
+    machine::network::node_address,
     reason::{EventReason, Reason},
     store::{
         keys, members::ClusterEndpoints, records::NodeStatusRecord, snapshot::NodeEntry,

@@ -17,7 +17,7 @@ use crate::{
     draft::{Draft, OperationGroup},
 };
 use kat_types::{
-    digest::sha256_u32,
+    encoding::digest::sha256_u32,
     resource::{ClusterSpec, HostPort, Port, Protocol},
     services::{HostPortNumber, HostPortNumbers},
     store::{

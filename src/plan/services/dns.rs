@@ -10,7 +10,7 @@ use crate::{
     services::service_addresses::ServiceAddresses,
 };
 use kat_types::{
-    network::node_address,
+    machine::network::node_address,
     services::BackendState,
     store::{keys, records::NodeStatusRecord, revisions::WorkloadKey},
 };

@@ -21,7 +21,7 @@ use crate::{
 };
 use kat_types::{
     api::NodePhase,
-    digest::sha256_u32,
+    encoding::digest::sha256_u32,
     resource::Protocol,
     services::{Backends, ServiceAddress, ServiceBalance, ServicePort},
     store::{

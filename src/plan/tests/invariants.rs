@@ -1,7 +1,7 @@
 //! Invariants that must hold after each change.
 
 use super::*;
-use kat_types::{network::node_address, services::BackendState};
+use kat_types::{machine::network::node_address, services::BackendState};
 
 impl World {
     pub(crate) fn check(&mut self) {

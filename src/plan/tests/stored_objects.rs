@@ -230,5 +230,5 @@ impl World {
 
 /// A hash, so that the stored value is as short as the API's for a file of any length.
 fn hash_of(file: &serde_json::Value) -> String {
-    kat_types::digest::sha256_hex(file.to_string().as_bytes())
+    kat_types::encoding::digest::sha256_hex(file.to_string().as_bytes())
 }

@@ -16,7 +16,7 @@ use kat_testing::{
     state_stream::{ServingStore, conforms, wait_for},
 };
 use kat_types::{
-    state_frames::{
+    encoding::state_frames::{
         StateBeat, StateBegin, StateEndReason, StateFrame, StateFrameDecoder, StatePosition,
     },
     store::{

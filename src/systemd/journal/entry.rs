@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use kat_types::network::HOOK_JOURNAL_FIELD;
+use kat_types::machine::network::HOOK_JOURNAL_FIELD;
 
 /// Fields that are requested. journalctl adds the time and the cursor.
 pub(super) const FIELDS: &[&str] = &[

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use self::lines::{InputLine, LineReader};
-use kat_types::plain::last_words;
+use kat_types::encoding::plain::last_words;
 
 pub use self::entry::{LogEntry, ProgramStream};
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::Assignment;
 use crate::{
-    digest::sha256_prefix_hex,
+    encoding::digest::sha256_prefix_hex,
     resource::{HostMount, Volume, VolumeMount},
 };
 

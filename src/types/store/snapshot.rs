@@ -13,8 +13,8 @@ use ipnet::Ipv4Net;
 use crate::{
     api::{Event, NodeReport, Reach, StoreEpoch},
     assignment::{Assignment, DesiredMeta},
+    encoding::json::NotEncoded,
     images::KeptImages,
-    json::NotEncoded,
     registry::{LoginPlace, LoginRecord, RegistrySettings},
     resource::{ClusterConfiguration, VirtualLoadBalancer, Workload},
     secrets::{SealingKeyRecord, SecretKey, SecretRecord},

@@ -33,7 +33,7 @@ use kat_leader::{LeaderConfig, LeaderHandle, MembersConfig, Planner, keep_member
 use kat_render::{RenderSettings, Renderer};
 use kat_store::{Mirror, StateStore};
 use kat_testing::MemoryStore;
-use kat_types::{resource::AgentConfig, root::Root, store::keys};
+use kat_types::{machine::root::Root, resource::AgentConfig, store::keys};
 
 /// Time to live of the leader's lease, as in `kat-agent run`.
 const LEASE: Duration = Duration::from_secs(5);

@@ -23,7 +23,7 @@ use kat_pki::{
     recovery_key::RecoveryKey,
     stream::{SealedReader, SealedWriter, StreamError},
 };
-use kat_types::{api::AuthorityKeys, json};
+use kat_types::{api::AuthorityKeys, encoding::json};
 
 /// The schema version that is written, and the newest that can be read.
 const SCHEMA: u32 = 1;

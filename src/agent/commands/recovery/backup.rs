@@ -22,7 +22,7 @@ use kat_host::files::{self, FileAccess};
 use kat_leader::Backups;
 use kat_store as store;
 use kat_store::EtcdStore;
-use kat_types::network;
+use kat_types::machine::network;
 
 /// Largest key file in bytes.
 const LIMIT: u64 = 64 << 10;

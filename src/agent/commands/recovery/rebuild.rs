@@ -36,7 +36,7 @@ use kat_store::{EtcdStore, StateStore, TransactionResult, etcd_admin};
 use kat_systemd::UnitManager;
 use kat_types::{
     api::{EventKind, ObjectKind, ObjectReference, StoreEpoch},
-    json,
+    encoding::json,
     reason::EventReason,
     store::{
         keys, members::ClusterEndpoints, records::NodeRegistration, transaction::WriteOperation,

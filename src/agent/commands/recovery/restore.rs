@@ -49,9 +49,8 @@ use kat_store::{EtcdStore, StateStore};
 use kat_systemd::{ManagerSource, Managers, UnitManager};
 use kat_types::{
     api::{MembershipAnswer, StoreEpoch},
-    json,
-    network::{self, PeerMachines, node_address},
-    plain::plain,
+    encoding::{json, plain::plain},
+    machine::network::{self, PeerMachines, node_address},
     resource::AgentConfig,
     store::{keys, members::ClusterEndpoints},
 };

@@ -7,7 +7,7 @@ use crate::{
     cluster::{cluster_cache::ClusterCache, identity::MachineIdentity},
     desired_state::desired::DesiredState,
 };
-use kat_types::network::{DnsRecords, Instances, NodeNetwork, PeerMachines, StartGate};
+use kat_types::machine::network::{DnsRecords, Instances, NodeNetwork, PeerMachines, StartGate};
 
 macro_rules! stored {
     ($name:literal) => {

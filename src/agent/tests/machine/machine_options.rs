@@ -7,8 +7,8 @@ use super::*;
 use crate::network::files::instances;
 use kat_host::files;
 use kat_types::{
+    machine::root::Root,
     resource::{HostPort, Port, Protocol},
-    root::Root,
 };
 
 fn with_groups(name: &str, groups: &[&str]) -> Assignment {

@@ -15,8 +15,8 @@ use crate::{
 };
 use kat_systemd::{JobResult, SystemdError, TransientUnit, UnitManager, UnitStatus};
 use kat_types::{
-    api::InstancePhase, assignment::Assignment, reason::Reason, resource::ImagePullPolicy,
-    root::Root,
+    api::InstancePhase, assignment::Assignment, machine::root::Root, reason::Reason,
+    resource::ImagePullPolicy,
 };
 
 /// Grace of an evicted instance: its programs are killed after this time, whatever stop time its

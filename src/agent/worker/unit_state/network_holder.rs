@@ -9,7 +9,7 @@ use crate::{
     worker::unit_state::unit_files::{FilesError, make_folder},
 };
 use kat_host::files::{self, FileAccess};
-use kat_types::root::Root;
+use kat_types::machine::root::Root;
 
 /// Folders that serve as mount points.
 const FOLDERS: [&str; 9] = [

@@ -10,7 +10,7 @@ use crate::service::paths::{SYSTEM_UNITS, UNITS, UserFolders};
 use kat_host::files::{self, FileAccess, FileError};
 use kat_render::{HostFile, MARK, UnitFile, UnitFileKind, VALUE_SUFFIX};
 use kat_systemd::UnitStatus;
-use kat_types::{assignment::main_unit, root::Root};
+use kat_types::{assignment::main_unit, machine::root::Root};
 
 /// Name of the drop-in of `user@UID.service`.
 const DELEGATION: &str = "50-kat.conf";

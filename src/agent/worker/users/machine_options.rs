@@ -11,6 +11,7 @@ use super::accounts::MachineGroups;
 use crate::volumes::earlier_grants::{EarlierGrants, OwnersSetting};
 use kat_types::{
     assignment::{Assignment, WorkloadUser},
+    machine::root::Root,
     reason::Reason,
     resource::{
         AgentConfig, DeviceMapping, PortRange,
@@ -18,7 +19,6 @@ use kat_types::{
             CAPABILITIES, NEW_PRIVILEGES, PROFILES, SECCOMP, SECURITY_WORDS, SELINUX, UNMASK,
         },
     },
-    root::Root,
     services::host_port_statuses,
 };
 

@@ -7,7 +7,7 @@ use crate::view::masked;
 use kat_bundle::{DocumentKind, without_defaults};
 use kat_types::{
     api::FieldChange,
-    json::NotEncoded,
+    encoding::json::NotEncoded,
     store::snapshot::{ParsedWorkload, WorkloadEntry},
 };
 

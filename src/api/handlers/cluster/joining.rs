@@ -31,7 +31,7 @@ use kat_plan::{Admission, Applicant, NotAdmitted, Snapshot, cluster_endpoints, m
 use kat_store::StoreError;
 use kat_types::{
     api::{Certificates, JoinAnswer, JoinPeer, JoinRequest, NodePhase, RenewalRequest},
-    network::node_address,
+    machine::network::node_address,
     resource::ClusterSpec,
     store::{keys, snapshot::NodeEntry, transaction::Compare},
 };

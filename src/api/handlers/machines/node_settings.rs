@@ -33,7 +33,7 @@ use kat_bundle::{check_label_key, check_label_value};
 use kat_plan::{EventLog, Snapshot};
 use kat_types::{
     api::{EventKind, NodeLabels, NodeTaints, ObjectKind, ObjectReference, Taint, WriteOutcome},
-    node_labels::OWN_LABELS,
+    machine::node_labels::OWN_LABELS,
     reason::EventReason,
     store::{keys, records::NodeRegistration, transaction::Compare},
 };

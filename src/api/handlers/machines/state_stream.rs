@@ -25,7 +25,7 @@ use crate::{
 };
 use kat_plan::Snapshot;
 use kat_store::StateFrames;
-use kat_types::{
+use kat_types::encoding::{
     json::NotEncoded,
     state_frames::{STATE_CONTENT_TYPE, StateFrame, StatePosition},
 };

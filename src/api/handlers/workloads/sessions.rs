@@ -1,5 +1,5 @@
 //! Sessions with an instance: a command in its container, or a connection to one of its ports
-//! ([`kat_types::frames`] go both ways).
+//! ([`kat_types::encoding::frames`] go both ways).
 //!
 //! A session is over when its outputs end. When the caller disconnects, its inputs end without
 //! [`InputFrame::End`], or the outputs are dropped; the session's command is then ended too.
@@ -31,7 +31,7 @@ use crate::{
 use kat_plan::Snapshot;
 use kat_types::{
     api::{CONTENT_TYPE, ExecRequest, NodeUsage},
-    frames::{Frames, InputFrame, OutputFrame, SessionFrame},
+    encoding::frames::{Frames, InputFrame, OutputFrame, SessionFrame},
     store::snapshot::InstanceEntry,
 };
 

@@ -15,7 +15,7 @@ use crate::{
 use kat_client::ListChange;
 use kat_types::{
     api::{InstanceItem, NamespaceItem, NodeItem, SecretItem, WorkloadItem},
-    json,
+    encoding::json,
 };
 
 /// What the command waits for.

@@ -21,7 +21,7 @@ use crate::{
 use kat_client::{ApiRefusal, ClientError, SessionInput};
 use kat_types::{
     api::ExecRequest,
-    frames::{InputFrame, OutputFrame},
+    encoding::frames::{InputFrame, OutputFrame},
 };
 use unpack::SkippedEntry;
 

@@ -24,7 +24,7 @@ use crate::{
 use kat_client::{ApiRefusal, ClientError, SessionInput, SessionOutput};
 use kat_types::{
     api::ExecRequest,
-    frames::{InputFrame, MOST, OutputFrame, PassedSignal},
+    encoding::frames::{InputFrame, MOST, OutputFrame, PassedSignal},
 };
 
 /// Pieces of stdin that are buffered.

@@ -11,7 +11,7 @@ use tokio::{
 
 use crate::{CliSession, args::PortForwardArgs, errors::CliError, target, target::InstanceRef};
 use kat_client::{ApiRefusal, Client, ClientError, SessionInput, SessionOutput};
-use kat_types::frames::{InputFrame, MOST, OutputFrame};
+use kat_types::encoding::frames::{InputFrame, MOST, OutputFrame};
 
 /// Most connections at once; further ones wait.
 const MOST_CONNECTIONS: usize = 60;

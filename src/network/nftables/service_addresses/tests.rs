@@ -1,5 +1,5 @@
 use super::*;
-use kat_types::network::ServiceNetwork;
+use kat_types::machine::network::ServiceNetwork;
 
 fn node() -> NodeNetwork {
     NodeNetwork {
@@ -13,7 +13,7 @@ fn node() -> NodeNetwork {
         wireguard_port: 51820,
         mtu: 1420,
         upstream_dns: Vec::new(),
-        control_ports: kat_types::network::control_ports(),
+        control_ports: kat_types::machine::network::control_ports(),
         hold_seconds: 60,
         relay: false,
     }

@@ -22,7 +22,7 @@ use crate::overlay::{
     local_addresses::LocalAddress,
     wireguard::{PrivateKey, PublicKey},
 };
-use kat_types::network::NodeNetwork;
+use kat_types::machine::network::NodeNetwork;
 
 /// The multicast address of all nodes of a link (RFC 4291, section 2.7.1): every switch forwards
 /// it.

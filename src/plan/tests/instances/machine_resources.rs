@@ -2,7 +2,7 @@
 //! on a machine whose owner allows it.
 
 use super::*;
-use kat_types::network::node_address;
+use kat_types::machine::network::node_address;
 
 fn machines(count: usize) -> World {
     let mut world = World::with_machines(count);

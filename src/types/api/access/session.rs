@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::frames::TerminalSize;
+use crate::encoding::frames::TerminalSize;
 
 /// Content type of the request's and the response's body.
 pub const CONTENT_TYPE: &str = "application/x-kat-frames";

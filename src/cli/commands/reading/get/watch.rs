@@ -14,7 +14,7 @@ use crate::{
     },
 };
 use kat_client::ListChange;
-use kat_types::{api::WatchLine, json};
+use kat_types::{api::WatchLine, encoding::json};
 
 /// `deleted` and `changed` have seven letters.
 const CHANGE_WIDTH: u16 = 7;

@@ -16,7 +16,7 @@ use kat_types::{
         BackupView, DISK_PRESSURE, ETCD_CONDITION, FILES_WRITTEN, Health, HealthView,
         InstancePhase, NodePhase, NodeRole, StoreView, WorkloadPhase,
     },
-    program_version::{ProgramVersion, etcd_has_known_holes, etcd_mended_versions},
+    machine::program_version::{ProgramVersion, etcd_has_known_holes, etcd_mended_versions},
     reason::Reason,
     resource::Bytes,
 };

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tar::{Builder, HeaderMode};
 use tokio::sync::mpsc;
 
-use kat_types::frames::MOST;
+use kat_types::encoding::frames::MOST;
 
 /// Writes into a channel; fails when the receiver is gone.
 struct PieceWriter {

@@ -8,7 +8,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
-use crate::{api::ErrorBody, json};
+use crate::{api::ErrorBody, encoding::json};
 
 /// Replaces an error that can't be encoded as JSON.
 const NOT_SAID: &[u8] =

@@ -10,8 +10,10 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    frames::{FrameError, Frames, MOST, SessionFrame},
-    json,
+    encoding::{
+        frames::{FrameError, Frames, MOST, SessionFrame},
+        json,
+    },
     store::transaction::KeyValue,
 };
 
