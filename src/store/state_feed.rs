@@ -129,6 +129,15 @@ impl StateFeed {
         resume: Option<StatePosition>,
     ) -> Result<StateFrames, TooManyOpens> {
         let replaced = self.shared.register(node, Instant::now())?;
+        Ok(self.frames(node, resume, replaced))
+    }
+
+    fn frames(
+        &self,
+        node: &str,
+        resume: Option<StatePosition>,
+        replaced: CancellationToken,
+    ) -> StateFrames {
         self.shared.open.send_modify(|open| *open += 1);
         let reader = StateReader {
             feed: Arc::clone(&self.shared),
@@ -141,7 +150,7 @@ impl StateFeed {
             let frames = reader.next().await?;
             Some((stream::iter(frames.into_iter().map(Ok)), reader))
         });
-        Ok(Box::pin(frames.flatten()))
+        Box::pin(frames.flatten())
     }
 }
 
@@ -363,7 +372,10 @@ impl StateReader {
                 self.stage = ReaderStage::Following(cursor);
                 return frames;
             }
-            if all && Instant::now() >= self.beat_at {
+            if !all {
+                continue;
+            }
+            if Instant::now() >= self.beat_at {
                 return self.beat(cursor, sure);
             }
             tokio::select! {
@@ -463,9 +475,8 @@ impl LocalStateSource {
 #[async_trait]
 impl StateSource for LocalStateSource {
     async fn open(&self, resume: Option<StatePosition>) -> Result<StateFrames, StateSourceError> {
-        // The limit of opens is for other machines; this one waits out its own back-off.
-        self.feed
-            .open(&self.node, resume)
-            .map_err(|refused| StateSourceError::Refused(refused.to_string()))
+        // The limit of opens is for other machines.
+        let replaced = CancellationToken::new();
+        Ok(self.feed.frames(&self.node, resume, replaced))
     }
 }

@@ -170,6 +170,8 @@ impl FollowedStore {
     ) -> anyhow::Result<()> {
         let (store, leaf) = match self {
             Self::Leader(store) => (store, "leader-etcd"),
+            // A renewal has taken the certificate: the machine reads the state stream.
+            Self::Node(_) if !own.is_etcd_client() => return Ok(()),
             Self::Node(store) => (store, "node-etcd"),
             Self::Absent => return Ok(()),
         };
