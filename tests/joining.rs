@@ -80,6 +80,7 @@ fn body(name: &str, number: u8, request_pem: &str) -> Value {
         "endpoints": [format!("192.0.2.{number}:51820")],
         "advertise": [format!("192.0.2.{number}")],
         "architecture": "amd64",
+        "stateStream": true,
     })
 }
 
@@ -122,13 +123,12 @@ async fn a_machine_gets_certificates_a_subnet_and_the_others() {
     let registration: NodeRegistration = stored(&server, &keys::registration("n2"));
     assert_eq!(answer["nodeUID"], registration.uid);
     assert!(!registration.etcd);
-    for name in ["node", "etcd"] {
-        let hash = tls::public_key_hash(&text(name)).unwrap();
-        assert_eq!(hash, registration.identity_key, "one key, which is known");
-    }
+    let hash = tls::public_key_hash(&text("node")).unwrap();
+    assert_eq!(hash, registration.identity_key, "the key is known");
+    assert!(registration.state_stream);
+    assert!(certificates.get("etcd").is_none(), "{certificates}");
     let record: TokenRecord = stored(&server, &keys::token(&id));
     assert_eq!(record.uses, Some(0));
-    assert!(server.users.names.lock().contains("n2"));
 
     // With its certificate the machine reports, and reads only about itself.
     let identity = pki::CertificateKeyPair {
@@ -328,49 +328,71 @@ async fn only_the_key_of_a_request_counts() {
     assert_eq!(server.stored(), before);
     let (status, answer) = join(&server, &token, &body("n2", 2, &plain("node:n2"))).await;
     assert_eq!(status, StatusCode::CREATED, "{answer}");
-    for name in ["node", "etcd"] {
-        let text = answer["certificates"][name].as_str().unwrap();
-        let (_, pem) = x509_parser::pem::parse_x509_pem(text.as_bytes()).unwrap();
-        let certificate = pem.parse_x509().unwrap();
-        assert!(!certificate.is_ca(), "{name}");
-        let names = certificate.subject_alternative_name().unwrap();
-        let names = names.map_or_else(String::new, |names| format!("{:?}", names.value));
-        assert!(!names.contains("stolen"), "{name} {names}");
-    }
+    let text = answer["certificates"]["node"].as_str().unwrap();
+    let (_, pem) = x509_parser::pem::parse_x509_pem(text.as_bytes()).unwrap();
+    let certificate = pem.parse_x509().unwrap();
+    assert!(!certificate.is_ca());
+    let names = certificate.subject_alternative_name().unwrap();
+    let names = names.map_or_else(String::new, |names| format!("{:?}", names.value));
+    assert!(!names.contains("stolen"), "{names}");
 }
 
+/// A machine can't ask for a way into etcd by claiming to be of version 0.1.0.
 #[tokio::test]
-async fn a_machine_that_reads_the_state_stream_gets_no_way_into_etcd() {
+async fn no_machine_that_joins_gets_a_way_into_etcd() {
     let server = server().await;
     let (token, _) = token(&server, &json!({})).await;
     let (request, key_pem) = create_request("node:n2").unwrap();
-    // The machine had a user of etcd in its earlier version.
-    let (status, earlier) = join(&server, &token, &body("n2", 2, &request)).await;
-    assert_eq!(status, StatusCode::CREATED, "{earlier}");
-    assert!(server.users.names.lock().contains("n2"));
-    let mut asks = body("n2", 2, &request);
-    asks["stateStream"] = json!(true);
-    let (status, answer) = join(&server, &token, &asks).await;
-    assert_eq!(status, StatusCode::OK, "{answer}");
-    assert!(answer["certificates"]["node"].is_string());
+    let before = server.stored();
+    let mut older = body("n2", 2, &request);
+    older.as_object_mut().unwrap().remove("stateStream");
+    for asks in [&older, &{
+        let mut asks = older.clone();
+        asks["stateStream"] = json!(false);
+        asks
+    }] {
+        let (status, answer) = join(&server, &token, asks).await;
+        assert_eq!(status, StatusCode::CONFLICT, "{answer}");
+        assert!(answer["message"].to_string().contains("0.1.0"), "{answer}");
+    }
+    assert_eq!(server.stored(), before);
+    server.users.names.lock().insert("n2".to_owned());
+    let (status, answer) = join(&server, &token, &body("n2", 2, &request)).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
     assert!(answer["certificates"].get("etcd").is_none(), "{answer}");
-    assert!(!server.users.names.lock().contains("n2"));
-    // Neither does a renewal bring one.
-    let renewed = pki::create_request_for_key("node:n2", &key_pem).unwrap();
+    assert!(
+        !server.users.names.lock().contains("n2"),
+        "a user of before"
+    );
+    let renewed = create_request_for_key("node:n2", &key_pem).unwrap();
     let renew = async |state_stream: bool| {
         let body = json!({"certificateRequest": renewed, "stateStream": state_stream});
         let url = server.url("/v1alpha1/nodes/n2/certificates");
         let answer = server.client(None).post(url).json(&body).send().await;
         read(answer.unwrap()).await
     };
-    let (status, answer) = renew(true).await;
-    assert_eq!(status, StatusCode::OK, "{answer}");
-    assert!(answer.get("etcd").is_none(), "{answer}");
-    let (_, answer) = renew(false).await;
+    for state_stream in [true, false] {
+        let (status, answer) = renew(state_stream).await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+        assert!(answer.get("etcd").is_none(), "{answer}");
+    }
+    // The control: a machine that joined with version 0.1.0 still gets the certificate.
+    let mut registration: NodeRegistration = stored(&server, &keys::registration("n2"));
+    registration.state_stream = false;
+    server
+        .store
+        .write_now(&[put(keys::registration("n2"), &registration)]);
+    let revision = server.store.revision();
     assert!(
-        answer["etcd"].is_string(),
-        "the control: an earlier version"
+        server
+            .handle
+            .wait_for_revision(revision, support::DEADLINE)
+            .await
     );
+    let (_, answer) = renew(false).await;
+    assert!(answer["etcd"].is_string(), "{answer}");
+    let (_, answer) = renew(true).await;
+    assert!(answer.get("etcd").is_none(), "{answer}");
 }
 
 #[tokio::test]

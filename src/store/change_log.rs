@@ -110,10 +110,11 @@ impl ChangeLog {
     /// The changes after `revision`, at most [`MOST_AT_ONCE`] revisions.
     ///
     /// # Errors
-    /// [`FellOut`] if the log does not reach back to `revision`, or was started anew since `start`.
+    /// [`FellOut`] if the log does not reach back to `revision` or has not reached it, or was started
+    /// anew since `start`.
     pub fn after(&self, start: u64, revision: i64) -> Result<LoggedChanges, FellOut> {
         let kept = self.kept.lock();
-        if revision < kept.after || start != kept.start {
+        if start != kept.start || revision < kept.after || revision > kept.until {
             return Err(FellOut(revision));
         }
         let from = kept
@@ -126,7 +127,7 @@ impl ChangeLog {
         let found: Vec<_> = batches.by_ref().take(MOST_AT_ONCE).collect();
         let until = match (batches.next(), found.last()) {
             (Some(_), Some(last)) => last.revision,
-            _ => kept.until.max(revision),
+            _ => kept.until,
         };
         Ok(LoggedChanges {
             batches: found,

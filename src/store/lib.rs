@@ -29,7 +29,7 @@ pub use self::{
     mirror::{Mirror, MirrorState},
     prefix_source::PrefixStateSource,
     state_feed::{LocalStateSource, StateFeed, TooManyOpens},
-    state_view::{StateFrames, StateSource, StateSourceError, follow_source},
+    state_view::{SILENCE, SURE_FOR, StateFrames, StateSource, StateSourceError, follow_source},
 };
 
 /// All keys with a prefix at one revision of the store.

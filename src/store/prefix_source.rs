@@ -45,6 +45,7 @@ struct PrefixReader {
     /// What was sent last; empty before the first list.
     sent: Vec<Arc<MirrorState>>,
     revision: i64,
+    opened_at: Instant,
     ends_at: Instant,
     _running: DropGuard,
 }
@@ -61,6 +62,7 @@ impl StateSource for PrefixStateSource {
             mirrors: mirrors.to_vec(),
             sent: Vec::new(),
             revision: resume.map_or(0, |position| position.revision),
+            opened_at: Instant::now(),
             ends_at: Instant::now() + ENDS_AFTER,
             _running: cancel.drop_guard(),
         };
@@ -88,6 +90,8 @@ impl PrefixReader {
                     return Some(vec![StateFrame::Beat(StateBeat {
                         revision: self.revision,
                         quorum_age_ms: 0,
+                        open_for_ms: u64::try_from(self.opened_at.elapsed().as_millis())
+                            .unwrap_or(u64::MAX),
                     })]);
                 }
             }

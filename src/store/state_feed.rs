@@ -20,13 +20,14 @@ use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
+    task::yield_now,
     time::{Instant, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
     ChangeLog, Mirror, MirrorState, StateStore, WatchBatch, WatchEvent,
-    state_view::{StateFrames, StateSource, StateSourceError},
+    state_view::{SURE_FOR, StateFrames, StateSource, StateSourceError},
 };
 use kat_types::{
     api::StoreEpoch,
@@ -43,8 +44,6 @@ use kat_types::{
 
 /// Interval of the reads from a quorum, and of the beats.
 const BEAT_INTERVAL: Duration = Duration::from_secs(1);
-/// Age up to which a read from a quorum counts.
-const SURE_FOR: Duration = Duration::from_secs(2);
 /// Longest wait of a new stream for the server's own copy of the store.
 const READY_WITHIN: Duration = Duration::from_secs(2);
 /// Number of whole lists that are sent at the same time.
@@ -144,13 +143,14 @@ impl StateFeed {
             node: node.to_owned(),
             replaced,
             stage: ReaderStage::Opening(resume),
+            opened_at: Instant::now(),
             beat_at: Instant::now(),
         };
         let frames = stream::unfold(reader, |mut reader| async move {
             let frames = reader.next().await?;
             Some((stream::iter(frames.into_iter().map(Ok)), reader))
         });
-        Box::pin(frames.flatten())
+        Box::pin(frames.flatten().fuse())
     }
 }
 
@@ -211,6 +211,7 @@ struct StateReader {
     /// Cancelled when the machine has opened another stream.
     replaced: CancellationToken,
     stage: ReaderStage,
+    opened_at: Instant,
     beat_at: Instant,
 }
 
@@ -265,26 +266,26 @@ impl StateReader {
         let mut sure = self.feed.sure.clone();
         let confirmed = sure.wait_for(|at| at.is_some_and(|at| at.elapsed() < SURE_FOR));
         if !matches!(timeout(READY_WITHIN, confirmed).await, Ok(Ok(_))) {
-            return ended(StateEndReason::NoQuorum, BEAT_INTERVAL);
+            return self.not_served(StateEndReason::NoQuorum, BEAT_INTERVAL);
         }
         let Some(position) = resume else {
             return self.begin_list();
         };
         let reached = self.feed.mirror.wait_for_revision(0, READY_WITHIN).await;
         let Ok(state) = reached else {
-            return ended(StateEndReason::Behind, BEAT_INTERVAL);
+            return self.not_served(StateEndReason::Behind, BEAT_INTERVAL);
         };
         match position.epoch.cmp(&epoch(&state)) {
             std::cmp::Ordering::Less => return self.begin_list(),
             std::cmp::Ordering::Greater => {
-                return ended(StateEndReason::Behind, BEAT_INTERVAL);
+                return self.not_served(StateEndReason::Behind, BEAT_INTERVAL);
             }
             std::cmp::Ordering::Equal => {}
         }
         let wanted = position.revision;
         let reached = self.feed.mirror.wait_for_revision(wanted, READY_WITHIN);
         if reached.await.is_err() {
-            return ended(StateEndReason::Behind, BEAT_INTERVAL);
+            return self.not_served(StateEndReason::Behind, BEAT_INTERVAL);
         }
         let log = &self.feed.log;
         let cursor = LogCursor {
@@ -297,9 +298,19 @@ impl StateReader {
         }
     }
 
+    /// Ends a stream before it served anything; its opening does not count.
+    fn not_served(&self, reason: StateEndReason, retry_after: Duration) -> Vec<StateFrame> {
+        let mut streams = self.feed.streams.lock();
+        if let Some(opened) = streams.get_mut(&self.node) {
+            opened.opens.pop_back();
+        }
+        drop(streams);
+        ended(reason, retry_after)
+    }
+
     fn begin_list(&mut self) -> Vec<StateFrame> {
         let Ok(turn) = Arc::clone(&self.feed.lists).try_acquire_owned() else {
-            return ended(StateEndReason::Busy, BEAT_INTERVAL / 2);
+            return self.not_served(StateEndReason::Busy, BEAT_INTERVAL / 2);
         };
         // Read before the copy: a log that was started anew in between is found by its start.
         let start = self.feed.log.start();
@@ -344,6 +355,7 @@ impl StateReader {
             .collect();
         if list.items.len() == 0 {
             frames.push(StateFrame::Commit(list.cursor.revision));
+            self.beat_at = Instant::now();
             self.stage = ReaderStage::Following(list.cursor);
         } else {
             self.stage = ReaderStage::Listing(Box::new(list));
@@ -373,6 +385,7 @@ impl StateReader {
                 return frames;
             }
             if !all {
+                yield_now().await;
                 continue;
             }
             if Instant::now() >= self.beat_at {
@@ -403,6 +416,7 @@ impl StateReader {
         vec![StateFrame::Beat(StateBeat {
             revision: cursor.revision,
             quorum_age_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
+            open_for_ms: u64::try_from(self.opened_at.elapsed().as_millis()).unwrap_or(u64::MAX),
         })]
     }
 }

@@ -1,8 +1,9 @@
 //! A machine's copy of the keys that it may see, from any [`StateSource`]: the feed of its own
 //! store, or the stream of another machine.
 //!
-//! The copy changes by whole revisions only, and never goes back. It is confirmed while the source
-//! says at least every [`SILENCE`] that there is nothing newer.
+//! The copy changes by whole revisions only, and never goes back. It is confirmed by beats alone,
+//! each for [`SILENCE`], and never longer than [`SURE_FOR`] more after the read from a quorum of
+//! which the beat tells, however long the beat was on its way.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +14,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use futures_util::{Stream, StreamExt, future::BoxFuture};
+use futures_util::{FutureExt, Stream, StreamExt, future::BoxFuture};
 use tokio::{
     sync::watch as signal,
     time::{Instant, sleep_until},
@@ -23,12 +24,18 @@ use tokio_util::sync::CancellationToken;
 use super::{Mirror, MirrorState, WatchBatch, WatchEvent, mirror::MirrorEntries};
 use kat_types::{
     backoff::{Backoff, Pauses},
-    encoding::state_frames::{MOST_LIST, StateBegin, StateEnd, StateFrame, StatePosition},
+    encoding::state_frames::{
+        MOST_LIST, StateBeat, StateBegin, StateEnd, StateFrame, StatePosition,
+    },
     store::transaction::KeyValue,
 };
 
 /// Time without a beat or a commit after which the copy is not confirmed.
-pub(crate) const SILENCE: Duration = Duration::from_secs(4);
+pub const SILENCE: Duration = Duration::from_secs(4);
+/// Age up to which a server's read from a quorum counts.
+pub const SURE_FOR: Duration = Duration::from_secs(2);
+/// Number of frames after which the copy is shown although more have arrived.
+const MOST_FRAMES: usize = 4096;
 /// Time without any frame after which a list that is being sent is given up.
 const LIST_SILENCE: Duration = Duration::from_secs(10);
 /// Longest wait for a source to open.
@@ -81,6 +88,8 @@ pub fn follow_source(source: Arc<dyn StateSource>, cancel: CancellationToken) ->
         transaction: Transaction::Changes(Vec::new(), 0),
         sender,
         confirmed_until: Instant::now(),
+        requested_at: Instant::now(),
+        changed: false,
     };
     tokio::spawn(async move {
         cancel.run_until_cancelled(follower.run()).await;
@@ -96,6 +105,10 @@ struct ViewFollower {
     transaction: Transaction,
     sender: signal::Sender<Arc<MirrorState>>,
     confirmed_until: Instant,
+    /// When the present stream was asked for.
+    requested_at: Instant,
+    /// Whether the copy has changed since it was shown.
+    changed: bool,
 }
 
 /// What has arrived since the last commit, with its size in bytes.
@@ -167,19 +180,16 @@ impl ViewFollower {
                 ViewEvent::Waited => Ok(self.opening()),
                 ViewEvent::Opened(opened) => opened.map(|frames| self.reading(frames)),
                 ViewEvent::Frame(None) => Err(StateSourceError::Broken("it ended".to_owned())),
-                ViewEvent::Frame(Some(frame)) => match frame.and_then(|frame| self.take(frame)) {
-                    Ok(progress) => {
-                        if progress {
-                            pauses.reset();
-                        }
-                        let ends_at = self.silent_until();
-                        if let ViewStage::Reading(_, at) = &mut stage {
-                            *at = ends_at;
-                        }
-                        continue;
+                ViewEvent::Frame(Some(frame)) => {
+                    let taken = self.take_ready(frame, &mut stage, &mut pauses);
+                    if std::mem::take(&mut self.changed) {
+                        self.show();
                     }
-                    Err(error) => Err(error),
-                },
+                    match taken {
+                        Ok(()) => continue,
+                        Err(error) => Err(error),
+                    }
+                }
             };
             stage = match next {
                 Ok(next) => next,
@@ -188,7 +198,34 @@ impl ViewFollower {
         }
     }
 
-    fn opening(&self) -> ViewStage {
+    /// Takes a frame and those that have already arrived behind it, so that readers see many
+    /// revisions at once.
+    fn take_ready(
+        &mut self,
+        first: Result<StateFrame, StateSourceError>,
+        stage: &mut ViewStage,
+        pauses: &mut Pauses,
+    ) -> Result<(), StateSourceError> {
+        let ViewStage::Reading(frames, ends_at) = stage else {
+            return Ok(());
+        };
+        let mut next = Some(first);
+        for _ in 0..MOST_FRAMES {
+            let Some(frame) = next.take() else { break };
+            if self.take(frame?)? {
+                pauses.reset();
+            }
+            next = frames.next().now_or_never().flatten();
+        }
+        if let Some(frame) = next {
+            self.take(frame?)?;
+        }
+        *ends_at = self.silent_until();
+        Ok(())
+    }
+
+    fn opening(&mut self) -> ViewStage {
+        self.requested_at = Instant::now();
         let (source, resume) = (Arc::clone(&self.source), self.position);
         let opening = async move { source.open(resume).await };
         ViewStage::Opening(Box::pin(opening), Instant::now() + OPEN_WITHIN)
@@ -196,14 +233,14 @@ impl ViewFollower {
 
     fn reading(&mut self, frames: StateFrames) -> ViewStage {
         self.transaction = Transaction::Changes(Vec::new(), 0);
-        ViewStage::Reading(frames, Instant::now() + SILENCE)
+        ViewStage::Reading(frames, Instant::now() + LIST_SILENCE)
     }
 
     fn silent_until(&self) -> Instant {
         Instant::now()
             + match self.transaction {
-                Transaction::List(..) => LIST_SILENCE,
-                Transaction::Changes(..) => SILENCE,
+                Transaction::Changes(ref events, _) if events.is_empty() => SILENCE,
+                Transaction::Changes(..) | Transaction::List(..) => LIST_SILENCE,
             }
     }
 
@@ -229,10 +266,7 @@ impl ViewFollower {
             StateFrame::Put(item) => self.put(item).map(|()| false),
             StateFrame::Delete(key) => self.delete(key).map(|()| false),
             StateFrame::Commit(revision) => self.commit(revision).map(|()| true),
-            StateFrame::Beat(beat) => {
-                let age = Duration::from_millis(beat.quorum_age_ms);
-                self.beat(beat.revision, age).map(|()| true)
-            }
+            StateFrame::Beat(beat) => self.beat(beat).map(|()| true),
             StateFrame::End(end) => Err(StateSourceError::Ended(end)),
         }
     }
@@ -281,7 +315,6 @@ impl ViewFollower {
 
     fn commit(&mut self, revision: i64) -> Result<(), StateSourceError> {
         let empty = Transaction::Changes(Vec::new(), 0);
-        let now = Instant::now();
         match std::mem::replace(&mut self.transaction, empty) {
             Transaction::List(begin, entries, _) => {
                 if begin.keys != entries.len() || begin.revision != revision {
@@ -293,7 +326,7 @@ impl ViewFollower {
                 }
                 self.state.entries = Arc::new(entries);
                 self.state.revision = revision;
-                self.state.synced_at = Some(now);
+                self.state.synced_at = Some(Instant::now());
                 self.position = Some(StatePosition {
                     epoch: begin.epoch,
                     revision,
@@ -304,12 +337,12 @@ impl ViewFollower {
                 self.state.apply(WatchBatch { revision, events });
             }
         }
-        self.confirm(now);
-        self.show();
+        self.changed = true;
         Ok(())
     }
 
-    fn beat(&mut self, revision: i64, age: Duration) -> Result<(), StateSourceError> {
+    fn beat(&mut self, beat: StateBeat) -> Result<(), StateSourceError> {
+        let (revision, age) = (beat.revision, Duration::from_millis(beat.quorum_age_ms));
         if !matches!(&self.transaction, Transaction::Changes(events, _) if events.is_empty()) {
             return Err(StateSourceError::Invalid(
                 "a beat comes before the commit of what was sent".to_owned(),
@@ -318,13 +351,20 @@ impl ViewFollower {
         self.advance(revision, false)?;
         // No reader waits for a revision without changes, so none is woken for it.
         self.state.revision = revision;
-        let before = self.state.confirmed;
-        let at = Instant::now().checked_sub(age);
-        self.state.synced_at = at.or(self.state.synced_at);
-        self.confirm(Instant::now());
-        if !before {
-            self.show();
-        }
+        let now = Instant::now();
+        // The request was sent before the stream was opened there, so this is not later than the
+        // beat.
+        let sent_at = self.requested_at + Duration::from_millis(beat.open_for_ms);
+        let read_at = sent_at.min(now).checked_sub(age);
+        let until = read_at.map(|at| (at + SURE_FOR + SILENCE).min(now + SILENCE));
+        let Some(until) = until.filter(|until| *until > now) else {
+            return Err(StateSourceError::Broken(
+                "its beats arrive too late".to_owned(),
+            ));
+        };
+        self.state.synced_at = read_at.max(self.state.synced_at);
+        self.confirmed_until = until;
+        self.changed |= !std::mem::replace(&mut self.state.confirmed, true);
         Ok(())
     }
 
@@ -343,11 +383,6 @@ impl ViewFollower {
         }
         known.revision = revision;
         Ok(())
-    }
-
-    fn confirm(&mut self, at: Instant) {
-        self.state.confirmed = true;
-        self.confirmed_until = at + SILENCE;
     }
 
     fn show(&self) {

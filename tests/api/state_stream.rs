@@ -13,14 +13,14 @@ use kat_api::{
     ApiConfig, ApiLimits, ApiListeners, InstanceLogs, InstanceSessions, StateRoute, TlsListener,
     random_uid, serve,
 };
-use kat_client::{Client, ClientError, ClientOptions};
+use kat_client::{Client, ClientError, ClientOptions, StateConnection};
 use kat_daemon::watchdog::LoopPulses;
 use kat_leader::LeaderHandle;
 use kat_pki::{CertificateKeyPair, LeafKind, state_server_name, tls};
 use kat_store::{StateFeed, StateFrames, StateSource, StateSourceError, StateStore};
 use kat_testing::state_stream::{ServingStore, conforms};
 use kat_types::{
-    encoding::state_frames::{StateFrame, StatePosition},
+    encoding::state_frames::{StateEndReason, StateFrame, StatePosition},
     store::{keys, records::NodeRegistration, transaction::WriteOperation},
 };
 
@@ -241,6 +241,73 @@ async fn a_reader_accepts_only_the_key_of_a_member() {
         matches!(error, ClientError::Unreachable { .. }),
         "{error:?}"
     );
+    scene.serving.cancel.cancel();
+}
+
+/// Puts of this value under many keys of n2's own.
+fn many(count: usize, value: &str) -> Vec<WriteOperation> {
+    let keys = (0..count).map(|number| keys::desired_instance("n2", &format!("i{number:03}")));
+    keys.map(|key| put(key, &value)).collect()
+}
+
+/// Reads up to the next commit and returns the keys that were put.
+async fn read_commit(opened: &mut StateConnection) -> Vec<String> {
+    let mut found = Vec::new();
+    loop {
+        match timeout(DEADLINE, opened.next()).await.unwrap().unwrap() {
+            Some(StateFrame::Put(item)) => found.push(item.key),
+            Some(StateFrame::Commit(_)) if !found.is_empty() => return found,
+            Some(_) => {}
+            None => panic!("the stream ended"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_large_list_and_a_large_change_arrive_whole() {
+    let scene = scene().await;
+    let store = &scene.server.store;
+    // 1.2 MB: many pieces of the answer, and values that are longer than a frame.
+    for part in many(120, &"x".repeat(10_000)).chunks(60) {
+        store.write_now(part);
+    }
+    store.write_now(&[put(
+        keys::desired_instance("n2", "large"),
+        &"y".repeat(100_000),
+    )]);
+    let member = key_hash(&scene.server.node_leaf("n1"));
+    let own = scene.server.node_leaf("n2");
+    let own = client(&scene.server, &scene.address, &own, &member);
+    let mut opened = own.state_stream("n2", None).await.unwrap();
+    let Some(StateFrame::Begin(begin)) = opened.next().await.unwrap() else {
+        panic!("no list");
+    };
+    assert_eq!(read_commit(&mut opened).await.len(), begin.keys);
+    for round in 0..5 {
+        store.write_now(&many(120, &round.to_string().repeat(5_000)));
+        assert_eq!(read_commit(&mut opened).await.len(), 120, "round {round}");
+    }
+    scene.serving.cancel.cancel();
+}
+
+#[tokio::test]
+async fn a_stream_that_the_server_ends_ends_in_order() {
+    let scene = scene().await;
+    let member = key_hash(&scene.server.node_leaf("n1"));
+    let own = scene.server.node_leaf("n2");
+    let own = client(&scene.server, &scene.address, &own, &member);
+    let mut older = own.state_stream("n2", None).await.unwrap();
+    while !matches!(older.next().await.unwrap(), Some(StateFrame::Beat(_))) {}
+    let _newer = own.state_stream("n2", None).await.unwrap();
+    let ended = timeout(DEADLINE, async {
+        loop {
+            if let Some(StateFrame::End(end)) = older.next().await.unwrap() {
+                return end;
+            }
+        }
+    });
+    assert_eq!(ended.await.unwrap().reason, StateEndReason::Replaced);
+    assert_eq!(older.next().await.unwrap(), None);
     scene.serving.cancel.cancel();
 }
 

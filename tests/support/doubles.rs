@@ -171,11 +171,6 @@ pub(crate) struct SeenUsers {
 
 #[async_trait]
 impl NodeUsers for SeenUsers {
-    async fn admit(&self, node: &str) -> Result<(), StoreError> {
-        self.names.lock().insert(node.to_owned());
-        Ok(())
-    }
-
     async fn remove_reader(&self, node: &str) -> Result<(), StoreError> {
         self.names.lock().remove(node);
         Ok(())

@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -140,15 +140,23 @@ pub(crate) struct WorkerStateSource {
     pub stream: RemoteStateSource,
     /// `None` on a machine without a certificate for etcd.
     pub etcd: Option<PrefixStateSource>,
+    /// Whether the last frames came from etcd, whose prefixes are not at one revision.
+    pub was_etcd: AtomicBool,
 }
 
 #[async_trait]
 impl StateSource for WorkerStateSource {
     async fn open(&self, resume: Option<StatePosition>) -> Result<StateFrames, StateSourceError> {
-        match (self.stream.open(resume).await, &self.etcd) {
+        let whole = resume.filter(|_| !self.was_etcd.load(Ordering::Relaxed));
+        match (self.stream.open(whole).await, &self.etcd) {
             (Err(StateSourceError::NotOffered), Some(etcd)) => {
                 tracing::info!("the leader's version has no state stream; etcd is read");
+                self.was_etcd.store(true, Ordering::Relaxed);
                 etcd.open(resume).await
+            }
+            (Ok(frames), _) => {
+                self.was_etcd.store(false, Ordering::Relaxed);
+                Ok(frames)
             }
             (opened, _) => opened,
         }

@@ -26,15 +26,18 @@ use tokio_util::sync::CancellationToken;
 
 use crate::service::supervisor::DesiredList;
 use kat_host::files::{self, FileAccess};
+use kat_store::{SILENCE, SURE_FOR};
 use kat_types::{machine::fence::fence_after, resource::OnPartition};
 
 /// Largest file of [`FenceMemory`] in bytes.
 const LIMIT: u64 = 32;
 /// Sleep if nothing is scheduled.
 const LONG: Duration = Duration::from_secs(3600);
-/// Maximum time until a watch notices that the store is disconnected (keepalive every 2 s, 2 s for
-/// the response). Until then a list that seems current may be outdated.
-const WATCH_ENDS: Duration = Duration::from_secs(5);
+/// Maximum time for which a list that seems current may be outdated: from a server's read from a
+/// quorum over the last beat of the stream, and a second for slow machines.
+const WATCH_ENDS: Duration = SILENCE
+    .saturating_add(SURE_FOR)
+    .saturating_add(Duration::from_secs(1));
 
 /// Saves when a leader was last reached, and that the list was confirmed, across restarts of the
 /// agent but not across a boot.

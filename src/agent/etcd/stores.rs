@@ -42,10 +42,6 @@ pub(crate) struct EtcdUsers(pub EtcdStore);
 
 #[async_trait]
 impl NodeUsers for EtcdUsers {
-    async fn admit(&self, node: &str) -> Result<(), StoreError> {
-        etcd_admin::add_node_user(&self.0, node).await
-    }
-
     async fn remove_reader(&self, node: &str) -> Result<(), StoreError> {
         etcd_admin::remove_node_reader(&self.0, node).await
     }

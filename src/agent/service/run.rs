@@ -1,6 +1,10 @@
 //! `kat-agent run`: the service with the leader, the workers and the reporter.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use tokio::{
@@ -212,6 +216,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
             let source: Arc<dyn StateSource> = Arc::new(WorkerStateSource {
                 stream: RemoteStateSource::new(&identity, &keys, &known),
                 etcd,
+                was_etcd: AtomicBool::new(false),
             });
             (handle, store, source)
         }

@@ -119,6 +119,7 @@ impl Applicant {
             etcd: self.etcd,
             no_etcd: self.no_etcd,
             etcd_peer: self.etcd_peer,
+            state_stream: true,
             advertise: self.advertise.clone(),
             ..NodeRegistration::new(uid, now)
         }
@@ -259,6 +260,7 @@ impl Applicant {
             advertise: self.advertise.clone(),
             no_etcd: self.no_etcd,
             etcd_peer: self.etcd_peer,
+            state_stream: true,
             member_keys: match self.member_keys.is_empty() {
                 true => before.member_keys.clone(),
                 false => self.member_keys.clone(),

@@ -231,6 +231,7 @@ fn beat(revision: i64) -> StateFrame {
     StateFrame::Beat(StateBeat {
         revision,
         quorum_age_ms: 0,
+        open_for_ms: u64::MAX / 2000,
     })
 }
 
@@ -307,15 +308,19 @@ async fn nothing_is_confirmed_before_the_first_list() {
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_source_is_left_after_four_seconds() {
-    let first = vec![begin(0, 5, 0), StateFrame::Commit(5)];
-    let second = vec![begin(0, 6, 1), item("/a", "1"), StateFrame::Commit(6)];
+    let first = vec![begin(0, 5, 0), StateFrame::Commit(5), beat(5)];
+    let second = vec![
+        begin(0, 6, 1),
+        item("/a", "1"),
+        StateFrame::Commit(6),
+        beat(6),
+    ];
     let cancel = CancellationToken::new();
     let source = Arc::new(ScriptedSource(Mutex::new(vec![first, second])));
     let mirror = follow_source(source, cancel.clone());
     wait_for(&mirror, |state| state.confirmed && state.revision == 5).await;
     let begun = Instant::now();
-    let state = wait_for(&mirror, |state| state.revision == 6).await;
-    assert!(state.confirmed);
+    wait_for(&mirror, |state| state.confirmed && state.revision == 6).await;
     let waited = begun.elapsed();
     assert!(
         waited >= Duration::from_secs(4) && waited < Duration::from_secs(5),
@@ -324,5 +329,46 @@ async fn a_silent_source_is_left_after_four_seconds() {
     // The second is silent too, and there is no other.
     wait_for(&mirror, |state| !state.confirmed).await;
     assert!(begun.elapsed() < Duration::from_secs(9));
+    cancel.cancel();
+}
+
+/// A beat of `age` milliseconds, sent so many milliseconds after the opening.
+fn beat_of(revision: i64, quorum_age_ms: u64, open_for_ms: u64) -> StateFrame {
+    StateFrame::Beat(StateBeat {
+        revision,
+        quorum_age_ms,
+        open_for_ms,
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_alone_confirms_nothing_and_a_late_beat_neither() {
+    let list = || [begin(0, 5, 0), StateFrame::Commit(5)];
+    let follow = |frames: Vec<StateFrame>| {
+        let cancel = CancellationToken::new();
+        let source = Arc::new(ScriptedSource(Mutex::new(vec![frames])));
+        (follow_source(source, cancel.clone()), cancel)
+    };
+    let (mirror, cancel) = follow(list().to_vec());
+    wait_for(&mirror, |state| state.revision == 5).await;
+    sleep(Duration::from_secs(3)).await;
+    assert!(!mirror.snapshot().confirmed);
+    cancel.cancel();
+    // The server read from a quorum 1.5 s before the beat: confirmed for 4 s all the same.
+    let fresh = list().into_iter().chain([beat_of(5, 1500, 0)]).collect();
+    let (mirror, cancel) = follow(fresh);
+    wait_for(&mirror, |state| state.confirmed).await;
+    let begun = Instant::now();
+    wait_for(&mirror, |state| !state.confirmed).await;
+    let confirmed_for = begun.elapsed();
+    assert!(confirmed_for <= Duration::from_secs(4), "{confirmed_for:?}");
+    assert!(confirmed_for > Duration::from_secs(3), "{confirmed_for:?}");
+    cancel.cancel();
+    // As if the beat had been on its way for the whole time since its reading.
+    let late = list().into_iter().chain([beat_of(5, 6001, 0)]).collect();
+    let (mirror, cancel) = follow(late);
+    wait_for(&mirror, |state| state.revision == 5).await;
+    sleep(Duration::from_secs(3)).await;
+    assert!(!mirror.snapshot().confirmed);
     cancel.cancel();
 }

@@ -58,6 +58,9 @@ pub struct StateBeat {
     pub revision: i64,
     /// Milliseconds since the server last read this revision or a lower one from a quorum.
     pub quorum_age_ms: u64,
+    /// Milliseconds from the opening of the stream to this beat, by the server's clock: by it and
+    /// the time of its own request the reader bounds how long the beat was on its way.
+    pub open_for_ms: u64,
 }
 
 /// Why a server ends a stream.
@@ -351,12 +354,15 @@ mod tests {
                 .prop_map(|(key, value)| StateFrame::Put(item(&key, value))),
             "[a-z/]{0,40}".prop_map(StateFrame::Delete),
             any::<i64>().prop_map(StateFrame::Commit),
-            (any::<i64>(), any::<u64>()).prop_map(|(revision, quorum_age_ms)| {
-                StateFrame::Beat(StateBeat {
-                    revision,
-                    quorum_age_ms,
-                })
-            }),
+            (any::<i64>(), any::<u64>(), any::<u64>()).prop_map(
+                |(revision, quorum_age_ms, open_for_ms)| {
+                    StateFrame::Beat(StateBeat {
+                        revision,
+                        quorum_age_ms,
+                        open_for_ms,
+                    })
+                }
+            ),
             Just(StateFrame::End(StateEnd {
                 reason: StateEndReason::Busy,
                 retry_after_ms: 500,

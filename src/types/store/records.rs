@@ -80,6 +80,9 @@ pub struct NodeRegistration {
     /// It asks to hold etcd: it is preferred to other candidates.
     #[serde(default)]
     pub etcd_peer: bool,
+    /// It joined as a machine that reads the state stream: it never gets a certificate of etcd.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub state_stream: bool,
     /// Addresses at which others reach it outside the overlay.
     #[serde(default)]
     pub advertise: Vec<IpAddr>,
@@ -106,6 +109,7 @@ impl NodeRegistration {
             etcd: false,
             no_etcd: false,
             etcd_peer: false,
+            state_stream: false,
             advertise: Vec::new(),
             deleting: false,
             created,

@@ -55,10 +55,6 @@ struct NoUsers;
 
 #[async_trait]
 impl NodeUsers for NoUsers {
-    async fn admit(&self, _: &str) -> Result<(), StoreError> {
-        Ok(())
-    }
-
     async fn remove_reader(&self, _: &str) -> Result<(), StoreError> {
         Ok(())
     }
@@ -103,6 +99,7 @@ pub(crate) fn request() -> Request<Body> {
         "endpoints": ["192.0.2.5:51820"],
         "advertise": ["192.0.2.5"],
         "architecture": "amd64",
+        "stateStream": true,
         "noEtcd": true,
     });
     Request::post(JOIN)

@@ -164,11 +164,11 @@ async fn the_last_contact_survives_a_restart_of_the_agent_but_not_a_boot() {
     assert!(!booted.runs(&web));
     booted.reach();
     // The present list may be older than the report.
-    booted.bench.later(Duration::from_secs(4)).await;
+    booted.bench.later(Duration::from_secs(6)).await;
     assert!(!booted.runs(&web));
     booted.bench.later(Duration::from_millis(1500)).await;
     assert!(booted.runs(&web));
-    booted.bench.later(Duration::from_secs(38)).await;
+    booted.bench.later(Duration::from_secs(36)).await;
     booted.bench.cancel.cancel();
     booted.fence.await.unwrap();
 

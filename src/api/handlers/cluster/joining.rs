@@ -1,9 +1,8 @@
 //! Joining machines (RFC001-KAT 4.1.2, 10.6), and renewal of machines' certificates.
 //!
-//! All checks come first, and nothing is written for a refused request. A machine that reads the
-//! state stream has neither a user nor a certificate of etcd. For one of version 0.1.0 the etcd user
-//! is created before its registration: a user without a certificate opens nothing, and a registered
-//! machine must be able to read its list.
+//! All checks come first, and nothing is written for a refused request. A machine that joins gets
+//! neither a user nor a certificate of etcd, since it reads the state stream. Only the certificates
+//! of machines that joined with version 0.1.0 are renewed for etcd, until they ask without.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -57,15 +56,8 @@ pub struct JoiningState {
 /// The machines' users of etcd.
 #[async_trait]
 pub trait NodeUsers: Send + Sync {
-    /// Creates the user of a machine, which may read the machine's own list and the network. No
-    /// error if the user exists.
-    ///
-    /// # Errors
-    /// Errors of the store.
-    async fn admit(&self, node: &str) -> Result<(), StoreError>;
-
-    /// Removes what [`Self::admit`] creates; a machine that may lead still may. No error if it does
-    /// not exist.
+    /// Removes the user with which a machine of version 0.1.0 reads its own list; a machine that may
+    /// lead still may. No error if it does not exist.
     ///
     /// # Errors
     /// Errors of the store.
@@ -90,15 +82,17 @@ pub(crate) async fn join(
         return Err(ApiError::Internal("the caller has no token".to_owned()));
     };
     let request: JoinRequest = read_json(&api, request, MAX_JSON).await?;
+    if !request.state_stream {
+        return Err(ApiError::conflict(
+            "the machine has KAT 0.1.0, which needs rights in etcd that this cluster gives to no machine".to_owned(),
+            "upgrade KAT on the machine, and join again",
+        ));
+    }
     let snapshot = api.snapshot()?;
     let applicant = applicant(&request, &snapshot.cluster.spec)?;
     let uid = (api.config.new_uid)();
     decide(&applicant, &snapshot, token, &uid, &api)?;
-    if request.state_stream {
-        joining.users.remove_reader(&applicant.name).await?;
-    } else {
-        joining.users.admit(&applicant.name).await?;
-    }
+    joining.users.remove_reader(&applicant.name).await?;
     let (admission, _) = api
         .write(|snapshot| {
             let admission = decide(&applicant, snapshot, token, &uid, &api)?;
@@ -123,7 +117,7 @@ pub(crate) async fn join(
     } else {
         StatusCode::CREATED
     };
-    let certificates = wire(certificates, request.state_stream);
+    let certificates = wire(certificates, true);
     let answer = answer(&snapshot, &applicant.name, &admission, certificates);
     Ok((status, Json(answer)).into_response())
 }
@@ -143,6 +137,7 @@ pub(crate) async fn renew(
         .nodes
         .get(&name)
         .filter(|node| node.registration.value.identity_key == proof.key_hash());
+    let state_stream = known.is_some_and(|node| node.registration.value.state_stream);
     let subnet = known.and_then(|node| node.subnet).ok_or_else(|| {
         ApiError::Unauthorized(format!(
             "the key is not the one by which the cluster knows `{name}`"
@@ -156,7 +151,7 @@ pub(crate) async fn renew(
         api.now(),
     );
     let signed = signed.map_err(not_signed)?;
-    Ok(Json(wire(signed, request.state_stream)))
+    Ok(Json(wire(signed, state_stream || request.state_stream)))
 }
 
 /// Removes a machine from the cluster. Its etcd user is removed first, so that a machine that is

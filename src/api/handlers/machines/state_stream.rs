@@ -1,7 +1,7 @@
 //! The state stream: what a machine without the store may see of it, for as long as the machine
 //! stays connected. Each machine that holds the store answers itself, whoever leads.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Extension,
@@ -13,8 +13,8 @@ use axum::{
 use futures_util::{FutureExt, StreamExt, stream};
 use serde::Deserialize;
 use tokio::{
-    sync::watch::Receiver,
-    time::{Instant, sleep_until},
+    sync::{mpsc, watch::Receiver},
+    time::{Instant, sleep_until, timeout},
 };
 
 use crate::{
@@ -30,6 +30,8 @@ use kat_types::encoding::{
     state_frames::{STATE_CONTENT_TYPE, StateFrame, StatePosition},
 };
 
+/// Longest time in which a client may take nothing.
+const NO_PROGRESS: Duration = Duration::from_secs(10);
 /// Largest number of bytes of short frames that are sent together.
 const PIECE: usize = 16 * 1024;
 
@@ -72,17 +74,26 @@ pub(crate) async fn open(
     let opened = feed.open(&name, resume);
     let frames =
         opened.map_err(|refused| ApiError::TooManyRequests(refused.retry_after.as_secs() + 1))?;
-    let guarded = GuardedStream {
+    let mut guarded = GuardedStream {
         checked_at: Instant::now(),
         snapshots: api.config.handle.snapshot.clone(),
         api,
         caller,
         frames,
     };
-    let pieces = stream::unfold(guarded, |mut guarded| async move {
-        let piece = guarded.next().await?;
-        Some((piece, guarded))
-    });
+    let shutdown = guarded.api.shutdown.clone();
+    let (sender, mut pieces) = mpsc::channel(1);
+    // A task of its own, so that a client that reads nothing keeps nothing: the HTTP server asks
+    // for no more once the client's window is full.
+    tokio::spawn(shutdown.run_until_cancelled_owned(async move {
+        while let Some(piece) = guarded.next().await {
+            let sent = timeout(NO_PROGRESS, sender.send(piece)).await;
+            if !matches!(sent, Ok(Ok(()))) {
+                return;
+            }
+        }
+    }));
+    let pieces = stream::poll_fn(move |context| pieces.poll_recv(context));
     let headers = [(header::CONTENT_TYPE, STATE_CONTENT_TYPE)];
     Ok((StatusCode::OK, headers, Body::from_stream(pieces)).into_response())
 }
@@ -106,8 +117,12 @@ impl GuardedStream {
                 Ok(bytes) => piece.extend_from_slice(&bytes),
                 Err(error) => return Some(Err(error)),
             }
+            // The length is compared first: a frame that is taken has to be sent.
+            if piece.len() >= PIECE {
+                return Some(Ok(piece.into()));
+            }
             frame = match self.frames.next().now_or_never() {
-                Some(Some(Ok(next))) if piece.len() < PIECE => next,
+                Some(Some(Ok(next))) => next,
                 _ => return Some(Ok(piece.into())),
             };
         }
