@@ -233,6 +233,8 @@ impl ViewFollower {
 
     fn reading(&mut self, frames: StateFrames) -> ViewStage {
         self.transaction = Transaction::Changes(Vec::new(), 0);
+        // A source's stream may not be polled after its end.
+        let frames: StateFrames = Box::pin(frames.fuse());
         ViewStage::Reading(frames, Instant::now() + LIST_SILENCE)
     }
 

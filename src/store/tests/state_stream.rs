@@ -372,3 +372,31 @@ async fn a_list_alone_confirms_nothing_and_a_late_beat_neither() {
     assert!(!mirror.snapshot().confirmed);
     cancel.cancel();
 }
+
+/// Ends right after its frames, and panics when it is polled after that.
+struct EndingSource;
+
+#[async_trait]
+impl StateSource for EndingSource {
+    async fn open(&self, _: Option<StatePosition>) -> Result<StateFrames, StateSourceError> {
+        let frames = [begin(0, 5, 0), StateFrame::Commit(5), beat(5)].into_iter();
+        Ok(Box::pin(stream::unfold(frames, |mut frames| async move {
+            frames.next().map(|frame| (Ok(frame), frames))
+        })))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_ends_right_after_its_frames_is_opened_again() {
+    let cancel = CancellationToken::new();
+    let mirror = follow_source(Arc::new(EndingSource), cancel.clone());
+    wait_for(&mirror, |state| state.confirmed).await;
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(60) {
+        sleep(Duration::from_secs(1)).await;
+        assert!(mirror.snapshot().revision == 5);
+    }
+    // The copy is still kept.
+    wait_for(&mirror, |state| state.confirmed).await;
+    cancel.cancel();
+}
