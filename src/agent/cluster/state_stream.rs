@@ -11,7 +11,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use futures_util::{future::select_ok, stream};
+use futures_util::{StreamExt, future::select_ok, stream};
 use tokio::{
     net::TcpStream,
     time::{sleep, timeout},
@@ -24,7 +24,7 @@ use super::{
 };
 use kat_client::{Client, ClientError, ClientOptions, StateConnection};
 use kat_pki as pki;
-use kat_store::{PrefixStateSource, StateFrames, StateSource, StateSourceError};
+use kat_store::{LocalStateSource, PrefixStateSource, StateFrames, StateSource, StateSourceError};
 use kat_types::{
     api::MachineEndpoints,
     encoding::{digest::sha256_u64, state_frames::StatePosition},
@@ -32,6 +32,8 @@ use kat_types::{
 
 /// Head start of a server's overlay address before its other addresses are tried as well.
 const HEAD_START: Duration = Duration::from_millis(300);
+/// Time after which a machine that holds etcd tries its own feed again.
+const OWN_AGAIN: Duration = Duration::from_secs(60);
 /// Longest wait for any address of one server.
 const CONNECT: Duration = Duration::from_secs(3);
 /// Longest wait for the head of the answer: a server may wait 2 s for a quorum and 2 s for its copy
@@ -160,6 +162,27 @@ impl StateSource for WorkerStateSource {
             }
             (opened, _) => opened,
         }
+    }
+}
+
+/// The source of a machine that holds etcd: its own feed, and in turn the stream of another member.
+/// A member that was replaced while it was away, or that reaches no quorum, learns by the stream
+/// what it is now.
+pub(crate) struct MemberStateSource {
+    pub own: LocalStateSource,
+    pub stream: RemoteStateSource,
+    /// Whether the next attempt is the stream.
+    pub stream_next: AtomicBool,
+}
+
+#[async_trait]
+impl StateSource for MemberStateSource {
+    async fn open(&self, resume: Option<StatePosition>) -> Result<StateFrames, StateSourceError> {
+        if !self.stream_next.fetch_xor(true, Ordering::Relaxed) {
+            return self.own.open(resume).await;
+        }
+        let frames = self.stream.open(resume).await?;
+        Ok(Box::pin(frames.take_until(sleep(OWN_AGAIN))))
     }
 }
 

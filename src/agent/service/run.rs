@@ -26,7 +26,7 @@ use crate::{
         machine::{LeaderApi, ThisMachine},
         peer_agents::PeerAgents,
         renewal::CertificateRenewal,
-        state_stream::{RemoteStateSource, WorkerStateSource},
+        state_stream::{MemberStateSource, RemoteStateSource, WorkerStateSource},
     },
     commands::{
         host_files, recovery, setup,
@@ -190,8 +190,11 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     let (handle, store, source) = match &member {
         Some(member) => {
             let handle = member.handle.clone();
-            let source = LocalStateSource::new(member.feed.clone(), &identity.node);
-            let source: Arc<dyn StateSource> = Arc::new(source);
+            let source: Arc<dyn StateSource> = Arc::new(MemberStateSource {
+                own: LocalStateSource::new(member.feed.clone(), &identity.node),
+                stream: RemoteStateSource::new(&identity, &keys, &known),
+                stream_next: AtomicBool::new(false),
+            });
             (handle, FollowedStore::Leader(member.store.clone()), source)
         }
         None => {
