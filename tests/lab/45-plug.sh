@@ -37,11 +37,7 @@ contains "$output" "node n2 is NotReady"
 # is free.
 lab start n2
 wait_for 60 nodes_are_ready
-lost_instance_is_gone() {
-    local listed
-    listed=$(instances web) && [[ $listed && $listed != *"$lost"* ]]
-}
-wait_for 60 lost_instance_is_gone
+wait_for 60 instance_is_gone web "$lost"
 wait_for 30 process_count_is 3
 has_ready web 3
 equal "" "$(on n2 sh -c "ls /var/lib/kat/units/*/*$lost* 2>/dev/null" || true)" "unit files of $lost"

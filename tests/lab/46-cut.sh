@@ -15,10 +15,6 @@ wait_for 25 replaced
 equal "$pid" "$(on n3 pgrep -x web)" "the process on the machine that is cut off"
 lab heal n3
 wait_for 60 nodes_are_ready
-lost_instance_is_gone() {
-    local listed
-    listed=$(instances web) && [[ $listed && $listed != *"$lost"* ]]
-}
-wait_for 60 lost_instance_is_gone
+wait_for 60 instance_is_gone web "$lost"
 wait_for 30 process_count_is 3
 has_ready web 3

@@ -32,11 +32,7 @@ echo "the program stopped $(((moved_at - stopped_at) / 1000)) ms before its repl
 contains "$(on n3 journalctl -q -u kat-agent -o cat)" "must not run while no leader is reached"
 lab heal n3
 wait_for 60 nodes_are_ready
-lost_instance_is_gone() {
-    local listed
-    listed=$(instances web) && [[ $listed && $listed != *"$lost"* ]]
-}
-wait_for 60 lost_instance_is_gone
+wait_for 60 instance_is_gone web "$lost"
 wait_for 30 process_count_is 3
 has_ready web 3
 # A restart of the agent, with a reachable leader, stops no program.

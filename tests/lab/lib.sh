@@ -93,6 +93,12 @@ run() { kat apply -f "$(workload "$@")" --wait; }
 instances() {
     kat get instances -n "${2:-default}" -o json | jq -c --arg name "$1" '[.items[] | select(.status.workload == $name)]'
 }
+# instance_is_gone NAME ID: whether the API answers with the workload's instances, and this one is
+# not among them; for wait_for.
+instance_is_gone() {
+    local listed
+    listed=$(instances "$1") && [[ $listed && $listed != *"$2"* ]]
+}
 # field NAME .PATH [NAMESPACE]: a field of the workload's only instance.
 field() { instances "$1" "${3:-default}" | jq -er "if length == 1 then .[0]$2 else \"there are \(length) instances\" | halt_error end"; }
 # field_is NAME .PATH VALUE: whether a field of the workload's only instance has this value; for
