@@ -24,7 +24,7 @@ use super::{
 };
 use kat_client::{Client, ClientError, ClientOptions, StateConnection};
 use kat_pki as pki;
-use kat_store::{LocalStateSource, PrefixStateSource, StateFrames, StateSource, StateSourceError};
+use kat_store::{PrefixStateSource, StateFrames, StateSource, StateSourceError};
 use kat_types::{
     api::MachineEndpoints,
     encoding::{digest::sha256_u64, state_frames::StatePosition},
@@ -169,8 +169,8 @@ impl StateSource for WorkerStateSource {
 /// A member that was replaced while it was away, or that reaches no quorum, learns by the stream
 /// what it is now.
 pub(crate) struct MemberStateSource {
-    pub own: LocalStateSource,
-    pub stream: RemoteStateSource,
+    pub own: Arc<dyn StateSource>,
+    pub stream: Arc<dyn StateSource>,
     /// Whether the next attempt is the stream.
     pub stream_next: AtomicBool,
 }
@@ -270,6 +270,12 @@ fn refusal(error: &ClientError) -> StateSourceError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kat_store::{LocalStateSource, StateStore, follow_source};
+    use kat_testing::{
+        MemoryStore,
+        state_stream::{ServingStore, wait_for},
+    };
+    use kat_types::store::{keys, transaction::WriteOperation};
 
     fn known(members: usize, others: usize) -> ClusterCache {
         let machine = |number: usize, etcd| {
@@ -330,5 +336,37 @@ mod tests {
         // Only the machine itself is known.
         assert!(tried(&known(1, 0), "n0", 3).is_empty());
         assert_eq!(tried(&known(0, 1), "n9", 2).len(), 2);
+    }
+
+    /// A member whose right in etcd is gone: its own feed never gets an answer.
+    #[tokio::test(start_paused = true)]
+    async fn a_member_whose_own_store_refuses_it_reads_another_members_stream() {
+        let store = MemoryStore::new();
+        let member = WriteOperation::Put(keys::MEMBERS.to_owned(), b"{}".to_vec());
+        store.transact(&[], &[member]).await.unwrap();
+        let (own, other) = (ServingStore::start(&store), ServingStore::start(&store));
+        own.server.restrict(&[]);
+        let source = |serving: &ServingStore| -> Arc<dyn StateSource> {
+            Arc::new(LocalStateSource::new(serving.feed.clone(), "n1"))
+        };
+        let both = MemberStateSource {
+            own: source(&own),
+            stream: source(&other),
+            stream_next: AtomicBool::new(false),
+        };
+        let mirror = follow_source(Arc::new(both), own.cancel.clone());
+        wait_for(&mirror, |state| state.confirmed).await;
+        let list = WriteOperation::Put(keys::desired_meta("n1"), b"{}".to_vec());
+        store.transact(&[], &[list]).await.unwrap();
+        // The copy stays with the other member when its own feed was tried again in between.
+        for _ in 0..5 {
+            sleep(OWN_AGAIN).await;
+            wait_for(&mirror, |state| {
+                state.confirmed && state.get(&keys::desired_meta("n1")).is_some()
+            })
+            .await;
+        }
+        own.cancel.cancel();
+        other.cancel.cancel();
     }
 }

@@ -191,8 +191,8 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         Some(member) => {
             let handle = member.handle.clone();
             let source: Arc<dyn StateSource> = Arc::new(MemberStateSource {
-                own: LocalStateSource::new(member.feed.clone(), &identity.node),
-                stream: RemoteStateSource::new(&identity, &keys, &known),
+                own: Arc::new(LocalStateSource::new(member.feed.clone(), &identity.node)),
+                stream: Arc::new(RemoteStateSource::new(&identity, &keys, &known)),
                 stream_next: AtomicBool::new(false),
             });
             (handle, FollowedStore::Leader(member.store.clone()), source)
