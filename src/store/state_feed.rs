@@ -367,6 +367,9 @@ impl StateReader {
         let feed = Arc::clone(&self.feed);
         let mut latest = feed.log.latest();
         loop {
+            if self.replaced.is_cancelled() {
+                return ended(StateEndReason::Replaced, Duration::ZERO);
+            }
             latest.borrow_and_update();
             // Read before the changes: they are then at least as new.
             let sure = *feed.sure.borrow();
@@ -379,7 +382,12 @@ impl StateReader {
             let all = changes.until == *latest.borrow();
             cursor.revision = changes.until;
             let batches = changes.batches.iter();
-            let frames: Vec<_> = batches.flat_map(|batch| shown(batch, &self.node)).collect();
+            let mut frames: Vec<_> = batches.flat_map(|batch| shown(batch, &self.node)).collect();
+            if all && Instant::now() >= self.beat_at {
+                // Behind changes too: a store that changes all the time must not silence the beats.
+                frames.extend(self.beat(cursor, sure));
+                return frames;
+            }
             if !frames.is_empty() {
                 self.stage = ReaderStage::Following(cursor);
                 return frames;
@@ -387,9 +395,6 @@ impl StateReader {
             if !all {
                 yield_now().await;
                 continue;
-            }
-            if Instant::now() >= self.beat_at {
-                return self.beat(cursor, sure);
             }
             tokio::select! {
                 () = feed.cancel.cancelled() => {

@@ -165,12 +165,13 @@ impl ViewFollower {
             let confirmed_until = self.state.confirmed.then_some(self.confirmed_until);
             let event = tokio::select! {
                 biased;
-                event = stage.next() => event,
+                // Frames without a beat keep nothing confirmed, however many arrive.
                 () = at(confirmed_until) => {
                     self.state.confirmed = false;
                     self.show();
                     continue;
                 }
+                event = stage.next() => event,
                 () = at(ends_at) => {
                     stage = self.failed(&StateSourceError::Unreachable("no answer in time".to_owned()), &mut pauses);
                     continue;

@@ -400,3 +400,31 @@ async fn a_stream_that_ends_right_after_its_frames_is_opened_again() {
     wait_for(&mirror, |state| state.confirmed).await;
     cancel.cancel();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_changes_all_the_time_silences_no_beat() {
+    let serving = serving().await;
+    let mut frames = serving.feed.open("n1", None).expect("open");
+    while !matches!(next(&mut frames).await, Some(StateFrame::Beat(_))) {}
+    let key = keys::desired_instance("n1", "a");
+    let (mut commits, mut beats) = (0, 0);
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(10) {
+        let put = WriteOperation::Put(key.clone(), commits.to_string().into_bytes());
+        serving.store.transact(&[], &[put]).await.expect("written");
+        loop {
+            match next(&mut frames).await {
+                Some(StateFrame::Commit(_)) => break,
+                Some(StateFrame::Beat(_)) => beats += 1,
+                Some(StateFrame::Put(_)) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        commits += 1;
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert!(
+        commits > 500 && beats >= 8,
+        "{commits} commits, {beats} beats"
+    );
+}
