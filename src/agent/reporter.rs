@@ -19,7 +19,8 @@ use kat_network as network;
 use kat_types::{
     VERSION,
     api::{
-        ApiTime, Condition, FILES_WRITTEN, MemberKeys, NodeReport, NodeResources, OverlayReport,
+        ApiTime, AuthorityReport, Condition, FILES_WRITTEN, MemberKeys, NodeReport, NodeResources,
+        OverlayReport,
     },
     assignment::ASSIGNMENT_SCHEMA,
     reason::Reason,
@@ -90,6 +91,10 @@ pub trait MachineFacts: Send + Sync {
     /// Hashes of the keys of its certificates as a machine that holds etcd.
     fn member_keys(&self) -> MemberKeys {
         MemberKeys::default()
+    }
+    /// How it uses the cluster's authorities.
+    fn authorities(&self) -> Vec<AuthorityReport> {
+        Vec::new()
     }
     async fn overlay(&self) -> OverlayReport;
     /// Where other machines reach this one; empty where that is not known.
@@ -293,6 +298,7 @@ impl Reporter {
             volume_moves: self.statuses.moves(),
             images_removed: self.statuses.images_removed(),
             member_keys: self.facts.member_keys(),
+            authorities: self.facts.authorities(),
         };
         // Cut to the leader's limits, so that the leader never rejects a report because of long
         // output of programs.

@@ -139,9 +139,9 @@ impl Api {
     }
 
     /// The cluster's authorities; `None` on a machine that does not hold them.
-    pub(super) fn authorities(&self) -> Option<&Authorities> {
+    pub(super) fn authorities(&self) -> Option<Arc<Authorities>> {
         let joining = self.config.joining.as_ref()?;
-        Some(&joining.authorities)
+        Some(joining.authorities())
     }
 
     pub(super) fn now(&self) -> Timestamp {

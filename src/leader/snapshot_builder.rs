@@ -18,6 +18,7 @@ use kat_types::{
     resource::ClusterConfiguration,
     secrets::SecretRecord,
     store::{
+        authorities::AuthorityRecord,
         keys,
         members::{ClusterEndpoints, ClusterMembers},
         records::{
@@ -158,6 +159,11 @@ impl SnapshotBuilder {
         snapshot.registries = entries
             .get(keys::REGISTRIES)
             .and_then(|entry| self.json::<RegistrySettings>(entry));
+        for (name, entry) in entries_below(entries, keys::AUTHORITIES) {
+            if let Some(value) = self.json::<AuthorityRecord>(entry) {
+                snapshot.authorities.insert(name.to_owned(), value);
+            }
+        }
         snapshot.backup = entries
             .get(keys::BACKUP)
             .and_then(|entry| self.json::<BackupRecord>(entry));

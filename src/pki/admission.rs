@@ -8,8 +8,11 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::{Authority, AuthorityKind, LeafKind, PkiError};
-use crate::{recovery_key::RecoveryKey, recovery_key_file::load_recovery_key};
+use super::{Authority, AuthorityEdition, AuthorityKind, LeafKind, PkiError};
+use crate::{
+    recovery_key::RecoveryKey, recovery_key_file::load_recovery_key,
+    replacement::edition_certificate,
+};
 
 /// The authorities that sign for other machines.
 #[derive(Debug)]
@@ -18,6 +21,7 @@ pub struct Authorities {
     etcd_clients: Authority,
     etcd_peers: Option<Authority>,
     recovery: Option<RecoveryKey>,
+    next: Vec<Authority>,
 }
 
 /// The certificates for a machine's key. All of them are public.
@@ -50,6 +54,7 @@ impl Authorities {
             cluster: load(AuthorityKind::Cluster)?,
             etcd_clients: load(AuthorityKind::EtcdClients)?,
             etcd_peers: Some(load(AuthorityKind::EtcdPeers)?),
+            next: load_next(folder, &recovery)?,
             recovery: Some(recovery),
         })
     }
@@ -75,12 +80,18 @@ impl Authorities {
             etcd_clients,
             etcd_peers: None,
             recovery: None,
+            next: Vec::new(),
         })
     }
 
     /// All three; `None` where the authority of etcd's peers is not known.
     pub fn all(&self) -> Option<[&Authority; 3]> {
         Some([&self.cluster, &self.etcd_clients, self.etcd_peers.as_ref()?])
+    }
+
+    /// Those that will replace another one.
+    pub fn next(&self) -> &[Authority] {
+        &self.next
     }
 
     /// The key with which the authorities' keys are sealed on a machine that holds etcd.
@@ -122,4 +133,15 @@ impl Authorities {
             etcd_authority: self.etcd_clients.certificate_pem().to_owned(),
         })
     }
+}
+
+fn load_next(folder: &Path, recovery: &RecoveryKey) -> Result<Vec<Authority>, PkiError> {
+    let mut found = Vec::new();
+    for kind in AuthorityKind::ALL {
+        if edition_certificate(folder, kind, AuthorityEdition::Next)?.is_some() {
+            let next = AuthorityEdition::Next;
+            found.push(Authority::load_edition(folder, kind, next, recovery)?);
+        }
+    }
+    Ok(found)
 }

@@ -5,46 +5,58 @@ use std::path::Path;
 use jiff::Timestamp;
 use rcgen::{BasicConstraints, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use rustls::pki_types::CertificateDer;
+use x509_parser::extensions::ParsedExtension;
 
 use super::{
     AUTHORITY_LIFETIME, CertificateKeyPair, CertificateRequest, LEAF_LIFETIME, LeafKind, PkiError,
     Validity, files, leaf, request, tls,
 };
 use crate::recovery_key as seal;
-use kat_types::encoding::digest::sha256_hex;
+use kat_types::{encoding::digest::sha256_hex, store::authorities::AuthorityKind};
 
-/// Which of the three authorities.
+/// Which of the files of an authority. There is more than one while it is being replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum AuthorityKind {
-    /// For machines, the API, administrators, and the leader as client of the agents.
-    Cluster,
-    /// For etcd's client port and its clients.
-    EtcdClients,
-    /// For etcd's peer ports.
-    EtcdPeers,
+pub enum AuthorityEdition {
+    /// The one that signs.
+    Current,
+    /// The one that will sign. It is trusted already.
+    Next,
+    /// The one that signed before. It is still trusted.
+    Old,
+    /// The one that signed before, and is not trusted any more.
+    Retired,
 }
 
-impl AuthorityKind {
-    pub const ALL: [Self; 3] = [Self::Cluster, Self::EtcdClients, Self::EtcdPeers];
+impl AuthorityEdition {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Current, Self::Next, Self::Old, Self::Retired];
+    /// Those whose certificates are trusted.
+    pub const TRUSTED: [Self; 3] = [Self::Current, Self::Next, Self::Old];
 
-    /// The name in its files: `NAME.crt` and `NAME.key.sealed`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Cluster => "cluster-ca",
-            Self::EtcdClients => "etcd-client-ca",
-            Self::EtcdPeers => "etcd-peer-ca",
-        }
+    /// File name of its certificate.
+    pub fn certificate_file(self, kind: AuthorityKind) -> String {
+        format!("{}.crt", self.stem(kind))
     }
 
     /// File name of its sealed key.
-    pub fn sealed_file(self) -> String {
-        format!("{}.key.sealed", self.name())
+    pub fn sealed_file(self, kind: AuthorityKind) -> String {
+        format!("{}.key.sealed", self.stem(kind))
     }
 
-    /// File name of its key in clear, as written by earlier versions.
-    pub fn clear_file(self) -> String {
-        format!("{}.key", self.name())
+    fn stem(self, kind: AuthorityKind) -> String {
+        let name = kind.name();
+        match self {
+            Self::Current => name.to_owned(),
+            Self::Next => format!("{name}.next"),
+            Self::Old => format!("{name}.old"),
+            Self::Retired => format!("{name}.retired"),
+        }
     }
+}
+
+/// File name of an authority's key in clear, as written by earlier versions.
+pub fn clear_file(kind: AuthorityKind) -> String {
+    format!("{}.key", kind.name())
 }
 
 /// An authority with its key: ECDSA P-256; signs only leaves.
@@ -107,7 +119,7 @@ impl Authority {
         })
     }
 
-    /// Reads the authority from `folder` (`/var/lib/kat/pki`), with its sealed key.
+    /// Reads the present authority from `folder` (`/var/lib/kat/pki`), with its sealed key.
     ///
     /// # Errors
     /// As [`Self::unseal`], and [`PkiError::File`].
@@ -116,8 +128,21 @@ impl Authority {
         kind: AuthorityKind,
         recovery: &seal::RecoveryKey,
     ) -> Result<Self, PkiError> {
-        let certificate = files::read(&folder.join(format!("{}.crt", kind.name())))?;
-        let sealed = files::read_bytes(&folder.join(kind.sealed_file()))?;
+        Self::load_edition(folder, kind, AuthorityEdition::Current, recovery)
+    }
+
+    /// Like [`Self::load`], from the files of an edition.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_edition(
+        folder: &Path,
+        kind: AuthorityKind,
+        edition: AuthorityEdition,
+        recovery: &seal::RecoveryKey,
+    ) -> Result<Self, PkiError> {
+        let certificate = files::read(&folder.join(edition.certificate_file(kind)))?;
+        let sealed = files::read_bytes(&folder.join(edition.sealed_file(kind)))?;
         Self::unseal(kind, &certificate, &sealed, recovery)
     }
 
@@ -126,8 +151,9 @@ impl Authority {
     /// # Errors
     /// As [`Self::from_pem`], and [`PkiError::File`].
     pub fn load_clear(folder: &Path, kind: AuthorityKind) -> Result<Self, PkiError> {
-        let certificate = files::read(&folder.join(format!("{}.crt", kind.name())))?;
-        let key = files::read(&folder.join(kind.clear_file()))?;
+        let certificate = AuthorityEdition::Current.certificate_file(kind);
+        let certificate = files::read(&folder.join(certificate))?;
+        let key = files::read(&folder.join(clear_file(kind)))?;
         Self::from_pem(kind, &certificate, &key)
     }
 
@@ -138,14 +164,27 @@ impl Authority {
     /// # Errors
     /// [`PkiError::File`]; [`PkiError::Key`] if the key can't be sealed.
     pub fn store(&self, folder: &Path, recovery: &seal::RecoveryKey) -> Result<(), PkiError> {
+        self.store_edition(folder, AuthorityEdition::Current, recovery)?;
+        files::remove(&folder.join(clear_file(self.kind)))
+    }
+
+    /// Like [`Self::store`], to the files of an edition.
+    ///
+    /// # Errors
+    /// As [`Self::store`].
+    pub fn store_edition(
+        &self,
+        folder: &Path,
+        edition: AuthorityEdition,
+        recovery: &seal::RecoveryKey,
+    ) -> Result<(), PkiError> {
         files::make_folder(folder)?;
         let sealed = self
             .seal_key(recovery)
             .map_err(|error| PkiError::Key(format!("of {}: {error}", self.kind.name())))?;
-        files::write_secret(&folder.join(self.kind.sealed_file()), &sealed)?;
-        let certificate = folder.join(format!("{}.crt", self.kind.name()));
-        files::write_public(&certificate, self.certificate_pem.as_bytes())?;
-        files::remove(&folder.join(self.kind.clear_file()))
+        files::write_secret(&folder.join(edition.sealed_file(self.kind)), &sealed)?;
+        let certificate = folder.join(edition.certificate_file(self.kind));
+        files::write_public(&certificate, self.certificate_pem.as_bytes())
     }
 
     /// The recovery key that is derived from this authority's key, for a cluster without one.
@@ -268,6 +307,46 @@ pub fn cluster_uid_of_authority(certificate_pem: &str) -> Result<String, PkiErro
             Some(uid.to_owned())
         })
         .ok_or_else(|| PkiError::Certificate("it is not the authority of a cluster".into()))
+}
+
+/// SHA-256 of an authority's certificate, as [`Authority::fingerprint`].
+///
+/// # Errors
+/// [`PkiError`] if the text is no certificate in PEM.
+pub fn fingerprint_of(certificate_pem: &str) -> Result<String, PkiError> {
+    Ok(fingerprint(&tls::first_certificate(certificate_pem)?))
+}
+
+/// Whether a certificate names the key of this authority as that which signed it (RFC 5280,
+/// 4.2.1.1). An authority and the one that replaces it have the same subject.
+///
+/// # Errors
+/// [`PkiError`] if a text is no certificate in PEM.
+pub fn is_issued_by(certificate_pem: &str, authority_pem: &str) -> Result<bool, PkiError> {
+    let leaf = tls::first_certificate(certificate_pem)?;
+    let authority = tls::first_certificate(authority_pem)?;
+    let issuer = key_identifiers(&leaf)?.0;
+    let own = key_identifiers(&authority)?.1;
+    Ok(issuer.is_some() && issuer == own)
+}
+
+/// The identifiers of the key that signed a certificate, and of its own key.
+fn key_identifiers(
+    certificate: &CertificateDer<'_>,
+) -> Result<(Option<Vec<u8>>, Option<Vec<u8>>), PkiError> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate)
+        .map_err(|error| PkiError::Certificate(error.to_string()))?;
+    let mut found = (None, None);
+    for extension in parsed.extensions() {
+        match extension.parsed_extension() {
+            ParsedExtension::AuthorityKeyIdentifier(one) => {
+                found.0 = one.key_identifier.as_ref().map(|id| id.0.to_vec());
+            }
+            ParsedExtension::SubjectKeyIdentifier(id) => found.1 = Some(id.0.to_vec()),
+            _ => {}
+        }
+    }
+    Ok(found)
 }
 
 /// SHA-256 of a certificate in DER, as 64 hexadecimal digits.

@@ -13,6 +13,7 @@ mod files;
 mod leaf;
 pub mod recovery_key;
 mod recovery_key_file;
+pub mod replacement;
 mod request;
 pub mod secret_sealing;
 pub mod stream;
@@ -28,7 +29,10 @@ use kat_types::resource::name::{self, NameError};
 
 pub use self::{
     admission::{Authorities, MachineCertificates},
-    authority::{Authority, AuthorityKind, cluster_uid_of_authority},
+    authority::{
+        Authority, AuthorityEdition, clear_file, cluster_uid_of_authority, fingerprint_of,
+        is_issued_by,
+    },
     files::{write_public, write_secret},
     leaf::{CertificateKeyPair, LeafKind},
     request::{
@@ -38,6 +42,8 @@ pub use self::{
     tls::{PeerCertificate, PeerIdentity, peer_certificate, peer_identity},
     validity::{AUTHORITY_LIFETIME, BACKDATED, LEAF_LIFETIME, Validity, renew_due, validity_of},
 };
+pub use kat_types::store::authorities::AuthorityKind;
+
 pub use crate::recovery_key_file::{load_recovery_key, recovery_key_file, store_recovery_key};
 
 /// Names that no certificate may have: `root` is etcd's superuser.

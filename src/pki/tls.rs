@@ -150,15 +150,21 @@ fn certified(
     identity: &CertificateKeyPair,
     authority: &CertificateDer<'static>,
 ) -> Result<CertifiedKey, PkiError> {
-    let leaf = first_certificate(&identity.certificate_pem)?;
-    let key = PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes()).map_err(|error| {
-        PkiError::Pem {
-            expected: "private key",
-            found: error.to_string(),
-        }
-    })?;
+    let (leaf, key) = leaf_and_key(identity)?;
     let chain = vec![leaf, authority.clone()];
     Ok(CertifiedKey::from_der(chain, key, &provider())?)
+}
+
+fn leaf_and_key(
+    identity: &CertificateKeyPair,
+) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), PkiError> {
+    let leaf = first_certificate(&identity.certificate_pem)?;
+    let key = PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes());
+    let key = key.map_err(|error| PkiError::Pem {
+        expected: "private key",
+        found: error.to_string(),
+    })?;
+    Ok((leaf, key))
 }
 
 impl ResolvesServerCert for CurrentIdentity {
@@ -321,6 +327,30 @@ pub fn pinned_client_config(fingerprint: Option<&str>) -> Result<ClientConfig, P
         provider: provider(),
     };
     client_with(Arc::new(verifier), None)
+}
+
+/// Configuration of a client that tries a certificate on a server: the server must have a
+/// certificate of one of `authorities_pem` for the dialled name.
+///
+/// # Errors
+/// [`PkiError`] if a certificate or the key can't be used.
+pub fn trial_client_config(
+    authorities_pem: &str,
+    identity: &CertificateKeyPair,
+) -> Result<ClientConfig, PkiError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(authorities_pem.as_bytes()) {
+        let certificate = certificate.map_err(|error| PkiError::Pem {
+            expected: "certificate",
+            found: error.to_string(),
+        })?;
+        roots.add(certificate)?;
+    }
+    let (leaf, key) = leaf_and_key(identity)?;
+    Ok(ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(vec![leaf], key)?)
 }
 
 fn client_with(

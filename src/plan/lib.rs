@@ -29,7 +29,7 @@ use jiff::Timestamp;
 use kat_types::store::snapshot::ObservedReports;
 
 pub use crate::{
-    etcd::{members::*, upkeep::*},
+    etcd::{members::*, rotation::*, upkeep::*},
     instances::{
         address::*,
         identifier::*,

@@ -1,5 +1,6 @@
 //! What the store holds: its keys, its records and how they are written together.
 
+pub mod authorities;
 pub mod keys;
 pub mod members;
 pub mod records;

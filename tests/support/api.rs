@@ -123,7 +123,8 @@ impl Server {
         peers.store(pki.path(), &recovery).unwrap();
         let users = Arc::new(SeenUsers::default());
         let joining = JoiningState {
-            authorities: Arc::new(Authorities::load(pki.path()).unwrap()),
+            authorities: watch::Sender::new(Arc::new(Authorities::load(pki.path()).unwrap()))
+                .subscribe(),
             users: Arc::clone(&users) as Arc<dyn NodeUsers>,
         };
         let config =

@@ -15,7 +15,10 @@ use super::identity::MachineIdentity;
 use crate::service::paths::PKI;
 use kat_host::files::{self, FileAccess, FileError};
 use kat_pki as pki;
-use kat_pki::{Authority, AuthorityKind, LeafKind, PkiError, recovery_key::RecoveryKey};
+use kat_pki::{
+    Authority, AuthorityEdition, AuthorityKind, LeafKind, PkiError, clear_file,
+    recovery_key::RecoveryKey, replacement,
+};
 use kat_types::api::{AuthorityKeys, Certificates, MemberKeys, MembershipAnswer};
 
 /// etcd's own copies of its keys and certificates; etcd's user can't read the machine's other keys.
@@ -67,6 +70,16 @@ impl MachineKeys {
         }
     }
 
+    /// Uses folders below this one.
+    #[cfg(test)]
+    pub(crate) fn below(folder: &std::path::Path) -> Self {
+        Self {
+            folder: folder.join("pki"),
+            etcd_folder: folder.join("etcd-pki"),
+            etcd_group: Some(0),
+        }
+    }
+
     /// Makes the recovery key and the three authorities unless they exist (RFC001-KAT 4.1.1).
     pub(crate) fn ensure_authorities(
         &self,
@@ -82,7 +95,8 @@ impl MachineKeys {
             known => known?,
         };
         for kind in AuthorityKind::ALL {
-            if !self.folder.join(kind.sealed_file()).exists() {
+            let sealed = AuthorityEdition::Current.sealed_file(kind);
+            if !self.folder.join(sealed).exists() {
                 Authority::generate(kind, cluster_uid, now)?.store(&self.folder, &recovery)?;
             }
         }
@@ -115,7 +129,7 @@ impl MachineKeys {
     /// Seals the authorities' keys that an earlier version left in clear; returns whether there
     /// were any. The file in clear is removed only after the sealed file is completely on the disk.
     pub(crate) fn seal_authorities(&self) -> Result<bool, KeysError> {
-        let in_clear = |kind: &AuthorityKind| self.folder.join(kind.clear_file()).exists();
+        let in_clear = |kind: &AuthorityKind| self.folder.join(clear_file(*kind)).exists();
         let kinds: Vec<_> = AuthorityKind::ALL.into_iter().filter(in_clear).collect();
         if kinds.is_empty() {
             return Ok(false);
@@ -135,8 +149,8 @@ impl MachineKeys {
         Ok(true)
     }
 
-    /// Stores the authorities that the leader handed over. An authority whose certificate this
-    /// machine already trusts must be the same one.
+    /// Stores the authorities that the leader handed over. The cluster's own authority, by which
+    /// this machine knows the leader, must be the one that it already trusts.
     ///
     /// # Errors
     /// A key does not belong to its certificate, or an authority differs from the trusted one.
@@ -147,7 +161,10 @@ impl MachineKeys {
             let keys = given.authorities.get(name).ok_or_else(|| {
                 PkiError::Certificate(format!("of {name}: the leader did not send it"))
             })?;
-            let known = self.certificate(name).ok();
+            let known = match kind {
+                AuthorityKind::Cluster => self.certificate(name).ok(),
+                AuthorityKind::EtcdClients | AuthorityKind::EtcdPeers => None,
+            };
             if known.is_some_and(|known| known.trim() != keys.certificate.trim()) {
                 let message = format!("of {name}: the leader sent another than is known here");
                 return Err(PkiError::Certificate(message).into());
@@ -160,7 +177,14 @@ impl MachineKeys {
         };
         pki::store_recovery_key(&self.folder, &recovery)?;
         for authority in authorities {
+            replacement::forget_others(&self.folder, authority.kind())?;
             authority.store(&self.folder, &recovery)?;
+        }
+        for (name, keys) in &given.next {
+            if let Some(kind) = AuthorityKind::from_name(name) {
+                let next = Authority::from_pem(kind, &keys.certificate, &keys.key)?;
+                replacement::store_next(&self.folder, &next, &recovery)?;
+            }
         }
         Ok(())
     }
@@ -168,8 +192,10 @@ impl MachineKeys {
     /// Removes the authorities' keys and the leaves that only a machine with etcd has.
     pub(crate) fn forget_authorities(&self) -> Result<(), KeysError> {
         for kind in AuthorityKind::ALL {
-            files::remove(&self.folder.join(kind.clear_file()))?;
-            files::remove(&self.folder.join(kind.sealed_file()))?;
+            files::remove(&self.folder.join(clear_file(kind)))?;
+            replacement::forget_others(&self.folder, kind)?;
+            let sealed = AuthorityEdition::Current.sealed_file(kind);
+            files::remove(&self.folder.join(sealed))?;
         }
         files::remove(&pki::recovery_key_file(&self.folder))?;
         let peers = AuthorityKind::EtcdPeers.name();
@@ -278,27 +304,33 @@ impl MachineKeys {
         })
     }
 
-    /// Issues every leaf that is missing, unreadable, or due (two thirds of its validity are over).
-    /// Returns the names of the issued leaves.
+    /// Issues every leaf that is missing, unreadable, due (two thirds of its validity are over), or
+    /// issued by an authority that has been replaced. Returns the names of the issued leaves.
     pub(crate) fn renew(
         &self,
         identity: &MachineIdentity,
         now: Timestamp,
     ) -> Result<Vec<&'static str>, KeysError> {
         self.forget_etcd_client()?;
+        self.complete_promotions()?;
         let mut renewed = Vec::new();
         for name in LEAVES {
-            let due = match self.certificate(name) {
-                Ok(pem) => pki::renew_due(&pem, now).unwrap_or(true),
-                Err(_) => true,
-            };
-            if due {
+            if self.is_due(name, now)? {
                 self.issue(name, identity, now)?;
                 renewed.push(name);
             }
         }
         self.copy_for_etcd()?;
         Ok(renewed)
+    }
+
+    fn is_due(&self, name: &str, now: Timestamp) -> Result<bool, KeysError> {
+        let Ok(pem) = self.certificate(name) else {
+            return Ok(true);
+        };
+        let authority = self.certificate(authority_of(name).name())?;
+        let issued = pki::is_issued_by(&pem, &authority).unwrap_or(false);
+        Ok(!issued || pki::renew_due(&pem, now).unwrap_or(true))
     }
 
     fn issue(
@@ -310,38 +342,29 @@ impl MachineKeys {
         let node = identity.node.clone();
         let overlay = IpAddr::V4(identity.overlay_address());
         let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let (authority, kind) = match name {
+        let kind = match name {
             "node" => {
                 let mut addresses = identity.advertise.clone();
                 addresses.extend([overlay, loopback]);
                 let cluster_uid = identity.cluster_uid.clone();
-                (
-                    AuthorityKind::Cluster,
-                    LeafKind::Node {
-                        name: node,
-                        cluster_uid,
-                        addresses,
-                    },
-                )
+                LeafKind::Node {
+                    name: node,
+                    cluster_uid,
+                    addresses,
+                }
             }
-            "admin" => (AuthorityKind::Cluster, LeafKind::Admin { name: node }),
-            "leader" => (AuthorityKind::Cluster, LeafKind::Leader { name: node }),
-            "leader-etcd" => (AuthorityKind::EtcdClients, LeafKind::Leader { name: node }),
-            "etcd-server" => (
-                AuthorityKind::EtcdClients,
-                LeafKind::EtcdServer {
-                    name: node,
-                    addresses: vec![overlay, loopback],
-                },
-            ),
-            _ => (
-                AuthorityKind::EtcdPeers,
-                LeafKind::EtcdPeer {
-                    name: node,
-                    addresses: vec![overlay],
-                },
-            ),
+            "admin" => LeafKind::Admin { name: node },
+            "leader" | "leader-etcd" => LeafKind::Leader { name: node },
+            "etcd-server" => LeafKind::EtcdServer {
+                name: node,
+                addresses: vec![overlay, loopback],
+            },
+            _ => LeafKind::EtcdPeer {
+                name: node,
+                addresses: vec![overlay],
+            },
         };
+        let authority = authority_of(name);
         let authority = Authority::load(&self.folder, authority, &self.recovery_key()?)?;
         let key_path = self.folder.join(format!("{name}.key"));
         // A renewal keeps the key: the cluster identifies the machine by it.
@@ -364,29 +387,32 @@ impl MachineKeys {
         Ok(())
     }
 
-    /// Copies the keys and certificates that etcd needs, and no others, for etcd's user.
-    fn copy_for_etcd(&self) -> Result<(), KeysError> {
+    /// Copies the keys and certificates that etcd needs, and no others, for etcd's user. Returns
+    /// whether a copy differed.
+    pub(crate) fn copy_for_etcd(&self) -> Result<bool, KeysError> {
         let Some(group) = self.etcd_group else {
-            return Ok(());
+            return Ok(false);
         };
+        let mut changed = false;
         files::ensure_folder(&self.etcd_folder, FileAccess::owned(0o750, 0, group))?;
-        let wanted = [
-            "etcd-client-ca.crt",
-            "etcd-peer-ca.crt",
+        let write = |name: &str, content: &[u8]| {
+            let access = FileAccess::owned(0o640, 0, group);
+            files::write_if_changed(&self.etcd_folder.join(name), content, access)
+        };
+        for kind in AuthorityKind::REPLACEABLE {
+            let trusted = replacement::trusted_certificates(&self.folder, kind)?;
+            let name = AuthorityEdition::Current.certificate_file(kind);
+            changed |= write(&name, trusted.as_bytes())?;
+        }
+        for name in [
             "etcd-server.crt",
             "etcd-server.key",
             "etcd-peer.crt",
             "etcd-peer.key",
-        ];
-        for name in wanted {
-            let content = files::read_bounded(&self.folder.join(name), LIMIT)?;
-            files::write_if_changed(
-                &self.etcd_folder.join(name),
-                &content,
-                FileAccess::owned(0o640, 0, group),
-            )?;
+        ] {
+            changed |= write(name, &files::read_bounded(&self.folder.join(name), LIMIT)?)?;
         }
-        Ok(())
+        Ok(changed)
     }
 
     /// A leaf certificate and its key.
@@ -428,11 +454,23 @@ impl MachineKeys {
         self.certificate(AuthorityKind::Cluster.name())
     }
 
-    /// The certificate of the authority of etcd's clients and servers.
+    /// The certificates of the authority of etcd's clients and servers: more than one while it is
+    /// being replaced.
     pub(crate) fn etcd_authority(&self) -> Result<String, KeysError> {
-        self.certificate(AuthorityKind::EtcdClients.name())
+        self.trusted_certificates(AuthorityKind::EtcdClients)
     }
 }
+
+/// The authority that signs a leaf.
+fn authority_of(leaf: &str) -> AuthorityKind {
+    match leaf {
+        "node" | "admin" | "leader" => AuthorityKind::Cluster,
+        "leader-etcd" | "etcd-server" => AuthorityKind::EtcdClients,
+        _ => AuthorityKind::EtcdPeers,
+    }
+}
+
+mod rotation;
 
 #[cfg(test)]
 mod tests;

@@ -24,7 +24,7 @@ use crate::{
     MachineFacts, ReportSink,
     cluster::cluster_cache::{ClusterCache, ClusterCacheReceiver},
     disk::pressure::DiskWatch,
-    etcd::membership,
+    etcd::{authorities::AuthorityUses, membership},
     volumes::Volumes,
 };
 use kat_client::{Client, ClientError, ClientOptions};
@@ -36,8 +36,8 @@ use kat_network::links::address_change;
 use kat_systemd::{ActiveState, ManagerSource, UnitManager};
 use kat_types::{
     api::{
-        ApiTime, Condition, DATA_LOST_CONDITION, MemberKeys, MembershipAnswer, NodeReport,
-        NodeResources, OverlayPeer, OverlayReport, OverlayStatus, data_lost_reason,
+        ApiTime, AuthorityReport, Condition, DATA_LOST_CONDITION, MemberKeys, MembershipAnswer,
+        NodeReport, NodeResources, OverlayPeer, OverlayReport, OverlayStatus, data_lost_reason,
     },
     machine::network::{OVERLAY_FILE, OverlayState},
     reason::Reason,
@@ -101,6 +101,7 @@ pub(crate) struct ThisMachine {
     volumes: Arc<Volumes>,
     disks: Arc<DiskWatch>,
     member_keys: MemberKeys,
+    authorities: AuthorityUses,
 }
 
 impl ThisMachine {
@@ -109,6 +110,15 @@ impl ThisMachine {
     pub(crate) fn with_member_keys(self, member_keys: MemberKeys) -> Self {
         Self {
             member_keys,
+            ..self
+        }
+    }
+
+    /// Shows in the reports how this machine uses the authorities.
+    #[must_use]
+    pub(crate) fn with_authorities(self, authorities: AuthorityUses) -> Self {
+        Self {
+            authorities,
             ..self
         }
     }
@@ -138,6 +148,7 @@ impl ThisMachine {
             volumes,
             disks,
             member_keys: MemberKeys::default(),
+            authorities: AuthorityUses::default(),
         })
     }
 }
@@ -164,6 +175,10 @@ impl MachineFacts for ThisMachine {
 
     fn member_keys(&self) -> MemberKeys {
         self.member_keys.clone()
+    }
+
+    fn authorities(&self) -> Vec<AuthorityReport> {
+        self.authorities.shown()
     }
 
     fn volume_shared(&self) -> bool {

@@ -3,15 +3,17 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use tokio::time::sleep;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{identity::MachineIdentity, keys::MachineKeys};
 use crate::{
     cluster::cluster_cache::ClusterCacheReceiver, desired_state::store_watch::FollowedStore,
+    etcd::authorities::AuthorityUses,
 };
 use kat_client::{Client, ClientOptions};
 use kat_pki as pki;
+use kat_pki::AuthorityKind;
 use kat_types::api::{Connection, RenewalRequest};
 
 /// Interval between two checks of the certificates.
@@ -30,11 +32,16 @@ pub(crate) struct CertificateRenewal {
     /// The connection to etcd.
     pub store: FollowedStore,
     pub known: ClusterCacheReceiver,
+    /// Somebody else has changed certificates or authorities: they are put into use.
+    pub changed: Arc<Notify>,
+    /// Shows when the certificates expire, on a machine that does not hold etcd.
+    pub uses: AuthorityUses,
 }
 
 impl CertificateRenewal {
     /// Checks the certificates at once and every hour, until `cancel`.
     pub(crate) async fn run(self, cancel: CancellationToken) {
+        self.show_uses();
         let mut unused = false;
         let mut said = String::new();
         loop {
@@ -65,8 +72,10 @@ impl CertificateRenewal {
                     }
                 }
             };
-            if cancel.run_until_cancelled(sleep(pause)).await.is_none() {
-                return;
+            let wait = tokio::time::timeout(pause, self.changed.notified());
+            match cancel.run_until_cancelled(wait).await {
+                None => return,
+                Some(changed) => unused |= changed.is_ok(),
             }
         }
     }
@@ -107,7 +116,18 @@ impl CertificateRenewal {
         Ok(true)
     }
 
+    fn show_uses(&self) {
+        if self.identity.etcd {
+            return;
+        }
+        match self.keys.authority_report(AuthorityKind::Cluster) {
+            Ok(report) => self.uses.show(vec![report]),
+            Err(error) => tracing::error!("this machine's certificate can't be read: {error:#}"),
+        }
+    }
+
     async fn apply(&self) -> anyhow::Result<()> {
+        self.show_uses();
         let (identity, keys) = (&self.identity, &self.keys);
         let known = self.known.borrow().clone();
         self.certificate.replace(&keys.leaf("node")?)?;

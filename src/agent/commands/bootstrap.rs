@@ -12,6 +12,7 @@ use kat_types::{
     api::MemberKeys,
     encoding::json,
     store::{
+        authorities::{AuthorityKind, AuthorityRecord},
         keys,
         records::{NamespaceRecord, TokenRecord},
         transaction::{Compare, WriteOperation},
@@ -32,6 +33,8 @@ pub(crate) struct InitialStoreValues<'a> {
     pub member_keys: MemberKeys,
     /// Such as `amd64` or `arm64`.
     pub architecture: String,
+    /// SHA-256 of the certificates of etcd's authorities.
+    pub authorities: BTreeMap<AuthorityKind, String>,
     /// Id and record of the administrator's token.
     pub token: (String, TokenRecord),
 }
@@ -82,6 +85,16 @@ pub(crate) async fn write(
             quota: Default::default(),
         };
         operations.push(put(keys::namespace(name), &record)?);
+    }
+    for (kind, hash) in &beginnings.authorities {
+        let record = AuthorityRecord {
+            schema: 1,
+            current: hash.clone(),
+            since: Some(now),
+            holders: BTreeMap::from([(identity.node.clone(), identity.node_uid.clone())]),
+            ..AuthorityRecord::default()
+        };
+        operations.push(put(keys::authority(kind.name()), &record)?);
     }
     let empty = Compare::ModRevision(keys::SCHEMA_VERSION.to_owned(), 0);
     Ok(matches!(

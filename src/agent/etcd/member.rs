@@ -1,14 +1,17 @@
 //! Starts what only machines with etcd run: etcd, the leader election, and the care for the
 //! members.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
 use jiff::Timestamp;
 use tokio::{sync::oneshot, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::{membership, stores};
+use super::{
+    authorities::{NextAuthorities, SigningAuthorities},
+    membership, stores,
+};
 use crate::{
     cluster::{
         cluster_cache::{ClusterCache, ClusterCacheReceiver},
@@ -26,9 +29,8 @@ use kat_host::users::Users;
 use kat_leader as leader;
 use kat_leader::{
     BackupsConfig, EtcdMembers, LeaderConfig, LeaderHandle, MemberClients, MembersConfig,
-    TakeoverConfig,
+    RotationConfig, TakeoverConfig,
 };
-use kat_pki as pki;
 use kat_plan::SnapshotSealing;
 use kat_render::{ETCD_QUOTA, Renderer};
 use kat_store::{EtcdStore, StateFeed, StoreError};
@@ -48,6 +50,8 @@ const OVERLAY_LIMIT: Duration = Duration::from_secs(30);
 const READY_SOON: Duration = Duration::from_secs(3);
 
 pub(crate) struct RunningMember {
+    /// The authorities with which the API signs.
+    pub signing: Arc<SigningAuthorities>,
     /// The store, as the leader's user.
     pub store: EtcdStore,
     /// The leader's state, and whether this machine leads.
@@ -170,12 +174,30 @@ impl RunningMember {
             etcd,
         };
         tasks.spawn(leader::watch_over(handle.clone(), takeover, cancel.clone()));
+        let signing = Arc::new(SigningAuthorities::load(paths::PKI.into())?);
+        let maker = NextAuthorities {
+            keys: keys.clone(),
+            cluster_uid: identity.cluster_uid.clone(),
+            signing: Arc::clone(&signing),
+        };
+        let rotation = RotationConfig {
+            node: identity.node.clone(),
+            clock: Arc::new(Timestamp::now),
+            maker: Arc::new(maker),
+            pulses: pulses.clone(),
+        };
+        tasks.spawn(leader::keep_authorities(
+            handle.clone(),
+            rotation,
+            cancel.clone(),
+        ));
         let joining = JoiningState {
-            authorities: Arc::new(pki::Authorities::load(Path::new(paths::PKI))?),
+            authorities: signing.subscribe(),
             users: Arc::new(stores::EtcdUsers(store.clone())),
         };
         let feed = handle.feed.clone().context("a candidate has no feed")?;
         Ok(Self {
+            signing,
             store,
             handle,
             feed,

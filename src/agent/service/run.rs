@@ -8,7 +8,7 @@ use std::{
 
 use jiff::Timestamp;
 use tokio::{
-    sync::{oneshot, watch},
+    sync::{Notify, oneshot, watch},
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
@@ -38,6 +38,7 @@ use crate::{
     },
     disk::{ballast::Ballast, eviction::Evictor, pressure as disks, pressure::DiskWatch},
     etcd::{
+        authorities::{AuthorityKeeper, AuthorityUses, SystemdEtcd},
         member::{MemberParts, RunningMember, etcd_group},
         membership, stores,
     },
@@ -226,6 +227,8 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     };
     let state = follow_source(source, cancel.clone());
 
+    let uses = AuthorityUses::default();
+    let keeper_pulses = pulses.clone();
     let member_keys = match identity.etcd {
         true => keys.member_keys()?,
         false => MemberKeys::default(),
@@ -352,7 +355,8 @@ pub(crate) async fn run() -> anyhow::Result<()> {
                 disks,
             )
             .await?
-            .with_member_keys(member_keys),
+            .with_member_keys(member_keys)
+            .with_authorities(uses.clone()),
         ),
         published,
         reached: reached_now,
@@ -368,12 +372,29 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         reports,
         cancel.clone(),
     ));
+    let changed = Arc::new(Notify::new());
+    if let Some(member) = &member {
+        let keeper = AuthorityKeeper {
+            identity: Arc::clone(&identity),
+            keys: keys.clone(),
+            known: known.clone(),
+            snapshot: handle.snapshot.clone(),
+            etcd: Arc::new(SystemdEtcd(managers.system())),
+            signing: Arc::clone(&member.signing),
+            uses: uses.clone(),
+            changed: Arc::clone(&changed),
+            pulses: keeper_pulses,
+        };
+        tasks.spawn(keeper.run(cancel.clone()));
+    }
     let renewal = CertificateRenewal {
         identity: Arc::clone(&identity),
         keys,
         certificate,
         store,
         known,
+        changed,
+        uses,
     };
     tasks.spawn(renewal.run(cancel.clone()));
     tasks.spawn(tell_status(

@@ -72,6 +72,34 @@ pub struct NodeReport {
     /// if it does not.
     #[serde(skip_serializing_if = "MemberKeys::is_empty")]
     pub member_keys: MemberKeys,
+    /// The authorities of etcd as this machine uses them; empty if it does not hold the store, and
+    /// in reports of version 0.1.0.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub authorities: Vec<AuthorityReport>,
+}
+
+/// How a machine that holds the store uses an authority of etcd. Hashes are the SHA-256 of the
+/// authorities' certificates, each 64 hexadecimal digits.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AuthorityReport {
+    /// Name of the authority, such as `etcd-client-ca`.
+    pub name: String,
+    /// The authority that signed the certificates in use.
+    pub issues: String,
+    /// The new authority that the machine holds during a replacement.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub holds_next: String,
+    /// Authorities whose certificates the machine's running etcd accepted when the machine tried
+    /// one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub accepted: Vec<String>,
+    /// Authorities whose certificates the machine's running etcd refused when the machine tried
+    /// one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<String>,
+    /// When certificates of that authority expire next.
+    pub expires: ApiTime,
 }
 
 /// SHA-256 of the public keys of the certificates that a machine uses while it holds the store,

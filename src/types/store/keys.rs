@@ -68,6 +68,8 @@ pub const BACKUP: &str = "/kat/backup";
 /// Written with every plan of a leader: a plan that was made from a copy of the store without the
 /// last one is refused.
 pub const PLANNED: &str = "/kat/planned";
+/// Prefix of the records of etcd's authorities. Only leaders read them.
+pub const AUTHORITIES: &str = "/kat/authorities/";
 /// Events.
 pub const EVENTS: &str = "/kat/events/";
 /// Prefix of the candidates' keys in the election.
@@ -232,6 +234,11 @@ pub fn host_ports(namespace: &str, workload: &str) -> String {
 /// One DNS record; `value` is the address, or `instance=address` for an instance's own name.
 pub fn dns_record(namespace: &str, workload: &str, kind: &str, value: &str) -> String {
     format!("{DNS}{namespace}/{workload}/{kind}/{value}")
+}
+
+/// Record of an authority; `name` is that of its files, such as `etcd-client-ca`.
+pub fn authority(name: &str) -> String {
+    format!("{AUTHORITIES}{name}")
 }
 
 /// A token by its id.

@@ -20,6 +20,7 @@ use crate::{
     secrets::{SealingKeyRecord, SecretKey, SecretRecord},
     services::{HostPortNumbers, ServiceAddress, ServiceBalance},
     store::{
+        authorities::AuthorityRecord,
         members::{ClusterEndpoints, ClusterMembers},
         records::{
             Allocation, BackupRecord, GenerationRecord, ImageRecord, IndexRecord, LastIndex,
@@ -205,6 +206,8 @@ pub struct StoredState {
     pub members: Option<Stored<ClusterMembers>>,
     /// How often the store was started anew.
     pub store_epoch: Option<Stored<StoreEpoch>>,
+    /// Records of etcd's authorities, by the names of the authorities' files.
+    pub authorities: BTreeMap<String, Stored<AuthorityRecord>>,
     /// Status of the leader's backups.
     pub backup: Option<Stored<BackupRecord>>,
     /// Candidates of the election; the leader comes first.

@@ -79,6 +79,8 @@ pub enum StoreKey<'a> {
     Backup,
     /// [`keys::PLANNED`].
     Planned,
+    /// Below [`keys::AUTHORITIES`].
+    Authority,
     /// Below [`keys::EVENTS`].
     Event,
     /// Below [`keys::ELECTION`].
@@ -151,6 +153,7 @@ impl<'a> StoreKey<'a> {
                 (keys::LOGINS, Self::Login),
                 (keys::SEALING, Self::SealingKey),
                 (keys::INDEXES, Self::Index),
+                (keys::AUTHORITIES, Self::Authority),
                 (keys::EVENTS, Self::Event),
                 (keys::ELECTION, Self::Election),
             ];
@@ -196,6 +199,7 @@ impl<'a> StoreKey<'a> {
             | Self::Index
             | Self::Backup
             | Self::Planned
+            | Self::Authority
             | Self::Event
             | Self::Election => Visibility::Never,
         }
@@ -247,6 +251,7 @@ mod tests {
             hidden(keys::LAST_INDEX.to_owned()),
             hidden(keys::BACKUP.to_owned()),
             hidden(keys::PLANNED.to_owned()),
+            hidden(keys::authority("etcd-client-ca")),
             hidden(keys::namespace("default")),
             hidden(keys::registration("n1")),
             hidden(keys::node_status("n1")),

@@ -66,7 +66,7 @@ impl NodeUsers for NoUsers {
 
 pub(crate) fn joining() -> JoiningState {
     JoiningState {
-        authorities: Arc::clone(&SECRETS.authorities),
+        authorities: tokio::sync::watch::Sender::new(Arc::clone(&SECRETS.authorities)).subscribe(),
         users: Arc::new(NoUsers),
     }
 }

@@ -116,6 +116,7 @@ fn given(authorities: &[Authority], recovery_key: &str) -> MembershipAnswer {
     });
     MembershipAnswer {
         authorities: keys.collect(),
+        next: BTreeMap::new(),
         recovery_key: recovery_key.to_owned(),
     }
 }
@@ -184,7 +185,7 @@ fn leave_clear(keys: &MachineKeys, authorities: &[Authority]) {
     std::fs::create_dir_all(&keys.folder).unwrap();
     for authority in authorities {
         let (kind, pem) = (authority.kind(), authority.key_pem());
-        pki::write_secret(&keys.folder.join(kind.clear_file()), pem.as_bytes()).unwrap();
+        pki::write_secret(&keys.folder.join(pki::clear_file(kind)), pem.as_bytes()).unwrap();
         let certificate = keys.folder.join(format!("{}.crt", kind.name()));
         pki::write_public(&certificate, authority.certificate_pem().as_bytes()).unwrap();
     }
@@ -193,7 +194,7 @@ fn leave_clear(keys: &MachineKeys, authorities: &[Authority]) {
 fn clear_keys(keys: &MachineKeys) -> usize {
     let kinds = AuthorityKind::ALL.into_iter();
     kinds
-        .filter(|kind| keys.folder.join(kind.clear_file()).exists())
+        .filter(|kind| keys.folder.join(pki::clear_file(*kind)).exists())
         .count()
 }
 

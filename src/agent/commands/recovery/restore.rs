@@ -5,6 +5,7 @@
 //! are added as usual.
 
 use std::{
+    collections::BTreeMap,
     io::ErrorKind,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -312,6 +313,7 @@ impl RestoreContext<'_> {
         ));
         let given = MembershipAnswer {
             authorities: self.facts.authorities.clone(),
+            next: BTreeMap::new(),
             recovery_key: self.recovery.reveal(),
         };
         keys.store_authorities(&given)?;

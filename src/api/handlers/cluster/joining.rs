@@ -14,6 +14,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
+use tokio::sync::watch;
 
 use crate::{
     access::authentication::Caller,
@@ -48,9 +49,16 @@ const MAX_ENDPOINT: usize = 260;
 #[derive(Clone)]
 pub struct JoiningState {
     /// Authorities that sign the machine's certificates.
-    pub authorities: Arc<Authorities>,
+    pub authorities: watch::Receiver<Arc<Authorities>>,
     /// Users of etcd for machines.
     pub users: Arc<dyn NodeUsers>,
+}
+
+impl JoiningState {
+    /// The authorities that sign now.
+    pub(crate) fn authorities(&self) -> Arc<Authorities> {
+        Arc::clone(&self.authorities.borrow())
+    }
 }
 
 /// The machines' users of etcd.
@@ -143,7 +151,7 @@ pub(crate) async fn renew(
             "the key is not the one by which the cluster knows `{name}`"
         ))
     })?;
-    let signed = joining.authorities.sign_machine(
+    let signed = joining.authorities().sign_machine(
         &request.certificate_request,
         &name,
         &snapshot.cluster_uid,
@@ -432,7 +440,7 @@ fn sign(
     let joining = api.joining()?;
     let overlay = node_address(admission.subnet);
     joining
-        .authorities
+        .authorities()
         .sign_machine(request_pem, name, &snapshot.cluster_uid, overlay, api.now())
         .map_err(not_signed)
 }

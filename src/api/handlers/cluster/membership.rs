@@ -7,7 +7,7 @@ use axum::{Extension, Json, extract::State};
 use crate::{
     access::authentication::Caller, context::Api, errors::ApiError, extract::PathParameters,
 };
-use kat_pki::recovery_key::RecoveryKey;
+use kat_pki::{Authority, recovery_key::RecoveryKey};
 use kat_types::api::{AuthorityKeys, MembershipAnswer};
 
 /// The gate has checked that the certificate is for the registered key of the machine in the path,
@@ -20,7 +20,8 @@ pub(crate) async fn get(
 ) -> Result<Json<MembershipAnswer>, ApiError> {
     api.leadership()?;
     let joining = api.joining()?;
-    let authorities = joining.authorities.all().ok_or_else(|| {
+    let held = joining.authorities();
+    let authorities = held.all().ok_or_else(|| {
         ApiError::Unavailable("this machine does not hold the cluster's authorities".to_owned())
     })?;
     let snapshot = api.snapshot()?;
@@ -44,16 +45,17 @@ pub(crate) async fn get(
         ));
     }
     tracing::info!(node = name, "the authorities' keys are handed over");
-    let authorities = authorities.map(|authority| {
+    let with_key = |authority: &Authority| {
         let keys = AuthorityKeys {
             certificate: authority.certificate_pem().to_owned(),
             key: authority.key_pem(),
         };
         (authority.kind().name().to_owned(), keys)
-    });
-    let recovery = joining.authorities.recovery_key();
+    };
+    let recovery = held.recovery_key();
     Ok(Json(MembershipAnswer {
-        authorities: BTreeMap::from(authorities),
+        authorities: BTreeMap::from(authorities.map(with_key)),
+        next: held.next().iter().map(with_key).collect(),
         recovery_key: recovery.map_or_else(String::new, RecoveryKey::reveal),
     }))
 }

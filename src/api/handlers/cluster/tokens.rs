@@ -161,7 +161,7 @@ pub(crate) async fn create(
         }
     }
     let authority = joining.then(|| api.joining()).transpose()?;
-    let authority = authority.map(|joining| joining.authorities.fingerprint());
+    let authority = authority.map(|joining| joining.authorities().fingerprint());
     let token = Token::generate(authority.as_deref())
         .map_err(|error| ApiError::Internal(error.to_string()))?;
     let mut new = record(&token, request.scope, &request.name, now, expires);

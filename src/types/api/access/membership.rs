@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 pub struct MembershipAnswer {
     /// The authorities by name: `cluster-ca`, `etcd-client-ca` and `etcd-peer-ca`.
     pub authorities: BTreeMap<String, AuthorityKeys>,
+    /// The authorities that will replace others, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub next: BTreeMap<String, AuthorityKeys>,
     /// The recovery key in its printed form, which seals the private keys on the machine's disk.
     /// Empty if the leader has none.
     #[serde(default)]

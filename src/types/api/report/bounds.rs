@@ -4,8 +4,8 @@
 //! a limit.
 
 use super::{
-    ImagesRemoved, InstanceReport, MemberKeys, NodeReport, NodeResources, OverlayPeer,
-    OverlayReport, VolumeMoveReport,
+    AuthorityReport, ImagesRemoved, InstanceReport, MemberKeys, NodeReport, NodeResources,
+    OverlayPeer, OverlayReport, VolumeMoveReport,
 };
 use crate::{
     api::{Condition, ContainerStatus},
@@ -26,6 +26,10 @@ const MAX_OF_INSTANCE: usize = 32;
 const MAX_VOLUMES: usize = 256 * 1024;
 /// Maximum users of a machine: the number of indexes.
 const MAX_USERS: usize = 4096;
+/// Maximum authorities of a machine.
+const MAX_AUTHORITIES: usize = 8;
+/// Maximum certificates of one authority that a machine tried.
+const MAX_EDITIONS: usize = 8;
 /// Upper bounds of CPU, in thousandths, and of memory, in bytes, above those of any machine.
 const MAX_CPU: u64 = 8192 * 1000;
 const MAX_MEMORY: u64 = 128 << 40;
@@ -73,6 +77,7 @@ impl NodeReport {
             volume_moves,
             images_removed,
             member_keys,
+            authorities,
         } = self;
         let lists = [
             ("workloadInstances", workload_instances.len()),
@@ -89,6 +94,8 @@ impl NodeReport {
         words([node_name, node_uid, version, architecture]);
         let MemberKeys { leader, admin } = member_keys;
         words([leader, admin]);
+        authorities.truncate(MAX_AUTHORITIES);
+        authorities.iter_mut().for_each(bound_authority);
         words(addresses.iter_mut().chain(endpoints));
         bound_resources(resources);
         bound_overlay(overlay_network);
@@ -169,6 +176,22 @@ pub fn shorten_words(mut all: Vec<InstanceTexts<'_>>, budget: usize) {
             one.containers.clear();
         }
     }
+}
+
+fn bound_authority(report: &mut AuthorityReport) {
+    let AuthorityReport {
+        name,
+        issues,
+        holds_next,
+        accepted,
+        refused,
+        expires: _,
+    } = report;
+    for list in [&mut *accepted, &mut *refused] {
+        list.truncate(MAX_EDITIONS);
+    }
+    let hashes = accepted.iter_mut().chain(refused);
+    words(hashes.chain([name, issues, holds_next]));
 }
 
 fn bound_resources(resources: &mut NodeResources) {

@@ -1,0 +1,170 @@
+//! The files of etcd's authorities while they are replaced.
+
+use std::{collections::BTreeMap, net::Ipv4Addr};
+
+use jiff::Timestamp;
+
+use super::{KeysError, LEAVES, MachineIdentity, MachineKeys, authority_of, no_key};
+use kat_pki as pki;
+use kat_pki::{
+    Authority, AuthorityEdition, AuthorityKind, CertificateKeyPair, LeafKind, PkiError,
+    recovery_key::RecoveryKey, replacement,
+};
+use kat_types::api::{ApiTime, AuthorityKeys, AuthorityReport, MembershipAnswer};
+
+impl MachineKeys {
+    /// SHA-256 of the certificate of an edition; empty if there is none.
+    pub(crate) fn edition_hash(
+        &self,
+        kind: AuthorityKind,
+        edition: AuthorityEdition,
+    ) -> Result<String, KeysError> {
+        let pem = replacement::edition_certificate(&self.folder, kind, edition)?;
+        Ok(pem.map_or_else(|| Ok(String::new()), |pem| pki::fingerprint_of(&pem))?)
+    }
+
+    /// SHA-256 of the certificates of the present authorities of etcd.
+    pub(crate) fn etcd_authority_hashes(
+        &self,
+    ) -> Result<BTreeMap<AuthorityKind, String>, KeysError> {
+        let current = AuthorityEdition::Current;
+        let hash = |kind| Ok((kind, self.edition_hash(kind, current)?));
+        AuthorityKind::REPLACEABLE.into_iter().map(hash).collect()
+    }
+
+    /// The trusted certificates of an authority: more than one while it is being replaced.
+    pub(crate) fn trusted_certificates(&self, kind: AuthorityKind) -> Result<String, KeysError> {
+        Ok(replacement::trusted_certificates(&self.folder, kind)?)
+    }
+
+    /// Makes the authority that will replace the present one; returns its certificate.
+    pub(crate) fn make_next(
+        &self,
+        kind: AuthorityKind,
+        cluster_uid: &str,
+        now: Timestamp,
+    ) -> Result<String, KeysError> {
+        let made = Authority::generate(kind, cluster_uid, now)?;
+        replacement::store_next(&self.folder, &made, &self.recovery_key()?)?;
+        Ok(made.certificate_pem().to_owned())
+    }
+
+    /// Stores the authority with this hash that the leader handed over: as the present one if
+    /// `edition` is that, else as the next one.
+    pub(crate) fn take_edition(
+        &self,
+        kind: AuthorityKind,
+        edition: AuthorityEdition,
+        hash: &str,
+        given: &MembershipAnswer,
+    ) -> Result<(), KeysError> {
+        let name = kind.name();
+        let both = [given.authorities.get(name), given.next.get(name)];
+        let is_meant = |keys: &&AuthorityKeys| {
+            pki::fingerprint_of(&keys.certificate).is_ok_and(|found| found == hash)
+        };
+        let keys = both.into_iter().flatten().find(is_meant).ok_or_else(|| {
+            PkiError::Certificate(format!("of {name}: the leader does not have {hash}"))
+        })?;
+        let authority = Authority::from_pem(kind, &keys.certificate, &keys.key)?;
+        let recovery = match given.recovery_key.as_str() {
+            "" => self.recovery_key()?,
+            text => RecoveryKey::parse(text).map_err(no_key)?,
+        };
+        match edition {
+            AuthorityEdition::Next => {
+                replacement::store_next(&self.folder, &authority, &recovery)?;
+            }
+            _ => authority.store(&self.folder, &recovery)?,
+        }
+        Ok(())
+    }
+
+    /// Completes promotions that were interrupted, before any authority is loaded.
+    pub(super) fn complete_promotions(&self) -> Result<(), KeysError> {
+        for kind in AuthorityKind::REPLACEABLE {
+            let waits = !self.edition_hash(kind, AuthorityEdition::Next)?.is_empty()
+                && !self.edition_hash(kind, AuthorityEdition::Old)?.is_empty();
+            if waits {
+                replacement::complete_promotion(&self.folder, kind, &self.recovery_key()?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Issues by the next authority from now on, and trusts both.
+    pub(crate) fn promote_next(&self, kind: AuthorityKind) -> Result<(), KeysError> {
+        replacement::promote_next(&self.folder, kind, &self.recovery_key()?)?;
+        Ok(())
+    }
+
+    /// Ends the trust in the old authority.
+    pub(crate) fn retire_old(&self, kind: AuthorityKind) -> Result<(), KeysError> {
+        replacement::retire_old(&self.folder, kind)?;
+        Ok(())
+    }
+
+    /// Removes every edition but the present one; true if there was another.
+    pub(crate) fn forget_editions(&self, kind: AuthorityKind) -> Result<bool, KeysError> {
+        Ok(replacement::forget_others(&self.folder, kind)?)
+    }
+
+    /// A certificate to try on this machine's etcd: by an edition of an authority, as a client of
+    /// etcd's port for clients or peers. It is written nowhere.
+    pub(crate) fn trial(
+        &self,
+        kind: AuthorityKind,
+        edition: AuthorityEdition,
+        identity: &MachineIdentity,
+        now: Timestamp,
+    ) -> Result<CertificateKeyPair, KeysError> {
+        let recovery = self.recovery_key()?;
+        let authority = Authority::load_edition(&self.folder, kind, edition, &recovery)?;
+        let name = identity.node.clone();
+        let leaf = match kind {
+            AuthorityKind::EtcdPeers => LeafKind::EtcdPeer {
+                name,
+                // etcd compares them with the address that a peer comes from.
+                addresses: vec![
+                    identity.overlay_address().into(),
+                    Ipv4Addr::LOCALHOST.into(),
+                ],
+            },
+            AuthorityKind::Cluster | AuthorityKind::EtcdClients => LeafKind::Leader { name },
+        };
+        Ok(authority.issue(&leaf, now)?)
+    }
+
+    /// How this machine uses an authority, as far as its files say: what its etcd accepts has to be
+    /// tried.
+    pub(crate) fn authority_report(
+        &self,
+        kind: AuthorityKind,
+    ) -> Result<AuthorityReport, KeysError> {
+        let authority = self.certificate(kind.name())?;
+        let mut issued = true;
+        let mut expires: Option<Timestamp> = None;
+        for name in LEAVES {
+            let Ok(pem) = self.certificate(name) else {
+                continue;
+            };
+            if authority_of(name) == kind {
+                issued &= pki::is_issued_by(&pem, &authority)?;
+                let end = pki::validity_of(&pem)?.not_after;
+                expires = Some(expires.map_or(end, |known| known.min(end)));
+            }
+        }
+        Ok(AuthorityReport {
+            name: kind.name().to_owned(),
+            // With certificates of both, the old one is in use.
+            issues: match issued {
+                true => pki::fingerprint_of(&authority)?,
+                false => self.edition_hash(kind, AuthorityEdition::Old)?,
+            },
+            holds_next: self.edition_hash(kind, AuthorityEdition::Next)?,
+            accepted: Vec::new(),
+            refused: Vec::new(),
+            expires: expires.map_or(ApiTime::UNKNOWN, ApiTime::from),
+        })
+    }
+}

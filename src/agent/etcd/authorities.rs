@@ -1,0 +1,370 @@
+//! This machine's part in the replacement of an authority of etcd (see
+//! [`RotationPhase`]): it takes the new authority, restarts its etcd when it is its turn, tries what
+//! its etcd accepts, and reports all of it. The leader decides about the phases.
+
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Context;
+use async_trait::async_trait;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::trial::{Trial, try_certificate};
+use crate::{
+    cluster::{
+        cluster_cache::ClusterCacheReceiver, identity::MachineIdentity, keys::MachineKeys, machine,
+    },
+    commands::host_files,
+};
+use kat_daemon::watchdog::LoopPulses;
+use kat_leader::{AuthorityMaker, NewAuthority};
+use kat_pki as pki;
+use kat_pki::{AuthorityEdition, AuthorityKind, tls::trial_client_config};
+use kat_plan::Snapshot;
+use kat_systemd::{JobResult, UnitManager};
+use kat_types::{
+    api::{AuthorityReport, MembershipAnswer},
+    store::{
+        authorities::{AuthorityRecord, Rotation, RotationPhase},
+        revisions::Stored,
+    },
+};
+
+/// Time between two looks while an authority is being replaced.
+const BUSY: Duration = Duration::from_secs(2);
+/// Time between two looks otherwise; a change of the record wakes it.
+const IDLE: Duration = Duration::from_secs(60);
+/// Longest restart of etcd.
+const RESTART_LIMIT: Duration = Duration::from_secs(90);
+
+/// How this machine uses the authorities, as its reports say. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct AuthorityUses(Arc<Mutex<Vec<AuthorityReport>>>);
+
+impl AuthorityUses {
+    pub(crate) fn shown(&self) -> Vec<AuthorityReport> {
+        self.0.lock().clone()
+    }
+
+    pub(crate) fn show(&self, uses: Vec<AuthorityReport>) {
+        *self.0.lock() = uses;
+    }
+}
+
+/// The authorities with which this machine's API signs, read anew after each change.
+pub(crate) struct SigningAuthorities {
+    folder: PathBuf,
+    current: watch::Sender<Arc<pki::Authorities>>,
+}
+
+impl SigningAuthorities {
+    pub(crate) fn load(folder: PathBuf) -> Result<Self, pki::PkiError> {
+        let current = Arc::new(pki::Authorities::load(&folder)?);
+        Ok(Self {
+            folder,
+            current: watch::Sender::new(current),
+        })
+    }
+
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<pki::Authorities>> {
+        self.current.subscribe()
+    }
+
+    fn read_again(&self) -> Result<(), pki::PkiError> {
+        let current = Arc::new(pki::Authorities::load(&self.folder)?);
+        self.current.send_replace(current);
+        Ok(())
+    }
+}
+
+/// Makes the authorities that replace others, on the leading machine.
+pub(crate) struct NextAuthorities {
+    pub keys: MachineKeys,
+    pub cluster_uid: String,
+    pub signing: Arc<SigningAuthorities>,
+}
+
+#[async_trait]
+impl AuthorityMaker for NextAuthorities {
+    async fn make_next(&self, kind: AuthorityKind) -> Result<NewAuthority, String> {
+        let words = |error: &dyn std::fmt::Display| format!("{}: {error}", kind.name());
+        let made = self
+            .keys
+            .make_next(kind, &self.cluster_uid, Timestamp::now())
+            .map_err(|error| words(&error))?;
+        self.signing.read_again().map_err(|error| words(&error))?;
+        let hash = pki::fingerprint_of(&made).map_err(|error| words(&error))?;
+        Ok(NewAuthority {
+            certificate: made,
+            hash,
+        })
+    }
+}
+
+/// The unit of this machine's etcd.
+#[async_trait]
+pub(crate) trait EtcdUnit: Send + Sync {
+    /// Restarts etcd, and returns when it serves.
+    async fn restart(&self) -> anyhow::Result<()>;
+}
+
+/// The unit that systemd runs.
+pub(crate) struct SystemdEtcd(pub Arc<dyn UnitManager>);
+
+#[async_trait]
+impl EtcdUnit for SystemdEtcd {
+    async fn restart(&self) -> anyhow::Result<()> {
+        let restarted = self.0.restart(host_files::ETCD, RESTART_LIMIT).await?;
+        if restarted != JobResult::Done {
+            anyhow::bail!("etcd did not start again: {restarted:?}");
+        }
+        Ok(())
+    }
+}
+
+/// Takes this machine's part. Only on a machine that holds etcd.
+pub(crate) struct AuthorityKeeper {
+    pub identity: Arc<MachineIdentity>,
+    pub keys: MachineKeys,
+    pub known: ClusterCacheReceiver,
+    /// What the cluster's store holds.
+    pub snapshot: watch::Receiver<Option<Arc<Snapshot>>>,
+    pub etcd: Arc<dyn EtcdUnit>,
+    pub signing: Arc<SigningAuthorities>,
+    pub uses: AuthorityUses,
+    /// Wakes the renewal of certificates.
+    pub changed: Arc<Notify>,
+    pub pulses: LoopPulses,
+}
+
+/// What the store says about the authorities, by name.
+type Records = BTreeMap<String, Stored<AuthorityRecord>>;
+
+impl AuthorityKeeper {
+    /// Runs until `cancel`.
+    pub(crate) async fn run(mut self, cancel: CancellationToken) {
+        let pulse = self.pulses.watch("authorities of etcd");
+        let mut said = String::new();
+        let work = async {
+            loop {
+                let records = self.records();
+                let pause = pulse.wait(self.look(&records, &mut said)).await;
+                let changed = tokio::time::timeout(pause, self.changed(&records));
+                let _ = pulse.wait(changed).await;
+            }
+        };
+        cancel.run_until_cancelled(work).await;
+        // The task waits here for the agent's stop: the end of a task would stop the agent.
+        cancel.cancelled().await;
+    }
+
+    fn records(&mut self) -> Records {
+        let snapshot = self.snapshot.borrow_and_update();
+        let stored = snapshot.as_ref().map(|snapshot| &snapshot.authorities);
+        stored.cloned().unwrap_or_default()
+    }
+
+    /// Waits until the records are others than these.
+    async fn changed(&mut self, records: &Records) {
+        while self.snapshot.changed().await.is_ok() {
+            if self.records() != *records {
+                return;
+            }
+        }
+        std::future::pending::<()>().await;
+    }
+
+    /// Looks at every authority once; returns how long to wait for the next look.
+    async fn look(&self, records: &Records, said: &mut String) -> Duration {
+        let mut uses = Vec::new();
+        let mut pause = IDLE;
+        let mut failed = String::new();
+        for kind in AuthorityKind::ALL {
+            let record = records.get(kind.name()).map(|stored| &stored.value);
+            if record.is_some_and(|record| record.rotation.is_some()) {
+                pause = BUSY;
+            }
+            match self.converge(kind, record).await {
+                Ok(report) => uses.push(report),
+                Err(error) => {
+                    pause = BUSY;
+                    failed = format!("{}: {error:#}", kind.name());
+                }
+            }
+        }
+        if !failed.is_empty() && failed != *said {
+            tracing::error!("an authority is not as it should be: {failed}");
+        }
+        *said = failed;
+        self.uses.show(uses);
+        pause
+    }
+
+    /// Makes the files of an authority what its record says, and says how it is used.
+    async fn converge(
+        &self,
+        kind: AuthorityKind,
+        record: Option<&AuthorityRecord>,
+    ) -> anyhow::Result<AuthorityReport> {
+        let Some(record) = record else {
+            return Ok(self.keys.authority_report(kind)?);
+        };
+        let Some(rotation) = &record.rotation else {
+            self.settle(kind, record).await?;
+            return Ok(self.keys.authority_report(kind)?);
+        };
+        self.take_part(kind, rotation).await?;
+        let mut report = self.keys.authority_report(kind)?;
+        self.try_out(kind, rotation, &mut report).await?;
+        let is_done = |report: &AuthorityReport| match rotation.phase {
+            RotationPhase::Trust | RotationPhase::Issue => report.accepted.contains(&rotation.next),
+            RotationPhase::Retire => !report.refused.is_empty(),
+        };
+        if rotation.turn.as_ref() == Some(&self.identity.node) && !is_done(&report) {
+            self.restart_etcd(kind).await?;
+            self.try_out(kind, rotation, &mut report).await?;
+        }
+        Ok(report)
+    }
+
+    /// No replacement is under way. A machine that was away until its end takes the authority now.
+    async fn settle(&self, kind: AuthorityKind, record: &AuthorityRecord) -> anyhow::Result<()> {
+        let own = self.keys.edition_hash(kind, AuthorityEdition::Current)?;
+        if own == record.current || record.current.is_empty() {
+            if self.keys.forget_editions(kind)? {
+                tracing::info!(
+                    authority = kind.name(),
+                    "the replaced authority is forgotten"
+                );
+                self.use_files()?;
+            }
+            return Ok(());
+        }
+        if self.keys.edition_hash(kind, AuthorityEdition::Next)? == record.current {
+            self.keys.promote_next(kind)?;
+        } else {
+            let given = self.ask_leader().await?;
+            let current = AuthorityEdition::Current;
+            self.keys
+                .take_edition(kind, current, &record.current, &given)?;
+        }
+        self.keys.forget_editions(kind)?;
+        self.use_files()?;
+        self.restart_etcd(kind).await
+    }
+
+    /// Brings the files to the phase of the replacement.
+    async fn take_part(&self, kind: AuthorityKind, rotation: &Rotation) -> anyhow::Result<()> {
+        let mut changed = false;
+        let hash = |edition| self.keys.edition_hash(kind, edition);
+        let issues = hash(AuthorityEdition::Current)? == rotation.next;
+        if !issues && hash(AuthorityEdition::Next)? != rotation.next {
+            let given = self.ask_leader().await?;
+            let next = AuthorityEdition::Next;
+            self.keys.take_edition(kind, next, &rotation.next, &given)?;
+            tracing::info!(authority = kind.name(), "the new authority is trusted");
+            changed = true;
+        }
+        if rotation.phase >= RotationPhase::Issue && !issues {
+            self.keys.promote_next(kind)?;
+            tracing::info!(authority = kind.name(), "certificates are issued anew");
+            changed = true;
+        }
+        if rotation.phase >= RotationPhase::Retire && !hash(AuthorityEdition::Old)?.is_empty() {
+            self.keys.retire_old(kind)?;
+            tracing::info!(
+                authority = kind.name(),
+                "the old authority is trusted no more"
+            );
+            changed = true;
+        }
+        // An agent that ended in between, or the leader's making of the authority, leaves files that
+        // are not in use yet.
+        match changed || self.keys.copy_for_etcd()? {
+            true => self.use_files(),
+            false => Ok(()),
+        }
+    }
+
+    /// Issues the certificates that the files ask for, copies what etcd reads, and lets the agent's
+    /// own connections and its API use them.
+    fn use_files(&self) -> anyhow::Result<()> {
+        self.keys.renew(&self.identity, Timestamp::now())?;
+        self.signing.read_again()?;
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    async fn ask_leader(&self) -> anyhow::Result<MembershipAnswer> {
+        let known = self.known.borrow().clone();
+        machine::membership(&self.identity, &known, &self.keys)
+            .await
+            .context("the leader does not hand over its authorities")
+    }
+
+    async fn restart_etcd(&self, kind: AuthorityKind) -> anyhow::Result<()> {
+        tracing::info!(
+            authority = kind.name(),
+            "etcd restarts: it reads the authorities that it trusts at its start"
+        );
+        self.etcd.restart().await
+    }
+
+    /// Tries on this machine's etcd what the phase is about.
+    async fn try_out(
+        &self,
+        kind: AuthorityKind,
+        rotation: &Rotation,
+        report: &mut AuthorityReport,
+    ) -> anyhow::Result<()> {
+        let next = match report.issues == rotation.next || report.holds_next.is_empty() {
+            true => AuthorityEdition::Current,
+            false => AuthorityEdition::Next,
+        };
+        match self.trial(kind, next).await? {
+            Trial::Accepted => report.accepted = vec![rotation.next.clone()],
+            Trial::Refused => return Ok(()),
+            Trial::NoAnswer(reason) => {
+                anyhow::bail!("this machine's etcd can't be tried: {reason}")
+            }
+        }
+        if rotation.phase != RotationPhase::Retire {
+            return Ok(());
+        }
+        let retired = self.keys.edition_hash(kind, AuthorityEdition::Retired)?;
+        if retired.is_empty() {
+            // A machine that came in the middle never trusted it.
+            report.refused = vec!["none".to_owned()];
+        } else if self.trial(kind, AuthorityEdition::Retired).await? == Trial::Refused {
+            report.refused = vec![retired];
+        }
+        Ok(())
+    }
+
+    async fn trial(&self, kind: AuthorityKind, edition: AuthorityEdition) -> anyhow::Result<Trial> {
+        let now = Timestamp::now();
+        let identity = self.keys.trial(kind, edition, &self.identity, now)?;
+        let config = trial_client_config(&self.keys.trusted_certificates(kind)?, &identity)?;
+        let spec = &self.identity.cluster.spec;
+        let address: SocketAddr = match kind {
+            AuthorityKind::EtcdPeers => {
+                (self.identity.overlay_address(), spec.etcd_peer_port).into()
+            }
+            AuthorityKind::Cluster | AuthorityKind::EtcdClients => {
+                (Ipv4Addr::LOCALHOST, spec.etcd_client_port).into()
+            }
+        };
+        Ok(try_certificate(address, &self.identity.node, config).await)
+    }
+}
+
+#[cfg(test)]
+mod tests;

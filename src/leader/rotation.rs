@@ -1,0 +1,244 @@
+//! The replacement of etcd's authorities: while this machine leads, it takes the steps that `plan`
+//! wants.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{LeaderHandle, members::say_once};
+use kat_daemon::watchdog::LoopPulses;
+use kat_plan::{RotationStep, RotationView, Snapshot, rotation_step};
+use kat_store::{Leadership, StoreError, TransactionResult};
+use kat_types::{
+    encoding::json,
+    store::{
+        authorities::{AuthorityKind, AuthorityRecord, Rotation, RotationPhase, RotationReason},
+        keys,
+        transaction::{Compare, WriteOperation},
+    },
+};
+
+/// Time between two rounds while there is something to do.
+const BUSY: Duration = Duration::from_secs(1);
+/// Time between two rounds otherwise.
+const IDLE: Duration = Duration::from_secs(5);
+/// A machine that is no member for this long has left.
+const LEFT_AFTER: Duration = Duration::from_secs(60);
+
+/// A new authority, as it is published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewAuthority {
+    /// Its certificate, PEM.
+    pub certificate: String,
+    /// SHA-256 of the certificate, as 64 hexadecimal digits.
+    pub hash: String,
+}
+
+/// Makes authorities on the leading machine.
+#[async_trait]
+pub trait AuthorityMaker: Send + Sync {
+    /// Makes the authority that will replace the present one, and stores it with its key on this
+    /// machine. One that was made before is discarded.
+    ///
+    /// # Errors
+    /// It can't be made or stored, in words.
+    async fn make_next(&self, kind: AuthorityKind) -> Result<NewAuthority, String>;
+}
+
+/// Settings of the loop on this machine.
+#[derive(Clone)]
+pub struct RotationConfig {
+    /// Name of this machine.
+    pub node: String,
+    /// The wall clock.
+    pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    /// Makes authorities.
+    pub maker: Arc<dyn AuthorityMaker>,
+    /// Reports the loop to the watchdog.
+    pub pulses: LoopPulses,
+}
+
+/// Machines that are members no more, and since when.
+#[derive(Default)]
+struct LeftMembers(BTreeMap<String, Instant>);
+
+impl LeftMembers {
+    /// The machines that have held an authority's key and have left.
+    fn note(&mut self, snapshot: &Snapshot) -> BTreeSet<String> {
+        let members = snapshot
+            .members
+            .as_ref()
+            .map(|stored| &stored.value.members);
+        let records = snapshot.authorities.values();
+        let holders: BTreeSet<&String> = records.flat_map(|one| one.value.holders.keys()).collect();
+        let is_out = |name: &String| !members.is_some_and(|members| members.contains_key(name));
+        self.0
+            .retain(|name, _| holders.contains(name) && is_out(name));
+        for name in holders.into_iter().filter(|name| is_out(name)) {
+            self.0.entry(name.clone()).or_insert_with(Instant::now);
+        }
+        let long = self
+            .0
+            .iter()
+            .filter(|(_, since)| since.elapsed() >= LEFT_AFTER);
+        long.map(|(name, _)| name.clone()).collect()
+    }
+}
+
+/// Replaces authorities that are due until `cancel`, whenever this machine leads.
+pub async fn keep_authorities(
+    handle: LeaderHandle,
+    config: RotationConfig,
+    cancel: CancellationToken,
+) {
+    let pulse = config.pulses.watch("replacement of authorities");
+    let mut leadership = handle.leadership.clone();
+    let work = async {
+        let mut waits = BTreeMap::<AuthorityKind, String>::new();
+        let mut left = LeftMembers::default();
+        let mut led: Option<(String, Instant)> = None;
+        loop {
+            let now = leadership.borrow_and_update().clone();
+            let now = now.filter(|now| !now.lost.is_cancelled());
+            let mut pause = IDLE;
+            if let Some(now) = &now {
+                let since = match &led {
+                    Some((key, since)) if *key == now.key => *since,
+                    _ => Instant::now(),
+                };
+                led = Some((now.key.clone(), since));
+                for kind in AuthorityKind::REPLACEABLE {
+                    let view = (&mut left, since.elapsed());
+                    match step(&handle, &config, now, kind, view).await {
+                        Ok(Progress::None) => {
+                            waits.remove(&kind);
+                        }
+                        Ok(Progress::Made) => pause = BUSY,
+                        Ok(Progress::Waits(reason)) => {
+                            let reason = format!("{}: {reason}", kind.name());
+                            say_once(waits.entry(kind).or_default(), reason);
+                        }
+                        Err(error) => {
+                            say_once(waits.entry(kind).or_default(), error.to_string());
+                        }
+                    }
+                }
+            } else {
+                led = None;
+                left = LeftMembers::default();
+            }
+            let end = std::future::pending();
+            if !pulse.next_round(end, leadership.changed(), pause).await {
+                return;
+            }
+        }
+    };
+    cancel.run_until_cancelled(work).await;
+}
+
+/// What a round did for an authority.
+enum Progress {
+    None,
+    Made,
+    Waits(String),
+}
+
+async fn step(
+    handle: &LeaderHandle,
+    config: &RotationConfig,
+    leadership: &Leadership,
+    kind: AuthorityKind,
+    (left, leading_for): (&mut LeftMembers, Duration),
+) -> Result<Progress, StoreError> {
+    let Some(snapshot) = handle.snapshot.borrow().clone() else {
+        return Ok(Progress::None);
+    };
+    let left = left.note(&snapshot);
+    let observed = handle.reports.observed(leading_for);
+    let view = RotationView {
+        leader: &config.node,
+        observed: &observed,
+        left: &left,
+    };
+    let record = match rotation_step(kind, &snapshot, view) {
+        RotationStep::Nothing => return Ok(Progress::None),
+        RotationStep::Wait(reason) => return Ok(Progress::Waits(reason)),
+        RotationStep::Write(record) => record,
+        RotationStep::Begin(reason) => begin(config, &snapshot, kind, reason).await?,
+    };
+    let stored = snapshot.authorities.get(kind.name());
+    say_progress(kind, stored.map(|stored| &stored.value), &record);
+    let record = AuthorityRecord {
+        // A complete replacement is dated here: decisions read no clock.
+        since: match record.rotation.is_none() && record.since.is_none() {
+            true => Some((config.clock)()),
+            false => record.since,
+        },
+        ..record
+    };
+    let key = keys::authority(kind.name());
+    let value =
+        json::bytes(&key, &record).map_err(|error| StoreError::Invalid(error.to_string()))?;
+    let revision = stored.map_or(0, |stored| stored.revision);
+    let conditions = [
+        leadership.fence(),
+        Compare::ModRevision(key.clone(), revision),
+    ];
+    let operations = [WriteOperation::Put(key, value)];
+    let committed = handle.store.transact(&conditions, &operations).await?;
+    if let TransactionResult::Yes(revision) = committed {
+        handle.wait_for_revision(revision, BUSY).await;
+    }
+    Ok(Progress::Made)
+}
+
+async fn begin(
+    config: &RotationConfig,
+    snapshot: &Snapshot,
+    kind: AuthorityKind,
+    reason: RotationReason,
+) -> Result<AuthorityRecord, StoreError> {
+    let made = config.maker.make_next(kind).await;
+    let made = made.map_err(StoreError::Invalid)?;
+    let before = snapshot.authorities.get(kind.name());
+    let before = before
+        .map(|stored| stored.value.clone())
+        .unwrap_or_default();
+    Ok(AuthorityRecord {
+        schema: 1,
+        rotation: Some(Rotation {
+            phase: RotationPhase::Trust,
+            certificate: made.certificate,
+            next: made.hash,
+            reason,
+            since: (config.clock)(),
+            turn: None,
+        }),
+        due: Some(reason),
+        ..before
+    })
+}
+
+fn say_progress(kind: AuthorityKind, before: Option<&AuthorityRecord>, now: &AuthorityRecord) {
+    let authority = kind.name();
+    let rotation = now.rotation.as_ref();
+    let before = before.and_then(|before| before.rotation.as_ref());
+    match (before, rotation) {
+        (_, Some(rotation)) if before.is_none_or(|one| one.next != rotation.next) => {
+            let reason = rotation.reason.in_words();
+            tracing::info!(authority, reason, "an authority is being replaced");
+        }
+        (Some(before), Some(rotation)) if before.phase != rotation.phase => {
+            tracing::info!(authority, phase = ?rotation.phase, "the replacement goes on");
+        }
+        (Some(_), None) => tracing::info!(authority, "the authority has been replaced"),
+        _ => {}
+    }
+}

@@ -1,0 +1,329 @@
+//! The replacement of an authority of etcd: when it is due, and the next step.
+//!
+//! In each phase every machine that holds etcd does one thing, and reports it (see
+//! [`RotationPhase`]). Each step is safe alone and starts from what the machines report, so an
+//! interrupted replacement goes on under another leader. etcd reads the authorities that it trusts
+//! at its start only, so the members are restarted, one after another.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use crate::Snapshot;
+use kat_types::{
+    api::AuthorityReport,
+    store::{
+        authorities::{AuthorityKind, AuthorityRecord, Rotation, RotationPhase, RotationReason},
+        snapshot::ObservedReports,
+    },
+};
+
+/// Who plans a replacement, and what it remembers.
+#[derive(Debug, Clone, Copy)]
+pub struct RotationView<'a> {
+    /// Name of the leading machine.
+    pub leader: &'a str,
+    /// What the machines last reported.
+    pub observed: &'a ObservedReports,
+    /// Machines that have not been members for a while: the removal of a member that is added again
+    /// at once is no reason for a replacement.
+    pub left: &'a BTreeSet<String>,
+}
+
+/// The next step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RotationStep {
+    /// Nothing is to do.
+    Nothing,
+    /// Something is to do that is not possible now, with the reason.
+    Wait(String),
+    /// The leader makes a new authority and writes the record of its replacement.
+    Begin(RotationReason),
+    /// The record is written.
+    Write(AuthorityRecord),
+}
+
+/// The next step for an authority.
+pub fn rotation_step(
+    kind: AuthorityKind,
+    snapshot: &Snapshot,
+    view: RotationView<'_>,
+) -> RotationStep {
+    let members: BTreeSet<&str> = match &snapshot.members {
+        Some(members) => members.value.members.keys().map(String::as_str).collect(),
+        None => return RotationStep::Nothing,
+    };
+    if members.is_empty() {
+        return RotationStep::Nothing;
+    }
+    let reports = match member_reports(kind, snapshot, &members, view.observed) {
+        Ok(reports) => reports,
+        Err(machine) => {
+            let stored = snapshot.authorities.get(kind.name());
+            let busy =
+                stored.is_none_or(|one| one.value.rotation.is_some() || one.value.due.is_some());
+            return match busy {
+                true => RotationStep::Wait(format!(
+                    "machine {machine} does not report how it uses {}",
+                    kind.name()
+                )),
+                false => RotationStep::Nothing,
+            };
+        }
+    };
+    let Some(stored) = snapshot.authorities.get(kind.name()) else {
+        return first_record(kind, snapshot, view, (&members, &reports));
+    };
+    let record = &stored.value;
+    match &record.rotation {
+        Some(rotation) => phase_step(snapshot, view, (record, rotation), &reports),
+        None => idle_step(kind, snapshot, view, record, &members),
+    }
+}
+
+/// How each member uses the authority; the error names one that does not say it.
+fn member_reports<'a>(
+    kind: AuthorityKind,
+    snapshot: &Snapshot,
+    members: &BTreeSet<&'a str>,
+    observed: &'a ObservedReports,
+) -> Result<BTreeMap<&'a str, &'a AuthorityReport>, &'a str> {
+    let timeout = u64::from(snapshot.cluster.spec.node_loss_timeout_seconds);
+    let fresh = Duration::from_secs(timeout);
+    let report = |member: &&'a str| {
+        let reported = observed.reports.get(*member)?;
+        let current = reported.age <= fresh && reported.age <= observed.leading_for;
+        let mut authorities = reported.report.authorities.iter();
+        let report = authorities.find(|one| one.name == kind.name())?;
+        (current && !report.issues.is_empty()).then_some(report)
+    };
+    let each = members
+        .iter()
+        .map(|member| Ok((*member, report(member).ok_or(*member)?)));
+    each.collect()
+}
+
+/// No version before this one wrote a record, and `init` of this one does. So without one the
+/// cluster is one of version 0.1.0, in which every machine had a certificate of etcd's clients.
+fn first_record(
+    kind: AuthorityKind,
+    snapshot: &Snapshot,
+    view: RotationView<'_>,
+    (members, reports): (&BTreeSet<&str>, &BTreeMap<&str, &AuthorityReport>),
+) -> RotationStep {
+    if kind == AuthorityKind::EtcdClients {
+        let waits = not_migrated(snapshot);
+        return match waits.is_empty() {
+            true => begin(kind, snapshot, RotationReason::Migration),
+            false => RotationStep::Wait(format!(
+                "{} still read etcd as version 0.1.0 does; upgrade them, or go on without them: katcall ca migrate --without {}",
+                waits.join(", "),
+                waits.join(" --without ")
+            )),
+        };
+    }
+    let Some(own) = reports.get(view.leader) else {
+        return RotationStep::Wait(format!("machine {} holds no etcd", view.leader));
+    };
+    RotationStep::Write(AuthorityRecord {
+        schema: 1,
+        current: own.issues.clone(),
+        since: None,
+        epoch: epoch(snapshot),
+        holders: with_uids(snapshot, members.iter().copied()),
+        due: None,
+        rotation: None,
+    })
+}
+
+/// Machines that may still read etcd with a certificate of version 0.1.0.
+pub fn not_migrated(snapshot: &Snapshot) -> Vec<String> {
+    let members = snapshot
+        .members
+        .as_ref()
+        .map(|stored| &stored.value.members);
+    let mut waits = Vec::new();
+    for (name, node) in &snapshot.nodes {
+        let member = members.is_some_and(|members| members.contains_key(name));
+        let registration = &node.registration.value;
+        if !member && !registration.state_stream && !registration.deleting {
+            waits.push(name.clone());
+        }
+    }
+    waits
+}
+
+fn idle_step(
+    kind: AuthorityKind,
+    snapshot: &Snapshot,
+    view: RotationView<'_>,
+    record: &AuthorityRecord,
+    members: &BTreeSet<&str>,
+) -> RotationStep {
+    if let Some(reason) = record.due {
+        return begin(kind, snapshot, reason);
+    }
+    if record.epoch != epoch(snapshot) {
+        return due(record, RotationReason::StoreReplaced);
+    }
+    let holds = |(name, uid): (&String, &String)| {
+        let registration = snapshot
+            .nodes
+            .get(name)
+            .map(|node| &node.registration.value);
+        let same = registration.filter(|one| one.uid == *uid && !one.deleting && !one.no_etcd);
+        let member = members.contains(name.as_str()) || !view.left.contains(name);
+        same.is_some() && member
+    };
+    if kind == AuthorityKind::EtcdClients && !record.holders.iter().all(holds) {
+        return due(record, RotationReason::HolderLeft);
+    }
+    let mut holders = record.holders.clone();
+    holders.extend(with_uids(snapshot, members.iter().copied()));
+    if holders == record.holders {
+        return RotationStep::Nothing;
+    }
+    RotationStep::Write(AuthorityRecord {
+        holders,
+        ..record.clone()
+    })
+}
+
+fn due(record: &AuthorityRecord, reason: RotationReason) -> RotationStep {
+    RotationStep::Write(AuthorityRecord {
+        due: Some(reason),
+        ..record.clone()
+    })
+}
+
+/// One replacement at a time, and none while the members change: etcd's members are restarted.
+fn begin(kind: AuthorityKind, snapshot: &Snapshot, reason: RotationReason) -> RotationStep {
+    let other = snapshot
+        .authorities
+        .iter()
+        .find(|(name, stored)| *name != kind.name() && stored.value.rotation.is_some());
+    if let Some((other, _)) = other {
+        return RotationStep::Wait(format!("{other} is being replaced"));
+    }
+    match unsettled_member(snapshot) {
+        Some(member) => RotationStep::Wait(format!("etcd of {member} is not ready")),
+        None => RotationStep::Begin(reason),
+    }
+}
+
+fn unsettled_member(snapshot: &Snapshot) -> Option<&str> {
+    let members = &snapshot.members.as_ref()?.value.members;
+    let mut unsettled = members
+        .iter()
+        .filter(|(_, one)| !one.voting || !one.healthy);
+    unsettled.next().map(|(name, _)| name.as_str())
+}
+
+fn phase_step(
+    snapshot: &Snapshot,
+    view: RotationView<'_>,
+    (record, rotation): (&AuthorityRecord, &Rotation),
+    reports: &BTreeMap<&str, &AuthorityReport>,
+) -> RotationStep {
+    let next = &rotation.next;
+    let advance = |phase| {
+        RotationStep::Write(AuthorityRecord {
+            rotation: Some(Rotation {
+                phase,
+                turn: None,
+                ..rotation.clone()
+            }),
+            ..record.clone()
+        })
+    };
+    let lacking = |done: &dyn Fn(&AuthorityReport) -> bool| {
+        let mut lacking = reports.iter().filter(|(_, report)| !done(report));
+        lacking.next().map(|(name, _)| *name)
+    };
+    match rotation.phase {
+        RotationPhase::Trust => {
+            let own = reports.get(view.leader);
+            // The leader that made it is gone before anybody else had it, or lost its files.
+            if own.is_none_or(|own| own.holds_next != *next && own.issues != *next) {
+                return RotationStep::Begin(rotation.reason);
+            }
+            if let Some(machine) = lacking(&|one| one.holds_next == *next || one.issues == *next) {
+                return RotationStep::Wait(format!("machine {machine} has not taken it yet"));
+            }
+            let accepts = |report: &AuthorityReport| report.accepted.contains(next);
+            restart_next(snapshot, view, (record, rotation), reports, &accepts)
+                .unwrap_or_else(|| advance(RotationPhase::Issue))
+        }
+        RotationPhase::Issue => match lacking(&|one| one.issues == *next) {
+            Some(machine) => RotationStep::Wait(format!("machine {machine} does not issue by it")),
+            None => advance(RotationPhase::Retire),
+        },
+        RotationPhase::Retire => {
+            let refuses = |report: &AuthorityReport| report.refused.contains(&record.current);
+            restart_next(snapshot, view, (record, rotation), reports, &refuses)
+                .unwrap_or_else(|| complete(snapshot, rotation, reports))
+        }
+    }
+}
+
+fn complete(
+    snapshot: &Snapshot,
+    rotation: &Rotation,
+    reports: &BTreeMap<&str, &AuthorityReport>,
+) -> RotationStep {
+    RotationStep::Write(AuthorityRecord {
+        schema: 1,
+        current: rotation.next.clone(),
+        since: None,
+        epoch: epoch(snapshot),
+        holders: with_uids(snapshot, reports.keys().copied()),
+        due: None,
+        rotation: None,
+    })
+}
+
+/// Lets the etcd of the next machine restart whose etcd has not shown that it is `done`; `None` if
+/// all are. The leader's comes last.
+fn restart_next(
+    snapshot: &Snapshot,
+    view: RotationView<'_>,
+    (record, rotation): (&AuthorityRecord, &Rotation),
+    reports: &BTreeMap<&str, &AuthorityReport>,
+    done: &dyn Fn(&AuthorityReport) -> bool,
+) -> Option<RotationStep> {
+    let left = reports.iter().filter(|(_, report)| !done(report));
+    let mut left: Vec<&str> = left.map(|(name, _)| *name).collect();
+    left.sort_by_key(|name| *name == view.leader);
+    let next = *left.first()?;
+    let turn = rotation.turn.as_deref();
+    if let Some(turn) = turn.filter(|turn| left.contains(turn)) {
+        return Some(RotationStep::Wait(format!("etcd of {turn} restarts")));
+    }
+    if let Some(member) = unsettled_member(snapshot) {
+        return Some(RotationStep::Wait(format!("etcd of {member} is not ready")));
+    }
+    Some(RotationStep::Write(AuthorityRecord {
+        rotation: Some(Rotation {
+            turn: Some(next.to_owned()),
+            ..rotation.clone()
+        }),
+        ..record.clone()
+    }))
+}
+
+fn epoch(snapshot: &Snapshot) -> u64 {
+    let epoch = snapshot.store_epoch.as_ref();
+    epoch.map_or(0, |stored| stored.value.epoch)
+}
+
+fn with_uids<'a>(
+    snapshot: &Snapshot,
+    names: impl Iterator<Item = &'a str>,
+) -> BTreeMap<String, String> {
+    let known = names.filter_map(|name| {
+        let node = snapshot.nodes.get(name)?;
+        Some((name.to_owned(), node.registration.value.uid.clone()))
+    });
+    known.collect()
+}
