@@ -29,7 +29,10 @@ pub use self::{
     mirror::{Mirror, MirrorState},
     prefix_source::PrefixStateSource,
     state_feed::{LocalStateSource, StateFeed, TooManyOpens},
-    state_view::{SILENCE, SURE_FOR, StateFrames, StateSource, StateSourceError, follow_source},
+    state_view::{
+        FollowedState, SILENCE, SURE_FOR, StateFrames, StateSource, StateSourceError,
+        follow_source, follow_source_from,
+    },
 };
 
 /// All keys with a prefix at one revision of the store.

@@ -78,13 +78,35 @@ pub trait StateSource: Send + Sync + 'static {
     async fn open(&self, resume: Option<StatePosition>) -> Result<StateFrames, StateSourceError>;
 }
 
-/// Follows a source until `cancel`.
+/// A copy that follows a source.
+#[derive(Debug, Clone)]
+pub struct FollowedState {
+    /// The copy.
+    pub mirror: Mirror,
+    /// What the copy showed when it last changed while it was confirmed; `None` before that.
+    pub confirmed: signal::Receiver<Option<StatePosition>>,
+}
+
+/// Follows a source until `cancel`, from nothing.
 pub fn follow_source(source: Arc<dyn StateSource>, cancel: CancellationToken) -> Mirror {
+    follow_source_from(source, None, cancel).mirror
+}
+
+/// Follows a source until `cancel`. A list of an earlier epoch or revision than `lowest`, which an
+/// earlier process of this machine has seen confirmed, is refused.
+pub fn follow_source_from(
+    source: Arc<dyn StateSource>,
+    lowest: Option<StatePosition>,
+    cancel: CancellationToken,
+) -> FollowedState {
     let (sender, state) = signal::channel(Arc::default());
+    let (confirmed_now, confirmed) = signal::channel(None);
     let follower = ViewFollower {
         source,
         state: MirrorState::default(),
         position: None,
+        lowest,
+        confirmed: confirmed_now,
         transaction: Transaction::Changes(Vec::new(), 0),
         sender,
         confirmed_until: Instant::now(),
@@ -94,7 +116,10 @@ pub fn follow_source(source: Arc<dyn StateSource>, cancel: CancellationToken) ->
     tokio::spawn(async move {
         cancel.run_until_cancelled(follower.run()).await;
     });
-    Mirror::of_state("the keys of this machine", state)
+    FollowedState {
+        mirror: Mirror::of_state("the keys of this machine", state),
+        confirmed,
+    }
 }
 
 struct ViewFollower {
@@ -102,6 +127,9 @@ struct ViewFollower {
     state: MirrorState,
     /// What the copy shows; `None` before the first list.
     position: Option<StatePosition>,
+    /// The lowest position of a first list.
+    lowest: Option<StatePosition>,
+    confirmed: signal::Sender<Option<StatePosition>>,
     transaction: Transaction,
     sender: signal::Sender<Arc<MirrorState>>,
     confirmed_until: Instant,
@@ -279,10 +307,12 @@ impl ViewFollower {
             epoch: begin.epoch,
             revision: begin.revision,
         };
-        if self.position.is_some_and(|known| offered < known) {
+        if let Some(known) = self.position.or(self.lowest)
+            && offered < known
+        {
             return Err(StateSourceError::Invalid(format!(
-                "the server's list is of epoch {} and revision {}, older than what is known here",
-                begin.epoch, begin.revision
+                "the server's list is of epoch {} and revision {}, and this machine has seen epoch {} and revision {}",
+                begin.epoch, begin.revision, known.epoch, known.revision
             )));
         }
         self.transaction = Transaction::List(begin, BTreeMap::new(), 0);
@@ -390,6 +420,13 @@ impl ViewFollower {
 
     fn show(&self) {
         self.sender.send_replace(Arc::new(self.state.clone()));
+        if self.state.confirmed {
+            self.confirmed.send_if_modified(|shown| {
+                let differs = *shown != self.position;
+                *shown = self.position;
+                differs
+            });
+        }
     }
 }
 

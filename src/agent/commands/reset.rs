@@ -208,6 +208,7 @@ fn remove_files() -> anyhow::Result<()> {
     let _ = std::fs::remove_dir(kat_host::users::HOMES);
     for file in [
         paths::DESIRED,
+        paths::POSITION,
         paths::GRANTED,
         paths::VOLUMES,
         paths::IMAGES,

@@ -24,6 +24,9 @@ pub(crate) const MEMBER: &str = "/var/lib/kat/member";
 pub(crate) const RECOVERY: &str = "/var/lib/kat/recovery.json";
 /// The last confirmed desired list, 0600.
 pub(crate) const DESIRED: &str = "/var/lib/kat/desired.json";
+/// Epoch and revision of the last confirmed state of the cluster
+/// ([`crate::desired_state::kept_position`]), 0600.
+pub(crate) const POSITION: &str = "/var/lib/kat/position.json";
 /// What workloads had before an owner's setting existed ([`crate::volumes::earlier_grants`]), 0600.
 pub(crate) const GRANTED: &str = "/var/lib/kat/granted.json";
 /// Host folders that KAT makes for workloads, with one folder for each namespace

@@ -34,6 +34,7 @@ use crate::{
     },
     desired_state::{
         fence,
+        kept_position::PositionFile,
         store_watch::{FollowedStore, follow_desired, follow_known, follow_network},
     },
     disk::{ballast::Ballast, eviction::Evictor, pressure as disks, pressure::DiskWatch},
@@ -69,7 +70,9 @@ use kat_host::users::Users;
 use kat_pki as pki;
 use kat_registry::Registries;
 use kat_render::Renderer;
-use kat_store::{AbsentStore, LocalStateSource, PrefixStateSource, StateSource, follow_source};
+use kat_store::{
+    AbsentStore, LocalStateSource, PrefixStateSource, StateSource, follow_source_from,
+};
 use kat_systemd::{Journal, Logind, ManagerSource, Managers};
 use kat_types::{
     api::MemberKeys,
@@ -225,7 +228,18 @@ pub(crate) async fn run() -> anyhow::Result<()> {
             (handle, store, source)
         }
     };
-    let state = follow_source(source, cancel.clone());
+    let position = PositionFile {
+        path: paths::POSITION.into(),
+        cluster_uid: identity.cluster_uid.clone(),
+    };
+    let followed = follow_source_from(source, position.recall(), cancel.clone());
+    let state = followed.mirror;
+    tasks.spawn(position.follow(
+        followed.confirmed,
+        writes.clone(),
+        pulses.clone(),
+        cancel.clone(),
+    ));
 
     let uses = AuthorityUses::default();
     let keeper_pulses = pulses.clone();

@@ -1,0 +1,274 @@
+//! `/var/lib/kat/position.json`: the epoch and revision of the last state of the cluster that was
+//! confirmed here. After a restart of the agent, a member that is behind it or was restored from
+//! old data cannot send this machine back.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+use tokio::{sync::watch, time::sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::watched_writes::WatchedWrites;
+use kat_daemon::watchdog::LoopPulses;
+use kat_host::files::{self, FileAccess, FileError};
+use kat_types::encoding::state_frames::StatePosition;
+
+/// Largest file in bytes.
+const LIMIT: u64 = 4096;
+/// Shortest time between two writes. A position that is lost with the machine only lets an
+/// older state be accepted, by what changed in this time.
+const BETWEEN_WRITES: Duration = Duration::from_secs(5);
+
+/// Content of the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct KeptPosition {
+    /// Version of this object's schema, now 1.
+    schema: u32,
+    /// The cluster that the revisions belong to.
+    cluster_uid: String,
+    #[serde(flatten)]
+    position: StatePosition,
+}
+
+/// The file, for one cluster.
+#[derive(Debug, Clone)]
+pub(crate) struct PositionFile {
+    pub path: PathBuf,
+    pub cluster_uid: String,
+}
+
+impl PositionFile {
+    /// The position that an earlier process kept. A file that is missing, can't be read or belongs
+    /// to another cluster is no position: then any state is accepted.
+    pub(crate) fn recall(&self) -> Option<StatePosition> {
+        let read = files::read_bounded(&self.path, LIMIT);
+        let content = match read {
+            Ok(content) => content,
+            Err(error) if error.is_not_found() => return None,
+            Err(error) => {
+                tracing::error!(
+                    "which state of the cluster was last confirmed here is unknown, so an older one may be accepted: {error:#}"
+                );
+                return None;
+            }
+        };
+        match serde_json::from_slice::<KeptPosition>(&content) {
+            Ok(kept) if kept.cluster_uid == self.cluster_uid => Some(kept.position),
+            Ok(kept) => {
+                tracing::info!(
+                    path = %self.path.display(),
+                    "the position is of another cluster, {}, and does not count",
+                    kept.cluster_uid
+                );
+                None
+            }
+            Err(error) => {
+                tracing::error!(
+                    path = %self.path.display(),
+                    "which state of the cluster was last confirmed here is unknown, so an older one may be accepted: {error:#}"
+                );
+                None
+            }
+        }
+    }
+
+    /// Keeps each confirmed position, at most one in [`BETWEEN_WRITES`], until `cancel`.
+    pub(crate) async fn follow(
+        self,
+        mut confirmed: watch::Receiver<Option<StatePosition>>,
+        writes: WatchedWrites,
+        pulses: LoopPulses,
+        cancel: CancellationToken,
+    ) {
+        let pulse = pulses.watch("the position that is kept on the disk");
+        loop {
+            let changed = cancel.run_until_cancelled(confirmed.changed());
+            if !matches!(pulse.wait(changed).await, Some(Ok(()))) {
+                // This task ends with the agent alone.
+                pulse.wait(cancel.cancelled()).await;
+                return;
+            }
+            let Some(position) = *confirmed.borrow_and_update() else {
+                continue;
+            };
+            let (file, writes) = (self.clone(), writes.clone());
+            let write = move || {
+                let path = file.path.clone();
+                // A failed write is retried and reported by `writes`.
+                let _tried_again = writes.write(&path, move || Ok(file.keep(position)?));
+            };
+            if let Err(error) = pulse.wait(tokio::task::spawn_blocking(write)).await {
+                tracing::error!("the position is not kept: {error}");
+            }
+            pulse
+                .wait(cancel.run_until_cancelled(sleep(BETWEEN_WRITES)))
+                .await;
+        }
+    }
+
+    fn keep(&self, position: StatePosition) -> Result<(), FileError> {
+        let kept = KeptPosition {
+            schema: 1,
+            cluster_uid: self.cluster_uid.clone(),
+            position,
+        };
+        let path: &Path = &self.path;
+        let content = files::json_of(path, &kept)?;
+        files::write_if_changed(path, &content, FileAccess::mode(0o600)).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, sync::Arc};
+
+    use super::*;
+    use crate::Statuses;
+    use kat_store::{LocalStateSource, StateStore, follow_source_from};
+    use kat_testing::{
+        MemoryStore,
+        state_stream::{ServingStore, wait_for},
+    };
+    use kat_types::store::{keys, transaction::WriteOperation};
+
+    fn file(folder: &Path, cluster_uid: &str) -> PositionFile {
+        PositionFile {
+            path: folder.join("position.json"),
+            cluster_uid: cluster_uid.to_owned(),
+        }
+    }
+
+    fn position(epoch: u64, revision: i64) -> StatePosition {
+        StatePosition { epoch, revision }
+    }
+
+    #[test]
+    fn what_is_not_a_position_of_this_cluster_is_nothing_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = file(folder.path(), "3f0c");
+        assert_eq!(own.recall(), None, "there is no file");
+        own.keep(position(2, 77)).unwrap();
+        assert_eq!(own.recall(), Some(position(2, 77)));
+        assert_eq!(file(folder.path(), "9a1b").recall(), None);
+        for damaged in [
+            &b""[..],
+            b"{",
+            br#"{"schema":1,"clusterUid":"3f0c","epoch":2}"#,
+            &[b' '; 5000],
+        ] {
+            fs::write(&own.path, damaged).unwrap();
+            assert_eq!(own.recall(), None, "{damaged:?}");
+        }
+        fs::remove_file(&own.path).unwrap();
+        fs::create_dir(&own.path).unwrap();
+        assert_eq!(own.recall(), None, "a folder is in its place");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn positions_are_kept_at_most_every_five_seconds_and_the_last_one_always() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = file(folder.path(), "3f0c");
+        let (now, confirmed) = watch::channel(None);
+        let cancel = CancellationToken::new();
+        let task = tokio::spawn(own.clone().follow(
+            confirmed,
+            WatchedWrites::new(Statuses::default()),
+            LoopPulses::default(),
+            cancel.clone(),
+        ));
+        let mut kept = Vec::new();
+        for revision in 1..=120 {
+            now.send_replace(Some(position(0, revision)));
+            sleep(Duration::from_millis(100)).await;
+            let found = own.recall().map(|found| found.revision);
+            if kept.last() != Some(&found) {
+                kept.push(found);
+            }
+        }
+        // 12 seconds: at the first change, and twice more.
+        let kept: Vec<_> = kept.into_iter().flatten().collect();
+        assert!(kept.len() >= 2 && kept.len() <= 4, "{kept:?}");
+        sleep(BETWEEN_WRITES * 2).await;
+        assert_eq!(own.recall(), Some(position(0, 120)));
+        cancel.cancel();
+        task.await.unwrap();
+    }
+
+    /// A process of the agent: it follows `serving`, and keeps the positions. The state is shown
+    /// after `until` is confirmed, or after half a minute.
+    async fn run_agent(
+        own: &PositionFile,
+        serving: &ServingStore,
+        until: impl Fn(&kat_store::MirrorState) -> bool,
+    ) -> Option<Arc<kat_store::MirrorState>> {
+        let cancel = CancellationToken::new();
+        let source = LocalStateSource::new(serving.feed.clone(), "n1");
+        let followed = follow_source_from(Arc::new(source), own.recall(), cancel.clone());
+        let keeping = tokio::spawn(own.clone().follow(
+            followed.confirmed,
+            WatchedWrites::new(Statuses::default()),
+            LoopPulses::default(),
+            cancel.clone(),
+        ));
+        let shown = wait_for(&followed.mirror, |state| state.confirmed && until(state));
+        let shown = tokio::time::timeout(Duration::from_secs(30), shown).await;
+        sleep(BETWEEN_WRITES * 2).await;
+        cancel.cancel();
+        keeping.await.unwrap();
+        shown.ok()
+    }
+
+    async fn store(writes: usize, epoch: Option<u64>) -> MemoryStore {
+        let store = MemoryStore::new();
+        let put = |key: &str, value: String| WriteOperation::Put(key.to_owned(), value.into());
+        for number in 0..writes {
+            let list = put(&keys::desired_meta("n1"), number.to_string());
+            store.transact(&[], &[list]).await.unwrap();
+        }
+        if let Some(epoch) = epoch {
+            let stated = format!(r#"{{"schema":1,"epoch":{epoch},"proof":""}}"#);
+            let stated = put(keys::STORE_EPOCH, stated);
+            store.transact(&[], &[stated]).await.unwrap();
+        }
+        store
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_restart_an_older_store_is_refused_and_one_of_a_later_epoch_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = file(folder.path(), "3f0c");
+        let first = store(20, None).await;
+        let serving = ServingStore::start(&first);
+        let shown = run_agent(&own, &serving, |_| true).await.unwrap();
+        assert_eq!(own.recall(), Some(position(0, shown.revision)));
+
+        // A member with old data, such as one that was restored: its list never shows.
+        let old = ServingStore::start(&store(5, None).await);
+        let shown = run_agent(&own, &old, |_| true).await;
+        assert!(shown.is_none(), "an older state is taken: {shown:?}");
+        // The same store is the first choice of a machine that knows nothing.
+        let new = file(tempfile::tempdir().unwrap().path(), "3f0c");
+        assert!(run_agent(&new, &old, |_| true).await.is_some());
+
+        // The store itself is accepted, with what was written meanwhile.
+        let list = WriteOperation::Put(keys::desired_meta("n1"), b"later".to_vec());
+        first.transact(&[], &[list]).await.unwrap();
+        let is_later = |state: &kat_store::MirrorState| {
+            let list = state.get(&keys::desired_meta("n1"));
+            list.is_some_and(|list| list.value == b"later")
+        };
+        let shown = run_agent(&own, &serving, is_later).await.unwrap();
+        assert_eq!(own.recall(), Some(position(0, shown.revision)));
+
+        // A cluster that was restored from a backup: fewer revisions, and a later epoch.
+        let restored = ServingStore::start(&store(3, Some(1)).await);
+        let shown = run_agent(&own, &restored, |_| true).await.unwrap();
+        assert_eq!(own.recall(), Some(position(1, shown.revision)));
+        // From now on the store of before is the older one.
+        assert!(run_agent(&own, &serving, |_| true).await.is_none());
+    }
+}
