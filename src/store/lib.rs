@@ -150,6 +150,12 @@ pub trait StateStore: Send + Sync + 'static {
     /// Changes of keys with the prefix from `from_revision` (at least 1) on (inclusive).
     async fn watch(&self, prefix: &str, from_revision: i64) -> Result<WatchStream, StoreError>;
 
+    /// Asks the open watches of this client for the store's revision: each soon yields a batch, with
+    /// or without changes, of the revision at this call or a later one. A request may get lost, so
+    /// the caller repeats it. A store without this request, as by default, tells its revision by
+    /// changes alone.
+    fn request_progress(&self) {}
+
     /// Writes `operations` if every one of `conditions` holds. At most [`MAX_OPERATIONS`] of each
     /// and [`MAX_BYTES`] together; no key twice, and none below a prefix that the same transaction
     /// deletes. Writes that change nothing leave the store's revision as it is.

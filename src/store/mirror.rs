@@ -294,7 +294,11 @@ impl Follower {
         let ended = || StoreError::Unavailable("the watch ended".into());
         loop {
             match changes.next().await {
-                Some(Ok(batch)) => self.apply(batch),
+                Some(Ok(batch)) => {
+                    if let Err(error) = self.apply(batch) {
+                        return error;
+                    }
+                }
                 Some(Err(error)) => return error,
                 None => return ended(),
             }
@@ -303,7 +307,12 @@ impl Follower {
             for _ in 0..MOST_BATCHES {
                 match changes.next().now_or_never() {
                     None => break,
-                    Some(Some(Ok(batch))) => self.apply(batch),
+                    Some(Some(Ok(batch))) => {
+                        if let Err(error) = self.apply(batch) {
+                            failed = Some(error);
+                            break;
+                        }
+                    }
                     Some(Some(Err(error))) => {
                         failed = Some(error);
                         break;
@@ -321,9 +330,19 @@ impl Follower {
         }
     }
 
-    fn apply(&mut self, batch: WatchBatch) {
+    /// Applies the changes of one revision. Changes of a revision that was passed already are an
+    /// error, after which the list is read again: before etcd 3.5.8 a requested notification of
+    /// progress may overtake changes (etcd issue 15220).
+    fn apply(&mut self, batch: WatchBatch) -> Result<(), StoreError> {
+        if !batch.events.is_empty() && batch.revision <= self.state.revision {
+            return Err(StoreError::Unavailable(format!(
+                "the watch shows changes of revision {} after revision {}",
+                batch.revision, self.state.revision
+            )));
+        }
         self.log.push(&batch);
         self.state.apply(batch);
+        Ok(())
     }
 
     fn show(&self) {

@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     ChangeLog, Mirror, MirrorState, StateStore, WatchBatch, WatchEvent,
+    mirror::MirrorError,
     state_view::{SURE_FOR, StateFrames, StateSource, StateSourceError},
 };
 use kat_types::{
@@ -46,6 +47,9 @@ use kat_types::{
 const BEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest wait of a new stream for the server's own copy of the store.
 const READY_WITHIN: Duration = Duration::from_secs(2);
+/// Time in which a change that a quorum has shows in the server's own copy; after it the watch is
+/// asked for its progress.
+const SHOWN_WITHIN: Duration = Duration::from_millis(200);
 /// Number of whole lists that are sent at the same time.
 const LISTS_AT_ONCE: usize = 8;
 /// Number of keys of a list that are sent together.
@@ -192,8 +196,7 @@ async fn confirm(
         let read = timeout(SURE_FOR, store.list(keys::SCHEMA_VERSION)).await;
         match read {
             Ok(Ok(listing)) => {
-                let shown = mirror.wait_for_revision(listing.revision, SURE_FOR).await;
-                if shown.is_ok() {
+                if shows(store.as_ref(), &mirror, listing.revision).await {
                     sure.send_replace(Some(at));
                 }
             }
@@ -202,6 +205,20 @@ async fn confirm(
         }
         sleep_until(at + BEAT_INTERVAL).await;
     }
+}
+
+/// Waits until the mirror shows this revision. A write outside the mirror's prefix raises the
+/// revision without a change that its watch would show, so the watch is asked for its progress.
+async fn shows(store: &dyn StateStore, mirror: &Mirror, revision: i64) -> bool {
+    let until = Instant::now() + SURE_FOR;
+    while Instant::now() < until {
+        match mirror.wait_for_revision(revision, SHOWN_WITHIN).await {
+            Ok(_) => return true,
+            Err(MirrorError::TimedOut { .. }) => store.request_progress(),
+            Err(MirrorError::Stopped(_)) => return false,
+        }
+    }
+    false
 }
 
 /// One machine's place in the feed.

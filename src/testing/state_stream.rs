@@ -78,6 +78,7 @@ pub async fn conforms(make: MakeSource<'_>) {
     a_copy_without_a_quorum_is_kept_but_not_confirmed(make).await;
     a_stream_that_breaks_at_any_frame_loses_nothing(make).await;
     a_store_that_was_created_anew_replaces_the_copy(make).await;
+    a_write_outside_kat_keeps_the_copy_confirmed(make).await;
 }
 
 fn put(key: &str, value: &str) -> WriteOperation {
@@ -307,6 +308,27 @@ async fn a_stream_that_breaks_at_any_frame_loses_nothing(make: MakeSource<'_>) {
         })
         .await;
     }
+    serving.cancel.cancel();
+}
+
+async fn a_write_outside_kat_keeps_the_copy_confirmed(make: MakeSource<'_>) {
+    let serving = ServingStore::start(&populated().await);
+    let mirror = follow_source(make(&serving), serving.cancel.clone());
+    wait_for(&mirror, |state| state.confirmed).await;
+    write(&serving.store, &[put("/application/setting", "1")]).await;
+    // A copy that no server confirms is unconfirmed after 6 s.
+    let begun = Instant::now();
+    let mut changes = mirror.clone();
+    while begun.elapsed() < Duration::from_secs(8) {
+        let state = mirror.snapshot();
+        let since = begun.elapsed();
+        assert!(state.confirmed, "not confirmed {since:?} after the write");
+        assert!(state.get("/application/setting").is_none());
+        let _ = timeout(Duration::from_millis(200), changes.changed()).await;
+    }
+    let own = keys::desired_instance("n1", "later");
+    write(&serving.store, &[put(&own, "{}")]).await;
+    wait_for(&mirror, |state| state.get(&own).is_some()).await;
     serving.cancel.cancel();
 }
 

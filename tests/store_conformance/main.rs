@@ -83,6 +83,7 @@ conformance!(
     lists_more_than_one_message_holds,
     deletes_prefixes,
     watches_history_and_changes,
+    a_watch_says_on_request_how_far_it_is,
     compaction_ends_old_watches,
     elects_one_leader,
     a_dropped_candidate_withdraws,

@@ -19,7 +19,10 @@ use std::{future::Future, sync::Arc, time::Duration};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use etcd_client::{Client, CompareOp, DeleteOptions, Error as ClientError, PutOptions, Txn, TxnOp};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::{
+    sync::watch as signal,
+    time::{Instant, sleep, timeout_at},
+};
 
 use self::{connections::Connections, error::RetryVerdict};
 use super::{
@@ -102,6 +105,8 @@ pub struct EtcdHealth {
 pub struct EtcdStore {
     connections: Arc<ArcSwap<Connections>>,
     call_timeout: Duration,
+    /// Number of requests for the progress of watches.
+    progress: signal::Sender<u64>,
 }
 
 impl EtcdStore {
@@ -114,6 +119,7 @@ impl EtcdStore {
         Ok(Self {
             connections: Arc::new(ArcSwap::from_pointee(connections)),
             call_timeout: options.call_timeout,
+            progress: signal::channel(0).0,
         })
     }
 
@@ -250,6 +256,10 @@ impl StateStore for EtcdStore {
 
     async fn watch(&self, prefix: &str, from_revision: i64) -> Result<WatchStream, StoreError> {
         watch::open(self, prefix, from_revision).await
+    }
+
+    fn request_progress(&self) {
+        self.progress.send_modify(|requests| *requests += 1);
     }
 
     async fn transact(

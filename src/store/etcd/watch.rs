@@ -6,7 +6,8 @@
 //!   silent.
 //! - A refused watch is created and cancelled in one message.
 //! - The revision in an answer's header may be ahead of its events, so it only counts in a progress
-//!   notification.
+//!   notification. A requested notification is not sent while changes are still to be read for the
+//!   watch.
 //! - Fragments are not requested: the client does not report which message ends a revision, and the
 //!   changes of a revision must not be split. A message larger than [`MOST_BYTES`] ends the watch
 //!   instead, and the caller lists again.
@@ -15,6 +16,7 @@ use std::collections::VecDeque;
 
 use etcd_client::{Event, EventType, WatchOptions, WatchResponse};
 use futures_util::stream;
+use tokio::sync::watch as signal;
 
 use super::{EtcdStore, error, read};
 use crate::{StoreError, WatchBatch, WatchEvent, WatchStream};
@@ -24,6 +26,8 @@ const MOST_BYTES: usize = 64 << 20;
 
 struct EtcdWatcher {
     stream: etcd_client::WatchStream,
+    /// Changes when somebody asks for the progress of this watch.
+    progress: signal::Receiver<u64>,
     from_revision: i64,
     ready: VecDeque<WatchBatch>,
     ended: bool,
@@ -60,6 +64,7 @@ pub(super) async fn open(
         .await?;
     let mut watcher = EtcdWatcher {
         stream,
+        progress: store.progress.subscribe(),
         from_revision,
         ready: VecDeque::new(),
         ended: false,
@@ -84,11 +89,15 @@ impl EtcdWatcher {
             if let Some(batch) = self.ready.pop_front() {
                 return Ok(batch);
             }
-            let message = self
-                .stream
-                .message()
-                .await
-                .map_err(|failure| self.failed(&failure))?;
+            let message = tokio::select! {
+                biased;
+                message = self.stream.message() => message,
+                Ok(()) = self.progress.changed() => match self.stream.request_progress().await {
+                    Ok(()) => continue,
+                    Err(failure) => Err(failure),
+                },
+            };
+            let message = message.map_err(|failure| self.failed(&failure))?;
             self.process_message(message)?;
         }
     }

@@ -18,6 +18,8 @@ pub(super) struct Faults {
     readable: Option<Vec<String>>,
     /// Watches of an earlier epoch end.
     pub(super) watch_epoch: u64,
+    /// Number of requests for the progress of watches.
+    pub(super) progress: u64,
 }
 
 /// The store, whether it is up, and its clients.

@@ -190,6 +190,11 @@ impl StateStore for MemoryStore {
         Ok(watch::stream(self.clone(), prefix, from_revision))
     }
 
+    fn request_progress(&self) {
+        self.shared.lock().client(self.client).progress += 1;
+        self.shared.changed.notify_waiters();
+    }
+
     async fn transact(
         &self,
         conditions: &[Compare],

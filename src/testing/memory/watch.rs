@@ -13,6 +13,8 @@ struct MemoryWatcher {
     prefix: String,
     next: i64,
     epoch: u64,
+    /// Number of requests for progress that were answered.
+    progress: u64,
     ended: bool,
     /// When a silent watch fails.
     silent_until: Option<Instant>,
@@ -28,12 +30,17 @@ enum MemoryWatchStep {
 }
 
 pub(super) fn stream(store: MemoryStore, prefix: &str, from_revision: i64) -> WatchStream {
-    let epoch = store.shared.lock().client(store.client).watch_epoch;
+    let (epoch, progress) = {
+        let mut state = store.shared.lock();
+        let client = state.client(store.client);
+        (client.watch_epoch, client.progress)
+    };
     let watcher = MemoryWatcher {
         store,
         prefix: prefix.to_owned(),
         next: from_revision,
         epoch,
+        progress,
         ended: false,
         silent_until: None,
     };
@@ -89,11 +96,19 @@ impl MemoryWatcher {
         if faults.partitioned {
             return MemoryWatchStep::Silent;
         }
+        let requests = faults.progress;
         match state.core.next_batch(&self.prefix, self.next) {
             Err(error) => MemoryWatchStep::Fail(error),
             Ok(Some(batch)) => {
                 self.next = batch.revision + 1;
                 MemoryWatchStep::Batch(batch)
+            }
+            Ok(None) if requests != self.progress => {
+                self.progress = requests;
+                MemoryWatchStep::Batch(WatchBatch {
+                    revision: state.core.revision,
+                    events: Vec::new(),
+                })
             }
             Ok(None) => {
                 // A compaction of revisions that did not concern this watch must not end it.

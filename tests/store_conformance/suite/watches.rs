@@ -1,5 +1,7 @@
 //! Watches, and the effect of compaction on them.
 
+use std::time::Duration;
+
 use futures_util::StreamExt;
 
 use super::{Backend, names, next, put, shown, soon, write};
@@ -80,6 +82,45 @@ pub(crate) async fn watches_history_and_changes(backend: &dyn Backend) {
     write(&*writer, &[put("/t/too-early", "")]).await;
     write(&*writer, &[put("/t/now", "")]).await;
     assert_eq!(shown(&next(&mut ahead).await), ["+/t/now="]);
+}
+
+pub(crate) async fn a_watch_says_on_request_how_far_it_is(backend: &dyn Backend) {
+    let (store, writer) = (backend.client().await, backend.client().await);
+    let first = write(&*writer, &[put("/t/a", "1")]).await;
+    let mut changes = store.watch("/t/", first + 1).await.expect("watched");
+    let mut silent = writer.watch("/t/", first + 1).await.expect("watched");
+    let elsewhere = write(&*writer, &[put("/other", "1")]).await;
+    // Without a request nothing comes, on a watch of another client too.
+    let unasked = tokio::time::timeout(Duration::from_millis(500), changes.next()).await;
+    assert!(unasked.is_err(), "{unasked:?}");
+    let told = soon("the progress of the watch", async {
+        loop {
+            store.request_progress();
+            let told = tokio::time::timeout(Duration::from_millis(200), changes.next()).await;
+            if let Ok(told) = told {
+                return told.expect("a batch").expect("no error");
+            }
+        }
+    });
+    let told = told.await;
+    assert_eq!((told.revision, told.events.len()), (elsewhere, 0));
+    let unasked = tokio::time::timeout(Duration::from_millis(500), silent.next()).await;
+    assert!(unasked.is_err(), "{unasked:?}");
+
+    // A change is never behind the progress that was told, however often it is requested.
+    for n in 0..200 {
+        let written = write(&*writer, &[put("/t/n", &n.to_string()), put("/y", "")]).await;
+        store.request_progress();
+        loop {
+            let batch = soon("a change", changes.next()).await;
+            let batch = batch.expect("a batch").expect("no error");
+            if !batch.events.is_empty() {
+                assert_eq!(batch.revision, written);
+                break;
+            }
+            assert!(batch.revision < written, "the progress overtook the change");
+        }
+    }
 }
 
 pub(crate) async fn compaction_ends_old_watches(backend: &dyn Backend) {
