@@ -31,6 +31,7 @@ use kat_types::{
             ParsedWorkload, StoredState, WorkloadEntry,
         },
         transaction::KeyValue,
+        visibility::ALL_VISIBLE_PREFIXES,
     },
     volumes::{MoveRecord, RemovalRecord, VolumeKey},
 };
@@ -129,6 +130,11 @@ impl SnapshotBuilder {
             }
         }
         self.read_events(entries, &mut snapshot);
+        for prefix in ALL_VISIBLE_PREFIXES {
+            for (_, entry) in entries_below(entries, prefix) {
+                snapshot.visible.add(&entry.key, entry.value.len());
+            }
+        }
         snapshot
     }
 

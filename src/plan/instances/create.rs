@@ -288,20 +288,21 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         }
     }
 
-    /// Makes room in the group before an assignment is written.
-    pub(crate) fn make_room_for(&mut self, assignment: &Assignment) {
+    /// Makes room in the group before an assignment is written, and returns its bytes.
+    pub(crate) fn make_room_for(&mut self, assignment: &Assignment) -> usize {
         // An assignment that can't be encoded is reported when it is put.
         let bytes = json::bytes("", assignment).map_or(0, |bytes| bytes.len());
         self.make_room(bytes);
+        bytes
     }
 
     fn place_instance(&mut self, node: &'a str, assignment: Assignment) -> String {
-        self.make_room_for(&assignment);
+        let bytes = self.make_room_for(&assignment);
         self.draft
             .add_assignment(&mut self.group, node, &assignment);
         let has_address = self.draft.free_address(node).is_some();
         self.machines
-            .placed(self.key, node, &assignment, has_address);
+            .placed(self.key, node, (&assignment, bytes), has_address);
         let Assignment {
             instance, address, ..
         } = assignment;

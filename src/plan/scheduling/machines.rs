@@ -51,6 +51,7 @@ impl<'a> Machines<'a> {
                 host_network: status.is_some_and(|status| status.host_network),
                 disk_pressure: status
                     .is_some_and(|status| images::pressure(&status.conditions).is_some()),
+                visible_bytes: draft.snapshot.visible.of(name),
             }
         });
         let mut machines = Self {
@@ -85,12 +86,12 @@ impl<'a> Machines<'a> {
         &self.candidates
     }
 
-    /// Counts one more instance on this machine.
+    /// Counts one more instance on this machine, whose assignment has so many bytes.
     pub(crate) fn placed(
         &mut self,
         key: &WorkloadKey,
         node: &str,
-        assignment: &Assignment,
+        (assignment, bytes): (&Assignment, usize),
         has_address: bool,
     ) {
         self.take_ports(node, assignment);
@@ -98,6 +99,7 @@ impl<'a> Machines<'a> {
             candidate
                 .requested
                 .add_all(&assignment.together().resources);
+            candidate.visible_bytes += bytes;
             candidate.staying += 1;
             candidate.has_address = has_address;
         }

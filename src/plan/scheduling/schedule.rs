@@ -10,6 +10,7 @@ use crate::{
 use kat_types::{
     api::{NodePhase, Taint},
     assignment::needed_schema,
+    encoding::state_frames::MOST_LIST,
     resource::{
         Bytes, GpuDriver, MilliCpu, Port, Protocol, ResourceList, Resources, TaintEffect,
         Toleration, TolerationOperator, WorkloadSpec, WorkloadType,
@@ -53,6 +54,8 @@ pub struct MachineCandidate<'a> {
     pub host_network: bool,
     /// It is short of disk space.
     pub disk_pressure: bool,
+    /// Bytes of what it sees of the store, with its assignments.
+    pub visible_bytes: usize,
 }
 
 /// What an instance needs from its machine.
@@ -183,6 +186,12 @@ impl std::fmt::Display for Unschedulable {
         Ok(())
     }
 }
+
+/// Bytes of what a machine sees of the store above which no more instances come to it, so that its
+/// list fits into its state stream. The difference is for one more assignment
+/// ([`crate::MAX_ASSIGNMENT`]), and for what grows without a placement: names and services of
+/// instances elsewhere, and new values of secrets.
+const MOST_VISIBLE: usize = MOST_LIST - (8 << 20);
 
 /// Another workload has the host port on the machine.
 const PORT_TAKEN: &str = "with a host port that is taken";
@@ -333,6 +342,9 @@ fn full(
         if !makers(gpu, candidate).any(|maker| maker.free_memory(candidate) >= wanted) {
             return Some("without enough graphics memory left");
         }
+    }
+    if candidate.visible_bytes > MOST_VISIBLE {
+        return Some("whose list of assignments is full (64 MiB)");
     }
     let on_host = demand.spec.container.host_network;
     if !candidate.host_ports.is_empty() && host_ports::taken(demand, candidate).is_some() {

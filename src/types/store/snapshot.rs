@@ -29,6 +29,7 @@ use crate::{
         },
         revisions::{Stored, WorkloadKey},
         transaction::KeyValue,
+        visibility::VisibleBytes,
     },
     volumes::{MoveRecord, RemovalRecord, VolumeKey},
 };
@@ -253,6 +254,8 @@ pub struct StoredState {
     pub registries: Option<Stored<RegistrySettings>>,
     /// Tokens by id.
     pub tokens: BTreeMap<String, Stored<TokenRecord>>,
+    /// Sizes of what machines see of the store.
+    pub visible: VisibleBytes,
     /// Events by id, oldest first.
     pub events: BTreeMap<String, Stored<Arc<Event>>>,
 }

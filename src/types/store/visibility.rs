@@ -3,6 +3,8 @@
 //! The decision is made key by key and never by a prefix alone: a key that this version does not
 //! know is hidden.
 
+use std::collections::BTreeMap;
+
 use super::keys;
 
 /// A key of the store, by what it holds.
@@ -228,6 +230,41 @@ pub fn visible_prefixes(node: &str) -> [String; 4] {
     ]
 }
 
+/// Prefixes that together hold every key that any machine sees. They hold other keys too.
+pub const ALL_VISIBLE_PREFIXES: [&str; 4] =
+    [keys::CONFIG, keys::NODE_DESIRED, keys::NETWORK, keys::DNS];
+
+/// Sizes of what machines see, keys and values together, as
+/// [`crate::encoding::state_frames::MOST_LIST`] counts them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct VisibleBytes {
+    shared: usize,
+    own: BTreeMap<String, usize>,
+}
+
+impl VisibleBytes {
+    /// Counts a key with a value of this size.
+    pub fn add(&mut self, key: &str, value: usize) {
+        let Some(parsed) = StoreKey::parse(key) else {
+            return;
+        };
+        let bytes = key.len() + value;
+        match (parsed.visibility(), parsed) {
+            (Visibility::All, _) => self.shared += bytes,
+            (Visibility::Own, StoreKey::NodeDesired { node }) => match self.own.get_mut(node) {
+                Some(own) => *own += bytes,
+                None => drop(self.own.insert(node.to_owned(), bytes)),
+            },
+            (Visibility::Own | Visibility::Never, _) => {}
+        }
+    }
+
+    /// Bytes of what the machine `node` sees.
+    pub fn of(&self, node: &str) -> usize {
+        self.shared + self.own.get(node).copied().unwrap_or_default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -309,6 +346,28 @@ mod tests {
         ] {
             assert!(!is_visible(key, "n1"), "{key}");
             assert!(!is_visible(key, ""), "{key}");
+        }
+    }
+
+    #[test]
+    fn the_size_of_what_a_machine_sees_is_that_of_its_visible_keys() {
+        let mut visible = VisibleBytes::default();
+        for (key, _) in all_keys() {
+            visible.add(&key, 100);
+        }
+        for node in ["n1", "n2", "n10", "n3"] {
+            let keys = all_keys().into_iter().map(|(key, _)| key);
+            let seen = keys.filter(|key| is_visible(key, node));
+            let expected: usize = seen.map(|key| key.len() + 100).sum();
+            assert_eq!(visible.of(node), expected, "{node}");
+        }
+        assert!(visible.of("n1") > visible.of("n2"));
+        for (key, shown) in all_keys() {
+            let mut prefixes = ALL_VISIBLE_PREFIXES.into_iter();
+            assert!(
+                !shown || prefixes.any(|prefix| key.starts_with(prefix)),
+                "{key}"
+            );
         }
     }
 

@@ -115,6 +115,7 @@ fn anew<'s>(
             volume_shared: false,
             host_network: false,
             disk_pressure: false,
+            visible_bytes: 0,
         }
     });
     candidates.collect()

@@ -47,6 +47,57 @@ fn a_full_cluster_is_not_overcommitted_and_says_so() {
     assert_eq!(world.status("web").phase, WorkloadPhase::Running);
 }
 
+/// A machine's state stream takes 64 MiB.
+#[test]
+fn a_machine_whose_list_is_full_gets_no_more_instances_and_that_is_said() {
+    let mut world = World::with_machines(2);
+    let large = |name: &str, mebibytes: usize| {
+        let key = format!("{}later", keys::node_desired(name));
+        WriteOperation::Put(key, vec![b'x'; mebibytes << 20])
+    };
+    world.apply(&[large("n1", 57), large("n2", 55)]);
+    world.replicas("web", 2);
+    world.settle();
+    let nodes: Vec<_> = world
+        .wanted("web")
+        .into_iter()
+        .map(|(_, node, _)| node)
+        .collect();
+    assert_eq!(nodes, ["n2", "n2"], "n1 is full");
+    world.apply(&[large("n2", 57)]);
+    world.replicas("web", 3);
+    world.settle_and_run();
+    assert_eq!(world.wanted("web").len(), 2);
+    let status = world.status("web");
+    assert_eq!(status.conditions[0].reason, "Unschedulable");
+    assert_eq!(
+        status.conditions[0].message,
+        "0 of 2 machines fit: 2 whose list of assignments is full (64 MiB)"
+    );
+    // Shared keys count for each machine, and instances go on once there is room.
+    world.apply(&[large("n2", 30)]);
+    world.settle_and_run();
+    assert_eq!(world.wanted("web").len(), 3);
+}
+
+/// One plan that places many large instances counts each of them.
+#[test]
+fn large_assignments_of_one_plan_are_counted_while_it_is_made() {
+    let mut world = World::with_machines(1);
+    let key = format!("{}later", keys::node_desired("n1"));
+    world.apply(&[WriteOperation::Put(key, vec![b'x'; (56 << 20) - 300_000])]);
+    world.apply_workload("web", |file| {
+        file["spec"]["replicas"] = json!(20);
+        file["spec"]["container"]["env"] = json!([{"name": "TEXT", "value": "t".repeat(30_000)}]);
+    });
+    world.settle();
+    let placed = world.wanted("web").len();
+    assert!(
+        (7..=11).contains(&placed),
+        "{placed} instances of 30 kB in 300 kB"
+    );
+}
+
 #[test]
 fn a_taint_and_labels_exclude_and_are_counted() {
     let mut world = World::with_machines(1);

@@ -259,6 +259,7 @@ pub(crate) fn candidate<'a>(
         volume_shared: false,
         host_network: false,
         disk_pressure: false,
+        visible_bytes: 0,
     }
 }
 
