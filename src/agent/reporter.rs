@@ -472,6 +472,34 @@ mod tests {
         }
     }
 
+    /// A machine that boots while nobody answers: the kept addresses are asked, and named.
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_is_silent_from_the_start_is_silent_since_the_first_report() {
+        let sink = Arc::new(Answering::default());
+        let kept = vec!["192.0.2.1:9115".to_owned(), "n2.example:9115".to_owned()];
+        sink.asked.send_replace(Some(kept.clone()));
+        let (mut reporter, _lists) = reporter(sink.clone(), Arc::default());
+        let began = Instant::now();
+        reporter.clock = Arc::new(move || {
+            let seconds = i64::try_from(began.elapsed().as_secs()).unwrap();
+            Timestamp::from_second(seconds).unwrap()
+        });
+        let silence = reporter.silence.subscribe();
+        let cancel = CancellationToken::new();
+        let task = tokio::spawn(reporter.run(Duration::from_secs(15), cancel.clone()));
+        for minutes in [1, 30] {
+            tokio::time::sleep(Duration::from_secs(60 * minutes)).await;
+            let silent = silence.borrow().clone().unwrap();
+            assert!(silent.since.as_second() < 3, "{silent:?}");
+            assert_eq!(silent.asked, kept);
+        }
+        sink.asked.send_replace(None);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(*silence.borrow(), None, "a leader answers");
+        cancel.cancel();
+        task.await.unwrap();
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_silent_leader_is_silent_since_the_first_report_without_an_answer() {
         let sink = Arc::new(Answering::default());

@@ -25,7 +25,7 @@ use super::{Mirror, MirrorState, WatchBatch, WatchEvent, mirror::MirrorEntries};
 use kat_types::{
     backoff::{Backoff, Pauses},
     encoding::state_frames::{
-        MOST_LIST, StateBeat, StateBegin, StateEnd, StateFrame, StatePosition,
+        MOST_LIST, StateBeat, StateBegin, StateEnd, StateEndReason, StateFrame, StatePosition,
     },
     store::transaction::KeyValue,
 };
@@ -36,7 +36,8 @@ pub const SILENCE: Duration = Duration::from_secs(4);
 pub const SURE_FOR: Duration = Duration::from_secs(2);
 /// Number of frames after which the copy is shown although more have arrived.
 const MOST_FRAMES: usize = 4096;
-/// Time without any frame after which a list that is being sent is given up.
+/// Time without any frame, or part of one, after which a list, a change or a long frame that is
+/// being sent is given up.
 const LIST_SILENCE: Duration = Duration::from_secs(10);
 /// Longest wait for a source to open.
 const OPEN_WITHIN: Duration = Duration::from_secs(15);
@@ -108,6 +109,7 @@ pub fn follow_source_from(
         lowest,
         confirmed: confirmed_now,
         transaction: Transaction::Changes(Vec::new(), 0),
+        in_frame: false,
         sender,
         confirmed_until: Instant::now(),
         requested_at: Instant::now(),
@@ -131,6 +133,8 @@ struct ViewFollower {
     lowest: Option<StatePosition>,
     confirmed: signal::Sender<Option<StatePosition>>,
     transaction: Transaction,
+    /// Whether a part of a long frame came last.
+    in_frame: bool,
     sender: signal::Sender<Arc<MirrorState>>,
     confirmed_until: Instant,
     /// When the present stream was asked for.
@@ -262,6 +266,7 @@ impl ViewFollower {
 
     fn reading(&mut self, frames: StateFrames) -> ViewStage {
         self.transaction = Transaction::Changes(Vec::new(), 0);
+        self.in_frame = false;
         // A source's stream may not be polled after its end.
         let frames: StateFrames = Box::pin(frames.fuse());
         ViewStage::Reading(frames, Instant::now() + LIST_SILENCE)
@@ -270,14 +275,21 @@ impl ViewFollower {
     fn silent_until(&self) -> Instant {
         Instant::now()
             + match self.transaction {
-                Transaction::Changes(ref events, _) if events.is_empty() => SILENCE,
+                Transaction::Changes(ref events, _) if events.is_empty() && !self.in_frame => {
+                    SILENCE
+                }
                 Transaction::Changes(..) | Transaction::List(..) => LIST_SILENCE,
             }
     }
 
     fn failed(&self, error: &StateSourceError, pauses: &mut Pauses) -> ViewStage {
         match error {
-            StateSourceError::Invalid(_) | StateSourceError::Refused(_) => {
+            StateSourceError::Invalid(_)
+            | StateSourceError::Refused(_)
+            | StateSourceError::Ended(StateEnd {
+                reason: StateEndReason::TooLarge,
+                ..
+            }) => {
                 tracing::warn!("the cluster's state can't be followed: {error}");
             }
             _ => tracing::debug!("the cluster's state can't be followed: {error}"),
@@ -292,7 +304,9 @@ impl ViewFollower {
 
     /// Takes a frame. Returns whether it shows that the source serves.
     fn take(&mut self, frame: StateFrame) -> Result<bool, StateSourceError> {
+        self.in_frame = matches!(frame, StateFrame::Part);
         match frame {
+            StateFrame::Part => Ok(false),
             StateFrame::Begin(begin) => self.begin(begin).map(|()| false),
             StateFrame::Put(item) => self.put(item).map(|()| false),
             StateFrame::Delete(key) => self.delete(key).map(|()| false),

@@ -1,11 +1,22 @@
 //! The state stream over TLS: from a member, and through a machine that forwards it.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use futures_util::stream;
 use reqwest::{Method, StatusCode};
-use tokio::{net::TcpListener, time::timeout};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpSocket, TcpStream},
+    time::{Instant, sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::support::{CLUSTER_UID, DEADLINE, Server, key_hash, node_kind, put, registration};
@@ -17,11 +28,16 @@ use kat_client::{Client, ClientError, ClientOptions, StateConnection};
 use kat_daemon::watchdog::LoopPulses;
 use kat_leader::LeaderHandle;
 use kat_pki::{CertificateKeyPair, LeafKind, state_server_name, tls};
-use kat_store::{StateFeed, StateFrames, StateSource, StateSourceError, StateStore};
-use kat_testing::state_stream::{ServingStore, conforms};
+use kat_store::{StateFeed, StateFrames, StateSource, StateSourceError, StateStore, follow_source};
+use kat_testing::state_stream::{ServingStore, conforms, wait_for};
 use kat_types::{
     encoding::state_frames::{StateEndReason, StateFrame, StatePosition},
-    store::{keys, records::NodeRegistration, transaction::WriteOperation},
+    store::{
+        keys,
+        members::{ClusterMembers, MemberRecord},
+        records::NodeRegistration,
+        transaction::WriteOperation,
+    },
 };
 
 /// Serves the stream of this feed on a free port, and forwards its connections on another one.
@@ -355,4 +371,233 @@ async fn no_key_of_others_is_in_a_stream() {
     expected.sort();
     assert_eq!(found, expected);
     scene.serving.cancel.cancel();
+}
+
+/// A member without a vote serves no stream, and names those that have one.
+#[tokio::test]
+async fn a_member_without_a_vote_serves_no_stream() {
+    let scene = scene().await;
+    let server = &scene.server;
+    let key = key_hash(&server.node_leaf("n1"));
+    let second = client(server, &scene.address, &server.node_leaf("n2"), &key);
+    for (voting, expected) in [(false, Some(503)), (true, None)] {
+        let member = |voting| MemberRecord {
+            voting,
+            ..MemberRecord::default()
+        };
+        let members = ClusterMembers {
+            schema: 1,
+            members: [("n1", voting), ("n2", true), ("n3", true), ("n4", false)]
+                .map(|(name, voting)| (name.to_owned(), member(voting)))
+                .into(),
+        };
+        server
+            .store
+            .write_now(&[put(keys::MEMBERS.to_owned(), &members)]);
+        let revision = server.store.revision();
+        assert!(server.handle.wait_for_revision(revision, DEADLINE).await);
+        match second.state_stream("n2", None).await {
+            Ok(_) => assert_eq!(expected, None),
+            Err(error) => {
+                assert_eq!(error.status(), expected, "{error}");
+                let text = error.to_string();
+                assert!(text.contains("served by n2, n3"), "{text}");
+            }
+        }
+    }
+    scene.serving.cancel.cancel();
+}
+
+/// What happens to the bytes of the server on one connection.
+enum LineFault {
+    /// Nothing passes any more once this is set, and the connection stays.
+    Silent(Arc<AtomicBool>),
+    /// The connection ends after so many bytes.
+    EndsAfter(usize),
+    /// So many bytes pass in a second.
+    BytesPerSecond(usize),
+}
+
+/// A line to a server. Its connections have faults, in their order; later connections have none.
+struct Line {
+    address: String,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Line {
+    async fn to(server: &str, faults: Vec<LineFault>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let server: SocketAddr = server.parse().unwrap();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&connections);
+        tokio::spawn(async move {
+            let mut faults = faults.into_iter();
+            while let Ok((reader, _)) = listener.accept().await {
+                counted.fetch_add(1, Ordering::Relaxed);
+                // The server finds out that the line is slow.
+                let socket = TcpSocket::new_v4().unwrap();
+                socket.set_recv_buffer_size(16 << 10).unwrap();
+                let server = socket.connect(server).await.unwrap();
+                tokio::spawn(forward(reader, server, faults.next()));
+            }
+        });
+        Self {
+            address,
+            connections,
+        }
+    }
+
+    fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+}
+
+async fn forward(reader: TcpStream, server: TcpStream, fault: Option<LineFault>) {
+    let (mut from_reader, mut to_reader) = reader.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let back = async {
+        let (mut passed, mut piece) = (0, vec![0; 4096]);
+        while let Ok(read) = from_server.read(&mut piece).await
+            && read > 0
+        {
+            passed += read;
+            match &fault {
+                Some(LineFault::Silent(from)) if from.load(Ordering::Relaxed) => {
+                    std::future::pending().await
+                }
+                Some(LineFault::EndsAfter(most)) if passed > *most => return,
+                Some(LineFault::BytesPerSecond(rate)) => {
+                    let micros = 1_000_000 * read / rate;
+                    sleep(Duration::from_micros(u64::try_from(micros).unwrap())).await;
+                }
+                _ => {}
+            }
+            if to_reader.write_all(&piece[..read]).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        _ = tokio::io::copy(&mut from_reader, &mut to_server) => {}
+        () = back => {}
+    }
+}
+
+/// A source with a connection of its own for each stream, as on a machine.
+struct LineSource {
+    server: Server,
+    address: String,
+}
+
+#[async_trait]
+impl StateSource for LineSource {
+    async fn open(&self, resume: Option<StatePosition>) -> Result<StateFrames, StateSourceError> {
+        let own = self.server.node_leaf("n2");
+        let member = key_hash(&self.server.node_leaf("n1"));
+        let opened = client(&self.server, &self.address, &own, &member)
+            .state_stream("n2", resume)
+            .await
+            .map_err(|error| StateSourceError::Unreachable(error.to_string()))?;
+        let frames = stream::unfold(Some(opened), |opened| async move {
+            let mut opened = opened?;
+            match opened.next().await {
+                Ok(frame) => frame.map(|frame| (Ok(frame), Some(opened))),
+                Err(error) => Some((Err(StateSourceError::Broken(error.to_string())), None)),
+            }
+        });
+        Ok(Box::pin(frames))
+    }
+}
+
+#[tokio::test]
+async fn a_half_open_line_is_left_for_another_connection() {
+    let Scene {
+        server,
+        serving,
+        address,
+    } = scene().await;
+    let store = server.store.clone();
+    store.write_now(&[put(keys::desired_meta("n2"), &"first")]);
+    let silent = Arc::new(AtomicBool::new(false));
+    let line = Line::to(&address, vec![LineFault::Silent(Arc::clone(&silent))]).await;
+    let source = LineSource {
+        server,
+        address: line.address.clone(),
+    };
+    let mirror = follow_source(Arc::new(source), serving.cancel.clone());
+    wait_for(&mirror, |state| state.confirmed).await;
+    assert_eq!(line.connections(), 1);
+    silent.store(true, Ordering::Relaxed);
+    let begun = Instant::now();
+    store.write_now(&[put(keys::desired_instance("n2", "a"), &"later")]);
+    wait_for(&mirror, |state| !state.confirmed).await;
+    assert!(
+        begun.elapsed() < Duration::from_secs(6),
+        "{:?}",
+        begun.elapsed()
+    );
+    let state = wait_for(&mirror, |state| state.confirmed).await;
+    assert!(state.get(&keys::desired_instance("n2", "a")).is_some());
+    assert_eq!(line.connections(), 2);
+    serving.cancel.cancel();
+}
+
+#[tokio::test]
+async fn a_server_that_dies_in_the_middle_of_a_list_leaves_no_part_of_it() {
+    let Scene {
+        server,
+        serving,
+        address,
+    } = scene().await;
+    // 1.2 MB.
+    for part in many(120, &"x".repeat(10_000)).chunks(60) {
+        server.store.write_now(part);
+    }
+    let faults = [100_000, 700_000].map(LineFault::EndsAfter);
+    let line = Line::to(&address, faults.into()).await;
+    let source = LineSource {
+        server,
+        address: line.address.clone(),
+    };
+    let mirror = follow_source(Arc::new(source), serving.cancel.clone());
+    let own = keys::desired_instance("n2", "");
+    let state = wait_for(&mirror, |state| {
+        let listed = state.below(&own).count();
+        assert!(listed == 0 || listed == 120, "{listed} of 120 keys show");
+        state.confirmed
+    })
+    .await;
+    assert_eq!(state.below(&own).count(), 120);
+    assert_eq!(line.connections(), 3);
+    serving.cancel.cancel();
+}
+
+/// The server and the reader count progress, not whole frames.
+#[tokio::test]
+async fn a_value_that_takes_longer_than_ten_seconds_arrives_on_its_first_connection() {
+    let Scene {
+        server,
+        serving,
+        address,
+    } = scene().await;
+    let store = server.store.clone();
+    let line = Line::to(&address, vec![LineFault::BytesPerSecond(80_000)]).await;
+    let source = LineSource {
+        server,
+        address: line.address.clone(),
+    };
+    let mirror = follow_source(Arc::new(source), serving.cancel.clone());
+    wait_for(&mirror, |state| state.confirmed).await;
+    let begun = Instant::now();
+    let large = keys::desired_instance("n2", "large");
+    store.write_now(&[put(large.clone(), &"x".repeat(1_100_000))]);
+    wait_for(&mirror, |state| state.get(&large).is_some()).await;
+    assert!(
+        begun.elapsed() > Duration::from_secs(11),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert_eq!(line.connections(), 1);
+    serving.cancel.cancel();
 }

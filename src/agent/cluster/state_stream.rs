@@ -189,7 +189,7 @@ impl StateSource for MemberStateSource {
 /// The addresses of every machine through which the stream can be read.
 struct Servers {
     /// Machines that hold the store, the first one by a hash of the reader's name, so that readers
-    /// spread over them.
+    /// spread over them. Those without a vote come last: they serve no stream before they have one.
     members: Vec<Vec<String>>,
     /// Machines that forward the connection to one of those.
     others: Vec<Vec<String>>,
@@ -198,17 +198,25 @@ struct Servers {
 impl Servers {
     fn of(known: &ClusterCache, own: &str, port: u16) -> Self {
         let machines = known.endpoints.machines.iter();
-        let (mut members, others): (Vec<_>, Vec<_>) = machines
+        let (members, others): (Vec<_>, Vec<_>) = machines
             .filter(|(name, _)| *name != own)
-            .map(|(_, machine)| machine)
-            .partition(|machine| machine.etcd);
+            .partition(|(_, machine)| machine.etcd);
+        let votes = |name: &String| {
+            let member = known.members.members.get(name);
+            member.is_none_or(|member| member.voting)
+        };
+        let (mut members, learners): (Vec<_>, Vec<_>) =
+            members.into_iter().partition(|(name, _)| votes(name));
         let count = u64::try_from(members.len()).unwrap_or_default();
         if let Some(turn) = sha256_u64(own.as_bytes()).checked_rem(count) {
             members.rotate_left(usize::try_from(turn).unwrap_or_default());
         }
-        let all = |machines: Vec<&MachineEndpoints>| {
+        members.extend(learners);
+        let all = |machines: Vec<(&String, &MachineEndpoints)>| {
             let machines = machines.into_iter();
-            machines.map(|machine| addresses(machine, port)).collect()
+            machines
+                .map(|(_, machine)| addresses(machine, port))
+                .collect()
         };
         Self {
             members: all(members),
@@ -262,6 +270,8 @@ fn refusal(error: &ClientError) -> StateSourceError {
         return StateSourceError::NotOffered;
     }
     match error.status() {
+        // The server serves nobody at present, such as one without a vote.
+        Some(503) => StateSourceError::Unreachable(error.to_string()),
         Some(_) => StateSourceError::Refused(error.to_string()),
         None => StateSourceError::Unreachable(error.to_string()),
     }
@@ -275,7 +285,7 @@ mod tests {
         MemoryStore,
         state_stream::{ServingStore, wait_for},
     };
-    use kat_types::store::{keys, transaction::WriteOperation};
+    use kat_types::store::{keys, members::MemberRecord, transaction::WriteOperation};
 
     fn known(members: usize, others: usize) -> ClusterCache {
         let machine = |number: usize, etcd| {
@@ -328,6 +338,41 @@ mod tests {
         }
         assert_eq!(first.len(), 3);
         assert!(first.values().all(|count| *count >= 8), "{first:?}");
+    }
+
+    #[test]
+    fn members_without_a_vote_are_tried_last() {
+        let mut known = known(4, 1);
+        for name in ["n0", "n1", "n2"] {
+            let member = MemberRecord {
+                voting: name == "n1",
+                ..MemberRecord::default()
+            };
+            known.members.members.insert(name.to_owned(), member);
+        }
+        for reader in (100..120).map(|number| format!("n{number}x")) {
+            let tried = tried(&known, &reader, 5);
+            let place = |number: usize| {
+                let address = format!("192.0.2.{number}:9115");
+                tried.iter().position(|one| one.ends_with(&address))
+            };
+            // Nothing is known of n3's vote.
+            assert!(place(1) < Some(2) && place(3) < Some(2), "{tried:?}");
+            assert!(place(0) >= Some(2) && place(2) >= Some(2), "{tried:?}");
+            assert_eq!(place(100), Some(4));
+        }
+    }
+
+    /// A boot while nobody is known by another address.
+    #[tokio::test]
+    async fn a_server_is_reached_by_its_host_name() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let named = format!("localhost:{port}");
+        let addresses = ["not-a-name.invalid:9115".to_owned(), named.clone()];
+        assert_eq!(first_reachable(&addresses).await.unwrap(), named);
+        drop(listener);
+        assert!(first_reachable(&addresses).await.is_err());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use kat_store::{
     LocalStateSource, StateFrames, StateSource, StateSourceError, StateStore, follow_source,
+    follow_source_from,
 };
 use kat_testing::{
     MemoryStore,
@@ -427,4 +428,183 @@ async fn a_store_that_changes_all_the_time_silences_no_beat() {
         commits > 500 && beats >= 8,
         "{commits} commits, {beats} beats"
     );
+}
+
+/// A list, and then these frames, each three seconds after the last. It opens once.
+struct SlowSource(Mutex<Vec<StateFrame>>);
+
+#[async_trait]
+impl StateSource for SlowSource {
+    async fn open(&self, _: Option<StatePosition>) -> Result<StateFrames, StateSourceError> {
+        let later = std::mem::take(&mut *self.0.lock());
+        if later.is_empty() {
+            return Err(StateSourceError::Unreachable("it was left".to_owned()));
+        }
+        let list = [begin(0, 5, 0), StateFrame::Commit(5), beat(5)];
+        let later = stream::iter(later).then(|frame| async {
+            sleep(Duration::from_secs(3)).await;
+            Ok(frame)
+        });
+        let frames = stream::iter(list.map(Ok)).chain(later);
+        Ok(Box::pin(frames.chain(stream::pending())))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_frame_that_makes_progress_keeps_its_stream() {
+    let mut long = vec![StateFrame::Part; 15];
+    long.extend([item("/long", "value"), StateFrame::Commit(6)]);
+    let cancel = CancellationToken::new();
+    let source = Arc::new(SlowSource(Mutex::new(long)));
+    let mirror = follow_source(source, cancel.clone());
+    wait_for(&mirror, |state| state.confirmed).await;
+    let begun = Instant::now();
+    wait_for(&mirror, |state| state.get("/long").is_some()).await;
+    assert!(begun.elapsed() > Duration::from_secs(45));
+    assert!(!mirror.snapshot().confirmed, "no beat came meanwhile");
+    cancel.cancel();
+}
+
+/// Counts how often it is opened: the first stream stalls after a part of a long frame.
+struct StallingSource(Mutex<usize>);
+
+#[async_trait]
+impl StateSource for StallingSource {
+    async fn open(&self, resume: Option<StatePosition>) -> Result<StateFrames, StateSourceError> {
+        let mut opens = self.0.lock();
+        *opens += 1;
+        let frames = match (*opens, resume) {
+            (1, None) => vec![
+                begin(0, 5, 0),
+                StateFrame::Commit(5),
+                beat(5),
+                StateFrame::Part,
+            ],
+            (2, Some(_)) => vec![item("/long", "value"), StateFrame::Commit(6), beat(6)],
+            other => panic!("{other:?}"),
+        };
+        let frames = stream::iter(frames.into_iter().map(Ok));
+        Ok(Box::pin(frames.chain(stream::pending())))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_frame_that_stalls_is_given_up_after_ten_seconds() {
+    let cancel = CancellationToken::new();
+    let mirror = follow_source(Arc::new(StallingSource(Mutex::default())), cancel.clone());
+    wait_for(&mirror, |state| state.confirmed).await;
+    let begun = Instant::now();
+    wait_for(&mirror, |state| state.confirmed && state.revision == 6).await;
+    let waited = begun.elapsed();
+    assert!(
+        waited >= Duration::from_secs(10) && waited < Duration::from_secs(12),
+        "{waited:?}"
+    );
+    cancel.cancel();
+}
+
+/// Writes this many mebibytes for n1, in values of one mebibyte, and returns their number.
+async fn grow(store: &MemoryStore, mebibytes: usize) -> usize {
+    for number in 0..mebibytes {
+        let key = keys::desired_instance("n1", &format!("i{number:03}"));
+        let put = WriteOperation::Put(key, vec![b'x'; 1 << 20]);
+        store.transact(&[], &[put]).await.expect("written");
+    }
+    mebibytes
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_of_nearly_64_mebibytes_arrives_whole_and_a_larger_one_is_refused_with_its_reason() {
+    let serving = serving().await;
+    let instances = grow(&serving.store, 63).await;
+    let encoded = || EncodedSource(LocalStateSource::new(serving.feed.clone(), "n1"));
+    let mirror = follow_source(Arc::new(encoded()), serving.cancel.clone());
+    let state = wait_for(&mirror, |state| state.revision > 0).await;
+    assert_eq!(state.entries.len(), instances + 1);
+    let bytes: usize = state.entries.values().map(|item| item.value.len()).sum();
+    assert!(bytes >= 63 << 20);
+    // It grows beyond what a list may have: readers that follow go on, new ones are told why not.
+    let put = |name: &str| {
+        let key = keys::desired_instance("n1", name);
+        WriteOperation::Put(key, vec![b'y'; 1 << 20])
+    };
+    serving.store.write_now(&[put("y")]);
+    wait_for(&mirror, |state| {
+        state.get(&keys::desired_instance("n1", "y")).is_some()
+    })
+    .await;
+    let end = loop {
+        let mut frames = serving.feed.open("n1", None).expect("open");
+        match next(&mut frames).await {
+            Some(StateFrame::End(end)) => break end,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(end.reason, StateEndReason::TooLarge);
+    // The other machines are served.
+    let mut frames = serving.feed.open("n2", None).expect("open");
+    assert!(matches!(
+        next(&mut frames).await,
+        Some(StateFrame::Begin(_))
+    ));
+    serving.cancel.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_is_not_confirmed_after_a_jump_of_the_clock() {
+    let serving = serving().await;
+    let mirror = follow_source(local(&serving), serving.cancel.clone());
+    let before = wait_for(&mirror, |state| state.confirmed).await;
+    // As on a machine that did not run this process for an hour.
+    serving.server.set_partitioned(true);
+    tokio::time::advance(Duration::from_secs(3600)).await;
+    let begun = Instant::now();
+    wait_for(&mirror, |state| !state.confirmed).await;
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    serving.server.set_partitioned(false);
+    assert_eq!(mirror.snapshot().entries, before.entries);
+    let put = WriteOperation::Put(keys::desired_instance("n1", "later"), b"{}".to_vec());
+    serving.store.transact(&[], &[put]).await.expect("written");
+    wait_for(&mirror, |state| {
+        state.confirmed && state.entries.len() > before.entries.len()
+    })
+    .await;
+    serving.cancel.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_list_has_to_be_as_new_as_what_was_confirmed_before_the_restart() {
+    let lowest = StatePosition {
+        epoch: 3,
+        revision: 50,
+    };
+    let list = |epoch, revision| {
+        let frames = [
+            begin(epoch, revision, 1),
+            item("/a", "1"),
+            StateFrame::Commit(revision),
+            beat(revision),
+        ];
+        frames.to_vec()
+    };
+    for (epoch, revision, accepted) in [
+        (3, 49, false),
+        (2, 1000, false),
+        (0, 0, false),
+        (3, 50, true),
+        (3, 51, true),
+        // Restored from a backup.
+        (4, 2, true),
+    ] {
+        let cancel = CancellationToken::new();
+        let source = Arc::new(ScriptedSource(Mutex::new(vec![list(epoch, revision)])));
+        let followed = follow_source_from(source, Some(lowest), cancel.clone());
+        sleep(Duration::from_secs(2)).await;
+        let shown = followed.mirror.snapshot().entries.len() == 1;
+        assert_eq!(shown, accepted, "epoch {epoch}, revision {revision}");
+        let confirmed = *followed.confirmed.borrow();
+        let expected = accepted.then_some(StatePosition { epoch, revision });
+        assert_eq!(confirmed, expected, "epoch {epoch}, revision {revision}");
+        cancel.cancel();
+    }
 }

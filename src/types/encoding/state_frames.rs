@@ -110,6 +110,8 @@ pub enum StateFrame {
     Beat(StateBeat),
     /// The end of the stream.
     End(StateEnd),
+    /// A part of a long frame has arrived; the frame comes with its last part.
+    Part,
 }
 
 /// Revision of the store within one of its epochs. A reader never goes back.
@@ -135,6 +137,7 @@ impl StateFrame {
             Self::Commit(revision) => (COMMIT, revision.to_be_bytes().to_vec()),
             Self::Beat(beat) => (BEAT, json::bytes("beat", beat)?),
             Self::End(end) => (END, json::bytes("end", end)?),
+            Self::Part => (PART, Vec::new()),
         };
         let mut wire = BytesMut::with_capacity(body.len() + 16);
         let mut rest = body.as_slice();
@@ -230,7 +233,8 @@ impl StateFrameDecoder {
         self.frames.push(piece);
     }
 
-    /// The next complete frame of a known kind; `None` until more bytes are pushed.
+    /// The next complete frame of a known kind, or that a part of one has arrived; `None` until more
+    /// bytes are pushed.
     ///
     /// # Errors
     /// [`FrameError`]; nothing can be read after it.
@@ -242,7 +246,7 @@ impl StateFrameDecoder {
             }
             if kind == PART {
                 self.body.extend_from_slice(&part);
-                continue;
+                return Ok(Some(StateFrame::Part));
             }
             let body = if self.body.is_empty() {
                 part
@@ -289,7 +293,10 @@ mod tests {
     fn a_value_longer_than_a_frame_arrives_whole() {
         let put = StateFrame::Put(item("/kat/dns/long", vec![5; MOST * 3 + 1]));
         let wire = put.encode().unwrap();
-        assert_eq!(read(&wire, 1000).unwrap(), [put]);
+        let mut found = read(&wire, 1000).unwrap();
+        assert_eq!(found.pop(), Some(put));
+        // Each part of it tells that the frame is on its way.
+        assert_eq!(found, vec![StateFrame::Part; 3]);
     }
 
     #[test]

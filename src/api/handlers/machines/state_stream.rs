@@ -1,7 +1,7 @@
 //! The state stream: what a machine without the store may see of it, for as long as the machine
 //! stays connected. Each machine that holds the store answers itself, whoever leads.
 
-use std::{sync::Arc, time::Duration};
+use std::{iter, sync::Arc, time::Duration};
 
 use axum::{
     Extension,
@@ -30,9 +30,10 @@ use kat_types::encoding::{
     state_frames::{STATE_CONTENT_TYPE, StateFrame, StatePosition},
 };
 
-/// Longest time in which a client may take nothing.
+/// Longest time in which a client may take nothing of [`PIECE`] bytes.
 const NO_PROGRESS: Duration = Duration::from_secs(10);
-/// Largest number of bytes of short frames that are sent together.
+/// Largest number of bytes that are sent together; longer frames are cut, so that a client on a slow
+/// line makes progress.
 const PIECE: usize = 16 * 1024;
 
 /// What the caller has already, and the version of the stream that it speaks.
@@ -71,6 +72,14 @@ pub(crate) async fn open(
     let feed = api.config.handle.feed.as_ref().ok_or_else(|| {
         ApiError::Unavailable("this machine does not hold the cluster's store".to_owned())
     })?;
+    let own = &api.config.node_name;
+    let snapshot = api.config.handle.snapshot.borrow().clone();
+    if let Some(voting) = snapshot.and_then(|snapshot| voters_instead_of(&snapshot, own)) {
+        return Err(ApiError::Unavailable(format!(
+            "the etcd of {own} has no vote yet; the state stream is served by {}",
+            voting.join(", ")
+        )));
+    }
     let opened = feed.open(&name, resume);
     let frames =
         opened.map_err(|refused| ApiError::TooManyRequests(refused.retry_after.as_secs() + 1))?;
@@ -86,16 +95,43 @@ pub(crate) async fn open(
     // A task of its own, so that a client that reads nothing keeps nothing: the HTTP server asks
     // for no more once the client's window is full.
     tokio::spawn(shutdown.run_until_cancelled_owned(async move {
-        while let Some(piece) = guarded.next().await {
-            let sent = timeout(NO_PROGRESS, sender.send(piece)).await;
-            if !matches!(sent, Ok(Ok(()))) {
-                return;
+        while let Some(encoded) = guarded.next().await {
+            for piece in pieces_of(encoded) {
+                let sent = timeout(NO_PROGRESS, sender.send(piece)).await;
+                if !matches!(sent, Ok(Ok(()))) {
+                    return;
+                }
             }
         }
     }));
     let pieces = stream::poll_fn(move |context| pieces.poll_recv(context));
     let headers = [(header::CONTENT_TYPE, STATE_CONTENT_TYPE)];
     Ok((StatusCode::OK, headers, Body::from_stream(pieces)).into_response())
+}
+
+/// Cuts encoded frames into pieces of at most [`PIECE`] bytes.
+fn pieces_of(
+    encoded: Result<Bytes, NotEncoded>,
+) -> impl Iterator<Item = Result<Bytes, NotEncoded>> {
+    let mut rest = Some(encoded);
+    iter::from_fn(move || match rest.take()? {
+        Ok(mut bytes) if bytes.len() > PIECE => {
+            let piece = bytes.split_to(PIECE);
+            rest = Some(Ok(bytes));
+            Some(Ok(piece))
+        }
+        last => Some(last),
+    })
+}
+
+/// The members with a vote, where the member of this machine has none.
+fn voters_instead_of(snapshot: &Snapshot, own: &str) -> Option<Vec<String>> {
+    let members = &snapshot.members.as_ref()?.value.members;
+    if members.get(own)?.voting {
+        return None;
+    }
+    let voting = members.iter().filter(|(_, member)| member.voting);
+    Some(voting.map(|(name, _)| name.clone()).collect())
 }
 
 /// A stream, for as long as the cluster knows its machine.
@@ -152,6 +188,23 @@ impl GuardedStream {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_frames_are_sent_in_pieces() {
+        let cut = |bytes: usize| {
+            let pieces = pieces_of(Ok(vec![7; bytes].into()));
+            let lengths = pieces.map(|piece| piece.unwrap().len());
+            lengths.collect::<Vec<_>>()
+        };
+        assert_eq!(cut(1), [1]);
+        assert_eq!(cut(PIECE), [PIECE]);
+        assert_eq!(cut(2 * PIECE + 5), [PIECE, PIECE, 5]);
+        let failed = pieces_of(Err(NotEncoded {
+            what: "a frame".to_owned(),
+            reason: "no".to_owned(),
+        }));
+        assert_eq!(failed.filter(Result::is_err).count(), 1);
+    }
 
     #[test]
     fn a_position_has_both_parts_or_none() {
