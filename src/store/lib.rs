@@ -28,7 +28,7 @@ pub use self::{
     etcd::{EtcdOptions, EtcdStore, EtcdTls, admin as etcd_admin, maintenance as etcd_maintenance},
     mirror::{Mirror, MirrorState},
     prefix_source::PrefixStateSource,
-    state_feed::{LocalStateSource, StateFeed, TooManyOpens},
+    state_feed::{LocalStateSource, OpenedFrames, StateFeed, TooManyOpens},
     state_view::{
         FollowedState, SILENCE, SURE_FOR, StateFrames, StateSource, StateSourceError,
         follow_source, follow_source_from,

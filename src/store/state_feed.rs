@@ -92,6 +92,14 @@ pub struct TooManyOpens {
     pub retry_after: Duration,
 }
 
+/// An open stream of a machine.
+pub struct OpenedFrames {
+    /// The frames. They end with [`StateEndReason::Replaced`] after `replaced`.
+    pub frames: StateFrames,
+    /// Cancelled when the machine has opened another stream.
+    pub replaced: CancellationToken,
+}
+
 impl StateFeed {
     /// Serves from a mirror of the whole store and the log that it fills, until `cancel`.
     pub fn start(
@@ -131,8 +139,25 @@ impl StateFeed {
         node: &str,
         resume: Option<StatePosition>,
     ) -> Result<StateFrames, TooManyOpens> {
+        let opened = self.open_replaceable(node, resume)?;
+        Ok(opened.frames)
+    }
+
+    /// [`Self::open`], and tells when the machine has opened another stream, while the frames are not
+    /// read.
+    ///
+    /// # Errors
+    /// [`TooManyOpens`].
+    pub fn open_replaceable(
+        &self,
+        node: &str,
+        resume: Option<StatePosition>,
+    ) -> Result<OpenedFrames, TooManyOpens> {
         let replaced = self.shared.register(node, Instant::now())?;
-        Ok(self.frames(node, resume, replaced))
+        Ok(OpenedFrames {
+            frames: self.frames(node, resume, replaced.clone()),
+            replaced,
+        })
     }
 
     fn frames(

@@ -302,7 +302,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
             .add_assignment(&mut self.group, node, &assignment);
         let has_address = self.draft.free_address(node).is_some();
         self.machines
-            .placed(self.key, node, (&assignment, bytes), has_address);
+            .placed(self.key, node, &assignment, bytes, has_address);
         let Assignment {
             instance, address, ..
         } = assignment;

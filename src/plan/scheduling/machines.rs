@@ -91,7 +91,8 @@ impl<'a> Machines<'a> {
         &mut self,
         key: &WorkloadKey,
         node: &str,
-        (assignment, bytes): (&Assignment, usize),
+        assignment: &Assignment,
+        bytes: usize,
         has_address: bool,
     ) {
         self.take_ports(node, assignment);

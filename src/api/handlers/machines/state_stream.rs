@@ -24,7 +24,7 @@ use crate::{
     extract::{PathParameters, QueryParameters},
 };
 use kat_plan::Snapshot;
-use kat_store::StateFrames;
+use kat_store::{OpenedFrames, StateFrames};
 use kat_types::encoding::{
     json::NotEncoded,
     state_frames::{STATE_CONTENT_TYPE, StateFrame, StatePosition},
@@ -80,8 +80,8 @@ pub(crate) async fn open(
             voting.join(", ")
         )));
     }
-    let opened = feed.open(&name, resume);
-    let frames =
+    let opened = feed.open_replaceable(&name, resume);
+    let OpenedFrames { frames, replaced } =
         opened.map_err(|refused| ApiError::TooManyRequests(refused.retry_after.as_secs() + 1))?;
     let mut guarded = GuardedStream {
         checked_at: Instant::now(),
@@ -96,7 +96,11 @@ pub(crate) async fn open(
     // for no more once the client's window is full.
     tokio::spawn(shutdown.run_until_cancelled_owned(async move {
         while let Some(encoded) = guarded.next().await {
-            for piece in pieces_of(encoded) {
+            for (piece, before) in pieces_of(encoded).zip(0_usize..) {
+                // A frame may take long, and a machine must not hold many of them.
+                if before > 0 && (replaced.is_cancelled() || !guarded.is_valid()) {
+                    return;
+                }
                 let sent = timeout(NO_PROGRESS, sender.send(piece)).await;
                 if !matches!(sent, Ok(Ok(()))) {
                     return;
@@ -174,14 +178,21 @@ impl GuardedStream {
                 frame = self.frames.next() => return frame?.ok(),
             }
             self.checked_at = Instant::now();
-            let snapshot = self.snapshots.borrow_and_update().clone();
-            let now = self.api.now();
-            let valid = snapshot.map_or(Ok(()), |one| still_valid(&self.caller, &one, now));
-            if let Err(error) = valid {
-                tracing::info!(caller = %self.caller, "a state stream ends: {error}");
+            if !self.is_valid() {
                 return None;
             }
         }
+    }
+
+    /// Whether the cluster still knows the machine.
+    fn is_valid(&mut self) -> bool {
+        let snapshot = self.snapshots.borrow_and_update().clone();
+        let now = self.api.now();
+        let valid = snapshot.map_or(Ok(()), |one| still_valid(&self.caller, &one, now));
+        if let Err(error) = &valid {
+            tracing::info!(caller = %self.caller, "a state stream ends: {error}");
+        }
+        valid.is_ok()
     }
 }
 
