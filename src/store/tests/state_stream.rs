@@ -430,7 +430,8 @@ async fn a_store_that_changes_all_the_time_silences_no_beat() {
     );
 }
 
-/// A list, and then these frames, each three seconds after the last. It opens once.
+/// A list with a part of a long frame behind it, and then these frames, each six seconds after the
+/// last. It opens once.
 struct SlowSource(Mutex<Vec<StateFrame>>);
 
 #[async_trait]
@@ -440,9 +441,14 @@ impl StateSource for SlowSource {
         if later.is_empty() {
             return Err(StateSourceError::Unreachable("it was left".to_owned()));
         }
-        let list = [begin(0, 5, 0), StateFrame::Commit(5), beat(5)];
+        let list = [
+            begin(0, 5, 0),
+            StateFrame::Commit(5),
+            beat(5),
+            StateFrame::Part,
+        ];
         let later = stream::iter(later).then(|frame| async {
-            sleep(Duration::from_secs(3)).await;
+            sleep(Duration::from_secs(6)).await;
             Ok(frame)
         });
         let frames = stream::iter(list.map(Ok)).chain(later);
@@ -452,7 +458,7 @@ impl StateSource for SlowSource {
 
 #[tokio::test(start_paused = true)]
 async fn a_long_frame_that_makes_progress_keeps_its_stream() {
-    let mut long = vec![StateFrame::Part; 15];
+    let mut long = vec![StateFrame::Part; 7];
     long.extend([item("/long", "value"), StateFrame::Commit(6)]);
     let cancel = CancellationToken::new();
     let source = Arc::new(SlowSource(Mutex::new(long)));
@@ -533,12 +539,9 @@ async fn a_list_of_nearly_64_mebibytes_arrives_whole_and_a_larger_one_is_refused
         state.get(&keys::desired_instance("n1", "y")).is_some()
     })
     .await;
-    let end = loop {
-        let mut frames = serving.feed.open("n1", None).expect("open");
-        match next(&mut frames).await {
-            Some(StateFrame::End(end)) => break end,
-            other => panic!("{other:?}"),
-        }
+    let mut frames = serving.feed.open("n1", None).expect("open");
+    let Some(StateFrame::End(end)) = next(&mut frames).await else {
+        panic!("the list is sent");
     };
     assert_eq!(end.reason, StateEndReason::TooLarge);
     // The other machines are served.
