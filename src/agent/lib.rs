@@ -26,10 +26,13 @@ mod volumes;
 mod worker;
 
 pub use crate::{
-    cluster::identity::MachineIdentity,
+    cluster::{
+        identity::MachineIdentity,
+        state_stream::{MemberStateSource, StateServers},
+    },
     desired_state::{
         desired::{self, DesiredState},
-        fence::{FenceMemory, PartitionFence},
+        fence::{FenceMemory, LIST_AGE, PartitionFence},
         store_watch::follow_desired,
         watched_writes::WatchedWrites,
     },

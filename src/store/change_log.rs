@@ -5,9 +5,12 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tokio::{sync::watch, time::Instant};
+use tokio::time::Instant;
 
-use super::{WatchBatch, WatchEvent};
+use super::{
+    WatchBatch, WatchEvent,
+    ordered_watch::{OrderedReceiver, OrderedSender, ordered_watch},
+};
 
 /// Largest size of the log in bytes, keys and values together.
 const MOST_BYTES: usize = 64 << 20;
@@ -25,7 +28,7 @@ pub struct FellOut(pub i64);
 #[derive(Debug, Clone)]
 pub struct ChangeLog {
     kept: Arc<Mutex<KeptChanges>>,
-    latest: watch::Sender<i64>,
+    latest: Arc<OrderedSender<i64>>,
 }
 
 #[derive(Debug, Default)]
@@ -60,7 +63,7 @@ impl Default for ChangeLog {
     fn default() -> Self {
         Self {
             kept: Arc::default(),
-            latest: watch::channel(0).0,
+            latest: Arc::new(ordered_watch(0).0),
         }
     }
 }
@@ -76,7 +79,7 @@ impl ChangeLog {
             ..KeptChanges::default()
         };
         drop(kept);
-        self.latest.send_replace(revision);
+        self.latest.send(revision);
     }
 
     /// Adds the changes of one revision. A batch without changes, a progress notification, only
@@ -98,7 +101,7 @@ impl ChangeLog {
         }
         kept.forget();
         drop(kept);
-        self.latest.send_replace(batch.revision);
+        self.latest.send(batch.revision);
     }
 
     /// The number of times that the log was started anew. Positions of before mean nothing after a
@@ -136,7 +139,7 @@ impl ChangeLog {
     }
 
     /// The revision of the end of the log, as a channel that changes with it.
-    pub fn latest(&self) -> watch::Receiver<i64> {
+    pub(crate) fn latest(&self) -> OrderedReceiver<i64> {
         self.latest.subscribe()
     }
 }
@@ -205,7 +208,7 @@ mod tests {
         };
         log.push(&progress);
         assert_eq!(revisions(&log, 12), Ok((vec![], 20)));
-        assert_eq!(*log.latest().borrow(), 20);
+        assert_eq!(log.latest().get(), 20);
         // Another store, whose revisions begin anew.
         let start = log.start();
         log.restart(3);

@@ -9,6 +9,7 @@ pub mod etcd;
 pub mod fenced;
 pub mod limits;
 pub mod mirror;
+mod ordered_watch;
 mod prefix_source;
 mod state_feed;
 mod state_view;
@@ -30,8 +31,8 @@ pub use self::{
     prefix_source::PrefixStateSource,
     state_feed::{LocalStateSource, OpenedFrames, StateFeed, TooManyOpens},
     state_view::{
-        FollowedState, SILENCE, SURE_FOR, StateFrames, StateSource, StateSourceError,
-        follow_source, follow_source_from,
+        Chances, FollowedState, SILENCE, SURE_FOR, StateFrames, StateSource, StateSourceError,
+        follow_source, follow_source_from, follow_source_with,
     },
 };
 

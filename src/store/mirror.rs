@@ -11,13 +11,13 @@
 use std::{collections::BTreeMap, ops::Bound, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt};
-use tokio::{
-    sync::watch as signal,
-    time::{Instant, sleep, timeout_at},
-};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::{ChangeLog, Listing, StateStore, StoreError, WatchBatch, WatchEvent, WatchStream};
+use super::{
+    ChangeLog, Listing, StateStore, StoreError, WatchBatch, WatchEvent, WatchStream,
+    ordered_watch::{OrderedReceiver, OrderedSender, ordered_watch},
+};
 use kat_types::{backoff::Backoff, store::transaction::KeyValue};
 
 /// Keys and their values.
@@ -153,7 +153,7 @@ pub enum MirrorError {
 #[derive(Debug, Clone)]
 pub struct Mirror {
     prefix: Arc<str>,
-    state: signal::Receiver<Arc<MirrorState>>,
+    state: OrderedReceiver<Arc<MirrorState>>,
 }
 
 impl Mirror {
@@ -171,7 +171,7 @@ impl Mirror {
         log: ChangeLog,
         cancel: CancellationToken,
     ) -> Self {
-        let (sender, state) = signal::channel(Arc::default());
+        let (sender, state) = ordered_watch(Arc::default());
         let prefix: Arc<str> = Arc::from(prefix);
         let follower = Follower {
             store,
@@ -187,7 +187,7 @@ impl Mirror {
     }
 
     /// A mirror that somebody else keeps up to date. `name` is for errors.
-    pub(crate) fn of_state(name: &str, state: signal::Receiver<Arc<MirrorState>>) -> Self {
+    pub(crate) fn of_state(name: &str, state: OrderedReceiver<Arc<MirrorState>>) -> Self {
         Self {
             prefix: Arc::from(name),
             state,
@@ -196,7 +196,7 @@ impl Mirror {
 
     /// The present content.
     pub fn snapshot(&self) -> Arc<MirrorState> {
-        self.state.borrow().clone()
+        self.state.get()
     }
 
     /// Waits until the content or its confirmation has changed since this handle last waited, and
@@ -205,10 +205,8 @@ impl Mirror {
     /// # Errors
     /// [`MirrorError::Stopped`].
     pub async fn changed(&mut self) -> Result<Arc<MirrorState>, MirrorError> {
-        match self.state.changed().await {
-            Ok(()) => Ok(self.state.borrow_and_update().clone()),
-            Err(_) => Err(MirrorError::Stopped(self.prefix.to_string())),
-        }
+        let changed = self.state.changed().await;
+        changed.map_err(|_| MirrorError::Stopped(self.prefix.to_string()))
     }
 
     /// Waits until the mirror is confirmed and shows `revision` or a later one, so that a writer
@@ -225,7 +223,7 @@ impl Mirror {
         let mut state = self.state.clone();
         let reached = state.wait_for(|state| state.confirmed && state.revision >= revision);
         match timeout_at(Instant::now() + limit, reached).await {
-            Ok(Ok(state)) => Ok(state.clone()),
+            Ok(Ok(state)) => Ok(state),
             Ok(Err(_)) => Err(MirrorError::Stopped(self.prefix.to_string())),
             Err(_) => Err(MirrorError::TimedOut {
                 prefix: self.prefix.to_string(),
@@ -248,7 +246,7 @@ struct Follower {
     store: Arc<dyn StateStore>,
     prefix: Arc<str>,
     state: MirrorState,
-    sender: signal::Sender<Arc<MirrorState>>,
+    sender: OrderedSender<Arc<MirrorState>>,
     log: ChangeLog,
 }
 
@@ -346,7 +344,7 @@ impl Follower {
     }
 
     fn show(&self) {
-        self.sender.send_replace(Arc::new(self.state.clone()));
+        self.sender.send(Arc::new(self.state.clone()));
     }
 }
 

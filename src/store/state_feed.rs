@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     ChangeLog, Mirror, MirrorState, StateStore, WatchBatch, WatchEvent,
     mirror::MirrorError,
+    ordered_watch::{OrderedReceiver, OrderedSender, ordered_watch},
     state_view::{SURE_FOR, StateFrames, StateSource, StateSourceError},
 };
 use kat_types::{
@@ -68,7 +69,7 @@ struct SharedFeed {
     mirror: Mirror,
     log: ChangeLog,
     /// When the copy of the store was last as new as a quorum.
-    sure: watch::Receiver<Option<Instant>>,
+    sure: OrderedReceiver<Option<Instant>>,
     lists: Arc<Semaphore>,
     streams: Mutex<BTreeMap<String, OpenedStreams>>,
     /// Number of open streams: without one, no quorum is read.
@@ -108,7 +109,7 @@ impl StateFeed {
         log: ChangeLog,
         cancel: CancellationToken,
     ) -> Self {
-        let (sure_now, sure) = watch::channel(None);
+        let (sure_now, sure) = ordered_watch(None);
         let (open, opened) = watch::channel(0);
         let (own, until) = (mirror.clone(), cancel.clone());
         tokio::spawn(async move {
@@ -213,7 +214,7 @@ async fn confirm(
     store: Arc<dyn StateStore>,
     mirror: Mirror,
     mut open: watch::Receiver<usize>,
-    sure: watch::Sender<Option<Instant>>,
+    sure: OrderedSender<Option<Instant>>,
 ) {
     while open.wait_for(|open| *open > 0).await.is_ok() {
         let at = Instant::now();
@@ -222,7 +223,7 @@ async fn confirm(
         match read {
             Ok(Ok(listing)) => {
                 if shows(store.as_ref(), &mirror, listing.revision).await {
-                    sure.send_replace(Some(at));
+                    sure.send(Some(at));
                 }
             }
             Ok(Err(error)) => tracing::debug!("no quorum confirms the store: {error:#}"),
@@ -412,16 +413,16 @@ impl StateReader {
             if self.replaced.is_cancelled() {
                 return ended(StateEndReason::Replaced, Duration::ZERO);
             }
-            latest.borrow_and_update();
+            latest.get_and_mark_seen();
             // Read before the changes: they are then at least as new.
-            let sure = *feed.sure.borrow();
+            let sure = feed.sure.get();
             let Ok(changes) = feed.log.after(cursor.start, cursor.revision) else {
                 return self.begin_list();
             };
             if changes.batches.iter().any(|batch| is_new_epoch(batch)) {
                 return self.begin_list();
             }
-            let all = changes.until == *latest.borrow();
+            let all = changes.until == latest.get();
             cursor.revision = changes.until;
             let batches = changes.batches.iter();
             let mut frames: Vec<_> = batches.flat_map(|batch| shown(batch, &self.node)).collect();
@@ -439,6 +440,7 @@ impl StateReader {
                 continue;
             }
             tokio::select! {
+                biased;
                 () = feed.cancel.cancelled() => {
                     return ended(StateEndReason::Stopping, Duration::ZERO);
                 }

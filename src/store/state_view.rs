@@ -16,12 +16,16 @@ use std::{
 use async_trait::async_trait;
 use futures_util::{FutureExt, Stream, StreamExt, future::BoxFuture};
 use tokio::{
-    sync::watch as signal,
+    sync::watch,
     time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Mirror, MirrorState, WatchBatch, WatchEvent, mirror::MirrorEntries};
+use super::{
+    Mirror, MirrorState, WatchBatch, WatchEvent,
+    mirror::MirrorEntries,
+    ordered_watch::{OrderedSender, ordered_watch},
+};
 use kat_types::{
     backoff::{Backoff, Pauses},
     encoding::state_frames::{
@@ -85,8 +89,11 @@ pub struct FollowedState {
     /// The copy.
     pub mirror: Mirror,
     /// What the copy showed when it last changed while it was confirmed; `None` before that.
-    pub confirmed: signal::Receiver<Option<StatePosition>>,
+    pub confirmed: watch::Receiver<Option<StatePosition>>,
 }
+
+/// Random numbers from 0 to 1, which shorten the pauses between two attempts.
+pub type Chances = Box<dyn FnMut() -> f64 + Send>;
 
 /// Follows a source until `cancel`, from nothing.
 pub fn follow_source(source: Arc<dyn StateSource>, cancel: CancellationToken) -> Mirror {
@@ -100,10 +107,21 @@ pub fn follow_source_from(
     lowest: Option<StatePosition>,
     cancel: CancellationToken,
 ) -> FollowedState {
-    let (sender, state) = signal::channel(Arc::default());
-    let (confirmed_now, confirmed) = signal::channel(None);
+    follow_source_with(source, lowest, Box::new(chance), cancel)
+}
+
+/// [`follow_source_from`] with other random numbers.
+pub fn follow_source_with(
+    source: Arc<dyn StateSource>,
+    lowest: Option<StatePosition>,
+    chances: Chances,
+    cancel: CancellationToken,
+) -> FollowedState {
+    let (sender, state) = ordered_watch(Arc::default());
+    let (confirmed_now, confirmed) = watch::channel(None);
     let follower = ViewFollower {
         source,
+        chances,
         state: MirrorState::default(),
         position: None,
         lowest,
@@ -126,16 +144,17 @@ pub fn follow_source_from(
 
 struct ViewFollower {
     source: Arc<dyn StateSource>,
+    chances: Chances,
     state: MirrorState,
     /// What the copy shows; `None` before the first list.
     position: Option<StatePosition>,
     /// The lowest position of a first list.
     lowest: Option<StatePosition>,
-    confirmed: signal::Sender<Option<StatePosition>>,
+    confirmed: watch::Sender<Option<StatePosition>>,
     transaction: Transaction,
     /// Whether a part of a long frame came last.
     in_frame: bool,
-    sender: signal::Sender<Arc<MirrorState>>,
+    sender: OrderedSender<Arc<MirrorState>>,
     confirmed_until: Instant,
     /// When the present stream was asked for.
     requested_at: Instant,
@@ -282,7 +301,7 @@ impl ViewFollower {
             }
     }
 
-    fn failed(&self, error: &StateSourceError, pauses: &mut Pauses) -> ViewStage {
+    fn failed(&mut self, error: &StateSourceError, pauses: &mut Pauses) -> ViewStage {
         match error {
             StateSourceError::Invalid(_)
             | StateSourceError::Refused(_)
@@ -298,7 +317,9 @@ impl ViewFollower {
             StateSourceError::Ended(end) => Duration::from_millis(end.retry_after_ms),
             _ => Duration::ZERO,
         };
-        let pause = pauses.next_jittered(chance()).max(wanted.min(PAUSES.most));
+        let pause = pauses
+            .next_jittered((self.chances)())
+            .max(wanted.min(PAUSES.most));
         ViewStage::Waiting(Instant::now() + pause)
     }
 
@@ -433,7 +454,7 @@ impl ViewFollower {
     }
 
     fn show(&self) {
-        self.sender.send_replace(Arc::new(self.state.clone()));
+        self.sender.send(Arc::new(self.state.clone()));
         if self.state.confirmed {
             self.confirmed.send_if_modified(|shown| {
                 let differs = *shown != self.position;

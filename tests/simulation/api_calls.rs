@@ -14,7 +14,12 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::{
-    faults::network_faults::Way,
+    checks::monitor::Monitor,
+    faults::{
+        disabled_safeguards::Without,
+        network_faults::Way,
+        stream_faults::{StreamFates, StreamLine, line, serve, unreachable},
+    },
     load::volume_data::Senders,
     machines::joining_machine::{self, JOIN},
 };
@@ -23,6 +28,11 @@ use kat_api::{
     access::authentication::{ConnectionPeer, ConnectionSource},
 };
 use kat_pki::{PeerCertificate, PeerIdentity};
+use kat_store::{SURE_FOR, StateFeed, StateFrames, StateSourceError};
+use kat_types::{
+    encoding::state_frames::{StateFrame, StatePosition},
+    store::members::ClusterEndpoints,
+};
 
 /// Timeout of a call.
 const CALL: Duration = Duration::from_secs(10);
@@ -31,13 +41,29 @@ const CALL: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub(crate) struct Door {
     pub router: Router,
+    pub feed: StateFeed,
     pub closed: CancellationToken,
 }
 
-#[derive(Default)]
+/// The way of a stream to its server.
+pub(crate) struct StreamRoute {
+    pub server: String,
+    /// A machine that forwards the connection.
+    pub through: Option<String>,
+}
+
 pub(crate) struct Net {
     doors: Mutex<BTreeMap<String, Door>>,
     ways: BTreeMap<String, Arc<Way>>,
+    /// Where the machines are reached, as the store would publish it.
+    pub endpoints: ClusterEndpoints,
+    /// Processes that forward connections, open until their token is cancelled.
+    forwarders: Mutex<BTreeMap<String, CancellationToken>>,
+    /// The last server of each machine's stream.
+    servers: Mutex<BTreeMap<String, String>>,
+    fates: Mutex<StreamFates>,
+    without: Without,
+    monitor: Arc<Monitor>,
     pub senders: Senders,
     /// When the latest call of a person, which may carry an archive, was let in.
     archive: Mutex<Option<Instant>>,
@@ -52,10 +78,22 @@ fn certificate(node: &str) -> PeerCertificate {
 }
 
 impl Net {
-    pub(crate) fn new(ways: BTreeMap<String, Arc<Way>>) -> Self {
+    pub(crate) fn new(
+        ways: BTreeMap<String, Arc<Way>>,
+        endpoints: ClusterEndpoints,
+        fates: StreamFates,
+        without: Without,
+        monitor: &Arc<Monitor>,
+    ) -> Self {
         Self {
             doors: Mutex::default(),
             ways,
+            endpoints,
+            forwarders: Mutex::default(),
+            servers: Mutex::default(),
+            fates: Mutex::new(fates),
+            without,
+            monitor: Arc::clone(monitor),
             senders: Senders::default(),
             archive: Mutex::default(),
         }
@@ -63,6 +101,86 @@ impl Net {
 
     pub(crate) fn open(&self, machine: &str, door: Door) {
         self.doors.lock().insert(machine.to_owned(), door);
+    }
+
+    /// The process of a machine forwards connections until `closed`.
+    pub(crate) fn forward(&self, machine: &str, closed: &CancellationToken) {
+        let mut forwarders = self.forwarders.lock();
+        forwarders.insert(machine.to_owned(), closed.clone());
+    }
+
+    /// New streams neither break nor stand still from now on.
+    pub(crate) fn heal_streams(&self) {
+        self.fates.lock().faulty = false;
+    }
+
+    /// The server of the last stream that the machine opened.
+    pub(crate) fn server_of(&self, machine: &str) -> Option<String> {
+        self.servers.lock().get(machine).cloned()
+    }
+
+    /// The machine with this overlay address and port.
+    pub(crate) fn machine_at(&self, address: &str) -> Option<String> {
+        let host = address.split(':').next()?;
+        let mut machines = self.endpoints.machines.iter();
+        let found = machines.find(|(_, one)| one.overlay.is_some_and(|at| at.to_string() == host));
+        found.map(|(name, _)| name.clone())
+    }
+
+    /// Opens the state stream of a machine on another machine.
+    pub(crate) async fn open_stream(
+        &self,
+        from: &str,
+        route: StreamRoute,
+        resume: Option<StatePosition>,
+    ) -> Result<StateFrames, StateSourceError> {
+        let StreamRoute { server, through } = route;
+        let own = &self.ways[from];
+        if own.now().opens_no_stream {
+            pending::<()>().await;
+        }
+        if let Some(through) = &through {
+            self.travel(Some(from), through).await;
+            let forwarder = self.forwarders.lock().get(through).cloned();
+            if forwarder.is_none_or(|closed| closed.is_cancelled()) {
+                return Err(unreachable("connection refused"));
+            }
+        }
+        self.travel(through.as_deref().or(Some(from)), &server)
+            .await;
+        let door = self.doors.lock().get(&server).cloned();
+        let door = door.filter(|door| !door.closed.is_cancelled());
+        let door = door.ok_or_else(|| unreachable("connection refused"))?;
+        let opened = door.feed.open(from, resume);
+        let frames = opened.map_err(|error| StateSourceError::Refused(error.to_string()))?;
+        let machines = [Some(from), through.as_deref(), Some(&server)];
+        let ways = machines.into_iter().flatten();
+        let line_of = StreamLine {
+            ways: ways
+                .map(|machine| Arc::clone(&self.ways[machine]))
+                .collect(),
+            fate: self.fates.lock().next(),
+            without: self.without,
+        };
+        let text = format!(
+            "{from} reads from {server} after {resume:?}, {:?}",
+            line_of.fate
+        );
+        self.monitor.note(&text);
+        self.servers.lock().insert(from.to_owned(), server.clone());
+        let (sender, served) = line();
+        let (monitor, way) = (Arc::clone(&self.monitor), Arc::clone(&self.ways[&server]));
+        let sees = move |frame: &StateFrame| {
+            let cut_for = way.store_cut_for().unwrap_or_default();
+            if matches!(frame, StateFrame::Beat(_)) && cut_for > SURE_FOR {
+                monitor.violated(format!(
+                    "{server} confirms what it serves, and reaches no store for {cut_for:?}"
+                ));
+            }
+        };
+        let serving = serve(frames, sender, sees);
+        tokio::spawn(door.closed.run_until_cancelled_owned(serving));
+        Ok(line_of.carry(served))
     }
 
     /// One call to a machine, from another machine or from a person at the called machine. `served`

@@ -1,5 +1,6 @@
 //! Checks of what must never happen.
 
+pub(crate) mod copies;
 pub(crate) mod fault_isolation;
 pub(crate) mod invariants;
 pub(crate) mod monitor;

@@ -1,6 +1,7 @@
-//! Faults: cut networks, forged reports, objects that cannot be written, and safeguards switched off.
+//! Faults: cut networks, broken streams, forged reports, objects that cannot be written, and safeguards switched off.
 
 pub(crate) mod disabled_safeguards;
 pub(crate) mod forged_reports;
 pub(crate) mod network_faults;
+pub(crate) mod stream_faults;
 pub(crate) mod unwritable_workload;

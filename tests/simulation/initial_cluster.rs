@@ -20,10 +20,12 @@ use crate::{
 };
 use kat_agent::MachineIdentity;
 use kat_types::{
+    api::MachineEndpoints,
     assignment::DesiredMeta,
     resource::ClusterConfiguration,
     store::{
         keys,
+        members::ClusterEndpoints,
         records::{NamespaceRecord, NodeRegistration},
         transaction::WriteOperation,
     },
@@ -71,7 +73,24 @@ pub(crate) fn machine(
         lingering: BTreeSet::new(),
         processes: 0,
         started: None,
+        known_leader: Arc::default(),
         skew: SignedDuration::from_millis(i64::try_from(random.below(4_000)).unwrap() - 2_000),
+    }
+}
+
+/// Where the machines are reached.
+pub(crate) fn endpoints(machines: &[Machine]) -> ClusterEndpoints {
+    let one = |machine: &Machine| {
+        let endpoints = MachineEndpoints {
+            overlay: Some(machine.identity.overlay_address()),
+            etcd: machine.identity.etcd,
+            ..MachineEndpoints::default()
+        };
+        (machine.name.clone(), endpoints)
+    };
+    ClusterEndpoints {
+        schema: 1,
+        machines: machines.iter().map(one).collect(),
     }
 }
 

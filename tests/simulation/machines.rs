@@ -5,3 +5,4 @@ pub(crate) mod agent_process;
 pub(crate) mod etcd;
 pub(crate) mod joining_machine;
 pub(crate) mod machine;
+pub(crate) mod state_source;

@@ -10,7 +10,9 @@ use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    faults::disabled_safeguards::Without,
+    faults::{
+        disabled_safeguards::Without, network_faults::Conditions, stream_faults::StreamSteps,
+    },
     load::user::{AT_LAST, FENCED, FENCED_WRITER, WRITER, Wish},
     world::World,
 };
@@ -40,6 +42,7 @@ pub(crate) enum Repair {
     Start(usize),
     PowerOn(usize),
     Way(usize),
+    Streams(usize),
     Store,
 }
 
@@ -77,6 +80,7 @@ fn play(seed: u64, without: Without, script: impl AsyncFnOnce(&mut Scenario)) ->
     runtime.block_on(async {
         let mut scenario = Scenario {
             world: World::new(seed, without, folder.path()).await,
+            streams: StreamSteps::of_seed(seed),
             repairs: Vec::new(),
             version: 0,
         };
@@ -101,6 +105,7 @@ fn scratch() -> PathBuf {
 
 pub(crate) struct Scenario {
     pub world: World,
+    pub streams: StreamSteps,
     repairs: Vec<(Instant, Repair)>,
     pub version: u64,
 }
@@ -111,6 +116,7 @@ impl Scenario {
         for _ in 0..STEPS {
             self.step().await;
             self.step_of_the_large();
+            self.step_of_the_streams();
             let pause = if self.world.random.chance(60) {
                 self.world.random.milliseconds(1, 800)
             } else {
@@ -251,13 +257,20 @@ impl Scenario {
                     way.latency = latency;
                 });
             }
+            Repair::Streams(number) => {
+                self.world.change_way(number, Conditions::heal_streams);
+            }
             Repair::Store => self.world.store.set_available(true),
         }
     }
 
     pub(crate) fn later(&mut self, least: u64, most: u64, repair: Repair) {
-        let at = Instant::now() + self.world.random.milliseconds(least, most);
-        self.repairs.push((at, repair));
+        let after = self.world.random.milliseconds(least, most);
+        self.repair_after(after, repair);
+    }
+
+    pub(crate) fn repair_after(&mut self, after: Duration, repair: Repair) {
+        self.repairs.push((Instant::now() + after, repair));
     }
 
     /// Repairs all faults and waits for the desired state.
@@ -265,9 +278,11 @@ impl Scenario {
         self.world.monitor.note("all is healed");
         self.repairs.clear();
         self.world.store.set_available(true);
+        self.world.net.heal_streams();
         for number in 0..self.world.machines.len() {
             self.world.change_way(number, |way| way.lost_answers = 0);
             self.repair(Repair::Way(number)).await;
+            self.repair(Repair::Streams(number)).await;
             self.repair(Repair::PowerOn(number)).await;
         }
         // Every request with an unknown outcome has taken effect by now, or never will.

@@ -12,18 +12,20 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
     api_calls::Net,
-    checks::{fault_isolation, monitor::Monitor},
+    checks::{copies::ListRevisions, fault_isolation, monitor::Monitor},
     faults::{
         disabled_safeguards::{Without, give_back_early, only_reads, roll_out_badly},
         forged_reports::{self, Forger},
         network_faults::{Conditions, Way},
+        stream_faults::StreamFates,
         unwritable_workload::{self, Large},
     },
-    initial_cluster::{machine, seed_operations},
+    initial_cluster::{endpoints, machine, seed_operations},
     load::{
         secrets::{self, Secrets},
         user::{NAMESPACE, Person},
@@ -79,6 +81,8 @@ pub(crate) struct Machine {
     /// How far the machine's clock is off.
     pub skew: SignedDuration,
     pub started: Option<Instant>,
+    /// See [`crate::machines::agent_environment::Sink::known_leader`].
+    pub known_leader: Arc<Mutex<Option<String>>>,
 }
 
 impl Machine {
@@ -128,6 +132,8 @@ pub(crate) struct World {
     pub checked: Option<(i64, u64, BTreeMap<String, String>)>,
     /// Slots with too many instances, since when, and how long that is allowed.
     pub crowded: BTreeMap<(String, u32), (Instant, Duration)>,
+    pub list_revisions: ListRevisions,
+    seed: u64,
     began: Instant,
     uids: Arc<AtomicU64>,
 }
@@ -158,7 +164,13 @@ impl World {
         let ways = machines
             .iter()
             .map(|machine| (machine.name.clone(), Arc::clone(&machine.way)));
-        let net = Arc::new(Net::new(ways.collect()));
+        let net = Arc::new(Net::new(
+            ways.collect(),
+            endpoints(&machines),
+            StreamFates::of_seed(seed),
+            without,
+            &monitor,
+        ));
         let overlay = machines.iter().map(|machine| {
             let address = machine.identity.overlay_address().to_string();
             (machine.name.clone(), address)
@@ -192,6 +204,8 @@ impl World {
             addresses_only: false,
             checked: None,
             crowded: BTreeMap::new(),
+            list_revisions: ListRevisions::default(),
+            seed,
             began: Instant::now(),
             uids: Arc::default(),
         };
@@ -242,14 +256,17 @@ impl World {
     pub(crate) fn leader_can_write(&self) -> bool {
         let leader = self.leader().map(|number| &self.machines[number]);
         let reaches =
-            leader.is_some_and(|leader| leader.process.is_some() && !leader.way.now().store_cut);
+            leader.is_some_and(|leader| leader.process.is_some() && leader.way.now().writes());
         reaches && self.store.is_available()
     }
 
     /// The leader's current one-way latency.
     pub(crate) fn leader_latency(&self) -> Duration {
         let leader = self.leader().map(|number| &self.machines[number]);
-        leader.map_or(Duration::ZERO, |leader| leader.way.now().latency)
+        leader.map_or(Duration::ZERO, |leader| {
+            let now = leader.way.now();
+            now.latency + now.copy_lag
+        })
     }
 
     /// Whether the machine forges its reports.
@@ -277,6 +294,7 @@ impl World {
         let skew = machine.skew;
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let place = Place {
+            seed: self.seed,
             identity: Arc::clone(&machine.identity),
             root: machine.root.clone(),
             boot: Arc::clone(boot),
@@ -295,6 +313,8 @@ impl World {
             forger,
             fenced,
             stops: self.without != Without::Partition,
+            two_hops: self.without != Without::SecondHop,
+            known_leader: Arc::clone(&machine.known_leader),
             shared: self.shared,
         };
         machine.processes += 1;

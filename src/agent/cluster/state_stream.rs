@@ -28,6 +28,7 @@ use kat_store::{PrefixStateSource, StateFrames, StateSource, StateSourceError};
 use kat_types::{
     api::MachineEndpoints,
     encoding::{digest::sha256_u64, state_frames::StatePosition},
+    store::members::{ClusterEndpoints, ClusterMembers},
 };
 
 /// Head start of a server's overlay address before its other addresses are tried as well.
@@ -113,7 +114,7 @@ impl StateSource for RemoteStateSource {
     async fn open(&self, resume: Option<StatePosition>) -> Result<StateFrames, StateSourceError> {
         let known = self.known.borrow().clone();
         let port = self.identity.cluster.spec.api_port;
-        let servers = Servers::of(&known, &self.identity.node, port);
+        let servers = StateServers::of(&known.endpoints, &known.members, &self.identity.node, port);
         let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
         let Some(addresses) = servers.of_attempt(attempt) else {
             let nobody = "no machine that holds the store is known here";
@@ -168,8 +169,10 @@ impl StateSource for WorkerStateSource {
 /// The source of a machine that holds etcd: its own feed, and in turn the stream of another member.
 /// A member that was replaced while it was away, or that reaches no quorum, learns by the stream
 /// what it is now.
-pub(crate) struct MemberStateSource {
+pub struct MemberStateSource {
+    /// The machine's own feed.
     pub own: Arc<dyn StateSource>,
+    /// The stream of the other members.
     pub stream: Arc<dyn StateSource>,
     /// Whether the next attempt is the stream.
     pub stream_next: AtomicBool,
@@ -186,8 +189,8 @@ impl StateSource for MemberStateSource {
     }
 }
 
-/// The addresses of every machine through which the stream can be read.
-struct Servers {
+/// The addresses of every machine through which a machine can read the state stream.
+pub struct StateServers {
     /// Machines that hold the store, the first one by a hash of the reader's name, so that readers
     /// spread over them. Those without a vote come last: they serve no stream before they have one.
     members: Vec<Vec<String>>,
@@ -195,18 +198,20 @@ struct Servers {
     others: Vec<Vec<String>>,
 }
 
-impl Servers {
-    fn of(known: &ClusterCache, own: &str, port: u16) -> Self {
-        let machines = known.endpoints.machines.iter();
-        let (members, others): (Vec<_>, Vec<_>) = machines
+impl StateServers {
+    /// The servers for the machine `own`, with this port of their overlay addresses. Members that
+    /// are not in the list of members count as voting ones.
+    pub fn of(known: &ClusterEndpoints, members: &ClusterMembers, own: &str, port: u16) -> Self {
+        let machines = known.machines.iter();
+        let (holders, others): (Vec<_>, Vec<_>) = machines
             .filter(|(name, _)| *name != own)
             .partition(|(_, machine)| machine.etcd);
         let votes = |name: &String| {
-            let member = known.members.members.get(name);
+            let member = members.members.get(name);
             member.is_none_or(|member| member.voting)
         };
         let (mut members, learners): (Vec<_>, Vec<_>) =
-            members.into_iter().partition(|(name, _)| votes(name));
+            holders.into_iter().partition(|(name, _)| votes(name));
         let count = u64::try_from(members.len()).unwrap_or_default();
         if let Some(turn) = sha256_u64(own.as_bytes()).checked_rem(count) {
             members.rotate_left(usize::try_from(turn).unwrap_or_default());
@@ -225,7 +230,7 @@ impl Servers {
     }
 
     /// Each member in turn, then one other machine, another one in each round.
-    fn of_attempt(&self, attempt: usize) -> Option<&[String]> {
+    pub fn of_attempt(&self, attempt: usize) -> Option<&[String]> {
         let turns = self.members.len() + usize::from(!self.others.is_empty());
         let (round, turn) = (attempt.checked_div(turns)?, attempt.checked_rem(turns)?);
         let server = self.members.get(turn).or_else(|| {
@@ -305,7 +310,7 @@ mod tests {
     }
 
     fn tried(known: &ClusterCache, own: &str, attempts: usize) -> Vec<String> {
-        let servers = Servers::of(known, own, 9115);
+        let servers = StateServers::of(&known.endpoints, &known.members, own, 9115);
         let tried = (0..attempts).filter_map(|attempt| servers.of_attempt(attempt));
         tried.map(|addresses| addresses.join(" ")).collect()
     }

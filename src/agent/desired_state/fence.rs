@@ -35,7 +35,7 @@ const LIMIT: u64 = 32;
 const LONG: Duration = Duration::from_secs(3600);
 /// Maximum time for which a list that seems current may be outdated: from a server's read from a
 /// quorum over the last beat of the stream, and a second for slow machines.
-const WATCH_ENDS: Duration = SILENCE
+pub const LIST_AGE: Duration = SILENCE
     .saturating_add(SURE_FOR)
     .saturating_add(Duration::from_secs(1));
 
@@ -90,6 +90,8 @@ pub struct PartitionFence {
     /// `nodeLossTimeoutSeconds`: after this silence the leader may replace this machine's
     /// instances.
     pub timeout: Duration,
+    /// [`LIST_AGE`].
+    pub list_age: Duration,
     pub lists: watch::Receiver<DesiredList>,
     /// When this machine last counted as present for a leader, see [`fence_after`].
     pub reached: watch::Receiver<Option<Instant>>,
@@ -129,7 +131,7 @@ impl PartitionFence {
                 let at = if listed_at > back {
                     listed_at
                 } else {
-                    back + WATCH_ENDS
+                    back + self.list_age
                 };
                 at.saturating_duration_since(Instant::now())
             });

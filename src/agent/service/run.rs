@@ -119,6 +119,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     let (fenced_now, fenced) = watch::channel(DesiredList::default());
     let fence = fence::PartitionFence {
         timeout: Duration::from_secs(identity.cluster.spec.node_loss_timeout_seconds.into()),
+        list_age: fence::LIST_AGE,
         lists: listed.clone(),
         reached,
         fenced: fenced_now,

@@ -66,6 +66,7 @@ impl World {
         if leaders.len() > 1 {
             self.monitor.violated(format!("{leaders:?} lead at once"));
         }
+        self.check_copies();
         let live = self.live();
         self.check_cut(&live);
         let now = (self.store.revision(), self.person.answers(), live.clone());

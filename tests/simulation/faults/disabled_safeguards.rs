@@ -33,6 +33,14 @@ pub(crate) enum Without {
     OwnInstances,
     /// The planner drops objects that cannot be written.
     Freezing,
+    /// A beat counts as if its server had read from a quorum when it sent the beat.
+    QuorumAge,
+    /// A beat counts as if it had been sent when it arrived.
+    RequestTime,
+    /// A commit confirms as a beat does.
+    BeatsAlone,
+    /// The fence trusts a list for as long as a beat counts, whatever the age of the server's read.
+    SecondHop,
 }
 
 pub(crate) fn only_reads(container: &mut Container) {

@@ -9,7 +9,7 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 
-use crate::checks::monitor::Monitor;
+use crate::{checks::monitor::Monitor, faults::stream_faults::lagging};
 use kat_store::{Leadership, Listing, StateStore, StoreError, TransactionResult, WatchStream};
 use kat_testing::{CALL_TIMEOUT, MemoryStore};
 use kat_types::store::{
@@ -31,6 +31,8 @@ pub(crate) struct Way {
 pub(crate) struct Conditions {
     /// No traffic between the machine and the store.
     pub store_cut: bool,
+    /// Since when; see [`Way::store_cut_for`].
+    store_cut_since: Option<Instant>,
     /// No traffic between the machine and other machines.
     pub machines_cut: bool,
     /// One-way latency of all traffic.
@@ -39,6 +41,31 @@ pub(crate) struct Conditions {
     pub lost_answers: u32,
     /// Counts power losses. A power loss drops the writes in flight.
     pub power: u64,
+    /// Connections for new state streams get no answer; open streams stay.
+    pub opens_no_stream: bool,
+    /// Shortest time between two frames of the machine's streams.
+    pub stream_pace: Duration,
+    /// Counts the times at which all streams of the machine broke.
+    pub streams_broken: u64,
+    /// The machine's copy of the store changes only once in so long.
+    pub copy_lag: Duration,
+    /// The machine's copy of the store does not change.
+    pub copy_frozen: bool,
+}
+
+impl Conditions {
+    /// A leader sees the store and can write to it.
+    pub(crate) fn writes(&self) -> bool {
+        !self.store_cut && !self.copy_frozen
+    }
+
+    /// Streams and the copy of the store are whole again.
+    pub(crate) fn heal_streams(&mut self) {
+        self.opens_no_stream = false;
+        self.stream_pace = Duration::ZERO;
+        self.copy_lag = Duration::ZERO;
+        self.copy_frozen = false;
+    }
 }
 
 impl Way {
@@ -51,8 +78,17 @@ impl Way {
     }
 
     pub(crate) fn change(&self, change: impl FnOnce(&mut Conditions)) {
-        change(&mut self.lock());
+        let mut state = self.lock();
+        change(&mut state);
+        let since = state.store_cut_since.unwrap_or_else(Instant::now);
+        state.store_cut_since = state.store_cut.then_some(since);
+        drop(state);
         self.changed.notify_waiters();
+    }
+
+    /// How long the machine has not reached the store; `None` if it does.
+    pub(crate) fn store_cut_for(&self) -> Option<Duration> {
+        self.lock().store_cut_since.map(|since| since.elapsed())
     }
 
     /// Carries a write to the store. A write sent before the cut arrives once the path is open
@@ -104,6 +140,7 @@ pub(crate) struct Wire {
     monitor: Arc<Monitor>,
     /// Transactions keep their comparison of the leader's election key.
     fenced: bool,
+    began: Instant,
 }
 
 impl Wire {
@@ -121,6 +158,7 @@ impl Wire {
             process: process.to_owned(),
             monitor: Arc::clone(monitor),
             fenced,
+            began: Instant::now(),
         };
         wire.follow_way();
         wire
@@ -164,7 +202,8 @@ impl StateStore for Wire {
     }
 
     async fn watch(&self, prefix: &str, from_revision: i64) -> Result<WatchStream, StoreError> {
-        self.reads.watch(prefix, from_revision).await
+        let changes = self.reads.watch(prefix, from_revision).await?;
+        Ok(lagging(changes, Arc::clone(&self.way), self.began))
     }
 
     async fn transact(

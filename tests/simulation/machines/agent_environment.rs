@@ -6,6 +6,7 @@ use std::{net::SocketAddrV4, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use axum::body::Body;
 use hyper::{Request, StatusCode, header};
+use parking_lot::Mutex;
 
 use crate::{api_calls::Net, checks::monitor::Monitor, faults::forged_reports::Forger};
 use kat_agent::{HostListeners, MachineFacts, ProbeNetwork, ReportSink, Volumes};
@@ -55,7 +56,10 @@ pub(crate) struct Sink {
     pub node: String,
     pub net: Arc<Net>,
     pub monitor: Arc<Monitor>,
-    pub endpoint: Mirror,
+    /// The machine's copy of what it may see.
+    pub copy: Mirror,
+    /// The leader's endpoint of the last confirmed copy, which is on the machine's disk.
+    pub known_leader: Arc<Mutex<Option<String>>>,
     /// Set on the machine that forges reports: each report is replaced before it is sent.
     pub forger: Option<Arc<Forger>>,
 }
@@ -63,11 +67,15 @@ pub(crate) struct Sink {
 #[async_trait]
 impl ReportSink for Sink {
     async fn send(&self, report: &NodeReport) -> Result<Duration, String> {
-        let endpoint = self.endpoint.snapshot();
-        let endpoint = endpoint
-            .get(keys::LEADER_ENDPOINT)
-            .ok_or("no leader is known")?;
-        let endpoint = String::from_utf8_lossy(&endpoint.value).into_owned();
+        let copy = self.copy.snapshot();
+        if copy.confirmed
+            && let Some(endpoint) = copy.get(keys::LEADER_ENDPOINT)
+        {
+            let endpoint = String::from_utf8_lossy(&endpoint.value).into_owned();
+            *self.known_leader.lock() = Some(endpoint);
+        }
+        let endpoint = self.known_leader.lock().clone();
+        let endpoint = endpoint.ok_or("no leader is known")?;
         let leader = endpoint.split(':').next().unwrap_or_default();
         let forged = self.forger.as_ref().map(|forger| forger.forge(report));
         if let Some((_, lies)) = &forged {

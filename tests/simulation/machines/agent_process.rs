@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
@@ -20,26 +21,29 @@ use crate::{
         etcd::{CLIENT_PORT, Etcd, EtcdWay, PEER_PORT},
         joining_machine,
         machine::{Accounts, Boot, NoLogs},
+        state_source::state_source,
     },
+    random::Random,
 };
 use kat_agent::{
-    DesiredList, FenceMemory, ImageCare, MachineIdentity, MachineOptions, NetworkFiles, OwnVolumes,
-    PartitionFence, Reporter, Secrets, Statuses, Supervisor, VolumeMoves, VolumeRemovals, Volumes,
-    WorkerTools, follow_desired,
+    DesiredList, FenceMemory, ImageCare, LIST_AGE, MachineIdentity, MachineOptions, NetworkFiles,
+    OwnVolumes, PartitionFence, Reporter, Secrets, Statuses, Supervisor, VolumeMoves,
+    VolumeRemovals, Volumes, WorkerTools, follow_desired,
 };
 use kat_api::{Api, ApiConfig, ApiLimits, routes::router};
 use kat_daemon::watchdog::LoopPulses;
 use kat_leader::{LeaderConfig, LeaderHandle, MembersConfig, Planner, keep_members, start_with};
 use kat_render::{RenderSettings, Renderer};
-use kat_store::{Mirror, StateStore};
+use kat_store::{Mirror, MirrorState, SILENCE, StateFeed, follow_source_with};
 use kat_testing::MemoryStore;
-use kat_types::{machine::root::Root, resource::AgentConfig, store::keys};
+use kat_types::{machine::root::Root, resource::AgentConfig};
 
 /// Time to live of the leader's lease, as in `kat-agent run`.
 const LEASE: Duration = Duration::from_secs(5);
 
 /// What a process uses of its machine and of the simulated world.
 pub(crate) struct Place {
+    pub seed: u64,
     pub identity: Arc<MachineIdentity>,
     pub root: std::path::PathBuf,
     pub boot: Arc<Boot>,
@@ -57,6 +61,10 @@ pub(crate) struct Place {
     pub forger: Option<Arc<Forger>>,
     pub fenced: bool,
     pub stops: bool,
+    /// The fence counts the age of a server's read from a quorum.
+    pub two_hops: bool,
+    /// See [`Sink::known_leader`].
+    pub known_leader: Arc<Mutex<Option<String>>>,
     /// See [`crate::world::World::shared`].
     pub shared: bool,
 }
@@ -68,6 +76,16 @@ pub(crate) struct Process {
     tasks: Vec<JoinHandle<()>>,
     wires: Vec<Wire>,
     leader: Option<LeaderHandle>,
+    copy: Option<Mirror>,
+}
+
+impl Place {
+    /// Random numbers of this start of the machine's process.
+    fn random(&self) -> Random {
+        let bytes = self.identity.node.bytes();
+        let name = bytes.fold(0, |sum, byte| sum * 256 + u64::from(byte));
+        Random::new(self.seed ^ (name << 16) ^ self.boot.monotonic())
+    }
 }
 
 impl Process {
@@ -80,11 +98,10 @@ impl Process {
             tasks: Vec::new(),
             wires: Vec::new(),
             leader: None,
+            copy: None,
         };
-        process.start_agent(place);
-        if place.identity.etcd {
-            process.start_candidate(place);
-        }
+        let feed = place.identity.etcd.then(|| process.start_candidate(place));
+        process.start_agent(place, feed);
         process
     }
 
@@ -101,12 +118,11 @@ impl Process {
         wire
     }
 
-    fn start_agent(&mut self, place: &Place) {
+    fn start_agent(&mut self, place: &Place, feed: Option<StateFeed>) {
         let keys = place.root.join("var/lib/kat/network");
         std::fs::create_dir_all(&keys).unwrap();
         let key = crate::load::secrets::private_key(&place.identity.node);
         std::fs::write(keys.join("wireguard.key"), key.to_base64()).unwrap();
-        let wire = self.wire(place);
         let tools = Arc::new(tools(place));
         let statuses = Statuses::default();
         let network = NetworkFiles::new(place.root.join("net"));
@@ -178,6 +194,10 @@ impl Process {
         };
         let fence = PartitionFence {
             timeout: Duration::from_secs(timeout.into()),
+            list_age: match place.two_hops {
+                true => LIST_AGE,
+                false => SILENCE + Duration::from_secs(1),
+            },
             lists: supervised,
             reached,
             fenced: fenced_now,
@@ -185,11 +205,12 @@ impl Process {
         };
         let node = place.identity.node.clone();
         let tick = place.identity.cluster.spec.agent_tick_seconds;
-        let endpoint = Mirror::start(
-            Arc::new(wire.clone()),
-            keys::LEADER_ENDPOINT,
-            self.cancel.clone(),
-        );
+        let source = state_source(&node, &place.net, feed);
+        let mut random = place.random();
+        let chances = Box::new(move || random.below(1_000) as f64 / 1_000.0);
+        let copy = follow_source_with(source, None, chances, self.cancel.clone()).mirror;
+        self.copy = Some(copy.clone());
+        place.net.forward(&node, &self.closed);
         let reporter = Reporter {
             identity: Arc::clone(&place.identity),
             statuses,
@@ -198,7 +219,8 @@ impl Process {
                 node: node.clone(),
                 net: Arc::clone(&place.net),
                 monitor: Arc::clone(&place.monitor),
-                endpoint,
+                copy: copy.clone(),
+                known_leader: Arc::clone(&place.known_leader),
                 forger: place.forger.clone(),
             }),
             facts: Arc::new(Facts {
@@ -211,13 +233,11 @@ impl Process {
             clock: Arc::clone(&place.clock),
             pulses: LoopPulses::default(),
         };
-        let store: Arc<dyn StateStore> = Arc::new(wire);
-        let state = Mirror::start(store, &keys::node_desired(&node), self.cancel.clone());
         let cancel = || self.cancel.clone();
         self.tasks = vec![
             tokio::spawn(follow_desired(
                 node,
-                state,
+                copy,
                 file,
                 lists,
                 writes.clone(),
@@ -234,7 +254,8 @@ impl Process {
         ];
     }
 
-    fn start_candidate(&mut self, place: &Place) {
+    /// Returns the feed of its copy of the store.
+    fn start_candidate(&mut self, place: &Place) -> StateFeed {
         let wire = self.wire(place);
         let node = &place.identity.node;
         let config = LeaderConfig {
@@ -271,6 +292,7 @@ impl Process {
         };
         let keeper = keep_members(handle.clone(), members, self.cancel.clone());
         self.tasks.push(tokio::spawn(keeper));
+        let feed = handle.feed.clone().unwrap();
         let most = std::num::NonZeroU32::MAX;
         let api = Api::new(
             ApiConfig {
@@ -294,10 +316,12 @@ impl Process {
         );
         let door = Door {
             router: router(&api),
+            feed: feed.clone(),
             closed: self.closed.clone(),
         };
         place.net.open(node, door);
         self.leader = Some(handle);
+        feed
     }
 
     /// SIGKILL, or a power loss of the machine.
@@ -329,6 +353,11 @@ impl Process {
         for wire in &self.wires {
             wire.reads.drop_watches();
         }
+    }
+
+    /// The machine's copy of what it may see.
+    pub(crate) fn copy(&self) -> Arc<MirrorState> {
+        self.copy.as_ref().map(Mirror::snapshot).unwrap_or_default()
     }
 
     /// The process believes that it leads.

@@ -598,6 +598,7 @@ impl Booted {
         let started = Instant::now();
         let fence = PartitionFence {
             timeout: Duration::from_secs(60),
+            list_age: crate::LIST_AGE,
             lists: lists.subscribe(),
             reached: reached.subscribe(),
             fenced: bench.lists.clone(),

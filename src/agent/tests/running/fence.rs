@@ -1,7 +1,7 @@
 //! Instances with `onPartition: stop` on a machine that reaches no leader.
 
 use super::*;
-use crate::desired_state::fence::{FenceMemory, PartitionFence};
+use crate::desired_state::fence::{FenceMemory, LIST_AGE, PartitionFence};
 use kat_types::resource::OnPartition;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -34,6 +34,7 @@ impl Cut {
         let reached = watch::Sender::new(reached);
         let fence = PartitionFence {
             timeout: TIMEOUT,
+            list_age: LIST_AGE,
             lists: lists.subscribe(),
             reached: reached.subscribe(),
             fenced: bench.lists.clone(),
