@@ -37,7 +37,9 @@ pub struct MirrorState {
     /// Whether a watch follows the store now. Unconfirmed entries may be stale, and empty ones mean
     /// nothing.
     pub confirmed: bool,
-    /// When the entries last matched the store: at a list, a change or a progress notification.
+    /// When the entries last matched the store: at a list, a change or a progress notification; in a
+    /// copy that follows a [`super::StateSource`], at the read from a quorum of which the last beat
+    /// tells.
     pub synced_at: Option<Instant>,
 }
 
@@ -92,7 +94,6 @@ impl MirrorState {
 
     /// Applies one revision. A revision that the list already included changes nothing.
     pub(crate) fn apply(&mut self, batch: WatchBatch) {
-        self.synced_at = Some(Instant::now());
         if batch.revision <= self.revision {
             return;
         }
@@ -339,6 +340,7 @@ impl Follower {
             )));
         }
         self.log.push(&batch);
+        self.state.synced_at = Some(Instant::now());
         self.state.apply(batch);
         Ok(())
     }

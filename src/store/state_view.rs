@@ -394,7 +394,6 @@ impl ViewFollower {
                 }
                 self.state.entries = Arc::new(entries);
                 self.state.revision = revision;
-                self.state.synced_at = Some(Instant::now());
                 self.position = Some(StatePosition {
                     epoch: begin.epoch,
                     revision,

@@ -109,6 +109,10 @@ impl Net {
         forwarders.insert(machine.to_owned(), closed.clone());
     }
 
+    pub(crate) fn refuses_reports(&self, machine: &str) -> bool {
+        self.ways[machine].now().reports_refused
+    }
+
     /// New streams neither break nor stand still from now on.
     pub(crate) fn heal_streams(&self) {
         self.fates.lock().faulty = false;

@@ -34,10 +34,13 @@ use std::{
 use parking_lot::Mutex;
 
 use faults::disabled_safeguards::Without;
-use run::{Outcome, anew_before_its_list, data_is_lost, run, timed};
+use run::{Outcome, anew_before_its_list, data_is_lost, outdated_list, run, timed};
 
 /// Number of seeds in a normal test run.
 const SEEDS: u64 = 200;
+
+/// Number of seeds with an outdated list.
+const OUTDATED: u64 = 50;
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -174,6 +177,22 @@ fn an_agent_that_starts_anew_before_it_has_read_its_list_starts_nothing_of_befor
     }
     let found = anew_before_its_list(1, Without::Partition).violation;
     assert!(found.is_some(), "without a fence it runs twice");
+}
+
+/// A list that was current when the leader took a report again may be of before the leader replaced
+/// what was on the machine.
+#[test]
+fn a_machine_with_an_outdated_list_starts_nothing_of_before() {
+    let outcomes = |without| (1..=OUTDATED).map(move |seed| (seed, outdated_list(seed, without)));
+    for (seed, outcome) in outcomes(Without::Nothing) {
+        let trace = outcome.trace.join("\n");
+        assert_eq!(outcome.violation, None, "seed {seed}\n{trace}");
+    }
+    let found = outcomes(Without::SecondHop).find(|(_, outcome)| outcome.violation.is_some());
+    let (seed, outcome) = found.expect("nothing is found when the fence counts one hop");
+    let violation = outcome.violation.unwrap_or_default();
+    println!("one hop: seed {seed}: {violation}");
+    assert!(violation.contains("it was moved"), "{violation}");
 }
 
 #[test]

@@ -10,19 +10,22 @@ use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep};
 
 use crate::{
+    checks::invariants::assigned,
     faults::{
         disabled_safeguards::Without, network_faults::Conditions, stream_faults::StreamSteps,
     },
     load::user::{AT_LAST, FENCED, FENCED_WRITER, WRITER, Wish},
-    world::World,
+    world::{LOST_AFTER, World},
 };
-use kat_types::store::keys;
+use kat_types::{assignment::DesiredRun, store::keys};
 
 /// Faults and requests before everything is repaired.
 const STEPS: usize = 30;
 /// Time between two checks of the invariants.
 const SLICE: Duration = Duration::from_millis(50);
 const SECOND: Duration = Duration::from_secs(1);
+/// Time between two looks where a moment counts.
+const FINE: Duration = Duration::from_millis(10);
 /// Time limit for the desired state after all faults are repaired.
 const HEALED_WITHIN: Duration = Duration::from_secs(900);
 /// How long nothing may be written after that.
@@ -60,6 +63,15 @@ pub(crate) fn run(seed: u64, without: Without, addresses_only: bool) -> Outcome 
 pub(crate) fn anew_before_its_list(seed: u64, without: Without) -> Outcome {
     play(seed, without, async |scenario| {
         scenario.anew_before_its_list().await
+    })
+}
+
+/// A machine with an instance of [`FENCED`] reports again at the moment at which the instance was
+/// moved, and its list is of before: its server stands still, or its stream is slow. The instance
+/// must not run there again.
+pub(crate) fn outdated_list(seed: u64, without: Without) -> Outcome {
+    play(seed, without, async |scenario| {
+        scenario.outdated_list().await
     })
 }
 
@@ -179,6 +191,7 @@ impl Scenario {
         self.world.change_way(number, |way| {
             way.store_cut = true;
             way.machines_cut = true;
+            way.opens_no_stream = true;
         });
         // The limit includes the time of programs that end slowly.
         self.pass(60 * SECOND).await;
@@ -200,6 +213,72 @@ impl Scenario {
         if after.iter().any(|unit| before.contains(unit)) {
             let text = format!("{after:?} must not run on {name}: it was moved");
             self.world.monitor.violated(text);
+        }
+    }
+
+    async fn outdated_list(&mut self) {
+        self.world.net.heal_streams();
+        self.pass(8 * SECOND).await;
+        let leader = self.world.leader().unwrap();
+        let to = self.world.machines[leader].name.clone();
+        let wish = |version, replicas| Wish::Present { version, replicas };
+        self.world.person.wish(&to, FENCED, wish(1, 3));
+        self.world.person.wish(&to, WORKLOADS[0], wish(1, 3));
+        self.pass(20 * SECOND).await;
+        let runs_on = |scenario: &Self| {
+            let live = scenario.world.live().into_iter();
+            let mut fenced = live.filter(|(unit, _)| unit.contains(FENCED));
+            fenced.find(|(_, on)| *on != to)
+        };
+        let (unit, name) = runs_on(self).unwrap();
+        let mut machines = self.world.machines.iter();
+        let number = machines.position(|machine| machine.name == name).unwrap();
+        let random = &mut self.streams.random;
+        let (slow, ahead) = (random.chance(50), random.milliseconds(0, 2_000));
+        let pace = random.milliseconds(200, 1_500);
+        self.world
+            .change_way(number, |way| way.reports_refused = true);
+        let lost = Duration::from_secs(LOST_AFTER.into());
+        while self.world.monitor.silent(&name).unwrap() < lost - ahead {
+            self.pass_in(FINE, FINE).await;
+        }
+        let server = match self.world.machines[number].identity.etcd {
+            true => name.clone(),
+            false => self.world.net.server_of(&name).unwrap(),
+        };
+        let mut machines = self.world.machines.iter();
+        let server = machines.position(|machine| machine.name == server).unwrap();
+        // A leader whose copy stands still moves nothing.
+        if slow || server == leader {
+            self.world.change_way(number, |way| way.stream_pace = pace);
+            self.world.person.wish(&to, WORKLOADS[0], wish(2, 4));
+        } else {
+            self.world
+                .change_way(number, |way| way.opens_no_stream = true);
+            self.world.change_way(server, |way| way.copy_frozen = true);
+        }
+        let limit = Instant::now() + HEALED_WITHIN;
+        let stays = |scenario: &Self| {
+            let assigned = assigned(&scenario.world);
+            let found = assigned.get(&unit);
+            found.is_some_and(|(_, one)| one.wanted == DesiredRun::Running)
+        };
+        while stays(self) && !self.is_over() {
+            assert!(Instant::now() < limit, "{unit} is not moved");
+            self.pass_in(FINE, FINE).await;
+        }
+        self.world.monitor.note(&format!("{unit} was moved"));
+        self.world
+            .change_way(number, |way| way.reports_refused = false);
+        let (end, mut ended) = (Instant::now() + 20 * SECOND, false);
+        while Instant::now() < end && !self.is_over() {
+            self.pass(SLICE).await;
+            let runs = self.world.live().contains_key(&unit);
+            if runs && ended {
+                let text = format!("{unit} must not run on {name} again: it was moved");
+                self.world.monitor.violated(text);
+            }
+            ended |= !runs;
         }
     }
 

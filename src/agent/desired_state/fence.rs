@@ -7,8 +7,8 @@
 //! A leader replaces instances of a machine that has not reported for `nodeLossTimeoutSeconds`,
 //! counted from the last report or from the start of its leadership. This machine's own count
 //! starts before both, so that it stops the instances in time ([`fence_after`] has the arithmetic).
-//! A stopped instance starts again when a leader has accepted a new report and the store has
-//! confirmed the list after that. A restarted agent continues from the saved time of the last
+//! A stopped instance starts again when a leader has accepted a new report and the list is of a read
+//! from a quorum of the store after that. A restarted agent continues from the saved time of the last
 //! accepted report.
 
 use std::{
@@ -105,15 +105,10 @@ impl PartitionFence {
     /// Runs until `cancel`.
     pub async fn run(mut self, cancel: CancellationToken) {
         let mut stopped = BTreeSet::new();
-        let mut listed_at = Instant::now();
-        let mut listed_anew = true;
         // When a leader started to accept reports again.
         let mut back = None;
         let mut confirmed = self.memory.as_ref().is_some_and(FenceMemory::is_confirmed);
         loop {
-            if listed_anew || self.lists.has_changed().unwrap_or(false) {
-                listed_at = Instant::now();
-            }
             let listed = self.lists.borrow_and_update().clone();
             let reached = *self.reached.borrow_and_update();
             if !confirmed && listed.confirmed && listed.current {
@@ -128,12 +123,11 @@ impl PartitionFence {
                 false => None,
             };
             let told = back.filter(|_| listed.current).map(|back| {
-                let at = if listed_at > back {
-                    listed_at
-                } else {
-                    back + self.list_age
-                };
-                at.saturating_duration_since(Instant::now())
+                // A list that arrives after the report may still be older.
+                match listed.read_at >= Some(back) {
+                    true => Duration::ZERO,
+                    false => (back + self.list_age).saturating_duration_since(Instant::now()),
+                }
             });
             let verdict = silence.into_verdict(&stopped, told.unwrap_or(LONG));
             // While an instance waits for the list, the saved time stays old, so that the instance
@@ -164,14 +158,10 @@ impl PartitionFence {
                 *present = next;
                 differs
             });
-            listed_anew = false;
             let changed = tokio::select! {
                 biased;
                 () = cancel.cancelled() => return,
-                changed = self.lists.changed() => {
-                    listed_anew = true;
-                    changed
-                }
+                changed = self.lists.changed() => changed,
                 changed = self.reached.changed() => changed,
                 () = sleep(verdict.again) => Ok(()),
             };

@@ -61,6 +61,7 @@ pub async fn follow_desired(
             lists.send_if_modified(|listed| std::mem::replace(&mut listed.current, false));
             continue;
         }
+        let synced_at = state.synced_at;
         let desired = match desired::read(&state.entries, &node) {
             Ok(desired) => {
                 read = Some(state);
@@ -84,6 +85,7 @@ pub async fn follow_desired(
             known: true,
             confirmed: true,
             current: true,
+            read_at: synced_at,
             desired,
             ..DesiredList::default()
         });

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::watch, task::JoinSet};
+use tokio::{sync::watch, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::paths::UserFolders;
@@ -316,6 +316,9 @@ pub struct DesiredList {
     pub confirmed: bool,
     /// The store is being watched, so that changes are not missed.
     pub current: bool,
+    /// When a quorum of the store was read last before the list was passed on: the list has every
+    /// change of before.
+    pub read_at: Option<Instant>,
     /// The list.
     pub desired: Arc<DesiredState>,
     /// Instances that must not run now because the machine reaches no leader, or the store has

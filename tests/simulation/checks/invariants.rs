@@ -41,7 +41,7 @@ fn read<T: DeserializeOwned>(item: &KeyValue) -> T {
 }
 
 /// Assignments in the store by unit, each with its machine.
-fn assigned(world: &World) -> BTreeMap<String, (String, Assignment)> {
+pub(crate) fn assigned(world: &World) -> BTreeMap<String, (String, Assignment)> {
     let items = world.store.peek(keys::NODE_DESIRED).items;
     let entries = items.iter().filter_map(|item| {
         let (node, _) = item

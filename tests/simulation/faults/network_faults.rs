@@ -41,6 +41,8 @@ pub(crate) struct Conditions {
     pub lost_answers: u32,
     /// Counts power losses. A power loss drops the writes in flight.
     pub power: u64,
+    /// The machine's reports are refused on their way; everything else arrives.
+    pub reports_refused: bool,
     /// Connections for new state streams get no answer; open streams stay.
     pub opens_no_stream: bool,
     /// Shortest time between two frames of the machine's streams.
@@ -59,8 +61,9 @@ impl Conditions {
         !self.store_cut && !self.copy_frozen
     }
 
-    /// Streams and the copy of the store are whole again.
+    /// Reports, streams and the copy of the store are whole again.
     pub(crate) fn heal_streams(&mut self) {
+        self.reports_refused = false;
         self.opens_no_stream = false;
         self.stream_pace = Duration::ZERO;
         self.copy_lag = Duration::ZERO;

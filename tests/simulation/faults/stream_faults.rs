@@ -263,12 +263,16 @@ impl Scenario {
         if !random.chance(40) {
             return;
         }
-        let reader = random.index(joined);
+        // Members read their own feed first, so that most faults are of the others.
+        let reader = match random.chance(60) {
+            true => 3 + random.index(joined - 3),
+            false => random.index(joined),
+        };
         let member = random.index(3);
         let what = random.below(100);
-        let pace = random.milliseconds(500, 3_500);
+        let pace = random.milliseconds(1_200, 3_800);
         let lag = random.milliseconds(100, 4_000);
-        let repaired_in = random.milliseconds(500, 16_000);
+        let repaired_in = random.milliseconds(500, 20_000);
         let name = self.world.machines[reader].name.clone();
         let note = |text: String| self.world.monitor.note(&text);
         match what {
@@ -281,7 +285,13 @@ impl Scenario {
                 self.world.change_way(reader, |way| way.stream_pace = pace);
                 self.repair_after(repaired_in, Repair::Streams(reader));
             }
-            35..50 => {
+            35..42 => {
+                note(format!("the reports of {name} do not arrive"));
+                self.world
+                    .change_way(reader, |way| way.reports_refused = true);
+                self.repair_after(repaired_in, Repair::Streams(reader));
+            }
+            42..50 => {
                 note(format!("{name} opens no stream"));
                 self.world
                     .change_way(reader, |way| way.opens_no_stream = true);

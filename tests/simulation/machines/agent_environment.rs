@@ -67,6 +67,9 @@ pub(crate) struct Sink {
 #[async_trait]
 impl ReportSink for Sink {
     async fn send(&self, report: &NodeReport) -> Result<Duration, String> {
+        if self.net.refuses_reports(&self.node) {
+            return Err("connection refused".to_owned());
+        }
         let copy = self.copy.snapshot();
         if copy.confirmed
             && let Some(endpoint) = copy.get(keys::LEADER_ENDPOINT)

@@ -63,6 +63,7 @@ impl Cut {
             known: true,
             confirmed: true,
             current,
+            read_at: Some(Instant::now()),
             desired: Arc::new(desired),
             ..DesiredList::default()
         });
