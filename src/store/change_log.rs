@@ -46,6 +46,9 @@ struct KeptChanges {
 #[derive(Debug)]
 struct KeptBatch {
     batch: Arc<WatchBatch>,
+    /// The revision from which the batch leads, if it is the difference to a whole list: what was
+    /// both written and deleted in between is not in it.
+    from: Option<i64>,
     bytes: usize,
     at: Instant,
 }
@@ -85,16 +88,27 @@ impl ChangeLog {
     /// Adds the changes of one revision. A batch without changes, a progress notification, only
     /// moves the end of the log.
     pub(crate) fn push(&self, batch: &WatchBatch) {
+        self.add(batch, false);
+    }
+
+    /// Adds the difference from the end of the log to a whole list. A reader whose position lies
+    /// between the two has to list anew.
+    pub(crate) fn push_difference(&self, batch: &WatchBatch) {
+        self.add(batch, true);
+    }
+
+    fn add(&self, batch: &WatchBatch, is_difference: bool) {
         let mut kept = self.kept.lock();
         if batch.revision <= kept.until {
             return;
         }
-        kept.until = batch.revision;
-        if !batch.events.is_empty() {
+        let before = std::mem::replace(&mut kept.until, batch.revision);
+        if is_difference || !batch.events.is_empty() {
             let bytes = batch.events.iter().map(event_bytes).sum();
             kept.bytes += bytes;
             kept.batches.push_back(KeptBatch {
                 batch: Arc::new(batch.clone()),
+                from: is_difference.then_some(before),
                 bytes,
                 at: Instant::now(),
             });
@@ -113,8 +127,8 @@ impl ChangeLog {
     /// The changes after `revision`, at most [`MOST_AT_ONCE`] revisions.
     ///
     /// # Errors
-    /// [`FellOut`] if the log does not reach back to `revision` or has not reached it, or was started
-    /// anew since `start`.
+    /// [`FellOut`] if the log does not reach back to `revision` or has not reached it, does not know
+    /// the changes after it one by one, or was started anew since `start`.
     pub fn after(&self, start: u64, revision: i64) -> Result<LoggedChanges, FellOut> {
         let kept = self.kept.lock();
         if start != kept.start || revision < kept.after || revision > kept.until {
@@ -123,6 +137,10 @@ impl ChangeLog {
         let from = kept
             .batches
             .partition_point(|kept| kept.batch.revision <= revision);
+        let first = kept.batches.get(from);
+        if first.is_some_and(|first| first.from.is_some_and(|from| revision > from)) {
+            return Err(FellOut(revision));
+        }
         let mut batches = kept
             .batches
             .range(from..)
@@ -214,6 +232,29 @@ mod tests {
         log.restart(3);
         assert!(log.after(start, 20).is_err());
         assert_eq!(revisions(&log, 3), Ok((vec![], 3)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_position_between_the_log_and_a_whole_list_is_not_continued() {
+        for without_changes in [false, true] {
+            let log = ChangeLog::default();
+            log.restart(5);
+            log.push(&batch(7, 1));
+            let mut difference = batch(20, 1);
+            if without_changes {
+                difference.events.clear();
+            }
+            log.push_difference(&difference);
+            // Something may have been written at 9 and deleted at 15.
+            assert_eq!(revisions(&log, 8), Err(FellOut(8)));
+            assert_eq!(revisions(&log, 19), Err(FellOut(19)));
+            assert_eq!(revisions(&log, 5), Ok((vec![7, 20], 20)));
+            assert_eq!(revisions(&log, 7), Ok((vec![20], 20)));
+            assert_eq!(revisions(&log, 20), Ok((vec![], 20)));
+            log.push(&batch(21, 1));
+            assert_eq!(revisions(&log, 19), Err(FellOut(19)));
+            assert_eq!(revisions(&log, 20), Ok((vec![21], 21)));
+        }
     }
 
     #[tokio::test(start_paused = true)]

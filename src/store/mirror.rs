@@ -281,7 +281,7 @@ impl Follower {
         let listing = self.store.list(&self.prefix).await?;
         let changes = self.store.watch(&self.prefix, listing.revision + 1).await?;
         match self.state.replace(listing) {
-            Some(batch) => self.log.push(&batch),
+            Some(batch) => self.log.push_difference(&batch),
             None => self.log.restart(self.state.revision),
         }
         self.show();

@@ -507,7 +507,8 @@ impl Scenario {
                 true => self
                     .world
                     .missing(self.frozen())
-                    .or_else(|| self.world.secret_behind()),
+                    .or_else(|| self.world.secret_behind())
+                    .or_else(|| self.world.copy_behind()),
                 false => Some(format!(
                     "{unsure:?}, {unknown:?} and {paused:?} are not sure"
                 )),

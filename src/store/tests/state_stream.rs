@@ -195,6 +195,49 @@ async fn at_most_eight_lists_are_sent_at_once() {
     assert!(matches!(next(&mut tenth).await, Some(StateFrame::Begin(_))));
 }
 
+/// One server, and then another.
+struct TwoServers {
+    first: Mutex<Option<LocalStateSource>>,
+    then: LocalStateSource,
+}
+
+#[async_trait]
+impl StateSource for TwoServers {
+    async fn open(&self, resume: Option<StatePosition>) -> Result<StateFrames, StateSourceError> {
+        let first = self.first.lock().take();
+        match first {
+            Some(first) => first.open(resume).await,
+            None => self.then.open(resume).await,
+        }
+    }
+}
+
+/// The reader knows an instance that was written and deleted while its next server was cut off from
+/// the store: the difference between that server's copies of before and after does not have it.
+#[tokio::test(start_paused = true)]
+async fn what_a_server_missed_is_not_kept_by_a_reader_of_another_server() {
+    let cut = serving().await;
+    let other = ServingStore::start(&cut.store);
+    let source = TwoServers {
+        first: Mutex::new(Some(LocalStateSource::new(other.feed.clone(), "n1"))),
+        then: LocalStateSource::new(cut.feed.clone(), "n1"),
+    };
+    let mirror = follow_source(Arc::new(source), CancellationToken::new());
+    wait_for(&mirror, |state| state.confirmed).await;
+    cut.server.set_partitioned(true);
+    sleep(Duration::from_secs(20)).await;
+    let instance = keys::desired_instance("n1", "a");
+    let put = WriteOperation::Put(instance.clone(), b"{}".to_vec());
+    cut.store.transact(&[], &[put]).await.expect("written");
+    wait_for(&mirror, |state| state.get(&instance).is_some()).await;
+    other.cancel.cancel();
+    let delete = WriteOperation::Delete(instance.clone());
+    cut.store.transact(&[], &[delete]).await.expect("deleted");
+    cut.server.set_partitioned(false);
+    wait_for(&mirror, |state| state.get(&instance).is_none()).await;
+    cut.cancel.cancel();
+}
+
 /// A source that sends what a test says, once for each opening.
 struct ScriptedSource(Mutex<Vec<Vec<StateFrame>>>);
 

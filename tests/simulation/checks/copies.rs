@@ -9,7 +9,10 @@ use tokio::time::Instant;
 
 use crate::world::World;
 use kat_store::{SILENCE, SURE_FOR};
-use kat_types::store::keys;
+use kat_types::store::{
+    keys,
+    visibility::{is_visible, visible_prefixes},
+};
 
 /// Largest age of a confirmed copy: of a beat, and of the read from a quorum before it.
 const MOST_AGE: Duration = SILENCE.saturating_add(SURE_FOR);
@@ -22,6 +25,39 @@ pub(crate) struct ListRevisions {
 }
 
 impl World {
+    /// Why a machine's copy is not what the machine may see of the store, once all faults are
+    /// repaired; `None` if every copy is.
+    pub(crate) fn copy_behind(&self) -> Option<String> {
+        self.joined().find_map(|machine| {
+            let name = &machine.name;
+            let copy = machine.process.as_ref()?.copy();
+            if !copy.confirmed {
+                return Some(format!("the copy of {name} is not confirmed"));
+            }
+            let prefixes = visible_prefixes(name);
+            let stored = prefixes
+                .iter()
+                .flat_map(|prefix| self.store.peek(prefix).items);
+            let stored = stored.filter(|item| is_visible(&item.key, name));
+            let stored: BTreeMap<String, i64> =
+                stored.map(|item| (item.key, item.mod_revision)).collect();
+            let shown = copy.entries.iter();
+            let shown: BTreeMap<String, i64> = shown
+                .map(|(key, item)| (key.to_string(), item.mod_revision))
+                .collect();
+            let differs = |(key, revision): &(&String, &i64)| {
+                stored.get(*key) != Some(*revision) || shown.get(*key) != Some(*revision)
+            };
+            let mut all = stored.iter().chain(&shown);
+            let (key, _) = all.find(differs)?;
+            Some(format!(
+                "the copy of {name} has revision {:?} of {key}, and the store {:?}",
+                shown.get(key),
+                stored.get(key)
+            ))
+        })
+    }
+
     /// Every change that the store had longer than [`MOST_AGE`] ago is in each confirmed copy.
     pub(crate) fn check_copies(&mut self) {
         let now = Instant::now();

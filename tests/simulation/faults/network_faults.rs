@@ -45,6 +45,8 @@ pub(crate) struct Conditions {
     pub reports_refused: bool,
     /// Connections for new state streams get no answer; open streams stay.
     pub opens_no_stream: bool,
+    /// How much later than other traffic the frames of the machine's streams arrive.
+    pub stream_late: Duration,
     /// Shortest time between two frames of the machine's streams.
     pub stream_pace: Duration,
     /// Counts the times at which all streams of the machine broke.
@@ -65,6 +67,7 @@ impl Conditions {
     pub(crate) fn heal_streams(&mut self) {
         self.reports_refused = false;
         self.opens_no_stream = false;
+        self.stream_late = Duration::ZERO;
         self.stream_pace = Duration::ZERO;
         self.copy_lag = Duration::ZERO;
         self.copy_frozen = false;

@@ -79,7 +79,8 @@ pub(crate) struct StreamLine {
 
 impl StreamLine {
     fn latency(&self) -> Duration {
-        self.ways.iter().map(|way| way.now().latency).sum()
+        let ways = self.ways.iter().map(|way| way.now());
+        ways.map(|now| now.latency + now.stream_late).sum()
     }
 
     fn is_cut(&self) -> bool {
@@ -272,6 +273,7 @@ impl Scenario {
         let what = random.below(100);
         let pace = random.milliseconds(1_200, 3_800);
         let lag = random.milliseconds(100, 4_000);
+        let late = random.milliseconds(300, 1_900);
         let repaired_in = random.milliseconds(500, 20_000);
         let name = self.world.machines[reader].name.clone();
         let note = |text: String| self.world.monitor.note(&text);
@@ -317,8 +319,10 @@ impl Scenario {
                     return;
                 };
                 note(format!("{name} has only a server that stands still"));
-                self.world
-                    .change_way(reader, |way| way.opens_no_stream = true);
+                self.world.change_way(reader, |way| {
+                    way.opens_no_stream = true;
+                    way.stream_late = late;
+                });
                 self.world.change_way(server, |way| way.copy_frozen = true);
                 self.repair_after(repaired_in, Repair::Streams(reader));
                 self.repair_after(repaired_in, Repair::Streams(server));

@@ -50,6 +50,10 @@ impl Cut {
     }
 
     fn list(&self, current: bool, assignments: &[Assignment]) {
+        self.list_read_at(Instant::now(), current, assignments);
+    }
+
+    fn list_read_at(&self, read_at: Instant, current: bool, assignments: &[Assignment]) {
         let assignments = assignments.iter();
         let desired = DesiredState {
             schema: 1,
@@ -63,7 +67,7 @@ impl Cut {
             known: true,
             confirmed: true,
             current,
-            read_at: Some(Instant::now()),
+            read_at: Some(read_at),
             desired: Arc::new(desired),
             ..DesiredList::default()
         });
@@ -234,6 +238,26 @@ async fn a_list_that_may_be_of_before_the_cut_starts_nothing() {
     cut.list(true, &[web.clone(), plain]);
     cut.bench.soon().await;
     assert!(cut.runs(&web), "the list came after a report");
+}
+
+/// The stream is slow: it delivers a list of before the report after it.
+#[tokio::test(start_paused = true)]
+async fn a_list_that_was_read_before_the_report_starts_nothing_at_once() {
+    let cut = Cut::new(Some(Instant::now()), None);
+    let (web, plain) = (fenced(0, "web"), assignment(1, "plain"));
+    cut.list(true, std::slice::from_ref(&web));
+    cut.bench.later(TIMEOUT).await;
+    assert!(!cut.runs(&web));
+    let before = Instant::now();
+    cut.bench.later(Duration::from_secs(1)).await;
+    cut.reach();
+    cut.bench.soon().await;
+    cut.list_read_at(before, true, &[web.clone(), plain.clone()]);
+    cut.bench.later(Duration::from_secs(5)).await;
+    assert!(!cut.runs(&web) && cut.runs(&plain));
+    cut.list_read_at(Instant::now(), true, &[web.clone(), plain]);
+    cut.bench.soon().await;
+    assert!(cut.runs(&web));
 }
 
 /// The fence also applies during a slow start.
