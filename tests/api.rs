@@ -23,6 +23,8 @@ mod images;
 mod logs;
 #[path = "api/nodes.rs"]
 mod nodes;
+#[path = "api/overview.rs"]
+mod overview;
 #[path = "api/preview.rs"]
 mod preview;
 #[path = "api/registry_credentials.rs"]

@@ -58,3 +58,5 @@ mod volumes;
 mod wait;
 #[path = "cli/reading/why.rs"]
 mod why;
+#[path = "cli/reading/worker.rs"]
+mod worker;

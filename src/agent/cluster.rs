@@ -4,6 +4,7 @@ pub(crate) mod cluster_cache;
 pub(crate) mod identity;
 pub(crate) mod keys;
 pub(crate) mod machine;
+pub(crate) mod overview;
 pub(crate) mod peer_agents;
 pub(crate) mod reach;
 pub(crate) mod renewal;

@@ -13,7 +13,7 @@ use crate::{
         authentication::{Caller, not_ready},
     },
     handlers::{
-        cluster::{joining::JoiningState, metrics::Counters},
+        cluster::{joining::JoiningState, metrics::Counters, overview::OverviewRelay},
         machines::usage::UsageQueryTurns,
         workloads::{instances::InstanceLogs, sessions::InstanceSessions},
     },
@@ -75,6 +75,8 @@ pub struct ApiConfig {
     pub joining: Option<JoiningState>,
     /// Queries registries for images; without it none is queried.
     pub images: Option<Arc<dyn ImageSource>>,
+    /// Reads the cluster's overview; only on machines without the store.
+    pub relay: Option<Arc<dyn OverviewRelay>>,
 }
 
 /// Shared state of all handlers.

@@ -23,6 +23,7 @@ pub use crate::{
     handlers::{
         cluster::{
             joining::{JoiningState, NodeUsers},
+            overview::OverviewRelay,
             tokens::{NewToken, new_token},
         },
         data::volume_copies::{CopyStream, VolumeCopies},

@@ -23,17 +23,18 @@ use crate::{
         authentication::{Caller, ConnectionPeer, identify},
         authorization::{CallScope, RouteAccess, check},
     },
+    handlers::cluster::overview::explained_refusal,
     server::pools::ConnectionStandingHandle,
 };
 use kat_types::{
     api::{
-        ApplyResult, Certificates, Event, GenerationView, HealthView, ImageRequest, InstanceItem,
-        JoinAnswer, JoinRequest, List, LogLine, MembershipAnswer, Metrics, NamespaceItem,
-        NamespaceRequest, NamespaceUsage, NodeItem, NodeLabels, NodeReport, NodeTaints, NodeUsage,
-        RegistryLoginRequest, RegistryLoginResult, RegistryLoginView, RegistryRequest,
-        RegistryView, RenewalRequest, RestartRequest, RollbackRequest, ScaleRequest,
-        SealingRotation, SecretItem, SecretRequest, ServerVersion, TokenRequest, TokenView,
-        VolumeItem, VolumeMoveRequest, WatchLine, WorkloadItem,
+        ApplyResult, Certificates, ClusterOverview, Event, GenerationView, HealthView,
+        ImageRequest, InstanceItem, JoinAnswer, JoinRequest, List, LogLine, MembershipAnswer,
+        Metrics, NamespaceItem, NamespaceRequest, NamespaceUsage, NodeItem, NodeLabels, NodeReport,
+        NodeTaints, NodeUsage, RegistryLoginRequest, RegistryLoginResult, RegistryLoginView,
+        RegistryRequest, RegistryView, RenewalRequest, RestartRequest, RollbackRequest,
+        ScaleRequest, SealingRotation, SecretItem, SecretRequest, ServerVersion, TokenRequest,
+        TokenView, VolumeItem, VolumeMoveRequest, WatchLine, WorkloadItem,
     },
     resource::{Amounts, ClusterConfiguration},
 };
@@ -156,6 +157,7 @@ pub enum ApiOperation {
     Join,
     ListEvents,
     GetClusterConfiguration,
+    GetOverview,
     ListRegistries,
     SetRegistry,
     UnsetRegistry,
@@ -365,6 +367,8 @@ pub static ROUTES: &[ApiRoute] = {
             .query(&["watch", "resourceVersion", "resourceType", "resourceName", "namespace"]),
         R::new(Get, "/v1alpha1/config/cluster", A::BeforeJoin, O::GetClusterConfiguration, P::Json(of::<ClusterConfiguration>),
             "Reads the cluster's configuration"),
+        R::new(Get, "/v1alpha1/overview", A::ReadOverview, O::GetOverview, P::Json(of::<ClusterOverview>),
+            "Reads an overview of the machines and the store, without texts; a machine without the store passes on what it last read"),
         R::new(Get, "/v1alpha1/registries", A::Admin, O::ListRegistries, P::Json(of::<List<RegistryView>>),
             "Lists what is set about registries"),
         R::new(Put, "/v1alpha1/registries/{host}", A::Admin, O::SetRegistry, P::Json(of::<RegistryView>),
@@ -442,7 +446,9 @@ async fn gate(
         }
     };
     let mut response = match admitted {
-        Err(error) => error.into_response(),
+        Err(error) => explained_refusal(&api, &caller, error)
+            .await
+            .into_response(),
         Ok(()) => {
             request.extensions_mut().insert(caller.clone());
             let limit = api.config.limits.request_timeout;

@@ -112,10 +112,12 @@ pub(crate) fn node_metadata(
     registration: &NodeRegistration,
     revision: i64,
 ) -> Metadata {
+    // A machine without the store does not know when machines joined.
+    let created = Some(registration.created).filter(|created| *created != Timestamp::UNIX_EPOCH);
     Metadata {
         uid: registration.uid.clone(),
         labels: registration.labels.clone(),
-        creation_timestamp: registration.created.into(),
+        creation_timestamp: created.into(),
         ..unversioned(name, revision)
     }
 }
@@ -277,6 +279,7 @@ fn time(timestamp: Option<Timestamp>) -> ApiTime {
 
 mod instances;
 mod nodes;
+mod overview;
 mod secrets;
 #[cfg(test)]
 mod tests;

@@ -45,10 +45,10 @@ pub fn command() -> clap::Command {
 /// answers.
 ///
 /// Environment variables: KAT_SERVER is one address of the API or several with commas between them
-/// (`HOST`, `HOST:PORT` or `[IPV6]:PORT`; port 9115 if none is given), KAT_TOKEN the token, and
-/// KAT_CA the cluster's authority: its certificate as PEM, a file with that, or `sha256:` and the
-/// hash of the certificate. KAT_CONNECTION is a connection file, KAT_NAMESPACE the namespace of
-/// commands without --namespace.
+/// (`HOST`, `HOST:PORT`, `[IPV6]:PORT` or `https://HOST:PORT`; port 9115 if none is given),
+/// KAT_TOKEN the token, and KAT_CA the cluster's authority: its certificate as PEM, a file with
+/// that, or `sha256:` and the hash of the certificate. KAT_CONNECTION is a connection file,
+/// KAT_NAMESPACE the namespace of commands without --namespace.
 ///
 /// Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not found, 4 not reachable, 5 timed
 /// out waiting, 10 `plan` found changes, 130 interrupted.

@@ -283,12 +283,16 @@ mod tests {
         fs::write(folder.path().join("ci.conf"), shop).unwrap();
         places.variable = Some(folder.path().join("ci.conf"));
 
-        places.environment = variables(&[("KAT_TOKEN", &token())]);
+        places.environment = variables(&[("KAT_CA", "ca.pem")]);
         assert_eq!(found(&find(&global, &places).unwrap()), "home");
         assert_eq!(
             warning_at(&global, &places).as_deref(),
-            Some("KAT_TOKEN has no effect, since KAT_SERVER is not set")
+            Some("KAT_CA has no effect, since KAT_SERVER is not set")
         );
+        // Another connection has other rights than the token.
+        places.environment = variables(&[("KAT_TOKEN", &token())]);
+        let refused = find(&global, &places).unwrap_err();
+        assert_eq!(refused.exit_code(), 2, "{refused}");
 
         places.environment = variables(&[("KAT_SERVER", "a"), ("KAT_TOKEN", &token())]);
         assert_eq!(namespace_at(&global, &places), None);

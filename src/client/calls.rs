@@ -11,9 +11,10 @@ use super::{
 };
 use kat_types::{
     api::{
-        ApplyResult, Certificates, Event, EventFilter, HealthView, InstanceItem, JoinAnswer,
-        JoinRequest, List, LogLine, LogQuery, MembershipAnswer, NamespaceItem, NamespaceUsage,
-        NodeUsage, RenewalRequest, ServerVersion, TokenRequest, TokenView, WatchLine, WorkloadItem,
+        ApplyResult, Certificates, ClusterOverview, Event, EventFilter, HealthView, InstanceItem,
+        JoinAnswer, JoinRequest, List, LogLine, LogQuery, MembershipAnswer, NamespaceItem,
+        NamespaceUsage, NodeUsage, RenewalRequest, ServerVersion, TokenRequest, TokenView,
+        WatchLine, WorkloadItem,
     },
     encoding::json,
     resource::{Amounts, ClusterConfiguration, Namespace},
@@ -299,6 +300,11 @@ impl Client {
     /// The cluster's configuration.
     pub async fn cluster_configuration(&self) -> Result<ClusterConfiguration, ClientError> {
         self.get(RequestPath::cluster_configuration()).await
+    }
+
+    /// The cluster's overview.
+    pub async fn overview(&self) -> Result<ClusterOverview, ClientError> {
+        self.get(RequestPath::overview()).await
     }
 
     /// All tokens, without their secrets.

@@ -358,6 +358,11 @@ impl RequestPath {
         Self(format!("{VERSION}/config/cluster"))
     }
 
+    /// The cluster's overview.
+    pub fn overview() -> Self {
+        Self(format!("{VERSION}/overview"))
+    }
+
     /// Tokens.
     pub fn tokens() -> Self {
         Self(format!("{VERSION}/tokens"))

@@ -17,10 +17,15 @@ use super::{
 use crate::etcd_status::EtcdObservation;
 use kat_plan::{
     EventLog, SeenStore, Snapshot, StoreWeight, UpkeepDone, UpkeepStep, is_under_pressure,
-    next_upkeep, store_trouble,
+    next_upkeep, store_reason, store_trouble,
 };
 use kat_store::{Leadership, StoreError, etcd_maintenance::EtcdAlarm};
-use kat_types::{api::EventKind, backoff::Backoff, reason::EventReason, resource::Bytes};
+use kat_types::{
+    api::EventKind,
+    backoff::Backoff,
+    reason::{EventReason, Reason},
+    resource::Bytes,
+};
 
 /// What etcd's superuser can do with etcd's data. URLs are those of one member's client port.
 #[async_trait]
@@ -53,6 +58,8 @@ pub struct StoreReport {
     pub versions: BTreeMap<String, String>,
     /// What is wrong, as text for users.
     pub trouble: Option<String>,
+    /// What is wrong, as a word.
+    pub reason: Option<Reason>,
 }
 
 impl StoreHealth {
@@ -229,6 +236,7 @@ impl Upkeep {
             files: files.collect(),
             versions: observation.versions.clone(),
             trouble,
+            reason: store_reason(&weight, &observation.alarms),
         }));
     }
 

@@ -31,6 +31,7 @@ pub use crate::api::access::token::*;
 pub use crate::api::observation::event::*;
 pub use crate::api::observation::health::*;
 pub use crate::api::observation::metrics::*;
+pub use crate::api::observation::overview::*;
 pub use crate::api::observation::query::*;
 pub use crate::api::observation::usage::*;
 pub use container::*;

@@ -148,6 +148,11 @@ words! {
         CatchesUp,
         NoAnswer,
         Starts,
+        // The store, in the overview alone; never stored.
+        StoreFull,
+        StoreNearlyFull,
+        StoreCorrupt,
+        EtcdHasKnownHoles,
         // Followed by the id of the member of etcd, as `crate::api::data_lost_reason` writes it.
         Member,
     }

@@ -88,6 +88,7 @@ fn listen(server: &Server, feed: &StateFeed, cancel: &CancellationToken) -> [Str
         pulses: LoopPulses::default(),
         joining: None,
         images: None,
+        relay: None,
     };
     tokio::spawn(serve(config, listeners, cancel.clone()));
     addresses

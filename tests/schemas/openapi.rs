@@ -232,6 +232,9 @@ fn who(access: RouteAccess) -> &'static str {
         RouteAccess::ReadMachine | RouteAccess::ReadNode => {
             "For the scopes admin and read; local users of a machine without etcd see that machine."
         }
+        RouteAccess::ReadOverview => {
+            "For the scopes admin and read, every machine by its certificate, and local users of a machine without etcd."
+        }
         RouteAccess::ReadNamespace => "For the scopes admin, read, and deploy of the namespace.",
         RouteAccess::ReadFiles | RouteAccess::Deploy => {
             "For the scopes admin, and deploy of the namespace."

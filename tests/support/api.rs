@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use kat_api::{
     ApiConfig, ApiLimits, ApiListeners, InstanceLogs, InstanceSessions, JoiningState, NodeUsers,
-    SocketAccess, SocketListener, TlsListener, new_token, random_uid, serve,
+    OverviewRelay, SocketAccess, SocketListener, TlsListener, new_token, random_uid, serve,
 };
 use kat_bundle::{SourceFile, pack};
 use kat_daemon::watchdog::LoopPulses;
@@ -89,6 +89,19 @@ impl Server {
     pub(crate) async fn start_knowing(
         limits: ApiLimits,
         images: Option<Arc<dyn ImageSource>>,
+    ) -> Self {
+        Self::start_whole(limits, images, None).await
+    }
+
+    /// Starts the server with a relay of the overview, for the callers of `machine.sock`.
+    pub(crate) async fn start_relaying(relay: Arc<dyn OverviewRelay>) -> Self {
+        Self::start_whole(ApiLimits::default(), None, Some(relay)).await
+    }
+
+    async fn start_whole(
+        limits: ApiLimits,
+        images: Option<Arc<dyn ImageSource>>,
+        relay: Option<Arc<dyn OverviewRelay>>,
     ) -> Self {
         let now = Timestamp::now();
         let authority = Authority::generate(AuthorityKind::Cluster, CLUSTER_UID, now).unwrap();
@@ -225,6 +238,7 @@ impl Server {
             pulses: LoopPulses::default(),
             joining: Some(joining),
             images,
+            relay,
         };
         let running = tokio::spawn(serve(api, listeners, cancel.clone()));
         let revision = store.revision();

@@ -77,8 +77,7 @@ impl RemoteStateSource {
             .map_err(|error| {
                 StateSourceError::Unreachable(format!("{}: {error}", addresses.join(", ")))
             })?;
-        let config = self
-            .config(known)
+        let config = member_config(&self.identity, &self.keys, known)
             .map_err(|error| StateSourceError::Refused(error.to_string()))?;
         let options = ClientOptions {
             connect_timeout: CONNECT,
@@ -93,20 +92,25 @@ impl RemoteStateSource {
         let opened = client.state_stream(&self.identity.node, resume).await;
         opened.map_err(|error| refusal(&error))
     }
+}
 
-    /// Accepts the machines that hold the store by their keys.
-    fn config(&self, known: &ClusterCache) -> Result<rustls::ClientConfig, KeysError> {
-        let members = known.endpoints.machines.iter().filter(|(_, one)| one.etcd);
-        let members = members.map(|(name, machine)| pki::tls::KnownMachine {
-            name: name.clone(),
-            key_hash: Some(machine.node_key.clone()).filter(|hash| !hash.is_empty()),
-        });
-        let authority = self.keys.cluster_authority()?;
-        let own = pki::tls::CurrentIdentity::new(&self.keys.leaf("node")?, &authority)?;
-        let uid = &self.identity.cluster_uid;
-        let config = pki::tls::state_client_config(&authority, uid, own, members.collect())?;
-        Ok(config)
-    }
+/// Settings of a client that presents this machine's certificate, and accepts the machines that hold
+/// the store by their keys.
+pub(super) fn member_config(
+    identity: &MachineIdentity,
+    keys: &MachineKeys,
+    known: &ClusterCache,
+) -> Result<rustls::ClientConfig, KeysError> {
+    let members = known.endpoints.machines.iter().filter(|(_, one)| one.etcd);
+    let members = members.map(|(name, machine)| pki::tls::KnownMachine {
+        name: name.clone(),
+        key_hash: Some(machine.node_key.clone()).filter(|hash| !hash.is_empty()),
+    });
+    let authority = keys.cluster_authority()?;
+    let own = pki::tls::CurrentIdentity::new(&keys.leaf("node")?, &authority)?;
+    let uid = &identity.cluster_uid;
+    let config = pki::tls::state_client_config(&authority, uid, own, members.collect())?;
+    Ok(config)
 }
 
 #[async_trait]
@@ -241,7 +245,8 @@ impl StateServers {
     }
 }
 
-fn addresses(machine: &MachineEndpoints, port: u16) -> Vec<String> {
+/// `host:port` of a machine's API on each of its addresses, on the overlay first.
+pub(super) fn addresses(machine: &MachineEndpoints, port: u16) -> Vec<String> {
     let overlay = machine
         .overlay
         .map(|address| SocketAddr::from((address, port)).to_string());
@@ -255,7 +260,7 @@ fn addresses(machine: &MachineEndpoints, port: u16) -> Vec<String> {
 }
 
 /// The first address that takes a connection; each has a head start before the next.
-async fn first_reachable(addresses: &[String]) -> std::io::Result<String> {
+pub(super) async fn first_reachable(addresses: &[String]) -> std::io::Result<String> {
     if addresses.is_empty() {
         return Err(std::io::ErrorKind::AddrNotAvailable.into());
     }

@@ -24,6 +24,7 @@ use crate::{
         identity::MachineIdentity,
         keys::MachineKeys,
         machine::{LeaderApi, ThisMachine},
+        overview::{OverviewReader, StoreMembers},
         peer_agents::PeerAgents,
         renewal::CertificateRenewal,
         state_stream::{MemberStateSource, RemoteStateSource, WorkerStateSource},
@@ -64,7 +65,7 @@ use crate::{
     worker::{WorkerTools, users::machine_options::MachineOptions},
 };
 use kat_api as api;
-use kat_api::{AgentPort, ApiConfig, ApiLimits, InstanceLogs, InstanceSessions};
+use kat_api::{AgentPort, ApiConfig, ApiLimits, InstanceLogs, InstanceSessions, OverviewRelay};
 use kat_daemon::watchdog::LoopPulses;
 use kat_host::users::Users;
 use kat_pki as pki;
@@ -192,7 +193,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         None
     };
     let now = known.borrow().clone();
-    let (handle, store, source) = match &member {
+    let (handle, store, source, relay) = match &member {
         Some(member) => {
             let handle = member.handle.clone();
             let source: Arc<dyn StateSource> = Arc::new(MemberStateSource {
@@ -200,7 +201,8 @@ pub(crate) async fn run() -> anyhow::Result<()> {
                 stream: Arc::new(RemoteStateSource::new(&identity, &keys, &known)),
                 stream_next: AtomicBool::new(false),
             });
-            (handle, FollowedStore::Leader(member.store.clone()), source)
+            let store = FollowedStore::Leader(member.store.clone());
+            (handle, store, source, None)
         }
         None => {
             let store = match keys.is_etcd_client() {
@@ -214,7 +216,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
                 }
                 _ => None,
             };
-            let handle = local::start(
+            let (handle, shown) = local::start(
                 Arc::new(AbsentStore),
                 Arc::clone(&identity),
                 listed.clone(),
@@ -226,7 +228,21 @@ pub(crate) async fn run() -> anyhow::Result<()> {
                 etcd,
                 was_etcd: AtomicBool::new(false),
             });
-            (handle, store, source)
+            let members = StoreMembers {
+                identity: Arc::clone(&identity),
+                keys: keys.clone(),
+                known: known.clone(),
+            };
+            let reader = OverviewReader::new(
+                &identity.node,
+                Arc::new(members),
+                Arc::clone(&clock),
+                silence.clone(),
+                shown,
+            );
+            tasks.spawn(Arc::clone(&reader).run(cancel.clone()));
+            let relay: Arc<dyn OverviewRelay> = reader;
+            (handle, store, source, Some(relay))
         }
     };
     let position = PositionFile {
@@ -307,6 +323,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         pulses: pulses.clone(),
         joining: member.as_ref().map(|member| member.joining.clone()),
         images: Some(Arc::new(Registries::new()?)),
+        relay,
     };
     tasks.spawn(api::serve(api_config, listeners, cancel.clone()));
 

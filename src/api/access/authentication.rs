@@ -20,7 +20,7 @@ use kat_types::{
 pub enum SocketAccess {
     /// Everything: this machine holds etcd.
     Admin,
-    /// Reads of this machine's part.
+    /// Reads of this machine's part, and of the cluster's overview.
     ThisMachine,
 }
 
@@ -92,7 +92,7 @@ pub enum Caller {
 }
 
 impl Caller {
-    /// Whether the caller sees only this machine's part of the cluster.
+    /// Whether the caller sees only this machine's part of the cluster, and the overview.
     pub fn sees_only_this_machine(&self) -> bool {
         matches!(
             self,

@@ -5,13 +5,11 @@ use crate::{
     access::authentication::{Caller, SocketAccess},
     errors::ApiError,
 };
-use kat_types::api::Scope;
+use kat_types::api::{ClusterOverview, OverviewRelayState, Scope};
 
-/// Error and hint for local users on a machine without etcd.
-const NO_STORE: &str =
-    "this machine does not hold the cluster's store, and its socket shows this machine alone";
-const ASK_ELSEWHERE: &str = "ask on a machine that holds it, or copy /etc/kat/admin.conf from the one that began the cluster \
-     and run `katcall context add NAME --file admin.conf`";
+/// How local users of a machine without etcd bring rights of their own.
+const BRING_A_CONNECTION: &str = "or bring a connection: `katcall context add NAME --file FILE`, \
+     or KAT_SERVER=127.0.0.1 with KAT_TOKEN and KAT_CA, which this machine passes on unopened";
 
 /// The callers that may use a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,10 +21,12 @@ pub enum RouteAccess {
     /// Reads of the whole cluster: `admin` and `read`.
     ReadCluster,
     /// As [`RouteAccess::ReadCluster`]; on a machine without etcd also its local users, who see only
-    /// this machine's part.
+    /// this machine's part, and of other machines what the overview has.
     ReadMachine,
     /// As [`RouteAccess::ReadMachine`]; also the machine in the path, by its certificate.
     ReadNode,
+    /// As [`RouteAccess::ReadMachine`]; also every machine, by its certificate.
+    ReadOverview,
     /// Reads of one namespace: `admin`, `read`, and `deploy` of that namespace.
     ReadNamespace,
     /// Reads of files as written, which hold values of environment variables: `admin` and
@@ -71,10 +71,7 @@ pub fn check(access: RouteAccess, caller: &Caller, target: CallScope<'_>) -> Res
         return Err(ApiError::Unauthorized("who calls is not said".to_owned()));
     }
     if caller.sees_only_this_machine() {
-        return Err(ApiError::Forbidden {
-            message: NO_STORE.to_owned(),
-            hint: Some(ASK_ELSEWHERE.to_owned()),
-        });
+        return Err(no_store_error(None));
     }
     let (needed, hint) = match access {
         RouteAccess::Anyone | RouteAccess::Authenticated | RouteAccess::KnownKey => {
@@ -86,6 +83,10 @@ pub fn check(access: RouteAccess, caller: &Caller, target: CallScope<'_>) -> Res
         | RouteAccess::BeforeJoin => (
             "the scope `admin` or `read`",
             Some("a deploy token sees its own namespace: ask with `-n NAMESPACE`"),
+        ),
+        RouteAccess::ReadOverview => (
+            "the scope `admin` or `read`, or the certificate of a machine",
+            None,
         ),
         RouteAccess::ReadNamespace => (
             "the scope `admin`, `read` or `deploy` of this namespace",
@@ -113,6 +114,29 @@ pub fn check(access: RouteAccess, caller: &Caller, target: CallScope<'_>) -> Res
     })
 }
 
+/// The error of a call that a machine without the store cannot answer: what this machine is, and
+/// where to ask instead. `overview` is what it last read of the cluster, with who was asked.
+pub(crate) fn no_store_error(overview: Option<&ClusterOverview>) -> ApiError {
+    let relay = overview.and_then(|overview| overview.relay.as_ref());
+    let name = relay.map_or_else(String::new, |relay| format!(" ({})", relay.node));
+    let mut message = format!(
+        "this machine{name} does not hold the cluster's store: its socket shows its own instances and the cluster's overview"
+    );
+    if let Some(silence) = relay.and_then(OverviewRelayState::silence) {
+        message.push_str("; ");
+        message.push_str(&silence);
+    }
+    let elsewhere = relay.map_or_else(String::new, OverviewRelayState::elsewhere);
+    let elsewhere = match elsewhere.as_str() {
+        "" => "a machine that holds it",
+        named => named,
+    };
+    ApiError::Forbidden {
+        message,
+        hint: Some(format!("ask on {elsewhere}, {BRING_A_CONNECTION}")),
+    }
+}
+
 fn allowed(access: RouteAccess, caller: &Caller, target: CallScope<'_>) -> bool {
     if matches!(access, RouteAccess::Anyone | RouteAccess::KnownKey) {
         return true;
@@ -122,6 +146,7 @@ fn allowed(access: RouteAccess, caller: &Caller, target: CallScope<'_>) -> bool 
         RouteAccess::ReadCluster,
         RouteAccess::ReadMachine,
         RouteAccess::ReadNode,
+        RouteAccess::ReadOverview,
         RouteAccess::ReadNamespace,
         RouteAccess::BeforeJoin,
     ];
@@ -132,7 +157,10 @@ fn allowed(access: RouteAccess, caller: &Caller, target: CallScope<'_>) -> bool 
             RouteAccess::Report | RouteAccess::ReadNode | RouteAccess::Leave => {
                 target.node == Some(machine.name.as_str())
             }
-            other => other == RouteAccess::Authenticated,
+            other => matches!(
+                other,
+                RouteAccess::Authenticated | RouteAccess::ReadOverview
+            ),
         },
         Caller::Leader(_) => access == RouteAccess::Authenticated,
         Caller::Socket {
@@ -140,7 +168,10 @@ fn allowed(access: RouteAccess, caller: &Caller, target: CallScope<'_>) -> bool 
             ..
         } => matches!(
             access,
-            RouteAccess::Authenticated | RouteAccess::ReadMachine | RouteAccess::ReadNode
+            RouteAccess::Authenticated
+                | RouteAccess::ReadMachine
+                | RouteAccess::ReadNode
+                | RouteAccess::ReadOverview
         ),
         Caller::Admin(_)
         | Caller::Socket {
@@ -166,6 +197,7 @@ fn allowed(access: RouteAccess, caller: &Caller, target: CallScope<'_>) -> bool 
 mod tests {
     use super::*;
     use crate::{access::authentication::CertifiedMachine, routes::ROUTES};
+    use kat_types::api::{ApiTime, AskedServer};
 
     fn machine(name: &str) -> CertifiedMachine {
         CertifiedMachine {
@@ -363,6 +395,7 @@ mod tests {
             ("POST", "/v1alpha1/join", "j"),
             ("GET", "/v1alpha1/events", "ard"),
             ("GET", "/v1alpha1/config/cluster", "arj"),
+            ("GET", "/v1alpha1/overview", "arnms"),
             ("GET", "/v1alpha1/registries", "a"),
             ("PUT", "/v1alpha1/registries/{host}", "a"),
             ("DELETE", "/v1alpha1/registries/{host}", "a"),
@@ -409,7 +442,46 @@ mod tests {
             panic!("{refused:?}");
         };
         assert!(message.contains("does not hold the cluster's store"));
-        assert!(hint.is_some_and(|hint| hint.contains("admin.conf")));
+        assert!(hint.is_some_and(|hint| hint.contains("ask on a machine that holds it")));
+    }
+
+    #[test]
+    fn a_machine_without_the_store_names_who_holds_it_and_who_is_silent() {
+        let mut relay = OverviewRelayState {
+            node: "n4".to_owned(),
+            asked: vec![AskedServer {
+                name: "n1".to_owned(),
+                endpoints: vec!["192.168.77.11:9115".to_owned()],
+                error: String::new(),
+            }],
+            ..OverviewRelayState::default()
+        };
+        let said = |relay: &OverviewRelayState| {
+            let overview = ClusterOverview {
+                relay: Some(relay.clone()),
+                ..ClusterOverview::default()
+            };
+            match no_store_error(Some(&overview)) {
+                ApiError::Forbidden { message, hint } => (message, hint.unwrap_or_default()),
+                other => panic!("{other:?}"),
+            }
+        };
+        let (message, hint) = said(&relay);
+        assert!(
+            message.starts_with("this machine (n4) does not hold"),
+            "{message}"
+        );
+        assert!(!message.contains("answers"), "{message}");
+        assert!(
+            hint.starts_with("ask on n1 (192.168.77.11), or bring"),
+            "{hint}"
+        );
+        relay.silent_since = Some(ApiTime::parse("2026-11-22T03:41:00Z"));
+        let (message, _) = said(&relay);
+        assert!(
+            message.contains("answers since 2026-11-22T03:41:00Z, asked n1 (192.168.77.11:9115)"),
+            "{message}"
+        );
     }
 
     #[test]

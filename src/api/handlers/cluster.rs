@@ -5,5 +5,6 @@ pub(crate) mod events;
 pub(crate) mod joining;
 pub(crate) mod membership;
 pub(crate) mod metrics;
+pub(crate) mod overview;
 pub(crate) mod registries;
 pub(crate) mod tokens;

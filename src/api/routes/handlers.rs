@@ -8,7 +8,7 @@ use super::ApiOperation;
 use crate::{
     context::Api,
     handlers::{
-        cluster::{config, events, joining, membership, metrics, registries, tokens},
+        cluster::{config, events, joining, membership, metrics, overview, registries, tokens},
         data::{logins, secrets, volume_moves, volumes},
         machines::{node_settings, nodes, state_stream, usage},
         workloads::{instances, namespaces, rollouts, sessions, workload_objects},
@@ -76,6 +76,7 @@ pub(super) fn of(operation: ApiOperation, filter: MethodFilter) -> MethodRouter<
         ApiOperation::Join => on(filter, joining::join),
         ApiOperation::ListEvents => on(filter, events::list),
         ApiOperation::GetClusterConfiguration => on(filter, config::cluster),
+        ApiOperation::GetOverview => on(filter, overview::get),
         ApiOperation::ListRegistries => on(filter, registries::list),
         ApiOperation::SetRegistry => on(filter, registries::set),
         ApiOperation::UnsetRegistry => on(filter, registries::unset),

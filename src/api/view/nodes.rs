@@ -5,14 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{ApiView, node_metadata, time};
 use kat_types::{
     api::{ApiTime, Condition, ETCD_CONDITION, Item, NodeItem, NodeRole, NodeSpec, NodeStatus},
-    machine::network::node_address,
+    machine::{network::node_address, node_labels::INGRESS_LABEL},
     reason::Reason,
     resource::Bytes,
     store::snapshot::NodeEntry,
 };
-
-/// Label of machines that accept traffic from outside.
-const INGRESS_LABEL: &str = "kat.dws.rip/ingress";
 
 impl ApiView<'_> {
     /// Machines, by name.
@@ -92,7 +89,12 @@ impl ApiView<'_> {
         }
     }
 
-    fn roles(&self, name: &str, entry: &NodeEntry, addresses: &[String]) -> Vec<NodeRole> {
+    pub(super) fn roles(
+        &self,
+        name: &str,
+        entry: &NodeEntry,
+        addresses: &[String],
+    ) -> Vec<NodeRole> {
         // An address that a machine itself reports is only compared if the leader's name is
         // unknown.
         let leads = match self.leader.or(self.snapshot.leader_name.as_deref()) {

@@ -62,24 +62,22 @@ impl ConnectionVariables {
 
     /// The name of a variable that has no effect, because KAT_SERVER is not set.
     pub(crate) fn without_effect(&self) -> Option<&'static str> {
-        let set = |value: &Option<OsString>| value.as_ref().is_some_and(|text| !text.is_empty());
-        if self.server.is_some() {
-            None
-        } else if set(&self.token) {
-            Some(TOKEN)
-        } else {
-            set(&self.authority).then_some(AUTHORITY)
-        }
+        let alone = self.server.is_none() && is_set(&self.authority);
+        alone.then_some(AUTHORITY)
     }
 
-    /// The connection; `None` without KAT_SERVER.
+    /// The connection; `None` without KAT_SERVER and KAT_TOKEN.
     ///
     /// # Errors
     /// A wrong usage that names the variable which is missing, empty or malformed. The token is in
-    /// no message.
+    /// no message. KAT_TOKEN without KAT_SERVER is refused as well: the command would run with the
+    /// rights of another connection than its user gave.
     pub(crate) fn connection(&self) -> Result<Option<EnvironmentConnection>, CliError> {
         let Some(server) = text(SERVER, self.server.as_deref())? else {
-            return Ok(None);
+            return match is_set(&self.token) {
+                true => Err(self.token_alone()),
+                false => Ok(None),
+            };
         };
         let endpoints = server
             .split(',')
@@ -110,6 +108,31 @@ impl ConnectionVariables {
             token,
         }))
     }
+}
+
+impl ConnectionVariables {
+    /// The error of a token without a server, which names each variable that is missing.
+    fn token_alone(&self) -> CliError {
+        let token = self.token.as_ref().and_then(|token| token.to_str());
+        let token = token.and_then(|token| Token::parse(token.trim()).ok());
+        let has_authority =
+            is_set(&self.authority) || token.is_some_and(|token| token.authority().is_some());
+        let missing = match has_authority {
+            true => format!(
+                "{SERVER} is not: the address that it is for, such as `127.0.0.1` on a machine of the cluster"
+            ),
+            false => format!(
+                "{SERVER} and {AUTHORITY} are not: the address that it is for, such as `127.0.0.1` on a machine of the cluster, and the cluster's authority"
+            ),
+        };
+        CliError::usage(format!("{TOKEN} is set, and {missing}")).hinted(format!(
+            "unset {TOKEN} to use another connection; {NEXT_STEP}"
+        ))
+    }
+}
+
+fn is_set(value: &Option<OsString>) -> bool {
+    value.as_ref().is_some_and(|text| !text.is_empty())
 }
 
 /// A connection whose parts come from the environment.
@@ -156,17 +179,23 @@ fn wrong(name: &str, reason: &str) -> CliError {
     CliError::usage(format!("{name}: {reason}"))
 }
 
-/// An address as `host:port`.
+/// An address as `host:port`. With a scheme, whose own port is another one, the port has to be
+/// written.
 fn endpoint(address: &str) -> Result<String, CliError> {
-    let parsed = match address.strip_prefix('[') {
-        Some(rest) => bracketed(rest),
-        None => named(address),
+    let (with_scheme, place) = match address.strip_prefix("https://") {
+        Some(place) => (true, place.strip_suffix('/').unwrap_or(place)),
+        None => (false, address),
     };
+    let parsed = match place.strip_prefix('[') {
+        Some(rest) => bracketed(rest),
+        None => named(place),
+    };
+    let parsed = parsed.filter(|endpoint| !with_scheme || endpoint == place);
     parsed.ok_or_else(|| {
         wrong(
             SERVER,
             &format!(
-                "`{address}` is not an address, expected some such as `192.168.77.11`, `kat.example.org:9115` or `[2001:db8::1]:9115`"
+                "`{address}` is not an address, expected some such as `192.168.77.11`, `kat.example.org:9115`, `[2001:db8::1]:9115` or `https://127.0.0.1:9115`"
             ),
         )
     })
@@ -268,12 +297,16 @@ mod tests {
             ("kat.example.org:443", "kat.example.org:443"),
             ("[2001:db8::1]", "[2001:db8::1]:9115"),
             ("[2001:db8::1]:443", "[2001:db8::1]:443"),
+            ("https://127.0.0.1:9115", "127.0.0.1:9115"),
+            ("https://kat.example.org:443/", "kat.example.org:443"),
         ] {
             assert_eq!(endpoint(written).unwrap(), expected);
         }
         for wrong in [
             "",
             "https://kat.example.org",
+            "https://kat.example.org:9115/v1alpha1",
+            "http://kat.example.org:9115",
             "2001:db8::1",
             "[2001:db8::1",
             "[2001:db8::1]443",
@@ -386,16 +419,36 @@ mod tests {
     }
 
     #[test]
-    fn without_a_server_the_others_have_no_effect() {
+    fn a_token_without_a_server_is_refused_and_an_authority_has_no_effect() {
         let nothing = variables(&[]);
         assert!(nothing.connection().unwrap().is_none());
         assert_eq!(nothing.without_effect(), None);
-        let token = variables(&[("KAT_TOKEN", "kat1.x")]);
-        assert!(token.connection().unwrap().is_none());
-        assert_eq!(token.without_effect(), Some("KAT_TOKEN"));
+        let plain = token().bearer();
+        let (error, hint) = refused(&[("KAT_TOKEN", plain.as_str())]);
+        assert!(
+            error.starts_with("KAT_TOKEN is set, and KAT_SERVER and KAT_CA are not"),
+            "{error}"
+        );
+        assert!(
+            !error.contains("kat1") && hint.contains("unset KAT_TOKEN"),
+            "{hint}"
+        );
+        let whole = format!("{plain}.{}", "ab".repeat(32));
+        for set in [
+            &[("KAT_TOKEN", whole.as_str())][..],
+            &[("KAT_TOKEN", plain.as_str()), ("KAT_CA", "ca.pem")][..],
+        ] {
+            let (error, _) = refused(set);
+            assert!(
+                error.starts_with("KAT_TOKEN is set, and KAT_SERVER is not"),
+                "{error}"
+            );
+        }
+        // A pipeline passes a variable that it does not know as an empty one.
         let authority = variables(&[("KAT_TOKEN", ""), ("KAT_CA", "ca.pem")]);
+        assert!(authority.connection().unwrap().is_none());
         assert_eq!(authority.without_effect(), Some("KAT_CA"));
-        let server = variables(&[("KAT_SERVER", "home"), ("KAT_TOKEN", "kat1.x")]);
+        let server = variables(&[("KAT_SERVER", "home"), ("KAT_CA", "ca.pem")]);
         assert_eq!(server.without_effect(), None);
     }
 

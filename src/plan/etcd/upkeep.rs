@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 
 use crate::SeenMember;
-use kat_types::resource::Bytes;
+use kat_types::{reason::Reason, resource::Bytes};
 
 /// What a member reports of its database file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -219,6 +219,18 @@ pub fn store_trouble(
         ));
     }
     None
+}
+
+/// What [`store_trouble`] says, as a word.
+pub fn store_reason(weight: &StoreWeight, alarms: &StoreAlarms) -> Option<Reason> {
+    if !alarms.corrupt.is_empty() {
+        Some(Reason::StoreCorrupt)
+    } else if alarms.is_full() {
+        Some(Reason::StoreFull)
+    } else {
+        let nearly = weight.is_nearly(weight.used);
+        nearly.then_some(Reason::StoreNearlyFull)
+    }
 }
 
 /// How a person handles the alarm CORRUPT, in the only order that works. While it is raised etcd

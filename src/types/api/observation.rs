@@ -3,5 +3,6 @@
 pub(crate) mod event;
 pub(crate) mod health;
 pub(crate) mod metrics;
+pub(crate) mod overview;
 pub(crate) mod query;
 pub(crate) mod usage;

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+/// Label of machines that accept traffic from outside.
+pub const INGRESS_LABEL: &str = "kat.dws.rip/ingress";
+
 const NODE_NAME: &str = "kat.dws.rip/nodeName";
 const ARCHITECTURE: &str = "kat.dws.rip/arch";
 const OPERATING_SYSTEM: &str = "kat.dws.rip/os";

@@ -311,6 +311,7 @@ impl Process {
                 pulses: LoopPulses::default(),
                 joining: Some(joining_machine::joining()),
                 images: None,
+                relay: None,
             },
             self.cancel.clone(),
         );

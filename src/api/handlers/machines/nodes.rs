@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use axum::{
     Extension,
+    body::Body,
     extract::{Request, State},
-    http::StatusCode,
+    http::{HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
+use futures_util::StreamExt;
 
 use crate::{
     access::authentication::Caller,
@@ -15,7 +17,10 @@ use crate::{
     errors::ApiError,
     extract::{PathParameters, QueryParameters},
     handlers::{
-        cluster::joining::{MAX_ADDRESSES, is_endpoint, reachable},
+        cluster::{
+            joining::{MAX_ADDRESSES, is_endpoint, reachable},
+            overview::OverviewRelay,
+        },
         workloads::{namespaces::read_json, workload_objects::item},
     },
     server::limits::MAX_REPORT,
@@ -23,7 +28,7 @@ use crate::{
     watch::{ListQuery, answer},
 };
 use kat_types::{
-    api::{MemberKeys, NodeReport, UNSURE_HEADER},
+    api::{ClusterOverview, MemberKeys, NodeReport, STALE_HEADER, UNSURE_HEADER},
     resource::ClusterSpec,
 };
 
@@ -32,14 +37,49 @@ pub(crate) async fn list(
     Extension(caller): Extension<Caller>,
     QueryParameters(query): QueryParameters<ListQuery>,
 ) -> Result<Response, ApiError> {
-    let node = caller
-        .sees_only_this_machine()
-        .then(|| api.config.node_name.clone());
-    let select = Arc::new(move |view: &ApiView<'_>| match &node {
-        Some(node) => view.node(node).into_iter().collect(),
-        None => view.nodes(),
-    });
-    answer(&api, &caller, &query, select).await
+    let Some(relay) = relay(&api, &caller) else {
+        let node = caller
+            .sees_only_this_machine()
+            .then(|| api.config.node_name.clone());
+        let select = Arc::new(move |view: &ApiView<'_>| match &node {
+            Some(node) => view.node(node).into_iter().collect(),
+            None => view.nodes(),
+        });
+        return answer(&api, &caller, &query, select).await;
+    };
+    // This machine's snapshot has the machines of the overview.
+    let overview = relay.read().await;
+    let followed = query.watch.then(|| relay.follow());
+    let select = Arc::new(|view: &ApiView<'_>| view.nodes());
+    let listed = answer(&api, &caller, &query, select).await?;
+    let listed = mark_stale(listed, &overview);
+    let Some(followed) = followed else {
+        return Ok(listed);
+    };
+    Ok(listed.map(|lines| {
+        let lines = lines.into_data_stream().map(move |line| {
+            let _ = &followed;
+            line
+        });
+        Body::from_stream(lines)
+    }))
+}
+
+/// The relay of the overview, for a local user of a machine without the store.
+fn relay<'a>(api: &'a Api, caller: &Caller) -> Option<&'a Arc<dyn OverviewRelay>> {
+    let relay = api.config.relay.as_ref();
+    relay.filter(|_| caller.sees_only_this_machine())
+}
+
+/// Marks a response with machines of an overview that no leader confirms. While no machine answers
+/// at all the machines themselves say so.
+fn mark_stale(mut response: Response, overview: &ClusterOverview) -> Response {
+    let relay = overview.relay.as_ref();
+    if overview.stale && relay.is_some_and(|relay| relay.silent_since.is_none()) {
+        let stale = HeaderValue::from_static("true");
+        response.headers_mut().insert(STALE_HEADER, stale);
+    }
+    response
 }
 
 pub(crate) async fn get(
@@ -47,7 +87,13 @@ pub(crate) async fn get(
     Extension(caller): Extension<Caller>,
     PathParameters(name): PathParameters<String>,
 ) -> Result<Response, ApiError> {
-    let unseen = caller.sees_only_this_machine() && name != api.config.node_name;
+    let relay = relay(&api, &caller);
+    let overview = match relay {
+        Some(relay) => Some(relay.read().await),
+        None => None,
+    };
+    let own = name == api.config.node_name;
+    let unseen = caller.sees_only_this_machine() && relay.is_none() && !own;
     let snapshot = api.snapshot()?;
     let observed = api.observed();
     let found = api
@@ -55,7 +101,11 @@ pub(crate) async fn get(
         .node(&name)
         .filter(|_| !unseen);
     let found = found.ok_or_else(|| ApiError::not_found("node", &name))?;
-    Ok(item(&found, &found.metadata.resource_version))
+    let found = item(&found, &found.metadata.resource_version);
+    Ok(match &overview {
+        Some(overview) => mark_stale(found, overview),
+        None => found,
+    })
 }
 
 /// Accepts a report. The gate has checked that the certificate is that of the machine in the path.

@@ -57,6 +57,10 @@ pub(crate) trait ListableItem:
     fn is_named(&self, name: &str) -> bool {
         self.key().1 == name
     }
+    /// What a reader of the list has to know of it.
+    fn caution(&self) -> Option<&str> {
+        None
+    }
     fn headers(columns: Columns) -> Vec<&'static str>;
     /// The fields of a row, as many as headers.
     fn row(&self, columns: Columns) -> Vec<Cell>;
@@ -100,6 +104,7 @@ async fn show<T: ListableItem>(
             Ok(item) => item,
             Err(error) => return Err(missing::<T>(session, error, namespace, name).await),
         };
+        warn(session, std::slice::from_ref(&item));
         if let Some(template) = &arguments.output.template {
             return output::picked(console, template, &item);
         }
@@ -111,6 +116,7 @@ async fn show<T: ListableItem>(
     }
     let list: List<T> = session.client.get(T::list(namespace)?).await?;
     let mut found = list.items;
+    warn(session, &found);
     found.sort_by(T::order);
     if let Some(name) = &arguments.name {
         found.retain(|item| item.is_named(name));
@@ -129,6 +135,13 @@ async fn show<T: ListableItem>(
         return Ok(());
     }
     items(session, arguments, &found)
+}
+
+/// Says what a reader has to know of the items, such as that they are old.
+fn warn<T: ListableItem>(session: &CliSession<'_>, items: &[T]) {
+    if let Some(caution) = items.iter().find_map(T::caution) {
+        session.console.warning(&output::one_line(caution));
+    }
 }
 
 /// Prints items in the requested format.

@@ -5,7 +5,7 @@ use crate::{
     CliSession,
     commands::reading::{
         get,
-        get::{Columns, ListableItem},
+        get::{Columns, ListableItem, rows},
     },
     errors::CliError,
     output::{
@@ -61,7 +61,9 @@ pub(crate) async fn describe(
 fn fields(sheet: &mut Sheet, item: &NodeItem) {
     let status = &item.status;
     let roles: Vec<String> = status.roles.iter().map(word).collect();
+    let part = rows::is_overview_only(item);
     let heard = match status.last_heartbeat {
+        None if part => String::new(),
         Some(then) => format!("last report {} ago", time::age(sheet.now, then)),
         None => "no report yet".to_owned(),
     };
@@ -100,7 +102,9 @@ fn fields(sheet: &mut Sheet, item: &NodeItem) {
     sheet.field("allocatable", &resources(&status.allocatable));
     sheet.field("architecture", &status.architecture);
     sheet.field("version", &status.version);
-    sheet.field("instances", &status.instances.to_string());
+    if !part {
+        sheet.field("instances", &status.instances.to_string());
+    }
     sheet.age(item.metadata.creation_timestamp);
 }
 

@@ -14,8 +14,8 @@ use crate::{
 use kat_client::{ClientError, KeyedItem, RequestPath};
 use kat_types::api::{
     Condition, DISK_PRESSURE, Event, EventFilter, InstanceItem, NamespaceItem, NodeItem,
-    NodeStatus, ObjectReference, Scope, SecretItem, TokenView, VolumeItem, WorkloadItem,
-    WorkloadPhase,
+    NodeStatus, OVERVIEW_ONLY, ObjectReference, STORE_SILENT, Scope, SecretItem, TokenView,
+    VolumeItem, WorkloadItem, WorkloadPhase,
 };
 
 fn namespace_of(item: &impl KeyedItem) -> Cell {
@@ -48,6 +48,13 @@ pub(crate) fn workload_reason(item: &WorkloadItem) -> Option<&Condition> {
         .filter(|condition| !condition.status)
         .find(spoken)
         .or_else(|| conditions.iter().find(spoken))
+}
+
+/// Whether a machine without the store shows this one by the cluster's overview, which does not
+/// have all of it.
+pub(crate) fn is_overview_only(item: &NodeItem) -> bool {
+    let mut conditions = item.status.conditions.iter();
+    conditions.any(|one| one.kind == OVERVIEW_ONLY && one.status)
 }
 
 /// The reason of a machine's phase; for a healthy machine, whether it is short of disk space.
@@ -205,6 +212,12 @@ impl ListableItem for NodeItem {
         Some(RequestPath::node(name))
     }
 
+    fn caution(&self) -> Option<&str> {
+        let mut conditions = self.status.conditions.iter();
+        let silent = conditions.find(|one| one.kind == STORE_SILENT && one.status);
+        silent.map(|one| one.message.as_str())
+    }
+
     fn headers(columns: Columns) -> Vec<&'static str> {
         let mut headers = vec![
             "NAME",
@@ -232,7 +245,10 @@ impl ListableItem for NodeItem {
             Cell::new(roles.join(",")),
             Cell::new(status.addresses.first().map_or("", String::as_str)),
             Cell::new(&status.subnet),
-            Cell::new(status.instances.to_string()),
+            Cell::new(match is_overview_only(self) {
+                true => String::new(),
+                false => status.instances.to_string(),
+            }),
             Cell::new(node_reason(status)),
             Cell::new(&status.version),
             Cell::new(time::age(columns.now, self.metadata.creation_timestamp)),

@@ -1,20 +1,24 @@
 //! Derives the problems of a cluster from the API's responses. No input or output.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt::Display};
 
 use jiff::Timestamp;
 
-use super::{InstanceItem, ListableItem, NodeItem, WorkloadItem};
+use super::{InstanceItem, ListableItem, NodeItem, WorkloadItem, is_refused};
 use crate::{
-    commands::reading::get::rows::workload_reason,
+    commands::reading::{
+        get::rows::{is_overview_only, workload_reason},
+        why::reasons,
+    },
     output::{one_line, word},
     time,
 };
 use kat_client::ClientError;
 use kat_types::{
     api::{
-        BackupView, DISK_PRESSURE, ETCD_CONDITION, FILES_WRITTEN, Health, HealthView,
-        InstancePhase, NodePhase, NodeRole, StoreView, WorkloadPhase,
+        BackupView, ClusterOverview, DISK_PRESSURE, ETCD_CONDITION, FILES_WRITTEN, Health,
+        HealthView, InstancePhase, NodePhase, NodeRole, OverviewRelayState, OverviewStore,
+        StoreView, WorkloadPhase,
     },
     machine::program_version::{ProgramVersion, etcd_has_known_holes, etcd_mended_versions},
     reason::Reason,
@@ -30,6 +34,8 @@ pub(crate) struct StatusResponses {
     pub(crate) nodes: Result<Vec<NodeItem>, ClientError>,
     pub(crate) workloads: Result<Vec<WorkloadItem>, ClientError>,
     pub(crate) instances: Result<Vec<InstanceItem>, ClientError>,
+    /// The overview that a machine without the store shows; `None` on one that holds it.
+    pub(crate) overview: Option<ClusterOverview>,
 }
 
 /// The content of the screen.
@@ -75,7 +81,7 @@ impl Findings {
         {
             findings.of_backup(backup, now);
         }
-        findings.of_nodes(&known.nodes, shows_itself_alone(known), now);
+        findings.of_nodes(&known.nodes, is_refused(&known.workloads), now);
         if matches!(&known.health, Ok(health) if health.stale) {
             // The members' state is the one that the last leader saw.
             "not known while no machine leads".clone_into(&mut findings.etcd);
@@ -87,9 +93,104 @@ impl Findings {
             findings.etcd.push_str(&weight(store));
             findings.security.extend(known_holes(&store.versions));
         }
-        findings.of_workloads(&known.workloads);
-        findings.of_instances(&known.instances);
+        match known
+            .overview
+            .as_ref()
+            .and_then(|one| Some((one, one.relay.as_ref()?)))
+        {
+            None => {
+                findings.of_workloads(&known.workloads);
+                findings.of_instances(&known.instances);
+            }
+            Some((overview, relay)) => {
+                findings.of_overview(overview, relay);
+                findings.of_instances(&known.instances);
+                findings
+                    .instances
+                    .push_str(&format!(" on {}", one_line(&relay.node)));
+            }
+        }
         findings
+    }
+
+    /// What a machine without the store knows of the cluster.
+    fn of_overview(&mut self, overview: &ClusterOverview, relay: &OverviewRelayState) {
+        let elsewhere = match relay.elsewhere().as_str() {
+            "" => String::new(),
+            elsewhere => format!("; ask {}", one_line(elsewhere)),
+        };
+        let node = one_line(&relay.node);
+        self.workloads = format!("not known on {node}, which does not hold the store{elsewhere}");
+        let store = &overview.store;
+        let members = counted_members(store.healthy, store.members);
+        let Some(silence) = relay.silence() else {
+            self.etcd = members;
+            self.troubles
+                .extend(overview.stale.then(|| STALE.to_owned()));
+            if overview.stale {
+                "not known while no machine leads".clone_into(&mut self.etcd);
+            } else {
+                self.of_store(store);
+            }
+            return;
+        };
+        let then = relay.time();
+        let mut was_ready = overview.nodes.iter();
+        let ready = was_ready
+            .by_ref()
+            .filter(|one| one.phase == NodePhase::Ready);
+        let ready = ready.count();
+        let all = overview.nodes.len();
+        let last = |text: String| match &then {
+            Some(then) => format!("not known; {text} {then}"),
+            None => "not known".to_owned(),
+        };
+        self.leader = last(match &overview.leader {
+            Some(leader) => format!("{} led", one_line(leader)),
+            None => "no machine led".to_owned(),
+        });
+        self.etcd = last(members);
+        self.nodes = last(format!("{ready} of {all} were ready"));
+        let shown = match then {
+            Some(then) => format!("what is shown of other machines is {then}"),
+            None => "nothing is known of other machines since kat-agent started here".to_owned(),
+        };
+        let mut lines = vec![format!("{}; {shown}", one_line(&silence))];
+        let asked = relay.asked.iter().filter(|server| !server.error.is_empty());
+        lines.extend(asked.map(|server| {
+            format!(
+                "{} gave no answer: {}",
+                one_line(&server.name),
+                one_line(&server.error)
+            )
+        }));
+        // The reason of everything else comes first.
+        lines.append(&mut self.troubles);
+        self.troubles = lines;
+    }
+
+    fn of_store(&mut self, store: &OverviewStore) {
+        if store.quorum == Some(false) {
+            self.troubles.push(format!(
+                "most members of etcd do not answer ({} of {} do), so nothing can be changed",
+                store.healthy, store.members
+            ));
+        } else if store.healthy < store.members {
+            self.troubles.push(format!(
+                "{} of {} members of etcd do not answer",
+                store.members.saturating_sub(store.healthy),
+                store.members
+            ));
+        }
+        for word in &store.reasons {
+            let means = reasons::find(word).map_or("", |explanation| explanation.means);
+            let line = reason_and_message(word, means);
+            let line = line.trim_start_matches(": ").to_owned();
+            match reasons::reason_of(word) {
+                Some(Reason::EtcdHasKnownHoles) => self.security.push(line),
+                _ => self.troubles.push(line),
+            }
+        }
     }
 
     fn of_nodes(
@@ -130,12 +231,17 @@ impl Findings {
         for node in nodes {
             let status = &node.status;
             let name = &node.metadata.name;
-            let heard = status.last_heartbeat.map_or_else(
-                || "no report yet".to_owned(),
-                |then| format!("last report {} ago", time::age(now, then)),
-            );
+            let by_overview = is_overview_only(node);
+            if by_overview && node.caution().is_some() {
+                continue;
+            }
+            let heard = match status.last_heartbeat {
+                None if by_overview => String::new(),
+                None => " (no report yet)".to_owned(),
+                Some(then) => format!(" (last report {} ago)", time::age(now, then)),
+            };
             let said = reason_and_message(&status.reason, &status.message);
-            let line = format!("node {name} is {} ({heard}){said}", word(&status.phase));
+            let line = format!("node {name} is {}{heard}{said}", word(&status.phase));
             let mut conditions = status.conditions.iter();
             let unwritten = conditions.find(|one| one.kind == FILES_WRITTEN && !one.status);
             self.troubles.extend(unwritten.map(|one| {
@@ -195,11 +301,7 @@ impl Findings {
                 (false, _) => self.under_way.push(line),
             }
         }
-        self.etcd = match count {
-            0 => "not known yet".to_owned(),
-            1 => format!("{well} of 1 member well"),
-            count => format!("{well} of {count} members well"),
-        };
+        self.etcd = counted_members(well, count);
     }
 
     fn of_workloads(&mut self, workloads: &Result<Vec<WorkloadItem>, ClientError>) {
@@ -299,10 +401,14 @@ impl Findings {
     }
 }
 
-/// Whether a machine without etcd answers with only itself and no workloads: then the leader is not
-/// known.
-fn shows_itself_alone(known: &StatusResponses) -> bool {
-    matches!(&known.workloads, Err(ClientError::Refused(refusal)) if refusal.status == 403)
+/// Such as `2 of 3 members well`.
+fn counted_members(well: impl Display, all: impl Display) -> String {
+    let all = all.to_string();
+    match all.as_str() {
+        "0" => "not known yet".to_owned(),
+        "1" => format!("{well} of 1 member well"),
+        all => format!("{well} of {all} members well"),
+    }
 }
 
 /// The size of the store, shown after the count of its members.
@@ -464,6 +570,7 @@ mod tests {
             nodes: Ok(vec![node]),
             workloads: Ok(Vec::new()),
             instances: Ok(Vec::new()),
+            overview: None,
         }
     }
 

@@ -245,6 +245,14 @@ pub(crate) const fn explanation(reason: Reason) -> Explanation {
         Reason::CatchesUp => explained("its etcd answers, and has no vote until it has caught up", ""),
         Reason::NoAnswer => explained("its etcd does not answer", "on {node}: systemctl status kat-etcd kat-agent"),
         Reason::Starts => explained("its etcd has no vote and does not answer yet", ""),
+        Reason::StoreFull => explained("the cluster's store is full, so that nothing can be changed; what runs goes on",
+            "katcall status on a machine that holds the store says what helps"),
+        Reason::StoreNearlyFull => explained("the cluster's store is nearly full",
+            "katcall status on a machine that holds the store says what helps"),
+        Reason::StoreCorrupt => explained("the data of a member of the cluster's store differs from the others', so that nothing can be changed; what runs goes on",
+            "katcall status on a machine that holds the store says whose, and what helps"),
+        Reason::EtcdHasKnownHoles => explained("a member of the cluster's store runs an etcd with known holes in its users' rights (CVE-2026-33343)",
+            "upgrade etcd on the machines that hold the store when the distribution has a mended one; katcall status there names the versions"),
         Reason::Member => explained("the data of its etcd is gone, and it becomes a member anew", ""),
     }
 }
