@@ -44,8 +44,8 @@ impl ApiView<'_> {
         stale: bool,
     ) -> OverviewNode {
         let status = entry.status.as_ref().map(|stored| &stored.value);
-        let addresses = status.map_or(&[][..], |status| &status.addresses);
-        let mut roles = self.roles(name, entry, addresses);
+        let addresses = status.map(|status| status.addresses.as_slice());
+        let mut roles = self.roles(name, entry, addresses.unwrap_or_default());
         if stale {
             roles.retain(|role| *role != NodeRole::Leader);
         }

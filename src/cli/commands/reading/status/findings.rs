@@ -135,11 +135,8 @@ impl Findings {
             return;
         };
         let then = relay.time();
-        let mut was_ready = overview.nodes.iter();
-        let ready = was_ready
-            .by_ref()
-            .filter(|one| one.phase == NodePhase::Ready);
-        let ready = ready.count();
+        let ready = overview.nodes.iter();
+        let ready = ready.filter(|node| node.phase == NodePhase::Ready).count();
         let all = overview.nodes.len();
         let last = |text: String| match &then {
             Some(then) => format!("not known; {text} {then}"),
