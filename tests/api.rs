@@ -438,6 +438,7 @@ async fn the_client_and_the_server_understand_each_other() {
         ca: server.authority.certificate_pem().to_owned(),
         token: server.admin.clone(),
         namespace: None,
+        api_name_required: true,
     };
     let client = Client::from_connection(&connection, ClientOptions::default()).unwrap();
     client.healthz().await.unwrap();
@@ -485,11 +486,12 @@ async fn the_client_and_the_server_understand_each_other() {
     let leaf = server.node_leaf("n1");
     let identity = format!("{}{}", leaf.certificate_pem, leaf.key_pem);
     let (endpoints, ca) = (&connection.endpoints, &connection.ca);
-    let node = Client::from_identity(
+    let node = Client::of_machine(
         endpoints,
         CLUSTER_UID,
         ca,
-        &identity,
+        Some(&identity),
+        &ApiServers::Named(ApiNameMemory::new(true)),
         ClientOptions::default(),
     );
     node.unwrap().report("n1", &report).await.unwrap();

@@ -58,7 +58,9 @@ fn impatient() -> ApiLimits {
 }
 
 async fn tls_stream(server: &Server) -> TlsStream<TcpStream> {
-    let config = tls::client_config(server.authority.certificate_pem(), CLUSTER_UID, None).unwrap();
+    let servers = ApiServers::Named(ApiNameMemory::new(true));
+    let authority = server.authority.certificate_pem();
+    let config = tls::client_config(authority, CLUSTER_UID, None, servers).unwrap();
     let stream = TcpStream::connect(("127.0.0.1", server.port))
         .await
         .unwrap();

@@ -359,9 +359,10 @@ async fn lead(place: &Place) -> anyhow::Result<()> {
         pulses: pulses.clone(),
     };
     tokio::spawn(keep_members(handle.clone(), members, cancel.clone()));
-    let kind = LeafKind::Node {
+    let kind = LeafKind::Api {
         name: machine(0),
         cluster_uid: CLUSTER_UID.to_owned(),
+        names: ApiNames::Both,
         addresses: vec![IpAddr::V4(ADDRESS)],
     };
     let leaf = place.leaf(AuthorityKind::Cluster, &kind)?;
@@ -450,17 +451,18 @@ async fn agent(
     let mut mirror = Mirror::start(Arc::new(store), &prefix, CancellationToken::new());
     let kind = LeafKind::Node {
         name: node.clone(),
-        cluster_uid: CLUSTER_UID.to_owned(),
+        cluster_uid: None,
         addresses: vec![IpAddr::V4(ADDRESS)],
     };
     let authority = place.authority(AuthorityKind::Cluster)?;
     let request = create_request_for_key(&kind.common_name(), &key)?;
     let certificate = authority.sign_request(&request, &kind, Timestamp::now())?;
-    let client = Client::from_identity(
+    let client = Client::of_machine(
         &[place.api().to_string()],
         CLUSTER_UID,
         authority.certificate_pem(),
-        &format!("{certificate}{key}"),
+        Some(&format!("{certificate}{key}")),
+        &ApiServers::Named(ApiNameMemory::new(true)),
         ClientOptions::default(),
     )?;
     let (mut list, mut revision) = (Vec::new(), 0);
@@ -633,6 +635,7 @@ async fn measure() -> anyhow::Result<()> {
         ca: authority.certificate_pem().to_owned(),
         token,
         namespace: None,
+        api_name_required: true,
     };
     let client = Client::from_connection(&connection, ClientOptions::default())?;
     let ready = async || {

@@ -4,7 +4,7 @@ mod environment;
 
 use std::{
     fs,
-    io::Read,
+    io::{self, Read, Write},
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
 };
@@ -14,7 +14,7 @@ use rustix::fs::{Access, access};
 use self::environment::{ConnectionVariables, EnvironmentConnection};
 use super::{args::GlobalArgs, context, errors::CliError};
 use kat_client::{Client, ClientOptions};
-use kat_types::api::Connection;
+use kat_types::{api::Connection, encoding::json};
 
 /// The administrator's connection file on machines that hold etcd.
 const ADMIN: &str = "/etc/kat/admin.conf";
@@ -55,12 +55,21 @@ pub(super) enum ClusterConnection {
     /// Over TLS, as the environment variables say.
     Environment(Box<EnvironmentConnection>),
     /// Over TLS.
-    Remote(Box<Connection>),
+    Remote(Box<Connection>, ConnectionOrigin),
     /// Over a socket of this machine.
     Socket(PathBuf),
     /// Over TLS, or over a socket of this machine if TLS gets no answer: a machine that lost its
     /// network has lost its own address, too.
     Either(Box<Connection>, PathBuf),
+}
+
+/// Where a connection is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ConnectionOrigin {
+    /// A connection file, or a pipe.
+    File(PathBuf),
+    /// The context of this name.
+    Context(String),
 }
 
 /// A client of the selected cluster.
@@ -72,7 +81,7 @@ pub(super) fn client(global: &GlobalArgs) -> Result<Client, CliError> {
 pub(super) fn client_with(global: &GlobalArgs, options: ClientOptions) -> Result<Client, CliError> {
     Ok(match find(global, &ConnectionSearch::of_process())? {
         ClusterConnection::Environment(connection) => connection.client(options)?,
-        ClusterConnection::Remote(connection) => Client::from_connection(&connection, options)?,
+        ClusterConnection::Remote(connection, _) => Client::from_connection(&connection, options)?,
         ClusterConnection::Socket(path) => Client::from_unix_socket(&path, options)?,
         ClusterConnection::Either(connection, path) => {
             Client::from_connection(&connection, options)?.or_unix_socket(&path)?
@@ -118,7 +127,7 @@ fn namespace_at(global: &GlobalArgs, places: &ConnectionSearch) -> Option<String
         return None;
     }
     match find(global, places).ok()? {
-        ClusterConnection::Remote(connection) | ClusterConnection::Either(connection, _) => {
+        ClusterConnection::Remote(connection, _) | ClusterConnection::Either(connection, _) => {
             connection.namespace
         }
         ClusterConnection::Environment(_) | ClusterConnection::Socket(_) => None,
@@ -135,9 +144,7 @@ pub(super) fn find(
     }
     if let Some(name) = &global.context {
         let contexts = context::Contexts::read(places.contexts.as_deref())?;
-        return contexts
-            .get(name)
-            .map(|connection| ClusterConnection::Remote(Box::new(connection.clone())));
+        return in_context(&contexts, name);
     }
     if let Some(connection) = places.environment.connection()? {
         return Ok(ClusterConnection::Environment(Box::new(connection)));
@@ -147,15 +154,13 @@ pub(super) fn find(
     }
     let contexts = context::Contexts::read(places.contexts.as_deref())?;
     if let Some(name) = contexts.current() {
-        return contexts
-            .get(name)
-            .map(|connection| ClusterConnection::Remote(Box::new(connection.clone())));
+        return in_context(&contexts, name);
     }
     let usable = Access::READ_OK | Access::WRITE_OK;
     let local = access(&places.socket, usable).is_ok();
     if access(&places.admin, Access::READ_OK).is_ok() {
         return Ok(match at(&places.admin)? {
-            ClusterConnection::Remote(connection) if local => {
+            ClusterConnection::Remote(connection, _) if local => {
                 ClusterConnection::Either(connection, places.socket.clone())
             }
             way => way,
@@ -165,6 +170,64 @@ pub(super) fn find(
         return Ok(ClusterConnection::Socket(places.socket.clone()));
     }
     Err(no_connection_error(places))
+}
+
+fn in_context(contexts: &context::Contexts, name: &str) -> Result<ClusterConnection, CliError> {
+    let connection = Box::new(contexts.get(name)?.clone());
+    let origin = ConnectionOrigin::Context(name.to_owned());
+    Ok(ClusterConnection::Remote(connection, origin))
+}
+
+/// Keeps in the place of the connection that [`find`] selects that servers must have the name of
+/// the API, because one had it. A pipe keeps nothing, and the environment demands it anyway.
+///
+/// # Errors
+/// The file can't be written.
+pub(super) fn keep_api_name(global: &GlobalArgs) -> Result<(), CliError> {
+    keep_api_name_at(global, &ConnectionSearch::of_process())
+}
+
+fn keep_api_name_at(global: &GlobalArgs, places: &ConnectionSearch) -> Result<(), CliError> {
+    let given = global.connection.as_ref();
+    let given = given.or(places
+        .variable
+        .as_ref()
+        .filter(|_| global.context.is_none()));
+    if given.is_some_and(|path| !path.is_file()) {
+        return Ok(());
+    }
+    match find(global, places)? {
+        ClusterConnection::Remote(_, ConnectionOrigin::Context(name)) => match &places.contexts {
+            Some(file) => context::keep_api_name(file, &name),
+            None => Ok(()),
+        },
+        ClusterConnection::Remote(connection, ConnectionOrigin::File(path)) => {
+            replace(&path, *connection)
+        }
+        ClusterConnection::Either(connection, _) => replace(&places.admin, *connection),
+        ClusterConnection::Environment(_) | ClusterConnection::Socket(_) => Ok(()),
+    }
+}
+
+/// Replaces a connection file atomically, with the owner and the mode that it has.
+fn replace(path: &Path, mut connection: Connection) -> Result<(), CliError> {
+    connection.api_name_required = true;
+    let store = || -> io::Result<()> {
+        // The file that a link names is replaced, and not the link.
+        let path = fs::canonicalize(path)?;
+        let before = fs::metadata(&path)?;
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let mut text = json::pretty(&path.display().to_string(), &connection)?;
+        text.push(b'\n');
+        let mut new = tempfile::NamedTempFile::new_in(folder)?;
+        new.write_all(&text)?;
+        std::os::unix::fs::fchown(new.as_file(), Some(before.uid()), Some(before.gid()))?;
+        new.as_file().set_permissions(before.permissions())?;
+        new.as_file().sync_all()?;
+        new.persist(&path)?;
+        Ok(())
+    };
+    store().map_err(|error| CliError::failed(format!("connection `{}`: {error}", path.display())))
 }
 
 fn no_connection_error(places: &ConnectionSearch) -> CliError {
@@ -187,7 +250,8 @@ fn at(path: &Path) -> Result<ClusterConnection, CliError> {
     }
     let file = fs::File::open(path).map_err(|error| unreadable(path, &error.to_string()))?;
     let connection = read(file).map_err(|reason| unreadable(path, &reason))?;
-    Ok(ClusterConnection::Remote(Box::new(connection)))
+    let origin = ConnectionOrigin::File(path.to_owned());
+    Ok(ClusterConnection::Remote(Box::new(connection), origin))
 }
 
 fn unreadable(path: &Path, error: &str) -> CliError {
@@ -249,7 +313,7 @@ mod tests {
     fn found(way: &ClusterConnection) -> String {
         match way {
             ClusterConnection::Environment(connection) => connection.endpoints().join(","),
-            ClusterConnection::Remote(connection) => connection.cluster.clone(),
+            ClusterConnection::Remote(connection, _) => connection.cluster.clone(),
             ClusterConnection::Socket(path) => {
                 path.file_name().unwrap().to_string_lossy().into_owned()
             }

@@ -95,6 +95,17 @@ impl Contexts {
     }
 }
 
+/// Keeps that servers of a context must have the name of the API. Does nothing if the context is
+/// gone.
+pub(super) fn keep_api_name(path: &Path, name: &str) -> Result<(), CliError> {
+    let mut contexts = Contexts::read(Some(path))?;
+    let Some(connection) = contexts.contexts.get_mut(name) else {
+        return Ok(());
+    };
+    connection.api_name_required = true;
+    contexts.write(path)
+}
+
 /// Names of the known clusters; empty where they can't be read.
 pub(super) fn names() -> Vec<String> {
     let contexts = file().and_then(|path| Contexts::read(Some(&path)));

@@ -72,6 +72,7 @@ async fn until_interrupted(arguments: KatcallArgs, console: &Console) -> Result<
     let takes_it = matches!(arguments.command, KatcallCommand::Exec(_));
     let goes_on = arguments.command.goes_on();
     let client = OnceCell::new();
+    let global = arguments.global.clone();
     let outcome = tokio::select! {
         outcome = dispatch(arguments, console, &client) => outcome,
         _ = tokio::signal::ctrl_c(), if !takes_it => {
@@ -85,6 +86,13 @@ async fn until_interrupted(arguments: KatcallArgs, console: &Console) -> Result<
     if client.get().is_some_and(Client::saw_stale) && !says_it {
         console
             .warning("no machine leads that can be reached: what is shown is what was known last");
+    }
+    if client.get().is_some_and(Client::learned_api_name)
+        && let Err(error) = connect::keep_api_name(&global)
+    {
+        console.warning(&format!(
+            "{error}; until it can be written, a server of KAT 0.1.0, which any machine can pose as, is still accepted"
+        ));
     }
     outcome
 }

@@ -4,8 +4,9 @@
 //! Endpoints are tried in order, and the next call starts with the one that answered last.
 //! Repeatable calls are retried with capped backoff until a deadline. A call that would create
 //! something twice (a new token) is never sent again once it may have arrived. TLS is 1.3 only,
-//! trusts only the cluster's authority and expects the name `kat.<cluster uid>`, whatever the
-//! address (ARCHITECTURE.md, Who may call what).
+//! trusts only the cluster's authority and expects the name `api.kat.<cluster uid>`, whatever the
+//! address; `kat.<cluster uid>`, the name of version 0.1.0, only where the other one was never seen
+//! (ARCHITECTURE.md, Identity).
 
 #![warn(missing_docs)]
 
@@ -39,6 +40,7 @@ use std::{
     time::Duration,
 };
 
+use kat_pki::{ApiNameMemory, ApiServers};
 use kat_types::api::Connection;
 use transport::Endpoint;
 
@@ -98,6 +100,8 @@ pub struct Client {
     stale: Arc<AtomicBool>,
     /// The header's value: `Bearer` and the token.
     authorization: Option<Arc<str>>,
+    /// Whether a server had the name of the API; `None` where that was demanded from the start.
+    learning: Option<Arc<ApiNameMemory>>,
     /// Name of the caller on whose behalf a leader starts sessions.
     caller: Option<Arc<str>>,
     options: ClientOptions,
@@ -113,14 +117,17 @@ impl Client {
         connection: &Connection,
         options: ClientOptions,
     ) -> Result<Self, ClientError> {
+        let memory = ApiNameMemory::new(connection.api_name_required);
         let endpoints = transport::tls(
             &connection.endpoints,
             &connection.cluster_uid,
             &connection.ca,
             None,
+            &ApiServers::Named(Arc::clone(&memory)),
             options,
         )?;
         let mut client = Self::new(endpoints, options);
+        client.learning = Some(memory).filter(|_| !connection.api_name_required);
         if !connection.token.is_empty() {
             client.authorization = Some(format!("Bearer {}", connection.token).into());
         }
@@ -131,6 +138,8 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError::Configuration`] when there are no endpoints, or one is not `host:port`.
+    ///
+    /// The name of the API is demanded.
     pub fn with_authority(
         endpoints: &[String],
         authority: &TrustedAuthority,
@@ -139,7 +148,8 @@ impl Client {
     ) -> Result<Self, ClientError> {
         let endpoints = match authority {
             TrustedAuthority::Certificate { pem, cluster_uid } => {
-                transport::tls(endpoints, cluster_uid, pem, None, options)?
+                let named = ApiServers::Named(ApiNameMemory::new(true));
+                transport::tls(endpoints, cluster_uid, pem, None, &named, options)?
             }
             TrustedAuthority::Hash(hash) => transport::all_pinned(endpoints, hash, options)?,
         };
@@ -148,18 +158,20 @@ impl Client {
         Ok(client)
     }
 
-    /// A client with a client certificate: `identity` holds the certificate and its key, PEM.
+    /// A machine's client of these servers. `identity` holds the machine's certificate and its key,
+    /// PEM; without it the caller proves itself by its request.
     ///
     /// # Errors
     /// As [`Client::from_connection`].
-    pub fn from_identity(
+    pub fn of_machine(
         endpoints: &[String],
         cluster_uid: &str,
         ca: &str,
-        identity: &str,
+        identity: Option<&str>,
+        servers: &ApiServers,
         options: ClientOptions,
     ) -> Result<Self, ClientError> {
-        let endpoints = transport::tls(endpoints, cluster_uid, ca, Some(identity), options)?;
+        let endpoints = transport::tls(endpoints, cluster_uid, ca, identity, servers, options)?;
         Ok(Self::new(endpoints, options))
     }
 
@@ -220,6 +232,7 @@ impl Client {
             preferred: Arc::new(AtomicUsize::new(0)),
             stale: Arc::default(),
             authorization: None,
+            learning: None,
             caller: None,
             options,
         }
@@ -258,6 +271,14 @@ impl Client {
     /// Whether a response so far had the mark that it may be old: its machine reached no leader.
     pub fn saw_stale(&self) -> bool {
         self.stale.load(Ordering::Relaxed)
+    }
+
+    /// Whether a server had the name of the API, which the connection does not demand yet. From then
+    /// on this client demands it; a later one has to be told.
+    pub fn learned_api_name(&self) -> bool {
+        self.learning
+            .as_ref()
+            .is_some_and(|memory| memory.is_required())
     }
 
     /// The endpoint that the next call starts with, as `host:port` or the socket's path.

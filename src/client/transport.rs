@@ -2,10 +2,7 @@
 
 use std::{error::Error, io, net::SocketAddr, path::Path, sync::Arc};
 
-use reqwest::{
-    Certificate, Identity,
-    dns::{Addrs, Name, Resolve, Resolving},
-};
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use super::{ClientError, ClientOptions, error::PERMISSION};
 use kat_pki as pki;
@@ -25,12 +22,14 @@ pub(super) struct Endpoint {
     pub(super) local: bool,
 }
 
-/// TLS endpoints that are verified by the cluster's name.
+/// TLS endpoints that are verified by the cluster's names, as `servers` says. `identity` has a client
+/// certificate and its key, PEM.
 pub(super) fn tls(
     endpoints: &[String],
     cluster_uid: &str,
     ca: &str,
     identity: Option<&str>,
+    servers: &pki::ApiServers,
     options: ClientOptions,
 ) -> Result<Vec<Endpoint>, ClientError> {
     let label = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
@@ -42,13 +41,22 @@ pub(super) fn tls(
     if endpoints.is_empty() {
         return Err(configuration("it names no endpoints".to_owned()));
     }
-    let authorities = Certificate::from_pem_bundle(ca.as_bytes())
-        .map_err(|error| configuration(format!("the authority's certificate: {error}")))?;
-    if authorities.is_empty() {
-        return Err(configuration(
-            "the authority's certificate is missing".to_owned(),
-        ));
-    }
+    let authority =
+        |error: pki::PkiError| configuration(format!("the authority's certificate: {error}"));
+    let identity = match identity {
+        Some(pem) => {
+            let pair = pki::CertificateKeyPair {
+                certificate_pem: pem.to_owned(),
+                key_pem: pem.to_owned(),
+            };
+            let identity = pki::tls::CurrentIdentity::new(&pair, ca);
+            Some(
+                identity
+                    .map_err(|error| configuration(format!("the client certificate: {error}")))?,
+            )
+        }
+        None => None,
+    };
     let mut found = Vec::new();
     for endpoint in endpoints {
         if !endpoint.contains(':') {
@@ -56,20 +64,18 @@ pub(super) fn tls(
                 "endpoint `{endpoint}` is not `host:port`"
             )));
         }
+        let mut config =
+            pki::tls::client_config(ca, cluster_uid, identity.clone(), servers.clone())
+                .map_err(authority)?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let resolver = Arc::new(FixedResolver(endpoint.clone()));
-        let mut builder = common(options)
-            .tls_certs_only(authorities.clone())
-            .tls_version_min(reqwest::tls::Version::TLS_1_3)
+        let builder = common(options)
+            .tls_backend_preconfigured(config)
             .https_only(true)
             .dns_resolver(resolver)
             .http2_keep_alive_interval(options.watch_idle / 3)
             .http2_keep_alive_timeout(options.connect_timeout)
             .http2_keep_alive_while_idle(true);
-        if let Some(identity) = identity {
-            let identity = Identity::from_pem(identity.as_bytes())
-                .map_err(|error| configuration(format!("the client certificate: {error}")))?;
-            builder = builder.identity(identity);
-        }
         let http = build(builder)?;
         found.push(Endpoint {
             label: endpoint.clone(),
@@ -272,6 +278,7 @@ fn tls_reason(error: &rustls::Error) -> String {
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
                 "its certificate is not valid yet, or this machine's clock is behind".to_owned()
             }
+            CertificateError::Other(reason) => format!("its certificate is refused: {reason}"),
             other => format!("its certificate is refused: {other}"),
         },
         rustls::Error::AlertReceived(alert) => {

@@ -106,7 +106,9 @@ impl Authorities {
 
     /// Signs certificates for the key of a request, which must ask for `node:NAME`. Name and
     /// addresses are those that the caller decided; nothing else of the request is used. Both
-    /// certificates are for the one key, so that a replayed request is useless to others.
+    /// certificates are for the one key, so that a replayed request is useless to others. The
+    /// machine's certificate names the cluster with `earlier_cluster_uid` only, for callers of
+    /// version 0.1.0.
     ///
     /// # Errors
     /// As [`Authority::sign_request`].
@@ -114,13 +116,13 @@ impl Authorities {
         &self,
         request_pem: &str,
         name: &str,
-        cluster_uid: &str,
+        earlier_cluster_uid: Option<&str>,
         overlay: Ipv4Addr,
         now: Timestamp,
     ) -> Result<MachineCertificates, PkiError> {
         let node = LeafKind::Node {
             name: name.to_owned(),
-            cluster_uid: cluster_uid.to_owned(),
+            cluster_uid: earlier_cluster_uid.map(ToOwned::to_owned),
             addresses: vec![IpAddr::V4(overlay), IpAddr::V4(Ipv4Addr::LOCALHOST)],
         };
         let etcd = LeafKind::EtcdNode {

@@ -8,8 +8,8 @@ use rustls::pki_types::CertificateDer;
 use x509_parser::extensions::ParsedExtension;
 
 use super::{
-    AUTHORITY_LIFETIME, CertificateKeyPair, CertificateRequest, LEAF_LIFETIME, LeafKind, PkiError,
-    Validity, files, leaf, request, tls,
+    AUTHORITY_LIFETIME, CertificateKeyPair, CertificateRequest, LeafKind, PkiError, Validity,
+    files, leaf, request, tls,
 };
 use crate::recovery_key as seal;
 use kat_types::{encoding::digest::sha256_hex, store::authorities::AuthorityKind};
@@ -258,7 +258,7 @@ impl Authority {
                 common_name: kind.common_name(),
             });
         }
-        let params = kind.params(Validity::starting(now, LEAF_LIFETIME)?)?;
+        let params = kind.params(Validity::starting(now, kind.lifetime())?)?;
         Ok(params.signed_by(key, &self.issuer)?.pem())
     }
 

@@ -7,17 +7,35 @@ use rcgen::{
     SanType, SerialNumber, string::Ia5String,
 };
 
-use super::{AuthorityKind, PkiError, Validity, check_name, cluster_name, validity};
+use jiff::SignedDuration;
+
+use super::{
+    API_LEAF_LIFETIME, AuthorityKind, LEAF_LIFETIME, PkiError, Validity, api_server_name,
+    check_name, cluster_name, validity,
+};
 
 /// A kind of certificate, with its subject. All names are labels; `root` is rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeafKind {
-    /// A machine as server and client of the API. Common name `node:NAME`.
+    /// A machine as the server of its agent's port and as client of the API. Common name
+    /// `node:NAME`.
     Node {
         /// Name of the machine, which is also a DNS name of the certificate.
         name: String,
-        /// Uid of the cluster, for [`cluster_name`].
+        /// Uid of the cluster, for [`cluster_name`], by which version 0.1.0 checks every server;
+        /// `None` where no machine of that version has to accept this one.
+        cluster_uid: Option<String>,
+        addresses: Vec<IpAddr>,
+    },
+    /// The API on a machine that holds the store. Common name `api:NAME`. No other machine gets
+    /// this kind.
+    Api {
+        /// The machine.
+        name: String,
+        /// Uid of the cluster, for the server names.
         cluster_uid: String,
+        /// Which server names it has.
+        names: ApiNames,
         addresses: Vec<IpAddr>,
     },
     /// The leader on a machine, as client of etcd and of the agents. Common name `leader:NAME`.
@@ -51,11 +69,22 @@ pub enum LeafKind {
     },
 }
 
+/// The server names of an API certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApiNames {
+    /// [`cluster_name`] alone: another machine that holds the store has no such certificate yet.
+    /// Who connects to this machine must not learn to demand [`api_server_name`].
+    Earlier,
+    /// [`api_server_name`], and [`cluster_name`] for clients of version 0.1.0.
+    Both,
+}
+
 impl LeafKind {
     /// The name of the machine or administrator.
     pub fn name(&self) -> &str {
         match self {
             Self::Node { name, .. }
+            | Self::Api { name, .. }
             | Self::Leader { name }
             | Self::Admin { name }
             | Self::EtcdNode { name }
@@ -68,6 +97,7 @@ impl LeafKind {
     pub fn common_name(&self) -> String {
         let role = match self {
             Self::Node { .. } | Self::EtcdNode { .. } => "node",
+            Self::Api { .. } => "api",
             Self::Leader { .. } => "leader",
             Self::Admin { .. } => "admin",
             Self::EtcdServer { .. } | Self::EtcdPeer { .. } => "etcd",
@@ -78,7 +108,9 @@ impl LeafKind {
     /// Whether this authority signs it.
     pub fn signed_by(&self, authority: AuthorityKind) -> bool {
         match self {
-            Self::Node { .. } | Self::Admin { .. } => authority == AuthorityKind::Cluster,
+            Self::Node { .. } | Self::Api { .. } | Self::Admin { .. } => {
+                authority == AuthorityKind::Cluster
+            }
             Self::Leader { .. } => {
                 matches!(
                     authority,
@@ -95,14 +127,22 @@ impl LeafKind {
     fn is_server(&self) -> bool {
         matches!(
             self,
-            Self::Node { .. } | Self::EtcdServer { .. } | Self::EtcdPeer { .. }
+            Self::Node { .. } | Self::Api { .. } | Self::EtcdServer { .. } | Self::EtcdPeer { .. }
         )
+    }
+
+    /// How long a certificate of this kind is valid.
+    pub fn lifetime(&self) -> SignedDuration {
+        match self {
+            Self::Api { .. } => API_LEAF_LIFETIME,
+            _ => LEAF_LIFETIME,
+        }
     }
 
     fn is_client(&self) -> bool {
         // A server certificate of etcd is not valid for clients: only etcd's HTTP gateway would use
         // it so, and that is disabled.
-        !matches!(self, Self::EtcdServer { .. })
+        !matches!(self, Self::Api { .. } | Self::EtcdServer { .. })
     }
 
     fn alternative_names(&self) -> Result<Vec<SanType>, PkiError> {
@@ -111,7 +151,24 @@ impl LeafKind {
                 name,
                 cluster_uid,
                 addresses,
-            } => (vec![name.clone(), cluster_name(cluster_uid)], addresses),
+            } => {
+                let earlier = cluster_uid.as_deref().map(cluster_name);
+                let names = std::iter::once(name.clone()).chain(earlier);
+                (names.collect(), addresses)
+            }
+            Self::Api {
+                cluster_uid,
+                names,
+                addresses,
+                ..
+            } => {
+                let new = match names {
+                    ApiNames::Both => Some(api_server_name(cluster_uid)),
+                    ApiNames::Earlier => None,
+                };
+                let names = new.into_iter().chain([cluster_name(cluster_uid)]);
+                (names.collect(), addresses)
+            }
             Self::EtcdServer { name, addresses } | Self::EtcdPeer { name, addresses } => {
                 (vec![name.clone()], addresses)
             }
@@ -130,7 +187,12 @@ impl LeafKind {
     /// Everything in the certificate except its key.
     pub(super) fn params(&self, validity: Validity) -> Result<CertificateParams, PkiError> {
         check_name(self.name())?;
-        if let Self::Node { cluster_uid, .. } = self {
+        if let Self::Node {
+            cluster_uid: Some(cluster_uid),
+            ..
+        }
+        | Self::Api { cluster_uid, .. } = self
+        {
             check_cluster_uid(cluster_uid)?;
         }
         let mut params = base_params(&self.common_name(), validity)?;

@@ -2,8 +2,8 @@
 //!
 //! A cluster has three authorities from its first `init` on ([`AuthorityKind`]), so that a
 //! certificate for one purpose is not valid for another (ARCHITECTURE.md, Identity). Leaves are
-//! valid for 30 days ([`LEAF_LIFETIME`]) and are renewed after two thirds of that. This crate does
-//! not read the clock: the time is an argument. It starts no task and opens no connection either;
+//! valid for 30 days ([`LEAF_LIFETIME`]), those of the API for two ([`API_LEAF_LIFETIME`]), and are
+//! renewed after two thirds of that. This crate does not read the clock: the time is an argument. It starts no task and opens no connection either;
 //! [`tls`] only prepares configurations.
 
 mod admission;
@@ -16,6 +16,7 @@ mod recovery_key_file;
 pub mod replacement;
 mod request;
 pub mod secret_sealing;
+mod server_identity;
 pub mod stream;
 pub mod tls;
 pub mod token;
@@ -34,13 +35,19 @@ pub use self::{
         is_issued_by,
     },
     files::{write_public, write_secret},
-    leaf::{CertificateKeyPair, LeafKind},
+    leaf::{ApiNames, CertificateKeyPair, LeafKind},
     request::{
         CertificateRequest, MAX_REQUEST, create_key, create_request, create_request_for_key,
         create_request_stating, key_hash,
     },
+    server_identity::{
+        ApiNameMemory, ApiServers, KnownServer, KnownServers, NotAServer, has_api_name,
+    },
     tls::{PeerCertificate, PeerIdentity, peer_certificate, peer_identity},
-    validity::{AUTHORITY_LIFETIME, BACKDATED, LEAF_LIFETIME, Validity, renew_due, validity_of},
+    validity::{
+        API_LEAF_LIFETIME, AUTHORITY_LIFETIME, BACKDATED, LEAF_LIFETIME, Validity, renew_due,
+        validity_of,
+    },
 };
 pub use kat_types::store::authorities::AuthorityKind;
 
@@ -104,10 +111,16 @@ impl From<rcgen::Error> for PkiError {
     }
 }
 
-/// The DNS name in every node's certificate: clients check the cluster by it, whatever address they
-/// connect to.
+/// The server name of a cluster in version 0.1.0, where every machine's certificate has it. Clients
+/// of later versions accept it while they have never seen [`api_server_name`].
 pub fn cluster_name(cluster_uid: &str) -> String {
     format!("kat.{cluster_uid}")
+}
+
+/// The server name of the cluster's API, which only certificates of machines with the store have:
+/// clients check the API by it, whatever address they connect to.
+pub fn api_server_name(cluster_uid: &str) -> String {
+    format!("api.kat.{}", cluster_uid.to_ascii_lowercase())
 }
 
 /// The server name that clients send for the state stream; machines that don't hold the store

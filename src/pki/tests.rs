@@ -23,12 +23,46 @@ fn authority(kind: AuthorityKind) -> Authority {
 fn node(name: &str) -> LeafKind {
     LeafKind::Node {
         name: name.into(),
-        cluster_uid: UID.into(),
+        cluster_uid: None,
         addresses: vec![
             IpAddr::from([192, 0, 2, 7]),
             "2001:db8::7".parse().expect("an address"),
         ],
     }
+}
+
+/// The certificate that every machine has in version 0.1.0, and by which it can pose as the API.
+fn earlier_node(name: &str) -> LeafKind {
+    LeafKind::Node {
+        name: name.into(),
+        cluster_uid: Some(UID.into()),
+        addresses: Vec::new(),
+    }
+}
+
+fn api(name: &str, names: ApiNames) -> LeafKind {
+    LeafKind::Api {
+        name: name.into(),
+        cluster_uid: UID.into(),
+        names,
+        addresses: Vec::new(),
+    }
+}
+
+/// The server names of a certificate.
+fn dns_names(pem: &str) -> Vec<String> {
+    let leaf = der(pem);
+    let (_, leaf) = x509_parser::parse_x509_certificate(&leaf).expect("parsed");
+    let names = leaf
+        .subject_alternative_name()
+        .expect("one")
+        .expect("present")
+        .value;
+    let names = names.general_names.iter().filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        _ => None,
+    });
+    names.collect()
 }
 
 fn admin(name: &str) -> LeafKind {
@@ -90,14 +124,10 @@ fn a_node_certificate_says_what_it_should() {
         "{names:?}"
     );
     assert!(
-        matches!(names[1], GeneralName::DNSName(name) if *name == cluster_name(UID)),
+        matches!(names[1], GeneralName::IPAddress([192, 0, 2, 7])),
         "{names:?}"
     );
-    assert!(
-        matches!(names[2], GeneralName::IPAddress([192, 0, 2, 7])),
-        "{names:?}"
-    );
-    assert_eq!(names.len(), 4);
+    assert_eq!(names.len(), 3);
 
     let root = der(cluster.certificate_pem());
     let (_, root) = x509_parser::parse_x509_certificate(&root).expect("parsed");
@@ -110,6 +140,47 @@ fn a_node_certificate_says_what_it_should() {
     assert_eq!(leaf.issuer(), root.subject());
     leaf.verify_signature(Some(root.public_key()))
         .expect("signed by it");
+}
+
+#[test]
+fn the_name_of_the_api_is_in_certificates_of_the_api_alone() {
+    let cluster = authority(AuthorityKind::Cluster);
+    let names = |kind: &LeafKind| {
+        let pem = cluster.issue(kind, now()).expect("issued").certificate_pem;
+        let names = dns_names(&pem);
+        let has = has_api_name(&pem, UID).expect("read");
+        assert_eq!(has, names.contains(&api_server_name(UID)), "{kind:?}");
+        names
+    };
+    let both = [api_server_name(UID), cluster_name(UID)];
+    assert_eq!(names(&api("alpha", ApiNames::Both)), both);
+    assert_eq!(names(&api("alpha", ApiNames::Earlier)), [cluster_name(UID)]);
+    assert_eq!(names(&node("alpha")), ["alpha"]);
+    let earlier = ["alpha".to_owned(), cluster_name(UID)];
+    assert_eq!(names(&earlier_node("alpha")), earlier);
+}
+
+#[test]
+fn a_certificate_of_the_api_lives_two_days_and_is_no_client() {
+    let at = Timestamp::from_second(1_800_000_000).expect("a time");
+    let cluster = Authority::generate(AuthorityKind::Cluster, UID, at).expect("an authority");
+    let issued = cluster.issue(&api("alpha", ApiNames::Both), at);
+    let pem = issued.expect("issued").certificate_pem;
+    let validity = validity_of(&pem).expect("read");
+    let after = |hours: i64| at + SignedDuration::from_hours(hours);
+    assert!(validity.holds(after(48)) && !validity.holds(after(49)));
+    assert!(
+        !renew_due(&pem, after(31)).expect("read") && renew_due(&pem, after(32)).expect("read")
+    );
+    let leaf = der(&pem);
+    let (_, leaf) = x509_parser::parse_x509_certificate(&leaf).expect("parsed");
+    assert_eq!(leaf.subject().to_string(), "CN=api:alpha");
+    let usage = leaf.extended_key_usage().expect("one").expect("present");
+    assert!(usage.value.server_auth && !usage.value.client_auth);
+    assert!(
+        peer_identity(&der(&pem)).is_err(),
+        "no caller has this name"
+    );
 }
 
 #[test]
@@ -168,6 +239,7 @@ fn authorities_sign_only_their_own_kinds() {
     let name = || "alpha".to_owned();
     let kinds = [
         node("alpha"),
+        api("alpha", ApiNames::Both),
         admin("kim"),
         LeafKind::Leader { name: name() },
         LeafKind::EtcdNode { name: name() },
@@ -190,9 +262,9 @@ fn authorities_sign_only_their_own_kinds() {
                 .collect()
         })
         .collect();
-    assert_eq!(signed[0], [true, true, true, false, false, false]);
-    assert_eq!(signed[1], [false, false, true, true, true, false]);
-    assert_eq!(signed[2], [false, false, false, false, false, true]);
+    assert_eq!(signed[0], [true, true, true, true, false, false, false]);
+    assert_eq!(signed[1], [false, false, false, true, true, true, false]);
+    assert_eq!(signed[2], [false, false, false, false, false, false, true]);
 }
 
 #[test]
@@ -205,8 +277,8 @@ fn reserved_and_wrong_names_get_no_certificate() {
             "{name:?}: {refused:?}"
         );
     }
-    let mut odd = node("alpha");
-    if let LeafKind::Node { cluster_uid, .. } = &mut odd {
+    let mut odd = api("alpha", ApiNames::Both);
+    if let LeafKind::Api { cluster_uid, .. } = &mut odd {
         *cluster_uid = "a.b".into();
     }
     assert!(cluster.issue(&odd, now()).is_err());

@@ -8,7 +8,7 @@ use rustls::{
     ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
     SignatureScheme,
     client::{
-        ResolvesClientCert, WebPkiServerVerifier,
+        ResolvesClientCert, Resumption, WebPkiServerVerifier,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
         verify_server_cert_signed_by_trust_anchor,
     },
@@ -22,7 +22,10 @@ use rustls::{
     version::TLS13,
 };
 
-use super::{CertificateKeyPair, PkiError, authority, check_name, cluster_name, request};
+use super::{
+    CertificateKeyPair, PkiError, authority, check_name, request,
+    server_identity::{ApiServers, ApiVerifier, NotAServer, ServerIdentity, server_identity},
+};
 use kat_types::encoding::digest::sha256_hex;
 
 /// The subject of the other end's certificate.
@@ -101,7 +104,7 @@ pub fn public_key_hash(certificate_pem: &str) -> Result<String, PkiError> {
     key_hash_of(&first_certificate(certificate_pem)?)
 }
 
-fn key_hash_of(certificate: &CertificateDer<'_>) -> Result<String, PkiError> {
+pub(super) fn key_hash_of(certificate: &CertificateDer<'_>) -> Result<String, PkiError> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate)
         .map_err(|error| PkiError::Certificate(error.to_string()))?;
     Ok(sha256_hex(parsed.public_key().raw))
@@ -231,10 +234,9 @@ fn server_with(
     Ok(Arc::new(config))
 }
 
-/// Configuration of a client of the cluster's API: the server must have a certificate of the
-/// authority with the cluster's name ([`cluster_name`]); the dialled address is not compared.
-/// reqwest takes the configuration by `tls_backend_preconfigured` and requires ALPN to be set,
-/// hyper-rustls requires it to be empty: here it is empty.
+/// Configuration of a client of the cluster's API: the server must be one of `servers`; the dialled
+/// address is not compared. reqwest takes the configuration by `tls_backend_preconfigured` and
+/// requires ALPN to be set, hyper-rustls requires it to be empty: here it is empty.
 ///
 /// # Errors
 /// [`PkiError`] if the authority's certificate or the cluster's uid can't be used.
@@ -242,8 +244,9 @@ pub fn client_config(
     authority_pem: &str,
     cluster_uid: &str,
     identity: Option<Arc<CurrentIdentity>>,
+    servers: ApiServers,
 ) -> Result<ClientConfig, PkiError> {
-    let verifier = of_cluster(authority_pem, cluster_uid, None)?;
+    let verifier = ApiVerifier::new(chain_verifier(authority_pem)?, cluster_uid, servers)?;
     client_with(Arc::new(verifier), identity)
 }
 
@@ -256,59 +259,37 @@ pub struct KnownMachine {
     pub key_hash: Option<String>,
 }
 
-/// Configuration of a client of one machine's agent: like [`client_config`], and the server's
-/// certificate must be `node:NAME` with the machine's key.
+/// Configuration of a client of one machine's agent: the server must have a certificate of the
+/// authority for `node:NAME` with the machine's key, and its name as a server name.
 ///
 /// # Errors
-/// As [`client_config`].
+/// [`PkiError`] if the authority's certificate or the machine's name can't be used.
 pub fn agent_client_config(
     authority_pem: &str,
-    cluster_uid: &str,
     identity: Arc<CurrentIdentity>,
     machine: KnownMachine,
 ) -> Result<ClientConfig, PkiError> {
-    let verifier = of_cluster(authority_pem, cluster_uid, Some(vec![machine]))?;
-    client_with(Arc::new(verifier), Some(identity))
-}
-
-/// Configuration of a client of the state stream: like [`agent_client_config`], and the server is
-/// any of `members`, since another machine may have forwarded the connection.
-///
-/// # Errors
-/// As [`client_config`].
-pub fn state_client_config(
-    authority_pem: &str,
-    cluster_uid: &str,
-    identity: Arc<CurrentIdentity>,
-    members: Vec<KnownMachine>,
-) -> Result<ClientConfig, PkiError> {
-    let verifier = of_cluster(authority_pem, cluster_uid, Some(members))?;
-    client_with(Arc::new(verifier), Some(identity))
-}
-
-fn of_cluster(
-    authority_pem: &str,
-    cluster_uid: &str,
-    machines: Option<Vec<KnownMachine>>,
-) -> Result<ClusterVerifier, PkiError> {
-    let name = ServerName::try_from(cluster_name(cluster_uid)).map_err(|_| {
-        PkiError::Certificate(format!(
-            "the cluster's uid `{cluster_uid}` is not a DNS label"
-        ))
-    })?;
-    let verifier = WebPkiServerVerifier::builder_with_provider(roots(authority_pem)?, provider())
-        .build()
-        .map_err(|error| PkiError::Certificate(error.to_string()))?;
-    Ok(ClusterVerifier {
-        verifier,
+    check_name(&machine.name)?;
+    let name = ServerName::try_from(machine.name.clone())
+        .map_err(|_| PkiError::Certificate(format!("`{}` is not a DNS label", machine.name)))?;
+    let verifier = MachineVerifier {
+        verifier: chain_verifier(authority_pem)?,
         name,
-        machines,
-    })
+        machine,
+    };
+    client_with(Arc::new(verifier), Some(identity))
+}
+
+fn chain_verifier(authority_pem: &str) -> Result<Arc<WebPkiServerVerifier>, PkiError> {
+    WebPkiServerVerifier::builder_with_provider(roots(authority_pem)?, provider())
+        .build()
+        .map_err(|error| PkiError::Certificate(error.to_string()))
 }
 
 /// Configuration of a client that knows only the hash of the authority's certificate, from a join
-/// token. The server must send that certificate and a machine's leaf signed by it. Without a hash
-/// any authority is accepted: then the server's identity is not verified.
+/// token. The server must send that certificate and a leaf of the API signed by it, which only a
+/// machine that holds the store has. Without a hash any authority is accepted: then the server's
+/// identity is not verified.
 ///
 /// # Errors
 /// [`PkiError::Certificate`] if the hash is not 64 hexadecimal digits.
@@ -361,22 +342,24 @@ fn client_with(
         .with_protocol_versions(&[&TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(verifier);
-    Ok(match identity {
+    let mut config = match identity {
         Some(identity) => builder.with_client_cert_resolver(identity),
         None => builder.with_no_client_auth(),
-    })
+    };
+    // A resumed session is not verified again.
+    config.resumption = Resumption::disabled();
+    Ok(config)
 }
 
-/// Verifies the chain as usual, and the cluster's name instead of the dialled one.
+/// Verifies the chain as usual, and one machine's name and key instead of the dialled name.
 #[derive(Debug)]
-struct ClusterVerifier {
+struct MachineVerifier {
     verifier: Arc<WebPkiServerVerifier>,
     name: ServerName<'static>,
-    /// The only accepted machines, if there is a restriction.
-    machines: Option<Vec<KnownMachine>>,
+    machine: KnownMachine,
 }
 
-impl ServerCertVerifier for ClusterVerifier {
+impl ServerCertVerifier for MachineVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -392,18 +375,13 @@ impl ServerCertVerifier for ClusterVerifier {
             ocsp_response,
             now,
         )?;
-        let Some(machines) = &self.machines else {
-            return Ok(verified);
-        };
-        let is_known = |name: &str, hash: &str| {
-            let mut machines = machines.iter().filter(|machine| machine.name == name);
-            machines.any(|one| one.key_hash.as_ref().is_none_or(|known| known == hash))
-        };
+        let known = &self.machine;
+        let is_key = |hash: &str| known.key_hash.as_ref().is_none_or(|known| known == hash);
         match peer_certificate(end_entity) {
             Ok(PeerCertificate {
                 identity: PeerIdentity::Node(name),
                 key_hash,
-            }) if is_known(&name, &key_hash) => Ok(verified),
+            }) if name == known.name && is_key(&key_hash) => Ok(verified),
             _ => Err(rustls::Error::InvalidCertificate(
                 rustls::CertificateError::ApplicationVerificationFailure,
             )),
@@ -470,11 +448,9 @@ impl ServerCertVerifier for PinnedAuthority {
             now,
             self.provider.signature_verification_algorithms.all,
         )?;
-        match peer_identity(end_entity) {
-            Ok(PeerIdentity::Node(_)) => Ok(ServerCertVerified::assertion()),
-            _ => Err(rustls::Error::InvalidCertificate(
-                rustls::CertificateError::ApplicationVerificationFailure,
-            )),
+        match server_identity(end_entity) {
+            Ok(ServerIdentity::Api(_)) => Ok(ServerCertVerified::assertion()),
+            _ => NotAServer::NotForApi.refuse(),
         }
     }
 

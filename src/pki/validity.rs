@@ -8,6 +8,8 @@ use super::PkiError;
 
 /// Validity of a leaf: 30 days.
 pub const LEAF_LIFETIME: SignedDuration = SignedDuration::from_hours(30 * 24);
+/// Validity of a certificate of the API: two days. Who copied one is a server of the API for so long.
+pub const API_LEAF_LIFETIME: SignedDuration = SignedDuration::from_hours(48);
 /// Validity of an authority: ten years.
 pub const AUTHORITY_LIFETIME: SignedDuration = SignedDuration::from_hours(3653 * 24);
 /// How long before its issue a certificate is already valid, for machines with slow clocks.

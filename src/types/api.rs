@@ -497,6 +497,10 @@ pub struct Connection {
     /// Namespace of commands that name none: that of a `deploy:NAMESPACE` token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
+    /// Servers must have the name `api.kat.` and the cluster's uid, which only machines with the
+    /// store have. Absent in files of version 0.1.0 until such a server has answered.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub api_name_required: bool,
 }
 
 impl fmt::Debug for Connection {

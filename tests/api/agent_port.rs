@@ -12,7 +12,7 @@ use std::{
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::support::{CLUSTER_UID, Server, issue_node, key_hash};
+use super::support::{Server, issue_node, key_hash};
 use kat_api::{AgentPort, ApiError, ApiLimits, CopyStream, VolumeCopies, serve_agent};
 use kat_client::{Client, ClientError, ClientOptions};
 use kat_daemon::watchdog::LoopPulses;
@@ -54,7 +54,8 @@ impl Agent {
         let listener = kat_api::bind_overlay(Ipv4Addr::LOCALHOST, 0).unwrap();
         let endpoint = listener.local_addr().unwrap().to_string();
         let authority = server.authority.certificate_pem();
-        let config = tls::agent_server_config(Arc::clone(&server.identity), authority).unwrap();
+        let config =
+            tls::agent_server_config(Arc::clone(&server.agent_identity), authority).unwrap();
         let entry = InstanceEntry {
             node: "n1".to_owned(),
             created_revision: 1,
@@ -101,7 +102,7 @@ impl Agent {
             name: node.to_owned(),
             key_hash: Some(key_hash(&server.node_leaf("n1"))),
         };
-        let config = tls::agent_client_config(authority, CLUSTER_UID, identity, machine).unwrap();
+        let config = tls::agent_client_config(authority, identity, machine).unwrap();
         let options = ClientOptions {
             retry_for: Duration::ZERO,
             unreachable_for: Duration::ZERO,
@@ -163,11 +164,12 @@ async fn a_machine_that_may_lead_reads_logs_and_nobody_else_does() {
     // A machine cannot pose as another, and an earlier machine cannot pose as the one that now has
     // its name.
     let earlier = issue_node(&server.authority, "n1", jiff::Timestamp::now());
-    server.identity.replace(&earlier).unwrap();
+    server.agent_identity.replace(&earlier).unwrap();
     let meant = agent.client(&server, &leader(&server, "n2"), "n1");
     let error = logs(&meant, "web", "web-abcde").await.unwrap_err();
     assert!(error.to_string().contains("certificate"), "{error}");
-    server.identity.replace(&server.node_leaf("n1")).unwrap();
+    let own = server.node_leaf("n1");
+    server.agent_identity.replace(&own).unwrap();
     let meant = agent.client(&server, &leader(&server, "n2"), "n4");
     let error = logs(&meant, "web", "web-abcde").await.unwrap_err();
     assert!(error.to_string().contains("certificate"), "{error}");

@@ -26,6 +26,7 @@ fn client(server: &Server, token: &str, port: u16) -> Client {
         ca: server.authority.certificate_pem().to_owned(),
         token: token.to_owned(),
         namespace: None,
+        api_name_required: true,
     };
     Client::from_connection(&connection, ClientOptions::default()).unwrap()
 }

@@ -27,7 +27,9 @@ use kat_api::{
 use kat_client::{Client, ClientError, ClientOptions, StateConnection};
 use kat_daemon::watchdog::LoopPulses;
 use kat_leader::LeaderHandle;
-use kat_pki::{CertificateKeyPair, LeafKind, state_server_name, tls};
+use kat_pki::{
+    ApiServers, CertificateKeyPair, KnownServer, KnownServers, LeafKind, state_server_name, tls,
+};
 use kat_store::{StateFeed, StateFrames, StateSource, StateSourceError, StateStore, follow_source};
 use kat_testing::state_stream::{ServingStore, conforms, wait_for};
 use kat_types::{
@@ -98,11 +100,16 @@ fn listen(server: &Server, feed: &StateFeed, cancel: &CancellationToken) -> [Str
 fn client(server: &Server, address: &str, own: &CertificateKeyPair, member_key: &str) -> Client {
     let authority = server.authority.certificate_pem();
     let identity = tls::CurrentIdentity::new(own, authority).unwrap();
-    let member = tls::KnownMachine {
-        name: "n1".to_owned(),
-        key_hash: Some(member_key.to_owned()),
+    let member = KnownServer {
+        is_member: true,
+        node_key: None,
+        api_key: Some(member_key.to_owned()),
     };
-    let config = tls::state_client_config(authority, CLUSTER_UID, identity, vec![member]).unwrap();
+    let servers = ApiServers::KnownOnly(KnownServers {
+        machines: [("n1".to_owned(), member)].into(),
+        api_name_required: true,
+    });
+    let config = tls::client_config(authority, CLUSTER_UID, Some(identity), servers).unwrap();
     let options = ClientOptions {
         retry_for: Duration::ZERO,
         unreachable_for: Duration::ZERO,
@@ -135,7 +142,12 @@ async fn the_stream_conforms() {
     let own = server.node_leaf("n1");
     let make = |serving: &ServingStore| -> Arc<dyn StateSource> {
         let [address, _] = listen(&server, &serving.feed, &serving.cancel);
-        Arc::new(HttpSource(client(&server, &address, &own, &key_hash(&own))))
+        Arc::new(HttpSource(client(
+            &server,
+            &address,
+            &own,
+            &server.api_key(),
+        )))
     };
     conforms(&make).await;
 }
@@ -146,7 +158,12 @@ async fn the_stream_through_another_machine_conforms() {
     let own = server.node_leaf("n1");
     let make = |serving: &ServingStore| -> Arc<dyn StateSource> {
         let [_, address] = listen(&server, &serving.feed, &serving.cancel);
-        Arc::new(HttpSource(client(&server, &address, &own, &key_hash(&own))))
+        Arc::new(HttpSource(client(
+            &server,
+            &address,
+            &own,
+            &server.api_key(),
+        )))
     };
     conforms(&make).await;
 }
@@ -181,7 +198,7 @@ async fn scene() -> Scene {
 
 impl Scene {
     async fn refused(&self, own: &CertificateKeyPair, node: &str) -> u16 {
-        let member = key_hash(&self.server.node_leaf("n1"));
+        let member = self.server.api_key();
         let client = client(&self.server, &self.address, own, &member);
         let opened = timeout(DEADLINE, client.state_stream(node, None))
             .await
@@ -195,7 +212,7 @@ async fn a_stream_is_opened_by_its_own_machine_alone() {
     let scene = scene().await;
     let server = &scene.server;
     let second = server.node_leaf("n2");
-    let member = key_hash(&server.node_leaf("n1"));
+    let member = server.api_key();
     let own = client(server, &scene.address, &second, &member);
     let mut opened = own.state_stream("n2", None).await.unwrap();
     let first = opened.next().await.unwrap();
@@ -234,7 +251,7 @@ async fn a_stream_is_opened_by_its_own_machine_alone() {
 async fn the_stream_of_a_machine_that_leaves_ends() {
     let scene = scene().await;
     let server = &scene.server;
-    let member = key_hash(&server.node_leaf("n1"));
+    let member = server.api_key();
     let own = client(server, &scene.address, &server.node_leaf("n2"), &member);
     let mut opened = own.state_stream("n2", None).await.unwrap();
     while !matches!(opened.next().await.unwrap(), Some(StateFrame::Beat(_))) {}
@@ -292,7 +309,7 @@ async fn a_large_list_and_a_large_change_arrive_whole() {
         keys::desired_instance("n2", "large"),
         &"y".repeat(100_000),
     )]);
-    let member = key_hash(&scene.server.node_leaf("n1"));
+    let member = scene.server.api_key();
     let own = scene.server.node_leaf("n2");
     let own = client(&scene.server, &scene.address, &own, &member);
     let mut opened = own.state_stream("n2", None).await.unwrap();
@@ -310,7 +327,7 @@ async fn a_large_list_and_a_large_change_arrive_whole() {
 #[tokio::test]
 async fn a_stream_that_the_server_ends_ends_in_order() {
     let scene = scene().await;
-    let member = key_hash(&scene.server.node_leaf("n1"));
+    let member = scene.server.api_key();
     let own = scene.server.node_leaf("n2");
     let own = client(&scene.server, &scene.address, &own, &member);
     let mut older = own.state_stream("n2", None).await.unwrap();
@@ -342,7 +359,7 @@ async fn no_key_of_others_is_in_a_stream() {
         put(keys::service_balance("default", "web"), &"shared"),
         put(keys::host_ports("default", "web"), &"hidden"),
     ]);
-    let member = key_hash(&scene.server.node_leaf("n1"));
+    let member = scene.server.api_key();
     let own = client(
         &scene.server,
         &scene.address,

@@ -24,7 +24,7 @@ use kat_bundle::{SourceFile, pack};
 use kat_daemon::watchdog::LoopPulses;
 use kat_leader::{AgentReports, LeaderHandle, PlanningHealth, SnapshotBuilder, StoreHealth};
 use kat_pki::{
-    Authorities, Authority, AuthorityKind, CertificateKeyPair, LeafKind, cluster_name,
+    ApiNames, Authorities, Authority, AuthorityKind, CertificateKeyPair, LeafKind, api_server_name,
     recovery_key::RecoveryKey, store_recovery_key, tls,
 };
 use kat_plan::SnapshotSealing;
@@ -65,7 +65,10 @@ pub(crate) struct Server {
     pub passing_port: u16,
     pub etcd_authority: Authority,
     pub authority: Authority,
+    /// What the API's ports present.
     pub identity: Arc<tls::CurrentIdentity>,
+    /// What the port of n1's agent presents.
+    pub agent_identity: Arc<tls::CurrentIdentity>,
     pub folder: tempfile::TempDir,
     pub admin: String,
     pub read: String,
@@ -106,11 +109,13 @@ impl Server {
         let now = Timestamp::now();
         let authority = Authority::generate(AuthorityKind::Cluster, CLUSTER_UID, now).unwrap();
         let leaf = issue_node(&authority, "n1", now);
+        let api_leaf = authority.issue(&api_kind("n1"), now).unwrap();
         let name = || "n1".to_owned();
         let leader = authority.issue(&LeafKind::Leader { name: name() }, now);
         let root = authority.issue(&LeafKind::Admin { name: name() }, now);
         let leaves: BTreeMap<_, _> = [
             ("node:n1".to_owned(), leaf.clone()),
+            ("api:n1".to_owned(), api_leaf.clone()),
             ("leader:n1".to_owned(), leader.unwrap()),
             ("admin:n1".to_owned(), root.unwrap()),
         ]
@@ -121,10 +126,12 @@ impl Server {
             member_keys: MemberKeys {
                 leader: hash("leader:n1"),
                 admin: hash("admin:n1"),
+                api: hash("api:n1"),
             },
             ..registration()
         };
-        let identity = tls::CurrentIdentity::new(&leaf, authority.certificate_pem()).unwrap();
+        let current = |leaf| tls::CurrentIdentity::new(leaf, authority.certificate_pem()).unwrap();
+        let (identity, agent_identity) = (current(&api_leaf), current(&leaf));
         let etcd_authority =
             Authority::generate(AuthorityKind::EtcdClients, CLUSTER_UID, now).unwrap();
         let pki = tempfile::tempdir().unwrap();
@@ -258,6 +265,7 @@ impl Server {
             etcd_authority,
             authority,
             identity,
+            agent_identity,
             folder,
             admin,
             read,
@@ -303,6 +311,11 @@ impl Server {
 
     pub(crate) fn node_leaf(&self, name: &str) -> CertificateKeyPair {
         self.leaf(&node_kind(name))
+    }
+
+    /// The hash of the key by which n1 serves the API.
+    pub(crate) fn api_key(&self) -> String {
+        key_hash(&self.leaf(&api_kind("n1")))
     }
 
     /// One call with a token, or without one if it is empty.
@@ -407,7 +420,16 @@ pub(crate) fn issue_node(authority: &Authority, name: &str, now: Timestamp) -> C
 pub(crate) fn node_kind(name: &str) -> LeafKind {
     LeafKind::Node {
         name: name.to_owned(),
+        cluster_uid: None,
+        addresses: vec!["127.0.0.1".parse().unwrap()],
+    }
+}
+
+pub(crate) fn api_kind(name: &str) -> LeafKind {
+    LeafKind::Api {
+        name: name.to_owned(),
         cluster_uid: CLUSTER_UID.to_owned(),
+        names: ApiNames::Both,
         addresses: vec!["127.0.0.1".parse().unwrap()],
     }
 }
@@ -418,7 +440,7 @@ pub(crate) fn key_hash(leaf: &CertificateKeyPair) -> String {
 }
 
 pub(crate) fn server_name() -> String {
-    cluster_name(CLUSTER_UID)
+    api_server_name(CLUSTER_UID)
 }
 
 pub(crate) fn put<T: serde::Serialize>(key: String, value: &T) -> WriteOperation {

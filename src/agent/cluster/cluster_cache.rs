@@ -14,9 +14,10 @@ use super::identity::MachineIdentity;
 use crate::service::paths;
 use kat_host::files::{self, FileAccess, FileError};
 use kat_leader::leader_name;
+use kat_pki::{KnownServer, KnownServers};
 use kat_store::mirror::MirrorEntries;
 use kat_types::{
-    api::StoreEpoch,
+    api::{MachineEndpoints, StoreEpoch},
     store::{
         keys,
         members::{ClusterEndpoints, ClusterMembers, MemberRecord},
@@ -42,6 +43,10 @@ pub(crate) struct ClusterCache {
     pub members: ClusterMembers,
     /// How often the store was created anew by recover or restore.
     pub store_epoch: StoreEpoch,
+    /// Every machine with the store had a certificate of the API once. From then on servers are
+    /// refused that have the name of version 0.1.0 alone, unless their keys are known.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub api_name_required: bool,
 }
 
 impl ClusterCache {
@@ -51,14 +56,43 @@ impl ClusterCache {
     pub(crate) fn read(entries: &MirrorEntries, before: &Self) -> Self {
         let leader = entries.get(keys::LEADER_ENDPOINT);
         let leader = leader.map(|entry| String::from_utf8_lossy(&entry.value).into_owned());
+        let mut endpoints = read_key(entries, keys::ENDPOINTS, &before.endpoints);
+        keep_keys(&mut endpoints, &before.endpoints);
         Self {
             schema: 1,
             store_epoch: read_key(entries, keys::STORE_EPOCH, &before.store_epoch),
             members: read_key(entries, keys::MEMBERS, &before.members),
             leader,
             leader_name: leader_name(entries),
-            endpoints: read_key(entries, keys::ENDPOINTS, &before.endpoints),
+            api_name_required: before.api_name_required || endpoints.is_api_named(),
+            endpoints,
         }
+    }
+
+    /// The servers of the API, by their keys.
+    pub(crate) fn servers(&self) -> KnownServers {
+        let hash = |hash: &String| Some(hash.clone()).filter(|hash| !hash.is_empty());
+        let machines = self.endpoints.machines.iter().map(|(name, machine)| {
+            let server = KnownServer {
+                is_member: machine.etcd,
+                node_key: hash(&machine.node_key),
+                api_key: hash(&machine.api_key),
+            };
+            (name.clone(), server)
+        });
+        KnownServers {
+            machines: machines.collect(),
+            api_name_required: self.api_name_required,
+        }
+    }
+
+    /// Whether this machine's certificate of the API may have the new name: every other machine
+    /// with the store has such a certificate too. Clients that see the name refuse all servers
+    /// without it.
+    pub(crate) fn may_have_api_name(&self, node: &str) -> bool {
+        let mut others = self.endpoints.machines.iter();
+        let lacks = |machine: &MachineEndpoints| machine.etcd && machine.api_key.is_empty();
+        self.api_name_required || !others.any(|(name, machine)| name != node && lacks(machine))
     }
 
     /// `host:port` of the APIs to connect to, the leader's first. Overlay addresses come last: the
@@ -180,6 +214,20 @@ impl ClusterCache {
     }
 }
 
+/// Keeps the keys of machines with the store that a leader of version 0.1.0 leaves out when it
+/// writes the endpoints: by them a server of that version is told from a worker.
+fn keep_keys(endpoints: &mut ClusterEndpoints, before: &ClusterEndpoints) {
+    for (name, machine) in &mut endpoints.machines {
+        let known = before.machines.get(name).filter(|known| known.etcd);
+        let Some(known) = known.filter(|_| machine.etcd && machine.node_key.is_empty()) else {
+            continue;
+        };
+        machine.node_key.clone_from(&known.node_key);
+        machine.leader_key.clone_from(&known.leader_key);
+        machine.api_key.clone_from(&known.api_key);
+    }
+}
+
 /// Removes duplicate endpoints and keeps the order.
 fn in_order(mut endpoints: Vec<String>) -> Vec<String> {
     let mut seen = std::collections::BTreeSet::new();
@@ -211,7 +259,6 @@ pub(crate) type ClusterCacheReceiver = watch::Receiver<Arc<ClusterCache>>;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kat_types::api::MachineEndpoints;
 
     fn known() -> ClusterCache {
         let machine = |api: &[&str], overlay: [u8; 4], etcd| MachineEndpoints {
@@ -228,6 +275,7 @@ mod tests {
         ClusterCache {
             schema: 1,
             store_epoch: StoreEpoch::default(),
+            api_name_required: false,
             members: ClusterMembers {
                 schema: 1,
                 members: [

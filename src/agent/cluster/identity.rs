@@ -35,11 +35,6 @@ impl MachineIdentity {
     pub fn overlay_address(&self) -> Ipv4Addr {
         kat_types::machine::network::node_address(self.subnet)
     }
-
-    /// The name that every server certificate of the cluster bears.
-    pub fn cluster_name(&self) -> String {
-        cluster_server_name(&self.cluster_uid)
-    }
 }
 
 #[cfg(test)]
@@ -58,9 +53,4 @@ impl MachineIdentity {
             reached: ReachSettings::default(),
         }
     }
-}
-
-/// The name in every server certificate of a cluster: it names the cluster, not an address.
-pub(crate) fn cluster_server_name(cluster_uid: &str) -> String {
-    format!("kat.{cluster_uid}")
 }

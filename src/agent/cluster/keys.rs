@@ -11,12 +11,12 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::identity::MachineIdentity;
+use super::{cluster_cache::ClusterCache, identity::MachineIdentity};
 use crate::service::paths::PKI;
 use kat_host::files::{self, FileAccess, FileError};
 use kat_pki as pki;
 use kat_pki::{
-    Authority, AuthorityEdition, AuthorityKind, LeafKind, PkiError, clear_file,
+    ApiNames, Authority, AuthorityEdition, AuthorityKind, LeafKind, PkiError, clear_file,
     recovery_key::RecoveryKey, replacement,
 };
 use kat_types::api::{AuthorityKeys, Certificates, MemberKeys, MembershipAnswer};
@@ -39,8 +39,9 @@ fn no_key(error: pki::recovery_key::SealError) -> PkiError {
 }
 
 /// File names of a machine's leaf certificates and keys, without the suffix.
-const LEAVES: [&str; 6] = [
+const LEAVES: [&str; 7] = [
     "node",
+    "api",
     "admin",
     "leader",
     "leader-etcd",
@@ -248,6 +249,14 @@ impl MachineKeys {
         )?)
     }
 
+    /// Writes the key of this machine's certificate of the API, `api.key`.
+    pub(crate) fn store_api_key(&self, pem: &str) -> Result<(), KeysError> {
+        Ok(pki::write_secret(
+            &self.folder.join("api.key"),
+            pem.as_bytes(),
+        )?)
+    }
+
     /// Stores the certificates that the leader issued for [`Self::machine_request`].
     pub(crate) fn store_machine(&self, certificates: &Certificates) -> Result<(), KeysError> {
         if certificates.etcd.is_empty() {
@@ -304,19 +313,38 @@ impl MachineKeys {
         })
     }
 
+    /// Whether this machine's certificate of the API lacks the name that it may have.
+    pub(crate) fn lacks_api_name(&self, identity: &MachineIdentity, known: &ClusterCache) -> bool {
+        known.may_have_api_name(&identity.node) && !self.has_api_name(identity)
+    }
+
+    fn has_api_name(&self, identity: &MachineIdentity) -> bool {
+        let certificate = self.certificate("api").ok();
+        certificate
+            .is_some_and(|pem| pki::has_api_name(&pem, &identity.cluster_uid).unwrap_or(false))
+    }
+
     /// Issues every leaf that is missing, unreadable, due (two thirds of its validity are over), or
-    /// issued by an authority that has been replaced. Returns the names of the issued leaves.
+    /// issued by an authority that has been replaced, and that of the API where it lacks a name.
+    /// Returns the names of the issued leaves.
     pub(crate) fn renew(
         &self,
         identity: &MachineIdentity,
+        known: &ClusterCache,
         now: Timestamp,
     ) -> Result<Vec<&'static str>, KeysError> {
+        // A name that clients have seen stays.
+        let names = match known.may_have_api_name(&identity.node) || self.has_api_name(identity) {
+            true => ApiNames::Both,
+            false => ApiNames::Earlier,
+        };
         self.forget_etcd_client()?;
         self.complete_promotions()?;
         let mut renewed = Vec::new();
         for name in LEAVES {
-            if self.is_due(name, now)? {
-                self.issue(name, identity, now)?;
+            let due = self.is_due(name, now)?;
+            if due || name == "api" && self.lacks_api_name(identity, known) {
+                self.issue(name, identity, names, now)?;
                 renewed.push(name);
             }
         }
@@ -337,20 +365,31 @@ impl MachineKeys {
         &self,
         name: &'static str,
         identity: &MachineIdentity,
+        names: ApiNames,
         now: Timestamp,
     ) -> Result<(), KeysError> {
         let node = identity.node.clone();
         let overlay = IpAddr::V4(identity.overlay_address());
         let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let kind = match name {
-            "node" => {
+            "node" | "api" => {
                 let mut addresses = identity.advertise.clone();
                 addresses.extend([overlay, loopback]);
                 let cluster_uid = identity.cluster_uid.clone();
-                LeafKind::Node {
-                    name: node,
-                    cluster_uid,
-                    addresses,
+                match name {
+                    "api" => LeafKind::Api {
+                        name: node,
+                        cluster_uid,
+                        names,
+                        addresses,
+                    },
+                    // This machine may serve the API by any name: version 0.1.0, to which an
+                    // upgrade is taken back, has this certificate alone.
+                    _ => LeafKind::Node {
+                        name: node,
+                        cluster_uid: Some(cluster_uid),
+                        addresses,
+                    },
                 }
             }
             "admin" => LeafKind::Admin { name: node },
@@ -443,6 +482,7 @@ impl MachineKeys {
         Ok(MemberKeys {
             leader: self.key_hash("leader")?,
             admin: self.key_hash("admin")?,
+            api: self.key_hash("api")?,
         })
     }
 
@@ -464,7 +504,7 @@ impl MachineKeys {
 /// The authority that signs a leaf.
 fn authority_of(leaf: &str) -> AuthorityKind {
     match leaf {
-        "node" | "admin" | "leader" => AuthorityKind::Cluster,
+        "node" | "api" | "admin" | "leader" => AuthorityKind::Cluster,
         "leader-etcd" | "etcd-server" => AuthorityKind::EtcdClients,
         _ => AuthorityKind::EtcdPeers,
     }

@@ -33,6 +33,7 @@ use kat_host::{
     files,
 };
 use kat_network::links::address_change;
+use kat_pki::ApiServers;
 use kat_systemd::{ActiveState, ManagerSource, UnitManager};
 use kat_types::{
     api::{
@@ -327,7 +328,7 @@ impl LeaderApi {
         let failures = self.failures.load(Ordering::Relaxed);
         let first = failures.checked_rem(endpoints.len()).unwrap_or(0);
         endpoints.rotate_left(first);
-        let client = client_at(&endpoints, &self.identity, &self.keys)?;
+        let client = client_at(&endpoints, &self.identity, &known, &self.keys)?;
         // The reporter does its own retries, with a new report and on a new connection, which may
         // reach another leader.
         let spec = &self.identity.cluster.spec;
@@ -361,7 +362,7 @@ fn client_of(
     known: &ClusterCache,
     keys: &MachineKeys,
 ) -> Result<Client, LeaderApiError> {
-    client_at(&client_endpoints(identity, known), identity, keys)
+    client_at(&client_endpoints(identity, known), identity, known, keys)
 }
 
 fn client_endpoints(identity: &MachineIdentity, known: &ClusterCache) -> Vec<String> {
@@ -378,6 +379,7 @@ fn client_endpoints(identity: &MachineIdentity, known: &ClusterCache) -> Vec<Str
 fn client_at(
     endpoints: &[String],
     identity: &MachineIdentity,
+    known: &ClusterCache,
     keys: &MachineKeys,
 ) -> Result<Client, LeaderApiError> {
     let leaf = keys.leaf("node")?;
@@ -385,11 +387,12 @@ fn client_at(
         request_timeout: Duration::from_secs(5),
         ..ClientOptions::default()
     };
-    Ok(Client::from_identity(
+    Ok(Client::of_machine(
         endpoints,
         &identity.cluster_uid,
         &keys.cluster_authority()?,
-        &format!("{}{}", leaf.certificate_pem, leaf.key_pem),
+        Some(&format!("{}{}", leaf.certificate_pem, leaf.key_pem)),
+        &ApiServers::Known(known.servers()),
         options,
     )?)
 }

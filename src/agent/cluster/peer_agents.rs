@@ -100,10 +100,7 @@ impl PeerAgents {
     ) -> Result<rustls::ClientConfig, KeysError> {
         let authority = self.keys.cluster_authority()?;
         let leader = pki::tls::CurrentIdentity::new(&self.keys.leaf(leaf)?, &authority)?;
-        let uid = &self.identity.cluster_uid;
-        Ok(pki::tls::agent_client_config(
-            &authority, uid, leader, machine,
-        )?)
+        Ok(pki::tls::agent_client_config(&authority, leader, machine)?)
     }
 }
 

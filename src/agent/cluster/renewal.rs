@@ -3,10 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{identity::MachineIdentity, keys::MachineKeys};
+use super::{
+    identity::MachineIdentity,
+    keys::{KeysError, MachineKeys},
+};
 use crate::{
     cluster::cluster_cache::ClusterCacheReceiver, desired_state::store_watch::FollowedStore,
     etcd::authorities::AuthorityUses,
@@ -14,7 +17,7 @@ use crate::{
 use kat_client::{Client, ClientOptions};
 use kat_pki as pki;
 use kat_pki::AuthorityKind;
-use kat_types::api::{Connection, RenewalRequest};
+use kat_types::api::RenewalRequest;
 
 /// Interval between two checks of the certificates.
 const INTERVAL: Duration = Duration::from_secs(3600);
@@ -23,12 +26,56 @@ const AFTER_FAILURE: Duration = Duration::from_secs(60);
 /// Pause after a failed renewal while a certificate has expired: the machine can't connect with it.
 const WHILE_EXPIRED: Duration = Duration::from_secs(3);
 
+/// The certificates of this machine's servers, as they are in use.
+#[derive(Clone)]
+pub(crate) struct ServerCertificates {
+    /// Of the agent's port.
+    pub agent: Arc<pki::tls::CurrentIdentity>,
+    /// Of the API's port. A machine without the store has none: its port forwards connections, and
+    /// who takes it for a server of the API is to refuse it.
+    pub api: Option<Arc<pki::tls::CurrentIdentity>>,
+}
+
+impl ServerCertificates {
+    /// Reads them from the disk.
+    pub(crate) fn read(identity: &MachineIdentity, keys: &MachineKeys) -> Result<Self, KeysError> {
+        let authority = keys.cluster_authority()?;
+        let current = |name| {
+            Ok(pki::tls::CurrentIdentity::new(
+                &keys.leaf(name)?,
+                &authority,
+            )?)
+        };
+        Ok(Self {
+            agent: current("node")?,
+            api: match identity.etcd {
+                true => Some(current("api")?),
+                false => None,
+            },
+        })
+    }
+
+    /// Puts renewed ones into use.
+    fn replace(&self, keys: &MachineKeys) -> Result<(), KeysError> {
+        self.agent.replace(&keys.leaf("node")?)?;
+        if let Some(api) = &self.api {
+            api.replace(&keys.leaf("api")?)?;
+        }
+        Ok(())
+    }
+
+    /// What the API's port presents.
+    pub(crate) fn of_api(&self) -> &Arc<pki::tls::CurrentIdentity> {
+        self.api.as_ref().unwrap_or(&self.agent)
+    }
+}
+
 /// Keeps this machine's certificates valid.
 pub(crate) struct CertificateRenewal {
     pub identity: Arc<MachineIdentity>,
     pub keys: MachineKeys,
-    /// The certificate that this machine's API presents.
-    pub certificate: Arc<pki::tls::CurrentIdentity>,
+    /// The certificates that this machine's servers present.
+    pub certificates: ServerCertificates,
     /// The connection to etcd.
     pub store: FollowedStore,
     pub known: ClusterCacheReceiver,
@@ -44,7 +91,9 @@ impl CertificateRenewal {
         self.show_uses();
         let mut unused = false;
         let mut said = String::new();
+        let mut known = self.known.clone();
         loop {
+            known.mark_unchanged();
             let pause = match self.renew().await {
                 Ok(false) if !unused => INTERVAL,
                 Ok(_) => {
@@ -72,19 +121,37 @@ impl CertificateRenewal {
                     }
                 }
             };
-            let wait = tokio::time::timeout(pause, self.changed.notified());
-            match cancel.run_until_cancelled(wait).await {
+            let due = async {
+                tokio::select! {
+                    () = sleep(pause) => false,
+                    () = self.name_due(&mut known) => false,
+                    () = self.changed.notified() => true,
+                }
+            };
+            match cancel.run_until_cancelled(due).await {
                 None => return,
-                Some(changed) => unused |= changed.is_ok(),
+                Some(changed) => unused |= changed,
             }
         }
+    }
+
+    /// Ends when a change of the cluster has this machine's certificate of the API lack a name.
+    async fn name_due(&self, known: &mut ClusterCacheReceiver) {
+        while known.changed().await.is_ok() {
+            let now = known.borrow_and_update().clone();
+            if self.identity.etcd && self.keys.lacks_api_name(&self.identity, &now) {
+                return;
+            }
+        }
+        std::future::pending().await
     }
 
     /// Renews what is due; true when something was renewed.
     async fn renew(&self) -> anyhow::Result<bool> {
         let now = Timestamp::now();
         if self.identity.etcd {
-            let renewed = self.keys.renew(&self.identity, now)?;
+            let known = self.known.borrow().clone();
+            let renewed = self.keys.renew(&self.identity, &known, now)?;
             if !renewed.is_empty() {
                 tracing::info!(?renewed, "certificates were renewed");
             }
@@ -95,15 +162,15 @@ impl CertificateRenewal {
         }
         // The request is made without a client certificate, since that may have expired: it proves
         // possession of the machine's key by its signature.
-        let connection = Connection {
-            cluster: self.identity.cluster.metadata.name.clone(),
-            cluster_uid: self.identity.cluster_uid.clone(),
-            endpoints: self.known.borrow().api(self.identity.cluster.spec.api_port),
-            ca: self.keys.cluster_authority()?,
-            token: String::new(),
-            namespace: None,
-        };
-        let client = Client::from_connection(&connection, ClientOptions::default())?;
+        let known = self.known.borrow().clone();
+        let client = Client::of_machine(
+            &known.api(self.identity.cluster.spec.api_port),
+            &self.identity.cluster_uid,
+            &self.keys.cluster_authority()?,
+            None,
+            &pki::ApiServers::Known(known.servers()),
+            ClientOptions::default(),
+        )?;
         let request = RenewalRequest {
             certificate_request: self.keys.machine_request(&self.identity.node)?,
             state_stream: true,
@@ -130,7 +197,7 @@ impl CertificateRenewal {
         self.show_uses();
         let (identity, keys) = (&self.identity, &self.keys);
         let known = self.known.borrow().clone();
-        self.certificate.replace(&keys.leaf("node")?)?;
+        self.certificates.replace(keys)?;
         self.store.reconnect(identity, keys, &known).await
     }
 }

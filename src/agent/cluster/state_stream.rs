@@ -101,16 +101,16 @@ pub(super) fn member_config(
     keys: &MachineKeys,
     known: &ClusterCache,
 ) -> Result<rustls::ClientConfig, KeysError> {
-    let members = known.endpoints.machines.iter().filter(|(_, one)| one.etcd);
-    let members = members.map(|(name, machine)| pki::tls::KnownMachine {
-        name: name.clone(),
-        key_hash: Some(machine.node_key.clone()).filter(|hash| !hash.is_empty()),
-    });
     let authority = keys.cluster_authority()?;
     let own = pki::tls::CurrentIdentity::new(&keys.leaf("node")?, &authority)?;
+    let servers = pki::ApiServers::KnownOnly(known.servers());
     let uid = &identity.cluster_uid;
-    let config = pki::tls::state_client_config(&authority, uid, own, members.collect())?;
-    Ok(config)
+    Ok(pki::tls::client_config(
+        &authority,
+        uid,
+        Some(own),
+        servers,
+    )?)
 }
 
 #[async_trait]

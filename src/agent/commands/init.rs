@@ -123,7 +123,7 @@ pub(crate) async fn run(options: InitOptions, say: StepPrinter<'_>) -> anyhow::R
         etcd_group.context("the group of etcd's user was not made")?,
     ));
     let recovery = keys.ensure_authorities(&identity.cluster_uid, now)?;
-    keys.renew(&identity, now)?;
+    keys.renew(&identity, &ClusterCache::default(), now)?;
 
     say("bringing up the overlay");
     let public_key = ensure_wireguard_key()?;
@@ -182,6 +182,7 @@ pub(crate) async fn run(options: InitOptions, say: StepPrinter<'_>) -> anyhow::R
         ca: keys.cluster_authority()?,
         token: token.token,
         namespace: None,
+        api_name_required: true,
     };
     files::ensure_folder(Path::new(paths::CONFIGURATION), FileAccess::mode(0o755))?;
     files::write_atomic(

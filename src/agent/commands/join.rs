@@ -140,7 +140,7 @@ pub(crate) async fn run(options: JoinOptions, say: StepPrinter<'_>) -> anyhow::R
     let text = json::pretty(paths::JOINING, &identity)?;
     files::write_atomic(Path::new(paths::JOINING), &text, FileAccess::mode(0o600))?;
     keys.store_machine(&answer.certificates)?;
-    let known = ClusterCache {
+    let mut known = ClusterCache {
         schema: 1,
         leader: Some(options.leader_api),
         members: ClusterMembers::default(),
@@ -150,6 +150,7 @@ pub(crate) async fn run(options: JoinOptions, say: StepPrinter<'_>) -> anyhow::R
         },
         ..ClusterCache::default()
     };
+    known.api_name_required = known.endpoints.is_api_named();
     known.store()?;
     let peers = network_files::peers_of(&identity.reached.published_reach(), &answer.peers);
     settle(&identity, &known, &peers, &keys, say).await?;

@@ -247,7 +247,7 @@ fn keep_registries(entries: &MirrorEntries, writes: &WatchedWrites) {
 }
 
 /// Keeps all machines that may lead in the administrator's connection file, where this machine has
-/// one.
+/// one, and whether they must have the name of the API.
 fn keep_admin_connection(path: &Path, known: &ClusterCache) -> anyhow::Result<()> {
     let text = match files::read_text(path, ADMIN_LIMIT) {
         Err(error) if error.is_not_found() => return Ok(()),
@@ -256,10 +256,14 @@ fn keep_admin_connection(path: &Path, known: &ClusterCache) -> anyhow::Result<()
     let mut connection: Connection =
         serde_json::from_str(&text).with_context(|| path.display().to_string())?;
     let endpoints = known.endpoints.api();
-    if endpoints.is_empty() || connection.endpoints == endpoints {
+    let api_name_required = connection.api_name_required || known.api_name_required;
+    let same =
+        connection.endpoints == endpoints && connection.api_name_required == api_name_required;
+    if endpoints.is_empty() || same {
         return Ok(());
     }
     connection.endpoints = endpoints;
+    connection.api_name_required = api_name_required;
     let text = json::pretty(&path.display().to_string(), &connection)?;
     files::write_atomic(path, &text, FileAccess::mode(0o600))?;
     Ok(())

@@ -297,7 +297,8 @@ impl AuthorityKeeper {
     /// Issues the certificates that the files ask for, copies what etcd reads, and lets the agent's
     /// own connections and its API use them.
     fn use_files(&self) -> anyhow::Result<()> {
-        self.keys.renew(&self.identity, Timestamp::now())?;
+        let known = self.known.borrow().clone();
+        self.keys.renew(&self.identity, &known, Timestamp::now())?;
         self.signing.read_again()?;
         self.changed.notify_one();
         Ok(())

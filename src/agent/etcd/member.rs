@@ -96,7 +96,8 @@ impl RunningMember {
             clock,
             pulses,
         } = parts;
-        let renewed = keys.renew(identity, Timestamp::now())?;
+        let before = known.borrow().clone();
+        let renewed = keys.renew(identity, &before, Timestamp::now())?;
         if !renewed.is_empty() {
             tracing::info!(?renewed, "certificates were renewed");
         }

@@ -10,7 +10,10 @@ use tokio::{
 };
 
 use crate::{
-    cluster::{cluster_cache::ClusterCacheReceiver, identity::MachineIdentity, keys::MachineKeys},
+    cluster::{
+        cluster_cache::ClusterCacheReceiver, identity::MachineIdentity, keys::MachineKeys,
+        renewal::ServerCertificates,
+    },
     service::{paths, supervisor::DesiredList},
 };
 use kat_api as api;
@@ -138,16 +141,19 @@ fn is_own(endpoint: &str, locals: &[LocalAddress]) -> bool {
 fn socket_leader(
     identity: &MachineIdentity,
     keys: &MachineKeys,
+    known: &ClusterCacheReceiver,
     leader: LeaderSource,
 ) -> Option<SocketLeader> {
     if !identity.etcd {
         return None;
     }
     let (keys, cluster_uid) = (keys.clone(), identity.cluster_uid.clone());
+    let known = known.clone();
     let config = move || {
         let authority = keys.cluster_authority()?;
         let admin = pki::tls::CurrentIdentity::new(&keys.leaf("admin")?, &authority)?;
-        let config = pki::tls::client_config(&authority, &cluster_uid, Some(admin))?;
+        let servers = pki::ApiServers::Known(known.borrow().servers());
+        let config = pki::tls::client_config(&authority, &cluster_uid, Some(admin), servers)?;
         anyhow::Ok(Arc::new(config))
     };
     let config = move || {
@@ -165,13 +171,15 @@ fn socket_leader(
 pub(crate) fn listeners(
     identity: &MachineIdentity,
     keys: &MachineKeys,
-    certificate: &Arc<pki::tls::CurrentIdentity>,
+    known: &ClusterCacheReceiver,
+    certificates: &ServerCertificates,
     leader: LeaderSource,
     members: LeaderSource,
 ) -> anyhow::Result<ApiListeners> {
-    let config = pki::tls::server_config(Arc::clone(certificate), &keys.cluster_authority()?)?;
+    let certificate = Arc::clone(certificates.of_api());
+    let config = pki::tls::server_config(certificate, &keys.cluster_authority()?)?;
     let port = identity.cluster.spec.api_port;
-    let socket_leader = socket_leader(identity, keys, Arc::clone(&leader));
+    let socket_leader = socket_leader(identity, keys, known, Arc::clone(&leader));
     let tls = TlsListener {
         listener: api::bind(port).with_context(|| format!("port {port} for the API"))?,
         config: Arc::new(move || Arc::clone(&config)),
@@ -208,10 +216,11 @@ pub(crate) fn agent_listener(identity: &MachineIdentity) -> anyhow::Result<TcpLi
 /// The TLS settings of the agent's own port.
 pub(crate) fn agent_tls(
     keys: &MachineKeys,
-    certificate: &Arc<pki::tls::CurrentIdentity>,
+    certificates: &ServerCertificates,
 ) -> anyhow::Result<TlsSource> {
     let authority = keys.cluster_authority()?;
-    let config = pki::tls::agent_server_config(Arc::clone(certificate), &authority)?;
+    let certificate = Arc::clone(&certificates.agent);
+    let config = pki::tls::agent_server_config(certificate, &authority)?;
     Ok(Arc::new(move || Arc::clone(&config)))
 }
 

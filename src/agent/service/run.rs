@@ -26,7 +26,7 @@ use crate::{
         machine::{LeaderApi, ThisMachine},
         overview::{OverviewReader, StoreMembers},
         peer_agents::PeerAgents,
-        renewal::CertificateRenewal,
+        renewal::{CertificateRenewal, ServerCertificates},
         state_stream::{MemberStateSource, RemoteStateSource, WorkerStateSource},
     },
     commands::{
@@ -68,7 +68,6 @@ use kat_api as api;
 use kat_api::{AgentPort, ApiConfig, ApiLimits, InstanceLogs, InstanceSessions, OverviewRelay};
 use kat_daemon::watchdog::LoopPulses;
 use kat_host::users::Users;
-use kat_pki as pki;
 use kat_registry::Registries;
 use kat_render::Renderer;
 use kat_store::{
@@ -76,7 +75,6 @@ use kat_store::{
 };
 use kat_systemd::{Journal, Logind, ManagerSource, Managers};
 use kat_types::{
-    api::MemberKeys,
     machine::{network, root::Root},
     resource::AgentConfig,
 };
@@ -260,15 +258,13 @@ pub(crate) async fn run() -> anyhow::Result<()> {
 
     let uses = AuthorityUses::default();
     let keeper_pulses = pulses.clone();
-    let member_keys = match identity.etcd {
-        true => keys.member_keys()?,
-        false => MemberKeys::default(),
-    };
-    let certificate =
-        pki::tls::CurrentIdentity::new(&keys.leaf("node")?, &keys.cluster_authority()?)?;
+    // A machine that does not hold the store says them too: the others then know its certificates
+    // when it becomes a member.
+    let member_keys = keys.member_keys()?;
+    let certificates = ServerCertificates::read(&identity, &keys)?;
     let leader = leader_source(&identity, &handle, &known);
     let members = state_members(&identity, &known);
-    let listeners = listeners(&identity, &keys, &certificate, leader, members)?;
+    let listeners = listeners(&identity, &keys, &known, &certificates, leader, members)?;
     let here: Arc<dyn InstanceLogs> = Arc::new(JournalLogs {
         journal: Arc::clone(&tools.logs),
         managers: Arc::clone(&managers),
@@ -280,7 +276,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     let agents = PeerAgents::new(&identity, &keys, &known);
     let port = AgentPort {
         listener: agent_listener(&identity)?,
-        config: agent_tls(&keys, &certificate)?,
+        config: agent_tls(&keys, &certificates)?,
         knows: known_peers(&known),
         find: own_instances(&identity, &listed),
         all: all_own_instances(&identity, &listed),
@@ -422,7 +418,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     let renewal = CertificateRenewal {
         identity: Arc::clone(&identity),
         keys,
-        certificate,
+        certificates,
         store,
         known,
         changed,

@@ -24,6 +24,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::quick;
 use crate::{Client, ClientError};
+use kat_pki::{ApiNameMemory, ApiServers, api_server_name, cluster_name};
 use kat_types::api::Connection;
 
 const UID: &str = "0B0e8a52-5c0f-4d4e-9a38-3b1a3f4c2d11";
@@ -53,9 +54,19 @@ impl Authority {
 
     /// A leaf certificate and its key.
     fn leaf(&self, name: &str, purpose: ExtendedKeyUsagePurpose) -> (rcgen::Certificate, KeyPair) {
+        self.leaf_for(&[name.to_owned()], purpose)
+    }
+
+    fn leaf_for(
+        &self,
+        names: &[String],
+        purpose: ExtendedKeyUsagePurpose,
+    ) -> (rcgen::Certificate, KeyPair) {
         let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        params.distinguished_name.push(DnType::CommonName, name);
+        let mut params = CertificateParams::new(names.to_vec()).unwrap();
+        params
+            .distinguished_name
+            .push(DnType::CommonName, &names[0]);
         params.extended_key_usages = vec![purpose];
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         (certificate, key)
@@ -65,8 +76,16 @@ impl Authority {
 /// Serves `/v1alpha1/nodes` under TLS 1.3 and answers with the caller's credentials. Returns
 /// `host:port`.
 async fn serve(authority: &Authority, uid: &str) -> (String, JoinHandle<()>) {
-    let name = format!("kat.{}", uid.to_lowercase());
-    let (leaf, key) = authority.leaf(&name, ExtendedKeyUsagePurpose::ServerAuth);
+    serve_as(
+        authority,
+        &[api_server_name(uid), cluster_name(&uid.to_lowercase())],
+    )
+    .await
+}
+
+/// A server with these names.
+async fn serve_as(authority: &Authority, names: &[String]) -> (String, JoinHandle<()>) {
+    let (leaf, key) = authority.leaf_for(names, ExtendedKeyUsagePurpose::ServerAuth);
     let mut roots = RootCertStore::empty();
     roots.add(authority.der.clone().into()).unwrap();
     let provider = Arc::new(aws_lc_rs::default_provider());
@@ -130,6 +149,7 @@ fn connection(authority: &Authority, endpoints: &[&str], uid: &str) -> Connectio
         ca: authority.pem.clone(),
         token: "kat1.a.b".to_owned(),
         namespace: None,
+        api_name_required: false,
     }
 }
 
@@ -176,6 +196,41 @@ async fn the_clusters_name_and_authority_count_and_not_the_address() {
     server.abort();
 }
 
+/// A worker of version 0.1.0 has the earlier name, too, and could take a caller's token.
+#[tokio::test]
+async fn a_server_with_the_earlier_name_gets_no_token_once_the_name_of_the_api_was_seen() {
+    let authority = Authority::new();
+    let earlier = [cluster_name(&UID.to_lowercase())];
+    let (worker, worker_task) = serve_as(&authority, &earlier).await;
+    let (member, member_task) = serve(&authority, UID).await;
+
+    // A new connection demands the name from the start.
+    let mut connection = connection(&authority, &[&worker], UID);
+    connection.api_name_required = true;
+    let error = refused(&connection).await;
+    assert!(error.contains("it is not for the API"), "{error}");
+    connection.endpoints = vec![member.clone()];
+    let client = Client::from_connection(&connection, quick()).unwrap();
+    client.node("a").await.unwrap();
+    assert!(!client.learned_api_name(), "there is nothing to keep");
+
+    // A connection of version 0.1.0 accepts both, until it has seen the name.
+    connection.api_name_required = false;
+    connection.endpoints = vec![worker.clone()];
+    let client = Client::from_connection(&connection, quick()).unwrap();
+    client.node("a").await.unwrap();
+    assert!(!client.learned_api_name());
+    connection.endpoints = vec![member, worker];
+    let client = Client::from_connection(&connection, quick()).unwrap();
+    client.node("a").await.unwrap();
+    assert!(client.learned_api_name());
+    member_task.abort();
+    let _ = member_task.await;
+    let error = client.node("a").await.unwrap_err().to_string();
+    assert!(error.contains("it is not for the API"), "{error}");
+    worker_task.abort();
+}
+
 /// A machine that lost its network cannot reach its own address, but its agent still listens on the
 /// socket.
 #[tokio::test]
@@ -211,8 +266,16 @@ async fn a_node_shows_its_certificate() {
     let (address, server) = serve(&authority, UID).await;
     let (leaf, key) = authority.leaf("node-a", ExtendedKeyUsagePurpose::ClientAuth);
     let identity = format!("{}{}", leaf.pem(), key.serialize_pem());
-    let client =
-        Client::from_identity(&[address], UID, &authority.pem, &identity, quick()).unwrap();
+    let named = ApiServers::Named(ApiNameMemory::new(true));
+    let client = Client::of_machine(
+        &[address],
+        UID,
+        &authority.pem,
+        Some(&identity),
+        &named,
+        quick(),
+    )
+    .unwrap();
     let node = client.node("a").await.unwrap();
     assert!(node.spec.draining, "the server saw a certificate");
     assert_eq!(node.metadata.name, "", "and no token");

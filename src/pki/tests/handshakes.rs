@@ -8,7 +8,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::{
-    super::tls::{CurrentIdentity, client_config, pinned_client_config, server_config},
+    super::tls::{
+        CurrentIdentity, KnownMachine, agent_client_config, agent_server_config, client_config,
+        pinned_client_config, public_key_hash, server_config,
+    },
     *,
 };
 
@@ -68,7 +71,9 @@ struct Cluster {
 
 fn cluster() -> Cluster {
     let authority = authority(AuthorityKind::Cluster);
-    let own = authority.issue(&node("alpha"), now()).expect("issued");
+    let own = authority
+        .issue(&api("alpha", ApiNames::Both), now())
+        .expect("issued");
     let identity = CurrentIdentity::new(&own, authority.certificate_pem()).expect("usable");
     let server = server_config(identity.clone(), authority.certificate_pem()).expect("a server");
     Cluster {
@@ -84,7 +89,47 @@ impl Cluster {
             let identity = self.authority.issue(kind, now()).expect("issued");
             CurrentIdentity::new(&identity, self.authority.certificate_pem()).expect("usable")
         });
-        client_config(self.authority.certificate_pem(), UID, identity).expect("a client")
+        self.client_of(identity, ApiServers::Named(ApiNameMemory::new(true)))
+    }
+
+    fn client_of(
+        &self,
+        identity: Option<Arc<CurrentIdentity>>,
+        servers: ApiServers,
+    ) -> rustls::ClientConfig {
+        let authority = self.authority.certificate_pem();
+        client_config(authority, UID, identity, servers).expect("a client")
+    }
+
+    /// A server of the API's port with a new certificate of this kind, and the hash of its key.
+    fn server_of(&self, kind: &LeafKind) -> (Arc<rustls::ServerConfig>, String) {
+        let leaf = self.authority.issue(kind, now()).expect("issued");
+        let authority = self.authority.certificate_pem();
+        let identity = CurrentIdentity::new(&leaf, authority).expect("usable");
+        let server = server_config(identity, authority).expect("a server");
+        let hash = public_key_hash(&leaf.certificate_pem).expect("a hash");
+        (server, hash)
+    }
+}
+
+/// The machine `name` with these keys.
+fn known(name: &str, is_member: bool, node_key: &str, api_key: &str) -> KnownServers {
+    let hash = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let machine = KnownServer {
+        is_member,
+        node_key: hash(node_key),
+        api_key: hash(api_key),
+    };
+    KnownServers {
+        machines: [(name.to_owned(), machine)].into(),
+        api_name_required: false,
+    }
+}
+
+fn required(servers: KnownServers) -> KnownServers {
+    KnownServers {
+        api_name_required: true,
+        ..servers
     }
 }
 
@@ -112,8 +157,8 @@ async fn foreign_clients_and_servers_are_refused() {
     let foreign = other.authority.issue(&admin("kim"), now()).expect("issued");
     let foreign =
         CurrentIdentity::new(&foreign, other.authority.certificate_pem()).expect("usable");
-    let client =
-        client_config(cluster.authority.certificate_pem(), UID, Some(foreign)).expect("a client");
+    let named = || ApiServers::Named(ApiNameMemory::new(true));
+    let client = cluster.client_of(Some(foreign), named());
     handshake(cluster.server.clone(), client)
         .await
         .expect_err("a foreign client");
@@ -122,8 +167,13 @@ async fn foreign_clients_and_servers_are_refused() {
     handshake(other.server.clone(), cluster.client(None))
         .await
         .expect_err("a foreign server");
-    let client =
-        client_config(cluster.authority.certificate_pem(), "another", None).expect("a client");
+    let client = client_config(
+        cluster.authority.certificate_pem(),
+        "another",
+        None,
+        named(),
+    )
+    .expect("a client");
     let error = handshake(cluster.server.clone(), client)
         .await
         .expect_err("another cluster");
@@ -145,8 +195,7 @@ async fn foreign_clients_and_servers_are_refused() {
         .issue(&node("beta"), long_ago)
         .expect("issued");
     let old = CurrentIdentity::new(&old, cluster.authority.certificate_pem()).expect("usable");
-    let client =
-        client_config(cluster.authority.certificate_pem(), UID, Some(old)).expect("a client");
+    let client = cluster.client_of(Some(old), named());
     handshake(cluster.server.clone(), client)
         .await
         .expect_err("an expired client");
@@ -156,18 +205,13 @@ async fn foreign_clients_and_servers_are_refused() {
 async fn a_renewed_leaf_is_used_from_the_next_handshake_on() {
     let cluster = cluster();
     let long_ago = now() - SignedDuration::from_hours(31 * 24);
-    let expired = cluster
-        .authority
-        .issue(&node("alpha"), long_ago)
-        .expect("issued");
+    let kind = api("alpha", ApiNames::Both);
+    let expired = cluster.authority.issue(&kind, long_ago).expect("issued");
     cluster.identity.replace(&expired).expect("replaced");
     handshake(cluster.server.clone(), cluster.client(None))
         .await
         .expect_err("expired");
-    let renewed = cluster
-        .authority
-        .issue(&node("alpha"), now())
-        .expect("issued");
+    let renewed = cluster.authority.issue(&kind, now()).expect("issued");
     cluster.identity.replace(&renewed).expect("replaced");
     handshake(cluster.server.clone(), cluster.client(None))
         .await
@@ -196,7 +240,7 @@ async fn a_joining_machine_trusts_the_hash_and_nothing_else() {
     // sign.
     let foreign = other
         .authority
-        .issue(&node("alpha"), now())
+        .issue(&api("alpha", ApiNames::Both), now())
         .expect("issued");
     let forged =
         CurrentIdentity::new(&foreign, cluster.authority.certificate_pem()).expect("usable");
@@ -214,4 +258,178 @@ async fn a_joining_machine_trusts_the_hash_and_nothing_else() {
         .await
         .expect_err("an administrator as server");
     assert!(pinned_client_config(Some("abc")).is_err());
+    // A machine without the store, or one of version 0.1.0.
+    for kind in [node("beta"), earlier_node("alpha")] {
+        let (server, _) = cluster.server_of(&kind);
+        let error = handshake(server, pinned()).await.expect_err("a machine");
+        assert!(error.contains("not for the API"), "{error}");
+    }
+    let (server, _) = cluster.server_of(&api("alpha", ApiNames::Earlier));
+    handshake(server, pinned())
+        .await
+        .expect("the API while members are upgraded");
+}
+
+/// A worker has a certificate of the cluster's authority, which version 0.1.0 also accepted for the
+/// API: it got the tokens of those who connected to it.
+#[tokio::test]
+async fn a_worker_that_serves_the_api_is_refused_by_its_name() {
+    let cluster = cluster();
+    for kind in [node("worker"), earlier_node("worker")] {
+        let (worker, _) = cluster.server_of(&kind);
+        handshake(worker, cluster.client(None))
+            .await
+            .expect_err("a worker");
+    }
+    handshake(cluster.server.clone(), cluster.client(None))
+        .await
+        .expect("a member");
+    // A machine knows the members by name, and refuses a worker where the cluster is not upgraded
+    // yet, too.
+    let (worker, hash) = cluster.server_of(&earlier_node("worker"));
+    let servers = ApiServers::Known(known("worker", false, &hash, ""));
+    let error = handshake(worker, cluster.client_of(None, servers))
+        .await
+        .expect_err("a worker");
+    assert!(error.contains("NoMember(\"worker\")"), "{error}");
+    let (member, hash) = cluster.server_of(&earlier_node("alpha"));
+    let servers = ApiServers::Known(known("alpha", true, &hash, ""));
+    handshake(member, cluster.client_of(None, servers))
+        .await
+        .expect("a member of version 0.1.0");
+}
+
+#[tokio::test]
+async fn a_client_that_has_seen_the_name_of_the_api_refuses_servers_without_it() {
+    let cluster = cluster();
+    let (earlier, _) = cluster.server_of(&earlier_node("beta"));
+    let (half, _) = cluster.server_of(&api("beta", ApiNames::Earlier));
+    let memory = ApiNameMemory::new(false);
+    let client = || cluster.client_of(None, ApiServers::Named(Arc::clone(&memory)));
+    for server in [&earlier, &half] {
+        handshake(Arc::clone(server), client())
+            .await
+            .expect("the earlier name");
+        assert!(!memory.is_required());
+    }
+    handshake(cluster.server.clone(), client())
+        .await
+        .expect("both names");
+    assert!(memory.is_required());
+    for server in [earlier, half] {
+        let error = handshake(server, client()).await.expect_err("too late");
+        assert!(error.contains("NotForApi"), "{error}");
+    }
+    handshake(cluster.server.clone(), client())
+        .await
+        .expect("both names");
+}
+
+#[tokio::test]
+async fn a_machine_accepts_earlier_servers_by_their_keys_alone_once_it_demands_the_name() {
+    let cluster = cluster();
+    let (server, hash) = cluster.server_of(&earlier_node("alpha"));
+    let connect = |servers| {
+        let client = cluster.client_of(None, ApiServers::Known(servers));
+        handshake(Arc::clone(&server), client)
+    };
+    // A leader of version 0.1.0 publishes no keys.
+    connect(known("alpha", true, "", ""))
+        .await
+        .expect("a known member");
+    connect(known("beta", true, "", ""))
+        .await
+        .expect("an unknown machine");
+    connect(known("alpha", true, "another key", ""))
+        .await
+        .expect_err("an earlier machine of that name");
+    connect(known("alpha", false, &hash, ""))
+        .await
+        .expect_err("no member");
+    connect(required(known("alpha", true, &hash, "")))
+        .await
+        .expect("a member that went back to version 0.1.0");
+    for servers in [
+        known("alpha", true, "", ""),
+        known("alpha", true, "another key", ""),
+        known("beta", true, &hash, ""),
+    ] {
+        connect(required(servers))
+            .await
+            .expect_err("no known key and the earlier name");
+    }
+    // After a restore a machine may know no server any more: it accepts the name.
+    let servers = required(known("beta", true, "a key", "another"));
+    let client = cluster.client_of(None, ApiServers::Known(servers));
+    handshake(cluster.server.clone(), client)
+        .await
+        .expect("the name of the API");
+}
+
+/// The stream of the cluster's state decides what a machine runs.
+#[tokio::test]
+async fn the_state_is_read_of_known_members_alone() {
+    let cluster = cluster();
+    let (server, hash) = cluster.server_of(&api("alpha", ApiNames::Both));
+    let connect = |servers| {
+        let client = cluster.client_of(None, ApiServers::KnownOnly(servers));
+        handshake(Arc::clone(&server), client)
+    };
+    for servers in [
+        known("alpha", true, "a key", &hash),
+        known("alpha", true, &hash, ""),
+        // The member has been upgraded, and its new key is not published yet.
+        known("alpha", true, "a key", ""),
+        required(known("alpha", true, "a key", &hash)),
+    ] {
+        connect(servers).await.expect("a member");
+    }
+    for servers in [
+        known("alpha", true, "a key", "another"),
+        known("alpha", false, "a key", &hash),
+        known("beta", true, "a key", &hash),
+        KnownServers::default(),
+    ] {
+        connect(servers).await.expect_err("no known member");
+    }
+}
+
+#[tokio::test]
+async fn an_agent_is_known_by_its_machine_and_needs_no_name_of_the_cluster() {
+    let cluster = cluster();
+    let authority = cluster.authority.certificate_pem();
+    let issue = |kind: &LeafKind| {
+        let leaf = cluster.authority.issue(kind, now()).expect("issued");
+        let hash = public_key_hash(&leaf.certificate_pem).expect("a hash");
+        let identity = CurrentIdentity::new(&leaf, authority).expect("usable");
+        (identity, hash)
+    };
+    let (own, _) = issue(&LeafKind::Leader {
+        name: "alpha".into(),
+    });
+    let connect = |server: Arc<CurrentIdentity>, name: &str, hash: &str| {
+        let server = agent_server_config(server, authority).expect("a server");
+        let machine = KnownMachine {
+            name: name.to_owned(),
+            key_hash: Some(hash.to_owned()),
+        };
+        let client = agent_client_config(authority, own.clone(), machine).expect("a client");
+        handshake(server, client)
+    };
+    for kind in [node("beta"), earlier_node("beta")] {
+        let (server, hash) = issue(&kind);
+        connect(server.clone(), "beta", &hash)
+            .await
+            .expect("the machine");
+        connect(server.clone(), "gamma", &hash)
+            .await
+            .expect_err("another machine");
+        connect(server, "beta", "another key")
+            .await
+            .expect_err("an earlier machine of that name");
+    }
+    let (server, hash) = issue(&api("beta", ApiNames::Both));
+    connect(server, "beta", &hash)
+        .await
+        .expect_err("the API is no agent");
 }

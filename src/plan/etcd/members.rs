@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, net::Ipv4Addr, time::Duration};
 
 use jiff::Timestamp;
 
-use crate::{SeenStore, Snapshot};
+use crate::{SeenStore, Snapshot, cluster_endpoints};
 use kat_types::{
     api::NodePhase,
     machine::network::node_address,
@@ -148,6 +148,9 @@ pub fn lost_members(snapshot: &Snapshot, seen: &[SeenMember]) -> BTreeSet<u64> {
 /// without a relay, then the oldest; then machines whose member is lost or was `given_up` lately;
 /// last a member whose machine has been away for long, so that it is replaced as soon as there is
 /// another machine and not before.
+///
+/// Once every member has a certificate of the API, a machine of version 0.1.0, which makes none,
+/// becomes no member: callers would not accept it.
 pub fn wanted_members(
     snapshot: &Snapshot,
     seen: &[SeenMember],
@@ -156,6 +159,7 @@ pub fn wanted_members(
     now: Timestamp,
 ) -> BTreeSet<String> {
     let timeout = loss_timeout(snapshot);
+    let api_named = cluster_endpoints(snapshot).is_api_named();
     let mut ranked = Vec::new();
     for (name, node) in &snapshot.nodes {
         let registration = &node.registration.value;
@@ -169,6 +173,7 @@ pub fn wanted_members(
             Some(_) if name == leading => 0,
             Some(member) if !is_away(node, member.voting, timeout, now) => 1,
             Some(member) if member.voting => AWAY,
+            None if api_named && registration.member_keys.api.is_empty() => continue,
             None if is_ready(node) && !registration.draining => OTHER + u8::from(failed),
             // A member without a vote whose machine is away only blocks others.
             _ => continue,

@@ -40,15 +40,17 @@ pub fn cluster_endpoints(snapshot: &Snapshot) -> ClusterEndpoints {
                 names.chain(addresses.map(at)).collect()
             }
         };
+        let of_member = |key: &String| match registration.etcd {
+            true => key.clone(),
+            false => String::new(),
+        };
         let endpoints = MachineEndpoints {
             api,
             overlay,
             etcd: registration.etcd,
             node_key: registration.identity_key.clone(),
-            leader_key: match registration.etcd {
-                true => registration.member_keys.leader.clone(),
-                false => String::new(),
-            },
+            leader_key: of_member(&registration.member_keys.leader),
+            api_key: of_member(&registration.member_keys.api),
         };
         (name.clone(), endpoints)
     });

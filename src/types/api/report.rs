@@ -111,19 +111,23 @@ pub struct MemberKeys {
     pub leader: String,
     /// Hash of the key of `admin:NAME`.
     pub admin: String,
+    /// Hash of the key of `api:NAME`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub api: String,
 }
 
 impl MemberKeys {
-    /// Whether neither hash is known.
+    /// Whether no hash is known.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether both values are well-formed hashes.
+    /// Whether all values are well-formed hashes; that of the API may be unknown.
     pub fn is_complete(&self) -> bool {
         let digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         let is_hash = |text: &String| text.len() == 64 && text.bytes().all(digit);
-        is_hash(&self.leader) && is_hash(&self.admin)
+        let is_api_key = self.api.is_empty() || is_hash(&self.api);
+        is_hash(&self.leader) && is_hash(&self.admin) && is_api_key
     }
 }
 

@@ -51,6 +51,13 @@ impl ClusterEndpoints {
             .collect()
     }
 
+    /// Whether every machine that holds etcd has a certificate of the API, and there is one. Then no
+    /// machine needs the server name of version 0.1.0, which all machines had.
+    pub fn is_api_named(&self) -> bool {
+        let members = || self.machines.values().filter(|machine| machine.etcd);
+        members().next().is_some() && members().all(|machine| !machine.api_key.is_empty())
+    }
+
     /// API endpoints of machines that may lead: the first endpoint of each machine, then the
     /// others. Machines that only other machines of the cluster can reach come last.
     pub fn api(&self) -> Vec<String> {

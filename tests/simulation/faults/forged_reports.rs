@@ -341,6 +341,7 @@ fn tell_of_machine(random: &mut Random, report: &mut NodeReport) {
     report.member_keys = MemberKeys {
         leader: "a".repeat(64),
         admin: "b".repeat(64),
+        api: "c".repeat(64),
     };
 }
 

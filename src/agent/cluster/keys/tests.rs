@@ -4,7 +4,7 @@
 use jiff::ToSpan;
 
 use super::*;
-use kat_types::api::AuthorityKeys;
+use kat_types::api::{AuthorityKeys, MachineEndpoints};
 
 fn identity() -> MachineIdentity {
     MachineIdentity {
@@ -52,24 +52,44 @@ fn leaves_are_renewed_after_two_thirds_of_their_life_and_keep_their_keys() {
     let identity = identity();
     keys.ensure_authorities(&identity.cluster_uid, day(0))
         .unwrap();
-    assert_eq!(keys.renew(&identity, day(0)).unwrap(), LEAVES);
+    assert_eq!(
+        keys.renew(&identity, &ClusterCache::default(), day(0))
+            .unwrap(),
+        LEAVES
+    );
     let (first, key) = (leaves(&keys), keys.identity_key().unwrap());
     let etcd_first = of_etcd(&keys);
     assert!(!etcd_first.is_empty());
     // No leaf is due in the first 20 days, and a clock that is behind makes no leaf due.
-    for calm in [0, 10, 19, -400] {
-        let renewed = keys.renew(&identity, day(calm)).unwrap();
-        assert!(renewed.is_empty(), "day {calm}: {renewed:?}");
+    for (calm, expected) in [
+        (0, &[][..]),
+        (1, &[]),
+        (2, &["api"]),
+        (3, &[]),
+        (19, &["api"]),
+        (-400, &[]),
+    ] {
+        let renewed = keys
+            .renew(&identity, &ClusterCache::default(), day(calm))
+            .unwrap();
+        assert_eq!(renewed, expected, "day {calm}");
     }
-    assert!(leaves(&keys) == first);
-    assert_eq!(keys.renew(&identity, day(21)).unwrap(), LEAVES);
+    assert_eq!(
+        keys.renew(&identity, &ClusterCache::default(), day(21))
+            .unwrap(),
+        LEAVES
+    );
     let second = leaves(&keys);
     for (name, (before, after)) in LEAVES.iter().zip(first.iter().zip(&second)) {
         assert_ne!(before.0, after.0, "{name}");
         assert!(before.1 == after.1, "{name} has another key");
         let validity = pki::validity_of(&after.0).unwrap();
-        assert!(validity.holds(day(21)) && validity.holds(day(50)), "{name}");
-        assert!(!validity.holds(day(52)), "{name}");
+        let (holds, ended) = match *name {
+            "api" => (day(22), day(24)),
+            _ => (day(50), day(52)),
+        };
+        assert!(validity.holds(day(21)) && validity.holds(holds), "{name}");
+        assert!(!validity.holds(ended), "{name}");
     }
     assert_eq!(keys.identity_key().unwrap(), key);
     // The renewed leaves are also copied to etcd's folder.
@@ -95,15 +115,80 @@ fn a_machine_that_was_away_for_months_has_new_leaves_at_once() {
     let identity = identity();
     keys.ensure_authorities(&identity.cluster_uid, day(0))
         .unwrap();
-    keys.renew(&identity, day(0)).unwrap();
-    assert_eq!(keys.renew(&identity, day(90)).unwrap(), LEAVES);
+    keys.renew(&identity, &ClusterCache::default(), day(0))
+        .unwrap();
+    assert_eq!(
+        keys.renew(&identity, &ClusterCache::default(), day(90))
+            .unwrap(),
+        LEAVES
+    );
     // Only a missing or damaged leaf is issued again.
     std::fs::remove_file(keys.folder.join("leader.crt")).unwrap();
     std::fs::write(keys.folder.join("etcd-peer.crt"), "damaged").unwrap();
     assert_eq!(
-        keys.renew(&identity, day(91)).unwrap(),
+        keys.renew(&identity, &ClusterCache::default(), day(91))
+            .unwrap(),
         ["leader", "etcd-peer"]
     );
+}
+
+/// The other members of a cluster that is upgraded, of which those with a key have a certificate of
+/// the API.
+fn upgrading(keys: &[(&str, &str)]) -> ClusterCache {
+    let machines = keys.iter().map(|(name, api_key)| {
+        let machine = MachineEndpoints {
+            etcd: true,
+            api_key: (*api_key).to_owned(),
+            ..MachineEndpoints::default()
+        };
+        ((*name).to_owned(), machine)
+    });
+    let mut known = ClusterCache::default();
+    known.endpoints.machines = machines.collect();
+    known
+}
+
+#[test]
+fn the_name_of_the_api_comes_when_every_member_can_have_it_and_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = keys_in(&folder);
+    let identity = identity();
+    let has_name = || {
+        let pem = keys.certificate("api").unwrap();
+        pki::has_api_name(&pem, &identity.cluster_uid).unwrap()
+    };
+    keys.ensure_authorities(&identity.cluster_uid, day(0))
+        .unwrap();
+    let renew = |known: &ClusterCache| keys.renew(&identity, known, day(0)).unwrap();
+    // n1, which this is, and n2 have been upgraded.
+    let half = upgrading(&[("n1", ""), ("n2", "a"), ("n3", "")]);
+    assert_eq!(renew(&half), LEAVES);
+    assert!(!has_name() && !keys.lacks_api_name(&identity, &half));
+    let key = keys.member_keys().unwrap().api;
+    let whole = upgrading(&[("n1", ""), ("n2", "a"), ("n3", "b")]);
+    assert!(keys.lacks_api_name(&identity, &whole));
+    assert_eq!(renew(&whole), ["api"]);
+    assert!(has_name() && !keys.lacks_api_name(&identity, &whole));
+    assert_eq!(keys.member_keys().unwrap().api, key);
+    // Clients that have seen the name refuse servers without it.
+    std::fs::write(keys.folder.join("api.crt"), {
+        let pem = keys.certificate("api").unwrap();
+        assert!(keys.renew(&identity, &half, day(2)).unwrap() == ["api"] && has_name());
+        pem
+    })
+    .unwrap();
+    assert!(renew(&half).is_empty());
+    // The only member has nobody to wait for.
+    let folder = tempfile::tempdir().unwrap();
+    let alone = keys_in(&folder);
+    alone
+        .ensure_authorities(&identity.cluster_uid, day(0))
+        .unwrap();
+    alone
+        .renew(&identity, &upgrading(&[("n1", "")]), day(0))
+        .unwrap();
+    let pem = alone.certificate("api").unwrap();
+    assert!(pki::has_api_name(&pem, &identity.cluster_uid).unwrap());
 }
 
 fn given(authorities: &[Authority], recovery_key: &str) -> MembershipAnswer {
@@ -214,7 +299,9 @@ fn keys_of_an_earlier_version_are_sealed_and_every_member_finds_the_same_recover
         assert_eq!(opened.key_pem(), authority.key_pem());
     }
     // Leaves can still be issued, and sealing again changes nothing.
-    first.renew(&identity(), Timestamp::now()).unwrap();
+    first
+        .renew(&identity(), &ClusterCache::default(), Timestamp::now())
+        .unwrap();
     assert!(!first.seal_authorities().unwrap());
     // Authorities from a leader of an earlier version lead to the same recovery key.
     let third = tempfile::tempdir().unwrap();
@@ -273,6 +360,8 @@ fn sealing_that_was_broken_off_anywhere_goes_on() {
     keys.seal_authorities().unwrap();
     std::fs::remove_file(keys.folder.join("recovery.key")).unwrap();
     assert!(!keys.seal_authorities().unwrap());
-    let error = keys.renew(&identity(), Timestamp::now()).unwrap_err();
+    let error = keys
+        .renew(&identity(), &ClusterCache::default(), Timestamp::now())
+        .unwrap_err();
     assert!(error.to_string().contains("recovery.key"), "{error}");
 }

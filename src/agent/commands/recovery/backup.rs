@@ -151,6 +151,7 @@ impl LocalBackups {
             identity: MachineIdentity::clone(&self.identity),
             authorities: self.keys.authorities()?,
             node_key: self.keys.leaf("node")?.key_pem,
+            api_key: self.keys.leaf("api")?.key_pem,
             wireguard_key: files::read_text(&wireguard, LIMIT)?,
         })
     }
@@ -246,6 +247,7 @@ mod tests {
             identity: MachineIdentity::clone(&local.identity),
             authorities: std::collections::BTreeMap::new(),
             node_key: String::new(),
+            api_key: String::new(),
             wireguard_key: String::new(),
         };
         let (sender, pieces) = mpsc::channel(1);

@@ -15,7 +15,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::cluster::{cluster_cache::ClusterCache, identity::MachineIdentity, keys::MachineKeys};
 use kat_client::{Client, ClientError, ClientOptions};
-use kat_pki::recovery_key::{self as seal, RecoveryKey, SealError};
+use kat_pki::{
+    ApiServers,
+    recovery_key::{self as seal, RecoveryKey, SealError},
+};
 use kat_types::api::StoreEpoch;
 
 /// The purpose that the seal is bound to.
@@ -153,6 +156,7 @@ fn clients(
         unreachable_for: Duration::ZERO,
         ..ClientOptions::default()
     };
+    let servers = ApiServers::Known(known.servers());
     let mut clients = Vec::new();
     for (name, machine) in &known.endpoints.machines {
         if *name == identity.node || !machine.etcd {
@@ -163,8 +167,13 @@ fn clients(
         // One client for each address: a silent address must not use up the time of the others.
         for endpoint in machine.api.iter().cloned().chain(overlay) {
             let endpoints = [endpoint];
-            clients.push(Client::from_identity(
-                &endpoints, uid, &authority, &pem, options,
+            clients.push(Client::of_machine(
+                &endpoints,
+                uid,
+                &authority,
+                Some(&pem),
+                &servers,
+                options,
             )?);
         }
     }

@@ -44,9 +44,9 @@ pub(crate) async fn run(yes: bool, say: StepPrinter<'_>) -> anyhow::Result<()> {
     // members would reject its requests, and the quorum would seem lost. Sealing and renewing can
     // be repeated, and do not affect a running agent.
     keys.seal_authorities()?;
-    keys.renew(&identity, Timestamp::now())?;
-    let recovery = keys.recovery_key()?;
     let known = ClusterCache::stored();
+    keys.renew(&identity, &known, Timestamp::now())?;
+    let recovery = keys.recovery_key()?;
     let managers = Managers::new();
     let system = managers.system();
     let system = system.as_ref();

@@ -318,7 +318,13 @@ impl RestoreContext<'_> {
         };
         keys.store_authorities(&given)?;
         keys.store_node_key(&self.facts.node_key)?;
-        keys.renew(self.identity, now)?;
+        // The other machines accept this server by a key that they know. A backup of version 0.1.0
+        // has no key of the API.
+        keys.store_api_key(match self.facts.api_key.as_str() {
+            "" => &self.facts.node_key,
+            api_key => api_key,
+        })?;
+        keys.renew(self.identity, &ClusterCache::default(), now)?;
         files::ensure_folder(Path::new(network::FOLDER), FileAccess::mode(0o700))?;
         let wireguard = Path::new(network::FOLDER).join(network::PRIVATE_KEY_FILE);
         let key = self.facts.wireguard_key.as_bytes();

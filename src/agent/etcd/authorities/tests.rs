@@ -13,6 +13,7 @@ use std::{
 use serde_json::json;
 
 use super::*;
+use crate::cluster::cluster_cache::ClusterCache;
 use kat_leader::{
     LeaderConfig, LeaderHandle, RotationConfig, keep_authorities, start as start_leader,
 };
@@ -187,7 +188,8 @@ impl LeadingMachine {
         let identity = Arc::new(identity);
         let keys = MachineKeys::below(folder.path());
         keys.ensure_authorities(UID, Timestamp::now()).unwrap();
-        keys.renew(&identity, Timestamp::now()).unwrap();
+        let known = ClusterCache::default();
+        keys.renew(&identity, &known, Timestamp::now()).unwrap();
         let etcd = Arc::new(RealEtcd {
             folder: folder.path().to_owned(),
             identity: Arc::clone(&identity),

@@ -154,7 +154,7 @@ pub(crate) async fn renew(
     let signed = joining.authorities().sign_machine(
         &request.certificate_request,
         &name,
-        &snapshot.cluster_uid,
+        earlier_cluster_uid(&snapshot),
         node_address(subnet),
         api.now(),
     );
@@ -367,7 +367,7 @@ fn applicant(request: &JoinRequest, spec: &ClusterSpec) -> Result<Applicant, Api
     }
     if !(request.member_keys.is_empty() || request.member_keys.is_complete()) {
         return Err(ApiError::invalid(
-            "memberKeys: expected two hashes of 64 hexadecimal digits",
+            "memberKeys: expected hashes of 64 hexadecimal digits",
         ));
     }
     let signed = match proof.states(&request.statement()) {
@@ -441,8 +441,21 @@ fn sign(
     let overlay = node_address(admission.subnet);
     joining
         .authorities()
-        .sign_machine(request_pem, name, &snapshot.cluster_uid, overlay, api.now())
+        .sign_machine(
+            request_pem,
+            name,
+            earlier_cluster_uid(snapshot),
+            overlay,
+            api.now(),
+        )
         .map_err(not_signed)
+}
+
+/// The cluster's uid for a machine's certificate, while a member of version 0.1.0 may lead: it
+/// connects to agents by the cluster's name.
+fn earlier_cluster_uid(snapshot: &Snapshot) -> Option<&str> {
+    let uid = snapshot.cluster_uid.as_str();
+    (!cluster_endpoints(snapshot).is_api_named()).then_some(uid)
 }
 
 /// A machine that reads the state stream gets no certificate for etcd.

@@ -190,10 +190,12 @@ pub(crate) async fn create(
     let mut view = token_view(&new.id, &new.record);
     if !joining && let Some(authorities) = api.authorities() {
         let snapshot = api.snapshot()?;
+        let endpoints = cluster_endpoints(&snapshot);
         view.connection = Some(Connection {
             cluster: snapshot.cluster.metadata.name.clone(),
             cluster_uid: snapshot.cluster_uid.clone(),
-            endpoints: cluster_endpoints(&snapshot).api(),
+            endpoints: endpoints.api(),
+            api_name_required: endpoints.is_api_named(),
             ca: authorities.cluster_certificate().to_owned(),
             token: new.token.clone(),
             namespace: match &new.record.scope {

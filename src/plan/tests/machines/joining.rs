@@ -335,6 +335,7 @@ fn a_report_writes_the_keys_of_a_member_that_joined_with_an_earlier_version() {
     let known = MemberKeys {
         leader: "ab".repeat(32),
         admin: "cd".repeat(32),
+        api: "ef".repeat(32),
     };
     world.at("n2").member_keys.clone_from(&known);
     world.plan_out();
@@ -342,6 +343,7 @@ fn a_report_writes_the_keys_of_a_member_that_joined_with_an_earlier_version() {
     let published = world.snapshot().state.endpoints.unwrap().value.machines;
     assert_eq!(published["n2"].leader_key, known.leader);
     assert_eq!(published["n2"].node_key, "key 2");
+    assert_eq!(published["n2"].api_key, known.api);
     assert_eq!(published["a3"].leader_key, "");
     // A report without keys, of an earlier version or of a former member, removes nothing.
     world.at("n2").member_keys = MemberKeys::default();

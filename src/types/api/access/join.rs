@@ -52,6 +52,8 @@ impl JoinRequest {
     /// needs another name in the certificate request.
     pub fn statement(&self) -> String {
         let (reach, keys) = (&self.reach, &self.member_keys);
+        let mut member_keys = vec![&keys.leader, &keys.admin];
+        member_keys.extend(Some(&keys.api).filter(|hash| !hash.is_empty()));
         serde_json::json!([
             self.name,
             self.wireguard_key,
@@ -61,7 +63,7 @@ impl JoinRequest {
             [self.no_etcd, self.etcd_peer],
             reach.names,
             [reach.behind_nat, reach.relay],
-            [keys.leader, keys.admin],
+            member_keys,
         ])
         .to_string()
     }
@@ -155,6 +157,9 @@ pub struct MachineEndpoints {
     /// SHA-256 of the public key of the machine's certificate `leader:NAME`; empty if unknown.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub leader_key: String,
+    /// SHA-256 of the public key of the machine's certificate `api:NAME`; empty if unknown.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub api_key: String,
 }
 
 impl MachineEndpoints {

@@ -92,8 +92,8 @@ impl NodeReport {
             return Err(TooManyEntries { list, entries });
         }
         words([node_name, node_uid, version, architecture]);
-        let MemberKeys { leader, admin } = member_keys;
-        words([leader, admin]);
+        let MemberKeys { leader, admin, api } = member_keys;
+        words([leader, admin, api]);
         authorities.truncate(MAX_AUTHORITIES);
         authorities.iter_mut().for_each(bound_authority);
         words(addresses.iter_mut().chain(endpoints));

@@ -14,6 +14,7 @@ fn facts() -> BackupFacts {
         identity,
         authorities: BTreeMap::from([("cluster-ca".to_owned(), keys)]),
         node_key: "the machine's secret".to_owned(),
+        api_key: "the API's secret".to_owned(),
         wireguard_key: "the tunnel's secret".to_owned(),
     }
 }
