@@ -54,7 +54,7 @@ use serde_json::{Value, json};
 
 use kat_api::ApiLimits;
 use kat_client::{Client, ClientOptions, Deletion, ListChange, RequestPath};
-use kat_pki::LeafKind;
+use kat_pki::{ApiNameMemory, ApiServers, LeafKind};
 use kat_types::{
     api::{
         Connection, Event, EventFilter, NodeReport, ObjectKind, ObjectReference, WorkloadItem,

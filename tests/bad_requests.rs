@@ -35,7 +35,7 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use kat_api::{ApiLimits, ConnectionLimits};
-use kat_pki::{Authority, AuthorityKind, tls};
+use kat_pki::{ApiNameMemory, ApiServers, Authority, AuthorityKind, tls};
 use kat_types::api::ErrorBody;
 use support::{
     CLUSTER_UID, DEADLINE, NODE_UID, Server, archive, issue_node, read, server_name, web,

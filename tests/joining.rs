@@ -20,6 +20,7 @@ use jiff::Timestamp;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, SanType};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use x509_parser::extensions::GeneralName;
 
 use kat_pki as pki;
 use kat_pki::{create_request, create_request_for_key, tls};
@@ -335,6 +336,42 @@ async fn only_the_key_of_a_request_counts() {
     let names = certificate.subject_alternative_name().unwrap();
     let names = names.map_or_else(String::new, |names| format!("{:?}", names.value));
     assert!(!names.contains("stolen"), "{names}");
+}
+
+/// With the name of the API a machine could take the calls of others. Leaders of version 0.1.0
+/// expect the cluster's name, which was the API's then, of every agent.
+#[tokio::test]
+async fn a_machines_certificate_has_the_clusters_name_only_while_a_member_of_0_1_0_may_lead() {
+    let server = server().await;
+    let (token, _) = token(&server, &json!({})).await;
+    let names = async |name: &str, number: u8| {
+        let (request, _) = create_request(&format!("node:{name}")).unwrap();
+        let (status, answer) = join(&server, &token, &body(name, number, &request)).await;
+        assert_eq!(status, StatusCode::CREATED, "{answer}");
+        let text = answer["certificates"]["node"].as_str().unwrap();
+        let (_, pem) = x509_parser::pem::parse_x509_pem(text.as_bytes()).unwrap();
+        let certificate = pem.parse_x509().unwrap();
+        let names = certificate.subject_alternative_name().unwrap().unwrap();
+        let names = names
+            .value
+            .general_names
+            .iter()
+            .filter_map(|name| match name {
+                GeneralName::DNSName(name) => Some((*name).to_owned()),
+                _ => None,
+            });
+        names.collect::<Vec<_>>()
+    };
+    let mut member: NodeRegistration = stored(&server, &keys::registration("n1"));
+    assert!(member.etcd && !member.member_keys.api.is_empty());
+    member.advertise = vec![[192, 0, 2, 1].into()];
+    let key = keys::registration("n1");
+    server.write(&[put(key.clone(), &member)]).await;
+    assert_eq!(names("n2", 2).await, ["n2"]);
+    member.member_keys.api.clear();
+    server.write(&[put(key, &member)]).await;
+    let earlier = pki::cluster_name(CLUSTER_UID);
+    assert_eq!(names("n3", 3).await, ["n3", earlier.as_str()]);
 }
 
 /// A machine can't ask for a way into etcd by claiming to be of version 0.1.0.

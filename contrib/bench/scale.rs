@@ -32,8 +32,9 @@ use kat_client::{Client, ClientOptions};
 use kat_daemon::watchdog::LoopPulses;
 use kat_leader::{LeaderConfig, MemberClients, MembersConfig, keep_members, start};
 use kat_pki::{
-    Authority, AuthorityKind, CertificateKeyPair, LeafKind, create_key, create_request_for_key,
-    key_hash, load_recovery_key, recovery_key::RecoveryKey, store_recovery_key, tls,
+    ApiNameMemory, ApiNames, ApiServers, Authority, AuthorityKind, CertificateKeyPair, LeafKind,
+    create_key, create_request_for_key, key_hash, load_recovery_key, recovery_key::RecoveryKey,
+    store_recovery_key, tls,
 };
 use kat_store::{
     EtcdOptions, EtcdStore, EtcdTls, Mirror, StateStore, StoreError, TransactionResult, etcd_admin,

@@ -431,6 +431,54 @@ mod tests {
     }
 
     #[test]
+    fn the_name_of_the_api_is_kept_where_the_connection_is() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let places = places(folder.path());
+        let mut global = GlobalArgs::default();
+        let required = |way: ClusterConnection| match way {
+            ClusterConnection::Remote(connection, _) | ClusterConnection::Either(connection, _) => {
+                connection.api_name_required
+            }
+            ClusterConnection::Environment(_) | ClusterConnection::Socket(_) => panic!("another"),
+        };
+        let contexts = format!(
+            r#"{{"current":"home","contexts":{{"home":{},"work":{}}}}}"#,
+            connection("home"),
+            connection("work")
+        );
+        fs::write(places.contexts.as_ref().unwrap(), contexts).unwrap();
+        assert!(!required(find(&global, &places).unwrap()));
+        keep_api_name_at(&global, &places).unwrap();
+        assert!(required(find(&global, &places).unwrap()));
+        global.context = Some("work".to_owned());
+        assert!(
+            !required(find(&global, &places).unwrap()),
+            "another cluster"
+        );
+
+        let file = folder.path().join("ci.conf");
+        let shop = connection("home").replace(r#""token""#, r#""namespace":"shop","token""#);
+        fs::write(&file, shop).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        let link = folder.path().join("link.conf");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        global.connection = Some(link.clone());
+        assert!(!required(find(&global, &places).unwrap()));
+        keep_api_name_at(&global, &places).unwrap();
+        assert!(required(find(&global, &places).unwrap()));
+        assert_eq!(namespace_at(&global, &places).as_deref(), Some("shop"));
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        let mode = fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o640);
+
+        // A socket and a pipe keep nothing.
+        let _socket = UnixListener::bind(&places.socket).unwrap();
+        global.connection = Some(places.socket.clone());
+        keep_api_name_at(&global, &places).unwrap();
+    }
+
+    #[test]
     fn a_connection_in_a_pipe_is_left_for_the_client() {
         use std::os::fd::AsRawFd;
         let folder = tempfile::tempdir().unwrap();

@@ -23,6 +23,7 @@ use rustls::{
     },
     pki_types::{CertificateDer, ServerName, UnixTime},
 };
+use x509_parser::extensions::GeneralName;
 
 use super::{PkiError, api_server_name, check_name, cluster_name, request, tls};
 
@@ -142,11 +143,11 @@ pub(super) fn server_identity(
     }
 }
 
-/// Whether a certificate (PEM) has the name [`api_server_name`] of the cluster.
+/// Whether a certificate (PEM) has this server name, such as [`api_server_name`].
 ///
 /// # Errors
 /// [`PkiError`] if the certificate can't be read.
-pub fn has_api_name(certificate_pem: &str, cluster_uid: &str) -> Result<bool, PkiError> {
+pub fn has_server_name(certificate_pem: &str, name: &str) -> Result<bool, PkiError> {
     let certificate = tls::first_certificate(certificate_pem)?;
     let unreadable = |error: &dyn fmt::Display| PkiError::Certificate(error.to_string());
     let (_, parsed) =
@@ -154,10 +155,9 @@ pub fn has_api_name(certificate_pem: &str, cluster_uid: &str) -> Result<bool, Pk
     let names = parsed
         .subject_alternative_name()
         .map_err(|error| unreadable(&error))?;
-    let name = api_server_name(cluster_uid);
     Ok(names.is_some_and(|names| {
         let mut names = names.value.general_names.iter();
-        names.any(|one| matches!(one, x509_parser::extensions::GeneralName::DNSName(text) if *text == name))
+        names.any(|one| matches!(one, GeneralName::DNSName(text) if *text == name))
     }))
 }
 

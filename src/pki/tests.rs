@@ -148,7 +148,7 @@ fn the_name_of_the_api_is_in_certificates_of_the_api_alone() {
     let names = |kind: &LeafKind| {
         let pem = cluster.issue(kind, now()).expect("issued").certificate_pem;
         let names = dns_names(&pem);
-        let has = has_api_name(&pem, UID).expect("read");
+        let has = has_server_name(&pem, &api_server_name(UID)).expect("read");
         assert_eq!(has, names.contains(&api_server_name(UID)), "{kind:?}");
         names
     };

@@ -62,14 +62,24 @@ async fn a_new_token_comes_with_a_connection_that_works_and_has_its_namespace() 
     assert_eq!(connection.namespace.as_deref(), Some("shop"));
     assert_eq!(connection.token, made["token"].as_str().unwrap());
     assert_eq!(connection.ca, server.authority.certificate_pem());
+    assert!(
+        !connection.api_name_required,
+        "no member has published a key"
+    );
     // The test's server has another address than its cluster publishes.
     connection.endpoints = vec![format!("127.0.0.1:{}", server.port)];
     let client = Client::from_connection(&connection, ClientOptions::default()).unwrap();
     client.workloads(Some("shop")).await.unwrap();
     client.workloads(Some("default")).await.unwrap_err();
 
+    let key = keys::registration("n1");
+    let stored = server.store.peek(&key).items.remove(0).value;
+    let mut member: NodeRegistration = serde_json::from_slice(&stored).unwrap();
+    member.advertise = vec![[192, 0, 2, 1].into()];
+    server.write(&[put(key, &member)]).await;
     let read = make(json!({"kind": "read"})).await;
     assert_eq!(read["connection"].get("namespace"), None);
+    assert_eq!(read["connection"]["apiNameRequired"], true);
     let (_, list) = server.get(&server.admin, "/v1alpha1/tokens").await;
     let items = list["items"].as_array().unwrap();
     assert!(items.iter().all(|item| item.get("connection").is_none()));

@@ -10,12 +10,14 @@ use reqwest::Method;
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::support::{CLUSTER_UID, DEADLINE, Server, with_instance};
+use super::support::{CLUSTER_UID, DEADLINE, Server, key_hash, put, registration, with_instance};
 use kat_api::{ApiLimits, SessionRequest};
 use kat_client::{Client, ClientOptions, SessionOutput};
+use kat_pki::{ApiNameMemory, ApiServers, CertificateKeyPair, LeafKind};
 use kat_types::{
-    api::{Connection, ExecRequest},
+    api::{Connection, ExecRequest, LogQuery, MemberKeys},
     encoding::frames::{InputFrame, MOST, OutputFrame, TerminalSize},
+    store::{keys, records::NodeRegistration, transaction::WriteOperation},
 };
 
 fn client(server: &Server, token: &str, port: u16) -> Client {
@@ -29,6 +31,22 @@ fn client(server: &Server, token: &str, port: u16) -> Client {
         api_name_required: true,
     };
     Client::from_connection(&connection, ClientOptions::default()).unwrap()
+}
+
+/// A client with a certificate instead of a token.
+fn client_with(server: &Server, leaf: &CertificateKeyPair) -> Client {
+    Client::of_machine(
+        &[format!("127.0.0.1:{}", server.port)],
+        CLUSTER_UID,
+        server.authority.certificate_pem(),
+        Some(&format!("{}{}", leaf.certificate_pem, leaf.key_pem)),
+        &ApiServers::Named(ApiNameMemory::new(true)),
+        ClientOptions {
+            retry_for: Duration::ZERO,
+            ..ClientOptions::default()
+        },
+    )
+    .unwrap()
 }
 
 fn request(command: &[&str]) -> ExecRequest {
@@ -182,6 +200,70 @@ async fn a_session_ends_with_its_token() {
     };
     assert_eq!(body.error, "Unauthorized");
     none_open(&server).await;
+}
+
+/// Who copied the administrator's key of a member keeps nothing when that member leaves.
+#[tokio::test]
+async fn a_session_and_a_followed_log_end_with_the_machine_of_their_certificate() {
+    let server = Server::start_with(ApiLimits {
+        bookmark_interval: Duration::from_millis(100),
+        ..ApiLimits::default()
+    })
+    .await;
+    with_instance(&server).await;
+    let second = LeafKind::Admin {
+        name: "n2".to_owned(),
+    };
+    let leaf = server.leaf(&second);
+    let registered = NodeRegistration {
+        identity_key: key_hash(&server.node_leaf("n2")),
+        member_keys: MemberKeys {
+            leader: key_hash(&server.node_leaf("n2")),
+            admin: key_hash(&leaf),
+            api: String::new(),
+        },
+        ..registration()
+    };
+    let key = keys::registration("n2");
+    server.write(&[put(key.clone(), &registered)]).await;
+    let member = client_with(&server, &leaf);
+    // The control: an administrator of a machine that stays.
+    let name = "n1".to_owned();
+    let staying = client_with(&server, &server.leaf(&LeafKind::Admin { name }));
+    let command = request(&["sh"]);
+    let begin = |client: &Client| {
+        let (client, command) = (client.clone(), command.clone());
+        async move { client.exec("shop", "web", "web-abcde", &command).await }
+    };
+    let (_sending, mut ending) = begin(&member).await.unwrap();
+    let (sending, mut going_on) = begin(&staying).await.unwrap();
+    next(&mut ending).await;
+    next(&mut going_on).await;
+    let follow = LogQuery {
+        follow: true,
+        ..LogQuery::default()
+    };
+    let lines = member.logs("shop", "web", "web-abcde", &follow).await;
+    let mut lines = lines.unwrap();
+    for _ in 0..3 {
+        lines.next().await.unwrap().unwrap();
+    }
+
+    server.write(&[WriteOperation::Delete(key)]).await;
+    let OutputFrame::Failed(body) = next(&mut ending).await else {
+        panic!("it goes on");
+    };
+    assert_eq!(body.error, "Unauthorized");
+    let last = timeout(DEADLINE, lines.next()).await.unwrap();
+    assert!(last.is_err(), "the log goes on: {last:?}");
+    let refused = begin(&member).await.map(drop).unwrap_err();
+    assert_eq!(refused.status(), Some(401), "{refused}");
+    sending.send(&InputFrame::Data("still here".into())).await;
+    assert_eq!(
+        next(&mut going_on).await,
+        OutputFrame::Data("still here".into())
+    );
+    begin(&staying).await.unwrap();
 }
 
 /// A session that reads nothing does not block other sessions on the same connection.

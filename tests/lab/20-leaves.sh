@@ -16,7 +16,7 @@ for port in "${ports[@]}"; do
     serials[$port]=$(certificate_part "$port" -serial) keys[$port]=$(certificate_part "$port" -pubkey)
     contains "${keys[$port]}" "PUBLIC KEY"
 done
-n1 sh -c 'cd /var/lib/kat/pki && rm node.crt leader.crt leader-etcd.crt etcd-server.crt etcd-peer.crt'
+n1 sh -c 'cd /var/lib/kat/pki && rm node.crt api.crt leader.crt leader-etcd.crt etcd-server.crt etcd-peer.crt'
 n1 systemctl restart kat-agent.service
 wait_for 30 node_is_ready
 for port in "${ports[@]}"; do

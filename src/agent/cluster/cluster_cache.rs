@@ -366,6 +366,66 @@ mod tests {
         assert!(read.endpoints.machines.is_empty(), "nothing is stored");
     }
 
+    fn with_keys(known: &mut ClusterCache, node: &str, node_key: &str, api_key: &str) {
+        let machine = known.endpoints.machines.get_mut(node).unwrap();
+        machine.node_key = node_key.to_owned();
+        machine.api_key = api_key.to_owned();
+    }
+
+    fn endpoints_of(known: &ClusterCache) -> MirrorEntries {
+        let entry = kat_types::store::transaction::KeyValue {
+            key: keys::ENDPOINTS.to_owned(),
+            value: serde_json::to_vec(&known.endpoints).unwrap(),
+            mod_revision: 1,
+            create_revision: 1,
+        };
+        [(Arc::from(keys::ENDPOINTS), Arc::new(entry))]
+            .into_iter()
+            .collect()
+    }
+
+    #[test]
+    fn the_name_of_the_api_is_demanded_from_when_every_member_has_it() {
+        let mut published = known();
+        let read = |published: &ClusterCache, before: &ClusterCache| {
+            ClusterCache::read(&endpoints_of(published), before)
+        };
+        with_keys(&mut published, "n1", "node 1", "api 1");
+        let half = read(&published, &ClusterCache::default());
+        assert!(!half.api_name_required && half.may_have_api_name("n2"));
+        assert!(!half.may_have_api_name("n1"), "n2 has no certificate yet");
+        with_keys(&mut published, "n2", "node 2", "api 2");
+        let whole = read(&published, &half);
+        assert!(whole.api_name_required, "n3 is no member");
+        // A member that joins, or goes back to an earlier version, takes it from nobody.
+        with_keys(&mut published, "n2", "node 2", "");
+        let later = read(&published, &whole);
+        assert!(later.api_name_required && later.may_have_api_name("n1"));
+        let text = serde_json::to_vec(&later).unwrap();
+        let stored: ClusterCache = serde_json::from_slice(&text).unwrap();
+        assert!(stored.api_name_required && stored.servers().api_name_required);
+    }
+
+    #[test]
+    fn members_stay_known_by_their_keys_while_a_leader_of_an_earlier_version_leaves_them_out() {
+        let mut before = known();
+        for (node, number) in [("n1", "1"), ("n2", "2"), ("n3", "3")] {
+            with_keys(&mut before, node, &format!("node {number}"), "");
+        }
+        let now = ClusterCache::read(&endpoints_of(&known()), &before);
+        let key = |node: &str| now.servers().machines[node].node_key.clone();
+        assert_eq!(key("n1").as_deref(), Some("node 1"));
+        assert_eq!(key("n2").as_deref(), Some("node 2"));
+        assert_eq!(key("n3"), None, "it serves no API");
+        // A key that is published replaces the known one.
+        let mut published = known();
+        with_keys(&mut published, "n1", "another", "api 1");
+        let now = ClusterCache::read(&endpoints_of(&published), &before);
+        let first = &now.servers().machines["n1"];
+        assert!(first.is_member && first.node_key.as_deref() == Some("another"));
+        assert_eq!(first.api_key.as_deref(), Some("api 1"));
+    }
+
     #[test]
     fn callers_are_passed_on_over_the_overlay_before_any_address_outside() {
         let mut known = known();

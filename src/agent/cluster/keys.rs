@@ -319,13 +319,16 @@ impl MachineKeys {
     }
 
     fn has_api_name(&self, identity: &MachineIdentity) -> bool {
-        let certificate = self.certificate("api").ok();
-        certificate
-            .is_some_and(|pem| pki::has_api_name(&pem, &identity.cluster_uid).unwrap_or(false))
+        self.has_server_name("api", &pki::api_server_name(&identity.cluster_uid))
     }
 
-    /// Issues every leaf that is missing, unreadable, due (two thirds of its validity are over), or
-    /// issued by an authority that has been replaced, and that of the API where it lacks a name.
+    fn has_server_name(&self, leaf: &str, name: &str) -> bool {
+        let certificate = self.certificate(leaf).ok();
+        certificate.is_some_and(|pem| pki::has_server_name(&pem, name).unwrap_or(false))
+    }
+
+    /// Issues every leaf that is missing, unreadable, due (two thirds of its validity are over),
+    /// issued by an authority that has been replaced, or that lacks a name which it is to have.
     /// Returns the names of the issued leaves.
     pub(crate) fn renew(
         &self,
@@ -342,8 +345,13 @@ impl MachineKeys {
         self.complete_promotions()?;
         let mut renewed = Vec::new();
         for name in LEAVES {
-            let due = self.is_due(name, now)?;
-            if due || name == "api" && self.lacks_api_name(identity, known) {
+            let lacks_name = match name {
+                "api" => self.lacks_api_name(identity, known),
+                // It comes from the leader where this machine did not hold the store before.
+                "node" => !self.has_server_name("node", &pki::cluster_name(&identity.cluster_uid)),
+                _ => false,
+            };
+            if lacks_name || self.is_due(name, now)? {
                 self.issue(name, identity, names, now)?;
                 renewed.push(name);
             }

@@ -41,7 +41,7 @@ impl ServerCertificates {
     pub(crate) fn read(identity: &MachineIdentity, keys: &MachineKeys) -> Result<Self, KeysError> {
         let authority = keys.cluster_authority()?;
         let current = |name| {
-            Ok(pki::tls::CurrentIdentity::new(
+            Ok::<_, KeysError>(pki::tls::CurrentIdentity::new(
                 &keys.leaf(name)?,
                 &authority,
             )?)

@@ -97,6 +97,33 @@ fn one_three_or_five_as_machines_are_there() {
     assert_eq!(wanted(&ready(2), &voters(2), "n2"), ["n2"]);
 }
 
+/// Callers that have seen the name of the API do not accept a member of version 0.1.0.
+#[test]
+fn a_machine_without_a_key_of_the_api_becomes_no_member_once_every_member_has_one() {
+    let mut machines = ready(4);
+    let set = |machines: &mut Snapshot, name: &str, change: fn(&mut NodeRegistration)| {
+        change(&mut machines.nodes.get_mut(name).unwrap().registration.value);
+    };
+    set(&mut machines, "n1", |one| {
+        one.etcd = true;
+        one.advertise = vec![[192, 0, 2, 1].into()];
+    });
+    set(&mut machines, "n3", |one| {
+        one.member_keys.api = "c".repeat(64)
+    });
+    set(&mut machines, "n4", |one| {
+        one.member_keys.api = "d".repeat(64)
+    });
+    // The only member has version 0.1.0 itself.
+    assert_eq!(wanted(&machines, &voters(1), "n1"), ["n1", "n2", "n3"]);
+    set(&mut machines, "n1", |one| {
+        one.member_keys.api = "a".repeat(64)
+    });
+    assert_eq!(wanted(&machines, &voters(1), "n1"), ["n1", "n3", "n4"]);
+    // A member stays a member.
+    assert_eq!(wanted(&machines, &voters(3), "n1"), ["n1", "n2", "n3"]);
+}
+
 #[test]
 fn machines_that_may_not_are_passed_over() {
     let mut machines = ready(4);
