@@ -262,7 +262,7 @@ async fn a_joining_machine_trusts_the_hash_and_nothing_else() {
     for kind in [node("beta"), earlier_node("alpha")] {
         let (server, _) = cluster.server_of(&kind);
         let error = handshake(server, pinned()).await.expect_err("a machine");
-        assert!(error.contains("not for the API"), "{error}");
+        assert!(error.contains("NotForApi"), "{error}");
     }
     let (server, _) = cluster.server_of(&api("alpha", ApiNames::Earlier));
     handshake(server, pinned())
