@@ -74,7 +74,8 @@ async fn a_new_token_comes_with_a_connection_that_works_and_has_its_namespace() 
 
     let key = keys::registration("n1");
     let stored = server.store.peek(&key).items.remove(0).value;
-    let mut member: NodeRegistration = serde_json::from_slice(&stored).unwrap();
+    let mut member: kat_types::store::records::NodeRegistration =
+        serde_json::from_slice(&stored).unwrap();
     member.advertise = vec![[192, 0, 2, 1].into()];
     server.write(&[put(key, &member)]).await;
     let read = make(json!({"kind": "read"})).await;

@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 
 use super::{run_katcall::Program, support};
-use kat_pki::{Authority, AuthorityKind};
+use kat_pki::{Authority, AuthorityKind, CertificateKeyPair, LeafKind};
 
 /// katcall with a connection file that contains `token`, as a user has it.
 pub(crate) fn with_token(server: &support::Server, token: &str, authority: &str) -> Program {
@@ -53,6 +53,62 @@ async fn a_token_in_the_environment_is_sent_to_the_clusters_own_servers_alone() 
     let text = program().run(&list);
     assert!(text.starts_with("exit: 2\n"), "{text}");
     assert!(text.contains("KAT_CA is not"), "{text}");
+}
+
+/// The certificate that every machine has in version 0.1.0, also a hostile worker.
+fn earlier_leaf(server: &support::Server) -> CertificateKeyPair {
+    let kind = LeafKind::Node {
+        name: "n1".to_owned(),
+        cluster_uid: Some(support::CLUSTER_UID.to_owned()),
+        addresses: vec!["127.0.0.1".parse().unwrap()],
+    };
+    server
+        .authority
+        .issue(&kind, jiff::Timestamp::now())
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_of_an_earlier_version_demands_the_name_of_the_api_once_a_server_had_it() {
+    let server = support::Server::start().await;
+    let program = Program::alone();
+    let connection = json!({
+        "cluster": "home", "clusterUid": support::CLUSTER_UID, "namespace": "shop",
+        "endpoints": [format!("127.0.0.1:{}", server.port)],
+        "ca": server.authority.certificate_pem(), "token": server.admin,
+    });
+    let file = program.file("connection.json", &connection.to_string());
+    let program = program.variable("KAT_CONNECTION", &file);
+    let kept = || {
+        let text = std::fs::read_to_string(&file).unwrap();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()
+    };
+    let list = ["get", "namespaces"];
+    let earlier = earlier_leaf(&server);
+
+    server.identity.replace(&earlier).unwrap();
+    let text = program.run(&list);
+    assert!(text.starts_with("exit: 0\n"), "{text}");
+    assert_eq!(kept(), connection, "nothing was learned");
+
+    let own = server.leaf(&support::api_kind("n1"));
+    server.identity.replace(&own).unwrap();
+    let text = program.run(&list);
+    assert!(text.starts_with("exit: 0\n"), "{text}");
+    let mut demanding = connection.clone();
+    demanding["apiNameRequired"] = true.into();
+    assert_eq!(kept(), demanding);
+
+    server.identity.replace(&earlier).unwrap();
+    let text = program.run(&list);
+    assert!(text.starts_with("exit: 4\n"), "{text}");
+    assert!(
+        text.contains("its certificate is refused: it is not for the API"),
+        "{text}"
+    );
+    server.identity.replace(&own).unwrap();
+    let text = program.run(&list);
+    assert!(text.starts_with("exit: 0\n"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

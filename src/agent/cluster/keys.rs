@@ -249,6 +249,15 @@ impl MachineKeys {
         )?)
     }
 
+    /// The key of this machine's certificate of the API; empty until an agent of this version has
+    /// run on the machine.
+    pub(crate) fn api_key(&self) -> Result<String, KeysError> {
+        match files::read_text(&self.folder.join("api.key"), LIMIT) {
+            Err(error) if error.is_not_found() => Ok(String::new()),
+            known => Ok(known?),
+        }
+    }
+
     /// Writes the key of this machine's certificate of the API, `api.key`.
     pub(crate) fn store_api_key(&self, pem: &str) -> Result<(), KeysError> {
         Ok(pki::write_secret(

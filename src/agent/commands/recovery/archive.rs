@@ -56,7 +56,8 @@ pub(super) struct BackupFacts {
     pub authorities: BTreeMap<String, AuthorityKeys>,
     /// The machine's identity key, PEM.
     pub node_key: String,
-    /// The key of its certificate of the API, PEM; empty in a backup of version 0.1.0.
+    /// The key of its certificate of the API, PEM; empty where the machine had none, as in version
+    /// 0.1.0.
     #[serde(default)]
     pub api_key: String,
     /// WireGuard's private key, base64.

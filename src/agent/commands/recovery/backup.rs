@@ -151,7 +151,7 @@ impl LocalBackups {
             identity: MachineIdentity::clone(&self.identity),
             authorities: self.keys.authorities()?,
             node_key: self.keys.leaf("node")?.key_pem,
-            api_key: self.keys.leaf("api")?.key_pem,
+            api_key: self.keys.api_key()?,
             wireguard_key: files::read_text(&wireguard, LIMIT)?,
         })
     }
