@@ -255,7 +255,11 @@ async fn a_session_and_a_followed_log_end_with_the_machine_of_their_certificate(
     };
     assert_eq!(body.error, "Unauthorized");
     let last = timeout(DEADLINE, lines.next()).await.unwrap();
-    assert!(last.is_err(), "the log goes on: {last:?}");
+    let last = last.unwrap().expect("a reason");
+    let error = last.error.expect("the log goes on");
+    assert_eq!(error.error, "Unauthorized");
+    let end = timeout(DEADLINE, lines.next()).await.unwrap();
+    assert!(!matches!(end, Ok(Some(_))), "{end:?}");
     let refused = begin(&member).await.map(drop).unwrap_err();
     assert_eq!(refused.status(), Some(401), "{refused}");
     sending.send(&InputFrame::Data("still here".into())).await;
