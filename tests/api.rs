@@ -15,6 +15,8 @@ mod agent_port;
 mod apply;
 #[path = "api/authentication.rs"]
 mod authentication;
+#[path = "api/authorities.rs"]
+mod authorities;
 #[path = "api/workload_files.rs"]
 mod files_of_folder;
 #[path = "api/images.rs"]

@@ -20,6 +20,8 @@ mod support;
 
 #[path = "cli/apply.rs"]
 mod apply;
+#[path = "cli/objects/authorities.rs"]
+mod authorities;
 #[path = "cli/delete.rs"]
 mod delete;
 #[path = "cli/reading/describe.rs"]

@@ -38,7 +38,7 @@ pub enum ApiError {
     /// The object does not exist.
     #[error("{kind} `{name}` does not exist")]
     NotFound {
-        /// `namespace`, `workload`, `instance`, `volume`, `node`, `file` or `token`.
+        /// `namespace`, `workload`, `instance`, `volume`, `node`, `file`, `token` or `authority`.
         kind: &'static str,
         name: String,
     },

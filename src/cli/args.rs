@@ -1,6 +1,7 @@
 //! katcall's command line.
 
 mod ask;
+mod authorities;
 mod namespace;
 mod output;
 pub(crate) mod sessions;
@@ -19,6 +20,7 @@ use crate::commands::{
 
 pub(super) use self::{
     ask::{EventsArgs, ExplainArgs, WaitArgs, WhyArgs, WhyKind},
+    authorities::{AuthorityRotationArgs, CaArgs, CaCommand},
     namespace::NamespaceOption,
     output::{DocumentFormat, OutputFormat, OutputOption, OutputParser, TokenFormat},
     settings::{ConfigArgs, ConfigCommand, ContextArgs, ContextCommand, TokenArgs, TokenCommand},
@@ -31,6 +33,9 @@ pub(super) use crate::args::sessions::{
 const GOES_ON: &str = "what the cluster has taken on goes on without katcall: `katcall rollout status` and `katcall get workloads` show how far it is";
 /// Hint when a wait for a move is interrupted.
 const MOVES_ON: &str = "the move goes on without katcall: `katcall get volumes` shows how far it is, and `katcall volume move WORKLOAD/VOLUME --cancel` ends it";
+/// Hint when a wait for the replacement of an authority is interrupted.
+const ROTATES_ON: &str =
+    "the replacement goes on without katcall: `katcall ca list` shows how far it is";
 
 /// The whole command line, for completions and man pages.
 pub fn command() -> clap::Command {
@@ -146,6 +151,8 @@ pub(super) enum KatcallCommand {
     Taint(TaintArgs),
     /// Create, list and revoke tokens
     Token(TokenArgs),
+    /// List the cluster's certificate authorities and replace those of etcd
+    Ca(CaArgs),
     /// Say how registries of images are reached, and log in to them
     Registry(RegistryArgs),
     /// Set and unset secrets; `get`, `describe` and `delete` know them too
@@ -174,6 +181,7 @@ impl KatcallCommand {
     pub(super) fn goes_on(&self) -> Option<&'static str> {
         match self {
             Self::Volume(arguments) => arguments.waits().then_some(MOVES_ON),
+            Self::Ca(arguments) => arguments.waits().then_some(ROTATES_ON),
             _ => self.waits().then_some(GOES_ON),
         }
     }

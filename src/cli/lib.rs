@@ -198,6 +198,9 @@ async fn dispatch(
         KatcallCommand::Registry(arguments) => {
             crate::commands::data::registry::run(&session, &arguments).await?
         }
+        KatcallCommand::Ca(arguments) => {
+            crate::commands::cluster::authorities::run(&session()?, &arguments).await?
+        }
         KatcallCommand::Token(arguments) => {
             crate::commands::cluster::token::run(&session()?, &arguments).await?
         }

@@ -10,6 +10,7 @@
 
 #![warn(missing_docs)]
 
+mod authorities;
 mod authority;
 mod calls;
 mod error;

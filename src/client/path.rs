@@ -380,6 +380,27 @@ impl RequestPath {
         Ok(Self(format!("{VERSION}/tokens/{id}")))
     }
 
+    /// The cluster's certificate authorities.
+    pub fn authorities() -> Self {
+        Self(format!("{VERSION}/authorities"))
+    }
+
+    /// The replacement of an authority.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub(super) fn authority_rotation(name: &str) -> Result<Self, ClientError> {
+        let Self(authorities) = Self::authorities();
+        let name = label("an authority", name)?;
+        Ok(Self(format!("{authorities}/{name}/rotate")))
+    }
+
+    /// The end of the wait for machines of version 0.1.0.
+    pub(super) fn authority_migration() -> Self {
+        let Self(authorities) = Self::authorities();
+        Self(format!("{authorities}/migration"))
+    }
+
     /// Settings of registries.
     pub fn registries() -> Self {
         Self(format!("{VERSION}/registries"))

@@ -23,6 +23,7 @@ mod secret;
 mod time;
 mod volume;
 
+pub use crate::api::access::authorities::*;
 pub use crate::api::access::join::*;
 pub use crate::api::access::login::*;
 pub use crate::api::access::membership::*;

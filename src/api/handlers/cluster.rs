@@ -1,5 +1,6 @@
 //! Handlers of the cluster itself: members, tokens, registries and metrics.
 
+pub(crate) mod authorities;
 pub(crate) mod config;
 pub(crate) mod events;
 pub(crate) mod joining;

@@ -8,7 +8,9 @@ use super::ApiOperation;
 use crate::{
     context::Api,
     handlers::{
-        cluster::{config, events, joining, membership, metrics, overview, registries, tokens},
+        cluster::{
+            authorities, config, events, joining, membership, metrics, overview, registries, tokens,
+        },
         data::{logins, secrets, volume_moves, volumes},
         machines::{node_settings, nodes, state_stream, usage},
         workloads::{instances, namespaces, rollouts, sessions, workload_objects},
@@ -86,5 +88,8 @@ pub(super) fn of(operation: ApiOperation, filter: MethodFilter) -> MethodRouter<
         ApiOperation::ListTokens => on(filter, tokens::list),
         ApiOperation::CreateToken => on(filter, tokens::create),
         ApiOperation::DeleteToken => on(filter, tokens::delete),
+        ApiOperation::ListAuthorities => on(filter, authorities::list),
+        ApiOperation::RotateAuthority => on(filter, authorities::rotate),
+        ApiOperation::EndMigration => on(filter, authorities::end_migration),
     }
 }

@@ -1,5 +1,6 @@
-//! Commands for machines, tokens and connections.
+//! Commands for machines, certificate authorities, tokens and connections.
 
+pub(crate) mod authorities;
 pub(crate) mod config;
 pub(crate) mod drain;
 pub(crate) mod generate;

@@ -35,6 +35,8 @@ enum CompletedNames {
     Contexts,
     /// Registries with credentials in a namespace.
     Logins,
+    /// Certificate authorities of the cluster.
+    Authorities,
 }
 
 /// What the end of the line needs.
@@ -106,6 +108,10 @@ async fn live(
             let logins = client.registry_logins(namespace).await?.items;
             Ok(logins.into_iter().map(|login| login.registry).collect())
         }
+        CompletedNames::Authorities => {
+            let authorities = client.authorities().await?.items;
+            Ok(authorities.into_iter().map(|one| one.name).collect())
+        }
         CompletedNames::PlacesThere => {
             let found = list::<InstanceItem>(client, namespace).await?;
             Ok(found.iter().map(|name| format!("{name}:/")).collect())
@@ -151,6 +157,9 @@ fn completion_request(words: &[String]) -> CompletionRequest {
                 wanted.names = match id {
                     "namespace" => Some(CompletedNames::Of(ListedKind::Namespaces)),
                     "context" => Some(CompletedNames::Contexts),
+                    "without" if path == ["ca", "migrate"] => {
+                        Some(CompletedNames::Of(ListedKind::Nodes))
+                    }
                     "to" if path == ["volume", "move"] => {
                         Some(CompletedNames::Of(ListedKind::Nodes))
                     }
@@ -197,6 +206,7 @@ fn names_at(path: &[&str], places: &[&str]) -> Option<CompletedNames> {
         (["secret", "set" | "unset"], []) => Some(CompletedNames::Of(ListedKind::Secrets)),
         (["registry", "logout"], []) => Some(CompletedNames::Logins),
         (["volume", "move"], []) => Some(CompletedNames::Of(ListedKind::Volumes)),
+        (["ca", "rotate"], []) => Some(CompletedNames::Authorities),
         (["token", "revoke"], []) => Some(CompletedNames::Of(ListedKind::Tokens)),
         (["context", "use" | "remove"], []) => Some(CompletedNames::Contexts),
         (["cp"], []) => Some(CompletedNames::PlacesThere),
@@ -268,6 +278,9 @@ mod tests {
             ("rollout pause", workloads),
             ("rollout", None),
             ("scale --replicas 3", workloads),
+            ("ca rotate", Some(CompletedNames::Authorities)),
+            ("ca rotate etcd-client-ca", None),
+            ("ca migrate --without", nodes),
             ("token revoke", Some(CompletedNames::Of(ListedKind::Tokens))),
             ("secret set", Some(CompletedNames::Of(ListedKind::Secrets))),
             ("secret unset db", None),

@@ -36,13 +36,17 @@ impl Cell {
 /// The meaning of phases.
 pub(crate) fn tone_of(word: &str) -> TextTone {
     match word {
-        "Running" | "Ready" | "Active" | "Succeeded" | "Bound" | "healthy" => TextTone::Good,
+        "Running" | "Ready" | "Active" | "Succeeded" | "Bound" | "Settled" | "healthy" => {
+            TextTone::Good
+        }
         "Failed" | "Stalled" | "NotReady" | "Degraded" | "Unknown" | "unhealthy" | "Warning" => {
             TextTone::Bad
         }
         "Pending" | "Scheduled" | "Pulling" | "Building" | "Starting" | "Restarting"
         | "Stopping" | "Progressing" | "Deleting" | "Removing" | "Moving" | "Draining"
-        | "Joining" | "pending_check" => TextTone::Busy,
+        | "Joining" | "Migration" | "Due" | "Trust" | "Issue" | "Retire" | "pending_check" => {
+            TextTone::Busy
+        }
         _ => TextTone::Plain,
     }
 }

@@ -1,5 +1,6 @@
-//! Access: joins of machines, membership of etcd, tokens, credentials for registries, sessions.
+//! Access: certificate authorities, joins of machines, membership of etcd, tokens, credentials for registries, sessions.
 
+pub(crate) mod authorities;
 pub(crate) mod join;
 pub(crate) mod login;
 pub(crate) mod membership;

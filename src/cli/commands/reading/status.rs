@@ -33,12 +33,13 @@ pub(crate) async fn run(session: &CliSession<'_>) -> Result<u8, CliError> {
         other => other,
     };
     let all = EventFilter::default();
-    let (version, configuration, nodes, workloads, instances, events) = tokio::join!(
+    let (version, configuration, nodes, workloads, instances, authorities, events) = tokio::join!(
         client.version(),
         client.cluster_configuration(),
         client.nodes(),
         client.workloads(None),
         client.instances(None),
+        client.authorities(),
         get::events(session, &all),
     );
     // A machine without the store refuses the workloads, and has the cluster's overview.
@@ -53,6 +54,7 @@ pub(crate) async fn run(session: &CliSession<'_>) -> Result<u8, CliError> {
         nodes: nodes.map(|list| list.items),
         workloads: workloads.map(|list| list.items),
         instances: instances.map(|list| list.items),
+        authorities: authorities.map(|list| list.items),
     };
     let findings = Findings::of(&known, now);
     let cluster = match (&configuration, &known.overview) {

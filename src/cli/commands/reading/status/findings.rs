@@ -10,15 +10,15 @@ use crate::{
         get::rows::{is_overview_only, workload_reason},
         why::reasons,
     },
-    output::{one_line, word},
+    output::{one_line, plain, word},
     time,
 };
 use kat_client::ClientError;
 use kat_types::{
     api::{
-        BackupView, ClusterOverview, DISK_PRESSURE, ETCD_CONDITION, FILES_WRITTEN, Health,
-        HealthView, InstancePhase, NodePhase, NodeRole, OverviewRelayState, OverviewStore,
-        StoreView, WorkloadPhase,
+        ApiTime, AuthorityPhase, AuthorityStatus, BackupView, ClusterOverview, DISK_PRESSURE,
+        ETCD_CONDITION, FILES_WRITTEN, Health, HealthView, InstancePhase, NodePhase, NodeRole,
+        OverviewRelayState, OverviewStore, StoreView, WorkloadPhase,
     },
     machine::program_version::{ProgramVersion, etcd_has_known_holes, etcd_mended_versions},
     reason::Reason,
@@ -28,6 +28,14 @@ use kat_types::{
 /// The problem where the machines that hold the store have no quorum.
 const STALE: &str = "no machine leads that can be reached, so nothing can be changed; everything runs on, and what is shown is what was known last. If most that hold the store are gone for good: `sudo kat-agent recover`";
 
+/// Time after which the replacement of an authority is a problem.
+const REPLACED_WITHIN_SECONDS: i64 = 600;
+/// Remaining validity below which an authority is a problem.
+const AUTHORITY_DAYS: i64 = 30;
+/// Remaining validity below which a machine's certificate is a problem. Certificates live 30 days
+/// and are renewed after 20, so with fewer days left renewal does not work.
+const CERTIFICATE_DAYS: i64 = 5;
+
 /// The API's responses, each possibly an error.
 pub(crate) struct StatusResponses {
     pub(crate) health: Result<HealthView, ClientError>,
@@ -36,6 +44,7 @@ pub(crate) struct StatusResponses {
     pub(crate) instances: Result<Vec<InstanceItem>, ClientError>,
     /// The overview that a machine without the store shows; `None` on one that holds it.
     pub(crate) overview: Option<ClusterOverview>,
+    pub(crate) authorities: Result<Vec<AuthorityStatus>, ClientError>,
 }
 
 /// The content of the screen.
@@ -99,6 +108,7 @@ impl Findings {
             .and_then(|one| Some((one, one.relay.as_ref()?)))
         {
             None => {
+                findings.of_authorities(known, now);
                 findings.of_workloads(&known.workloads);
                 findings.of_instances(&known.instances);
             }
@@ -301,6 +311,60 @@ impl Findings {
         self.etcd = counted_members(well, count);
     }
 
+    fn of_authorities(&mut self, known: &StatusResponses, now: Timestamp) {
+        let authorities = match &known.authorities {
+            Ok(authorities) => authorities,
+            // A leader of an older version shows none, callers without the right are told so about
+            // the machines, and without a leader nobody answers.
+            Err(error) if matches!(error.status(), Some(403 | 404)) => return,
+            Err(_) if matches!(&known.health, Ok(health) if health.stale) => return,
+            Err(error) => {
+                self.unknown("authorities", error);
+                return;
+            }
+        };
+        for one in authorities {
+            if one.phase != AuthorityPhase::Settled {
+                self.of_replacement(one, now);
+            }
+            self.of_expiries(one, now);
+        }
+    }
+
+    fn of_replacement(&mut self, one: &AuthorityStatus, now: Timestamp) {
+        let since = one.replacement_since.get();
+        let lasts = since.map_or(0, |since| now.duration_since(since).as_secs());
+        let since = since.map_or_else(String::new, |since| {
+            format!(" (replacement began {} ago)", time::age(now, since.into()))
+        });
+        let line = format!(
+            "authority {} is in phase {}{since}{}",
+            plain(&one.name),
+            word(&one.phase),
+            reason_and_message("", &one.message)
+        );
+        if one.phase == AuthorityPhase::Migration || lasts > REPLACED_WITHIN_SECONDS {
+            self.troubles.push(line);
+        } else {
+            self.under_way.push(line);
+        }
+    }
+
+    fn of_expiries(&mut self, one: &AuthorityStatus, now: Timestamp) {
+        let name = plain(&one.name);
+        if let Some(when) = expiry(one.not_after, AUTHORITY_DAYS, now) {
+            self.troubles.push(format!("authority {name} {when}"));
+        }
+        for certificate in &one.certificates {
+            if let Some(when) = expiry(certificate.expires, CERTIFICATE_DAYS, now) {
+                let node = plain(&certificate.name);
+                self.troubles.push(format!(
+                    "certificate of {name} on {node} {when} and was not renewed: `journalctl -u kat-agent` on {node} says why"
+                ));
+            }
+        }
+    }
+
     fn of_workloads(&mut self, workloads: &Result<Vec<WorkloadItem>, ClientError>) {
         let workloads = match workloads {
             Ok(workloads) => sorted(workloads),
@@ -398,7 +462,6 @@ impl Findings {
     }
 }
 
-/// Such as `2 of 3 members well`.
 fn counted_members(well: impl Display, all: impl Display) -> String {
     let all = all.to_string();
     match all.as_str() {
@@ -406,6 +469,19 @@ fn counted_members(well: impl Display, all: impl Display) -> String {
         "1" => format!("{well} of 1 member well"),
         all => format!("{well} of {all} members well"),
     }
+}
+
+/// Such as `expires on 2026-12-01 (in 3d)`, if fewer than `days` days are left.
+fn expiry(expires: ApiTime, days: i64, now: Timestamp) -> Option<String> {
+    let then = expires.get()?;
+    if then.duration_since(now).as_hours() >= days.saturating_mul(24) {
+        return None;
+    }
+    let date = then.strftime("%Y-%m-%d");
+    Some(match then <= now {
+        true => format!("expired on {date}"),
+        false => format!("expires on {date} ({})", time::until(now, expires)),
+    })
 }
 
 /// The size of the store, shown after the count of its members.
@@ -466,7 +542,7 @@ fn reason_and_message(reason: &str, message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use kat_types::api::{ApiTime, Condition};
+    use kat_types::api::{CertificateExpiry, Condition};
     use serde_json::json;
 
     use super::*;
@@ -568,6 +644,7 @@ mod tests {
             workloads: Ok(Vec::new()),
             instances: Ok(Vec::new()),
             overview: None,
+            authorities: Ok(Vec::new()),
         }
     }
 
@@ -619,6 +696,109 @@ mod tests {
         let none = Vec::<String>::new();
         assert_eq!(found(&[("n1", "3.7.1"), ("n2", "no version")]), none);
         assert_eq!(found(&[]), none);
+    }
+
+    /// What is found about one authority at a fixed time.
+    fn found_of(change: impl FnOnce(&mut AuthorityStatus)) -> Findings {
+        let now: Timestamp = "2026-11-22T04:00:00Z".parse().unwrap();
+        let mut authority = AuthorityStatus {
+            name: "etcd-client-ca".to_owned(),
+            not_after: ApiTime::parse("2036-11-01T00:00:00Z"),
+            certificates: vec![CertificateExpiry {
+                name: "n2".to_owned(),
+                expires: ApiTime::parse("2026-11-27T04:00:00Z"),
+            }],
+            ..AuthorityStatus::default()
+        };
+        change(&mut authority);
+        let mut known = known(health(false, &[]), member());
+        known.authorities = Ok(vec![authority]);
+        Findings::of(&known, now)
+    }
+
+    #[test]
+    fn a_replacement_is_under_way_for_ten_minutes_and_then_a_trouble() {
+        let none = Vec::<String>::new();
+        let found = found_of(|_| {});
+        assert_eq!(
+            (found.troubles, found.under_way),
+            (none.clone(), none.clone())
+        );
+        let replaced = |phase, since: &str| {
+            found_of(|one| {
+                one.phase = phase;
+                one.replacement_since = ApiTime::parse(since);
+                "being replaced, because somebody asked for it; etcd of n2 restarts"
+                    .clone_into(&mut one.message);
+            })
+        };
+        let found = replaced(AuthorityPhase::Trust, "2026-11-22T03:50:00Z");
+        assert_eq!(
+            found.under_way,
+            [
+                "authority etcd-client-ca is in phase Trust (replacement began 10m ago): being replaced, because somebody asked for it; etcd of n2 restarts"
+            ]
+        );
+        assert_eq!(found.troubles, none);
+        let found = replaced(AuthorityPhase::Retire, "2026-11-22T03:49:59Z");
+        assert!(found.troubles.len() == 1 && found.troubles[0].contains("in phase Retire"));
+        let found = replaced(AuthorityPhase::Due, "");
+        assert_eq!((found.troubles, found.under_way.len()), (none.clone(), 1));
+        let found = replaced(AuthorityPhase::Migration, "");
+        assert!(found.troubles.len() == 1 && found.troubles[0].contains("in phase Migration"));
+        assert_eq!(found.under_way, none);
+    }
+
+    #[test]
+    fn what_expires_soon_is_a_trouble_with_its_machine_and_date() {
+        let authority = |not_after: &str| {
+            let not_after = ApiTime::parse(not_after);
+            found_of(|one| one.not_after = not_after).troubles
+        };
+        let none = Vec::<String>::new();
+        assert_eq!(authority("2026-12-22T04:00:00Z"), none);
+        assert_eq!(authority(""), none);
+        assert_eq!(
+            authority("2026-12-22T03:00:00Z"),
+            ["authority etcd-client-ca expires on 2026-12-22 (in 29d)"]
+        );
+        assert_eq!(
+            authority("2026-11-22T04:00:00Z"),
+            ["authority etcd-client-ca expired on 2026-11-22"]
+        );
+        let certificate = |expires: &str| {
+            let expires = ApiTime::parse(expires);
+            found_of(|one| one.certificates[0].expires = expires).troubles
+        };
+        assert_eq!(certificate(""), none);
+        assert_eq!(
+            certificate("2026-11-27T03:00:00Z"),
+            [
+                "certificate of etcd-client-ca on n2 expires on 2026-11-27 (in 4d) and was not renewed: `journalctl -u kat-agent` on n2 says why"
+            ]
+        );
+    }
+
+    fn refused(status: u16) -> ClientError {
+        let body = kat_types::api::ErrorBody::default();
+        ClientError::Refused(Box::new(kat_client::ApiRefusal { status, body }))
+    }
+
+    #[test]
+    fn a_leader_that_shows_no_authorities_is_no_trouble_and_a_failure_is_one() {
+        let found = |stale, status| {
+            let mut known = known(health(stale, &[]), member());
+            known.authorities = Err(refused(status));
+            Findings::of(&known, Timestamp::UNIX_EPOCH).troubles
+        };
+        assert_eq!(found(false, 404), Vec::<String>::new());
+        assert_eq!(found(false, 403), Vec::<String>::new());
+        assert_eq!(found(true, 503), [STALE]);
+        let told = found(false, 500);
+        assert!(
+            told.len() == 1 && told[0].starts_with("authorities cannot be read"),
+            "{told:?}"
+        );
     }
 
     #[test]

@@ -1,0 +1,355 @@
+//! The cluster's certificate authorities: how far a replacement is, requests for one, and the end
+//! of the wait for machines of version 0.1.0.
+//!
+//! Only the leader answers: the machines' reports are its own. It also carries a replacement out;
+//! a request only writes that one is due.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use axum::{
+    Extension, Json,
+    extract::{Request, State},
+};
+
+use crate::{
+    access::authentication::Caller,
+    apply::put,
+    context::{Api, WriteDecision},
+    errors::ApiError,
+    extract::PathParameters,
+    handlers::workloads::namespaces::read_json,
+    server::limits::MAX_JSON,
+};
+use kat_pki::{Authorities, Authority, validity_of};
+use kat_plan::{RotationStep, RotationView, Snapshot, not_migrated, rotation_step};
+use kat_types::{
+    api::{
+        ApiTime, AuthorityMigration, AuthorityMigrationRequest, AuthorityPhase, AuthorityStatus,
+        CertificateExpiry, List, ListMetadata,
+    },
+    store::{
+        authorities::{AuthorityKind, AuthorityRecord, RotationReason},
+        keys,
+        revisions::Stored,
+        snapshot::ObservedReports,
+        transaction::Compare,
+    },
+};
+
+/// Where to read about a replacement.
+const SHOWN: &str = "`katcall ca list` shows how far it is";
+/// Why `cluster-ca` cannot be replaced yet, and what is possible.
+const NOT_REPLACEABLE: &str = "cluster-ca cannot be replaced while the cluster runs yet. If its key is known to others, begin a new cluster: `sudo kat-agent reset` on every machine, `kat-agent init` on the first, joins with new tokens, and apply the workloads again; `kat-agent restore` would bring the old key back. `katcall delete node` takes a machine out without that, but a machine that held the store may have kept the key";
+
+pub(crate) async fn list(
+    State(api): State<Arc<Api>>,
+) -> Result<Json<List<AuthorityStatus>>, ApiError> {
+    api.leadership()?;
+    let snapshot = api.snapshot()?;
+    let observed = api.observed();
+    let authorities = api.authorities().ok_or_else(no_authorities)?;
+    let view = AuthorityView::new(&api, &authorities, &snapshot, &observed)?;
+    let items = AuthorityKind::ALL.map(|kind| view.status(kind));
+    Ok(Json(List {
+        items: items.into_iter().collect::<Result<_, _>>()?,
+        metadata: ListMetadata {
+            resource_version: snapshot.revision.to_string(),
+        },
+    }))
+}
+
+/// Writes that the replacement is due. A second request changes nothing.
+pub(crate) async fn rotate(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    PathParameters(name): PathParameters<String>,
+) -> Result<Json<AuthorityStatus>, ApiError> {
+    let kind =
+        AuthorityKind::from_name(&name).ok_or_else(|| ApiError::not_found("authority", &name))?;
+    if !AuthorityKind::REPLACEABLE.contains(&kind) {
+        return Err(ApiError::invalid(NOT_REPLACEABLE));
+    }
+    let observed = api.observed();
+    let authorities = api.authorities().ok_or_else(no_authorities)?;
+    let (_, written) = api
+        .write(|snapshot| {
+            let stored = snapshot.authorities.get(kind.name());
+            let stored = stored.filter(|stored| stored.value.rotation.is_none());
+            let Some(stored) = stored else {
+                let view = AuthorityView::new(&api, &authorities, snapshot, &observed)?;
+                return Err(view.under_way(kind));
+            };
+            if stored.value.due.is_some() {
+                return Ok(WriteDecision::Done(()));
+            }
+            let key = keys::authority(kind.name());
+            let record = AuthorityRecord {
+                due: Some(RotationReason::Requested),
+                ..stored.value.clone()
+            };
+            Ok(WriteDecision::Write {
+                conditions: vec![Compare::ModRevision(key.clone(), stored.revision)],
+                operations: vec![put(key, &record)?],
+                outcome: (),
+            })
+        })
+        .await?;
+    if written.is_some() {
+        tracing::info!(authority = kind.name(), %caller, "an authority is to be replaced");
+    }
+    let snapshot = api.snapshot()?;
+    let view = AuthorityView::new(&api, &authorities, &snapshot, &observed)?;
+    Ok(Json(view.status(kind)?))
+}
+
+/// Ends the wait for machines that may still read etcd as version 0.1.0 does. Their users of etcd
+/// are removed first, so that a machine that is not waited for can read nothing.
+pub(crate) async fn end_migration(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Result<Json<AuthorityMigration>, ApiError> {
+    api.leadership()?;
+    let joining = api.joining()?;
+    let request: AuthorityMigrationRequest = read_json(&api, request, MAX_JSON).await?;
+    let names: BTreeSet<String> = request.without.into_iter().collect();
+    if names.is_empty() {
+        return Err(ApiError::invalid(
+            "without: expected the name of at least one machine",
+        ));
+    }
+    check_all_waited_for(&*api.snapshot()?, &names)?;
+    for name in &names {
+        joining.users.remove_reader(name).await?;
+    }
+    api.write(|snapshot| {
+        check_all_waited_for(snapshot, &names)?;
+        let (mut conditions, mut operations) = (Vec::new(), Vec::new());
+        for name in &names {
+            let node = snapshot.nodes.get(name);
+            let node = node.ok_or_else(|| ApiError::not_found("node", name))?;
+            let key = keys::registration(name);
+            let mut registration = node.registration.value.clone();
+            registration.state_stream = true;
+            let revision = node.registration.revision;
+            conditions.push(Compare::ModRevision(key.clone(), revision));
+            operations.push(put(key, &registration)?);
+        }
+        Ok(WriteDecision::Write {
+            conditions,
+            operations,
+            outcome: (),
+        })
+    })
+    .await?;
+    for name in &names {
+        tracing::info!(node = name, %caller, "the migration from 0.1.0 goes on without a machine");
+    }
+    Ok(Json(AuthorityMigration {
+        waits_for: not_migrated(&*api.snapshot()?),
+    }))
+}
+
+/// Refuses machines that the migration does not wait for, with the reason.
+fn check_all_waited_for(snapshot: &Snapshot, names: &BTreeSet<String>) -> Result<(), ApiError> {
+    let waited_for = not_migrated(snapshot);
+    for name in names {
+        let node = snapshot.nodes.get(name);
+        let node = node.ok_or_else(|| ApiError::not_found("node", name))?;
+        if waited_for.contains(name) {
+            continue;
+        }
+        let registration = &node.registration.value;
+        let why = if registration.deleting {
+            "is leaving the cluster"
+        } else if registration.state_stream {
+            "reads the state stream already"
+        } else {
+            "holds the cluster's store, and migrates with its upgrade"
+        };
+        return Err(ApiError::conflict(
+            format!("machine `{name}` {why}, so the migration does not wait for it"),
+            "`katcall ca list` names the machines that it waits for",
+        ));
+    }
+    Ok(())
+}
+
+fn no_authorities() -> ApiError {
+    ApiError::Unavailable("this machine does not hold the cluster's authorities".to_owned())
+}
+
+/// The authorities as this leader knows them.
+struct AuthorityView<'a> {
+    /// Name of this machine.
+    leader: &'a str,
+    snapshot: &'a Snapshot,
+    observed: &'a ObservedReports,
+    /// The authorities that sign on this machine.
+    held: [&'a Authority; 3],
+    /// Those that will.
+    next: &'a [Authority],
+}
+
+impl<'a> AuthorityView<'a> {
+    fn new(
+        api: &'a Api,
+        authorities: &'a Authorities,
+        snapshot: &'a Snapshot,
+        observed: &'a ObservedReports,
+    ) -> Result<Self, ApiError> {
+        Ok(Self {
+            leader: &api.config.node_name,
+            snapshot,
+            observed,
+            held: authorities.all().ok_or_else(no_authorities)?,
+            next: authorities.next(),
+        })
+    }
+
+    fn record(&self, kind: AuthorityKind) -> Option<&'a AuthorityRecord> {
+        let stored: &Stored<AuthorityRecord> = self.snapshot.authorities.get(kind.name())?;
+        Some(&stored.value)
+    }
+
+    fn status(&self, kind: AuthorityKind) -> Result<AuthorityStatus, ApiError> {
+        let held = self.held.iter().find(|authority| authority.kind() == kind);
+        let record = self.record(kind);
+        let fingerprint = match record {
+            Some(record) => record.current.clone(),
+            None => held.map_or_else(String::new, |held| held.fingerprint()),
+        };
+        let rotation = record.and_then(|record| record.rotation.as_ref());
+        Ok(AuthorityStatus {
+            name: kind.name().to_owned(),
+            not_after: self.not_after(&fingerprint)?,
+            fingerprint,
+            since: record.and_then(|record| record.since).into(),
+            phase: self.phase(kind),
+            next: rotation.map(|rotation| rotation.next.clone()),
+            reason: self.reason(kind),
+            replacement_since: rotation.map(|rotation| rotation.since).into(),
+            message: self.message(kind),
+            certificates: self.certificates(kind),
+        })
+    }
+
+    /// Unknown for an authority that this machine does not hold any more.
+    fn not_after(&self, fingerprint: &str) -> Result<ApiTime, ApiError> {
+        let mut known = self.held.into_iter().chain(self.next);
+        let Some(found) = known.find(|one| one.fingerprint() == fingerprint) else {
+            return Ok(ApiTime::UNKNOWN);
+        };
+        let validity = validity_of(found.certificate_pem());
+        let validity = validity.map_err(|error| ApiError::Internal(error.to_string()))?;
+        Ok(validity.not_after.into())
+    }
+
+    fn phase(&self, kind: AuthorityKind) -> AuthorityPhase {
+        match (kind, self.record(kind)) {
+            (_, Some(record)) => match &record.rotation {
+                Some(rotation) => rotation.phase.into(),
+                None if record.due.is_some() => AuthorityPhase::Due,
+                None => AuthorityPhase::Settled,
+            },
+            // No version before this one wrote a record, and `init` of this one does.
+            (AuthorityKind::EtcdClients, None) => AuthorityPhase::Migration,
+            (AuthorityKind::Cluster | AuthorityKind::EtcdPeers, None) => AuthorityPhase::Settled,
+        }
+    }
+
+    fn reason(&self, kind: AuthorityKind) -> Option<RotationReason> {
+        match (self.phase(kind), self.record(kind)) {
+            (AuthorityPhase::Migration, _) => Some(RotationReason::Migration),
+            (_, Some(record)) => {
+                let rotation = record.rotation.as_ref().map(|rotation| rotation.reason);
+                rotation.or(record.due)
+            }
+            (_, None) => None,
+        }
+    }
+
+    fn message(&self, kind: AuthorityKind) -> String {
+        let why = self.reason(kind).map(|reason| {
+            let how = match self.phase(kind) {
+                AuthorityPhase::Settled | AuthorityPhase::Migration | AuthorityPhase::Due => {
+                    "to be replaced"
+                }
+                AuthorityPhase::Trust | AuthorityPhase::Issue | AuthorityPhase::Retire => {
+                    "being replaced"
+                }
+            };
+            format!("{how}, because {}", reason.in_words())
+        });
+        let parts = why.into_iter().chain(self.wait(kind));
+        parts.collect::<Vec<_>>().join("; ")
+    }
+
+    /// What a replacement waits for at this moment.
+    fn wait(&self, kind: AuthorityKind) -> Option<String> {
+        if !AuthorityKind::REPLACEABLE.contains(&kind) {
+            return None;
+        }
+        let view = RotationView {
+            leader: self.leader,
+            observed: self.observed,
+            left: &BTreeSet::new(),
+        };
+        match rotation_step(kind, self.snapshot, view) {
+            RotationStep::Wait(reason) => Some(reason),
+            RotationStep::Nothing | RotationStep::Begin(_) | RotationStep::Write(_) => None,
+        }
+    }
+
+    /// When the certificates of each machine that should have some expire.
+    fn certificates(&self, kind: AuthorityKind) -> Vec<CertificateExpiry> {
+        let mut expiries = BTreeMap::new();
+        let members = self.snapshot.members.as_ref();
+        for (name, node) in &self.snapshot.nodes {
+            let member = members.is_some_and(|stored| stored.value.members.contains_key(name));
+            let expected = kind == AuthorityKind::Cluster || member;
+            let reported = self.observed.reports.get(name).and_then(|reported| {
+                let mut authorities = reported.report.authorities.iter();
+                let report = authorities.find(|one| one.name == kind.name())?;
+                Some(report.expires)
+            });
+            if (expected || reported.is_some()) && !node.registration.value.deleting {
+                expiries.insert(name.clone(), reported.unwrap_or(ApiTime::UNKNOWN));
+            }
+        }
+        let expiries = expiries.into_iter();
+        expiries
+            .map(|(name, expires)| CertificateExpiry { name, expires })
+            .collect()
+    }
+
+    /// The refusal of a request while a replacement is under way, or before the leader has recorded
+    /// which authority is in use.
+    fn under_way(&self, kind: AuthorityKind) -> ApiError {
+        let (name, wait) = (kind.name(), self.wait(kind));
+        let wait = wait.map_or_else(String::new, |wait| format!(": {wait}"));
+        let phase = self.phase(kind);
+        match phase {
+            AuthorityPhase::Settled => ApiError::conflict(
+                format!("the leader has not recorded yet which {name} is in use{wait}"),
+                "send the request again in a moment",
+            ),
+            AuthorityPhase::Migration => ApiError::conflict(
+                format!(
+                    "{name} is replaced at the end of the migration from version 0.1.0, in phase Migration{wait}"
+                ),
+                SHOWN,
+            ),
+            AuthorityPhase::Due
+            | AuthorityPhase::Trust
+            | AuthorityPhase::Issue
+            | AuthorityPhase::Retire => ApiError::conflict(
+                format!("{name} is being replaced already, in phase {phase:?}{wait}"),
+                SHOWN,
+            ),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Arguments for the cluster's certificate authorities.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use super::{super::time, OutputFormat};
+
+#[derive(Debug, Args)]
+pub(crate) struct CaArgs {
+    #[command(subcommand)]
+    pub(crate) command: CaCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CaCommand {
+    /// List the authorities, when they expire, and how far a replacement is
+    ///
+    /// An authority that is not being replaced is in phase Settled. In phase Migration the cluster
+    /// waits until no machine reads etcd as version 0.1.0 does, and then replaces the authority of
+    /// etcd's clients by itself.
+    List {
+        /// How to print
+        #[arg(short, long, default_value = "table")]
+        output: OutputFormat,
+    },
+    /// Replace an authority of etcd while the cluster runs
+    ///
+    /// The leader makes a new authority and takes it into use in three phases: in Trust every etcd
+    /// learns to trust both authorities, in Issue the machines take certificates of the new one,
+    /// and in Retire no etcd trusts the old one any more. For this the etcd of each machine that
+    /// holds the store restarts once in Trust and once in Retire, one machine after another. A
+    /// cluster with the store on one machine takes no writes for some seconds each time; what runs
+    /// goes on.
+    ///
+    /// Backups and snapshots that were made before keep the old keys. Destroy them if the key is
+    /// known to others, and make a new backup.
+    ///
+    /// cluster-ca, the authority of the machines and of the API, cannot be replaced yet.
+    Rotate(AuthorityRotationArgs),
+    /// End the wait for machines of version 0.1.0 that never come
+    ///
+    /// A machine of version 0.1.0 reads etcd with a certificate of its own, so the authority of
+    /// etcd's clients is replaced once every machine reads the state stream in its place. A machine
+    /// that is given up here reads nothing until KAT is upgraded on it; what runs on it goes on.
+    Migrate {
+        /// Machine that is not waited for; may be repeated
+        #[arg(long, value_name = "NODE", required = true, num_args = 1.., value_delimiter = ',')]
+        without: Vec<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AuthorityRotationArgs {
+    /// etcd-client-ca or etcd-peer-ca
+    pub(crate) name: String,
+    /// Wait until the new authority is the only one
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// How long to wait; the replacement goes on after that
+    #[arg(long, default_value = "10m", value_parser = time::parse_duration, value_name = "TIME")]
+    pub(crate) timeout: Duration,
+}
+
+impl CaArgs {
+    /// Whether the command waits for a replacement, which continues without it.
+    pub(crate) fn waits(&self) -> bool {
+        matches!(&self.command, CaCommand::Rotate(arguments) if arguments.wait)
+    }
+}

@@ -1,0 +1,223 @@
+//! `katcall ca`.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::{Instant, sleep_until};
+
+use crate::{
+    CliSession,
+    args::{AuthorityRotationArgs, CaArgs, CaCommand, DocumentFormat, OutputFormat},
+    errors::CliError,
+    output,
+    output::{
+        json::PrintedItems,
+        one_line, plain,
+        table::{Cell, Table},
+        word,
+    },
+    progress::ProgressDisplay,
+    time,
+};
+use kat_client::ClientError;
+use kat_types::api::{AuthorityPhase, AuthorityStatus, NodeRole};
+
+/// Interval of the progress requests.
+const LOOK: Duration = Duration::from_secs(1);
+
+pub(crate) async fn run(session: &CliSession<'_>, arguments: &CaArgs) -> Result<(), CliError> {
+    match &arguments.command {
+        CaCommand::List { output } => list(session, *output).await,
+        CaCommand::Rotate(arguments) => rotate(session, arguments).await,
+        CaCommand::Migrate { without } => migrate(session, without).await,
+    }
+}
+
+async fn list(session: &CliSession<'_>, format: OutputFormat) -> Result<(), CliError> {
+    let console = session.console;
+    let authorities = match session.client.authorities().await {
+        Ok(list) => list.items,
+        Err(error) => return Err(explained(session, error).await),
+    };
+    let list = PrintedItems {
+        items: &authorities,
+    };
+    match format {
+        OutputFormat::Json => output::document(console, DocumentFormat::Json, &list),
+        OutputFormat::Yaml => output::document(console, DocumentFormat::Yaml, &list),
+        OutputFormat::Name => authorities
+            .iter()
+            .try_for_each(|one| console.line(&format!("authority/{}", plain(&one.name)))),
+        OutputFormat::Table | OutputFormat::Wide => {
+            let wide = format == OutputFormat::Wide;
+            console.print(&table(&authorities, wide, Timestamp::now()).render(console.colour))
+        }
+    }
+}
+
+fn table(authorities: &[AuthorityStatus], wide: bool, now: Timestamp) -> Table {
+    let mut headers = vec!["NAME", "PHASE", "EXPIRES", "SINCE"];
+    if wide {
+        headers.extend(["FINGERPRINT", "NEXT"]);
+    }
+    headers.push("MESSAGE");
+    let mut table = Table::new(headers);
+    for one in authorities {
+        // A replacement has its own beginning.
+        let since = one.replacement_since.get().or(one.since.get());
+        let mut row = vec![
+            Cell::new(&one.name),
+            Cell::phase(&word(&one.phase)),
+            Cell::new(time::until(now, one.not_after)),
+            Cell::new(time::age(now, since.into())),
+        ];
+        if wide {
+            row.push(Cell::new(&one.fingerprint));
+            row.push(Cell::new(one.next.as_deref().unwrap_or_default()));
+        }
+        row.push(Cell::new(&one.message));
+        table.row(row);
+    }
+    table
+}
+
+/// Exits with 5 when the replacement is not complete after the timeout.
+async fn rotate(
+    session: &CliSession<'_>,
+    arguments: &AuthorityRotationArgs,
+) -> Result<(), CliError> {
+    let deadline = Instant::now() + arguments.timeout;
+    let (client, console) = (&session.client, session.console);
+    let name = &arguments.name;
+    // The machines are read for the note alone.
+    if let Ok(nodes) = client.nodes().await {
+        let holds = |roles: &[NodeRole]| roles.contains(&NodeRole::Etcd);
+        let mut members = nodes.items.iter().filter(|one| holds(&one.status.roles));
+        if let (Some(member), None) = (members.next(), members.next()) {
+            console.note(&format!(
+                "{} alone holds the store: while its etcd restarts, twice, nothing can be changed for some seconds; what runs goes on",
+                plain(&member.metadata.name)
+            ));
+        }
+    }
+    let asked = match client.rotate_authority(name).await {
+        Ok(asked) => asked,
+        Err(error) => return Err(explained(session, error).await),
+    };
+    if !arguments.wait {
+        return console.line(&format!(
+            "authority/{} is in phase {}",
+            plain(name),
+            word(&asked.phase)
+        ));
+    }
+    follow(session, &asked, deadline, arguments.timeout).await
+}
+
+/// Waits until another authority than before is the only one. While etcd restarts, the API may not
+/// answer.
+async fn follow(
+    session: &CliSession<'_>,
+    asked: &AuthorityStatus,
+    deadline: Instant,
+    timeout: Duration,
+) -> Result<(), CliError> {
+    let console = session.console;
+    let name = plain(&asked.name);
+    let mut progress = ProgressDisplay::start(console);
+    let mut lost = false;
+    let mut last = asked.clone();
+    loop {
+        progress.update(&in_words(&last));
+        if last.phase == AuthorityPhase::Settled && last.fingerprint != asked.fingerprint {
+            drop(progress);
+            console.note(
+                "backups and snapshots that were made before keep the old keys: `sudo kat-agent backup` makes a new backup",
+            );
+            return console.line(&format!("authority/{name} replaced"));
+        }
+        let next = Instant::now() + LOOK;
+        if next >= deadline {
+            drop(progress);
+            let spent = time::rounded(timeout.as_secs());
+            return Err(CliError::deadline(format!(
+                "authority `{name}` is not replaced after {spent}: {}",
+                in_words(&last)
+            ))
+            .hinted("it goes on; `katcall ca list` shows how far it is"));
+        }
+        sleep_until(next).await;
+        match session.client.authorities().await {
+            Ok(list) => {
+                if lost {
+                    progress.note("the cluster answers again");
+                }
+                lost = false;
+                let found = list.items.into_iter().find(|one| one.name == asked.name);
+                last = found.ok_or_else(|| {
+                    CliError::failed(format!(
+                        "the cluster does not show authority `{name}` any more"
+                    ))
+                })?;
+            }
+            Err(error) if error.is_passing() => {
+                if !lost {
+                    progress.note(&format!(
+                        "the connection to the cluster is lost, trying again: {error}"
+                    ));
+                }
+                lost = true;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Such as `etcd-peer-ca is in phase Trust: ...`.
+fn in_words(one: &AuthorityStatus) -> String {
+    let message = one_line(&one.message);
+    let message = match message.is_empty() {
+        true => String::new(),
+        false => format!(": {message}"),
+    };
+    format!(
+        "{} is in phase {}{message}",
+        plain(&one.name),
+        word(&one.phase)
+    )
+}
+
+async fn migrate(session: &CliSession<'_>, without: &[String]) -> Result<(), CliError> {
+    let console = session.console;
+    let answer = match session.client.end_migration(without).await {
+        Ok(answer) => answer,
+        Err(error) => return Err(explained(session, error).await),
+    };
+    for name in without {
+        console.line(&format!("node/{} is not waited for", plain(name)))?;
+    }
+    console.note("a machine that was given up reads nothing until KAT is upgraded on it");
+    if answer.waits_for.is_empty() {
+        console.note("no machine is waited for: etcd-client-ca is replaced next, and `katcall ca list` shows how far it is");
+    } else {
+        let names: Vec<String> = answer.waits_for.iter().map(|name| plain(name)).collect();
+        console.note(&format!("still waited for: {}", names.join(", ")));
+    }
+    Ok(())
+}
+
+/// Says where names are found. A leader of an older version has no authorities to show.
+async fn explained(session: &CliSession<'_>, error: ClientError) -> CliError {
+    if !error.is_not_found() {
+        return error.into();
+    }
+    match session.client.authorities().await {
+        Err(listed) if listed.is_not_found() => {
+            CliError::failed("the leader has a version of KAT that replaces no authorities")
+                .hinted("upgrade KAT on the machines that hold the store")
+        }
+        _ => CliError::not_found(error.to_string()).hinted(
+            "`katcall ca list` shows the authorities, and `katcall get nodes` the machines",
+        ),
+    }
+}

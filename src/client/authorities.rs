@@ -1,0 +1,31 @@
+//! Calls about the cluster's certificate authorities.
+
+use reqwest::Method;
+
+use super::{Client, ClientError, RequestPath, calls::decode, send::ApiRequest};
+use kat_types::api::{AuthorityMigration, AuthorityMigrationRequest, AuthorityStatus, List};
+
+impl Client {
+    /// The authorities, how long they are valid, and how far a replacement is.
+    pub async fn authorities(&self) -> Result<List<AuthorityStatus>, ClientError> {
+        self.get(RequestPath::authorities()).await
+    }
+
+    /// Asks for the replacement of an authority. While it has not begun, another request changes
+    /// nothing.
+    pub async fn rotate_authority(&self, name: &str) -> Result<AuthorityStatus, ClientError> {
+        let route = RequestPath::authority_rotation(name)?;
+        decode(&self.send(&ApiRequest::new(Method::POST, route)).await?)
+    }
+
+    /// Ends the wait for machines of version 0.1.0 that never come.
+    pub async fn end_migration(
+        &self,
+        without: &[String],
+    ) -> Result<AuthorityMigration, ClientError> {
+        let without = without.to_vec();
+        let body = AuthorityMigrationRequest { without };
+        let request = self.json(Method::POST, RequestPath::authority_migration(), &body)?;
+        decode(&self.send(&request).await?)
+    }
+}

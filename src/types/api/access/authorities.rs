@@ -1,0 +1,103 @@
+//! The cluster's certificate authorities, and their replacement while the cluster runs.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    api::{ApiTime, newer},
+    store::authorities::{RotationPhase, RotationReason},
+};
+
+/// How far the replacement of an authority has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum AuthorityPhase {
+    /// The authority is not being replaced.
+    #[default]
+    Settled,
+    /// The cluster was one of version 0.1.0, in which every machine had a certificate of etcd. The
+    /// authority is replaced as soon as no machine reads etcd with such a certificate.
+    Migration,
+    /// The authority is to be replaced, and the replacement has not begun.
+    Due,
+    /// The machines that hold the store take the new authority, and their etcd trusts both.
+    Trust,
+    /// Certificates are issued by the new authority.
+    Issue,
+    /// The machines' etcd stops trusting the old authority.
+    Retire,
+}
+
+/// An authority of unknown phase is being replaced.
+impl newer::ExtensibleEnum for AuthorityPhase {
+    const NEWER: Self = Self::Due;
+}
+
+impl From<RotationPhase> for AuthorityPhase {
+    fn from(phase: RotationPhase) -> Self {
+        match phase {
+            RotationPhase::Trust => Self::Trust,
+            RotationPhase::Issue => Self::Issue,
+            RotationPhase::Retire => Self::Retire,
+        }
+    }
+}
+
+/// A certificate authority of the cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AuthorityStatus {
+    /// `cluster-ca`, `etcd-client-ca` or `etcd-peer-ca`.
+    pub name: String,
+    /// SHA-256 of the authority's certificate, as 64 hexadecimal digits; during a replacement that
+    /// of the old authority. Empty if unknown.
+    pub fingerprint: String,
+    /// When the authority expires; RFC 3339, UTC.
+    pub not_after: ApiTime,
+    /// When the authority became the only one of its kind; RFC 3339, UTC; empty if unknown.
+    pub since: ApiTime,
+    /// How far its replacement has come. In an object of a newer version, an unknown phase is read
+    /// as `Due`.
+    #[serde(deserialize_with = "newer::word")]
+    pub phase: AuthorityPhase,
+    /// SHA-256 of the certificate of the authority that replaces it; absent if there is none yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// Why the authority is replaced: `Requested`, `HolderLeft`, `StoreReplaced`, `Migration`, or
+    /// `Other` for a newer version's reason; absent if it is not being replaced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub reason: Option<RotationReason>,
+    /// When the replacement began; RFC 3339, UTC; empty before it began.
+    pub replacement_since: ApiTime,
+    /// Why the authority is replaced and what that waits for, for users; empty if there is nothing
+    /// to say.
+    pub message: String,
+    /// When the machines' certificates of this authority expire, by machine.
+    pub certificates: Vec<CertificateExpiry>,
+}
+
+/// When a machine's certificates of an authority expire.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CertificateExpiry {
+    /// Name of the machine.
+    pub name: String,
+    /// When the first of them expires; RFC 3339, UTC; empty while the machine has not reported it.
+    pub expires: ApiTime,
+}
+
+/// Request to end the wait for machines of version 0.1.0 that never come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AuthorityMigrationRequest {
+    /// Names of the machines that are not waited for any more.
+    pub without: Vec<String>,
+}
+
+/// What the migration from version 0.1.0 waits for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AuthorityMigration {
+    /// Names of the machines that may still read etcd as version 0.1.0 does.
+    pub waits_for: Vec<String>,
+}

@@ -1,0 +1,327 @@
+//! The cluster's certificate authorities: what is shown, and requests for a replacement.
+
+use std::collections::BTreeMap;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::support::{Server, put, registration};
+use kat_types::{
+    api::{ApiTime, AuthorityReport, NodeReport},
+    store::{
+        authorities::{AuthorityRecord, Rotation, RotationPhase, RotationReason},
+        keys,
+        records::NodeRegistration,
+        transaction::WriteOperation,
+    },
+};
+
+const AUTHORITIES: &str = "/v1alpha1/authorities";
+const ROTATE: &str = "/v1alpha1/authorities/etcd-client-ca/rotate";
+const MIGRATION: &str = "/v1alpha1/authorities/migration";
+const OLD: &str = "old-authority";
+const NEW: &str = "new-authority";
+
+fn node(name: &str, state_stream: bool) -> WriteOperation {
+    let registration = NodeRegistration {
+        state_stream,
+        ..registration()
+    };
+    put(keys::registration(name), &registration)
+}
+
+/// n1 leads, holds the store with n2, and both have reported. n3 does not hold it, and reads the
+/// state stream.
+async fn cluster() -> Server {
+    let server = Server::start().await;
+    let member = json!({"id": "1", "voting": true, "healthy": true});
+    let members = json!({"schema": 1, "members": {"n1": member, "n2": member}});
+    let members = put(keys::MEMBERS.to_owned(), &members);
+    server
+        .write(&[members, node("n2", false), node("n3", true)])
+        .await;
+    for name in ["n1", "n2"] {
+        server.handle.reports.accept(name, report(OLD));
+    }
+    server
+}
+
+/// The report of a machine that holds the store.
+fn report(issues: &str) -> NodeReport {
+    let authority = |name: &str, expires: &str| AuthorityReport {
+        name: name.to_owned(),
+        issues: issues.to_owned(),
+        expires: ApiTime::parse(expires),
+        ..AuthorityReport::default()
+    };
+    NodeReport {
+        authorities: vec![
+            authority("cluster-ca", "2026-02-01T00:00:00Z"),
+            authority("etcd-client-ca", "2026-03-01T00:00:00Z"),
+            authority("etcd-peer-ca", "2026-04-01T00:00:00Z"),
+        ],
+        ..NodeReport::default()
+    }
+}
+
+fn record(name: &str, change: impl FnOnce(&mut AuthorityRecord)) -> WriteOperation {
+    let mut record = AuthorityRecord {
+        schema: 1,
+        current: OLD.to_owned(),
+        since: Some("2026-01-01T00:00:00Z".parse().unwrap()),
+        ..AuthorityRecord::default()
+    };
+    for holder in ["n1", "n2"] {
+        let uid = registration().uid;
+        record.holders.insert(holder.to_owned(), uid);
+    }
+    change(&mut record);
+    put(keys::authority(name), &record)
+}
+
+fn rotation(phase: RotationPhase) -> Rotation {
+    Rotation {
+        phase,
+        certificate: String::new(),
+        next: NEW.to_owned(),
+        reason: RotationReason::HolderLeft,
+        since: "2026-01-02T00:00:00Z".parse().unwrap(),
+        turn: None,
+    }
+}
+
+fn stored(server: &Server, name: &str) -> AuthorityRecord {
+    let mut found = server.store.peek(&keys::authority(name)).items;
+    serde_json::from_slice(&found.remove(0).value).unwrap()
+}
+
+/// The authorities by name, as the reader of the cluster sees them.
+async fn shown(server: &Server) -> BTreeMap<String, Value> {
+    let (status, body) = server.get(&server.read, AUTHORITIES).await;
+    assert_eq!(status, 200, "{body}");
+    let items = body["items"].as_array().unwrap().iter();
+    items
+        .map(|one| (one["name"].as_str().unwrap().to_owned(), one.clone()))
+        .collect()
+}
+
+async fn post(server: &Server, path: &str, body: &Value) -> (u16, Value) {
+    let call = server.send_json(&server.admin, Method::POST, path, body);
+    let (status, body) = call.await;
+    (status.as_u16(), body)
+}
+
+async fn rotate(server: &Server, path: &str) -> (u16, Value) {
+    let response = server.call(&server.admin, Method::POST, path).await;
+    let (status, body) = super::support::read(response).await;
+    (status.as_u16(), body)
+}
+
+#[tokio::test]
+async fn authorities_are_shown_with_their_expiry_and_that_of_the_machines_certificates() {
+    let server = cluster().await;
+    let own = server.etcd_authority.fingerprint();
+    server
+        .write(&[
+            record("etcd-client-ca", |one| one.current.clone_from(&own)),
+            record("etcd-peer-ca", |_| {}),
+        ])
+        .await;
+    let shown = shown(&server).await;
+    let names: Vec<&String> = shown.keys().collect();
+    assert_eq!(names, ["cluster-ca", "etcd-client-ca", "etcd-peer-ca"]);
+    let cluster = &shown["cluster-ca"];
+    assert_eq!(cluster["fingerprint"], server.authority.fingerprint());
+    assert_eq!(
+        (&cluster["phase"], &cluster["message"], &cluster["since"]),
+        (&json!("Settled"), &json!(""), &json!(""))
+    );
+    let expires = "2026-02-01T00:00:00Z";
+    assert_eq!(
+        cluster["certificates"],
+        json!([
+            {"name": "n1", "expires": expires}, {"name": "n2", "expires": expires},
+            {"name": "n3", "expires": ""},
+        ])
+    );
+    let clients = &shown["etcd-client-ca"];
+    assert_eq!(clients["fingerprint"], own);
+    let not_after: jiff::Timestamp = clients["notAfter"].as_str().unwrap().parse().unwrap();
+    let left = not_after.duration_since(jiff::Timestamp::now()).as_hours() / 24;
+    assert!((3640..=3653).contains(&left), "{left} days");
+    assert_eq!(clients["since"], "2026-01-01T00:00:00Z");
+    let expires = "2026-03-01T00:00:00Z";
+    assert_eq!(
+        clients["certificates"],
+        json!([{"name": "n1", "expires": expires}, {"name": "n2", "expires": expires}])
+    );
+    assert!(clients.get("next").is_none() && clients.get("reason").is_none());
+    // This machine does not hold an authority with that fingerprint.
+    assert_eq!(shown["etcd-peer-ca"]["notAfter"], "");
+    let (status, body) = server.get(&server.deploy, AUTHORITIES).await;
+    assert_eq!(status, 403, "{body}");
+    server.leaderships.send_replace(None);
+    let (status, body) = server.get(&server.read, AUTHORITIES).await;
+    assert_eq!(status, 503, "only the leader has the reports: {body}");
+}
+
+#[tokio::test]
+async fn a_replacement_is_shown_with_its_reason_and_what_it_waits_for() {
+    let server = cluster().await;
+    server
+        .write(&[record("etcd-peer-ca", |one| {
+            one.rotation = Some(rotation(RotationPhase::Issue));
+        })])
+        .await;
+    server.handle.reports.accept("n1", report(NEW));
+    let one = &shown(&server).await["etcd-peer-ca"];
+    let expected = json!({
+        "phase": "Issue", "next": NEW, "reason": "HolderLeft", "fingerprint": OLD,
+        "replacementSince": "2026-01-02T00:00:00Z",
+        "message": "being replaced, because a machine that held its key holds the store no more; machine n2 does not issue by it",
+    });
+    for (field, value) in expected.as_object().unwrap() {
+        assert_eq!(one[field], *value, "{field}");
+    }
+    // Once all have done their part, nothing is waited for.
+    server.handle.reports.accept("n2", report(NEW));
+    let message = &shown(&server).await["etcd-peer-ca"]["message"];
+    assert_eq!(
+        message,
+        "being replaced, because a machine that held its key holds the store no more"
+    );
+}
+
+#[tokio::test]
+async fn a_request_for_a_replacement_is_written_once() {
+    let server = cluster().await;
+    server.write(&[record("etcd-client-ca", |_| {})]).await;
+    let before = stored(&server, "etcd-client-ca");
+    for token in [&server.read, &server.deploy] {
+        let answer = server.call(token, Method::POST, ROTATE).await;
+        assert_eq!(answer.status(), 403);
+    }
+    assert_eq!(stored(&server, "etcd-client-ca"), before);
+    let (status, body) = rotate(&server, ROTATE).await;
+    assert_eq!(
+        (
+            status,
+            &body["phase"],
+            &body["reason"],
+            &body["fingerprint"]
+        ),
+        (200, &json!("Due"), &json!("Requested"), &json!(OLD)),
+        "{body}"
+    );
+    assert_eq!(
+        body["message"],
+        "to be replaced, because somebody asked for it"
+    );
+    let due = AuthorityRecord {
+        due: Some(RotationReason::Requested),
+        ..before
+    };
+    assert_eq!(stored(&server, "etcd-client-ca"), due);
+    let stands = server.stored();
+    let (status, body) = rotate(&server, ROTATE).await;
+    assert_eq!((status, &body["phase"]), (200, &json!("Due")), "{body}");
+    assert_eq!(server.stored(), stands);
+}
+
+#[tokio::test]
+async fn a_replacement_that_is_not_possible_is_refused_with_the_reason() {
+    let server = cluster().await;
+    server
+        .write(&[record("etcd-client-ca", |one| {
+            one.rotation = Some(Rotation {
+                turn: Some("n2".to_owned()),
+                ..rotation(RotationPhase::Retire)
+            });
+        })])
+        .await;
+    server.handle.reports.accept("n1", report(NEW));
+    server.handle.reports.accept("n2", report(NEW));
+    let before = server.stored();
+    let refused = async |name: &str| {
+        let (status, body) = rotate(&server, &format!("{AUTHORITIES}/{name}/rotate")).await;
+        (status, body["message"].as_str().unwrap().to_owned())
+    };
+    let (status, message) = refused("etcd-client-ca").await;
+    assert_eq!(
+        (status, message.as_str()),
+        (
+            409,
+            "etcd-client-ca is being replaced already, in phase Retire: etcd of n2 restarts"
+        )
+    );
+    let (status, message) = refused("etcd-peer-ca").await;
+    let expected = "the leader has not recorded yet which etcd-peer-ca is in use";
+    assert_eq!((status, message.as_str()), (409, expected));
+    let (status, message) = refused("cluster-ca").await;
+    assert!(message.contains("begin a new cluster"), "{message}");
+    assert_eq!(status, 400);
+    let (status, message) = refused("other-ca").await;
+    assert_eq!(
+        (status, message.as_str()),
+        (404, "authority `other-ca` does not exist")
+    );
+    assert_eq!(server.stored(), before);
+}
+
+#[tokio::test]
+async fn a_cluster_of_the_first_version_waits_for_its_machines_unless_told_otherwise() {
+    let server = cluster().await;
+    server.write(&[node("n4", false), node("n5", false)]).await;
+    server
+        .users
+        .names
+        .lock()
+        .extend(["n4", "n5"].map(str::to_owned));
+    let one = &shown(&server).await["etcd-client-ca"];
+    assert_eq!(
+        (&one["phase"], &one["reason"]),
+        (&json!("Migration"), &json!("Migration"))
+    );
+    assert_eq!(one["fingerprint"], server.etcd_authority.fingerprint());
+    let message = one["message"].as_str().unwrap();
+    assert!(
+        message.contains("n4, n5 still read etcd")
+            && message.contains("katcall ca migrate --without n4 --without n5"),
+        "{message}"
+    );
+    let (status, body) = rotate(&server, ROTATE).await;
+    let message = body["message"].as_str().unwrap();
+    assert!(
+        status == 409 && message.contains("phase Migration: n4, n5 still read"),
+        "{body}"
+    );
+    let before = server.stored();
+    let body = json!({"without": ["n4"]});
+    let call = server.send_json(&server.read, Method::POST, MIGRATION, &body);
+    assert_eq!(call.await.0, 403);
+    for (without, status, reason) in [
+        (json!([]), 400, "at least one machine"),
+        (json!(["n4", "n9"]), 404, "node `n9` does not exist"),
+        (json!(["n4", "n2"]), 409, "`n2` holds the cluster's store"),
+        (json!(["n3", "n4"]), 409, "`n3` reads the state stream"),
+    ] {
+        let (found, body) = post(&server, MIGRATION, &json!({"without": without})).await;
+        let message = body["message"].as_str().unwrap();
+        assert!(found == status && message.contains(reason), "{body}");
+    }
+    assert_eq!(server.stored(), before);
+    assert_eq!(server.users.names.lock().len(), 2);
+    let (status, body) = post(&server, MIGRATION, &body).await;
+    assert_eq!((status, &body["waitsFor"]), (200, &json!(["n5"])), "{body}");
+    let users: Vec<String> = server.users.names.lock().iter().cloned().collect();
+    assert_eq!(users, ["n5"]);
+    let streams = |name: &str| {
+        let mut found = server.store.peek(&keys::registration(name)).items;
+        let registration: NodeRegistration =
+            serde_json::from_slice(&found.remove(0).value).unwrap();
+        registration.state_stream
+    };
+    assert!(streams("n4") && !streams("n5"));
+    let (status, body) = post(&server, MIGRATION, &json!({"without": ["n5", "n5"]})).await;
+    assert_eq!((status, &body["waitsFor"]), (200, &json!([])), "{body}");
+}

@@ -1,0 +1,207 @@
+//! `katcall ca`, and the lines of `katcall status` about authorities.
+
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+
+use super::{
+    fake_api::{Fake, error},
+    fixtures::*,
+    run_katcall::Program,
+};
+
+const AUTHORITIES: &str = "/v1alpha1/authorities";
+const ROTATE: &str = "POST /v1alpha1/authorities/etcd-client-ca/rotate";
+const MIGRATION: &str = "POST /v1alpha1/authorities/migration";
+
+fn authority(name: &str, phase: &str, fingerprint: &str, message: &str) -> Value {
+    json!({"name": name, "fingerprint": fingerprint, "notAfter": ago(-3600 * 24 * 3649 - 60),
+        "since": ago(7300), "phase": phase, "replacementSince": "", "message": message,
+        "certificates": [{"name": "a", "expires": ago(-3600 * 24 * 20)}]})
+}
+
+fn replaced(phase: &str, fingerprint: &str, message: &str) -> Value {
+    let mut one = authority("etcd-client-ca", phase, fingerprint, message);
+    one["replacementSince"] = ago(65).into();
+    one["next"] = "1111".into();
+    one
+}
+
+fn well(nodes: &[&str]) -> Fake {
+    let fake = Fake::start();
+    let roles: &[&str] = &["leader", "etcd", "worker"];
+    let nodes = nodes.iter().zip([roles, &["etcd"]]);
+    let nodes: Vec<Value> = nodes
+        .map(|(name, roles)| {
+            let node = node(name, "Ready", roles);
+            with_member(node, true, "Votes", "its etcd answers and has a vote")
+        })
+        .collect();
+    fake.list("/v1alpha1/nodes", &nodes);
+    fake
+}
+
+#[test]
+fn authorities_are_a_table_with_what_a_replacement_waits_for() {
+    let fake = Fake::start();
+    let message = "being replaced, because somebody asked for it; etcd of n2 restarts";
+    fake.list(
+        AUTHORITIES,
+        &[
+            authority("cluster-ca", "Settled", "aaaa", ""),
+            replaced("Trust", "0000", message),
+        ],
+    );
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["ca", "list"]), @"");
+    assert_snapshot!(program.run(&["ca", "list", "-o", "wide"]), @"");
+    assert_snapshot!(program.run(&["ca", "list", "-o", "name"]), @"");
+    let printed = program.run(&["ca", "list", "-o", "json"]);
+    assert!(printed.contains("\"phase\": \"Trust\""), "{printed}");
+    assert!(printed.contains("\"next\": \"1111\""), "{printed}");
+}
+
+#[test]
+fn an_older_leader_is_named_as_the_reason_that_nothing_is_shown() {
+    let fake = Fake::start();
+    let refusal = error("NotFound", "there is no route `/v1alpha1/authorities`");
+    fake.reply(&format!("GET {AUTHORITIES}"), 404, refusal);
+    assert_snapshot!(Program::of(&fake).run(&["ca", "list"]), @"");
+}
+
+#[test]
+fn a_request_on_one_member_says_that_nothing_can_be_written_for_some_seconds() {
+    let fake = well(&["a"]);
+    let due = "to be replaced, because somebody asked for it";
+    fake.reply(ROTATE, 200, authority("etcd-client-ca", "Due", "0000", due));
+    let program = Program::of(&fake);
+    let rotate = ["ca", "rotate", "etcd-client-ca"];
+    assert_snapshot!(program.run(&rotate), @"");
+    fake.instead("GET /v1alpha1/nodes", 200, json!({"items": []}));
+    assert_snapshot!(program.run(&rotate), @"");
+}
+
+#[test]
+fn a_replacement_is_followed_to_its_end_over_a_lost_connection() {
+    let fake = well(&["a", "b"]);
+    let list = format!("GET {AUTHORITIES}");
+    let listed = |one: Value| json!({"items": [one], "metadata": {"resourceVersion": "1"}});
+    fake.reply(
+        ROTATE,
+        200,
+        authority("etcd-client-ca", "Due", "0000", "to be replaced"),
+    );
+    fake.reply(
+        &list,
+        200,
+        listed(replaced("Trust", "0000", "etcd of b restarts")),
+    );
+    fake.reply(&list, 503, error("Unavailable", "no machine leads"));
+    fake.reply(&list, 200, listed(replaced("Retire", "0000", "")));
+    fake.reply(
+        &list,
+        200,
+        listed(authority("etcd-client-ca", "Settled", "1111", "")),
+    );
+    let program = Program::of(&fake);
+    let printed = program.run(&["ca", "rotate", "etcd-client-ca", "--wait"]);
+    assert_snapshot!(printed, @"");
+}
+
+#[test]
+fn a_replacement_that_takes_too_long_goes_on() {
+    let fake = well(&["a", "b"]);
+    let due = authority("etcd-client-ca", "Due", "0000", "etcd of b is not ready");
+    fake.reply(ROTATE, 200, due.clone());
+    fake.list(AUTHORITIES, &[due]);
+    let words = [
+        "ca",
+        "rotate",
+        "etcd-client-ca",
+        "--wait",
+        "--timeout",
+        "2s",
+    ];
+    assert_snapshot!(Program::of(&fake).run(&words), @"");
+}
+
+#[test]
+fn a_refused_replacement_has_the_servers_reason() {
+    let fake = well(&["a", "b"]);
+    fake.list(AUTHORITIES, &[]);
+    let missing = error("NotFound", "authority `etcd-ca` does not exist");
+    fake.reply("POST /v1alpha1/authorities/etcd-ca/rotate", 404, missing);
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["ca", "rotate", "etcd-ca"]), @"");
+    let mut conflict = error("Conflict", "etcd-client-ca is being replaced already");
+    conflict["hint"] = "`katcall ca list` shows how far it is".into();
+    fake.reply(ROTATE, 409, conflict);
+    assert_snapshot!(program.run(&["ca", "rotate", "etcd-client-ca"]), @"");
+}
+
+#[test]
+fn the_migration_is_ended_for_the_named_machines() {
+    let fake = Fake::start();
+    fake.reply(MIGRATION, 200, json!({"waitsFor": ["n6"]}));
+    let program = Program::of(&fake);
+    let printed = program.run(&["ca", "migrate", "--without", "n4", "--without", "n5"]);
+    assert_snapshot!(printed, @"");
+    let sent: Value = serde_json::from_slice(&fake.body()).unwrap();
+    assert_eq!(sent, json!({"without": ["n4", "n5"]}));
+    fake.instead(MIGRATION, 200, json!({"waitsFor": []}));
+    assert_snapshot!(program.run(&["ca", "migrate", "--without", "n4,n5"]), @"");
+    let sent: Value = serde_json::from_slice(&fake.body()).unwrap();
+    assert_eq!(sent, json!({"without": ["n4", "n5"]}));
+    let printed = program.run(&["ca", "migrate"]);
+    assert!(printed.starts_with("exit: 2\n"), "{printed}");
+}
+
+#[test]
+fn the_help_says_what_a_replacement_costs_and_what_keeps_the_old_keys() {
+    assert_snapshot!(Program::alone().run(&["ca", "rotate", "--help"]));
+    assert_snapshot!(Program::alone().run(&["ca", "migrate", "--help"]));
+}
+
+/// What `katcall status` prints with this answer about authorities.
+fn status(code: u16, body: Value) -> String {
+    let fake = well(&["a"]);
+    fake.reply("GET /version", 200, json!({"version": "0.1.0"}));
+    let configuration = json!({"metadata": {"name": "home"}, "spec": {}});
+    fake.reply("GET /v1alpha1/config/cluster", 200, configuration);
+    for path in ["workloads", "instances", "events"] {
+        fake.list(&format!("/v1alpha1/{path}"), &[]);
+    }
+    fake.reply(&format!("GET {AUTHORITIES}"), code, body);
+    Program::of(&fake).run(&["status"])
+}
+
+#[test]
+fn a_cluster_in_migration_is_not_well_and_one_that_replaces_an_authority_is() {
+    let listed = |one: Value| json!({"items": [one], "metadata": {"resourceVersion": "1"}});
+    let settled = authority("etcd-client-ca", "Settled", "0000", "");
+    let screen = status(200, listed(settled));
+    assert!(screen.starts_with("exit: 0\n"), "{screen}");
+    assert!(!screen.contains("etcd-client-ca"), "{screen}");
+    let message = "n4 still read etcd as version 0.1.0 does";
+    let migration = authority("etcd-client-ca", "Migration", "0000", message);
+    let screen = status(200, listed(migration));
+    assert!(screen.starts_with("exit: 1\n"), "{screen}");
+    let line = "\nnot well\n  authority etcd-client-ca is in phase Migration: n4 still read etcd";
+    assert!(screen.contains(line), "{screen}");
+    let screen = status(200, listed(replaced("Trust", "0000", "etcd of a restarts")));
+    assert!(screen.starts_with("exit: 0\n"), "{screen}");
+    let line = "\non the way\n  authority etcd-client-ca is in phase Trust (replacement began 1m ago): etcd of a restarts\n";
+    assert!(screen.contains(line), "{screen}");
+}
+
+#[test]
+fn an_older_leader_without_authorities_leaves_the_status_as_it_was() {
+    let screen = status(404, error("NotFound", "there is no route"));
+    assert!(screen.starts_with("exit: 0\n"), "{screen}");
+    assert!(!screen.contains("authorities"), "{screen}");
+    let screen = status(500, error("Internal", "a bug"));
+    assert!(screen.starts_with("exit: 1\n"), "{screen}");
+    assert!(
+        screen.contains("authorities cannot be read: a bug"),
+        "{screen}"
+    );
+}
