@@ -52,9 +52,26 @@ fn authorities_are_a_table_with_what_a_replacement_waits_for() {
         ],
     );
     let program = Program::of(&fake);
-    assert_snapshot!(program.run(&["ca", "list"]), @"");
-    assert_snapshot!(program.run(&["ca", "list", "-o", "wide"]), @"");
-    assert_snapshot!(program.run(&["ca", "list", "-o", "name"]), @"");
+    assert_snapshot!(program.run(&["ca", "list"]), @r"
+    exit: 0
+    --- stdout
+    NAME             PHASE     EXPIRES   SINCE   MESSAGE
+    cluster-ca       Settled   in 9y     2h      -
+    etcd-client-ca   Trust     in 9y     1m      being replaced, because somebody asked for it; etcd of n2 restarts
+    ");
+    assert_snapshot!(program.run(&["ca", "list", "-o", "wide"]), @r"
+    exit: 0
+    --- stdout
+    NAME             PHASE     EXPIRES   SINCE   FINGERPRINT   NEXT   MESSAGE
+    cluster-ca       Settled   in 9y     2h      aaaa          -      -
+    etcd-client-ca   Trust     in 9y     1m      0000          1111   being replaced, because somebody asked for it; etcd of n2 restarts
+    ");
+    assert_snapshot!(program.run(&["ca", "list", "-o", "name"]), @r"
+    exit: 0
+    --- stdout
+    authority/cluster-ca
+    authority/etcd-client-ca
+    ");
     let printed = program.run(&["ca", "list", "-o", "json"]);
     assert!(printed.contains("\"phase\": \"Trust\""), "{printed}");
     assert!(printed.contains("\"next\": \"1111\""), "{printed}");
@@ -65,7 +82,13 @@ fn an_older_leader_is_named_as_the_reason_that_nothing_is_shown() {
     let fake = Fake::start();
     let refusal = error("NotFound", "there is no route `/v1alpha1/authorities`");
     fake.reply(&format!("GET {AUTHORITIES}"), 404, refusal);
-    assert_snapshot!(Program::of(&fake).run(&["ca", "list"]), @"");
+    assert_snapshot!(Program::of(&fake).run(&["ca", "list"]), @r"
+    exit: 1
+    --- stderr
+    error: the leader has a version of KAT that replaces no authorities
+
+    hint: upgrade KAT on the machines that hold the store
+    ");
 }
 
 #[test]
@@ -75,13 +98,23 @@ fn a_request_on_one_member_says_that_nothing_can_be_written_for_some_seconds() {
     fake.reply(ROTATE, 200, authority("etcd-client-ca", "Due", "0000", due));
     let program = Program::of(&fake);
     let rotate = ["ca", "rotate", "etcd-client-ca"];
-    assert_snapshot!(program.run(&rotate), @"");
+    assert_snapshot!(program.run(&rotate), @r"
+    exit: 0
+    --- stdout
+    authority/etcd-client-ca is in phase Due
+    --- stderr
+    a alone holds the store: while its etcd restarts, twice, nothing can be changed for some seconds; what runs goes on
+    ");
     fake.instead("GET /v1alpha1/nodes", 200, json!({"items": []}));
-    assert_snapshot!(program.run(&rotate), @"");
+    assert_snapshot!(program.run(&rotate), @r"
+    exit: 0
+    --- stdout
+    authority/etcd-client-ca is in phase Due
+    ");
 }
 
 #[test]
-fn a_replacement_is_followed_to_its_end_over_a_lost_connection() {
+fn a_replacement_is_followed_to_its_end_while_the_api_does_not_always_answer() {
     let fake = well(&["a", "b"]);
     let list = format!("GET {AUTHORITIES}");
     let listed = |one: Value| json!({"items": [one], "metadata": {"resourceVersion": "1"}});
@@ -104,7 +137,17 @@ fn a_replacement_is_followed_to_its_end_over_a_lost_connection() {
     );
     let program = Program::of(&fake);
     let printed = program.run(&["ca", "rotate", "etcd-client-ca", "--wait"]);
-    assert_snapshot!(printed, @"");
+    assert_snapshot!(printed, @r"
+    exit: 0
+    --- stdout
+    authority/etcd-client-ca replaced
+    --- stderr
+    etcd-client-ca is in phase Due: to be replaced
+    etcd-client-ca is in phase Trust: etcd of b restarts
+    etcd-client-ca is in phase Retire
+    etcd-client-ca is in phase Settled
+    backups and snapshots that were made before keep the old keys: `sudo kat-agent backup` makes a new backup
+    ");
 }
 
 #[test]
@@ -121,7 +164,14 @@ fn a_replacement_that_takes_too_long_goes_on() {
         "--timeout",
         "2s",
     ];
-    assert_snapshot!(Program::of(&fake).run(&words), @"");
+    assert_snapshot!(Program::of(&fake).run(&words), @r"
+    exit: 5
+    --- stderr
+    etcd-client-ca is in phase Due: etcd of b is not ready
+    error: authority `etcd-client-ca` is not replaced after 2s: etcd-client-ca is in phase Due: etcd of b is not ready
+
+    hint: it goes on; `katcall ca list` shows how far it is
+    ");
 }
 
 #[test]
@@ -131,11 +181,23 @@ fn a_refused_replacement_has_the_servers_reason() {
     let missing = error("NotFound", "authority `etcd-ca` does not exist");
     fake.reply("POST /v1alpha1/authorities/etcd-ca/rotate", 404, missing);
     let program = Program::of(&fake);
-    assert_snapshot!(program.run(&["ca", "rotate", "etcd-ca"]), @"");
+    assert_snapshot!(program.run(&["ca", "rotate", "etcd-ca"]), @r"
+    exit: 3
+    --- stderr
+    error: authority `etcd-ca` does not exist
+
+    hint: `katcall ca list` shows the authorities, and `katcall get nodes` the machines
+    ");
     let mut conflict = error("Conflict", "etcd-client-ca is being replaced already");
     conflict["hint"] = "`katcall ca list` shows how far it is".into();
     fake.reply(ROTATE, 409, conflict);
-    assert_snapshot!(program.run(&["ca", "rotate", "etcd-client-ca"]), @"");
+    assert_snapshot!(program.run(&["ca", "rotate", "etcd-client-ca"]), @r"
+    exit: 1
+    --- stderr
+    error: etcd-client-ca is being replaced already
+
+    hint: `katcall ca list` shows how far it is
+    ");
 }
 
 #[test]
@@ -144,11 +206,27 @@ fn the_migration_is_ended_for_the_named_machines() {
     fake.reply(MIGRATION, 200, json!({"waitsFor": ["n6"]}));
     let program = Program::of(&fake);
     let printed = program.run(&["ca", "migrate", "--without", "n4", "--without", "n5"]);
-    assert_snapshot!(printed, @"");
+    assert_snapshot!(printed, @r"
+    exit: 0
+    --- stdout
+    node/n4 is not waited for
+    node/n5 is not waited for
+    --- stderr
+    a machine that was given up reads nothing until KAT is upgraded on it
+    still waited for: n6
+    ");
     let sent: Value = serde_json::from_slice(&fake.body()).unwrap();
     assert_eq!(sent, json!({"without": ["n4", "n5"]}));
     fake.instead(MIGRATION, 200, json!({"waitsFor": []}));
-    assert_snapshot!(program.run(&["ca", "migrate", "--without", "n4,n5"]), @"");
+    assert_snapshot!(program.run(&["ca", "migrate", "--without", "n4,n5"]), @r"
+    exit: 0
+    --- stdout
+    node/n4 is not waited for
+    node/n5 is not waited for
+    --- stderr
+    a machine that was given up reads nothing until KAT is upgraded on it
+    no machine is waited for: etcd-client-ca is replaced next, and `katcall ca list` shows how far it is
+    ");
     let sent: Value = serde_json::from_slice(&fake.body()).unwrap();
     assert_eq!(sent, json!({"without": ["n4", "n5"]}));
     let printed = program.run(&["ca", "migrate"]);

@@ -176,15 +176,11 @@ async fn follow(
 /// Such as `etcd-peer-ca is in phase Trust: ...`.
 fn in_words(one: &AuthorityStatus) -> String {
     let message = one_line(&one.message);
-    let message = match message.is_empty() {
-        true => String::new(),
-        false => format!(": {message}"),
-    };
-    format!(
-        "{} is in phase {}{message}",
-        plain(&one.name),
-        word(&one.phase)
-    )
+    let phase = format!("{} is in phase {}", plain(&one.name), word(&one.phase));
+    if message.is_empty() {
+        return phase;
+    }
+    format!("{phase}: {message}")
 }
 
 async fn migrate(session: &CliSession<'_>, without: &[String]) -> Result<(), CliError> {

@@ -478,10 +478,10 @@ fn expiry(expires: ApiTime, days: i64, now: Timestamp) -> Option<String> {
         return None;
     }
     let date = then.strftime("%Y-%m-%d");
-    Some(match then <= now {
-        true => format!("expired on {date}"),
-        false => format!("expires on {date} ({})", time::until(now, expires)),
-    })
+    if then <= now {
+        return Some(format!("expired on {date}"));
+    }
+    Some(format!("expires on {date} ({})", time::until(now, expires)))
 }
 
 /// The size of the store, shown after the count of its members.
