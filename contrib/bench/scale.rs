@@ -392,6 +392,7 @@ async fn lead(place: &Place) -> anyhow::Result<()> {
         limits: ApiLimits::default(),
         pulses,
         joining: None,
+        relay: None,
     };
     serve(api, listeners, cancel).await;
     bail!("the API ended")
