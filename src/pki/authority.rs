@@ -325,24 +325,30 @@ pub fn fingerprint_of(certificate_pem: &str) -> Result<String, PkiError> {
 pub fn is_issued_by(certificate_pem: &str, authority_pem: &str) -> Result<bool, PkiError> {
     let leaf = tls::first_certificate(certificate_pem)?;
     let authority = tls::first_certificate(authority_pem)?;
-    let issuer = key_identifiers(&leaf)?.0;
-    let own = key_identifiers(&authority)?.1;
+    let issuer = key_identifiers(&leaf)?.issuer;
+    let own = key_identifiers(&authority)?.own;
     Ok(issuer.is_some() && issuer == own)
 }
 
-/// The identifiers of the key that signed a certificate, and of its own key.
-fn key_identifiers(
-    certificate: &CertificateDer<'_>,
-) -> Result<(Option<Vec<u8>>, Option<Vec<u8>>), PkiError> {
+/// The identifiers of keys in a certificate.
+#[derive(Default)]
+struct KeyIdentifiers {
+    /// Of the key that signed it.
+    issuer: Option<Vec<u8>>,
+    /// Of its own key.
+    own: Option<Vec<u8>>,
+}
+
+fn key_identifiers(certificate: &CertificateDer<'_>) -> Result<KeyIdentifiers, PkiError> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate)
         .map_err(|error| PkiError::Certificate(error.to_string()))?;
-    let mut found = (None, None);
+    let mut found = KeyIdentifiers::default();
     for extension in parsed.extensions() {
         match extension.parsed_extension() {
             ParsedExtension::AuthorityKeyIdentifier(one) => {
-                found.0 = one.key_identifier.as_ref().map(|id| id.0.to_vec());
+                found.issuer = one.key_identifier.as_ref().map(|id| id.0.to_vec());
             }
-            ParsedExtension::SubjectKeyIdentifier(id) => found.1 = Some(id.0.to_vec()),
+            ParsedExtension::SubjectKeyIdentifier(id) => found.own = Some(id.0.to_vec()),
             _ => {}
         }
     }

@@ -317,10 +317,11 @@ async fn a_machine_without_the_store_passes_the_overview_on_and_says_where_to_as
     assert!(!local.saw_stale(), "the machines themselves say it");
 
     // A member answered that reaches no leader.
-    let mut overview = kept.overview.lock();
-    overview.stale = true;
-    overview.relay.as_mut().unwrap().silent_since = None;
-    drop(overview);
+    {
+        let mut overview = kept.overview.lock();
+        overview.stale = true;
+        overview.relay.as_mut().unwrap().silent_since = None;
+    }
     local.nodes().await.unwrap();
     assert!(local.saw_stale());
     // An administrator of this test's API sees its own store, and causes no reads.
