@@ -260,7 +260,7 @@ fn phase_step(
             None => advance(RotationPhase::Retire),
         },
         RotationPhase::Retire => {
-            let refuses = |report: &AuthorityReport| report.refused.contains(&record.current);
+            let refuses = |report: &AuthorityReport| !report.refused.is_empty();
             restart_next(snapshot, view, (record, rotation), reports, &refuses)
                 .unwrap_or_else(|| complete(snapshot, rotation, reports))
         }

@@ -8,6 +8,7 @@ mod joining;
 mod long_power_loss;
 mod node_loss;
 mod nodes;
+mod rotation;
 mod user_indexes;
 mod users;
 

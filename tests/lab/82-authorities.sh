@@ -1,0 +1,73 @@
+# etcd's authorities are replaced under load while the leader is killed and a member is away; certificates of before open etcd no more
+# machines: 3
+# shellcheck shell=bash
+wait_for 30 nodes_are_ready
+wait_for 120 members_are_healthy 3
+pki=/var/lib/kat/pki
+# A certificate of before, as somebody who once read a member's disk has it.
+on n2 sh -euc "rm -rf /root/old; umask 077; mkdir /root/old; cp $pki/leader-etcd.crt $pki/leader-etcd.key /root/old"
+# version_with FOLDER: what n2's etcd answers to the certificate in the folder, or curl's error.
+version_with() {
+    on n2 curl --silent --show-error --max-time 10 --cacert "$pki/etcd-client-ca.crt" --cert "$1/leader-etcd.crt" \
+        --key "$1/leader-etcd.key" https://127.0.0.1:2379/version 2>&1
+}
+contains "$(version_with /root/old)" etcdserver
+
+# authority NAME .FIELD: a field of an authority.
+authority() { kat ca list -o json | jq -er --arg name "$1" ".items[] | select(.name == \$name) | $2"; }
+is_replaced() {
+    local phase fingerprint
+    phase=$(authority "$1" .phase) && fingerprint=$(authority "$1" .fingerprint) || return 1
+    [[ $phase == Settled && $fingerprint != "$2" ]] || {
+        kat ca list >&2
+        return 1
+    }
+}
+is_under_way() { [[ $(authority "$1" .phase) != Settled ]]; }
+waits_for() { contains "$(authority "$1" .message)" "$2"; }
+
+run web --port 80 --replicas 3
+start_load "$(service_address web)" 80 50
+before=$(authority etcd-client-ca .fingerprint) peers=$(authority etcd-peer-ca .fingerprint)
+refused kat ca rotate cluster-ca
+refused kat ca rotate no-such-ca
+
+# One member does not answer: the replacement waits, and says for whom.
+on n3 systemctl stop kat-agent.service
+kat ca rotate etcd-client-ca
+wait_for 60 waits_for etcd-client-ca n3
+contains "$(kat ca list)" n3
+contains "$(version_with /root/old)" etcdserver
+on n3 systemctl start kat-agent.service
+# The leader is killed in the middle.
+wait_for 60 is_under_way etcd-client-ca
+leader=$(leader_at n1)
+on "$leader" systemctl kill --signal KILL kat-agent.service
+wait_for 240 is_replaced etcd-client-ca "$before"
+wait_for 60 members_are_healthy 3
+output=$(version_with /root/old) && exit 1
+contains "$output" alert
+# The control: the certificate of now opens the same port.
+contains "$(version_with $pki)" etcdserver
+equal 3 "$(etcdctl_on n2 member list | grep -c ', started, .*, false$')" "voting members"
+for node in n1 n2 n3; do
+    lacks "$(on "$node" ls $pki)" etcd-client-ca.next
+    lacks "$(on "$node" ls $pki)" etcd-client-ca.old
+    lacks "$(on "$node" ls $pki)" etcd-client-ca.retired
+    contains "$(on "$node" ls $pki)" etcd-client-ca.key.sealed
+done
+
+kat ca rotate etcd-peer-ca --wait --timeout 240s
+wait_for 10 is_replaced etcd-peer-ca "$peers"
+wait_for 60 members_are_healthy 3
+no_request_lost 2000
+# Everything is as before: writes, and a machine that is started anew.
+lab kill n3
+lab start n3
+wait_for 90 members_are_healthy 3
+wait_for 30 nodes_are_ready
+kat create namespace after-rotation
+kat delete namespace after-rotation
+wait_for 60 kat status
+kat delete workload web --yes --wait
+on n2 rm -rf /root/old
