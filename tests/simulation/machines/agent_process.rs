@@ -207,7 +207,8 @@ impl Process {
         let tick = place.identity.cluster.spec.agent_tick_seconds;
         let source = state_source(&node, &place.net, feed);
         let mut random = place.random();
-        let chances = Box::new(move || random.below(1_000) as f64 / 1_000.0);
+        let chances =
+            Box::new(move || f64::from(u32::try_from(random.below(1_000)).unwrap()) / 1_000.0);
         let copy = follow_source_with(source, None, chances, self.cancel.clone()).mirror;
         self.copy = Some(copy.clone());
         place.net.forward(&node, &self.closed);
