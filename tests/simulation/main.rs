@@ -231,11 +231,6 @@ fn it_is_found_when_what_cannot_be_written_is_dropped() {
 }
 
 #[test]
-fn it_is_found_when_a_beat_hides_the_age_of_its_servers_read() {
-    finds(Without::QuorumAge, false, 200, "the confirmed copy of");
-}
-
-#[test]
 fn it_is_found_when_a_beat_that_was_held_back_confirms() {
     finds(Without::RequestTime, false, 50, "the confirmed copy of");
 }

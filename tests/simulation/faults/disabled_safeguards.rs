@@ -33,8 +33,6 @@ pub(crate) enum Without {
     OwnInstances,
     /// The planner drops objects that cannot be written.
     Freezing,
-    /// A beat counts as if its server had read from a quorum when it sent the beat.
-    QuorumAge,
     /// A beat counts as if it had been sent when it arrived.
     RequestTime,
     /// A commit confirms as a beat does.

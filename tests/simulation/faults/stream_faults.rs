@@ -195,10 +195,6 @@ impl Without {
     /// What a reader takes a frame for.
     fn believed(self, frame: StateFrame) -> Vec<StateFrame> {
         match (self, frame) {
-            (Self::QuorumAge, StateFrame::Beat(beat)) => vec![StateFrame::Beat(StateBeat {
-                quorum_age_ms: 0,
-                ..beat
-            })],
             (Self::RequestTime, StateFrame::Beat(beat)) => vec![StateFrame::Beat(StateBeat {
                 open_for_ms: JUST_SENT,
                 ..beat
