@@ -101,7 +101,8 @@ pub trait MachineFacts: Send + Sync {
     fn present(&self) -> CurrentReach {
         CurrentReach::default()
     }
-    /// Waits until the machine's addresses may have changed since this call.
+    /// Waits until the machine's addresses, or how it uses the authorities, may have changed since
+    /// this call.
     fn moved(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::pending())
     }

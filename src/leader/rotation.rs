@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{LeaderHandle, members::say_once};
 use kat_daemon::watchdog::LoopPulses;
-use kat_plan::{RotationStep, RotationView, Snapshot, rotation_step};
+use kat_plan::{RotationStep, RotationView, Snapshot, present_holders, rotation_step, store_epoch};
 use kat_store::{Leadership, StoreError, TransactionResult};
 use kat_types::{
     encoding::json,
@@ -65,6 +65,17 @@ pub struct RotationConfig {
     pub pulses: LoopPulses,
 }
 
+/// Longest time from the making of an authority to a report that knows of it.
+const REPORTED_AFTER: Duration = Duration::from_secs(2);
+
+/// What a leader remembers.
+#[derive(Default)]
+struct RotationMemory {
+    left: LeftMembers,
+    /// The authorities that this leader made last, and when.
+    made: BTreeMap<AuthorityKind, (String, Instant)>,
+}
+
 /// Machines that are members no more, and since when.
 #[derive(Default)]
 struct LeftMembers(BTreeMap<String, Instant>);
@@ -102,7 +113,7 @@ pub async fn keep_authorities(
     let mut leadership = handle.leadership.clone();
     let work = async {
         let mut waits = BTreeMap::<AuthorityKind, String>::new();
-        let mut left = LeftMembers::default();
+        let mut memory = RotationMemory::default();
         let mut led: Option<(String, Instant)> = None;
         loop {
             let now = leadership.borrow_and_update().clone();
@@ -115,7 +126,7 @@ pub async fn keep_authorities(
                 };
                 led = Some((now.key.clone(), since));
                 for kind in AuthorityKind::REPLACEABLE {
-                    let view = (&mut left, since.elapsed());
+                    let view = (&mut memory, since.elapsed());
                     match step(&handle, &config, now, kind, view).await {
                         Ok(Progress::None) => {
                             waits.remove(&kind);
@@ -132,7 +143,7 @@ pub async fn keep_authorities(
                 }
             } else {
                 led = None;
-                left = LeftMembers::default();
+                memory = RotationMemory::default();
             }
             let end = std::future::pending();
             if !pulse.next_round(end, leadership.changed(), pause).await {
@@ -155,31 +166,51 @@ async fn step(
     config: &RotationConfig,
     leadership: &Leadership,
     kind: AuthorityKind,
-    (left, leading_for): (&mut LeftMembers, Duration),
+    (memory, leading_for): (&mut RotationMemory, Duration),
 ) -> Result<Progress, StoreError> {
     let Some(snapshot) = handle.snapshot.borrow().clone() else {
         return Ok(Progress::None);
     };
-    let left = left.note(&snapshot);
+    let left = memory.left.note(&snapshot);
     let observed = handle.reports.observed(leading_for);
     let view = RotationView {
         leader: &config.node,
         observed: &observed,
         left: &left,
     };
+    let stored = snapshot.authorities.get(kind.name());
     let record = match rotation_step(kind, &snapshot, view) {
         RotationStep::Nothing => return Ok(Progress::None),
         RotationStep::Wait(reason) => return Ok(Progress::Waits(reason)),
         RotationStep::Write(record) => record,
-        RotationStep::Begin(reason) => begin(config, &snapshot, kind, reason).await?,
+        RotationStep::Begin(reason) => {
+            let under_way = stored.and_then(|stored| stored.value.rotation.as_ref());
+            let own = observed.reports.get(&config.node);
+            if let Some((hash, at)) = memory.made.get(&kind)
+                && under_way.is_some_and(|rotation| rotation.next == *hash)
+                && own.is_none_or(|own| own.age + REPORTED_AFTER >= at.elapsed())
+            {
+                let reason = "this machine has not reported the new authority yet";
+                return Ok(Progress::Waits(reason.to_owned()));
+            }
+            let record = begin(config, &snapshot, kind, reason).await?;
+            if let Some(rotation) = &record.rotation {
+                let made = (rotation.next.clone(), Instant::now());
+                memory.made.insert(kind, made);
+            }
+            record
+        }
     };
-    let stored = snapshot.authorities.get(kind.name());
     say_progress(kind, stored.map(|stored| &stored.value), &record);
     let record = AuthorityRecord {
         // A complete replacement is dated here: decisions read no clock.
         since: match record.rotation.is_none() && record.since.is_none() {
             true => Some((config.clock)()),
             false => record.since,
+        },
+        due_since: match record.due {
+            Some(_) => record.due_since.or_else(|| Some((config.clock)())),
+            None => None,
         },
         ..record
     };
@@ -193,10 +224,13 @@ async fn step(
     ];
     let operations = [WriteOperation::Put(key, value)];
     let committed = handle.store.transact(&conditions, &operations).await?;
-    if let TransactionResult::Yes(revision) = committed {
-        handle.wait_for_revision(revision, BUSY).await;
+    match committed {
+        TransactionResult::Yes(revision) => {
+            handle.wait_for_revision(revision, BUSY).await;
+            Ok(Progress::Made)
+        }
+        TransactionResult::No => Ok(Progress::Waits("its record has changed".to_owned())),
     }
-    Ok(Progress::Made)
 }
 
 async fn begin(
@@ -219,8 +253,10 @@ async fn begin(
             next: made.hash,
             reason,
             since: (config.clock)(),
+            holders: present_holders(snapshot),
             turn: None,
         }),
+        epoch: store_epoch(snapshot),
         due: Some(reason),
         ..before
     })

@@ -166,8 +166,13 @@ impl SnapshotBuilder {
             .get(keys::REGISTRIES)
             .and_then(|entry| self.json::<RegistrySettings>(entry));
         for (name, entry) in entries_below(entries, keys::AUTHORITIES) {
-            if let Some(value) = self.json::<AuthorityRecord>(entry) {
-                snapshot.authorities.insert(name.to_owned(), value);
+            match self.json::<AuthorityRecord>(entry) {
+                Some(value) => {
+                    snapshot.authorities.insert(name.to_owned(), value);
+                }
+                None => {
+                    snapshot.unread_authorities.insert(name.to_owned());
+                }
             }
         }
         snapshot.backup = entries

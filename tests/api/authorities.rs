@@ -86,6 +86,9 @@ fn rotation(phase: RotationPhase) -> Rotation {
         next: NEW.to_owned(),
         reason: RotationReason::HolderLeft,
         since: "2026-01-02T00:00:00Z".parse().unwrap(),
+        holders: ["n1", "n2"]
+            .map(|name| (name.to_owned(), registration().uid))
+            .into(),
         turn: None,
     }
 }
@@ -217,11 +220,14 @@ async fn a_request_for_a_replacement_is_written_once() {
         body["message"],
         "to be replaced, because somebody asked for it"
     );
+    let found = stored(&server, "etcd-client-ca");
+    assert!(found.due_since.is_some());
     let due = AuthorityRecord {
         due: Some(RotationReason::Requested),
+        due_since: found.due_since,
         ..before
     };
-    assert_eq!(stored(&server, "etcd-client-ca"), due);
+    assert_eq!(found, due);
     let stands = server.stored();
     let (status, body) = rotate(&server, ROTATE).await;
     assert_eq!((status, &body["phase"]), (200, &json!("Due")), "{body}");

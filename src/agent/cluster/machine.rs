@@ -199,7 +199,13 @@ impl MachineFacts for ThisMachine {
     }
 
     fn moved(&self) -> BoxFuture<'static, ()> {
-        Box::pin(address_change())
+        let authorities = self.authorities.changed();
+        Box::pin(async move {
+            tokio::select! {
+                () = address_change() => {}
+                () = authorities => {}
+            }
+        })
     }
 
     fn conditions(&self) -> Vec<Condition> {

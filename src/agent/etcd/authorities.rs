@@ -47,15 +47,29 @@ const RESTART_LIMIT: Duration = Duration::from_secs(90);
 
 /// How this machine uses the authorities, as its reports say. Cheap to clone.
 #[derive(Clone, Default)]
-pub(crate) struct AuthorityUses(Arc<Mutex<Vec<AuthorityReport>>>);
+pub(crate) struct AuthorityUses(Arc<watch::Sender<Vec<AuthorityReport>>>);
 
 impl AuthorityUses {
     pub(crate) fn shown(&self) -> Vec<AuthorityReport> {
-        self.0.lock().clone()
+        self.0.borrow().clone()
     }
 
     pub(crate) fn show(&self, uses: Vec<AuthorityReport>) {
-        *self.0.lock() = uses;
+        self.0.send_if_modified(|shown| {
+            let differs = *shown != uses;
+            *shown = uses;
+            differs
+        });
+    }
+
+    /// Waits until something else is shown than when this was called.
+    pub(crate) fn changed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut changes = self.0.subscribe();
+        async move {
+            if changes.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
     }
 }
 
@@ -140,9 +154,18 @@ pub(crate) struct AuthorityKeeper {
     pub etcd: Arc<dyn EtcdUnit>,
     pub signing: Arc<SigningAuthorities>,
     pub uses: AuthorityUses,
+    /// What the last look has tried.
+    pub tried: Mutex<BTreeMap<AuthorityKind, Tried>>,
     /// Wakes the renewal of certificates.
     pub changed: Arc<Notify>,
     pub pulses: LoopPulses,
+}
+
+/// The authorities whose certificates this machine's etcd accepted and refused.
+#[derive(Debug, Default)]
+pub(crate) struct Tried {
+    accepted: Vec<String>,
+    refused: Vec<String>,
 }
 
 /// What the store says about the authorities, by name.
@@ -192,12 +215,23 @@ impl AuthorityKeeper {
             if record.is_some_and(|record| record.rotation.is_some()) {
                 pause = BUSY;
             }
-            match self.converge(kind, record).await {
-                Ok(report) => uses.push(report),
-                Err(error) => {
-                    pause = BUSY;
-                    failed = format!("{}: {error:#}", kind.name());
+            let error = self.converge(kind, record).await.err();
+            // Also a machine that can't take its part says how it uses the authority: the leader
+            // makes another one where this machine is the leader and lacks the new one.
+            match self.keys.authority_report(kind) {
+                Ok(mut report) => {
+                    let tried = self.tried.lock();
+                    if let Some(tried) = tried.get(&kind).filter(|_| error.is_none()) {
+                        report.accepted.clone_from(&tried.accepted);
+                        report.refused.clone_from(&tried.refused);
+                    }
+                    uses.push(report);
                 }
+                Err(error) => failed = format!("{}: {error:#}", kind.name()),
+            }
+            if let Some(error) = error {
+                pause = BUSY;
+                failed = format!("{}: {error:#}", kind.name());
             }
         }
         if !failed.is_empty() && failed != *said {
@@ -208,35 +242,39 @@ impl AuthorityKeeper {
         pause
     }
 
-    /// Makes the files of an authority what its record says, and says how it is used.
+    /// Makes the files of an authority what its record says, and tries what etcd accepts.
     async fn converge(
         &self,
         kind: AuthorityKind,
         record: Option<&AuthorityRecord>,
-    ) -> anyhow::Result<AuthorityReport> {
+    ) -> anyhow::Result<()> {
+        self.tried.lock().remove(&kind);
         let Some(record) = record else {
-            return Ok(self.keys.authority_report(kind)?);
+            return Ok(());
         };
         let Some(rotation) = &record.rotation else {
-            self.settle(kind, record).await?;
-            return Ok(self.keys.authority_report(kind)?);
+            return self.settle(kind, record).await;
         };
         self.take_part(kind, rotation).await?;
-        let mut report = self.keys.authority_report(kind)?;
-        self.try_out(kind, rotation, &mut report).await?;
-        let is_done = |report: &AuthorityReport| match rotation.phase {
-            RotationPhase::Trust | RotationPhase::Issue => report.accepted.contains(&rotation.next),
-            RotationPhase::Retire => !report.refused.is_empty(),
+        let mut tried = self.try_out(kind, rotation).await?;
+        let is_done = match rotation.phase {
+            RotationPhase::Trust | RotationPhase::Issue => !tried.accepted.is_empty(),
+            RotationPhase::Retire => !tried.refused.is_empty(),
         };
-        if rotation.turn.as_ref() == Some(&self.identity.node) && !is_done(&report) {
+        if rotation.turn.as_ref() == Some(&self.identity.node) && !is_done {
             self.restart_etcd(kind).await?;
-            self.try_out(kind, rotation, &mut report).await?;
+            tried = self.try_out(kind, rotation).await?;
         }
-        Ok(report)
+        self.tried.lock().insert(kind, tried);
+        Ok(())
     }
 
     /// No replacement is under way. A machine that was away until its end takes the authority now.
     async fn settle(&self, kind: AuthorityKind, record: &AuthorityRecord) -> anyhow::Result<()> {
+        if record.due.is_some() {
+            // The leader may have made the new authority just now.
+            return Ok(());
+        }
         let own = self.keys.edition_hash(kind, AuthorityEdition::Current)?;
         if own == record.current || record.current.is_empty() {
             if self.keys.forget_editions(kind)? {
@@ -320,34 +358,31 @@ impl AuthorityKeeper {
     }
 
     /// Tries on this machine's etcd what the phase is about.
-    async fn try_out(
-        &self,
-        kind: AuthorityKind,
-        rotation: &Rotation,
-        report: &mut AuthorityReport,
-    ) -> anyhow::Result<()> {
-        let next = match report.issues == rotation.next || report.holds_next.is_empty() {
+    async fn try_out(&self, kind: AuthorityKind, rotation: &Rotation) -> anyhow::Result<Tried> {
+        let mut tried = Tried::default();
+        let current = self.keys.edition_hash(kind, AuthorityEdition::Current)?;
+        let next = match current == rotation.next {
             true => AuthorityEdition::Current,
             false => AuthorityEdition::Next,
         };
         match self.trial(kind, next).await? {
-            Trial::Accepted => report.accepted = vec![rotation.next.clone()],
-            Trial::Refused => return Ok(()),
+            Trial::Accepted => tried.accepted.push(rotation.next.clone()),
+            Trial::Refused => return Ok(tried),
             Trial::NoAnswer(reason) => {
                 anyhow::bail!("this machine's etcd can't be tried: {reason}")
             }
         }
         if rotation.phase != RotationPhase::Retire {
-            return Ok(());
+            return Ok(tried);
         }
         let retired = self.keys.edition_hash(kind, AuthorityEdition::Retired)?;
         if retired.is_empty() {
             // A machine that came in the middle never trusted it.
-            report.refused = vec!["none".to_owned()];
+            tried.refused.push("none".to_owned());
         } else if self.trial(kind, AuthorityEdition::Retired).await? == Trial::Refused {
-            report.refused = vec![retired];
+            tried.refused.push(retired);
         }
-        Ok(())
+        Ok(tried)
     }
 
     async fn trial(&self, kind: AuthorityKind, edition: AuthorityEdition) -> anyhow::Result<Trial> {

@@ -44,6 +44,20 @@ pub enum RotationStep {
     Write(AuthorityRecord),
 }
 
+/// The uids of the present members, by their names: who may hold the key of a new authority.
+pub fn present_holders(snapshot: &Snapshot) -> BTreeMap<String, String> {
+    let members = snapshot
+        .members
+        .iter()
+        .flat_map(|stored| stored.value.members.keys());
+    with_uids(snapshot, members.map(String::as_str))
+}
+
+/// Epoch of the store.
+pub fn store_epoch(snapshot: &Snapshot) -> u64 {
+    epoch(snapshot)
+}
+
 /// The next step for an authority.
 pub fn rotation_step(
     kind: AuthorityKind,
@@ -57,29 +71,75 @@ pub fn rotation_step(
     if members.is_empty() {
         return RotationStep::Nothing;
     }
+    if snapshot.unread_authorities.contains(kind.name()) {
+        return RotationStep::Wait("this version can't read its record".to_owned());
+    }
+    let stored = snapshot.authorities.get(kind.name());
+    if let Some(stored) = stored
+        && let Some(record) = noted(kind, snapshot, view, &stored.value)
+    {
+        return RotationStep::Write(record);
+    }
     let reports = match member_reports(kind, snapshot, &members, view.observed) {
         Ok(reports) => reports,
         Err(machine) => {
-            let stored = snapshot.authorities.get(kind.name());
-            let busy =
-                stored.is_none_or(|one| one.value.rotation.is_some() || one.value.due.is_some());
-            return match busy {
-                true => RotationStep::Wait(format!(
+            let settled = stored.is_some_and(|stored| {
+                stored.value.rotation.is_none() && stored.value.due.is_none()
+            });
+            return match settled {
+                true => RotationStep::Nothing,
+                false => RotationStep::Wait(format!(
                     "machine {machine} does not report how it uses {}",
                     kind.name()
                 )),
-                false => RotationStep::Nothing,
             };
         }
     };
-    let Some(stored) = snapshot.authorities.get(kind.name()) else {
+    let Some(stored) = stored else {
         return first_record(kind, snapshot, view, (&members, &reports));
     };
     let record = &stored.value;
-    match &record.rotation {
-        Some(rotation) => phase_step(snapshot, view, (record, rotation), &reports),
-        None => idle_step(kind, snapshot, view, record, &members),
+    match (&record.rotation, record.due) {
+        (Some(rotation), _) => phase_step(snapshot, view, (record, rotation), &reports),
+        (None, Some(reason)) => begin(kind, snapshot, reason),
+        (None, None) => RotationStep::Nothing,
     }
+}
+
+/// What is written down without waiting for reports: who holds a key, and that a replacement is due.
+fn noted(
+    kind: AuthorityKind,
+    snapshot: &Snapshot,
+    view: RotationView<'_>,
+    record: &AuthorityRecord,
+) -> Option<AuthorityRecord> {
+    let members = &snapshot.members.as_ref()?.value.members;
+    let mut changed = record.clone();
+    let holders = match &mut changed.rotation {
+        Some(rotation) => &mut rotation.holders,
+        None => &mut changed.holders,
+    };
+    for (name, uid) in with_uids(snapshot, members.keys().map(String::as_str)) {
+        // A machine that was made anew does not hide that the earlier one of its name has left.
+        holders.entry(name).or_insert(uid);
+    }
+    if changed.rotation.is_none() && changed.due.is_none() {
+        let holds = |(name, uid): (&String, &String)| {
+            let registration = snapshot
+                .nodes
+                .get(name)
+                .map(|node| &node.registration.value);
+            let same = registration.filter(|one| one.uid == *uid && !one.deleting && !one.no_etcd);
+            let member = members.contains_key(name) || !view.left.contains(name);
+            same.is_some() && member
+        };
+        if record.epoch != epoch(snapshot) {
+            changed.due = Some(RotationReason::StoreReplaced);
+        } else if kind == AuthorityKind::EtcdClients && !record.holders.iter().all(holds) {
+            changed.due = Some(RotationReason::HolderLeft);
+        }
+    }
+    (changed != *record).then_some(changed)
 }
 
 /// How each member uses the authority; the error names one that does not say it.
@@ -133,6 +193,7 @@ fn first_record(
         epoch: epoch(snapshot),
         holders: with_uids(snapshot, members.iter().copied()),
         due: None,
+        due_since: None,
         rotation: None,
     })
 }
@@ -152,49 +213,6 @@ pub fn not_migrated(snapshot: &Snapshot) -> Vec<String> {
         }
     }
     waits
-}
-
-fn idle_step(
-    kind: AuthorityKind,
-    snapshot: &Snapshot,
-    view: RotationView<'_>,
-    record: &AuthorityRecord,
-    members: &BTreeSet<&str>,
-) -> RotationStep {
-    if let Some(reason) = record.due {
-        return begin(kind, snapshot, reason);
-    }
-    if record.epoch != epoch(snapshot) {
-        return due(record, RotationReason::StoreReplaced);
-    }
-    let holds = |(name, uid): (&String, &String)| {
-        let registration = snapshot
-            .nodes
-            .get(name)
-            .map(|node| &node.registration.value);
-        let same = registration.filter(|one| one.uid == *uid && !one.deleting && !one.no_etcd);
-        let member = members.contains(name.as_str()) || !view.left.contains(name);
-        same.is_some() && member
-    };
-    if kind == AuthorityKind::EtcdClients && !record.holders.iter().all(holds) {
-        return due(record, RotationReason::HolderLeft);
-    }
-    let mut holders = record.holders.clone();
-    holders.extend(with_uids(snapshot, members.iter().copied()));
-    if holders == record.holders {
-        return RotationStep::Nothing;
-    }
-    RotationStep::Write(AuthorityRecord {
-        holders,
-        ..record.clone()
-    })
-}
-
-fn due(record: &AuthorityRecord, reason: RotationReason) -> RotationStep {
-    RotationStep::Write(AuthorityRecord {
-        due: Some(reason),
-        ..record.clone()
-    })
 }
 
 /// One replacement at a time, and none while the members change: etcd's members are restarted.
@@ -262,23 +280,22 @@ fn phase_step(
         RotationPhase::Retire => {
             let refuses = |report: &AuthorityReport| !report.refused.is_empty();
             restart_next(snapshot, view, (record, rotation), reports, &refuses)
-                .unwrap_or_else(|| complete(snapshot, rotation, reports))
+                .unwrap_or_else(|| complete(record, rotation))
         }
     }
 }
 
-fn complete(
-    snapshot: &Snapshot,
-    rotation: &Rotation,
-    reports: &BTreeMap<&str, &AuthorityReport>,
-) -> RotationStep {
+/// Whoever may hold the key stays in the record: a machine that left meanwhile is a reason for the
+/// next replacement.
+fn complete(record: &AuthorityRecord, rotation: &Rotation) -> RotationStep {
     RotationStep::Write(AuthorityRecord {
         schema: 1,
         current: rotation.next.clone(),
         since: None,
-        epoch: epoch(snapshot),
-        holders: with_uids(snapshot, reports.keys().copied()),
+        epoch: record.epoch,
+        holders: rotation.holders.clone(),
         due: None,
+        due_since: None,
         rotation: None,
     })
 }

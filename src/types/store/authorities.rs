@@ -49,7 +49,7 @@ pub struct AuthorityRecord {
     pub current: String,
     /// When that authority began to be the only one.
     pub since: Option<Timestamp>,
-    /// Epoch of the store in which this was written. A store that was created anew from a backup
+    /// Epoch of the store in which the authority was made. A store that was created anew from a backup
     /// has a higher one.
     pub epoch: u64,
     /// The machines that have held the authority's key: the uid of each by its name.
@@ -57,6 +57,9 @@ pub struct AuthorityRecord {
     /// Why the authority is to be replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub due: Option<RotationReason>,
+    /// Since when it is to be replaced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub due_since: Option<Timestamp>,
     /// The replacement under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rotation: Option<Rotation>,
@@ -76,6 +79,9 @@ pub struct Rotation {
     pub reason: RotationReason,
     /// When it began.
     pub since: Timestamp,
+    /// The machines that may hold the key of the new authority: the uid of each by its name.
+    #[serde(default)]
+    pub holders: BTreeMap<String, String>,
     /// The machine whose etcd may be restarted now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<String>,

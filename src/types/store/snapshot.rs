@@ -2,7 +2,7 @@
 //! and what the API's answers are made from.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -209,6 +209,8 @@ pub struct StoredState {
     pub store_epoch: Option<Stored<StoreEpoch>>,
     /// Records of etcd's authorities, by the names of the authorities' files.
     pub authorities: BTreeMap<String, Stored<AuthorityRecord>>,
+    /// Names of authorities whose record this version can't read.
+    pub unread_authorities: BTreeSet<String>,
     /// Status of the leader's backups.
     pub backup: Option<Stored<BackupRecord>>,
     /// Candidates of the election; the leader comes first.

@@ -39,7 +39,11 @@ use kat_types::{
     encoding::json,
     reason::EventReason,
     store::{
-        keys, members::ClusterEndpoints, records::NodeRegistration, transaction::WriteOperation,
+        authorities::{AuthorityRecord, RotationReason},
+        keys,
+        members::ClusterEndpoints,
+        records::NodeRegistration,
+        transaction::WriteOperation,
     },
 };
 
@@ -394,6 +398,17 @@ pub(super) async fn settle(
         let reach = identity.reached.published_reach();
         let value = json::bytes(&key, &reach)?;
         operations.push(WriteOperation::Put(key, value));
+    }
+    for item in store.list(keys::AUTHORITIES).await?.items {
+        // A replacement that was under way needs machines that are gone, and its new authority may
+        // be on none of those that remain. It is done anew.
+        if let Ok(mut record) = serde_json::from_slice::<AuthorityRecord>(&item.value) {
+            record.rotation = None;
+            record.due = Some(RotationReason::StoreReplaced);
+            record.due_since.get_or_insert(now);
+            let value = json::bytes(&item.key, &record)?;
+            operations.push(WriteOperation::Put(item.key, value));
+        }
     }
     operations.push(WriteOperation::Put(
         keys::STORE_EPOCH.to_owned(),

@@ -88,6 +88,7 @@ pub(crate) async fn rotate(
             let key = keys::authority(kind.name());
             let record = AuthorityRecord {
                 due: Some(RotationReason::Requested),
+                due_since: Some(api.now()),
                 ..stored.value.clone()
             };
             Ok(WriteDecision::Write {
@@ -231,7 +232,10 @@ impl<'a> AuthorityView<'a> {
             phase: self.phase(kind),
             next: rotation.map(|rotation| rotation.next.clone()),
             reason: self.reason(kind),
-            replacement_since: rotation.map(|rotation| rotation.since).into(),
+            replacement_since: rotation
+                .map(|rotation| rotation.since)
+                .or_else(|| record.and_then(|record| record.due_since))
+                .into(),
             message: self.message(kind),
             certificates: self.certificates(kind),
         })

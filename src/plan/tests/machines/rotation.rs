@@ -10,7 +10,7 @@ use std::{
 use jiff::Timestamp;
 use proptest::prelude::*;
 
-use kat_plan::{RotationStep, RotationView, Snapshot, rotation_step};
+use kat_plan::{RotationStep, RotationView, Snapshot, present_holders, rotation_step, store_epoch};
 use kat_types::{
     api::{AuthorityReport, NodeReport, StoreEpoch},
     assignment::DesiredMeta,
@@ -197,6 +197,7 @@ impl Model {
             next: "none".to_owned(),
             reason: RotationReason::Requested,
             since: Timestamp::UNIX_EPOCH,
+            holders: BTreeMap::new(),
             turn: None,
         };
         let rotation = rotation.unwrap_or(nothing);
@@ -236,15 +237,18 @@ impl Model {
                 let own = self.members.get_mut(&self.leader).unwrap();
                 (own.old, own.retired, own.next) = (None, None, Some(next.clone()));
                 let before = self.record.clone().unwrap_or_default();
+                let snapshot = self.snapshot();
                 self.record = Some(AuthorityRecord {
                     schema: 1,
                     due: Some(reason),
+                    epoch: store_epoch(&snapshot),
                     rotation: Some(Rotation {
                         phase: RotationPhase::Trust,
                         certificate: String::new(),
                         next,
                         reason,
                         since: Timestamp::UNIX_EPOCH,
+                        holders: present_holders(&snapshot),
                         turn: None,
                     }),
                     ..before
@@ -417,4 +421,100 @@ fn a_member_that_does_not_report_is_waited_for_by_name() {
         panic!("it did not wait");
     };
     assert!(reason.contains("n3"), "{reason}");
+}
+
+/// The leader's steps with everybody's part, until the authority is as it should be.
+fn phase_of(model: &Model) -> Option<RotationPhase> {
+    let rotation = model.record.as_ref()?.rotation.as_ref()?;
+    Some(rotation.phase)
+}
+
+#[test]
+fn a_machine_that_leaves_in_the_middle_has_the_new_key_and_causes_another_replacement() {
+    let mut model = Model::new(&["n1", "n2", "n3"]);
+    ask(&mut model);
+    while phase_of(&model) != Some(RotationPhase::Issue) {
+        model.lead();
+        for name in ["n1", "n2", "n3"] {
+            model.converge(name);
+        }
+    }
+    model.members.remove("n3");
+    model.registrations.remove("n3");
+    model.settle();
+    let record = model.record.unwrap();
+    assert_eq!(record.current, "a2", "{record:?}");
+    let holders: Vec<_> = record.holders.keys().collect();
+    assert_eq!(holders, ["n1", "n2"]);
+}
+
+#[test]
+fn who_holds_a_key_is_noted_before_it_reports_anything() {
+    let mut model = Model::new(&["n1", "n2"]);
+    let newcomer = Member {
+        away: true,
+        ..model.members["n2"].clone()
+    };
+    model.members.insert("n4".to_owned(), newcomer);
+    model
+        .registrations
+        .insert("n4".to_owned(), registration("n4"));
+    model.lead();
+    // It leaves without a word.
+    model.members.remove("n4");
+    model.registrations.remove("n4");
+    // A member that does not report holds up the replacement, but not that it is due.
+    model.members.get_mut("n2").unwrap().away = true;
+    model.lead();
+    let due = model.record.as_ref().unwrap().due;
+    assert_eq!(due, Some(RotationReason::HolderLeft));
+    assert!(matches!(model.step(), RotationStep::Wait(_)));
+}
+
+#[test]
+fn a_store_that_was_created_anew_in_the_middle_causes_another_replacement() {
+    let mut model = Model::new(&["n1", "n2"]);
+    ask(&mut model);
+    while phase_of(&model) != Some(RotationPhase::Retire) {
+        model.lead();
+        model.converge("n1");
+        model.converge("n2");
+    }
+    model.epoch = 1;
+    model.settle();
+    assert_eq!(model.record.unwrap().current, "a2");
+}
+
+#[test]
+fn the_next_leader_makes_another_authority_where_it_lacks_the_new_one() {
+    let mut model = Model::new(&["n1", "n2", "n3"]);
+    ask(&mut model);
+    model.lead();
+    assert_eq!(phase_of(&model), Some(RotationPhase::Trust));
+    // n1 made it, and is gone before another machine has it.
+    model.members.remove("n1");
+    model.registrations.remove("n1");
+    model.leader = "n2".to_owned();
+    model.settle();
+    let record = model.record.unwrap();
+    assert!(
+        record.rotation.is_none() && record.current != "a0",
+        "{record:?}"
+    );
+}
+
+#[test]
+fn a_record_that_cannot_be_read_begins_nothing() {
+    let model = Model::new(&["n1"]);
+    let mut snapshot = model.snapshot();
+    snapshot.authorities.clear();
+    snapshot.unread_authorities.insert(KIND.name().to_owned());
+    let observed = ObservedReports::default();
+    let view = RotationView {
+        leader: "n1",
+        observed: &observed,
+        left: &BTreeSet::new(),
+    };
+    let step = rotation_step(KIND, &snapshot, view);
+    assert!(matches!(step, RotationStep::Wait(_)), "{step:?}");
 }
