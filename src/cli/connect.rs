@@ -179,15 +179,21 @@ fn in_context(contexts: &context::Contexts, name: &str) -> Result<ClusterConnect
 }
 
 /// Keeps in the place of the connection that [`find`] selects that servers must have the name of
-/// the API, because one had it. A pipe keeps nothing, and the environment demands it anyway.
+/// the API, because one had it. A pipe keeps nothing, and the environment demands it anyway. Nothing
+/// is kept in a connection to another cluster than the one with this uid: another context may have
+/// been chosen meanwhile.
 ///
 /// # Errors
 /// The file can't be written.
-pub(super) fn keep_api_name(global: &GlobalArgs) -> Result<(), CliError> {
-    keep_api_name_at(global, &ConnectionSearch::of_process())
+pub(super) fn keep_api_name(global: &GlobalArgs, cluster_uid: &str) -> Result<(), CliError> {
+    keep_api_name_at(global, &ConnectionSearch::of_process(), cluster_uid)
 }
 
-fn keep_api_name_at(global: &GlobalArgs, places: &ConnectionSearch) -> Result<(), CliError> {
+fn keep_api_name_at(
+    global: &GlobalArgs,
+    places: &ConnectionSearch,
+    cluster_uid: &str,
+) -> Result<(), CliError> {
     let given = global.connection.as_ref();
     let given = given.or(places
         .variable
@@ -196,9 +202,15 @@ fn keep_api_name_at(global: &GlobalArgs, places: &ConnectionSearch) -> Result<()
     if given.is_some_and(|path| !path.is_file()) {
         return Ok(());
     }
+    let is_meant = |connection: &Connection| connection.cluster_uid == cluster_uid;
     match find(global, places)? {
+        ClusterConnection::Remote(connection, _) | ClusterConnection::Either(connection, _)
+            if !is_meant(&connection) =>
+        {
+            Ok(())
+        }
         ClusterConnection::Remote(_, ConnectionOrigin::Context(name)) => match &places.contexts {
-            Some(file) => context::keep_api_name(file, &name),
+            Some(file) => context::keep_api_name(file, &name, cluster_uid),
             None => Ok(()),
         },
         ClusterConnection::Remote(connection, ConnectionOrigin::File(path)) => {
@@ -449,7 +461,9 @@ mod tests {
         );
         fs::write(places.contexts.as_ref().unwrap(), contexts).unwrap();
         assert!(!required(find(&global, &places).unwrap()));
-        keep_api_name_at(&global, &places).unwrap();
+        keep_api_name_at(&global, &places, "another").unwrap();
+        assert!(!required(find(&global, &places).unwrap()));
+        keep_api_name_at(&global, &places, "u").unwrap();
         assert!(required(find(&global, &places).unwrap()));
         global.context = Some("work".to_owned());
         assert!(
@@ -465,7 +479,9 @@ mod tests {
         std::os::unix::fs::symlink(&file, &link).unwrap();
         global.connection = Some(link.clone());
         assert!(!required(find(&global, &places).unwrap()));
-        keep_api_name_at(&global, &places).unwrap();
+        keep_api_name_at(&global, &places, "another").unwrap();
+        assert!(!required(find(&global, &places).unwrap()));
+        keep_api_name_at(&global, &places, "u").unwrap();
         assert!(required(find(&global, &places).unwrap()));
         assert_eq!(namespace_at(&global, &places).as_deref(), Some("shop"));
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
@@ -475,7 +491,7 @@ mod tests {
         // A socket and a pipe keep nothing.
         let _socket = UnixListener::bind(&places.socket).unwrap();
         global.connection = Some(places.socket.clone());
-        keep_api_name_at(&global, &places).unwrap();
+        keep_api_name_at(&global, &places, "u").unwrap();
     }
 
     #[test]

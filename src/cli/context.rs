@@ -96,10 +96,11 @@ impl Contexts {
 }
 
 /// Keeps that servers of a context must have the name of the API. Does nothing if the context is
-/// gone.
-pub(super) fn keep_api_name(path: &Path, name: &str) -> Result<(), CliError> {
+/// gone, or is one to another cluster.
+pub(super) fn keep_api_name(path: &Path, name: &str, cluster_uid: &str) -> Result<(), CliError> {
     let mut contexts = Contexts::read(Some(path))?;
-    let Some(connection) = contexts.contexts.get_mut(name) else {
+    let connection = contexts.contexts.get_mut(name);
+    let Some(connection) = connection.filter(|one| one.cluster_uid == cluster_uid) else {
         return Ok(());
     };
     connection.api_name_required = true;

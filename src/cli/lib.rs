@@ -87,8 +87,8 @@ async fn until_interrupted(arguments: KatcallArgs, console: &Console) -> Result<
         console
             .warning("no machine leads that can be reached: what is shown is what was known last");
     }
-    if client.get().is_some_and(Client::learned_api_name)
-        && let Err(error) = connect::keep_api_name(&global)
+    if let Some(cluster) = client.get().and_then(Client::learned_api_name_of)
+        && let Err(error) = connect::keep_api_name(&global, cluster)
     {
         console.warning(&format!(
             "{error}; until it can be written, a server of KAT 0.1.0, which any machine can pose as, is still accepted"

@@ -103,6 +103,8 @@ pub struct Client {
     authorization: Option<Arc<str>>,
     /// Whether a server had the name of the API; `None` where that was demanded from the start.
     learning: Option<Arc<ApiNameMemory>>,
+    /// Uid of the cluster of the connection that the client was made from.
+    cluster_uid: Option<Arc<str>>,
     /// Name of the caller on whose behalf a leader starts sessions.
     caller: Option<Arc<str>>,
     options: ClientOptions,
@@ -129,6 +131,7 @@ impl Client {
         )?;
         let mut client = Self::new(endpoints, options);
         client.learning = Some(memory).filter(|_| !connection.api_name_required);
+        client.cluster_uid = Some(connection.cluster_uid.as_str().into());
         if !connection.token.is_empty() {
             client.authorization = Some(format!("Bearer {}", connection.token).into());
         }
@@ -234,6 +237,7 @@ impl Client {
             stale: Arc::default(),
             authorization: None,
             learning: None,
+            cluster_uid: None,
             caller: None,
             options,
         }
@@ -280,6 +284,13 @@ impl Client {
         self.learning
             .as_ref()
             .is_some_and(|memory| memory.is_required())
+    }
+
+    /// Uid of the cluster of which [`Self::learned_api_name`] holds.
+    pub fn learned_api_name_of(&self) -> Option<&str> {
+        self.cluster_uid
+            .as_deref()
+            .filter(|_| self.learned_api_name())
     }
 
     /// The endpoint that the next call starts with, as `host:port` or the socket's path.

@@ -280,11 +280,21 @@ impl Follower {
     async fn open(&mut self) -> Result<WatchStream, StoreError> {
         let listing = self.store.list(&self.prefix).await?;
         let changes = self.store.watch(&self.prefix, listing.revision + 1).await?;
-        match self.state.replace(listing) {
-            Some(batch) => self.log.push_difference(&batch),
-            None => self.log.restart(self.state.revision),
+        let shown = self.state.revision;
+        let difference = self.state.replace(listing);
+        match difference {
+            Some(batch) if batch.revision > shown || batch.events.is_empty() => {
+                self.log.push_difference(&batch);
+                self.show();
+            }
+            // A difference at a revision that was passed already, by a notification of progress that
+            // overtook it, has no place in the log. The list is shown before the log begins anew, so
+            // that no reader takes the new log with the list of before.
+            Some(_) | None => {
+                self.show();
+                self.log.restart(self.state.revision);
+            }
         }
-        self.show();
         Ok(changes)
     }
 

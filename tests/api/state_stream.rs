@@ -396,7 +396,7 @@ async fn no_key_of_others_is_in_a_stream() {
 async fn a_member_without_a_vote_serves_no_stream() {
     let scene = scene().await;
     let server = &scene.server;
-    let key = key_hash(&server.node_leaf("n1"));
+    let key = server.api_key();
     let second = client(server, &scene.address, &server.node_leaf("n2"), &key);
     for (voting, expected) in [(false, Some(503)), (true, None)] {
         let member = |voting| MemberRecord {
@@ -512,7 +512,7 @@ struct LineSource {
 impl StateSource for LineSource {
     async fn open(&self, resume: Option<StatePosition>) -> Result<StateFrames, StateSourceError> {
         let own = self.server.node_leaf("n2");
-        let member = key_hash(&self.server.node_leaf("n1"));
+        let member = self.server.api_key();
         let opened = client(&self.server, &self.address, &own, &member)
             .state_stream("n2", resume)
             .await

@@ -86,13 +86,13 @@ impl ClusterCache {
         }
     }
 
-    /// Whether this machine's certificate of the API may have the new name: every other machine
-    /// with the store has such a certificate too. Clients that see the name refuse all servers
-    /// without it.
-    pub(crate) fn may_have_api_name(&self, node: &str) -> bool {
-        let mut others = self.endpoints.machines.iter();
+    /// Whether this machine's certificate of the API may have the new name: the cluster knows such
+    /// a certificate of every machine with the store, this one included. Clients that see the name
+    /// refuse all servers without it, so a machine does not show it before the others know that it
+    /// has one: its upgrade may still be taken back.
+    pub(crate) fn may_have_api_name(&self) -> bool {
         let lacks = |machine: &MachineEndpoints| machine.etcd && machine.api_key.is_empty();
-        self.api_name_required || !others.any(|(name, machine)| name != node && lacks(machine))
+        self.api_name_required || !self.endpoints.machines.values().any(lacks)
     }
 
     /// `host:port` of the APIs to connect to, the leader's first. Overlay addresses come last: the
@@ -392,15 +392,16 @@ mod tests {
         };
         with_keys(&mut published, "n1", "node 1", "api 1");
         let half = read(&published, &ClusterCache::default());
-        assert!(!half.api_name_required && half.may_have_api_name("n2"));
-        assert!(!half.may_have_api_name("n1"), "n2 has no certificate yet");
+        assert!(!half.api_name_required);
+        assert!(!half.may_have_api_name(), "n2 has no certificate yet");
         with_keys(&mut published, "n2", "node 2", "api 2");
         let whole = read(&published, &half);
         assert!(whole.api_name_required, "n3 is no member");
+        assert!(whole.may_have_api_name());
         // A member that joins, or goes back to an earlier version, takes it from nobody.
         with_keys(&mut published, "n2", "node 2", "");
         let later = read(&published, &whole);
-        assert!(later.api_name_required && later.may_have_api_name("n1"));
+        assert!(later.api_name_required && later.may_have_api_name());
         let text = serde_json::to_vec(&later).unwrap();
         let stored: ClusterCache = serde_json::from_slice(&text).unwrap();
         assert!(stored.api_name_required && stored.servers().api_name_required);

@@ -112,6 +112,14 @@ impl MachineKeys {
         Ok(pki::load_recovery_key(&self.folder)?)
     }
 
+    /// Whether every leaf has its certificate and its key.
+    pub(crate) fn has_all_leaves(&self) -> bool {
+        let has = |name: &str, ending: &str| self.folder.join(format!("{name}.{ending}")).exists();
+        LEAVES
+            .iter()
+            .all(|name| has(name, "crt") && has(name, "key"))
+    }
+
     /// The authorities with their keys, by name, for a backup.
     pub(crate) fn authorities(&self) -> Result<BTreeMap<String, AuthorityKeys>, KeysError> {
         let recovery = self.recovery_key()?;
@@ -324,7 +332,7 @@ impl MachineKeys {
 
     /// Whether this machine's certificate of the API lacks the name that it may have.
     pub(crate) fn lacks_api_name(&self, identity: &MachineIdentity, known: &ClusterCache) -> bool {
-        known.may_have_api_name(&identity.node) && !self.has_api_name(identity)
+        known.may_have_api_name() && !self.has_api_name(identity)
     }
 
     fn has_api_name(&self, identity: &MachineIdentity) -> bool {
@@ -346,7 +354,7 @@ impl MachineKeys {
         now: Timestamp,
     ) -> Result<Vec<&'static str>, KeysError> {
         // A name that clients have seen stays.
-        let names = match known.may_have_api_name(&identity.node) || self.has_api_name(identity) {
+        let names = match known.may_have_api_name() || self.has_api_name(identity) {
             true => ApiNames::Both,
             false => ApiNames::Earlier,
         };
@@ -375,7 +383,11 @@ impl MachineKeys {
         };
         let authority = self.certificate(authority_of(name).name())?;
         let issued = pki::is_issued_by(&pem, &authority).unwrap_or(false);
-        Ok(!issued || pki::renew_due(&pem, now).unwrap_or(true))
+        // It lives so short that a clock which was ahead for some hours has renewed it: one that is
+        // not valid yet would close the API for as long.
+        let early =
+            name == "api" && pki::validity_of(&pem).is_ok_and(|validity| now < validity.not_before);
+        Ok(!issued || early || pki::renew_due(&pem, now).unwrap_or(true))
     }
 
     fn issue(

@@ -263,6 +263,8 @@ impl OverviewRelay for OverviewReader {
         if turn.is_some_and(|ended| ended.elapsed() < INTERVAL) {
             return self.kept.lock().clone();
         }
+        // A caller that hangs up ends this read: the next one waits as if it had ended by itself.
+        *turn = Some(Instant::now());
         let (asked, answer) = ask_in_turn(&*self.source).await;
         let overview = self.keep(asked, answer, (self.clock)());
         self.shown.show_overview(&overview);

@@ -21,6 +21,9 @@ use kat_types::api::RenewalRequest;
 
 /// Interval between two checks of the certificates.
 const INTERVAL: Duration = Duration::from_secs(3600);
+/// The same on a machine that holds etcd: its certificate of the API lives so short that a step of
+/// the clock, or a suspended machine, makes it expire between two checks.
+const INTERVAL_OF_MEMBERS: Duration = Duration::from_secs(60);
 /// Pause after a failed renewal.
 const AFTER_FAILURE: Duration = Duration::from_secs(60);
 /// Pause after a failed renewal while a certificate has expired: the machine can't connect with it.
@@ -95,12 +98,12 @@ impl CertificateRenewal {
         loop {
             known.mark_unchanged();
             let pause = match self.renew().await {
-                Ok(false) if !unused => INTERVAL,
+                Ok(false) if !unused => self.interval(),
                 Ok(_) => {
                     let used = self.apply().await;
                     unused = used.is_err();
                     match used {
-                        Ok(()) => INTERVAL,
+                        Ok(()) => self.interval(),
                         Err(error) => {
                             tracing::error!("renewed certificates can't be used yet: {error:#}");
                             AFTER_FAILURE
@@ -132,6 +135,13 @@ impl CertificateRenewal {
                 None => return,
                 Some(changed) => unused |= changed,
             }
+        }
+    }
+
+    fn interval(&self) -> Duration {
+        match self.identity.etcd {
+            true => INTERVAL_OF_MEMBERS,
+            false => INTERVAL,
         }
     }
 

@@ -97,7 +97,14 @@ impl RunningMember {
             pulses,
         } = parts;
         let before = known.borrow().clone();
-        let renewed = keys.renew(identity, &before, Timestamp::now())?;
+        let renewed = match keys.renew(identity, &before, Timestamp::now()) {
+            // Such as a full disk. It is tried again while the agent runs.
+            Err(error) if keys.has_all_leaves() => {
+                tracing::error!("certificates can't be renewed: {error:#}");
+                Vec::new()
+            }
+            renewed => renewed?,
+        };
         if !renewed.is_empty() {
             tracing::info!(?renewed, "certificates were renewed");
         }

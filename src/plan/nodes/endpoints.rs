@@ -322,6 +322,10 @@ pub(crate) fn plan_reach(draft: &mut Draft<'_>, heard: &BTreeMap<&str, LastRepor
         // The report came with the certificate for the machine's registered key.
         if report.member_keys.is_complete() {
             changed.member_keys.clone_from(&report.member_keys);
+        } else if report.member_keys.is_empty() {
+            // An agent of version 0.1.0, to which the machine's upgrade was taken back: it has no
+            // certificate of the API.
+            changed.member_keys.api.clear();
         }
         if changed != registration.value {
             group.put(keys::registration(name), &changed);
