@@ -273,7 +273,8 @@ impl Net {
             }
             sleep(Duration::from_millis(1)).await;
         }
-        for _ in 0..200 {
+        // What a change causes at one instant goes through several tasks for each stream.
+        for _ in 0..2_000 {
             yield_now().await;
         }
     }
