@@ -182,7 +182,7 @@ async fn step(
     let record = match rotation_step(kind, &snapshot, view) {
         RotationStep::Nothing => return Ok(Progress::None),
         RotationStep::Wait(reason) => return Ok(Progress::Waits(reason)),
-        RotationStep::Write(record) => record,
+        RotationStep::Write(record) => *record,
         RotationStep::Begin(reason) => {
             let under_way = stored.and_then(|stored| stored.value.rotation.as_ref());
             let own = observed.reports.get(&config.node);

@@ -41,7 +41,7 @@ pub enum RotationStep {
     /// The leader makes a new authority and writes the record of its replacement.
     Begin(RotationReason),
     /// The record is written.
-    Write(AuthorityRecord),
+    Write(Box<AuthorityRecord>),
 }
 
 /// The uids of the present members, by their names: who may hold the key of a new authority.
@@ -78,7 +78,7 @@ pub fn rotation_step(
     if let Some(stored) = stored
         && let Some(record) = noted(kind, snapshot, view, &stored.value)
     {
-        return RotationStep::Write(record);
+        return RotationStep::Write(Box::new(record));
     }
     let reports = match member_reports(kind, snapshot, &members, view.observed) {
         Ok(reports) => reports,
@@ -186,7 +186,7 @@ fn first_record(
     let Some(own) = reports.get(view.leader) else {
         return RotationStep::Wait(format!("machine {} holds no etcd", view.leader));
     };
-    RotationStep::Write(AuthorityRecord {
+    RotationStep::Write(Box::new(AuthorityRecord {
         schema: 1,
         current: own.issues.clone(),
         since: None,
@@ -195,7 +195,7 @@ fn first_record(
         due: None,
         due_since: None,
         rotation: None,
-    })
+    }))
 }
 
 /// Machines that may still read etcd with a certificate of version 0.1.0.
@@ -246,14 +246,14 @@ fn phase_step(
 ) -> RotationStep {
     let next = &rotation.next;
     let advance = |phase| {
-        RotationStep::Write(AuthorityRecord {
+        RotationStep::Write(Box::new(AuthorityRecord {
             rotation: Some(Rotation {
                 phase,
                 turn: None,
                 ..rotation.clone()
             }),
             ..record.clone()
-        })
+        }))
     };
     let lacking = |done: &dyn Fn(&AuthorityReport) -> bool| {
         let mut lacking = reports.iter().filter(|(_, report)| !done(report));
@@ -288,7 +288,7 @@ fn phase_step(
 /// Whoever may hold the key stays in the record: a machine that left meanwhile is a reason for the
 /// next replacement.
 fn complete(record: &AuthorityRecord, rotation: &Rotation) -> RotationStep {
-    RotationStep::Write(AuthorityRecord {
+    RotationStep::Write(Box::new(AuthorityRecord {
         schema: 1,
         current: rotation.next.clone(),
         since: None,
@@ -297,7 +297,7 @@ fn complete(record: &AuthorityRecord, rotation: &Rotation) -> RotationStep {
         due: None,
         due_since: None,
         rotation: None,
-    })
+    }))
 }
 
 /// Lets the etcd of the next machine restart whose etcd has not shown that it is `done`; `None` if
@@ -320,13 +320,13 @@ fn restart_next(
     if let Some(member) = unsettled_member(snapshot) {
         return Some(RotationStep::Wait(format!("etcd of {member} is not ready")));
     }
-    Some(RotationStep::Write(AuthorityRecord {
+    Some(RotationStep::Write(Box::new(AuthorityRecord {
         rotation: Some(Rotation {
             turn: Some(next.to_owned()),
             ..rotation.clone()
         }),
         ..record.clone()
-    }))
+    })))
 }
 
 fn epoch(snapshot: &Snapshot) -> u64 {

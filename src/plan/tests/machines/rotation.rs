@@ -230,7 +230,7 @@ impl Model {
         let step = self.step();
         match step.clone() {
             RotationStep::Nothing | RotationStep::Wait(_) => {}
-            RotationStep::Write(record) => self.record = Some(record),
+            RotationStep::Write(record) => self.record = Some(*record),
             RotationStep::Begin(reason) => {
                 self.made += 1;
                 let next = format!("a{}", self.made);
