@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{PlanningHealth, StoreHealth};
 use kat_plan::Snapshot;
-use kat_store::{Leadership, StateFeed, StateStore};
+use kat_store::{Leadership, OrderedReceiver, StateFeed, StateStore};
 use kat_types::{
     api::NodeReport,
     store::snapshot::{ObservedReports, ReportedNode},
@@ -23,6 +23,10 @@ pub struct LeaderHandle {
     pub store: Arc<dyn StateStore>,
     /// The newest snapshot; `None` until the first complete list has arrived.
     pub snapshot: watch::Receiver<Option<Arc<Snapshot>>>,
+    /// Revision of the newest snapshot. Calls that wait for one revision go on in the order in which
+    /// they began to wait, so that a run of the simulation can be repeated. `None` where nothing but
+    /// `snapshot` says it.
+    pub shown: Option<OrderedReceiver<i64>>,
     /// The present leadership; `None` while this machine does not lead. Every write compares its
     /// fence.
     pub leadership: watch::Receiver<Option<Leadership>>,
@@ -41,6 +45,10 @@ impl LeaderHandle {
     ///
     /// Returns false if the snapshot does not show it within `limit`.
     pub async fn wait_for_revision(&self, revision: i64, limit: Duration) -> bool {
+        if let Some(mut shown) = self.shown.clone() {
+            let waited = shown.wait_for(|shown| *shown >= revision);
+            return matches!(tokio::time::timeout(limit, waited).await, Ok(Ok(_)));
+        }
         let mut snapshot = self.snapshot.clone();
         let shown = snapshot.wait_for(|snapshot| {
             snapshot

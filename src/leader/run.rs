@@ -13,7 +13,9 @@ use super::{AgentReports, LeaderHandle, PlanningHealth, SnapshotBuilder, StoreHe
 use kat_daemon::watchdog::{LoopPulse, LoopPulses};
 use kat_plan as plan;
 use kat_plan::{ClusterPlan, Snapshot, SnapshotSealing};
-use kat_store::{ChangeLog, Leadership, Mirror, StateFeed, StateStore, fenced};
+use kat_store::{
+    ChangeLog, Leadership, Mirror, OrderedSender, StateFeed, StateStore, fenced, ordered_watch,
+};
 use kat_types::store::{keys, snapshot::ObservedReports, transaction::WriteOperation};
 
 /// Longest time between two plans.
@@ -67,10 +69,12 @@ pub fn start_with(
     let mirror = Mirror::start_logged(Arc::clone(&store), keys::ROOT, log.clone(), cancel.clone());
     let feed = StateFeed::start(Arc::clone(&store), mirror.clone(), log, cancel.clone());
     let (snapshots, snapshot) = watch::channel(None);
+    let (shown_now, shown) = ordered_watch(0);
     let (leaderships, leadership) = watch::channel(None);
     let handle = LeaderHandle {
         store,
         snapshot,
+        shown: Some(shown),
         leadership,
         reports: AgentReports::default(),
         store_health: StoreHealth::default(),
@@ -79,7 +83,7 @@ pub fn start_with(
     };
     tokio::spawn(follow(
         mirror,
-        snapshots,
+        (snapshots, shown_now),
         config.sealing.clone(),
         cancel.clone(),
     ));
@@ -96,7 +100,7 @@ pub fn start_with(
 /// Builds a snapshot of every state that the mirror shows.
 async fn follow(
     mut mirror: Mirror,
-    snapshots: watch::Sender<Option<Arc<Snapshot>>>,
+    (snapshots, shown): (watch::Sender<Option<Arc<Snapshot>>>, OrderedSender<i64>),
     sealing: SnapshotSealing,
     cancel: CancellationToken,
 ) {
@@ -105,6 +109,7 @@ async fn follow(
         if state.synced_at.is_some() {
             let snapshot = builder.build(&state.entries, state.revision);
             snapshots.send_replace(Some(Arc::new(snapshot)));
+            shown.send(state.revision);
         }
     }
 }

@@ -274,6 +274,7 @@ mod tests {
         let handle = LeaderHandle {
             store: Arc::new(store.clone()),
             snapshot,
+            shown: None,
             leadership,
             reports: AgentReports::default(),
             store_health: StoreHealth::default(),

@@ -28,6 +28,7 @@ pub use self::{
     change_log::{ChangeLog, FellOut, LoggedChanges},
     etcd::{EtcdOptions, EtcdStore, EtcdTls, admin as etcd_admin, maintenance as etcd_maintenance},
     mirror::{Mirror, MirrorState},
+    ordered_watch::{Closed, OrderedReceiver, OrderedSender, ordered_watch},
     prefix_source::PrefixStateSource,
     state_feed::{LocalStateSource, OpenedFrames, StateFeed, TooManyOpens},
     state_view::{

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 /// The sender of a value is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Closed;
+pub struct Closed;
 
 struct Channel<T> {
     state: Mutex<ChannelState<T>>,
@@ -23,12 +23,12 @@ struct ChannelState<T> {
 }
 
 /// The only sender.
-pub(crate) struct OrderedSender<T> {
+pub struct OrderedSender<T> {
     channel: Arc<Channel<T>>,
 }
 
 /// A receiver. A clone has seen what its original had seen.
-pub(crate) struct OrderedReceiver<T> {
+pub struct OrderedReceiver<T> {
     channel: Arc<Channel<T>>,
     seen: u64,
 }
@@ -55,7 +55,7 @@ impl<T> fmt::Debug for OrderedSender<T> {
 }
 
 /// A channel with its first value, which no receiver counts as a change.
-pub(crate) fn ordered_watch<T>(value: T) -> (OrderedSender<T>, OrderedReceiver<T>) {
+pub fn ordered_watch<T>(value: T) -> (OrderedSender<T>, OrderedReceiver<T>) {
     let channel = Arc::new(Channel {
         state: Mutex::new(ChannelState {
             value,
@@ -72,7 +72,8 @@ pub(crate) fn ordered_watch<T>(value: T) -> (OrderedSender<T>, OrderedReceiver<T
 }
 
 impl<T> OrderedSender<T> {
-    pub(crate) fn send(&self, value: T) {
+    /// Replaces the value and wakes the receivers.
+    pub fn send(&self, value: T) {
         let mut state = self.channel.state.lock();
         let before = std::mem::replace(&mut state.value, value);
         state.version += 1;
@@ -83,7 +84,7 @@ impl<T> OrderedSender<T> {
     }
 
     /// A receiver that has seen the present value.
-    pub(crate) fn subscribe(&self) -> OrderedReceiver<T> {
+    pub fn subscribe(&self) -> OrderedReceiver<T> {
         let seen = self.channel.state.lock().version;
         OrderedReceiver {
             channel: Arc::clone(&self.channel),
@@ -100,19 +101,23 @@ impl<T> Drop for OrderedSender<T> {
 }
 
 impl<T: Clone> OrderedReceiver<T> {
-    pub(crate) fn get(&self) -> T {
+    /// The present value; whether it was seen stays as it was.
+    pub fn get(&self) -> T {
         self.channel.state.lock().value.clone()
     }
 
     /// The present value; it counts as seen.
-    pub(crate) fn get_and_mark_seen(&mut self) -> T {
+    pub fn get_and_mark_seen(&mut self) -> T {
         let state = self.channel.state.lock();
         self.seen = state.version;
         state.value.clone()
     }
 
     /// Waits for a value that was not seen yet, and returns it.
-    pub(crate) async fn changed(&mut self) -> Result<T, Closed> {
+    ///
+    /// # Errors
+    /// [`Closed`] if the sender is gone and its last value was seen.
+    pub async fn changed(&mut self) -> Result<T, Closed> {
         let channel = Arc::clone(&self.channel);
         loop {
             // A change after this line wakes it.
@@ -132,7 +137,10 @@ impl<T: Clone> OrderedReceiver<T> {
     }
 
     /// Waits for a value of which `is_wanted` is true, and returns it.
-    pub(crate) async fn wait_for(&mut self, is_wanted: impl Fn(&T) -> bool) -> Result<T, Closed> {
+    ///
+    /// # Errors
+    /// [`Closed`] if the sender is gone and no such value came.
+    pub async fn wait_for(&mut self, is_wanted: impl Fn(&T) -> bool) -> Result<T, Closed> {
         let mut value = self.get_and_mark_seen();
         while !is_wanted(&value) {
             value = self.changed().await?;

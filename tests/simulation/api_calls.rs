@@ -273,8 +273,7 @@ impl Net {
             }
             sleep(Duration::from_millis(1)).await;
         }
-        // What a change causes at one instant goes through several tasks for each stream.
-        for _ in 0..2_000 {
+        for _ in 0..200 {
             yield_now().await;
         }
     }

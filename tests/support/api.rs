@@ -174,6 +174,7 @@ impl Server {
         let handle = LeaderHandle {
             store: Arc::new(written_through.clone()),
             snapshot,
+            shown: None,
             leadership,
             reports: AgentReports::default(),
             store_health: StoreHealth::default(),

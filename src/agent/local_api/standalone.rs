@@ -55,6 +55,7 @@ pub(crate) fn start(
     let handle = LeaderHandle {
         store,
         snapshot,
+        shown: None,
         leadership,
         reports: AgentReports::default(),
         store_health: StoreHealth::default(),

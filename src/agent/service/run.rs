@@ -543,6 +543,7 @@ mod tests {
         let handle = LeaderHandle {
             store: Arc::new(MemoryStore::default()),
             snapshot,
+            shown: None,
             leadership,
             reports: AgentReports::default(),
             store_health: StoreHealth::default(),

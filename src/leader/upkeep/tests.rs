@@ -116,6 +116,7 @@ impl Keeper {
             handle: LeaderHandle {
                 store: Arc::new(MemoryStore::new()),
                 snapshot,
+                shown: None,
                 leadership,
                 reports: AgentReports::default(),
                 store_health: StoreHealth::default(),
