@@ -14,7 +14,10 @@ use anyhow::Context;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::trial::{Trial, try_certificate};
@@ -42,6 +45,9 @@ use kat_types::{
 const BUSY: Duration = Duration::from_secs(2);
 /// Time between two looks otherwise; a change of the record wakes it.
 const IDLE: Duration = Duration::from_secs(60);
+/// Shortest time between two restarts of etcd for the same files: one that they do not change must
+/// not restart for ever.
+const RESTART_PAUSE: Duration = Duration::from_secs(60);
 /// Longest restart of etcd.
 const RESTART_LIMIT: Duration = Duration::from_secs(90);
 
@@ -154,6 +160,8 @@ pub(crate) struct AuthorityKeeper {
     pub etcd: Arc<dyn EtcdUnit>,
     pub signing: Arc<SigningAuthorities>,
     pub uses: AuthorityUses,
+    /// When this machine's etcd was last restarted, and for which files.
+    pub restarted: Mutex<Option<(RestartReason, Instant)>>,
     /// What the last look has tried.
     pub tried: Mutex<BTreeMap<AuthorityKind, Tried>>,
     /// Wakes the renewal of certificates.
@@ -167,6 +175,10 @@ pub(crate) struct Tried {
     accepted: Vec<String>,
     refused: Vec<String>,
 }
+
+/// The authority, the phase of its replacement, and the hash of the certificate, for which etcd is
+/// restarted.
+type RestartReason = (AuthorityKind, Option<RotationPhase>, String);
 
 /// What the store says about the authorities, by name.
 type Records = BTreeMap<String, Stored<AuthorityRecord>>;
@@ -256,14 +268,15 @@ impl AuthorityKeeper {
             return self.settle(kind, record).await;
         };
         self.take_part(kind, rotation).await?;
-        let mut tried = self.try_out(kind, rotation).await?;
+        let mut tried = self.try_out(kind, (record, rotation)).await?;
         let is_done = match rotation.phase {
             RotationPhase::Trust | RotationPhase::Issue => !tried.accepted.is_empty(),
             RotationPhase::Retire => !tried.refused.is_empty(),
         };
         if rotation.turn.as_ref() == Some(&self.identity.node) && !is_done {
-            self.restart_etcd(kind).await?;
-            tried = self.try_out(kind, rotation).await?;
+            let reason = (kind, Some(rotation.phase), rotation.next.clone());
+            self.restart_etcd(reason).await?;
+            tried = self.try_out(kind, (record, rotation)).await?;
         }
         self.tried.lock().insert(kind, tried);
         Ok(())
@@ -296,7 +309,8 @@ impl AuthorityKeeper {
         }
         self.keys.forget_editions(kind)?;
         self.use_files()?;
-        self.restart_etcd(kind).await
+        self.restart_etcd((kind, None, record.current.clone()))
+            .await
     }
 
     /// Brings the files to the phase of the replacement.
@@ -349,16 +363,29 @@ impl AuthorityKeeper {
             .context("the leader does not hand over its authorities")
     }
 
-    async fn restart_etcd(&self, kind: AuthorityKind) -> anyhow::Result<()> {
+    async fn restart_etcd(&self, reason: RestartReason) -> anyhow::Result<()> {
+        let authority = reason.0.name();
+        {
+            let mut last = self.restarted.lock();
+            let again = last.as_ref().filter(|(before, _)| *before == reason);
+            if again.is_some_and(|(_, at)| at.elapsed() < RESTART_PAUSE) {
+                anyhow::bail!("etcd was restarted, and does not go by the new files");
+            }
+            *last = Some((reason, Instant::now()));
+        }
         tracing::info!(
-            authority = kind.name(),
+            authority,
             "etcd restarts: it reads the authorities that it trusts at its start"
         );
         self.etcd.restart().await
     }
 
     /// Tries on this machine's etcd what the phase is about.
-    async fn try_out(&self, kind: AuthorityKind, rotation: &Rotation) -> anyhow::Result<Tried> {
+    async fn try_out(
+        &self,
+        kind: AuthorityKind,
+        (record, rotation): (&AuthorityRecord, &Rotation),
+    ) -> anyhow::Result<Tried> {
         let mut tried = Tried::default();
         let current = self.keys.edition_hash(kind, AuthorityEdition::Current)?;
         let next = match current == rotation.next {
@@ -378,7 +405,7 @@ impl AuthorityKeeper {
         let retired = self.keys.edition_hash(kind, AuthorityEdition::Retired)?;
         if retired.is_empty() {
             // A machine that came in the middle never trusted it.
-            tried.refused.push("none".to_owned());
+            tried.refused.push(record.current.clone());
         } else if self.trial(kind, AuthorityEdition::Retired).await? == Trial::Refused {
             tried.refused.push(retired);
         }

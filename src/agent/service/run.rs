@@ -410,6 +410,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
             etcd: Arc::new(SystemdEtcd(managers.system())),
             signing: Arc::clone(&member.signing),
             uses: uses.clone(),
+            restarted: Default::default(),
             tried: Default::default(),
             changed: Arc::clone(&changed),
             pulses: keeper_pulses,

@@ -46,16 +46,13 @@ pub enum RotationStep {
 
 /// The uids of the present members, by their names: who may hold the key of a new authority.
 pub fn present_holders(snapshot: &Snapshot) -> BTreeMap<String, String> {
-    let members = snapshot
-        .members
-        .iter()
-        .flat_map(|stored| stored.value.members.keys());
-    with_uids(snapshot, members.map(String::as_str))
-}
-
-/// Epoch of the store.
-pub fn store_epoch(snapshot: &Snapshot) -> u64 {
-    epoch(snapshot)
+    let members = snapshot.members.iter();
+    let names = members.flat_map(|stored| stored.value.members.keys());
+    let known = names.filter_map(|name| {
+        let node = snapshot.nodes.get(name)?;
+        Some((name.clone(), node.registration.value.uid.clone()))
+    });
+    known.collect()
 }
 
 /// The next step for an authority.
@@ -96,7 +93,7 @@ pub fn rotation_step(
         }
     };
     let Some(stored) = stored else {
-        return first_record(kind, snapshot, view, (&members, &reports));
+        return first_record(kind, snapshot, view, &reports);
     };
     let record = &stored.value;
     match (&record.rotation, record.due) {
@@ -119,7 +116,7 @@ fn noted(
         Some(rotation) => &mut rotation.holders,
         None => &mut changed.holders,
     };
-    for (name, uid) in with_uids(snapshot, members.keys().map(String::as_str)) {
+    for (name, uid) in present_holders(snapshot) {
         // A machine that was made anew does not hide that the earlier one of its name has left.
         holders.entry(name).or_insert(uid);
     }
@@ -133,7 +130,7 @@ fn noted(
             let member = members.contains_key(name) || !view.left.contains(name);
             same.is_some() && member
         };
-        if record.epoch != epoch(snapshot) {
+        if record.epoch != store_epoch(snapshot) {
             changed.due = Some(RotationReason::StoreReplaced);
         } else if kind == AuthorityKind::EtcdClients && !record.holders.iter().all(holds) {
             changed.due = Some(RotationReason::HolderLeft);
@@ -170,7 +167,7 @@ fn first_record(
     kind: AuthorityKind,
     snapshot: &Snapshot,
     view: RotationView<'_>,
-    (members, reports): (&BTreeSet<&str>, &BTreeMap<&str, &AuthorityReport>),
+    reports: &BTreeMap<&str, &AuthorityReport>,
 ) -> RotationStep {
     if kind == AuthorityKind::EtcdClients {
         let waits = not_migrated(snapshot);
@@ -190,8 +187,8 @@ fn first_record(
         schema: 1,
         current: own.issues.clone(),
         since: None,
-        epoch: epoch(snapshot),
-        holders: with_uids(snapshot, members.iter().copied()),
+        epoch: store_epoch(snapshot),
+        holders: present_holders(snapshot),
         due: None,
         due_since: None,
         rotation: None,
@@ -329,18 +326,8 @@ fn restart_next(
     })))
 }
 
-fn epoch(snapshot: &Snapshot) -> u64 {
+/// Epoch of the store: how often it was created anew.
+pub fn store_epoch(snapshot: &Snapshot) -> u64 {
     let epoch = snapshot.store_epoch.as_ref();
     epoch.map_or(0, |stored| stored.value.epoch)
-}
-
-fn with_uids<'a>(
-    snapshot: &Snapshot,
-    names: impl Iterator<Item = &'a str>,
-) -> BTreeMap<String, String> {
-    let known = names.filter_map(|name| {
-        let node = snapshot.nodes.get(name)?;
-        Some((name.to_owned(), node.registration.value.uid.clone()))
-    });
-    known.collect()
 }

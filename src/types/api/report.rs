@@ -72,13 +72,13 @@ pub struct NodeReport {
     /// if it does not.
     #[serde(skip_serializing_if = "MemberKeys::is_empty")]
     pub member_keys: MemberKeys,
-    /// The authorities of etcd as this machine uses them; empty if it does not hold the store, and
-    /// in reports of version 0.1.0.
+    /// The cluster's authorities as this machine uses them; empty in reports of version 0.1.0.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub authorities: Vec<AuthorityReport>,
 }
 
-/// How a machine that holds the store uses an authority of etcd. Hashes are the SHA-256 of the
+/// How a machine uses an authority of the cluster. Each machine reports `cluster-ca`, and one that
+/// holds the store those of etcd too. Hashes are the SHA-256 of the
 /// authorities' certificates, each 64 hexadecimal digits.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

@@ -276,6 +276,7 @@ impl LeadingMachine {
             etcd: Arc::clone(&self.etcd) as _,
             signing,
             uses: self.uses.clone(),
+            restarted: Mutex::default(),
             tried: Mutex::default(),
             changed: Arc::default(),
             pulses: LoopPulses::default(),
