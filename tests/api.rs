@@ -56,7 +56,7 @@ use serde_json::{Value, json};
 
 use kat_api::ApiLimits;
 use kat_client::{Client, ClientOptions, Deletion, ListChange, RequestPath};
-use kat_pki::{ApiNameMemory, ApiServers, LeafKind};
+use kat_pki::{ApiServers, LeafKind, ServerMemory};
 use kat_types::{
     api::{
         Connection, Event, EventFilter, NodeReport, ObjectKind, ObjectReference, WorkloadItem,
@@ -493,7 +493,7 @@ async fn the_client_and_the_server_understand_each_other() {
         CLUSTER_UID,
         ca,
         Some(&identity),
-        &ApiServers::Named(ApiNameMemory::new(true)),
+        &ApiServers::Named(ServerMemory::new(true)),
         ClientOptions::default(),
     );
     node.unwrap().report("n1", &report).await.unwrap();

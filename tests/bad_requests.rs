@@ -35,7 +35,7 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use kat_api::{ApiLimits, ConnectionLimits};
-use kat_pki::{ApiNameMemory, ApiServers, Authority, AuthorityKind, tls};
+use kat_pki::{ApiServers, Authority, AuthorityKind, ServerMemory, tls};
 use kat_types::api::ErrorBody;
 use support::{
     CLUSTER_UID, DEADLINE, NODE_UID, Server, archive, issue_node, read, server_name, web,
@@ -58,7 +58,7 @@ fn impatient() -> ApiLimits {
 }
 
 async fn tls_stream(server: &Server) -> TlsStream<TcpStream> {
-    let servers = ApiServers::Named(ApiNameMemory::new(true));
+    let servers = ApiServers::Named(ServerMemory::new(true));
     let authority = server.authority.certificate_pem();
     let config = tls::client_config(authority, CLUSTER_UID, None, servers).unwrap();
     let stream = TcpStream::connect(("127.0.0.1", server.port))

@@ -32,7 +32,7 @@ use kat_client::{Client, ClientOptions};
 use kat_daemon::watchdog::LoopPulses;
 use kat_leader::{LeaderConfig, MemberClients, MembersConfig, keep_members, start};
 use kat_pki::{
-    ApiNameMemory, ApiNames, ApiServers, Authority, AuthorityKind, CertificateKeyPair, LeafKind,
+    ApiNames, ApiServers, Authority, AuthorityKind, CertificateKeyPair, LeafKind, ServerMemory,
     create_key, create_request_for_key, key_hash, load_recovery_key, recovery_key::RecoveryKey,
     store_recovery_key, tls,
 };
@@ -370,7 +370,7 @@ async fn lead(place: &Place) -> anyhow::Result<()> {
     let authority = place.authority(AuthorityKind::Cluster)?;
     let authority = authority.certificate_pem();
     let identity = tls::CurrentIdentity::new(&leaf, authority)?;
-    let config = tls::server_config(identity, authority)?;
+    let config = tls::server_config(identity, tls::CurrentTrust::new(authority)?)?;
     let listeners = ApiListeners {
         tls: vec![TlsListener {
             listener: tokio::net::TcpListener::bind(place.api()).await?,
@@ -464,7 +464,7 @@ async fn agent(
         CLUSTER_UID,
         authority.certificate_pem(),
         Some(&format!("{certificate}{key}")),
-        &ApiServers::Named(ApiNameMemory::new(true)),
+        &ApiServers::Named(ServerMemory::new(true)),
         ClientOptions::default(),
     )?;
     let (mut list, mut revision) = (Vec::new(), 0);

@@ -28,14 +28,14 @@ use crate::{
 };
 use kat_types::{
     api::{
-        ApplyResult, AuthorityMigration, AuthorityMigrationRequest, AuthorityStatus, Certificates,
-        ClusterOverview, Event, GenerationView, HealthView, ImageRequest, InstanceItem, JoinAnswer,
-        JoinRequest, List, LogLine, MembershipAnswer, Metrics, NamespaceItem, NamespaceRequest,
-        NamespaceUsage, NodeItem, NodeLabels, NodeReport, NodeTaints, NodeUsage,
-        RegistryLoginRequest, RegistryLoginResult, RegistryLoginView, RegistryRequest,
-        RegistryView, RenewalRequest, RestartRequest, RollbackRequest, ScaleRequest,
-        SealingRotation, SecretItem, SecretRequest, ServerVersion, TokenRequest, TokenView,
-        VolumeItem, VolumeMoveRequest, WatchLine, WorkloadItem,
+        ApplyResult, AuthorityMigration, AuthorityMigrationRequest, AuthorityRotationRequest,
+        AuthorityStatus, Certificates, ClusterOverview, Event, GenerationView, HealthView,
+        ImageRequest, InstanceItem, JoinAnswer, JoinRequest, List, LogLine, MembershipAnswer,
+        Metrics, NamespaceItem, NamespaceRequest, NamespaceUsage, NodeItem, NodeLabels, NodeReport,
+        NodeTaints, NodeUsage, RegistryLoginRequest, RegistryLoginResult, RegistryLoginView,
+        RegistryRequest, RegistryView, RenewalRequest, RestartRequest, RollbackRequest,
+        ScaleRequest, SealingRotation, SecretItem, SecretRequest, ServerVersion, TokenRequest,
+        TokenView, VolumeItem, VolumeMoveRequest, WatchLine, WorkloadItem,
     },
     resource::{Amounts, ClusterConfiguration},
 };
@@ -399,7 +399,8 @@ pub static ROUTES: &[ApiRoute] = {
         R::new(Get, "/v1alpha1/authorities", A::ReadCluster, O::ListAuthorities, P::Json(of::<List<AuthorityStatus>>),
             "Lists the cluster's certificate authorities, when they and the machines' certificates expire, and how far a replacement is"),
         R::new(Post, "/v1alpha1/authorities/{authority}/rotate", A::Admin, O::RotateAuthority, P::Json(of::<AuthorityStatus>),
-            "Asks for the replacement of an authority of etcd while the cluster runs"),
+            "Asks for the replacement of an authority while the cluster runs")
+            .takes(P::Json(of::<AuthorityRotationRequest>), &[200]),
         R::new(Post, "/v1alpha1/authorities/migration", A::Admin, O::EndMigration, P::Json(of::<AuthorityMigration>),
             "Ends the wait for machines of version 0.1.0 that never come")
             .takes(P::Json(of::<AuthorityMigrationRequest>), &[200]),

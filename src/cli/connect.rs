@@ -13,7 +13,7 @@ use rustix::fs::{Access, access};
 
 use self::environment::{ConnectionVariables, EnvironmentConnection};
 use super::{args::GlobalArgs, context, errors::CliError};
-use kat_client::{Client, ClientOptions};
+use kat_client::{Client, ClientOptions, LearnedConnection};
 use kat_types::{api::Connection, encoding::json};
 
 /// The administrator's connection file on machines that hold etcd.
@@ -178,21 +178,23 @@ fn in_context(contexts: &context::Contexts, name: &str) -> Result<ClusterConnect
     Ok(ClusterConnection::Remote(connection, origin))
 }
 
-/// Keeps in the place of the connection that [`find`] selects that servers must have the name of
-/// the API, because one had it. A pipe keeps nothing, and the environment demands it anyway. Nothing
-/// is kept in a connection to another cluster than the one with this uid: another context may have
-/// been chosen meanwhile.
+/// Keeps in the place of the connection that [`find`] selects what servers taught. A pipe keeps
+/// nothing, and neither do the environment's variables. Nothing is kept in a connection to another
+/// cluster than the one with this uid: another context may have been chosen meanwhile.
 ///
 /// # Errors
 /// The file can't be written.
-pub(super) fn keep_api_name(global: &GlobalArgs, cluster_uid: &str) -> Result<(), CliError> {
-    keep_api_name_at(global, &ConnectionSearch::of_process(), cluster_uid)
+pub(super) fn keep_learned(
+    global: &GlobalArgs,
+    learned: &LearnedConnection,
+) -> Result<(), CliError> {
+    keep_learned_at(global, &ConnectionSearch::of_process(), learned)
 }
 
-fn keep_api_name_at(
+fn keep_learned_at(
     global: &GlobalArgs,
     places: &ConnectionSearch,
-    cluster_uid: &str,
+    learned: &LearnedConnection,
 ) -> Result<(), CliError> {
     let given = global.connection.as_ref();
     let given = given.or(places
@@ -202,7 +204,7 @@ fn keep_api_name_at(
     if given.is_some_and(|path| !path.is_file()) {
         return Ok(());
     }
-    let is_meant = |connection: &Connection| connection.cluster_uid == cluster_uid;
+    let is_meant = |connection: &Connection| connection.cluster_uid == learned.cluster_uid;
     match find(global, places)? {
         ClusterConnection::Remote(connection, _) | ClusterConnection::Either(connection, _)
             if !is_meant(&connection) =>
@@ -210,20 +212,24 @@ fn keep_api_name_at(
             Ok(())
         }
         ClusterConnection::Remote(_, ConnectionOrigin::Context(name)) => match &places.contexts {
-            Some(file) => context::keep_api_name(file, &name, cluster_uid),
+            Some(file) => context::keep_learned(file, &name, learned),
             None => Ok(()),
         },
         ClusterConnection::Remote(connection, ConnectionOrigin::File(path)) => {
-            replace(&path, *connection)
+            replace(&path, *connection, learned)
         }
-        ClusterConnection::Either(connection, _) => replace(&places.admin, *connection),
+        ClusterConnection::Either(connection, _) => replace(&places.admin, *connection, learned),
         ClusterConnection::Environment(_) | ClusterConnection::Socket(_) => Ok(()),
     }
 }
 
 /// Replaces a connection file atomically, with the owner and the mode that it has.
-fn replace(path: &Path, mut connection: Connection) -> Result<(), CliError> {
-    connection.api_name_required = true;
+fn replace(
+    path: &Path,
+    mut connection: Connection,
+    learned: &LearnedConnection,
+) -> Result<(), CliError> {
+    learned.enter(&mut connection);
     let store = || -> io::Result<()> {
         // The file that a link names is replaced, and not the link.
         let path = fs::canonicalize(path)?;
@@ -442,15 +448,24 @@ mod tests {
         assert_eq!(namespace_at(&global, &places).as_deref(), Some("shop"));
     }
 
+    fn learned_of(cluster_uid: &str) -> LearnedConnection {
+        LearnedConnection {
+            cluster_uid: cluster_uid.to_owned(),
+            ca: Some("new".to_owned()),
+        }
+    }
+
     #[test]
-    fn the_name_of_the_api_is_kept_where_the_connection_is() {
+    fn what_servers_taught_is_kept_where_the_connection_is() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let places = places(folder.path());
         let mut global = GlobalArgs::default();
         let required = |way: ClusterConnection| match way {
             ClusterConnection::Remote(connection, _) | ClusterConnection::Either(connection, _) => {
-                connection.api_name_required
+                let learned = connection.api_name_required;
+                assert_eq!(connection.ca, if learned { "new" } else { "" });
+                learned
             }
             ClusterConnection::Environment(_) | ClusterConnection::Socket(_) => panic!("another"),
         };
@@ -461,9 +476,9 @@ mod tests {
         );
         fs::write(places.contexts.as_ref().unwrap(), contexts).unwrap();
         assert!(!required(find(&global, &places).unwrap()));
-        keep_api_name_at(&global, &places, "another").unwrap();
+        keep_learned_at(&global, &places, &learned_of("another")).unwrap();
         assert!(!required(find(&global, &places).unwrap()));
-        keep_api_name_at(&global, &places, "u").unwrap();
+        keep_learned_at(&global, &places, &learned_of("u")).unwrap();
         assert!(required(find(&global, &places).unwrap()));
         global.context = Some("work".to_owned());
         assert!(
@@ -479,9 +494,9 @@ mod tests {
         std::os::unix::fs::symlink(&file, &link).unwrap();
         global.connection = Some(link.clone());
         assert!(!required(find(&global, &places).unwrap()));
-        keep_api_name_at(&global, &places, "another").unwrap();
+        keep_learned_at(&global, &places, &learned_of("another")).unwrap();
         assert!(!required(find(&global, &places).unwrap()));
-        keep_api_name_at(&global, &places, "u").unwrap();
+        keep_learned_at(&global, &places, &learned_of("u")).unwrap();
         assert!(required(find(&global, &places).unwrap()));
         assert_eq!(namespace_at(&global, &places).as_deref(), Some("shop"));
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
@@ -491,7 +506,7 @@ mod tests {
         // A socket and a pipe keep nothing.
         let _socket = UnixListener::bind(&places.socket).unwrap();
         global.connection = Some(places.socket.clone());
-        keep_api_name_at(&global, &places, "u").unwrap();
+        keep_learned_at(&global, &places, &learned_of("u")).unwrap();
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::{
     output::table::{Cell, Table},
 };
 use kat_bundle::nearest_name;
-use kat_client::{Client, ClientOptions};
+use kat_client::{Client, ClientOptions, LearnedConnection};
 use kat_types::{api::Connection, encoding::json};
 
 /// The file's content.
@@ -95,15 +95,19 @@ impl Contexts {
     }
 }
 
-/// Keeps that servers of a context must have the name of the API. Does nothing if the context is
-/// gone, or is one to another cluster.
-pub(super) fn keep_api_name(path: &Path, name: &str, cluster_uid: &str) -> Result<(), CliError> {
+/// Keeps what servers of a context taught. Does nothing if the context is gone, or is one to another
+/// cluster.
+pub(super) fn keep_learned(
+    path: &Path,
+    name: &str,
+    learned: &LearnedConnection,
+) -> Result<(), CliError> {
     let mut contexts = Contexts::read(Some(path))?;
     let connection = contexts.contexts.get_mut(name);
-    let Some(connection) = connection.filter(|one| one.cluster_uid == cluster_uid) else {
+    let Some(connection) = connection.filter(|one| one.cluster_uid == learned.cluster_uid) else {
         return Ok(());
     };
-    connection.api_name_required = true;
+    learned.enter(connection);
     contexts.write(path)
 }
 

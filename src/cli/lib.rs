@@ -87,12 +87,18 @@ async fn until_interrupted(arguments: KatcallArgs, console: &Console) -> Result<
         console
             .warning("no machine leads that can be reached: what is shown is what was known last");
     }
-    if let Some(cluster) = client.get().and_then(Client::learned_api_name_of)
-        && let Err(error) = connect::keep_api_name(&global, cluster)
+    if let Some(learned) = client.get().and_then(Client::learned)
+        && let Err(error) = connect::keep_learned(&global, &learned)
     {
-        console.warning(&format!(
-            "{error}; until it can be written, a server of KAT 0.1.0, which any machine can pose as, is still accepted"
-        ));
+        let harm = match learned.ca {
+            Some(_) => {
+                "the cluster's authority is being replaced, and without the new one this connection will end"
+            }
+            None => {
+                "until it can be written, a server of KAT 0.1.0, which any machine can pose as, is still accepted"
+            }
+        };
+        console.warning(&format!("{error}; {harm}"));
     }
     outcome
 }

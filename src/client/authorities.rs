@@ -2,8 +2,10 @@
 
 use reqwest::Method;
 
-use super::{Client, ClientError, RequestPath, calls::decode, send::ApiRequest};
-use kat_types::api::{AuthorityMigration, AuthorityMigrationRequest, AuthorityStatus, List};
+use super::{Client, ClientError, RequestPath, calls::decode};
+use kat_types::api::{
+    AuthorityMigration, AuthorityMigrationRequest, AuthorityRotationRequest, AuthorityStatus, List,
+};
 
 impl Client {
     /// The authorities, how long they are valid, and how far a replacement is.
@@ -13,9 +15,14 @@ impl Client {
 
     /// Asks for the replacement of an authority. While it has not begun, another request changes
     /// nothing.
-    pub async fn rotate_authority(&self, name: &str) -> Result<AuthorityStatus, ClientError> {
+    pub async fn rotate_authority(
+        &self,
+        name: &str,
+        request: &AuthorityRotationRequest,
+    ) -> Result<AuthorityStatus, ClientError> {
         let route = RequestPath::authority_rotation(name)?;
-        decode(&self.send(&ApiRequest::new(Method::POST, route)).await?)
+        let request = self.json(Method::POST, route, request)?;
+        decode(&self.send(&request).await?)
     }
 
     /// Ends the wait for machines of version 0.1.0 that never come.

@@ -41,7 +41,7 @@ use std::{
     time::Duration,
 };
 
-use kat_pki::{ApiNameMemory, ApiServers};
+use kat_pki::{ApiServers, ServerMemory};
 use kat_types::api::Connection;
 use transport::Endpoint;
 
@@ -91,6 +91,35 @@ impl Default for ClientOptions {
     }
 }
 
+#[derive(Clone)]
+struct Learning {
+    memory: Arc<ServerMemory>,
+    name_required: bool,
+    ca: Arc<str>,
+    cluster_uid: Arc<str>,
+}
+
+/// What a connection should say from now on: that servers must have the name of the API, because one
+/// had it, and which authorities sign their certificates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LearnedConnection {
+    /// Uid of the cluster of the connection.
+    pub cluster_uid: String,
+    /// Certificates of the authorities, PEM, where they are others than before: an authority is being
+    /// replaced, or has been.
+    pub ca: Option<String>,
+}
+
+impl LearnedConnection {
+    /// Enters it into a connection to this cluster.
+    pub fn enter(&self, connection: &mut Connection) {
+        connection.api_name_required = true;
+        if let Some(ca) = &self.ca {
+            connection.ca.clone_from(ca);
+        }
+    }
+}
+
 /// A client of one cluster. Clones share connections.
 #[derive(Clone)]
 pub struct Client {
@@ -101,10 +130,8 @@ pub struct Client {
     stale: Arc<AtomicBool>,
     /// The header's value: `Bearer` and the token.
     authorization: Option<Arc<str>>,
-    /// Whether a server had the name of the API; `None` where that was demanded from the start.
-    learning: Option<Arc<ApiNameMemory>>,
-    /// Uid of the cluster of the connection that the client was made from.
-    cluster_uid: Option<Arc<str>>,
+    /// What servers teach about the connection that the client was made from.
+    learning: Option<Learning>,
     /// Name of the caller on whose behalf a leader starts sessions.
     caller: Option<Arc<str>>,
     options: ClientOptions,
@@ -120,7 +147,7 @@ impl Client {
         connection: &Connection,
         options: ClientOptions,
     ) -> Result<Self, ClientError> {
-        let memory = ApiNameMemory::new(connection.api_name_required);
+        let memory = ServerMemory::new(connection.api_name_required);
         let endpoints = transport::tls(
             &connection.endpoints,
             &connection.cluster_uid,
@@ -130,8 +157,12 @@ impl Client {
             options,
         )?;
         let mut client = Self::new(endpoints, options);
-        client.learning = Some(memory).filter(|_| !connection.api_name_required);
-        client.cluster_uid = Some(connection.cluster_uid.as_str().into());
+        client.learning = Some(Learning {
+            memory,
+            name_required: connection.api_name_required,
+            ca: connection.ca.as_str().into(),
+            cluster_uid: connection.cluster_uid.as_str().into(),
+        });
         if !connection.token.is_empty() {
             client.authorization = Some(format!("Bearer {}", connection.token).into());
         }
@@ -152,7 +183,7 @@ impl Client {
     ) -> Result<Self, ClientError> {
         let endpoints = match authority {
             TrustedAuthority::Certificate { pem, cluster_uid } => {
-                let named = ApiServers::Named(ApiNameMemory::new(true));
+                let named = ApiServers::Named(ServerMemory::new(true));
                 transport::tls(endpoints, cluster_uid, pem, None, &named, options)?
             }
             TrustedAuthority::Hash(hash) => transport::all_pinned(endpoints, hash, options)?,
@@ -237,7 +268,6 @@ impl Client {
             stale: Arc::default(),
             authorization: None,
             learning: None,
-            cluster_uid: None,
             caller: None,
             options,
         }
@@ -278,19 +308,22 @@ impl Client {
         self.stale.load(Ordering::Relaxed)
     }
 
-    /// Whether a server had the name of the API, which the connection does not demand yet. From then
-    /// on this client demands it; a later one has to be told.
-    pub fn learned_api_name(&self) -> bool {
-        self.learning
-            .as_ref()
-            .is_some_and(|memory| memory.is_required())
-    }
-
-    /// Uid of the cluster of which [`Self::learned_api_name`] holds.
-    pub fn learned_api_name_of(&self) -> Option<&str> {
-        self.cluster_uid
-            .as_deref()
-            .filter(|_| self.learned_api_name())
+    /// What servers taught that the connection does not say yet. This client goes by it from then on;
+    /// a later one has to be told.
+    pub fn learned(&self) -> Option<LearnedConnection> {
+        let learning = self.learning.as_ref()?;
+        if !learning.memory.is_required() {
+            return None;
+        }
+        let ca = learning.memory.authorities();
+        let ca = ca.filter(|ca| !kat_pki::tls::same_certificates(ca, &learning.ca));
+        if learning.name_required && ca.is_none() {
+            return None;
+        }
+        Some(LearnedConnection {
+            cluster_uid: learning.cluster_uid.as_ref().to_owned(),
+            ca,
+        })
     }
 
     /// The endpoint that the next call starts with, as `host:port` or the socket's path.

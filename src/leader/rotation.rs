@@ -1,5 +1,4 @@
-//! The replacement of etcd's authorities: while this machine leads, it takes the steps that `plan`
-//! wants.
+//! The replacement of authorities: while this machine leads, it takes the steps that `plan` wants.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +18,10 @@ use kat_store::{Leadership, StoreError, TransactionResult};
 use kat_types::{
     encoding::json,
     store::{
-        authorities::{AuthorityKind, AuthorityRecord, Rotation, RotationPhase, RotationReason},
+        authorities::{
+            AuthorityKind, AuthorityRecord, ClusterAuthority, Rotation, RotationPhase,
+            RotationReason,
+        },
         keys,
         transaction::{Compare, WriteOperation},
     },
@@ -125,7 +127,7 @@ pub async fn keep_authorities(
                     _ => Instant::now(),
                 };
                 led = Some((now.key.clone(), since));
-                for kind in AuthorityKind::REPLACEABLE {
+                for kind in AuthorityKind::ALL {
                     let view = (&mut memory, since.elapsed());
                     match step(&handle, &config, now, kind, view).await {
                         Ok(Progress::None) => {
@@ -177,6 +179,7 @@ async fn step(
         leader: &config.node,
         observed: &observed,
         left: &left,
+        now: (config.clock)(),
     };
     let stored = snapshot.authorities.get(kind.name());
     let record = match rotation_step(kind, &snapshot, view) {
@@ -222,7 +225,13 @@ async fn step(
         leadership.fence(),
         Compare::ModRevision(key.clone(), revision),
     ];
-    let operations = [WriteOperation::Put(key, value)];
+    let mut operations = vec![WriteOperation::Put(key, value)];
+    if kind == AuthorityKind::Cluster {
+        let key = keys::CLUSTER_AUTHORITY.to_owned();
+        let value = json::bytes(&key, &ClusterAuthority::of(&record));
+        let value = value.map_err(|error| StoreError::Invalid(error.to_string()))?;
+        operations.push(WriteOperation::Put(key, value));
+    }
     let committed = handle.store.transact(&conditions, &operations).await?;
     match committed {
         TransactionResult::Yes(revision) => {
@@ -255,6 +264,7 @@ async fn begin(
             since: (config.clock)(),
             holders: present_holders(snapshot),
             turn: None,
+            grace_seconds: before.grace_seconds,
         }),
         epoch: store_epoch(snapshot),
         due: Some(reason),

@@ -296,8 +296,12 @@ fn subject_prefix(kind: AuthorityKind) -> String {
 /// # Errors
 /// [`PkiError`] if the text is no certificate in PEM, or that of anything else.
 pub fn cluster_uid_of_authority(certificate_pem: &str) -> Result<String, PkiError> {
-    let certificate = tls::first_certificate(certificate_pem)?;
-    let (_, parsed) = x509_parser::parse_x509_certificate(&certificate)
+    uid_of_authority(&tls::first_certificate(certificate_pem)?)
+}
+
+/// Like [`cluster_uid_of_authority`], of a certificate in DER.
+pub(super) fn uid_of_authority(certificate: &CertificateDer<'_>) -> Result<String, PkiError> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate)
         .map_err(|error| PkiError::Certificate(error.to_string()))?;
     let common_name = request::only_common_name(parsed.subject());
     common_name

@@ -41,7 +41,7 @@ pub use self::{
         create_request_stating, key_hash,
     },
     server_identity::{
-        ApiNameMemory, ApiServers, KnownServer, KnownServers, NotAServer, has_server_name,
+        ApiServers, KnownServer, KnownServers, NotAServer, ServerMemory, has_server_name,
     },
     tls::{PeerCertificate, PeerIdentity, peer_certificate, peer_identity},
     validity::{

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use kat_types::store::authorities::AuthorityKind;
 
-use super::{Authority, AuthorityEdition, PkiError, files};
+use super::{Authority, AuthorityEdition, PkiError, files, fingerprint_of};
 use crate::recovery_key::RecoveryKey;
 
 /// Certificate of an edition; `None` if there is none.
@@ -132,6 +132,66 @@ pub fn forget_others(folder: &Path, kind: AuthorityKind) -> Result<bool, PkiErro
         }
     }
     Ok(any)
+}
+
+/// Trusts the authority that will sign, on a machine that has no keys of authorities. What an
+/// earlier replacement left is removed.
+///
+/// # Errors
+/// [`PkiError::File`].
+pub fn store_next_certificate(
+    folder: &Path,
+    kind: AuthorityKind,
+    certificate_pem: &str,
+) -> Result<(), PkiError> {
+    remove_edition(folder, kind, AuthorityEdition::Old)?;
+    let file = folder.join(AuthorityEdition::Next.certificate_file(kind));
+    files::write_public(&file, certificate_pem.as_bytes())
+}
+
+/// Makes a trusted authority the present one, on a machine that has no keys of authorities. The one
+/// of before is trusted until [`forget_old_certificate`].
+///
+/// # Errors
+/// [`PkiError::File`]; [`PkiError::Certificate`] if the authority is not trusted.
+pub fn adopt_certificate(
+    folder: &Path,
+    kind: AuthorityKind,
+    certificate_pem: &str,
+) -> Result<(), PkiError> {
+    let current = AuthorityEdition::Current;
+    let hash = fingerprint_of(certificate_pem)?;
+    let is = |edition| -> Result<bool, PkiError> {
+        let known = edition_certificate(folder, kind, edition)?;
+        known.map_or(Ok(false), |known| Ok(fingerprint_of(&known)? == hash))
+    };
+    let file = folder.join(current.certificate_file(kind));
+    let Some(before) = edition_certificate(folder, kind, current)? else {
+        return files::write_public(&file, certificate_pem.as_bytes());
+    };
+    if !is(current)? {
+        if !is(AuthorityEdition::Next)? && !is(AuthorityEdition::Old)? {
+            return Err(PkiError::Certificate(format!(
+                "of {}: the leader sent one that is not trusted here",
+                kind.name()
+            )));
+        }
+        let old = folder.join(AuthorityEdition::Old.certificate_file(kind));
+        files::write_public(&old, before.as_bytes())?;
+        files::write_public(&file, certificate_pem.as_bytes())?;
+    }
+    if is(AuthorityEdition::Next)? {
+        remove_edition(folder, kind, AuthorityEdition::Next)?;
+    }
+    Ok(())
+}
+
+/// Ends the trust in the authority of before, on a machine that has no keys of authorities.
+///
+/// # Errors
+/// [`PkiError::File`].
+pub fn forget_old_certificate(folder: &Path, kind: AuthorityKind) -> Result<(), PkiError> {
+    remove_edition(folder, kind, AuthorityEdition::Old)
 }
 
 /// The key is written first, so that a certificate on the disk always has its key.

@@ -15,8 +15,9 @@ use std::{
     },
 };
 
+use arc_swap::ArcSwapOption;
 use rustls::{
-    CertificateError, DigitallySignedStruct, OtherError, SignatureScheme,
+    CertificateError, DigitallySignedStruct, OtherError, RootCertStore, SignatureScheme,
     client::{
         WebPkiServerVerifier,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -25,31 +26,93 @@ use rustls::{
 };
 use x509_parser::extensions::GeneralName;
 
-use super::{PkiError, api_server_name, check_name, cluster_name, request, tls};
+use super::{PkiError, api_server_name, authority, check_name, cluster_name, request, tls};
 
-/// Whether a client without a list of the machines demands [`api_server_name`]. All connections of
-/// a client share it: once a server had the name, every server has to have it.
+/// Authorities that a client remembers at most.
+const MOST_AUTHORITIES: usize = 4;
+
+/// What a client without a list of the machines learns from the servers. All its connections share
+/// it.
 #[derive(Debug, Default)]
-pub struct ApiNameMemory {
+pub struct ServerMemory {
     required: AtomicBool,
+    learned: ArcSwapOption<LearnedAuthorities>,
 }
 
-impl ApiNameMemory {
-    /// What the client knows from before.
+#[derive(Debug)]
+struct LearnedAuthorities {
+    certificates: Vec<CertificateDer<'static>>,
+    verifier: Arc<WebPkiServerVerifier>,
+}
+
+impl ServerMemory {
+    /// `required`: a server had the name [`api_server_name`] before.
     pub fn new(required: bool) -> Arc<Self> {
         Arc::new(Self {
             required: AtomicBool::new(required),
+            learned: ArcSwapOption::empty(),
         })
     }
 
-    /// Whether the name is demanded, which it also is after a server had it.
+    /// Whether every server has to have the name [`api_server_name`]: one had it.
     pub fn is_required(&self) -> bool {
         self.required.load(Ordering::Relaxed)
     }
 
-    fn require(&self) {
-        self.required.store(true, Ordering::Relaxed);
+    /// The authorities that the last accepted server trusts, as certificates in PEM; `None` while no
+    /// server said so. While an authority is being replaced there are two, and after that the new
+    /// one alone.
+    pub fn authorities(&self) -> Option<String> {
+        let learned = self.learned.load_full()?;
+        let pem = learned.certificates.iter().map(|one| pem_of(one));
+        Some(pem.collect())
     }
+
+    /// Remembers what an accepted server with the name [`api_server_name`] has sent.
+    fn learn(&self, intermediates: &[CertificateDer<'_>], cluster_uid: &str) {
+        self.required.store(true, Ordering::Relaxed);
+        let is_meant = |one: &&CertificateDer<'_>| {
+            let uid = authority::uid_of_authority(one);
+            uid.is_ok_and(|uid| uid.eq_ignore_ascii_case(cluster_uid))
+        };
+        let sent = intermediates.iter().filter(is_meant);
+        let mut certificates = Vec::new();
+        let mut roots = RootCertStore::empty();
+        for one in sent.take(MOST_AUTHORITIES) {
+            if roots.add(one.clone().into_owned()).is_ok() {
+                certificates.push(one.clone().into_owned());
+            }
+        }
+        let known = self.learned.load();
+        if known
+            .as_ref()
+            .is_some_and(|known| known.certificates == certificates)
+        {
+            return;
+        }
+        if let Ok(verifier) = tls::chain_verifier_of(roots) {
+            self.learned.store(Some(Arc::new(LearnedAuthorities {
+                certificates,
+                verifier,
+            })));
+        }
+    }
+
+    /// Verifies certificates by the authorities that were learned.
+    fn verifier(&self) -> Option<Arc<WebPkiServerVerifier>> {
+        let learned = self.learned.load();
+        learned
+            .as_ref()
+            .map(|learned| Arc::clone(&learned.verifier))
+    }
+}
+
+fn pem_of(certificate: &CertificateDer<'_>) -> String {
+    let block = pem::Pem::new("CERTIFICATE", certificate.to_vec());
+    pem::encode_config(
+        &block,
+        pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF),
+    )
 }
 
 /// A machine as the cluster has published it.
@@ -84,7 +147,7 @@ pub struct KnownServers {
 #[derive(Debug, Clone)]
 pub enum ApiServers {
     /// Any with the right name, for clients that do not know the machines.
-    Named(Arc<ApiNameMemory>),
+    Named(Arc<ServerMemory>),
     /// Those that hold the store. One that is not known, or has another key than is known, must
     /// have the name [`api_server_name`]: after a restore a machine may know nobody any more.
     Known(KnownServers),
@@ -167,6 +230,7 @@ pub(super) struct ApiVerifier {
     verifier: Arc<WebPkiServerVerifier>,
     name: ServerName<'static>,
     earlier_name: ServerName<'static>,
+    cluster_uid: String,
     servers: ApiServers,
 }
 
@@ -181,6 +245,7 @@ impl ApiVerifier {
             verifier,
             name: server_name(api_server_name(&uid))?,
             earlier_name: server_name(cluster_name(&uid))?,
+            cluster_uid: uid,
             servers,
         })
     }
@@ -214,13 +279,24 @@ impl ApiVerifier {
         shown: &Shown<'_>,
         name: &ServerName<'_>,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        self.verifier.verify_server_cert(
-            shown.end_entity,
-            shown.intermediates,
-            name,
-            shown.ocsp_response,
-            shown.now,
-        )
+        let verify = |verifier: &WebPkiServerVerifier| {
+            verifier.verify_server_cert(
+                shown.end_entity,
+                shown.intermediates,
+                name,
+                shown.ocsp_response,
+                shown.now,
+            )
+        };
+        let decided = verify(&self.verifier);
+        match (&decided, &self.servers) {
+            // The authority was replaced while this client runs.
+            (Err(_), ApiServers::Named(memory)) => match memory.verifier() {
+                Some(learned) => verify(&learned).or(decided),
+                None => decided,
+            },
+            _ => decided,
+        }
     }
 
     /// Verifies the chain, and the new name; the earlier one too where `required` is false.
@@ -309,7 +385,7 @@ impl ServerCertVerifier for ApiVerifier {
             ApiServers::Named(memory) => {
                 let verified = self.named(&shown, memory.is_required())?;
                 if self.chain(&shown, &self.name).is_ok() {
-                    memory.require();
+                    memory.learn(intermediates, &self.cluster_uid);
                 }
                 Ok(verified)
             }

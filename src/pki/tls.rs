@@ -1,7 +1,7 @@
 //! TLS 1.3 with aws-lc, for the API and its clients. The provider is always given explicitly: with
 //! two of them in the program rustls would refuse to choose.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use arc_swap::ArcSwap;
 use rustls::{
@@ -110,9 +110,26 @@ pub(super) fn key_hash_of(certificate: &CertificateDer<'_>) -> Result<String, Pk
     Ok(sha256_hex(parsed.public_key().raw))
 }
 
-fn roots(authority_pem: &str) -> Result<Arc<RootCertStore>, PkiError> {
+/// All certificates of a PEM text; there must be one.
+pub(super) fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, PkiError> {
+    let unreadable = |found: String| PkiError::Pem {
+        expected: "certificate",
+        found,
+    };
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(|error| unreadable(error.to_string()))?;
+    match certificates.is_empty() {
+        true => Err(unreadable("nothing".to_owned())),
+        false => Ok(certificates),
+    }
+}
+
+fn roots(authorities_pem: &str) -> Result<Arc<RootCertStore>, PkiError> {
     let mut roots = RootCertStore::empty();
-    roots.add(first_certificate(authority_pem)?)?;
+    for certificate in certificates(authorities_pem)? {
+        roots.add(certificate)?;
+    }
     Ok(Arc::new(roots))
 }
 
@@ -121,41 +138,101 @@ fn roots(authority_pem: &str) -> Result<Arc<RootCertStore>, PkiError> {
 #[derive(Debug)]
 pub struct CurrentIdentity {
     key: ArcSwap<CertifiedKey>,
-    authority: CertificateDer<'static>,
 }
 
 impl CurrentIdentity {
-    /// Starts with this identity. The authority's certificate is sent along, so that a joining
-    /// machine can check it against the hash in its token.
+    /// Starts with this identity. The certificates of all trusted authorities are sent along: a
+    /// joining machine checks one of them against the hash in its token, and clients without a list
+    /// of the machines learn from them that an authority is being replaced.
     ///
     /// # Errors
     /// [`PkiError`] if certificate and key are unreadable or don't belong together.
-    pub fn new(identity: &CertificateKeyPair, authority_pem: &str) -> Result<Arc<Self>, PkiError> {
-        let authority = first_certificate(authority_pem)?;
+    pub fn new(
+        identity: &CertificateKeyPair,
+        authorities_pem: &str,
+    ) -> Result<Arc<Self>, PkiError> {
+        let key = certified(identity, authorities_pem)?;
         Ok(Arc::new(Self {
-            key: ArcSwap::from_pointee(certified(identity, &authority)?),
-            authority,
+            key: ArcSwap::from_pointee(key),
         }))
     }
 
-    /// Replaces the identity.
+    /// Replaces the identity and the authorities that are sent along.
     ///
     /// # Errors
     /// As [`Self::new`]; the previous identity stays in use then.
-    pub fn replace(&self, identity: &CertificateKeyPair) -> Result<(), PkiError> {
-        self.key
-            .store(Arc::new(certified(identity, &self.authority)?));
+    pub fn replace(
+        &self,
+        identity: &CertificateKeyPair,
+        authorities_pem: &str,
+    ) -> Result<(), PkiError> {
+        let key = certified(identity, authorities_pem)?;
+        self.key.store(Arc::new(key));
         Ok(())
     }
 }
 
 fn certified(
     identity: &CertificateKeyPair,
-    authority: &CertificateDer<'static>,
+    authorities_pem: &str,
 ) -> Result<CertifiedKey, PkiError> {
     let (leaf, key) = leaf_and_key(identity)?;
-    let chain = vec![leaf, authority.clone()];
+    let mut chain = vec![leaf];
+    chain.extend(certificates(authorities_pem)?);
     Ok(CertifiedKey::from_der(chain, key, &provider())?)
+}
+
+/// The authorities whose certificates a server accepts. They can be replaced while connections are
+/// served.
+#[derive(Debug)]
+pub struct CurrentTrust {
+    current: ArcSwap<Trust>,
+}
+
+#[derive(Debug)]
+struct Trust {
+    clients: Arc<dyn ClientCertVerifier>,
+    fingerprints: Vec<String>,
+}
+
+impl CurrentTrust {
+    /// Starts with these authorities.
+    ///
+    /// # Errors
+    /// [`PkiError`] if a certificate can't be used, or there is none.
+    pub fn new(authorities_pem: &str) -> Result<Arc<Self>, PkiError> {
+        Ok(Arc::new(Self {
+            current: ArcSwap::from_pointee(Trust::of(authorities_pem)?),
+        }))
+    }
+
+    /// Replaces the authorities.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; the previous authorities stay in use then.
+    pub fn replace(&self, authorities_pem: &str) -> Result<(), PkiError> {
+        self.current.store(Arc::new(Trust::of(authorities_pem)?));
+        Ok(())
+    }
+
+    /// SHA-256 of the certificate of each authority, as 64 hexadecimal digits.
+    pub fn fingerprints(&self) -> Vec<String> {
+        self.current.load().fingerprints.clone()
+    }
+}
+
+impl Trust {
+    fn of(authorities_pem: &str) -> Result<Self, PkiError> {
+        let roots = roots(authorities_pem)?;
+        let clients = WebPkiClientVerifier::builder_with_provider(roots, provider())
+            .build()
+            .map_err(|error| PkiError::Certificate(error.to_string()))?;
+        let certificates = certificates(authorities_pem)?;
+        Ok(Self {
+            clients,
+            fingerprints: certificates.iter().map(authority::fingerprint).collect(),
+        })
+    }
 }
 
 fn leaf_and_key(
@@ -190,16 +267,12 @@ impl ResolvesClientCert for CurrentIdentity {
 /// invalid one is rejected (without one the caller requires a token).
 ///
 /// # Errors
-/// [`PkiError`] if the authority's certificate can't be used.
+/// [`PkiError`] if TLS 1.3 can't be configured.
 pub fn server_config(
     identity: Arc<CurrentIdentity>,
-    authority_pem: &str,
+    trust: Arc<CurrentTrust>,
 ) -> Result<Arc<ServerConfig>, PkiError> {
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots(authority_pem)?, provider())
-        .allow_unauthenticated()
-        .build()
-        .map_err(|error| PkiError::Certificate(error.to_string()))?;
-    server_with(identity, verifier, false)
+    server_with(identity, trust, false)
 }
 
 /// Configuration of an agent's own port: like [`server_config`], but only for clients with a
@@ -209,21 +282,18 @@ pub fn server_config(
 /// As [`server_config`].
 pub fn agent_server_config(
     identity: Arc<CurrentIdentity>,
-    authority_pem: &str,
+    trust: Arc<CurrentTrust>,
 ) -> Result<Arc<ServerConfig>, PkiError> {
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots(authority_pem)?, provider())
-        .build()
-        .map_err(|error| PkiError::Certificate(error.to_string()))?;
-    server_with(identity, verifier, true)
+    server_with(identity, trust, true)
 }
 
 fn server_with(
     identity: Arc<CurrentIdentity>,
-    verifier: Arc<dyn ClientCertVerifier>,
+    trust: Arc<CurrentTrust>,
     only_machines: bool,
 ) -> Result<Arc<ServerConfig>, PkiError> {
     let clients = KnownClients {
-        verifier,
+        trust,
         only_machines,
     };
     let mut config = ServerConfig::builder_with_provider(provider())
@@ -239,14 +309,14 @@ fn server_with(
 /// requires ALPN to be set, hyper-rustls requires it to be empty: here it is empty.
 ///
 /// # Errors
-/// [`PkiError`] if the authority's certificate or the cluster's uid can't be used.
+/// [`PkiError`] if an authority's certificate or the cluster's uid can't be used.
 pub fn client_config(
-    authority_pem: &str,
+    authorities_pem: &str,
     cluster_uid: &str,
     identity: Option<Arc<CurrentIdentity>>,
     servers: ApiServers,
 ) -> Result<ClientConfig, PkiError> {
-    let verifier = ApiVerifier::new(chain_verifier(authority_pem)?, cluster_uid, servers)?;
+    let verifier = ApiVerifier::new(chain_verifier(authorities_pem)?, cluster_uid, servers)?;
     client_with(Arc::new(verifier), identity)
 }
 
@@ -263,9 +333,9 @@ pub struct KnownMachine {
 /// authority for `node:NAME` with the machine's key, and its name as a server name.
 ///
 /// # Errors
-/// [`PkiError`] if the authority's certificate or the machine's name can't be used.
+/// [`PkiError`] if an authority's certificate or the machine's name can't be used.
 pub fn agent_client_config(
-    authority_pem: &str,
+    authorities_pem: &str,
     identity: Arc<CurrentIdentity>,
     machine: KnownMachine,
 ) -> Result<ClientConfig, PkiError> {
@@ -273,17 +343,32 @@ pub fn agent_client_config(
     let name = ServerName::try_from(machine.name.clone())
         .map_err(|_| PkiError::Certificate(format!("`{}` is not a DNS label", machine.name)))?;
     let verifier = MachineVerifier {
-        verifier: chain_verifier(authority_pem)?,
+        verifier: chain_verifier(authorities_pem)?,
         name,
         machine,
     };
     client_with(Arc::new(verifier), Some(identity))
 }
 
-fn chain_verifier(authority_pem: &str) -> Result<Arc<WebPkiServerVerifier>, PkiError> {
-    WebPkiServerVerifier::builder_with_provider(roots(authority_pem)?, provider())
+fn chain_verifier(authorities_pem: &str) -> Result<Arc<WebPkiServerVerifier>, PkiError> {
+    chain_verifier_of(roots(authorities_pem)?)
+}
+
+pub(super) fn chain_verifier_of(
+    roots: impl Into<Arc<RootCertStore>>,
+) -> Result<Arc<WebPkiServerVerifier>, PkiError> {
+    WebPkiServerVerifier::builder_with_provider(roots.into(), provider())
         .build()
         .map_err(|error| PkiError::Certificate(error.to_string()))
+}
+
+/// Whether two PEM texts have the same certificates, in any order. Unreadable texts differ.
+pub fn same_certificates(one: &str, other: &str) -> bool {
+    let hashes = |pem: &str| -> Option<BTreeSet<String>> {
+        let certificates = certificates(pem).ok()?;
+        Some(certificates.iter().map(authority::fingerprint).collect())
+    };
+    hashes(one).is_some_and(|one| Some(one) == hashes(other))
 }
 
 /// Configuration of a client that knows only the hash of the authority's certificate, from a join
@@ -319,14 +404,7 @@ pub fn trial_client_config(
     authorities_pem: &str,
     identity: &CertificateKeyPair,
 ) -> Result<ClientConfig, PkiError> {
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(authorities_pem.as_bytes()) {
-        let certificate = certificate.map_err(|error| PkiError::Pem {
-            expected: "certificate",
-            found: error.to_string(),
-        })?;
-        roots.add(certificate)?;
-    }
+    let roots = roots(authorities_pem)?;
     let (leaf, key) = leaf_and_key(identity)?;
     Ok(ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])?
@@ -481,20 +559,27 @@ impl ServerCertVerifier for PinnedAuthority {
     }
 }
 
-/// Accepts clients of the authority whose common name is one of KAT's.
+/// Accepts clients of a trusted authority whose common name is one of KAT's.
 #[derive(Debug)]
 struct KnownClients {
-    verifier: Arc<dyn ClientCertVerifier>,
+    trust: Arc<CurrentTrust>,
     only_machines: bool,
 }
 
+impl KnownClients {
+    fn verifier(&self) -> Arc<dyn ClientCertVerifier> {
+        Arc::clone(&self.trust.current.load().clients)
+    }
+}
+
 impl ClientCertVerifier for KnownClients {
+    /// No hints: every client has one certificate, and the authorities change.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.verifier.root_hint_subjects()
+        &[]
     }
 
     fn client_auth_mandatory(&self) -> bool {
-        self.verifier.client_auth_mandatory()
+        self.only_machines
     }
 
     fn verify_client_cert(
@@ -504,7 +589,7 @@ impl ClientCertVerifier for KnownClients {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         let verified = self
-            .verifier
+            .verifier()
             .verify_client_cert(end_entity, intermediates, now)?;
         match peer_identity(end_entity) {
             Ok(PeerIdentity::Leader(_) | PeerIdentity::Node(_)) => Ok(verified),
@@ -521,7 +606,7 @@ impl ClientCertVerifier for KnownClients {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier
+        self.verifier()
             .verify_tls12_signature(message, certificate, signature)
     }
 
@@ -531,11 +616,11 @@ impl ClientCertVerifier for KnownClients {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier
+        self.verifier()
             .verify_tls13_signature(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
+        self.verifier().supported_verify_schemes()
     }
 }

@@ -54,8 +54,11 @@ impl Agent {
         let listener = kat_api::bind_overlay(Ipv4Addr::LOCALHOST, 0).unwrap();
         let endpoint = listener.local_addr().unwrap().to_string();
         let authority = server.authority.certificate_pem();
-        let config =
-            tls::agent_server_config(Arc::clone(&server.agent_identity), authority).unwrap();
+        let config = tls::agent_server_config(
+            Arc::clone(&server.agent_identity),
+            tls::CurrentTrust::new(authority).unwrap(),
+        )
+        .unwrap();
         let entry = InstanceEntry {
             node: "n1".to_owned(),
             created_revision: 1,
@@ -164,12 +167,18 @@ async fn a_machine_that_may_lead_reads_logs_and_nobody_else_does() {
     // A machine cannot pose as another, and an earlier machine cannot pose as the one that now has
     // its name.
     let earlier = issue_node(&server.authority, "n1", jiff::Timestamp::now());
-    server.agent_identity.replace(&earlier).unwrap();
+    server
+        .agent_identity
+        .replace(&earlier, server.authority.certificate_pem())
+        .unwrap();
     let meant = agent.client(&server, &leader(&server, "n2"), "n1");
     let error = logs(&meant, "web", "web-abcde").await.unwrap_err();
     assert!(error.to_string().contains("certificate"), "{error}");
     let own = server.node_leaf("n1");
-    server.agent_identity.replace(&own).unwrap();
+    server
+        .agent_identity
+        .replace(&own, server.authority.certificate_pem())
+        .unwrap();
     let meant = agent.client(&server, &leader(&server, "n2"), "n4");
     let error = logs(&meant, "web", "web-abcde").await.unwrap_err();
     assert!(error.to_string().contains("certificate"), "{error}");

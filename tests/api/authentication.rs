@@ -356,7 +356,10 @@ async fn http_2_and_http_1_both_work_and_a_renewed_leaf_is_used() {
     assert_eq!(response.version(), reqwest::Version::HTTP_11);
     assert_eq!(response.headers()["cache-control"], "no-store");
     let renewed = super::support::issue_node(&server.authority, "n1", jiff::Timestamp::now());
-    server.identity.replace(&renewed).unwrap();
+    server
+        .identity
+        .replace(&renewed, server.authority.certificate_pem())
+        .unwrap();
     assert_eq!(server.get("", "/version").await.0, 200);
 }
 

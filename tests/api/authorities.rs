@@ -90,6 +90,7 @@ fn rotation(phase: RotationPhase) -> Rotation {
             .map(|name| (name.to_owned(), registration().uid))
             .into(),
         turn: None,
+        grace_seconds: 0,
     }
 }
 
@@ -115,9 +116,7 @@ async fn post(server: &Server, path: &str, body: &Value) -> (u16, Value) {
 }
 
 async fn rotate(server: &Server, path: &str) -> (u16, Value) {
-    let response = server.call(&server.admin, Method::POST, path).await;
-    let (status, body) = super::support::read(response).await;
-    (status.as_u16(), body)
+    post(server, path, &json!({})).await
 }
 
 #[tokio::test]

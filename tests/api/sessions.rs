@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::support::{CLUSTER_UID, DEADLINE, Server, key_hash, put, registration, with_instance};
 use kat_api::{ApiLimits, SessionRequest};
 use kat_client::{Client, ClientOptions, SessionOutput};
-use kat_pki::{ApiNameMemory, ApiServers, CertificateKeyPair, LeafKind};
+use kat_pki::{ApiServers, CertificateKeyPair, LeafKind, ServerMemory};
 use kat_types::{
     api::{Connection, ExecRequest, LogQuery, MemberKeys},
     encoding::frames::{InputFrame, MOST, OutputFrame, TerminalSize},
@@ -40,7 +40,7 @@ fn client_with(server: &Server, leaf: &CertificateKeyPair) -> Client {
         CLUSTER_UID,
         server.authority.certificate_pem(),
         Some(&format!("{}{}", leaf.certificate_pem, leaf.key_pem)),
-        &ApiServers::Named(ApiNameMemory::new(true)),
+        &ApiServers::Named(ServerMemory::new(true)),
         ClientOptions {
             retry_for: Duration::ZERO,
             ..ClientOptions::default()

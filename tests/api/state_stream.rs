@@ -55,7 +55,11 @@ fn listen(server: &Server, feed: &StateFeed, cancel: &CancellationToken) -> [Str
     let addresses = [address(&serving), address(&forwarding)];
     let listener = |listener, leader: Vec<String>, members: Vec<String>| {
         let authority = server.authority.certificate_pem();
-        let config = tls::server_config(Arc::clone(&server.identity), authority).unwrap();
+        let config = tls::server_config(
+            Arc::clone(&server.identity),
+            tls::CurrentTrust::new(authority).unwrap(),
+        )
+        .unwrap();
         TlsListener {
             listener,
             config: Arc::new(move || Arc::clone(&config)),

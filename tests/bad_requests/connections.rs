@@ -49,7 +49,7 @@ async fn a_certificate_of_another_authority_is_refused() {
     let now = Timestamp::now();
     let other = Authority::generate(AuthorityKind::Cluster, CLUSTER_UID, now).unwrap();
     // A client that trusts another authority refuses the server's certificate.
-    let servers = ApiServers::Named(ApiNameMemory::new(true));
+    let servers = ApiServers::Named(ServerMemory::new(true));
     let trusting = tls::client_config(other.certificate_pem(), CLUSTER_UID, None, servers).unwrap();
     let stream = TcpStream::connect(("127.0.0.1", server.port))
         .await

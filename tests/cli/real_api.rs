@@ -85,28 +85,29 @@ async fn a_connection_of_an_earlier_version_demands_the_name_of_the_api_once_a_s
     };
     let list = ["get", "namespaces"];
     let earlier = earlier_leaf(&server);
+    let authority = server.authority.certificate_pem().to_owned();
 
-    server.identity.replace(&earlier).unwrap();
+    server.identity.replace(&earlier, &authority).unwrap();
     let text = program.run(&list);
     assert!(text.starts_with("exit: 0\n"), "{text}");
     assert_eq!(kept(), connection, "nothing was learned");
 
     let own = server.leaf(&support::api_kind("n1"));
-    server.identity.replace(&own).unwrap();
+    server.identity.replace(&own, &authority).unwrap();
     let text = program.run(&list);
     assert!(text.starts_with("exit: 0\n"), "{text}");
     let mut demanding = connection.clone();
     demanding["apiNameRequired"] = true.into();
     assert_eq!(kept(), demanding);
 
-    server.identity.replace(&earlier).unwrap();
+    server.identity.replace(&earlier, &authority).unwrap();
     let text = program.run(&list);
     assert!(text.starts_with("exit: 4\n"), "{text}");
     assert!(
         text.contains("its certificate is refused: it is not for the API"),
         "{text}"
     );
-    server.identity.replace(&own).unwrap();
+    server.identity.replace(&own, &authority).unwrap();
     let text = program.run(&list);
     assert!(text.starts_with("exit: 0\n"), "{text}");
 }

@@ -147,8 +147,8 @@ impl Server {
                 .subscribe(),
             users: Arc::clone(&users) as Arc<dyn NodeUsers>,
         };
-        let config =
-            tls::server_config(Arc::clone(&identity), authority.certificate_pem()).unwrap();
+        let trust = tls::CurrentTrust::new(authority.certificate_pem()).unwrap();
+        let config = tls::server_config(Arc::clone(&identity), Arc::clone(&trust)).unwrap();
         let store = MemoryStore::new();
         let token = |scope| new_token(scope, "test", now, None).unwrap();
         let deploy = Scope::Deploy {

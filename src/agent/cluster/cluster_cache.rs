@@ -19,6 +19,7 @@ use kat_store::mirror::MirrorEntries;
 use kat_types::{
     api::{MachineEndpoints, StoreEpoch},
     store::{
+        authorities::ClusterAuthority,
         keys,
         members::{ClusterEndpoints, ClusterMembers, MemberRecord},
     },
@@ -43,6 +44,8 @@ pub(crate) struct ClusterCache {
     pub members: ClusterMembers,
     /// How often the store was created anew by recover or restore.
     pub store_epoch: StoreEpoch,
+    /// Which certificates of the cluster's authority the machines trust and use.
+    pub authority: ClusterAuthority,
     /// Every machine with the store had a certificate of the API once. From then on servers are
     /// refused that have the name of version 0.1.0 alone, unless their keys are known.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -62,6 +65,7 @@ impl ClusterCache {
             schema: 1,
             store_epoch: read_key(entries, keys::STORE_EPOCH, &before.store_epoch),
             members: read_key(entries, keys::MEMBERS, &before.members),
+            authority: read_key(entries, keys::CLUSTER_AUTHORITY, &before.authority),
             leader,
             leader_name: leader_name(entries),
             api_name_required: before.api_name_required || endpoints.is_api_named(),
@@ -275,6 +279,7 @@ mod tests {
         ClusterCache {
             schema: 1,
             store_epoch: StoreEpoch::default(),
+            authority: ClusterAuthority::default(),
             api_name_required: false,
             members: ClusterMembers {
                 schema: 1,

@@ -171,10 +171,10 @@ impl MachineKeys {
                 PkiError::Certificate(format!("of {name}: the leader did not send it"))
             })?;
             let known = match kind {
-                AuthorityKind::Cluster => self.certificate(name).ok(),
+                AuthorityKind::Cluster => self.trusted_certificates(kind).ok(),
                 AuthorityKind::EtcdClients | AuthorityKind::EtcdPeers => None,
             };
-            if known.is_some_and(|known| known.trim() != keys.certificate.trim()) {
+            if known.is_some_and(|known| !known.contains(keys.certificate.trim())) {
                 let message = format!("of {name}: the leader sent another than is known here");
                 return Err(PkiError::Certificate(message).into());
             }
@@ -285,8 +285,9 @@ impl MachineKeys {
             let path = self.folder.join(format!("{ETCD_CLIENT}.crt"));
             pki::write_public(&path, certificates.etcd.as_bytes())?;
         }
+        let authority = &certificates.cluster_authority;
+        replacement::adopt_certificate(&self.folder, AuthorityKind::Cluster, authority)?;
         for (name, pem) in [
-            ("cluster-ca", &certificates.cluster_authority),
             ("etcd-client-ca", &certificates.etcd_authority),
             ("node", &certificates.node),
         ] {
@@ -315,6 +316,14 @@ impl MachineKeys {
 
     /// Whether a certificate of a machine that holds no authority is due for renewal.
     pub(crate) fn machine_due(&self, now: Timestamp) -> bool {
+        let issued = || {
+            let authority = self.certificate(AuthorityKind::Cluster.name()).ok()?;
+            pki::is_issued_by(&self.certificate("node").ok()?, &authority).ok()
+        };
+        // A change of the issuer was interrupted.
+        if issued() == Some(false) {
+            return true;
+        }
         self.machine_leaves().any(|name| {
             let certificate = self.certificate(name).ok();
             certificate.is_none_or(|pem| pki::renew_due(&pem, now).unwrap_or(true))
@@ -467,7 +476,7 @@ impl MachineKeys {
             let access = FileAccess::owned(0o640, 0, group);
             files::write_if_changed(&self.etcd_folder.join(name), content, access)
         };
-        for kind in AuthorityKind::REPLACEABLE {
+        for kind in AuthorityKind::OF_ETCD {
             let trusted = replacement::trusted_certificates(&self.folder, kind)?;
             let name = AuthorityEdition::Current.certificate_file(kind);
             changed |= write(&name, trusted.as_bytes())?;
@@ -519,8 +528,9 @@ impl MachineKeys {
         Ok(pki::key_hash(&self.key(name)?)?)
     }
 
+    /// The certificates of the cluster's own authority: more than one while it is being replaced.
     pub(crate) fn cluster_authority(&self) -> Result<String, KeysError> {
-        self.certificate(AuthorityKind::Cluster.name())
+        self.trusted_certificates(AuthorityKind::Cluster)
     }
 
     /// The certificates of the authority of etcd's clients and servers: more than one while it is

@@ -1,6 +1,12 @@
 //! Renews this machine's certificates before they expire, and puts them into use at once.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Context;
 
 use jiff::Timestamp;
 use tokio::{sync::Notify, time::sleep};
@@ -15,23 +21,32 @@ use crate::{
     etcd::authorities::AuthorityUses,
 };
 use kat_client::{Client, ClientOptions};
+use kat_host::files::{self, FileAccess};
 use kat_pki as pki;
 use kat_pki::AuthorityKind;
-use kat_types::api::RenewalRequest;
+use kat_types::{
+    api::{Connection, RenewalRequest},
+    encoding::json,
+};
 
 /// Interval between two checks of the certificates.
 const INTERVAL: Duration = Duration::from_secs(3600);
 /// The same on a machine that holds etcd: its certificate of the API lives so short that a step of
 /// the clock, or a suspended machine, makes it expire between two checks.
 const INTERVAL_OF_MEMBERS: Duration = Duration::from_secs(60);
+/// Largest connection file in bytes.
+const ADMIN_LIMIT: u64 = 256 << 10;
 /// Pause after a failed renewal.
 const AFTER_FAILURE: Duration = Duration::from_secs(60);
-/// Pause after a failed renewal while a certificate has expired: the machine can't connect with it.
-const WHILE_EXPIRED: Duration = Duration::from_secs(3);
+/// Pause after a failed renewal while a certificate has expired, with which the machine can't
+/// connect, or while others wait for this machine to take part in the replacement of the authority.
+const WHEN_URGENT: Duration = Duration::from_secs(3);
 
 /// The certificates of this machine's servers, as they are in use.
 #[derive(Clone)]
 pub(crate) struct ServerCertificates {
+    /// The authorities whose certificates this machine's servers accept.
+    pub trust: Arc<pki::tls::CurrentTrust>,
     /// Of the agent's port.
     pub agent: Arc<pki::tls::CurrentIdentity>,
     /// Of the API's port. A machine without the store has none: its port forwards connections, and
@@ -50,6 +65,7 @@ impl ServerCertificates {
             )?)
         };
         Ok(Self {
+            trust: pki::tls::CurrentTrust::new(&authority)?,
             agent: current("node")?,
             api: match identity.etcd {
                 true => Some(current("api")?),
@@ -58,11 +74,13 @@ impl ServerCertificates {
         })
     }
 
-    /// Puts renewed ones into use.
+    /// Puts renewed ones into use, and the authorities that are trusted now.
     fn replace(&self, keys: &MachineKeys) -> Result<(), KeysError> {
-        self.agent.replace(&keys.leaf("node")?)?;
+        let authority = keys.cluster_authority()?;
+        self.trust.replace(&authority)?;
+        self.agent.replace(&keys.leaf("node")?, &authority)?;
         if let Some(api) = &self.api {
-            api.replace(&keys.leaf("api")?)?;
+            api.replace(&keys.leaf("api")?, &authority)?;
         }
         Ok(())
     }
@@ -84,8 +102,10 @@ pub(crate) struct CertificateRenewal {
     pub known: ClusterCacheReceiver,
     /// Somebody else has changed certificates or authorities: they are put into use.
     pub changed: Arc<Notify>,
-    /// Shows when the certificates expire, on a machine that does not hold etcd.
+    /// Shows how this machine uses the cluster's authority, where it does not hold etcd.
     pub uses: AuthorityUses,
+    /// The administrator's connection file.
+    pub admin_connection: PathBuf,
 }
 
 impl CertificateRenewal {
@@ -112,22 +132,22 @@ impl CertificateRenewal {
                 }
                 Err(error) => {
                     let expired = self.keys.machine_expired(Timestamp::now());
+                    let urgent = expired || self.known.borrow().authority.replacement.is_some();
                     let news = format!("certificates can't be renewed: {error:#}");
                     if news != said {
                         tracing::error!(expired, "{news}");
                         said = news;
                     }
-                    if expired {
-                        WHILE_EXPIRED
-                    } else {
-                        AFTER_FAILURE
+                    match urgent {
+                        true => WHEN_URGENT,
+                        false => AFTER_FAILURE,
                     }
                 }
             };
             let due = async {
                 tokio::select! {
                     () = sleep(pause) => false,
-                    () = self.name_due(&mut known) => false,
+                    () = self.others_due(&mut known) => false,
                     () = self.changed.notified() => true,
                 }
             };
@@ -145,11 +165,17 @@ impl CertificateRenewal {
         }
     }
 
-    /// Ends when a change of the cluster has this machine's certificate of the API lack a name.
-    async fn name_due(&self, known: &mut ClusterCacheReceiver) {
+    /// Ends when a change of the cluster has this machine's certificate of the API lack a name, or
+    /// replaces the authority by which this machine's certificate is issued.
+    async fn others_due(&self, known: &mut ClusterCacheReceiver) {
+        let before = known.borrow().authority.clone();
         while known.changed().await.is_ok() {
             let now = known.borrow_and_update().clone();
-            if self.identity.etcd && self.keys.lacks_api_name(&self.identity, &now) {
+            let due = match self.identity.etcd {
+                true => self.keys.lacks_api_name(&self.identity, &now),
+                false => now.authority != before,
+            };
+            if due {
                 return;
             }
         }
@@ -167,12 +193,22 @@ impl CertificateRenewal {
             }
             return Ok(!renewed.is_empty());
         }
-        if !self.keys.machine_due(now) {
-            return Ok(false);
+        let known = self.known.borrow().clone();
+        let uid = &self.identity.cluster_uid;
+        let trusts = self.keys.follow_cluster_authority(&known.authority, uid)?;
+        if trusts {
+            tracing::info!("the authorities that this machine trusts have changed");
+        }
+        let issuer = self.keys.is_to_change_issuer(&known.authority)?;
+        if !issuer && !self.keys.machine_due(now) {
+            return Ok(trusts);
+        }
+        if trusts {
+            // Before anything else can fail.
+            self.certificates.replace(&self.keys)?;
         }
         // The request is made without a client certificate, since that may have expired: it proves
         // possession of the machine's key by its signature.
-        let known = self.known.borrow().clone();
         let client = Client::of_machine(
             &known.api(self.identity.cluster.spec.api_port),
             &self.identity.cluster_uid,
@@ -188,6 +224,10 @@ impl CertificateRenewal {
         let signed = client
             .renew_certificates(&self.identity.node, &request)
             .await?;
+        let signer = pki::fingerprint_of(&signed.cluster_authority)?;
+        if issuer && signer != known.authority.issuer() {
+            anyhow::bail!("the leader does not issue by the new authority yet");
+        }
         self.keys.store_machine(&signed)?;
         tracing::info!("certificates were renewed by the leader");
         Ok(true)
@@ -198,16 +238,38 @@ impl CertificateRenewal {
             return;
         }
         match self.keys.authority_report(AuthorityKind::Cluster) {
-            Ok(report) => self.uses.show(vec![report]),
+            Ok(mut report) => {
+                report.accepted = self.certificates.trust.fingerprints();
+                self.uses.show(vec![report]);
+            }
             Err(error) => tracing::error!("this machine's certificate can't be read: {error:#}"),
         }
     }
 
     async fn apply(&self) -> anyhow::Result<()> {
-        self.show_uses();
         let (identity, keys) = (&self.identity, &self.keys);
         let known = self.known.borrow().clone();
         self.certificates.replace(keys)?;
+        self.show_uses();
+        keep_admin_authorities(&self.admin_connection, &keys.cluster_authority()?)?;
         self.store.reconnect(identity, keys, &known).await
     }
+}
+
+/// Keeps the authorities that this machine trusts in the administrator's connection file, where the
+/// machine has one.
+fn keep_admin_authorities(path: &Path, authorities: &str) -> anyhow::Result<()> {
+    let text = match files::read_text(path, ADMIN_LIMIT) {
+        Err(error) if error.is_not_found() => return Ok(()),
+        read => read?,
+    };
+    let mut connection: Connection =
+        serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+    if connection.ca == authorities {
+        return Ok(());
+    }
+    authorities.clone_into(&mut connection.ca);
+    let text = json::pretty(&path.display().to_string(), &connection)?;
+    files::write_atomic(path, &text, FileAccess::mode(0o600))?;
+    Ok(())
 }

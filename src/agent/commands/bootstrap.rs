@@ -12,7 +12,7 @@ use kat_types::{
     api::MemberKeys,
     encoding::json,
     store::{
-        authorities::{AuthorityKind, AuthorityRecord},
+        authorities::{AuthorityKind, AuthorityRecord, ClusterAuthority},
         keys,
         records::{NamespaceRecord, TokenRecord},
         transaction::{Compare, WriteOperation},
@@ -95,6 +95,10 @@ pub(crate) async fn write(
             ..AuthorityRecord::default()
         };
         operations.push(put(keys::authority(kind.name()), &record)?);
+        if *kind == AuthorityKind::Cluster {
+            let published = ClusterAuthority::of(&record);
+            operations.push(put(keys::CLUSTER_AUTHORITY.to_owned(), &published)?);
+        }
     }
     let empty = Compare::ModRevision(keys::SCHEMA_VERSION.to_owned(), 0);
     Ok(matches!(

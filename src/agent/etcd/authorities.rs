@@ -160,6 +160,8 @@ pub(crate) struct AuthorityKeeper {
     pub etcd: Arc<dyn EtcdUnit>,
     pub signing: Arc<SigningAuthorities>,
     pub uses: AuthorityUses,
+    /// The authorities that this machine's servers trust now.
+    pub trust: Arc<pki::tls::CurrentTrust>,
     /// When this machine's etcd was last restarted, and for which files.
     pub restarted: Mutex<Option<(RestartReason, Instant)>>,
     /// What the last look has tried.
@@ -237,6 +239,9 @@ impl AuthorityKeeper {
                         report.accepted.clone_from(&tried.accepted);
                         report.refused.clone_from(&tried.refused);
                     }
+                    if kind == AuthorityKind::Cluster {
+                        report.accepted = self.trust.fingerprints();
+                    }
                     uses.push(report);
                 }
                 Err(error) => failed = format!("{}: {error:#}", kind.name()),
@@ -268,6 +273,9 @@ impl AuthorityKeeper {
             return self.settle(kind, record).await;
         };
         self.take_part(kind, rotation).await?;
+        if kind == AuthorityKind::Cluster {
+            return Ok(());
+        }
         let mut tried = self.try_out(kind, (record, rotation)).await?;
         let is_done = match rotation.phase {
             RotationPhase::Trust | RotationPhase::Issue => !tried.accepted.is_empty(),
@@ -309,8 +317,13 @@ impl AuthorityKeeper {
         }
         self.keys.forget_editions(kind)?;
         self.use_files()?;
-        self.restart_etcd((kind, None, record.current.clone()))
-            .await
+        match kind {
+            AuthorityKind::Cluster => Ok(()),
+            AuthorityKind::EtcdClients | AuthorityKind::EtcdPeers => {
+                let reason = (kind, None, record.current.clone());
+                self.restart_etcd(reason).await
+            }
+        }
     }
 
     /// Brings the files to the phase of the replacement.

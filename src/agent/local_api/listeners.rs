@@ -177,7 +177,7 @@ pub(crate) fn listeners(
     members: LeaderSource,
 ) -> anyhow::Result<ApiListeners> {
     let certificate = Arc::clone(certificates.of_api());
-    let config = pki::tls::server_config(certificate, &keys.cluster_authority()?)?;
+    let config = pki::tls::server_config(certificate, Arc::clone(&certificates.trust))?;
     let port = identity.cluster.spec.api_port;
     let socket_leader = socket_leader(identity, keys, known, Arc::clone(&leader));
     let tls = TlsListener {
@@ -214,13 +214,9 @@ pub(crate) fn agent_listener(identity: &MachineIdentity) -> anyhow::Result<TcpLi
 }
 
 /// The TLS settings of the agent's own port.
-pub(crate) fn agent_tls(
-    keys: &MachineKeys,
-    certificates: &ServerCertificates,
-) -> anyhow::Result<TlsSource> {
-    let authority = keys.cluster_authority()?;
+pub(crate) fn agent_tls(certificates: &ServerCertificates) -> anyhow::Result<TlsSource> {
     let certificate = Arc::clone(&certificates.agent);
-    let config = pki::tls::agent_server_config(certificate, &authority)?;
+    let config = pki::tls::agent_server_config(certificate, Arc::clone(&certificates.trust))?;
     Ok(Arc::new(move || Arc::clone(&config)))
 }
 

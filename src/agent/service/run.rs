@@ -276,7 +276,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     let agents = PeerAgents::new(&identity, &keys, &known);
     let port = AgentPort {
         listener: agent_listener(&identity)?,
-        config: agent_tls(&keys, &certificates)?,
+        config: agent_tls(&certificates)?,
         knows: known_peers(&known),
         find: own_instances(&identity, &listed),
         all: all_own_instances(&identity, &listed),
@@ -410,6 +410,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
             etcd: Arc::new(SystemdEtcd(managers.system())),
             signing: Arc::clone(&member.signing),
             uses: uses.clone(),
+            trust: Arc::clone(&certificates.trust),
             restarted: Default::default(),
             tried: Default::default(),
             changed: Arc::clone(&changed),
@@ -425,6 +426,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         known,
         changed,
         uses,
+        admin_connection: paths::ADMIN_CONNECTION.into(),
     };
     tasks.spawn(renewal.run(cancel.clone()));
     tasks.spawn(tell_status(

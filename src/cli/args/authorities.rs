@@ -24,19 +24,23 @@ pub(crate) enum CaCommand {
         #[arg(short, long, default_value = "table")]
         output: OutputFormat,
     },
-    /// Replace an authority of etcd while the cluster runs
+    /// Replace an authority while the cluster runs
     ///
-    /// The leader makes a new authority and takes it into use in three phases: in Trust every etcd
-    /// learns to trust both authorities, in Issue the machines take certificates of the new one,
-    /// and in Retire no etcd trusts the old one any more. For this the etcd of each machine that
-    /// holds the store restarts once in Trust and once in Retire, one machine after another. A
-    /// cluster with the store on one machine takes no writes for some seconds each time; what runs
-    /// goes on.
+    /// The leader makes a new authority and takes it into use in three phases: in Trust every
+    /// machine learns to trust both authorities, in Issue the machines take certificates of the new
+    /// one, and in Retire nobody trusts the old one any more.
+    ///
+    /// For an authority of etcd, the etcd of each machine that holds the store restarts once in
+    /// Trust and once in Retire, one machine after another. A cluster with the store on one machine
+    /// takes no writes for some seconds each time; what runs goes on.
+    ///
+    /// For cluster-ca, the authority of the machines and of the API, Trust lasts as long as --grace
+    /// says, so that each katcall that is used meanwhile learns of the new authority. One that is
+    /// used for the first time after that needs a new connection file, KAT_CA has to be given anew,
+    /// and so have all tokens for joining and those that contain the authority's hash.
     ///
     /// Backups and snapshots that were made before keep the old keys. Destroy them if the key is
     /// known to others, and make a new backup.
-    ///
-    /// cluster-ca, the authority of the machines and of the API, cannot be replaced yet.
     Rotate(AuthorityRotationArgs),
     /// End the wait for machines of version 0.1.0 that never come
     ///
@@ -52,8 +56,12 @@ pub(crate) enum CaCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct AuthorityRotationArgs {
-    /// etcd-client-ca or etcd-peer-ca
+    /// cluster-ca, etcd-client-ca or etcd-peer-ca
     pub(crate) name: String,
+    /// For cluster-ca: how long katcall may take to learn of the new authority; 0s if the old one
+    /// must not be trusted any longer than necessary [default: 24h]
+    #[arg(long, value_parser = time::parse_duration, value_name = "TIME")]
+    pub(crate) grace: Option<Duration>,
     /// Wait until the new authority is the only one
     #[arg(long)]
     pub(crate) wait: bool,

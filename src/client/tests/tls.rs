@@ -24,7 +24,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::quick;
 use crate::{Client, ClientError};
-use kat_pki::{ApiNameMemory, ApiServers, api_server_name, cluster_name};
+use kat_pki::{ApiServers, ServerMemory, api_server_name, cluster_name};
 use kat_types::api::Connection;
 
 const UID: &str = "0B0e8a52-5c0f-4d4e-9a38-3b1a3f4c2d11";
@@ -212,18 +212,18 @@ async fn a_server_with_the_earlier_name_gets_no_token_once_the_name_of_the_api_w
     connection.endpoints = vec![member.clone()];
     let client = Client::from_connection(&connection, quick()).unwrap();
     client.node("a").await.unwrap();
-    assert!(!client.learned_api_name(), "there is nothing to keep");
+    assert_eq!(client.learned(), None, "there is nothing to keep");
 
     // A connection of version 0.1.0 accepts both, until it has seen the name.
     connection.api_name_required = false;
     connection.endpoints = vec![worker.clone()];
     let client = Client::from_connection(&connection, quick()).unwrap();
     client.node("a").await.unwrap();
-    assert!(!client.learned_api_name());
+    assert_eq!(client.learned(), None);
     connection.endpoints = vec![member];
     let client = Client::from_connection(&connection, quick()).unwrap();
     client.node("a").await.unwrap();
-    connection.api_name_required = client.learned_api_name();
+    client.learned().unwrap().enter(&mut connection);
     connection.endpoints = vec![worker];
     let error = refused(&connection).await;
     assert!(error.contains("it is not for the API"), "{error}");
@@ -266,7 +266,7 @@ async fn a_node_shows_its_certificate() {
     let (address, server) = serve(&authority, UID).await;
     let (leaf, key) = authority.leaf("node-a", ExtendedKeyUsagePurpose::ClientAuth);
     let identity = format!("{}{}", leaf.pem(), key.serialize_pem());
-    let named = ApiServers::Named(ApiNameMemory::new(true));
+    let named = ApiServers::Named(ServerMemory::new(true));
     let client = Client::of_machine(
         &[address],
         UID,

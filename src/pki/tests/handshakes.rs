@@ -9,8 +9,8 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::{
     super::tls::{
-        CurrentIdentity, KnownMachine, agent_client_config, agent_server_config, client_config,
-        pinned_client_config, public_key_hash, server_config,
+        CurrentIdentity, CurrentTrust, KnownMachine, agent_client_config, agent_server_config,
+        client_config, pinned_client_config, public_key_hash, same_certificates, server_config,
     },
     *,
 };
@@ -69,13 +69,18 @@ struct Cluster {
     identity: Arc<CurrentIdentity>,
 }
 
+fn trust(authorities: &str) -> Arc<CurrentTrust> {
+    CurrentTrust::new(authorities).expect("usable")
+}
+
 fn cluster() -> Cluster {
     let authority = authority(AuthorityKind::Cluster);
     let own = authority
         .issue(&api("alpha", ApiNames::Both), now())
         .expect("issued");
     let identity = CurrentIdentity::new(&own, authority.certificate_pem()).expect("usable");
-    let server = server_config(identity.clone(), authority.certificate_pem()).expect("a server");
+    let server =
+        server_config(identity.clone(), trust(authority.certificate_pem())).expect("a server");
     Cluster {
         authority,
         server,
@@ -89,7 +94,7 @@ impl Cluster {
             let identity = self.authority.issue(kind, now()).expect("issued");
             CurrentIdentity::new(&identity, self.authority.certificate_pem()).expect("usable")
         });
-        self.client_of(identity, ApiServers::Named(ApiNameMemory::new(true)))
+        self.client_of(identity, ApiServers::Named(ServerMemory::new(true)))
     }
 
     fn client_of(
@@ -106,7 +111,7 @@ impl Cluster {
         let leaf = self.authority.issue(kind, now()).expect("issued");
         let authority = self.authority.certificate_pem();
         let identity = CurrentIdentity::new(&leaf, authority).expect("usable");
-        let server = server_config(identity, authority).expect("a server");
+        let server = server_config(identity, trust(authority)).expect("a server");
         let hash = public_key_hash(&leaf.certificate_pem).expect("a hash");
         (server, hash)
     }
@@ -133,6 +138,84 @@ fn required(servers: KnownServers) -> KnownServers {
     }
 }
 
+/// While an authority is replaced, servers and clients go on without a new start: katcall learns of
+/// the new authority while the old one signs, and refuses the old one's certificates in the end.
+#[tokio::test]
+async fn an_authority_is_replaced_under_servers_and_clients_that_stay() {
+    let cluster = cluster();
+    let now = jiff::Timestamp::now();
+    let old = cluster.authority.certificate_pem();
+    let next = Authority::generate(AuthorityKind::Cluster, UID, now).expect("made");
+    let foreign = Authority::generate(AuthorityKind::Cluster, "another", now).expect("made");
+    let leaf = |authority: &Authority| {
+        let kind = LeafKind::Api {
+            name: "n1".into(),
+            cluster_uid: UID.into(),
+            names: ApiNames::Both,
+            addresses: Vec::new(),
+        };
+        authority.issue(&kind, now).expect("issued")
+    };
+    let admin = |authority: &Authority| {
+        let kind = LeafKind::Admin { name: "n1".into() };
+        let admin = authority.issue(&kind, now).expect("issued");
+        CurrentIdentity::new(&admin, authority.certificate_pem()).expect("usable")
+    };
+    let both = format!("{old}{}", next.certificate_pem());
+    let sent = format!("{both}{}", foreign.certificate_pem());
+    let identity = CurrentIdentity::new(&leaf(&cluster.authority), &sent).expect("usable");
+    let trusted = trust(old);
+    let server = server_config(identity.clone(), trusted.clone()).expect("a server");
+    let client = |ca: &str, memory: &Arc<ServerMemory>, authority: &Authority| {
+        let servers = ApiServers::Named(memory.clone());
+        client_config(ca, UID, Some(admin(authority)), servers).expect("a client")
+    };
+    let memory = ServerMemory::new(true);
+    let late = ServerMemory::new(true);
+    let try_it = async |ca: &str, memory: &Arc<ServerMemory>, authority: &Authority| {
+        handshake(server.clone(), client(ca, memory, authority))
+            .await
+            .is_ok()
+    };
+
+    // Trust.
+    assert!(try_it(old, &memory, &cluster.authority).await);
+    let learned = memory.authorities().expect("it was sent");
+    assert!(
+        same_certificates(&learned, &both),
+        "that of another cluster is not taken"
+    );
+    assert!(
+        !try_it(old, &memory, &next).await,
+        "the server does not trust it yet"
+    );
+    trusted.replace(&both).expect("usable");
+    assert!(try_it(old, &memory, &next).await);
+
+    // Issue: who has not heard of it meanwhile is cut off, and learns nothing.
+    identity.replace(&leaf(&next), &both).expect("usable");
+    assert!(try_it(old, &memory, &next).await);
+    assert!(try_it(&learned, &ServerMemory::new(true), &cluster.authority).await);
+    assert!(!try_it(old, &late, &cluster.authority).await);
+    assert_eq!(late.authorities(), None);
+
+    // Retire.
+    trusted.replace(next.certificate_pem()).expect("usable");
+    identity
+        .replace(&leaf(&next), next.certificate_pem())
+        .expect("usable");
+    assert!(try_it(old, &memory, &next).await);
+    assert!(same_certificates(
+        &memory.authorities().expect("sent"),
+        next.certificate_pem()
+    ));
+    assert!(!try_it(next.certificate_pem(), &memory, &cluster.authority).await);
+    identity
+        .replace(&leaf(&cluster.authority), old)
+        .expect("usable");
+    assert!(!try_it(next.certificate_pem(), &memory, &next).await);
+}
+
 #[tokio::test]
 async fn servers_know_their_clients_and_serve_those_without_a_certificate() {
     let cluster = cluster();
@@ -157,7 +240,7 @@ async fn foreign_clients_and_servers_are_refused() {
     let foreign = other.authority.issue(&admin("kim"), now()).expect("issued");
     let foreign =
         CurrentIdentity::new(&foreign, other.authority.certificate_pem()).expect("usable");
-    let named = || ApiServers::Named(ApiNameMemory::new(true));
+    let named = || ApiServers::Named(ServerMemory::new(true));
     let client = cluster.client_of(Some(foreign), named());
     handshake(cluster.server.clone(), client)
         .await
@@ -184,7 +267,8 @@ async fn foreign_clients_and_servers_are_refused() {
         .issue(&admin("kim"), now())
         .expect("issued");
     let admin = CurrentIdentity::new(&admin, cluster.authority.certificate_pem()).expect("usable");
-    let server = server_config(admin, cluster.authority.certificate_pem()).expect("a server");
+    let server =
+        server_config(admin, trust(cluster.authority.certificate_pem())).expect("a server");
     handshake(server, cluster.client(None))
         .await
         .expect_err("an administrator as server");
@@ -207,12 +291,18 @@ async fn a_renewed_leaf_is_used_from_the_next_handshake_on() {
     let long_ago = now() - SignedDuration::from_hours(31 * 24);
     let kind = api("alpha", ApiNames::Both);
     let expired = cluster.authority.issue(&kind, long_ago).expect("issued");
-    cluster.identity.replace(&expired).expect("replaced");
+    cluster
+        .identity
+        .replace(&expired, cluster.authority.certificate_pem())
+        .expect("replaced");
     handshake(cluster.server.clone(), cluster.client(None))
         .await
         .expect_err("expired");
     let renewed = cluster.authority.issue(&kind, now()).expect("issued");
-    cluster.identity.replace(&renewed).expect("replaced");
+    cluster
+        .identity
+        .replace(&renewed, cluster.authority.certificate_pem())
+        .expect("replaced");
     handshake(cluster.server.clone(), cluster.client(None))
         .await
         .expect("renewed");
@@ -220,7 +310,12 @@ async fn a_renewed_leaf_is_used_from_the_next_handshake_on() {
         certificate_pem: renewed.certificate_pem,
         key_pem: expired.key_pem,
     };
-    assert!(cluster.identity.replace(&mixed).is_err());
+    assert!(
+        cluster
+            .identity
+            .replace(&mixed, cluster.authority.certificate_pem())
+            .is_err()
+    );
     handshake(cluster.server.clone(), cluster.client(None))
         .await
         .expect("the old one stays");
@@ -244,7 +339,8 @@ async fn a_joining_machine_trusts_the_hash_and_nothing_else() {
         .expect("issued");
     let forged =
         CurrentIdentity::new(&foreign, cluster.authority.certificate_pem()).expect("usable");
-    let server = server_config(forged, cluster.authority.certificate_pem()).expect("a server");
+    let server =
+        server_config(forged, trust(cluster.authority.certificate_pem())).expect("a server");
     handshake(server, pinned())
         .await
         .expect_err("a forged chain");
@@ -253,7 +349,8 @@ async fn a_joining_machine_trusts_the_hash_and_nothing_else() {
         .issue(&admin("kim"), now())
         .expect("issued");
     let admin = CurrentIdentity::new(&admin, cluster.authority.certificate_pem()).expect("usable");
-    let server = server_config(admin, cluster.authority.certificate_pem()).expect("a server");
+    let server =
+        server_config(admin, trust(cluster.authority.certificate_pem())).expect("a server");
     handshake(server, pinned())
         .await
         .expect_err("an administrator as server");
@@ -304,7 +401,7 @@ async fn a_client_that_has_seen_the_name_of_the_api_refuses_servers_without_it()
     let cluster = cluster();
     let (earlier, _) = cluster.server_of(&earlier_node("beta"));
     let (half, _) = cluster.server_of(&api("beta", ApiNames::Earlier));
-    let memory = ApiNameMemory::new(false);
+    let memory = ServerMemory::new(false);
     let client = || cluster.client_of(None, ApiServers::Named(Arc::clone(&memory)));
     for server in [&earlier, &half] {
         handshake(Arc::clone(server), client())
@@ -408,7 +505,7 @@ async fn an_agent_is_known_by_its_machine_and_needs_no_name_of_the_cluster() {
         name: "alpha".into(),
     });
     let connect = |server: Arc<CurrentIdentity>, name: &str, hash: &str| {
-        let server = agent_server_config(server, authority).expect("a server");
+        let server = agent_server_config(server, trust(authority)).expect("a server");
         let machine = KnownMachine {
             name: name.to_owned(),
             key_hash: Some(hash.to_owned()),

@@ -1,18 +1,21 @@
-//! The replacement of an authority of etcd: when it is due, and the next step.
+//! The replacement of an authority: when it is due, and the next step.
 //!
-//! In each phase every machine that holds etcd does one thing, and reports it (see
+//! In each phase every machine that uses the authority does one thing, and reports it (see
 //! [`RotationPhase`]). Each step is safe alone and starts from what the machines report, so an
 //! interrupted replacement goes on under another leader. etcd reads the authorities that it trusts
-//! at its start only, so the members are restarted, one after another.
+//! at its start only, so the members are restarted, one after another. Machines without etcd use the
+//! cluster's own authority alone; one of them that is away is not waited for.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
+use jiff::{SignedDuration, Timestamp};
+
 use crate::Snapshot;
 use kat_types::{
-    api::AuthorityReport,
+    api::{AuthorityReport, NodeReport},
     store::{
         authorities::{AuthorityKind, AuthorityRecord, Rotation, RotationPhase, RotationReason},
         snapshot::ObservedReports,
@@ -29,6 +32,8 @@ pub struct RotationView<'a> {
     /// Machines that have not been members for a while: the removal of a member that is added again
     /// at once is no reason for a replacement.
     pub left: &'a BTreeSet<String>,
+    /// The time.
+    pub now: Timestamp,
 }
 
 /// The next step.
@@ -97,6 +102,9 @@ pub fn rotation_step(
     };
     let record = &stored.value;
     match (&record.rotation, record.due) {
+        (Some(rotation), _) if kind == AuthorityKind::Cluster => {
+            cluster_step(snapshot, view, (record, rotation), &reports)
+        }
         (Some(rotation), _) => phase_step(snapshot, view, (record, rotation), &reports),
         (None, Some(reason)) => begin(kind, snapshot, reason),
         (None, None) => RotationStep::Nothing,
@@ -130,7 +138,10 @@ fn noted(
             let member = members.contains_key(name) || !view.left.contains(name);
             same.is_some() && member
         };
-        if record.epoch != store_epoch(snapshot) {
+        if kind == AuthorityKind::Cluster {
+            // Replacing it ends connections of katcall that nobody has used meanwhile: a person asks
+            // for it.
+        } else if record.epoch != store_epoch(snapshot) {
             changed.due = Some(RotationReason::StoreReplaced);
         } else if kind == AuthorityKind::EtcdClients && !record.holders.iter().all(holds) {
             changed.due = Some(RotationReason::HolderLeft);
@@ -146,14 +157,11 @@ fn member_reports<'a>(
     members: &BTreeSet<&'a str>,
     observed: &'a ObservedReports,
 ) -> Result<BTreeMap<&'a str, &'a AuthorityReport>, &'a str> {
-    let timeout = u64::from(snapshot.cluster.spec.node_loss_timeout_seconds);
-    let fresh = Duration::from_secs(timeout);
-    let report = |member: &&'a str| {
-        let reported = observed.reports.get(*member)?;
-        let current = reported.age <= fresh && reported.age <= observed.leading_for;
-        let mut authorities = reported.report.authorities.iter();
+    let report = |member: &'a str| {
+        let reported = fresh_report(snapshot, observed, member)?;
+        let mut authorities = reported.authorities.iter();
         let report = authorities.find(|one| one.name == kind.name())?;
-        (current && !report.issues.is_empty()).then_some(report)
+        (!report.issues.is_empty()).then_some(report)
     };
     let each = members
         .iter()
@@ -161,8 +169,9 @@ fn member_reports<'a>(
     each.collect()
 }
 
-/// No version before this one wrote a record, and `init` of this one does. So without one the
-/// cluster is one of version 0.1.0, in which every machine had a certificate of etcd's clients.
+/// No version before this one wrote a record, and `init` of this one does for those of etcd. So
+/// without one the cluster is one of version 0.1.0, in which every machine had a certificate of
+/// etcd's clients.
 fn first_record(
     kind: AuthorityKind,
     snapshot: &Snapshot,
@@ -189,9 +198,7 @@ fn first_record(
         since: None,
         epoch: store_epoch(snapshot),
         holders: present_holders(snapshot),
-        due: None,
-        due_since: None,
-        rotation: None,
+        ..AuthorityRecord::default()
     }))
 }
 
@@ -291,10 +298,111 @@ fn complete(record: &AuthorityRecord, rotation: &Rotation) -> RotationStep {
         since: None,
         epoch: record.epoch,
         holders: rotation.holders.clone(),
-        due: None,
-        due_since: None,
-        rotation: None,
+        ..AuthorityRecord::default()
     }))
+}
+
+/// Machines without etcd that have said nothing for so long that the replacement of the cluster's
+/// authority does not wait for them.
+pub fn away_machines(snapshot: &Snapshot, observed: &ObservedReports) -> Vec<String> {
+    let members = snapshot.members.as_ref();
+    let is_member =
+        |name: &String| members.is_some_and(|stored| stored.value.members.contains_key(name));
+    let mut away = Vec::new();
+    for (name, node) in &snapshot.nodes {
+        let leaving = node.registration.value.deleting;
+        let gone = observed.leading_for >= loss_timeout(snapshot)
+            && fresh_report(snapshot, observed, name).is_none();
+        if !leaving && gone && !is_member(name) {
+            away.push(name.clone());
+        }
+    }
+    away
+}
+
+fn loss_timeout(snapshot: &Snapshot) -> Duration {
+    Duration::from_secs(u64::from(snapshot.cluster.spec.node_loss_timeout_seconds))
+}
+
+/// What a machine has reported to this leader within the time after which it counts as lost.
+fn fresh_report<'a>(
+    snapshot: &Snapshot,
+    observed: &'a ObservedReports,
+    machine: &str,
+) -> Option<&'a NodeReport> {
+    let reported = observed.reports.get(machine)?;
+    let current = reported.age <= loss_timeout(snapshot) && reported.age <= observed.leading_for;
+    current.then_some(&*reported.report)
+}
+
+/// The next step in the replacement of the cluster's own authority, which every machine uses.
+fn cluster_step(
+    snapshot: &Snapshot,
+    view: RotationView<'_>,
+    (record, rotation): (&AuthorityRecord, &Rotation),
+    members: &BTreeMap<&str, &AuthorityReport>,
+) -> RotationStep {
+    let next = &rotation.next;
+    let own = members.get(view.leader);
+    let has = |one: &AuthorityReport| one.holds_next == *next || one.issues == *next;
+    if rotation.phase == RotationPhase::Trust && own.is_none_or(|own| !has(own)) {
+        return RotationStep::Begin(rotation.reason);
+    }
+    if rotation.phase == RotationPhase::Trust
+        && let Some((machine, _)) = members.iter().find(|(_, report)| !has(report))
+    {
+        return RotationStep::Wait(format!("machine {machine} has not taken it yet"));
+    }
+    let done = |report: &AuthorityReport| match rotation.phase {
+        RotationPhase::Trust => report.accepted.contains(next),
+        RotationPhase::Issue => report.issues == *next && report.accepted.contains(next),
+        RotationPhase::Retire => report.accepted == [next.clone()],
+    };
+    let away = away_machines(snapshot, view.observed);
+    for (name, node) in &snapshot.nodes {
+        if node.registration.value.deleting || away.contains(name) {
+            continue;
+        }
+        let report = fresh_report(snapshot, view.observed, name);
+        let report = report.and_then(|report| {
+            let mut authorities = report.authorities.iter();
+            authorities.find(|one| one.name == AuthorityKind::Cluster.name())
+        });
+        let lacks = match (report, rotation.phase) {
+            (None, _) => "does not report how it uses the authority",
+            (Some(report), _) if done(report) => continue,
+            (Some(_), RotationPhase::Trust) => "does not trust it yet",
+            (Some(_), RotationPhase::Issue) => "has no certificate of it yet",
+            (Some(_), RotationPhase::Retire) => "still trusts the old one",
+        };
+        return RotationStep::Wait(format!("machine {name} {lacks}"));
+    }
+    let phase = match rotation.phase {
+        RotationPhase::Trust => {
+            let end = grace_end(rotation);
+            if view.now < end {
+                return RotationStep::Wait(format!(
+                    "until {end:.0} each katcall that is used learns of it"
+                ));
+            }
+            RotationPhase::Issue
+        }
+        RotationPhase::Issue => RotationPhase::Retire,
+        RotationPhase::Retire => return complete(record, rotation),
+    };
+    RotationStep::Write(Box::new(AuthorityRecord {
+        rotation: Some(Rotation {
+            phase,
+            ..rotation.clone()
+        }),
+        ..record.clone()
+    }))
+}
+
+/// When the new authority may begin to issue certificates.
+fn grace_end(rotation: &Rotation) -> Timestamp {
+    let grace = SignedDuration::from_secs(i64::from(rotation.grace_seconds));
+    rotation.since.checked_add(grace).unwrap_or(Timestamp::MAX)
 }
 
 /// Lets the etcd of the next machine restart whose etcd has not shown that it is `done`; `None` if

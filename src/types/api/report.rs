@@ -78,8 +78,8 @@ pub struct NodeReport {
 }
 
 /// How a machine uses an authority of the cluster. Each machine reports `cluster-ca`, and one that
-/// holds the store those of etcd too. Hashes are the SHA-256 of the
-/// authorities' certificates, each 64 hexadecimal digits.
+/// holds the store those of etcd too. Hashes are the SHA-256 of the authorities' certificates, each
+/// 64 hexadecimal digits.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AuthorityReport {
@@ -91,7 +91,7 @@ pub struct AuthorityReport {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub holds_next: String,
     /// Authorities whose certificates the machine's running etcd accepted when the machine tried
-    /// one.
+    /// one; for `cluster-ca`, those that the machine's own servers accept.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub accepted: Vec<String>,
     /// Authorities whose certificates the machine's running etcd refused when the machine tried

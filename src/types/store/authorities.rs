@@ -1,4 +1,4 @@
-//! The cluster's certificate authorities, and how those of etcd are replaced.
+//! The cluster's certificate authorities, and how they are replaced.
 
 use std::collections::BTreeMap;
 
@@ -19,9 +19,8 @@ pub enum AuthorityKind {
 impl AuthorityKind {
     /// The three authorities.
     pub const ALL: [Self; 3] = [Self::Cluster, Self::EtcdClients, Self::EtcdPeers];
-    /// The authorities that KAT replaces while the cluster runs. Only machines that hold etcd trust
-    /// them.
-    pub const REPLACEABLE: [Self; 2] = [Self::EtcdClients, Self::EtcdPeers];
+    /// The authorities of etcd. Only machines that hold etcd trust them.
+    pub const OF_ETCD: [Self; 2] = [Self::EtcdClients, Self::EtcdPeers];
 
     /// Its name in files, in keys of the store, and for users.
     pub const fn name(self) -> &'static str {
@@ -38,7 +37,7 @@ impl AuthorityKind {
     }
 }
 
-/// `/kat/authorities/NAME`: an authority of etcd, and its replacement. Only the leader writes it.
+/// `/kat/authorities/NAME`: an authority, and its replacement. Only the leader writes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AuthorityRecord {
@@ -60,6 +59,10 @@ pub struct AuthorityRecord {
     /// Since when it is to be replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub due_since: Option<Timestamp>,
+    /// For how long katcall's connections may learn of the authority that is to replace this one,
+    /// in seconds.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub grace_seconds: u32,
     /// The replacement under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rotation: Option<Rotation>,
@@ -82,20 +85,84 @@ pub struct Rotation {
     /// The machines that may hold the key of the new authority: the uid of each by its name.
     #[serde(default)]
     pub holders: BTreeMap<String, String>,
-    /// The machine whose etcd may be restarted now.
+    /// The machine whose etcd may be restarted now; nobody's for [`AuthorityKind::Cluster`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<String>,
+    /// The replacement of [`AuthorityKind::Cluster`]: the new authority issues no certificate for
+    /// so many seconds after `since`, in which katcall's connections learn of it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub grace_seconds: u32,
 }
 
-/// How far the replacement of an authority has come. In each phase every machine that holds etcd
-/// does one thing and reports it; the next phase begins when all of them have.
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+const fn is_zero(seconds: &u32) -> bool {
+    *seconds == 0
+}
+
+/// `/kat/config/cluster_authority`: which certificates of [`AuthorityKind::Cluster`] the machines
+/// trust and use. Written together with that authority's record, for all machines.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClusterAuthority {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// SHA-256 of the certificate of the authority that signs; until a replacement is complete, that
+    /// of the old authority. Empty in a cluster whose leader has not recorded it.
+    pub current: String,
+    /// The replacement under way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replacement: Option<ClusterAuthorityReplacement>,
+}
+
+/// The replacement of [`AuthorityKind::Cluster`], as machines see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterAuthorityReplacement {
+    /// How far it has come.
+    pub phase: RotationPhase,
+    /// Certificate of the new authority, PEM.
+    pub certificate: String,
+    /// SHA-256 of that certificate.
+    pub next: String,
+}
+
+impl ClusterAuthority {
+    /// What the record of the authority says to all machines.
+    pub fn of(record: &AuthorityRecord) -> Self {
+        let replacement = record.rotation.as_ref();
+        Self {
+            schema: 1,
+            current: record.current.clone(),
+            replacement: replacement.map(|rotation| ClusterAuthorityReplacement {
+                phase: rotation.phase,
+                certificate: rotation.certificate.clone(),
+                next: rotation.next.clone(),
+            }),
+        }
+    }
+
+    /// SHA-256 of the certificate of the authority by which certificates are to be issued now; empty
+    /// where that is not known.
+    pub fn issuer(&self) -> &str {
+        match &self.replacement {
+            Some(replacement) if replacement.phase >= RotationPhase::Issue => &replacement.next,
+            _ => &self.current,
+        }
+    }
+}
+
+/// How far the replacement of an authority has come. In each phase every machine that uses the
+/// authority does one thing and reports it; the next phase begins when all of them have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum RotationPhase {
-    /// The machines take the new authority, and their etcd trusts both.
+    /// The machines take the new authority, and they and their etcd trust both.
     Trust,
     /// Certificates are issued by the new authority.
     Issue,
-    /// No etcd trusts the old authority any more.
+    /// Nobody trusts the old authority any more.
     Retire,
 }
 

@@ -15,6 +15,8 @@ pub const LEADER_ENDPOINT: &str = "/kat/config/leader_endpoint";
 pub const LEADER_NAME: &str = "/kat/config/leader_name";
 /// The cluster configuration of init, as JSON.
 pub const CLUSTER: &str = "/kat/config/cluster";
+/// Which certificates of the cluster's authority the machines trust and use.
+pub const CLUSTER_AUTHORITY: &str = "/kat/config/cluster_authority";
 /// API endpoints of every machine.
 pub const ENDPOINTS: &str = "/kat/config/endpoints";
 /// The members of etcd.
@@ -68,7 +70,7 @@ pub const BACKUP: &str = "/kat/backup";
 /// Written with every plan of a leader: a plan that was made from a copy of the store without the
 /// last one is refused.
 pub const PLANNED: &str = "/kat/planned";
-/// Prefix of the records of etcd's authorities. Only leaders read them.
+/// Prefix of the records of the authorities. Only machines that hold etcd read them.
 pub const AUTHORITIES: &str = "/kat/authorities/";
 /// Events.
 pub const EVENTS: &str = "/kat/events/";

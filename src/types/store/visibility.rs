@@ -20,6 +20,8 @@ pub enum StoreKey<'a> {
     LeaderName,
     /// [`keys::CLUSTER`].
     Cluster,
+    /// [`keys::CLUSTER_AUTHORITY`].
+    ClusterAuthority,
     /// [`keys::ENDPOINTS`].
     Endpoints,
     /// [`keys::MEMBERS`].
@@ -109,6 +111,7 @@ impl<'a> StoreKey<'a> {
             keys::LEADER_ENDPOINT => Some(Self::LeaderEndpoint),
             keys::LEADER_NAME => Some(Self::LeaderName),
             keys::CLUSTER => Some(Self::Cluster),
+            keys::CLUSTER_AUTHORITY => Some(Self::ClusterAuthority),
             keys::ENDPOINTS => Some(Self::Endpoints),
             keys::MEMBERS => Some(Self::Members),
             keys::REGISTRIES => Some(Self::Registries),
@@ -172,6 +175,7 @@ impl<'a> StoreKey<'a> {
             | Self::LeaderEndpoint
             | Self::LeaderName
             | Self::Cluster
+            | Self::ClusterAuthority
             | Self::Endpoints
             | Self::Members
             | Self::Registries
@@ -279,6 +283,7 @@ mod tests {
             shown(keys::LEADER_ENDPOINT.to_owned()),
             shown(keys::LEADER_NAME.to_owned()),
             shown(keys::CLUSTER.to_owned()),
+            shown(keys::CLUSTER_AUTHORITY.to_owned()),
             shown(keys::ENDPOINTS.to_owned()),
             shown(keys::MEMBERS.to_owned()),
             shown(keys::REGISTRIES.to_owned()),
@@ -289,6 +294,7 @@ mod tests {
             hidden(keys::BACKUP.to_owned()),
             hidden(keys::PLANNED.to_owned()),
             hidden(keys::authority("etcd-client-ca")),
+            hidden(keys::authority("cluster-ca")),
             hidden(keys::namespace("default")),
             hidden(keys::registration("n1")),
             hidden(keys::node_status("n1")),

@@ -1,4 +1,4 @@
-//! The files of etcd's authorities while they are replaced.
+//! The files of the authorities while they are replaced.
 
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
@@ -10,7 +10,10 @@ use kat_pki::{
     Authority, AuthorityEdition, AuthorityKind, CertificateKeyPair, LeafKind, PkiError,
     recovery_key::RecoveryKey, replacement,
 };
-use kat_types::api::{ApiTime, AuthorityKeys, AuthorityReport, MembershipAnswer};
+use kat_types::{
+    api::{ApiTime, AuthorityKeys, AuthorityReport, MembershipAnswer},
+    store::authorities::{ClusterAuthority, RotationPhase},
+};
 
 impl MachineKeys {
     /// SHA-256 of the certificate of an edition; empty if there is none.
@@ -23,13 +26,61 @@ impl MachineKeys {
         Ok(pem.map_or_else(|| Ok(String::new()), |pem| pki::fingerprint_of(&pem))?)
     }
 
-    /// SHA-256 of the certificates of the present authorities of etcd.
-    pub(crate) fn etcd_authority_hashes(
-        &self,
-    ) -> Result<BTreeMap<AuthorityKind, String>, KeysError> {
+    /// SHA-256 of the certificates of the present authorities.
+    pub(crate) fn authority_hashes(&self) -> Result<BTreeMap<AuthorityKind, String>, KeysError> {
         let current = AuthorityEdition::Current;
         let hash = |kind| Ok((kind, self.edition_hash(kind, current)?));
-        AuthorityKind::REPLACEABLE.into_iter().map(hash).collect()
+        AuthorityKind::ALL.into_iter().map(hash).collect()
+    }
+
+    /// On a machine that holds no keys of authorities: makes the certificates of the cluster's
+    /// authority that it trusts what the cluster says. Returns whether there was a change.
+    pub(crate) fn follow_cluster_authority(
+        &self,
+        published: &ClusterAuthority,
+        cluster_uid: &str,
+    ) -> Result<bool, KeysError> {
+        let kind = AuthorityKind::Cluster;
+        let current = self.edition_hash(kind, AuthorityEdition::Current)?;
+        let Some(replacement) = &published.replacement else {
+            // Without its present authority a machine trusts what it has until it gets it.
+            return match published.current == current {
+                true => Ok(replacement::forget_others(&self.folder, kind)?),
+                false => Ok(false),
+            };
+        };
+        let next = &replacement.next;
+        let mut changed = false;
+        if current != *next && self.edition_hash(kind, AuthorityEdition::Next)? != *next {
+            let certificate = &replacement.certificate;
+            let uid = pki::cluster_uid_of_authority(certificate)?;
+            if uid != cluster_uid || pki::fingerprint_of(certificate)? != *next {
+                let message = format!("of {}: it is not the one that is announced", kind.name());
+                return Err(PkiError::Certificate(message).into());
+            }
+            replacement::store_next_certificate(&self.folder, kind, certificate)?;
+            changed = true;
+        }
+        let retired = replacement.phase >= RotationPhase::Retire && current == *next;
+        if retired && !self.edition_hash(kind, AuthorityEdition::Old)?.is_empty() {
+            replacement::forget_old_certificate(&self.folder, kind)?;
+            changed = true;
+        }
+        Ok(changed)
+    }
+
+    /// Whether this machine, which holds no keys of authorities, is to have a certificate of another
+    /// authority, which it trusts already.
+    pub(crate) fn is_to_change_issuer(
+        &self,
+        published: &ClusterAuthority,
+    ) -> Result<bool, KeysError> {
+        let kind = AuthorityKind::Cluster;
+        let (issuer, current) = (published.issuer(), AuthorityEdition::Current);
+        if issuer.is_empty() || self.edition_hash(kind, current)? == issuer {
+            return Ok(false);
+        }
+        Ok(self.edition_hash(kind, AuthorityEdition::Next)? == issuer)
     }
 
     /// The trusted certificates of an authority: more than one while it is being replaced.
@@ -82,7 +133,7 @@ impl MachineKeys {
 
     /// Completes promotions that were interrupted, before any authority is loaded.
     pub(super) fn complete_promotions(&self) -> Result<(), KeysError> {
-        for kind in AuthorityKind::REPLACEABLE {
+        for kind in AuthorityKind::ALL {
             let waits = !self.edition_hash(kind, AuthorityEdition::Next)?.is_empty()
                 && !self.edition_hash(kind, AuthorityEdition::Old)?.is_empty();
             if waits {

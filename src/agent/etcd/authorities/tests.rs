@@ -243,7 +243,7 @@ impl LeadingMachine {
                 &json!({"schema": 1, "members": {"n1": {"id": "a", "voting": true, "healthy": true}}}),
             ),
         ];
-        for (kind, hash) in keys.etcd_authority_hashes().unwrap() {
+        for (kind, hash) in keys.authority_hashes().unwrap() {
             let record = json!({"schema": 1, "current": hash, "holders": {"n1": "uid-n1"}});
             operations.push(put(keys::authority(kind.name()), &record));
         }
@@ -276,6 +276,7 @@ impl LeadingMachine {
             etcd: Arc::clone(&self.etcd) as _,
             signing,
             uses: self.uses.clone(),
+            trust: pki::tls::CurrentTrust::new(&self.keys.cluster_authority().unwrap()).unwrap(),
             restarted: Mutex::default(),
             tried: Mutex::default(),
             changed: Arc::default(),
@@ -381,7 +382,7 @@ async fn an_authority_is_replaced(kind: AuthorityKind, subnet: &str) {
     .await;
     let hash = machine.keys.edition_hash(kind, current).unwrap();
     assert_eq!(hash, after.current);
-    let hashes = machine.keys.etcd_authority_hashes().unwrap();
+    let hashes = machine.keys.authority_hashes().unwrap();
     let others = hashes.iter().filter(|(other, _)| **other != kind);
     for (other, hash) in others {
         assert_eq!(machine.record(*other).await.current, *hash, "{other:?}");

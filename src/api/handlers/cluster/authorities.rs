@@ -23,12 +23,13 @@ use crate::{
     handlers::workloads::namespaces::read_json,
     server::limits::MAX_JSON,
 };
+use jiff::Timestamp;
 use kat_pki::{Authorities, Authority, validity_of};
-use kat_plan::{RotationStep, RotationView, Snapshot, not_migrated, rotation_step};
+use kat_plan::{RotationStep, RotationView, Snapshot, away_machines, not_migrated, rotation_step};
 use kat_types::{
     api::{
-        ApiTime, AuthorityMigration, AuthorityMigrationRequest, AuthorityPhase, AuthorityStatus,
-        CertificateExpiry, List, ListMetadata,
+        ApiTime, AuthorityMigration, AuthorityMigrationRequest, AuthorityPhase,
+        AuthorityRotationRequest, AuthorityStatus, CertificateExpiry, List, ListMetadata,
     },
     store::{
         authorities::{AuthorityKind, AuthorityRecord, RotationReason},
@@ -39,11 +40,13 @@ use kat_types::{
     },
 };
 
+/// For how long a replacement of `cluster-ca` waits for katcall's connections, where the request
+/// does not say it: a day.
+const DEFAULT_GRACE_SECONDS: u32 = 24 * 3600;
+/// The longest wait that a request may ask for.
+const MAX_GRACE_SECONDS: u32 = 30 * 24 * 3600;
 /// Where to read about a replacement.
 const SHOWN: &str = "`katcall ca list` shows how far it is";
-/// Why `cluster-ca` cannot be replaced yet, and what is possible.
-const NOT_REPLACEABLE: &str = "cluster-ca cannot be replaced while the cluster runs yet. If its key is known to others, begin a new cluster: `sudo kat-agent reset` on every machine, `kat-agent init` on the first, joins with new tokens, and apply the workloads again; `kat-agent restore` would bring the old key back. `katcall delete node` takes a machine out without that, but a machine that held the store may have kept the key";
-
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
 ) -> Result<Json<List<AuthorityStatus>>, ApiError> {
@@ -66,11 +69,25 @@ pub(crate) async fn rotate(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
     PathParameters(name): PathParameters<String>,
+    request: Request,
 ) -> Result<Json<AuthorityStatus>, ApiError> {
+    api.leadership()?;
+    let request: AuthorityRotationRequest = read_json(&api, request, MAX_JSON).await?;
     let kind =
         AuthorityKind::from_name(&name).ok_or_else(|| ApiError::not_found("authority", &name))?;
-    if !AuthorityKind::REPLACEABLE.contains(&kind) {
-        return Err(ApiError::invalid(NOT_REPLACEABLE));
+    let grace_seconds = match (kind, request.grace_seconds) {
+        (AuthorityKind::Cluster, grace) => grace.unwrap_or(DEFAULT_GRACE_SECONDS),
+        (AuthorityKind::EtcdClients | AuthorityKind::EtcdPeers, None) => 0,
+        (AuthorityKind::EtcdClients | AuthorityKind::EtcdPeers, Some(_)) => {
+            return Err(ApiError::invalid(
+                "graceSeconds: katcall does not use this authority; expected for cluster-ca only",
+            ));
+        }
+    };
+    if grace_seconds > MAX_GRACE_SECONDS {
+        return Err(ApiError::invalid(format!(
+            "graceSeconds: expected at most {MAX_GRACE_SECONDS} (30 days)"
+        )));
     }
     let observed = api.observed();
     let authorities = api.authorities().ok_or_else(no_authorities)?;
@@ -89,6 +106,7 @@ pub(crate) async fn rotate(
             let record = AuthorityRecord {
                 due: Some(RotationReason::Requested),
                 due_since: Some(api.now()),
+                grace_seconds,
                 ..stored.value.clone()
             };
             Ok(WriteDecision::Write {
@@ -193,6 +211,7 @@ struct AuthorityView<'a> {
     held: [&'a Authority; 3],
     /// Those that will.
     next: &'a [Authority],
+    now: Timestamp,
 }
 
 impl<'a> AuthorityView<'a> {
@@ -208,6 +227,7 @@ impl<'a> AuthorityView<'a> {
             observed,
             held: authorities.all().ok_or_else(no_authorities)?,
             next: authorities.next(),
+            now: api.now(),
         })
     }
 
@@ -288,19 +308,44 @@ impl<'a> AuthorityView<'a> {
             };
             format!("{how}, because {}", reason.in_words())
         });
-        let parts = why.into_iter().chain(self.wait(kind));
+        let parts = why
+            .into_iter()
+            .chain(self.wait(kind))
+            .chain(self.note(kind));
         parts.collect::<Vec<_>>().join("; ")
+    }
+
+    /// What a person has to know about the cluster's own authority: machines that have to be told by
+    /// hand, and that its key may be elsewhere.
+    fn note(&self, kind: AuthorityKind) -> Option<String> {
+        let record = self
+            .record(kind)
+            .filter(|_| kind == AuthorityKind::Cluster)?;
+        if record.rotation.is_some() {
+            let away = away_machines(self.snapshot, self.observed);
+            let away = (!away.is_empty()).then(|| away.join(", "))?;
+            return Some(format!(
+                "it goes on without {away}, which will need `kat-agent trust` when back"
+            ));
+        }
+        let holds = |(name, uid): (&String, &String)| {
+            let node = self.snapshot.nodes.get(name);
+            node.is_some_and(|node| node.registration.value.uid == *uid)
+        };
+        let mut gone = record.holders.iter().filter(|holder| !holds(*holder));
+        let (name, _) = gone.next().filter(|_| record.due.is_none())?;
+        Some(format!(
+            "machine {name} had its key and has left; where you do not trust it: katcall ca rotate cluster-ca"
+        ))
     }
 
     /// What a replacement waits for at this moment.
     fn wait(&self, kind: AuthorityKind) -> Option<String> {
-        if !AuthorityKind::REPLACEABLE.contains(&kind) {
-            return None;
-        }
         let view = RotationView {
             leader: self.leader,
             observed: self.observed,
             left: &BTreeSet::new(),
+            now: self.now,
         };
         match rotation_step(kind, self.snapshot, view) {
             RotationStep::Wait(reason) => Some(reason),

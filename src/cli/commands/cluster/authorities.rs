@@ -20,7 +20,10 @@ use crate::{
     time,
 };
 use kat_client::ClientError;
-use kat_types::api::{AuthorityPhase, AuthorityStatus, NodeRole};
+use kat_types::{
+    api::{AuthorityPhase, AuthorityRotationRequest, AuthorityStatus, NodeRole},
+    store::authorities::AuthorityKind,
+};
 
 /// Interval of the progress requests.
 const LOOK: Duration = Duration::from_secs(1);
@@ -89,8 +92,17 @@ async fn rotate(
     let deadline = Instant::now() + arguments.timeout;
     let (client, console) = (&session.client, session.console);
     let name = &arguments.name;
+    let request = AuthorityRotationRequest {
+        grace_seconds: match arguments.grace {
+            Some(grace) => Some(u32::try_from(grace.as_secs()).unwrap_or(u32::MAX)),
+            None => None,
+        },
+    };
+    let of_etcd = AuthorityKind::OF_ETCD
+        .iter()
+        .any(|kind| kind.name() == name);
     // The machines are read for the note alone.
-    if let Ok(nodes) = client.nodes().await {
+    if of_etcd && let Ok(nodes) = client.nodes().await {
         let holds = |roles: &[NodeRole]| roles.contains(&NodeRole::Etcd);
         let mut members = nodes.items.iter().filter(|one| holds(&one.status.roles));
         if let (Some(member), None) = (members.next(), members.next()) {
@@ -100,7 +112,7 @@ async fn rotate(
             ));
         }
     }
-    let asked = match client.rotate_authority(name).await {
+    let asked = match client.rotate_authority(name, &request).await {
         Ok(asked) => asked,
         Err(error) => return Err(explained(session, error).await),
     };

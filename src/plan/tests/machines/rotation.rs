@@ -199,6 +199,7 @@ impl Model {
             since: Timestamp::UNIX_EPOCH,
             holders: BTreeMap::new(),
             turn: None,
+            grace_seconds: 0,
         };
         let rotation = rotation.unwrap_or(nothing);
         let present = self.members.iter().filter(|(_, member)| !member.away);
@@ -221,6 +222,7 @@ impl Model {
             leader: &self.leader,
             observed: &observed,
             left: &self.left,
+            now: Timestamp::UNIX_EPOCH,
         };
         rotation_step(KIND, &self.snapshot(), view)
     }
@@ -250,6 +252,7 @@ impl Model {
                         since: Timestamp::UNIX_EPOCH,
                         holders: present_holders(&snapshot),
                         turn: None,
+                        grace_seconds: 0,
                     }),
                     ..before
                 });
@@ -514,6 +517,7 @@ fn a_record_that_cannot_be_read_begins_nothing() {
         leader: "n1",
         observed: &observed,
         left: &BTreeSet::new(),
+        now: Timestamp::UNIX_EPOCH,
     };
     let step = rotation_step(KIND, &snapshot, view);
     assert!(matches!(step, RotationStep::Wait(_)), "{step:?}");

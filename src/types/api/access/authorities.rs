@@ -19,11 +19,11 @@ pub enum AuthorityPhase {
     Migration,
     /// The authority is to be replaced, and the replacement has not begun.
     Due,
-    /// The machines that hold the store take the new authority, and their etcd trusts both.
+    /// The machines take the new authority, and they and their etcd trust both.
     Trust,
     /// Certificates are issued by the new authority.
     Issue,
-    /// The machines' etcd stops trusting the old authority.
+    /// The machines and their etcd stop trusting the old authority.
     Retire,
 }
 
@@ -84,6 +84,17 @@ pub struct CertificateExpiry {
     pub name: String,
     /// When the first of them expires; RFC 3339, UTC; empty while the machine has not reported it.
     pub expires: ApiTime,
+}
+
+/// Request to replace an authority.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct AuthorityRotationRequest {
+    /// For `cluster-ca` only: for how long the new authority issues no certificate, in seconds, so
+    /// that every katcall that is used in this time learns of it; at most 30 days, by default one
+    /// day. One that is used for the first time after it needs a new connection file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grace_seconds: Option<u32>,
 }
 
 /// Request to end the wait for machines of version 0.1.0 that never come.
