@@ -27,6 +27,7 @@ use kat_pki::{create_request, create_request_for_key, tls};
 use kat_types::{
     api::JoinRequest,
     store::{
+        authorities::AuthorityRecord,
         keys,
         records::{NodeRegistration, TokenRecord},
         transaction::WriteOperation,
@@ -428,6 +429,21 @@ async fn no_machine_that_joins_gets_a_way_into_etcd() {
     );
     let (_, answer) = renew(false).await;
     assert!(answer["etcd"].is_string(), "{answer}");
+    // The authority is being replaced, or was: the new one signs for no machine without the store.
+    server.store.write_now(&[put(
+        keys::authority("etcd-client-ca"),
+        &AuthorityRecord::default(),
+    )]);
+    let revision = server.store.revision();
+    assert!(
+        server
+            .handle
+            .wait_for_revision(revision, support::DEADLINE)
+            .await
+    );
+    let (status, answer) = renew(false).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    assert!(answer.get("etcd").is_none(), "{answer}");
     let (_, answer) = renew(true).await;
     assert!(answer.get("etcd").is_none(), "{answer}");
 }

@@ -96,6 +96,10 @@ pub trait MachineFacts: Send + Sync {
     fn authorities(&self) -> Vec<AuthorityReport> {
         Vec::new()
     }
+    /// Whether it reads the state stream now; a machine with the store reads its own.
+    fn state_stream(&self) -> bool {
+        false
+    }
     async fn overlay(&self) -> OverlayReport;
     /// Where other machines reach this one; empty where that is not known.
     fn present(&self) -> CurrentReach {
@@ -300,6 +304,7 @@ impl Reporter {
             images_removed: self.statuses.images_removed(),
             member_keys: self.facts.member_keys(),
             authorities: self.facts.authorities(),
+            state_stream: Some(self.facts.state_stream()),
         };
         // Cut to the leader's limits, so that the leader never rejects a report because of long
         // output of programs.

@@ -320,13 +320,13 @@ async fn a_cluster_of_the_first_version_waits_for_its_machines_unless_told_other
     assert_eq!((status, &body["waitsFor"]), (200, &json!(["n5"])), "{body}");
     let users: Vec<String> = server.users.names.lock().iter().cloned().collect();
     assert_eq!(users, ["n5"]);
-    let streams = |name: &str| {
+    let left_out = |name: &str| {
         let mut found = server.store.peek(&keys::registration(name)).items;
         let registration: NodeRegistration =
             serde_json::from_slice(&found.remove(0).value).unwrap();
-        registration.state_stream
+        registration.migration_ended
     };
-    assert!(streams("n4") && !streams("n5"));
+    assert!(left_out("n4") && !left_out("n5"));
     let (status, body) = post(&server, MIGRATION, &json!({"without": ["n5", "n5"]})).await;
     assert_eq!((status, &body["waitsFor"]), (200, &json!([])), "{body}");
 }

@@ -5,7 +5,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -103,6 +103,7 @@ pub(crate) struct ThisMachine {
     disks: Arc<DiskWatch>,
     member_keys: MemberKeys,
     authorities: AuthorityUses,
+    state_stream: Arc<AtomicBool>,
 }
 
 impl ThisMachine {
@@ -120,6 +121,15 @@ impl ThisMachine {
     pub(crate) fn with_authorities(self, authorities: AuthorityUses) -> Self {
         Self {
             authorities,
+            ..self
+        }
+    }
+
+    /// Shows in the reports whether this machine reads the state stream.
+    #[must_use]
+    pub(crate) fn with_state_stream(self, state_stream: Arc<AtomicBool>) -> Self {
+        Self {
+            state_stream,
             ..self
         }
     }
@@ -150,6 +160,7 @@ impl ThisMachine {
             disks,
             member_keys: MemberKeys::default(),
             authorities: AuthorityUses::default(),
+            state_stream: Arc::default(),
         })
     }
 }
@@ -180,6 +191,10 @@ impl MachineFacts for ThisMachine {
 
     fn authorities(&self) -> Vec<AuthorityReport> {
         self.authorities.shown()
+    }
+
+    fn state_stream(&self) -> bool {
+        self.state_stream.load(Ordering::Relaxed)
     }
 
     fn volume_shared(&self) -> bool {

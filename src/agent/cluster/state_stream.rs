@@ -149,6 +149,8 @@ pub(crate) struct WorkerStateSource {
     pub etcd: Option<PrefixStateSource>,
     /// Whether the last frames came from etcd, whose prefixes are not at one revision.
     pub was_etcd: AtomicBool,
+    /// Whether the stream was opened last, and not etcd.
+    pub is_read: Arc<AtomicBool>,
 }
 
 #[async_trait]
@@ -159,10 +161,12 @@ impl StateSource for WorkerStateSource {
             (Err(StateSourceError::NotOffered), Some(etcd)) => {
                 tracing::info!("the leader's version has no state stream; etcd is read");
                 self.was_etcd.store(true, Ordering::Relaxed);
+                self.is_read.store(false, Ordering::Relaxed);
                 etcd.open(resume).await
             }
             (Ok(frames), _) => {
                 self.was_etcd.store(false, Ordering::Relaxed);
+                self.is_read.store(true, Ordering::Relaxed);
                 Ok(frames)
             }
             (opened, _) => opened,

@@ -191,6 +191,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         None
     };
     let now = known.borrow().clone();
+    let stream_is_read = Arc::new(AtomicBool::new(false));
     let (handle, store, source, relay) = match &member {
         Some(member) => {
             let handle = member.handle.clone();
@@ -225,6 +226,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
                 stream: RemoteStateSource::new(&identity, &keys, &known),
                 etcd,
                 was_etcd: AtomicBool::new(false),
+                is_read: Arc::clone(&stream_is_read),
             });
             let members = StoreMembers {
                 identity: Arc::clone(&identity),
@@ -384,7 +386,8 @@ pub(crate) async fn run() -> anyhow::Result<()> {
             )
             .await?
             .with_member_keys(member_keys)
-            .with_authorities(uses.clone()),
+            .with_authorities(uses.clone())
+            .with_state_stream(stream_is_read),
         ),
         published,
         reached: reached_now,

@@ -192,14 +192,24 @@ fn first_record(
     let Some(own) = reports.get(view.leader) else {
         return RotationStep::Wait(format!("machine {} holds no etcd", view.leader));
     };
+    // The backup has the keys, and version 0.1.0 did not replace them after that.
+    let renewed = store_epoch(snapshot) > 0;
     RotationStep::Write(Box::new(AuthorityRecord {
         schema: 1,
         current: own.issues.clone(),
         since: None,
         epoch: store_epoch(snapshot),
         holders: present_holders(snapshot),
+        due: renewed.then_some(RotationReason::StoreReplaced),
         ..AuthorityRecord::default()
     }))
+}
+
+/// Whether machines may read etcd as version 0.1.0 does: its authority of etcd's clients is in use,
+/// and no replacement has begun.
+pub fn is_migrating(snapshot: &Snapshot) -> bool {
+    let name = AuthorityKind::EtcdClients.name();
+    !snapshot.authorities.contains_key(name) && !snapshot.unread_authorities.contains(name)
 }
 
 /// Machines that may still read etcd with a certificate of version 0.1.0.
@@ -212,7 +222,8 @@ pub fn not_migrated(snapshot: &Snapshot) -> Vec<String> {
     for (name, node) in &snapshot.nodes {
         let member = members.is_some_and(|members| members.contains_key(name));
         let registration = &node.registration.value;
-        if !member && !registration.state_stream && !registration.deleting {
+        let reads_etcd = !registration.state_stream && !registration.migration_ended;
+        if !member && reads_etcd && !registration.deleting {
             waits.push(name.clone());
         }
     }

@@ -8,6 +8,7 @@ use std::{
 use crate::{
     Snapshot,
     draft::{Draft, OperationGroup},
+    is_migrating,
     nodes::node_loss::LastReport,
 };
 use kat_types::{
@@ -327,6 +328,14 @@ pub(crate) fn plan_reach(draft: &mut Draft<'_>, heard: &BTreeMap<&str, LastRepor
             // certificate of the API.
             changed.member_keys.api.clear();
         }
+        // Until the authority of etcd's clients is replaced, a machine can go back to version 0.1.0,
+        // which reads etcd.
+        let migrating = is_migrating(draft.snapshot);
+        changed.state_stream = match report.state_stream {
+            Some(true) => true,
+            Some(false) => changed.state_stream,
+            None => changed.state_stream && !migrating,
+        };
         if changed != registration.value {
             group.put(keys::registration(name), &changed);
             // A user may change its labels or other settings at this moment.

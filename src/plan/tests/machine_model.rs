@@ -66,6 +66,8 @@ pub(crate) struct Machine {
     pub(crate) advertise: Vec<IpAddr>,
     pub(crate) endpoints: Vec<String>,
     pub(crate) member_keys: MemberKeys,
+    /// `None` in version 0.1.0.
+    pub(crate) state_stream: Option<bool>,
 
     /// The agent's reports on instances, and the indexes of users that still exist.
     pub(crate) instances: BTreeMap<String, InstanceReport>,
@@ -112,6 +114,7 @@ impl Machine {
             advertise: Vec::new(),
             endpoints: Vec::new(),
             member_keys: MemberKeys::default(),
+            state_stream: Some(true),
             schema: 0,
             data_path: HOST_PORT_DATA_PATH,
             instances: BTreeMap::new(),
@@ -216,6 +219,7 @@ impl Machine {
             advertise: self.advertise.clone(),
             endpoints: self.endpoints.clone(),
             member_keys: self.member_keys.clone(),
+            state_stream: self.state_stream,
             conditions: self.conditions.clone(),
             images_removed: self.images_removed.clone(),
             ..NodeReport::default()

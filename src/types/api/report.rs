@@ -75,6 +75,10 @@ pub struct NodeReport {
     /// The cluster's authorities as this machine uses them; empty in reports of version 0.1.0.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub authorities: Vec<AuthorityReport>,
+    /// Whether a machine without the store reads the state stream now; missing in reports of version
+    /// 0.1.0, which reads etcd.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state_stream: Option<bool>,
 }
 
 /// How a machine uses an authority of the cluster. Each machine reports `cluster-ca`, and one that

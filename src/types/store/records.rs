@@ -80,9 +80,12 @@ pub struct NodeRegistration {
     /// It asks to hold etcd: it is preferred to other candidates.
     #[serde(default)]
     pub etcd_peer: bool,
-    /// It joined as a machine that reads the state stream: it never gets a certificate of etcd.
+    /// It reads the state stream: it never gets a certificate of etcd.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub state_stream: bool,
+    /// The migration from version 0.1.0 does not wait for it, although it may read etcd.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub migration_ended: bool,
     /// Addresses at which others reach it outside the overlay.
     #[serde(default)]
     pub advertise: Vec<IpAddr>,
@@ -110,6 +113,7 @@ impl NodeRegistration {
             no_etcd: false,
             etcd_peer: false,
             state_stream: false,
+            migration_ended: false,
             advertise: Vec::new(),
             deleting: false,
             created,

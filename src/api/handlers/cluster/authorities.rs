@@ -152,7 +152,7 @@ pub(crate) async fn end_migration(
             let node = node.ok_or_else(|| ApiError::not_found("node", name))?;
             let key = keys::registration(name);
             let mut registration = node.registration.value.clone();
-            registration.state_stream = true;
+            registration.migration_ended = true;
             let revision = node.registration.revision;
             conditions.push(Compare::ModRevision(key.clone(), revision));
             operations.push(put(key, &registration)?);
@@ -186,6 +186,8 @@ fn check_all_waited_for(snapshot: &Snapshot, names: &BTreeSet<String>) -> Result
             "is leaving the cluster"
         } else if registration.state_stream {
             "reads the state stream already"
+        } else if registration.migration_ended {
+            "was left out already"
         } else {
             "holds the cluster's store, and migrates with its upgrade"
         };

@@ -27,7 +27,9 @@ use crate::{
 };
 use kat_pki as pki;
 use kat_pki::{Authorities, CertificateRequest, MachineCertificates, PkiError};
-use kat_plan::{Admission, Applicant, NotAdmitted, Snapshot, cluster_endpoints, may_lose_member};
+use kat_plan::{
+    Admission, Applicant, NotAdmitted, Snapshot, cluster_endpoints, is_migrating, may_lose_member,
+};
 use kat_store::StoreError;
 use kat_types::{
     api::{Certificates, JoinAnswer, JoinPeer, JoinRequest, NodePhase, RenewalRequest},
@@ -145,7 +147,13 @@ pub(crate) async fn renew(
         .nodes
         .get(&name)
         .filter(|node| node.registration.value.identity_key == proof.key_hash());
-    let state_stream = known.is_some_and(|node| node.registration.value.state_stream);
+    let state_stream = known.is_some_and(|node| {
+        let registration = &node.registration.value;
+        registration.state_stream || registration.migration_ended
+    });
+    // The new authority of etcd's clients signs for no machine that reads the state stream, and
+    // after the migration every machine does.
+    let state_stream = state_stream || !is_migrating(&snapshot);
     let subnet = known.and_then(|node| node.subnet).ok_or_else(|| {
         ApiError::Unauthorized(format!(
             "the key is not the one by which the cluster knows `{name}`"

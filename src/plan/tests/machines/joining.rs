@@ -1,6 +1,7 @@
 //! Machines that join and leave, and their addresses.
 
 use super::*;
+use kat_plan::not_migrated;
 use kat_types::api::MemberKeys;
 
 fn applicant(name: &str, number: u8) -> Applicant {
@@ -361,6 +362,30 @@ fn a_report_writes_the_keys_of_a_member_that_joined_with_an_earlier_version() {
     };
     join(&mut world, &newcomer).unwrap();
     assert_eq!(keys_of(&mut world, "n4"), known);
+}
+
+#[test]
+fn the_migration_waits_for_a_machine_until_it_reads_the_stream_and_again_if_it_goes_back() {
+    let mut world = three_with_addresses();
+    world.at("a3").state_stream = None;
+    world.plan_out();
+    let waits = |world: &mut World| not_migrated(&world.snapshot());
+    assert!(waits(&mut world).contains(&"a3".to_owned()));
+    // An upgraded machine that has not opened the stream yet.
+    world.at("a3").state_stream = Some(false);
+    world.plan_out();
+    assert!(waits(&mut world).contains(&"a3".to_owned()));
+    world.at("a3").state_stream = Some(true);
+    world.plan_out();
+    assert!(!waits(&mut world).contains(&"a3".to_owned()));
+    // Its agent starts again.
+    world.at("a3").state_stream = Some(false);
+    world.plan_out();
+    assert!(!waits(&mut world).contains(&"a3".to_owned()));
+    // Its upgrade is taken back.
+    world.at("a3").state_stream = None;
+    world.plan_out();
+    assert!(waits(&mut world).contains(&"a3".to_owned()));
 }
 
 #[test]

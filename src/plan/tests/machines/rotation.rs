@@ -522,3 +522,38 @@ fn a_record_that_cannot_be_read_begins_nothing() {
     let step = rotation_step(KIND, &snapshot, view);
     assert!(matches!(step, RotationStep::Wait(_)), "{step:?}");
 }
+
+/// The backup of version 0.1.0 has the keys of both authorities.
+#[test]
+fn the_first_record_after_a_restore_says_that_the_authority_of_peers_is_to_be_replaced() {
+    for (epoch, due) in [(0, None), (1, Some(RotationReason::StoreReplaced))] {
+        let mut model = Model::new(&["n1"]);
+        (model.epoch, model.record) = (epoch, None);
+        let report = NodeReport {
+            authorities: vec![AuthorityReport {
+                name: AuthorityKind::EtcdPeers.name().to_owned(),
+                issues: "a0".to_owned(),
+                ..AuthorityReport::default()
+            }],
+            ..NodeReport::default()
+        };
+        let reported = ReportedNode {
+            age: Duration::ZERO,
+            report: Arc::new(report),
+        };
+        let observed = ObservedReports {
+            leading_for: Duration::from_secs(3600),
+            reports: [("n1".to_owned(), reported)].into(),
+        };
+        let view = RotationView {
+            leader: "n1",
+            observed: &observed,
+            left: &BTreeSet::new(),
+        };
+        let step = rotation_step(AuthorityKind::EtcdPeers, &model.snapshot(), view);
+        let RotationStep::Write(record) = step else {
+            panic!("{step:?}");
+        };
+        assert_eq!(record.due, due, "{epoch}");
+    }
+}

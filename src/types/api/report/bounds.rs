@@ -78,6 +78,7 @@ impl NodeReport {
             images_removed,
             member_keys,
             authorities,
+            state_stream: _,
         } = self;
         let lists = [
             ("workloadInstances", workload_instances.len()),
