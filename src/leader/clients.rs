@@ -113,6 +113,10 @@ impl EtcdMembers for MemberClients {
         etcd_admin::set_leader_users(&self.any, nodes).await
     }
 
+    async fn remove_readers(&self) -> Result<(), StoreError> {
+        etcd_admin::remove_node_readers(&self.any).await
+    }
+
     async fn move_raft(&self, url: &str, to: u64) -> Result<(), StoreError> {
         etcd_admin::move_raft_leader(&self.member(url).await?, to).await
     }

@@ -42,6 +42,8 @@ pub(crate) struct MemberMemory {
     pub(crate) why: BTreeMap<String, String>,
     /// Machines whose users were set; empty after a step.
     pub(crate) users: BTreeSet<String>,
+    /// Whether the users were removed by which machines of version 0.1.0 read etcd.
+    pub(crate) no_readers: bool,
 }
 
 impl MemberMemory {

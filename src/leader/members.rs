@@ -20,7 +20,8 @@ use super::{
 use crate::etcd_status::{EtcdObservation, MemberMemory, note_lost_data, observe_etcd};
 use kat_daemon::watchdog::LoopPulses;
 use kat_plan::{
-    MemberStep, SeenMember, Snapshot, cluster_members, lost_members, next_step, wanted_members,
+    MemberStep, SeenMember, Snapshot, cluster_members, is_migrating, lost_members, next_step,
+    wanted_members,
 };
 use kat_store::{
     Leadership, StoreError, TransactionResult,
@@ -57,6 +58,8 @@ pub trait EtcdMembers: Send + Sync {
     async fn remove(&self, id: u64, node: Option<&str>) -> Result<(), StoreError>;
     /// Makes these the only machines with a user that may write everything.
     async fn set_users(&self, nodes: &BTreeSet<String>) -> Result<(), StoreError>;
+    /// Removes the users by which machines of version 0.1.0 read etcd.
+    async fn remove_readers(&self) -> Result<(), StoreError>;
     /// Moves the leadership of raft to another member; `url` is that of the present leader.
     async fn move_raft(&self, url: &str, to: u64) -> Result<(), StoreError>;
 }
@@ -190,6 +193,11 @@ async fn round(
     let message = match &step {
         MemberStep::Nothing => {
             settle_users(handle, config, leadership, (memory, &observation.seen)).await?;
+            if !memory.no_readers && !is_migrating(&snapshot) {
+                still_leads(handle, leadership).await?;
+                config.etcd.remove_readers().await?;
+                memory.no_readers = true;
+            }
             return upkeep
                 .round(handle, config, Some(leadership), &observation)
                 .await;

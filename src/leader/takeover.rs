@@ -226,6 +226,10 @@ mod tests {
             Ok(())
         }
 
+        async fn remove_readers(&self) -> Result<(), StoreError> {
+            Ok(())
+        }
+
         async fn set_users(&self, _: &BTreeSet<String>) -> Result<(), StoreError> {
             Ok(())
         }

@@ -331,6 +331,22 @@ async fn a_node_reads_its_own_prefixes_and_nothing_else() {
         .await
         .expect_err("removed");
     assert!(matches!(error, StoreError::Denied(_)), "{error:?}");
+
+    // At the end of the migration from version 0.1.0 no machine's reader is left; the leader's user
+    // is.
+    for again in [false, true] {
+        etcd_admin::remove_node_readers(&leader)
+            .await
+            .unwrap_or_else(|error| panic!("{again}: {error}"));
+    }
+    let error = server
+        .node("alpha")
+        .await
+        .get(&own)
+        .await
+        .expect_err("removed");
+    assert!(matches!(error, StoreError::Denied(_)), "{error:?}");
+    leader.health().await.expect("healthy");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -90,6 +90,10 @@ impl EtcdMembers for Members {
         Ok(())
     }
 
+    async fn remove_readers(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     async fn set_users(&self, _: &BTreeSet<String>) -> Result<(), StoreError> {
         Ok(())
     }

@@ -21,6 +21,9 @@ const ROOT: &str = "root";
 /// Prefix of the names of users that may lead.
 const LEADER: &str = "leader:";
 
+/// Prefix of the names of users and roles by which machines of version 0.1.0 read etcd.
+const NODE: &str = "node:";
+
 /// The etcd user of a machine that may lead.
 pub fn leader_user(node: &str) -> String {
     format!("{LEADER}{node}")
@@ -28,7 +31,7 @@ pub fn leader_user(node: &str) -> String {
 
 /// The etcd user, and the role, of a machine.
 pub fn node_user(node: &str) -> String {
-    format!("node:{node}")
+    format!("{NODE}{node}")
 }
 
 /// The prefixes that a machine's user may read.
@@ -303,6 +306,30 @@ pub async fn set_leader_users(
     }
     for gone in leader_users(store).await?.difference(nodes) {
         remove_leader_user(store, gone).await?;
+    }
+    Ok(())
+}
+
+/// Removes the users and roles by which machines of version 0.1.0 read etcd.
+///
+/// # Errors
+/// Errors of etcd.
+pub async fn remove_node_readers(store: &EtcdStore) -> Result<(), StoreError> {
+    let users = store
+        .call(true, |client| async move {
+            client.auth_client().user_list().await
+        })
+        .await?;
+    // A removal that was interrupted leaves the role.
+    let roles = store
+        .call(true, |client| async move {
+            client.auth_client().role_list().await
+        })
+        .await?;
+    let names = users.users().iter().chain(roles.roles());
+    let readers: BTreeSet<&str> = names.filter_map(|name| name.strip_prefix(NODE)).collect();
+    for node in readers {
+        remove_node_reader(store, node).await?;
     }
     Ok(())
 }

@@ -293,6 +293,10 @@ impl EtcdMembers for EtcdWay {
         })
     }
 
+    async fn remove_readers(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     async fn set_users(&self, _: &BTreeSet<String>) -> Result<(), StoreError> {
         Ok(())
     }
