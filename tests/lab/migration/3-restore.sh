@@ -1,0 +1,36 @@
+# A backup of version 0.1.0 is restored by the programs of this version: the authorities of etcd are replaced
+# machines: 2
+# bare
+# leaves no cluster
+# shellcheck shell=bash
+# shellcheck source=tests/lab/migration/lib.sh
+. tests/lab/migration/lib.sh
+copy_packages n1 n2
+n1 sh -c 'printf "%s\n" "apiVersion: kat.dws.rip/v1alpha1" "kind: ClusterConfiguration" "metadata: {name: lab}" \
+    "spec: {clusterCIDR: 10.100.0.0/16, serviceCIDR: 10.200.0.0/16, backupPath: /srv/kat/backups}" >/root/cluster.kat'
+n1 kat-agent init --config /root/cluster.kat
+lab exec n1 -- katcall secret set db --from-file PASSWORD=- <<<kept
+run web --port 80
+file=$(n1 kat-agent backup)
+n1 kat-agent recovery-key >"$LAB_WORK/key"
+n1 cat "$file" >"$LAB_WORK/backup"
+keep_certificate n1 leader-etcd
+clients=$(fingerprint_on n1 etcd-client-ca) peers=$(fingerprint_on n1 etcd-peer-ca)
+
+lab kill n1
+lab copy "$LAB_WORK/backup" n2:/root/backup
+lab copy "$LAB_WORK/key" n2:/root/key
+on n2 env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --quiet -o Dpkg::Use-Pty=0 --reinstall --allow-downgrades /root/new.deb
+on n2 kat-agent restore /root/backup --recovery-key-file /root/key
+# n2 is n1 now.
+kat() { on n2 katcall "$@"; }
+clients_are_replaced() { is_migrated "$clients"; }
+peers_are_replaced() { phase_is etcd-peer-ca Settled && [[ $(authority etcd-peer-ca .fingerprint) != "$peers" ]]; }
+wait_for 180 clients_are_replaced
+wait_for 120 peers_are_replaced
+kept_is_refused n1
+present_opens
+wait_for 60 users_are leader:n1
+wait_for 90 kat status
+contains "$(kat get secrets)" db
+kat create namespace later
