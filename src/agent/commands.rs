@@ -11,3 +11,4 @@ pub(crate) mod join_token;
 pub(crate) mod recovery;
 pub(crate) mod reset;
 pub(crate) mod setup;
+pub(crate) mod trust;

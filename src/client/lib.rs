@@ -210,6 +210,20 @@ impl Client {
         Ok(Self::new(endpoints, options))
     }
 
+    /// A machine's client that knows the hash of the authority's certificate alone, and proves itself
+    /// by its requests.
+    ///
+    /// # Errors
+    /// As [`Client::from_connection`].
+    pub fn of_authority(
+        endpoint: &str,
+        fingerprint: &str,
+        options: ClientOptions,
+    ) -> Result<Self, ClientError> {
+        let endpoint = transport::pinned(endpoint, Some(fingerprint), options)?;
+        Ok(Self::new(vec![endpoint], options))
+    }
+
     /// A client for a machine that joins: it knows the hash of the authority's certificate and a
     /// token, both from the join token.
     ///

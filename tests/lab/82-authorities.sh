@@ -29,7 +29,6 @@ waits_for() { contains "$(authority "$1" .message)" "$2"; }
 run web --port 80 --replicas 3
 start_load "$(service_address web)" 80 50
 before=$(authority etcd-client-ca .fingerprint) peers=$(authority etcd-peer-ca .fingerprint)
-refused kat ca rotate cluster-ca
 refused kat ca rotate no-such-ca
 
 # One member does not answer: the replacement waits, and says for whom.

@@ -32,8 +32,9 @@ use kat_types::{
 /// Interval between two checks of the certificates.
 const INTERVAL: Duration = Duration::from_secs(3600);
 /// The same on a machine that holds etcd: its certificate of the API lives so short that a step of
-/// the clock, or a suspended machine, makes it expire between two checks.
-const INTERVAL_OF_MEMBERS: Duration = Duration::from_secs(60);
+/// the clock, or a suspended machine, makes it expire between two checks. And on one that waits for a
+/// certificate of a new authority.
+const OFTEN: Duration = Duration::from_secs(60);
 /// Largest connection file in bytes.
 const ADMIN_LIMIT: u64 = 256 << 10;
 /// Pause after a failed renewal.
@@ -159,8 +160,9 @@ impl CertificateRenewal {
     }
 
     fn interval(&self) -> Duration {
-        match self.identity.etcd {
-            true => INTERVAL_OF_MEMBERS,
+        let often = self.identity.etcd || self.keys.holds_next().unwrap_or(true);
+        match often {
+            true => OFTEN,
             false => INTERVAL,
         }
     }
@@ -199,8 +201,10 @@ impl CertificateRenewal {
         if trusts {
             tracing::info!("the authorities that this machine trusts have changed");
         }
-        let issuer = self.keys.is_to_change_issuer(&known.authority)?;
-        if !issuer && !self.keys.machine_due(now) {
+        let to_change = self.keys.is_to_change_issuer(&known.authority)?;
+        // A machine that was cut off does not hear when the new authority begins to sign: it asks.
+        let (due, waits) = (self.keys.machine_due(now), self.keys.holds_next()?);
+        if !waits && !due {
             return Ok(trusts);
         }
         if trusts {
@@ -225,8 +229,12 @@ impl CertificateRenewal {
             .renew_certificates(&self.identity.node, &request)
             .await?;
         let signer = pki::fingerprint_of(&signed.cluster_authority)?;
-        if issuer && signer != known.authority.issuer() {
+        let same = self.keys.is_present_authority(&signer)?;
+        if same && to_change {
             anyhow::bail!("the leader does not issue by the new authority yet");
+        }
+        if same && !due {
+            return Ok(trusts);
         }
         self.keys.store_machine(&signed)?;
         tracing::info!("certificates were renewed by the leader");

@@ -5,7 +5,7 @@ use std::{os::unix::process::CommandExt, path::PathBuf, process::ExitCode};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use super::run;
-use crate::commands::{check as look, init, join, join_token, recovery, reset, setup};
+use crate::commands::{check as look, init, join, join_token, recovery, reset, setup, trust};
 use kat_daemon::logging;
 use kat_host::bound_paths;
 use kat_types::{encoding::plain::plain_lines, machine::network::HOOK_PROGRAM};
@@ -95,6 +95,15 @@ enum AgentCommand {
     },
     /// Prints the key that opens this cluster's backups
     RecoveryKey,
+    /// Trusts the cluster's authority that was replaced while this machine was off
+    ///
+    /// It then takes a certificate of that authority from a machine of the cluster, and starts
+    /// kat-agent anew; what runs goes on.
+    Trust {
+        /// SHA-256 of the authority's certificate: FINGERPRINT of cluster-ca in `katcall ca list -o
+        /// wide` on a machine that is not cut off
+        hash: String,
+    },
     /// Takes this machine out of its cluster and removes its workloads
     Reset {
         /// Do not ask
@@ -210,6 +219,11 @@ fn dispatch(command: AgentCommand) -> anyhow::Result<ExitCode> {
             logging::start();
             let path = runtime()?.block_on(recovery::backup(file, &say))?;
             anstream::println!("{}", path.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        AgentCommand::Trust { hash } => {
+            logging::start();
+            runtime()?.block_on(trust::run(&hash, &say))?;
             Ok(ExitCode::SUCCESS)
         }
         AgentCommand::Recover { yes } => {

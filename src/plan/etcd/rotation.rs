@@ -193,7 +193,7 @@ fn first_record(
         return RotationStep::Wait(format!("machine {} holds no etcd", view.leader));
     };
     // The backup has the keys, and version 0.1.0 did not replace them after that.
-    let renewed = store_epoch(snapshot) > 0;
+    let renewed = kind == AuthorityKind::EtcdPeers && store_epoch(snapshot) > 0;
     RotationStep::Write(Box::new(AuthorityRecord {
         schema: 1,
         current: own.issues.clone(),

@@ -69,6 +69,28 @@ impl MachineKeys {
         Ok(changed)
     }
 
+    /// Whether this machine trusts an authority of the cluster that is to sign its certificate.
+    pub(crate) fn holds_next(&self) -> Result<bool, KeysError> {
+        let next = self.edition_hash(AuthorityKind::Cluster, AuthorityEdition::Next)?;
+        Ok(!next.is_empty())
+    }
+
+    /// Whether the present authority of the cluster has this hash.
+    pub(crate) fn is_present_authority(&self, hash: &str) -> Result<bool, KeysError> {
+        Ok(self.edition_hash(AuthorityKind::Cluster, AuthorityEdition::Current)? == hash)
+    }
+
+    /// Trusts another authority of the cluster, because a person said so, on a machine that holds no
+    /// keys of authorities.
+    pub(crate) fn trust_next(&self, certificate_pem: &str) -> Result<(), KeysError> {
+        let kind = AuthorityKind::Cluster;
+        Ok(replacement::store_next_certificate(
+            &self.folder,
+            kind,
+            certificate_pem,
+        )?)
+    }
+
     /// Whether this machine, which holds no keys of authorities, is to have a certificate of another
     /// authority, which it trusts already.
     pub(crate) fn is_to_change_issuer(

@@ -32,7 +32,7 @@ use kat_types::{
         AuthorityRotationRequest, AuthorityStatus, CertificateExpiry, List, ListMetadata,
     },
     store::{
-        authorities::{AuthorityKind, AuthorityRecord, RotationReason},
+        authorities::{AuthorityKind, AuthorityRecord, RotationPhase, RotationReason},
         keys,
         revisions::Stored,
         snapshot::ObservedReports,
@@ -64,7 +64,8 @@ pub(crate) async fn list(
     }))
 }
 
-/// Writes that the replacement is due. A second request changes nothing.
+/// Writes that the replacement is due. A second request changes nothing but the time that katcall
+/// has to learn of a new authority.
 pub(crate) async fn rotate(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
@@ -75,6 +76,7 @@ pub(crate) async fn rotate(
     let request: AuthorityRotationRequest = read_json(&api, request, MAX_JSON).await?;
     let kind =
         AuthorityKind::from_name(&name).ok_or_else(|| ApiError::not_found("authority", &name))?;
+    let may_change_grace = request.grace_seconds.is_some();
     let grace_seconds = match (kind, request.grace_seconds) {
         (AuthorityKind::Cluster, grace) => grace.unwrap_or(DEFAULT_GRACE_SECONDS),
         (AuthorityKind::EtcdClients | AuthorityKind::EtcdPeers, None) => 0,
@@ -93,22 +95,32 @@ pub(crate) async fn rotate(
     let authorities = api.authorities().ok_or_else(no_authorities)?;
     let (_, written) = api
         .write(|snapshot| {
-            let stored = snapshot.authorities.get(kind.name());
-            let stored = stored.filter(|stored| stored.value.rotation.is_none());
-            let Some(stored) = stored else {
+            let under_way = || {
                 let view = AuthorityView::new(&api, &authorities, snapshot, &observed)?;
-                return Err(view.under_way(kind));
+                Err(view.under_way(kind))
             };
-            if stored.value.due.is_some() {
+            let Some(stored) = snapshot.authorities.get(kind.name()) else {
+                return under_way();
+            };
+            let mut record = stored.value.clone();
+            match &mut record.rotation {
+                // Another time for katcall to learn of the new authority.
+                Some(rotation) if may_change_grace && rotation.phase == RotationPhase::Trust => {
+                    rotation.grace_seconds = grace_seconds;
+                }
+                Some(_) => return under_way(),
+                None => {
+                    record.due_since = record.due_since.or_else(|| Some(api.now()));
+                    record.due = record.due.or(Some(RotationReason::Requested));
+                    if may_change_grace || stored.value.due.is_none() {
+                        record.grace_seconds = grace_seconds;
+                    }
+                }
+            }
+            if record == stored.value {
                 return Ok(WriteDecision::Done(()));
             }
             let key = keys::authority(kind.name());
-            let record = AuthorityRecord {
-                due: Some(RotationReason::Requested),
-                due_since: Some(api.now()),
-                grace_seconds,
-                ..stored.value.clone()
-            };
             Ok(WriteDecision::Write {
                 conditions: vec![Compare::ModRevision(key.clone(), stored.revision)],
                 operations: vec![put(key, &record)?],

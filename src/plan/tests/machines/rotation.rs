@@ -549,6 +549,7 @@ fn the_first_record_after_a_restore_says_that_the_authority_of_peers_is_to_be_re
             leader: "n1",
             observed: &observed,
             left: &BTreeSet::new(),
+            now: Timestamp::UNIX_EPOCH,
         };
         let step = rotation_step(AuthorityKind::EtcdPeers, &model.snapshot(), view);
         let RotationStep::Write(record) = step else {

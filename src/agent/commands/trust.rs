@@ -1,0 +1,101 @@
+//! `kat-agent trust`: a machine that was off while the cluster's authority was replaced is told the
+//! new one by a person. It trusts nothing that those who answer say about themselves.
+
+use std::time::Duration;
+
+use anyhow::bail;
+
+use super::setup::{StepPrinter, read_identity};
+use crate::cluster::{cluster_cache::ClusterCache, identity::MachineIdentity, keys::MachineKeys};
+use kat_client::{Client, ClientOptions};
+use kat_pki as pki;
+use kat_pki::AuthorityKind;
+use kat_systemd::{JobResult, ManagerSource, Managers};
+use kat_types::api::RenewalRequest;
+
+/// Longest restart of the agent.
+const RESTART_LIMIT: Duration = Duration::from_secs(60);
+
+/// Takes the authority whose certificate has this SHA-256, and a certificate of it for this machine,
+/// from a machine of the cluster that has it.
+pub(crate) async fn run(hash: &str, say: StepPrinter<'_>) -> anyhow::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("this needs root: run it with sudo");
+    }
+    let hash = hash.trim().to_ascii_lowercase();
+    if hash.len() != 64 || !hash.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        bail!(
+            "`{hash}` is not the hash of an authority: expected 64 hexadecimal digits, as `katcall ca list -o wide` shows them"
+        );
+    }
+    let identity = read_identity()?;
+    if identity.etcd {
+        bail!(
+            "this machine holds the cluster's store, and its authority is replaced with that of the others. Where it was taken out of the store meanwhile: `sudo kat-agent reset`, then join again"
+        );
+    }
+    let keys = MachineKeys::new(None);
+    let current = pki::fingerprint_of(&keys.certificate(AuthorityKind::Cluster.name())?)?;
+    if current == hash {
+        say("this machine trusts that authority already, and has a certificate of it");
+        return Ok(());
+    }
+    let endpoint = take(&identity, &keys, &hash).await?;
+    say(&format!(
+        "{endpoint} has that authority, and gave this machine a certificate of it; kat-agent starts anew, and what runs goes on"
+    ));
+    let managers = Managers::new();
+    let restarted = managers
+        .system()
+        .restart("kat-agent.service", RESTART_LIMIT)
+        .await?;
+    if restarted != JobResult::Done {
+        bail!("kat-agent did not start: `systemctl status kat-agent` says why");
+    }
+    Ok(())
+}
+
+/// Asks every known address; returns the first that has the authority and issued a certificate.
+async fn take(
+    identity: &MachineIdentity,
+    keys: &MachineKeys,
+    hash: &str,
+) -> anyhow::Result<String> {
+    let known = ClusterCache::stored().of_others(identity);
+    let request = RenewalRequest {
+        certificate_request: keys.machine_request(&identity.node)?,
+        state_stream: true,
+    };
+    let options = ClientOptions {
+        retry_for: Duration::ZERO,
+        unreachable_for: Duration::ZERO,
+        ..ClientOptions::default()
+    };
+    let mut failures = Vec::new();
+    for endpoint in known.api(identity.cluster.spec.api_port) {
+        let asked = async {
+            let client = Client::of_authority(&endpoint, hash, options)?;
+            let signed = client.renew_certificates(&identity.node, &request).await?;
+            let uid = pki::cluster_uid_of_authority(&signed.cluster_authority)?;
+            if uid != identity.cluster_uid
+                || pki::fingerprint_of(&signed.cluster_authority)? != hash
+            {
+                bail!("it issues certificates of another authority");
+            }
+            keys.trust_next(&signed.cluster_authority)?;
+            keys.store_machine(&signed)?;
+            anyhow::Ok(())
+        };
+        match asked.await {
+            Ok(()) => return Ok(endpoint),
+            Err(error) => failures.push(format!("\n  {endpoint}: {error:#}")),
+        }
+    }
+    if failures.is_empty() {
+        bail!("this machine knows no other machine of its cluster");
+    }
+    bail!(
+        "no machine that is known here has an authority with that hash:{}",
+        failures.concat()
+    )
+}
