@@ -215,6 +215,12 @@ impl CurrentTrust {
         Ok(())
     }
 
+    /// Whether these authorities are the present ones, in any order.
+    pub fn is_of(&self, authorities_pem: &str) -> bool {
+        let present: BTreeSet<String> = self.fingerprints().into_iter().collect();
+        fingerprints(authorities_pem).is_some_and(|others| others == present)
+    }
+
     /// SHA-256 of the certificate of each authority, as 64 hexadecimal digits.
     pub fn fingerprints(&self) -> Vec<String> {
         self.current.load().fingerprints.clone()
@@ -364,11 +370,12 @@ pub(super) fn chain_verifier_of(
 
 /// Whether two PEM texts have the same certificates, in any order. Unreadable texts differ.
 pub fn same_certificates(one: &str, other: &str) -> bool {
-    let hashes = |pem: &str| -> Option<BTreeSet<String>> {
-        let certificates = certificates(pem).ok()?;
-        Some(certificates.iter().map(authority::fingerprint).collect())
-    };
-    hashes(one).is_some_and(|one| Some(one) == hashes(other))
+    fingerprints(one).is_some_and(|one| Some(one) == fingerprints(other))
+}
+
+fn fingerprints(pem: &str) -> Option<BTreeSet<String>> {
+    let certificates = certificates(pem).ok()?;
+    Some(certificates.iter().map(authority::fingerprint).collect())
 }
 
 /// Configuration of a client that knows only the hash of the authority's certificate, from a join

@@ -353,7 +353,8 @@ impl AuthorityKeeper {
         }
         // An agent that ended in between, or the leader's making of the authority, leaves files that
         // are not in use yet.
-        match changed || self.keys.copy_for_etcd()? {
+        let changed = changed || self.keys.copy_for_etcd()?;
+        match changed || !self.trust.is_of(&self.keys.cluster_authority()?) {
             true => self.use_files(),
             false => Ok(()),
         }

@@ -93,10 +93,9 @@ async fn rotate(
     let (client, console) = (&session.client, session.console);
     let name = &arguments.name;
     let request = AuthorityRotationRequest {
-        grace_seconds: match arguments.grace {
-            Some(grace) => Some(u32::try_from(grace.as_secs()).unwrap_or(u32::MAX)),
-            None => None,
-        },
+        grace_seconds: arguments
+            .grace
+            .map(|grace| u32::try_from(grace.as_secs()).unwrap_or(u32::MAX)),
     };
     let of_etcd = AuthorityKind::OF_ETCD
         .iter()
