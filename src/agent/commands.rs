@@ -1,5 +1,5 @@
 //! The commands of `kat-agent` for administrators: init, join, check, backup, recover, restore,
-//! reset.
+//! trust, reset.
 
 pub(crate) mod bootstrap;
 pub(crate) mod check;

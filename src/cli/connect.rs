@@ -452,6 +452,7 @@ mod tests {
         LearnedConnection {
             cluster_uid: cluster_uid.to_owned(),
             ca: Some("new".to_owned()),
+            ca_before: String::new(),
         }
     }
 

@@ -92,7 +92,7 @@ async fn until_interrupted(arguments: KatcallArgs, console: &Console) -> Result<
     {
         let harm = match learned.ca {
             Some(_) => {
-                "the cluster's authority is being replaced, and without the new one this connection will end"
+                "the cluster's authority is being replaced, or has been, and the connection has the earlier one"
             }
             None => {
                 "until it can be written, a server of KAT 0.1.0, which any machine can pose as, is still accepted"

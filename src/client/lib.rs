@@ -94,9 +94,7 @@ impl Default for ClientOptions {
 #[derive(Clone)]
 struct Learning {
     memory: Arc<ServerMemory>,
-    name_required: bool,
-    ca: Arc<str>,
-    cluster_uid: Arc<str>,
+    connection: Arc<Connection>,
 }
 
 /// What a connection should say from now on: that servers must have the name of the API, because one
@@ -108,13 +106,18 @@ pub struct LearnedConnection {
     /// Certificates of the authorities, PEM, where they are others than before: an authority is being
     /// replaced, or has been.
     pub ca: Option<String>,
+    /// Those of before.
+    pub ca_before: String,
 }
 
 impl LearnedConnection {
     /// Enters it into a connection to this cluster.
     pub fn enter(&self, connection: &mut Connection) {
         connection.api_name_required = true;
-        if let Some(ca) = &self.ca {
+        // Another katcall may have learned more meanwhile.
+        if let Some(ca) = &self.ca
+            && connection.ca == self.ca_before
+        {
             connection.ca.clone_from(ca);
         }
     }
@@ -148,6 +151,29 @@ impl Client {
         options: ClientOptions,
     ) -> Result<Self, ClientError> {
         let memory = ServerMemory::new(connection.api_name_required);
+        Self::remembering(connection, memory, options)
+    }
+
+    /// A client with connections of its own, which shares with this one what servers teach: they say
+    /// it at the beginning of a connection.
+    ///
+    /// # Errors
+    /// As [`Client::from_connection`].
+    pub fn anew(&self) -> Result<Self, ClientError> {
+        match &self.learning {
+            Some(learning) => {
+                let memory = Arc::clone(&learning.memory);
+                Self::remembering(&learning.connection, memory, self.options)
+            }
+            None => Ok(self.clone()),
+        }
+    }
+
+    fn remembering(
+        connection: &Connection,
+        memory: Arc<ServerMemory>,
+        options: ClientOptions,
+    ) -> Result<Self, ClientError> {
         let endpoints = transport::tls(
             &connection.endpoints,
             &connection.cluster_uid,
@@ -159,9 +185,7 @@ impl Client {
         let mut client = Self::new(endpoints, options);
         client.learning = Some(Learning {
             memory,
-            name_required: connection.api_name_required,
-            ca: connection.ca.as_str().into(),
-            cluster_uid: connection.cluster_uid.as_str().into(),
+            connection: Arc::new(connection.clone()),
         });
         if !connection.token.is_empty() {
             client.authorization = Some(format!("Bearer {}", connection.token).into());
@@ -329,14 +353,16 @@ impl Client {
         if !learning.memory.is_required() {
             return None;
         }
+        let before = &learning.connection;
         let ca = learning.memory.authorities();
-        let ca = ca.filter(|ca| !kat_pki::tls::same_certificates(ca, &learning.ca));
-        if learning.name_required && ca.is_none() {
+        let ca = ca.filter(|ca| !kat_pki::tls::same_certificates(ca, &before.ca));
+        if before.api_name_required && ca.is_none() {
             return None;
         }
         Some(LearnedConnection {
-            cluster_uid: learning.cluster_uid.as_ref().to_owned(),
+            cluster_uid: before.cluster_uid.clone(),
             ca,
+            ca_before: before.ca.clone(),
         })
     }
 

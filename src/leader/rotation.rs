@@ -264,7 +264,10 @@ async fn begin(
             since: (config.clock)(),
             holders: present_holders(snapshot),
             turn: None,
-            grace_seconds: before.grace_seconds,
+            grace_seconds: match &before.rotation {
+                Some(rotation) => rotation.grace_seconds,
+                None => before.grace_seconds,
+            },
         }),
         epoch: store_epoch(snapshot),
         due: Some(reason),

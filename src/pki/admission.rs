@@ -43,6 +43,14 @@ impl Authorities {
         self.cluster.certificate_pem()
     }
 
+    /// Certificates of the cluster's authority and of the one that will replace it, PEM.
+    pub fn cluster_certificates(&self) -> String {
+        let next = self.next.iter();
+        let next = next.filter(|one| one.kind() == AuthorityKind::Cluster);
+        let all = std::iter::once(&self.cluster).chain(next);
+        all.map(Authority::certificate_pem).collect()
+    }
+
     /// Reads the authorities from `folder` (`/var/lib/kat/pki`).
     ///
     /// # Errors

@@ -7,6 +7,7 @@
 //! without a list (katcall) accepts the earlier name until it has seen the new one.
 
 use std::{
+    cell::RefCell,
     collections::BTreeMap,
     fmt,
     sync::{
@@ -27,6 +28,13 @@ use rustls::{
 use x509_parser::extensions::GeneralName;
 
 use super::{PkiError, api_server_name, authority, check_name, cluster_name, request, tls};
+
+thread_local! {
+    /// The certificates that a server has just sent, until it has proved its key: rustls verifies
+    /// certificate and signature one after the other in one call. Anybody can send a certificate
+    /// that others have seen, so nothing is learned before that.
+    static UNPROVED: RefCell<Option<Vec<CertificateDer<'static>>>> = const { RefCell::new(None) };
+}
 
 /// Authorities that a client remembers at most.
 const MOST_AUTHORITIES: usize = 4;
@@ -68,7 +76,8 @@ impl ServerMemory {
         Some(pem.collect())
     }
 
-    /// Remembers what an accepted server with the name [`api_server_name`] has sent.
+    /// Remembers what an accepted server with the name [`api_server_name`] has sent, which has proved
+    /// its key.
     fn learn(&self, intermediates: &[CertificateDer<'_>], cluster_uid: &str) {
         self.required.store(true, Ordering::Relaxed);
         let is_meant = |one: &&CertificateDer<'_>| {
@@ -383,9 +392,12 @@ impl ServerCertVerifier for ApiVerifier {
         };
         match &self.servers {
             ApiServers::Named(memory) => {
+                UNPROVED.take();
                 let verified = self.named(&shown, memory.is_required())?;
                 if self.chain(&shown, &self.name).is_ok() {
-                    memory.learn(intermediates, &self.cluster_uid);
+                    let sent = std::iter::once(end_entity).chain(intermediates);
+                    let sent = sent.map(|one| one.clone().into_owned());
+                    UNPROVED.set(Some(sent.collect()));
                 }
                 Ok(verified)
             }
@@ -410,8 +422,17 @@ impl ServerCertVerifier for ApiVerifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier
-            .verify_tls13_signature(message, certificate, signature)
+        let verified = self
+            .verifier
+            .verify_tls13_signature(message, certificate, signature)?;
+        if let ApiServers::Named(memory) = &self.servers
+            && let Some(sent) = UNPROVED.take()
+            && let Some((leaf, others)) = sent.split_first()
+            && leaf == certificate
+        {
+            memory.learn(others, &self.cluster_uid);
+        }
+        Ok(verified)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -202,9 +202,13 @@ impl MachineKeys {
     pub(crate) fn forget_authorities(&self) -> Result<(), KeysError> {
         for kind in AuthorityKind::ALL {
             files::remove(&self.folder.join(clear_file(kind)))?;
-            replacement::forget_others(&self.folder, kind)?;
-            let sealed = AuthorityEdition::Current.sealed_file(kind);
-            files::remove(&self.folder.join(sealed))?;
+            for edition in AuthorityEdition::ALL {
+                files::remove(&self.folder.join(edition.sealed_file(kind)))?;
+            }
+            // A machine without the store trusts the cluster's own authorities, too.
+            if kind != AuthorityKind::Cluster {
+                replacement::forget_others(&self.folder, kind)?;
+            }
         }
         files::remove(&pki::recovery_key_file(&self.folder))?;
         let peers = AuthorityKind::EtcdPeers.name();
@@ -276,6 +280,11 @@ impl MachineKeys {
 
     /// Stores the certificates that the leader issued for [`Self::machine_request`].
     pub(crate) fn store_machine(&self, certificates: &Certificates) -> Result<(), KeysError> {
+        let sealed = AuthorityEdition::Current.sealed_file(AuthorityKind::Cluster);
+        if self.folder.join(sealed).exists() {
+            // The machine has become a member while it asked, and issues its own.
+            return Ok(());
+        }
         if certificates.etcd.is_empty() {
             self.forget_etcd_client()?;
         } else {

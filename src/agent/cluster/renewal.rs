@@ -27,6 +27,7 @@ use kat_pki::AuthorityKind;
 use kat_types::{
     api::{Connection, RenewalRequest},
     encoding::json,
+    store::authorities::ClusterAuthority,
 };
 
 /// Interval between two checks of the certificates.
@@ -116,8 +117,9 @@ impl CertificateRenewal {
         let mut unused = false;
         let mut said = String::new();
         let mut known = self.known.clone();
+        self.keep_admin_connection();
         loop {
-            known.mark_unchanged();
+            let before = known.borrow_and_update().authority.clone();
             let pause = match self.renew().await {
                 Ok(false) if !unused => self.interval(),
                 Ok(_) => {
@@ -132,6 +134,8 @@ impl CertificateRenewal {
                     }
                 }
                 Err(error) => {
+                    // What was done before the failure is put into use with the next success.
+                    unused = true;
                     let expired = self.keys.machine_expired(Timestamp::now());
                     let urgent = expired || self.known.borrow().authority.replacement.is_some();
                     let news = format!("certificates can't be renewed: {error:#}");
@@ -148,7 +152,7 @@ impl CertificateRenewal {
             let due = async {
                 tokio::select! {
                     () = sleep(pause) => false,
-                    () = self.others_due(&mut known) => false,
+                    () = self.others_due(&mut known, &before) => false,
                     () = self.changed.notified() => true,
                 }
             };
@@ -169,13 +173,12 @@ impl CertificateRenewal {
 
     /// Ends when a change of the cluster has this machine's certificate of the API lack a name, or
     /// replaces the authority by which this machine's certificate is issued.
-    async fn others_due(&self, known: &mut ClusterCacheReceiver) {
-        let before = known.borrow().authority.clone();
+    async fn others_due(&self, known: &mut ClusterCacheReceiver, before: &ClusterAuthority) {
         while known.changed().await.is_ok() {
             let now = known.borrow_and_update().clone();
             let due = match self.identity.etcd {
                 true => self.keys.lacks_api_name(&self.identity, &now),
-                false => now.authority != before,
+                false => now.authority != *before,
             };
             if due {
                 return;
@@ -197,8 +200,13 @@ impl CertificateRenewal {
         }
         let known = self.known.borrow().clone();
         let uid = &self.identity.cluster_uid;
-        let trusts = self.keys.follow_cluster_authority(&known.authority, uid)?;
-        if trusts {
+        let followed = self.keys.follow_cluster_authority(&known.authority, uid)?;
+        let trusts = followed
+            || !self
+                .certificates
+                .trust
+                .is_of(&self.keys.cluster_authority()?);
+        if followed {
             tracing::info!("the authorities that this machine trusts have changed");
         }
         let to_change = self.keys.is_to_change_issuer(&known.authority)?;
@@ -208,8 +216,9 @@ impl CertificateRenewal {
             return Ok(trusts);
         }
         if trusts {
-            // Before anything else can fail.
+            // Before anything else can fail: others wait for it.
             self.certificates.replace(&self.keys)?;
+            self.show_uses();
         }
         // The request is made without a client certificate, since that may have expired: it proves
         // possession of the machine's key by its signature.
@@ -259,21 +268,34 @@ impl CertificateRenewal {
         let known = self.known.borrow().clone();
         self.certificates.replace(keys)?;
         self.show_uses();
-        keep_admin_authorities(&self.admin_connection, &keys.cluster_authority()?)?;
+        self.keep_admin_connection();
         self.store.reconnect(identity, keys, &known).await
+    }
+
+    /// A connection file that can't be read or written stops nothing else.
+    fn keep_admin_connection(&self) {
+        let kept = self.keys.cluster_authority().map_err(Into::into);
+        let kept = kept.and_then(|authorities| {
+            let uid = &self.identity.cluster_uid;
+            keep_admin_authorities(&self.admin_connection, uid, &authorities)
+        });
+        if let Err(error) = kept {
+            tracing::error!("the administrator's connection file is not up to date: {error:#}");
+        }
     }
 }
 
 /// Keeps the authorities that this machine trusts in the administrator's connection file, where the
 /// machine has one.
-fn keep_admin_authorities(path: &Path, authorities: &str) -> anyhow::Result<()> {
+fn keep_admin_authorities(path: &Path, uid: &str, authorities: &str) -> anyhow::Result<()> {
     let text = match files::read_text(path, ADMIN_LIMIT) {
         Err(error) if error.is_not_found() => return Ok(()),
         read => read?,
     };
     let mut connection: Connection =
         serde_json::from_str(&text).with_context(|| path.display().to_string())?;
-    if connection.ca == authorities {
+    let same = pki::tls::same_certificates(&connection.ca, authorities);
+    if same || connection.cluster_uid != uid {
         return Ok(());
     }
     authorities.clone_into(&mut connection.ca);

@@ -36,7 +36,8 @@ pub(crate) async fn run(hash: &str, say: StepPrinter<'_>) -> anyhow::Result<()> 
     }
     let keys = MachineKeys::new(None);
     let current = pki::fingerprint_of(&keys.certificate(AuthorityKind::Cluster.name())?)?;
-    if current == hash {
+    let authority = keys.certificate(AuthorityKind::Cluster.name())?;
+    if current == hash && pki::is_issued_by(&keys.certificate("node")?, &authority)? {
         say("this machine trusts that authority already, and has a certificate of it");
         return Ok(());
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::SignedDuration;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{ServerName, pem::PemObject};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
@@ -136,6 +136,62 @@ fn required(servers: KnownServers) -> KnownServers {
         api_name_required: true,
         ..servers
     }
+}
+
+/// Sends a certificate that others have seen, and other certificates beside it, without the key.
+#[derive(Debug)]
+struct Copied(Arc<rustls::sign::CertifiedKey>);
+
+impl rustls::server::ResolvesServerCert for Copied {
+    fn resolve(
+        &self,
+        _: rustls::server::ClientHello<'_>,
+    ) -> Option<Arc<rustls::sign::CertifiedKey>> {
+        Some(Arc::clone(&self.0))
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_learned_from_a_server_that_does_not_prove_its_key() {
+    let cluster = cluster();
+    let now = jiff::Timestamp::now();
+    let kind = LeafKind::Api {
+        name: "n1".into(),
+        cluster_uid: UID.into(),
+        names: ApiNames::Both,
+        addresses: Vec::new(),
+    };
+    let genuine = cluster.authority.issue(&kind, now).expect("issued");
+    let attacker = Authority::generate(AuthorityKind::Cluster, UID, now).expect("made");
+    let key = attacker.issue(&kind, now).expect("issued").key_pem;
+    let mut chain = super::super::tls::certificates(&genuine.certificate_pem).expect("one");
+    chain.extend(super::super::tls::certificates(attacker.certificate_pem()).expect("one"));
+    let key = rustls::pki_types::PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("a key");
+    let key = rustls::crypto::aws_lc_rs::sign::any_ecdsa_type(&key).expect("a key");
+    let certified = Arc::new(rustls::sign::CertifiedKey::new(chain, key));
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let server = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("TLS 1.3")
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(Copied(certified)));
+    let memory = ServerMemory::new(false);
+    let servers = ApiServers::Named(memory.clone());
+    let authority = cluster.authority.certificate_pem();
+    let client = client_config(authority, UID, None, servers).expect("a client");
+    let error = handshake(Arc::new(server), client).await.unwrap_err();
+    assert!(error.contains("ignature"), "{error}");
+    assert_eq!(memory.authorities(), None);
+    assert!(!memory.is_required());
+
+    // The control: the same certificate with its key.
+    let identity = CurrentIdentity::new(&genuine, authority).expect("usable");
+    let server = server_config(identity, trust(authority)).expect("a server");
+    let client = client_config(authority, UID, None, ApiServers::Named(memory.clone()));
+    handshake(server, client.expect("a client"))
+        .await
+        .expect("accepted");
+    assert!(memory.is_required() && memory.authorities().is_some());
 }
 
 /// While an authority is replaced, servers and clients go on without a new start: katcall learns of

@@ -274,6 +274,11 @@ fn phase_step(
         let mut lacking = reports.iter().filter(|(_, report)| !done(report));
         lacking.next().map(|(name, _)| *name)
     };
+    let has = |one: &&AuthorityReport| one.holds_next == *next || one.issues == *next;
+    if !reports.values().any(has) {
+        // A store from a backup may say more than the keys that came with it.
+        return RotationStep::Begin(rotation.reason);
+    }
     match rotation.phase {
         RotationPhase::Trust => {
             let own = reports.get(view.leader);
@@ -356,7 +361,12 @@ fn cluster_step(
     let next = &rotation.next;
     let own = members.get(view.leader);
     let has = |one: &AuthorityReport| one.holds_next == *next || one.issues == *next;
-    if rotation.phase == RotationPhase::Trust && own.is_none_or(|own| !has(own)) {
+    let lost = match rotation.phase {
+        RotationPhase::Trust => own.is_none_or(|own| !has(own)),
+        // A store from a backup may say more than the keys that came with it.
+        RotationPhase::Issue | RotationPhase::Retire => !members.values().any(|one| has(one)),
+    };
+    if lost {
         return RotationStep::Begin(rotation.reason);
     }
     if rotation.phase == RotationPhase::Trust
@@ -411,7 +421,7 @@ fn cluster_step(
 }
 
 /// When the new authority may begin to issue certificates.
-fn grace_end(rotation: &Rotation) -> Timestamp {
+pub fn grace_end(rotation: &Rotation) -> Timestamp {
     let grace = SignedDuration::from_secs(i64::from(rotation.grace_seconds));
     rotation.since.checked_add(grace).unwrap_or(Timestamp::MAX)
 }

@@ -25,7 +25,9 @@ use crate::{
 };
 use jiff::Timestamp;
 use kat_pki::{Authorities, Authority, validity_of};
-use kat_plan::{RotationStep, RotationView, Snapshot, away_machines, not_migrated, rotation_step};
+use kat_plan::{
+    RotationStep, RotationView, Snapshot, away_machines, grace_end, not_migrated, rotation_step,
+};
 use kat_types::{
     api::{
         ApiTime, AuthorityMigration, AuthorityMigrationRequest, AuthorityPhase,
@@ -43,6 +45,8 @@ use kat_types::{
 /// For how long a replacement of `cluster-ca` waits for katcall's connections, where the request
 /// does not say it: a day.
 const DEFAULT_GRACE_SECONDS: u32 = 24 * 3600;
+/// The shortest wait: who asks for the replacement learns of the new authority.
+const MIN_GRACE_SECONDS: u32 = 10;
 /// The longest wait that a request may ask for.
 const MAX_GRACE_SECONDS: u32 = 30 * 24 * 3600;
 /// Where to read about a replacement.
@@ -85,6 +89,10 @@ pub(crate) async fn rotate(
                 "graceSeconds: katcall does not use this authority; expected for cluster-ca only",
             ));
         }
+    };
+    let grace_seconds = match kind {
+        AuthorityKind::Cluster => grace_seconds.max(MIN_GRACE_SECONDS),
+        AuthorityKind::EtcdClients | AuthorityKind::EtcdPeers => grace_seconds,
     };
     if grace_seconds > MAX_GRACE_SECONDS {
         return Err(ApiError::invalid(format!(
@@ -270,6 +278,10 @@ impl<'a> AuthorityView<'a> {
                 .map(|rotation| rotation.since)
                 .or_else(|| record.and_then(|record| record.due_since))
                 .into(),
+            grace_until: rotation
+                .filter(|rotation| rotation.grace_seconds > 0)
+                .map(grace_end)
+                .into(),
             message: self.message(kind),
             certificates: self.certificates(kind),
         })
@@ -339,7 +351,7 @@ impl<'a> AuthorityView<'a> {
             let away = away_machines(self.snapshot, self.observed);
             let away = (!away.is_empty()).then(|| away.join(", "))?;
             return Some(format!(
-                "it goes on without {away}, which will need `kat-agent trust` when back"
+                "it goes on without {away}; who has not heard of it until Issue needs `kat-agent trust` when back"
             ));
         }
         let holds = |(name, uid): (&String, &String)| {

@@ -196,7 +196,7 @@ pub(crate) async fn create(
             cluster_uid: snapshot.cluster_uid.clone(),
             endpoints: endpoints.api(),
             api_name_required: endpoints.is_api_named(),
-            ca: authorities.cluster_certificate().to_owned(),
+            ca: authorities.cluster_certificates(),
             token: new.token.clone(),
             namespace: match &new.record.scope {
                 Scope::Deploy { namespace } => Some(namespace.clone()),

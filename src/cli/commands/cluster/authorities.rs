@@ -158,7 +158,8 @@ async fn follow(
             .hinted("it goes on; `katcall ca list` shows how far it is"));
         }
         sleep_until(next).await;
-        match session.client.authorities().await {
+        // Servers tell of a new authority at the beginning of a connection.
+        match session.client.anew()?.authorities().await {
             Ok(list) => {
                 if lost {
                     progress.note("the cluster answers again");

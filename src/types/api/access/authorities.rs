@@ -69,6 +69,9 @@ pub struct AuthorityStatus {
     pub reason: Option<RotationReason>,
     /// When the replacement began; RFC 3339, UTC; empty before it began.
     pub replacement_since: ApiTime,
+    /// Until when the new authority issues no certificate, so that every katcall that is used learns
+    /// of it; RFC 3339, UTC; empty where nothing waits for that.
+    pub grace_until: ApiTime,
     /// Why the authority is replaced and what that waits for, for users; empty if there is nothing
     /// to say.
     pub message: String,
@@ -91,8 +94,8 @@ pub struct CertificateExpiry {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AuthorityRotationRequest {
     /// For `cluster-ca` only: for how long the new authority issues no certificate, in seconds, so
-    /// that every katcall that is used in this time learns of it; at most 30 days, by default one
-    /// day. One that is used for the first time after it needs a new connection file.
+    /// that every katcall that is used in this time learns of it; from 10 seconds to 30 days, by
+    /// default one day. One that is used for the first time after it needs a new connection file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_seconds: Option<u32>,
 }

@@ -333,7 +333,9 @@ impl Findings {
 
     fn of_replacement(&mut self, one: &AuthorityStatus, now: Timestamp) {
         let since = one.replacement_since.get();
-        let lasts = since.map_or(0, |since| now.duration_since(since).as_secs());
+        // A time that katcall is given to learn of an authority is no delay.
+        let due = since.max(one.grace_until.get());
+        let lasts = due.map_or(0, |due| now.duration_since(due).as_secs());
         let since = since.map_or_else(String::new, |since| {
             format!(" (replacement began {} ago)", time::age(now, since.into()))
         });
