@@ -316,7 +316,7 @@ async fn the_time_for_katcall_is_set_and_changed_by_requests() {
             .rotation
             .unwrap()
             .grace_seconds,
-        0
+        10
     );
     server.write(&[in_phase(RotationPhase::Issue)]).await;
     let (status, _) = post(&server, &path, &json!({"graceSeconds": 0})).await;
