@@ -60,9 +60,13 @@ nodes() {
 # process; processes that stay are started with 8>&-. `down` removes the file.
 lock_lab() {
     local file=$LAB_BASE/.$LAB_NAME.lock
+    local failures=0
     while true; do
-        mkdir -p "$LAB_BASE"
-        exec 8>"$file" || die "cannot write $file"
+        # A `down` of another lab may remove the empty folder between the two.
+        if ! { mkdir -p "$LAB_BASE" && { exec 8>"$file"; } 2>/dev/null; }; then
+            ((++failures < 20)) || die "cannot write $file"
+            continue
+        fi
         if ! flock --nonblock 8; then
             say "another kat-lab changes $LAB_NAME: waiting for its end"
             flock --timeout 1200 8 || die "another kat-lab still holds $file"

@@ -14,6 +14,8 @@ stream_of() {
         --resolve 'state.kat.$uid:9115:$2' 'https://state.kat.$uid:9115/v1alpha1/nodes/n4/state' --output /run/stream || true"
     lab exec "$1" -- cat /run/stream </dev/null | tr -d '\0'
 }
+# stream_has FILE KEY: whether a message of the stream has this key, and not only a text such as the folder of backups.
+stream_has() { LC_ALL=C grep -aqP "\Q$2\E(?![\w/.-])" "$1"; }
 is_shown_to_n4() {
     case $1 in
     /kat/nodes/desired/n4/*) ;;
@@ -35,10 +37,10 @@ shown=0 hidden=0
 while IFS= read -r -u 6 key; do
     for address in 192.168.77.11 192.168.77.14; do
         if is_shown_to_n4 "$key"; then
-            grep -aqF "$key" "$LAB_WORK/stream-$address" || { echo "$key is not in the stream from $address" >&2 && exit 1; }
+            stream_has "$LAB_WORK/stream-$address" "$key" || { echo "$key is not in the stream from $address" >&2 && exit 1; }
             shown=$((shown + 1))
         else
-            ! grep -aqF "$key" "$LAB_WORK/stream-$address" || { echo "$key is in the stream from $address" >&2 && exit 1; }
+            ! stream_has "$LAB_WORK/stream-$address" "$key" || { echo "$key is in the stream from $address" >&2 && exit 1; }
             hidden=$((hidden + 1))
         fi
     done
