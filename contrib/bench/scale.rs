@@ -33,7 +33,7 @@ use kat_daemon::watchdog::LoopPulses;
 use kat_leader::{LeaderConfig, MemberClients, MembersConfig, keep_members, start};
 use kat_pki::{
     ApiNames, ApiServers, Authority, AuthorityKind, CertificateKeyPair, LeafKind, ServerMemory,
-    create_key, create_request_for_key, key_hash, load_recovery_key, recovery_key::RecoveryKey,
+    create_key, create_request_for_key, key_hash, load_recovery_keys, recovery_key::RecoveryKey,
     store_recovery_key, tls,
 };
 use kat_store::{
@@ -126,7 +126,7 @@ impl Place {
     }
 
     fn authority(&self, kind: AuthorityKind) -> anyhow::Result<Authority> {
-        let recovery = load_recovery_key(&self.folder)?;
+        let recovery = load_recovery_keys(&self.folder)?;
         Ok(Authority::load(&self.folder, kind, &recovery)?)
     }
 
@@ -336,7 +336,7 @@ async fn lead(place: &Place) -> anyhow::Result<()> {
             }),
             clock: Arc::clone(&clock),
             pulses: pulses.clone(),
-            sealing: kat_plan::SnapshotSealing::None,
+            sealing: watch::Sender::new(kat_plan::SnapshotSealing::None).subscribe(),
         },
         cancel.clone(),
     );

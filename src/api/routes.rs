@@ -29,13 +29,13 @@ use crate::{
 use kat_types::{
     api::{
         ApplyResult, AuthorityMigration, AuthorityMigrationRequest, AuthorityRotationRequest,
-        AuthorityStatus, Certificates, ClusterOverview, Event, GenerationView, HealthView,
-        ImageRequest, InstanceItem, JoinAnswer, JoinRequest, List, LogLine, MembershipAnswer,
-        Metrics, NamespaceItem, NamespaceRequest, NamespaceUsage, NodeItem, NodeLabels, NodeReport,
-        NodeTaints, NodeUsage, RegistryLoginRequest, RegistryLoginResult, RegistryLoginView,
-        RegistryRequest, RegistryView, RenewalRequest, RestartRequest, RollbackRequest,
-        ScaleRequest, SealingRotation, SecretItem, SecretRequest, ServerVersion, TokenRequest,
-        TokenView, VolumeItem, VolumeMoveRequest, WatchLine, WorkloadItem,
+        AuthorityStatus, Certificates, ClusterOverview, Event, ExposedValues, GenerationView,
+        HealthView, ImageRequest, InstanceItem, JoinAnswer, JoinRequest, List, LogLine,
+        MembershipAnswer, Metrics, NamespaceItem, NamespaceRequest, NamespaceUsage, NodeItem,
+        NodeLabels, NodeReport, NodeTaints, NodeUsage, RegistryLoginRequest, RegistryLoginResult,
+        RegistryLoginView, RegistryRequest, RegistryView, RenewalRequest, RestartRequest,
+        RollbackRequest, ScaleRequest, SealingRotation, SecretItem, SecretRequest, ServerVersion,
+        TokenRequest, TokenView, VolumeItem, VolumeMoveRequest, WatchLine, WorkloadItem,
     },
     resource::{Amounts, ClusterConfiguration},
 };
@@ -171,6 +171,7 @@ pub enum ApiOperation {
     ListAuthorities,
     RotateAuthority,
     EndMigration,
+    ListExposedValues,
 }
 
 impl ApiRoute {
@@ -404,6 +405,8 @@ pub static ROUTES: &[ApiRoute] = {
         R::new(Post, "/v1alpha1/authorities/migration", A::Admin, O::EndMigration, P::Json(of::<AuthorityMigration>),
             "Ends the wait for machines of version 0.1.0 that never come")
             .takes(P::Json(of::<AuthorityMigrationRequest>), &[200]),
+        R::new(Get, "/v1alpha1/authorities/exposed", A::Admin, O::ListExposedValues, P::Json(of::<ExposedValues>),
+            "Lists the secrets and credentials whose present value could be read with an earlier recovery key, without values"),
     ]
 };
 

@@ -4,7 +4,8 @@ use reqwest::Method;
 
 use super::{Client, ClientError, RequestPath, calls::decode};
 use kat_types::api::{
-    AuthorityMigration, AuthorityMigrationRequest, AuthorityRotationRequest, AuthorityStatus, List,
+    AuthorityMigration, AuthorityMigrationRequest, AuthorityRotationRequest, AuthorityStatus,
+    ExposedValues, List,
 };
 
 impl Client {
@@ -23,6 +24,11 @@ impl Client {
         let route = RequestPath::authority_rotation(name)?;
         let request = self.json(Method::POST, route, request)?;
         decode(&self.send(&request).await?)
+    }
+
+    /// The secrets and credentials whose present value could be read with an earlier recovery key.
+    pub async fn exposed_values(&self) -> Result<ExposedValues, ClientError> {
+        self.get(RequestPath::exposed_values()).await
     }
 
     /// Ends the wait for machines of version 0.1.0 that never come.

@@ -401,6 +401,12 @@ impl RequestPath {
         Self(format!("{authorities}/migration"))
     }
 
+    /// Values that could be read with an earlier recovery key.
+    pub(super) fn exposed_values() -> Self {
+        let Self(authorities) = Self::authorities();
+        Self(format!("{authorities}/exposed"))
+    }
+
     /// Settings of registries.
     pub fn registries() -> Self {
         Self(format!("{VERSION}/registries"))

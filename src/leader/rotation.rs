@@ -1,4 +1,4 @@
-//! The replacement of authorities: while this machine leads, it takes the steps that `plan` wants.
+//! The replacement of authorities and of the recovery key: while this machine leads, it takes the steps that `plan` wants.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,14 +13,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::{LeaderHandle, members::say_once};
 use kat_daemon::watchdog::LoopPulses;
-use kat_plan::{RotationStep, RotationView, Snapshot, present_holders, rotation_step, store_epoch};
+use kat_plan::{
+    EventLog, ResealingStep, RotationStep, RotationView, Snapshot, present_holders, rotation_step,
+    store_epoch,
+};
 use kat_store::{Leadership, StoreError, TransactionResult};
 use kat_types::{
+    api::{EventKind, ObjectKind, ObjectReference},
     encoding::json,
+    reason::EventReason,
     store::{
         authorities::{
-            AuthorityKind, AuthorityRecord, ClusterAuthority, Rotation, RotationPhase,
-            RotationReason,
+            AuthorityKind, AuthorityRecord, ClusterAuthority, ReplaceableKey, Rotation,
+            RotationPhase, RotationReason,
         },
         keys,
         transaction::{Compare, WriteOperation},
@@ -34,24 +39,24 @@ const IDLE: Duration = Duration::from_secs(5);
 /// A machine that is no member for this long has left.
 const LEFT_AFTER: Duration = Duration::from_secs(60);
 
-/// A new authority, as it is published.
+/// A new authority or recovery key, as it is published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewAuthority {
-    /// Its certificate, PEM.
+    /// Its certificate, PEM; empty for the recovery key.
     pub certificate: String,
-    /// SHA-256 of the certificate, as 64 hexadecimal digits.
+    /// SHA-256 of the certificate, as 64 hexadecimal digits, or the fingerprint of the recovery key.
     pub hash: String,
 }
 
-/// Makes authorities on the leading machine.
+/// Makes authorities and recovery keys on the leading machine.
 #[async_trait]
 pub trait AuthorityMaker: Send + Sync {
-    /// Makes the authority that will replace the present one, and stores it with its key on this
-    /// machine. One that was made before is discarded.
+    /// Makes the authority or key that will replace the present one, and stores it on this machine.
+    /// One that was made before is discarded.
     ///
     /// # Errors
     /// It can't be made or stored, in words.
-    async fn make_next(&self, kind: AuthorityKind) -> Result<NewAuthority, String>;
+    async fn make_next(&self, kind: ReplaceableKey) -> Result<NewAuthority, String>;
 }
 
 /// Settings of the loop on this machine.
@@ -75,7 +80,7 @@ const REPORTED_AFTER: Duration = Duration::from_secs(2);
 struct RotationMemory {
     left: LeftMembers,
     /// The authorities that this leader made last, and when.
-    made: BTreeMap<AuthorityKind, (String, Instant)>,
+    made: BTreeMap<ReplaceableKey, (String, Instant)>,
 }
 
 /// Machines that are members no more, and since when.
@@ -114,7 +119,7 @@ pub async fn keep_authorities(
     let pulse = config.pulses.watch("replacement of authorities");
     let mut leadership = handle.leadership.clone();
     let work = async {
-        let mut waits = BTreeMap::<AuthorityKind, String>::new();
+        let mut waits = BTreeMap::<ReplaceableKey, String>::new();
         let mut memory = RotationMemory::default();
         let mut led: Option<(String, Instant)> = None;
         loop {
@@ -127,13 +132,14 @@ pub async fn keep_authorities(
                     _ => Instant::now(),
                 };
                 led = Some((now.key.clone(), since));
-                for kind in AuthorityKind::ALL {
+                for kind in ReplaceableKey::ALL {
                     let view = (&mut memory, since.elapsed());
                     match step(&handle, &config, now, kind, view).await {
                         Ok(Progress::None) => {
                             waits.remove(&kind);
                         }
                         Ok(Progress::Made) => pause = BUSY,
+                        Ok(Progress::Resealed) => pause = Duration::ZERO,
                         Ok(Progress::Waits(reason)) => {
                             let reason = format!("{}: {reason}", kind.name());
                             say_once(waits.entry(kind).or_default(), reason);
@@ -160,6 +166,8 @@ pub async fn keep_authorities(
 enum Progress {
     None,
     Made,
+    /// One of many small writes, of which the next follows at once.
+    Resealed,
     Waits(String),
 }
 
@@ -167,7 +175,7 @@ async fn step(
     handle: &LeaderHandle,
     config: &RotationConfig,
     leadership: &Leadership,
-    kind: AuthorityKind,
+    kind: ReplaceableKey,
     (memory, leading_for): (&mut RotationMemory, Duration),
 ) -> Result<Progress, StoreError> {
     let Some(snapshot) = handle.snapshot.borrow().clone() else {
@@ -186,6 +194,7 @@ async fn step(
         RotationStep::Nothing => return Ok(Progress::None),
         RotationStep::Wait(reason) => return Ok(Progress::Waits(reason)),
         RotationStep::Write(record) => *record,
+        RotationStep::Reseal(step) => return reseal(handle, leadership, *step).await,
         RotationStep::Begin(reason) => {
             let under_way = stored.and_then(|stored| stored.value.rotation.as_ref());
             let own = observed.reports.get(&config.node);
@@ -226,7 +235,11 @@ async fn step(
         Compare::ModRevision(key.clone(), revision),
     ];
     let mut operations = vec![WriteOperation::Put(key, value)];
-    if kind == AuthorityKind::Cluster {
+    let completed = stored.is_some_and(|stored| stored.value.rotation.is_some());
+    if kind == ReplaceableKey::Recovery && completed && record.rotation.is_none() {
+        operations.extend(event_of_completion(&snapshot, (config.clock)()));
+    }
+    if kind == AuthorityKind::Cluster.into() {
         let key = keys::CLUSTER_AUTHORITY.to_owned();
         let value = json::bytes(&key, &ClusterAuthority::of(&record));
         let value = value.map_err(|error| StoreError::Invalid(error.to_string()))?;
@@ -242,10 +255,49 @@ async fn step(
     }
 }
 
+/// Seals more of what is stored with the new recovery key.
+async fn reseal(
+    handle: &LeaderHandle,
+    leadership: &Leadership,
+    step: ResealingStep,
+) -> Result<Progress, StoreError> {
+    let conditions: Vec<_> = [leadership.fence()]
+        .into_iter()
+        .chain(step.conditions)
+        .collect();
+    match handle.store.transact(&conditions, &step.operations).await? {
+        TransactionResult::Yes(revision) => {
+            tracing::info!(
+                data_key = step.key,
+                left = step.left,
+                "secrets are sealed again"
+            );
+            handle.wait_for_revision(revision, BUSY).await;
+            Ok(Progress::Resealed)
+        }
+        // Somebody wrote one of the secrets meanwhile.
+        TransactionResult::No => Ok(Progress::Made),
+    }
+}
+
+fn event_of_completion(snapshot: &Snapshot, now: Timestamp) -> Vec<WriteOperation> {
+    let object = ObjectReference {
+        kind: ObjectKind::Cluster,
+        name: snapshot.cluster.metadata.name.clone(),
+        ..ObjectReference::default()
+    };
+    EventLog::new(&snapshot.events, now).record(
+        EventKind::Normal,
+        EventReason::RecoveryKeyReplaced,
+        object,
+        "the recovery key was replaced: earlier backups open with the earlier one only".to_owned(),
+    )
+}
+
 async fn begin(
     config: &RotationConfig,
     snapshot: &Snapshot,
-    kind: AuthorityKind,
+    kind: ReplaceableKey,
     reason: RotationReason,
 ) -> Result<AuthorityRecord, StoreError> {
     let made = config.maker.make_next(kind).await;
@@ -275,7 +327,7 @@ async fn begin(
     })
 }
 
-fn say_progress(kind: AuthorityKind, before: Option<&AuthorityRecord>, now: &AuthorityRecord) {
+fn say_progress(kind: ReplaceableKey, before: Option<&AuthorityRecord>, now: &AuthorityRecord) {
     let authority = kind.name();
     let rotation = now.rotation.as_ref();
     let before = before.and_then(|before| before.rotation.as_ref());

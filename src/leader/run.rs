@@ -45,8 +45,8 @@ pub struct LeaderConfig {
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     /// Reports the loop to the watchdog while this machine leads.
     pub pulses: LoopPulses,
-    /// How secrets are opened and sealed.
-    pub sealing: SnapshotSealing,
+    /// How secrets are opened and sealed: it changes when the recovery key is replaced.
+    pub sealing: watch::Receiver<SnapshotSealing>,
 }
 
 /// Follows the store and campaigns until `cancel`, then resigns.
@@ -97,15 +97,29 @@ pub fn start_with(
     handle
 }
 
-/// Builds a snapshot of every state that the mirror shows.
+/// Builds a snapshot of every state that the mirror shows, with the keys of that time.
 async fn follow(
     mut mirror: Mirror,
     (snapshots, shown): (watch::Sender<Option<Arc<Snapshot>>>, OrderedSender<i64>),
-    sealing: SnapshotSealing,
+    mut sealing: watch::Receiver<SnapshotSealing>,
     cancel: CancellationToken,
 ) {
-    let mut builder = SnapshotBuilder::with_sealing(sealing);
-    while let Some(Ok(state)) = cancel.run_until_cancelled(mirror.changed()).await {
+    let mut builder = SnapshotBuilder::with_sealing(sealing.borrow_and_update().clone());
+    let mut keys_change = true;
+    loop {
+        let state = tokio::select! {
+            biased;
+            () = cancel.cancelled() => return,
+            state = mirror.changed() => match state {
+                Ok(state) => state,
+                Err(_) => return,
+            },
+            changed = sealing.changed(), if keys_change => {
+                keys_change = changed.is_ok();
+                mirror.snapshot()
+            }
+        };
+        builder.use_sealing(sealing.borrow_and_update().clone());
         if state.synced_at.is_some() {
             let snapshot = builder.build(&state.entries, state.revision);
             snapshots.send_replace(Some(Arc::new(snapshot)));

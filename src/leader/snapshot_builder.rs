@@ -66,6 +66,11 @@ impl SnapshotBuilder {
         }
     }
 
+    /// Snapshots that are built from now on open and seal secrets with `sealing`.
+    pub fn use_sealing(&mut self, sealing: SnapshotSealing) {
+        self.sealing = sealing;
+    }
+
     /// Builds the snapshot of `entries`, which are every key below [`keys::ROOT`].
     pub fn build(&mut self, entries: &MirrorEntries, revision: i64) -> Snapshot {
         let mut snapshot = Snapshot::from(StoredState {

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::{Authority, AuthorityEdition, AuthorityKind, LeafKind, PkiError};
 use crate::{
-    recovery_key::RecoveryKey, recovery_key_file::load_recovery_key,
+    recovery_keys::{RecoveryKeys, load_recovery_keys},
     replacement::edition_certificate,
 };
 
@@ -20,7 +20,7 @@ pub struct Authorities {
     cluster: Authority,
     etcd_clients: Authority,
     etcd_peers: Option<Authority>,
-    recovery: Option<RecoveryKey>,
+    recovery: Option<RecoveryKeys>,
     next: Vec<Authority>,
 }
 
@@ -54,9 +54,9 @@ impl Authorities {
     /// Reads the authorities from `folder` (`/var/lib/kat/pki`).
     ///
     /// # Errors
-    /// As [`Authority::load`] and [`load_recovery_key`].
+    /// As [`Authority::load`] and [`load_recovery_keys`].
     pub fn load(folder: &Path) -> Result<Self, PkiError> {
-        let recovery = load_recovery_key(folder)?;
+        let recovery = load_recovery_keys(folder)?;
         let load = |kind| Authority::load(folder, kind, &recovery);
         Ok(Self {
             cluster: load(AuthorityKind::Cluster)?,
@@ -102,8 +102,8 @@ impl Authorities {
         &self.next
     }
 
-    /// The key with which the authorities' keys are sealed on a machine that holds etcd.
-    pub fn recovery_key(&self) -> Option<&RecoveryKey> {
+    /// The recovery keys of a machine that holds etcd: more than one while the key is replaced.
+    pub fn recovery_keys(&self) -> Option<&RecoveryKeys> {
         self.recovery.as_ref()
     }
 
@@ -145,7 +145,7 @@ impl Authorities {
     }
 }
 
-fn load_next(folder: &Path, recovery: &RecoveryKey) -> Result<Vec<Authority>, PkiError> {
+fn load_next(folder: &Path, recovery: &RecoveryKeys) -> Result<Vec<Authority>, PkiError> {
     let mut found = Vec::new();
     for kind in AuthorityKind::ALL {
         if edition_certificate(folder, kind, AuthorityEdition::Next)?.is_some() {

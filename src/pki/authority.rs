@@ -11,7 +11,7 @@ use super::{
     AUTHORITY_LIFETIME, CertificateKeyPair, CertificateRequest, LeafKind, PkiError, Validity,
     files, leaf, request, tls,
 };
-use crate::recovery_key as seal;
+use crate::{recovery_key as seal, recovery_keys::RecoveryKeys};
 use kat_types::{encoding::digest::sha256_hex, store::authorities::AuthorityKind};
 
 /// Which of the files of an authority. There is more than one while it is being replaced.
@@ -126,7 +126,7 @@ impl Authority {
     pub fn load(
         folder: &Path,
         kind: AuthorityKind,
-        recovery: &seal::RecoveryKey,
+        recovery: &RecoveryKeys,
     ) -> Result<Self, PkiError> {
         Self::load_edition(folder, kind, AuthorityEdition::Current, recovery)
     }
@@ -139,7 +139,7 @@ impl Authority {
         folder: &Path,
         kind: AuthorityKind,
         edition: AuthorityEdition,
-        recovery: &seal::RecoveryKey,
+        recovery: &RecoveryKeys,
     ) -> Result<Self, PkiError> {
         let certificate = files::read(&folder.join(edition.certificate_file(kind)))?;
         let sealed = files::read_bytes(&folder.join(edition.sealed_file(kind)))?;
@@ -276,9 +276,10 @@ impl Authority {
         kind: AuthorityKind,
         certificate_pem: &str,
         sealed: &[u8],
-        key: &seal::RecoveryKey,
+        keys: &RecoveryKeys,
     ) -> Result<Self, PkiError> {
-        let plain = seal::open(key, sealed, kind.name().as_bytes())
+        let plain = keys
+            .open(sealed, kind.name().as_bytes())
             .map_err(|error| PkiError::Key(format!("of {}: {error}", kind.name())))?;
         let key_pem = String::from_utf8(plain)
             .map_err(|_| PkiError::Key(format!("of {}: it is not text", kind.name())))?;

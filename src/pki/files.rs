@@ -51,6 +51,8 @@ pub(super) fn read_bytes(path: &Path) -> Result<Vec<u8>, PkiError> {
 
 /// Removes a file, if it is there.
 pub(super) fn remove(path: &Path) -> Result<(), PkiError> {
+    #[cfg(test)]
+    faults::before_change(path)?;
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(path, error)),
         _ => Ok(()),
@@ -74,6 +76,8 @@ fn failed(path: &Path, source: io::Error) -> PkiError {
 }
 
 fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    #[cfg(test)]
+    faults::before_change(path).map_err(io::Error::other)?;
     let folder = path.parent().unwrap_or(Path::new("."));
     // The temporary file is made with 0600, so that no other user can open it before its mode is
     // set.
@@ -84,4 +88,31 @@ fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;
     fs::File::open(folder)?.sync_all()
+}
+
+/// Lets tests interrupt a sequence of writes and removals at any point.
+#[cfg(test)]
+pub(super) mod faults {
+    use std::{cell::Cell, io, path::Path};
+
+    use super::{PkiError, failed};
+
+    thread_local! {
+        static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
+    }
+
+    /// Lets this thread change so many files, and no more; `None` is no limit.
+    pub(crate) fn allow(changes: Option<usize>) {
+        LEFT.set(changes);
+    }
+
+    pub(super) fn before_change(path: &Path) -> Result<(), PkiError> {
+        match LEFT.get() {
+            Some(0) => Err(failed(path, io::Error::other("interrupted"))),
+            left => {
+                LEFT.set(left.map(|left| left - 1));
+                Ok(())
+            }
+        }
+    }
 }

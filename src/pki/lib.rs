@@ -12,7 +12,7 @@ pub mod delivery;
 mod files;
 mod leaf;
 pub mod recovery_key;
-mod recovery_key_file;
+mod recovery_keys;
 pub mod replacement;
 mod request;
 pub mod secret_sealing;
@@ -51,7 +51,12 @@ pub use self::{
 };
 pub use kat_types::store::authorities::AuthorityKind;
 
-pub use crate::recovery_key_file::{load_recovery_key, recovery_key_file, store_recovery_key};
+pub use crate::recovery_keys::{
+    RecoveryKeyEdition, RecoveryKeys, complete_recovery_key_promotion, forget_other_recovery_keys,
+    load_recovery_key, load_recovery_keys, next_recovery_key, promote_recovery_key,
+    recovery_key_file, remove_recovery_keys, store_next_recovery_key, store_recovery_key,
+    store_recovery_keys,
+};
 
 /// Names that no certificate may have: `root` is etcd's superuser.
 const RESERVED: &[&str] = &["root"];

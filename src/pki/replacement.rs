@@ -6,7 +6,7 @@ use std::path::Path;
 use kat_types::store::authorities::AuthorityKind;
 
 use super::{Authority, AuthorityEdition, PkiError, files, fingerprint_of};
-use crate::recovery_key::RecoveryKey;
+use crate::{recovery_key::RecoveryKey, recovery_keys::RecoveryKeys};
 
 /// Certificate of an edition; `None` if there is none.
 ///
@@ -66,7 +66,7 @@ pub fn store_next(
 pub fn promote_next(
     folder: &Path,
     kind: AuthorityKind,
-    recovery: &RecoveryKey,
+    recovery: &RecoveryKeys,
 ) -> Result<(), PkiError> {
     if edition_certificate(folder, kind, AuthorityEdition::Next)?.is_none() {
         return Ok(());
@@ -80,7 +80,7 @@ pub fn promote_next(
             (AuthorityEdition::Current, AuthorityEdition::Old),
         )?;
     }
-    next.store(folder, recovery)?;
+    next.store(folder, recovery.current())?;
     remove_edition(folder, kind, AuthorityEdition::Next)
 }
 
@@ -92,7 +92,7 @@ pub fn promote_next(
 pub fn complete_promotion(
     folder: &Path,
     kind: AuthorityKind,
-    recovery: &RecoveryKey,
+    recovery: &RecoveryKeys,
 ) -> Result<bool, PkiError> {
     for edition in [AuthorityEdition::Next, AuthorityEdition::Old] {
         if edition_certificate(folder, kind, edition)?.is_none() {

@@ -23,7 +23,10 @@ use aws_lc_rs::{
     hmac,
 };
 
-use crate::recovery_key::{RecoveryKey, SealError, open, seal};
+use crate::{
+    recovery_key::{RecoveryKey, SealError, seal},
+    recovery_keys::RecoveryKeys,
+};
 
 /// Prefix of a sealed record, with the version.
 const RECORD: &[u8; 5] = b"KATE\x01";
@@ -63,13 +66,13 @@ impl DataKey {
         seal(recovery, &self.0, &key_context(number))
     }
 
-    /// Opens a key that [`Self::sealed_with`] sealed.
+    /// Opens a key that [`Self::sealed_with`] sealed with one of the recovery keys.
     pub fn open_with(
-        recovery: &RecoveryKey,
+        recovery: &RecoveryKeys,
         sealed: &[u8],
         number: u64,
     ) -> Result<Self, SealError> {
-        let bytes = open(recovery, sealed, &key_context(number))?;
+        let bytes = recovery.open(sealed, &key_context(number))?;
         let bytes = bytes.try_into().map_err(|_| SealError::DoesNotOpen)?;
         Ok(Self(bytes))
     }
@@ -258,10 +261,11 @@ mod tests {
         let recovery = RecoveryKey::generate().unwrap();
         let key = DataKey::generate().unwrap();
         let sealed = key.sealed_with(&recovery, 3).unwrap();
+        let recovery = RecoveryKeys::from(recovery);
         assert_eq!(DataKey::open_with(&recovery, &sealed, 3), Ok(key));
         assert_eq!(DataKey::open_with(&recovery, &sealed, 4), Err(REFUSED));
         let other = RecoveryKey::generate().unwrap();
-        assert_eq!(DataKey::open_with(&other, &sealed, 3), Err(REFUSED));
+        assert_eq!(DataKey::open_with(&other.into(), &sealed, 3), Err(REFUSED));
     }
 
     #[test]

@@ -411,7 +411,7 @@ fn authorities_are_stored_and_loaded() {
         ),
         (0o700, 0o600, 0o644)
     );
-    let load = |kind| Authority::load(&folder, kind, &recovery);
+    let load = |kind| Authority::load(&folder, kind, &recovery.clone().into());
     let loaded = load(AuthorityKind::Cluster).expect("loaded");
     // The folder does not contain the key unencrypted.
     let sealed = std::fs::read(folder.join("cluster-ca.key.sealed")).expect("read");
@@ -424,7 +424,8 @@ fn authorities_are_stored_and_loaded() {
     );
     assert!(!folder.join("cluster-ca.key").exists());
     let other = recovery_key::RecoveryKey::generate().expect("a key");
-    let closed = Authority::load(&folder, AuthorityKind::Cluster, &other).expect_err("another key");
+    let closed =
+        Authority::load(&folder, AuthorityKind::Cluster, &other.into()).expect_err("another key");
     assert!(closed.to_string().contains("cluster-ca"), "{closed}");
     assert_eq!(loaded.fingerprint(), cluster.fingerprint());
     assert_eq!(loaded.fingerprint().len(), 64);
@@ -475,7 +476,7 @@ fn sealed_authorities_open_with_the_recovery_key() {
         AuthorityKind::Cluster,
         cluster.certificate_pem(),
         &sealed,
-        &key,
+        &key.into(),
     );
     assert_eq!(opened.expect("opened").fingerprint(), cluster.fingerprint());
     let other = recovery_key::RecoveryKey::generate().expect("a key");
@@ -484,7 +485,7 @@ fn sealed_authorities_open_with_the_recovery_key() {
             AuthorityKind::Cluster,
             cluster.certificate_pem(),
             &sealed,
-            &other
+            &other.into()
         )
         .is_err()
     );

@@ -53,7 +53,11 @@ pub use event::*;
 pub use logins::logins_for;
 pub use quota::*;
 pub use rollout::{in_words as rollout_in_words, kept_generations::outdated_generations};
-pub use secrets::{SnapshotSealing, behind_secret, lacks_secret, users_of_secret};
+pub use secrets::{
+    ResealingError, ResealingStep, SnapshotSealing, another_data_key, behind_secret, lacks_secret,
+    recovery_key_unchanged, reseal_batch, reseal_for_recovery_key, unsealed_by_present_key,
+    users_of_secret,
+};
 pub use snapshot::*;
 pub use volumes::{VolumePlacement, users_of};
 

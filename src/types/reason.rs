@@ -209,6 +209,7 @@ words! {
         SecretWritten,
         SecretDeleted,
         SealingKeyRotated,
+        RecoveryKeyReplaced,
         // Volumes.
         VolumeMoveStarted,
         VolumeMoveCancelled,

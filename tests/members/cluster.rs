@@ -242,7 +242,7 @@ impl Cluster {
                 },
                 clock: Arc::clone(&clock),
                 pulses: LoopPulses::default(),
-                sealing: kat_plan::SnapshotSealing::None,
+                sealing: watch::Sender::new(kat_plan::SnapshotSealing::None).subscribe(),
             },
             machine.cancel.clone(),
         );

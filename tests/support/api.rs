@@ -184,7 +184,7 @@ impl Server {
         let mut mirror = Mirror::start(Arc::new(store.client()), keys::ROOT, cancel.clone());
         let (still, mut stands_still) = watch::channel(false);
         tokio::spawn(async move {
-            let sealing = SnapshotSealing::With(recovery);
+            let sealing = SnapshotSealing::with(recovery);
             let mut builder = SnapshotBuilder::with_sealing(sealing);
             while let Ok(state) = mirror.changed().await {
                 if stands_still.wait_for(|still| !still).await.is_err() {

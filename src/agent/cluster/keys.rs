@@ -16,8 +16,8 @@ use crate::service::paths::PKI;
 use kat_host::files::{self, FileAccess, FileError};
 use kat_pki as pki;
 use kat_pki::{
-    ApiNames, Authority, AuthorityEdition, AuthorityKind, LeafKind, PkiError, clear_file,
-    recovery_key::RecoveryKey, replacement,
+    ApiNames, Authority, AuthorityEdition, AuthorityKind, LeafKind, PkiError, RecoveryKeys,
+    clear_file, recovery_key::RecoveryKey, replacement,
 };
 use kat_types::api::{AuthorityKeys, Certificates, MemberKeys, MembershipAnswer};
 
@@ -112,6 +112,14 @@ impl MachineKeys {
         Ok(pki::load_recovery_key(&self.folder)?)
     }
 
+    /// The recovery keys that open: more than one while the key is being replaced.
+    ///
+    /// # Errors
+    /// As [`Self::recovery_key`].
+    pub(crate) fn recovery_keys(&self) -> Result<RecoveryKeys, KeysError> {
+        Ok(pki::load_recovery_keys(&self.folder)?)
+    }
+
     /// Whether every leaf has its certificate and its key.
     pub(crate) fn has_all_leaves(&self) -> bool {
         let has = |name: &str, ending: &str| self.folder.join(format!("{name}.{ending}")).exists();
@@ -122,7 +130,7 @@ impl MachineKeys {
 
     /// The authorities with their keys, by name, for a backup.
     pub(crate) fn authorities(&self) -> Result<BTreeMap<String, AuthorityKeys>, KeysError> {
-        let recovery = self.recovery_key()?;
+        let recovery = self.recovery_keys()?;
         let mut found = BTreeMap::new();
         for kind in AuthorityKind::ALL {
             let authority = Authority::load(&self.folder, kind, &recovery)?;
@@ -184,7 +192,12 @@ impl MachineKeys {
             ("", Some(cluster)) => cluster.derived_recovery_key(),
             (text, _) => RecoveryKey::parse(text).map_err(no_key)?,
         };
-        pki::store_recovery_key(&self.folder, &recovery)?;
+        let others = given.other_recovery_keys.iter();
+        let others: Vec<_> = others
+            .map(|text| RecoveryKey::parse(text).map_err(no_key))
+            .collect::<Result<_, _>>()?;
+        let keys = RecoveryKeys::new(recovery.clone(), others);
+        pki::store_recovery_keys(&self.folder, &keys)?;
         for authority in authorities {
             replacement::forget_others(&self.folder, authority.kind())?;
             authority.store(&self.folder, &recovery)?;
@@ -210,7 +223,7 @@ impl MachineKeys {
                 replacement::forget_others(&self.folder, kind)?;
             }
         }
-        files::remove(&pki::recovery_key_file(&self.folder))?;
+        pki::remove_recovery_keys(&self.folder)?;
         let peers = AuthorityKind::EtcdPeers.name();
         files::remove(&self.folder.join(format!("{peers}.crt")))?;
         for name in LEAVES {
@@ -451,7 +464,7 @@ impl MachineKeys {
             },
         };
         let authority = authority_of(name);
-        let authority = Authority::load(&self.folder, authority, &self.recovery_key()?)?;
+        let authority = Authority::load(&self.folder, authority, &self.recovery_keys()?)?;
         let key_path = self.folder.join(format!("{name}.key"));
         // A renewal keeps the key: the cluster identifies the machine by it.
         let leaf = match files::read_text(&key_path, LIMIT) {
@@ -558,6 +571,7 @@ fn authority_of(leaf: &str) -> AuthorityKind {
     }
 }
 
+pub(crate) mod recovery;
 mod rotation;
 
 #[cfg(test)]

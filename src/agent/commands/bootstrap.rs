@@ -12,7 +12,7 @@ use kat_types::{
     api::MemberKeys,
     encoding::json,
     store::{
-        authorities::{AuthorityKind, AuthorityRecord, ClusterAuthority},
+        authorities::{AuthorityKind, AuthorityRecord, ClusterAuthority, ReplaceableKey},
         keys,
         records::{NamespaceRecord, TokenRecord},
         transaction::{Compare, WriteOperation},
@@ -33,8 +33,8 @@ pub(crate) struct InitialStoreValues<'a> {
     pub member_keys: MemberKeys,
     /// Such as `amd64` or `arm64`.
     pub architecture: String,
-    /// SHA-256 of the certificates of etcd's authorities.
-    pub authorities: BTreeMap<AuthorityKind, String>,
+    /// SHA-256 of the authorities' certificates, and the fingerprint of the recovery key.
+    pub authorities: BTreeMap<ReplaceableKey, String>,
     /// Id and record of the administrator's token.
     pub token: (String, TokenRecord),
 }
@@ -95,7 +95,7 @@ pub(crate) async fn write(
             ..AuthorityRecord::default()
         };
         operations.push(put(keys::authority(kind.name()), &record)?);
-        if *kind == AuthorityKind::Cluster {
+        if *kind == AuthorityKind::Cluster.into() {
             let published = ClusterAuthority::of(&record);
             operations.push(put(keys::CLUSTER_AUTHORITY.to_owned(), &published)?);
         }

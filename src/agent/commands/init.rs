@@ -165,7 +165,7 @@ pub(crate) async fn run(options: InitOptions, say: StepPrinter<'_>) -> anyhow::R
         identity_key: keys.identity_key()?,
         member_keys: keys.member_keys()?,
         architecture: machine.architecture.clone(),
-        authorities: keys.authority_hashes()?,
+        authorities: keys.present_keys()?,
         token: (token.id, token.record),
     };
     if !bootstrap::write(&store, &beginnings, now).await? {

@@ -1,4 +1,4 @@
-//! This machine's part in the replacement of an authority of etcd (see
+//! This machine's part in the replacement of an authority or of the recovery key (see
 //! [`RotationPhase`]): it takes the new authority, restarts its etcd when it is its turn, tries what
 //! its etcd accepts, and reports all of it. The leader decides about the phases.
 
@@ -31,12 +31,12 @@ use kat_daemon::watchdog::LoopPulses;
 use kat_leader::{AuthorityMaker, NewAuthority};
 use kat_pki as pki;
 use kat_pki::{AuthorityEdition, AuthorityKind, tls::trial_client_config};
-use kat_plan::Snapshot;
+use kat_plan::{Snapshot, SnapshotSealing};
 use kat_systemd::{JobResult, UnitManager};
 use kat_types::{
     api::{AuthorityReport, MembershipAnswer},
     store::{
-        authorities::{AuthorityRecord, Rotation, RotationPhase},
+        authorities::{AuthorityRecord, ReplaceableKey, Rotation, RotationPhase},
         revisions::Stored,
     },
 };
@@ -79,19 +79,33 @@ impl AuthorityUses {
     }
 }
 
-/// The authorities with which this machine's API signs, read anew after each change.
+/// The authorities with which this machine's API signs, and the recovery keys with which its
+/// snapshots open and seal secrets: read anew after each change.
 pub(crate) struct SigningAuthorities {
     folder: PathBuf,
     current: watch::Sender<Arc<pki::Authorities>>,
+    sealing: watch::Sender<SnapshotSealing>,
 }
 
 impl SigningAuthorities {
     pub(crate) fn load(folder: PathBuf) -> Result<Self, pki::PkiError> {
         let current = Arc::new(pki::Authorities::load(&folder)?);
+        let sealing = sealing_with(&current);
         Ok(Self {
             folder,
             current: watch::Sender::new(current),
+            sealing: watch::Sender::new(sealing),
         })
+    }
+
+    /// How secrets are opened and sealed.
+    pub(crate) fn sealing(&self) -> watch::Receiver<SnapshotSealing> {
+        self.sealing.subscribe()
+    }
+
+    /// The recovery keys in use.
+    fn recovery_keys(&self) -> Option<pki::RecoveryKeys> {
+        self.current.borrow().recovery_keys().cloned()
     }
 
     pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<pki::Authorities>> {
@@ -100,12 +114,20 @@ impl SigningAuthorities {
 
     fn read_again(&self) -> Result<(), pki::PkiError> {
         let current = Arc::new(pki::Authorities::load(&self.folder)?);
+        self.sealing.send_replace(sealing_with(&current));
         self.current.send_replace(current);
         Ok(())
     }
 }
 
-/// Makes the authorities that replace others, on the leading machine.
+fn sealing_with(authorities: &pki::Authorities) -> SnapshotSealing {
+    match authorities.recovery_keys() {
+        Some(keys) => SnapshotSealing::with(keys.clone()),
+        None => SnapshotSealing::None,
+    }
+}
+
+/// Makes the authorities and recovery keys that replace others, on the leading machine.
 pub(crate) struct NextAuthorities {
     pub keys: MachineKeys,
     pub cluster_uid: String,
@@ -114,8 +136,17 @@ pub(crate) struct NextAuthorities {
 
 #[async_trait]
 impl AuthorityMaker for NextAuthorities {
-    async fn make_next(&self, kind: AuthorityKind) -> Result<NewAuthority, String> {
-        let words = |error: &dyn std::fmt::Display| format!("{}: {error}", kind.name());
+    async fn make_next(&self, replaced: ReplaceableKey) -> Result<NewAuthority, String> {
+        let words = |error: &dyn std::fmt::Display| format!("{}: {error}", replaced.name());
+        let ReplaceableKey::Authority(kind) = replaced else {
+            let made = self.keys.make_next_recovery_key();
+            let hash = made.map_err(|error| words(&error))?;
+            self.signing.read_again().map_err(|error| words(&error))?;
+            return Ok(NewAuthority {
+                certificate: String::new(),
+                hash,
+            });
+        };
         let made = self
             .keys
             .make_next(kind, &self.cluster_uid, Timestamp::now())
@@ -250,6 +281,19 @@ impl AuthorityKeeper {
                 pause = BUSY;
                 failed = format!("{}: {error:#}", kind.name());
             }
+        }
+        let key = ReplaceableKey::Recovery.name();
+        let record = records.get(key).map(|stored| &stored.value);
+        if record.is_some_and(|record| record.rotation.is_some()) {
+            pause = BUSY;
+        }
+        if let Err(error) = self.converge_recovery_key(record).await {
+            pause = BUSY;
+            failed = format!("{key}: {error:#}");
+        }
+        match self.recovery_report() {
+            Ok(report) => uses.push(report),
+            Err(error) => failed = format!("{key}: {error:#}"),
         }
         if !failed.is_empty() && failed != *said {
             tracing::error!("an authority is not as it should be: {failed}");
@@ -442,6 +486,8 @@ impl AuthorityKeeper {
         Ok(try_certificate(address, &self.identity.node, config).await)
     }
 }
+
+mod recovery_key;
 
 #[cfg(test)]
 mod tests;

@@ -31,7 +31,6 @@ use kat_leader::{
     BackupsConfig, EtcdMembers, LeaderConfig, LeaderHandle, MemberClients, MembersConfig,
     RotationConfig, TakeoverConfig,
 };
-use kat_plan::SnapshotSealing;
 use kat_render::{ETCD_QUOTA, Renderer};
 use kat_store::{EtcdStore, StateFeed, StoreError};
 use kat_systemd::{JobResult, UnitManager};
@@ -130,6 +129,7 @@ impl RunningMember {
                 .unwrap_or_default()
         };
         let spec = &identity.cluster.spec;
+        let signing = Arc::new(SigningAuthorities::load(paths::PKI.into())?);
         let handle = leader::start(
             Arc::new(store.clone()),
             LeaderConfig {
@@ -138,7 +138,7 @@ impl RunningMember {
                 endpoint: Arc::new(endpoint),
                 clock: Arc::clone(&clock),
                 pulses: pulses.clone(),
-                sealing: SnapshotSealing::With(keys.recovery_key()?),
+                sealing: signing.sealing(),
             },
             cancel.clone(),
         );
@@ -182,7 +182,6 @@ impl RunningMember {
             etcd,
         };
         tasks.spawn(leader::watch_over(handle.clone(), takeover, cancel.clone()));
-        let signing = Arc::new(SigningAuthorities::load(paths::PKI.into())?);
         let maker = NextAuthorities {
             keys: keys.clone(),
             cluster_uid: identity.cluster_uid.clone(),

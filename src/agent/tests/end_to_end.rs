@@ -128,7 +128,7 @@ fn candidate(store: &MemoryStore, name: &str, cancel: &CancellationToken) -> Lea
                 .unwrap_or(Timestamp::UNIX_EPOCH)
         }),
         pulses: LoopPulses::default(),
-        sealing: kat_plan::SnapshotSealing::None,
+        sealing: watch::Sender::new(kat_plan::SnapshotSealing::None).subscribe(),
     };
     start(Arc::new(store.client()), config, cancel.clone())
 }
@@ -303,7 +303,7 @@ async fn the_watchdog_sees_the_loops_and_none_that_only_waits_as_hung() {
         endpoint: endpoint("n1"),
         clock: Arc::new(|| Timestamp::UNIX_EPOCH),
         pulses: pulses.clone(),
-        sealing: kat_plan::SnapshotSealing::None,
+        sealing: watch::Sender::new(kat_plan::SnapshotSealing::None).subscribe(),
     };
     let leader = start(Arc::new(store.client()), config, cancel.clone());
     // A candidate that does not lead has no loop to watch.
@@ -383,7 +383,7 @@ async fn a_leader_that_is_cut_off_in_the_middle_of_a_change_is_succeeded() {
             endpoint: endpoint("n1"),
             clock: Arc::new(|| Timestamp::UNIX_EPOCH),
             pulses: LoopPulses::default(),
-            sealing: kat_plan::SnapshotSealing::None,
+            sealing: watch::Sender::new(kat_plan::SnapshotSealing::None).subscribe(),
         },
         cancel.clone(),
     );

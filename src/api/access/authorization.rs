@@ -412,6 +412,7 @@ mod tests {
             ("GET", "/v1alpha1/authorities", "ar"),
             ("POST", "/v1alpha1/authorities/{authority}/rotate", "a"),
             ("POST", "/v1alpha1/authorities/migration", "a"),
+            ("GET", "/v1alpha1/authorities/exposed", "a"),
         ];
         let found: Vec<_> = ROUTES
             .iter()

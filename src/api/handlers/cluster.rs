@@ -3,6 +3,7 @@
 pub(crate) mod authorities;
 pub(crate) mod config;
 pub(crate) mod events;
+pub(crate) mod exposed_values;
 pub(crate) mod joining;
 pub(crate) mod membership;
 pub(crate) mod metrics;

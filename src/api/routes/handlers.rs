@@ -9,7 +9,8 @@ use crate::{
     context::Api,
     handlers::{
         cluster::{
-            authorities, config, events, joining, membership, metrics, overview, registries, tokens,
+            authorities, config, events, exposed_values, joining, membership, metrics, overview,
+            registries, tokens,
         },
         data::{logins, secrets, volume_moves, volumes},
         machines::{node_settings, nodes, state_stream, usage},
@@ -91,5 +92,6 @@ pub(super) fn of(operation: ApiOperation, filter: MethodFilter) -> MethodRouter<
         ApiOperation::ListAuthorities => on(filter, authorities::list),
         ApiOperation::RotateAuthority => on(filter, authorities::rotate),
         ApiOperation::EndMigration => on(filter, authorities::end_migration),
+        ApiOperation::ListExposedValues => on(filter, exposed_values::list),
     }
 }

@@ -1,4 +1,4 @@
-//! Arguments for the cluster's certificate authorities.
+//! Arguments for the cluster's certificate authorities and its recovery key.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(crate) struct CaArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CaCommand {
-    /// List the authorities, when they expire, and how far a replacement is
+    /// List the authorities and the recovery key, when they expire, and how far a replacement is
     ///
     /// An authority that is not being replaced is in phase Settled. In phase Migration the cluster
     /// waits until no machine reads etcd as version 0.1.0 does, and then replaces the authority of
@@ -24,7 +24,7 @@ pub(crate) enum CaCommand {
         #[arg(short, long, default_value = "table")]
         output: OutputFormat,
     },
-    /// Replace an authority while the cluster runs
+    /// Replace an authority or the recovery key while the cluster runs
     ///
     /// The leader makes a new authority and takes it into use in three phases: in Trust every
     /// machine learns to trust both authorities, in Issue the machines take certificates of the new
@@ -39,9 +39,26 @@ pub(crate) enum CaCommand {
     /// used for the first time after that needs a new connection file, KAT_CA has to be given anew,
     /// and so have all tokens for joining and those that contain the authority's hash.
     ///
+    /// The recovery key seals the authorities' keys on disk, backups, and the keys that seal secrets. In
+    /// Trust each machine that holds the store takes the new key, in Issue it seals with it and the
+    /// leader seals everything stored again, and in Retire it forgets the old key. No etcd restarts.
+    /// Write the new key down afterwards; `katcall ca exposed` lists the values that could be read with
+    /// the old one.
+    ///
     /// Backups and snapshots that were made before keep the old keys. Destroy them if the key is
     /// known to others, and make a new backup.
     Rotate(AuthorityRotationArgs),
+    /// List secrets and registry credentials whose present value could be read with an earlier
+    /// recovery key
+    ///
+    /// These are the values that were written before the recovery key was last replaced. Whoever had
+    /// the earlier key and a backup or a copy of a disk may know them: change them where they come
+    /// from, and write the new ones with `katcall secret set` and `katcall registry login`.
+    Exposed {
+        /// How to print
+        #[arg(short, long, default_value = "table")]
+        output: OutputFormat,
+    },
     /// End the wait for machines of version 0.1.0 that never come
     ///
     /// A machine of version 0.1.0 reads etcd with a certificate of its own, so the authority of
@@ -56,13 +73,13 @@ pub(crate) enum CaCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct AuthorityRotationArgs {
-    /// cluster-ca, etcd-client-ca or etcd-peer-ca
+    /// cluster-ca, etcd-client-ca, etcd-peer-ca or recovery-key
     pub(crate) name: String,
     /// For cluster-ca: how long katcall may take to learn of the new authority; 0s if the old one
     /// must not be trusted any longer than necessary [default: 24h]
     #[arg(long, value_parser = time::parse_duration, value_name = "TIME")]
     pub(crate) grace: Option<Duration>,
-    /// Wait until the new authority is the only one
+    /// Wait until the new authority or key is the only one
     #[arg(long)]
     pub(crate) wait: bool,
     /// How long to wait; the replacement goes on after that

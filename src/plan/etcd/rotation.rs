@@ -1,10 +1,11 @@
-//! The replacement of an authority: when it is due, and the next step.
+//! The replacement of an authority or of the recovery key: when it is due, and the next step.
 //!
 //! In each phase every machine that uses the authority does one thing, and reports it (see
 //! [`RotationPhase`]). Each step is safe alone and starts from what the machines report, so an
 //! interrupted replacement goes on under another leader. etcd reads the authorities that it trusts
 //! at its start only, so the members are restarted, one after another. Machines without etcd use the
-//! cluster's own authority alone; one of them that is away is not waited for.
+//! cluster's own authority alone; one of them that is away is not waited for. With the recovery key
+//! everything that is stored is sealed again, before any machine forgets the old one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,11 +14,16 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::Snapshot;
+use crate::{
+    Snapshot,
+    secrets::{ResealingStep, reseal_for_recovery_key},
+};
 use kat_types::{
     api::{AuthorityReport, NodeReport},
     store::{
-        authorities::{AuthorityKind, AuthorityRecord, Rotation, RotationPhase, RotationReason},
+        authorities::{
+            AuthorityKind, AuthorityRecord, ReplaceableKey, Rotation, RotationPhase, RotationReason,
+        },
         snapshot::ObservedReports,
     },
 };
@@ -43,10 +49,12 @@ pub enum RotationStep {
     Nothing,
     /// Something is to do that is not possible now, with the reason.
     Wait(String),
-    /// The leader makes a new authority and writes the record of its replacement.
+    /// The leader makes a new authority or key and writes the record of its replacement.
     Begin(RotationReason),
     /// The record is written.
     Write(Box<AuthorityRecord>),
+    /// The recovery key: more of what is stored is sealed again.
+    Reseal(Box<ResealingStep>),
 }
 
 /// The uids of the present members, by their names: who may hold the key of a new authority.
@@ -60,12 +68,13 @@ pub fn present_holders(snapshot: &Snapshot) -> BTreeMap<String, String> {
     known.collect()
 }
 
-/// The next step for an authority.
+/// The next step for an authority or the recovery key.
 pub fn rotation_step(
-    kind: AuthorityKind,
+    replaced: impl Into<ReplaceableKey>,
     snapshot: &Snapshot,
     view: RotationView<'_>,
 ) -> RotationStep {
+    let kind = replaced.into();
     let members: BTreeSet<&str> = match &snapshot.members {
         Some(members) => members.value.members.keys().map(String::as_str).collect(),
         None => return RotationStep::Nothing,
@@ -102,10 +111,21 @@ pub fn rotation_step(
     };
     let record = &stored.value;
     match (&record.rotation, record.due) {
-        (Some(rotation), _) if kind == AuthorityKind::Cluster => {
-            cluster_step(snapshot, view, (record, rotation), &reports)
+        (Some(rotation), _) => {
+            let under_way = (record, rotation);
+            match kind {
+                ReplaceableKey::Authority(AuthorityKind::Cluster) => {
+                    cluster_step(snapshot, view, under_way, &reports)
+                }
+                ReplaceableKey::Authority(
+                    AuthorityKind::EtcdClients | AuthorityKind::EtcdPeers,
+                ) => phase_step(snapshot, view, under_way, &reports),
+                ReplaceableKey::Recovery => recovery_step(snapshot, view, under_way, &reports),
+            }
         }
-        (Some(rotation), _) => phase_step(snapshot, view, (record, rotation), &reports),
+        (None, _) if kind == ReplaceableKey::Recovery && !is_held(&record.current, &reports) => {
+            held_instead(record, view, &reports)
+        }
         (None, Some(reason)) => begin(kind, snapshot, reason),
         (None, None) => RotationStep::Nothing,
     }
@@ -113,7 +133,7 @@ pub fn rotation_step(
 
 /// What is written down without waiting for reports: who holds a key, and that a replacement is due.
 fn noted(
-    kind: AuthorityKind,
+    kind: ReplaceableKey,
     snapshot: &Snapshot,
     view: RotationView<'_>,
     record: &AuthorityRecord,
@@ -138,12 +158,12 @@ fn noted(
             let member = members.contains_key(name) || !view.left.contains(name);
             same.is_some() && member
         };
-        if kind == AuthorityKind::Cluster {
-            // Replacing it ends connections of katcall that nobody has used meanwhile: a person asks
-            // for it.
+        if kind.by_request_alone() {
+            // Replacing `cluster-ca` ends connections of katcall that nobody has used meanwhile, and
+            // a person has to write down another recovery key.
         } else if record.epoch != store_epoch(snapshot) {
             changed.due = Some(RotationReason::StoreReplaced);
-        } else if kind == AuthorityKind::EtcdClients && !record.holders.iter().all(holds) {
+        } else if kind == AuthorityKind::EtcdClients.into() && !record.holders.iter().all(holds) {
             changed.due = Some(RotationReason::HolderLeft);
         }
     }
@@ -152,7 +172,7 @@ fn noted(
 
 /// How each member uses the authority; the error names one that does not say it.
 fn member_reports<'a>(
-    kind: AuthorityKind,
+    kind: ReplaceableKey,
     snapshot: &Snapshot,
     members: &BTreeSet<&'a str>,
     observed: &'a ObservedReports,
@@ -173,12 +193,12 @@ fn member_reports<'a>(
 /// without one the cluster is one of version 0.1.0, in which every machine had a certificate of
 /// etcd's clients.
 fn first_record(
-    kind: AuthorityKind,
+    kind: ReplaceableKey,
     snapshot: &Snapshot,
     view: RotationView<'_>,
     reports: &BTreeMap<&str, &AuthorityReport>,
 ) -> RotationStep {
-    if kind == AuthorityKind::EtcdClients {
+    if kind == AuthorityKind::EtcdClients.into() {
         let waits = not_migrated(snapshot);
         return match waits.is_empty() {
             true => begin(kind, snapshot, RotationReason::Migration),
@@ -193,7 +213,7 @@ fn first_record(
         return RotationStep::Wait(format!("machine {} holds no etcd", view.leader));
     };
     // The backup has the keys, and version 0.1.0 did not replace them after that.
-    let renewed = kind == AuthorityKind::EtcdPeers && store_epoch(snapshot) > 0;
+    let renewed = kind == AuthorityKind::EtcdPeers.into() && store_epoch(snapshot) > 0;
     RotationStep::Write(Box::new(AuthorityRecord {
         schema: 1,
         current: own.issues.clone(),
@@ -231,7 +251,7 @@ pub fn not_migrated(snapshot: &Snapshot) -> Vec<String> {
 }
 
 /// One replacement at a time, and none while the members change: etcd's members are restarted.
-fn begin(kind: AuthorityKind, snapshot: &Snapshot, reason: RotationReason) -> RotationStep {
+fn begin(kind: ReplaceableKey, snapshot: &Snapshot, reason: RotationReason) -> RotationStep {
     let other = snapshot
         .authorities
         .iter()
@@ -312,10 +332,115 @@ fn complete(record: &AuthorityRecord, rotation: &Rotation) -> RotationStep {
         schema: 1,
         current: rotation.next.clone(),
         since: None,
+        sealed_since: record.sealed_since,
         epoch: record.epoch,
         holders: rotation.holders.clone(),
         ..AuthorityRecord::default()
     }))
+}
+
+/// Whether a member holds this recovery key.
+fn is_held(key: &str, reports: &BTreeMap<&str, &AuthorityReport>) -> bool {
+    reports.values().any(|one| holds_key(one, key))
+}
+
+fn holds_key(report: &AuthorityReport, key: &str) -> bool {
+    report.issues == key || report.accepted.iter().any(|held| held == key)
+}
+
+/// A store from a backup may name a recovery key that nobody holds: the one that the leader holds is
+/// the present one then.
+fn held_instead(
+    record: &AuthorityRecord,
+    view: RotationView<'_>,
+    reports: &BTreeMap<&str, &AuthorityReport>,
+) -> RotationStep {
+    let Some(own) = reports.get(view.leader) else {
+        return RotationStep::Wait(format!("machine {} holds no etcd", view.leader));
+    };
+    RotationStep::Write(Box::new(AuthorityRecord {
+        current: own.issues.clone(),
+        since: None,
+        ..record.clone()
+    }))
+}
+
+/// The next step in the replacement of the recovery key, which the members hold.
+fn recovery_step(
+    snapshot: &Snapshot,
+    view: RotationView<'_>,
+    (record, rotation): (&AuthorityRecord, &Rotation),
+    reports: &BTreeMap<&str, &AuthorityReport>,
+) -> RotationStep {
+    let next = &rotation.next;
+    let lost = match rotation.phase {
+        // The leader that made it is gone before anybody else had it, or lost its files.
+        RotationPhase::Trust => reports
+            .get(view.leader)
+            .is_none_or(|own| !holds_key(own, next)),
+        // A store from a backup may say more than the keys that came with it.
+        RotationPhase::Issue | RotationPhase::Retire => !is_held(next, reports),
+    };
+    if lost {
+        return RotationStep::Begin(rotation.reason);
+    }
+    let done = |report: &AuthorityReport| match rotation.phase {
+        RotationPhase::Trust => holds_key(report, next),
+        RotationPhase::Issue => report.issues == *next,
+        RotationPhase::Retire => report.issues == *next && report.accepted == [next.clone()],
+    };
+    // Nobody forgets the old key while anything is sealed with it.
+    if rotation.phase >= RotationPhase::Issue
+        && reports.values().all(|report| report.issues == *next)
+    {
+        if snapshot.sealing.recovery_fingerprint().as_ref() != Some(next) {
+            return RotationStep::Wait("the leader does not seal with it yet".to_owned());
+        }
+        match reseal_for_recovery_key(snapshot, view.now) {
+            Ok(None) => {}
+            Ok(Some(step)) if step.operations.is_empty() => {
+                return RotationStep::Wait(why_not_resealed(&step));
+            }
+            Ok(Some(step)) => return RotationStep::Reseal(Box::new(step)),
+            Err(error) => {
+                return RotationStep::Wait(format!("nothing can be sealed again: {error}"));
+            }
+        }
+    }
+    if let Some((machine, _)) = reports.iter().find(|(_, report)| !done(report)) {
+        let lacks = match rotation.phase {
+            RotationPhase::Trust => "has not taken it yet",
+            RotationPhase::Issue => "does not seal with it yet",
+            RotationPhase::Retire => "still holds the old one",
+        };
+        return RotationStep::Wait(format!("machine {machine} {lacks}"));
+    }
+    let (phase, sealed_since) = match rotation.phase {
+        RotationPhase::Trust => (RotationPhase::Issue, record.sealed_since),
+        RotationPhase::Issue => (RotationPhase::Retire, Some(view.now)),
+        RotationPhase::Retire => return complete(record, rotation),
+    };
+    RotationStep::Write(Box::new(AuthorityRecord {
+        sealed_since,
+        rotation: Some(Rotation {
+            phase,
+            ..rotation.clone()
+        }),
+        ..record.clone()
+    }))
+}
+
+fn why_not_resealed(step: &ResealingStep) -> String {
+    match &step.failed {
+        Some(error) => format!(
+            "{} secrets and credentials can't be sealed again: {error}",
+            step.left
+        ),
+        None => format!(
+            "{} secrets and credentials can't be read by this version, and may be sealed with the old one",
+            step.left
+        ),
+    }
 }
 
 /// Machines without etcd that have said nothing for so long that the replacement of the cluster's

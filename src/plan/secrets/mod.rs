@@ -8,6 +8,7 @@
 //! restart. Both versions are in each snapshot, so that it does not matter which leader compares
 //! them, or when.
 
+mod resealing;
 mod sealing;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -37,6 +38,10 @@ use kat_types::{
     },
 };
 
+pub use resealing::{
+    ResealingError, ResealingStep, another_data_key, recovery_key_unchanged, reseal_batch,
+    reseal_for_recovery_key, unsealed_by_present_key,
+};
 pub use sealing::SnapshotSealing;
 
 /// What is wrong with the secrets that a workload of a namespace uses; `None` if all are there.

@@ -1,12 +1,14 @@
 //! How secrets are stored, sealed and opened.
 
+use std::sync::Arc;
+
 use base64::{Engine, prelude::BASE64_STANDARD};
 use jiff::Timestamp;
 
 use crate::Snapshot;
 use kat_pki::{
+    RecoveryKeys,
     delivery::{SealingError, framed, unframed},
-    recovery_key::RecoveryKey,
     secret_sealing::DataKey,
 };
 use kat_types::{
@@ -29,23 +31,42 @@ pub enum SnapshotSealing {
     None,
     /// Rehearsal: nothing is opened, and sealed values are a fixed word.
     Rehearsed,
-    /// With the recovery key, which opens the data keys.
-    With(RecoveryKey),
+    /// With the recovery keys of this machine, which open the data keys.
+    With(Arc<RecoveryKeys>),
 }
 
 impl SnapshotSealing {
-    fn recovery(&self) -> Result<&RecoveryKey, SealingError> {
+    /// With these recovery keys.
+    pub fn with(keys: impl Into<RecoveryKeys>) -> Self {
+        Self::With(Arc::new(keys.into()))
+    }
+
+    fn recovery(&self) -> Result<&RecoveryKeys, SealingError> {
         match self {
-            Self::With(key) => Ok(key),
+            Self::With(keys) => Ok(keys),
             Self::None | Self::Rehearsed => Err(SealingError::NoKey),
         }
     }
 
-    /// Generates a data key, sealed with the recovery key.
+    /// Fingerprint of the recovery key that seals new data keys.
+    pub fn recovery_fingerprint(&self) -> Option<String> {
+        let keys = self.recovery().ok()?;
+        Some(keys.current().fingerprint())
+    }
+
+    /// Whether the present recovery key alone opens a data key.
+    pub fn is_sealed_with_present_key(&self, number: u64, record: &SealingKeyRecord) -> bool {
+        let alone = self.recovery().map(|keys| keys.current().clone());
+        alone.is_ok_and(|alone| Self::with(alone).data_key(number, record).is_ok())
+    }
+
+    /// Generates a data key, sealed with the present recovery key. It is written under the condition
+    /// of [`recovery_key_unchanged`].
     pub fn new_key(&self, number: u64, now: Timestamp) -> Result<SealingKeyRecord, SealingError> {
         let failed = |error| SealingError::Seal(format!("data key {number}"), error);
         let key = DataKey::generate().map_err(failed)?;
-        let sealed = key.sealed_with(self.recovery()?, number).map_err(failed)?;
+        let recovery = self.recovery()?.current();
+        let sealed = key.sealed_with(recovery, number).map_err(failed)?;
         Ok(SealingKeyRecord {
             schema: 1,
             created: now,

@@ -1,4 +1,4 @@
-//! The cluster's certificate authorities, and how they are replaced.
+//! The cluster's certificate authorities and its recovery key, and how they are replaced.
 
 use std::collections::BTreeMap;
 
@@ -37,17 +37,69 @@ impl AuthorityKind {
     }
 }
 
-/// `/kat/authorities/NAME`: an authority, and its replacement. Only the leader writes it.
+/// What is replaced while the cluster runs, each with an [`AuthorityRecord`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ReplaceableKey {
+    /// An authority, with its certificate.
+    Authority(AuthorityKind),
+    /// The recovery key, which has no certificate: hashes in its record are fingerprints of keys.
+    Recovery,
+}
+
+impl ReplaceableKey {
+    /// All of them.
+    pub const ALL: [Self; 4] = [
+        Self::Authority(AuthorityKind::Cluster),
+        Self::Authority(AuthorityKind::EtcdClients),
+        Self::Authority(AuthorityKind::EtcdPeers),
+        Self::Recovery,
+    ];
+
+    /// Its name in keys of the store, and for users.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Authority(kind) => kind.name(),
+            Self::Recovery => "recovery-key",
+        }
+    }
+
+    /// What has this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.name() == name)
+    }
+
+    /// Whether it is replaced by request alone, since a person has to do something afterwards.
+    pub const fn by_request_alone(self) -> bool {
+        match self {
+            Self::Authority(AuthorityKind::Cluster) | Self::Recovery => true,
+            Self::Authority(AuthorityKind::EtcdClients | AuthorityKind::EtcdPeers) => false,
+        }
+    }
+}
+
+impl From<AuthorityKind> for ReplaceableKey {
+    fn from(kind: AuthorityKind) -> Self {
+        Self::Authority(kind)
+    }
+}
+
+/// `/kat/authorities/NAME`: an authority or the recovery key, and its replacement. Only the leader
+/// writes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AuthorityRecord {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// SHA-256 of the certificate of the authority that signs, as 64 hexadecimal digits. Until a
-    /// replacement is complete, that of the old authority.
+    /// SHA-256 of the certificate of the authority that signs, as 64 hexadecimal digits, or the
+    /// fingerprint of the recovery key that seals. Until a replacement is complete, that of the old
+    /// one.
     pub current: String,
-    /// When that authority began to be the only one.
+    /// When that authority or key began to be the only one.
     pub since: Option<Timestamp>,
+    /// The recovery key: when everything in the store was last sealed with another one. A value that
+    /// was stored before could be read with an earlier key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sealed_since: Option<Timestamp>,
     /// Epoch of the store in which the authority was made. A store that was created anew from a backup
     /// has a higher one.
     pub epoch: u64,
@@ -74,9 +126,10 @@ pub struct AuthorityRecord {
 pub struct Rotation {
     /// How far it has come.
     pub phase: RotationPhase,
-    /// Certificate of the new authority, PEM.
+    /// Certificate of the new authority, PEM; empty for the recovery key.
     pub certificate: String,
-    /// SHA-256 of that certificate, as 64 hexadecimal digits.
+    /// SHA-256 of that certificate, as 64 hexadecimal digits, or the fingerprint of the new recovery
+    /// key.
     pub next: String,
     /// Why the authority is replaced.
     pub reason: RotationReason,
@@ -85,7 +138,8 @@ pub struct Rotation {
     /// The machines that may hold the key of the new authority: the uid of each by its name.
     #[serde(default)]
     pub holders: BTreeMap<String, String>,
-    /// The machine whose etcd may be restarted now; nobody's for [`AuthorityKind::Cluster`].
+    /// The machine whose etcd may be restarted now; nobody's for [`AuthorityKind::Cluster`] and the
+    /// recovery key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<String>,
     /// The replacement of [`AuthorityKind::Cluster`]: the new authority issues no certificate for
@@ -154,15 +208,17 @@ impl ClusterAuthority {
     }
 }
 
-/// How far the replacement of an authority has come. In each phase every machine that uses the
-/// authority does one thing and reports it; the next phase begins when all of them have.
+/// How far a replacement has come. In each phase every machine that uses the authority or the key
+/// does one thing and reports it; the next phase begins when all of them have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum RotationPhase {
-    /// The machines take the new authority, and they and their etcd trust both.
+    /// The machines take the new authority, and they and their etcd trust both. The recovery key:
+    /// both open.
     Trust,
-    /// Certificates are issued by the new authority.
+    /// Certificates are issued by the new authority. The recovery key: the new one seals, and what
+    /// is stored is sealed again.
     Issue,
-    /// Nobody trusts the old authority any more.
+    /// Nobody trusts the old authority, or holds the old recovery key, any more.
     Retire,
 }
 

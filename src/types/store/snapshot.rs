@@ -237,8 +237,8 @@ pub struct StoredState {
     pub secrets: BTreeMap<SecretKey, Stored<Arc<SecretRecord>>>,
     /// Credentials for registries, by namespace and what they are for.
     pub logins: BTreeMap<String, BTreeMap<LoginPlace, Stored<LoginRecord>>>,
-    /// Number of secrets and credentials that this version can't read; no sealing key is deleted
-    /// while there are any.
+    /// Number of secrets, credentials and data keys that this version can't read; no data key is
+    /// deleted, and no recovery key forgotten, while there are any.
     pub unread_secrets: usize,
     /// The data keys that seal secrets and credentials, by number.
     pub sealing_keys: BTreeMap<u64, Stored<SealingKeyRecord>>,

@@ -34,13 +34,13 @@ pub(crate) const VARIABLE: &str = "LOGIN";
 /// Keys generated once for each run of the program. Nothing in a simulation depends on their bytes.
 static MADE: LazyLock<(RecoveryKey, SealingKeyRecord)> = LazyLock::new(|| {
     let recovery = RecoveryKey::generate().unwrap();
-    let sealing = SnapshotSealing::With(recovery.clone());
+    let sealing = SnapshotSealing::with(recovery.clone());
     let key = sealing.new_key(1, jiff::Timestamp::UNIX_EPOCH).unwrap();
     (recovery, key)
 });
 
 pub(crate) fn sealing() -> SnapshotSealing {
-    SnapshotSealing::With(MADE.0.clone())
+    SnapshotSealing::with(MADE.0.clone())
 }
 
 /// Stores the sealing key, which otherwise the first secret would create.

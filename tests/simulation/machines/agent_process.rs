@@ -268,7 +268,7 @@ impl Process {
             }),
             clock: Arc::clone(&place.clock),
             pulses: LoopPulses::default(),
-            sealing: crate::load::secrets::sealing(),
+            sealing: tokio::sync::watch::Sender::new(crate::load::secrets::sealing()).subscribe(),
         };
         let handle = start_with(
             Arc::new(wire),

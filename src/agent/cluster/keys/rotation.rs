@@ -4,15 +4,14 @@ use std::{collections::BTreeMap, net::Ipv4Addr};
 
 use jiff::Timestamp;
 
-use super::{KeysError, LEAVES, MachineIdentity, MachineKeys, authority_of, no_key};
+use super::{KeysError, LEAVES, MachineIdentity, MachineKeys, authority_of};
 use kat_pki as pki;
 use kat_pki::{
-    Authority, AuthorityEdition, AuthorityKind, CertificateKeyPair, LeafKind, PkiError,
-    recovery_key::RecoveryKey, replacement,
+    Authority, AuthorityEdition, AuthorityKind, CertificateKeyPair, LeafKind, PkiError, replacement,
 };
 use kat_types::{
     api::{ApiTime, AuthorityKeys, AuthorityReport, MembershipAnswer},
-    store::authorities::{ClusterAuthority, RotationPhase},
+    store::authorities::{ClusterAuthority, ReplaceableKey, RotationPhase},
 };
 
 impl MachineKeys {
@@ -31,6 +30,16 @@ impl MachineKeys {
         let current = AuthorityEdition::Current;
         let hash = |kind| Ok((kind, self.edition_hash(kind, current)?));
         AuthorityKind::ALL.into_iter().map(hash).collect()
+    }
+
+    /// [`Self::authority_hashes`] and the fingerprint of the recovery key.
+    pub(crate) fn present_keys(&self) -> Result<BTreeMap<ReplaceableKey, String>, KeysError> {
+        let hashes = self.authority_hashes()?.into_iter();
+        let mut keys: BTreeMap<ReplaceableKey, String> =
+            hashes.map(|(kind, hash)| (kind.into(), hash)).collect();
+        let recovery = self.recovery_key()?.fingerprint();
+        keys.insert(ReplaceableKey::Recovery, recovery);
+        Ok(keys)
     }
 
     /// On a machine that holds no keys of authorities: makes the certificates of the cluster's
@@ -140,10 +149,8 @@ impl MachineKeys {
             PkiError::Certificate(format!("of {name}: the leader does not have {hash}"))
         })?;
         let authority = Authority::from_pem(kind, &keys.certificate, &keys.key)?;
-        let recovery = match given.recovery_key.as_str() {
-            "" => self.recovery_key()?,
-            text => RecoveryKey::parse(text).map_err(no_key)?,
-        };
+        // The leader's recovery key may be another one just now, which does not open here.
+        let recovery = self.recovery_key()?;
         match edition {
             AuthorityEdition::Next => {
                 replacement::store_next(&self.folder, &authority, &recovery)?;
@@ -155,11 +162,14 @@ impl MachineKeys {
 
     /// Completes promotions that were interrupted, before any authority is loaded.
     pub(super) fn complete_promotions(&self) -> Result<(), KeysError> {
+        if pki::complete_recovery_key_promotion(&self.folder)? {
+            tracing::info!("the change to another recovery key is complete on this machine");
+        }
         for kind in AuthorityKind::ALL {
             let waits = !self.edition_hash(kind, AuthorityEdition::Next)?.is_empty()
                 && !self.edition_hash(kind, AuthorityEdition::Old)?.is_empty();
             if waits {
-                replacement::complete_promotion(&self.folder, kind, &self.recovery_key()?)?;
+                replacement::complete_promotion(&self.folder, kind, &self.recovery_keys()?)?;
             }
         }
         Ok(())
@@ -167,7 +177,7 @@ impl MachineKeys {
 
     /// Issues by the next authority from now on, and trusts both.
     pub(crate) fn promote_next(&self, kind: AuthorityKind) -> Result<(), KeysError> {
-        replacement::promote_next(&self.folder, kind, &self.recovery_key()?)?;
+        replacement::promote_next(&self.folder, kind, &self.recovery_keys()?)?;
         Ok(())
     }
 
@@ -191,7 +201,7 @@ impl MachineKeys {
         identity: &MachineIdentity,
         now: Timestamp,
     ) -> Result<CertificateKeyPair, KeysError> {
-        let recovery = self.recovery_key()?;
+        let recovery = self.recovery_keys()?;
         let authority = Authority::load_edition(&self.folder, kind, edition, &recovery)?;
         let name = identity.node.clone();
         let leaf = match kind {

@@ -202,6 +202,7 @@ fn given(authorities: &[Authority], recovery_key: &str) -> MembershipAnswer {
         authorities: keys.collect(),
         next: BTreeMap::new(),
         recovery_key: recovery_key.to_owned(),
+        other_recovery_keys: Vec::new(),
     }
 }
 
@@ -294,7 +295,8 @@ fn keys_of_an_earlier_version_are_sealed_and_every_member_finds_the_same_recover
     let recovery = first.recovery_key().unwrap();
     assert!(recovery == second.recovery_key().unwrap());
     for authority in &authorities {
-        let opened = Authority::load(&second.folder, authority.kind(), &recovery).unwrap();
+        let opened =
+            Authority::load(&second.folder, authority.kind(), &recovery.clone().into()).unwrap();
         assert_eq!(opened.key_pem(), authority.key_pem());
     }
     // Leaves can still be issued, and sealing again changes nothing.
@@ -347,7 +349,9 @@ fn sealing_that_was_broken_off_anywhere_goes_on() {
             keys.seal_authorities().unwrap();
             assert_eq!(clear_keys(&keys), 0, "{sealed} {removed}");
             for authority in &authorities {
-                let opened = Authority::load(&keys.folder, authority.kind(), &recovery).unwrap();
+                let opened =
+                    Authority::load(&keys.folder, authority.kind(), &recovery.clone().into())
+                        .unwrap();
                 assert_eq!(opened.key_pem(), authority.key_pem());
             }
         }
@@ -363,4 +367,74 @@ fn sealing_that_was_broken_off_anywhere_goes_on() {
         .renew(&identity(), &ClusterCache::default(), Timestamp::now())
         .unwrap_err();
     assert!(error.to_string().contains("recovery.key"), "{error}");
+}
+
+#[test]
+fn a_new_member_holds_all_recovery_keys_of_the_leader_and_gives_all_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = keys_in(&folder);
+    let [current, next, old] = [(); 3].map(|()| RecoveryKey::generate().unwrap());
+    let answer = MembershipAnswer {
+        other_recovery_keys: vec![next.reveal(), old.reveal()],
+        ..given(&authorities(), &current.reveal())
+    };
+    let shown = format!("{answer:?}");
+    assert!(!shown.contains(&next.reveal()) && !shown.contains(&old.reveal()));
+    let wrong = MembershipAnswer {
+        other_recovery_keys: vec!["kat-recovery-123".to_owned()],
+        ..answer.clone()
+    };
+    keys.store_authorities(&wrong).unwrap_err();
+    keys.recovery_key().unwrap_err();
+    keys.store_authorities(&answer).unwrap();
+    let all = [&current, &next, &old].map(RecoveryKey::fingerprint);
+    assert_eq!(keys.recovery_keys().unwrap().fingerprints(), all);
+    let found = recovery::given_recovery_key(&answer, &next.fingerprint());
+    assert!(found.unwrap() == next);
+    recovery::given_recovery_key(&answer, "feed").unwrap_err();
+    keys.forget_authorities().unwrap();
+    let names = std::fs::read_dir(&keys.folder).unwrap();
+    for name in names {
+        let name = name.unwrap().file_name().into_string().unwrap();
+        assert!(!name.starts_with("recovery"), "{name}");
+    }
+}
+
+/// The leader's recovery key may be another one for a moment; what is stored here must open here.
+#[test]
+fn an_authority_that_is_handed_over_is_sealed_with_this_machines_recovery_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = keys_in(&folder);
+    keys.ensure_authorities("test", Timestamp::now()).unwrap();
+    let handed = authorities();
+    let foreign = RecoveryKey::generate().unwrap().reveal();
+    let (kind, next) = (AuthorityKind::EtcdPeers, AuthorityEdition::Next);
+    let hash = handed[2].fingerprint();
+    keys.take_edition(kind, next, &hash, &given(&handed, &foreign))
+        .unwrap();
+    let held = keys.recovery_keys().unwrap();
+    Authority::load_edition(&keys.folder, kind, next, &held).unwrap();
+}
+
+#[test]
+fn a_promotion_of_the_recovery_key_that_was_interrupted_is_completed_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = keys_in(&folder);
+    let old = keys.ensure_authorities("test", Timestamp::now()).unwrap();
+    let next = keys.make_next_recovery_key().unwrap();
+    let made = pki::next_recovery_key(&keys.folder).unwrap().unwrap();
+    // The key is the present one, and nothing is sealed with it yet.
+    pki::write_secret(
+        &keys.folder.join("recovery-old.key"),
+        format!("{}\n", old.reveal()).as_bytes(),
+    )
+    .unwrap();
+    pki::store_recovery_key(&keys.folder, &made).unwrap();
+    keys.renew(&identity(), &ClusterCache::default(), Timestamp::now())
+        .unwrap();
+    assert_eq!(keys.next_recovery_fingerprint().unwrap(), "");
+    assert_eq!(keys.recovery_key().unwrap().fingerprint(), next);
+    for kind in AuthorityKind::ALL {
+        Authority::load(&keys.folder, kind, &made.clone().into()).unwrap();
+    }
 }

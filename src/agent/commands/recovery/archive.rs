@@ -62,6 +62,10 @@ pub(super) struct BackupFacts {
     pub api_key: String,
     /// WireGuard's private key, base64.
     pub wireguard_key: String,
+    /// The other recovery keys of the machine, in their printed form, while the recovery key was
+    /// replaced: etcd's data may need one of them. Earlier versions wrote none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_recovery_keys: Vec<String>,
 }
 
 /// Why a backup could not be written or read.

@@ -20,6 +20,7 @@ use crate::{
 };
 use kat_host::files::{self, FileAccess};
 use kat_leader::Backups;
+use kat_pki::{RecoveryKeys, recovery_key::RecoveryKey};
 use kat_store as store;
 use kat_store::EtcdStore;
 use kat_types::machine::network;
@@ -28,6 +29,8 @@ use kat_types::machine::network;
 const LIMIT: u64 = 64 << 10;
 /// Pieces of etcd's data that are buffered for the disk.
 const WAITING: usize = 4;
+/// How often a backup is begun while the recovery key is replaced.
+const ATTEMPTS: usize = 3;
 /// Format of the time in a backup's name.
 const TIME: &str = "%Y%m%dT%H%M%SZ";
 /// Age from which an unfinished file counts as abandoned.
@@ -96,10 +99,22 @@ impl LocalBackups {
         Some(time.to_zoned(TimeZone::UTC).ok()?.timestamp())
     }
 
-    /// Writes a backup; returns its size in bytes.
+    /// Writes a backup; returns its size in bytes. It is begun again where the recovery key was
+    /// replaced meanwhile: etcd's data may then need a key that the backup does not have.
     async fn write(&self, path: &Path, now: Timestamp) -> anyhow::Result<u64> {
-        let key = self.keys.recovery_key()?;
-        let (header, facts) = (self.header(now)?, self.facts()?);
+        for _ in 0..ATTEMPTS {
+            if let Some(bytes) = self.write_once(path, now).await? {
+                return Ok(bytes);
+            }
+        }
+        bail!("the recovery key is being replaced; make the backup again in a moment")
+    }
+
+    /// `None` if this machine has got another recovery key meanwhile.
+    async fn write_once(&self, path: &Path, now: Timestamp) -> anyhow::Result<Option<u64>> {
+        let recovery = self.keys.recovery_keys()?;
+        let key = recovery.current().clone();
+        let (header, facts) = (self.header(&recovery, now), self.facts(&recovery)?);
         let store = self.store().await?;
         let (sender, pieces) = mpsc::channel(WAITING);
         let (tell, whole) = oneshot::channel();
@@ -108,16 +123,18 @@ impl LocalBackups {
             archive::write(&target, &key, (&header, &facts), pieces, whole)
         });
         let copied = store::etcd::snapshot(&store, &sender).await;
+        let has_all = has_all(&recovery, &self.keys.recovery_keys()?);
         // The writer waits for the confirmation or for the end of the channel.
         match &copied {
-            Ok(_) => drop(tell.send(())),
-            Err(_) => drop(tell),
+            Ok(_) if has_all => drop(tell.send(())),
+            Ok(_) | Err(_) => drop(tell),
         }
         drop(sender);
         // A full disk is reported as the cause, rather than the reading end that stopped because of
         // it.
         match (writer.await?, copied) {
-            (Ok(bytes), Ok(_)) => Ok(bytes),
+            (Ok(bytes), Ok(_)) => Ok(Some(bytes)),
+            (Err(archive::ArchiveError::NotWhole(_)), Ok(_)) if !has_all => Ok(None),
             (Ok(_) | Err(archive::ArchiveError::NotWhole(_)), Err(error)) => {
                 Err(error).context("this machine's etcd gives no copy of its data; `systemctl status kat-agent kat-etcd` shows more")
             }
@@ -132,20 +149,20 @@ impl LocalBackups {
         Ok(EtcdStore::connect(&options).await?)
     }
 
-    fn header(&self, now: Timestamp) -> anyhow::Result<BackupHeader> {
+    fn header(&self, recovery: &RecoveryKeys, now: Timestamp) -> BackupHeader {
         let identity = &self.identity;
-        Ok(BackupHeader {
+        BackupHeader {
             schema: 1,
             cluster: identity.cluster.metadata.name.clone(),
             cluster_uid: identity.cluster_uid.clone(),
             node: identity.node.clone(),
             created: now,
             version: kat_types::VERSION.to_owned(),
-            recovery_key: self.keys.recovery_key()?.fingerprint(),
-        })
+            recovery_key: recovery.current().fingerprint(),
+        }
     }
 
-    fn facts(&self) -> anyhow::Result<BackupFacts> {
+    fn facts(&self, recovery: &RecoveryKeys) -> anyhow::Result<BackupFacts> {
         let wireguard = Path::new(network::FOLDER).join(network::PRIVATE_KEY_FILE);
         Ok(BackupFacts {
             identity: MachineIdentity::clone(&self.identity),
@@ -153,6 +170,7 @@ impl LocalBackups {
             node_key: self.keys.leaf("node")?.key_pem,
             api_key: self.keys.api_key()?,
             wireguard_key: files::read_text(&wireguard, LIMIT)?,
+            other_recovery_keys: recovery.others().iter().map(RecoveryKey::reveal).collect(),
         })
     }
 }
@@ -197,6 +215,12 @@ impl Backups for LocalBackups {
         let removed = files::remove(&folder.join(self.name(made)));
         removed.map(drop).map_err(|error| error.to_string())
     }
+}
+
+/// Whether a backup with the keys `held` has all that are there `now`.
+fn has_all(held: &RecoveryKeys, now: &RecoveryKeys) -> bool {
+    now.all()
+        .all(|key| held.with_fingerprint(&key.fingerprint()).is_some())
 }
 
 fn is_abandoned(path: &Path) -> bool {
@@ -249,6 +273,7 @@ mod tests {
             node_key: String::new(),
             api_key: String::new(),
             wireguard_key: String::new(),
+            other_recovery_keys: Vec::new(),
         };
         let (sender, pieces) = mpsc::channel(1);
         let (tell, whole) = oneshot::channel();
@@ -260,6 +285,16 @@ mod tests {
             archive::write(&path, &key, (&header, &facts), pieces, whole)
         });
         writer.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_backup_that_lacks_a_recovery_key_of_its_end_is_made_again() {
+        let [first, second] = [(); 2].map(|()| RecoveryKey::generate().unwrap());
+        let one = RecoveryKeys::from(first.clone());
+        let both = RecoveryKeys::new(second.clone(), [first]);
+        assert!(has_all(&one, &one) && has_all(&both, &one));
+        assert!(has_all(&both, &second.clone().into()));
+        assert!(!has_all(&one, &both) && !has_all(&one, &second.into()));
     }
 
     #[tokio::test]

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::cluster::{cluster_cache::ClusterCache, identity::MachineIdentity, keys::MachineKeys};
 use kat_client::{Client, ClientError, ClientOptions};
 use kat_pki::{
-    ApiServers,
+    ApiServers, RecoveryKeys,
     recovery_key::{self as seal, RecoveryKey, SealError},
 };
 use kat_types::api::StoreEpoch;
@@ -44,9 +44,10 @@ pub(super) fn prove(
     })
 }
 
-fn is_proven(stated: &StoreEpoch, key: &RecoveryKey, cluster_uid: &str) -> bool {
+/// Whether a holder of one of the recovery keys has sealed the statement.
+fn is_proven(stated: &StoreEpoch, keys: &RecoveryKeys, cluster_uid: &str) -> bool {
     let sealed = BASE64_STANDARD.decode(&stated.proof).unwrap_or_default();
-    let opened = seal::open(key, &sealed, CONTEXT);
+    let opened = keys.open(&sealed, CONTEXT);
     opened.is_ok_and(|plain| plain == statement(cluster_uid, stated.epoch).as_bytes())
 }
 
@@ -62,7 +63,7 @@ pub(crate) async fn is_outdated(
     known: &ClusterCache,
     patient: bool,
 ) -> bool {
-    let Ok(key) = keys.recovery_key() else {
+    let Ok(recovery) = keys.recovery_keys() else {
         return false;
     };
     let others: Vec<Client> = match clients(identity, keys, known) {
@@ -85,7 +86,7 @@ pub(crate) async fn is_outdated(
     let later = heard
         .into_iter()
         .flatten()
-        .find(|stated| stated.epoch > own && is_proven(stated, &key, &identity.cluster_uid));
+        .find(|stated| stated.epoch > own && is_proven(stated, &recovery, &identity.cluster_uid));
     if let Some(stated) = &later {
         tracing::warn!(
             own,
@@ -205,9 +206,13 @@ mod tests {
     fn only_who_has_the_recovery_key_can_count_an_epoch_up() {
         let key = RecoveryKey::generate().unwrap();
         let stated = prove(&key, "3f0c", 7).unwrap();
+        let other = RecoveryKey::generate().unwrap();
+        // While the key is replaced, both prove.
+        let both = RecoveryKeys::new(other.clone(), [key.clone()]);
+        assert!(is_proven(&stated, &both, "3f0c"));
+        let (key, other) = (RecoveryKeys::from(key), RecoveryKeys::from(other));
         assert!(is_proven(&stated, &key, "3f0c"));
         assert!(!is_proven(&stated, &key, "another cluster"));
-        let other = RecoveryKey::generate().unwrap();
         assert!(!is_proven(&stated, &other, "3f0c"));
         let higher = StoreEpoch { epoch: 8, ..stated };
         assert!(!is_proven(&higher, &key, "3f0c"));

@@ -315,6 +315,7 @@ impl RestoreContext<'_> {
             authorities: self.facts.authorities.clone(),
             next: BTreeMap::new(),
             recovery_key: self.recovery.reveal(),
+            other_recovery_keys: self.facts.other_recovery_keys.clone(),
         };
         keys.store_authorities(&given)?;
         keys.store_node_key(&self.facts.node_key)?;

@@ -17,11 +17,12 @@ use crate::cluster::cluster_cache::ClusterCache;
 use kat_leader::{
     LeaderConfig, LeaderHandle, RotationConfig, keep_authorities, start as start_leader,
 };
-use kat_plan::SnapshotSealing;
 use kat_store::{StateStore, TransactionResult};
 use kat_testing::MemoryStore;
 use kat_types::{
     api::NodeReport,
+    resource::secret::SecretValues,
+    secrets::{SecretKey, SecretRecord},
     store::{authorities::RotationReason, keys, transaction::WriteOperation},
 };
 
@@ -158,6 +159,7 @@ struct LeadingMachine {
     keys: MachineKeys,
     etcd: Arc<RealEtcd>,
     store: MemoryStore,
+    signing: Arc<SigningAuthorities>,
     handle: LeaderHandle,
     uses: AuthorityUses,
     cancel: CancellationToken,
@@ -197,6 +199,7 @@ impl LeadingMachine {
             restarts: AtomicUsize::new(0),
         });
         etcd.start().await;
+        let signing = Arc::new(SigningAuthorities::load(folder.path().join("pki")).unwrap());
         let store = MemoryStore::new();
         let cancel = CancellationToken::new();
         Self::seed(&store, &keys).await;
@@ -208,7 +211,7 @@ impl LeadingMachine {
                 endpoint: Arc::new(|| "192.0.2.1:9115".to_owned()),
                 clock: Arc::new(Timestamp::now),
                 pulses: LoopPulses::default(),
-                sealing: SnapshotSealing::None,
+                sealing: signing.sealing(),
             },
             cancel.clone(),
         );
@@ -218,6 +221,7 @@ impl LeadingMachine {
             keys,
             etcd,
             store,
+            signing,
             handle,
             uses: AuthorityUses::default(),
             cancel,
@@ -243,7 +247,7 @@ impl LeadingMachine {
                 &json!({"schema": 1, "members": {"n1": {"id": "a", "voting": true, "healthy": true}}}),
             ),
         ];
-        for (kind, hash) in keys.authority_hashes().unwrap() {
+        for (kind, hash) in keys.present_keys().unwrap() {
             let record = json!({"schema": 1, "current": hash, "holders": {"n1": "uid-n1"}});
             operations.push(put(keys::authority(kind.name()), &record));
         }
@@ -253,7 +257,7 @@ impl LeadingMachine {
 
     /// Starts the loops of leader and machine.
     fn run(&self) {
-        let signing = Arc::new(SigningAuthorities::load(self.folder.path().join("pki")).unwrap());
+        let signing = Arc::clone(&self.signing);
         let maker = NextAuthorities {
             keys: self.keys.clone(),
             cluster_uid: UID.to_owned(),
@@ -298,12 +302,14 @@ impl LeadingMachine {
         });
     }
 
-    async fn record(&self, kind: AuthorityKind) -> AuthorityRecord {
+    async fn record(&self, kind: impl Into<ReplaceableKey>) -> AuthorityRecord {
+        let kind = kind.into();
         let stored = self.store.get(&keys::authority(kind.name())).await.unwrap();
         serde_json::from_slice(&stored.unwrap().value).unwrap()
     }
 
-    async fn ask(&self, kind: AuthorityKind) {
+    async fn ask(&self, kind: impl Into<ReplaceableKey>) {
+        let kind = kind.into();
         let record = AuthorityRecord {
             due: Some(RotationReason::Requested),
             ..self.record(kind).await
@@ -397,4 +403,96 @@ async fn certificates_of_the_replaced_authority_of_clients_open_etcd_no_more() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificates_of_the_replaced_authority_of_peers_open_etcd_no_more() {
     an_authority_is_replaced(AuthorityKind::EtcdPeers, "127.78.22.0/24").await;
+}
+
+/// The values of the secrets as the leader's present snapshot opens them.
+fn opened(machine: &LeadingMachine) -> Option<Vec<Vec<u8>>> {
+    let snapshot = machine.handle.snapshot.borrow().clone()?;
+    let opened = snapshot.secrets.iter().map(|(place, stored)| {
+        let mut values = snapshot
+            .sealing
+            .open(&snapshot, place, &stored.value)
+            .ok()?;
+        values.0.remove("A")
+    });
+    opened.collect()
+}
+
+/// The machine's files, the leader's loop and the running snapshots, with secrets in the store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_recovery_key_is_replaced_without_a_restart_and_no_secret_is_lost() {
+    let machine = LeadingMachine::start("127.78.23.0/24").await;
+    let kind = ReplaceableKey::Recovery;
+    let before = machine.record(kind).await;
+    let folder = machine.folder.path().join("pki");
+    let files = names_in(&folder);
+    let old = machine.keys.recovery_key().unwrap();
+    assert_eq!(before.current, old.fingerprint());
+    let snapshot = until("the leader has a snapshot", async || {
+        machine.handle.snapshot.borrow().clone()
+    })
+    .await;
+    let now = Timestamp::now();
+    let key = snapshot.sealing.new_key(1, now).unwrap();
+    let mut operations = vec![put(
+        keys::sealing_key(1),
+        &serde_json::to_value(&key).unwrap(),
+    )];
+    let secrets = 40_u8;
+    for number in 0..secrets {
+        let place = SecretKey::new("default", &format!("s{number:02}"));
+        let record = SecretRecord {
+            schema: 1,
+            uid: "u".to_owned(),
+            version: 1,
+            created: now,
+            updated: now,
+            keys: BTreeMap::new(),
+            key_id: 1,
+            sealed: String::new(),
+        };
+        let values = SecretValues([("A".to_owned(), vec![number])].into());
+        let sealed = snapshot.sealing.seal((1, &key), &place, &values, record);
+        let value = serde_json::to_value(sealed.unwrap()).unwrap();
+        operations.push(put(keys::secret(&place.to_string()), &value));
+    }
+    machine.store.transact(&[], &operations).await.unwrap();
+    let expected: Vec<_> = (0..secrets).map(|number| vec![number]).collect();
+    until("the secrets are shown", async || {
+        (opened(&machine)? == expected).then_some(())
+    })
+    .await;
+    machine.run();
+    machine.ask(kind).await;
+    let after = until("the recovery key is replaced", async || {
+        // At every moment each secret can be read.
+        assert_eq!(opened(&machine), Some(expected.clone()));
+        let record = machine.record(kind).await;
+        (record.current != before.current && record.rotation.is_none()).then_some(record)
+    })
+    .await;
+    assert_eq!((after.due, &after.holders), (None, &before.holders));
+    assert!(after.since.is_some() && after.sealed_since.is_some_and(|since| since > now));
+    until("nothing is left of the old key", async || {
+        (names_in(&folder) == files).then_some(())
+    })
+    .await;
+    let new = machine.keys.recovery_key().unwrap();
+    assert_eq!(new.fingerprint(), after.current);
+    assert_eq!(opened(&machine), Some(expected));
+    assert_eq!(machine.store.peek(keys::SEALING).items.len(), 1);
+    for kind in AuthorityKind::ALL {
+        pki::Authority::load(&folder, kind, &new.clone().into()).unwrap();
+        pki::Authority::load(&folder, kind, &old.clone().into()).unwrap_err();
+    }
+    // What the API hands over to members.
+    let held = machine.signing.recovery_keys().unwrap();
+    assert_eq!(held.fingerprints(), [after.current]);
+    assert_eq!(machine.etcd.restarts.load(Ordering::Relaxed), 0);
+    let events = machine.store.peek(keys::EVENTS).items;
+    let replaced = events.iter().filter(|one| {
+        let text = String::from_utf8_lossy(&one.value);
+        text.contains("RecoveryKeyReplaced")
+    });
+    assert_eq!(replaced.count(), 1);
 }

@@ -1,5 +1,5 @@
-//! The cluster's certificate authorities: how far a replacement is, requests for one, and the end
-//! of the wait for machines of version 0.1.0.
+//! The cluster's certificate authorities and its recovery key: how far a replacement is, requests
+//! for one, and the end of the wait for machines of version 0.1.0.
 //!
 //! Only the leader answers: the machines' reports are its own. It also carries a replacement out;
 //! a request only writes that one is due.
@@ -24,7 +24,7 @@ use crate::{
     server::limits::MAX_JSON,
 };
 use jiff::Timestamp;
-use kat_pki::{Authorities, Authority, validity_of};
+use kat_pki::{Authorities, Authority, RecoveryKeys, validity_of};
 use kat_plan::{
     RotationStep, RotationView, Snapshot, away_machines, grace_end, not_migrated, rotation_step,
 };
@@ -34,7 +34,9 @@ use kat_types::{
         AuthorityRotationRequest, AuthorityStatus, CertificateExpiry, List, ListMetadata,
     },
     store::{
-        authorities::{AuthorityKind, AuthorityRecord, RotationPhase, RotationReason},
+        authorities::{
+            AuthorityKind, AuthorityRecord, ReplaceableKey, RotationPhase, RotationReason,
+        },
         keys,
         revisions::Stored,
         snapshot::ObservedReports,
@@ -59,7 +61,7 @@ pub(crate) async fn list(
     let observed = api.observed();
     let authorities = api.authorities().ok_or_else(no_authorities)?;
     let view = AuthorityView::new(&api, &authorities, &snapshot, &observed)?;
-    let items = AuthorityKind::ALL.map(|kind| view.status(kind));
+    let items = ReplaceableKey::ALL.map(|kind| view.status(kind));
     Ok(Json(List {
         items: items.into_iter().collect::<Result<_, _>>()?,
         metadata: ListMetadata {
@@ -79,20 +81,19 @@ pub(crate) async fn rotate(
     api.leadership()?;
     let request: AuthorityRotationRequest = read_json(&api, request, MAX_JSON).await?;
     let kind =
-        AuthorityKind::from_name(&name).ok_or_else(|| ApiError::not_found("authority", &name))?;
+        ReplaceableKey::from_name(&name).ok_or_else(|| ApiError::not_found("authority", &name))?;
     let may_change_grace = request.grace_seconds.is_some();
     let grace_seconds = match (kind, request.grace_seconds) {
-        (AuthorityKind::Cluster, grace) => grace.unwrap_or(DEFAULT_GRACE_SECONDS),
-        (AuthorityKind::EtcdClients | AuthorityKind::EtcdPeers, None) => 0,
-        (AuthorityKind::EtcdClients | AuthorityKind::EtcdPeers, Some(_)) => {
-            return Err(ApiError::invalid(
-                "graceSeconds: katcall does not use this authority; expected for cluster-ca only",
-            ));
+        (ReplaceableKey::Authority(AuthorityKind::Cluster), grace) => grace
+            .unwrap_or(DEFAULT_GRACE_SECONDS)
+            .max(MIN_GRACE_SECONDS),
+        (ReplaceableKey::Authority(_) | ReplaceableKey::Recovery, None) => 0,
+        (ReplaceableKey::Authority(_) | ReplaceableKey::Recovery, Some(_)) => {
+            return Err(ApiError::invalid(format!(
+                "graceSeconds: katcall does not use {}; expected for cluster-ca only",
+                kind.name()
+            )));
         }
-    };
-    let grace_seconds = match kind {
-        AuthorityKind::Cluster => grace_seconds.max(MIN_GRACE_SECONDS),
-        AuthorityKind::EtcdClients | AuthorityKind::EtcdPeers => grace_seconds,
     };
     if grace_seconds > MAX_GRACE_SECONDS {
         return Err(ApiError::invalid(format!(
@@ -233,6 +234,8 @@ struct AuthorityView<'a> {
     held: [&'a Authority; 3],
     /// Those that will.
     next: &'a [Authority],
+    /// The recovery keys on this machine.
+    recovery: Option<&'a RecoveryKeys>,
     now: Timestamp,
 }
 
@@ -249,21 +252,21 @@ impl<'a> AuthorityView<'a> {
             observed,
             held: authorities.all().ok_or_else(no_authorities)?,
             next: authorities.next(),
+            recovery: authorities.recovery_keys(),
             now: api.now(),
         })
     }
 
-    fn record(&self, kind: AuthorityKind) -> Option<&'a AuthorityRecord> {
+    fn record(&self, kind: ReplaceableKey) -> Option<&'a AuthorityRecord> {
         let stored: &Stored<AuthorityRecord> = self.snapshot.authorities.get(kind.name())?;
         Some(&stored.value)
     }
 
-    fn status(&self, kind: AuthorityKind) -> Result<AuthorityStatus, ApiError> {
-        let held = self.held.iter().find(|authority| authority.kind() == kind);
+    fn status(&self, kind: ReplaceableKey) -> Result<AuthorityStatus, ApiError> {
         let record = self.record(kind);
         let fingerprint = match record {
             Some(record) => record.current.clone(),
-            None => held.map_or_else(String::new, |held| held.fingerprint()),
+            None => self.held_fingerprint(kind).unwrap_or_default(),
         };
         let rotation = record.and_then(|record| record.rotation.as_ref());
         Ok(AuthorityStatus {
@@ -287,7 +290,17 @@ impl<'a> AuthorityView<'a> {
         })
     }
 
-    /// Unknown for an authority that this machine does not hold any more.
+    fn held_fingerprint(&self, kind: ReplaceableKey) -> Option<String> {
+        match kind {
+            ReplaceableKey::Authority(kind) => {
+                let mut held = self.held.iter();
+                Some(held.find(|one| one.kind() == kind)?.fingerprint())
+            }
+            ReplaceableKey::Recovery => Some(self.recovery?.current().fingerprint()),
+        }
+    }
+
+    /// Unknown for the recovery key, and for an authority that this machine does not hold any more.
     fn not_after(&self, fingerprint: &str) -> Result<ApiTime, ApiError> {
         let mut known = self.held.into_iter().chain(self.next);
         let Some(found) = known.find(|one| one.fingerprint() == fingerprint) else {
@@ -298,7 +311,7 @@ impl<'a> AuthorityView<'a> {
         Ok(validity.not_after.into())
     }
 
-    fn phase(&self, kind: AuthorityKind) -> AuthorityPhase {
+    fn phase(&self, kind: ReplaceableKey) -> AuthorityPhase {
         match (kind, self.record(kind)) {
             (_, Some(record)) => match &record.rotation {
                 Some(rotation) => rotation.phase.into(),
@@ -306,12 +319,16 @@ impl<'a> AuthorityView<'a> {
                 None => AuthorityPhase::Settled,
             },
             // No version before this one wrote a record, and `init` of this one does.
-            (AuthorityKind::EtcdClients, None) => AuthorityPhase::Migration,
-            (AuthorityKind::Cluster | AuthorityKind::EtcdPeers, None) => AuthorityPhase::Settled,
+            (ReplaceableKey::Authority(AuthorityKind::EtcdClients), None) => {
+                AuthorityPhase::Migration
+            }
+            (ReplaceableKey::Authority(_) | ReplaceableKey::Recovery, None) => {
+                AuthorityPhase::Settled
+            }
         }
     }
 
-    fn reason(&self, kind: AuthorityKind) -> Option<RotationReason> {
+    fn reason(&self, kind: ReplaceableKey) -> Option<RotationReason> {
         match (self.phase(kind), self.record(kind)) {
             (AuthorityPhase::Migration, _) => Some(RotationReason::Migration),
             (_, Some(record)) => {
@@ -322,7 +339,7 @@ impl<'a> AuthorityView<'a> {
         }
     }
 
-    fn message(&self, kind: AuthorityKind) -> String {
+    fn message(&self, kind: ReplaceableKey) -> String {
         let why = self.reason(kind).map(|reason| {
             let how = match self.phase(kind) {
                 AuthorityPhase::Settled | AuthorityPhase::Migration | AuthorityPhase::Due => {
@@ -341,12 +358,13 @@ impl<'a> AuthorityView<'a> {
         parts.collect::<Vec<_>>().join("; ")
     }
 
-    /// What a person has to know about the cluster's own authority: machines that have to be told by
-    /// hand, and that its key may be elsewhere.
-    fn note(&self, kind: AuthorityKind) -> Option<String> {
-        let record = self
-            .record(kind)
-            .filter(|_| kind == AuthorityKind::Cluster)?;
+    /// What a person has to know about a key that is replaced by request alone: that it may be
+    /// elsewhere, and for the cluster's own authority machines that have to be told by hand.
+    fn note(&self, kind: ReplaceableKey) -> Option<String> {
+        let record = self.record(kind).filter(|_| kind.by_request_alone())?;
+        if record.rotation.is_some() && kind == ReplaceableKey::Recovery {
+            return None;
+        }
         if record.rotation.is_some() {
             let away = away_machines(self.snapshot, self.observed);
             let away = (!away.is_empty()).then(|| away.join(", "))?;
@@ -361,12 +379,17 @@ impl<'a> AuthorityView<'a> {
         let mut gone = record.holders.iter().filter(|holder| !holds(*holder));
         let (name, _) = gone.next().filter(|_| record.due.is_none())?;
         Some(format!(
-            "machine {name} had its key and has left; where you do not trust it: katcall ca rotate cluster-ca"
+            "machine {name} had {} and has left; where you do not trust it: katcall ca rotate {}",
+            match kind {
+                ReplaceableKey::Authority(_) => "its key",
+                ReplaceableKey::Recovery => "it",
+            },
+            kind.name()
         ))
     }
 
     /// What a replacement waits for at this moment.
-    fn wait(&self, kind: AuthorityKind) -> Option<String> {
+    fn wait(&self, kind: ReplaceableKey) -> Option<String> {
         let view = RotationView {
             leader: self.leader,
             observed: self.observed,
@@ -375,12 +398,19 @@ impl<'a> AuthorityView<'a> {
         };
         match rotation_step(kind, self.snapshot, view) {
             RotationStep::Wait(reason) => Some(reason),
+            RotationStep::Reseal(step) => Some(format!(
+                "{} secrets and credentials are sealed again",
+                step.left
+            )),
             RotationStep::Nothing | RotationStep::Begin(_) | RotationStep::Write(_) => None,
         }
     }
 
     /// When the certificates of each machine that should have some expire.
-    fn certificates(&self, kind: AuthorityKind) -> Vec<CertificateExpiry> {
+    fn certificates(&self, kind: ReplaceableKey) -> Vec<CertificateExpiry> {
+        let ReplaceableKey::Authority(kind) = kind else {
+            return Vec::new();
+        };
         let mut expiries = BTreeMap::new();
         let members = self.snapshot.members.as_ref();
         for (name, node) in &self.snapshot.nodes {
@@ -403,7 +433,7 @@ impl<'a> AuthorityView<'a> {
 
     /// The refusal of a request while a replacement is under way, or before the leader has recorded
     /// which authority is in use.
-    fn under_way(&self, kind: AuthorityKind) -> ApiError {
+    fn under_way(&self, kind: ReplaceableKey) -> ApiError {
         let (name, wait) = (kind.name(), self.wait(kind));
         let wait = wait.map_or_else(String::new, |wait| format!(": {wait}"));
         let phase = self.phase(kind);

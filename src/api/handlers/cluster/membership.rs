@@ -7,7 +7,7 @@ use axum::{Extension, Json, extract::State};
 use crate::{
     access::authentication::Caller, context::Api, errors::ApiError, extract::PathParameters,
 };
-use kat_pki::{Authority, recovery_key::RecoveryKey};
+use kat_pki::{Authority, RecoveryKeys, recovery_key::RecoveryKey};
 use kat_types::api::{AuthorityKeys, MembershipAnswer};
 
 /// The gate has checked that the certificate is for the registered key of the machine in the path,
@@ -52,10 +52,12 @@ pub(crate) async fn get(
         };
         (authority.kind().name().to_owned(), keys)
     };
-    let recovery = held.recovery_key();
+    let recovery = held.recovery_keys();
+    let others = recovery.map_or(&[][..], RecoveryKeys::others);
     Ok(Json(MembershipAnswer {
         authorities: BTreeMap::from(authorities.map(with_key)),
         next: held.next().iter().map(with_key).collect(),
-        recovery_key: recovery.map_or_else(String::new, RecoveryKey::reveal),
+        recovery_key: recovery.map_or_else(String::new, |keys| keys.current().reveal()),
+        other_recovery_keys: others.iter().map(RecoveryKey::reveal).collect(),
     }))
 }

@@ -30,7 +30,7 @@ use crate::{
 };
 use kat_bundle as bundle;
 use kat_pki::delivery::SealingError;
-use kat_plan::{EventLog, Snapshot};
+use kat_plan::{EventLog, Snapshot, recovery_key_unchanged};
 use kat_registry::{LoginAnswer, RegistryError};
 use kat_types::{
     api::{
@@ -326,6 +326,7 @@ impl LoginWrite<'_> {
                 // Nothing is sealed any more with a key that has a successor.
                 Compare::ModRevision(keys::sealing_key(number), revision),
                 Compare::ModRevision(keys::sealing_key(number.saturating_add(1)), 0),
+                recovery_key_unchanged(snapshot),
             ],
             operations,
             outcome: (outcome, shown),

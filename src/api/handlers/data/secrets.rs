@@ -28,7 +28,7 @@ use crate::{
     watch::{ListQuery, answer},
 };
 use kat_pki::delivery::SealingError;
-use kat_plan::{EventLog, Snapshot, check_growth, users_of_secret};
+use kat_plan::{EventLog, Snapshot, check_growth, recovery_key_unchanged, users_of_secret};
 use kat_types::{
     api::{EventKind, ObjectKind, ObjectReference, SecretRequest, WriteOutcome},
     reason::EventReason,
@@ -344,6 +344,7 @@ impl SecretWrite<'_> {
                 // Nothing is sealed any more with a data key that has a successor.
                 Compare::ModRevision(keys::sealing_key(number), revision),
                 Compare::ModRevision(keys::sealing_key(number.saturating_add(1)), 0),
+                recovery_key_unchanged(snapshot),
             ],
             operations,
             outcome: written,

@@ -21,8 +21,11 @@ use crate::{
 };
 use kat_client::ClientError;
 use kat_types::{
-    api::{AuthorityPhase, AuthorityRotationRequest, AuthorityStatus, NodeRole},
-    store::authorities::AuthorityKind,
+    api::{
+        AuthorityPhase, AuthorityRotationRequest, AuthorityStatus, ExposedKind, ExposedValue,
+        ExposedValues, NodeRole,
+    },
+    store::authorities::{AuthorityKind, ReplaceableKey},
 };
 
 /// Interval of the progress requests.
@@ -32,6 +35,7 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &CaArgs) -> Result<
     match &arguments.command {
         CaCommand::List { output } => list(session, *output).await,
         CaCommand::Rotate(arguments) => rotate(session, arguments).await,
+        CaCommand::Exposed { output } => exposed(session, *output).await,
         CaCommand::Migrate { without } => migrate(session, without).await,
     }
 }
@@ -142,9 +146,9 @@ async fn follow(
         progress.update(&in_words(&last));
         if last.phase == AuthorityPhase::Settled && last.fingerprint != asked.fingerprint {
             drop(progress);
-            console.note(
-                "backups and snapshots that were made before keep the old keys: `sudo kat-agent backup` makes a new backup",
-            );
+            for note in afterwards(&asked.name) {
+                console.note(note);
+            }
             return console.line(&format!("authority/{name} replaced"));
         }
         let next = Instant::now() + LOOK;
@@ -183,6 +187,105 @@ async fn follow(
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// What a person has to do after a replacement.
+fn afterwards(name: &str) -> &'static [&'static str] {
+    if name != ReplaceableKey::Recovery.name() {
+        return &[
+            "backups and snapshots that were made before keep the old keys: `sudo kat-agent backup` makes a new backup",
+        ];
+    }
+    &[
+        "write the new recovery key down, and keep it away from the machines: `sudo kat-agent recovery-key` on a machine that holds the store shows it",
+        "backups that were made before open with the earlier recovery key only: `sudo kat-agent backup` makes a new backup",
+        "`katcall ca exposed` lists the secrets and credentials that could be read with the earlier one",
+    ]
+}
+
+async fn exposed(session: &CliSession<'_>, format: OutputFormat) -> Result<(), CliError> {
+    let console = session.console;
+    let found = match session.client.exposed_values().await {
+        Ok(found) => found,
+        Err(error) => return Err(explained(session, error).await),
+    };
+    match format {
+        OutputFormat::Json => output::document(console, DocumentFormat::Json, &found),
+        OutputFormat::Yaml => output::document(console, DocumentFormat::Yaml, &found),
+        OutputFormat::Name => found.items.iter().try_for_each(|one| {
+            console.line(&format!(
+                "{}/{}/{}",
+                kind_in_names(one.kind),
+                plain(&one.namespace),
+                plain(&one.name)
+            ))
+        }),
+        OutputFormat::Table | OutputFormat::Wide => {
+            let now = Timestamp::now();
+            if !found.items.is_empty() {
+                console.print(&exposed_table(&found.items, now).render(console.colour))?;
+            }
+            for note in exposed_notes(&found, now) {
+                console.note(&note);
+            }
+            Ok(())
+        }
+    }
+}
+
+fn kind_in_names(kind: ExposedKind) -> &'static str {
+    match kind {
+        ExposedKind::Secret => "secret",
+        ExposedKind::RegistryLogin => "registrylogin",
+    }
+}
+
+fn exposed_table(values: &[ExposedValue], now: Timestamp) -> Table {
+    let mut table = Table::new(vec!["KIND", "NAMESPACE", "NAME", "AGE", "TO DO"]);
+    for one in values {
+        let (namespace, name) = (plain(&one.namespace), plain(&one.name));
+        let what = match one.kind {
+            ExposedKind::Secret => {
+                format!("change it, then: katcall secret set {name} -n {namespace}")
+            }
+            ExposedKind::RegistryLogin => {
+                format!("change it, then: katcall registry login {name} -n {namespace}")
+            }
+        };
+        table.row(vec![
+            Cell::new(&word(&one.kind)),
+            Cell::new(&namespace),
+            Cell::new(&name),
+            Cell::new(time::age(now, one.updated)),
+            Cell::new(&what),
+        ]);
+    }
+    table
+}
+
+fn exposed_notes(found: &ExposedValues, now: Timestamp) -> Vec<String> {
+    let Some(since) = found.sealed_since.get() else {
+        return vec![
+            "the recovery key was never replaced; `katcall ca rotate recovery-key` replaces it"
+                .to_owned(),
+        ];
+    };
+    let age = time::age(now, since.into());
+    let mut notes = vec![match found.items.is_empty() {
+        true => format!(
+            "every secret and credential was written after the recovery key was replaced, {age} ago"
+        ),
+        false => format!(
+            "these values are from before the recovery key was replaced, {age} ago: who had the earlier key and a backup or a disk may know them"
+        ),
+    }];
+    if found.unread > 0 {
+        notes.push(format!(
+            "{} more can't be read by the leader's version of KAT",
+            found.unread
+        ));
+    }
+    notes
 }
 
 /// Such as `etcd-peer-ca is in phase Trust: ...`.

@@ -17,7 +17,7 @@ pub(crate) fn private(machine: usize) -> PrivateKey {
 pub(crate) fn machines(count: usize) -> World {
     let mut world = World::with_machines(count);
     world.builder =
-        SnapshotBuilder::with_sealing(SnapshotSealing::With(RecoveryKey::generate().unwrap()));
+        SnapshotBuilder::with_sealing(SnapshotSealing::with(RecoveryKey::generate().unwrap()));
     for (at, name) in (1..).zip(world.machines.keys().cloned().collect::<Vec<_>>()) {
         world.at(&name).schema = ASSIGNMENT_SCHEMA;
         let public = private(at).public().to_string();

@@ -216,6 +216,7 @@ impl Model {
         let step = self.step();
         match step.clone() {
             RotationStep::Nothing | RotationStep::Wait(_) => {}
+            RotationStep::Reseal(_) => panic!("an authority seals nothing"),
             RotationStep::Write(record) => self.record = *record,
             RotationStep::Begin(reason) => {
                 self.made += 1;

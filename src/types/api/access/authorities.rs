@@ -1,4 +1,5 @@
-//! The cluster's certificate authorities, and their replacement while the cluster runs.
+//! The cluster's certificate authorities and its recovery key, and their replacement while the cluster
+//! runs.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,11 +20,14 @@ pub enum AuthorityPhase {
     Migration,
     /// The authority is to be replaced, and the replacement has not begun.
     Due,
-    /// The machines take the new authority, and they and their etcd trust both.
+    /// The machines take the new authority, and they and their etcd trust both. The recovery key: the
+    /// machines that hold the store take the new one.
     Trust,
-    /// Certificates are issued by the new authority.
+    /// Certificates are issued by the new authority. The recovery key: the new one seals, and what is
+    /// stored is sealed again.
     Issue,
-    /// The machines and their etcd stop trusting the old authority.
+    /// The machines and their etcd stop trusting the old authority. The recovery key: the machines
+    /// forget the old one.
     Retire,
 }
 
@@ -42,16 +46,16 @@ impl From<RotationPhase> for AuthorityPhase {
     }
 }
 
-/// A certificate authority of the cluster.
+/// A certificate authority of the cluster, or its recovery key, which has no certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AuthorityStatus {
-    /// `cluster-ca`, `etcd-client-ca` or `etcd-peer-ca`.
+    /// `cluster-ca`, `etcd-client-ca`, `etcd-peer-ca` or `recovery-key`.
     pub name: String,
-    /// SHA-256 of the authority's certificate, as 64 hexadecimal digits; during a replacement that
-    /// of the old authority. Empty if unknown.
+    /// SHA-256 of the authority's certificate, as 64 hexadecimal digits, or 16 hexadecimal digits that
+    /// identify the recovery key; during a replacement that of the old one. Empty if unknown.
     pub fingerprint: String,
-    /// When the authority expires; RFC 3339, UTC.
+    /// When the authority expires; RFC 3339, UTC; empty for the recovery key.
     pub not_after: ApiTime,
     /// When the authority became the only one of its kind; RFC 3339, UTC; empty if unknown.
     pub since: ApiTime,
@@ -59,7 +63,7 @@ pub struct AuthorityStatus {
     /// as `Due`.
     #[serde(deserialize_with = "newer::word")]
     pub phase: AuthorityPhase,
-    /// SHA-256 of the certificate of the authority that replaces it; absent if there is none yet.
+    /// The fingerprint of the authority or key that replaces it; absent if there is none yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// Why the authority is replaced: `Requested`, `HolderLeft`, `StoreReplaced`, `Migration`, or
@@ -114,4 +118,48 @@ pub struct AuthorityMigrationRequest {
 pub struct AuthorityMigration {
     /// Names of the machines that may still read etcd as version 0.1.0 does.
     pub waits_for: Vec<String>,
+}
+
+/// A value that could be read with an earlier recovery key.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ExposedValue {
+    /// What it is: `Secret` or `RegistryLogin`. In an object of a newer version, an unknown word is
+    /// read as `Secret`.
+    #[serde(deserialize_with = "newer::word")]
+    pub kind: ExposedKind,
+    /// Its namespace.
+    pub namespace: String,
+    /// Name of the secret, or the registry that the credentials are for.
+    pub name: String,
+    /// When the value was last changed; RFC 3339, UTC.
+    pub updated: ApiTime,
+}
+
+/// What kind of object has a value that could be read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ExposedKind {
+    /// A secret.
+    #[default]
+    Secret,
+    /// Credentials for a registry.
+    RegistryLogin,
+}
+
+impl newer::ExtensibleEnum for ExposedKind {
+    const NEWER: Self = Self::Secret;
+}
+
+/// The secrets and credentials whose present value could be read with an earlier recovery key.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ExposedValues {
+    /// When everything was last sealed with another recovery key; RFC 3339, UTC; empty if the
+    /// recovery key was never replaced.
+    pub sealed_since: ApiTime,
+    /// The values from before that time, by namespace.
+    pub items: Vec<ExposedValue>,
+    /// Number of secrets and credentials that the leader's version can't read, and that may belong
+    /// to them.
+    pub unread: u64,
 }

@@ -19,6 +19,10 @@ pub struct MembershipAnswer {
     /// Empty if the leader has none.
     #[serde(default)]
     pub recovery_key: String,
+    /// The recovery keys, in their printed form, that open only: the one that will replace the
+    /// present one, and the one of before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_recovery_keys: Vec<String>,
 }
 
 impl fmt::Debug for MembershipAnswer {

@@ -16,6 +16,7 @@ fn facts() -> BackupFacts {
         node_key: "the machine's secret".to_owned(),
         api_key: "the API's secret".to_owned(),
         wireguard_key: "the tunnel's secret".to_owned(),
+        other_recovery_keys: vec!["another recovery key, a secret".to_owned()],
     }
 }
 
@@ -143,4 +144,52 @@ fn what_is_damaged_foreign_or_newer_is_named() {
     backup(&path, &key, &next, &[b"x"], true).unwrap();
     let error = Archive::open(&path).err().unwrap().to_string();
     assert!(error.contains("3.0.0"), "{error}");
+}
+
+/// While the recovery key is replaced, a data key in etcd may be sealed with the other key: the one
+/// key of the backup's header is enough to open it.
+#[test]
+fn a_backup_opens_with_its_own_recovery_key_and_brings_the_other_one() {
+    use kat_pki::{RecoveryKeys, secret_sealing::DataKey};
+
+    let folder = tempfile::tempdir().unwrap();
+    let [old, new] = [(); 2].map(|()| RecoveryKey::generate().unwrap());
+    let data_key = DataKey::generate().unwrap();
+    let sealed = data_key.sealed_with(&old, 1).unwrap();
+    let path = folder.path().join("a.backup");
+    let facts = BackupFacts {
+        other_recovery_keys: vec![old.reveal()],
+        ..facts()
+    };
+    let (sender, receiver) = mpsc::channel(1);
+    drop(sender);
+    let (tell, whole) = oneshot::channel();
+    tell.send(()).unwrap();
+    write(&path, &new, (&header(&new), &facts), receiver, whole).unwrap();
+    let unpack = |key: &RecoveryKey, to: &str| {
+        Archive::open(&path)
+            .unwrap()
+            .unpack(key, &folder.path().join(to))
+    };
+    let refused = unpack(&old, "old").err().unwrap();
+    assert!(
+        matches!(refused, ArchiveError::WrongKey { .. }),
+        "{refused}"
+    );
+    let given = unpack(&new, "new").unwrap().other_recovery_keys;
+    let others = given.iter().map(|text| RecoveryKey::parse(text).unwrap());
+    let held = RecoveryKeys::new(new.clone(), others);
+    assert_eq!(DataKey::open_with(&held, &sealed, 1), Ok(data_key));
+    DataKey::open_with(&new.into(), &sealed, 1).unwrap_err();
+}
+
+#[test]
+fn a_backup_of_an_earlier_version_has_no_other_recovery_keys() {
+    let mut text = serde_json::to_value(facts()).unwrap();
+    text.as_object_mut()
+        .unwrap()
+        .remove("otherRecoveryKeys")
+        .unwrap();
+    let read: BackupFacts = serde_json::from_value(text).unwrap();
+    assert!(read.other_recovery_keys.is_empty());
 }

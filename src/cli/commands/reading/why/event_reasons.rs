@@ -54,6 +54,7 @@ pub(crate) const fn event_explanation(reason: EventReason) -> Explanation {
         // Secrets.
         EventReason::SecretWritten => explained("a user stored a new version of the secret; workloads that use the secret replace their instances", ""),
         EventReason::SecretDeleted => explained("a user deleted the secret; no workload used it", ""),
+        EventReason::RecoveryKeyReplaced => explained("the recovery key was replaced, and everything in the store is sealed anew", "write down the new one (`sudo kat-agent recovery-key` on a machine that holds the store), make a new backup, and see `katcall ca exposed`"),
         EventReason::SealingKeyRotated => explained("a user had a new key made that seals secrets and credentials for registries; what is stored is sealed again with it", ""),
         // Volumes.
         EventReason::VolumeMoveStarted => with_next_of("a user asked for a move of the workload's data to another machine; instances that use the data stop until it is there",
