@@ -131,7 +131,15 @@ async fn authorities_are_shown_with_their_expiry_and_that_of_the_machines_certif
         .await;
     let shown = shown(&server).await;
     let names: Vec<&String> = shown.keys().collect();
-    assert_eq!(names, ["cluster-ca", "etcd-client-ca", "etcd-peer-ca"]);
+    assert_eq!(
+        names,
+        [
+            "cluster-ca",
+            "etcd-client-ca",
+            "etcd-peer-ca",
+            "recovery-key"
+        ]
+    );
     let cluster = &shown["cluster-ca"];
     assert_eq!(cluster["fingerprint"], server.authority.fingerprint());
     assert_eq!(
@@ -158,6 +166,12 @@ async fn authorities_are_shown_with_their_expiry_and_that_of_the_machines_certif
         json!([{"name": "n1", "expires": expires}, {"name": "n2", "expires": expires}])
     );
     assert!(clients.get("next").is_none() && clients.get("reason").is_none());
+    let recovery = &shown["recovery-key"];
+    assert_eq!(recovery["fingerprint"].as_str().unwrap().len(), 16);
+    assert_eq!(
+        (&recovery["notAfter"], &recovery["certificates"]),
+        (&json!(""), &json!([]))
+    );
     // This machine does not hold an authority with that fingerprint.
     assert_eq!(shown["etcd-peer-ca"]["notAfter"], "");
     let (status, body) = server.get(&server.deploy, AUTHORITIES).await;
@@ -379,4 +393,139 @@ async fn a_cluster_of_the_first_version_waits_for_its_machines_unless_told_other
     assert!(left_out("n4") && !left_out("n5"));
     let (status, body) = post(&server, MIGRATION, &json!({"without": ["n5", "n5"]})).await;
     assert_eq!((status, &body["waitsFor"]), (200, &json!([])), "{body}");
+}
+
+const EXPOSED: &str = "/v1alpha1/authorities/exposed";
+
+/// The machine's report of a recovery key that it holds alone.
+fn report_of_recovery_key(key: &str) -> NodeReport {
+    let mut report = report(OLD);
+    report.authorities.push(AuthorityReport {
+        name: "recovery-key".to_owned(),
+        issues: key.to_owned(),
+        accepted: vec![key.to_owned()],
+        ..AuthorityReport::default()
+    });
+    report
+}
+
+#[tokio::test]
+async fn the_recovery_key_is_replaced_by_request_and_katcall_has_nothing_to_learn() {
+    let server = cluster().await;
+    server.write(&[record("recovery-key", |_| {})]).await;
+    for name in ["n1", "n2"] {
+        let report = report_of_recovery_key(OLD);
+        server.handle.reports.accept(name, report);
+    }
+    let path = format!("{AUTHORITIES}/recovery-key/rotate");
+    let (status, body) = post(&server, &path, &json!({"graceSeconds": 60})).await;
+    let message = body["message"].as_str().unwrap();
+    assert!(status == 400 && message.contains("recovery-key"), "{body}");
+    for token in [&server.read, &server.deploy] {
+        let answer = server.call(token, Method::POST, &path).await;
+        assert_eq!(answer.status(), 403);
+    }
+    let (status, body) = rotate(&server, &path).await;
+    assert_eq!(
+        (status, &body["phase"], &body["fingerprint"]),
+        (200, &json!("Due"), &json!(OLD)),
+        "{body}"
+    );
+    // The phase is shown with the machine that it waits for.
+    server
+        .write(&[record("recovery-key", |one| {
+            one.rotation = Some(rotation(RotationPhase::Issue));
+        })])
+        .await;
+    let report = report_of_recovery_key(NEW);
+    server.handle.reports.accept("n1", report);
+    let message = &shown(&server).await["recovery-key"]["message"];
+    assert_eq!(
+        message,
+        "being replaced, because a machine that held its key holds the store no more; machine n2 does not seal with it yet"
+    );
+    let (status, body) = rotate(&server, &path).await;
+    assert_eq!(status, 409, "{body}");
+}
+
+#[tokio::test]
+async fn a_machine_that_had_the_recovery_key_and_left_is_named() {
+    let server = cluster().await;
+    server
+        .write(&[record("recovery-key", |one| {
+            one.holders.insert("n9".to_owned(), "gone".to_owned());
+        })])
+        .await;
+    let message = &shown(&server).await["recovery-key"]["message"];
+    assert_eq!(
+        message,
+        "machine n9 had it and has left; where you do not trust it: katcall ca rotate recovery-key"
+    );
+}
+
+#[tokio::test]
+async fn values_from_before_the_last_replacement_are_listed_until_they_are_changed() {
+    let server = cluster().await;
+    let exposed = async || {
+        let (status, body) = server.get(&server.admin, EXPOSED).await;
+        assert_eq!(status, 200, "{body}");
+        let items = body["items"].as_array().unwrap().iter();
+        let names = items.map(|one| format!("{}/{}", one["namespace"], one["name"]));
+        let names: Vec<_> = names.map(|name| name.replace('"', "")).collect();
+        (body["sealedSince"].as_str().unwrap().to_owned(), names)
+    };
+    let set = async |name: &str, value: &str| {
+        let path = format!("/v1alpha1/n/shop/secrets/{name}");
+        let content = json!({"values": {"A": value}});
+        let call = server.send_json(&server.admin, Method::PUT, &path, &content);
+        assert!(call.await.0.is_success());
+    };
+    set("db", "MQ==").await;
+    set("mail", "MQ==").await;
+    let login = json!({"username": "kim", "password": "geheim"});
+    let path = "/v1alpha1/n/shop/registries/example.com";
+    let call = server.send_json(&server.admin, Method::PUT, path, &login);
+    let (status, body) = call.await;
+    assert!(status.is_success(), "{body}");
+    assert_eq!(exposed().await, (String::new(), vec![]));
+    server.write(&[record("recovery-key", |_| {})]).await;
+    assert_eq!(exposed().await, (String::new(), vec![]));
+    let since = jiff::Timestamp::now();
+    server
+        .write(&[record("recovery-key", |one| one.sealed_since = Some(since))])
+        .await;
+    let (shown, names) = exposed().await;
+    assert!(!shown.is_empty());
+    assert_eq!(names, ["shop/db", "shop/mail", "shop/example.com"]);
+    // Sealing again is no change of a value.
+    let call = server.call(&server.admin, Method::POST, "/v1alpha1/sealing-key");
+    assert_eq!(call.await.status(), 200);
+    set("mail", "MQ==").await;
+    assert_eq!(exposed().await.1.len(), 3);
+    set("db", "Mg==").await;
+    assert_eq!(exposed().await.1, ["shop/mail", "shop/example.com"]);
+    let (_, body) = server.get(&server.admin, EXPOSED).await;
+    assert!(!body.to_string().contains("geheim") && !body.to_string().contains("kim"));
+    for token in [&server.read, &server.deploy] {
+        let (status, body) = server.get(token, EXPOSED).await;
+        assert_eq!(status, 403, "{body}");
+    }
+    server.leaderships.send_replace(None);
+    let (status, body) = server.get(&server.admin, EXPOSED).await;
+    assert_eq!(status, 503, "{body}");
+}
+
+/// A data key that is sealed with the recovery key of a moment ago could be one that nobody opens.
+#[tokio::test]
+async fn a_data_key_is_written_only_while_the_replacement_stands_where_it_was_decided() {
+    let server = cluster().await;
+    server.write(&[record("recovery-key", |_| {})]).await;
+    let stale = server.handle.snapshot.borrow().clone().unwrap();
+    let step = kat_plan::another_data_key(&stale, jiff::Timestamp::now()).unwrap();
+    let key = keys::authority("recovery-key");
+    assert!(step.conditions.iter().any(|one| matches!(
+        one,
+        kat_types::store::transaction::Compare::ModRevision(name, revision)
+            if *name == key && *revision > 0
+    )));
 }

@@ -283,3 +283,56 @@ fn an_older_leader_without_authorities_leaves_the_status_as_it_was() {
         "{screen}"
     );
 }
+
+#[test]
+fn a_replaced_recovery_key_is_to_be_written_down() {
+    let fake = Fake::start();
+    let list = format!("GET {AUTHORITIES}");
+    let one = |phase: &str, fingerprint: &str| {
+        let mut one = authority("recovery-key", phase, fingerprint, "");
+        one["notAfter"] = "".into();
+        one["certificates"] = json!([]);
+        one
+    };
+    let rotate = "POST /v1alpha1/authorities/recovery-key/rotate";
+    fake.reply(rotate, 200, one("Due", "0000"));
+    let listed = json!({"items": [one("Settled", "1111")], "metadata": {"resourceVersion": "1"}});
+    fake.reply(&list, 200, listed);
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["ca", "rotate", "recovery-key", "--wait"]), @"");
+    assert_snapshot!(program.run(&["ca", "list"]), @"");
+}
+
+#[test]
+fn exposed_values_are_a_table_with_what_to_do() {
+    let fake = Fake::start();
+    let path = format!("GET {AUTHORITIES}/exposed");
+    let value = |kind: &str, name: &str| json!({"kind": kind, "namespace": "shop", "name": name, "updated": ago(7300)});
+    let found = json!({"sealedSince": ago(3700), "unread": 1,
+        "items": [value("Secret", "db"), value("RegistryLogin", "example.com")]});
+    fake.instead(&path, 200, found);
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["ca", "exposed"]), @"");
+    assert_snapshot!(program.run(&["ca", "exposed", "-o", "name"]), @"");
+    let printed = program.run(&["ca", "exposed", "-o", "json"]);
+    assert!(printed.contains("\"sealedSince\""), "{printed}");
+    let printed = program.run(&["ca", "exposed", "-o", "yaml"]);
+    assert!(printed.contains("kind: RegistryLogin"), "{printed}");
+    fake.instead(
+        &path,
+        200,
+        json!({"sealedSince": ago(3700), "unread": 0, "items": []}),
+    );
+    assert_snapshot!(program.run(&["ca", "exposed"]), @"");
+    fake.instead(
+        &path,
+        200,
+        json!({"sealedSince": "", "unread": 0, "items": []}),
+    );
+    assert_snapshot!(program.run(&["ca", "exposed"]), @"");
+}
+
+#[test]
+fn the_help_of_exposed_values_says_what_they_are() {
+    assert_snapshot!(Program::alone().run(&["ca", "exposed", "--help"]));
+}
