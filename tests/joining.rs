@@ -621,6 +621,10 @@ async fn the_authorities_are_handed_to_a_chosen_machine_and_nobody_else() {
     pki::Authority::from_pem(kind, text("certificate"), text("key")).unwrap();
     let recovery = given["recoveryKey"].as_str().unwrap();
     pki::recovery_key::RecoveryKey::parse(recovery).unwrap();
+    let others = given["otherRecoveryKeys"].as_array().unwrap();
+    assert_eq!(others.len(), 1);
+    assert_ne!(others[0], recovery);
+    pki::recovery_key::RecoveryKey::parse(others[0].as_str().unwrap()).unwrap();
     for (caller, about, expected) in [
         ("n3", "n3", StatusCode::CONFLICT),
         ("n3", "n2", StatusCode::FORBIDDEN),

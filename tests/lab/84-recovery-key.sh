@@ -91,7 +91,7 @@ on n3 rm -rf /root/old-pki /root/new-recovery.key /root/some.backup
 
 # What could be read is listed until it is changed; the running programs get the new value.
 equal secret/default/db "$(kat ca exposed -o name)" "exposed values"
-contains "$(kat ca exposed)" "katcall secret set db -n default"
+contains "$(kat ca exposed 2>&1)" "katcall secret set db -n default"
 equal first "$(values)" "the secret in the instances after the replacement"
 no_request_lost 2000
 set_secret second

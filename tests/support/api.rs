@@ -25,7 +25,7 @@ use kat_daemon::watchdog::LoopPulses;
 use kat_leader::{AgentReports, LeaderHandle, PlanningHealth, SnapshotBuilder, StoreHealth};
 use kat_pki::{
     ApiNames, Authorities, Authority, AuthorityKind, CertificateKeyPair, LeafKind, api_server_name,
-    recovery_key::RecoveryKey, store_recovery_key, tls,
+    recovery_key::RecoveryKey, store_next_recovery_key, store_recovery_key, tls,
 };
 use kat_plan::SnapshotSealing;
 use kat_registry::ImageSource;
@@ -137,6 +137,8 @@ impl Server {
         let pki = tempfile::tempdir().unwrap();
         let recovery = RecoveryKey::generate().unwrap();
         store_recovery_key(pki.path(), &recovery).unwrap();
+        // As while the recovery key is replaced.
+        store_next_recovery_key(pki.path(), &RecoveryKey::generate().unwrap()).unwrap();
         authority.store(pki.path(), &recovery).unwrap();
         etcd_authority.store(pki.path(), &recovery).unwrap();
         let peers = Authority::generate(AuthorityKind::EtcdPeers, CLUSTER_UID, now).unwrap();

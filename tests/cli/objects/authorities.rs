@@ -299,8 +299,23 @@ fn a_replaced_recovery_key_is_to_be_written_down() {
     let listed = json!({"items": [one("Settled", "1111")], "metadata": {"resourceVersion": "1"}});
     fake.reply(&list, 200, listed);
     let program = Program::of(&fake);
-    assert_snapshot!(program.run(&["ca", "rotate", "recovery-key", "--wait"]), @"");
-    assert_snapshot!(program.run(&["ca", "list"]), @"");
+    assert_snapshot!(program.run(&["ca", "rotate", "recovery-key", "--wait"]), @r"
+    exit: 0
+    --- stdout
+    authority/recovery-key replaced
+    --- stderr
+    recovery-key is in phase Due
+    recovery-key is in phase Settled
+    write the new recovery key down, and keep it away from the machines: `sudo kat-agent recovery-key` on a machine that holds the store shows it
+    backups that were made before open with the earlier recovery key only: `sudo kat-agent backup` makes a new backup
+    `katcall ca exposed` lists the secrets and credentials that could be read with the earlier one
+    ");
+    assert_snapshot!(program.run(&["ca", "list"]), @r"
+    exit: 0
+    --- stdout
+    NAME           PHASE     EXPIRES   SINCE   MESSAGE
+    recovery-key   Settled   -         2h      -
+    ");
 }
 
 #[test]
@@ -312,8 +327,22 @@ fn exposed_values_are_a_table_with_what_to_do() {
         "items": [value("Secret", "db"), value("RegistryLogin", "example.com")]});
     fake.instead(&path, 200, found);
     let program = Program::of(&fake);
-    assert_snapshot!(program.run(&["ca", "exposed"]), @"");
-    assert_snapshot!(program.run(&["ca", "exposed", "-o", "name"]), @"");
+    assert_snapshot!(program.run(&["ca", "exposed"]), @r"
+    exit: 0
+    --- stdout
+    KIND            NAMESPACE   NAME          AGE   TO DO
+    Secret          shop        db            2h    change it, then: katcall secret set db -n shop
+    RegistryLogin   shop        example.com   2h    change it, then: katcall registry login example.com -n shop
+    --- stderr
+    these values are from before the recovery key was replaced, 1h ago: who had the earlier key and a backup or a disk may know them
+    1 more can't be read by the leader's version of KAT
+    ");
+    assert_snapshot!(program.run(&["ca", "exposed", "-o", "name"]), @r"
+    exit: 0
+    --- stdout
+    secret/shop/db
+    registrylogin/shop/example.com
+    ");
     let printed = program.run(&["ca", "exposed", "-o", "json"]);
     assert!(printed.contains("\"sealedSince\""), "{printed}");
     let printed = program.run(&["ca", "exposed", "-o", "yaml"]);
@@ -323,13 +352,21 @@ fn exposed_values_are_a_table_with_what_to_do() {
         200,
         json!({"sealedSince": ago(3700), "unread": 0, "items": []}),
     );
-    assert_snapshot!(program.run(&["ca", "exposed"]), @"");
+    assert_snapshot!(program.run(&["ca", "exposed"]), @r"
+    exit: 0
+    --- stderr
+    every secret and credential was written after the recovery key was replaced, 1h ago
+    ");
     fake.instead(
         &path,
         200,
         json!({"sealedSince": "", "unread": 0, "items": []}),
     );
-    assert_snapshot!(program.run(&["ca", "exposed"]), @"");
+    assert_snapshot!(program.run(&["ca", "exposed"]), @r"
+    exit: 0
+    --- stderr
+    the recovery key was never replaced; `katcall ca rotate recovery-key` replaces it
+    ");
 }
 
 #[test]

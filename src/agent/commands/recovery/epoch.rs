@@ -19,10 +19,12 @@ use kat_pki::{
     ApiServers, RecoveryKeys,
     recovery_key::{self as seal, RecoveryKey, SealError},
 };
-use kat_types::api::StoreEpoch;
+use kat_types::api::{EarlierEpoch, StoreEpoch};
 
 /// The purpose that the seal is bound to.
 const CONTEXT: &[u8] = b"store-epoch";
+/// How many earlier epochs are kept with an epoch, and looked at.
+const MAX_EARLIER: usize = 8;
 /// Longest wait for one machine's response.
 const ANSWER_LIMIT: Duration = Duration::from_millis(1500);
 /// Longest wait for all responses before etcd starts.
@@ -30,25 +32,38 @@ const START_LIMIT: Duration = Duration::from_secs(3);
 /// Pause before a machine that did not respond is asked again.
 const AGAIN: Duration = Duration::from_millis(300);
 
-/// Makes a sealed statement of an epoch.
+/// Makes a sealed statement of an epoch. Those that came `before` it stay with it.
 pub(super) fn prove(
     key: &RecoveryKey,
     cluster_uid: &str,
     epoch: u64,
+    before: &StoreEpoch,
 ) -> Result<StoreEpoch, SealError> {
     let sealed = seal::seal(key, statement(cluster_uid, epoch).as_bytes(), CONTEXT)?;
+    let last = EarlierEpoch {
+        epoch: before.epoch,
+        proof: before.proof.clone(),
+    };
+    let earlier = std::iter::once(last).chain(before.earlier.iter().cloned());
+    let earlier = earlier.filter(|one| one.epoch < epoch && !one.proof.is_empty());
     Ok(StoreEpoch {
         schema: 1,
         epoch,
         proof: BASE64_STANDARD.encode(sealed),
+        earlier: earlier.take(MAX_EARLIER).collect(),
     })
 }
 
-/// Whether a holder of one of the recovery keys has sealed the statement.
-fn is_proven(stated: &StoreEpoch, keys: &RecoveryKeys, cluster_uid: &str) -> bool {
-    let sealed = BASE64_STANDARD.decode(&stated.proof).unwrap_or_default();
-    let opened = keys.open(&sealed, CONTEXT);
-    opened.is_ok_and(|plain| plain == statement(cluster_uid, stated.epoch).as_bytes())
+/// Whether a holder of one of the recovery keys has sealed a statement of an epoch later than
+/// `own`.
+fn is_later(stated: &StoreEpoch, own: u64, keys: &RecoveryKeys, cluster_uid: &str) -> bool {
+    let earlier = stated.earlier.iter().map(|one| (one.epoch, &one.proof));
+    let mut all = std::iter::once((stated.epoch, &stated.proof)).chain(earlier.take(MAX_EARLIER));
+    all.any(|(epoch, proof)| {
+        let sealed = BASE64_STANDARD.decode(proof).unwrap_or_default();
+        let opened = keys.open(&sealed, CONTEXT);
+        epoch > own && opened.is_ok_and(|plain| plain == statement(cluster_uid, epoch).as_bytes())
+    })
 }
 
 fn statement(cluster_uid: &str, epoch: u64) -> String {
@@ -86,7 +101,7 @@ pub(crate) async fn is_outdated(
     let later = heard
         .into_iter()
         .flatten()
-        .find(|stated| stated.epoch > own && is_proven(stated, &recovery, &identity.cluster_uid));
+        .find(|stated| is_later(stated, own, &recovery, &identity.cluster_uid));
     if let Some(stated) = &later {
         tracing::warn!(
             own,
@@ -203,23 +218,48 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_has_the_recovery_key_can_count_an_epoch_up() {
-        let key = RecoveryKey::generate().unwrap();
-        let stated = prove(&key, "3f0c", 7).unwrap();
-        let other = RecoveryKey::generate().unwrap();
+    fn only_who_has_a_recovery_key_can_count_an_epoch_up() {
+        let [key, other] = [(); 2].map(|()| RecoveryKey::generate().unwrap());
+        let stated = prove(&key, "3f0c", 7, &StoreEpoch::default()).unwrap();
+        assert_eq!(stated.earlier, []);
         // While the key is replaced, both prove.
         let both = RecoveryKeys::new(other.clone(), [key.clone()]);
-        assert!(is_proven(&stated, &both, "3f0c"));
+        assert!(is_later(&stated, 6, &both, "3f0c"));
         let (key, other) = (RecoveryKeys::from(key), RecoveryKeys::from(other));
-        assert!(is_proven(&stated, &key, "3f0c"));
-        assert!(!is_proven(&stated, &key, "another cluster"));
-        assert!(!is_proven(&stated, &other, "3f0c"));
+        assert!(is_later(&stated, 6, &key, "3f0c"));
+        assert!(!is_later(&stated, 7, &key, "3f0c"));
+        assert!(!is_later(&stated, 6, &key, "another cluster"));
+        assert!(!is_later(&stated, 6, &other, "3f0c"));
         let higher = StoreEpoch { epoch: 8, ..stated };
-        assert!(!is_proven(&higher, &key, "3f0c"));
+        assert!(!is_later(&higher, 6, &key, "3f0c"));
         let nothing = StoreEpoch {
             epoch: 9,
             ..StoreEpoch::default()
         };
-        assert!(!is_proven(&nothing, &key, "3f0c"));
+        assert!(!is_later(&nothing, 6, &key, "3f0c"));
+    }
+
+    /// A member that was taken out in epoch 5, and away until the recovery key was replaced and the
+    /// store created anew once more.
+    #[test]
+    fn a_machine_with_an_earlier_recovery_key_believes_the_epoch_of_that_time() {
+        let [old, new] = [(); 2].map(|()| RecoveryKey::generate().unwrap());
+        let first = prove(&old, "3f0c", 5, &StoreEpoch::default()).unwrap();
+        let second = prove(&new, "3f0c", 9, &first).unwrap();
+        let (old, present) = (RecoveryKeys::from(old), RecoveryKeys::from(new.clone()));
+        assert!(is_later(&second, 4, &old, "3f0c") && is_later(&second, 4, &present, "3f0c"));
+        // It was there in epoch 5, and nothing later is known to it.
+        assert!(!is_later(&second, 5, &old, "3f0c"));
+        // The same command once more changes nothing, and the list has an end.
+        assert_eq!(
+            prove(&new, "3f0c", 9, &second).unwrap().earlier,
+            second.earlier
+        );
+        let mut last = second;
+        for epoch in 10..40 {
+            last = prove(&new, "3f0c", epoch, &last).unwrap();
+        }
+        assert_eq!(last.earlier.len(), MAX_EARLIER);
+        assert_eq!(last.earlier[0].epoch, 38);
     }
 }

@@ -89,7 +89,7 @@ pub(crate) async fn run(yes: bool, say: StepPrinter<'_>) -> anyhow::Result<()> {
             epoch
         }
     };
-    let epoch = prove(&recovery, &identity.cluster_uid, epoch)?;
+    let epoch = prove(&recovery, &identity.cluster_uid, epoch, &known.store_epoch)?;
 
     say("stopping kat-agent and etcd; workloads run on");
     for unit in ["kat-agent.service", host_files::ETCD] {

@@ -338,9 +338,10 @@ impl RestoreContext<'_> {
         let stored = store.get(keys::STORE_EPOCH).await?;
         let before =
             stored.and_then(|stored| serde_json::from_slice::<StoreEpoch>(&stored.value).ok());
-        let before = before.map_or(0, |before| before.epoch);
-        let epoch = epoch.max(before.saturating_add(1));
-        Ok(prove(self.recovery, &self.identity.cluster_uid, epoch)?)
+        let before = before.unwrap_or_default();
+        let epoch = epoch.max(before.epoch.saturating_add(1));
+        let uid = &self.identity.cluster_uid;
+        Ok(prove(self.recovery, uid, epoch, &before)?)
     }
 }
 

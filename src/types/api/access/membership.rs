@@ -64,4 +64,18 @@ pub struct StoreEpoch {
     /// The epoch sealed with the recovery key, base64: only a machine that holds the store can
     /// produce it.
     pub proof: String,
+    /// Earlier epochs, the latest first, each sealed with the recovery key of its time: a machine that
+    /// was away while the recovery key was replaced believes one of these.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<EarlierEpoch>,
+}
+
+/// An epoch of the store before the present one.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EarlierEpoch {
+    /// Number of the epoch.
+    pub epoch: u64,
+    /// The epoch sealed with the recovery key of that time, base64.
+    pub proof: String,
 }
