@@ -322,7 +322,7 @@ pub fn client_config(
     identity: Option<Arc<CurrentIdentity>>,
     servers: ApiServers,
 ) -> Result<ClientConfig, PkiError> {
-    let verifier = ApiVerifier::new(chain_verifier(authorities_pem)?, cluster_uid, servers)?;
+    let verifier = ApiVerifier::new(authorities_pem, cluster_uid, servers)?;
     client_with(Arc::new(verifier), identity)
 }
 
@@ -356,7 +356,7 @@ pub fn agent_client_config(
     client_with(Arc::new(verifier), Some(identity))
 }
 
-fn chain_verifier(authorities_pem: &str) -> Result<Arc<WebPkiServerVerifier>, PkiError> {
+pub(super) fn chain_verifier(authorities_pem: &str) -> Result<Arc<WebPkiServerVerifier>, PkiError> {
     chain_verifier_of(roots(authorities_pem)?)
 }
 

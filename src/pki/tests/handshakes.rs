@@ -201,7 +201,10 @@ async fn an_authority_is_replaced_under_servers_and_clients_that_stay() {
     let cluster = cluster();
     let now = jiff::Timestamp::now();
     let old = cluster.authority.certificate_pem();
-    let next = Authority::generate(AuthorityKind::Cluster, UID, now).expect("made");
+    let next = cluster
+        .authority
+        .generate_successor(UID, now)
+        .expect("made");
     let foreign = Authority::generate(AuthorityKind::Cluster, "another", now).expect("made");
     let leaf = |authority: &Authority| {
         let kind = LeafKind::Api {
@@ -270,6 +273,57 @@ async fn an_authority_is_replaced_under_servers_and_clients_that_stay() {
         .replace(&leaf(&cluster.authority), old)
         .expect("usable");
     assert!(!try_it(next.certificate_pem(), &memory, &next).await);
+}
+
+/// Who has copied the certificate of the API with its key is taken for a server while it lives, but
+/// changes nothing in what a client trusts after that.
+#[tokio::test]
+async fn a_copied_key_of_a_server_teaches_no_authority_and_takes_none_away() {
+    let cluster = cluster();
+    let now = jiff::Timestamp::now();
+    let old = cluster.authority.certificate_pem();
+    let copied = cluster.authority.issue(&api("alpha", ApiNames::Both), now);
+    let copied = copied.expect("issued");
+    let attacker = Authority::generate(AuthorityKind::Cluster, UID, now).expect("made");
+    let own = attacker.generate_successor(UID, now).expect("made");
+    let next = cluster
+        .authority
+        .generate_successor(UID, now)
+        .expect("made");
+    let lost = cluster
+        .authority
+        .generate_successor(UID, now)
+        .expect("made");
+    let memory = ServerMemory::new(true);
+    let after = async |leaf: &CertificateKeyPair, sent: &[&Authority]| {
+        let sent: String = sent.iter().map(|one| one.certificate_pem()).collect();
+        let identity = CurrentIdentity::new(leaf, &sent).expect("usable");
+        let server = server_config(identity, trust(old)).expect("a server");
+        let servers = ApiServers::Named(memory.clone());
+        let client = client_config(old, UID, None, servers).expect("a client");
+        handshake(server, client).await.expect("connected");
+        memory.authorities().expect("something")
+    };
+    let is = |found: &str, expected: &[&Authority]| {
+        let expected: String = expected.iter().map(|one| one.certificate_pem()).collect();
+        assert!(same_certificates(found, &expected), "{found}");
+    };
+    let first = &cluster.authority;
+    is(&after(&copied, &[first, &attacker, &own]).await, &[first]);
+    is(&after(&copied, &[&attacker]).await, &[first]);
+    is(&after(&copied, &[first, &next]).await, &[first, &next]);
+    is(&after(&copied, &[first]).await, &[first, &next]);
+    is(&after(&copied, &[&attacker]).await, &[first, &next]);
+    // Another one was made, since the leader that had made it was lost.
+    let all = [first, &next, &lost];
+    is(&after(&copied, &[first, &lost]).await, &all);
+    let issued = next.issue(&api("alpha", ApiNames::Both), now);
+    let issued = issued.expect("issued");
+    is(&after(&issued, &[first, &next]).await, &[first, &next]);
+    is(&after(&issued, &[&next]).await, &[&next]);
+    // The old certificate opens connections that were configured with the old authority, and no
+    // more.
+    is(&after(&copied, &[first]).await, &[&next]);
 }
 
 #[tokio::test]

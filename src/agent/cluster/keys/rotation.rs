@@ -110,15 +110,18 @@ impl MachineKeys {
         Ok(replacement::trusted_certificates(&self.folder, kind)?)
     }
 
-    /// Makes the authority that will replace the present one; returns its certificate.
+    /// Makes the authority that will replace the present one, which endorses it; returns its
+    /// certificate.
     pub(crate) fn make_next(
         &self,
         kind: AuthorityKind,
         cluster_uid: &str,
         now: Timestamp,
     ) -> Result<String, KeysError> {
-        let made = Authority::generate(kind, cluster_uid, now)?;
-        replacement::store_next(&self.folder, &made, &self.recovery_key()?)?;
+        let recovery = self.recovery_key()?;
+        let present = Authority::load(&self.folder, kind, &recovery)?;
+        let made = present.generate_successor(cluster_uid, now)?;
+        replacement::store_next(&self.folder, &made, &recovery)?;
         Ok(made.certificate_pem().to_owned())
     }
 
