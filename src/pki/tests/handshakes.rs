@@ -11,6 +11,7 @@ use super::{
     super::tls::{
         CurrentIdentity, CurrentTrust, KnownMachine, agent_client_config, agent_server_config,
         client_config, pinned_client_config, public_key_hash, same_certificates, server_config,
+        successor_client_config,
     },
     *,
 };
@@ -273,6 +274,35 @@ async fn an_authority_is_replaced_under_servers_and_clients_that_stay() {
         .replace(&leaf(&cluster.authority), old)
         .expect("usable");
     assert!(!try_it(next.certificate_pem(), &memory, &next).await);
+}
+
+/// A machine whose authority was replaced while it was away recognises the servers of its successor,
+/// and of nobody else.
+#[tokio::test]
+async fn a_server_of_the_authority_that_replaced_another_is_recognised() {
+    let cluster = cluster();
+    let now = jiff::Timestamp::now();
+    let old = &cluster.authority;
+    let next = old.generate_successor(UID, now).expect("made");
+    let after = next.generate_successor(UID, now).expect("made");
+    let stranger = Authority::generate(AuthorityKind::Cluster, UID, now).expect("made");
+    let own = stranger.generate_successor(UID, now).expect("made");
+    let known = format!("{}{}", old.certificate_pem(), stranger.certificate_pem());
+    let accepted = async |trusted: &str, issuer: &Authority, kind: &LeafKind| {
+        let leaf = issuer.issue(kind, now).expect("issued");
+        let sent = format!("{}{}", issuer.certificate_pem(), next.certificate_pem());
+        let identity = CurrentIdentity::new(&leaf, &sent).expect("usable");
+        let server = server_config(identity, trust(old.certificate_pem())).expect("a server");
+        let client = successor_client_config(trusted).expect("a client");
+        handshake(server, client).await.is_ok()
+    };
+    let server = api("alpha", ApiNames::Both);
+    assert!(accepted(old.certificate_pem(), &next, &server).await);
+    assert!(!accepted(old.certificate_pem(), &next, &node("alpha")).await);
+    for foreign in [&after, &stranger, &own, old] {
+        assert!(!accepted(old.certificate_pem(), foreign, &server).await);
+    }
+    assert!(accepted(&known, &own, &server).await);
 }
 
 /// Who has copied the certificate of the API with its key is taken for a server while it lives, but

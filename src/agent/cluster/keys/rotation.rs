@@ -91,6 +91,25 @@ impl MachineKeys {
         )?)
     }
 
+    /// Trusts the authority (PEM) that is to replace the present one, as the leader said when this
+    /// machine joined; nothing where there is none.
+    pub(crate) fn trust_announced(
+        &self,
+        certificate_pem: &str,
+        cluster_uid: &str,
+    ) -> Result<(), KeysError> {
+        if certificate_pem.is_empty()
+            || self.is_present_authority(&pki::fingerprint_of(certificate_pem)?)?
+        {
+            return Ok(());
+        }
+        if pki::cluster_uid_of_authority(certificate_pem)? != cluster_uid {
+            let message = "the announced authority is that of another cluster".to_owned();
+            return Err(PkiError::Certificate(message).into());
+        }
+        self.trust_next(certificate_pem)
+    }
+
     /// Whether this machine, which holds no keys of authorities, is to have a certificate of another
     /// authority, which it trusts already.
     pub(crate) fn is_to_change_issuer(

@@ -130,7 +130,7 @@ async fn rotate(
 async fn follow(
     session: &CliSession<'_>,
     asked: &AuthorityStatus,
-    deadline: Instant,
+    mut deadline: Instant,
     timeout: Duration,
 ) -> Result<(), CliError> {
     let console = session.console;
@@ -146,6 +146,14 @@ async fn follow(
                 "backups and snapshots that were made before keep the old keys: `sudo kat-agent backup` makes a new backup",
             );
             return console.line(&format!("authority/{name} replaced"));
+        }
+        // The timeout begins when katcall's connections have had their time to learn.
+        let grace = last
+            .grace_until
+            .get()
+            .map(|end| end.duration_since(Timestamp::now()));
+        if let Some(left) = grace.and_then(|left| Duration::try_from(left).ok()) {
+            deadline = deadline.max(Instant::now() + left + timeout);
         }
         let next = Instant::now() + LOOK;
         if next >= deadline {
