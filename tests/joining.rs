@@ -375,6 +375,24 @@ async fn a_machines_certificate_has_the_clusters_name_only_while_a_member_of_0_1
     assert_eq!(names("n3", 3).await, ["n3", earlier.as_str()]);
 }
 
+/// The new authority may issue the servers' certificates before the machine has read anything.
+#[tokio::test]
+async fn a_machine_that_joins_hears_of_the_authority_that_is_to_replace_the_present_one() {
+    let server = server().await;
+    let (first, _) = token(&server, &json!({})).await;
+    let (status, answer) = join(&server, &first, &fresh("n2", 2)).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+    assert!(answer.get("nextClusterAuthority").is_none(), "{answer}");
+    let record = json!({"schema": 1, "current": server.authority.fingerprint(), "rotation": {
+        "phase": "Trust", "certificate": "the new one", "next": "its hash",
+        "reason": "Requested", "since": "2026-01-01T00:00:00Z"}});
+    let record = put(keys::authority("cluster-ca"), &record);
+    server.write(&[record]).await;
+    let (status, answer) = join(&server, &first, &fresh("n3", 3)).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+    assert_eq!(answer["nextClusterAuthority"], "the new one");
+}
+
 /// A machine can't ask for a way into etcd by claiming to be of version 0.1.0.
 #[tokio::test]
 async fn no_machine_that_joins_gets_a_way_into_etcd() {

@@ -111,10 +111,7 @@ impl ClientError {
                             .to_owned(),
                     );
                 }
-                if attempts
-                    .iter()
-                    .all(|(_, reason)| reason.contains("certificate"))
-                {
+                if self.is_foreign() {
                     return Some(
                         "if the cluster was made anew, take its /etc/kat/admin.conf again"
                             .to_owned(),
@@ -128,6 +125,13 @@ impl ClientError {
             ),
             _ => None,
         }
+    }
+
+    /// Whether every endpoint answered with a certificate that is not accepted.
+    pub fn is_foreign(&self) -> bool {
+        matches!(self, Self::Unreachable { attempts } if attempts
+            .iter()
+            .all(|(_, reason)| reason.contains("certificate")))
     }
 
     /// The server's word for the error, such as `NotFound` or `Gone`; empty without a response.

@@ -248,6 +248,19 @@ impl Client {
         Ok(Self::new(vec![endpoint], options))
     }
 
+    /// A client without credentials of a server whose authority has replaced one of these (PEM).
+    ///
+    /// # Errors
+    /// As [`Client::from_connection`].
+    pub fn of_successor(
+        endpoint: &str,
+        authorities: &str,
+        options: ClientOptions,
+    ) -> Result<Self, ClientError> {
+        let endpoint = transport::successor(endpoint, authorities, options)?;
+        Ok(Self::new(vec![endpoint], options))
+    }
+
     /// A client for a machine that joins: it knows the hash of the authority's certificate and a
     /// token, both from the join token.
     ///

@@ -109,13 +109,35 @@ pub(super) fn pinned(
     fingerprint: Option<&str>,
     options: ClientOptions,
 ) -> Result<Endpoint, ClientError> {
+    by_chain(
+        endpoint,
+        pki::tls::pinned_client_config(fingerprint),
+        options,
+    )
+}
+
+/// An endpoint that has to present an authority which one of these (PEM) endorses as its successor.
+pub(super) fn successor(
+    endpoint: &str,
+    authorities: &str,
+    options: ClientOptions,
+) -> Result<Endpoint, ClientError> {
+    let config = pki::tls::successor_client_config(authorities);
+    by_chain(endpoint, config, options)
+}
+
+/// An endpoint whose certificates decide: its name is not compared.
+fn by_chain(
+    endpoint: &str,
+    config: Result<rustls::ClientConfig, pki::PkiError>,
+    options: ClientOptions,
+) -> Result<Endpoint, ClientError> {
     if !endpoint.contains(':') {
         return Err(configuration(format!(
             "endpoint `{endpoint}` is not `host:port`"
         )));
     }
-    let mut config = pki::tls::pinned_client_config(fingerprint)
-        .map_err(|error| configuration(error.to_string()))?;
+    let mut config = config.map_err(|error| configuration(error.to_string()))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let builder = common(options)
         .tls_backend_preconfigured(config)
@@ -127,7 +149,6 @@ pub(super) fn pinned(
     let http = build(builder)?;
     Ok(Endpoint {
         label: endpoint.to_owned(),
-        // The name is not compared; the authority decides.
         base: "https://kat.join".to_owned(),
         sessions: http.clone(),
         http,

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use jiff::Timestamp;
-use rcgen::{BasicConstraints, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rcgen::{BasicConstraints, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData};
 use rustls::pki_types::CertificateDer;
 use x509_parser::extensions::ParsedExtension;
 
 use super::{
     AUTHORITY_LIFETIME, CertificateKeyPair, CertificateRequest, LeafKind, PkiError, Validity,
-    files, leaf, request, tls,
+    endorsement, files, leaf, request, tls,
 };
 use crate::{recovery_key as seal, recovery_keys::RecoveryKeys};
 use kat_types::{encoding::digest::sha256_hex, store::authorities::AuthorityKind};
@@ -87,10 +87,34 @@ impl Authority {
         cluster_uid: &str,
         now: Timestamp,
     ) -> Result<Self, PkiError> {
+        Self::generate_with(kind, cluster_uid, now, None)
+    }
+
+    /// Makes the authority that is to replace this one. Its certificate says that this one endorses
+    /// it (see [`endorsement`]).
+    ///
+    /// # Errors
+    /// As [`Self::generate`].
+    pub fn generate_successor(&self, cluster_uid: &str, now: Timestamp) -> Result<Self, PkiError> {
+        Self::generate_with(self.kind, cluster_uid, now, Some(self))
+    }
+
+    fn generate_with(
+        kind: AuthorityKind,
+        cluster_uid: &str,
+        now: Timestamp,
+        endorser: Option<&Self>,
+    ) -> Result<Self, PkiError> {
         let key = generate_key()?;
         let validity = Validity::starting(now, AUTHORITY_LIFETIME)?;
         let common_name = format!("{}{cluster_uid}", subject_prefix(kind));
         let mut params = leaf::base_params(&common_name, validity)?;
+        if let Some(endorser) = endorser {
+            let (by, signing) = (&endorser.certificate, endorser.issuer.key());
+            let subject_key = key.subject_public_key_info();
+            let name = endorsement::make(by, signing, &common_name, &subject_key)?;
+            params.subject_alt_names = vec![name];
+        }
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let certificate = params.self_signed(&key)?;
@@ -330,8 +354,20 @@ pub fn fingerprint_of(certificate_pem: &str) -> Result<String, PkiError> {
 pub fn is_issued_by(certificate_pem: &str, authority_pem: &str) -> Result<bool, PkiError> {
     let leaf = tls::first_certificate(certificate_pem)?;
     let authority = tls::first_certificate(authority_pem)?;
-    let issuer = key_identifiers(&leaf)?.issuer;
-    let own = key_identifiers(&authority)?.own;
+    names_issuer(&leaf, &authority)
+}
+
+/// Like [`is_issued_by`], of certificates in DER; false if one can't be read.
+pub(super) fn is_issuer_of(authority: &CertificateDer<'_>, leaf: &CertificateDer<'_>) -> bool {
+    names_issuer(leaf, authority).unwrap_or(false)
+}
+
+fn names_issuer(
+    leaf: &CertificateDer<'_>,
+    authority: &CertificateDer<'_>,
+) -> Result<bool, PkiError> {
+    let issuer = key_identifiers(leaf)?.issuer;
+    let own = key_identifiers(authority)?.own;
     Ok(issuer.is_some() && issuer == own)
 }
 

@@ -9,6 +9,7 @@
 mod admission;
 mod authority;
 pub mod delivery;
+mod endorsement;
 mod files;
 mod leaf;
 pub mod recovery_key;

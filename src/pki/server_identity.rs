@@ -27,7 +27,9 @@ use rustls::{
 };
 use x509_parser::extensions::GeneralName;
 
-use super::{PkiError, api_server_name, authority, check_name, cluster_name, request, tls};
+use super::{
+    PkiError, api_server_name, authority, check_name, cluster_name, endorsement, request, tls,
+};
 
 thread_local! {
     /// The certificates that a server has just sent, until it has proved its key: rustls verifies
@@ -77,28 +79,59 @@ impl ServerMemory {
     }
 
     /// Remembers what an accepted server with the name [`api_server_name`] has sent, which has proved
-    /// its key.
-    fn learn(&self, intermediates: &[CertificateDer<'_>], cluster_uid: &str) {
+    /// its key. `configured` are the authorities that the client trusted at first.
+    ///
+    /// A new authority is taken only if one that is trusted endorses it, and one that the server does
+    /// not send is given up only if the one that issued its certificate was made to replace it. So
+    /// who has copied the key of a server can neither add an authority nor take one away.
+    fn learn(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        (cluster_uid, configured): (&str, &[CertificateDer<'static>]),
+    ) {
         self.required.store(true, Ordering::Relaxed);
+        let known = self.learned.load_full();
+        let trusted = known
+            .as_ref()
+            .map_or(configured, |known| &known.certificates);
         let is_meant = |one: &&CertificateDer<'_>| {
             let uid = authority::uid_of_authority(one);
             uid.is_ok_and(|uid| uid.eq_ignore_ascii_case(cluster_uid))
+                && (trusted.contains(one)
+                    || trusted
+                        .iter()
+                        .any(|by| endorsement::is_endorsed_by(one, by)))
         };
         let sent = intermediates.iter().filter(is_meant);
-        let mut certificates = Vec::new();
-        let mut roots = RootCertStore::empty();
+        let mut certificates: Vec<CertificateDer<'static>> = Vec::new();
         for one in sent.take(MOST_AUTHORITIES) {
-            if roots.add(one.clone().into_owned()).is_ok() {
+            if !certificates.contains(one) {
                 certificates.push(one.clone().into_owned());
             }
         }
-        let known = self.learned.load();
+        let issuer = certificates
+            .iter()
+            .find(|one| authority::is_issuer_of(one, leaf))
+            .cloned();
+        for one in trusted {
+            let is_replaced = |issuer: &CertificateDer<'_>| endorsement::supersedes(issuer, one);
+            if !certificates.contains(one) && !issuer.as_ref().is_some_and(is_replaced) {
+                certificates.push(one.clone());
+            }
+        }
+        certificates.truncate(MOST_AUTHORITIES);
+        let is_same = |known: &[CertificateDer<'_>]| {
+            known.len() == certificates.len() && known.iter().all(|one| certificates.contains(one))
+        };
         if known
             .as_ref()
-            .is_some_and(|known| known.certificates == certificates)
+            .is_some_and(|known| is_same(&known.certificates))
         {
             return;
         }
+        let mut roots = RootCertStore::empty();
+        certificates.retain(|one| roots.add(one.clone()).is_ok());
         if let Ok(verifier) = tls::chain_verifier_of(roots) {
             self.learned.store(Some(Arc::new(LearnedAuthorities {
                 certificates,
@@ -240,18 +273,21 @@ pub(super) struct ApiVerifier {
     name: ServerName<'static>,
     earlier_name: ServerName<'static>,
     cluster_uid: String,
+    /// The authorities that the client was given.
+    authorities: Vec<CertificateDer<'static>>,
     servers: ApiServers,
 }
 
 impl ApiVerifier {
     pub(super) fn new(
-        verifier: Arc<WebPkiServerVerifier>,
+        authorities_pem: &str,
         cluster_uid: &str,
         servers: ApiServers,
     ) -> Result<Self, PkiError> {
         let uid = cluster_uid.to_ascii_lowercase();
         Ok(Self {
-            verifier,
+            verifier: tls::chain_verifier(authorities_pem)?,
+            authorities: tls::certificates(authorities_pem)?,
             name: server_name(api_server_name(&uid))?,
             earlier_name: server_name(cluster_name(&uid))?,
             cluster_uid: uid,
@@ -430,7 +466,7 @@ impl ServerCertVerifier for ApiVerifier {
             && let Some((leaf, others)) = sent.split_first()
             && leaf == certificate
         {
-            memory.learn(others, &self.cluster_uid);
+            memory.learn(leaf, others, (&self.cluster_uid, &self.authorities));
         }
         Ok(verified)
     }

@@ -23,7 +23,7 @@ use rustls::{
 };
 
 use super::{
-    CertificateKeyPair, PkiError, authority, check_name, request,
+    CertificateKeyPair, PkiError, authority, check_name, endorsement, request,
     server_identity::{ApiServers, ApiVerifier, NotAServer, ServerIdentity, server_identity},
 };
 use kat_types::encoding::digest::sha256_hex;
@@ -322,7 +322,7 @@ pub fn client_config(
     identity: Option<Arc<CurrentIdentity>>,
     servers: ApiServers,
 ) -> Result<ClientConfig, PkiError> {
-    let verifier = ApiVerifier::new(chain_verifier(authorities_pem)?, cluster_uid, servers)?;
+    let verifier = ApiVerifier::new(authorities_pem, cluster_uid, servers)?;
     client_with(Arc::new(verifier), identity)
 }
 
@@ -356,7 +356,7 @@ pub fn agent_client_config(
     client_with(Arc::new(verifier), Some(identity))
 }
 
-fn chain_verifier(authorities_pem: &str) -> Result<Arc<WebPkiServerVerifier>, PkiError> {
+pub(super) fn chain_verifier(authorities_pem: &str) -> Result<Arc<WebPkiServerVerifier>, PkiError> {
     chain_verifier_of(roots(authorities_pem)?)
 }
 
@@ -395,8 +395,26 @@ pub fn pinned_client_config(fingerprint: Option<&str>) -> Result<ClientConfig, P
             "the authority's hash must be 64 hexadecimal digits".into(),
         ));
     }
+    let pin = match fingerprint {
+        Some(hash) => AuthorityPin::Hash(hash.to_owned()),
+        None => AuthorityPin::Any,
+    };
+    pinned_config(pin)
+}
+
+/// Configuration of a client that looks for servers of an authority which one of `authorities_pem`
+/// endorses as the one that replaces it. The server must send that certificate and a leaf of the API
+/// signed by it.
+///
+/// # Errors
+/// [`PkiError`] if a certificate can't be read.
+pub fn successor_client_config(authorities_pem: &str) -> Result<ClientConfig, PkiError> {
+    pinned_config(AuthorityPin::SuccessorOf(certificates(authorities_pem)?))
+}
+
+fn pinned_config(pin: AuthorityPin) -> Result<ClientConfig, PkiError> {
     let verifier = PinnedAuthority {
-        fingerprint: fingerprint.map(ToOwned::to_owned),
+        pin,
         provider: provider(),
     };
     client_with(Arc::new(verifier), None)
@@ -498,11 +516,33 @@ impl ServerCertVerifier for MachineVerifier {
     }
 }
 
-/// Finds the authority by its hash in the certificates that the server sent, and then trusts only
-/// that one; without a hash it trusts the authority that the server sent.
+/// By what a client knows an authority whose certificate it does not have.
+#[derive(Debug)]
+enum AuthorityPin {
+    /// SHA-256 of the certificate.
+    Hash(String),
+    /// One of these endorses it.
+    SuccessorOf(Vec<CertificateDer<'static>>),
+    /// By nothing: the server's identity is not verified.
+    Any,
+}
+
+impl AuthorityPin {
+    fn fits(&self, authority: &CertificateDer<'_>) -> bool {
+        match self {
+            Self::Hash(hash) => authority::fingerprint(authority) == *hash,
+            Self::SuccessorOf(endorsers) => endorsers
+                .iter()
+                .any(|by| endorsement::is_endorsed_by(authority, by)),
+            Self::Any => true,
+        }
+    }
+}
+
+/// Finds the authority in the certificates that the server sent, and then trusts only that one.
 #[derive(Debug)]
 struct PinnedAuthority {
-    fingerprint: Option<String>,
+    pin: AuthorityPin,
     provider: Arc<CryptoProvider>,
 }
 
@@ -517,10 +557,7 @@ impl ServerCertVerifier for PinnedAuthority {
     ) -> Result<ServerCertVerified, rustls::Error> {
         let pinned = intermediates
             .iter()
-            .find(|certificate| {
-                let expected = self.fingerprint.as_ref();
-                expected.is_none_or(|hash| authority::fingerprint(certificate) == *hash)
-            })
+            .find(|certificate| self.pin.fits(certificate))
             .ok_or(rustls::Error::InvalidCertificate(
                 rustls::CertificateError::UnknownIssuer,
             ))?;

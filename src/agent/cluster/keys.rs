@@ -10,6 +10,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 
 use super::{cluster_cache::ClusterCache, identity::MachineIdentity};
 use crate::service::paths::PKI;
@@ -52,6 +53,10 @@ const LEAVES: [&str; 7] = [
 /// Leaf of a machine without etcd as a client of etcd, in a cluster whose leader has no state
 /// stream.
 const ETCD_CLIENT: &str = "node-etcd";
+
+/// A machine that becomes a member takes the authorities while the renewal of the certificates that
+/// it had before may write its own.
+static WRITING: Mutex<()> = Mutex::new(());
 
 /// The folder with a machine's keys and certificates.
 #[derive(Debug, Clone)]
@@ -172,6 +177,7 @@ impl MachineKeys {
     /// # Errors
     /// A key does not belong to its certificate, or an authority differs from the trusted one.
     pub(crate) fn store_authorities(&self, given: &MembershipAnswer) -> Result<(), KeysError> {
+        let _writing = WRITING.lock();
         let mut authorities = Vec::new();
         for kind in AuthorityKind::ALL {
             let name = kind.name();
@@ -199,8 +205,8 @@ impl MachineKeys {
         let keys = RecoveryKeys::new(recovery.clone(), others);
         pki::store_recovery_keys(&self.folder, &keys)?;
         for authority in authorities {
-            replacement::forget_others(&self.folder, authority.kind())?;
             authority.store(&self.folder, &recovery)?;
+            replacement::forget_others(&self.folder, authority.kind())?;
         }
         for (name, keys) in &given.next {
             if let Some(kind) = AuthorityKind::from_name(name) {
@@ -293,6 +299,7 @@ impl MachineKeys {
 
     /// Stores the certificates that the leader issued for [`Self::machine_request`].
     pub(crate) fn store_machine(&self, certificates: &Certificates) -> Result<(), KeysError> {
+        let _writing = WRITING.lock();
         let sealed = AuthorityEdition::Current.sealed_file(AuthorityKind::Cluster);
         if self.folder.join(sealed).exists() {
             // The machine has become a member while it asked, and issues its own.

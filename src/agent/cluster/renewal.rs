@@ -44,6 +44,11 @@ const AFTER_FAILURE: Duration = Duration::from_secs(60);
 /// connect, or while others wait for this machine to take part in the replacement of the authority.
 const WHEN_URGENT: Duration = Duration::from_secs(3);
 
+/// Another machine has to change its issuer first.
+#[derive(Debug, thiserror::Error)]
+#[error("the leader does not issue by the new authority yet: this machine asks again")]
+struct NotYet;
+
 /// The certificates of this machine's servers, as they are in use.
 #[derive(Clone)]
 pub(crate) struct ServerCertificates {
@@ -139,7 +144,9 @@ impl CertificateRenewal {
                     let expired = self.keys.machine_expired(Timestamp::now());
                     let urgent = expired || self.known.borrow().authority.replacement.is_some();
                     let news = format!("certificates can't be renewed: {error:#}");
-                    if news != said {
+                    if error.is::<NotYet>() {
+                        tracing::info!("{error}");
+                    } else if news != said {
                         tracing::error!(expired, "{news}");
                         said = news;
                     }
@@ -240,7 +247,7 @@ impl CertificateRenewal {
         let signer = pki::fingerprint_of(&signed.cluster_authority)?;
         let same = self.keys.is_present_authority(&signer)?;
         if same && to_change {
-            anyhow::bail!("the leader does not issue by the new authority yet");
+            return Err(NotYet.into());
         }
         if same && !due {
             return Ok(trusts);

@@ -140,6 +140,7 @@ pub(crate) async fn run(options: JoinOptions, say: StepPrinter<'_>) -> anyhow::R
     let text = json::pretty(paths::JOINING, &identity)?;
     files::write_atomic(Path::new(paths::JOINING), &text, FileAccess::mode(0o600))?;
     keys.store_machine(&answer.certificates)?;
+    keys.trust_announced(&answer.next_cluster_authority, &answer.cluster_uid)?;
     let mut known = ClusterCache {
         schema: 1,
         leader: Some(options.leader_api),

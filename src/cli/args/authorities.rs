@@ -82,7 +82,7 @@ pub(crate) struct AuthorityRotationArgs {
     /// Wait until the new authority or key is the only one
     #[arg(long)]
     pub(crate) wait: bool,
-    /// How long to wait; the replacement goes on after that
+    /// How long to wait, from the end of --grace; the replacement goes on after that
     #[arg(long, default_value = "10m", value_parser = time::parse_duration, value_name = "TIME")]
     pub(crate) timeout: Duration,
 }

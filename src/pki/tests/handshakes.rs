@@ -11,6 +11,7 @@ use super::{
     super::tls::{
         CurrentIdentity, CurrentTrust, KnownMachine, agent_client_config, agent_server_config,
         client_config, pinned_client_config, public_key_hash, same_certificates, server_config,
+        successor_client_config,
     },
     *,
 };
@@ -201,7 +202,10 @@ async fn an_authority_is_replaced_under_servers_and_clients_that_stay() {
     let cluster = cluster();
     let now = jiff::Timestamp::now();
     let old = cluster.authority.certificate_pem();
-    let next = Authority::generate(AuthorityKind::Cluster, UID, now).expect("made");
+    let next = cluster
+        .authority
+        .generate_successor(UID, now)
+        .expect("made");
     let foreign = Authority::generate(AuthorityKind::Cluster, "another", now).expect("made");
     let leaf = |authority: &Authority| {
         let kind = LeafKind::Api {
@@ -270,6 +274,86 @@ async fn an_authority_is_replaced_under_servers_and_clients_that_stay() {
         .replace(&leaf(&cluster.authority), old)
         .expect("usable");
     assert!(!try_it(next.certificate_pem(), &memory, &next).await);
+}
+
+/// A machine whose authority was replaced while it was away recognises the servers of its successor,
+/// and of nobody else.
+#[tokio::test]
+async fn a_server_of_the_authority_that_replaced_another_is_recognised() {
+    let cluster = cluster();
+    let now = jiff::Timestamp::now();
+    let old = &cluster.authority;
+    let next = old.generate_successor(UID, now).expect("made");
+    let after = next.generate_successor(UID, now).expect("made");
+    let stranger = Authority::generate(AuthorityKind::Cluster, UID, now).expect("made");
+    let own = stranger.generate_successor(UID, now).expect("made");
+    let known = format!("{}{}", old.certificate_pem(), stranger.certificate_pem());
+    let accepted = async |trusted: &str, issuer: &Authority, kind: &LeafKind| {
+        let leaf = issuer.issue(kind, now).expect("issued");
+        let sent = format!("{}{}", issuer.certificate_pem(), next.certificate_pem());
+        let identity = CurrentIdentity::new(&leaf, &sent).expect("usable");
+        let server = server_config(identity, trust(old.certificate_pem())).expect("a server");
+        let client = successor_client_config(trusted).expect("a client");
+        handshake(server, client).await.is_ok()
+    };
+    let server = api("alpha", ApiNames::Both);
+    assert!(accepted(old.certificate_pem(), &next, &server).await);
+    assert!(!accepted(old.certificate_pem(), &next, &node("alpha")).await);
+    for foreign in [&after, &stranger, &own, old] {
+        assert!(!accepted(old.certificate_pem(), foreign, &server).await);
+    }
+    assert!(accepted(&known, &own, &server).await);
+}
+
+/// Who has copied the certificate of the API with its key is taken for a server while it lives, but
+/// changes nothing in what a client trusts after that.
+#[tokio::test]
+async fn a_copied_key_of_a_server_teaches_no_authority_and_takes_none_away() {
+    let cluster = cluster();
+    let now = jiff::Timestamp::now();
+    let old = cluster.authority.certificate_pem();
+    let copied = cluster.authority.issue(&api("alpha", ApiNames::Both), now);
+    let copied = copied.expect("issued");
+    let attacker = Authority::generate(AuthorityKind::Cluster, UID, now).expect("made");
+    let own = attacker.generate_successor(UID, now).expect("made");
+    let next = cluster
+        .authority
+        .generate_successor(UID, now)
+        .expect("made");
+    let lost = cluster
+        .authority
+        .generate_successor(UID, now)
+        .expect("made");
+    let memory = ServerMemory::new(true);
+    let after = async |leaf: &CertificateKeyPair, sent: &[&Authority]| {
+        let sent: String = sent.iter().map(|one| one.certificate_pem()).collect();
+        let identity = CurrentIdentity::new(leaf, &sent).expect("usable");
+        let server = server_config(identity, trust(old)).expect("a server");
+        let servers = ApiServers::Named(memory.clone());
+        let client = client_config(old, UID, None, servers).expect("a client");
+        handshake(server, client).await.expect("connected");
+        memory.authorities().expect("something")
+    };
+    let is = |found: &str, expected: &[&Authority]| {
+        let expected: String = expected.iter().map(|one| one.certificate_pem()).collect();
+        assert!(same_certificates(found, &expected), "{found}");
+    };
+    let first = &cluster.authority;
+    is(&after(&copied, &[first, &attacker, &own]).await, &[first]);
+    is(&after(&copied, &[&attacker]).await, &[first]);
+    is(&after(&copied, &[first, &next]).await, &[first, &next]);
+    is(&after(&copied, &[first]).await, &[first, &next]);
+    is(&after(&copied, &[&attacker]).await, &[first, &next]);
+    // Another one was made, since the leader that had made it was lost.
+    let all = [first, &next, &lost];
+    is(&after(&copied, &[first, &lost]).await, &all);
+    let issued = next.issue(&api("alpha", ApiNames::Both), now);
+    let issued = issued.expect("issued");
+    is(&after(&issued, &[first, &next]).await, &[first, &next]);
+    is(&after(&issued, &[&next]).await, &[&next]);
+    // The old certificate opens connections that were configured with the old authority, and no
+    // more.
+    is(&after(&copied, &[first]).await, &[&next]);
 }
 
 #[tokio::test]

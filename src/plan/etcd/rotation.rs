@@ -99,10 +99,14 @@ pub fn rotation_step(
             });
             return match settled {
                 true => RotationStep::Nothing,
-                false => RotationStep::Wait(format!(
-                    "machine {machine} does not report how it uses {}",
-                    kind.name()
-                )),
+                false => {
+                    let reports = fresh_report(snapshot, view.observed, machine).is_some();
+                    let what = silence(reports);
+                    RotationStep::Wait(format!(
+                        "machine {machine} does not report how it uses {}{what}",
+                        kind.name()
+                    ))
+                }
             };
         }
     };
@@ -509,17 +513,20 @@ fn cluster_step(
         if node.registration.value.deleting || away.contains(name) {
             continue;
         }
-        let report = fresh_report(snapshot, view.observed, name);
-        let report = report.and_then(|report| {
+        let reported = fresh_report(snapshot, view.observed, name);
+        let report = reported.and_then(|report| {
             let mut authorities = report.authorities.iter();
             authorities.find(|one| one.name == AuthorityKind::Cluster.name())
         });
         let lacks = match (report, rotation.phase) {
-            (None, _) => "does not report how it uses the authority",
+            (None, _) => format!(
+                "does not report how it uses the authority{}",
+                silence(reported.is_some())
+            ),
             (Some(report), _) if done(report) => continue,
-            (Some(_), RotationPhase::Trust) => "does not trust it yet",
-            (Some(_), RotationPhase::Issue) => "has no certificate of it yet",
-            (Some(_), RotationPhase::Retire) => "still trusts the old one",
+            (Some(_), RotationPhase::Trust) => "does not trust it yet".to_owned(),
+            (Some(_), RotationPhase::Issue) => "has no certificate of it yet".to_owned(),
+            (Some(_), RotationPhase::Retire) => "still trusts the old one".to_owned(),
         };
         return RotationStep::Wait(format!("machine {name} {lacks}"));
     }
@@ -543,6 +550,15 @@ fn cluster_step(
         }),
         ..record.clone()
     }))
+}
+
+/// What can be done about a machine that does not say how it uses an authority, as version 0.1.0
+/// does not.
+fn silence(reports: bool) -> &'static str {
+    match reports {
+        true => ": upgrade KAT on it",
+        false => ": it is away",
+    }
 }
 
 /// When the new authority may begin to issue certificates.

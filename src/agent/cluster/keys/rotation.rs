@@ -100,6 +100,25 @@ impl MachineKeys {
         )?)
     }
 
+    /// Trusts the authority (PEM) that is to replace the present one, as the leader said when this
+    /// machine joined; nothing where there is none.
+    pub(crate) fn trust_announced(
+        &self,
+        certificate_pem: &str,
+        cluster_uid: &str,
+    ) -> Result<(), KeysError> {
+        if certificate_pem.is_empty()
+            || self.is_present_authority(&pki::fingerprint_of(certificate_pem)?)?
+        {
+            return Ok(());
+        }
+        if pki::cluster_uid_of_authority(certificate_pem)? != cluster_uid {
+            let message = "the announced authority is that of another cluster".to_owned();
+            return Err(PkiError::Certificate(message).into());
+        }
+        self.trust_next(certificate_pem)
+    }
+
     /// Whether this machine, which holds no keys of authorities, is to have a certificate of another
     /// authority, which it trusts already.
     pub(crate) fn is_to_change_issuer(
@@ -119,15 +138,18 @@ impl MachineKeys {
         Ok(replacement::trusted_certificates(&self.folder, kind)?)
     }
 
-    /// Makes the authority that will replace the present one; returns its certificate.
+    /// Makes the authority that will replace the present one, which endorses it; returns its
+    /// certificate.
     pub(crate) fn make_next(
         &self,
         kind: AuthorityKind,
         cluster_uid: &str,
         now: Timestamp,
     ) -> Result<String, KeysError> {
-        let made = Authority::generate(kind, cluster_uid, now)?;
-        replacement::store_next(&self.folder, &made, &self.recovery_key()?)?;
+        let recovery = self.recovery_key()?;
+        let present = Authority::load(&self.folder, kind, &recovery)?;
+        let made = present.generate_successor(cluster_uid, now)?;
+        replacement::store_next(&self.folder, &made, &recovery)?;
         Ok(made.certificate_pem().to_owned())
     }
 

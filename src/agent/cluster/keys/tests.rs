@@ -223,6 +223,34 @@ fn authorities() -> Vec<Authority> {
 }
 
 #[test]
+fn a_machine_that_joins_trusts_the_announced_authority_of_its_cluster_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = keys_in(&folder);
+    std::fs::create_dir(&keys.folder).unwrap();
+    let present = &authorities()[0];
+    let path = keys.folder.join("cluster-ca.crt");
+    std::fs::write(path, present.certificate_pem()).unwrap();
+    let now = Timestamp::now();
+    let next = present.generate_successor("test", now).unwrap();
+    let foreign = Authority::generate(AuthorityKind::Cluster, "other", now).unwrap();
+    let trusted = || keys.cluster_authority().unwrap();
+    keys.trust_announced("", "test").unwrap();
+    keys.trust_announced(present.certificate_pem(), "test")
+        .unwrap();
+    keys.trust_announced(foreign.certificate_pem(), "test")
+        .unwrap_err();
+    keys.trust_announced("no certificate", "test").unwrap_err();
+    assert!(pki::tls::same_certificates(
+        &trusted(),
+        present.certificate_pem()
+    ));
+    keys.trust_announced(next.certificate_pem(), "test")
+        .unwrap();
+    let both = format!("{}{}", present.certificate_pem(), next.certificate_pem());
+    assert!(pki::tls::same_certificates(&trusted(), &both));
+}
+
+#[test]
 fn only_the_known_authorities_are_taken() {
     let folder = tempfile::tempdir().unwrap();
     let keys = MachineKeys {

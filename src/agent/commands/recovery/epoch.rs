@@ -19,7 +19,7 @@ use kat_pki::{
     ApiServers, RecoveryKeys,
     recovery_key::{self as seal, RecoveryKey, SealError},
 };
-use kat_types::api::{EarlierEpoch, StoreEpoch};
+use kat_types::api::{EarlierEpoch, HealthView, StoreEpoch};
 
 /// The purpose that the seal is bound to.
 const CONTEXT: &[u8] = b"store-epoch";
@@ -81,7 +81,7 @@ pub(crate) async fn is_outdated(
     let Ok(recovery) = keys.recovery_keys() else {
         return false;
     };
-    let others: Vec<Client> = match clients(identity, keys, known) {
+    let others = match members(identity, keys, known) {
         Ok(others) => others,
         Err(error) => {
             tracing::warn!("the other members can't be asked about their store: {error:#}");
@@ -90,9 +90,9 @@ pub(crate) async fn is_outdated(
     };
     let until = Instant::now() + if patient { START_LIMIT } else { ANSWER_LIMIT };
     let own = known.store_epoch.epoch;
-    let asked = others.iter().map(|client| {
+    let asked = others.iter().map(|member| {
         let ask = move || async move {
-            let health = client.healthz().await;
+            let health = member.healthz().await;
             health.map(|health| health.store_epoch)
         };
         answer_in_time(until, patient, ask)
@@ -112,7 +112,8 @@ pub(crate) async fn is_outdated(
     later.is_some()
 }
 
-/// Whether a machine that held etcd reports that the cluster has a leader.
+/// Whether a machine that held etcd reports that the cluster has a leader. It may have a certificate
+/// of an authority that replaced the one which is known here: a backup can be from before that.
 ///
 /// # Errors
 /// This machine's keys can't be used.
@@ -121,11 +122,11 @@ pub(super) async fn is_led(
     keys: &MachineKeys,
     known: &ClusterCache,
 ) -> anyhow::Result<bool> {
-    let others = clients(identity, keys, known)?;
+    let others = members(identity, keys, known)?;
     let until = Instant::now() + START_LIMIT;
-    let asked = others.iter().map(|client| {
+    let asked = others.iter().map(|member| {
         let ask = move || async move {
-            let health = client.healthz().await;
+            let health = member.healthz().await;
             health.map(|health| (health.leader && !health.stale).then_some(()))
         };
         answer_in_time(until, true, ask)
@@ -155,12 +156,29 @@ where
     }
 }
 
-/// A client for each known address of each other machine that holds etcd.
-fn clients(
+/// Another member at one of its addresses.
+struct OtherMember {
+    /// By the authorities that this machine trusts.
+    known: Client,
+    /// By an authority that replaced one of them while this machine was away.
+    successor: Client,
+}
+
+impl OtherMember {
+    async fn healthz(&self) -> Result<HealthView, ClientError> {
+        match self.known.healthz().await {
+            Err(error) if error.is_foreign() => self.successor.healthz().await,
+            answered => answered,
+        }
+    }
+}
+
+/// Each other machine that holds etcd, once for each known address.
+fn members(
     identity: &MachineIdentity,
     keys: &MachineKeys,
     known: &ClusterCache,
-) -> anyhow::Result<Vec<Client>> {
+) -> anyhow::Result<Vec<OtherMember>> {
     let leaf = keys.leaf("node")?;
     let pem = format!("{}{}", leaf.certificate_pem, leaf.key_pem);
     let authority = keys.cluster_authority()?;
@@ -173,7 +191,7 @@ fn clients(
         ..ClientOptions::default()
     };
     let servers = ApiServers::Known(known.servers());
-    let mut clients = Vec::new();
+    let mut members = Vec::new();
     for (name, machine) in &known.endpoints.machines {
         if *name == identity.node || !machine.etcd {
             continue;
@@ -182,18 +200,14 @@ fn clients(
         let uid = &identity.cluster_uid;
         // One client for each address: a silent address must not use up the time of the others.
         for endpoint in machine.api.iter().cloned().chain(overlay) {
+            let successor = Client::of_successor(&endpoint, &authority, options)?;
             let endpoints = [endpoint];
-            clients.push(Client::of_machine(
-                &endpoints,
-                uid,
-                &authority,
-                Some(&pem),
-                &servers,
-                options,
-            )?);
+            let known =
+                Client::of_machine(&endpoints, uid, &authority, Some(&pem), &servers, options)?;
+            members.push(OtherMember { known, successor });
         }
     }
-    Ok(clients)
+    Ok(members)
 }
 
 /// Interval of the checks by a running member.

@@ -35,7 +35,7 @@ use kat_types::{
     api::{Certificates, JoinAnswer, JoinPeer, JoinRequest, NodePhase, RenewalRequest},
     machine::network::node_address,
     resource::ClusterSpec,
-    store::{keys, snapshot::NodeEntry, transaction::Compare},
+    store::{authorities::AuthorityKind, keys, snapshot::NodeEntry, transaction::Compare},
 };
 
 /// Maximum number of addresses, and of endpoints, of one machine.
@@ -495,6 +495,8 @@ fn answer(
         };
         Some((other.clone(), peer))
     });
+    let authority = snapshot.authorities.get(AuthorityKind::Cluster.name());
+    let replacement = authority.and_then(|stored| stored.value.rotation.as_ref());
     JoinAnswer {
         node_uid: admission.uid.clone(),
         cluster_uid: snapshot.cluster_uid.clone(),
@@ -504,5 +506,9 @@ fn answer(
         certificates,
         peers: peers.collect(),
         machines: cluster_endpoints(snapshot).machines,
+        // The new authority may issue the servers' certificates before this machine has read the
+        // stream.
+        next_cluster_authority: replacement
+            .map_or_else(String::new, |rotation| rotation.certificate.clone()),
     }
 }

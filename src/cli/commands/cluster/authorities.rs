@@ -134,7 +134,7 @@ async fn rotate(
 async fn follow(
     session: &CliSession<'_>,
     asked: &AuthorityStatus,
-    deadline: Instant,
+    mut deadline: Instant,
     timeout: Duration,
 ) -> Result<(), CliError> {
     let console = session.console;
@@ -150,6 +150,14 @@ async fn follow(
                 console.note(note);
             }
             return console.line(&format!("authority/{name} replaced"));
+        }
+        // The timeout begins when katcall's connections have had their time to learn.
+        let grace = last
+            .grace_until
+            .get()
+            .map(|end| end.duration_since(Timestamp::now()));
+        if let Some(left) = grace.and_then(|left| Duration::try_from(left).ok()) {
+            deadline = deadline.max(Instant::now() + left + timeout);
         }
         let next = Instant::now() + LOOK;
         if next >= deadline {

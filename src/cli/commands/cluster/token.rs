@@ -17,7 +17,10 @@ use crate::{
     output::json::PrintedItems,
     time,
 };
-use kat_types::api::{Scope, TokenRequest, TokenView};
+use kat_types::{
+    api::{AuthorityPhase, AuthorityStatus, Scope, TokenRequest, TokenView},
+    store::authorities::AuthorityKind,
+};
 
 /// Default validity of a join token.
 const JOIN_TTL: Duration = Duration::from_secs(3600);
@@ -97,7 +100,7 @@ async fn create(
         console.line(&format!(
             "sudo kat-agent join --leader-api {leader} --insecure-trust-network"
         ))?;
-        return note_joining(session, request, &made);
+        return note_joining(session, request, &made).await;
     }
     if let (true, Some(format)) = (made.insecure_trust_network, format) {
         return print(console, format, &made);
@@ -118,7 +121,7 @@ async fn create(
         (None, _) => console.line(secret)?,
     }
     if made.uses.is_some() {
-        return note_joining(session, request, &made);
+        return note_joining(session, request, &made).await;
     }
     let end = match &made.expires {
         Some(expires) => format!("; it ends at {expires}: make another before"),
@@ -152,7 +155,7 @@ fn print(console: &Console, format: TokenFormat, made: &TokenView) -> Result<(),
 }
 
 /// Prints who may join with a token, and how to revoke it.
-fn note_joining(
+async fn note_joining(
     session: &CliSession<'_>,
     request: &TokenRequest,
     made: &TokenView,
@@ -176,6 +179,15 @@ fn note_joining(
     }
     if made.insecure_trust_network {
         console.note("anybody who reaches this address joins until then: nothing proves who they are, or to them who answers");
+    }
+    // For the note alone: the token contains the authority's hash.
+    let authorities = session.client.authorities().await.map(|list| list.items);
+    let is_leaving = |one: &AuthorityStatus| {
+        let early = [AuthorityPhase::Due, AuthorityPhase::Trust].contains(&one.phase);
+        one.name == AuthorityKind::Cluster.name() && early
+    };
+    if !made.insecure_trust_network && authorities.is_ok_and(|all| all.iter().any(is_leaving)) {
+        console.note("cluster-ca is being replaced: this token ends when the new authority begins to issue certificates (phase Issue in `katcall ca list`)");
     }
     Ok(())
 }

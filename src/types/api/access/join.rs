@@ -104,6 +104,10 @@ pub struct JoinAnswer {
     pub peers: BTreeMap<String, JoinPeer>,
     /// Endpoints of the machines, by name.
     pub machines: BTreeMap<String, MachineEndpoints>,
+    /// Certificate of the authority that is to replace the cluster's, PEM; empty without one. The
+    /// machine trusts both.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub next_cluster_authority: String,
 }
 
 /// Certificates for a machine's key, and the authorities that signed them; PEM.
