@@ -9,3 +9,4 @@ pub(crate) mod peer_agents;
 pub(crate) mod reach;
 pub(crate) mod renewal;
 pub(crate) mod state_stream;
+pub(crate) mod succession;

@@ -29,13 +29,14 @@ use crate::{
 use kat_types::{
     api::{
         ApplyResult, AuthorityMigration, AuthorityMigrationRequest, AuthorityRotationRequest,
-        AuthorityStatus, Certificates, ClusterOverview, Event, ExposedValues, GenerationView,
-        HealthView, ImageRequest, InstanceItem, JoinAnswer, JoinRequest, List, LogLine,
-        MembershipAnswer, Metrics, NamespaceItem, NamespaceRequest, NamespaceUsage, NodeItem,
-        NodeLabels, NodeReport, NodeTaints, NodeUsage, RegistryLoginRequest, RegistryLoginResult,
-        RegistryLoginView, RegistryRequest, RegistryView, RenewalRequest, RestartRequest,
-        RollbackRequest, ScaleRequest, SealingRotation, SecretItem, SecretRequest, ServerVersion,
-        TokenRequest, TokenView, VolumeItem, VolumeMoveRequest, WatchLine, WorkloadItem,
+        AuthorityStatus, AuthoritySuccessions, Certificates, ClusterOverview, Event, ExposedValues,
+        GenerationView, HealthView, ImageRequest, InstanceItem, JoinAnswer, JoinRequest, List,
+        LogLine, MembershipAnswer, Metrics, NamespaceItem, NamespaceRequest, NamespaceUsage,
+        NodeItem, NodeLabels, NodeReport, NodeTaints, NodeUsage, RegistryLoginRequest,
+        RegistryLoginResult, RegistryLoginView, RegistryRequest, RegistryView, RenewalRequest,
+        RestartRequest, RollbackRequest, ScaleRequest, SealingRotation, SecretItem, SecretRequest,
+        ServerVersion, TokenRequest, TokenView, VolumeItem, VolumeMoveRequest, WatchLine,
+        WorkloadItem,
     },
     resource::{Amounts, ClusterConfiguration},
 };
@@ -169,6 +170,7 @@ pub enum ApiOperation {
     CreateToken,
     DeleteToken,
     ListAuthorities,
+    ListSuccessions,
     RotateAuthority,
     EndMigration,
     ListExposedValues,
@@ -397,6 +399,8 @@ pub static ROUTES: &[ApiRoute] = {
         R::new(Delete, "/v1alpha1/tokens/{token}", A::Admin, O::DeleteToken, P::Nothing,
             "Deletes a token; streams that it opened end")
             .takes(P::Nothing, &[204]),
+        R::new(Get, "/v1alpha1/authorities/successions", A::Anyone, O::ListSuccessions, P::Json(of::<AuthoritySuccessions>),
+            "Lists the replacements of cluster-ca with the signatures of the machines that held the store"),
         R::new(Get, "/v1alpha1/authorities", A::ReadCluster, O::ListAuthorities, P::Json(of::<List<AuthorityStatus>>),
             "Lists the cluster's certificate authorities, when they and the machines' certificates expire, and how far a replacement is"),
         R::new(Post, "/v1alpha1/authorities/{authority}/rotate", A::Admin, O::RotateAuthority, P::Json(of::<AuthorityStatus>),

@@ -5,13 +5,18 @@ use reqwest::Method;
 use super::{Client, ClientError, RequestPath, calls::decode};
 use kat_types::api::{
     AuthorityMigration, AuthorityMigrationRequest, AuthorityRotationRequest, AuthorityStatus,
-    ExposedValues, List,
+    AuthoritySuccessions, ExposedValues, List,
 };
 
 impl Client {
     /// The authorities, how long they are valid, and how far a replacement is.
     pub async fn authorities(&self) -> Result<List<AuthorityStatus>, ClientError> {
         self.get(RequestPath::authorities()).await
+    }
+
+    /// The replacements of `cluster-ca`, with what vouches for them.
+    pub async fn authority_successions(&self) -> Result<AuthoritySuccessions, ClientError> {
+        self.get(RequestPath::authority_successions()).await
     }
 
     /// Asks for the replacement of an authority. While it has not begun, another request changes

@@ -248,6 +248,15 @@ impl Client {
         Ok(Self::new(vec![endpoint], options))
     }
 
+    /// A client without credentials of any server: nothing proves who answers.
+    ///
+    /// # Errors
+    /// As [`Client::from_connection`].
+    pub fn unverified(endpoint: &str, options: ClientOptions) -> Result<Self, ClientError> {
+        let endpoint = transport::pinned(endpoint, None, options)?;
+        Ok(Self::new(vec![endpoint], options))
+    }
+
     /// A client without credentials of a server whose authority has replaced one of these (PEM).
     ///
     /// # Errors

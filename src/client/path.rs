@@ -385,6 +385,12 @@ impl RequestPath {
         Self(format!("{VERSION}/authorities"))
     }
 
+    /// The replacements of `cluster-ca`.
+    pub(super) fn authority_successions() -> Self {
+        let Self(authorities) = Self::authorities();
+        Self(format!("{authorities}/successions"))
+    }
+
     /// The replacement of an authority.
     ///
     /// # Errors

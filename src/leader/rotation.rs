@@ -316,6 +316,7 @@ async fn begin(
             since: (config.clock)(),
             holders: present_holders(snapshot),
             turn: None,
+            signatures: BTreeMap::new(),
             grace_seconds: match &before.rotation {
                 Some(rotation) => rotation.grace_seconds,
                 None => before.grace_seconds,

@@ -19,6 +19,7 @@ mod request;
 pub mod secret_sealing;
 mod server_identity;
 pub mod stream;
+mod succession;
 pub mod tls;
 pub mod token;
 mod validity;
@@ -51,6 +52,8 @@ pub use self::{
     },
 };
 pub use kat_types::store::authorities::AuthorityKind;
+
+pub use self::succession::{SuccessionError, accepted_successor, sign_succession};
 
 pub use crate::recovery_keys::{
     RecoveryKeyEdition, RecoveryKeys, complete_recovery_key_promotion, forget_other_recovery_keys,

@@ -90,6 +90,7 @@ fn rotation(phase: RotationPhase) -> Rotation {
             .map(|name| (name.to_owned(), registration().uid))
             .into(),
         turn: None,
+        signatures: Default::default(),
         grace_seconds: 0,
     }
 }

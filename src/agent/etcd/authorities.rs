@@ -36,7 +36,7 @@ use kat_systemd::{JobResult, UnitManager};
 use kat_types::{
     api::{AuthorityReport, MembershipAnswer},
     store::{
-        authorities::{AuthorityRecord, ReplaceableKey, Rotation, RotationPhase},
+        authorities::{AuthorityRecord, MemberSignature, ReplaceableKey, Rotation, RotationPhase},
         revisions::Stored,
     },
 };
@@ -197,6 +197,8 @@ pub(crate) struct AuthorityKeeper {
     pub restarted: Mutex<Option<(RestartReason, Instant)>>,
     /// What the last look has tried.
     pub tried: Mutex<BTreeMap<AuthorityKind, Tried>>,
+    /// The hash of the authority for which this machine last signed, with its signature.
+    pub signed: Mutex<Option<(String, MemberSignature)>>,
     /// Wakes the renewal of certificates.
     pub changed: Arc<Notify>,
     pub pulses: LoopPulses,
@@ -232,6 +234,38 @@ impl AuthorityKeeper {
         cancel.run_until_cancelled(work).await;
         // The task waits here for the agent's stop: the end of a task would stop the agent.
         cancel.cancelled().await;
+    }
+
+    /// This machine's signature for the authority that it has taken, for machines that are off
+    /// meanwhile. It stays the same for one replacement.
+    fn sign_succession(
+        &self,
+        record: Option<&AuthorityRecord>,
+        report: &AuthorityReport,
+    ) -> Option<MemberSignature> {
+        let record = record?;
+        let rotation = record.rotation.as_ref()?;
+        let next = &rotation.next;
+        if report.holds_next != *next && report.issues != *next {
+            return None;
+        }
+        let mut signed = self.signed.lock();
+        if let Some((hash, signature)) = &*signed
+            && hash == next
+        {
+            return Some(signature.clone());
+        }
+        let uid = &self.identity.cluster_uid;
+        match self.keys.sign_succession(uid, (&record.current, next)) {
+            Ok(signature) => {
+                *signed = Some((next.clone(), signature.clone()));
+                Some(signature)
+            }
+            Err(error) => {
+                tracing::error!("the new authority can't be vouched for: {error}");
+                None
+            }
+        }
     }
 
     fn records(&mut self) -> Records {
@@ -272,6 +306,7 @@ impl AuthorityKeeper {
                     }
                     if kind == AuthorityKind::Cluster {
                         report.accepted = self.trust.fingerprints();
+                        report.successor_signature = self.sign_succession(record, &report);
                     }
                     uses.push(report);
                 }

@@ -28,6 +28,7 @@ use crate::{
         peer_agents::PeerAgents,
         renewal::{CertificateRenewal, ServerCertificates},
         state_stream::{MemberStateSource, RemoteStateSource, WorkerStateSource},
+        succession::SuccessionWatch,
     },
     commands::{
         host_files, recovery, setup,
@@ -251,6 +252,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     };
     let followed = follow_source_from(source, position.recall(), cancel.clone());
     let state = followed.mirror;
+    let copy = state.clone();
     tasks.spawn(position.follow(
         followed.confirmed,
         writes.clone(),
@@ -416,11 +418,20 @@ pub(crate) async fn run() -> anyhow::Result<()> {
             trust: Arc::clone(&certificates.trust),
             restarted: Default::default(),
             tried: Default::default(),
+            signed: Default::default(),
             changed: Arc::clone(&changed),
             pulses: keeper_pulses,
         };
         tasks.spawn(keeper.run(cancel.clone()));
     }
+    let succession = SuccessionWatch {
+        identity: Arc::clone(&identity),
+        keys: keys.clone(),
+        known: known.clone(),
+        state: copy,
+        changed: Arc::clone(&changed),
+    };
+    tasks.spawn(succession.run(cancel.clone()));
     let renewal = CertificateRenewal {
         identity: Arc::clone(&identity),
         keys,

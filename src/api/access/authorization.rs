@@ -409,6 +409,7 @@ mod tests {
             ("GET", "/v1alpha1/tokens", "a"),
             ("POST", "/v1alpha1/tokens", "a"),
             ("DELETE", "/v1alpha1/tokens/{token}", "a"),
+            ("GET", "/v1alpha1/authorities/successions", "xardonmlsj"),
             ("GET", "/v1alpha1/authorities", "ar"),
             ("POST", "/v1alpha1/authorities/{authority}/rotate", "a"),
             ("POST", "/v1alpha1/authorities/migration", "a"),

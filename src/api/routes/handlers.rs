@@ -90,6 +90,7 @@ pub(super) fn of(operation: ApiOperation, filter: MethodFilter) -> MethodRouter<
         ApiOperation::CreateToken => on(filter, tokens::create),
         ApiOperation::DeleteToken => on(filter, tokens::delete),
         ApiOperation::ListAuthorities => on(filter, authorities::list),
+        ApiOperation::ListSuccessions => on(filter, authorities::successions),
         ApiOperation::RotateAuthority => on(filter, authorities::rotate),
         ApiOperation::EndMigration => on(filter, authorities::end_migration),
         ApiOperation::ListExposedValues => on(filter, exposed_values::list),

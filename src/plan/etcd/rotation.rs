@@ -22,7 +22,8 @@ use kat_types::{
     api::{AuthorityReport, NodeReport},
     store::{
         authorities::{
-            AuthorityKind, AuthorityRecord, ReplaceableKey, Rotation, RotationPhase, RotationReason,
+            AuthorityKind, AuthorityRecord, MemberSignature, ReplaceableKey, Rotation,
+            RotationPhase, RotationReason,
         },
         snapshot::ObservedReports,
     },
@@ -332,9 +333,14 @@ fn phase_step(
 /// Whoever may hold the key stays in the record: a machine that left meanwhile is a reason for the
 /// next replacement.
 fn complete(record: &AuthorityRecord, rotation: &Rotation) -> RotationStep {
+    let signed = AuthorityRecord {
+        rotation: Some(rotation.clone()),
+        ..record.clone()
+    };
     RotationStep::Write(Box::new(AuthorityRecord {
         schema: 1,
         current: rotation.next.clone(),
+        successions: signed.all_successions(),
         since: None,
         sealed_since: record.sealed_since,
         epoch: record.epoch,
@@ -530,9 +536,13 @@ fn cluster_step(
         };
         return RotationStep::Wait(format!("machine {name} {lacks}"));
     }
+    let rotation = Rotation {
+        signatures: signatures(members, rotation),
+        ..rotation.clone()
+    };
     let phase = match rotation.phase {
         RotationPhase::Trust => {
-            let end = grace_end(rotation);
+            let end = grace_end(&rotation);
             if view.now < end {
                 return RotationStep::Wait(format!(
                     "until {end:.0} each katcall that is used learns of it"
@@ -541,15 +551,27 @@ fn cluster_step(
             RotationPhase::Issue
         }
         RotationPhase::Issue => RotationPhase::Retire,
-        RotationPhase::Retire => return complete(record, rotation),
+        RotationPhase::Retire => return complete(record, &rotation),
     };
     RotationStep::Write(Box::new(AuthorityRecord {
-        rotation: Some(Rotation {
-            phase,
-            ..rotation.clone()
-        }),
+        rotation: Some(Rotation { phase, ..rotation }),
         ..record.clone()
     }))
+}
+
+/// The signatures for the replacement that are stored, and those that the members report.
+fn signatures(
+    members: &BTreeMap<&str, &AuthorityReport>,
+    rotation: &Rotation,
+) -> BTreeMap<String, MemberSignature> {
+    let mut all = rotation.signatures.clone();
+    for (name, report) in members {
+        let is_meant = [&report.holds_next, &report.issues].contains(&&rotation.next);
+        if let Some(signature) = report.successor_signature.as_ref().filter(|_| is_meant) {
+            all.insert((*name).to_owned(), signature.clone());
+        }
+    }
+    all
 }
 
 /// What can be done about a machine that does not say how it uses an authority, as version 0.1.0

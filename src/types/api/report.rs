@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ApiTime, Condition, ContainerStatus, Health, InstancePhase, newer};
-use crate::resource::ResourceList;
+use crate::{resource::ResourceList, store::authorities::MemberSignature};
 
 /// An agent's report to the leader (RFC001-KAT 4.1.3). The JSON fields have the RFC's names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -104,6 +104,10 @@ pub struct AuthorityReport {
     pub refused: Vec<String>,
     /// When certificates of that authority expire next.
     pub expires: ApiTime,
+    /// `cluster-ca`: this machine's signature that the new authority replaces the present one;
+    /// absent without a replacement.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub successor_signature: Option<MemberSignature>,
 }
 
 /// SHA-256 of the public keys of the certificates that a machine uses while it holds the store,

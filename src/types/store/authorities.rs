@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Which of a cluster's three authorities.
@@ -118,6 +119,52 @@ pub struct AuthorityRecord {
     /// The replacement under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rotation: Option<Rotation>,
+    /// [`AuthorityKind::Cluster`]: the last replacements, the latest last; at most
+    /// [`MAX_SUCCESSIONS`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub successions: Vec<AuthoritySuccession>,
+}
+
+/// How many replacements of an authority are remembered.
+pub const MAX_SUCCESSIONS: usize = 8;
+
+/// A replacement of [`AuthorityKind::Cluster`] with the signatures of the machines that held the
+/// store, for a machine that was off meanwhile.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AuthoritySuccession {
+    /// SHA-256 of the certificate of the replaced authority, as 64 hexadecimal digits.
+    pub before: String,
+    /// SHA-256 of the certificate of the authority that replaced it.
+    pub after: String,
+    /// Certificate of the authority that replaced it, PEM.
+    pub certificate: String,
+    /// The signatures, by machine.
+    pub signatures: BTreeMap<String, MemberSignature>,
+}
+
+/// The signature of a machine that holds the store, with the key of its certificate `node:NAME`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MemberSignature {
+    /// The machine's public key: base64 of its SubjectPublicKeyInfo (RFC 5280, 4.1.2.7).
+    pub key: String,
+    /// The signature: base64 of ECDSA P-256 with SHA-256, as ASN.1.
+    pub signature: String,
+}
+
+impl AuthorityRecord {
+    /// The replacements of the authority, also the one under way as soon as machines have signed it.
+    pub fn all_successions(&self) -> Vec<AuthoritySuccession> {
+        let under_way = self
+            .rotation
+            .as_ref()
+            .and_then(|rotation| rotation.succession_of(&self.current));
+        let mut all = self.successions.clone();
+        all.extend(under_way);
+        let beyond = all.len().saturating_sub(MAX_SUCCESSIONS);
+        all.split_off(beyond)
+    }
 }
 
 /// A replacement of an authority.
@@ -146,6 +193,22 @@ pub struct Rotation {
     /// so many seconds after `since`, in which katcall's connections learn of it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub grace_seconds: u32,
+    /// [`AuthorityKind::Cluster`]: the signatures for [`AuthoritySuccession`], by machine.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub signatures: BTreeMap<String, MemberSignature>,
+}
+
+impl Rotation {
+    /// What the machines have signed; `None` while none has.
+    fn succession_of(&self, before: &str) -> Option<AuthoritySuccession> {
+        let signed = !self.signatures.is_empty();
+        signed.then(|| AuthoritySuccession {
+            before: before.to_owned(),
+            after: self.next.clone(),
+            certificate: self.certificate.clone(),
+            signatures: self.signatures.clone(),
+        })
+    }
 }
 
 #[expect(

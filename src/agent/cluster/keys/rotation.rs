@@ -11,7 +11,7 @@ use kat_pki::{
 };
 use kat_types::{
     api::{ApiTime, AuthorityKeys, AuthorityReport, MembershipAnswer},
-    store::authorities::{ClusterAuthority, ReplaceableKey, RotationPhase},
+    store::authorities::{ClusterAuthority, MemberSignature, ReplaceableKey, RotationPhase},
 };
 
 impl MachineKeys {
@@ -100,6 +100,16 @@ impl MachineKeys {
         )?)
     }
 
+    /// This machine's signature that the second authority replaces the first, by their hashes.
+    pub(crate) fn sign_succession(
+        &self,
+        cluster_uid: &str,
+        authorities: (&str, &str),
+    ) -> Result<MemberSignature, KeysError> {
+        let key = self.key("node")?;
+        Ok(pki::sign_succession(&key, cluster_uid, authorities)?)
+    }
+
     /// Trusts the authority (PEM) that is to replace the present one, as the leader said when this
     /// machine joined; nothing where there is none.
     pub(crate) fn trust_announced(
@@ -146,10 +156,10 @@ impl MachineKeys {
         cluster_uid: &str,
         now: Timestamp,
     ) -> Result<String, KeysError> {
-        let recovery = self.recovery_key()?;
+        let recovery = self.recovery_keys()?;
         let present = Authority::load(&self.folder, kind, &recovery)?;
         let made = present.generate_successor(cluster_uid, now)?;
-        replacement::store_next(&self.folder, &made, &recovery)?;
+        replacement::store_next(&self.folder, &made, recovery.current())?;
         Ok(made.certificate_pem().to_owned())
     }
 
@@ -274,6 +284,7 @@ impl MachineKeys {
             accepted: Vec::new(),
             refused: Vec::new(),
             expires: expires.map_or(ApiTime::UNKNOWN, ApiTime::from),
+            successor_signature: None,
         })
     }
 }

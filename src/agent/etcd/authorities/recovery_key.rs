@@ -116,6 +116,7 @@ impl AuthorityKeeper {
             accepted,
             refused: Vec::new(),
             expires: ApiTime::UNKNOWN,
+            successor_signature: None,
         })
     }
 }

@@ -283,6 +283,7 @@ impl LeadingMachine {
             trust: pki::tls::CurrentTrust::new(&self.keys.cluster_authority().unwrap()).unwrap(),
             restarted: Mutex::default(),
             tried: Mutex::default(),
+            signed: Mutex::default(),
             changed: Arc::default(),
             pulses: LoopPulses::default(),
         };

@@ -31,7 +31,8 @@ use kat_plan::{
 use kat_types::{
     api::{
         ApiTime, AuthorityMigration, AuthorityMigrationRequest, AuthorityPhase,
-        AuthorityRotationRequest, AuthorityStatus, CertificateExpiry, List, ListMetadata,
+        AuthorityRotationRequest, AuthorityStatus, AuthoritySuccessions, CertificateExpiry, List,
+        ListMetadata,
     },
     store::{
         authorities::{
@@ -53,6 +54,19 @@ const MIN_GRACE_SECONDS: u32 = 10;
 const MAX_GRACE_SECONDS: u32 = 30 * 24 * 3600;
 /// Where to read about a replacement.
 const SHOWN: &str = "`katcall ca list` shows how far it is";
+/// For everybody, from any machine that holds the store: a machine that trusts the replaced
+/// authority alone can prove itself to nobody. The signatures vouch for what they say.
+pub(crate) async fn successions(
+    State(api): State<Arc<Api>>,
+) -> Result<Json<AuthoritySuccessions>, ApiError> {
+    let snapshot = api.snapshot()?;
+    let record = snapshot.authorities.get(AuthorityKind::Cluster.name());
+    let successions = record.map(|stored| stored.value.all_successions());
+    Ok(Json(AuthoritySuccessions {
+        successions: successions.unwrap_or_default(),
+    }))
+}
+
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
 ) -> Result<Json<List<AuthorityStatus>>, ApiError> {

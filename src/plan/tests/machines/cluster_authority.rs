@@ -16,8 +16,8 @@ use kat_types::{
     assignment::DesiredMeta,
     store::{
         authorities::{
-            AuthorityKind, AuthorityRecord, ClusterAuthority, Rotation, RotationPhase,
-            RotationReason,
+            AuthorityKind, AuthorityRecord, ClusterAuthority, MemberSignature, Rotation,
+            RotationPhase, RotationReason,
         },
         members::{ClusterMembers, MemberRecord},
         records::NodeRegistration,
@@ -55,6 +55,10 @@ impl Machine {
             issues: self.issuer.clone(),
             holds_next: self.next.clone().unwrap_or_default(),
             accepted: self.trust.iter().cloned().collect(),
+            successor_signature: Some(MemberSignature {
+                key: String::new(),
+                signature: self.next.as_ref().unwrap_or(&self.current).clone(),
+            }),
             ..AuthorityReport::default()
         }
     }
@@ -233,6 +237,7 @@ impl Model {
                         since: self.now,
                         holders: present_holders(&self.snapshot()),
                         turn: None,
+                        signatures: Default::default(),
                         grace_seconds: self.record.grace_seconds,
                     }),
                     ..self.record.clone()
@@ -311,6 +316,11 @@ proptest! {
         let record = &model.record;
         prop_assert!(record.rotation.is_none() && record.due.is_none(), "{record:?} {:?}", model.machines);
         prop_assert!(record.current != "a0");
+        // Every member has signed, and for that authority.
+        let signed = record.successions.last().unwrap();
+        prop_assert_eq!((signed.before.as_str(), &signed.after), ("a0", &record.current));
+        prop_assert!(signed.signatures.keys().eq(MEMBERS.iter()));
+        prop_assert!(signed.signatures.values().all(|one| one.signature == record.current));
         for (name, machine) in &model.machines {
             if machine.was_away && WORKERS.contains(&name.as_str()) {
                 continue;

@@ -245,6 +245,7 @@ impl Model {
                         since: self.world.now,
                         holders,
                         turn: None,
+                        signatures: Default::default(),
                         grace_seconds: 0,
                     }),
                     ..self.record()
@@ -620,6 +621,7 @@ fn a_record_from_a_backup_takes_no_key_away_and_converges() {
             since: model.world.now,
             holders: BTreeMap::new(),
             turn: None,
+            signatures: Default::default(),
             grace_seconds: 0,
         });
         model.put_record(&AuthorityRecord {
@@ -758,6 +760,7 @@ fn one_thing_is_replaced_at_a_time() {
             since: model.world.now,
             holders: BTreeMap::new(),
             turn: None,
+            signatures: Default::default(),
             grace_seconds: 0,
         }),
         ..AuthorityRecord::default()

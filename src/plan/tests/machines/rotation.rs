@@ -199,6 +199,7 @@ impl Model {
             since: Timestamp::UNIX_EPOCH,
             holders: BTreeMap::new(),
             turn: None,
+            signatures: Default::default(),
             grace_seconds: 0,
         };
         let rotation = rotation.unwrap_or(nothing);
@@ -253,6 +254,7 @@ impl Model {
                         since: Timestamp::UNIX_EPOCH,
                         holders: present_holders(&snapshot),
                         turn: None,
+                        signatures: Default::default(),
                         grace_seconds: 0,
                     }),
                     ..before

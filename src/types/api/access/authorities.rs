@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::{ApiTime, newer},
-    store::authorities::{RotationPhase, RotationReason},
+    store::authorities::{AuthoritySuccession, RotationPhase, RotationReason},
 };
 
 /// How far the replacement of an authority has come.
@@ -102,6 +102,15 @@ pub struct AuthorityRotationRequest {
     /// default one day. One that is used for the first time after it needs a new connection file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_seconds: Option<u32>,
+}
+
+/// The replacements of `cluster-ca`, for machines that were off meanwhile and trust the replaced
+/// authority alone. Nothing in it is secret.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AuthoritySuccessions {
+    /// The latest last.
+    pub successions: Vec<AuthoritySuccession>,
 }
 
 /// Request to end the wait for machines of version 0.1.0 that never come.

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     api::{Condition, ContainerStatus},
     resource::{Bytes, MilliCpu, ResourceList},
+    store::authorities::MemberSignature,
 };
 
 /// Maximum bytes of one word in a report.
@@ -187,7 +188,11 @@ fn bound_authority(report: &mut AuthorityReport) {
         accepted,
         refused,
         expires: _,
+        successor_signature,
     } = report;
+    if let Some(MemberSignature { key, signature }) = successor_signature {
+        words([key, signature]);
+    }
     for list in [&mut *accepted, &mut *refused] {
         list.truncate(MAX_EDITIONS);
     }
