@@ -259,7 +259,7 @@ fn exposed_table(values: &[ExposedValue], now: Timestamp) -> Table {
             }
         };
         table.row(vec![
-            Cell::new(&word(&one.kind)),
+            Cell::new(word(&one.kind)),
             Cell::new(&namespace),
             Cell::new(&name),
             Cell::new(time::age(now, one.updated)),
