@@ -59,6 +59,18 @@ pub(super) fn remove(path: &Path) -> Result<(), PkiError> {
     }
 }
 
+/// Lets one change of several files in a folder come after another, also of other processes. The
+/// change lasts as long as the returned file is open, and must not begin another one. A folder that
+/// is not there has nothing to change.
+pub(super) fn begin_change(folder: &Path) -> Result<Option<fs::File>, PkiError> {
+    let opened = match fs::File::open(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(|source| failed(folder, source))?,
+    };
+    opened.lock().map_err(|source| failed(folder, source))?;
+    Ok(Some(opened))
+}
+
 /// Makes the folder of keys, 0700.
 pub(super) fn make_folder(path: &Path) -> Result<(), PkiError> {
     let make = || -> io::Result<()> {

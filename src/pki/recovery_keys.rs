@@ -161,6 +161,8 @@ pub fn store_recovery_key(folder: &Path, key: &RecoveryKey) -> Result<(), PkiErr
 /// # Errors
 /// As [`load_recovery_key`].
 pub fn store_recovery_keys(folder: &Path, keys: &RecoveryKeys) -> Result<(), PkiError> {
+    files::make_folder(folder)?;
+    let _change = files::begin_change(folder)?;
     let known = match load_recovery_keys(folder) {
         Ok(known) => known.all().cloned().collect(),
         Err(error) if error.is_not_found() => Vec::new(),
@@ -168,7 +170,6 @@ pub fn store_recovery_keys(folder: &Path, keys: &RecoveryKeys) -> Result<(), Pki
     };
     let others = keys.others.iter().cloned().chain(known);
     let all = RecoveryKeys::new(keys.current.clone(), others);
-    files::make_folder(folder)?;
     write(folder, RecoveryKeyEdition::Old, &all.others)?;
     store_recovery_key(folder, &all.current)?;
     files::remove(&folder.join(RecoveryKeyEdition::Next.file()))
@@ -179,6 +180,7 @@ pub fn store_recovery_keys(folder: &Path, keys: &RecoveryKeys) -> Result<(), Pki
 /// # Errors
 /// As [`load_recovery_key`].
 pub fn store_next_recovery_key(folder: &Path, next: &RecoveryKey) -> Result<(), PkiError> {
+    let _change = files::begin_change(folder)?;
     if let Some(before) = next_recovery_key(folder)?
         && before != *next
     {
@@ -194,6 +196,11 @@ pub fn store_next_recovery_key(folder: &Path, next: &RecoveryKey) -> Result<(), 
 /// As [`load_recovery_key`]; [`PkiError::Key`] if the key of a present authority does not open, in
 /// which case nothing is changed.
 pub fn promote_recovery_key(folder: &Path) -> Result<(), PkiError> {
+    let _change = files::begin_change(folder)?;
+    promote(folder)
+}
+
+fn promote(folder: &Path) -> Result<(), PkiError> {
     let Some(next) = next_recovery_key(folder)? else {
         return Ok(());
     };
@@ -212,13 +219,14 @@ pub fn promote_recovery_key(folder: &Path) -> Result<(), PkiError> {
 /// # Errors
 /// As [`promote_recovery_key`].
 pub fn complete_recovery_key_promotion(folder: &Path) -> Result<bool, PkiError> {
+    let _change = files::begin_change(folder)?;
     let Some(next) = next_recovery_key(folder)? else {
         return Ok(false);
     };
     if load_recovery_key(folder)? != next {
         return Ok(false);
     }
-    promote_recovery_key(folder)?;
+    promote(folder)?;
     Ok(true)
 }
 
@@ -229,6 +237,7 @@ pub fn complete_recovery_key_promotion(folder: &Path) -> Result<bool, PkiError> 
 /// # Errors
 /// As [`promote_recovery_key`].
 pub fn forget_other_recovery_keys(folder: &Path) -> Result<bool, PkiError> {
+    let _change = files::begin_change(folder)?;
     let keys = load_recovery_keys(folder)?;
     check_authorities(folder, &keys)?;
     seal_authorities_anew(folder)?;

@@ -51,6 +51,7 @@ pub fn store_next(
     authority: &Authority,
     recovery: &RecoveryKey,
 ) -> Result<(), PkiError> {
+    let _change = files::begin_change(folder)?;
     let kind = authority.kind();
     for edition in [AuthorityEdition::Retired, AuthorityEdition::Old] {
         remove_edition(folder, kind, edition)?;
@@ -68,6 +69,11 @@ pub fn promote_next(
     kind: AuthorityKind,
     recovery: &RecoveryKeys,
 ) -> Result<(), PkiError> {
+    let _change = files::begin_change(folder)?;
+    promote(folder, kind, recovery)
+}
+
+fn promote(folder: &Path, kind: AuthorityKind, recovery: &RecoveryKeys) -> Result<(), PkiError> {
     if edition_certificate(folder, kind, AuthorityEdition::Next)?.is_none() {
         return Ok(());
     }
@@ -94,12 +100,13 @@ pub fn complete_promotion(
     kind: AuthorityKind,
     recovery: &RecoveryKeys,
 ) -> Result<bool, PkiError> {
+    let _change = files::begin_change(folder)?;
     for edition in [AuthorityEdition::Next, AuthorityEdition::Old] {
         if edition_certificate(folder, kind, edition)?.is_none() {
             return Ok(false);
         }
     }
-    promote_next(folder, kind, recovery)?;
+    promote(folder, kind, recovery)?;
     Ok(true)
 }
 
@@ -108,6 +115,7 @@ pub fn complete_promotion(
 /// # Errors
 /// [`PkiError::File`].
 pub fn retire_old(folder: &Path, kind: AuthorityKind) -> Result<(), PkiError> {
+    let _change = files::begin_change(folder)?;
     if edition_certificate(folder, kind, AuthorityEdition::Old)?.is_none() {
         return Ok(());
     }
@@ -124,6 +132,7 @@ pub fn retire_old(folder: &Path, kind: AuthorityKind) -> Result<(), PkiError> {
 /// # Errors
 /// [`PkiError::File`].
 pub fn forget_others(folder: &Path, kind: AuthorityKind) -> Result<bool, PkiError> {
+    let _change = files::begin_change(folder)?;
     let mut any = false;
     for edition in AuthorityEdition::ALL {
         if edition != AuthorityEdition::Current {

@@ -242,7 +242,8 @@ impl Cluster {
                 },
                 clock: Arc::clone(&clock),
                 pulses: LoopPulses::default(),
-                sealing: watch::Sender::new(kat_plan::SnapshotSealing::None).subscribe(),
+                sealing: tokio::sync::watch::Sender::new(kat_plan::SnapshotSealing::None)
+                    .subscribe(),
             },
             machine.cancel.clone(),
         );

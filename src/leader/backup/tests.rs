@@ -80,7 +80,7 @@ impl Cluster {
             endpoint: Arc::new(|| "192.0.2.1:9115".to_owned()),
             clock: Arc::clone(&clock),
             pulses: LoopPulses::default(),
-            sealing: watch::Sender::new(kat_plan::SnapshotSealing::None).subscribe(),
+            sealing: tokio::sync::watch::Sender::new(kat_plan::SnapshotSealing::None).subscribe(),
         };
         let handle = start(Arc::new(store.clone()), leader, cancel.clone());
         let config = BackupsConfig {

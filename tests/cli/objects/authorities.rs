@@ -370,6 +370,20 @@ fn exposed_values_are_a_table_with_what_to_do() {
 }
 
 #[test]
+fn a_leader_of_an_earlier_version_lists_no_exposed_values() {
+    let fake = Fake::start();
+    let path = format!("GET {AUTHORITIES}/exposed");
+    fake.reply(&path, 404, error("NotFound", "no such route"));
+    assert_snapshot!(Program::of(&fake).run(&["ca", "exposed"]), @r"
+    exit: 1
+    --- stderr
+    error: the leader has a version of KAT that does not replace the recovery key
+
+    hint: upgrade KAT on the machines that hold the store
+    ");
+}
+
+#[test]
 fn the_help_of_exposed_values_says_what_they_are() {
     assert_snapshot!(Program::alone().run(&["ca", "exposed", "--help"]));
 }

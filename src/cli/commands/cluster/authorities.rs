@@ -215,7 +215,13 @@ async fn exposed(session: &CliSession<'_>, format: OutputFormat) -> Result<(), C
     let console = session.console;
     let found = match session.client.exposed_values().await {
         Ok(found) => found,
-        Err(error) => return Err(explained(session, error).await),
+        Err(error) if error.is_not_found() => {
+            return Err(CliError::failed(
+                "the leader has a version of KAT that does not replace the recovery key",
+            )
+            .hinted("upgrade KAT on the machines that hold the store"));
+        }
+        Err(error) => return Err(error.into()),
     };
     match format {
         OutputFormat::Json => output::document(console, DocumentFormat::Json, &found),
@@ -261,7 +267,7 @@ fn exposed_table(values: &[ExposedValue], now: Timestamp) -> Table {
             }
         };
         table.row(vec![
-            Cell::new(&word(&one.kind)),
+            Cell::new(word(&one.kind)),
             Cell::new(&namespace),
             Cell::new(&name),
             Cell::new(time::age(now, one.updated)),

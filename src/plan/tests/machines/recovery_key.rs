@@ -397,7 +397,10 @@ impl Model {
         assert_ne!(record.current, before.fingerprint());
         let snapshot = self.led();
         for member in self.members.values() {
-            assert_eq!(member.held().fingerprints(), [record.current.clone()]);
+            assert_eq!(
+                member.held().fingerprints(),
+                std::slice::from_ref(&record.current)
+            );
         }
         assert!(unsealed_by_present_key(&snapshot).is_empty());
         self.check();
