@@ -8,13 +8,13 @@ run_fixes() { run_fixes_on n1 "$1"; }
 lab copy "$LAB_WORK/images/web/bin/web" n1:/usr/local/bin/web
 check_passes
 
-# The output matches README's example line by line, without its warnings, which depend on the host's
-# kernel.
+# The output matches the example of docs/guide/install.md line by line, without its warnings, which
+# depend on the host's kernel.
 n1 systemctl unmask etcd.service
 n1 systemctl enable --now etcd.service
 found=$(problems)
 example=$(awk '/^    sudo kat-agent check$/ { on = 1; next } /^[^ ]/ { on = 0 } !on || !NF || $1 == "..." { next }
-    /^    warning/ { warning = 1; next } warning && /^             / { next } { warning = 0; print substr($0, 5) }' README.md)
+    /^    warning/ { warning = 1; next } warning && /^             / { next } { warning = 0; print substr($0, 5) }' docs/guide/install.md)
 contains "$example" "sudo systemctl disable --now etcd.service"
 # The example's versions are those of Debian 13.
 [[ ${KAT_LAB_SUITE:-trixie} == trixie ]] ||
