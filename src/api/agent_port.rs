@@ -1,5 +1,5 @@
 //! The agent's port, on every machine's overlay address: reads and streams of its instances that a
-//! user requested from the leader. Nothing here changes the machine (ARCHITECTURE.md, The API).
+//! user requested from the leader. Nothing here changes the machine (docs/internals/api.md).
 //!
 //! It admits machines that may lead, by their certificate `leader:NAME`, and, for a volume that
 //! moves to another machine, that machine (`api/handlers/data/volume_copies.rs`). The machine takes its

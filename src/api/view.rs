@@ -1,4 +1,4 @@
-//! The stored state as users see it (ARCHITECTURE.md, The API). Values of environment variables are
+//! The stored state as users see it (docs/internals/api.md). Values of environment variables are
 //! masked here.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! Lists, and watches that continue from them: `?watch=true&resourceVersion=N` (ARCHITECTURE.md,
-//! The API).
+//! Lists, and watches that continue from them: `?watch=true&resourceVersion=N`
+//! (docs/internals/api.md).
 //!
 //! A watch compares the items of two snapshots. A client that reads slowly misses intermediate
 //! states but never the last one, and only the lines of one comparison are buffered for it. A

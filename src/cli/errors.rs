@@ -4,7 +4,7 @@ use std::io;
 
 use kat_client::ClientError;
 
-/// Exit codes (ARCHITECTURE.md, The API).
+/// Exit codes (docs/internals/api.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CliExitCode {
     Failed = 1,

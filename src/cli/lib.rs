@@ -1,7 +1,7 @@
 //! katcall's commands, tables, JSON and progress.
 //!
 //! Data goes to stdout, everything else to stderr; messages are lower case without a full stop and
-//! their hints stand apart (ARCHITECTURE.md, Style). Exit codes: 0 done, 1 refused or failed, 2
+//! their hints stand apart (CONTRIBUTING.md, Style). Exit codes: 0 done, 1 refused or failed, 2
 //! wrong usage, 3 not found, 4 not reachable, 5 timed out waiting, 10 `plan` found changes, 130
 //! interrupted.
 

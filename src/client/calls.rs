@@ -1,4 +1,4 @@
-//! One method for each route (RFC001-KAT 8.2; ARCHITECTURE.md, The API).
+//! One method for each route (RFC001-KAT 8.2; docs/internals/api.md).
 
 use bytes::Bytes;
 use reqwest::Method;

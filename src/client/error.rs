@@ -1,4 +1,4 @@
-//! Errors of calls, and the exit code of each (ARCHITECTURE.md, The API).
+//! Errors of calls, and the exit code of each (docs/internals/api.md).
 
 use std::time::Duration;
 

@@ -6,7 +6,7 @@
 //! something twice (a new token) is never sent again once it may have arrived. TLS is 1.3 only,
 //! trusts only the cluster's authority and expects the name `api.kat.<cluster uid>`, whatever the
 //! address; `kat.<cluster uid>`, the name of version 0.1.0, only where the other one was never seen
-//! (ARCHITECTURE.md, Identity).
+//! (docs/internals/identity-and-access.md).
 
 #![warn(missing_docs)]
 

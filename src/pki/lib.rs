@@ -1,7 +1,8 @@
 //! Authorities, certificates, tokens and sealed keys.
 //!
 //! A cluster has three authorities from its first `init` on ([`AuthorityKind`]), so that a
-//! certificate for one purpose is not valid for another (ARCHITECTURE.md, Identity). Leaves are
+//! certificate for one purpose is not valid for another
+//! (docs/internals/identity-and-access.md). Leaves are
 //! valid for 30 days ([`LEAF_LIFETIME`]), those of the API for two ([`API_LEAF_LIFETIME`]), and are
 //! renewed after two thirds of that. This crate does not read the clock: the time is an argument. It starts no task and opens no connection either;
 //! [`tls`] only prepares configurations.

@@ -1,5 +1,5 @@
-//! The objects that the API receives and sends, and that `katcall -o json` prints (ARCHITECTURE.md,
-//! The API). Field names are stable from the first release.
+//! The objects that the API receives and sends, and that `katcall -o json` prints
+//! (docs/internals/api.md). Field names are stable from the first release.
 
 use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
 

@@ -26,9 +26,9 @@ use crate::{
 
 /// Everything an agent needs to run one instance; it reads no other key for it.
 ///
-/// Stored as JSON under `/kat/nodes/desired/{node}/instances/{instance}` (ARCHITECTURE.md, Keys in
-/// etcd). Readers ignore fields that they do not know; of words that they do not know see
-/// [`Self::not_understood`].
+/// Stored as JSON under `/kat/nodes/desired/{node}/instances/{instance}`
+/// (docs/internals/etcd-keys.md). Readers ignore fields that they do not know; of
+/// words that they do not know see [`Self::not_understood`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct Assignment {
@@ -135,7 +135,8 @@ pub enum DesiredRun {
     Stopped,
 }
 
-/// The host user of a workload, the same on every machine (ARCHITECTURE.md, Files).
+/// The host user of a workload, the same on every machine
+/// (docs/internals/files-on-a-machine.md, Users and indexes).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadUser {
@@ -151,7 +152,7 @@ pub struct WorkloadUser {
     pub subordinate_count: u32,
 }
 
-/// First uid of workload users (ARCHITECTURE.md, Files).
+/// First uid of workload users (docs/internals/files-on-a-machine.md, Users and indexes).
 pub const USER_BASE: u32 = 20_000;
 /// First subordinate id of workload users.
 pub const SUBORDINATE_BASE: u32 = 1_879_048_192;

@@ -127,7 +127,7 @@ async fn a_node_changes_no_users_members_or_state_of_etcd() {
     for (call, denied) in calls(&beta, own).await {
         assert!(denied, "{call} is not refused to a node");
     }
-    // Calls that this version of etcd permits to every user (ARCHITECTURE.md, Known limits).
+    // Calls that this version of etcd permits to every user (docs/internals/limits.md).
     let mut upkeep = beta.maintenance_client();
     let raise = upkeep
         .alarm(AlarmAction::Activate, AlarmType::Nospace, None)

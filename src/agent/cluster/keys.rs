@@ -1,7 +1,7 @@
 //! This machine's keys and certificates: made at init, renewed before they run out.
 //!
 //! A machine that holds etcd has the authorities and issues its own leaves, before etcd starts
-//! (ARCHITECTURE.md, Identity).
+//! (docs/internals/identity-and-access.md).
 
 use std::{
     collections::BTreeMap,

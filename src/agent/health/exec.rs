@@ -3,7 +3,7 @@
 //! Each is a transient unit of the workload's user, in which crun enters the container with the
 //! user, variables and capabilities that the container was made with. crun has to run in the user
 //! namespace that Podman made for the user, in which the unit's main process runs. `podman exec`
-//! would do the same with three times the processor time (ARCHITECTURE.md, Health).
+//! would do the same with three times the processor time (docs/internals/health.md).
 
 use std::{path::Path, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The paths of KAT's files and folders (ARCHITECTURE.md, Files).
+//! The paths of KAT's files and folders (docs/internals/files-on-a-machine.md).
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
 //! Files from a workload's folder that its containers mount, written to this machine
-//! (ARCHITECTURE.md, Files).
+//! (docs/internals/workload-files.md).
 //!
 //! They lie in `/var/lib/kat/files/UID/DIGEST`, with the digest of all files: a folder with this
 //! name is complete, and its files never change. Only root can change the folders above the mounted

@@ -1,5 +1,5 @@
-//! Authentication of callers by token, certificate, or the local socket (ARCHITECTURE.md, Who may
-//! call what).
+//! Authentication of callers by token, certificate, or the local socket
+//! (docs/internals/identity-and-access.md).
 
 use std::net::SocketAddr;
 

@@ -1,5 +1,5 @@
-//! The one table of authorization: which caller may use which route (ARCHITECTURE.md, Who may call
-//! what).
+//! The one table of authorization: which caller may use which route
+//! (docs/internals/identity-and-access.md, Who may call what).
 
 use crate::{
     access::authentication::{Caller, SocketAccess},

@@ -1,6 +1,6 @@
 //! Pools of connections. Each connection has a place in one pool, so that a caller who opens many
-//! of them takes places only from others of its kind, and first from itself (ARCHITECTURE.md, The
-//! API).
+//! of them takes places only from others of its kind, and first from itself
+//! (docs/internals/api.md, Connections).
 //!
 //! A TCP connection starts in the pool of unproved ones, and moves to the pool of its certificate
 //! or token with the first call that proves one. In a full pool, the oldest connection of the

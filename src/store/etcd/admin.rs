@@ -2,8 +2,8 @@
 //!
 //! Users have no passwords: the common name of a client's certificate is its user. `leader:NAME`
 //! has etcd's root role, because snapshots, defragmentation and members need it. `node:NAME` reads
-//! the prefixes in ARCHITECTURE.md, Identity. etcd requires a user `root`; it has no password, and
-//! no certificate is ever issued for it.
+//! the prefixes in docs/internals/identity-and-access.md. etcd requires a user `root`; it has no
+//! password, and no certificate is ever issued for it.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! The keys of the store (RFC001-KAT 5.2; ARCHITECTURE.md, Keys in etcd). No other module builds
-//! keys.
+//! The keys of the store (RFC001-KAT 5.2; docs/internals/etcd-keys.md). No other module
+//! builds keys.
 
 /// Prefix of all keys of KAT.
 pub const ROOT: &str = "/kat/";

@@ -1,5 +1,6 @@
 //! Copies of volumes between machines, on the agent's port: a machine named in a desired move gets
-//! the volume of that move, once the volume's last instance has ended (ARCHITECTURE.md, Volumes).
+//! the volume of that move, once the volume's last instance has ended
+//! (docs/internals/volume-moves.md).
 
 use std::{convert::Infallible, pin::Pin, sync::Arc};
 

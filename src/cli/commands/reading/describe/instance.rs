@@ -129,7 +129,7 @@ fn containers(sheet: &mut Sheet, containers: &[ContainerStatus]) {
 }
 
 /// Adds the commands that work for another user's unit: `journalctl --user-unit` as root shows none
-/// of its entries (ARCHITECTURE.md, Files).
+/// of its entries (docs/internals/files-on-a-machine.md).
 pub(crate) fn commands(sheet: &mut Sheet, item: &InstanceItem) {
     let status = &item.status;
     if status.unit.is_empty() || status.user.is_empty() {
