@@ -383,7 +383,7 @@ impl<'a> AuthorityView<'a> {
             let away = away_machines(self.snapshot, self.observed);
             let away = (!away.is_empty()).then(|| away.join(", "))?;
             return Some(format!(
-                "it goes on without {away}; who has not heard of it until Issue needs `kat-agent trust` when back"
+                "it goes on without {away}: when back they take it from the signatures of the machines that hold the store, or say that they need `kat-agent trust`"
             ));
         }
         let holds = |(name, uid): (&String, &String)| {
