@@ -13,7 +13,7 @@ set_secret() { printf %s "$1" | lab exec n1 -- katcall secret set db --from-file
 # values: the value of the secret in each instance, once.
 values() {
     local address
-    for address in $(instances app | jq -er '.[].status.ip'); do page "http://$address/env?PASSWORD"; echo; done | sort -u
+    for address in $(instances app | jq -er '.[].status.ip'); do page "http://$address/env?PASSWORD"; echo; done | grep . | sort -u
 }
 
 # A secret in use, and what somebody keeps who once had root on a machine with the store.

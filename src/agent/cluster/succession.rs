@@ -16,6 +16,7 @@ use kat_client::{Client, ClientOptions};
 use kat_pki as pki;
 use kat_pki::{AuthorityKind, SuccessionError};
 use kat_store::Mirror;
+use kat_types::api::RenewalRequest;
 
 /// Time between two looks while no server of the state stream is accepted.
 const INTERVAL: Duration = Duration::from_secs(20);
@@ -23,6 +24,34 @@ const INTERVAL: Duration = Duration::from_secs(20);
 const ANSWER: Duration = Duration::from_secs(3);
 /// How many servers are asked at most in one look.
 const MOST_SERVERS: usize = 16;
+
+/// Takes the authority whose certificate has this SHA-256, and a certificate of it for this machine,
+/// from a server that has it. What the server says about itself is not believed.
+pub(crate) async fn take_authority(
+    identity: &MachineIdentity,
+    keys: &MachineKeys,
+    endpoint: &str,
+    hash: &str,
+) -> anyhow::Result<()> {
+    let request = RenewalRequest {
+        certificate_request: keys.machine_request(&identity.node)?,
+        state_stream: true,
+    };
+    let options = ClientOptions {
+        retry_for: Duration::ZERO,
+        unreachable_for: Duration::ZERO,
+        ..ClientOptions::default()
+    };
+    let client = Client::of_authority(endpoint, hash, options)?;
+    let signed = client.renew_certificates(&identity.node, &request).await?;
+    let uid = pki::cluster_uid_of_authority(&signed.cluster_authority)?;
+    if uid != identity.cluster_uid || pki::fingerprint_of(&signed.cluster_authority)? != hash {
+        anyhow::bail!("it issues certificates of another authority");
+    }
+    keys.trust_next(&signed.cluster_authority)?;
+    keys.store_machine(&signed)?;
+    Ok(())
+}
 
 /// Looks for the new authority while this machine does not reach the cluster.
 pub(crate) struct SuccessionWatch {
@@ -113,7 +142,8 @@ impl SuccessionWatch {
             let found = pki::accepted_successor(uid, &present, &answer.successions, &members);
             match found {
                 Ok(certificate) => {
-                    self.keys.trust_announced(certificate, uid)?;
+                    let hash = pki::fingerprint_of(certificate)?;
+                    take_authority(&self.identity, &self.keys, &endpoint, &hash).await?;
                     return Ok(Some(endpoint));
                 }
                 Err(error) => failed = Some(error),

@@ -6,12 +6,13 @@ use std::time::Duration;
 use anyhow::bail;
 
 use super::setup::{StepPrinter, read_identity};
-use crate::cluster::{cluster_cache::ClusterCache, identity::MachineIdentity, keys::MachineKeys};
-use kat_client::{Client, ClientOptions};
+use crate::cluster::{
+    cluster_cache::ClusterCache, identity::MachineIdentity, keys::MachineKeys,
+    succession::take_authority,
+};
 use kat_pki as pki;
 use kat_pki::AuthorityKind;
 use kat_systemd::{JobResult, ManagerSource, Managers};
-use kat_types::api::RenewalRequest;
 
 /// Longest restart of the agent.
 const RESTART_LIMIT: Duration = Duration::from_secs(60);
@@ -63,31 +64,9 @@ async fn take(
     hash: &str,
 ) -> anyhow::Result<String> {
     let known = ClusterCache::stored().of_others(identity);
-    let request = RenewalRequest {
-        certificate_request: keys.machine_request(&identity.node)?,
-        state_stream: true,
-    };
-    let options = ClientOptions {
-        retry_for: Duration::ZERO,
-        unreachable_for: Duration::ZERO,
-        ..ClientOptions::default()
-    };
     let mut failures = Vec::new();
     for endpoint in known.api(identity.cluster.spec.api_port) {
-        let asked = async {
-            let client = Client::of_authority(&endpoint, hash, options)?;
-            let signed = client.renew_certificates(&identity.node, &request).await?;
-            let uid = pki::cluster_uid_of_authority(&signed.cluster_authority)?;
-            if uid != identity.cluster_uid
-                || pki::fingerprint_of(&signed.cluster_authority)? != hash
-            {
-                bail!("it issues certificates of another authority");
-            }
-            keys.trust_next(&signed.cluster_authority)?;
-            keys.store_machine(&signed)?;
-            anyhow::Ok(())
-        };
-        match asked.await {
+        match take_authority(identity, keys, &endpoint, hash).await {
             Ok(()) => return Ok(endpoint),
             Err(error) => failures.push(format!("\n  {endpoint}: {error:#}")),
         }
