@@ -15,8 +15,9 @@ stream_of() {
         --resolve 'state.kat.$uid:9115:$2' 'https://state.kat.$uid:9115/v1alpha1/nodes/n4/state' --output /run/stream || true"
     lab exec "$1" -- cat /run/stream </dev/null | tr -d '\0'
 }
-# stream_has FILE KEY: whether a message of the stream has this key, and not only a text such as the folder of backups.
-stream_has() { LC_ALL=C grep -aqP "\Q$2\E(?![\w/.-])" "$1"; }
+# stream_has FILE KEY: whether a message of the stream has this key, which its length precedes there, and not only a text
+# such as the folder of backups.
+stream_has() { LC_ALL=C grep -azqP "\\x$(printf %02x "${#2}")\\Q$2\\E" "$1"; }
 is_shown_to_n4() {
     case $1 in
     /kat/nodes/desired/n4/*) ;;
