@@ -14,4 +14,27 @@ mod rotation;
 mod user_indexes;
 mod users;
 
+use kat_types::api::AuthorityReport;
+
 use super::*;
+
+/// What a leader of an hour has heard just now: how each machine uses an authority or a key.
+fn observed_authorities(
+    reports: impl Iterator<Item = (String, AuthorityReport)>,
+) -> ObservedReports {
+    let reported = reports.map(|(name, report)| {
+        let report = NodeReport {
+            authorities: vec![report],
+            ..NodeReport::default()
+        };
+        let reported = ReportedNode {
+            age: Duration::ZERO,
+            report: Arc::new(report),
+        };
+        (name, reported)
+    });
+    ObservedReports {
+        leading_for: Duration::from_secs(3600),
+        reports: reported.collect(),
+    }
+}

@@ -1,18 +1,15 @@
 //! The replacement of the cluster's own authority, with machines that do their part in any order and
 //! are away, and members that lead in turn.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
+use super::observed_authorities;
 use kat_plan::{RotationStep, RotationView, Snapshot, present_holders, rotation_step};
 use kat_types::{
-    api::{AuthorityReport, NodeReport},
+    api::AuthorityReport,
     assignment::DesiredMeta,
     store::{
         authorities::{
@@ -22,7 +19,7 @@ use kat_types::{
         members::{ClusterMembers, MemberRecord},
         records::NodeRegistration,
         revisions::Stored,
-        snapshot::{NodeEntry, ObservedReports, ReportedNode, StoredState},
+        snapshot::{NodeEntry, StoredState},
     },
 };
 
@@ -191,21 +188,8 @@ impl Model {
 
     fn step(&self) -> RotationStep {
         let present = self.machines.iter().filter(|(_, machine)| !machine.away);
-        let reports = present.map(|(name, machine)| {
-            let report = NodeReport {
-                authorities: vec![machine.report()],
-                ..NodeReport::default()
-            };
-            let reported = ReportedNode {
-                age: Duration::ZERO,
-                report: Arc::new(report),
-            };
-            (name.clone(), reported)
-        });
-        let observed = ObservedReports {
-            leading_for: Duration::from_secs(3600),
-            reports: reports.collect(),
-        };
+        let reports = present.map(|(name, machine)| (name.clone(), machine.report()));
+        let observed = observed_authorities(reports);
         let view = RotationView {
             leader: &self.leader,
             observed: &observed,

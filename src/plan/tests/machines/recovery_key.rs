@@ -183,21 +183,8 @@ impl Model {
 
     fn step(&mut self) -> RotationStep {
         let present = self.members.iter().filter(|(_, member)| !member.away);
-        let reports = present.map(|(name, member)| {
-            let report = NodeReport {
-                authorities: vec![member.report()],
-                ..NodeReport::default()
-            };
-            let reported = ReportedNode {
-                age: Duration::ZERO,
-                report: Arc::new(report),
-            };
-            (name.clone(), reported)
-        });
-        let observed = ObservedReports {
-            leading_for: Duration::from_secs(3600),
-            reports: reports.collect(),
-        };
+        let reports = present.map(|(name, member)| (name.clone(), member.report()));
+        let observed = observed_authorities(reports);
         let snapshot = self.led();
         let view = RotationView {
             leader: &self.leader,

@@ -10,6 +10,7 @@ use std::{
 use jiff::Timestamp;
 use proptest::prelude::*;
 
+use super::observed_authorities;
 use kat_plan::{RotationStep, RotationView, Snapshot, present_holders, rotation_step, store_epoch};
 use kat_types::{
     api::{AuthorityReport, NodeReport, StoreEpoch},
@@ -204,21 +205,8 @@ impl Model {
         };
         let rotation = rotation.unwrap_or(nothing);
         let present = self.members.iter().filter(|(_, member)| !member.away);
-        let reports = present.map(|(name, member)| {
-            let report = NodeReport {
-                authorities: vec![member.report(&rotation)],
-                ..NodeReport::default()
-            };
-            let reported = ReportedNode {
-                age: Duration::ZERO,
-                report: Arc::new(report),
-            };
-            (name.clone(), reported)
-        });
-        let observed = ObservedReports {
-            leading_for: Duration::from_secs(3600),
-            reports: reports.collect(),
-        };
+        let reports = present.map(|(name, member)| (name.clone(), member.report(&rotation)));
+        let observed = observed_authorities(reports);
         let view = RotationView {
             leader: &self.leader,
             observed: &observed,
