@@ -9,7 +9,10 @@ use super::support::{Server, put, registration};
 use kat_types::{
     api::{ApiTime, AuthorityReport, NodeReport},
     store::{
-        authorities::{AuthorityRecord, Rotation, RotationPhase, RotationReason},
+        authorities::{
+            AuthorityRecord, AuthoritySuccession, MemberSignature, Rotation, RotationPhase,
+            RotationReason,
+        },
         keys,
         records::NodeRegistration,
         transaction::WriteOperation,
@@ -180,6 +183,64 @@ async fn authorities_are_shown_with_their_expiry_and_that_of_the_machines_certif
     server.leaderships.send_replace(None);
     let (status, body) = server.get(&server.read, AUTHORITIES).await;
     assert_eq!(status, 503, "only the leader has the reports: {body}");
+}
+
+/// A machine that was off while `cluster-ca` was replaced has no certificate that anybody accepts.
+#[tokio::test]
+async fn everybody_reads_the_signatures_for_replacements_and_from_a_machine_that_does_not_lead_too()
+{
+    let path = "/v1alpha1/authorities/successions";
+    let server = cluster().await;
+    let (status, body) = server.get("", path).await;
+    assert_eq!((status.as_u16(), body), (200, json!({"successions": []})));
+    let signature = |text: &str| MemberSignature {
+        key: "a key".to_owned(),
+        signature: text.to_owned(),
+    };
+    let earlier = AuthoritySuccession {
+        before: "the first".to_owned(),
+        after: OLD.to_owned(),
+        signatures: [("n1".to_owned(), signature("earlier"))].into(),
+        ..AuthoritySuccession::default()
+    };
+    server
+        .write(&[record("cluster-ca", |one| {
+            one.successions.push(earlier);
+            one.rotation = Some(rotation(RotationPhase::Trust));
+        })])
+        .await;
+    let befores = |body: &Value| {
+        let found = body["successions"].as_array().unwrap().clone();
+        let befores = found
+            .iter()
+            .map(|one| one["before"].as_str().unwrap().to_owned());
+        befores.collect::<Vec<_>>()
+    };
+    let (_, body) = server.get("", path).await;
+    assert_eq!(
+        befores(&body),
+        ["the first"],
+        "nobody has signed the one under way"
+    );
+    server
+        .write(&[record("cluster-ca", |one| {
+            let mut under_way = rotation(RotationPhase::Issue);
+            under_way.signatures = [("n2".to_owned(), signature("present"))].into();
+            one.rotation = Some(under_way);
+        })])
+        .await;
+    server.leaderships.send_replace(None);
+    let (status, body) = server.get("", path).await;
+    assert_eq!(
+        (status.as_u16(), befores(&body)),
+        (200, vec![OLD.to_owned()])
+    );
+    let shown = &body["successions"][0];
+    assert_eq!(shown["after"], NEW);
+    assert_eq!(
+        shown["signatures"],
+        json!({"n2": {"key": "a key", "signature": "present"}})
+    );
 }
 
 #[tokio::test]
