@@ -12,6 +12,9 @@ for node in n1 n2 n3; do
             "https://127.0.0.1:9115/v1alpha1/nodes/$1/membership" >/run/keys
         for name in cluster-ca etcd-client-ca etcd-peer-ca; do jq -er ".authorities[\"$name\"].key" /run/keys >/run/$name.key; done' sh "$node"
 done
+# The leader of such a version has recorded no recovery key either.
+for node in n1 n2 n3; do on "$node" systemctl stop kat-agent.service; done
+equal 1 "$(etcdctl_on n1 del /kat/authorities/recovery-key)" "records of the recovery key that were deleted"
 for node in n1 n2 n3; do
     on "$node" sh -euc 'cd /var/lib/kat/pki; rm *.key.sealed recovery.key /run/keys; mv /run/*-ca.key .'
     equal 3 "$(on "$node" sh -c 'grep -l "PRIVATE KEY" /var/lib/kat/pki/*-ca.key | wc -l')" "keys in clear on $node"
@@ -26,6 +29,7 @@ sealing_is_logged() { [[ $(on "$1" journalctl --unit kat-agent.service --since "
 for node in n1 n2 n3; do
     since=$(on "$node" date +%s)
     on "$node" dpkg --install /root/kat.deb
+    on "$node" systemctl start kat-agent.service
     wait_for 60 is_sealed "$node"
     wait_for 30 sealing_is_logged "$node"
     equal "600 root" "$(on "$node" sh -c 'stat -c "%a %U" /var/lib/kat/pki/*.sealed /var/lib/kat/pki/recovery.key | sort -u')" "sealed keys on $node"

@@ -39,7 +39,7 @@ use kat_types::{
     encoding::json,
     reason::EventReason,
     store::{
-        authorities::{AuthorityRecord, RotationReason},
+        authorities::{AuthorityRecord, ReplaceableKey, RotationReason},
         keys,
         members::ClusterEndpoints,
         records::NodeRegistration,
@@ -346,6 +346,26 @@ pub(super) struct RebuiltStoreValues<'a> {
     pub message: String,
 }
 
+/// The record of an authority or of the recovery key in a store that was created anew. A replacement
+/// that was under way needs machines that are gone, and its new authority may be on none of those
+/// that remain: it is done anew. What is replaced by request alone stays as it is otherwise, also
+/// because the backup opens with the recovery key that a person has.
+fn of_rebuilt_store(name: &str, record: AuthorityRecord, now: Timestamp) -> AuthorityRecord {
+    let by_request = ReplaceableKey::from_name(name).is_some_and(ReplaceableKey::by_request_alone);
+    let under_way = record.rotation.as_ref();
+    let due = match by_request {
+        true => record.due.or(under_way.map(|rotation| rotation.reason)),
+        false => Some(RotationReason::StoreReplaced),
+    };
+    AuthorityRecord {
+        due,
+        due_since: due.and(record.due_since.or(Some(now))),
+        grace_seconds: under_way.map_or(record.grace_seconds, |rotation| rotation.grace_seconds),
+        rotation: None,
+        ..record
+    }
+}
+
 /// Records in the store that this machine alone holds it and that there is no leader, before any
 /// agent reads the store. May be repeated. Returns the names of the machines that held the store
 /// before.
@@ -400,13 +420,9 @@ pub(super) async fn settle(
         operations.push(WriteOperation::Put(key, value));
     }
     for item in store.list(keys::AUTHORITIES).await?.items {
-        // A replacement that was under way needs machines that are gone, and its new authority may
-        // be on none of those that remain. It is done anew.
-        if let Ok(mut record) = serde_json::from_slice::<AuthorityRecord>(&item.value) {
-            record.rotation = None;
-            record.due = Some(RotationReason::StoreReplaced);
-            record.due_since.get_or_insert(now);
-            let value = json::bytes(&item.key, &record)?;
+        if let Ok(record) = serde_json::from_slice::<AuthorityRecord>(&item.value) {
+            let name = item.key.trim_start_matches(keys::AUTHORITIES);
+            let value = json::bytes(&item.key, &of_rebuilt_store(name, record, now))?;
             operations.push(WriteOperation::Put(item.key, value));
         }
     }
@@ -461,6 +477,47 @@ pub(super) fn known_alone(identity: &MachineIdentity, epoch: &StoreEpoch) -> any
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kat_types::store::authorities::Rotation;
+
+    #[test]
+    fn a_rebuilt_store_replaces_the_authorities_of_etcd_and_nothing_that_nobody_asked_for() {
+        let now = Timestamp::from_second(5).unwrap();
+        let settled = AuthorityRecord {
+            current: "a".to_owned(),
+            ..AuthorityRecord::default()
+        };
+        for name in ["cluster-ca", "recovery-key"] {
+            assert_eq!(of_rebuilt_store(name, settled.clone(), now), settled);
+        }
+        let rotation: Rotation = serde_json::from_value(serde_json::json!({
+            "phase": "Issue", "certificate": "", "next": "b", "reason": "Requested",
+            "since": "2026-01-01T00:00:00Z", "graceSeconds": 7,
+        }))
+        .unwrap();
+        let under_way = AuthorityRecord {
+            rotation: Some(rotation),
+            ..settled.clone()
+        };
+        for name in [
+            "cluster-ca",
+            "etcd-client-ca",
+            "etcd-peer-ca",
+            "recovery-key",
+        ] {
+            let rebuilt = of_rebuilt_store(name, under_way.clone(), now);
+            assert!(rebuilt.rotation.is_none() && rebuilt.due.is_some());
+            assert_eq!((rebuilt.due_since, rebuilt.grace_seconds), (Some(now), 7));
+            assert_eq!(rebuilt.current, "a");
+        }
+        for name in ["etcd-client-ca", "etcd-peer-ca"] {
+            let rebuilt = of_rebuilt_store(name, settled.clone(), now);
+            assert_eq!(rebuilt.due, Some(RotationReason::StoreReplaced));
+            assert_eq!(
+                of_rebuilt_store(name, rebuilt.clone(), Timestamp::MAX),
+                rebuilt
+            );
+        }
+    }
 
     #[test]
     fn epochs_go_up_whatever_the_clock_says() {
