@@ -39,7 +39,9 @@ wait_for 60 members_are_healthy 3
 key=$(n1 kat-agent recovery-key)
 contains "$key" kat-recovery-
 for node in n2 n3; do equal "$key" "$(on "$node" kat-agent recovery-key)" "recovery key of $node"; done
-on n2 openssl x509 -noout -checkend 1728000 -in /var/lib/kat/pki/leader-etcd.crt
+# The agent of n2 first asks the others, whose agents start one after the other, whether the store is another one.
+is_signed_anew() { on n2 openssl x509 -noout -checkend 1728000 -in /var/lib/kat/pki/leader-etcd.crt; }
+wait_for 30 is_signed_anew
 
 for node in n1 n2 n3; do
     on "$node" kat-agent backup /root/after-upgrade
