@@ -89,6 +89,7 @@ mod tests {
         ClusterMembers {
             schema: 1,
             members: listed.iter().map(member).collect(),
+            ..ClusterMembers::default()
         }
     }
 

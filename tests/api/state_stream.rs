@@ -412,6 +412,7 @@ async fn a_member_without_a_vote_serves_no_stream() {
             members: [("n1", voting), ("n2", true), ("n3", true), ("n4", false)]
                 .map(|(name, voting)| (name.to_owned(), member(voting)))
                 .into(),
+            ..ClusterMembers::default()
         };
         server
             .store

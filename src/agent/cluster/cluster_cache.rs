@@ -288,6 +288,7 @@ mod tests {
                     ("n2".to_owned(), member("b")),
                 ]
                 .into(),
+                ..ClusterMembers::default()
             },
             leader: Some("192.0.2.2:9115".to_owned()),
             leader_name: None,

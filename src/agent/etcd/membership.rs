@@ -271,6 +271,7 @@ mod tests {
                 members: ClusterMembers {
                     schema: 1,
                     members: members.collect(),
+                    ..ClusterMembers::default()
                 },
                 ..ClusterCache::default()
             }

@@ -228,10 +228,11 @@ pub(crate) fn known_peers(known: &ClusterCacheReceiver) -> KnowsPeer {
     Arc::new(move |certificate| is_known(&known.borrow().endpoints, certificate))
 }
 
-/// A leader of version 0.1.0 publishes no keys: while it leads, and for machines that have not
-/// reported theirs, only the name is checked.
+/// A leader of version 0.1.0 publishes no keys: while a member may be of that version, only the name
+/// is checked for machines without a published key.
 fn is_known(endpoints: &ClusterEndpoints, certificate: &PeerCertificate) -> bool {
-    let is_key = |hash: &str| hash.is_empty() || hash == certificate.key_hash;
+    let is_unpublished = |hash: &str| hash.is_empty() && !endpoints.is_api_named();
+    let is_key = |hash: &str| is_unpublished(hash) || hash == certificate.key_hash;
     let machine = |name| endpoints.machines.get(name);
     match &certificate.identity {
         PeerIdentity::Node(name) => machine(name).is_some_and(|one| is_key(&one.node_key)),
@@ -317,10 +318,11 @@ mod tests {
             ]
             .into(),
         };
-        let known = |identity, key: &str| {
+        let is_peer = |endpoints, identity, key: &str| {
             let key_hash = key.to_owned();
-            is_known(&endpoints, &PeerCertificate { identity, key_hash })
+            is_known(endpoints, &PeerCertificate { identity, key_hash })
         };
+        let known = |identity, key: &str| is_peer(&endpoints, identity, key);
         let node = |name: &str, key| known(PeerIdentity::Node(name.to_owned()), key);
         let leader = |name: &str, key| known(PeerIdentity::Leader(name.to_owned()), key);
         assert!(node("n1", "node 1") && !node("n1", "node 2") && !node("n9", "node 1"));
@@ -328,6 +330,19 @@ mod tests {
         assert!(!leader("n2", "node 2") && !leader("n9", ""));
         assert!(leader("n3", "any") && node("n3", "any"));
         assert!(!known(PeerIdentity::Admin("n1".to_owned()), "node 1"));
+        // No member is of version 0.1.0.
+        let mut named = endpoints.clone();
+        for machine in named.machines.values_mut() {
+            machine.api_key = "api".to_owned();
+        }
+        let n3 = || "n3".to_owned();
+        assert!(!is_peer(&named, PeerIdentity::Node(n3()), "any"));
+        assert!(!is_peer(&named, PeerIdentity::Leader(n3()), "any"));
+        assert!(is_peer(
+            &named,
+            PeerIdentity::Node("n2".to_owned()),
+            "node 2"
+        ));
     }
 
     #[test]

@@ -78,7 +78,7 @@ pub enum MemberStep {
     },
 }
 
-/// The member list to store. Members whose machine has left the cluster are left out. Of two
+/// The member list to store. Members whose machine has left the cluster are only named. Of two
 /// members at one machine, the one in `before` is kept, else the one that answers: a machine that
 /// finds itself under another id removes its data.
 pub fn cluster_members(seen: &[SeenMember], before: Option<&ClusterMembers>) -> ClusterMembers {
@@ -90,7 +90,7 @@ pub fn cluster_members(seen: &[SeenMember], before: Option<&ClusterMembers>) -> 
     let mut seen: Vec<_> = seen.iter().collect();
     // The last of a machine is kept.
     seen.sort_by_key(|member| (same(member), member.healthy, member.id));
-    let members = seen.into_iter().filter_map(|member| {
+    let members = seen.iter().filter_map(|member| {
         let record = MemberRecord {
             id: format!("{:x}", member.id),
             voting: member.voting,
@@ -98,8 +98,10 @@ pub fn cluster_members(seen: &[SeenMember], before: Option<&ClusterMembers>) -> 
         };
         Some((member.node.clone()?, record))
     });
+    let left = seen.iter().filter(|member| member.node.is_none());
     ClusterMembers {
         schema: 1,
+        left: left.map(|member| format!("{:x}", member.id)).collect(),
         members: members.collect(),
     }
 }

@@ -270,9 +270,16 @@ fn begin(kind: ReplaceableKey, snapshot: &Snapshot, reason: RotationReason) -> R
     }
 }
 
+/// A member without which etcd's next restart could cost the quorum, in words. One whose machine has
+/// left counts for the quorum until it is removed.
 fn unsettled_member(snapshot: &Snapshot) -> Option<&str> {
-    let members = &snapshot.members.as_ref()?.value.members;
-    let mut unsettled = members
+    let stored = &snapshot.members.as_ref()?.value;
+    let has_left = |name: &String| !snapshot.nodes.contains_key(name);
+    if !stored.left.is_empty() || stored.members.keys().any(has_left) {
+        return Some("a machine that has left");
+    }
+    let mut unsettled = stored
+        .members
         .iter()
         .filter(|(_, one)| !one.voting || !one.healthy);
     unsettled.next().map(|(name, _)| name.as_str())

@@ -16,6 +16,10 @@ pub struct ClusterMembers {
     pub schema: u32,
     /// The members, by the machine's name.
     pub members: BTreeMap<String, MemberRecord>,
+    /// Ids in etcd, hexadecimal, of members whose machine has left the cluster. They count for the
+    /// quorum until they are removed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<String>,
 }
 
 /// One member within [`ClusterMembers`].

@@ -423,3 +423,13 @@ fn of_two_members_on_one_machine_the_known_id_is_recorded() {
     silent.healthy = false;
     assert_eq!(id(&cluster_members(&[silent, other], None)), "3");
 }
+
+#[test]
+fn a_member_whose_machine_has_left_is_named_until_it_is_removed() {
+    let mut seen = voters(3);
+    seen[2].node = None;
+    let stored = cluster_members(&seen, None);
+    assert_eq!(stored.left, ["3"]);
+    assert!(stored.members.keys().eq(["n1", "n2"]));
+    assert_eq!(cluster_members(&seen[..2], None).left, [""; 0]);
+}

@@ -180,6 +180,7 @@ impl Model {
             members: Some(stored(ClusterMembers {
                 schema: 1,
                 members: MEMBERS.iter().map(member).collect(),
+                ..ClusterMembers::default()
             })),
             authorities: [(KIND.name().to_owned(), stored(self.record.clone()))].into(),
             ..StoredState::default()

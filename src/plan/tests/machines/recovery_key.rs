@@ -145,6 +145,7 @@ impl Model {
         let members = ClusterMembers {
             schema: 1,
             members: self.members.keys().map(member).collect(),
+            ..ClusterMembers::default()
         };
         self.world.write(keys::MEMBERS.to_owned(), &members);
     }

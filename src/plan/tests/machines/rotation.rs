@@ -104,6 +104,8 @@ struct Model {
     leader: String,
     made: usize,
     left: BTreeSet<String>,
+    /// Ids of etcd's members whose machine has left.
+    left_etcd: Vec<String>,
     epoch: u64,
 }
 
@@ -143,6 +145,7 @@ impl Model {
             leader: names[0].to_owned(),
             made: 0,
             left: BTreeSet::new(),
+            left_etcd: Vec::new(),
             epoch: 0,
         }
     }
@@ -177,6 +180,7 @@ impl Model {
             members: Some(stored(ClusterMembers {
                 schema: 1,
                 members: self.members.keys().map(member).collect(),
+                left: self.left_etcd.clone(),
             })),
             authorities: records.collect(),
             store_epoch: Some(stored(StoreEpoch {
@@ -352,6 +356,28 @@ fn etcd_is_restarted_on_one_machine_at_a_time_and_on_the_leader_last() {
         }
     }
     assert_eq!(turns, ["n2", "n3", "n1", "n2", "n3", "n1"]);
+}
+
+#[test]
+fn etcd_is_not_restarted_while_a_member_is_still_listed_whose_machine_has_left() {
+    let mut model = Model::new(&["n1", "n2", "n3"]);
+    ask(&mut model);
+    model.lead();
+    for name in ["n1", "n2", "n3"] {
+        model.converge(name);
+    }
+    // n3 has left, and the leader has not looked at etcd's members since.
+    model.registrations.remove("n3");
+    let waits = RotationStep::Wait("etcd of a machine that has left is not ready".to_owned());
+    assert_eq!(model.step(), waits);
+    model.members.remove("n3");
+    model.left_etcd = vec!["9f2f379c0984abec".to_owned()];
+    assert_eq!(model.step(), waits);
+    model.left_etcd.clear();
+    let RotationStep::Write(record) = model.step() else {
+        panic!("nothing is restarted");
+    };
+    assert_eq!(record.rotation.unwrap().turn.as_deref(), Some("n2"));
 }
 
 #[test]
