@@ -12,6 +12,7 @@ use tokio::sync::Mutex;
 use super::{EtcdMembers, EtcdUpkeep};
 use kat_store::{
     EtcdOptions, EtcdStore, StoreError,
+    election::dismiss_candidates,
     etcd_admin::{self, EtcdMember, EtcdStatus},
     etcd_maintenance::{self, EtcdAlarm},
 };
@@ -105,6 +106,7 @@ impl EtcdMembers for MemberClients {
         // one step away from being removed, or gets the user back ([`Self::set_users`]).
         if let Some(node) = node {
             etcd_admin::remove_leader_user(&self.any, node).await?;
+            dismiss_candidates(&self.any).await?;
         }
         etcd_admin::remove_member(&self.any, id).await
     }

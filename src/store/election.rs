@@ -16,8 +16,14 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Leadership, StateStore, StoreError, WatchEvent};
-use kat_types::{backoff::Backoff, store::keys};
+use super::{Leadership, StateStore, StoreError, TransactionResult, WatchEvent};
+use kat_types::{
+    backoff::Backoff,
+    store::{
+        keys,
+        transaction::{Compare, WriteOperation},
+    },
+};
 
 /// A granted lease.
 #[derive(Debug, Clone, Copy)]
@@ -280,7 +286,9 @@ impl<S: Leases> LeaseKeeper<S> {
                 self.sure.send_replace(asked);
                 false
             }
-            Ok(Ok(_)) => true,
+            // Whoever may not read the election can't lead. etcd renews a lease for anybody, so the
+            // key would stay in the way of the others.
+            Ok(Ok(_) | Err(StoreError::Denied(_))) => true,
             Ok(Err(_)) | Err(_) => false,
         }
     }
@@ -293,6 +301,35 @@ pub async fn resign<S: Leases>(store: &S, leadership: &Leadership) -> Result<(),
     // Cancelled first: this leader must decide nothing once the next candidate can win.
     leadership.lost.cancel();
     store.revoke(lease).await
+}
+
+/// Takes all candidates but the one that leads out of the queue; those that may do so stand again at
+/// once. Called when a machine may lead no more: with its old place it would be the next leader, and
+/// etcd renews a lease for whoever asks, whatever rights are left.
+///
+/// # Errors
+/// [`StateStore::list`] and [`StateStore::transact`]; [`StoreError::Unavailable`] if the leader
+/// changed meanwhile.
+pub async fn dismiss_candidates(store: &dyn StateStore) -> Result<(), StoreError> {
+    let mut candidates = store.list(keys::ELECTION).await?.items;
+    candidates.sort_by_key(|item| item.create_revision);
+    let Some((leading, waiting)) = candidates.split_first() else {
+        return Ok(());
+    };
+    if waiting.is_empty() {
+        return Ok(());
+    }
+    let still_leads = Compare::CreateRevision(leading.key.clone(), leading.create_revision);
+    let operations: Vec<_> = waiting
+        .iter()
+        .map(|item| WriteOperation::Delete(item.key.clone()))
+        .collect();
+    match store.transact(&[still_leads], &operations).await? {
+        TransactionResult::Yes(_) => Ok(()),
+        TransactionResult::No => Err(StoreError::Unavailable(
+            "the leader changed while candidates were dismissed".into(),
+        )),
+    }
 }
 
 /// [`StateStore::leader`] for a store with leases.

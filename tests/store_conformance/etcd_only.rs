@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     etcd::EtcdServer,
-    suite::{put, soon, write},
+    suite::{names, put, soon, write},
 };
 use kat_pki::{Authority, AuthorityKind, LeafKind};
 use kat_store::{EtcdStore, Mirror, StateStore, StoreError, TransactionResult, etcd, etcd_admin};
@@ -375,6 +375,58 @@ async fn users_change_while_the_leader_writes() {
     }
     stop.cancel();
     assert!(writing.await.expect("no write was refused") > 0);
+}
+
+/// etcd renews a lease without asking for rights, so who may lead no more has to give up its place
+/// by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_candidate_without_its_user_gives_up_its_place() {
+    let server = EtcdServer::start().await;
+    let leader = server.leader("alpha").await;
+    etcd_admin::bootstrap_auth(&leader, "alpha", &[])
+        .await
+        .expect("users");
+    etcd_admin::add_leader_user(&leader, "gamma")
+        .await
+        .expect("added");
+    let lease = Duration::from_secs(5);
+    let leadership = soon("the election", leader.campaign("alpha", lease))
+        .await
+        .expect("elected");
+    let removed = server.leader("gamma").await;
+    let candidate = removed.clone();
+    let standing = tokio::spawn(async move {
+        // As an agent does, which stands again after each error.
+        for _ in 0..1000 {
+            let _ = candidate.campaign("gamma", lease).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+    let candidates = async |count: usize| {
+        while names(&leader, keys::ELECTION).await.len() != count {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    soon("the second candidate", candidates(2)).await;
+    // etcd 3.5 goes on with a user that was added and removed within one of its commits (100 ms).
+    soon("the removal", async {
+        loop {
+            etcd_admin::remove_leader_user(&leader, "gamma")
+                .await
+                .expect("removed");
+            if let Err(StoreError::Denied(_)) = removed.get("/t/a").await {
+                return;
+            }
+            etcd_admin::add_leader_user(&leader, "gamma")
+                .await
+                .expect("added");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    })
+    .await;
+    soon("the end of its lease", candidates(1)).await;
+    assert!(!leadership.lost.is_cancelled());
+    standing.abort();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

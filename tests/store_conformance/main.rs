@@ -86,6 +86,7 @@ conformance!(
     a_watch_says_on_request_how_far_it_is,
     compaction_ends_old_watches,
     elects_one_leader,
+    dismissed_candidates_stand_again_and_the_leader_stays,
     a_dropped_candidate_withdraws,
     a_deleted_election_key_ends_leadership,
     fenced_commits,

@@ -8,7 +8,9 @@ use crate::cluster::{
     keys::{KeysError, MachineKeys},
 };
 use kat_api::NodeUsers;
-use kat_store::{EtcdOptions, EtcdStore, EtcdTls, StoreError, etcd_admin};
+use kat_store::{
+    EtcdOptions, EtcdStore, EtcdTls, StoreError, election::dismiss_candidates, etcd_admin,
+};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoresError {
@@ -47,7 +49,8 @@ impl NodeUsers for EtcdUsers {
     }
 
     async fn remove(&self, node: &str) -> Result<(), StoreError> {
-        etcd_admin::remove_node_user(&self.0, node).await
+        etcd_admin::remove_node_user(&self.0, node).await?;
+        dismiss_candidates(&self.0).await
     }
 }
 

@@ -234,8 +234,10 @@ pub fn choose<'a>(
             candidate.disk_pressure,
             dislikes(spec, candidate),
             domains.as_ref().map(|domains| domains.count(candidate)),
-            std::cmp::Reverse(score(candidate, requests)),
+            // The loss of one machine is to cost as few replicas as possible, so they spread even
+            // where one machine is emptier than all others.
             demand.staying(candidate),
+            std::cmp::Reverse(score(candidate, requests)),
             tie_break(seed, candidate.name),
         )
     });

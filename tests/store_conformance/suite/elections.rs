@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Backend, names, put, soon, write};
 use kat_store::{
     Leadership, Mirror, StateStore, StoreError, TransactionResult,
+    election::dismiss_candidates,
     fenced::{self, CommitOutcome, WriteGroup},
 };
 use kat_types::store::{keys, transaction::WriteOperation};
@@ -169,4 +170,47 @@ pub(crate) async fn mirrors(backend: &dyn Backend) {
     assert_eq!(state.entries.len(), 1, "a snapshot does not change");
     assert_eq!(later.below("/t/n").count(), 1);
     cancel.cancel();
+}
+
+/// A candidate that is dismissed stands again, behind those that came meanwhile; the leader stays.
+pub(crate) async fn dismissed_candidates_stand_again_and_the_leader_stays(backend: &dyn Backend) {
+    let (one, two, three) = (
+        backend.client().await,
+        backend.client().await,
+        backend.client().await,
+    );
+    dismiss_candidates(&*three).await.expect("nobody stands");
+    let first = elect(&one, "alpha").await;
+    dismiss_candidates(&*three).await.expect("alpha alone");
+    let candidate = two.clone();
+    let waiting = tokio::spawn(async move { elect(&candidate, "beta").await });
+    let of_beta = async || {
+        let mut standing = names(&*three, keys::ELECTION).await;
+        standing.retain(|key| *key != first.key);
+        standing
+    };
+    let before = soon("the candidate", async {
+        loop {
+            let standing = of_beta().await;
+            if !standing.is_empty() {
+                return standing;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    dismiss_candidates(&*three).await.expect("dismissed");
+    soon("the candidate's next key", async {
+        loop {
+            let standing = of_beta().await;
+            if !standing.is_empty() && standing != before {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    assert!(!first.lost.is_cancelled() && !waiting.is_finished());
+    one.resign(&first).await.expect("resigned");
+    soon("the takeover", waiting).await.expect("elected");
 }

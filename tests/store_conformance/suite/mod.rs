@@ -69,7 +69,7 @@ fn shown(batch: &WatchBatch) -> Vec<String> {
     batch.events.iter().map(event).collect()
 }
 
-async fn names(store: &dyn StateStore, prefix: &str) -> Vec<String> {
+pub(crate) async fn names(store: &dyn StateStore, prefix: &str) -> Vec<String> {
     let listing = store.list(prefix).await.expect("listed");
     listing.items.into_iter().map(|item| item.key).collect()
 }

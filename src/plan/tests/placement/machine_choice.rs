@@ -30,6 +30,39 @@ fn replicas_without_requests_spread() {
 }
 
 #[test]
+fn replicas_spread_although_one_machine_is_emptier_than_the_others() {
+    let mut world = World::with_machines(3);
+    for busy in ["n1", "n2"] {
+        world.apply_workload(&format!("large-{busy}"), |file| {
+            asks("2500m", 1)(file);
+            file["spec"]["nodeSelector"] = json!({"name": busy});
+        });
+    }
+    world.settle();
+    world.apply_workload("web", asks("500m", 3));
+    world.settle();
+    let nodes: BTreeSet<_> = world
+        .wanted("web")
+        .into_iter()
+        .map(|(_, node, _)| node)
+        .collect();
+    assert_eq!(nodes.len(), 3, "{nodes:?}");
+    // A machine without room gets none, and the others stay even.
+    world.apply_workload("web", asks("500m", 9));
+    world.settle();
+    let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+    for (_, node, _) in world.wanted("web") {
+        *counts.entry(node).or_default() += 1;
+    }
+    assert_eq!(counts.values().sum::<u32>(), 9, "{counts:?}");
+    assert_eq!(
+        (counts["n1"], counts["n2"], counts["n3"]),
+        (3, 3, 3),
+        "{counts:?}"
+    );
+}
+
+#[test]
 fn a_full_cluster_is_not_overcommitted_and_says_so() {
     let mut world = World::with_machines(2);
     world.apply_workload("web", asks("1500m", 6));
