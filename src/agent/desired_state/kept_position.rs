@@ -140,6 +140,12 @@ impl PositionFile {
         }
     }
 
+    /// Writes that this machine has begun an epoch of the store, and by which verifiers it knows a
+    /// later one.
+    pub(crate) fn begin_epoch(&self, epoch: u64, verifiers: &[String]) -> Result<(), FileError> {
+        self.keep(StatePosition { epoch, revision: 0 }, verifiers)
+    }
+
     fn keep(&self, position: StatePosition, verifiers: &[String]) -> Result<(), FileError> {
         let kept = KeptPosition {
             schema: 1,
@@ -161,7 +167,7 @@ mod tests {
     use crate::Statuses;
     use kat_pki::{
         RecoveryKeys,
-        epoch_proof::{sign_epoch, with_verifiers},
+        epoch_proof::{epoch_verifier, sign_epoch, with_verifiers},
         recovery_key::RecoveryKey,
     };
     use kat_store::{LocalStateSource, StateStore, follow_source_from};
@@ -377,6 +383,27 @@ mod tests {
             "the old key is out"
         );
         assert!(follow(3, &signed(&next, 5, &replaced)).await);
+    }
+
+    /// The machine on which `recover` or `restore` ran, with an earlier version's record of the epoch.
+    #[tokio::test(start_paused = true)]
+    async fn the_machine_that_began_an_epoch_accepts_its_own_store_and_no_earlier_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = file(folder.path(), "3f0c");
+        let [earlier, key] = [(); 2].map(|()| RecoveryKey::generate().unwrap());
+        let known = vec![epoch_verifier(&earlier).unwrap()];
+        own.keep(position(2, 500), &known).unwrap();
+        let verifiers = vec![epoch_verifier(&key).unwrap()];
+        own.begin_epoch(3, &verifiers).unwrap();
+        let old = ServingStore::start(&stating(600, &unsigned_at(2)).await);
+        assert!(run_agent(&own, &old, |_| true).await.is_none());
+        let new = ServingStore::start(&stating(3, &unsigned_at(3)).await);
+        assert!(run_agent(&own, &new, |_| true).await.is_some());
+        let recalled = own.recall().unwrap();
+        assert_eq!(
+            (recalled.position.epoch, recalled.verifiers),
+            (3, verifiers)
+        );
     }
 
     fn unsigned_at(epoch: u64) -> StoreEpoch {
