@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 use super::{LeaderHandle, members::say_once};
 use kat_daemon::watchdog::LoopPulses;
 use kat_plan::{
-    EventLog, ResealingStep, RotationStep, RotationView, Snapshot, present_holders, rotation_step,
-    store_epoch,
+    EventLog, ResealingStep, RotationStep, RotationView, Snapshot, epoch_to_publish,
+    present_holders, rotation_step, store_epoch,
 };
 use kat_store::{Leadership, StoreError, TransactionResult};
 use kat_types::{
@@ -121,6 +121,7 @@ pub async fn keep_authorities(
     let work = async {
         let mut waits = BTreeMap::<ReplaceableKey, String>::new();
         let mut memory = RotationMemory::default();
+        let mut unpublished = String::new();
         let mut led: Option<(String, Instant)> = None;
         loop {
             let now = leadership.borrow_and_update().clone();
@@ -132,6 +133,13 @@ pub async fn keep_authorities(
                     _ => Instant::now(),
                 };
                 led = Some((now.key.clone(), since));
+                // Before the steps: the new recovery key is endorsed while the old one is held.
+                match publish_epoch(&handle, now).await {
+                    Ok(Progress::None) => unpublished.clear(),
+                    Ok(Progress::Waits(reason)) => say_once(&mut unpublished, reason),
+                    Ok(_) => pause = BUSY,
+                    Err(error) => say_once(&mut unpublished, error.to_string()),
+                }
                 for kind in ReplaceableKey::ALL {
                     let view = (&mut memory, since.elapsed());
                     match step(&handle, &config, now, kind, view).await {
@@ -252,6 +260,46 @@ async fn step(
             Ok(Progress::Made)
         }
         TransactionResult::No => Ok(Progress::Waits("its record has changed".to_owned())),
+    }
+}
+
+/// Brings the record of the store's epoch up to date: which verifiers the machines know.
+async fn publish_epoch(
+    handle: &LeaderHandle,
+    leadership: &Leadership,
+) -> Result<Progress, StoreError> {
+    let Some(snapshot) = handle.snapshot.borrow().clone() else {
+        return Ok(Progress::None);
+    };
+    let invalid = |error: &dyn std::fmt::Display| {
+        StoreError::Invalid(format!("the record of the store's epoch: {error}"))
+    };
+    let Some(record) = epoch_to_publish(&snapshot).map_err(|error| invalid(&error))? else {
+        return Ok(Progress::None);
+    };
+    let stored = snapshot.store_epoch.as_ref();
+    // One that this version can't read counts as missing, and is left as it is by this condition.
+    let revision = stored.map_or(0, |stored| stored.revision);
+    let key = keys::STORE_EPOCH.to_owned();
+    let value = json::bytes(&key, &record).map_err(|error| invalid(&error))?;
+    let conditions = [
+        leadership.fence(),
+        Compare::ModRevision(key.clone(), revision),
+    ];
+    let operations = [WriteOperation::Put(key, value)];
+    match handle.store.transact(&conditions, &operations).await? {
+        TransactionResult::Yes(revision) => {
+            tracing::info!(
+                verifiers = record.verifiers.len(),
+                "by which keys machines check another epoch of the store is published"
+            );
+            handle.wait_for_revision(revision, BUSY).await;
+            Ok(Progress::Made)
+        }
+        TransactionResult::No => {
+            let reason = "the record of the store's epoch has changed, or can't be read";
+            Ok(Progress::Waits(reason.to_owned()))
+        }
     }
 }
 

@@ -11,6 +11,7 @@ mod admission;
 mod authority;
 pub mod delivery;
 mod endorsement;
+pub mod epoch_proof;
 mod files;
 mod leaf;
 pub mod recovery_key;
@@ -103,6 +104,9 @@ pub enum PkiError {
         /// The requested common name.
         common_name: String,
     },
+    /// Bytes can't be sealed or opened.
+    #[error(transparent)]
+    Seal(#[from] recovery_key::SealError),
     /// rustls rejects a configuration.
     #[error("tls: {0}")]
     Tls(#[from] rustls::Error),

@@ -151,6 +151,11 @@ impl RecoveryKey {
         hex::encode(digest.get(..8).unwrap_or_default())
     }
 
+    /// What other keys are derived from.
+    pub(crate) fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
     fn cipher(&self) -> Result<RandomizedNonceKey, SealError> {
         RandomizedNonceKey::new(&AES_256_GCM, &self.0).map_err(|_| SealError::DoesNotOpen)
     }

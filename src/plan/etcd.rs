@@ -2,4 +2,5 @@
 
 pub(crate) mod members;
 pub(crate) mod rotation;
+pub(crate) mod store_epoch;
 pub(crate) mod upkeep;

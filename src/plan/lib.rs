@@ -29,7 +29,7 @@ use jiff::Timestamp;
 use kat_types::store::snapshot::ObservedReports;
 
 pub use crate::{
-    etcd::{members::*, rotation::*, upkeep::*},
+    etcd::{members::*, rotation::*, store_epoch::*, upkeep::*},
     instances::{
         address::*,
         identifier::*,

@@ -32,8 +32,8 @@ pub use self::{
     prefix_source::PrefixStateSource,
     state_feed::{LocalStateSource, OpenedFrames, StateFeed, TooManyOpens},
     state_view::{
-        Chances, FollowedState, SILENCE, SURE_FOR, StateFrames, StateSource, StateSourceError,
-        follow_source, follow_source_from, follow_source_with,
+        AnyEpoch, Chances, EpochProofs, FollowedState, KnownState, SILENCE, SURE_FOR, StateFrames,
+        StateSource, StateSourceError, follow_source, follow_source_from, follow_source_with,
     },
 };
 

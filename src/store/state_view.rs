@@ -27,11 +27,12 @@ use super::{
     ordered_watch::{OrderedSender, ordered_watch},
 };
 use kat_types::{
+    api::StoreEpoch,
     backoff::{Backoff, Pauses},
     encoding::state_frames::{
         MOST_LIST, StateBeat, StateBegin, StateEnd, StateEndReason, StateFrame, StatePosition,
     },
-    store::transaction::KeyValue,
+    store::{keys, transaction::KeyValue},
 };
 
 /// Time without a beat or a commit after which the copy is not confirmed.
@@ -70,6 +71,9 @@ pub enum StateSourceError {
     /// The frames contradict each other or what is known.
     #[error("{0}")]
     Invalid(String),
+    /// The state is of a later epoch of the store that nothing proves.
+    #[error("{0}")]
+    Unproved(String),
     /// The server ended the stream.
     #[error("the server ended the stream: {:?}", .0.reason)]
     Ended(StateEnd),
@@ -81,6 +85,53 @@ pub trait StateSource: Send + Sync + 'static {
     /// Opens a stream of frames that continues after `resume`, or begins with a whole list. Each
     /// call after the first may choose another server.
     async fn open(&self, resume: Option<StatePosition>) -> Result<StateFrames, StateSourceError>;
+}
+
+/// Decides whether a state of a later epoch of the store is accepted.
+pub trait EpochProofs: Send + Sync + 'static {
+    /// Whether a state may replace one of the earlier epoch `own`. `record` is the record of the
+    /// epoch in the state.
+    ///
+    /// # Errors
+    /// Why it may not, in words.
+    fn check(&self, own: u64, offered: u64, record: Option<&StoreEpoch>) -> Result<(), String>;
+
+    /// A state of this epoch was accepted. Called again when its record changes.
+    fn accepted(&self, epoch: u64, record: Option<&StoreEpoch>);
+
+    /// The accepted state is confirmed.
+    fn confirmed(&self) {}
+}
+
+/// Accepts every later epoch.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AnyEpoch;
+
+impl EpochProofs for AnyEpoch {
+    fn check(&self, _: u64, _: u64, _: Option<&StoreEpoch>) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn accepted(&self, _: u64, _: Option<&StoreEpoch>) {}
+}
+
+/// What a machine knows before it has read anything.
+#[derive(Clone)]
+pub struct KnownState {
+    /// A list of an earlier epoch or revision, which an earlier process of this machine has seen
+    /// confirmed, is refused.
+    pub lowest: Option<StatePosition>,
+    /// By what a later epoch is accepted.
+    pub proofs: Arc<dyn EpochProofs>,
+}
+
+impl Default for KnownState {
+    fn default() -> Self {
+        Self {
+            lowest: None,
+            proofs: Arc::new(AnyEpoch),
+        }
+    }
 }
 
 /// A copy that follows a source.
@@ -97,23 +148,22 @@ pub type Chances = Box<dyn FnMut() -> f64 + Send>;
 
 /// Follows a source until `cancel`, from nothing.
 pub fn follow_source(source: Arc<dyn StateSource>, cancel: CancellationToken) -> Mirror {
-    follow_source_from(source, None, cancel).mirror
+    follow_source_from(source, KnownState::default(), cancel).mirror
 }
 
-/// Follows a source until `cancel`. A list of an earlier epoch or revision than `lowest`, which an
-/// earlier process of this machine has seen confirmed, is refused.
+/// Follows a source until `cancel`, from what an earlier process of this machine knew.
 pub fn follow_source_from(
     source: Arc<dyn StateSource>,
-    lowest: Option<StatePosition>,
+    known: KnownState,
     cancel: CancellationToken,
 ) -> FollowedState {
-    follow_source_with(source, lowest, Box::new(chance), cancel)
+    follow_source_with(source, known, Box::new(chance), cancel)
 }
 
 /// [`follow_source_from`] with other random numbers.
 pub fn follow_source_with(
     source: Arc<dyn StateSource>,
-    lowest: Option<StatePosition>,
+    known: KnownState,
     chances: Chances,
     cancel: CancellationToken,
 ) -> FollowedState {
@@ -124,7 +174,7 @@ pub fn follow_source_with(
         chances,
         state: MirrorState::default(),
         position: None,
-        lowest,
+        known,
         confirmed: confirmed_now,
         transaction: Transaction::Changes(Vec::new(), 0),
         in_frame: false,
@@ -148,8 +198,7 @@ struct ViewFollower {
     state: MirrorState,
     /// What the copy shows; `None` before the first list.
     position: Option<StatePosition>,
-    /// The lowest position of a first list.
-    lowest: Option<StatePosition>,
+    known: KnownState,
     confirmed: watch::Sender<Option<StatePosition>>,
     transaction: Transaction,
     /// Whether a part of a long frame came last.
@@ -311,6 +360,7 @@ impl ViewFollower {
             }) => {
                 tracing::warn!("the cluster's state can't be followed: {error}");
             }
+            // Whoever checks the proofs says it.
             _ => tracing::debug!("the cluster's state can't be followed: {error}"),
         }
         let wanted = match error {
@@ -337,12 +387,31 @@ impl ViewFollower {
         }
     }
 
+    /// What this machine has seen last, in this process or an earlier one.
+    fn seen(&self) -> Option<StatePosition> {
+        self.position.or(self.known.lowest)
+    }
+
+    /// Refuses a state of a later epoch that nothing proves. A record of another epoch than the
+    /// list's counts like a list of its epoch.
+    fn check_epoch(&self, epoch: u64, record: Option<&StoreEpoch>) -> Result<(), StateSourceError> {
+        let stated = record.map_or(0, |record| record.epoch);
+        let offered = epoch.max(stated);
+        match self.seen() {
+            Some(seen) if offered > seen.epoch => {
+                let checked = self.known.proofs.check(seen.epoch, offered, record);
+                checked.map_err(StateSourceError::Unproved)
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn begin(&mut self, begin: StateBegin) -> Result<(), StateSourceError> {
         let offered = StatePosition {
             epoch: begin.epoch,
             revision: begin.revision,
         };
-        if let Some(known) = self.position.or(self.lowest)
+        if let Some(known) = self.seen()
             && offered < known
         {
             return Err(StateSourceError::Invalid(format!(
@@ -392,16 +461,30 @@ impl ViewFollower {
                         begin.keys
                     )));
                 }
+                let record = entries.get(keys::STORE_EPOCH);
+                let record = record.and_then(|item| epoch_record(item));
+                self.check_epoch(begin.epoch, record.as_ref())?;
                 self.state.entries = Arc::new(entries);
                 self.state.revision = revision;
                 self.position = Some(StatePosition {
                     epoch: begin.epoch,
                     revision,
                 });
+                self.known.proofs.accepted(begin.epoch, record.as_ref());
             }
             Transaction::Changes(events, _) => {
+                let last = events.iter().rev().find_map(|event| match event {
+                    WatchEvent::Put(item) if item.key == keys::STORE_EPOCH => Some(item),
+                    _ => None,
+                });
+                let record = last.and_then(epoch_record);
+                let epoch = self.position.map_or(0, |position| position.epoch);
+                self.check_epoch(epoch, record.as_ref())?;
                 self.advance(revision, !events.is_empty())?;
                 self.state.apply(WatchBatch { revision, events });
+                if record.is_some() {
+                    self.known.proofs.accepted(epoch, record.as_ref());
+                }
             }
         }
         self.changed = true;
@@ -429,6 +512,7 @@ impl ViewFollower {
                 "its beats arrive too late".to_owned(),
             ));
         };
+        self.known.proofs.confirmed();
         self.state.synced_at = read_at.max(self.state.synced_at);
         self.confirmed_until = until;
         self.changed |= !std::mem::replace(&mut self.state.confirmed, true);
@@ -462,6 +546,10 @@ impl ViewFollower {
             });
         }
     }
+}
+
+fn epoch_record(item: &KeyValue) -> Option<StoreEpoch> {
+    serde_json::from_slice(&item.value).ok()
 }
 
 fn grow(bytes: &mut usize, more: usize) -> Result<(), StateSourceError> {

@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use super::{
     identity::MachineIdentity,
@@ -23,6 +24,7 @@ use super::{
 use crate::{
     MachineFacts, ReportSink,
     cluster::cluster_cache::{ClusterCache, ClusterCacheReceiver},
+    desired_state::known_epochs::refused_epoch_text,
     disk::pressure::DiskWatch,
     etcd::{authorities::AuthorityUses, membership},
     volumes::Volumes,
@@ -104,6 +106,7 @@ pub(crate) struct ThisMachine {
     member_keys: MemberKeys,
     authorities: AuthorityUses,
     state_stream: Arc<AtomicBool>,
+    refused_epoch: watch::Receiver<Option<u64>>,
 }
 
 impl ThisMachine {
@@ -130,6 +133,15 @@ impl ThisMachine {
     pub(crate) fn with_state_stream(self, state_stream: Arc<AtomicBool>) -> Self {
         Self {
             state_stream,
+            ..self
+        }
+    }
+
+    /// Shows in the reports which later epoch of the store this machine refuses.
+    #[must_use]
+    pub(crate) fn with_refused_epoch(self, refused_epoch: watch::Receiver<Option<u64>>) -> Self {
+        Self {
+            refused_epoch,
             ..self
         }
     }
@@ -161,6 +173,7 @@ impl ThisMachine {
             member_keys: MemberKeys::default(),
             authorities: AuthorityUses::default(),
             state_stream: Arc::default(),
+            refused_epoch: watch::channel(None).1,
         })
     }
 }
@@ -239,7 +252,16 @@ impl MachineFacts for ThisMachine {
             message: "the cgroups of this machine lack the memory or the processor controller, so limits of workloads do nothing".to_owned(),
             since: ApiTime::UNKNOWN,
         });
+        let refused = *self.refused_epoch.borrow();
+        let refused = refused.map(|epoch| Condition {
+            kind: "StoreEpochRefused".to_owned(),
+            status: true,
+            reason: Reason::Unconfirmed.into(),
+            message: refused_epoch_text(epoch),
+            since: ApiTime::UNKNOWN,
+        });
         let pressure = self.disks.condition();
+        let lost = lost.into_iter().chain(refused);
         unlimited.into_iter().chain(lost).chain(pressure).collect()
     }
 

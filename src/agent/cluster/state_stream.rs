@@ -22,11 +22,12 @@ use super::{
     identity::MachineIdentity,
     keys::{KeysError, MachineKeys},
 };
+use crate::desired_state::known_epochs::KnownEpochs;
 use kat_client::{Client, ClientError, ClientOptions, StateConnection};
 use kat_pki as pki;
 use kat_store::{PrefixStateSource, StateFrames, StateSource, StateSourceError};
 use kat_types::{
-    api::MachineEndpoints,
+    api::{MachineEndpoints, StoreServer},
     encoding::{digest::sha256_u64, state_frames::StatePosition},
     store::members::{ClusterEndpoints, ClusterMembers},
 };
@@ -40,12 +41,15 @@ const CONNECT: Duration = Duration::from_secs(3);
 /// Longest wait for the head of the answer: a server may wait 2 s for a quorum and 2 s for its copy
 /// of the store.
 const ANSWER: Duration = Duration::from_secs(6);
+/// Longest wait for the proof of a server whose key is not known.
+const HEALTH: Duration = Duration::from_secs(3);
 
 /// Reads the stream from the machines that hold the store, one after the other.
 pub(crate) struct RemoteStateSource {
     identity: Arc<MachineIdentity>,
     keys: MachineKeys,
     known: ClusterCacheReceiver,
+    epochs: Arc<KnownEpochs>,
     /// Number of streams that were opened or tried.
     attempts: AtomicUsize,
 }
@@ -56,11 +60,13 @@ impl RemoteStateSource {
         identity: &Arc<MachineIdentity>,
         keys: &MachineKeys,
         known: &ClusterCacheReceiver,
+        epochs: &Arc<KnownEpochs>,
     ) -> Self {
         Self {
             identity: Arc::clone(identity),
             keys: keys.clone(),
             known: known.clone(),
+            epochs: Arc::clone(epochs),
             attempts: AtomicUsize::new(0),
         }
     }
@@ -77,7 +83,24 @@ impl RemoteStateSource {
             .map_err(|error| {
                 StateSourceError::Unreachable(format!("{}: {error}", addresses.join(", ")))
             })?;
-        let config = member_config(&self.identity, &self.keys, known)
+        let servers = known.servers();
+        let client = self.client(&endpoint, pki::ApiServers::KnownOnly(servers.clone()))?;
+        match client.state_stream(&self.identity.node, resume).await {
+            Ok(opened) => Ok(opened),
+            Err(error) if error.is_foreign() => {
+                let server = self.server_of_later_epoch(&endpoint).await;
+                let server = server.ok_or_else(|| refusal(&error))?;
+                let servers = pki::ApiServers::KnownOnly(with_server(servers, &server));
+                let opened = self.client(&endpoint, servers)?;
+                let opened = opened.state_stream(&self.identity.node, resume).await;
+                opened.map_err(|error| refusal(&error))
+            }
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+
+    fn client(&self, endpoint: &str, servers: pki::ApiServers) -> Result<Client, StateSourceError> {
+        let config = config(&self.identity, &self.keys, servers)
             .map_err(|error| StateSourceError::Refused(error.to_string()))?;
         let options = ClientOptions {
             connect_timeout: CONNECT,
@@ -87,11 +110,43 @@ impl RemoteStateSource {
             ..ClientOptions::default()
         };
         let name = pki::state_server_name(&self.identity.cluster_uid);
-        let client = Client::of_state_server(&endpoint, &name, config, options);
-        let client = client.map_err(|error| StateSourceError::Refused(error.to_string()))?;
-        let opened = client.state_stream(&self.identity.node, resume).await;
-        opened.map_err(|error| refusal(&error))
+        let client = Client::of_state_server(endpoint, &name, config, options);
+        client.map_err(|error| StateSourceError::Refused(error.to_string()))
     }
+
+    /// The server at this address, which has a key that this machine does not know, if it proves
+    /// that it has the store of a later epoch: after a restore on another machine. Its certificate
+    /// is one of the cluster's authority for the API, and the key that it proves is the only one
+    /// that is accepted then.
+    async fn server_of_later_epoch(&self, endpoint: &str) -> Option<StoreServer> {
+        if !self.epochs.can_check() {
+            return None;
+        }
+        let by_name = pki::ApiServers::Named(pki::ServerMemory::new(true));
+        let client = self.client(endpoint, by_name).ok()?;
+        let health = timeout(HEALTH, client.healthz()).await.ok()?.ok()?;
+        let (stated, server) = (health.store_epoch?, health.store_server?);
+        if !self.epochs.is_server_of_later_epoch(&stated, &server) {
+            return None;
+        }
+        tracing::info!(
+            server = server.machine,
+            epoch = stated.epoch,
+            "a machine whose key was not known here proves that it has the store of a later epoch"
+        );
+        Some(server)
+    }
+}
+
+/// The known servers, and this one with the key that it has proved.
+fn with_server(mut servers: pki::KnownServers, server: &StoreServer) -> pki::KnownServers {
+    let proved = pki::KnownServer {
+        is_member: true,
+        node_key: None,
+        api_key: Some(server.key_hash.clone()),
+    };
+    servers.machines.insert(server.machine.clone(), proved);
+    servers
 }
 
 /// Settings of a client that presents this machine's certificate, and accepts the machines that hold
@@ -101,9 +156,16 @@ pub(super) fn member_config(
     keys: &MachineKeys,
     known: &ClusterCache,
 ) -> Result<rustls::ClientConfig, KeysError> {
+    config(identity, keys, pki::ApiServers::KnownOnly(known.servers()))
+}
+
+fn config(
+    identity: &MachineIdentity,
+    keys: &MachineKeys,
+    servers: pki::ApiServers,
+) -> Result<rustls::ClientConfig, KeysError> {
     let authority = keys.cluster_authority()?;
     let own = pki::tls::CurrentIdentity::new(&keys.leaf("node")?, &authority)?;
-    let servers = pki::ApiServers::KnownOnly(known.servers());
     let uid = &identity.cluster_uid;
     Ok(pki::tls::client_config(
         &authority,
@@ -294,12 +356,27 @@ fn refusal(error: &ClientError) -> StateSourceError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
+    use http_body_util::Full;
+    use hyper::{Request, Response, body::Incoming, service::service_fn};
+    use hyper_util::{
+        rt::{TokioExecutor, TokioIo},
+        server::conn::auto::Builder,
+    };
+    use kat_pki::{
+        epoch_proof::{epoch_verifier, sign_epoch, sign_server},
+        recovery_key::RecoveryKey,
+    };
     use kat_store::{LocalStateSource, StateStore, follow_source};
     use kat_testing::{
         MemoryStore,
         state_stream::{ServingStore, wait_for},
     };
-    use kat_types::store::{keys, members::MemberRecord, transaction::WriteOperation};
+    use kat_types::{
+        api::{HealthView, StoreEpoch},
+        encoding::state_frames::{StateBegin, StateFrame},
+        store::{keys, members::MemberRecord, transaction::WriteOperation},
+    };
 
     fn known(members: usize, others: usize) -> ClusterCache {
         let machine = |number: usize, etcd| {
@@ -427,5 +504,154 @@ mod tests {
         }
         own.cancel.cancel();
         other.cancel.cancel();
+    }
+
+    /// A server of the stream with the certificate `api:n1` of these keys. It answers with this health
+    /// and the begin of a list.
+    async fn serve(keys: &MachineKeys, health: HealthView) -> String {
+        let authority = keys.cluster_authority().unwrap();
+        let own = pki::tls::CurrentIdentity::new(&keys.leaf("api").unwrap(), &authority).unwrap();
+        let trust = pki::tls::CurrentTrust::new(&authority).unwrap();
+        let config = pki::tls::server_config(own, trust).unwrap();
+        let mut config = rustls::ServerConfig::clone(&config);
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let begin = StateFrame::Begin(StateBegin {
+            epoch: 9,
+            revision: 7,
+            schema: 1,
+            keys: 0,
+        });
+        let frames = begin.encode().unwrap();
+        let health = Bytes::from(serde_json::to_vec(&health).unwrap());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let Ok(stream) = acceptor.accept(stream).await else {
+                    continue;
+                };
+                let (frames, health) = (frames.clone(), health.clone());
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let answer = match request.uri().path() {
+                        "/healthz" => health.clone(),
+                        _ => frames.clone(),
+                    };
+                    async { Ok::<_, std::convert::Infallible>(Response::new(Full::new(answer))) }
+                });
+                let builder = Builder::new(TokioExecutor::new());
+                tokio::spawn(async move {
+                    let _ = builder
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await;
+                });
+            }
+        });
+        address
+    }
+
+    /// A machine that knows `n1` by another key, and has seen epoch 5.
+    #[tokio::test]
+    async fn a_server_with_an_unknown_key_is_accepted_with_a_signed_key_at_a_later_epoch_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let keys = MachineKeys::below(folder.path());
+        let identity = Arc::new(MachineIdentity {
+            etcd: true,
+            ..MachineIdentity::example("n1")
+        });
+        let (uid, now) = (identity.cluster_uid.clone(), jiff::Timestamp::now());
+        let recovery = keys.ensure_authorities(&uid, now).unwrap();
+        keys.renew(&identity, &ClusterCache::default(), now)
+            .unwrap();
+        let hostile = RecoveryKey::generate().unwrap();
+        let own = keys.member_keys().unwrap().api;
+
+        let mut known = ClusterCache::default();
+        let machine = MachineEndpoints {
+            etcd: true,
+            node_key: "cd".repeat(32),
+            api_key: "cd".repeat(32),
+            ..MachineEndpoints::default()
+        };
+        known.endpoints.machines.insert("n1".to_owned(), machine);
+        let (_known_now, receiver) = tokio::sync::watch::channel(Arc::new(known.clone()));
+        let verifiers = vec![epoch_verifier(&recovery).unwrap()];
+
+        let stated = |key, epoch| StoreEpoch {
+            schema: 1,
+            epoch,
+            signature: sign_epoch(key, &uid, epoch).unwrap(),
+            ..StoreEpoch::default()
+        };
+        let server = |key, epoch, hash: &str| sign_server(key, &uid, epoch, ("n1", hash)).ok();
+        let other = "ab".repeat(32);
+        let cases = [
+            (
+                &verifiers,
+                stated(&recovery, 9),
+                server(&recovery, 9, &own),
+                true,
+            ),
+            // The machine knows no verifier.
+            (
+                &Vec::new(),
+                stated(&recovery, 9),
+                server(&recovery, 9, &own),
+                false,
+            ),
+            // The machine has seen this epoch.
+            (
+                &verifiers,
+                stated(&recovery, 5),
+                server(&recovery, 5, &own),
+                false,
+            ),
+            // Signed by another key, or for another server's key.
+            (
+                &verifiers,
+                stated(&hostile, 9),
+                server(&hostile, 9, &own),
+                false,
+            ),
+            (
+                &verifiers,
+                stated(&recovery, 9),
+                server(&hostile, 9, &own),
+                false,
+            ),
+            (
+                &verifiers,
+                stated(&recovery, 9),
+                server(&recovery, 9, &other),
+                false,
+            ),
+            (&verifiers, stated(&recovery, 9), None, false),
+        ];
+        for (number, (verifiers, store_epoch, store_server, accepted)) in
+            cases.into_iter().enumerate()
+        {
+            let health = HealthView {
+                status: "ok".to_owned(),
+                leader: true,
+                stale: false,
+                backup: None,
+                store_epoch: Some(store_epoch),
+                store_server,
+                trouble: None,
+                planning: Vec::new(),
+                store: None,
+            };
+            let address = serve(&keys, health).await;
+            let epochs = Arc::new(KnownEpochs::new(&uid, verifiers.clone(), Some(5)));
+            let source = RemoteStateSource::new(&identity, &keys, &receiver, &epochs);
+            match source.connect(&known, &[address], None).await {
+                Ok(mut opened) => {
+                    assert!(accepted, "case {number} is accepted");
+                    let first = opened.next().await.unwrap();
+                    assert!(matches!(first, Some(StateFrame::Begin(_))), "{first:?}");
+                }
+                Err(error) => assert!(!accepted, "case {number}: {error}"),
+            }
+        }
     }
 }

@@ -57,7 +57,7 @@ use crate::{
     },
     network::host_ports::SystemListeners,
     secrets::Secrets,
-    service::status_line::{ServiceStatus, tell_status},
+    service::status_line::{ServiceStatus, StatusSources, tell_status},
     volumes::{
         Volumes, earlier_grants,
         moves::{OtherMachines, OwnVolumes, VolumeMoves},
@@ -193,12 +193,17 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     };
     let now = known.borrow().clone();
     let stream_is_read = Arc::new(AtomicBool::new(false));
+    let position = PositionFile {
+        path: paths::POSITION.into(),
+        cluster_uid: identity.cluster_uid.clone(),
+    };
+    let (known_state, epochs) = position.known();
     let (handle, store, source, relay) = match &member {
         Some(member) => {
             let handle = member.handle.clone();
             let source: Arc<dyn StateSource> = Arc::new(MemberStateSource {
                 own: Arc::new(LocalStateSource::new(member.feed.clone(), &identity.node)),
-                stream: Arc::new(RemoteStateSource::new(&identity, &keys, &known)),
+                stream: Arc::new(RemoteStateSource::new(&identity, &keys, &known, &epochs)),
                 stream_next: AtomicBool::new(false),
             });
             let store = FollowedStore::Leader(member.store.clone());
@@ -224,7 +229,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
                 cancel.clone(),
             );
             let source: Arc<dyn StateSource> = Arc::new(WorkerStateSource {
-                stream: RemoteStateSource::new(&identity, &keys, &known),
+                stream: RemoteStateSource::new(&identity, &keys, &known, &epochs),
                 etcd,
                 was_etcd: AtomicBool::new(false),
                 is_read: Arc::clone(&stream_is_read),
@@ -246,15 +251,12 @@ pub(crate) async fn run() -> anyhow::Result<()> {
             (handle, store, source, Some(relay))
         }
     };
-    let position = PositionFile {
-        path: paths::POSITION.into(),
-        cluster_uid: identity.cluster_uid.clone(),
-    };
-    let followed = follow_source_from(source, position.recall(), cancel.clone());
+    let followed = follow_source_from(source, known_state, cancel.clone());
     let state = followed.mirror;
     let copy = state.clone();
     tasks.spawn(position.follow(
         followed.confirmed,
+        Arc::clone(&epochs),
         writes.clone(),
         pulses.clone(),
         cancel.clone(),
@@ -389,7 +391,8 @@ pub(crate) async fn run() -> anyhow::Result<()> {
             .await?
             .with_member_keys(member_keys)
             .with_authorities(uses.clone())
-            .with_state_stream(stream_is_read),
+            .with_state_stream(stream_is_read)
+            .with_refused_epoch(epochs.refused()),
         ),
         published,
         reached: reached_now,
@@ -445,9 +448,12 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     tasks.spawn(renewal.run(cancel.clone()));
     tasks.spawn(tell_status(
         status,
-        handle,
-        silence,
-        identity.etcd,
+        StatusSources {
+            handle,
+            silence,
+            refused_epoch: epochs.refused(),
+            member: identity.etcd,
+        },
         cancel.clone(),
     ));
 
@@ -570,8 +576,15 @@ mod tests {
         let cancel = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let status = ServiceStatus::start(&mut tasks, &LoopPulses::default(), &cancel);
+        let (_refused_now, refused_epoch) = watch::channel(None);
         let (_silence_now, silence) = watch::channel(None);
-        tasks.spawn(tell_status(status, handle, silence, true, cancel));
+        let sources = StatusSources {
+            handle,
+            silence,
+            refused_epoch,
+            member: true,
+        };
+        tasks.spawn(tell_status(status, sources, cancel));
         drop(leaderships);
         let early = whole_until(pending(), &mut tasks).await.unwrap_err();
         assert!(early.to_string().contains("ended early"), "{early}");

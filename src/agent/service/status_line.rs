@@ -6,7 +6,7 @@ use sd_notify::NotifyState;
 use tokio::{sync::watch, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::reporter::LeaderSilence;
+use crate::{desired_state::known_epochs::refused_epoch_text, reporter::LeaderSilence};
 use kat_daemon::watchdog::LoopPulses;
 use kat_leader::LeaderHandle;
 use kat_types::encoding::plain::plain;
@@ -76,15 +76,30 @@ async fn send_status_lines(
     }
 }
 
-/// Sets the status line from the leader's handle and from what the reporter hears of the leader,
-/// until `cancel`. On a machine without etcd the handle shows this machine alone.
+/// What the status line tells of.
+pub(crate) struct StatusSources {
+    /// On a machine without etcd it shows this machine alone.
+    pub handle: LeaderHandle,
+    /// What the reporter hears of the leader.
+    pub silence: watch::Receiver<Option<LeaderSilence>>,
+    /// A later epoch of the store that this machine refuses.
+    pub refused_epoch: watch::Receiver<Option<u64>>,
+    /// Whether this machine holds etcd.
+    pub member: bool,
+}
+
+/// Sets the status line until `cancel`.
 pub(crate) async fn tell_status(
     status: ServiceStatus,
-    handle: LeaderHandle,
-    mut silence: watch::Receiver<Option<LeaderSilence>>,
-    member: bool,
+    sources: StatusSources,
     cancel: CancellationToken,
 ) {
+    let StatusSources {
+        handle,
+        mut silence,
+        mut refused_epoch,
+        member,
+    } = sources;
     let mut snapshots = handle.snapshot.clone();
     let mut leadership = handle.leadership.clone();
     loop {
@@ -102,12 +117,19 @@ pub(crate) async fn tell_status(
                 machines: snapshot.nodes.len(),
             });
         let silent = silence.borrow_and_update().clone();
-        status.say(&status_text(role, seen, silent.as_ref()));
+        let text = match *refused_epoch.borrow_and_update() {
+            Some(epoch) if role != ServiceRole::Leading => {
+                format!("{}; workloads run on", refused_epoch_text(epoch))
+            }
+            _ => status_text(role, seen, silent.as_ref()),
+        };
+        status.say(&text);
         tokio::select! {
             () = cancel.cancelled() => return,
             changed = snapshots.changed() => if changed.is_err() { return },
             changed = leadership.changed() => if changed.is_err() { return },
             changed = silence.changed() => if changed.is_err() { return },
+            changed = refused_epoch.changed() => if changed.is_err() { return },
         }
     }
 }

@@ -14,6 +14,7 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::store_epoch::is_verifier_published;
 use crate::{
     Snapshot,
     secrets::{ResealingStep, reseal_for_recovery_key},
@@ -431,6 +432,12 @@ fn recovery_step(
             RotationPhase::Retire => "still holds the old one",
         };
         return RotationStep::Wait(format!("machine {machine} {lacks}"));
+    }
+    // A machine that knows the old key's verifier follows the new key by the old one's endorsement,
+    // and nobody can endorse it any more when the old one is forgotten.
+    if rotation.phase < RotationPhase::Retire && !is_verifier_published(snapshot, next) {
+        let reason = "its verifier is not in the record of the store's epoch yet";
+        return RotationStep::Wait(reason.to_owned());
     }
     let (phase, sealed_since) = match rotation.phase {
         RotationPhase::Trust => (RotationPhase::Issue, record.sealed_since),

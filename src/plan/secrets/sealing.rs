@@ -41,6 +41,11 @@ impl SnapshotSealing {
         Self::With(Arc::new(keys.into()))
     }
 
+    /// The recovery keys of this machine.
+    pub(crate) fn recovery_keys(&self) -> Option<&RecoveryKeys> {
+        self.recovery().ok()
+    }
+
     fn recovery(&self) -> Result<&RecoveryKeys, SealingError> {
         match self {
             Self::With(keys) => Ok(keys),

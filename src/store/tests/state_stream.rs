@@ -9,16 +9,18 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use kat_store::{
-    LocalStateSource, StateFrames, StateSource, StateSourceError, StateStore, follow_source,
-    follow_source_from,
+    EpochProofs, KnownState, LocalStateSource, StateFrames, StateSource, StateSourceError,
+    StateStore, follow_source, follow_source_from,
 };
 use kat_testing::{
     MemoryStore,
     state_stream::{ServingStore, conforms, wait_for},
 };
 use kat_types::{
+    api::StoreEpoch,
     encoding::state_frames::{
-        StateBeat, StateBegin, StateEndReason, StateFrame, StateFrameDecoder, StatePosition,
+        StateBeat, StateBegin, StateEnd, StateEndReason, StateFrame, StateFrameDecoder,
+        StatePosition,
     },
     store::{
         keys,
@@ -644,7 +646,11 @@ async fn a_first_list_has_to_be_as_new_as_what_was_confirmed_before_the_restart(
     ] {
         let cancel = CancellationToken::new();
         let source = Arc::new(ScriptedSource(Mutex::new(vec![list(epoch, revision)])));
-        let followed = follow_source_from(source, Some(lowest), cancel.clone());
+        let known = KnownState {
+            lowest: Some(lowest),
+            ..KnownState::default()
+        };
+        let followed = follow_source_from(source, known, cancel.clone());
         sleep(Duration::from_secs(2)).await;
         let shown = followed.mirror.snapshot().entries.len() == 1;
         assert_eq!(shown, accepted, "epoch {epoch}, revision {revision}");
@@ -653,4 +659,109 @@ async fn a_first_list_has_to_be_as_new_as_what_was_confirmed_before_the_restart(
         assert_eq!(confirmed, expected, "epoch {epoch}, revision {revision}");
         cancel.cancel();
     }
+}
+
+/// Accepts the epochs whose record has the proof `signed`, and notes what was accepted.
+#[derive(Default)]
+struct SignedEpochs(Mutex<Vec<(u64, Option<String>)>>);
+
+impl EpochProofs for SignedEpochs {
+    fn check(&self, own: u64, offered: u64, record: Option<&StoreEpoch>) -> Result<(), String> {
+        assert!(offered > own);
+        match record {
+            Some(record) if record.epoch == offered && record.signature == "signed" => Ok(()),
+            _ => Err(format!("epoch {offered} is not signed")),
+        }
+    }
+
+    fn accepted(&self, epoch: u64, record: Option<&StoreEpoch>) {
+        let signature = record.map(|record| record.signature.clone());
+        self.0.lock().push((epoch, signature));
+    }
+}
+
+fn record(epoch: u64, signature: &str) -> StateFrame {
+    let stated = format!(r#"{{"schema":1,"epoch":{epoch},"signature":"{signature}"}}"#);
+    item(keys::STORE_EPOCH, &stated)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_later_epoch_without_a_proof_is_refused_and_nothing_of_it_shows() {
+    let list = |epoch, frames: &[StateFrame], revision| {
+        let mut list = vec![begin(epoch, revision, frames.len())];
+        list.extend_from_slice(frames);
+        list.extend([StateFrame::Commit(revision), beat(revision)]);
+        list
+    };
+    let first = list(3, &[record(3, "old"), item("/a", "1")], 50);
+    let changes = |revision, frame| vec![frame, StateFrame::Commit(revision), beat(revision)];
+    for (script, accepted) in [
+        (list(4, &[record(4, "")], 2), None),
+        (list(4, &[item("/b", "1")], 2), None),
+        // The record says less, or more, than the list.
+        (list(4, &[record(3, "signed")], 2), None),
+        (list(3, &[record(4, "")], 60), None),
+        (list(9, &[record(4, "signed")], 2), None),
+        (changes(60, record(4, "")), None),
+        (list(4, &[record(4, "signed")], 2), Some((4, 2))),
+        // The same epoch needs no proof.
+        (list(3, &[record(3, "")], 60), Some((3, 60))),
+        (changes(60, record(3, "")), Some((3, 60))),
+    ] {
+        let cancel = CancellationToken::new();
+        let proofs = Arc::new(SignedEpochs::default());
+        // A change continues the first stream.
+        let scripts = match matches!(script[0], StateFrame::Begin(_)) {
+            true => vec![[first.clone(), vec![end()]].concat(), script.clone()],
+            false => vec![[first.clone(), script.clone()].concat()],
+        };
+        let source = Arc::new(ScriptedSource(Mutex::new(scripts)));
+        let known = KnownState {
+            lowest: None,
+            proofs: Arc::clone(&proofs) as Arc<dyn EpochProofs>,
+        };
+        let followed = follow_source_from(source, known, cancel.clone());
+        sleep(Duration::from_secs(2)).await;
+        let (epoch, revision) = accepted.unwrap_or((3, 50));
+        let shown = *followed.confirmed.borrow();
+        assert_eq!(shown, Some(StatePosition { epoch, revision }), "{script:?}");
+        let state = followed.mirror.snapshot();
+        assert_eq!(state.revision, revision, "{script:?}");
+        if accepted.is_none() {
+            assert_eq!(state.get("/a").map(|item| &*item.value), Some(&b"1"[..]));
+        }
+        let noted = proofs.0.lock().clone();
+        assert_eq!(noted[0], (3, Some("old".to_owned())));
+        assert_eq!(
+            noted.len(),
+            if accepted.is_some() { 2 } else { 1 },
+            "{script:?}"
+        );
+        assert_eq!(noted.last().map(|(epoch, _)| *epoch), Some(epoch));
+        cancel.cancel();
+    }
+    // As after a restart.
+    for (signature, accepted) in [("", false), ("signed", true)] {
+        let cancel = CancellationToken::new();
+        let scripts = vec![list(4, &[record(4, signature)], 2)];
+        let known = KnownState {
+            lowest: Some(StatePosition {
+                epoch: 3,
+                revision: 50,
+            }),
+            proofs: Arc::new(SignedEpochs::default()),
+        };
+        let source = Arc::new(ScriptedSource(Mutex::new(scripts)));
+        let followed = follow_source_from(source, known, cancel.clone());
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!(followed.confirmed.borrow().is_some(), accepted);
+        cancel.cancel();
+    }
+}
+
+fn end() -> StateFrame {
+    StateFrame::End(StateEnd {
+        reason: StateEndReason::Stopping,
+        retry_after_ms: 0,
+    })
 }

@@ -34,7 +34,7 @@ use kat_api::{Api, ApiConfig, ApiLimits, routes::router};
 use kat_daemon::watchdog::LoopPulses;
 use kat_leader::{LeaderConfig, LeaderHandle, MembersConfig, Planner, keep_members, start_with};
 use kat_render::{RenderSettings, Renderer};
-use kat_store::{Mirror, MirrorState, SILENCE, StateFeed, follow_source_with};
+use kat_store::{KnownState, Mirror, MirrorState, SILENCE, StateFeed, follow_source_with};
 use kat_testing::MemoryStore;
 use kat_types::{machine::root::Root, resource::AgentConfig};
 
@@ -209,7 +209,8 @@ impl Process {
         let mut random = place.random();
         let chances =
             Box::new(move || f64::from(u32::try_from(random.below(1_000)).unwrap()) / 1_000.0);
-        let copy = follow_source_with(source, None, chances, self.cancel.clone()).mirror;
+        let copy =
+            follow_source_with(source, KnownState::default(), chances, self.cancel.clone()).mirror;
         self.copy = Some(copy.clone());
         place.net.forward(&node, &self.closed);
         let reporter = Reporter {

@@ -4,25 +4,23 @@
 //! member that was away meanwhile has data of the earlier epoch, and two such members could even
 //! form a quorum. So every member requests the epoch from the others' API ports, before it starts
 //! etcd and then periodically; a member that finds a later epoch ends its membership. An epoch is
-//! only accepted if it is sealed with the recovery key, so that no other machine or stranger can
+//! only accepted if it is proved with the recovery key, so that no other machine or stranger can
 //! take members down.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use base64::{Engine, prelude::BASE64_STANDARD};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::cluster::{cluster_cache::ClusterCache, identity::MachineIdentity, keys::MachineKeys};
 use kat_client::{Client, ClientError, ClientOptions};
 use kat_pki::{
-    ApiServers, RecoveryKeys,
-    recovery_key::{self as seal, RecoveryKey, SealError},
+    ApiServers, PkiError, RecoveryKeys,
+    epoch_proof::{EpochVerifiers, epoch_verifier, is_epoch_sealed, seal_epoch, sign_epoch},
+    recovery_key::RecoveryKey,
 };
 use kat_types::api::{EarlierEpoch, HealthView, StoreEpoch};
 
-/// The purpose that the seal is bound to.
-const CONTEXT: &[u8] = b"store-epoch";
 /// How many earlier epochs are kept with an epoch, and looked at.
 const MAX_EARLIER: usize = 8;
 /// Longest wait for one machine's response.
@@ -32,42 +30,48 @@ const START_LIMIT: Duration = Duration::from_secs(3);
 /// Pause before a machine that did not respond is asked again.
 const AGAIN: Duration = Duration::from_millis(300);
 
-/// Makes a sealed statement of an epoch. Those that came `before` it stay with it.
+/// Makes a statement of an epoch, sealed for the members and signed for the other machines. Those
+/// that came `before` it stay with it.
 pub(super) fn prove(
     key: &RecoveryKey,
     cluster_uid: &str,
     epoch: u64,
     before: &StoreEpoch,
-) -> Result<StoreEpoch, SealError> {
-    let sealed = seal::seal(key, statement(cluster_uid, epoch).as_bytes(), CONTEXT)?;
+) -> Result<StoreEpoch, PkiError> {
     let last = EarlierEpoch {
         epoch: before.epoch,
         proof: before.proof.clone(),
+        signature: before.signature.clone(),
     };
     let earlier = std::iter::once(last).chain(before.earlier.iter().cloned());
     let earlier = earlier.filter(|one| one.epoch < epoch && !one.proof.is_empty());
+    let verifiers = match before.verifiers.is_empty() {
+        true => vec![epoch_verifier(key)?],
+        // The leader brings them up to date, with the endorsements.
+        false => before.verifiers.clone(),
+    };
     Ok(StoreEpoch {
         schema: 1,
         epoch,
-        proof: BASE64_STANDARD.encode(sealed),
+        proof: seal_epoch(key, cluster_uid, epoch)?,
         earlier: earlier.take(MAX_EARLIER).collect(),
+        signature: sign_epoch(key, cluster_uid, epoch)?,
+        verifiers,
+        endorsements: before.endorsements.clone(),
     })
 }
 
-/// Whether a holder of one of the recovery keys has sealed a statement of an epoch later than
-/// `own`.
+/// Whether a holder of one of the recovery keys, or of one that took the place of one of them, has
+/// made a statement of an epoch later than `own`.
 fn is_later(stated: &StoreEpoch, own: u64, keys: &RecoveryKeys, cluster_uid: &str) -> bool {
     let earlier = stated.earlier.iter().map(|one| (one.epoch, &one.proof));
     let mut all = std::iter::once((stated.epoch, &stated.proof)).chain(earlier.take(MAX_EARLIER));
-    all.any(|(epoch, proof)| {
-        let sealed = BASE64_STANDARD.decode(proof).unwrap_or_default();
-        let opened = keys.open(&sealed, CONTEXT);
-        epoch > own && opened.is_ok_and(|plain| plain == statement(cluster_uid, epoch).as_bytes())
-    })
-}
-
-fn statement(cluster_uid: &str, epoch: u64) -> String {
-    format!("{cluster_uid} {epoch}")
+    let is_sealed = all.any(|(epoch, proof)| {
+        let mut keys = keys.all();
+        epoch > own && keys.any(|key| is_epoch_sealed(key, cluster_uid, epoch, proof))
+    });
+    let verifiers = EpochVerifiers::of_keys(cluster_uid, keys.all());
+    is_sealed || verifiers.is_ok_and(|known| known.is_later(stated, own))
 }
 
 /// Whether a machine that holds etcd proves a later store epoch than this machine knows. With
@@ -244,13 +248,45 @@ mod tests {
         assert!(!is_later(&stated, 7, &key, "3f0c"));
         assert!(!is_later(&stated, 6, &key, "another cluster"));
         assert!(!is_later(&stated, 6, &other, "3f0c"));
-        let higher = StoreEpoch { epoch: 8, ..stated };
+        let higher = StoreEpoch {
+            epoch: 8,
+            ..stated.clone()
+        };
         assert!(!is_later(&higher, 6, &key, "3f0c"));
         let nothing = StoreEpoch {
             epoch: 9,
             ..StoreEpoch::default()
         };
         assert!(!is_later(&nothing, 6, &key, "3f0c"));
+        // One of an earlier version is sealed alone.
+        let sealed = StoreEpoch {
+            signature: String::new(),
+            ..stated
+        };
+        assert!(is_later(&sealed, 6, &key, "3f0c") && !is_later(&sealed, 6, &other, "3f0c"));
+    }
+
+    /// A member that was taken out in epoch 9, and away while the recovery key was replaced before.
+    #[test]
+    fn a_machine_with_an_earlier_recovery_key_believes_the_key_that_took_its_place() {
+        let [old, new] = [(); 2].map(|()| RecoveryKey::generate().unwrap());
+        let publish = |record: &StoreEpoch, current: &RecoveryKey, other: &[&RecoveryKey]| {
+            let others = other.iter().map(|key| (*key).clone());
+            let keys = RecoveryKeys::new(current.clone(), others);
+            kat_pki::epoch_proof::with_verifiers(record, "3f0c", &keys).unwrap()
+        };
+        let record = prove(&old, "3f0c", 5, &StoreEpoch::default()).unwrap();
+        let record = publish(&record, &old, &[&new]);
+        let record = publish(&record, &new, &[]);
+        let stated = prove(&new, "3f0c", 9, &record).unwrap();
+        let old = RecoveryKeys::from(old);
+        assert!(is_later(&stated, 5, &old, "3f0c") && !is_later(&stated, 9, &old, "3f0c"));
+        assert_eq!(stated.earlier[0].signature, record.signature);
+        let without = StoreEpoch {
+            endorsements: Vec::new(),
+            ..stated
+        };
+        assert!(!is_later(&without, 5, &old, "3f0c"));
     }
 
     /// A member that was taken out in epoch 5, and away until the recovery key was replaced and the

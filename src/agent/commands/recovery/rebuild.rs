@@ -22,6 +22,7 @@ use tokio::process::Command;
 use super::super::{host_files, setup};
 use crate::{
     cluster::{cluster_cache::ClusterCache, identity::MachineIdentity, keys::MachineKeys},
+    desired_state::kept_position::PositionFile,
     etcd::stores,
     network::overlay,
     service::paths,
@@ -30,6 +31,7 @@ use kat_host::{
     files::{self, FileAccess},
     users::Users,
 };
+use kat_pki::{epoch_proof::epoch_verifier, recovery_key::RecoveryKey};
 use kat_plan::EventLog;
 use kat_render::{ETCD_FOLDER, ETCD_USER, Renderer};
 use kat_store::{EtcdStore, StateStore, TransactionResult, etcd_admin};
@@ -461,8 +463,22 @@ fn hold_alone(endpoints: &mut ClusterEndpoints, identity: &MachineIdentity) {
 }
 
 /// Writes the cluster cache with this machine as the only member, for the time before it has read
-/// the new store.
-pub(super) fn known_alone(identity: &MachineIdentity, epoch: &StoreEpoch) -> anyhow::Result<()> {
+/// the new store. It accepts the new epoch by `key`, with which a person has begun it, and no list
+/// of an earlier one.
+pub(super) fn known_alone(
+    identity: &MachineIdentity,
+    epoch: &StoreEpoch,
+    key: &RecoveryKey,
+) -> anyhow::Result<()> {
+    let own = epoch_verifier(key)?;
+    let mut verifiers = epoch.verifiers.clone();
+    verifiers.retain(|one| *one != own);
+    verifiers.insert(0, own);
+    let position = PositionFile {
+        path: paths::POSITION.into(),
+        cluster_uid: identity.cluster_uid.clone(),
+    };
+    position.begin_epoch(epoch.epoch, &verifiers)?;
     let mut known = ClusterCache::stored();
     known.schema = 1;
     known.leader = None;

@@ -111,7 +111,7 @@ pub(crate) async fn run(yes: bool, say: StepPrinter<'_>) -> anyhow::Result<()> {
         ),
     };
     rebuild::settle(&store, &beginning, Timestamp::now()).await?;
-    rebuild::known_alone(&identity, &epoch)?;
+    rebuild::known_alone(&identity, &epoch, &recovery)?;
     data.forget()?;
     RecoveryMarker::remove()?;
 

@@ -260,7 +260,7 @@ impl RestoreContext<'_> {
             ),
         };
         rebuild::settle(&store, &beginning, now).await?;
-        rebuild::known_alone(identity, &epoch)?;
+        rebuild::known_alone(identity, &epoch, self.recovery)?;
         data.forget()?;
         self.start_agent(system, say).await?;
         greet(&store, identity).await;

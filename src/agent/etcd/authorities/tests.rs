@@ -17,10 +17,11 @@ use crate::cluster::cluster_cache::ClusterCache;
 use kat_leader::{
     LeaderConfig, LeaderHandle, RotationConfig, keep_authorities, start as start_leader,
 };
+use kat_pki::epoch_proof::{EpochVerifiers, LearnedVerifiers};
 use kat_store::{StateStore, TransactionResult};
 use kat_testing::MemoryStore;
 use kat_types::{
-    api::NodeReport,
+    api::{NodeReport, StoreEpoch},
     resource::secret::SecretValues,
     secrets::{SecretKey, SecretRecord},
     store::{authorities::RotationReason, keys, transaction::WriteOperation},
@@ -464,6 +465,15 @@ async fn the_recovery_key_is_replaced_without_a_restart_and_no_secret_is_lost() 
     })
     .await;
     machine.run();
+    let epoch = async || -> Option<StoreEpoch> {
+        let stored = machine.store.get(keys::STORE_EPOCH).await.ok()??;
+        serde_json::from_slice(&stored.value).ok()
+    };
+    let first = until("the record of the epoch has the verifier", &epoch).await;
+    let uid = snapshot.cluster_uid.as_str();
+    let knows = |key| EpochVerifiers::of_keys(uid, [key]).unwrap();
+    assert_eq!((first.epoch, first.endorsements.len()), (0, 0));
+    assert_eq!(first.verifiers, knows(&old).known());
     machine.ask(kind).await;
     let after = until("the recovery key is replaced", async || {
         // At every moment each secret can be read.
@@ -496,4 +506,12 @@ async fn the_recovery_key_is_replaced_without_a_restart_and_no_secret_is_lost() 
         text.contains("RecoveryKeyReplaced")
     });
     assert_eq!(replaced.count(), 1);
+    // A machine that saw the old key alone follows the record to the new one.
+    let new = knows(&new);
+    let last = until("the record names the new key alone", async || {
+        epoch().await.filter(|last| last.verifiers == new.known())
+    })
+    .await;
+    let learned = knows(&old).learn(&last);
+    assert_eq!(learned, LearnedVerifiers::Changed(new));
 }

@@ -21,8 +21,10 @@ use crate::{
     openapi,
 };
 use kat_leader::PlanningReport;
+use kat_pki::epoch_proof::sign_server;
+use kat_plan::Snapshot;
 use kat_types::{
-    api::{ApiTime, BackupView, HealthView, ServerVersion, StoreView},
+    api::{ApiTime, BackupView, HealthView, ServerVersion, StoreServer, StoreView},
     resource::ClusterConfiguration,
     store::records::BackupRecord,
 };
@@ -90,10 +92,32 @@ pub(crate) async fn health(
             .store_epoch
             .as_ref()
             .map(|stored| stored.value.clone()),
+        store_server: store_server(&api, &snapshot),
         trouble: report.and_then(|report| report.trouble),
         planning: planning_troubles(api.planning_report(), names),
         store,
     }))
+}
+
+/// The proof for machines that do not know this machine's key. It counts for a later epoch than a
+/// machine has seen, so there is none while the store was never created anew.
+fn store_server(api: &Api, snapshot: &Snapshot) -> Option<StoreServer> {
+    let epoch = snapshot.store_epoch.as_ref()?.value.epoch;
+    let authorities = api.authorities().filter(|_| epoch > 0)?;
+    let key = authorities.recovery_keys()?.current();
+    let own = &api.config.node_name;
+    let hash = &snapshot.nodes.get(own)?.registration.value.member_keys.api;
+    if hash.is_empty() {
+        return None;
+    }
+    let signed = sign_server(key, &snapshot.cluster_uid, epoch, (own, hash));
+    match signed {
+        Ok(server) => Some(server),
+        Err(error) => {
+            tracing::error!("this machine can't prove that it holds the store: {error}");
+            None
+        }
+    }
 }
 
 pub(crate) async fn version() -> Json<ServerVersion> {

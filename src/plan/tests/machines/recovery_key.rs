@@ -6,9 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
-use kat_pki::{RecoveryKeys, recovery_key::RecoveryKey};
+use kat_pki::{
+    RecoveryKeys,
+    epoch_proof::{EpochVerifiers, LearnedVerifiers, seal_epoch, sign_epoch},
+    recovery_key::RecoveryKey,
+};
+use kat_plan::epoch_to_publish;
 use kat_types::{
-    api::AuthorityReport,
+    api::{AuthorityReport, StoreEpoch},
     resource::secret::SecretValues,
     store::{
         authorities::{AuthorityRecord, ReplaceableKey, Rotation, RotationPhase, RotationReason},
@@ -213,6 +218,10 @@ impl Model {
 
     /// The leader's step, as `src/leader/rotation.rs` takes it.
     fn lead(&mut self) -> RotationStep {
+        let snapshot = self.led();
+        if let Some(record) = epoch_to_publish(&snapshot).unwrap() {
+            self.world.write(keys::STORE_EPOCH.to_owned(), &record);
+        }
         let step = self.step();
         match step.clone() {
             RotationStep::Nothing | RotationStep::Wait(_) => {}
@@ -392,6 +401,33 @@ impl Model {
         }
         assert!(unsealed_by_present_key(&snapshot).is_empty());
         self.check();
+        self.lead();
+        self.is_endorsed(before);
+    }
+
+    /// A machine that knows the verifier of `before`, and has seen nothing since, believes an epoch
+    /// that the present key signs, and follows the record to it.
+    fn is_endorsed(&mut self, before: &RecoveryKey) {
+        let snapshot = self.led();
+        let uid = &snapshot.cluster_uid;
+        let present = self.members.values().next().unwrap().current.clone();
+        let record = StoreEpoch::clone(&snapshot.store_epoch.as_ref().unwrap().value);
+        let knows = |key| EpochVerifiers::of_keys(uid, [key]).unwrap();
+        let restored = StoreEpoch {
+            epoch: 9,
+            signature: sign_epoch(&present, uid, 9).unwrap(),
+            ..record.clone()
+        };
+        assert!(knows(before).is_later(&restored, 0));
+        let learned = LearnedVerifiers::Changed(knows(&present));
+        assert_eq!(knows(before).learn(&record), learned);
+        // The old key is out of force.
+        let signature = sign_epoch(before, uid, 9).unwrap();
+        let restored = StoreEpoch {
+            signature,
+            ..restored
+        };
+        assert!(!knows(&present).is_later(&restored, 0));
     }
 
     fn until(&mut self, phase: RotationPhase) {
@@ -773,4 +809,48 @@ fn a_cluster_of_an_earlier_version_gets_a_record_of_the_key_that_its_leader_hold
     };
     assert_eq!(record.current, model.members["n1"].current.fingerprint());
     assert_eq!((record.due, record.sealed_since), (None, None));
+}
+
+/// Nobody can endorse the new key after the old one is forgotten, so the replacement waits for it.
+#[test]
+fn a_replacement_does_not_go_on_before_the_new_verifier_is_endorsed() {
+    let mut model = Model::new();
+    let before = model.members["n1"].current.clone();
+    model.ask();
+    model.lead();
+    for name in NAMES {
+        model.converge(name);
+    }
+    // The record without the new key's verifier, as before the leader's write.
+    let RotationStep::Wait(reason) = model.step() else {
+        panic!("it did not wait");
+    };
+    assert!(reason.contains("verifier"), "{reason}");
+    model.settle();
+    model.is_replaced(&before);
+}
+
+#[test]
+fn the_record_of_the_epoch_gets_the_verifiers_once() {
+    let mut model = Model::new();
+    // An epoch that an earlier version has begun.
+    let key = model.members["n1"].current.clone();
+    let uid = model.led().cluster_uid.clone();
+    let earlier = StoreEpoch {
+        schema: 1,
+        epoch: 7,
+        proof: seal_epoch(&key, &uid, 7).unwrap(),
+        ..StoreEpoch::default()
+    };
+    model.world.write(keys::STORE_EPOCH.to_owned(), &earlier);
+    let record = epoch_to_publish(&model.led()).unwrap().unwrap();
+    let knows = EpochVerifiers::of_keys(&uid, [&key]).unwrap();
+    assert_eq!((record.epoch, &record.proof), (7, &earlier.proof));
+    assert_eq!(record.verifiers, knows.known());
+    assert!(knows.is_later(&record, 6));
+    model.world.write(keys::STORE_EPOCH.to_owned(), &record);
+    assert_eq!(epoch_to_publish(&model.led()).unwrap(), None);
+    // A leader of an earlier version leaves the fields out.
+    model.world.write(keys::STORE_EPOCH.to_owned(), &earlier);
+    assert_eq!(epoch_to_publish(&model.led()).unwrap(), Some(record));
 }

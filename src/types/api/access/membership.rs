@@ -68,6 +68,18 @@ pub struct StoreEpoch {
     /// was away while the recovery key was replaced believes one of these.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub earlier: Vec<EarlierEpoch>,
+    /// The epoch signed by the key that is derived from the recovery key, base64: machines without
+    /// the store check it with a verifier that they know. Empty if an earlier version began the
+    /// epoch.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub signature: String,
+    /// The public keys of the recovery keys in force, base64, the present one first. Empty if an
+    /// earlier version wrote the record.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub verifiers: Vec<String>,
+    /// Verifiers that an earlier recovery key has signed when it was replaced, the latest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub endorsements: Vec<VerifierEndorsement>,
 }
 
 /// An epoch of the store before the present one.
@@ -78,4 +90,32 @@ pub struct EarlierEpoch {
     pub epoch: u64,
     /// The epoch sealed with the recovery key of that time, base64.
     pub proof: String,
+    /// The epoch signed by the key that is derived from the recovery key of that time, base64.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub signature: String,
+}
+
+/// The statement of an earlier recovery key that a later one takes its place.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VerifierEndorsement {
+    /// Verifier of the later recovery key, base64.
+    pub verifier: String,
+    /// Verifier of the earlier recovery key, base64.
+    pub by: String,
+    /// Signature of the earlier recovery key, base64.
+    pub signature: String,
+}
+
+/// The statement of a holder of the recovery key that a machine holds the store of the present
+/// epoch, and by which key its API is known.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StoreServer {
+    /// Name of the machine.
+    pub machine: String,
+    /// SHA-256 of the public key of its API's certificate, hexadecimal.
+    pub key_hash: String,
+    /// Signature by the recovery key over cluster, epoch, machine and key, base64.
+    pub signature: String,
 }

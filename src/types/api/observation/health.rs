@@ -26,6 +26,10 @@ pub struct HealthView {
     /// replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store_epoch: Option<StoreEpoch>,
+    /// Proof that the responding machine holds the store of this epoch, for machines that do not
+    /// know its key. Absent while the store was never created anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store_server: Option<StoreServer>,
     /// Problem of a store that still works, such as little free space, in a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,

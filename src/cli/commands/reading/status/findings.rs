@@ -633,6 +633,7 @@ mod tests {
             stale,
             backup: None,
             store_epoch: None,
+            store_server: None,
             trouble: None,
             planning: planning.iter().map(|line| (*line).to_owned()).collect(),
             store: None,
