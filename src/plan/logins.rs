@@ -178,25 +178,23 @@ impl WorkloadPlanner<'_, '_, '_> {
         }
     }
 
-    /// Credentials for a new instance's images; `None` if they can't be sealed, which the status
-    /// then says.
+    /// Credentials for a new instance's images.
     pub(super) fn sealed_logins<'i>(
-        &mut self,
+        &self,
         images: impl IntoIterator<Item = &'i str>,
         node: &str,
         instance: &str,
-    ) -> Option<Option<AssignedSecrets>> {
-        let snapshot = self.draft.snapshot;
-        match sealed_for(snapshot, &self.key.namespace, images, (node, instance)) {
-            Ok(logins) => Some(logins),
-            Err(error) => {
-                self.secret_trouble = Some(SecretTrouble {
-                    reason: Reason::CredentialsUnreadable,
-                    message: error.to_string(),
-                });
-                None
-            }
-        }
+    ) -> Result<Option<AssignedSecrets>, SecretTrouble> {
+        let sealed = sealed_for(
+            self.draft.snapshot,
+            &self.key.namespace,
+            images,
+            (node, instance),
+        );
+        sealed.map_err(|error| SecretTrouble {
+            reason: Reason::CredentialsUnreadable,
+            message: error.to_string(),
+        })
     }
 
     /// Updates the credentials of instances that have other ones than are stored. If they can't be

@@ -5,22 +5,27 @@
 //! more there are as many pairs at most. With 0 one slot after the other is emptied and filled
 //! again. Simultaneous empties all slots first. A slot whose instance of the new version does not
 //! work counts as a pair for as long, so that a failing version reaches a limited number of slots.
+//!
+//! A plan takes three steps, which [`converge`] joins: [`classify`] gives each slot a state,
+//! [`decide`] chooses steps from the states and a [`budget`], and [`apply`] writes a step or returns
+//! why it is [`blocked`]. The first two are pure.
 
+pub(crate) mod apply;
+pub(crate) mod blocked;
 pub(crate) mod budget;
+pub(crate) mod classify;
+pub(crate) mod converge;
+pub(crate) mod decide;
 pub(crate) mod kept_generations;
 pub(crate) mod rollback;
 pub(crate) mod slot;
-pub(crate) mod steps;
 
 use std::{collections::BTreeSet, time::Duration};
 
 use jiff::Timestamp;
 
 use super::{service::WorkloadPlanner, volumes::writes_data};
-use crate::{
-    nodes::node_loss as loss,
-    rollout::slot::{LiveInstance, Slot},
-};
+use crate::{nodes::node_loss as loss, rollout::slot::LiveInstance};
 use kat_types::{
     api::{EventKind, Health, ObjectKind, WorkloadPhase},
     reason::EventReason,
@@ -42,6 +47,32 @@ pub(super) fn has_run(since: Timestamp, now: Timestamp) -> bool {
 
 fn time_from(since: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(since)).unwrap_or_default()
+}
+
+/// Whether an instance counts as working.
+enum Settling {
+    Settled,
+    /// It is healthy, has no health check, and has to run for this much longer.
+    After(Duration),
+    NotHealthy,
+}
+
+fn settling(live: &LiveInstance<'_>, now: Timestamp) -> Settling {
+    let Some(record) = live.record.as_ref().filter(|_| live.healthy()) else {
+        return Settling::NotHealthy;
+    };
+    let (Health::NotApplicable, Some(since)) = (record.health, record.since) else {
+        return Settling::Settled;
+    };
+    match SETTLED.saturating_sub(time_from(since, now)) {
+        Duration::ZERO => Settling::Settled,
+        left => Settling::After(left),
+    }
+}
+
+/// The instance is healthy and, without a health check, has run for [`SETTLED`].
+pub(super) fn is_settled(live: &LiveInstance<'_>, now: Timestamp) -> bool {
+    matches!(settling(live, now), Settling::Settled)
 }
 
 /// The effect of `spec.updateStrategy`.
@@ -109,34 +140,10 @@ pub(super) fn replicas(spec: &WorkloadSpec) -> u32 {
 }
 
 impl WorkloadPlanner<'_, '_, '_> {
-    /// The instance is healthy and, without a health check, has run for [`SETTLED`].
-    pub(super) fn is_settled(&mut self, live: &LiveInstance<'_>) -> bool {
-        if !live.healthy() {
-            return false;
-        }
-        let Some(record) = live.record.as_ref() else {
-            return false;
-        };
-        let (Health::NotApplicable, Some(since)) = (record.health, record.since) else {
-            return true;
-        };
-        let left = SETTLED.saturating_sub(time_from(since, self.draft.now));
-        if left.is_zero() {
-            return true;
-        }
-        self.draft.wake(left);
-        false
-    }
-
-    /// Whether the instance that keeps a slot makes its predecessors unnecessary. If all of them
-    /// are of the wanted version, it is a move: the version has shown elsewhere that it works, and
-    /// being healthy is enough.
-    pub(super) fn has_taken_over(&mut self, best: &LiveInstance<'_>, here: &Slot<'_, '_>) -> bool {
-        let moved = here.predecessor().is_some() && here.predecessors().all(|live| live.current);
-        if moved {
-            best.healthy()
-        } else {
-            self.is_settled(best)
+    /// Schedules a new plan for when the instance may have settled.
+    pub(super) fn wake_when_settled(&mut self, live: &LiveInstance<'_>) {
+        if let Settling::After(left) = settling(live, self.draft.now) {
+            self.draft.wake(left);
         }
     }
 
@@ -148,7 +155,12 @@ impl WorkloadPlanner<'_, '_, '_> {
 
     /// Updates the rollout record of the present generation. Returns true if the workload was
     /// rolled back to another generation; the caller then does nothing else with this snapshot.
-    pub(super) fn follow(&mut self, parsed: &ParsedWorkload, all: &[LiveInstance<'_>]) -> bool {
+    pub(super) fn follow(
+        &mut self,
+        parsed: &ParsedWorkload,
+        all: &[LiveInstance<'_>],
+        data_moves: bool,
+    ) -> bool {
         let now = self.draft.now;
         let meta = &self.entry.meta.value;
         let replicas = replicas(&parsed.workload.spec);
@@ -156,13 +168,12 @@ impl WorkloadPlanner<'_, '_, '_> {
         let mut healthy = BTreeSet::new();
         let mut old = 0;
         for live in all.iter().filter(|live| live.is_wanted()) {
-            // Called for every instance, since it schedules a wake-up for one that has not settled.
-            let settled = self.is_settled(live);
+            self.wake_when_settled(live);
             if !live.current {
                 old += 1;
             } else if live.assignment.slot < replicas && live.healthy() {
                 healthy.insert(live.assignment.slot);
-                if settled {
+                if is_settled(live, now) {
                     whole.insert(live.assignment.slot);
                 }
             }
@@ -203,7 +214,7 @@ impl WorkloadPlanner<'_, '_, '_> {
             let is_whole = old == 0 && whole.len() == usize::try_from(replicas).unwrap_or(0);
             if is_whole && !stopping {
                 self.finish(&mut rollout, replicas);
-            } else if meta.paused || is_whole || self.moving.is_some() {
+            } else if meta.paused || is_whole || data_moves {
                 // The deadline does not run while the rollout is paused, while data moves, or when
                 // only the end of old instances is missing.
                 (rollout.progressed, rollout.stalled) = (None, false);

@@ -9,14 +9,13 @@ use std::{
 use super::{
     draft::{Draft, OperationGroup},
     images,
-    secrets::SecretTrouble,
     status::{self, InstanceTally},
     volumes,
 };
 use crate::{
     instances::measure,
-    nodes::node_loss::LostMachines,
-    rollout::slot::LiveInstance,
+    nodes::{drain::is_drained_by_force, node_loss::LostMachines},
+    rollout::{blocked::WorkloadOutcome, is_settled, slot::LiveInstance},
     scheduling::{host_ports::ports_of, machines::Machines},
     unwritable_objects as frozen,
     unwritable_objects::{NotWritable, NotWritableCause},
@@ -80,6 +79,7 @@ pub(super) fn plan_workload<'a>(
             let stopped = record.as_ref().is_some_and(|record| {
                 record.phase == InstancePhase::Scheduled && record.reason == Reason::Evicted
             });
+            let leaves = drained || (lost && !waits && !keeps);
             let tied = away || pinned || assignment.writes_data();
             LiveInstance {
                 id,
@@ -89,7 +89,8 @@ pub(super) fn plan_workload<'a>(
                 current: assignment.template_hash == meta.template_hash
                     && has_others_of(assignment, entry),
                 away,
-                leaves: drained || (lost && !waits && !keeps),
+                leaves,
+                forced_out: leaves && !away && is_drained_by_force(draft.snapshot, &instance.node),
                 waits,
                 fenced,
                 evicted: stopped && short && !tied,
@@ -110,11 +111,6 @@ pub(super) fn plan_workload<'a>(
         around,
         group: OperationGroup::default(),
         record,
-        unschedulable: None,
-        secret_trouble: None,
-        stuck: None,
-        moving: None,
-        left: Vec::new(),
     };
 
     let frozen = pass.draft.frozen.workload(key).cloned();
@@ -127,7 +123,11 @@ pub(super) fn plan_workload<'a>(
     }
     pass.confirm_stopped(&all);
     pass.note_volumes(&all);
-    pass.stop_what_moves(&all);
+    let mut outcome = WorkloadOutcome {
+        data_moves: pass.stop_what_moves(&all),
+        ..WorkloadOutcome::default()
+    };
+    let data_moves = outcome.data_moves.as_deref();
     let wanted: Vec<&LiveInstance<'_>> = all
         .iter()
         .filter(|live| live.is_wanted() && !pass.draft.stops(live.id))
@@ -136,20 +136,23 @@ pub(super) fn plan_workload<'a>(
         for live in &wanted {
             pass.stop(live, "its workload is deleted");
         }
-        pass.finish_deletion(&all);
+        outcome.has_user = pass.machines_with_user();
+        if all.is_empty() && outcome.has_user.is_empty() {
+            return pass.finish_deletion();
+        }
     } else if let Ok(parsed) = &entry.parsed {
-        if pass.follow_secrets(&all) || pass.follow(parsed, &all) {
+        if pass.follow_secrets(&all) || pass.follow(parsed, &all, data_moves.is_some()) {
             // A new generation was written, because of a rollback or a changed secret: the next plan
             // sees it.
             return;
         }
-        pass.converge(parsed, &all);
+        outcome.blocked = pass.converge(parsed, &all, data_moves);
     }
     if !meta.deleting {
         pass.follow_logins(&all);
     }
     // Instances of a workload whose files can't be read are left alone; the status says why.
-    pass.write_status(&all);
+    pass.write_status(&all, &outcome);
 }
 
 /// The plan of one workload while it is made.
@@ -161,18 +164,9 @@ pub(super) struct WorkloadPlanner<'d, 'a, 'b> {
     pub(super) around: ClusterView<'b>,
     pub(super) group: OperationGroup,
     pub(super) record: WorkloadStatusRecord,
-    pub(super) unschedulable: Option<String>,
-    /// Why an instance that uses secrets is not placed.
-    pub(super) secret_trouble: Option<SecretTrouble>,
-    /// Why an instance can't leave a drained machine.
-    pub(super) stuck: Option<String>,
-    /// How far the move of the workload's data to another machine is.
-    pub(super) moving: Option<String>,
-    /// Machines that may have something of a deleted workload's user.
-    left: Vec<&'b str>,
 }
 
-impl<'a> WorkloadPlanner<'_, 'a, '_> {
+impl<'b> WorkloadPlanner<'_, '_, 'b> {
     /// Deletes the assignments of instances that their machine confirms as stopped.
     fn confirm_stopped(&mut self, all: &[LiveInstance<'_>]) {
         for live in all.iter().filter(|live| !live.is_wanted()) {
@@ -217,19 +211,19 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         self.flush_if_full();
     }
 
-    /// Deletes the workload's keys once no machine has anything of it.
-    fn finish_deletion(&mut self, all: &[LiveInstance<'_>]) {
+    /// Machines that may have something of the workload's user.
+    fn machines_with_user(&self) -> Vec<&'b str> {
         let index = self.entry.meta.value.index;
-        self.left = self
-            .around
-            .statuses
-            .iter()
+        let statuses = self.around.statuses.iter();
+        statuses
             .filter(|(_, status)| status.user_indexes.contains(&index))
             .map(|(machine, _)| machine.as_str())
-            .collect();
-        if !all.is_empty() || !self.left.is_empty() {
-            return;
-        }
+            .collect()
+    }
+
+    /// Deletes the workload's keys, once no machine has anything of it.
+    fn finish_deletion(&mut self) {
+        let index = self.entry.meta.value.index;
         let has_data = self.give_up_volumes();
         let WorkloadKey { namespace, name } = self.key;
         let mut group = std::mem::take(&mut self.group);
@@ -254,7 +248,6 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
             format!("workload {} is gone", self.key),
             vec![unchanged],
         );
-        self.record.gone = true;
     }
 
     /// Whether a change of the workload cannot be written.
@@ -289,7 +282,8 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         }
         let before = self.record.clone();
         let settled = self.settled(all);
-        let mut tally = InstanceTally::count(all, &settled, self.entry, None, &[]);
+        let mut tally =
+            InstanceTally::count(all, &settled, self.entry, &WorkloadOutcome::default());
         tally.not_writable = Some(frozen.to_string());
         let rollout = before.rollout.as_ref();
         let now = self.draft.now;
@@ -323,27 +317,20 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
     fn settled<'l>(&mut self, all: &'l [LiveInstance<'_>]) -> BTreeSet<&'l str> {
         let mut settled = BTreeSet::new();
         for live in all.iter().filter(|live| live.is_wanted()) {
-            if self.is_settled(live) {
+            self.wake_when_settled(live);
+            if is_settled(live, self.draft.now) {
                 settled.insert(live.id);
             }
         }
         settled
     }
 
-    fn write_status(&mut self, all: &[LiveInstance<'_>]) {
-        if self.record.gone {
-            return;
-        }
+    fn write_status(&mut self, all: &[LiveInstance<'_>], outcome: &WorkloadOutcome<'_>) {
         let settled = self.settled(all);
-        let unschedulable = self.unschedulable.as_deref();
-        let mut tally = InstanceTally::count(all, &settled, self.entry, unschedulable, &self.left);
-        if let Some(SecretTrouble { reason, message }) = &self.secret_trouble {
-            tally.is_not_placed(*reason, message);
-        }
+        let mut tally = InstanceTally::count(all, &settled, self.entry, outcome);
         if let Some(lost) = all.iter().find(|live| live.is_wanted() && live.away) {
             tally.is_away(lost, self.around.losses.why_not(lost.node));
         }
-        tally.moving = self.moving.take();
         let before = self
             .entry
             .status
@@ -355,7 +342,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
             status::workload_status(&tally, &before.status, self.entry, rollout, self.draft.now);
         self.record.status.last_good_generation = self.record.good.last().copied();
         self.tell_stalled(&before);
-        if let Some(why) = &self.stuck {
+        if let Some(why) = &outcome.drain_blocked() {
             let condition = status::drain_blocked(&before.status, why, self.draft.now);
             self.record.status.conditions.push(condition);
         }

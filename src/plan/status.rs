@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use crate::rollout::slot::LiveInstance;
+use crate::rollout::{blocked::WorkloadOutcome, slot::LiveInstance};
 use kat_types::{
     api::{
         AVAILABLE, Condition, DRAIN_BLOCKED, Health, IMAGE_PINNED, InstancePhase, ROLLED_BACK,
@@ -27,11 +27,10 @@ pub(super) struct InstanceTally {
     trouble: Option<InstanceTrouble>,
     /// The instance whose health check has not succeeded yet, and why.
     unchecked: Option<String>,
-    unschedulable: Option<String>,
-    /// The reason for `unschedulable`.
-    not_placed: Reason,
+    /// Why an instance is not placed.
+    not_placed: Option<(Reason, String)>,
     /// How far the move of its data to another machine is.
-    pub(super) moving: Option<String>,
+    data_moves: Option<String>,
     /// Why a change of it cannot be written.
     pub(super) not_writable: Option<String>,
     /// What its deletion waits for.
@@ -94,8 +93,7 @@ impl InstanceTally {
         all: &[LiveInstance<'_>],
         settled: &BTreeSet<&str>,
         entry: &WorkloadEntry,
-        unschedulable: Option<&str>,
-        left: &[&str],
+        outcome: &WorkloadOutcome<'_>,
     ) -> Self {
         let replicas = entry
             .parsed
@@ -111,12 +109,11 @@ impl InstanceTally {
             old: 0,
             trouble: instance_trouble(all),
             unchecked: all.iter().find_map(unchecked),
-            unschedulable: unschedulable.map(str::to_owned),
-            not_placed: Reason::Unschedulable,
-            moving: None,
+            not_placed: outcome.not_placed(),
+            data_moves: outcome.data_moves.clone(),
             not_writable: None,
             left: if entry.meta.value.deleting {
-                still_there(all, left)
+                still_there(all, &outcome.has_user)
             } else {
                 String::new()
             },
@@ -132,12 +129,6 @@ impl InstanceTally {
             tally.updated += u32::from(ready && live.current);
         }
         tally
-    }
-
-    /// Notes that no instance is placed, for another reason than machines.
-    pub(super) fn is_not_placed(&mut self, reason: Reason, message: &str) {
-        self.not_placed = reason;
-        self.unschedulable = Some(message.to_owned());
     }
 
     /// Notes an instance on a machine that does not answer; `why` says why it is not replaced.
@@ -236,6 +227,22 @@ pub(super) fn without_address(before: &WorkloadStatus, why: String, now: Timesta
     }
 }
 
+/// Why an instance is not placed, by the status that an earlier plan has written.
+pub(super) fn not_placed_before(status: &WorkloadStatus) -> Option<String> {
+    const REASONS: [Reason; 5] = [
+        Reason::Unschedulable,
+        Reason::SecretMissing,
+        Reason::SecretUnusable,
+        Reason::SecretUnreadable,
+        Reason::CredentialsUnreadable,
+    ];
+    let mut conditions = status.conditions.iter();
+    let condition = conditions.find(|condition| {
+        condition.kind == AVAILABLE && REASONS.iter().any(|reason| condition.reason == *reason)
+    })?;
+    Some(format!("{}: {}", condition.reason, condition.message))
+}
+
 /// The condition of a generation that an automatic rollback made.
 fn rolled_back(entry: &WorkloadEntry) -> Option<Condition> {
     let generation = entry.meta.value.generation;
@@ -315,7 +322,7 @@ fn workload_phase(
         tally.replicas,
         unchecked.map_or_else(String::new, |why| format!("; {why}"))
     );
-    if let Some(why) = &tally.moving {
+    if let Some(why) = &tally.data_moves {
         let phase = match tally.live {
             0 => WorkloadPhase::Pending,
             _ => WorkloadPhase::Degraded,
@@ -324,10 +331,10 @@ fn workload_phase(
     }
     if stalled {
         let trouble = tally.trouble.as_ref().filter(|trouble| trouble.current);
-        let unschedulable = tally.unschedulable.as_ref();
+        let not_placed = tally.not_placed.as_ref();
         let why = trouble
             .map(InstanceTrouble::sentence)
-            .or_else(|| unschedulable.map(|why| format!("{}: {why}", tally.not_placed)))
+            .or_else(|| not_placed.map(|(reason, why)| format!("{reason}: {why}")))
             .unwrap_or_else(|| counts.clone());
         let message = format!("no progress for {} s: {why}", deadline(entry));
         return because(
@@ -342,13 +349,13 @@ fn workload_phase(
         let message = format!("the rollout is paused: {counts}{trouble}");
         return because(WorkloadPhase::Paused, Reason::Paused, message);
     }
-    if let Some(reason) = &tally.unschedulable {
+    if let Some((reason, why)) = &tally.not_placed {
         let phase = if tally.live == 0 {
             WorkloadPhase::Pending
         } else {
             WorkloadPhase::Degraded
         };
-        return because(phase, tally.not_placed, reason.clone());
+        return because(phase, *reason, why.clone());
     }
     if let Some(trouble) = &tally.trouble {
         let message = trouble.message.clone();

@@ -4,11 +4,8 @@ use std::net::Ipv4Addr;
 
 use crate::{
     InstanceDemand, choose, instance_id,
-    scheduling::{
-        host_ports,
-        host_ports::{none_free, ports_of},
-        schedule::seed_of,
-    },
+    rollout::blocked::NotPlaced,
+    scheduling::{host_ports, host_ports::ports_of, schedule::seed_of},
     secrets,
     service::WorkloadPlanner,
 };
@@ -57,14 +54,21 @@ impl<'v> WorkloadVersion<'v> {
 }
 
 impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
-    /// Places a new instance of the present version. Returns its id, or `None` if none can be
-    /// placed now.
-    pub(crate) fn create(&mut self, parsed: &ParsedWorkload, slot: u32) -> Option<String> {
+    /// Places a new instance of the present version, and returns its id.
+    pub(crate) fn create(
+        &mut self,
+        parsed: &ParsedWorkload,
+        slot: u32,
+    ) -> Result<String, NotPlaced> {
         self.create_version(self.present(parsed), slot)
     }
 
     /// Places a new instance of an earlier version that has no instance any more, only its files.
-    pub(crate) fn create_earlier(&mut self, earlier: &EarlierVersion, slot: u32) -> Option<String> {
+    pub(crate) fn create_earlier(
+        &mut self,
+        earlier: &EarlierVersion,
+        slot: u32,
+    ) -> Result<String, NotPlaced> {
         let version = WorkloadVersion {
             parsed: &earlier.parsed,
             generation: earlier.generation,
@@ -74,19 +78,18 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         self.create_version(version, slot)
     }
 
-    fn create_version(&mut self, version: WorkloadVersion<'_>, slot: u32) -> Option<String> {
+    fn create_version(
+        &mut self,
+        version: WorkloadVersion<'_>,
+        slot: u32,
+    ) -> Result<String, NotPlaced> {
         let parsed = version.parsed;
         let spec = &parsed.workload.spec;
         let meta = &self.entry.meta.value;
-        let image = version
-            .image
-            .pinned(spec.source.image.as_deref()?)
-            .to_owned();
-        let Some(user) = WorkloadUser::from_index(meta.index, &self.key.namespace, &self.key.name)
-        else {
-            self.unschedulable = Some(format!("index {} has no user", meta.index));
-            return None;
-        };
+        let image = spec.source.image.as_deref().ok_or(NotPlaced::NoImage)?;
+        let image = version.image.pinned(image).to_owned();
+        let user = WorkloadUser::from_index(meta.index, &self.key.namespace, &self.key.name);
+        let user = user.ok_or(NotPlaced::NoUser(meta.index))?;
         let ports = self.numbered(parsed)?;
         let with_images = |kind| with_images(spec, kind, version.image);
         let init_containers = with_images(OtherKind::Init);
@@ -135,7 +138,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
             wanted: DesiredRun::Running,
             not_understood: None,
         };
-        Some(self.place_instance(node, assignment))
+        Ok(self.place_instance(node, assignment))
     }
 
     /// Places an instance of the version of `like`, whose files may be gone.
@@ -144,7 +147,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         parsed: &ParsedWorkload,
         slot: u32,
         like: &Assignment,
-    ) -> Option<String> {
+    ) -> Result<String, NotPlaced> {
         let spec = WorkloadSpec {
             container: like.container.clone(),
             init_containers: like.init_containers.clone(),
@@ -184,58 +187,47 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
             not_understood: None,
             ..like.clone()
         };
-        Some(self.place_instance(node, assignment))
+        Ok(self.place_instance(node, assignment))
     }
 
     /// The address of a new instance; on the machine's network it is the machine's own overlay
     /// address.
-    fn address_on(&self, node: &str, container: &Container) -> Option<Ipv4Addr> {
-        match container.host_network {
-            true => self
-                .draft
-                .snapshot
-                .nodes
-                .get(node)?
-                .subnet
-                .map(node_address),
-            false => self.draft.free_address(node),
-        }
+    fn address_on(&self, node: &str, container: &Container) -> Result<Ipv4Addr, NotPlaced> {
+        let address = if container.host_network {
+            let machine = self.draft.snapshot.nodes.get(node);
+            machine.and_then(|machine| machine.subnet.map(node_address))
+        } else {
+            self.draft.free_address(node)
+        };
+        address.ok_or_else(|| NotPlaced::NoAddress(node.to_owned()))
     }
 
     /// Whether an instance of the present version would find a machine now.
-    pub(crate) fn fits(&mut self, parsed: &ParsedWorkload, slot: u32) -> bool {
+    pub(crate) fn fits(&mut self, parsed: &ParsedWorkload, slot: u32) -> Result<(), NotPlaced> {
         let spec = &parsed.workload.spec;
         let together = spec.together();
         let volumes = (spec.volumes.as_slice(), &*together);
-        if !self.has_secrets(parsed) {
-            return false;
-        }
-        let Some(ports) = self.numbered(parsed) else {
-            return false;
-        };
+        self.has_secrets(parsed)?;
+        let ports = self.numbered(parsed)?;
         let version = self.present(parsed);
         let mut demand = version.demand(&ports);
         let images = spec.images();
         let images = images.map(|(image, _)| version.image.pinned(image));
         demand.schema = demand.schema.max(self.logins_schema(images));
-        self.find_place(demand, volumes, slot).is_some()
+        self.find_place(demand, volumes, slot).map(|_| ())
     }
 
     /// Whether all secrets exist that an instance of the present version uses.
-    pub(crate) fn has_secrets(&mut self, parsed: &ParsedWorkload) -> bool {
+    pub(crate) fn has_secrets(&self, parsed: &ParsedWorkload) -> Result<(), NotPlaced> {
         let spec = &parsed.workload.spec;
-        self.wanted_secrets(&spec.volumes, &spec.together())
-            .is_some()
+        self.wanted_secrets(&spec.volumes, &spec.together())?;
+        Ok(())
     }
 
-    /// The ports of a version, each with its host port number; sets `unschedulable` if one has
-    /// none.
-    fn numbered(&mut self, parsed: &ParsedWorkload) -> Option<Vec<Port>> {
+    /// The ports of a version, each with its host port number.
+    fn numbered(&self, parsed: &ParsedWorkload) -> Result<Vec<Port>, NotPlaced> {
         let ports = self.draft.host_ports.numbered(self.key, ports_of(parsed));
-        if ports.is_none() {
-            self.unschedulable = Some(none_free());
-        }
-        ports
+        ports.ok_or(NotPlaced::NoHostPort)
     }
 
     fn present<'v>(&self, parsed: &'v ParsedWorkload) -> WorkloadVersion<'v>
@@ -256,15 +248,10 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         demand: InstanceDemand<'_>,
         (volumes, container): (&[Volume], &Container),
         slot: u32,
-    ) -> Option<&'a str> {
+    ) -> Result<&'a str, NotPlaced> {
         let replaces = self.replaced(slot);
-        let held = match self.held(volumes, container, slot) {
-            Ok(held) => held,
-            Err(reason) => {
-                self.unschedulable = Some(reason);
-                return None;
-            }
-        };
+        let held = self.held(volumes, container, slot);
+        let held = held.map_err(NotPlaced::Volumes)?;
         let demand = InstanceDemand {
             workload: Some(self.key),
             replaces: &replaces,
@@ -274,18 +261,11 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         };
         let candidates = self.machines.candidates(self.key, self.draft);
         let seed = seed_of(self.draft.seed, &self.entry.meta.value.uid, slot);
-        match choose(demand, candidates, seed) {
-            Ok(node) => Some(node),
-            Err(reason) => {
-                let waiting = self.around.losses.waiting();
-                let waiting = waiting.map_or_else(String::new, |why| format!("; {why}"));
-                let data = held.on.map_or_else(String::new, |node| {
-                    format!("; the data of its volumes lies on {node}")
-                });
-                self.unschedulable = Some(format!("{reason}{data}{waiting}"));
-                None
-            }
-        }
+        choose(demand, candidates, seed).map_err(|reason| NotPlaced::NoMachine {
+            reason,
+            data_on: held.on.map(str::to_owned),
+            waiting: self.around.losses.waiting().map(str::to_owned),
+        })
     }
 
     /// Makes room in the group before an assignment is written, and returns its bytes.
@@ -352,15 +332,18 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         wanted: &secrets::UsedSecrets<'_>,
         images: &[&str],
         node: &str,
-    ) -> Option<NextInstance> {
+    ) -> Result<NextInstance, NotPlaced> {
         let made = self.record.instances_made;
         let instance = self.next_id();
         let secrets = self.sealed_secrets(wanted, node, &instance);
         let logins = self.sealed_logins(images.iter().copied(), node, &instance);
-        if secrets.is_none() || logins.is_none() {
-            self.record.instances_made = made;
+        match (secrets, logins) {
+            (Ok(secrets), Ok(logins)) => Ok((instance, secrets, logins)),
+            (_, Err(trouble)) | (Err(trouble), _) => {
+                self.record.instances_made = made;
+                Err(NotPlaced::Secrets(trouble))
+            }
         }
-        Some((instance, secrets?, logins?))
     }
 
     /// The next id that no existing instance has.

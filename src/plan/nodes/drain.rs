@@ -2,31 +2,44 @@
 //! workload's status says why, or, if the drain is forced, it is stopped. Its slot then waits for a
 //! place like any other; its data may hold it until the machine takes work again.
 
-use crate::{rollout::slot::LiveInstance, service::WorkloadPlanner};
+use crate::{
+    Snapshot,
+    rollout::{
+        blocked::{Blocked, LeaveObstacle},
+        slot::LiveInstance,
+    },
+    service::WorkloadPlanner,
+};
 
 impl WorkloadPlanner<'_, '_, '_> {
-    /// Nothing can replace this instance, because of `why`: stops it if the drain is forced, or
-    /// notes the reason for the workload's status.
-    pub(crate) fn can_not_leave(&mut self, live: &LiveInstance<'_>, why: &str) {
-        let LiveInstance { id, node, .. } = live;
-        if self.is_forced_out(live) {
-            let reason = format!(
-                "its machine {node} is drained by force and nothing takes its place: {why}"
-            );
-            self.stop(live, &reason);
-        } else {
-            self.stuck = Some(format!("{id} can't leave {node}: {why}"));
+    /// Nothing can replace this instance now: stops it if the drain is forced, or returns why it
+    /// cannot leave. What prevents its successor is returned in both cases.
+    pub(crate) fn keep_on_machine(
+        &mut self,
+        live: &LiveInstance<'_>,
+        obstacle: LeaveObstacle,
+    ) -> Result<(), Blocked> {
+        let is_moving = matches!(obstacle, LeaveObstacle::DataMoves(_));
+        if !live.forced_out || is_moving {
+            return Err(Blocked::cannot_leave(live, obstacle));
+        }
+        let node = live.node;
+        let reason = format!(
+            "its machine {node} is drained by force and nothing takes its place: {obstacle}"
+        );
+        self.stop(live, &reason);
+        match obstacle {
+            LeaveObstacle::NotPlaced { cause, .. } => Err(cause.into()),
+            _ => Ok(()),
         }
     }
+}
 
-    /// The instance's machine answers, and its drain is forced: it is emptied whatever is lost by
-    /// that.
-    pub(crate) fn is_forced_out(&self, live: &LiveInstance<'_>) -> bool {
-        let entry = self.draft.snapshot.nodes.get(live.node);
-        let forced = entry.is_some_and(|entry| {
-            let registration = &entry.registration.value;
-            registration.draining && registration.drain_forced
-        });
-        forced && live.leaves && !live.away
-    }
+/// Whether the machine is drained by force.
+pub(crate) fn is_drained_by_force(snapshot: &Snapshot, node: &str) -> bool {
+    let entry = snapshot.nodes.get(node);
+    entry.is_some_and(|entry| {
+        let registration = &entry.registration.value;
+        registration.draining && registration.drain_forced
+    })
 }

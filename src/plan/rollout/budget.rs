@@ -1,18 +1,17 @@
 //! Counts over the slots of a workload, and whether one more slot may be updated or moved.
 
-use std::collections::{BTreeMap, BTreeSet};
+use super::{
+    Strategy,
+    classify::{ClassifiedSlot, RolloutFacts, SlotState},
+    slot::LiveInstance,
+};
 
-use super::slot::LiveInstance;
-use crate::rollout::Strategy;
-use kat_types::assignment::Assignment;
-
-/// State of all slots of a workload, updated while a plan goes through them.
-pub(crate) struct RolloutBudget<'l> {
+/// How many slots of a workload are disturbed, counted once from their states. A decision charges
+/// the slots that it disturbs to its own copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RolloutBudget {
     pub(crate) strategy: Strategy,
-    /// The rollout is paused: no new instance replaces one of an older version.
     pub(crate) paused: bool,
-    /// The rollout is paused or has stalled: a failed instance is replaced by one of its own
-    /// version.
     pub(crate) held: bool,
     /// A new instance has shown that the version works.
     pub(crate) proven: bool,
@@ -33,22 +32,88 @@ pub(crate) struct RolloutBudget<'l> {
     /// with `stops_first` slots whose instance does not work although nothing of another version is
     /// left, or although the rollout has stalled.
     pub(crate) broken: usize,
-    /// Slots in which an instance that is being stopped may not have ended yet.
-    pub(crate) ending: BTreeSet<u32>,
-    /// Slots of `ending` whose machine does not answer, with the reason why nobody can tell whether
-    /// the instance has ended.
-    pub(crate) away: BTreeMap<u32, String>,
-    /// A wanted instance of another version is on a machine that answers.
-    pub(crate) other_runs: bool,
-    /// Slots in which an instance of the wanted version is being stopped.
-    pub(crate) ended: BTreeSet<u32>,
-    /// The workload has no instance of any version.
-    pub(crate) bare: bool,
-    /// By slot, an assignment of another version: a wanted one, or else one that is being stopped.
-    pub(crate) others: BTreeMap<u32, &'l Assignment>,
 }
 
-impl RolloutBudget<'_> {
+impl RolloutBudget {
+    pub(crate) fn of(slots: &[ClassifiedSlot<'_, '_>], facts: &RolloutFacts<'_>) -> Self {
+        let mut budget = Self {
+            strategy: facts.strategy,
+            paused: facts.paused,
+            held: facts.held,
+            proven: false,
+            busy: 0,
+            moving: 0,
+            down: 0,
+            ill: 0,
+            ill_new: 0,
+            broken: 0,
+        };
+        for slot in slots {
+            budget.count(slot, facts.rolling);
+        }
+        budget
+    }
+
+    fn count(&mut self, slot: &ClassifiedSlot<'_, '_>, rolling: bool) {
+        let stops_first = self.strategy.stops_first;
+        if stops_first && slot.begins {
+            self.down += 1;
+            return;
+        }
+        match slot.state {
+            SlotState::Empty(_) => self.down += usize::from(stops_first),
+            SlotState::Settled => self.proven = true,
+            // With nothing to replace, an instance that is starting or unhealthy blocks no other
+            // slot.
+            SlotState::Starting { best } if !rolling && (best.healthy() || !stops_first) => {
+                self.proven = true;
+            }
+            SlotState::Starting { best } => self.count_unsettled(best, None, rolling),
+            SlotState::Pair { best, before } => self.count_unsettled(best, Some(before), rolling),
+            SlotState::Moving { before } => {
+                self.moving += 1;
+                self.count_predecessor(before);
+            }
+            SlotState::Unreachable { before }
+            | SlotState::Lost { before }
+            | SlotState::Ended { before }
+            | SlotState::Leaving { before }
+            | SlotState::Outdated { before } => self.count_predecessor(before),
+        }
+    }
+
+    /// A slot whose instance of the wanted version does not work yet.
+    fn count_unsettled(
+        &mut self,
+        best: &LiveInstance<'_>,
+        before: Option<&LiveInstance<'_>>,
+        rolling: bool,
+    ) {
+        let stops_first = self.strategy.stops_first;
+        if best.away {
+            self.down += usize::from(stops_first);
+            return;
+        }
+        let stalled = self.held && !self.paused;
+        let alone = before.is_none() && !rolling;
+        let ill = stops_first && (stalled || alone);
+        self.broken += usize::from(best.has_ended() || ill);
+        if before.is_some_and(|before| before.current) {
+            self.moving += 1;
+        } else {
+            self.busy += 1;
+        }
+    }
+
+    /// A slot without an instance of the wanted version that may stay.
+    fn count_predecessor(&mut self, before: &LiveInstance<'_>) {
+        self.down += usize::from(self.strategy.stops_first && before.away);
+        let ill = !before.away && !before.healthy();
+        self.ill += usize::from(ill);
+        self.ill_new += usize::from(ill && before.current);
+        self.broken += usize::from(ill);
+    }
+
     pub(crate) fn is_full(&self) -> bool {
         // With `stops_first` a moving instance is down during its move, so it counts even while the
         // rollout is held.
@@ -64,9 +129,10 @@ impl RolloutBudget<'_> {
 
     /// With `stops_first`: how many slots besides this instance's are broken.
     pub(crate) fn broken_beside(&self, live: &LiveInstance<'_>) -> usize {
-        match self.strategy.stops_first {
-            true => self.broken - usize::from(!live.healthy()).min(self.broken),
-            false => 0,
+        if self.strategy.stops_first {
+            self.broken - usize::from(!live.healthy()).min(self.broken)
+        } else {
+            0
         }
     }
 

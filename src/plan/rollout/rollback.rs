@@ -43,7 +43,7 @@ impl WorkloadPlanner<'_, '_, '_> {
             .map(InstanceTrouble::sentence);
         let trouble = trouble
             .or_else(|| all.iter().find_map(status::unchecked))
-            .or_else(|| self.unschedulable.clone());
+            .or_else(|| status::not_placed_before(&self.record.status));
         let why = format!(
             "generation {} made no progress{}; generation {good} is taken again",
             meta.generation,

@@ -25,6 +25,9 @@ pub(crate) struct LiveInstance<'a> {
     pub(crate) away: bool,
     /// It is to be replaced on another machine: its own is lost or drained.
     pub(crate) leaves: bool,
+    /// It leaves, its machine answers, and its drain is forced: the machine is emptied whatever is
+    /// lost by that.
+    pub(crate) forced_out: bool,
     /// It has data, so it is not replaced on another machine while its own is lost.
     pub(crate) waits: bool,
     /// Its machine is lost, and has stopped the instance by itself.
@@ -129,12 +132,6 @@ impl<'l, 'a> Slot<'l, 'a> {
             self.predecessors()
                 .filter(|live| leaving.leaves && like(live) && !live.has_ended()),
         )
-    }
-
-    /// An instance of an earlier version is moving to another machine.
-    pub(crate) fn is_moving(&self) -> bool {
-        let before = self.predecessor();
-        before.is_some_and(|before| self.mover(before).is_some())
     }
 
     /// No instance of the slot serves, and one is starting without trouble.

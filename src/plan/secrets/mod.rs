@@ -238,39 +238,28 @@ pub(super) fn deliver(
 }
 
 impl<'a> WorkloadPlanner<'_, 'a, '_> {
-    /// The secrets that an instance uses; `None` if one is missing, which the status then says.
+    /// The secrets that an instance uses.
     pub(super) fn wanted_secrets(
-        &mut self,
+        &self,
         volumes: &[Volume],
         container: &Container,
-    ) -> Option<UsedSecrets<'a>> {
+    ) -> Result<UsedSecrets<'a>, SecretTrouble> {
         let uses = secret_uses([container], volumes);
-        match find(self.draft.snapshot, &self.key.namespace, uses) {
-            Ok(wanted) => Some(wanted),
-            Err(trouble) => {
-                self.secret_trouble = Some(trouble);
-                None
-            }
-        }
+        find(self.draft.snapshot, &self.key.namespace, uses)
     }
 
-    /// Seals the secrets for the machine; `None` if that fails, which the status then says.
+    /// Seals the secrets for the machine.
     pub(super) fn sealed_secrets(
-        &mut self,
+        &self,
         wanted: &UsedSecrets<'_>,
         node: &str,
         instance: &str,
-    ) -> Option<Option<AssignedSecrets>> {
-        match sealed_for(self.draft.snapshot, wanted, node, instance) {
-            Ok(sealed) => Some(sealed),
-            Err(error) => {
-                self.secret_trouble = Some(SecretTrouble {
-                    reason: Reason::SecretUnreadable,
-                    message: error.to_string(),
-                });
-                None
-            }
-        }
+    ) -> Result<Option<AssignedSecrets>, SecretTrouble> {
+        let sealed = sealed_for(self.draft.snapshot, wanted, node, instance);
+        sealed.map_err(|error| SecretTrouble {
+            reason: Reason::SecretUnreadable,
+            message: error.to_string(),
+        })
     }
 
     /// Writes a new generation of the same files if a secret changed. Returns true if it did.

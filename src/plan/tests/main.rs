@@ -9,6 +9,7 @@
     clippy::panic,
     clippy::indexing_slicing,
     clippy::disallowed_methods,
+    clippy::print_stdout,
     reason = "tests"
 )]
 
@@ -25,12 +26,14 @@ mod volume_data_model;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    hash::{BuildHasher, Hasher, RandomState},
     net::IpAddr,
     sync::Arc,
     time::Duration,
 };
 
 use jiff::Timestamp;
+use proptest::{prelude::ProptestConfig, test_runner::RngSeed};
 use serde::Serialize;
 use serde_json::json;
 
@@ -55,6 +58,23 @@ use kat_types::{
     },
     volumes::*,
 };
+
+/// Random cases with a new seed in each run. The seed is printed, so that the output of a failed test
+/// names it; `PROPTEST_RNG_SEED` repeats a run, and `PROPTEST_CASES` selects another number of cases.
+fn random_cases(cases: u32) -> ProptestConfig {
+    let default = ProptestConfig::default();
+    let seed = match default.rng_seed {
+        RngSeed::Fixed(seed) => seed,
+        RngSeed::Random => RandomState::new().build_hasher().finish(),
+    };
+    println!("PROPTEST_RNG_SEED={seed} repeats these cases");
+    ProptestConfig {
+        cases,
+        rng_seed: RngSeed::Fixed(seed),
+        failure_persistence: None,
+        ..default
+    }
+}
 
 const NAMESPACE: &str = "default";
 const GIB: u64 = 1 << 30;

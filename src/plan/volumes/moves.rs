@@ -10,24 +10,26 @@
 
 pub(crate) mod cleanup;
 pub(crate) mod early_end;
+mod phase;
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use self::{
+    early_end::{add_kept_copy, has_kept},
+    phase::{CopyProgress, CopyTotals, MovePhase, MovingVolumes},
+};
 use crate::{
     InstanceDemand, Snapshot, VolumePlacement, choose,
     draft::{Draft, OperationGroup},
     rollout::slot::LiveInstance,
     scheduling::{host_ports::ports_of, machines::Machines},
     service::WorkloadPlanner,
-    users_of, volumes,
+    volumes,
 };
 use kat_types::{
-    api::{
-        EventKind, NodePhase, ObjectKind, ObjectReference, VolumeMovePhase as Phase,
-        VolumeMoveReport,
-    },
+    api::{EventKind, NodePhase, ObjectKind, ObjectReference, VolumeMoveReport},
     reason::EventReason,
     store::{
         keys,
@@ -108,9 +110,8 @@ pub fn why_it_does_not_fit(
 }
 
 impl WorkloadPlanner<'_, '_, '_> {
-    /// Stops instances whose data moves to another machine, and sets `self.moving` to how far the
-    /// move is.
-    pub(crate) fn stop_what_moves(&mut self, all: &[LiveInstance<'_>]) {
+    /// Stops instances whose data moves to another machine, and returns how far the move is.
+    pub(crate) fn stop_what_moves(&mut self, all: &[LiveInstance<'_>]) -> Option<String> {
         let records = self.draft.volumes_of(self.key).into_iter();
         let moving: Vec<_> = records
             .filter_map(|(key, record)| Some((key, record.moving?)))
@@ -122,9 +123,7 @@ impl WorkloadPlanner<'_, '_, '_> {
                 self.stop(live, &format!("its data moves to {to}"));
             }
         }
-        let Some((key, VolumeMove { from, to, .. })) = moving.first() else {
-            return;
-        };
+        let (key, VolumeMove { from, to, .. }) = moving.first()?;
         let report = report_of(
             self.around.statuses,
             key,
@@ -142,10 +141,10 @@ impl WorkloadPlanner<'_, '_, '_> {
         } else {
             message_of_failure(report, format!("{to} copies it"))
         };
-        self.moving = Some(format!(
+        Some(format!(
             "the data of its volume {} is on its way from {from} to {to}: {far}",
             key.volume
-        ));
+        ))
     }
 
     /// The command that moves an instance which its data pins to its machine; empty if none does.
@@ -194,141 +193,154 @@ pub(crate) fn plan_moves(draft: &mut Draft<'_>, statuses: &BTreeMap<String, Node
             groups.entry(id).or_default().push((key.clone(), moving));
         }
     }
-    for group in groups.values() {
-        if let Some((_, moving)) = group.first() {
-            plan_move(draft, statuses, group, moving);
+    for volumes in groups.values() {
+        if let Some((_, moving)) = volumes.first() {
+            plan_move(draft, statuses, &MovingVolumes { volumes, moving });
         }
     }
-    crate::volumes::moves::cleanup::plan_needless(draft);
-    crate::volumes::moves::cleanup::plan_kept(draft, statuses);
+    cleanup::plan_needless(draft);
+    cleanup::plan_kept(draft, statuses);
 }
 
+/// Takes the next step of one move.
 fn plan_move(
     draft: &mut Draft<'_>,
     statuses: &BTreeMap<String, NodeStatusRecord>,
-    volumes: &[(VolumeKey, VolumeMove)],
-    moving: &VolumeMove,
+    group: &MovingVolumes<'_>,
 ) {
-    let snapshot = draft.snapshot;
-    let mut keys = volumes.iter().map(|(key, _)| key);
-    let used = volumes
-        .iter()
-        .any(|(key, one)| is_used_meanwhile(snapshot, key, one));
-    if used && !moving.placing {
-        // The copy lacks what that instance has written since.
-        let told = format!(
-            "does not move to {}: a leader that knows no moves has started an instance with it",
-            moving.to
-        );
-        let about = (EventKind::Warning, EventReason::VolumeMoveFailed, told);
-        finish(draft, volumes, about, |_, record, _| without_move(record));
-        return;
-    }
-    if let Some(why) = crate::volumes::moves::early_end::nothing_left(snapshot, moving) {
-        let about = (EventKind::Warning, EventReason::VolumeMoveFailed, why);
-        finish(draft, volumes, about, |_, record, _| without_move(record));
-        return;
-    }
-    if !used
-        && let Some(why) =
-            crate::volumes::moves::early_end::given_up(draft, statuses, volumes, moving)
-    {
-        let taker = statuses.get(&moving.to);
-        let change =
-            |key: &VolumeKey, record: &VolumeRecord, now| stopped_move(key, record, taker, now);
-        let told = format!("does not move to {}: {why}", moving.to);
-        let about = (EventKind::Warning, EventReason::VolumeMoveFailed, told);
-        finish(draft, volumes, about, change);
-        return;
-    }
-    // If the copy is the data already, an instance that an older leader placed waits for it, so the
-    // move continues.
-    let waits = |key| !used && users_of(snapshot, key).next().is_some();
-    if keys.any(|key| waits(key) || is_placed(draft, key)) {
-        return;
-    }
-    let ready = statuses.get(&moving.to).is_some_and(answers);
-    let reports = volumes
-        .iter()
-        .map(|(key, one)| report_of(statuses, key, Some(one)));
-    let reports: Option<Vec<&VolumeMoveReport>> = reports.collect();
-    let all = |phases: &[Phase]| {
-        let reports = reports.as_ref().filter(|_| ready);
-        reports.is_some_and(|all| all.iter().all(|report| phases.contains(&report.phase)))
-    };
-    if moving.placing && all(&[Phase::Placed]) {
-        let (mut files, mut bytes, mut skipped) = (0, 0, 0);
-        for report in reports.iter().flatten() {
-            (files, bytes) = (files + report.files, bytes + report.bytes);
-            skipped += report.skipped;
+    let moving = group.moving;
+    let phase = MovePhase::of(draft, statuses, group);
+    match (phase, CopyProgress::of(statuses, group)) {
+        (MovePhase::Overtaken, _) => {
+            let told = format!(
+                "does not move to {}: a leader that knows no moves has started an instance with it",
+                moving.to
+            );
+            end(draft, group, MoveEnd::failed(told), |_, record, _| {
+                without_move(record)
+            });
         }
-        let but = match skipped {
-            0 => String::new(),
-            count => format!("; {count} sockets and devices were left out"),
-        };
-        let told = format!(
-            "has moved from {} to {}: {files} files, {bytes} bytes, compared{but}; the old copy is kept for a day",
-            moving.from, moving.to
-        );
-        let about = (EventKind::Normal, EventReason::VolumeMoved, told);
-        finish(draft, volumes, about, |_, record, _| without_move(record));
-        return;
+        (MovePhase::Stranded(why), _) => {
+            end(draft, group, MoveEnd::failed(why), |_, record, _| {
+                without_move(record)
+            });
+        }
+        (MovePhase::GivenUp(why), _) => {
+            let taker = statuses.get(&moving.to);
+            let change =
+                |key: &VolumeKey, record: &VolumeRecord, now| stopped_move(key, record, taker, now);
+            let told = format!("does not move to {}: {why}", moving.to);
+            end(draft, group, MoveEnd::failed(told), change);
+        }
+        (MovePhase::Stopping, _) => {}
+        (MovePhase::Copying, CopyProgress::Incomplete) => request(draft, group, MoveRequest::Copy),
+        (MovePhase::Copying, CopyProgress::Copied | CopyProgress::Placed(_)) => {
+            request(draft, group, MoveRequest::Commit);
+        }
+        (MovePhase::Placing, CopyProgress::Incomplete | CopyProgress::Copied) => {
+            request(draft, group, MoveRequest::Place);
+        }
+        (MovePhase::Placing, CopyProgress::Placed(totals)) => {
+            let about = MoveEnd::moved(moving, &totals);
+            end(draft, group, about, |_, record, _| without_move(record));
+        }
     }
-    let rebinds = !moving.placing && all(&[Phase::Copied, Phase::Placed]);
+}
+
+/// What the machines of a move are asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MoveRequest {
+    /// One sends the data, the other makes a copy.
+    Copy,
+    /// The copy becomes the data, and is put in its place.
+    Commit,
+    /// The copy, which is the data, is put in its place.
+    Place,
+}
+
+/// Writes what the machines of a move are asked for, as far as it is not stored.
+fn request(draft: &mut Draft<'_>, moved: &MovingVolumes<'_>, request: MoveRequest) {
     let mut group = OperationGroup::default();
-    for (key, own) in volumes {
+    for (key, own) in moved.volumes {
         let Some(record) = draft.volume(key).cloned() else {
             continue;
         };
-        let placing = moving.placing || rebinds;
-        let desired_move = MoveRecord {
-            schema: 1,
-            id: own.id.clone(),
-            from: own.from.clone(),
-            to: own.to.clone(),
-            index: record.index,
-            place: placing,
-            replaces: match snapshot.moves.get(&own.to).and_then(|all| all.get(key)) {
-                Some(desired_move) if desired_move.id == own.id => desired_move.replaces,
-                _ => crate::volumes::moves::early_end::has_kept(&record, &own.to),
-            },
-        };
-        if rebinds {
-            // From here on the copy is the data, and the source is the kept copy.
-            let now = draft.now;
-            let mut kept = record.kept.iter();
-            let replaced = kept.find(|copy| copy.node == own.to).cloned();
-            let mut record = VolumeRecord {
-                node: Some(own.to.clone()),
-                made: true,
-                moving: Some(VolumeMove {
-                    placing: true,
-                    replaced,
-                    ..own.clone()
-                }),
-                ..record
-            };
-            record.kept.retain(|copy| copy.node != own.to);
-            crate::volumes::moves::early_end::add_kept_copy(&mut record, &own.from, now);
+        let place = request != MoveRequest::Copy;
+        let desired_move = desired_move(draft, key, own, &record, place);
+        if request == MoveRequest::Commit {
+            let record = committed(record, own, draft.now);
             draft.put_volume(&mut group, key, record);
         }
-        let name = key.to_string();
-        let has = |node: &str| snapshot.moves.get(node).and_then(|all| all.get(key));
-        if has(&own.to) != Some(&desired_move) {
-            group.put(keys::desired_move(&own.to, &name), &desired_move);
-        }
-        match placing {
-            true if has(&own.from).is_some() => {
-                group.delete(keys::desired_move(&own.from, &name));
-            }
-            false if has(&own.from) != Some(&desired_move) => {
-                group.put(keys::desired_move(&own.from, &name), &desired_move);
-            }
-            _ => {}
-        }
+        put_desired_move(draft, &mut group, key, &desired_move);
     }
+    let MovingVolumes { moving, .. } = moved;
     let reason = format!("move {} of volumes to {}", moving.id, moving.to);
     draft.commit(group, reason, Vec::new());
+}
+
+fn desired_move(
+    draft: &Draft<'_>,
+    key: &VolumeKey,
+    own: &VolumeMove,
+    record: &VolumeRecord,
+    place: bool,
+) -> MoveRecord {
+    let stored = draft.snapshot.moves.get(&own.to);
+    let stored = stored.and_then(|all| all.get(key));
+    MoveRecord {
+        schema: 1,
+        id: own.id.clone(),
+        from: own.from.clone(),
+        to: own.to.clone(),
+        index: record.index,
+        place,
+        replaces: match stored {
+            Some(stored) if stored.id == own.id => stored.replaces,
+            _ => has_kept(record, &own.to),
+        },
+    }
+}
+
+/// The record from which on the copy is the data, and the source is a kept copy.
+fn committed(record: VolumeRecord, own: &VolumeMove, now: Timestamp) -> VolumeRecord {
+    let mut kept = record.kept.iter();
+    let replaced = kept.find(|copy| copy.node == own.to).cloned();
+    let mut record = VolumeRecord {
+        node: Some(own.to.clone()),
+        made: true,
+        moving: Some(VolumeMove {
+            placing: true,
+            replaced,
+            ..own.clone()
+        }),
+        ..record
+    };
+    record.kept.retain(|copy| copy.node != own.to);
+    add_kept_copy(&mut record, &own.from, now);
+    record
+}
+
+/// Writes the desired move of both machines, or of the receiving one alone once it is to put the
+/// copy in its place.
+fn put_desired_move(
+    draft: &Draft<'_>,
+    group: &mut OperationGroup,
+    key: &VolumeKey,
+    desired_move: &MoveRecord,
+) {
+    let name = key.to_string();
+    let MoveRecord { from, to, .. } = desired_move;
+    let stored = |node: &str| draft.snapshot.moves.get(node).and_then(|all| all.get(key));
+    if stored(to) != Some(desired_move) {
+        group.put(keys::desired_move(to, &name), desired_move);
+    }
+    match stored(from) {
+        Some(_) if desired_move.place => group.delete(keys::desired_move(from, &name)),
+        stored if !desired_move.place && stored != Some(desired_move) => {
+            group.put(keys::desired_move(from, &name), desired_move);
+        }
+        _ => {}
+    }
 }
 
 /// The machine's report is current.
@@ -346,13 +358,51 @@ fn is_placed(draft: &Draft<'_>, key: &VolumeKey) -> bool {
     draft.has_placed(key) && draft.volume(key) != stored
 }
 
+/// What is said of the end of a move.
+struct MoveEnd {
+    kind: EventKind,
+    reason: EventReason,
+    told: String,
+}
+
+impl MoveEnd {
+    fn failed(told: String) -> Self {
+        Self {
+            kind: EventKind::Warning,
+            reason: EventReason::VolumeMoveFailed,
+            told,
+        }
+    }
+
+    fn moved(moving: &VolumeMove, totals: &CopyTotals) -> Self {
+        let VolumeMove { from, to, .. } = moving;
+        let CopyTotals {
+            files,
+            bytes,
+            skipped,
+        } = totals;
+        let but = match skipped {
+            0 => String::new(),
+            count => format!("; {count} sockets and devices were left out"),
+        };
+        Self {
+            kind: EventKind::Normal,
+            reason: EventReason::VolumeMoved,
+            told: format!(
+                "has moved from {from} to {to}: {files} files, {bytes} bytes, compared{but}; the old copy is kept for a day"
+            ),
+        }
+    }
+}
+
 /// Ends a move: changes its records and deletes its desired moves in one transaction.
-fn finish(
+fn end(
     draft: &mut Draft<'_>,
-    volumes: &[(VolumeKey, VolumeMove)],
-    (kind, event, told): (EventKind, EventReason, String),
+    moved: &MovingVolumes<'_>,
+    MoveEnd { kind, reason, told }: MoveEnd,
     change: impl Fn(&VolumeKey, &VolumeRecord, Timestamp) -> VolumeRecord,
 ) {
+    let volumes = moved.volumes;
     let mut group = OperationGroup::default();
     let mut names = Vec::new();
     for (key, moving) in volumes {
@@ -377,7 +427,7 @@ fn finish(
         several => format!("the data of volumes {}", several.join(", ")),
     };
     let object = object_of(draft, key);
-    draft.event(&mut group, kind, event, object, format!("{what} {told}"));
+    draft.event(&mut group, kind, reason, object, format!("{what} {told}"));
     draft.commit(group, format!("{what} {told}"), Vec::new());
 }
 

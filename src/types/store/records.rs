@@ -301,9 +301,6 @@ pub struct WorkloadStatusRecord {
     /// Kept generations that were wholly healthy once, oldest first; the last one is `lastGood`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub good: Vec<u64>,
-    /// The workload's keys are being deleted in the same plan; never stored.
-    #[serde(skip)]
-    pub gone: bool,
 }
 
 /// Progress of a generation's rollout. It is stored, so that another leader continues it.

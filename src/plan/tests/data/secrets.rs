@@ -136,6 +136,28 @@ fn a_workload_waits_for_its_secret_and_says_for_which() {
 }
 
 #[test]
+fn an_instance_that_cannot_leave_its_machine_for_want_of_a_secret_names_the_secret() {
+    let mut world = machines(2);
+    set(&mut world, "db", &[("PASSWORD", b"one")]);
+    app(&mut world, |_| {});
+    world.roll_out();
+    let secret = SecretKey::new(NAMESPACE, "db");
+    world.apply(&[WriteOperation::Delete(keys::secret(&secret.to_string()))]);
+    let (id, node, _) = world.wanted("app").swap_remove(0);
+    world.drain(&node, true);
+    world.settle();
+    let status = world.status("app");
+    let mut conditions = status.conditions.iter();
+    let blocked = conditions.find(|one| one.kind == "DrainBlocked").unwrap();
+    let expected = format!("{id} can't leave {node}: there is no secret db in namespace default");
+    assert!(
+        blocked.message.starts_with(&expected),
+        "{}",
+        blocked.message
+    );
+}
+
+#[test]
 fn a_change_rolls_once_and_is_given_to_all() {
     let mut world = machines(2);
     set(&mut world, "db", &[("PASSWORD", b"one")]);

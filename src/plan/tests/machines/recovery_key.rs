@@ -446,7 +446,7 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(random_cases(128))]
 
     /// Members are away, agents do their part late, leaders change, secrets are written late and data
     /// keys are made, at any point.

@@ -151,11 +151,7 @@ fn placements(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 100,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(random_cases(100))]
 
     #[test]
     fn every_choice_is_that_of_candidates_counted_anew(

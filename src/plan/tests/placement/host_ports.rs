@@ -234,11 +234,7 @@ fn machines_of_an_older_version_are_not_trusted_with_host_ports() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 200,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(random_cases(200))]
 
     /// No two workloads share a port of a machine, and no instance waits if a machine fits.
     #[test]

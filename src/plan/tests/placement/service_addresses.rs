@@ -336,11 +336,7 @@ fn act() -> impl Strategy<Value = Act> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 30,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(random_cases(30))]
 
     /// No address is used twice, no address changes while its workload exists, and none is left
     /// unused.

@@ -324,11 +324,7 @@ fn a_graphics_processor_is_that_of_the_maker_and_has_so_much_memory_left() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 200,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(random_cases(200))]
 
     /// If nothing else differs, domains and machines differ by one at most, and required rules hold
     /// after every placement.

@@ -102,11 +102,7 @@ fn perform(world: &mut World, asked: &mut Asked, act: &Act) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 40,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(random_cases(40))]
 
     #[test]
     fn always_safe_and_at_last_as_asked(

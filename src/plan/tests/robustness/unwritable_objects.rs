@@ -239,7 +239,7 @@ fn a_machine_whose_status_no_transaction_takes_is_its_own_trouble() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(random_cases(24))]
 
     #[test]
     fn whatever_is_applied_and_reported_a_plan_fits_or_leaves_an_object_out(

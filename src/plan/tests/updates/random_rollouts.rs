@@ -1,7 +1,7 @@
 //! Random versions, replicas, strategies, pauses, drains and leaders: serving instances keep
 //! serving, the surge is a limit, a pause holds, and the rollout ends.
 
-use proptest::{prelude::*, test_runner::RngSeed};
+use proptest::prelude::*;
 
 use super::*;
 use crate::updates::strategies::web;
@@ -339,14 +339,7 @@ fn in_place_a_new_version_that_is_ill_and_has_to_leave_counts() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 16,
-        // A fixed seed gives the same cases in each run; PROPTEST_CASES and PROPTEST_RNG_SEED
-        // select others.
-        rng_seed: RngSeed::Fixed(1),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(random_cases(16))]
 
     #[test]
     fn what_serves_goes_on_serving(acts in proptest::collection::vec(act(0..2), 1..80)) {

@@ -202,6 +202,25 @@ fn a_version_that_is_never_healthy_stalls_with_the_words_of_its_probe() {
 }
 
 #[test]
+fn an_automatic_rollback_of_a_version_that_fits_nowhere_names_the_lack_of_machines() {
+    let mut world = World::with_machines(2);
+    world.apply_workload("web", web(1, 1, json!({})));
+    world.roll_out();
+    world.apply_workload("web", |file| {
+        let strategy = json!({"autoRollback": true, "progressDeadlineSeconds": 60});
+        web(2, 1, strategy)(file);
+        file["spec"]["container"]["resources"] = json!({"requests": {"cpu": "99"}});
+    });
+    world.settle();
+    world.pass(seconds(61));
+    world.settle();
+    let told = world.events("RolledBack");
+    let expected = "generation 2 made no progress (Unschedulable: 0 of 2 machines fit: 2 without \
+                    enough processor left); generation 1 is taken again";
+    assert_eq!(told, [expected]);
+}
+
+#[test]
 fn a_stalled_rollout_continues_when_the_new_version_works() {
     let mut world = bad_version(json!({}));
     world.pass(seconds(700));

@@ -1,0 +1,195 @@
+//! Why a step could not be applied. What a plan was blocked by is returned and becomes the reason
+//! and the conditions of the workload's status.
+
+use std::fmt;
+
+use super::slot::LiveInstance;
+use crate::{Unschedulable, scheduling::host_ports::none_free, secrets::SecretTrouble};
+use kat_types::reason::Reason;
+
+/// A step that was not applied, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Blocked {
+    /// An instance cannot be placed.
+    NotPlaced(NotPlaced),
+    /// An instance that is being stopped may still write to data that its successor needs.
+    MayStillWrite { instance: String, node: String },
+    /// An instance cannot leave its drained machine.
+    CannotLeave {
+        instance: String,
+        node: String,
+        obstacle: Box<LeaveObstacle>,
+    },
+}
+
+/// Why no instance can be placed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NotPlaced {
+    /// No machine fits.
+    NoMachine {
+        reason: Unschedulable,
+        /// The machine that has the data of its volumes.
+        data_on: Option<String>,
+        /// What the replacement of lost machines waits for.
+        waiting: Option<String>,
+    },
+    /// The state of its volumes allows no machine.
+    Volumes(String),
+    Secrets(SecretTrouble),
+    /// No number is free for a host port `auto`.
+    NoHostPort,
+    NoAddress(String),
+    NoImage,
+    /// The workload's index has no user.
+    NoUser(u32),
+}
+
+/// Why an instance cannot leave its drained machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum LeaveObstacle {
+    /// Nothing can take its place. `advice` says how a person moves it; it may be empty.
+    NotPlaced { cause: NotPlaced, advice: String },
+    /// With in-place replacement: this many other replicas do not work.
+    OthersBroken(usize),
+    /// It serves in the place of an instance that does not.
+    ServesForAnother,
+    /// The data of the workload is being moved; the text says how far the move is.
+    DataMoves(String),
+}
+
+impl Blocked {
+    pub(crate) fn cannot_leave(live: &LiveInstance<'_>, obstacle: LeaveObstacle) -> Self {
+        Self::CannotLeave {
+            instance: live.id.to_owned(),
+            node: live.node.to_owned(),
+            obstacle: Box::new(obstacle),
+        }
+    }
+
+    fn not_placed(&self) -> Option<(Reason, String)> {
+        let cause = match self {
+            Self::NotPlaced(cause) => cause,
+            Self::MayStillWrite { instance, node } => {
+                let why = format!(
+                    "{instance} may still write to its data on {node}, which does not answer"
+                );
+                return Some((Reason::Unschedulable, why));
+            }
+            Self::CannotLeave { obstacle, .. } => match &**obstacle {
+                LeaveObstacle::NotPlaced { cause, .. } => cause,
+                _ => return None,
+            },
+        };
+        Some((cause.reason(), cause.to_string()))
+    }
+
+    fn drain_blocked(&self) -> Option<String> {
+        let Self::CannotLeave {
+            instance,
+            node,
+            obstacle,
+        } = self
+        else {
+            return None;
+        };
+        let yet = match &**obstacle {
+            LeaveObstacle::DataMoves(_) => " yet",
+            _ => "",
+        };
+        Some(format!("{instance} can't leave {node}{yet}: {obstacle}"))
+    }
+}
+
+impl From<NotPlaced> for Blocked {
+    fn from(cause: NotPlaced) -> Self {
+        Self::NotPlaced(cause)
+    }
+}
+
+impl From<SecretTrouble> for NotPlaced {
+    fn from(trouble: SecretTrouble) -> Self {
+        Self::Secrets(trouble)
+    }
+}
+
+impl NotPlaced {
+    fn reason(&self) -> Reason {
+        match self {
+            Self::Secrets(trouble) => trouble.reason,
+            _ => Reason::Unschedulable,
+        }
+    }
+}
+
+impl fmt::Display for NotPlaced {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoMachine {
+                reason,
+                data_on,
+                waiting,
+            } => {
+                write!(formatter, "{reason}")?;
+                if let Some(node) = data_on {
+                    write!(formatter, "; the data of its volumes lies on {node}")?;
+                }
+                match waiting {
+                    Some(why) => write!(formatter, "; {why}"),
+                    None => Ok(()),
+                }
+            }
+            Self::Volumes(why) => formatter.write_str(why),
+            Self::Secrets(trouble) => formatter.write_str(&trouble.message),
+            Self::NoHostPort => formatter.write_str(&none_free()),
+            Self::NoAddress(node) => write!(formatter, "{node} has no free address"),
+            Self::NoImage => formatter.write_str("its files name no image"),
+            Self::NoUser(index) => write!(formatter, "index {index} has no user"),
+        }
+    }
+}
+
+impl fmt::Display for LeaveObstacle {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotPlaced { cause, advice } => write!(formatter, "{cause}{advice}"),
+            Self::OthersBroken(others) => {
+                let others = match others {
+                    1 => "another replica does".to_owned(),
+                    count => format!("{count} other replicas do"),
+                };
+                write!(
+                    formatter,
+                    "replicas are replaced in place, one after the other, and {others} not work"
+                )
+            }
+            Self::ServesForAnother => {
+                formatter.write_str("it serves in the place of one that does not")
+            }
+            Self::DataMoves(far) => formatter.write_str(far),
+        }
+    }
+}
+
+/// What the steps of a plan of one workload leave to be said in its status.
+#[derive(Debug, Default)]
+pub(crate) struct WorkloadOutcome<'b> {
+    /// In the order of the steps.
+    pub(crate) blocked: Vec<Blocked>,
+    /// How far the move of the workload's data to another machine is.
+    pub(crate) data_moves: Option<String>,
+    /// Machines that may have something of a deleted workload's user.
+    pub(crate) has_user: Vec<&'b str>,
+}
+
+impl WorkloadOutcome<'_> {
+    /// Why an instance is not placed: the last trouble with secrets, or else the last other cause.
+    pub(crate) fn not_placed(&self) -> Option<(Reason, String)> {
+        let all = self.blocked.iter().filter_map(Blocked::not_placed);
+        all.max_by_key(|(reason, _)| *reason != Reason::Unschedulable)
+    }
+
+    /// Why an instance can't leave a drained machine.
+    pub(crate) fn drain_blocked(&self) -> Option<String> {
+        self.blocked.iter().rev().find_map(Blocked::drain_blocked)
+    }
+}
