@@ -68,6 +68,10 @@ fn random_cases(cases: u32) -> ProptestConfig {
         RngSeed::Random => RandomState::new().build_hasher().finish(),
     };
     println!("PROPTEST_RNG_SEED={seed} repeats these cases");
+    let cases = match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => default.cases,
+        None => cases,
+    };
     ProptestConfig {
         cases,
         rng_seed: RngSeed::Fixed(seed),
