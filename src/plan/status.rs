@@ -240,7 +240,11 @@ pub(super) fn not_placed_before(status: &WorkloadStatus) -> Option<String> {
     let condition = conditions.find(|condition| {
         condition.kind == AVAILABLE && REASONS.iter().any(|reason| condition.reason == *reason)
     })?;
-    Some(format!("{}: {}", condition.reason, condition.message))
+    // It may be about an instance of another version, and over by now.
+    Some(format!(
+        "last status: {}: {}",
+        condition.reason, condition.message
+    ))
 }
 
 /// The condition of a generation that an automatic rollback made.

@@ -12,8 +12,9 @@ use crate::{
 };
 
 impl WorkloadPlanner<'_, '_, '_> {
-    /// Nothing can replace this instance now: stops it if the drain is forced, or returns why it
-    /// cannot leave. What prevents its successor is returned in both cases.
+    /// Nothing can replace this instance now. If the drain is forced, stops it unless its data
+    /// moves, and returns what prevents its successor, if anything does. Otherwise returns why it
+    /// cannot leave.
     pub(crate) fn keep_on_machine(
         &mut self,
         live: &LiveInstance<'_>,

@@ -68,7 +68,9 @@ impl WorkloadPlanner<'_, '_, '_> {
                     node: ending.node.to_owned(),
                 });
             }
-            SlotAction::Stay(live, waiting) => return self.keep_waiting(live, waiting, data_moves),
+            SlotAction::CannotLeave(live, waiting) => {
+                return self.keep_waiting(live, waiting, data_moves);
+            }
             SlotAction::Wait(left) => self.draft.wake(left),
         }
         Ok(())
@@ -130,7 +132,8 @@ impl WorkloadPlanner<'_, '_, '_> {
         }
     }
 
-    /// Nothing can replace `live`: a forced drain stops it, and otherwise it continues.
+    /// Nothing can replace `live`, which continues; on a machine that is drained by force it is
+    /// stopped.
     fn keep_without_successor(
         &mut self,
         live: &LiveInstance<'_>,

@@ -38,6 +38,7 @@ pub(crate) enum NotPlaced {
     Secrets(SecretTrouble),
     /// No number is free for a host port `auto`.
     NoHostPort,
+    /// The subnet of this machine is full.
     NoAddress(String),
     NoImage,
     /// The workload's index has no user.

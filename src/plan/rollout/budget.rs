@@ -65,10 +65,10 @@ impl RolloutBudget {
             SlotState::Settled => self.proven = true,
             // With nothing to replace, an instance that is starting or unhealthy blocks no other
             // slot.
-            SlotState::Starting { best } if !rolling && (best.healthy() || !stops_first) => {
+            SlotState::Unsettled { best } if !rolling && (best.healthy() || !stops_first) => {
                 self.proven = true;
             }
-            SlotState::Starting { best } => self.count_unsettled(best, None, rolling),
+            SlotState::Unsettled { best } => self.count_unsettled(best, None, rolling),
             SlotState::Pair { best, before } => self.count_unsettled(best, Some(before), rolling),
             SlotState::Moving { before } => {
                 self.moving += 1;

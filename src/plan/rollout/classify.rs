@@ -35,7 +35,7 @@ pub(crate) struct RolloutFacts<'l> {
     pub(crate) failures: u32,
 }
 
-/// The state of a slot: which instance keeps it, and what keeps that from being its last one.
+/// The state of a slot: its instances, and whether they have to be replaced.
 ///
 /// `best` is an instance of the wanted version that may stay, `before` one that has to leave the
 /// slot: it is of another version, or its machine is drained or lost.
@@ -45,8 +45,8 @@ pub(crate) enum SlotState<'l, 'a> {
     Empty(SlotRemains<'l, 'a>),
     /// `best` works.
     Settled,
-    /// `best` does not work yet, or not any more.
-    Starting { best: &'l LiveInstance<'a> },
+    /// `best` does not work: it is starting, unhealthy, has ended, or its machine does not answer.
+    Unsettled { best: &'l LiveInstance<'a> },
     /// `best` does not work yet; `before` stays until it does.
     Pair {
         best: &'l LiveInstance<'a>,
@@ -54,7 +54,7 @@ pub(crate) enum SlotState<'l, 'a> {
     },
     /// An instance of the version of `before` takes its place on another machine.
     Moving { before: &'l LiveInstance<'a> },
-    /// The machine of `before` does not answer, and is not lost yet.
+    /// The machine of `before` does not answer, and the instance is not to be replaced elsewhere.
     Unreachable { before: &'l LiveInstance<'a> },
     /// The machine of `before` is lost.
     Lost { before: &'l LiveInstance<'a> },
@@ -71,7 +71,7 @@ impl<'l, 'a> SlotState<'l, 'a> {
         match (here.best(), here.predecessor()) {
             (None, None) => Self::Empty(remains),
             (Some(best), _) if has_taken_over(best, here, now) => Self::Settled,
-            (Some(best), None) => Self::Starting { best },
+            (Some(best), None) => Self::Unsettled { best },
             (Some(best), Some(before)) => Self::Pair { best, before },
             (None, Some(before)) if here.mover(before).is_some() => Self::Moving { before },
             (None, Some(before)) => Self::of_predecessor(before),
@@ -133,7 +133,7 @@ pub(crate) fn may_be_ending(live: &LiveInstance<'_>) -> bool {
     !live.is_wanted() && may_run && phase != Some(InstancePhase::Stopped)
 }
 
-/// A slot with its state, and with what follows from the state whatever other slots do.
+/// A slot with its state, and with results that do not depend on other slots.
 pub(crate) struct ClassifiedSlot<'l, 'a> {
     pub(crate) number: u32,
     pub(crate) state: SlotState<'l, 'a>,

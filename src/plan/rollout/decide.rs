@@ -51,21 +51,22 @@ pub(crate) enum SlotAction<'l, 'a> {
     MoveInPlace(&'l LiveInstance<'a>),
     /// Creates the successor of an instance that has to leave its machine.
     MoveBeside(&'l LiveInstance<'a>, NextVersion<'l>),
-    /// Stops an instance on a machine that is drained by force if it has no other place; otherwise
-    /// the instance waits, for the obstacle if there is one.
+    /// On a machine that is drained by force, without budget for a move: stops the instance if it
+    /// has no other place or other replicas are broken; otherwise it waits.
     ForceOut(&'l LiveInstance<'a>, Option<Waiting>),
     /// Replaces an instance on a lost machine.
     ReplaceLost(&'l LiveInstance<'a>, NextVersion<'l>),
-    /// Stops an instance whose program has ended for good, and counts that failure. Without
-    /// `next`, its successor is created when its machine has confirmed the end.
+    /// Stops an instance whose program has ended for good, and counts that failure. Without a
+    /// version, its successor is created when its machine has confirmed the end.
     ReplaceEnded(&'l LiveInstance<'a>, Option<NextVersion<'l>>),
     /// Replaces an instance that its machine has stopped because of its disk, if there is another
-    /// place. Without `next`, the successor is created later.
+    /// place. Without a version, the successor is created when its end is confirmed.
     ReplaceEvicted(&'l LiveInstance<'a>, Option<NextVersion<'l>>),
-    /// Nothing is done until another instance has ended, which nobody can tell.
+    /// The slot waits for the end of this instance, whose machine does not answer.
     AwaitEnd(&'l LiveInstance<'a>),
-    /// An instance cannot leave its machine now.
-    Stay(&'l LiveInstance<'a>, Waiting),
+    /// Reports why an instance cannot leave its machine; a forced drain stops it unless its data
+    /// moves.
+    CannotLeave(&'l LiveInstance<'a>, Waiting),
     /// Plans again after this time.
     Wait(Duration),
 }
@@ -101,7 +102,7 @@ pub(crate) fn decide<'l, 'a>(
         }
         match slot.state {
             SlotState::Empty(remains) => decision.fill(number, remains),
-            SlotState::Starting { best } => decision.replace_broken(number, best),
+            SlotState::Unsettled { best } => decision.replace_broken(number, best),
             SlotState::Pair { best, before } => decision.keep_pair(number, best, before),
             SlotState::Settled | SlotState::Moving { .. } | SlotState::Unreachable { .. } => {}
             SlotState::Lost { before }
@@ -144,7 +145,7 @@ pub(crate) fn decide_surplus<'l, 'a>(
         }
         let action = match (stays, live.leaves) {
             (true, false) => continue,
-            (true, true) => SlotAction::Stay(live, Waiting::ServesForAnother),
+            (true, true) => SlotAction::CannotLeave(live, Waiting::ServesForAnother),
             (false, _) => SlotAction::Stop(live, StopReason::FewerReplicas),
         };
         steps.push(SlotStep { slot, action });
@@ -306,7 +307,7 @@ impl<'l, 'a> Decision<'_, 'l, 'a> {
             // A forced drain does not wait for other slots, which may have no machine either.
             self.step(slot, SlotAction::ForceOut(before, waiting));
         } else if let Some(waiting) = waiting {
-            self.step(slot, SlotAction::Stay(before, waiting));
+            self.step(slot, SlotAction::CannotLeave(before, waiting));
         }
     }
 

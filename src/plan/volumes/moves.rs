@@ -18,7 +18,7 @@ use jiff::Timestamp;
 
 use self::{
     early_end::{add_kept_copy, has_kept},
-    phase::{CopyProgress, CopyTotals, MovePhase, MovingVolumes},
+    phase::{CopyReports, CopyTotals, MovePhase, MovingVolumes},
 };
 use crate::{
     InstanceDemand, Snapshot, VolumePlacement, choose,
@@ -210,7 +210,7 @@ fn plan_move(
 ) {
     let moving = group.moving;
     let phase = MovePhase::of(draft, statuses, group);
-    match (phase, CopyProgress::of(statuses, group)) {
+    match (phase, CopyReports::of(statuses, group)) {
         (MovePhase::Overtaken, _) => {
             let told = format!(
                 "does not move to {}: a leader that knows no moves has started an instance with it",
@@ -233,14 +233,14 @@ fn plan_move(
             end(draft, group, MoveEnd::failed(told), change);
         }
         (MovePhase::Stopping, _) => {}
-        (MovePhase::Copying, CopyProgress::Incomplete) => request(draft, group, MoveRequest::Copy),
-        (MovePhase::Copying, CopyProgress::Copied | CopyProgress::Placed(_)) => {
+        (MovePhase::Copying, CopyReports::Incomplete) => request(draft, group, MoveRequest::Copy),
+        (MovePhase::Copying, CopyReports::Copied | CopyReports::Placed(_)) => {
             request(draft, group, MoveRequest::Commit);
         }
-        (MovePhase::Placing, CopyProgress::Incomplete | CopyProgress::Copied) => {
+        (MovePhase::Placing, CopyReports::Incomplete | CopyReports::Copied) => {
             request(draft, group, MoveRequest::Place);
         }
-        (MovePhase::Placing, CopyProgress::Placed(totals)) => {
+        (MovePhase::Placing, CopyReports::Placed(totals)) => {
             let about = MoveEnd::moved(moving, &totals);
             end(draft, group, about, |_, record, _| without_move(record));
         }

@@ -240,7 +240,7 @@ fn words(step: &SlotStep<'_, '_>) -> String {
             format!("replace evicted {}: {}", live.id, next(version))
         }
         SlotAction::AwaitEnd(live) => format!("await the end of {}", live.id),
-        SlotAction::Stay(live, waiting) => format!("{} stays: {waiting:?}", live.id),
+        SlotAction::CannotLeave(live, waiting) => format!("{} stays: {waiting:?}", live.id),
         SlotAction::Wait(left) => format!("wait {} s", left.as_secs()),
     };
     format!("{}: {action}", step.slot)

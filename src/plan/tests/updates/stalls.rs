@@ -215,7 +215,7 @@ fn an_automatic_rollback_of_a_version_that_fits_nowhere_names_the_lack_of_machin
     world.pass(seconds(61));
     world.settle();
     let told = world.events("RolledBack");
-    let expected = "generation 2 made no progress (Unschedulable: 0 of 2 machines fit: 2 without \
+    let expected = "generation 2 made no progress (last status: Unschedulable: 0 of 2 machines fit: 2 without \
                     enough processor left); generation 1 is taken again";
     assert_eq!(told, [expected]);
 }

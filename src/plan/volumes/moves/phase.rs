@@ -31,7 +31,7 @@ pub(crate) enum MovePhase {
     Stranded(String),
     /// The data stays where it was, because of the reason.
     GivenUp(String),
-    /// An instance that has the data has not ended yet.
+    /// An instance that has the data has not ended yet, or this plan has just placed one.
     Stopping,
     /// The receiving machine makes a copy, which is not the data.
     Copying,
@@ -74,7 +74,7 @@ impl MovePhase {
 
 /// What the receiving machine reports of all volumes of a move.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum CopyProgress {
+pub(crate) enum CopyReports {
     /// A copy is not complete, or the machine does not answer.
     Incomplete,
     /// All copies are complete; some may be in their places.
@@ -92,7 +92,7 @@ pub(crate) struct CopyTotals {
     pub(crate) skipped: u64,
 }
 
-impl CopyProgress {
+impl CopyReports {
     pub(crate) fn of(
         statuses: &BTreeMap<String, NodeStatusRecord>,
         group: &MovingVolumes<'_>,
@@ -128,5 +128,25 @@ impl CopyTotals {
             skipped: sums.skipped.saturating_add(report.skipped),
         };
         reports.iter().fold(Self::default(), add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_of_reports_do_not_overflow() {
+        let report = VolumeMoveReport {
+            files: u64::MAX,
+            bytes: u64::MAX,
+            skipped: u64::MAX,
+            ..VolumeMoveReport::default()
+        };
+        let totals = CopyTotals::of(&[&report, &report]);
+        assert_eq!(
+            (totals.files, totals.bytes, totals.skipped),
+            (u64::MAX, u64::MAX, u64::MAX)
+        );
     }
 }
