@@ -284,14 +284,22 @@ impl EpochVerifiers {
     }
 }
 
-/// The record of the store's epoch with the verifiers of the recovery keys that the leading machine
-/// holds, the present one first.
+/// A recovery key that takes the place of another one now.
+#[derive(Debug, Clone, Copy)]
+pub struct KeyReplacement<'a> {
+    /// Fingerprint of the key that is replaced.
+    pub replaced: &'a str,
+    /// Fingerprint of the key that is to come.
+    pub next: &'a str,
+}
+
+/// The record of the store's epoch with the verifiers of the recovery keys in force: the leading
+/// machine's present one first, then those that it holds of the replacement or of the record.
 ///
-/// A verifier that is new in the record is endorsed by the first one there whose key is still held.
-/// A key that has endorsed another one was replaced: it comes back into the record only as the
-/// present key, after a restore, and is never endorsed by its successor. An epoch without a
-/// signature, which an earlier version has begun, is signed with the key that its proof is sealed
-/// with.
+/// The key that is to come is endorsed by the one that it replaces, and no other key by any: a machine
+/// may hold keys of replacements that were broken off, and a key that was replaced is never endorsed
+/// by its successor. An epoch without a signature, which an earlier version has begun, is signed with
+/// the key that its proof is sealed with.
 ///
 /// # Errors
 /// As [`epoch_verifier`].
@@ -299,27 +307,23 @@ pub fn with_verifiers(
     record: &StoreEpoch,
     cluster_uid: &str,
     keys: &RecoveryKeys,
+    replacement: Option<KeyReplacement<'_>>,
 ) -> Result<StoreEpoch, PkiError> {
     let held = keys.all().map(|key| Ok((epoch_verifier(key)?, key)));
     let held: Vec<(String, &RecoveryKey)> = held.collect::<Result<_, PkiError>>()?;
-    let is_replaced = |one: &str| {
-        let is_recorded = record.verifiers.iter().any(|known| known == one);
-        !is_recorded && record.endorsements.iter().any(|by| by.by == one)
-    };
+    let with_fingerprint = |wanted: &str| held.iter().find(|(_, key)| key.fingerprint() == wanted);
+    // A record from a backup may name a key that nobody holds: then it is the present one.
+    let replaced =
+        replacement.and_then(|keys| with_fingerprint(keys.replaced).or_else(|| held.first()));
+    let next = replacement.and_then(|keys| with_fingerprint(keys.next));
     let mut changed = record.clone();
-    changed.schema = 1;
-    let endorser = record
-        .verifiers
-        .iter()
-        .find_map(|known| held.iter().find(|(one, _)| one == known));
-    if let Some((_, endorser)) = endorser {
-        for (new, _) in &held {
-            let is_endorsed = record.endorsements.iter().any(|one| one.verifier == *new);
-            if !record.verifiers.contains(new) && !is_endorsed && !is_replaced(new) {
-                let endorsement = endorse_verifier(endorser, cluster_uid, new)?;
-                changed.endorsements.insert(0, endorsement);
-            }
-        }
+    changed.schema = record.schema.max(1);
+    if let (Some((old, endorser)), Some((new, _))) = (replaced, next)
+        && old != new
+        && !record.endorsements.iter().any(|one| one.verifier == *new)
+    {
+        let endorsement = endorse_verifier(endorser, cluster_uid, new)?;
+        changed.endorsements.insert(0, endorsement);
     }
     changed.endorsements.truncate(MOST_ENDORSEMENTS);
     let (epoch, signature) = (record.epoch, &record.signature);
@@ -333,7 +337,9 @@ pub fn with_verifiers(
         changed.signature = sign_epoch(key, cluster_uid, epoch)?;
     }
     let in_force = held.iter().enumerate();
-    let in_force = in_force.filter(|(at, (one, _))| *at == 0 || !is_replaced(one));
+    let takes_part = |one: &String| [replaced, next].iter().flatten().any(|(key, _)| key == one);
+    let in_force = in_force
+        .filter(|(at, (one, _))| *at == 0 || takes_part(one) || record.verifiers.contains(one));
     changed.verifiers = in_force.map(|(_, (one, _))| one.clone()).collect();
     Ok(changed)
 }
@@ -365,11 +371,26 @@ mod tests {
         }
     }
 
+    /// What a leader with these keys writes, the present one first. No key is being replaced.
     fn published(record: &StoreEpoch, keys: &[&RecoveryKey]) -> StoreEpoch {
+        replacing(record, keys, None)
+    }
+
+    /// As [`published`], while the second key of `replacement` takes the place of the first.
+    fn replacing(
+        record: &StoreEpoch,
+        keys: &[&RecoveryKey],
+        replacement: Option<[&RecoveryKey; 2]>,
+    ) -> StoreEpoch {
         let others = keys[1..].iter().map(|key| (*key).clone());
         let keys = RecoveryKeys::new(keys[0].clone(), others);
-        let changed = with_verifiers(record, UID, &keys).unwrap();
-        assert_eq!(with_verifiers(&changed, UID, &keys).unwrap(), changed);
+        let fingerprints = replacement.map(|pair| pair.map(RecoveryKey::fingerprint));
+        let replacement = fingerprints
+            .as_ref()
+            .map(|[replaced, next]| KeyReplacement { replaced, next });
+        let changed = with_verifiers(record, UID, &keys, replacement).unwrap();
+        let twice = with_verifiers(&changed, UID, &keys, replacement).unwrap();
+        assert_eq!(twice, changed);
         changed
     }
 
@@ -425,9 +446,9 @@ mod tests {
 
         // Two replacements, one after the other.
         let record = published(&direct, &[&first]);
-        let record = published(&record, &[&first, &second]);
+        let record = replacing(&record, &[&first, &second], Some([&first, &second]));
         let record = published(&record, &[&second]);
-        let record = published(&record, &[&second, &third]);
+        let record = replacing(&record, &[&second, &third], Some([&second, &third]));
         let record = published(&record, &[&third]);
         assert_eq!(record.endorsements.len(), 2);
         let restored = StoreEpoch {
@@ -491,7 +512,7 @@ mod tests {
             LearnedVerifiers::NotEndorsed(knows.clone())
         );
 
-        let both = published(&record, &[&first, &second]);
+        let both = replacing(&record, &[&first, &second], Some([&first, &second]));
         let knows_both = learned(&knows, &both);
         assert_eq!(knows_both, known(&[&first, &second]));
         let last = published(&both, &[&second]);
@@ -511,8 +532,8 @@ mod tests {
     fn a_replaced_key_is_never_endorsed_by_its_successor() {
         let [first, second, third] = keys();
         let record = published(&StoreEpoch::default(), &[&first]);
-        let record = published(&record, &[&first, &second]);
-        let record = published(&record, &[&second, &first]);
+        let record = replacing(&record, &[&first, &second], Some([&first, &second]));
+        let record = replacing(&record, &[&second, &first], Some([&first, &second]));
         let last = published(&record, &[&second]);
         assert_eq!(published(&last, &[&second, &first]), last);
         let stale = published(&last, &[&first]);
@@ -530,8 +551,46 @@ mod tests {
             ));
             assert_eq!(learned(&knows, record), knows);
         }
-        let next = published(&last, &[&second, &third]);
+        let next = replacing(&last, &[&second, &third], Some([&second, &third]));
         assert_eq!(learned(&knows, &next), known(&[&second, &third]));
+    }
+
+    /// An upgrade in the middle of a replacement, under leaders that hold different keys.
+    #[test]
+    fn a_key_is_endorsed_only_while_it_replaces_another_one() {
+        let [first, second, third] = keys();
+        let record = published(&StoreEpoch::default(), &[&second]);
+        for stale in [
+            published(&record, &[&second, &first]),
+            replacing(&record, &[&second, &first], Some([&first, &second])),
+            replacing(&record, &[&first, &second], Some([&first, &second])),
+        ] {
+            assert!(
+                !stale
+                    .endorsements
+                    .iter()
+                    .any(|one| one.by == epoch_verifier(&second).unwrap()),
+                "{stale:?}"
+            );
+        }
+        // The key of a replacement that was broken off is neither endorsed nor in force.
+        let record = published(&StoreEpoch::default(), &[&first]);
+        let record = replacing(&record, &[&first, &third, &second], Some([&first, &third]));
+        assert_eq!(record.endorsements.len(), 1);
+        assert_eq!(
+            learned(&known(&[&first]), &record),
+            known(&[&first, &third])
+        );
+        // The first record of this version is written in the middle: the old key endorses the new one.
+        let record = replacing(
+            &StoreEpoch::default(),
+            &[&second, &first],
+            Some([&first, &second]),
+        );
+        assert_eq!(
+            learned(&known(&[&first]), &record),
+            known(&[&second, &first])
+        );
     }
 
     #[test]
@@ -539,7 +598,7 @@ mod tests {
         let all: [RecoveryKey; 12] = keys();
         let mut record = published(&StoreEpoch::default(), &[&all[0]]);
         for pair in all.windows(2) {
-            record = published(&record, &[&pair[0], &pair[1]]);
+            record = replacing(&record, &[&pair[0], &pair[1]], Some([&pair[0], &pair[1]]));
             record = published(&record, &[&pair[1]]);
         }
         assert_eq!(record.endorsements.len(), 8);

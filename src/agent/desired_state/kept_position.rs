@@ -167,7 +167,7 @@ mod tests {
     use crate::Statuses;
     use kat_pki::{
         RecoveryKeys,
-        epoch_proof::{epoch_verifier, sign_epoch, with_verifiers},
+        epoch_proof::{KeyReplacement, epoch_verifier, sign_epoch, with_verifiers},
         recovery_key::RecoveryKey,
     };
     use kat_store::{LocalStateSource, StateStore, follow_source_from};
@@ -341,9 +341,15 @@ mod tests {
         let own = file(folder.path(), "3f0c");
         let [key, next, hostile] = [(); 3].map(|()| RecoveryKey::generate().unwrap());
         let publish = |record: &StoreEpoch, current: &RecoveryKey, others: &[&RecoveryKey]| {
+            let replaced = current.fingerprint();
+            let next = others.first().map(|key| key.fingerprint());
+            let replacement = next.as_deref().map(|next| KeyReplacement {
+                replaced: &replaced,
+                next,
+            });
             let others = others.iter().map(|key| (*key).clone());
             let keys = RecoveryKeys::new(current.clone(), others);
-            with_verifiers(record, "3f0c", &keys).unwrap()
+            with_verifiers(record, "3f0c", &keys, replacement).unwrap()
         };
         let signed = |key, epoch, record: &StoreEpoch| StoreEpoch {
             epoch,

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// The way out that a person has, as the journal says it.
-const WAY_OUT: &str = "if the cluster was restored from a backup that only an earlier recovery key opens, remove /var/lib/kat/position.json and restart kat-agent on this machine";
+const WAY_OUT: &str = "if the cluster was restored from a backup that only an earlier recovery key opens, stop kat-agent on this machine, remove /var/lib/kat/position.json, and start it";
 
 /// What a machine says about a later epoch that it refuses, in a line.
 pub(crate) fn refused_epoch_text(epoch: u64) -> String {
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use kat_pki::{
         RecoveryKeys,
-        epoch_proof::{sign_epoch, sign_server, with_verifiers},
+        epoch_proof::{KeyReplacement, sign_epoch, sign_server, with_verifiers},
         recovery_key::RecoveryKey,
     };
 
@@ -148,9 +148,15 @@ mod tests {
     }
 
     fn published(record: &StoreEpoch, current: &RecoveryKey, other: &[&RecoveryKey]) -> StoreEpoch {
+        let replaced = current.fingerprint();
+        let next = other.first().map(|key| key.fingerprint());
+        let replacement = next.as_deref().map(|next| KeyReplacement {
+            replaced: &replaced,
+            next,
+        });
         let others = other.iter().map(|key| (*key).clone());
         let keys = RecoveryKeys::new(current.clone(), others);
-        with_verifiers(record, UID, &keys).unwrap()
+        with_verifiers(record, UID, &keys, replacement).unwrap()
     }
 
     fn signed(key: &RecoveryKey, epoch: u64, before: &StoreEpoch) -> StoreEpoch {

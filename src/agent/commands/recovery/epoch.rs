@@ -271,9 +271,17 @@ mod tests {
     fn a_machine_with_an_earlier_recovery_key_believes_the_key_that_took_its_place() {
         let [old, new] = [(); 2].map(|()| RecoveryKey::generate().unwrap());
         let publish = |record: &StoreEpoch, current: &RecoveryKey, other: &[&RecoveryKey]| {
+            let replaced = current.fingerprint();
+            let next = other.first().map(|key| key.fingerprint());
+            let replacement = next
+                .as_deref()
+                .map(|next| kat_pki::epoch_proof::KeyReplacement {
+                    replaced: &replaced,
+                    next,
+                });
             let others = other.iter().map(|key| (*key).clone());
             let keys = RecoveryKeys::new(current.clone(), others);
-            kat_pki::epoch_proof::with_verifiers(record, "3f0c", &keys).unwrap()
+            kat_pki::epoch_proof::with_verifiers(record, "3f0c", &keys, replacement).unwrap()
         };
         let record = prove(&old, "3f0c", 5, &StoreEpoch::default()).unwrap();
         let record = publish(&record, &old, &[&new]);
