@@ -47,6 +47,9 @@ pub trait Leases: StateStore + Clone {
     async fn create_leased(&self, key: &str, value: &str, lease: i64) -> Result<i64, StoreError>;
 }
 
+/// How many keys one transaction deletes.
+const DISMISSED_AT_ONCE: usize = 100;
+
 /// Key of the candidate with this lease.
 fn election_key(lease: i64) -> String {
     format!("{}{lease:x}", keys::ELECTION)
@@ -316,20 +319,19 @@ pub async fn dismiss_candidates(store: &dyn StateStore) -> Result<(), StoreError
     let Some((leading, waiting)) = candidates.split_first() else {
         return Ok(());
     };
-    if waiting.is_empty() {
-        return Ok(());
-    }
     let still_leads = Compare::CreateRevision(leading.key.clone(), leading.create_revision);
-    let operations: Vec<_> = waiting
-        .iter()
-        .map(|item| WriteOperation::Delete(item.key.clone()))
-        .collect();
-    match store.transact(&[still_leads], &operations).await? {
-        TransactionResult::Yes(_) => Ok(()),
-        TransactionResult::No => Err(StoreError::Unavailable(
-            "the leader changed while candidates were dismissed".into(),
-        )),
+    // A former member may have left any number of keys.
+    for some in waiting.chunks(DISMISSED_AT_ONCE) {
+        let keys = some.iter().map(|item| item.key.clone());
+        let operations: Vec<_> = keys.map(WriteOperation::Delete).collect();
+        let conditions = std::slice::from_ref(&still_leads);
+        if store.transact(conditions, &operations).await? == TransactionResult::No {
+            return Err(StoreError::Unavailable(
+                "the leader changed while candidates were dismissed".into(),
+            ));
+        }
     }
+    Ok(())
 }
 
 /// [`StateStore::leader`] for a store with leases.

@@ -287,6 +287,8 @@ struct LogCursor {
     /// The log was started anew so often.
     start: u64,
     revision: i64,
+    /// Epoch of the store.
+    epoch: u64,
 }
 
 impl StateReader {
@@ -334,6 +336,7 @@ impl StateReader {
         let cursor = LogCursor {
             start: log.start(),
             revision: wanted,
+            epoch: position.epoch,
         };
         match log.after(cursor.start, wanted) {
             Ok(_) => self.follow(cursor).await,
@@ -371,8 +374,9 @@ impl StateReader {
             );
             return ended(StateEndReason::TooLarge, OPENS_WITHIN);
         }
+        let epoch = epoch(&state);
         let begin = StateBegin {
-            epoch: epoch(&state),
+            epoch,
             revision: state.revision,
             schema: STATE_SCHEMA,
             keys: items.len(),
@@ -382,6 +386,7 @@ impl StateReader {
             cursor: LogCursor {
                 start,
                 revision: state.revision,
+                epoch,
             },
             _turn: turn,
         }));
@@ -419,7 +424,8 @@ impl StateReader {
             let Ok(changes) = feed.log.after(cursor.start, cursor.revision) else {
                 return self.begin_list();
             };
-            if changes.batches.iter().any(|batch| is_new_epoch(batch)) {
+            let mut batches = changes.batches.iter();
+            if batches.any(|batch| is_other_epoch(batch, cursor.epoch)) {
                 return self.begin_list();
             }
             let all = changes.until == latest.get();
@@ -479,15 +485,19 @@ fn ended(reason: StateEndReason, retry_after: Duration) -> Vec<StateFrame> {
 
 /// Epoch of the store in this state; a store without the key has never been created anew.
 pub(crate) fn epoch(state: &MirrorState) -> u64 {
-    let stored = state.get(keys::STORE_EPOCH);
-    let stored = stored.and_then(|stored| serde_json::from_slice::<StoreEpoch>(&stored.value).ok());
-    stored.map_or(0, |stored| stored.epoch)
+    state.get(keys::STORE_EPOCH).map_or(0, epoch_of)
 }
 
-fn is_new_epoch(batch: &WatchBatch) -> bool {
+fn epoch_of(stored: &KeyValue) -> u64 {
+    serde_json::from_slice::<StoreEpoch>(&stored.value).map_or(0, |stated| stated.epoch)
+}
+
+/// Whether the store is of another epoch by this change. The record of the epoch changes without it,
+/// too.
+fn is_other_epoch(batch: &WatchBatch, epoch: u64) -> bool {
     batch.events.iter().any(|event| match event {
-        WatchEvent::Put(item) => item.key == keys::STORE_EPOCH,
-        WatchEvent::Delete { key, .. } => key == keys::STORE_EPOCH,
+        WatchEvent::Put(item) => item.key == keys::STORE_EPOCH && epoch_of(item) != epoch,
+        WatchEvent::Delete { key, .. } => key == keys::STORE_EPOCH && epoch != 0,
     })
 }
 

@@ -172,6 +172,39 @@ async fn a_machine_that_opens_streams_too_often_is_refused_for_a_while() {
     drop(serving.feed.open("n1", None).expect("open again"));
 }
 
+/// A list for each change of the record would make all machines read theirs at once.
+#[tokio::test(start_paused = true)]
+async fn another_epoch_begins_a_list_and_a_changed_record_of_the_same_one_does_not() {
+    let serving = serving().await;
+    let mut frames = serving.feed.open("n1", None).expect("open");
+    while !matches!(next(&mut frames).await, Some(StateFrame::Commit(_))) {}
+    let write = async |epoch: u64, signature: &str| {
+        let stated =
+            format!(r#"{{"schema":1,"epoch":{epoch},"proof":"","signature":"{signature}"}}"#);
+        let record = WriteOperation::Put(keys::STORE_EPOCH.to_owned(), stated.into_bytes());
+        serving
+            .store
+            .transact(&[], &[record])
+            .await
+            .expect("written");
+    };
+    let mut answer = async || loop {
+        match next(&mut frames).await.expect("the stream goes on") {
+            StateFrame::Beat(_) => {}
+            frame => return frame,
+        }
+    };
+    write(0, "first").await;
+    assert!(matches!(answer().await, StateFrame::Put(item) if item.key == keys::STORE_EPOCH));
+    assert!(matches!(answer().await, StateFrame::Commit(_)));
+    write(7, "second").await;
+    assert!(matches!(answer().await, StateFrame::Begin(begin) if begin.epoch == 7));
+    while !matches!(answer().await, StateFrame::Commit(_)) {}
+    write(7, "third").await;
+    assert!(matches!(answer().await, StateFrame::Put(item) if item.key == keys::STORE_EPOCH));
+    serving.cancel.cancel();
+}
+
 #[tokio::test(start_paused = true)]
 async fn at_most_eight_lists_are_sent_at_once() {
     let serving = serving().await;
