@@ -40,7 +40,8 @@ use kat_systemd::{ActiveState, ManagerSource, UnitManager};
 use kat_types::{
     api::{
         ApiTime, AuthorityReport, Condition, DATA_LOST_CONDITION, MemberKeys, MembershipAnswer,
-        NodeReport, NodeResources, OverlayPeer, OverlayReport, OverlayStatus, data_lost_reason,
+        NodeReport, NodeResources, OverlayPeer, OverlayReport, OverlayStatus, STORE_EPOCH_REFUSED,
+        data_lost_reason,
     },
     machine::network::{OVERLAY_FILE, OverlayState},
     reason::Reason,
@@ -254,7 +255,7 @@ impl MachineFacts for ThisMachine {
         });
         let refused = *self.refused_epoch.borrow();
         let refused = refused.map(|epoch| Condition {
-            kind: "StoreEpochRefused".to_owned(),
+            kind: STORE_EPOCH_REFUSED.to_owned(),
             status: true,
             reason: Reason::Unconfirmed.into(),
             message: refused_epoch_text(epoch),

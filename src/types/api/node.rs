@@ -25,6 +25,10 @@ pub const DISK_PRESSURE: &str = "DiskPressure";
 /// Type of a machine's condition: false if files derived from the store cannot be written.
 pub const FILES_WRITTEN: &str = "FilesWritten";
 
+/// Type of a machine's condition: it refuses a later epoch of the store that nothing proves to it,
+/// and follows the cluster no more.
+pub const STORE_EPOCH_REFUSED: &str = "StoreEpochRefused";
+
 /// Reason of [`DATA_LOST_CONDITION`] for a member of etcd with this id. A machine that becomes a
 /// member again has another id.
 pub fn data_lost_reason(member: &str) -> String {

@@ -18,7 +18,7 @@ use kat_types::{
     api::{
         ApiTime, AuthorityPhase, AuthorityStatus, BackupView, ClusterOverview, DISK_PRESSURE,
         ETCD_CONDITION, FILES_WRITTEN, Health, HealthView, InstancePhase, NodePhase, NodeRole,
-        OverviewRelayState, OverviewStore, StoreView, WorkloadPhase,
+        OverviewRelayState, OverviewStore, STORE_EPOCH_REFUSED, StoreView, WorkloadPhase,
     },
     machine::program_version::{ProgramVersion, etcd_has_known_holes, etcd_mended_versions},
     reason::Reason,
@@ -256,6 +256,12 @@ impl Findings {
                 format!(
                     "node {name} goes by old files, since new ones cannot be written: {message}"
                 )
+            }));
+            let mut conditions = status.conditions.iter();
+            let refused = conditions.find(|one| one.kind == STORE_EPOCH_REFUSED && one.status);
+            self.troubles.extend(refused.map(|one| {
+                let message = one_line(&one.message);
+                format!("node {name} does not follow the cluster: {message}")
             }));
             let mut conditions = status.conditions.iter();
             let short = conditions.find(|one| one.kind == DISK_PRESSURE && one.status);
@@ -550,7 +556,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_that_goes_by_old_files_is_a_trouble() {
+    fn a_machine_that_goes_by_old_files_or_refuses_the_store_is_a_trouble() {
+        let refused = Condition {
+            kind: STORE_EPOCH_REFUSED.to_owned(),
+            status: true,
+            message: "a store of epoch 9 is refused".to_owned(),
+            ..Condition::default()
+        };
         let condition = Condition {
             kind: FILES_WRITTEN.to_owned(),
             reason: Reason::FilesNotWritten.into(),
@@ -570,6 +582,10 @@ mod tests {
         assert!(
             told.len() == 1 && told[0].contains("n3") && told[0].contains("network/dns.json"),
             "{told:?}"
+        );
+        assert_eq!(
+            troubles(vec![refused]),
+            ["node n3 does not follow the cluster: a store of epoch 9 is refused"]
         );
     }
 
