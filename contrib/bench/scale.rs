@@ -17,6 +17,7 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use async_trait::async_trait;
+use futures_util::stream;
 use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::watch;
@@ -28,16 +29,17 @@ use kat_api::{
     serve,
 };
 use kat_bundle::{SourceFile, pack};
-use kat_client::{Client, ClientOptions};
+use kat_client::{Client, ClientError, ClientOptions, StateConnection};
 use kat_daemon::watchdog::LoopPulses;
 use kat_leader::{LeaderConfig, MemberClients, MembersConfig, keep_members, start};
 use kat_pki::{
-    ApiNames, ApiServers, Authority, AuthorityKind, CertificateKeyPair, LeafKind, ServerMemory,
-    create_key, create_request_for_key, key_hash, load_recovery_keys, recovery_key::RecoveryKey,
-    store_recovery_key, tls,
+    ApiNames, ApiServers, Authority, AuthorityKind, CertificateKeyPair, LeafKind, PkiError,
+    ServerMemory, create_key, create_request_for_key, key_hash, load_recovery_keys,
+    recovery_key::RecoveryKey, state_server_name, store_recovery_key, tls,
 };
 use kat_store::{
-    EtcdOptions, EtcdStore, EtcdTls, Mirror, StateStore, StoreError, TransactionResult, etcd_admin,
+    EtcdOptions, EtcdStore, EtcdTls, Mirror, StateFrames, StateSource, StateSourceError,
+    StateStore, StoreError, TransactionResult, etcd_admin, follow_source,
 };
 use kat_types::{
     api::{
@@ -45,6 +47,7 @@ use kat_types::{
         NodeReport, NodeResources, NodeUsage, Scope,
     },
     assignment::{Assignment, DesiredMeta},
+    encoding::state_frames::StatePosition,
     resource::{Bytes, MilliCpu, ResourceList},
     store::{
         keys,
@@ -296,7 +299,7 @@ struct NoLogs;
 #[async_trait]
 impl InstanceLogs for NoLogs {
     async fn open(&self, _: &InstanceEntry, _: LogQuery) -> Result<LogStream, LogsError> {
-        Ok(Box::pin(futures_util::stream::empty()))
+        Ok(Box::pin(stream::empty()))
     }
 }
 
@@ -438,6 +441,52 @@ fn report_of(node: &str, list: &[Assignment], revision: u64, restarts: u32) -> N
     }
 }
 
+/// The state stream of the leader's API, as a machine without the store reads it.
+struct LeaderStream {
+    place: Arc<Place>,
+    node: String,
+    identity: Arc<tls::CurrentIdentity>,
+    authority: String,
+}
+
+impl LeaderStream {
+    async fn connect(
+        &self,
+        resume: Option<StatePosition>,
+    ) -> Result<StateConnection, StateSourceError> {
+        let unreachable = |error: ClientError| StateSourceError::Unreachable(error.to_string());
+        let refused = |error: PkiError| StateSourceError::Refused(error.to_string());
+        let servers = ApiServers::Named(ServerMemory::new(true));
+        let identity = Some(Arc::clone(&self.identity));
+        let config = tls::client_config(&self.authority, CLUSTER_UID, identity, servers);
+        let client = Client::of_state_server(
+            &self.place.api().to_string(),
+            &state_server_name(CLUSTER_UID),
+            config.map_err(refused)?,
+            ClientOptions::default(),
+        );
+        let client = client.map_err(unreachable)?;
+        let opened = client.state_stream(&self.node, resume).await;
+        opened.map_err(unreachable)
+    }
+}
+
+#[async_trait]
+impl StateSource for LeaderStream {
+    async fn open(&self, resume: Option<StatePosition>) -> Result<StateFrames, StateSourceError> {
+        let connection = self.connect(resume).await?;
+        let frames = stream::unfold(Some(connection), |connection| async move {
+            let mut connection = connection?;
+            match connection.next().await {
+                Ok(Some(frame)) => Some((Ok(frame), Some(connection))),
+                Ok(None) => None,
+                Err(error) => Some((Err(StateSourceError::Broken(error.to_string())), None)),
+            }
+        });
+        Ok(Box::pin(frames))
+    }
+}
+
 /// One simulated agent. It follows its list and reports at every tick and when the list or
 /// `restarts` changes.
 async fn agent(
@@ -447,10 +496,6 @@ async fn agent(
     mut restarts: watch::Receiver<u32>,
 ) -> anyhow::Result<()> {
     let node = machine(number);
-    let kind = LeafKind::EtcdNode { name: node.clone() };
-    let store = EtcdStore::connect(&place.etcd_options(&kind)?).await?;
-    let prefix = keys::node_desired(&node);
-    let mut mirror = Mirror::start(Arc::new(store), &prefix, CancellationToken::new());
     let kind = LeafKind::Node {
         name: node.clone(),
         cluster_uid: None,
@@ -459,14 +504,27 @@ async fn agent(
     let authority = place.authority(AuthorityKind::Cluster)?;
     let request = create_request_for_key(&kind.common_name(), &key)?;
     let certificate = authority.sign_request(&request, &kind, Timestamp::now())?;
+    let authority = authority.certificate_pem();
     let client = Client::of_machine(
         &[place.api().to_string()],
         CLUSTER_UID,
-        authority.certificate_pem(),
+        authority,
         Some(&format!("{certificate}{key}")),
         &ApiServers::Named(ServerMemory::new(true)),
         ClientOptions::default(),
     )?;
+    let leaf = CertificateKeyPair {
+        certificate_pem: certificate,
+        key_pem: key,
+    };
+    let source = LeaderStream {
+        place: Arc::clone(&place),
+        node: node.clone(),
+        identity: tls::CurrentIdentity::new(&leaf, authority)?,
+        authority: authority.to_owned(),
+    };
+    let cancel = CancellationToken::new();
+    let mut mirror = follow_source(Arc::new(source), cancel);
     let (mut list, mut revision) = (Vec::new(), 0);
     // Spreads the agents' reports over the interval.
     let mut wait = TICK.mul_f64(number as f64 / MACHINES as f64);
@@ -570,9 +628,7 @@ async fn seed(store: &EtcdStore, machine_keys: &[String]) -> anyhow::Result<Stri
             "the store is not empty"
         );
     }
-    let names: Vec<String> = (0..MACHINES).map(machine).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    etcd_admin::bootstrap_auth(store, &machine(0), &names).await?;
+    etcd_admin::bootstrap_auth(store, &machine(0), &[]).await?;
     Ok(token.token)
 }
 

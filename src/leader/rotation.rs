@@ -243,9 +243,14 @@ async fn step(
         Compare::ModRevision(key.clone(), revision),
     ];
     let mut operations = vec![WriteOperation::Put(key, value)];
-    let completed = stored.is_some_and(|stored| stored.value.rotation.is_some());
-    if kind == ReplaceableKey::Recovery && completed && record.rotation.is_none() {
-        operations.extend(event_of_completion(&snapshot, (config.clock)()));
+    if let Some((reason, message)) = event_of(kind, stored.map(|stored| &stored.value), &record) {
+        let object = ObjectReference {
+            kind: ObjectKind::Cluster,
+            name: snapshot.cluster.metadata.name.clone(),
+            ..ObjectReference::default()
+        };
+        let mut events = EventLog::new(&snapshot.events, (config.clock)());
+        operations.extend(events.record(EventKind::Normal, reason, object, message));
     }
     if kind == AuthorityKind::Cluster.into() {
         let key = keys::CLUSTER_AUTHORITY.to_owned();
@@ -328,18 +333,33 @@ async fn reseal(
     }
 }
 
-fn event_of_completion(snapshot: &Snapshot, now: Timestamp) -> Vec<WriteOperation> {
-    let object = ObjectReference {
-        kind: ObjectKind::Cluster,
-        name: snapshot.cluster.metadata.name.clone(),
-        ..ObjectReference::default()
-    };
-    EventLog::new(&snapshot.events, now).record(
-        EventKind::Normal,
-        EventReason::RecoveryKeyReplaced,
-        object,
-        "the recovery key was replaced: earlier backups open with the earlier one only".to_owned(),
-    )
+/// What a user is told about this step: the start and the end of a replacement. A leader that takes
+/// over and begins it once more is no second start.
+fn event_of(
+    kind: ReplaceableKey,
+    before: Option<&AuthorityRecord>,
+    now: &AuthorityRecord,
+) -> Option<(EventReason, String)> {
+    let before = before.and_then(|before| before.rotation.as_ref());
+    let name = kind.name();
+    match (before, &now.rotation) {
+        (None, Some(rotation)) => {
+            let reason = rotation.reason.in_words();
+            let message = format!("the replacement of {name} has begun: {reason}");
+            Some((EventReason::ReplacementStarted, message))
+        }
+        (Some(_), None) if kind == ReplaceableKey::Recovery => {
+            let message = "the recovery key was replaced: earlier backups open with the earlier \
+                           one only";
+            Some((EventReason::RecoveryKeyReplaced, message.to_owned()))
+        }
+        (Some(_), None) => {
+            let message =
+                format!("{name} was replaced: no certificate of the earlier one is valid");
+            Some((EventReason::AuthorityReplaced, message))
+        }
+        (None, None) | (Some(_), Some(_)) => None,
+    }
 }
 
 async fn begin(

@@ -210,6 +210,9 @@ words! {
         SecretDeleted,
         SealingKeyRotated,
         RecoveryKeyReplaced,
+        // Authorities.
+        ReplacementStarted,
+        AuthorityReplaced,
         // Volumes.
         VolumeMoveStarted,
         VolumeMoveCancelled,

@@ -310,6 +310,18 @@ impl LeadingMachine {
         serde_json::from_slice(&stored.unwrap().value).unwrap()
     }
 
+    /// Reason and message of each event, in their order.
+    fn events(&self) -> Vec<String> {
+        let stored = self.store.peek(keys::EVENTS).items;
+        let mut events: Vec<kat_types::api::Event> = stored
+            .iter()
+            .map(|entry| serde_json::from_slice(&entry.value).unwrap())
+            .collect();
+        events.sort_by(|one, other| one.id.cmp(&other.id));
+        let text = |event: &kat_types::api::Event| format!("{}: {}", event.reason, event.message);
+        events.iter().map(text).collect()
+    }
+
     async fn ask(&self, kind: impl Into<ReplaceableKey>) {
         let kind = kind.into();
         let record = AuthorityRecord {
@@ -366,6 +378,18 @@ async fn an_authority_is_replaced(kind: AuthorityKind, subnet: &str) {
     .await;
     assert_eq!(after.due, None);
     assert!(after.since.is_some() && after.holders == before.holders);
+    let name = kind.name();
+    assert_eq!(
+        machine.events(),
+        [
+            format!(
+                "ReplacementStarted: the replacement of {name} has begun: somebody asked for it"
+            ),
+            format!(
+                "AuthorityReplaced: {name} was replaced: no certificate of the earlier one is valid"
+            ),
+        ]
+    );
     assert_eq!(machine.try_leaf(kind, &old).await, Trial::Refused);
     let new = machine
         .keys
@@ -500,12 +524,14 @@ async fn the_recovery_key_is_replaced_without_a_restart_and_no_secret_is_lost() 
     let held = machine.signing.recovery_keys().unwrap();
     assert_eq!(held.fingerprints(), [after.current]);
     assert_eq!(machine.etcd.restarts.load(Ordering::Relaxed), 0);
-    let events = machine.store.peek(keys::EVENTS).items;
-    let replaced = events.iter().filter(|one| {
-        let text = String::from_utf8_lossy(&one.value);
-        text.contains("RecoveryKeyReplaced")
-    });
-    assert_eq!(replaced.count(), 1);
+    assert_eq!(
+        machine.events(),
+        [
+            "ReplacementStarted: the replacement of recovery-key has begun: somebody asked for it",
+            "RecoveryKeyReplaced: the recovery key was replaced: earlier backups open with the \
+             earlier one only",
+        ]
+    );
     // A machine that saw the old key alone follows the record to the new one.
     let new = knows(&new);
     let last = until("the record names the new key alone", async || {
