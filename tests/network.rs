@@ -28,6 +28,9 @@ mod firewall;
 #[path = "network/service_addresses.rs"]
 mod service_addresses;
 
+#[path = "network/changed_rules.rs"]
+mod changed_rules;
+
 #[path = "network/host_ports.rs"]
 mod host_ports;
 

@@ -18,9 +18,18 @@ pub const STALLED: Duration = Duration::from_secs(120);
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// The last update of each loop.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct LoopPulses {
     seen: Arc<Mutex<WatchedLoops>>,
+    /// A loop without an update for this time hangs.
+    stalled_after: Duration,
+}
+
+impl Default for LoopPulses {
+    /// With the limit [`STALLED`].
+    fn default() -> Self {
+        Self::stalled_after(STALLED)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -30,6 +39,14 @@ struct WatchedLoops {
 }
 
 impl LoopPulses {
+    /// For loops whose rounds take much less than `limit`, instead of [`STALLED`].
+    pub fn stalled_after(limit: Duration) -> Self {
+        Self {
+            seen: Arc::default(),
+            stalled_after: limit,
+        }
+    }
+
     /// Watches a loop until its pulse is dropped.
     pub fn watch(&self, name: &'static str) -> LoopPulse {
         let mut seen = self.seen.lock();
@@ -44,12 +61,12 @@ impl LoopPulses {
         }
     }
 
-    /// A loop without an update for [`STALLED`], if there is one.
+    /// A loop without an update for the limit, if there is one.
     pub fn stalled(&self) -> Option<&'static str> {
         let seen = self.seen.lock();
         let mut loops = seen.loops.values();
         loops
-            .find(|(_, at)| at.elapsed() >= STALLED)
+            .find(|(_, at)| at.elapsed() >= self.stalled_after)
             .map(|(name, _)| *name)
     }
 
@@ -82,9 +99,10 @@ impl LoopPulse {
     /// Waits for events for any time, and keeps updating the pulse.
     pub async fn wait<F: Future>(&self, news: F) -> F::Output {
         let mut news = pin!(news);
+        let interval = INTERVAL.min(self.pulses.stalled_after / 4);
         loop {
             self.beat();
-            if let Ok(told) = timeout(INTERVAL, news.as_mut()).await {
+            if let Ok(told) = timeout(interval, news.as_mut()).await {
                 self.beat();
                 return told;
             }
@@ -163,6 +181,23 @@ mod tests {
         hanging.abort();
         assert!(hanging.await.is_err());
         assert_eq!(pulses.watched(), ["the one that waits"]);
+        waiting.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_shorter_limit_finds_a_loop_sooner_and_none_that_waits() {
+        let limit = Duration::from_secs(8);
+        let pulses = LoopPulses::stalled_after(limit);
+        let waits = pulses.watch("the one that waits");
+        let hangs = pulses.watch("the one that hangs");
+        let waiting = tokio::spawn(async move { waits.wait(std::future::pending::<()>()).await });
+        sleep(limit - Duration::from_millis(1)).await;
+        assert_eq!(pulses.stalled(), None);
+        sleep(Duration::from_millis(1)).await;
+        assert_eq!(pulses.stalled(), Some("the one that hangs"));
+        drop(hangs);
+        sleep(10 * limit).await;
+        assert_eq!(pulses.stalled(), None);
         waiting.abort();
     }
 

@@ -5,5 +5,6 @@ pub(crate) mod conntrack;
 pub mod firewall;
 pub mod host_ports;
 pub mod other_firewalls;
+pub mod rule_changes;
 pub mod service_addresses;
 pub(crate) mod table;

@@ -44,7 +44,7 @@ struct CheckedRules {
 pub(super) struct Reconciler {
     attachments: Arc<Attachments>,
     overlay: OverlayLink,
-    firewall: Firewall,
+    firewall: Arc<Firewall>,
     /// The present error of the service addresses.
     services: watch::Receiver<Option<String>>,
     checked: Option<CheckedRules>,
@@ -57,6 +57,7 @@ impl Reconciler {
     pub(super) fn new(
         attachments: Arc<Attachments>,
         overlay: OverlayLink,
+        firewall: Arc<Firewall>,
         peers: PeerKeeper,
         services: watch::Receiver<Option<String>>,
         announcement: watch::Sender<Option<ResolvedAnnouncement>>,
@@ -64,7 +65,7 @@ impl Reconciler {
         Self {
             attachments,
             overlay,
-            firewall: Firewall::installed(),
+            firewall,
             services,
             checked: None,
             peers,

@@ -42,7 +42,7 @@ use crate::{
         resolved::{SendAnnouncement, tell_resolved},
         source as names,
     },
-    nftables::service_addresses::ServiceBalancer,
+    nftables::{firewall::Firewall, rule_changes, service_addresses::ServiceBalancer},
     overlay::{announce::sockets::Announcer, kat0::OverlayLink, peers::PeerKeeper},
     state_files::{StateFiles, StateFilesSnapshot},
 };
@@ -166,17 +166,32 @@ pub async fn run(config: NetworkServiceConfig) -> Result<(), ServiceError> {
     tasks.spawn(Arc::clone(&announcer).listen(cancel.clone()));
     let heard = Arc::clone(&announcer);
     let peers = PeerKeeper::new(config.folder, announcer, config.report);
+    let foreign = watch::Sender::default();
+    let firewall = Arc::new(Firewall::installed());
+    let restoring = Arc::clone(&firewall).restore_after_changes(
+        foreign.subscribe(),
+        pulses.watch("firewall"),
+        cancel.clone(),
+    );
+    tasks.spawn(restoring);
     // The balancer runs in its own task, since rounds may wait for the resolution of other
     // machines' names.
     let (trouble, services) = watch::channel(None);
     let pulse = pulses.watch("service addresses");
     let balancing = ServiceBalancer::installed().follow_files(
         files.subscribe(),
+        foreign.subscribe(),
         trouble,
         pulse,
         cancel.clone(),
     );
     tasks.spawn(balancing);
+    let pulse = pulses.watch("changes of rules");
+    tasks.spawn(rule_changes::follow_ruleset_changes(
+        foreign,
+        pulse,
+        cancel.clone(),
+    ));
     let (announcement, wanted) = watch::channel(None);
     if let Some(tell) = config.resolved {
         tasks.spawn(resolved::announce_until_cancelled(
@@ -185,7 +200,14 @@ pub async fn run(config: NetworkServiceConfig) -> Result<(), ServiceError> {
             cancel.clone(),
         ));
     }
-    let reconciler = Reconciler::new(attachments, overlay, peers, services, announcement);
+    let reconciler = Reconciler::new(
+        attachments,
+        overlay,
+        firewall,
+        peers,
+        services,
+        announcement,
+    );
     let pulse = pulses.watch("reconciliation");
     let keeping =
         reconcile_until_cancelled(reconciler, files, heard, config.dns, pulse, cancel.clone());

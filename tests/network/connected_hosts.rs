@@ -14,6 +14,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
 
 use super::namespaced_machine::{Container, as_user, fetch_in, node, run, write};
+use kat_daemon::watchdog::LoopPulses;
 use kat_network as network;
 use kat_network::{
     containers::{
@@ -38,15 +39,17 @@ pub(crate) struct InProcess {
     pub socket: PathBuf,
     pub cancel: CancellationToken,
     pub started: Mutex<Vec<CancellationToken>>,
+    pub pulses: LoopPulses,
 }
 
 #[async_trait]
 impl StartUserspace for InProcess {
     async fn start(&self) -> Result<(), String> {
         let (socket, cancel) = (self.socket.clone(), self.cancel.child_token());
+        let pulses = self.pulses.clone();
         self.started.lock().push(cancel.clone());
         tokio::spawn(async move {
-            userspace::serve("kat0", &socket, cancel, || ())
+            userspace::serve("kat0", &socket, &pulses, cancel, || ())
                 .await
                 .unwrap();
         });
@@ -92,6 +95,7 @@ impl Host {
             socket: folder.path().join("wireguard/kat0.sock"),
             cancel: end.clone(),
             started: Mutex::default(),
+            pulses: LoopPulses::stalled_after(userspace::STALLED),
         });
         let host = Self {
             number,

@@ -138,6 +138,11 @@ fn containers_on_two_machines_reach_each_other_and_outlive_the_service() {
         );
         assert_eq!(one.starter.started.lock().len(), 1);
 
+        // The watchdog of WireGuard's service is fed: the device answers.
+        let pulses = &one.starter.pulses;
+        assert_eq!(pulses.watched(), ["WireGuard", "the WireGuard socket"]);
+        assert_eq!(pulses.stalled(), None);
+
         // WireGuard's process ends. The service starts it again at once and configures it again.
         one.starter.started.lock()[0].cancel();
         eventually("it was started again", async || {

@@ -154,7 +154,7 @@ fn flow(body: &[u8]) -> Option<Flow> {
 }
 
 /// The value of the first attribute of a kind.
-fn attribute(attributes: &[u8], kind: u16) -> Option<Vec<u8>> {
+pub(super) fn attribute(attributes: &[u8], kind: u16) -> Option<Vec<u8>> {
     let all: Vec<NlaBuffer<&[u8]>> = NlasIterator::new(attributes)
         .collect::<Result<_, _>>()
         .ok()?;

@@ -11,15 +11,23 @@ use std::{
     io::ErrorKind,
     net::{IpAddr, Ipv4Addr},
     process::Stdio,
+    sync::Arc,
     time::Duration,
 };
 
 use ipnet::Ipv4Net;
-use parking_lot::Mutex;
 use serde::Serialize;
 use tera::Tera;
-use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
+use tokio::{
+    io::AsyncWriteExt,
+    process::Command,
+    sync::{Mutex, watch},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
 
+use super::rule_changes::{self, RulesetChanges};
+use kat_daemon::watchdog::LoopPulse;
 use kat_types::machine::network::NodeNetwork;
 
 /// Family of the table.
@@ -32,6 +40,8 @@ pub const TEMPLATE: &str = include_str!("../../../unit-templates/kat.nft");
 /// one.
 const INSTALLED: &str = "/usr/share/kat/unit-templates/kat.nft";
 const DEADLINE: Duration = Duration::from_secs(10);
+/// Pause after rules could not be put back.
+const AFTER_FAILURE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum FirewallError {
@@ -100,17 +110,79 @@ impl Firewall {
         machines: &BTreeSet<IpAddr>,
     ) -> Result<bool, FirewallError> {
         let rules = ruleset(&self.template, node, machines)?;
+        self.apply(&mut *self.applied.lock().await, rules, false)
+            .await
+    }
+
+    /// Applies the last rules again, unless they are in place and `changed` is false; nothing before
+    /// the first [`ensure`](Self::ensure). Returns whether they were applied.
+    ///
+    /// # Errors
+    /// See [`FirewallError`].
+    async fn restore(&self, changed: bool) -> Result<bool, FirewallError> {
+        let mut applied = self.applied.lock().await;
+        match applied.as_ref().map(|applied| applied.rules.clone()) {
+            Some(rules) => self.apply(&mut applied, rules, changed).await,
+            None => Ok(false),
+        }
+    }
+
+    /// Restores the rules after each of `changes`, until cancelled. A round of `kat-net` would come
+    /// late, since it may wait for other machines.
+    pub async fn restore_after_changes(
+        self: Arc<Self>,
+        mut changes: watch::Receiver<RulesetChanges>,
+        pulse: LoopPulse,
+        cancel: CancellationToken,
+    ) {
+        let (mut restored, mut failed) = (0, false);
+        loop {
+            let again = pulse.wait(async {
+                tokio::select! {
+                    () = cancel.cancelled() => false,
+                    changed = changes.changed() => changed.is_ok(),
+                    () = tokio::time::sleep(AFTER_FAILURE), if failed => true,
+                }
+            });
+            if !again.await {
+                return;
+            }
+            let seen = changes.borrow_and_update().seen;
+            match self.restore(seen != restored).await {
+                Ok(put_back) => {
+                    (restored, failed) = (seen, false);
+                    if put_back {
+                        tracing::info!("put the rules of the firewall back");
+                    }
+                }
+                Err(error) => {
+                    if !failed {
+                        tracing::warn!("{error}; trying again");
+                    }
+                    failed = true;
+                }
+            }
+        }
+    }
+
+    async fn apply(
+        &self,
+        applied: &mut Option<AppliedRules>,
+        rules: String,
+        changed: bool,
+    ) -> Result<bool, FirewallError> {
         let present = Some(AppliedRules {
             rules: rules.clone(),
             listed: listed().await?,
         });
-        let same = *self.applied.lock() == present;
-        if same {
+        // After a change the comparison is not enough: the rules may have been changed between their
+        // transaction and their listing.
+        if *applied == present && !changed {
             return Ok(false);
         }
         nft(&["-f", "-"], &rules).await?;
         let listed = listed().await?;
-        *self.applied.lock() = Some(AppliedRules { rules, listed });
+        *applied = Some(AppliedRules { rules, listed });
         Ok(true)
     }
 }
@@ -185,6 +257,9 @@ pub(crate) async fn nft(arguments: &[&str], input: &str) -> Result<String, Firew
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()?;
+        if let Some(pid) = child.id().filter(|_| !input.is_empty()) {
+            rule_changes::remember_own_process(pid);
+        }
         if let Some(mut stdin) = child.stdin.take() {
             stdin.write_all(input.as_bytes()).await?;
         }

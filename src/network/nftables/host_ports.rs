@@ -176,6 +176,15 @@ impl HostPortKeeper {
         Ok(())
     }
 
+    /// Makes the next [`ensure`](Self::ensure) check the rules, whatever the time of the last check,
+    /// and apply them if they were `changed`.
+    pub(crate) fn check_again(&mut self, changed: bool) {
+        self.seen = None;
+        if changed {
+            self.table.forget();
+        }
+    }
+
     /// Removes the ports on which a program of the machine itself listens, or listened recently.
     fn leave_to_programs(
         &mut self,

@@ -22,6 +22,7 @@ use super::{
     conntrack::{self, ConntrackError, Flow},
     firewall::FirewallError,
     host_ports::HostPortKeeper,
+    rule_changes::RulesetChanges,
     table::{self, PortChainTable},
 };
 use crate::state_files::StateFilesSnapshot;
@@ -86,14 +87,17 @@ impl ServiceBalancer {
         }
     }
 
-    /// Follows the agent's files until cancelled; errors are sent to `trouble`, and retried.
+    /// Follows the agent's files until cancelled; errors are sent to `trouble`, and retried. The
+    /// rules are checked at once when `foreign` changes.
     pub(crate) async fn follow_files(
         mut self,
         mut changes: watch::Receiver<Arc<StateFilesSnapshot>>,
+        mut foreign: watch::Receiver<RulesetChanges>,
         trouble: watch::Sender<Option<String>>,
         pulse: LoopPulse,
         cancel: CancellationToken,
     ) {
+        let mut restored = 0;
         loop {
             pulse.beat();
             let snapshot = changes.borrow_and_update().clone();
@@ -120,6 +124,16 @@ impl ServiceBalancer {
                 () = cancel.cancelled() => return,
                 () = tokio::time::sleep(wait) => {}
                 changed = changes.changed() => if changed.is_err() { return },
+                // Without its sender the rules are still checked periodically.
+                Ok(()) = foreign.changed() => {
+                    let seen = foreign.borrow_and_update().seen;
+                    let changed = seen != std::mem::replace(&mut restored, seen);
+                    self.seen = None;
+                    if changed {
+                        self.table.forget();
+                    }
+                    self.host_ports.check_again(changed);
+                }
             }
         }
     }

@@ -61,6 +61,12 @@ impl PortChainTable {
         Ok(true)
     }
 
+    /// Makes the next [`set`](Self::set) apply the rules, also if those that `nft` lists are the same:
+    /// another program may have changed them between their transaction and their listing.
+    pub(crate) fn forget(&mut self) {
+        self.applied = None;
+    }
+
     /// The table as `nft` lists it, without counters; `None` without a table.
     async fn listed(&self) -> Result<Option<String>, FirewallError> {
         match nft(&["-j", "-s", "list", "table", FAMILY, self.name], "").await {

@@ -3,14 +3,21 @@
 //! It is a service of its own, so that an upgrade of KAT drops no tunnel. It knows nothing of the
 //! cluster: `kat-net` configures it through the UAPI socket. The link is removed when the service
 //! ends.
+//!
+//! The watchdog of the service is fed while the device answers questions. An answer takes the locks of
+//! the device and of each peer, as a packet does.
 
 use std::{
     fs, io,
     os::unix::fs::{DirBuilderExt, PermissionsExt},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
-use gotatun::device::{self, uapi::UapiServer};
+use gotatun::device::{
+    self,
+    uapi::{UapiClient, UapiServer, command::Get},
+};
 use nix::net::if_::if_nametoindex;
 use tokio::{
     net::UnixListener,
@@ -18,11 +25,15 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use kat_daemon::watchdog::{LoopPulse, LoopPulses};
+
 /// Folder of the sockets, in which `wg` also looks.
 pub(crate) const SOCKET_FOLDER: &str = "/var/run/wireguard";
 
-/// Interval of the checks that the link exists.
-const LOOK: std::time::Duration = std::time::Duration::from_secs(2);
+/// Interval of the checks that the link exists, and that the device answers.
+const LOOK: Duration = Duration::from_secs(2);
+/// A device without an answer for this time hangs.
+pub const STALLED: Duration = Duration::from_secs(8);
 
 #[derive(Debug, thiserror::Error)]
 pub enum UserspaceError {
@@ -70,13 +81,41 @@ pub async fn run(interface: &str) -> Result<(), UserspaceError> {
             sd_notify::NotifyState::Status(&status),
         ]);
     };
-    serve(interface, &socket_of(interface), cancel, ready).await
+    let pulses = LoopPulses::stalled_after(STALLED);
+    tokio::spawn(feed_watchdog(pulses.clone()));
+    serve(interface, &socket_of(interface), &pulses, cancel, ready).await
 }
 
-/// Like [`run`], with the path of the socket, until cancelled.
+/// Feeds the watchdog of the service, if it has one, while no loop hangs.
+async fn feed_watchdog(pulses: LoopPulses) {
+    let Some(limit) = sd_notify::watchdog_enabled() else {
+        return;
+    };
+    let mut ticks = tokio::time::interval((limit / 4).max(Duration::from_millis(100)));
+    loop {
+        ticks.tick().await;
+        match pulses.stalled() {
+            None => {
+                let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+            }
+            Some(name) => tracing::error!("{name} hangs; the watchdog is told no more"),
+        }
+    }
+}
+
+/// Updates the pulse with each answer of the device, until the device is gone.
+async fn follow_device(device: UapiClient, pulse: LoopPulse) {
+    while device.send(Get::default()).await.is_ok() {
+        pulse.beat();
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Like [`run`], with the path of the socket, until cancelled; its loops update `pulses`.
 pub async fn serve(
     interface: &str,
     socket: &Path,
+    pulses: &LoopPulses,
     cancel: CancellationToken,
     ready: impl FnOnce(),
 ) -> Result<(), UserspaceError> {
@@ -98,8 +137,12 @@ pub async fn serve(
         source,
     })?;
     ready();
+    let following = follow_device(client.clone(), pulses.watch("WireGuard"));
+    let following = tokio::spawn(following);
+    let pulse = pulses.watch("the WireGuard socket");
     let mut look = tokio::time::interval(LOOK);
     let outcome = loop {
+        pulse.beat();
         tokio::select! {
             () = cancel.cancelled() => break Ok(()),
             // gotatun does not notice the removal of the link by itself.
@@ -123,6 +166,7 @@ pub async fn serve(
             }
         }
     };
+    following.abort();
     device.stop().await;
     let _ = fs::remove_file(socket);
     outcome
@@ -145,4 +189,25 @@ fn listen(socket: &Path) -> io::Result<UnixListener> {
     });
     let _ = fs::remove_dir_all(&private);
     made
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The server of these questions is never polled, like a device whose task or lock hangs.
+    #[tokio::test(start_paused = true)]
+    async fn a_device_that_answers_nothing_is_found_stalled() {
+        let (device, server) = UapiServer::new();
+        let pulses = LoopPulses::stalled_after(STALLED);
+        let following = tokio::spawn(follow_device(device, pulses.watch("WireGuard")));
+        tokio::time::sleep(STALLED - Duration::from_millis(1)).await;
+        assert_eq!(pulses.stalled(), None);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(pulses.stalled(), Some("WireGuard"));
+        // A device that is gone ends the service by itself.
+        drop(server);
+        following.await.unwrap();
+        assert_eq!(pulses.stalled(), None);
+    }
 }

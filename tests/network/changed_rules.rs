@@ -1,0 +1,161 @@
+//! Rules that another program removed are back without the periodic check, which is 20 s away.
+
+use std::{
+    process::Command,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    connected_hosts::{Host, block_on},
+    namespaced_machine::{eventually, in_new_namespace, nobody, node, run},
+};
+use kat_daemon::watchdog::LoopPulses;
+use kat_network::nftables::{
+    firewall::Firewall,
+    rule_changes::{RulesetChanges, follow_ruleset_changes},
+};
+use kat_types::{
+    machine::network::{ServiceNetwork, ServicePortBackends, Services, Transport},
+    services::BackendState,
+};
+
+const TABLES: [&str; 3] = ["kat", "kat-services", "kat-host-ports"];
+/// Time until the rules are back, with room for a busy machine.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// A machine whose `kat-net` has put all rules in place, with one service.
+async fn balancing_host() -> (Host, CancellationToken) {
+    let host = Host::start(1);
+    let port = ServicePortBackends {
+        port: 80,
+        protocol: Transport::Tcp,
+        instances: [(host.address(10), BackendState::Serving)].into(),
+    };
+    let web = ServiceNetwork {
+        address: [10, 91, 0, 5].into(),
+        ports: vec![port],
+    };
+    let services = Services {
+        schema: 1,
+        services: [("default/web".to_owned(), web)].into(),
+    };
+    host.write("services.json", &services);
+    let (stop, _) = host.serve();
+    eventually("the rules are in place", async || {
+        let complete = tables(&host);
+        complete[0].contains("kat0")
+            && complete[1].contains("10.90.1.10")
+            && complete[2].contains("lead")
+    })
+    .await;
+    (host, stop)
+}
+
+/// KAT's tables as `nft` lists them; empty for a missing one.
+fn tables(host: &Host) -> [String; 3] {
+    TABLES.map(|table| {
+        let list = || {
+            Command::new("nft")
+                .args(["-s", "list", "table", "inet", table])
+                .output()
+                .unwrap()
+        };
+        let output = host.namespace.run(list).unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    })
+}
+
+#[test]
+fn rules_that_another_program_changes_are_put_back_at_once() {
+    block_on(async {
+        let (host, stop) = balancing_host().await;
+        let before = tables(&host);
+        for change in [
+            "nft flush ruleset",
+            "nft delete table inet kat-services",
+            "nft flush chain inet kat-services balance",
+            "nft flush chain inet kat egress",
+            "nft flush table inet kat-host-ports",
+        ] {
+            host.command(change);
+            assert_ne!(tables(&host), before, "{change}: nothing was removed");
+            let changed = Instant::now();
+            while tables(&host) != before {
+                let waited = changed.elapsed();
+                assert!(waited < DEADLINE, "{change}: not back in {waited:?}");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+        stop.cancel();
+    });
+}
+
+#[test]
+fn a_program_that_flushes_in_a_loop_is_answered_at_growing_intervals() {
+    block_on(async {
+        let (host, stop) = balancing_host().await;
+        let before = tables(&host);
+        let began = Instant::now();
+        let mut put_back = 0;
+        while began.elapsed() < Duration::from_millis(1500) {
+            let [_, services, _] = tables(&host);
+            put_back += u32::from(!services.is_empty());
+            host.command("nft flush ruleset");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // The first time is the table of before the loop.
+        assert!((2..=6).contains(&put_back), "put back {put_back} times");
+        eventually("the rules are back after the loop", async || {
+            tables(&host) == before
+        })
+        .await;
+        stop.cancel();
+    });
+}
+
+#[test]
+fn a_change_names_its_program_and_kats_own_changes_are_none() {
+    in_new_namespace(|| async {
+        let (sender, mut changes) = watch::channel(RulesetChanges::default());
+        let cancel = CancellationToken::new();
+        let pulse = LoopPulses::default().watch("changes of rules");
+        let following = tokio::spawn(follow_ruleset_changes(sender, pulse, cancel.clone()));
+        let limit = Duration::from_secs(10);
+        let opened = changes.wait_for(|changes| changes.missed == 1);
+        tokio::time::timeout(limit, opened).await.unwrap().unwrap();
+        let firewall = Arc::new(Firewall::default());
+        let restoring = Arc::clone(&firewall).restore_after_changes(
+            changes.clone(),
+            LoopPulses::default().watch("firewall"),
+            cancel.clone(),
+        );
+        let restoring = tokio::spawn(restoring);
+        assert!(firewall.ensure(&node(), &nobody()).await.unwrap());
+        // A program of another name, which first changes a table of its own.
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("some-firewall");
+        let nft = run("which nft");
+        std::os::unix::fs::symlink(nft.trim(), &program).unwrap();
+        let program = program.display();
+        run(&format!("{program} add table inet theirs"));
+        run(&format!("{program} flush chain inet kat egress"));
+        let seen = changes.wait_for(|changes| changes.seen > 0);
+        let seen = tokio::time::timeout(limit, seen).await.unwrap().unwrap();
+        let by = seen.by.clone().unwrap();
+        assert_eq!((seen.seen, by.name.as_str()), (1, "some-firewall"));
+        assert!(by.pid > 0);
+        drop(seen);
+        eventually("the rules are back", async || {
+            run("nft list chain inet kat egress").contains("masquerade")
+        })
+        .await;
+        assert!(!firewall.ensure(&node(), &nobody()).await.unwrap());
+        cancel.cancel();
+        following.await.unwrap();
+        restoring.await.unwrap();
+    });
+}
