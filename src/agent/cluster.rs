@@ -1,5 +1,6 @@
 //! The machine's identity and keys, and its connections to the other machines.
 
+pub(crate) mod abilities;
 pub(crate) mod cluster_cache;
 pub(crate) mod identity;
 pub(crate) mod keys;

@@ -27,6 +27,7 @@ mod worker;
 
 pub use crate::{
     cluster::{
+        abilities::MachineAbilities,
         identity::MachineIdentity,
         state_stream::{MemberStateSource, StateServers},
     },

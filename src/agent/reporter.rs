@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Statuses;
 use crate::{
-    cluster::{identity::MachineIdentity, reach::CurrentReach},
+    cluster::{abilities::MachineAbilities, identity::MachineIdentity, reach::CurrentReach},
     service::supervisor::DesiredList,
 };
 use kat_daemon::watchdog::LoopPulses;
@@ -83,6 +83,10 @@ pub trait MachineFacts: Send + Sync {
     /// Whether containers may share the machine's network.
     fn host_network(&self) -> bool {
         false
+    }
+    /// What decides which workloads can run on the machine.
+    fn abilities(&self) -> MachineAbilities {
+        MachineAbilities::default()
     }
     /// The volume folders that the machine has made and not removed.
     fn made_volumes(&self) -> Vec<String> {
@@ -279,6 +283,7 @@ impl Reporter {
     async fn report(&self) -> NodeReport {
         let (workload_instances, user_indexes) = self.statuses.all();
         let present = self.facts.present();
+        let abilities = self.facts.abilities();
         let mut report = NodeReport {
             node_name: self.identity.node.clone(),
             node_uid: self.identity.node_uid.clone(),
@@ -298,6 +303,8 @@ impl Reporter {
             data_path: network::running_data_path(),
             volume_shared: self.facts.volume_shared(),
             host_network: self.facts.host_network(),
+            runtime: abilities.runtime,
+            foreign_indexes: abilities.foreign_indexes,
             made_volumes: self.facts.made_volumes(),
             removed_volumes: self.statuses.removed(),
             volume_moves: self.statuses.moves(),

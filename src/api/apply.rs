@@ -452,6 +452,7 @@ impl WorkloadWrite<'_> {
                 creation_timestamp: meta.created.into(),
             },
             preview: None,
+            warnings: Vec::new(),
         }
     }
 }

@@ -21,6 +21,7 @@ mod edit;
 pub mod fields;
 mod folder;
 mod hash;
+mod image_places;
 mod kind;
 mod machine;
 mod not_yet;
@@ -44,6 +45,7 @@ pub use diagnostic::{Class, Diagnostic, Position, render};
 pub use edit::{with_image, with_replicas};
 pub use folder::read_folder;
 pub use hash::{spec_hash, template_hash, without_defaults};
+pub use image_places::image_places;
 pub use kind::DocumentKind;
 pub use not_yet::{not_yet, not_yet_agent_config, not_yet_cluster};
 pub use parse::{

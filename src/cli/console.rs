@@ -106,6 +106,13 @@ impl Console {
         self.note(&format!("{word}: {text}"));
     }
 
+    /// Prints the server's warnings.
+    pub(super) fn warnings(&self, texts: &[String]) {
+        for text in texts {
+            self.warning(&super::output::plain(text));
+        }
+    }
+
     pub(super) fn hint(&self, text: &str) {
         let word = paint(
             "hint",

@@ -98,6 +98,27 @@ fn is_word(text: &str) -> bool {
     (1..=20).contains(&text.len()) && text.bytes().all(letter)
 }
 
+#[derive(Deserialize)]
+struct ErrorDocument {
+    errors: Vec<ErrorEntry>,
+}
+
+#[derive(Deserialize)]
+struct ErrorEntry {
+    #[serde(default)]
+    code: String,
+}
+
+/// Whether the body of a 404 is a registry's statement that it has no such image (the distribution
+/// specification, Error Codes). Other servers on the way answer with 404 as well.
+pub(super) fn is_nonexistent(body: &[u8]) -> bool {
+    let document = serde_json::from_slice::<ErrorDocument>(body);
+    document.is_ok_and(|document| {
+        let mut errors = document.errors.iter();
+        errors.any(|error| matches!(error.code.as_str(), "MANIFEST_UNKNOWN" | "NAME_UNKNOWN"))
+    })
+}
+
 /// `sha256:` and 64 hexadecimal digits.
 pub(super) fn is_digest(text: &str) -> bool {
     text.strip_prefix("sha256:").is_some_and(|digits| {

@@ -1,6 +1,6 @@
 //! The HTTP client of registries.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use async_trait::async_trait;
 use reqwest::{Client, Response, StatusCode, Url, header, redirect};
@@ -27,6 +27,8 @@ const MANIFEST: usize = 4 << 20;
 const CONFIGURATION: usize = 4 << 20;
 /// Largest response with a token in bytes.
 const TOKEN: usize = 1 << 20;
+/// Largest response with errors in bytes.
+const ERRORS: usize = 64 << 10;
 /// Most redirections of one request.
 const REDIRECTS: usize = 5;
 
@@ -143,7 +145,8 @@ impl ImageSource for Registries {
             let mut last = None;
             let places = self.places(image, settings);
             let longest = if places.len() > 1 { PLACE } else { WHOLE };
-            for place in places {
+            let mut without = BTreeSet::new();
+            for place in &places {
                 // The credentials are for the registry itself, never for its mirrors.
                 let credentials = logins.of(&place.host, &place.repository);
                 let answer = tokio::time::timeout(longest, place.resolve(credentials));
@@ -156,10 +159,24 @@ impl ImageSource for Registries {
                     // An earlier response is more informative than the failure to reach a later
                     // place.
                     Err(RegistryError::Unreachable { .. }) if last.is_some() => {}
-                    Err(error) => last = Some(error),
+                    Err(error) => {
+                        if matches!(error, RegistryError::Nonexistent { .. }) {
+                            without.insert(place.source());
+                        }
+                        last = Some(error);
+                    }
                 }
             }
-            Err(last.unwrap_or_else(|| RegistryError::ShortName(image.to_string())))
+            Err(match last {
+                // Podman may still get the image from a source that could not be asked.
+                Some(RegistryError::Nonexistent { host, image })
+                    if !places.iter().all(|place| without.contains(&place.source())) =>
+                {
+                    RegistryError::NotFound { host, image }
+                }
+                Some(error) => error,
+                None => RegistryError::ShortName(image.to_string()),
+            })
         };
         let late = |_| too_late(&image.host);
         tokio::time::timeout(WHOLE, ask).await.map_err(late)?
@@ -204,6 +221,11 @@ fn too_late(host: &str) -> RegistryError {
 }
 
 impl RegistryTarget<'_> {
+    /// Host and repository, without the scheme.
+    fn source(&self) -> (&str, &str) {
+        (&self.host, &self.repository)
+    }
+
     async fn resolve(
         &self,
         credentials: Option<&Credentials>,
@@ -263,7 +285,7 @@ impl RegistryTarget<'_> {
         match self.get("", "*/*", Some(credentials), &mut shown).await {
             Ok(_) if shown.is_some() => Ok(LoginAnswer::Accepted),
             Ok(_) => Ok(LoginAnswer::NotAsked),
-            Err(RegistryError::NotFound { host, .. }) => {
+            Err(RegistryError::NotFound { host, .. } | RegistryError::Nonexistent { host, .. }) => {
                 let what = "nothing at /v2/: it is no registry".to_owned();
                 Err(RegistryError::Unexpected { host, what })
             }
@@ -299,9 +321,18 @@ impl RegistryTarget<'_> {
                 }
                 StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => break,
                 StatusCode::NOT_FOUND => {
-                    return Err(RegistryError::NotFound {
-                        host: self.host.clone(),
-                        image: format!("{}:{}", self.repository, self.version),
+                    let host = self.host.clone();
+                    let mark = if answer::is_digest(self.version) {
+                        '@'
+                    } else {
+                        ':'
+                    };
+                    let image = format!("{}{mark}{}", self.repository, self.version);
+                    // Without a readable body the answer is a 404 of anybody.
+                    let body = self.body(response, ERRORS).await.unwrap_or_default();
+                    return Err(match answer::is_nonexistent(&body) {
+                        true => RegistryError::Nonexistent { host, image },
+                        false => RegistryError::NotFound { host, image },
                     });
                 }
                 status => {

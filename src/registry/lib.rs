@@ -51,9 +51,18 @@ pub enum RegistryError {
     /// The registry requires a name and password, or rejects the given ones.
     #[error("{0} wants a name and password, or others than it has")]
     Unauthorized(String),
-    /// The registry has no such image.
+    /// The registry or a mirror answers with 404, which does not prove that no such image exists: a
+    /// proxy may have answered, or another mirror may have the image.
     #[error("{host} has no {image}")]
     NotFound {
+        host: String,
+        /// Repository and tag.
+        image: String,
+    },
+    /// The registry and all mirrors of it state that the image does not exist: with an error code
+    /// for this, after the authentication that they require.
+    #[error("{host} has no {image}")]
+    Nonexistent {
         host: String,
         /// Repository and tag.
         image: String,

@@ -136,6 +136,18 @@ async fn answer(State(fake): TheFake, Path(path): Path<String>, headers: HeaderM
         "html/manifests/1" => with("text/html", "<html>".to_owned()),
         "large/manifests/1" => with(image, "x".repeat((4 << 20) + 1)),
         "busy/manifests/1" => StatusCode::TOO_MANY_REQUESTS.into_response(),
+        "web/manifests/none" | "empty/web/manifests/none" => {
+            let body = r#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}"#;
+            (StatusCode::NOT_FOUND, body).into_response()
+        }
+        _ if path.starts_with("nowhere/manifests/") => {
+            let body = r#"{"errors":[{"code":"NAME_UNKNOWN"}]}"#;
+            (StatusCode::NOT_FOUND, body).into_response()
+        }
+        "denied/manifests/1" => {
+            let body = r#"{"errors":[{"code":"DENIED"}]}"#;
+            (StatusCode::NOT_FOUND, body).into_response()
+        }
         _ => StatusCode::NOT_FOUND.into_response(),
     }
 }
@@ -231,6 +243,59 @@ async fn what_is_not_there_or_not_right_is_told() {
     // The manifest must have the requested digest.
     let other = format!("web@{}", digest("other"));
     assert!(said(&other).await.contains("another digest"));
+}
+
+#[tokio::test]
+async fn only_a_registrys_own_words_prove_that_an_image_does_not_exist() {
+    let nonexistent = |host: &str, image: &str| {
+        Err(RegistryError::Nonexistent {
+            host: host.to_owned(),
+            image: image.to_owned(),
+        })
+    };
+    // The words count after the authentication that the registry requires.
+    for (wants, credentials) in [("", None), ("Bearer", None), ("Basic", Some(me()))] {
+        let fake = start(wants).await;
+        let found = resolve(&fake, "web:none", credentials.as_ref()).await;
+        assert_eq!(found, nonexistent(&fake.host, "web:none"), "{wants}");
+    }
+    let fake = start("").await;
+    let digest = digest("other");
+    let found = resolve(&fake, &format!("nowhere@{digest}"), None).await;
+    assert_eq!(found, nonexistent(&fake.host, &format!("nowhere@{digest}")));
+    // Any other 404 is none.
+    for image in ["none:2", "denied:1"] {
+        let found = resolve(&fake, image, None).await;
+        assert!(
+            matches!(found, Err(RegistryError::NotFound { .. })),
+            "{found:?}"
+        );
+    }
+    let fake = start("Basic").await;
+    let found = resolve(&fake, "web:none", None).await;
+    assert_eq!(found, Err(RegistryError::Unauthorized(fake.host.clone())));
+}
+
+#[tokio::test]
+async fn an_image_that_another_source_may_have_is_not_nonexistent() {
+    let (fake, mirror, private) = (start("").await, start("").await, start("Basic").await);
+    let image = Reference::parse(&format!("{}/web:none", fake.host)).unwrap();
+    let source = Registries::new().unwrap();
+    let resolve = async |mirror: &str| {
+        let host = mirror.split('/').next().unwrap();
+        let settings = settings(&[(&fake.host, true, &[mirror]), (host, true, &[])]);
+        source.resolve(&image, &settings, &Logins::default()).await
+    };
+    let everywhere = resolve(&format!("{}/empty", mirror.host)).await;
+    let nonexistent = matches!(everywhere, Err(RegistryError::Nonexistent { .. }));
+    assert!(nonexistent, "{everywhere:?}");
+    for away in ["127.0.0.1:1", &private.host] {
+        let found = resolve(away).await;
+        assert!(
+            matches!(found, Err(RegistryError::NotFound { .. })),
+            "{away}: {found:?}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -478,6 +478,10 @@ pub struct ApplyResult {
     /// Result of a dry run; present only with `dryRun=true` for a workload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<Box<Preview>>,
+    /// What was accepted although it could not be checked, such as an image whose registry did not
+    /// answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// Connection to a cluster, in `/etc/kat/admin.conf`, in katcall's contexts, and in the response to

@@ -28,6 +28,8 @@ struct Known {
     digests: Mutex<Vec<&'static str>>,
     asked: Mutex<Vec<String>>,
     insecure: Mutex<Vec<bool>>,
+    /// The images that it states not to have.
+    nonexistent: Mutex<Vec<String>>,
 }
 
 #[async_trait]
@@ -39,6 +41,12 @@ impl ImageSource for Known {
         _: &Logins,
     ) -> Result<ResolvedImage, RegistryError> {
         self.asked.lock().push(image.to_string());
+        if self.nonexistent.lock().contains(&image.to_string()) {
+            return Err(RegistryError::Nonexistent {
+                host: image.host.clone(),
+                image: image.to_string(),
+            });
+        }
         let insecure = settings
             .registries
             .get(&image.host)
@@ -158,6 +166,13 @@ async fn an_unreachable_registry_does_not_prevent_an_apply() {
     settle(&server).await;
     let found = image(&server);
     assert_eq!(found.pinned, "");
+    let text = web("shop", "web", 1).replace("web:1", "web:2");
+    let (_, body) = server.put("shop", "web", &files(&text)).await;
+    let warning = body["warnings"][0].as_str().unwrap();
+    assert!(
+        warning.contains("image registry.lab:5000/web:2: registry.lab:5000 wants a name"),
+        "{body}"
+    );
     assert!(
         found.problem.contains("wants a name and password"),
         "{found:?}"
@@ -173,16 +188,9 @@ async fn an_unreachable_registry_does_not_prevent_an_apply() {
         (&json!(false), &json!("ImageNotPinned"))
     );
 
-    // A short name does not say which registry it means. An image that is never pulled is not
-    // resolved.
+    // An image that is never pulled is not resolved.
     let count = known.asked.lock().len();
     let text = web("shop", "web", 1);
-    apply(&server, &text.replace("registry.lab:5000/web:1", "web:1")).await;
-    assert!(
-        image(&server).problem.contains("names no registry"),
-        "{:?}",
-        image(&server)
-    );
     apply(
         &server,
         &text.replace(
@@ -200,6 +208,122 @@ async fn an_unreachable_registry_does_not_prevent_an_apply() {
     assert!(image(&server).partial, "{:?}", image(&server));
     apply(&server, &text).await;
     assert!(!image(&server).partial, "{:?}", image(&server));
+}
+
+/// The `details` of an answer, each as `line:column path: message (hint)`.
+fn mistakes(body: &Value) -> Vec<String> {
+    let details = body["details"].as_array().unwrap().iter();
+    let line = |one: &Value| {
+        let word = |name: &str| one[name].as_str().unwrap().to_owned();
+        let (path, message, hint) = (word("path"), word("message"), word("hint"));
+        let (line, column) = (&one["line"], &one["column"]);
+        format!("{line}:{column} {path}: {message} ({hint})")
+    };
+    details.map(line).collect()
+}
+
+#[tokio::test]
+async fn an_image_that_its_registry_does_not_have_is_refused_at_its_place_and_in_a_preview_too() {
+    let (server, known) = server(&["sha256:one", "sha256:two"]).await;
+    *known.nonexistent.lock() = ["web:9", "init:1", "helper:1"].map(str::to_owned).into();
+    let others = "  initContainers: [{name: a, image: \"registry.lab:5000/init:1\"}]\n  \
+                  sidecars: [{name: b, image: \"registry.lab:5000/helper:1\"}, {name: c, image: \"nginx:1\"}]\n  \
+                  container:\n";
+    let text = web("shop", "web", 1).replace("web:1", "web:9");
+    let text = text.replace("  container:\n", others);
+    let place = |wanted: &str| {
+        let at = text.find(wanted).unwrap();
+        let before = &text[..at];
+        let column = before.len() - before.rfind('\n').unwrap();
+        format!("{}:{column}", before.matches('\n').count() + 1)
+    };
+    let (own, init) = (
+        place("registry.lab:5000/web"),
+        place("\"registry.lab:5000/init"),
+    );
+    let (helper, short) = (place("\"registry.lab:5000/helper"), place("\"nginx:1"));
+    let what = "check the name and the tag, or push the image first; if the image is private: `katcall registry login registry.lab:5000 -n shop`";
+    let expected = [
+        format!("{own} spec.source.image: registry.lab:5000 has no web:9 ({what})"),
+        format!("{init} spec.initContainers[0].image: registry.lab:5000 has no init:1 ({what})"),
+        format!("{helper} spec.sidecars[0].image: registry.lab:5000 has no helper:1 ({what})"),
+        format!(
+            "{short} spec.sidecars[1].image: `nginx:1` names no registry, so which one is meant depends on the machine (write the full name, such as `docker.io/library/nginx:1`)"
+        ),
+    ];
+    for query in ["?dryRun=true", ""] {
+        let path = format!("{WEB}{query}");
+        let archive = files(&text);
+        let sent = server.send(&server.deploy, Method::PUT, &path, &archive, &[]);
+        let answer = sent.await;
+        assert_eq!(answer.status(), 400);
+        let body: Value = serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap();
+        assert_eq!(mistakes(&body), expected, "{query}");
+    }
+    let stored = server.store.peek(&keys::workload_meta("shop", "web")).items;
+    assert!(stored.is_empty(), "nothing is stored");
+
+    // Images that are never pulled are not looked up.
+    let never = text.replace(
+        "image: \"registry.lab:5000",
+        "imagePullPolicy: Never, image: \"registry.lab:5000",
+    );
+    let never = never.replace("image: \"nginx", "imagePullPolicy: Never, image: \"nginx");
+    let never = never.replace("web:9", "web:1");
+    apply(&server, &never).await;
+}
+
+#[tokio::test]
+async fn a_stored_workload_whose_image_is_gone_is_never_refused() {
+    let (server, known) = server(&["sha256:one", "sha256:two"]).await;
+    let text = web("shop", "web", 1);
+    apply(&server, &text).await;
+    let other = text.replace("web:1", "web:2");
+    apply(&server, &other).await;
+    *known.nonexistent.lock() = ["web:1", "web:2", "web:3"].map(str::to_owned).into();
+
+    // The same image with another variable, and a restart: the problem is recorded and shown.
+    let changed = other.replace("correct-horse", "other");
+    let (status, body) = server.put("shop", "web", &files(&changed)).await;
+    assert_eq!(status, 200, "{body}");
+    let warning = "image registry.lab:5000/web:2: registry.lab:5000 has no web:2";
+    assert_eq!(body["warnings"], json!([warning]));
+    assert_eq!(image(&server).problem, "registry.lab:5000 has no web:2");
+    let at = json!({"restartedAt": "2026-11-20T10:00:00Z"});
+    let body = ask(&server, Method::PUT, "restart", &at).await;
+    assert_eq!(body["warnings"], json!([warning]));
+    let (_, body) = server.put("shop", "web", &files(&changed)).await;
+    assert_eq!(
+        (&body["outcome"], body.get("warnings")),
+        (&json!("unchanged"), None)
+    );
+
+    // Another number of replicas and a rollback ask nothing.
+    let count = known.asked.lock().len();
+    ask(&server, Method::PUT, "replicas", &json!({"replicas": 2})).await;
+    ask(&server, Method::POST, "rollback", &json!({"to": 1})).await;
+    assert_eq!(known.asked.lock().len(), count);
+    assert_eq!(image(&server).pinned, "registry.lab:5000/web@sha256:one");
+
+    // Another image is looked up, and refused with its name and what to do.
+    let path = format!("{WEB}/image");
+    for (name, expected) in [
+        (
+            "registry.lab:5000/web:3",
+            "image: registry.lab:5000 has no web:3; check the name and the tag",
+        ),
+        (
+            "web:3",
+            "image: `web:3` names no registry, so which one is meant depends on the machine; write the full name, such as `docker.io/library/web:3`",
+        ),
+    ] {
+        let (status, body) = server
+            .send_json(&server.deploy, Method::PUT, &path, &json!({"image": name}))
+            .await;
+        assert_eq!(status, 400, "{body}");
+        let message = body["message"].as_str().unwrap();
+        assert!(message.starts_with(expected), "{message}");
+    }
 }
 
 #[tokio::test]

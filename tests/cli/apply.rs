@@ -46,6 +46,23 @@ fn a_folder_is_sent_as_an_archive_and_created() {
 }
 
 #[test]
+fn the_servers_warnings_are_shown_below_the_workload() {
+    let fake = Fake::start();
+    let mut result = applied("created", "web");
+    result["warnings"] = json!(["image registry.example/web:1: no answer\u{1b}[2J"]);
+    fake.reply(&format!("PUT {WEB}"), 200, result);
+    let program = Program::of(&fake);
+    program.file("web/workload.kat", &workload_file("web"));
+    assert_snapshot!(program.run(&["apply", "-f", "web"]), @r"
+    exit: 0
+    --- stdout
+    workload/web created
+    --- stderr
+    warning: image registry.example/web:1: no answer\u{1b}[2J
+    ");
+}
+
+#[test]
 fn several_folders_are_tried_in_turn_and_a_dry_run_says_so() {
     let fake = Fake::start();
     fake.reply(&format!("PUT {WEB}"), 200, applied("updated", "web"));

@@ -40,6 +40,26 @@ kat set image moving=registry.lab:5000/test/moving:2 --wait
 equal three "$(of_version)" "version that runs after set image"
 contains "$(kat history workload moving)" "image set"
 
+# An image that the registry does not have is refused at the line that names it, by a plan as well,
+# and the workload continues; so is a name without a registry.
+folder=$(workload typo --image registry.lab:5000/test/moving:nope --port 80 \
+    --spec 'sidecars: [{name: other, image: "nginx:1"}]')
+for command in plan apply; do
+    output=$(kat "$command" -f "$folder" 2>&1) && { echo "$command takes an image that does not exist" && exit 1; }
+    contains "$output" "registry.lab:5000 has no test/moving:nope"
+    contains "$output" "workload.kat:"
+    contains "$output" "spec.source.image"
+    contains "$output" "check the name and the tag, or push the image first"
+    contains "$output" "\`nginx:1\` names no registry"
+    contains "$output" "write the full name, such as \`docker.io/library/nginx:1\`"
+done
+refused kat get workload typo
+output=$(kat set image moving=registry.lab:5000/test/moving:nope 2>&1) && exit 1
+contains "$output" "registry.lab:5000 has no test/moving:nope"
+output=$(kat set image moving=registry.lab:5000/test/nowhere:1 2>&1) && exit 1
+contains "$output" "registry.lab:5000 has no test/nowhere:1"
+equal three "$(of_version)" "version after refused images"
+
 # An image for another architecture stays pending, and the reason says so.
 arm=$LAB_WORK/arm.json
 digest=$(n1 curl --silent --fail --head -H 'Accept: application/vnd.oci.image.manifest.v1+json' \
@@ -57,7 +77,8 @@ kat rollback workload moving --wait
 
 # If the registry does not answer, the restart succeeds, and a condition reports it.
 kat registry unset registry.lab:5000
-kat restart workload moving --wait
+output=$(kat restart workload moving --wait 2>&1)
+contains "$output" "warning: image registry.lab:5000/test/moving:2: registry.lab:5000 does not answer"
 contains "$(kat get workload moving -o json | jq -r '.status.conditions[] | select(.type == "ImagePinned").message')" "registry.lab:5000 does not answer"
 registry_is_unset() { ! n1 test -e /etc/containers/registries.conf.d/50-kat.conf; }
 wait_for 30 registry_is_unset

@@ -2,7 +2,7 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::{
+    abilities::{AbilitiesReader, MachineAbilities},
     identity::MachineIdentity,
     keys::{KeysError, MachineKeys},
     reach::CurrentReach,
@@ -104,6 +105,7 @@ pub(crate) struct ThisMachine {
     known: ClusterCacheReceiver,
     volumes: Arc<Volumes>,
     disks: Arc<DiskWatch>,
+    abilities: AbilitiesReader,
     member_keys: MemberKeys,
     authorities: AuthorityUses,
     state_stream: Arc<AtomicBool>,
@@ -171,6 +173,7 @@ impl ThisMachine {
             known,
             volumes,
             disks,
+            abilities: AbilitiesReader::new(PathBuf::from("/")),
             member_keys: MemberKeys::default(),
             authorities: AuthorityUses::default(),
             state_stream: Arc::default(),
@@ -217,6 +220,10 @@ impl MachineFacts for ThisMachine {
 
     fn host_network(&self) -> bool {
         self.config.host_network_allow
+    }
+
+    fn abilities(&self) -> MachineAbilities {
+        self.abilities.newest()
     }
 
     fn made_volumes(&self) -> Vec<String> {

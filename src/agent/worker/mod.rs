@@ -218,6 +218,8 @@ pub(crate) struct Worker {
     /// Commands and probes that an earlier process of the agent left have been told to stop.
     cleared: bool,
     readiness: RetryDelay,
+    /// When the account was last seen after it was made.
+    account_seen: Option<tokio::time::Instant>,
     /// The user was seen to be a member of no group but its own, as desired.
     has_no_groups: bool,
     events: Option<UnitEvents>,
@@ -270,6 +272,7 @@ impl Worker {
             parked: false,
             cleared: false,
             readiness: RetryDelay::default(),
+            account_seen: None,
             has_no_groups: false,
             events: None,
             jobs: JoinSet::new(),

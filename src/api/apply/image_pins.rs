@@ -1,23 +1,27 @@
 //! Lookup of a workload's images before an apply is written: the digest that a tag has now, and the
 //! architectures of the image, so that every replica of a version runs the same image where
-//! possible.
+//! possible. An apply that newly names an image which cannot be pulled is refused.
 
-use std::{sync::LazyLock, time::Duration};
+use std::{collections::BTreeSet, sync::LazyLock, time::Duration};
 
 use tokio::time::{Instant, timeout_at};
 
-use super::submission::Submission;
 use crate::{
     access::authentication::Caller,
-    apply::{ApplyCause, WorkloadWrite},
+    apply::{
+        ApplyCause, WorkloadWrite,
+        submission::{Submission, refusal},
+    },
     context::Api,
+    errors::ApiError,
     server::work_permits::{SharedTurns, TurnPermit},
 };
+use kat_bundle::{SourceFile, image_places};
 use kat_plan::{Snapshot, logins_for};
 use kat_registry::RegistryError;
 use kat_types::{
     api::Scope,
-    registry::{Reference, login_host},
+    registry::{Logins, Reference, login_host},
     store::{
         records::{ImageRecord, with_restart},
         revisions::WorkloadKey,
@@ -56,6 +60,7 @@ pub(crate) fn lookup_error(error: &RegistryError, caller: &Caller) -> String {
         // These errors come from a registry over TLS that the machine trusts.
         RegistryError::ShortName(_)
         | RegistryError::Unauthorized(_)
+        | RegistryError::Nonexistent { .. }
         | RegistryError::NotFound { .. } => return error.to_string(),
     };
     if !deploys {
@@ -65,12 +70,36 @@ pub(crate) fn lookup_error(error: &RegistryError, caller: &Caller) -> String {
     format!("{host} does not answer as a registry; the leader's journal says why")
 }
 
+/// An image that no machine could pull.
+struct ImageRefusal {
+    message: String,
+    hint: String,
+}
+
+/// What a lookup found out about one image.
+enum LookedUp {
+    /// There is nothing to record.
+    Nothing,
+    Record(ImageRecord),
+    /// The image's name is not complete, or its registry states that it does not exist.
+    Refusal(ImageRefusal),
+}
+
 /// Looks up all images if this apply begins a version; else `None`. A failed lookup does not refuse
 /// the apply: it is recorded as the problem.
-pub(crate) async fn look_up_images(api: &Api, apply: &WorkloadWrite<'_>) -> Option<ImageRecord> {
-    let snapshot = api.snapshot().ok()?;
+///
+/// # Errors
+/// [`ApiError::Invalid`] for images that no machine could pull. Images that the stored workload has
+/// already are never refused.
+pub(crate) async fn look_up_images(
+    api: &Api,
+    apply: &WorkloadWrite<'_>,
+) -> Result<Option<ImageRecord>, ApiError> {
+    let Ok(snapshot) = api.snapshot() else {
+        return Ok(None);
+    };
     if !begins_a_version(apply, &snapshot) {
-        return None;
+        return Ok(None);
     }
     let namespace = apply.submission.namespace.as_str();
     let images = apply.submission.pulled_images.iter();
@@ -79,14 +108,73 @@ pub(crate) async fn look_up_images(api: &Api, apply: &WorkloadWrite<'_>) -> Opti
     let asked = images.map(async |image| {
         let asked = look_at(api, &snapshot, (namespace, image), caller);
         let asked = timeout_at(deadline, asked).await;
-        asked.unwrap_or_else(|_| not_asked(image))
+        (image, asked.unwrap_or_else(|_| not_asked(image)))
     });
     // Concurrently, since each may take its time.
-    let records = futures_util::future::join_all(asked).await;
-    let records: Vec<ImageRecord> = records.into_iter().flatten().collect();
+    let asked = futures_util::future::join_all(asked).await;
+    let stored = stored_images(apply, &snapshot);
+    let mut records = Vec::new();
+    let mut refusals = Vec::new();
+    for (image, looked_up) in asked {
+        match looked_up {
+            LookedUp::Nothing => {}
+            LookedUp::Record(record) => records.push(record),
+            LookedUp::Refusal(refusal) if stored.contains(image.as_str()) => {
+                records.push(with_problem(image, refusal.message));
+            }
+            LookedUp::Refusal(refusal) => refusals.push((image.as_str(), refusal)),
+        }
+    }
+    if !refusals.is_empty() {
+        return Err(refused(apply, refusals));
+    }
     let partial =
         apply.submission.has_own_images || records.len() < apply.submission.pulled_images.len();
-    ImageRecord::of_all(records).map(|record| ImageRecord { partial, ..record })
+    Ok(ImageRecord::of_all(records).map(|record| ImageRecord { partial, ..record }))
+}
+
+/// The images that the present generation of the workload has.
+fn stored_images<'a>(apply: &WorkloadWrite<'_>, snapshot: &'a Snapshot) -> BTreeSet<&'a str> {
+    let key = WorkloadKey::new(&apply.submission.namespace, &apply.submission.name);
+    let entry = snapshot.workloads.get(&key);
+    let parsed = entry.and_then(|entry| entry.parsed.as_ref().ok());
+    let images = parsed.map(|parsed| parsed.workload.spec.images());
+    images
+        .into_iter()
+        .flatten()
+        .map(|(image, _)| image)
+        .collect()
+}
+
+/// The error with the places of the files that name these images.
+fn refused(apply: &WorkloadWrite<'_>, refusals: Vec<(&str, ImageRefusal)>) -> ApiError {
+    if apply.cause == ApplyCause::ImageSet {
+        // The caller has sent a name and no files.
+        let messages = refusals.into_iter();
+        let messages =
+            messages.map(|(_, refusal)| format!("{}; {}", refusal.message, refusal.hint));
+        let messages: Vec<String> = messages.collect();
+        return ApiError::invalid(format!("image: {}", messages.join("; ")));
+    }
+    let files = apply.submission.files.iter();
+    let files = files.map(|(name, text)| SourceFile {
+        name: name.clone(),
+        text: text.clone(),
+    });
+    let files: Vec<SourceFile> = files.collect();
+    let found = refusals
+        .iter()
+        .flat_map(|(image, refusal)| image_places(&files, image, &refusal.message, &refusal.hint));
+    refusal(found.collect())
+}
+
+/// The record of an image whose lookup failed.
+fn with_problem(image: &str, problem: String) -> ImageRecord {
+    ImageRecord {
+        reference: image.to_owned(),
+        problem,
+        ..ImageRecord::default()
+    }
 }
 
 /// The lookup's results for the images that the submission still names.
@@ -107,72 +195,84 @@ pub(crate) fn still_meant(looked: Option<&ImageRecord>, submission: &Submission)
 }
 
 /// The record of an image for which no time was left.
-fn not_asked(image: &str) -> Option<ImageRecord> {
-    let reference = Reference::parse(image).filter(|one| !one.is_pinned())?;
-    let host = &reference.host;
-    let seconds = WHOLE.as_secs();
-    Some(ImageRecord {
-        reference: image.to_owned(),
-        problem: format!("{host} was not asked: the images took longer than {seconds} s together"),
-        ..ImageRecord::default()
+fn not_asked(image: &str) -> LookedUp {
+    let reference = Reference::parse(image).filter(|one| !one.is_pinned());
+    reference.map_or(LookedUp::Nothing, |reference| {
+        let seconds = WHOLE.as_secs();
+        let problem = format!(
+            "{} was not asked: the images took longer than {seconds} s together",
+            reference.host
+        );
+        LookedUp::Record(with_problem(image, problem))
     })
 }
 
-/// The lookup of one image; `None` if there is nothing to record.
+/// The lookup of one image.
 async fn look_at(
     api: &Api,
     snapshot: &Snapshot,
     (namespace, image): (&str, &str),
     caller: &Caller,
-) -> Option<ImageRecord> {
-    let _turn = registry_permit(namespace).await;
-    let source = api.config.images.as_ref()?;
-    let record = |pinned: String, architectures, problem| ImageRecord {
-        reference: image.to_owned(),
-        pinned,
-        architectures,
-        problem,
-        partial: false,
-        others: Vec::new(),
-    };
+) -> LookedUp {
+    let problem = |problem: String| LookedUp::Record(with_problem(image, problem));
     let Some(reference) = Reference::parse(image) else {
-        let problem = RegistryError::ShortName(image.to_owned()).to_string();
-        return Some(record(String::new(), Vec::new(), problem));
+        let full = Reference::with_docker(image);
+        return LookedUp::Refusal(ImageRefusal {
+            message: RegistryError::ShortName(image.to_owned()).to_string(),
+            hint: format!("write the full name, such as `{full}`"),
+        });
+    };
+    let _turn = registry_permit(namespace).await;
+    let Some(source) = api.config.images.as_ref() else {
+        return LookedUp::Nothing;
     };
     let settings = snapshot.registries.as_ref();
     let settings = settings.map_or_else(Default::default, |stored| stored.value.clone());
     // A registry on the leader's loopback address is queried only if an administrator has
     // configured it.
     if reference.is_local() && !settings.registries.contains_key(&reference.host) {
-        let problem = format!("{} is the machine itself", reference.host);
-        return Some(record(String::new(), Vec::new(), problem));
+        return problem(format!("{} is the machine itself", reference.host));
     }
     let logins = match logins_for(snapshot, namespace, image) {
         Ok(logins) => logins,
-        Err(_) if reference.is_pinned() => return None,
-        Err(error) => return Some(record(String::new(), Vec::new(), error.to_string())),
+        Err(_) if reference.is_pinned() => return LookedUp::Nothing,
+        Err(error) => return problem(error.to_string()),
     };
     match source.resolve(&reference, &settings, &logins).await {
-        Ok(found) => {
-            let pinned = match reference.is_pinned() {
+        Ok(found) => LookedUp::Record(ImageRecord {
+            reference: image.to_owned(),
+            pinned: match reference.is_pinned() {
                 true => String::new(),
                 false => reference.pinned_to(&found.digest),
-            };
-            Some(record(pinned, found.architectures, String::new()))
-        }
+            },
+            architectures: found.architectures,
+            ..ImageRecord::default()
+        }),
+        Err(error @ RegistryError::Nonexistent { .. }) => LookedUp::Refusal(ImageRefusal {
+            message: error.to_string(),
+            hint: nonexistent_hint(namespace, image, &logins),
+        }),
         // The reference is pinned already.
-        Err(_) if reference.is_pinned() => None,
+        Err(_) if reference.is_pinned() => LookedUp::Nothing,
         Err(error @ RegistryError::Unauthorized(_)) => {
             let host = login_host(image);
-            let problem = format!("{error}; `katcall registry login {host} -n {namespace}`");
-            Some(record(String::new(), Vec::new(), problem))
+            problem(format!(
+                "{error}; `katcall registry login {host} -n {namespace}`"
+            ))
         }
-        Err(error) => Some(record(
-            String::new(),
-            Vec::new(),
-            lookup_error(&error, caller),
-        )),
+        Err(error) => problem(lookup_error(&error, caller)),
     }
+}
+
+/// What to do about an image that does not exist. Some registries deny private images to callers
+/// without a login in the same words.
+fn nonexistent_hint(namespace: &str, image: &str, logins: &Logins) -> String {
+    let hint = "check the name and the tag, or push the image first".to_owned();
+    if !logins.0.is_empty() {
+        return hint;
+    }
+    let host = login_host(image);
+    format!("{hint}; if the image is private: `katcall registry login {host} -n {namespace}`")
 }
 
 /// Whether the apply changes the workload's template.

@@ -184,7 +184,7 @@ fn host_ports(balancer: &VirtualLoadBalancer) -> Vec<(u16, Protocol)> {
 }
 
 /// The error with all diagnostics; its message names the first.
-fn refusal(diagnostics: Vec<Diagnostic>) -> ApiError {
+pub(crate) fn refusal(diagnostics: Vec<Diagnostic>) -> ApiError {
     let first = diagnostics
         .first()
         .map_or_else(String::new, diagnostic_line);

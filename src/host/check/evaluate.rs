@@ -153,7 +153,14 @@ fn programs(facts: &CheckFacts, findings: &mut Vec<Finding>) {
         });
     }
     findings.push(match &facts.runtime {
-        Some(name) => Finding::ok(format!("{name} runs the containers")),
+        Some(name) if name == "crun" => Finding::ok("crun runs the containers"),
+        Some(name) => Finding::warning(format!(
+            "{name} runs the containers: no workload with groups or with a health check by a command comes to this machine, and commands of katcall exec may outlive their sessions"
+        ))
+        .mended_by(format!(
+            "install crun ({}), and name no other `runtime` in containers.conf(5)",
+            install(Package::Crun)
+        )),
         None => Finding::problem(
             "no container runtime is there, crun or runc is needed",
             install(Package::Crun),

@@ -62,7 +62,7 @@ pub struct CheckFacts {
     pub(crate) has_user_bus: bool,
     /// Whether PAM can register user sessions with logind, which user managers need.
     pub(crate) has_pam_systemd: bool,
-    /// The installed container runtime, `crun` or `runc`.
+    /// The container runtime that Podman uses, such as `crun` or `runc`.
     pub runtime: Option<String>,
     /// Whether only the unified control group hierarchy is mounted.
     pub(crate) cgroup_v2: bool,

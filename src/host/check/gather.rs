@@ -14,7 +14,7 @@ use zbus::OwnedVariant;
 use super::{BootLoader, CheckFacts, CheckInput, ClockState, Family, UnitFileState, ports};
 use crate::{
     commands::Invocation,
-    facts::{ProgramVersion, disk, network, parse, version_of},
+    facts::{ProgramVersion, disk, network, parse, runtime::container_runtime, version_of},
     users::{HOMES, Users},
 };
 use kat_systemd::{Connector, SystemBus};
@@ -88,10 +88,7 @@ pub async fn gather(input: &CheckInput) -> CheckFacts {
             .iter()
             .any(|folder| Path::new(folder).join("dbus.socket").exists()),
         has_pam_systemd: has_pam_module("pam_systemd.so"),
-        runtime: ["crun", "runc"]
-            .into_iter()
-            .find(|program| find(program).is_some())
-            .map(str::to_owned),
+        runtime: container_runtime(Path::new("/")),
         cgroup_v2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
         controllers,
         delegated,

@@ -2,6 +2,7 @@
 
 pub mod network;
 pub mod parse;
+pub mod runtime;
 
 use std::{
     fs,

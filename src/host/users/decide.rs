@@ -1,9 +1,14 @@
 //! Decides which parts of a user are missing, and what is in conflict. Pure.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 use super::accounts::{AccountFiles, SubordinateRange};
-use kat_types::assignment::{INDEX_LIMIT, SUBORDINATE_COUNT, WorkloadUser};
+use kat_types::assignment::{
+    INDEX_LIMIT, SUBORDINATE_BASE, SUBORDINATE_COUNT, USER_BASE, WorkloadUser,
+};
 
 /// Comment that marks an account as KAT's; the index follows.
 const MARK: &str = "KAT workload ";
@@ -255,10 +260,42 @@ pub fn range_conflicts(
     found
 }
 
+/// The indexes of workload users whose uid, gid or subordinate ids an account has that is not
+/// KAT's, ascending.
+pub fn foreign_indexes(accounts: &AccountFiles) -> Vec<u32> {
+    let count = u64::from(SUBORDINATE_COUNT);
+    let (uids, start) = (u64::from(USER_BASE), u64::from(SUBORDINATE_BASE));
+    let limit = u64::from(INDEX_LIMIT);
+    let mut found = BTreeSet::new();
+    let mut take = |first: u64, last: u64| found.extend(first..=last.min(limit - 1));
+    for conflict in range_conflicts(accounts, USER_BASE, INDEX_LIMIT, SUBORDINATE_BASE) {
+        match conflict {
+            AccountConflict::Uid { uid: id, .. } | AccountConflict::Gid { gid: id, .. } => {
+                let id = u64::from(id);
+                let index = match id < start {
+                    true => id - uids,
+                    false => (id - start) / count,
+                };
+                take(index, index);
+            }
+            AccountConflict::Subordinate { first, last, .. } => {
+                take(first.saturating_sub(start) / count, (last - start) / count);
+            }
+            // These concern all indexes alike, on every machine.
+            AccountConflict::Name { .. }
+            | AccountConflict::Group { .. }
+            | AccountConflict::Reserved { .. } => {}
+        }
+    }
+    let indexes = found.into_iter();
+    indexes
+        .filter_map(|index| u32::try_from(index).ok())
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kat_types::assignment::{SUBORDINATE_BASE, USER_BASE};
 
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash\nann:x:1000:1000:,,,:/home/ann:/bin/sh\n";
     const GROUP: &str = "root:x:0:\nann:x:1000:\n";
@@ -384,5 +421,17 @@ mod tests {
         );
         let found = range_conflicts(&AccountFiles::default(), 58_000, INDEX_LIMIT, 100_000);
         assert_eq!(found.len(), 4, "{found:?}");
+    }
+
+    #[test]
+    fn the_indexes_of_foreign_accounts_are_those_of_their_ids() {
+        let passwd = format!("{PASSWD}{OURS}eve:x:20004:20004::/:/\nlow:x:19999:5::/:/\n");
+        let group = "kat-default-web:x:20003:\neve:x:20004:\nstaff:x:24093:\nnext:x:24094:\n";
+        // The ranges of indexes 3, of 5 and 6 in part, and of the last index and beyond.
+        let sub = "kat-default-web:1879244800:65536\ndora:1879375872:65537\nend:2147287039:1\n\
+                   far:2147352575:100000000\n";
+        let accounts = AccountFiles::parse(&passwd, group, sub, "all:0:1879048193\n");
+        assert_eq!(foreign_indexes(&accounts), [0, 4, 5, 6, 4092, 4093]);
+        assert!(foreign_indexes(&AccountFiles::default()).is_empty());
     }
 }

@@ -21,7 +21,8 @@ use super::{
 use kat_types::{assignment::WorkloadUser, machine::root::Root};
 
 pub use self::decide::{
-    AccountConflict, AccountSteps, decide, home as home_of, is_ours, range_conflicts,
+    AccountConflict, AccountSteps, decide, foreign_indexes, home as home_of, is_ours,
+    range_conflicts,
 };
 
 /// Folder of the users' homes.
@@ -120,6 +121,12 @@ impl Users {
             count,
             subordinate_base,
         ))
+    }
+
+    /// Indexes of workload users whose ids another account of the machine has (see
+    /// [`foreign_indexes`]).
+    pub fn foreign_indexes(&self) -> Result<Vec<u32>, FileError> {
+        Ok(decide::foreign_indexes(&self.accounts()?))
     }
 
     /// Creates a user, or its missing parts. Returns whether any was missing.

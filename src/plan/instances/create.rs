@@ -11,7 +11,7 @@ use crate::{
 };
 use kat_types::{
     api::InstancePhase,
-    assignment::{Assignment, DesiredRun, WorkloadUser, needed_schema},
+    assignment::{Assignment, DesiredRun, WorkloadUser, needed_schema, needs_crun},
     encoding::json,
     machine::network::node_address,
     reason::EventReason,
@@ -43,9 +43,11 @@ impl<'v> WorkloadVersion<'v> {
         'v: 'p,
     {
         let spec = &self.parsed.workload.spec;
-        let schema = needed_schema(spec, health_check_of(self.parsed));
+        let health_check = health_check_of(self.parsed);
+        let schema = needed_schema(spec, health_check);
         InstanceDemand {
             ports,
+            needs_crun: needs_crun(spec, health_check),
             images: Some(self.image),
             schema: schema.max(host_ports::schema_of(ports)),
             ..InstanceDemand::of(spec)
@@ -157,6 +159,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         };
         let demand = InstanceDemand {
             ports: &like.ports,
+            needs_crun: needs_crun(&spec, like.health_check.as_ref()),
             schema: like.schema.max(self.logins_schema(like.images())),
             ..InstanceDemand::of(&spec)
         };
@@ -254,6 +257,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         let held = held.map_err(NotPlaced::Volumes)?;
         let demand = InstanceDemand {
             workload: Some(self.key),
+            index: Some(self.entry.meta.value.index),
             replaces: &replaces,
             held,
             last_resort: self.was_lost(slot),
@@ -376,7 +380,7 @@ fn with_images(spec: &WorkloadSpec, kind: OtherKind, known: &ImageRecord) -> Vec
     pinned.collect()
 }
 
-fn health_check_of(parsed: &ParsedWorkload) -> Option<&HealthCheck> {
+pub(crate) fn health_check_of(parsed: &ParsedWorkload) -> Option<&HealthCheck> {
     let balancer = parsed.load_balancer.as_ref();
     balancer?.spec.health_check.as_ref()
 }

@@ -11,6 +11,8 @@ use kat_types::assignment::INDEX_LIMIT;
 /// Wrapping around keeps a freed index unused for as long as possible: logind holds a user for a
 /// while after its end (`UserStopDelaySec=`, logind.conf(5)), and a new user of the same uid would
 /// wait for that.
+///
+/// Reports of a machine alone never make all indexes unusable.
 pub fn next_index(snapshot: &Snapshot) -> Option<u32> {
     let statuses = snapshot.nodes.values();
     let statuses = statuses.filter_map(|node| Some(&node.status.as_ref()?.value));
@@ -18,6 +20,7 @@ pub fn next_index(snapshot: &Snapshot) -> Option<u32> {
     for status in statuses {
         left.extend(status.user_indexes.iter().copied());
         unexplained.extend(status.unexplained_indexes.iter().copied());
+        unexplained.extend(status.foreign_indexes.iter().copied());
     }
     let start = snapshot
         .last_index
@@ -27,7 +30,8 @@ pub fn next_index(snapshot: &Snapshot) -> Option<u32> {
         .unwrap_or(0);
     let free = |index: &u32| !snapshot.indexes.contains_key(index) && !left.contains(index);
     let mut around = (start..INDEX_LIMIT).chain(0..start);
-    // An index that a machine reports without an explanation is used only if there is no other.
+    // An index that a machine reports without an explanation, or whose ids it has given to another
+    // account, is used only if there is no other.
     around
         .clone()
         .find(|index| free(index) && !unexplained.contains(index))

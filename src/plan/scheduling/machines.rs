@@ -49,6 +49,9 @@ impl<'a> Machines<'a> {
                 architecture: &registration.architecture,
                 volume_shared: status.is_some_and(|status| status.volume_shared),
                 host_network: status.is_some_and(|status| status.host_network),
+                // Agents of versions that did not report it count as having crun.
+                lacks_crun: status.is_some_and(|status| !matches!(&*status.runtime, "" | "crun")),
+                foreign_indexes: status.map_or_else(Vec::new, |one| one.foreign_indexes.clone()),
                 disk_pressure: status
                     .is_some_and(|status| images::pressure(&status.conditions).is_some()),
                 visible_bytes: draft.snapshot.visible.of(name),

@@ -9,7 +9,7 @@ use crate::{
 };
 use kat_types::{
     api::{NodePhase, Taint},
-    assignment::needed_schema,
+    assignment::{needed_schema, needs_crun},
     encoding::state_frames::MOST_LIST,
     resource::{
         Bytes, GpuDriver, MilliCpu, Port, Protocol, ResourceList, Resources, TaintEffect,
@@ -52,6 +52,10 @@ pub struct MachineCandidate<'a> {
     pub volume_shared: bool,
     /// Containers may use its network.
     pub host_network: bool,
+    /// Podman uses another container runtime than crun there.
+    pub lacks_crun: bool,
+    /// Indexes of workload users whose ids another account has there.
+    pub foreign_indexes: Vec<u32>,
     /// It is short of disk space.
     pub disk_pressure: bool,
     /// Bytes of what it sees of the store, with its assignments.
@@ -67,6 +71,10 @@ pub struct InstanceDemand<'a> {
     pub ports: &'a [Port],
     /// Its workload.
     pub workload: Option<&'a WorkloadKey>,
+    /// Index of its workload's user.
+    pub index: Option<u32>,
+    /// It runs with crun only.
+    pub needs_crun: bool,
     /// Machines of instances that it replaces, and of instances that are being stopped: these do
     /// not count as staying.
     pub replaces: &'a [&'a str],
@@ -88,6 +96,8 @@ impl<'a> InstanceDemand<'a> {
             spec,
             ports: &[],
             workload: None,
+            index: None,
+            needs_crun: needs_crun(spec, None),
             replaces: &[],
             images: None,
             schema: needed_schema(spec, None),
@@ -267,6 +277,13 @@ pub(crate) fn unsuitable(
     }
     if candidate.data_path < HOST_PORT_DATA_PATH && host_ports::has_host_ports(demand.ports) {
         return Some("whose kat-net is too old for host ports");
+    }
+    if demand.needs_crun && candidate.lacks_crun {
+        return Some("without crun, which its groups or its health check by a command need");
+    }
+    let taken = |index: u32| candidate.foreign_indexes.contains(&index);
+    if demand.index.is_some_and(taken) {
+        return Some("with an account of its own that has the ids of the workload's user");
     }
     if spec.container.host_network && !candidate.host_network {
         return Some("without hostNetworkAllow in /etc/kat/agent.yaml");

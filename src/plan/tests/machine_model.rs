@@ -50,6 +50,10 @@ pub(crate) struct Machine {
     pub(crate) shared: bool,
     /// Whether containers may use the host network.
     pub(crate) host_network: bool,
+    /// The container runtime that the agent reports.
+    pub(crate) runtime: String,
+    /// Indexes whose ids are another account's.
+    pub(crate) foreign: BTreeSet<u32>,
     /// The agent's reports on the machine and on removed images.
     pub(crate) conditions: Vec<Condition>,
     pub(crate) images_removed: Option<ImagesRemoved>,
@@ -105,6 +109,8 @@ impl Machine {
             obeys: true,
             shared: false,
             host_network: false,
+            runtime: String::new(),
+            foreign: BTreeSet::new(),
             conditions: Vec::new(),
             images_removed: None,
             evicted: BTreeSet::new(),
@@ -210,6 +216,8 @@ impl Machine {
             user_indexes: self.users.iter().copied().collect(),
             volume_shared: self.shared,
             host_network: self.host_network,
+            runtime: self.runtime.clone(),
+            foreign_indexes: self.foreign.iter().copied().collect(),
             made_volumes: match self.shared {
                 true => Vec::new(),
                 false => self.data.iter().cloned().collect(),

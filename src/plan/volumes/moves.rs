@@ -23,6 +23,7 @@ use self::{
 use crate::{
     InstanceDemand, Snapshot, VolumePlacement, choose,
     draft::{Draft, OperationGroup},
+    instances::create::health_check_of,
     rollout::slot::LiveInstance,
     scheduling::{host_ports::ports_of, machines::Machines},
     service::WorkloadPlanner,
@@ -30,6 +31,7 @@ use crate::{
 };
 use kat_types::{
     api::{EventKind, NodePhase, ObjectKind, ObjectReference, VolumeMoveReport},
+    assignment::needs_crun,
     reason::EventReason,
     store::{
         keys,
@@ -97,6 +99,8 @@ pub fn why_it_does_not_fit(
         images: Some(&entry.meta.value.image),
         ports: ports_of(parsed),
         workload: Some(&key.workload),
+        index: Some(entry.meta.value.index),
+        needs_crun: needs_crun(spec, health_check_of(parsed)),
         held: VolumePlacement {
             on: Some(node),
             shared: false,

@@ -58,6 +58,13 @@ pub struct NodeReport {
     pub volume_shared: bool,
     /// Containers may use the machine's network.
     pub host_network: bool,
+    /// The container runtime that Podman uses, such as `crun`; empty if unknown.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub runtime: String,
+    /// Indexes of workload users whose uid, gid or subordinate ids another account of the machine
+    /// has.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub foreign_indexes: Vec<u32>,
     /// Folders of volumes that the machine has created and not removed, if these are not shared.
     pub made_volumes: Vec<String>,
     /// Volumes that the machine had to remove, and of which nothing is left on it:

@@ -41,6 +41,15 @@ pub fn needed_schema(spec: &WorkloadSpec, health_check: Option<&HealthCheck>) ->
     }
 }
 
+/// Whether an instance needs crun: other runtimes keep no groups of the machine, and KAT runs the
+/// commands of health checks with `crun exec`.
+pub fn needs_crun(spec: &WorkloadSpec, health_check: Option<&HealthCheck>) -> bool {
+    let others = spec.init_containers.iter().chain(&spec.sidecars);
+    let mut containers = std::iter::once(&spec.container).chain(others);
+    containers.any(|container| !container.groups.is_empty())
+        || health_check.is_some_and(|check| check.exec.is_some())
+}
+
 impl Serialize for Assignment {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         Self::serialize(self, serializer)

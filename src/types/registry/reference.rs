@@ -42,6 +42,15 @@ impl Reference {
         })
     }
 
+    /// The name with the host that Docker takes for names without one: `nginx` is
+    /// `docker.io/library/nginx`.
+    pub fn with_docker(text: &str) -> String {
+        match text.contains('/') {
+            true => format!("docker.io/{text}"),
+            false => format!("docker.io/library/{text}"),
+        }
+    }
+
     /// Whether it has a digest.
     pub fn is_pinned(&self) -> bool {
         self.digest.is_some()
@@ -148,8 +157,14 @@ mod tests {
             "registry-1.docker.io grafana/grafana latest"
         );
         assert_eq!(of("quay.io/a/b/c:x@sha256:00"), "quay.io a/b/c sha256:00");
-        for short in ["nginx", "nginx:1", "library/nginx:1"] {
+        for (short, full) in [
+            ("nginx", "docker.io/library/nginx"),
+            ("nginx:1", "docker.io/library/nginx:1"),
+            ("grafana/grafana:1", "docker.io/grafana/grafana:1"),
+        ] {
             assert_eq!(read(short), None, "{short}");
+            assert_eq!(Reference::with_docker(short), full);
+            assert!(read(full).is_some(), "{full}");
         }
         for (host, local) in [
             ("localhost", true),

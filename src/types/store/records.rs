@@ -167,6 +167,12 @@ pub struct NodeStatusRecord {
     /// Containers may use its network.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub host_network: bool,
+    /// The container runtime that Podman uses there; empty if unknown.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub runtime: String,
+    /// Indexes of workload users whose ids another account of the machine has.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub foreign_indexes: Vec<u32>,
     /// Folders of volumes that it has created and not removed, if these are not shared.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub made_volumes: Vec<String>,

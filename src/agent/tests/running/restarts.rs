@@ -2,6 +2,7 @@
 //! Podman, which do not.
 
 use super::*;
+use kat_systemd::UnitManager;
 
 const BURST: u32 = 3;
 
@@ -212,4 +213,67 @@ async fn counts_go_with_their_instances() {
     bench.soon().await;
     assert!(bench.accounts.all().is_empty());
     assert!(!file.exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_that_ran_well_for_ten_minutes_begins_its_pauses_anew() {
+    use InstancePhase::{Restarting, Running};
+    for (condition, forgives) in [
+        (RestartCondition::Always, true),
+        (RestartCondition::MaxCount, false),
+    ] {
+        let bench = Bench::new();
+        let mut web = with_policy(assignment(0, "web"), condition);
+        web.restart_policy.max_restarts = 100;
+        bench.images(&web, &["registry.lab:5000/web:1"]);
+        let behaviour = UnitBehaviour {
+            restarts: true,
+            rests: true,
+            ..UnitBehaviour::default()
+        };
+        bench.behave(&web.unit(), Some(behaviour));
+        bench.list(true, std::slice::from_ref(&web));
+        bench.soon().await;
+        for _ in 0..7 {
+            bench.end(&web, false).await;
+            bench.restart_due(&web).await;
+        }
+        // The number that decides about the length of systemd's next pause.
+        let counted = async || {
+            bench
+                .manager(&web)
+                .status(&web.unit())
+                .await
+                .unwrap()
+                .restarts
+        };
+        bench.later(Duration::from_secs(595)).await;
+        let before = (shown(&bench, &web), counted().await);
+        assert_eq!(
+            before,
+            ((Running, "", 7), 7),
+            "{condition:?}: ten minutes are not over"
+        );
+        bench.later(Duration::from_secs(40)).await;
+        let expected = if forgives { 0 } else { 7 };
+        assert_eq!(counted().await, expected, "{condition:?}");
+        assert_eq!(
+            shown(&bench, &web),
+            (Running, "", 7),
+            "users see all restarts"
+        );
+
+        // Only the next end has an effect again, and it is counted once.
+        let resets = |bench: &Bench| {
+            let calls = bench.manager(&web).calls().into_iter();
+            calls.filter(|call| call.contains("reset_failed")).count()
+        };
+        let before = resets(&bench);
+        bench.later(Duration::from_secs(3600)).await;
+        assert_eq!(resets(&bench), before);
+        bench.end(&web, false).await;
+        assert_eq!(shown(&bench, &web), (Restarting, "CrashLoop", 8));
+        bench.restart_due(&web).await;
+        assert_eq!((shown(&bench, &web).2, counted().await), (8, expected + 1));
+    }
 }

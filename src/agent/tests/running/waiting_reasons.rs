@@ -170,3 +170,35 @@ async fn a_container_that_runs_without_its_link_is_told_of_and_is_sent_nobody() 
     assert_eq!(report.reason, "");
     assert!(report.health_status.serves());
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_account_that_somebody_removed_is_made_again_beside_the_running_instance() {
+    let bench = Bench::new();
+    let web = assignment(0, "web");
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    bench.manager(&web).clear_calls();
+    bench.accounts.users.lock().clear();
+    bench.later(Duration::from_secs(45)).await;
+    assert!(
+        !bench.accounts.users.lock().is_empty(),
+        "the account is there"
+    );
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
+    let calls = bench.manager(&web).calls();
+    assert!(
+        !calls
+            .iter()
+            .any(|call| call.starts_with("st") || call.starts_with("re")),
+        "nothing was started, stopped or reloaded: {calls:?}"
+    );
+
+    // Where its uid is another account's by now, the reason says so until it is free.
+    bench.accounts.taken.store(true, Ordering::Relaxed);
+    bench.accounts.users.lock().clear();
+    bench.later(Duration::from_secs(45)).await;
+    assert_eq!(bench.said(&web.instance).1, "UserNotReady");
+    bench.accounts.taken.store(false, Ordering::Relaxed);
+    bench.later(Duration::from_secs(300)).await;
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
+}

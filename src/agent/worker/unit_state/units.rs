@@ -28,11 +28,13 @@ use kat_types::{
     api::InstancePhase,
     assignment::{Assignment, DesiredRun},
     reason::Reason,
-    resource::OnPartition,
+    resource::{OnPartition, RestartCondition},
 };
 
 /// Pause until volumes that were not as required are checked again.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// A program that has run for this long without an end begins the pauses between its restarts anew.
+const RAN_WELL: Duration = Duration::from_secs(600);
 /// Message of an instance that is stopped because its machine is cut off.
 const CUT_OFF_MEANS: &str = "stopped, as its file asks: its machine reaches no leader, which may replace it; it starts again when that is over";
 /// Message of an instance with data of its own that is not started before the list is confirmed.
@@ -270,7 +272,15 @@ impl Worker {
             memory.start_error = None;
             memory.not_bound = None;
             memory.fault = None;
+            let serves = memory.serves == Some(true);
+            if serves && ran_well(assignment, &status, circumstances.now) {
+                self.forgive(assignment, &unit).await;
+            }
         }
+        let memory = self
+            .memories
+            .entry(assignment.instance.clone())
+            .or_default();
         let lost_image = memory.fault == Some(RunFault::LostImage);
         let starts = memory.starts.remaining(Instant::now());
         if let Some(beside) = &beside {
@@ -557,6 +567,16 @@ impl Worker {
         Ok(())
     }
 
+    /// Resets systemd's count of restarts, which decides the length of the pause before the next
+    /// one. The number of restarts that users see stays.
+    async fn forgive(&mut self, assignment: &Assignment, unit: &str) {
+        match ignore_missing(self.manager.reset_failed(unit).await) {
+            Ok(()) => self.restarts.of(&assignment.instance).begun_anew(false),
+            // The next pass tries again.
+            Err(error) => tracing::debug!(unit, "the count of restarts can't be reset: {error:#}"),
+        }
+    }
+
     /// A start that failed by KAT's fault must not spend the program's restart budget: systemd's
     /// count is reset, and the unit is written with the budget that the program has left.
     async fn make_good(
@@ -582,6 +602,18 @@ impl Worker {
         }
         Ok(())
     }
+}
+
+/// Whether a program that may always be restarted has run for so long that its earlier ends no
+/// longer lengthen the pause before its next start.
+fn ran_well(assignment: &Assignment, status: &UnitStatus, now: u64) -> bool {
+    let started = status.exec_main_start_monotonic;
+    let ran = Duration::from_micros(now.saturating_sub(started));
+    assignment.restart_policy.condition == RestartCondition::Always
+        && status.restarts > 0
+        && status.active_state == ActiveState::Active
+        && started != 0
+        && ran >= RAN_WELL
 }
 
 /// Whether the unit ended with one of Podman's own exit codes.

@@ -20,10 +20,21 @@ use crate::{
 };
 use kat_systemd::{SystemdError, UnitManager};
 
+/// Shortest time between two looks at the account of a user that is ready. Each pass is an
+/// occasion, and there are at most 30 s between two of them.
+const ACCOUNT_CHECK: Duration = Duration::from_secs(10);
+
 impl Worker {
     /// Ensures that the user exists, lingers, and has a manager that answers. False while the
     /// manager is not ready.
     pub(crate) async fn make_ready(&mut self, desired: &UserDesired) -> Result<bool, WorkerError> {
+        if self.ready && self.has_lost_account() {
+            tracing::warn!(
+                user = self.user.name,
+                "somebody has removed the account of a workload; it is made anew"
+            );
+            self.ready = false;
+        }
         if self.ready {
             // The event stream ends with the connection; a new stream starts with the state of all
             // units.
@@ -48,6 +59,18 @@ impl Worker {
             }
         }
         made.map(|()| true)
+    }
+
+    /// Whether somebody has removed the account (`userdel -f`): without it Podman can neither stop
+    /// nor start a container, while running ones continue.
+    fn has_lost_account(&mut self) -> bool {
+        let now = Instant::now();
+        let is_recent = |seen: Instant| now.duration_since(seen) < ACCOUNT_CHECK;
+        if self.account_seen.is_some_and(is_recent) {
+            return false;
+        }
+        self.account_seen = Some(now);
+        self.tools.accounts.find(self.user.uid).is_none()
     }
 
     pub(crate) async fn make_user(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {

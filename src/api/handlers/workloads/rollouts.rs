@@ -264,7 +264,7 @@ async fn write(
             looked: None,
         })
     };
-    let looked = image_pins::look_up_images(api, &apply(&*api.snapshot()?)?).await;
+    let looked = image_pins::look_up_images(api, &apply(&*api.snapshot()?)?).await?;
     let apply = |snapshot: &Snapshot| {
         let mut apply = apply(snapshot)?;
         apply.looked.clone_from(&looked);
@@ -272,12 +272,15 @@ async fn write(
     };
     if query.dry_run {
         let apply = apply(&*api.snapshot()?)?;
-        return Ok(preview::of(api, &apply).await?.answer(None));
+        let previewed = preview::of(api, &apply).await?;
+        return Ok(previewed.with_image_warnings(looked.as_ref()).answer(None));
     }
     let decide = |snapshot: &Snapshot| apply(snapshot)?.decide(snapshot);
     let _turn = api.growth.take(&key.namespace).await;
     let (written, revision) = api.write(decide).await?;
-    Ok(written.answer(revision))
+    Ok(written
+        .with_image_warnings(looked.as_ref())
+        .answer(revision))
 }
 
 pub(crate) async fn pause(

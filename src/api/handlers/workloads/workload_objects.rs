@@ -23,7 +23,7 @@ use crate::{
 use kat_bundle::{CARRIED, unpack_carried};
 use kat_types::{
     api::{ApplyResult, List, ListMetadata, Metadata, Preview, WriteOutcome},
-    store::{revisions::WorkloadKey, snapshot::WorkloadEntry},
+    store::{records::ImageRecord, revisions::WorkloadKey, snapshot::WorkloadEntry},
 };
 
 /// Content type of a workload's archive.
@@ -55,6 +55,8 @@ pub(crate) struct WriteResult {
     pub(crate) metadata: Metadata,
     /// The effects of a dry run.
     pub(crate) preview: Option<Box<Preview>>,
+    /// What could not be checked.
+    pub(crate) warnings: Vec<String>,
 }
 
 impl WriteResult {
@@ -66,6 +68,22 @@ impl WriteResult {
             kind,
             metadata,
             preview: None,
+            warnings: Vec::new(),
+        }
+    }
+
+    /// The result with a warning for each image whose lookup failed, if the write changes
+    /// something.
+    pub(crate) fn with_image_warnings(self, looked: Option<&ImageRecord>) -> Self {
+        if self.outcome == WriteOutcome::Unchanged {
+            return self;
+        }
+        let failed = looked.into_iter().flat_map(ImageRecord::each);
+        let failed = failed.filter(|image| !image.problem.is_empty());
+        let warnings = failed.map(|image| format!("image {}: {}", image.reference, image.problem));
+        Self {
+            warnings: warnings.collect(),
+            ..self
         }
     }
 
@@ -80,6 +98,7 @@ impl WriteResult {
             kind: self.kind.to_owned(),
             metadata: self.metadata,
             preview: self.preview,
+            warnings: self.warnings,
         };
         with_etag((self.status, Json(result)).into_response(), &version)
     }
@@ -210,13 +229,15 @@ async fn apply(
         cause: ApplyCause::Applied,
         looked: None,
     };
-    apply.looked = image_pins::look_up_images(api, &apply).await;
+    apply.looked = image_pins::look_up_images(api, &apply).await?;
+    let looked = apply.looked.as_ref();
     if query.dry_run {
-        return Ok(preview::of(api, &apply).await?.answer(None));
+        let previewed = preview::of(api, &apply).await?;
+        return Ok(previewed.with_image_warnings(looked).answer(None));
     }
     let _turn = api.growth.take(&apply.submission.namespace).await;
     let (written, revision) = api.write(|snapshot| apply.decide(snapshot)).await?;
-    Ok(written.answer(revision))
+    Ok(written.with_image_warnings(looked).answer(revision))
 }
 
 /// Only administrators may change [`CORE_NAMESPACE`].

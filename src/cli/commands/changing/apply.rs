@@ -58,6 +58,7 @@ pub(crate) async fn run<'run>(
                 output::plain(&result.metadata.name),
                 result.outcome
             ))?;
+            console.warnings(&result.warnings);
             if let FolderObject::Workload { namespace, .. } = content {
                 done.count(result.outcome);
                 targets.push(AwaitedWorkload {

@@ -46,6 +46,7 @@ pub(crate) async fn print_plan(
             if output.is_none() {
                 let workload = matches!(content, FolderObject::Workload { .. });
                 console.print(&show::changes_of_item(&result, workload, console.colour))?;
+                console.warnings(&result.warnings);
             }
             results.push(result);
         }
@@ -59,6 +60,7 @@ pub(crate) async fn print_plan(
             kind: item.kind,
             metadata: item.metadata,
             preview: None,
+            warnings: Vec::new(),
         });
     }
     match output {

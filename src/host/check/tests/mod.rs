@@ -192,6 +192,12 @@ fn cases() -> Vec<Case> {
             "sudo apt install crun",
         ),
         (
+            |f| f.runtime = Some("runc".to_owned()),
+            Warning,
+            "runc runs the containers: no workload with groups",
+            "install crun (sudo apt install crun), and name no other `runtime`",
+        ),
+        (
             |f| f.cgroup_v2 = false,
             Problem,
             "version 2",

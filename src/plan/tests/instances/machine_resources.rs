@@ -196,3 +196,53 @@ fn it_waits_for_a_machine_whose_version_knows_it() {
     world.roll_out();
     assert_eq!(world.running("stick"), 1);
 }
+
+#[test]
+fn groups_and_health_checks_by_a_command_come_only_to_machines_with_crun() {
+    for groups in [true, false] {
+        let mut world = machines(3);
+        for (node, runtime) in [("n1", "runc"), ("n2", "crun"), ("n3", "runc")] {
+            world.at(node).runtime = runtime.to_owned();
+        }
+        world.plan_out();
+        let probe = match groups {
+            true => json!({"tcp": {"port": 80}}),
+            false => json!({"exec": {"command": ["/bin/true"]}}),
+        };
+        world.write(
+            keys::manifest(NAMESPACE, "web", "VirtualLoadBalancer.kat"),
+            &json!({
+                "apiVersion": "kat.dws.rip/v1alpha1",
+                "kind": "VirtualLoadBalancer",
+                "spec": {"ports": [{"containerPort": 80}], "healthCheck": probe},
+            }),
+        );
+        world.apply_workload("web", |file| {
+            file["spec"]["replicas"] = json!(2);
+            if groups {
+                file["spec"]["container"]["groups"] = json!(["dialout"]);
+            }
+        });
+        world.replicas("plain", 3);
+        world.roll_out();
+        assert_eq!(nodes(&mut world, "web"), ["n2".to_owned()].into());
+        assert_eq!(nodes(&mut world, "plain").len(), 3, "others run with runc");
+
+        // Without a machine with crun, the reason says what is missing.
+        world.at("n2").runtime = "runc".to_owned();
+        world.apply_workload("late", |file| {
+            file["spec"]["sidecars"] =
+                json!([{"name": "a", "image": "registry.example/a:1", "groups": ["dialout"]}]);
+        });
+        world.roll_out();
+        assert!(nodes(&mut world, "late").is_empty());
+        let why = message(&mut world, "late");
+        let reason = "3 without crun, which its groups or its health check by a command need";
+        assert!(why.contains(reason), "{why}");
+
+        // An agent that does not report its runtime counts as having crun.
+        world.at("n3").runtime.clear();
+        world.roll_out();
+        assert_eq!(nodes(&mut world, "late"), ["n3".to_owned()].into());
+    }
+}

@@ -102,3 +102,49 @@ fn a_change_of_a_workload_hands_none_out() {
         (0, 1)
     );
 }
+
+#[test]
+fn an_index_whose_uid_another_account_has_goes_to_no_new_workload() {
+    let mut world = World::with_machines(2);
+    world.replicas("a", 1);
+    world.settle();
+    assert_eq!(index_of(&mut world, "a"), 0);
+    // On n2 somebody has run useradd, which takes the uid after the highest.
+    world.at("n2").foreign.insert(1);
+    world.plan_out();
+    world.replicas("b", 1);
+    assert_eq!(index_of(&mut world, "b"), 2);
+
+    // A machine that states this of all indexes takes none of them away.
+    world.at("n2").foreign.extend(0..INDEX_LIMIT);
+    world.plan_out();
+    world.replicas("c", 1);
+    assert_eq!(index_of(&mut world, "c"), 3);
+}
+
+#[test]
+fn a_workload_is_not_placed_where_another_account_has_its_uid() {
+    let mut world = World::with_machines(2);
+    world.replicas("web", 1);
+    world.settle();
+    let place = |world: &mut World| world.wanted("web").first().map(|one| one.1.clone());
+    let first = place(&mut world).unwrap();
+    let other = if first == "n1" { "n2" } else { "n1" };
+    world.at(other).foreign.insert(0);
+    world.drain(&first, true);
+    world.settle();
+    assert_eq!(
+        place(&mut world),
+        Some(first.clone()),
+        "it has no other place"
+    );
+    let conditions = world.status("web").conditions;
+    let reason = "1 with an account of its own that has the ids of the workload's user";
+    assert!(
+        conditions.iter().any(|one| one.message.contains(reason)),
+        "{conditions:?}"
+    );
+    world.at(other).foreign.clear();
+    world.settle();
+    assert_eq!(place(&mut world).as_deref(), Some(other));
+}

@@ -114,6 +114,8 @@ fn anew<'s>(
             architecture: &node.registration.value.architecture,
             volume_shared: false,
             host_network: false,
+            lacks_crun: false,
+            foreign_indexes: Vec::new(),
             disk_pressure: false,
             visible_bytes: 0,
         }

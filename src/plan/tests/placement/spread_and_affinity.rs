@@ -258,6 +258,8 @@ pub(crate) fn candidate<'a>(
         architecture: "amd64",
         volume_shared: false,
         host_network: false,
+        lacks_crun: false,
+        foreign_indexes: Vec::new(),
         disk_pressure: false,
         visible_bytes: 0,
     }

@@ -73,6 +73,8 @@ impl NodeReport {
             data_path: _,
             volume_shared: _,
             host_network: _,
+            runtime,
+            foreign_indexes,
             made_volumes,
             removed_volumes,
             volume_moves,
@@ -93,7 +95,7 @@ impl NodeReport {
         if let Some((list, entries)) = long {
             return Err(TooManyEntries { list, entries });
         }
-        words([node_name, node_uid, version, architecture]);
+        words([node_name, node_uid, version, architecture, runtime]);
         let MemberKeys { leader, admin, api } = member_keys;
         words([leader, admin, api]);
         authorities.truncate(MAX_AUTHORITIES);
@@ -101,9 +103,11 @@ impl NodeReport {
         words(addresses.iter_mut().chain(endpoints));
         bound_resources(resources);
         bound_overlay(overlay_network);
-        user_indexes.sort_unstable();
-        user_indexes.dedup();
-        user_indexes.truncate(MAX_USERS);
+        for indexes in [user_indexes, foreign_indexes] {
+            indexes.sort_unstable();
+            indexes.dedup();
+            indexes.truncate(MAX_USERS);
+        }
         conditions.truncate(MAX_OF_INSTANCE);
         conditions.iter_mut().for_each(bound_condition);
         // Entries that are missing here count as not done yet.

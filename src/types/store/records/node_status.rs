@@ -31,6 +31,8 @@ impl NodeStatusRecord {
             data_path: report.data_path,
             volume_shared: report.volume_shared,
             host_network: report.host_network,
+            runtime: report.runtime.clone(),
+            foreign_indexes: report.foreign_indexes.clone(),
             made_volumes: report.made_volumes.clone(),
             removed_volumes: report.removed_volumes.clone(),
             volume_moves: moves.collect(),

@@ -328,6 +328,7 @@ async fn finish(
 ) -> Result<(), CliError> {
     let WorkloadName { namespace, name } = named;
     session.console.line(&format!("workload/{name} {said}"))?;
+    session.console.warnings(&result.warnings);
     if !waiting.wait {
         return Ok(());
     }
