@@ -57,10 +57,20 @@ async fn balancing_host() -> (Host, CancellationToken) {
 
 /// KAT's tables as `nft` lists them; empty for a missing one.
 fn tables(host: &Host) -> [String; 3] {
+    listed(host, "-s")
+}
+
+/// The tables with the kernel's numbers of all objects. An object that is made anew has another
+/// number.
+fn numbered_tables(host: &Host) -> [String; 3] {
+    listed(host, "-sa")
+}
+
+fn listed(host: &Host, option: &str) -> [String; 3] {
     TABLES.map(|table| {
         let list = || {
             Command::new("nft")
-                .args(["-s", "list", "table", "inet", table])
+                .args([option, "list", "table", "inet", table])
                 .output()
                 .unwrap()
         };
@@ -81,10 +91,11 @@ fn rules_that_another_program_changes_are_put_back_at_once() {
             "nft flush chain inet kat egress",
             "nft flush table inet kat-host-ports",
         ] {
+            // The rules may be back before they can be listed. Other numbers show that they were away.
+            let numbers = numbered_tables(&host);
             host.command(change);
-            assert_ne!(tables(&host), before, "{change}: nothing was removed");
             let changed = Instant::now();
-            while tables(&host) != before {
+            while tables(&host) != before || numbered_tables(&host) == numbers {
                 let waited = changed.elapsed();
                 assert!(waited < DEADLINE, "{change}: not back in {waited:?}");
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -101,7 +112,10 @@ fn a_program_that_flushes_in_a_loop_is_answered_at_growing_intervals() {
         let before = tables(&host);
         let began = Instant::now();
         let mut put_back = 0;
-        while began.elapsed() < Duration::from_millis(1500) {
+        // On a busy machine the first repair may come later.
+        while began.elapsed() < Duration::from_millis(1500)
+            || (put_back < 2 && began.elapsed() < DEADLINE)
+        {
             let [_, services, _] = tables(&host);
             put_back += u32::from(!services.is_empty());
             host.command("nft flush ruleset");
