@@ -102,8 +102,7 @@ need_commands() {
     (
         flock 9
         say "installing with apt: ${missing[*]}"
-        install() { DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends "$@"; }
-        install "${missing[@]}" || { apt-get update && install "${missing[@]}"; }
+        apt_install "${missing[@]}"
     ) 9>"$LAB_CACHE/.apt.lock" >&2 || die "apt could not install: ${missing[*]}"
 }
 
