@@ -106,6 +106,33 @@ need_commands() {
     ) 9>"$LAB_CACHE/.apt.lock" >&2 || die "apt could not install: ${missing[*]}"
 }
 
+# room_of FOLDER: prints the free and the whole size in MiB of the file system that has the folder or will have it.
+room_of() {
+    local folder=$1
+    while [[ ! -e $folder ]]; do folder=$(dirname "$folder"); done
+    df --output=avail,size --block-size=1M "$folder" | tail -n 1
+}
+
+# need_room FOLDER MIB WHAT: fails if the file system of the folder has less free space than WHAT needs.
+need_room() {
+    local free
+    read -r free _ < <(room_of "$1")
+    ((free >= $2)) || die "the file system of $1 has $free MiB free, and $3 needs $2 MiB: make room, or set KAT_LAB_DIR and KAT_LAB_CACHE"
+}
+
+# need_room_for_machines COUNT: half a GiB for each machine, most of it etcd's log and KAT's ballast for etcd, and at
+# least 2 GiB. Says when the machines will be short of disk space although they fit: KAT's DiskPressure begins below a
+# tenth of the file system or 10 GiB.
+need_room_for_machines() {
+    local least=$((1024 + $1 * 512)) free size pressure
+    ((least > 2048)) || least=2048
+    need_room "$LAB_BASE" "$least" "a lab of $1"
+    read -r free size < <(room_of "$LAB_BASE")
+    pressure=$((size / 10 < 10240 ? size / 10 : 10240))
+    ((free >= pressure + least)) ||
+        say "the file system of $LAB_BASE has $free MiB free; below $pressure MiB the machines have DiskPressure, and KAT starts nothing on them"
+}
+
 install_dependencies() {
     need_commands mmdebstrap:mmdebstrap systemd-nspawn:systemd-container ip:iproute2 \
         /usr/bin/python3:python3 nsenter:util-linux

@@ -48,6 +48,7 @@ build() {
     local path=$1
     shift
     [[ ! -e $path ]] || return 0
+    need_room "$LAB_CACHE" 2048 "building $(basename "$path")"
     mkdir -p "$LAB_CACHE"
     (
         flock 9

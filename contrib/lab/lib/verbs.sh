@@ -45,6 +45,7 @@ verb_up() {
     [[ $count =~ ^[1-9][0-9]?$ && $count -le $LAB_MAX_NODES ]] ||
         usage_error "--nodes takes a number from 1 to $LAB_MAX_NODES"
     [[ $bare ]] || deb=$(find_deb "$deb")
+    need_room_for_machines "$count"
     install_dependencies
     lock_lab
     choose_machine_kind "$vm"
