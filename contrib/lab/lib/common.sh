@@ -32,6 +32,8 @@ check_settings() {
     [[ $LAB_BASE == /?* && $LAB_CACHE == /?* ]] ||
         usage_error "KAT_LAB_DIR and KAT_LAB_CACHE must be absolute paths"
     [[ $LAB_TIMEOUT =~ ^[1-9][0-9]*$ ]] || usage_error "KAT_LAB_TIMEOUT must be seconds: $LAB_TIMEOUT"
+    [[ ${KAT_LAB_STATE_SIZE:-1G} =~ ^[1-9][0-9]*[MG]$ ]] ||
+        usage_error "KAT_LAB_STATE_SIZE must be a size such as 600M or 2G: $KAT_LAB_STATE_SIZE"
     [[ ${KAT_LAB_SUITE:-trixie} =~ ^[a-z]+$ ]] ||
         usage_error "KAT_LAB_SUITE must be the name of a release of Debian, such as trixie or testing: $KAT_LAB_SUITE"
     ((EUID == 0)) || die "machines need root: run it with sudo"

@@ -47,6 +47,7 @@ verb_up() {
     [[ $bare ]] || deb=$(find_deb "$deb")
     need_room_for_machines "$count"
     install_dependencies
+    [[ ! ${KAT_LAB_STATE_SIZE:-} ]] || need_commands mke2fs:e2fsprogs
     lock_lab
     choose_machine_kind "$vm"
     [[ ! $vm ]] || install_vm_dependencies
