@@ -23,7 +23,8 @@ LAB_TIMEOUT=${KAT_LAB_TIMEOUT:-90}
 boot_timeout() { if lab_is_vm; then echo $((LAB_TIMEOUT * 4)); else echo "$LAB_TIMEOUT"; fi; }
 
 say() { printf 'kat-lab: %s\n' "$*" >&2; }
-die() { say "$@"; exit 1; }
+# LAB_FAILURE is the exit code for failures of the lab; exec and shell have 126, since 1 may be that of their command.
+die() { say "$@"; exit "${LAB_FAILURE:-1}"; }
 usage_error() { say "$@"; say "try 'kat-lab help'"; exit 2; }
 
 check_settings() {

@@ -147,7 +147,8 @@ parse_user() {
 }
 
 verb_exec() {
-    local node=${1:-} in_user rest
+    # shellcheck disable=SC2034 # die reads LAB_FAILURE
+    local node=${1:-} in_user rest LAB_FAILURE=126
     [[ $node ]] || usage_error "exec NODE [--user USER] -- COMMAND..."
     shift
     parse_user "$@"
@@ -162,7 +163,8 @@ verb_exec() {
 
 # script(1) gives the shell a terminal of the machine.
 verb_shell() {
-    local node=${1:-} in_user rest
+    # shellcheck disable=SC2034 # die reads LAB_FAILURE
+    local node=${1:-} in_user rest LAB_FAILURE=126
     [[ $node ]] || usage_error "shell NODE [--user USER]"
     shift
     parse_user "$@"
