@@ -2,6 +2,9 @@
 # need WHAT:PACKAGE...: installs with apt the packages whose WHAT is not there, a command or an absolute path.
 # What apt says goes to stderr.
 
+# shellcheck source=contrib/lab/lib/apt.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lab/lib/apt.sh"
+
 need() {
     local pair what missing=()
     for pair in "$@"; do
@@ -10,13 +13,11 @@ need() {
     done
     ((${#missing[@]})) || return 0
     printf 'installing with apt: %s\n' "${missing[*]}" >&2
-    apt_install "${missing[@]}" || { apt-get update --quiet >&2 && apt_install "${missing[@]}"; } || {
+    apt_install "${missing[@]}" >&2 || {
         printf 'apt could not install: %s\n' "${missing[*]}" >&2
         return 1
     }
 }
-
-apt_install() { DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends "$@" >&2; }
 
 # What building the programs takes beside cargo. protoc reads the files of libprotobuf-dev, which it does not depend on.
 # shellcheck disable=SC2034

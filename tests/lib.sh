@@ -77,9 +77,44 @@ contains() {
     }
 }
 
+# lacks TEXT PART: the text is not empty, since the output of a failed command would lack everything.
 lacks() {
+    [[ $1 && $2 ]] || {
+        printf 'expected a text that lacks a part; the text is "%s", the part "%s"\n' "$1" "$2" >&2
+        return 1
+    }
     [[ $1 != *"$2"* ]] || {
         printf 'expected not to find %s in\n%s\n' "$2" "$1" >&2
+        return 1
+    }
+}
+
+# differs UNEXPECTED FOUND WHAT: what was found is another one than UNEXPECTED, and not nothing.
+differs() {
+    [[ $2 && $1 != "$2" ]] || {
+        printf '%s: expected another one than "%s", found "%s"\n' "${3:-value}" "$1" "$2" >&2
+        return 1
+    }
+}
+
+# prints_nothing WHAT COMMAND...: the command succeeds and prints nothing. An empty output of a failed command shows
+# nothing.
+prints_nothing() {
+    local what=$1 output code=0
+    shift
+    output=$("$@") || code=$?
+    [[ $code == 0 && ! $output ]] || {
+        printf '%s: expected none; exit code %d of %s, which printed\n%s\n' "$what" "$code" "$*" "$output" >&2
+        return 1
+    }
+}
+
+# finds_nothing COMMAND...: a search such as grep must end with 1, which means no match: more is an error.
+finds_nothing() {
+    local code=0
+    "$@" || code=$?
+    ((code == 1)) || {
+        echo "exit code $code, expected 1, no match: $*" >&2
         return 1
     }
 }

@@ -25,7 +25,10 @@ for user in root member; do
         property "$user" "$path" rip.dws.kat1.Instance "$name"
     done | paste -sd' ')" "the instance as $user sees it"
 done
-lacks "$(bus root call rip.dws.kat1 /rip/dws/kat1 org.freedesktop.DBus.ObjectManager GetManagedObjects)" of-the-program
+all_properties() { bus root call rip.dws.kat1 "$1" org.freedesktop.DBus.Properties GetAll s "rip.dws.kat1.$2"; }
+published=$(all_properties /rip/dws/kat1 Manager && all_properties "$path" Instance && manager root ListInstances)
+contains "$published" "$id"
+lacks "$published" of-the-program
 
 refused manager outsider ListInstances
 refused property outsider /rip/dws/kat1 rip.dws.kat1.Manager Node

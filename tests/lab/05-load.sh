@@ -22,7 +22,7 @@ pid=$(unit_property web MainPID) net=$(n1 systemctl show --property=MainPID --va
 agent_pid() { n1 systemctl show --property=MainPID --value kat-agent.service; }
 agent_restarted() {
     local before=$1
-    is_active kat-agent.service && [[ $(agent_pid) != "$before" ]] && node_is_ready && field_is web .status.phase Running
+    is_active kat-agent.service && differs "$before" "$(agent_pid)" "pid of the agent" && node_is_ready && field_is web .status.phase Running
 }
 
 began=$SECONDS
@@ -50,7 +50,7 @@ wait_for 30 agent_restarted "$before"
 equal "$version" "$(n1 dpkg-query --show --showformat='${Version}' kat)" "version"
 equal "$net" "$(n1 systemctl show --property=MainPID --value kat-net.service)" "kat-net, whose data path did not change"
 # The upgrade rewrites etcd's unit file; etcd itself is not restarted.
-refused n1 grep -q "of an earlier version" /etc/systemd/system/kat-etcd.service
+finds_nothing n1 grep "of an earlier version" /etc/systemd/system/kat-etcd.service
 equal no "$(n1 systemctl show --property=NeedDaemonReload --value kat-etcd.service)" "a unit that systemd has not read"
 equal "$etcd" "$(n1 systemctl show --property=MainPID --value kat-etcd.service)" "etcd's process"
 no_request_lost $(((SECONDS - began) * 40)) by-name

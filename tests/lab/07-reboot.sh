@@ -9,4 +9,4 @@ wait_for 30 field_is web .status.phase Running
 wait_for 10 answers "http://web.default.$DOMAIN/"
 equal "$before" "$(field web '|"\(.metadata.name) \(.status.ip) \(.status.uid)"')" "instance, address and uid"
 equal "$generation" "$(kat get workloads web -o json | jq .metadata.generation)" "generation"
-equal "" "$(n1 systemctl list-units --failed --plain --no-legend)" "failed units"
+prints_nothing "failed units" n1 systemctl list-units --failed --plain --no-legend

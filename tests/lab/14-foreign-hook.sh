@@ -32,4 +32,6 @@ equal "$links_before" "$(links)" "the victim's links"
 equal "$host_before" "$(n1 ip -o link | wc -l)" "links of the machine"
 answers "http://$(field victim .status.ip)/"
 # The control: the instance's own user may call.
-lacks "$(call_hook_socket "$owner" "$victim" "$victim_pid")" '"error"'
+answer=$(call_hook_socket "$owner" "$victim" "$victim_pid")
+contains "$answer" "{"
+lacks "$answer" '"error"'

@@ -14,7 +14,7 @@ wait_for 20 field_is slow .status.phase Stopping
 kill_agent
 wait_for 30 agent_answers
 # The agent is killed again when the unit's files are gone and the user still exists.
-unit_files_are_gone() { ! n1 test -e "/etc/containers/systemd/users/$(jq .uid <<<"$status")/$(jq -r '.unit | rtrimstr(".service")' <<<"$status").container"; }
+unit_files_are_gone() { absent n1 "/etc/containers/systemd/users/$(jq .uid <<<"$status")/$(jq -r '.unit | rtrimstr(".service")' <<<"$status").container"; }
 wait_for 40 unit_files_are_gone
 kill_agent
 workload_is_gone() { agent_answers && [[ $(kat get workloads -o json | jq '.items | length') == 0 ]]; }

@@ -15,7 +15,7 @@ began=$SECONDS
 agent_pid() { n1 systemctl show --property=MainPID --value kat-agent.service; }
 before=$(agent_pid)
 n1 systemctl restart kat-agent.service
-agent_restarted() { [[ $(agent_pid) != "$before" ]] && node_is_ready; }
+agent_restarted() { differs "$before" "$(agent_pid)" "pid of the agent" && node_is_ready; }
 wait_for 30 agent_restarted
 no_request_lost $(((SECONDS - began) * 40)) by-name
 equal healthy "$(field web .status.health)" "health after a restart of the agent"
@@ -51,7 +51,6 @@ wait_for 30 field_is hang .status.health unhealthy
 contains "$(field hang .status.message)" "timeout after 1 s"
 kat exec hang -- rm /tmp/hang
 wait_for 30 field_is hang .status.health healthy
-none_left() { ! n1 pgrep -f '^sleep 77777'; }
-wait_for 10 none_left
+wait_for 10 no_process n1 '^sleep 77777'
 group_count=$(n1 sh -c "find /sys/fs/cgroup/user.slice -name 'health-kat-default-hang-*' | wc -l")
 ((group_count <= 2))

@@ -101,9 +101,10 @@ shop 2
 plan=$(kat plan -f /root/workloads/shop || true)
 contains "$plan" "sidecars"
 kat apply -f /root/workloads/shop --wait
-[[ $(field shop .metadata.name) != "$id" ]] || { echo "the sidecar changed, and the instance was not replaced" >&2; exit 1; }
+differs "$id" "$(field shop .metadata.name)" "instance after the sidecar changed"
 equal 4 "$(n1 cat "$order" | wc -l)" "lines of the init containers of two instances"
 equal 2 "$(page "http://$(field shop .status.ip):81/env?VERSION")" "version of the sidecar"
+contains "$(as "$user" podman ps --all --format '{{.Names}}')" "$(field shop '.status.unit | rtrimstr(".service")')"
 lacks "$(as "$user" podman ps --all --format '{{.Names}}')" "$stem"
 kat rollback workload shop --wait
 equal 1 "$(page "http://$(field shop .status.ip):81/env?VERSION")" "version of the sidecar after a rollback"

@@ -54,8 +54,8 @@ contains "$output" "could not ask the registry"
 output=$(lab exec n1 -- katcall registry login https://private.lab -u me --password-stdin <<<"$first" 2>&1) && exit 1
 contains "$output" "expected a host such as"
 [[ $(kat registry list -o json | jq '[.items[] | select(.login)] | length') == 0 ]]
-etcd_keys() { etcdctl_on n1 get --prefix --keys-only /kat/registries/ | grep . || true; }
-equal '' "$(etcd_keys)" "keys in etcd after refused passwords"
+etcd_keys() { etcdctl_on n1 get --prefix --keys-only /kat/registries/ | sed '/^$/d'; }
+prints_nothing "keys in etcd after refused passwords" etcd_keys
 
 # With the right password the instance starts by itself.
 contains "$(login "$first")" "logged in, namespace default"
@@ -122,7 +122,8 @@ shown=$(
     kat plan -f /root/workloads/app || test $? = 10
 )
 contains "$shown" RegistryLogin
-! grep -qF -f "$LAB_WORK/values" <<<"$shown" || { echo "a password is shown" && exit 1; }
+[[ -s $LAB_WORK/values ]]
+finds_nothing grep -qF -f "$LAB_WORK/values" <<<"$shown"
 n1 id spy >/dev/null 2>&1 || n1 useradd --uid 15000 --create-home spy
 cat >"$LAB_WORK/search-logins" <<'SEARCH'
 #!/bin/bash
@@ -146,34 +147,34 @@ n1 chmod 755 /srv/search-logins
 planted=planted$(random_text)
 n1 sh -c "echo $planted >/srv/planted"
 equal 'file /srv/planted' "$(lab exec n1 --user spy -- /srv/search-logins <<<"$planted")" "places where a local user finds the planted text"
-equal '' "$(lab exec n1 --user spy -- /srv/search-logins <"$LAB_WORK/values")" "places where a local user finds a password"
+prints_nothing "places where a local user finds a password" lab exec n1 --user spy -- /srv/search-logins <"$LAB_WORK/values"
 # As root only the file of credentials has a password: not etcd's files, desired.json, backups or
 # the journal.
 n1 kat-agent backup /root/search.backup
-files_with() { lab exec "$1" -- grep -rlaF -f /dev/stdin "${@:2}" || true; }
+# Grep's exit code is 1 without a match, and 2 also for a file that disappears.
+files_with() { lab exec "$1" -- sh -c 'grep -rlaF -f /dev/stdin "$@" || [ $? -le 2 ]' sh "${@:2}"; }
 n1 sh -c "echo $planted >/var/lib/kat/planted"
 equal /var/lib/kat/planted "$(files_with n1 /var/lib/kat <<<"$planted")" "the planted file"
 n1 rm /var/lib/kat/planted /srv/planted
 equal "$auth" "$(files_with n1 /var/lib/kat /root/search.backup /etc /run/kat /run/systemd /run/user /var/log <"$LAB_WORK/values")" "files in which root finds a password"
-equal '' "$(files_with n2 /var/lib/kat /etc /run/kat /run/systemd /run/user /var/log <"$LAB_WORK/values")" "files with a password on a machine that pulls no such image"
-refused n1 grep -qF "$first" "$auth"
+prints_nothing "files with a password on a machine that pulls no such image" \
+    files_with n2 /var/lib/kat /etc /run/kat /run/systemd /run/user /var/log <"$LAB_WORK/values"
+finds_nothing n1 grep -qF "$first" "$auth"
 
 # Another machine has the credentials only while one of its workloads uses such an image.
 run far --image "$host/test/private:1" --spec 'nodeSelector: {registry: there}'
 auth_on_n2=/run/kat/auth/$(field far .status.uid).json
 equal "me:$second" "$(on n2 jq -r '.auths[].auth' "$auth_on_n2" | base64 -d)" "credentials of the other machine's pull"
-refused n1 test -e "$auth_on_n2"
+absent n1 "$auth_on_n2"
 kat delete workload far --wait
-auth_on_n2_is_gone() { refused on n2 test -e "$auth_on_n2"; }
-wait_for 20 auth_on_n2_is_gone
+wait_for 20 absent n2 "$auth_on_n2"
 
 # A logout removes the file. A running instance continues, and restarts with the image that is
 # stored; a new version waits.
 kat registry logout "$host"
-auth_is_gone() { refused n1 test -e "$auth"; }
-wait_for 20 auth_is_gone
-equal '' "$(etcd_keys)" "keys in etcd after a logout"
-refused n1 grep -rq AuthFile= /var/lib/kat/units/
+wait_for 20 absent n1 "$auth"
+prints_nothing "keys in etcd after a logout" etcd_keys
+finds_nothing n1 grep -r AuthFile= /var/lib/kat/units/
 crash app
 app_restarted() { field_is app .status.restarts 1 && field_is app .status.phase Running; }
 wait_for 60 app_restarted
@@ -190,7 +191,7 @@ contains "$output" "does not exist"
 # The deletion of the workload removes the file.
 wait_for 30 n1 test -e "$auth"
 kat delete workload app --wait
-wait_for 20 auth_is_gone
+wait_for 20 absent n1 "$auth"
 kat registry logout "$host"
 kat registry unset "$host"
 n1 systemctl stop private-registry.service

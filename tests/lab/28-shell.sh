@@ -52,7 +52,7 @@ wait_for 20 terminal_size_is '20 60'
 type_in 'sleep 12345\n'
 wait_for 20 n1 pgrep -f '^sleep 12345'
 type_in '\003'
-process_is_gone() { ! n1 pgrep -f "$1"; }
+process_is_gone() { no_process n1 "$1"; }
 wait_for 20 process_is_gone '^sleep 12345'
 type_in 'echo after=$?\n'
 wait_for 20 screen_shows 'after=130'
@@ -136,7 +136,7 @@ write_to_log late-word
 wait_for 10 logged late-word --since "$since"
 lacks "$(kat logs web --since "$since")" early-word
 contains "$(kat logs web --timestamps --tail 1)" "$(n1 date --utc +%Y-)"
-[[ ! $(kat logs web --previous) ]]
+prints_nothing "log of a run before the first" kat logs web --previous
 crash web
 web_restarted() { field_is web .status.restarts 1 && field_is web .status.phase Running; }
 wait_for 20 web_restarted

@@ -44,7 +44,7 @@ program_sees_files 1
 n1 systemctl stop "$unit"
 mount_count_is 0
 equal whole "$(within cat /data/name)" "file in a folder that is still mounted"
-refused n1 test -e "$bound"
+absent n1 "$bound"
 kill_program
 unit_is_inactive() { equal inactive "$(property ActiveState)" "state"; }
 wait_for 30 unit_is_inactive
@@ -90,7 +90,7 @@ wait_for 60 field_is paths .status.phase Running
 
 kat delete workload paths --wait
 wait_for 20 mount_count_is 0
-refused n1 test -e "/run/kat-hostpath/$uid"
-equal '' "$(n1 sh -c 'ls /run/kat/hostpath-plans; systemctl list-units --all --plain --no-legend "kat-hostpath@*"')" "remaining plans and units"
+absent n1 "/run/kat-hostpath/$uid"
+prints_nothing "remaining plans and units" n1 sh -ec 'ls /run/kat/hostpath-plans; systemctl list-units --all --plain --no-legend "kat-hostpath@*"'
 equal "whole inner" "$(n1 cat /srv/app/data/name) $(n1 cat /srv/app/data/in/name)" "the machine's files"
 n1 rm -rf /srv/app

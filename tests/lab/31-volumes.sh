@@ -48,7 +48,7 @@ kat scale workload db --replicas 1
 wait_for 30 field_is db .status.reason VolumeMissing
 contains "$(field db .status.message)" "$folder"
 contains "$(kat why workload db)" "VolumeMissing"
-refused n1 test -e "$folder"
+absent n1 "$folder"
 n1 mv /var/lib/kat/volumes/default/elsewhere "$folder"
 wait_for 30 field_is db .status.phase Running
 starts_are 5
@@ -68,12 +68,12 @@ contains "$output" "is in use by db-"
 output=$(kat delete workload db --wait 2>&1)
 contains "$output" "katcall delete volume"
 kat delete volume db/data --yes
-refused n1 test -e /var/lib/kat/volumes/default/db
+absent n1 /var/lib/kat/volumes/default/db
 equal '[]' "$(kat get volumes -o json | jq -c '[.items[] | select(.spec.workload == "db")]')" "volumes after the removal"
 db --env V=4
 starts_are 1
 kat delete workload db --volumes --yes --wait
-refused n1 test -e /var/lib/kat/volumes/default/db
+absent n1 /var/lib/kat/volumes/default/db
 
 # subPath mounts a folder within the volume; a readOnly mount refuses writes.
 run reader --port 80 --spec 'volumes: [{name: data, simpleClusterStorage: {}}]' \
@@ -99,7 +99,7 @@ equal hello "$(inside host cat /conf/hello)" "a file of the machine"
 kat apply -f "$(host 'hostPath: /srv/web/made/here, ensureType: DirectoryOrCreate')"
 wait_for 30 field_is host .status.reason HostPathNotCreated
 contains "$(kat why workload host)" "hostMountCreate"
-refused n1 test -e /srv/web/made
+absent n1 /srv/web/made
 kat apply --wait -f "$(host 'hostPath: /var/lib/kat/host/default/made/here, ensureType: DirectoryOrCreate')"
 equal "$(field host .status.uid)" "$(n1 stat --format %u /var/lib/kat/host/default/made/here)" "owner of a folder that was made"
 equal "711 0" "$(n1 stat --format '%a %u' /var/lib/kat/host/default/made)" "mode and owner of the folder above it"

@@ -77,7 +77,7 @@ wait_for 20 has_more_rows_than $((before + 10))
 for node in n1 n2; do refused on "$node" test -e "$folder"; done
 lab heal n3
 wait_for 60 nodes_are_ready
-replaced() { has_ready db 1 && [[ $(field db .metadata.name) != "$instance" ]]; }
+replaced() { has_ready db 1 && differs "$instance" "$(field db .metadata.name)" "instance"; }
 wait_for 60 replaced
 runs_only_on_n3
 rows_are_whole

@@ -51,7 +51,8 @@ equal 8 "$(inside stick cat /tmp/read | wc -c)" "bytes read from the device unde
 # A group that is added while the user's manager runs is available to the next version.
 n1 chmod 666 /dev/kat-stick
 run stick --port 80 --spec "$here"
-refused grep -q " $dialout " <<<"$(groups_of_program stick) "
+groups=$(groups_of_program stick)
+lacks " $groups " " $dialout "
 kat apply --wait -f "$(stick_folder --container 'groups: [dialout, video]')"
 contains " $(groups_of_program stick) " " $dialout "
 n1 chmod 660 /dev/kat-stick
@@ -114,7 +115,8 @@ contains "$(page http://127.0.0.1:8010/)" "version=2"
 # The deletion removes the users' memberships in groups.
 kat delete workload stick --wait
 kat delete workload edge --wait
-refused n1 sh -c 'getent group dialout video | grep -q kat-'
+groups=$(n1 getent group dialout video)
+finds_nothing grep kat- <<<"$groups"
 n1 sh -c 'rm -rf /dev/kat /dev/kat-stick /dev/kat-disk'
 restore_agent_settings n1
 wait_for 60 nodes_are_ready

@@ -27,7 +27,7 @@ listing() {
 # The number of starts that came to their end: each writes one line `ready`.
 finished_starts() { on "$(data_machine)" grep -c '^ready' "$folder/starts"; }
 finished_starts_are() { equal "$1" "$(finished_starts)" "finished starts"; }
-no_copies_left() { for node in n1 n2 n3; do equal '' "$(on "$node" sh -c "ls -A $base/.kat-moves 2>/dev/null || true")" "copies left on $node" || return 1; done; }
+no_copies_left() { for node in n1 n2 n3; do prints_nothing "copies left on $node" on "$node" sh -c "[ ! -e $base/.kat-moves ] || ls -A $base/.kat-moves" || return 1; done; }
 is_copying() { [[ $(volume '.status.move | select(.phase == "Copying") | .bytes') -gt $((5 << 20)) ]]; }
 
 kat label node n1 place=here

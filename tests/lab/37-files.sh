@@ -57,5 +57,5 @@ n1 rm -r "$folder/conf"
 output=$(kat apply -f "$folder" 2>&1) && exit 1
 contains "$output" "no file lies in \`conf/\`"
 kat delete workload conf --wait
-no_files_left() { ! n1 test -e "/var/lib/kat/files/$uid"; }
+no_files_left() { absent n1 "/var/lib/kat/files/$uid"; }
 wait_for 30 no_files_left

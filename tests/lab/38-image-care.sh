@@ -30,7 +30,7 @@ declare -A digests
 for version in 1 2 3; do digests[$version]=$(digest "$version"); done
 # is_stored VERSION: whether the user's storage contains this version's image.
 is_stored() { n1 grep -q "${digests[$1]}" "$storage/overlay-images/images.json"; }
-is_removed() { ! is_stored "$1"; }
+is_removed() { finds_nothing is_stored "$1"; }
 has_event() { contains "$(kat get events -A)" "$1"; }
 for version in 2 3; do kat set image "cared=registry.lab:5000/test/cared:$version" --wait; done
 for version in 1 2 3; do is_stored "$version"; done
@@ -65,7 +65,7 @@ kat rollback workload cared --wait
 # shellcheck disable=SC2016
 equal 2 "$(inside cared sh -c 'echo "$V"')" "version that runs after a rollback"
 kat scale workload cared --replicas 0 --wait
-user_is_idle() { refused n1 loginctl show-user "$user" 2>/dev/null && ! n1 test -e "/var/lib/systemd/linger/$user"; }
+user_is_idle() { refused n1 loginctl show-user "$user" 2>/dev/null && absent n1 "/var/lib/systemd/linger/$user"; }
 wait_for 60 user_is_idle
 n1 id "$user"
 is_stored 2
@@ -79,7 +79,7 @@ n1 mkdir -p /var/lib/kat/volumes
 n1 mount -t tmpfs -o size=64m,mode=0755 none /var/lib/kat/volumes
 set_agent_settings 'images: {oldHours: 0, keepDays: 0}'
 has_disk_pressure() { kat get node n1 -o json | jq -e '.status.conditions[] | select(.type == "DiskPressure" and (.message | contains("/var/lib/kat/volumes")))' >/dev/null; }
-has_no_disk_pressure() { ! has_disk_pressure; }
+has_no_disk_pressure() { kat get node n1 -o json | jq -e 'all(.status.conditions[]; .type != "DiskPressure" or (.status | not))' >/dev/null; }
 has_no_disk_pressure
 n1 dd if=/dev/zero of=/var/lib/kat/volumes/fill bs=1M count=60 status=none
 wait_for 40 has_disk_pressure
@@ -101,7 +101,7 @@ n1 umount /var/lib/kat/volumes
 
 # With keepDays: 0 the images of a workload that has left are removed.
 kat scale workload cared --replicas 0 --wait
-user_is_gone() { ! n1 id "$user" 2>/dev/null; }
+user_is_gone() { refused n1 id "$user" 2>/dev/null; }
 wait_for 90 user_is_gone
 n1 rm /etc/kat/agent.yaml
 n1 systemctl restart kat-agent

@@ -22,7 +22,7 @@ kat scale workload moving --replicas 0 --wait
 # The images stay for a while after the workload has left. Once they are removed, its user is
 # removed too.
 n1 rm -rf "/var/lib/kat/users/$user/.local/share/containers"
-user_is_gone() { ! n1 id "$user" 2>/dev/null; }
+user_is_gone() { refused n1 id "$user" 2>/dev/null; }
 wait_for 60 user_is_gone
 kat scale workload moving --replicas 1 --wait
 equal one "$(of_version)" "version that runs after the tag has moved"
@@ -80,6 +80,5 @@ kat registry unset registry.lab:5000
 output=$(kat restart workload moving --wait 2>&1)
 contains "$output" "warning: image registry.lab:5000/test/moving:2: registry.lab:5000 does not answer"
 contains "$(kat get workload moving -o json | jq -r '.status.conditions[] | select(.type == "ImagePinned").message')" "registry.lab:5000 does not answer"
-registry_is_unset() { ! n1 test -e /etc/containers/registries.conf.d/50-kat.conf; }
-wait_for 30 registry_is_unset
+wait_for 30 absent n1 /etc/containers/registries.conf.d/50-kat.conf
 kat delete workload moving --wait

@@ -64,7 +64,7 @@ wait_for 20 retained_message_is "a restart" 22.0
 id=$(field mosquitto .metadata.name)
 sed -i 's/^autosave_interval .*/autosave_interval 1/' "$folder/conf/mosquitto.conf"
 apply
-[[ $(field mosquitto .metadata.name) != "$id" ]]
+differs "$id" "$(field mosquitto .metadata.name)" "instance of another configuration"
 wait_for 20 retained_message_is "another configuration" 22.0
 equal 1883:1883 "$(kat exec mosquitto -- stat -c %u:%g /mosquitto/data/mosquitto.db)" "owner of the data"
 # A killed program has the messages that it wrote to disk at most a second ago.

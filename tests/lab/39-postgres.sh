@@ -77,7 +77,7 @@ rows_are_unchanged "a drain"
 output=$(kat drain "$target" --force --timeout 60s 2>&1)
 contains "$output" "node/$target drained"
 contains "$output" "default/postgres lacks an instance: "
-for node in n1 n2 n3; do refused on "$node" pgrep -x postgres; done
+for node in n1 n2 n3; do finds_nothing on "$node" pgrep -x postgres; done
 contains "$(kat why workload postgres)" "the data of its volumes lies on $target"
 contains "$(kat describe node "$target")" "yes, by force"
 kat uncordon "$target"
@@ -110,7 +110,7 @@ equal "100 100" "$(wc -l <"$LAB_WORK/committed") $(sql 'select count(*) from row
 # The machine loses power and returns.
 lab kill "$target"
 wait_for 40 is_lost
-for node in n1 n2 n3; do [[ $node == "$target" ]] || refused on "$node" pgrep -x postgres; done
+for node in n1 n2 n3; do [[ $node == "$target" ]] || finds_nothing on "$node" pgrep -x postgres; done
 lab start "$target"
 wait_for 60 nodes_are_ready
 wait_for 90 database_answers

@@ -62,7 +62,7 @@ word_is_kept "a kill"
 id=$(field redis .metadata.name)
 sed -i 's/^maxmemory 256mb/maxmemory 64mb/' "$folder/conf/redis.conf"
 apply
-[[ $(field redis .metadata.name) != "$id" ]]
+differs "$id" "$(field redis .metadata.name)" "instance of another configuration"
 word_is_kept "another configuration"
 contains "$(send_command "$password" config get maxmemory)" 67108864
 equal "999:999" "$(inside redis stat -c %u:%g /data/appendonlydir)" "owner of the data"

@@ -13,7 +13,7 @@ equal "node/n2 drained" "$(kat drain n2 --timeout 60s)" "drain"
 equal '["n1","n3"]' "$(machines_running web)" "machines of three replicas after the drain"
 wait_for 10 has_ready web 3
 no_request_lost $(((SECONDS - began) * 30))
-refused on n2 pgrep -x web
+finds_nothing on n2 pgrep -x web
 contains "$(kat get nodes)" Drained
 events=$(kat get events -A)
 contains "$events" DrainAsked

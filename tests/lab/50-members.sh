@@ -8,15 +8,18 @@ for node in n1 n2 n3; do
     contains "$(kat get nodes "$node" -o json | jq -c .status.roles)" etcd
     equal active "$(on "$node" systemctl is-active kat-etcd.service)" "etcd on $node"
     # etcd listens on the overlay and the loopback, and on no outside address.
-    lacks "$(on "$node" ss -tln)" "192.168.77.1${node#n}:2379"
-    lacks "$(on "$node" ss -tln)" "0.0.0.0:2379"
+    listening=$(on "$node" ss -tln)
+    contains "$listening" ":2379"
+    lacks "$listening" "192.168.77.1${node#n}:2379"
+    lacks "$listening" "0.0.0.0:2379"
+    lacks "$listening" "*:2379"
     equal "700 root" "$(on "$node" stat -c '%a %U' /var/lib/kat/pki)" "folder of keys on $node"
     for file in cluster-ca.key.sealed recovery.key; do
         equal "600 root" "$(on "$node" stat -c '%a %U' "/var/lib/kat/pki/$file")" "$file on $node"
         refused as_on "$node" kat-etcd cat "/var/lib/kat/pki/$file"
     done
     # No authority's key is in clear text, and all members have one recovery key.
-    equal "" "$(on "$node" find /var/lib/kat -name '*-ca.key')" "keys in clear on $node"
+    prints_nothing "keys in clear on $node" on "$node" find /var/lib/kat -name '*-ca.key'
     equal "$(n1 kat-agent recovery-key)" "$(on "$node" kat-agent recovery-key)" "recovery key of $node"
     refused as_on "$node" nobody kat-agent recovery-key
 done

@@ -43,7 +43,7 @@ wait_for 60 delete_n2
 lab start n2 &
 lab start n3 &
 wait
-holds_nothing() { ! on "$1" test -e /var/lib/kat/pki/recovery.key && ! on "$1" test -e /var/lib/kat/etcd/member/wal; }
+holds_nothing() { absent "$1" /var/lib/kat/pki/recovery.key /var/lib/kat/etcd/member/wal; }
 wait_for 60 holds_nothing n2
 is_ready() { [[ $(n1 katcall get nodes "$1" -o json | jq -r .status.phase) == Ready ]]; }
 wait_for 90 is_ready n3

@@ -29,7 +29,7 @@ refused as nobody kat-agent backup
 n1 kat-agent recovery-key >"$LAB_WORK/key"
 contains "$init_output" "$(<"$LAB_WORK/key")"
 n1 cat "$file" >"$LAB_WORK/backup"
-for secret in "PRIVATE KEY" "$(<"$LAB_WORK/key")"; do refused grep -qaF "$secret" "$LAB_WORK/backup"; done
+for secret in "PRIVATE KEY" "$(<"$LAB_WORK/key")"; do finds_nothing grep -qaF "$secret" "$LAB_WORK/backup"; done
 
 # n1 is lost. n3 is bare and has another name and another address.
 lab kill n1

@@ -10,7 +10,10 @@ has_both_handshakes() {
 wait_for 60 has_both_handshakes
 received() { peers n2 | jq '.[] | select(.name == "n1") | .received'; }
 before=$(received)
-received_has_grown() { (($(received) > before)); }
+received_has_grown() {
+    local now
+    now=$(received) && [[ $now ]] && ((now > before))
+}
 wait_for 60 received_has_grown
 text=$(kat describe node n2)
 contains "$text" HANDSHAKE

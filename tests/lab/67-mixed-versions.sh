@@ -36,7 +36,7 @@ install() {
     on "$node" env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --quiet -o Dpkg::Use-Pty=0 --allow-downgrades "/root/$2.deb"
     equal "$3" "$(on "$node" dpkg-query --show --showformat='${Version}' kat)" "package on $node"
     runs_new_version() {
-        [[ $(on "$node" systemctl show --property=MainPID --value kat-agent.service) != "$before" ]] || return 1
+        differs "$before" "$(on "$node" systemctl show --property=MainPID --value kat-agent.service)" "pid of the agent" || return 1
         is_active_on "$node" && nodes_are_ready
     }
     wait_for 60 runs_new_version

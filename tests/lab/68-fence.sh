@@ -18,7 +18,7 @@ equal '["n1","n2","n3"]' "$(machines_running web)" "machines of three replicas"
 status=$(field_on web n3 .status)
 unit=$(jq -r .unit <<<"$status") lost=$(field_on web n3 .metadata.name)
 lab cut n3
-program_has_ended() { refused on n3 pgrep -x web; }
+program_has_ended() { finds_nothing on n3 pgrep -x web; }
 wait_for 30 program_has_ended
 replaced() { [[ $(machines_running web) == '["n1","n2"]' ]] && has_ready web 3; }
 wait_for 60 replaced

@@ -7,7 +7,7 @@ wait_for 10 refused kat get nodes n2
 join() { on n2 kat-agent join --leader-api 192.168.77.11:9115 --insecure-trust-network 2>&1; }
 output=$(join) && exit 1
 contains "$output" "no machine without a token"
-refused on n2 test -e /var/lib/kat/pki
+absent n2 /var/lib/kat/pki
 join_line=$(kat token create --join --insecure-trust-network --ttl 10m)
 equal "sudo kat-agent join --leader-api 192.168.77.11:9115 --insecure-trust-network" "$join_line" "the line to paste"
 output=$(join)

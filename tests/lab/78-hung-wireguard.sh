@@ -19,7 +19,10 @@ wait_for 10 answers "http://$n3_address/"
 on n3 kill -STOP "$stopped"
 # The control: the overlay of n3 is dead.
 refused n1 curl --silent --max-time 2 "http://$n3_address/"
-is_restarted() { [[ $(property MainPID) != "$stopped" && $(property MainPID) != 0 ]]; }
+is_restarted() {
+    local now
+    now=$(property MainPID) && differs "$stopped" "$now" && differs 0 "$now"
+}
 wait_for 15 is_restarted
 wait_for 10 answers "http://$n3_address/"
 contains "$(on n3 journalctl --unit kat-wg.service --since=-1min --output cat)" "Watchdog timeout"

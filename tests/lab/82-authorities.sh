@@ -23,7 +23,7 @@ is_replaced() {
         return 1
     }
 }
-is_under_way() { [[ $(authority "$1" .phase) != Settled ]]; }
+is_under_way() { differs Settled "$(authority "$1" .phase)" "phase"; }
 waits_for() { contains "$(authority "$1" .message)" "$2"; }
 
 run web --port 80 --replicas 3

@@ -31,7 +31,7 @@ n1 kat-agent backup /root/old.backup
 on n3 sh -euc "rm -rf /root/old-pki; cp -a $pki /root/old-pki"
 equal /kat/sealing/1 "$(data_keys)" "data keys before"
 contains "$(kat ca exposed 2>&1)" "never replaced"
-equal "" "$(kat ca exposed -o name)" "exposed values before"
+prints_nothing "exposed values before" kat ca exposed -o name
 refused kat ca rotate recovery-key --grace 1h
 fingerprint=$(recovery .fingerprint)
 
@@ -41,7 +41,7 @@ on n3 systemctl stop kat-agent.service
 kat ca rotate recovery-key
 wait_for 60 waits_for n3
 refused kat ca rotate recovery-key
-refused on n3 test -e "$pki/recovery-next.key"
+absent n3 "$pki/recovery-next.key"
 equal /kat/sealing/1 "$(data_keys)" "data keys while a member is away"
 # The leader is killed in the middle.
 leader=$(leader_at n1)
@@ -59,7 +59,7 @@ is_replaced() {
 wait_for 240 is_replaced
 wait_for 60 members_are_healthy 3
 key_of n1 >"$LAB_WORK/new-key"
-[[ $(<"$LAB_WORK/new-key") != "$(<"$LAB_WORK/old-key")" ]]
+differs "$(<"$LAB_WORK/old-key")" "$(<"$LAB_WORK/new-key")" "recovery key"
 # holds_new_key NODE: whether the machine holds the new key and no other.
 holds_new_key() {
     [[ $(key_of "$1") == "$(<"$LAB_WORK/new-key")" && $(on "$1" sh -c "cd $pki && echo recovery*") == recovery.key ]] || {
@@ -69,7 +69,7 @@ holds_new_key() {
 }
 for node in n1 n2 n3; do wait_for 30 holds_new_key "$node"; done
 equal 1 "$(data_keys | grep -c .)" "number of data keys"
-[[ $(data_keys) != /kat/sealing/1 ]]
+differs /kat/sealing/1 "$(data_keys)" "data key"
 contains "$(kat get events -A -o json)" RecoveryKeyReplaced
 # A machine without the store never gets a key, by its files or on request.
 equal "recovery*" "$(on n4 sh -c "cd $pki && echo recovery*")" "recovery keys of n4"
@@ -99,7 +99,7 @@ no_request_lost 2000
 set_secret second
 has_second() { [[ $(values) == second ]]; }
 wait_for 120 has_second
-equal "" "$(kat ca exposed -o name)" "exposed values after the change"
+prints_nothing "exposed values after the change" kat ca exposed -o name
 contains "$(kat ca exposed 2>&1)" "was written after"
 kat uncordon n4
 wait_for 60 kat status
@@ -119,7 +119,7 @@ for pair in "old new" "new old"; do
     output=$(restore $pair) && exit 1
     contains "$output" "sealed with another recovery key"
 done
-refused on n4 test -e "$pki"
+absent n4 "$pki"
 output=$(restore new new)
 contains "$output" "machine n1 is Ready"
 equal "$(<"$LAB_WORK/new-key")" "$(key_of n4)" "recovery key of the restored machine"

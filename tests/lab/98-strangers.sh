@@ -56,7 +56,7 @@ equal "$next" "$(field web .status.uid)" "the workload's uid"
 n1 kat-agent reset --yes
 diff "$LAB_WORK/strangers" <(foreign_state)
 # The control: KAT's own objects are gone.
-refused n1 test -e /var/lib/kat/node.json
+absent n1 /var/lib/kat/node.json
 refused n1 nft list table inet kat
 refused n1 nft list table inet kat-services
 refused n1 getent passwd "$uid"

@@ -9,7 +9,7 @@ backup=$(n1 kat-agent backup)
 n1 kat-agent reset --yes
 # The host path that was mounted for containers remains.
 equal kept "$(n1 cat /srv/kept/file)" "a file of the machine"
-refused n1 grep kat-hostpath /proc/self/mountinfo
+finds_nothing n1 grep kat-hostpath /proc/self/mountinfo
 n1 rm -r /srv/kept
 # Backups remain, since they may be the only copy.
 n1 test -s "$backup"
@@ -17,7 +17,7 @@ n1 rm -r /var/lib/kat/backups
 n1 rmdir /var/lib/kat
 inventory n1 | grep -v '^root/' >"$LAB_WORK/after-reset"
 diff <(grep -v '^root/' "$LAB_WORK/before-init") "$LAB_WORK/after-reset"
-equal "" "$(n1 systemctl list-units --plain --no-legend --state=active,failed 'kat*')" "units"
+prints_nothing "units" n1 systemctl list-units --plain --no-legend --state=active,failed 'kat*'
 equal "$(<"$LAB_WORK/sysctls-before-init")" "$(sysctls n1)" "sysctls"
 lab reboot n1
 equal "$(<"$LAB_WORK/sysctls-before-init")" "$(sysctls n1)" "sysctls after a reboot"
@@ -31,10 +31,9 @@ lacks "$(n1 kat-agent check || true)" "etcd shares its file system"
 n1 sh -c 'echo "# mine" >/etc/kat/agent.yaml'
 n1 kat-agent reset --yes
 n1 test -e /etc/kat/agent.yaml
-equal "" "$(n1 ls -A /var/lib/kat/etcd)" "etcd's folder"
+prints_nothing "etcd's folder" n1 ls -A /var/lib/kat/etcd
 n1 sh -c 'umount /var/lib/kat/etcd && rmdir /var/lib/kat/etcd && rmdir --ignore-fail-on-non-empty /var/lib/kat'
 n1 env DEBIAN_FRONTEND=noninteractive dpkg --purge kat
-refused n1 test -e /etc/kat
-refused n1 test -e /var/lib/kat
+absent n1 /etc/kat /var/lib/kat
 inventory n1 | grep -v '^root/' >"$LAB_WORK/after-purge"
 diff <(grep -v '^root/' "$LAB_WORK/before-init") "$LAB_WORK/after-purge"

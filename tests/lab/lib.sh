@@ -34,6 +34,15 @@ as_on() {
 }
 kat() { n1 katcall "$@"; }
 
+# absent MACHINE PATH...: whether none of these exists on the machine; fails also if the machine cannot be asked.
+absent() {
+    local node=$1
+    shift
+    on "$node" sh -c 'for path; do if [ -e "$path" ] || [ -L "$path" ]; then echo "$path exists" >&2; exit 1; fi; done' sh "$@"
+}
+# no_process MACHINE PATTERN: whether no process on the machine has a command line that matches.
+no_process() { finds_nothing on "$1" pgrep -f -- "$2"; }
+
 # workload NAME [OPTION...]: writes a workload's files into a folder on n1 and prints the folder's
 # path.
 #   --image I  --replicas N  --port N  --env K=V  --restart 'condition: ...'  --namespace NS
@@ -141,7 +150,7 @@ has_ready() {
 process_count_is() {
     local node count=0 here
     for ((node = 1; node <= ${LAB_MACHINES:-1}; node++)); do
-        here=$(on "n$node" pgrep -xc web || true)
+        here=$(on "n$node" sh -c 'pgrep -xc web || [ $? = 1 ]') || return 1
         count=$((count + here))
     done
     [[ $count == "$1" ]] || {
@@ -159,7 +168,7 @@ invariants_hold() {
     local workloads instances nodes faults='' node listed running
     workloads=$(on "${1:-n1}" katcall get workloads -A -o json) || return 1
     instances=$(on "${1:-n1}" katcall get instances -A -o json) || return 1
-    nodes=$(on "${1:-n1}" katcall get nodes -o json | jq -ec '[.items[].metadata.name]') || return 1
+    nodes=$(on "${1:-n1}" katcall get nodes -o json | jq -ec '[.items[].metadata.name] | select(. != [])') || return 1
     faults=$(jq -nr --argjson workloads "$workloads" --argjson instances "$instances" '
         ($workloads.items[] | . as $workload
             | [$instances.items[] | select(.metadata.namespace == $workload.metadata.namespace and .status.workload == $workload.metadata.name)]
@@ -170,7 +179,8 @@ invariants_hold() {
         listed=''
         ! jq -e --arg node "n$node" 'index($node)' <<<"$nodes" >/dev/null ||
             listed=$(jq -r --arg node "n$node" '.items[].status | select(.node == $node and .phase == "Running") | .unit | rtrimstr(".service")' <<<"$instances" | sort)
-        running=$(on "n$node" ps -C conmon -o args= | sed -n 's/.* -n \([^ _]*\) .*/\1/p' | sort || true)
+        # ps fails without such a process.
+        running=$(on "n$node" sh -c 'ps -C conmon -o args= || [ $? = 1 ]' | sed -n 's/.* -n \([^ _]*\) .*/\1/p' | sort) || return 1
         [[ $listed == "$running" ]] || faults+=$'\n'"n$node runs the containers ${running//$'\n'/ }; according to the API it runs ${listed//$'\n'/ }"
     done
     [[ ! $faults ]] || {
@@ -294,16 +304,17 @@ no_remains() {
     local status=$1 id=$2 user uid address
     user=$(jq -r .user <<<"$status") uid=$(jq -r .uid <<<"$status") address=$(jq -r .ip <<<"$status")
     refused n1 getent passwd "$user"
-    refused n1 grep -q "^$user:" /etc/subuid /etc/subgid
-    equal "" "$(n1 ps -u "$uid" -o pid= || true)" "processes of uid $uid"
-    equal "" "$(n1 ls -d "/run/user/$uid" "/var/lib/systemd/linger/$user" "/var/lib/kat/users/$user" "/var/lib/kat/units/$uid" \
-        "/etc/containers/systemd/users/$uid" "/etc/systemd/system/user@$uid.service.d" 2>/dev/null || true)" "folders"
+    finds_nothing n1 grep "^$user:" /etc/subuid /etc/subgid
+    [[ $user && $uid && $address ]] || { echo "the status has no user, uid or address: $status" >&2 && return 1; }
+    prints_nothing "processes of uid $uid" n1 sh -c 'ps -u "$1" -o pid=,args= || [ $? = 1 ]' sh "$uid"
+    absent n1 "/run/user/$uid" "/var/lib/systemd/linger/$user" "/var/lib/kat/users/$user" "/var/lib/kat/units/$uid" \
+        "/etc/containers/systemd/users/$uid" "/etc/systemd/system/user@$uid.service.d"
     lacks "$(n1 ip -4 route)" "$address"
     lacks "$(n1 nft list ruleset)" "$address"
     lacks "$(n1 sh -c 'cat /var/lib/kat/network/*.json')" "$id"
     refused n1 curl --silent --max-time 1 "http://$address/"
 }
-not_resolved() { ! n1 getent ahostsv4 "$1.default.$DOMAIN"; }
+not_resolved() { refused n1 getent ahostsv4 "$1.default.$DOMAIN"; }
 
 # Deletes every workload in every namespace.
 delete_all() {

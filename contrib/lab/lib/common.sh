@@ -23,7 +23,8 @@ LAB_TIMEOUT=${KAT_LAB_TIMEOUT:-90}
 boot_timeout() { if lab_is_vm; then echo $((LAB_TIMEOUT * 4)); else echo "$LAB_TIMEOUT"; fi; }
 
 say() { printf 'kat-lab: %s\n' "$*" >&2; }
-die() { say "$@"; exit 1; }
+# LAB_FAILURE is the exit code for failures of the lab; exec and shell have 126, since 1 may be that of their command.
+die() { say "$@"; exit "${LAB_FAILURE:-1}"; }
 usage_error() { say "$@"; say "try 'kat-lab help'"; exit 2; }
 
 check_settings() {
@@ -32,6 +33,8 @@ check_settings() {
     [[ $LAB_BASE == /?* && $LAB_CACHE == /?* ]] ||
         usage_error "KAT_LAB_DIR and KAT_LAB_CACHE must be absolute paths"
     [[ $LAB_TIMEOUT =~ ^[1-9][0-9]*$ ]] || usage_error "KAT_LAB_TIMEOUT must be seconds: $LAB_TIMEOUT"
+    [[ ${KAT_LAB_STATE_SIZE:-1G} =~ ^[1-9][0-9]*[MG]$ ]] ||
+        usage_error "KAT_LAB_STATE_SIZE must be a size such as 600M or 2G: $KAT_LAB_STATE_SIZE"
     [[ ${KAT_LAB_SUITE:-trixie} =~ ^[a-z]+$ ]] ||
         usage_error "KAT_LAB_SUITE must be the name of a release of Debian, such as trixie or testing: $KAT_LAB_SUITE"
     ((EUID == 0)) || die "machines need root: run it with sudo"
@@ -102,9 +105,35 @@ need_commands() {
     (
         flock 9
         say "installing with apt: ${missing[*]}"
-        install() { DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends "$@"; }
-        install "${missing[@]}" || { apt-get update && install "${missing[@]}"; }
+        apt_install "${missing[@]}"
     ) 9>"$LAB_CACHE/.apt.lock" >&2 || die "apt could not install: ${missing[*]}"
+}
+
+# room_of FOLDER: prints the free and the whole size in MiB of the file system that has the folder or will have it.
+room_of() {
+    local folder=$1
+    while [[ ! -e $folder ]]; do folder=$(dirname "$folder"); done
+    df --output=avail,size --block-size=1M "$folder" | tail -n 1
+}
+
+# need_room FOLDER MIB WHAT: fails if the file system of the folder has less free space than WHAT needs.
+need_room() {
+    local free
+    read -r free _ < <(room_of "$1")
+    ((free >= $2)) || die "the file system of $1 has $free MiB free, and $3 needs $2 MiB: make room, or set KAT_LAB_DIR and KAT_LAB_CACHE"
+}
+
+# need_room_for_machines COUNT: half a GiB for each machine, most of it etcd's log and KAT's ballast for etcd, and at
+# least 2 GiB. Says when the machines will be short of disk space although they fit: KAT's DiskPressure begins below a
+# tenth of the file system or 10 GiB.
+need_room_for_machines() {
+    local least=$((1024 + $1 * 512)) free size pressure
+    ((least > 2048)) || least=2048
+    need_room "$LAB_BASE" "$least" "a lab of $1"
+    read -r free size < <(room_of "$LAB_BASE")
+    pressure=$((size / 10 < 10240 ? size / 10 : 10240))
+    ((free >= pressure + least)) ||
+        say "the file system of $LAB_BASE has $free MiB free; below $pressure MiB the machines have DiskPressure, and KAT starts nothing on them"
 }
 
 install_dependencies() {

@@ -31,6 +31,12 @@ create_machine() {
     systemd-id128 new >"$dir/upper/etc/machine-id"
     chmod 0444 "$dir/upper/etc/machine-id"
     network_file "$node" >"$dir/upper/$NETWORK_FILE"
+    if [[ ${KAT_LAB_STATE_SIZE:-} ]]; then
+        lab_is_vm && die "KAT_LAB_STATE_SIZE is for containers: a virtual machine has a disk of its own"
+        mkdir -p "$dir/var/lib/kat"
+        truncate --size="$KAT_LAB_STATE_SIZE" "$dir/state"
+        mke2fs -q -F -t ext4 -m 0 "$dir/state"
+    fi
     echo "$root" >"$dir/created"
     ! lab_is_vm || prepare_vm "$node"
 }

@@ -26,21 +26,6 @@ root_path() {
     printf '%s/root-%s\n' "$LAB_CACHE" "${key:0:12}"
 }
 
-# Prints the mirror that the host's apt uses; none is hard-coded.
-apt_mirror() {
-    local codename
-    # shellcheck source=/dev/null
-    codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
-    # shellcheck disable=SC2016
-    apt-get indextargets --format '$(CODENAME) $(COMPONENT) $(SITE)' 'Created-By: Packages' |
-        awk -v codename="$codename" '$1 == codename && $2 == "main" { print $3; exit }'
-}
-
-# Prints the host's apt options for proxies, certificates and date checks, one a line.
-apt_options() {
-    apt-config dump | grep -E '^Acquire::((https?|ftp)::[^ ]+|Check-(Valid-Until|Date)|Retries) "[^"]+";$' || true
-}
-
 # with_retries LOG FOLDER COMMAND...: runs the command up to six times within about six minutes, as
 # mirrors fail at times. Removes FOLDER after each failure.
 with_retries() {
@@ -56,88 +41,78 @@ with_retries() {
     done
 }
 
-ensure_root() {
-    local root
-    root=$(root_path)
-    [[ -d $root ]] && return
+# build PATH COMMAND...: runs the command with a new folder of its own, and moves the folder's "root" to PATH, unless PATH
+# exists. Builds of one cache run one after the other, so a folder that an interrupted build left can be removed. It is
+# never used again: processes of that build may still write into it.
+build() {
+    local path=$1
+    shift
+    [[ ! -e $path ]] || return 0
+    need_room "$LAB_CACHE" 2048 "building $(basename "$path")"
     mkdir -p "$LAB_CACHE"
     (
         flock 9
-        [[ -d $root ]] || build_root "$root"
-    ) 9>"$LAB_CACHE/.root.lock"
+        [[ ! -e $path ]] || exit 0
+        rm -rf --one-file-system "$LAB_CACHE"/.new.*
+        work=$(mktemp -d "$LAB_CACHE/.new.XXXXXX")
+        # The user of apt reads it.
+        chmod 0755 "$work"
+        trap 'rm -rf --one-file-system "$work"' EXIT
+        "$@" "$work/root"
+        mv "$work/root" "$path"
+    ) 9>"$LAB_CACHE/.root.lock" >&2
 }
 
-build_root() {
-    local root=$1 new=$1.new mirror option options=() log=$LAB_CACHE/root.log
+# debootstrap LOG PACKAGES FOLDER [OPTION...]: makes a file system of Debian with these packages, separated by commas.
+debootstrap() {
+    local log=$1 packages=$2 folder=$3 mirror option options=()
+    shift 3
     mirror=$(apt_mirror)
     [[ $mirror ]] || die "this host's apt has no Debian mirror with the component 'main': see 'apt-get indextargets'"
     while read -r option; do
-        [[ $option ]] && options+=(--aptopt="$option")
+        options+=(--aptopt="$option")
     done < <(apt_options)
-    say "building the root file system of the machines (Debian $ROOT_SUITE, about half a minute)"
-    rm -rf --one-file-system "$new"
-    if ! with_retries "$log" "$new" mmdebstrap --mode=root --variant=minbase --format=directory \
-        --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Retries "3"' "${options[@]}" \
-        --include="$(root_packages | paste -sd,)" \
-        --customize-hook="$LAB_LIB/customize-root" \
-        "$ROOT_SUITE" "$new" "$mirror"; then
+    if ! with_retries "$log" "$folder" mmdebstrap --mode=root --variant=minbase --format=directory \
+        --aptopt='APT::Install-Recommends "false"' "${options[@]}" --include="$packages" "$@" \
+        "$ROOT_SUITE" "$folder" "$mirror"; then
         tail -n 30 "$log" >&2
-        rm -rf --one-file-system "$new"
-        die "the root file system could not be built; the whole output is in $log"
+        die "mmdebstrap failed; its whole output is in $log"
     fi
-    mv "$new" "$root"
-    say "built $root ($(du -sh "$root" | cut -f1))"
+}
+
+ensure_root() { build "$(root_path)" build_root; }
+
+build_root() {
+    say "building the root file system of the machines (Debian $ROOT_SUITE, about half a minute)"
+    debootstrap "$LAB_CACHE/root.log" "$(root_packages | paste -sd,)" "$1" --customize-hook="$LAB_LIB/customize-root"
+    say "built the root file system ($(du -sh "$1" | cut -f1))"
 }
 
 # ensure_tree PACKAGE...: builds a file tree with these Debian packages for an image, unless it is
 # cached, and prints its path.
 ensure_tree() {
-    local key tree option options=() mirror log=$LAB_CACHE/tree.log
+    local key tree
     key=$(echo "$ROOT_VERSION $ROOT_SUITE $*" | sha256sum)
     tree=$LAB_CACHE/tree-${key:0:12}
-    if [[ ! -d $tree ]]; then
-        mkdir -p "$LAB_CACHE"
-        mirror=$(apt_mirror)
-        [[ $mirror ]] || die "this host's apt has no Debian mirror with the component 'main': see 'apt-get indextargets'"
-        while read -r option; do
-            [[ $option ]] && options+=(--aptopt="$option")
-        done < <(apt_options)
-        (
-            flock 9
-            [[ ! -d $tree ]] || exit 0
-            say "building a file tree with $*"
-            rm -rf --one-file-system "$tree.new"
-            if ! with_retries "$log" "$tree.new" mmdebstrap --mode=root --variant=minbase --format=directory \
-                --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Retries "3"' --dpkgopt='path-exclude=/usr/share/doc/*' \
-                --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' "${options[@]}" \
-                --include="$(printf '%s\n' "$@" | paste -sd,)" "$ROOT_SUITE" "$tree.new" "$mirror"; then
-                tail -n 30 "$log" >&2
-                rm -rf --one-file-system "$tree.new"
-                die "the file tree could not be built; the whole output is in $log"
-            fi
-            # No machine boots from the tree, and containers have their own devices.
-            rm -rf "$tree.new"/dev/* "$tree.new/var/cache/apt" "$tree.new/var/lib/apt/lists"
-            mv "$tree.new" "$tree"
-        ) 9>"$LAB_CACHE/.root.lock" >&2
-    fi
+    build "$tree" build_tree "$@"
     echo "$tree"
 }
 
+build_tree() {
+    local packages=("${@:1:$#-1}") tree=${!#}
+    say "building a file tree with ${packages[*]}"
+    debootstrap "$LAB_CACHE/tree.log" "$(printf '%s\n' "${packages[@]}" | paste -sd,)" "$tree" \
+        --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*'
+    # No machine boots from the tree, and containers have their own devices.
+    rm -rf "${tree:?}"/dev/* "$tree/var/cache/apt" "$tree/var/lib/apt/lists"
+}
+
 # Debian's registry is unpacked, not installed, so that no service starts on the host.
-ensure_registry_program() {
-    local program=$LAB_CACHE/registry/usr/bin/docker-registry
-    [[ -x $program ]] && return
-    mkdir -p "$LAB_CACHE"
-    (
-        flock 9
-        [[ -x $program ]] && exit 0
-        say "downloading Debian's docker-registry with apt"
-        work=$(mktemp -d "$LAB_CACHE/.registry.XXXXXX")
-        trap 'rm -rf "$work"' EXIT
-        cd "$work"
-        apt-get download --quiet docker-registry || { apt-get update && apt-get download --quiet docker-registry; }
-        dpkg-deb --extract docker-registry_*.deb registry
-        rm -rf "$LAB_CACHE/registry"
-        mv registry "$LAB_CACHE/registry"
-    ) 9>"$LAB_CACHE/.root.lock" >&2 || die "apt could not fetch docker-registry"
+ensure_registry_program() { build "$LAB_CACHE/registry" build_registry; }
+
+build_registry() {
+    say "downloading Debian's docker-registry with apt"
+    cd "$(dirname "$1")" || return
+    apt_retried download --quiet docker-registry || die "apt could not fetch docker-registry"
+    dpkg-deb --extract docker-registry_*.deb "$1"
 }

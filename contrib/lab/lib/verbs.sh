@@ -45,7 +45,9 @@ verb_up() {
     [[ $count =~ ^[1-9][0-9]?$ && $count -le $LAB_MAX_NODES ]] ||
         usage_error "--nodes takes a number from 1 to $LAB_MAX_NODES"
     [[ $bare ]] || deb=$(find_deb "$deb")
+    need_room_for_machines "$count"
     install_dependencies
+    [[ ! ${KAT_LAB_STATE_SIZE:-} ]] || need_commands mke2fs:e2fsprogs
     lock_lab
     choose_machine_kind "$vm"
     [[ ! $vm ]] || install_vm_dependencies
@@ -145,7 +147,8 @@ parse_user() {
 }
 
 verb_exec() {
-    local node=${1:-} in_user rest
+    # shellcheck disable=SC2034 # die reads LAB_FAILURE
+    local node=${1:-} in_user rest LAB_FAILURE=126
     [[ $node ]] || usage_error "exec NODE [--user USER] -- COMMAND..."
     shift
     parse_user "$@"
@@ -160,7 +163,8 @@ verb_exec() {
 
 # script(1) gives the shell a terminal of the machine.
 verb_shell() {
-    local node=${1:-} in_user rest
+    # shellcheck disable=SC2034 # die reads LAB_FAILURE
+    local node=${1:-} in_user rest LAB_FAILURE=126
     [[ $node ]] || usage_error "shell NODE [--user USER]"
     shift
     parse_user "$@"

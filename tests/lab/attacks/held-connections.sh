@@ -22,6 +22,7 @@ for address in "${stranger_addresses[@]}"; do on n4 ip address del "$address/24"
 # The control: the API answered these callers, and they held as many connections as one pool has.
 ((answered >= 500 && most >= 200)) || { echo "only $answered calls of the strangers were answered, and they held only $most connections"; exit 1; }
 for node in n1 n2 n3 n4; do
-    refused sh -c "contrib/lab/kat-lab journal $node -u kat-agent --since '$since' | grep 'a report did not reach the leader'"
+    lab journal "$node" -u kat-agent --since "$since" >"$LAB_WORK/journal"
+    finds_nothing grep 'a report did not reach the leader' "$LAB_WORK/journal"
 done
 nodes_are_ready

@@ -24,7 +24,7 @@ on n4 kat-agent reset --yes >/dev/null 2>&1
 equal 401 "$(code_of /root/copied node GET /v1alpha1/nodes/n4)" "a machine that has left"
 rejoin
 wait_for 30 nodes_are_ready
-[[ $before != "$(hash_of n4)" ]]
+differs "$before" "$(hash_of n4)" "hash of the key"
 for call in "GET /v1alpha1/nodes/n4" "GET /v1alpha1/nodes/n4/membership" "POST /v1alpha1/nodes/n4/status" "DELETE /v1alpha1/nodes/n4"; do
     # shellcheck disable=SC2086 # method and path
     equal 401 "$(code_of /root/copied node $call)" "$call with the key of an earlier n4"

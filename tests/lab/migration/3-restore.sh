@@ -25,7 +25,7 @@ on n2 kat-agent restore /root/backup --recovery-key-file /root/key
 # n2 is n1 now.
 kat() { on n2 katcall "$@"; }
 clients_are_replaced() { is_migrated "$clients"; }
-peers_are_replaced() { phase_is etcd-peer-ca Settled && [[ $(authority etcd-peer-ca .fingerprint) != "$peers" ]]; }
+peers_are_replaced() { phase_is etcd-peer-ca Settled && differs "$peers" "$(authority etcd-peer-ca .fingerprint)" "fingerprint"; }
 wait_for 180 clients_are_replaced
 wait_for 120 peers_are_replaced
 kept_is_refused n1

@@ -23,7 +23,7 @@ put_package() {
     on "$node" env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --quiet -o Dpkg::Use-Pty=0 \
         --reinstall --allow-downgrades "/root/$2.deb"
     runs_again() {
-        [[ $(on "$node" systemctl show --property=MainPID --value kat-agent.service) != "$before" ]] || return 1
+        differs "$before" "$(on "$node" systemctl show --property=MainPID --value kat-agent.service)" "pid of the agent" || return 1
         [[ $(on "$node" systemctl is-active kat-agent.service || true) == active ]]
     }
     wait_for 60 runs_again

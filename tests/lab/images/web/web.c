@@ -21,8 +21,10 @@
  * It keeps a connection whose request says so. On SIGTERM it goes on for $DRAIN_MS (500) milliseconds, so that
  * whoever still comes is answered, and told that this is the last answer of the connection; then it exits with 0,
  * and says how many it has answered. With $ILL it begins ill.
+ * With $TRACE the load prints a line for each request: when it began and when it ended, in milliseconds since 1970, and "ok"
+ * or what went wrong. $PATIENCE_MS is the time that it gives a request, five seconds by default.
  * The load opens a connection for each request unless it keeps them, at fixed times whatever became of those
- * before, gives each five seconds, and tries nothing twice. It says how many took longer than one: that is the
+ * before, and tries nothing twice. It says how many took longer than one: that is the
  * machine's business where its host is busy, and no loss.
  */
 #define _GNU_SOURCE
@@ -54,6 +56,12 @@ static void on_signal(int number) { (void)number; terminated = 1; }
 static int64_t now_ms(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000 + time.tv_nsec / 1000000;
+}
+
+static int64_t clock_ms(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_REALTIME, &time);
     return (int64_t)time.tv_sec * 1000 + time.tv_nsec / 1000000;
 }
 
@@ -210,6 +218,8 @@ static int serve(void) {
 }
 
 static struct sockaddr_in target, name_server;
+static int64_t patience;
+static int traced;
 static unsigned char question[300];
 static size_t question_size;
 
@@ -257,7 +267,7 @@ static const char *resolve(int64_t limit, struct in_addr *address) {
     ssize_t got;
     if (connect(server, (struct sockaddr *)&name_server, sizeof name_server) ||
         send(server, packet, question_size, 0) != (ssize_t)question_size) wrong = "can't ask for the name";
-    else if (poll(&waiting, 1, (int)(limit - now_ms())) <= 0) wrong = "no answer for the name in 5 s";
+    else if (poll(&waiting, 1, (int)(limit - now_ms())) <= 0) wrong = "no answer for the name in time";
     else if ((got = recv(server, answer, sizeof answer, 0)) < 12) wrong = "the name server is gone";
     else if (answer[0] != packet[0] || answer[1] != packet[1]) wrong = "an answer to another question";
     else if (!read_answer(answer, (size_t)got, address)) wrong = "the name has no address";
@@ -276,7 +286,7 @@ static const char *open_one(int64_t limit, int *connection) {
     if (connect(*connection, (struct sockaddr *)&address, sizeof address) && errno != EINPROGRESS) return strerror(errno);
     struct pollfd waiting = {.fd = *connection, .events = POLLOUT};
     int64_t left = limit - now_ms();
-    if (left <= 0 || poll(&waiting, 1, (int)left) == 0) return "no connection in 5 s";
+    if (left <= 0 || poll(&waiting, 1, (int)left) == 0) return "no connection in time";
     int error = 0;
     socklen_t size = sizeof error;
     getsockopt(*connection, SOL_SOCKET, SO_ERROR, &error, &size);
@@ -291,13 +301,13 @@ static const char *ask(int *connection, int keep) {
     const char *request = requests[keep], *wrong = NULL, *head;
     char answer[512] = "";
     size_t have = 0, whole = 0;
-    int64_t began = now_ms(), limit = began + 5000;
+    int64_t began = now_ms(), limit = began + patience;
     if (*connection < 0) wrong = open_one(limit, connection);
     if (!wrong && write(*connection, request, strlen(request)) != (ssize_t)strlen(request)) wrong = "can't send";
     while (!wrong) {
         int64_t left = limit - now_ms();
         struct pollfd waiting = {.fd = *connection, .events = POLLIN};
-        if (left <= 0 || poll(&waiting, 1, (int)left) == 0) { wrong = "no answer in 5 s"; break; }
+        if (left <= 0 || poll(&waiting, 1, (int)left) == 0) { wrong = "no answer in time"; break; }
         ssize_t got = read(*connection, answer + have, sizeof answer - 1 - have);
         if (got < 0 && errno == EAGAIN) continue;
         if (got < 0) { wrong = strerror(errno); break; }
@@ -321,11 +331,13 @@ static const char *ask(int *connection, int keep) {
     return wrong;
 }
 
-static void count(const char *wrong) {
+static void count(const char *wrong, int64_t began) {
+    int64_t ended = clock_ms();
+    /* One write for each line, as many threads print. */
+    if (traced) printf("%lld %lld %s\n", (long long)began, (long long)ended, wrong ? wrong : "ok");
     if (wrong) {
-        struct timespec time;
-        clock_gettime(CLOCK_REALTIME, &time);
-        if (atomic_fetch_add(&failed, 1) < 10) fprintf(stderr, "at %ld.%03ld: %s\n", (long)time.tv_sec, time.tv_nsec / 1000000, wrong);
+        if (atomic_fetch_add(&failed, 1) < 10)
+            fprintf(stderr, "at %lld.%03lld: %s\n", (long long)ended / 1000, (long long)ended % 1000, wrong);
     } else {
         atomic_fetch_add(&ok, 1);
     }
@@ -334,7 +346,8 @@ static void count(const char *wrong) {
 static void *ask_once(void *argument) {
     int connection = -1;
     (void)argument;
-    count(ask(&connection, 0));
+    int64_t began = clock_ms();
+    count(ask(&connection, 0), began);
     atomic_fetch_sub(&in_flight, 1);
     return NULL;
 }
@@ -348,7 +361,8 @@ static void *keep_asking(void *argument) {
     for (;;) {
         if (sem_wait(&kept->turns)) continue;
         if (atomic_load(&kept->over)) break;
-        count(ask(&connection, 1));
+        int64_t began = clock_ms();
+        count(ask(&connection, 1), began);
         atomic_fetch_sub(&in_flight, 1);
     }
     if (connection >= 0) close(connection);
@@ -370,6 +384,8 @@ static int load(int count, char **arguments) {
         fprintf(stderr, "web load ADDRESS PORT RATE SECONDS [STOP [KEPT]]\n");
         return 2;
     }
+    patience = number(getenv("PATIENCE_MS"), 5000);
+    traced = getenv("TRACE") != NULL;
     char *server = strchr(arguments[0], '@');
     if (server) {
         *server = 0;
