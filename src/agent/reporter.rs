@@ -104,6 +104,10 @@ pub trait MachineFacts: Send + Sync {
     fn state_stream(&self) -> bool {
         false
     }
+    /// Whether it has prepared to become a member of etcd; `None` if it can't.
+    fn etcd_waits(&self) -> Option<bool> {
+        None
+    }
     async fn overlay(&self) -> OverlayReport;
     /// Where other machines reach this one; empty where that is not known.
     fn present(&self) -> CurrentReach {
@@ -312,6 +316,7 @@ impl Reporter {
             member_keys: self.facts.member_keys(),
             authorities: self.facts.authorities(),
             state_stream: Some(self.facts.state_stream()),
+            etcd_waits: self.facts.etcd_waits(),
         };
         // Cut to the leader's limits, so that the leader never rejects a report because of long
         // output of programs.

@@ -214,6 +214,10 @@ impl MachineFacts for ThisMachine {
         self.state_stream.load(Ordering::Relaxed)
     }
 
+    fn etcd_waits(&self) -> Option<bool> {
+        Some(self.identity.etcd && self.known.borrow().prepares(&self.identity))
+    }
+
     fn volume_shared(&self) -> bool {
         self.config.volume_shared
     }
