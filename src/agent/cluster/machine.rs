@@ -543,17 +543,23 @@ pub(crate) async fn membership(
 /// Asks the leader to remove this machine for good. This machine's own agent is stopped by then, so
 /// the request goes to other machines.
 pub(crate) async fn leave(identity: &MachineIdentity) -> anyhow::Result<()> {
-    let known = ClusterCache::stored().of_others(identity);
-    let identity = &MachineIdentity {
-        etcd: false,
-        ..identity.clone()
-    };
-    let client = client_of(identity, &known, &MachineKeys::new(None))?;
+    let client = client_of_others(identity)?;
     match client.delete_node(&identity.node).await {
         // 401 means that the machine was removed before: its certificate is no longer accepted.
         Err(error) if !(error.is_not_found() || error.status() == Some(401)) => Err(error.into()),
         _ => Ok(()),
     }
+}
+
+/// A client of the other machines' APIs with this machine's certificate. They pass its calls on to
+/// the leader, also where this machine leads.
+pub(crate) fn client_of_others(identity: &MachineIdentity) -> anyhow::Result<Client> {
+    let known = ClusterCache::stored().of_others(identity);
+    let identity = &MachineIdentity {
+        etcd: false,
+        ..identity.clone()
+    };
+    Ok(client_of(identity, &known, &MachineKeys::new(None))?)
 }
 
 async fn wait_ready_at(
