@@ -38,6 +38,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const REASONS_TOLD: usize = 8;
 /// Pause after a report that failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// So many reports in a row have to be refused before this machine counts as taken out of the
+/// cluster.
+const REFUSALS: u32 = 3;
 
 /// Reports in the node loss timeout that a machine with `onPartition: stop` sends at least.
 const REPORTS_IN_TIMEOUT: u32 = 10;
@@ -57,7 +60,14 @@ pub trait ReportSink: Send + Sync {
     fn unanswered(&self) -> Option<Vec<String>> {
         None
     }
+    /// Whether the cluster answered the last report that it does not know this machine.
+    fn unknown(&self) -> bool {
+        false
+    }
 }
+
+/// What a machine says that the cluster does not know any more.
+pub(crate) const OUTSIDE: &str = "this machine is no member of the cluster any more: it was taken out with `katcall delete node`, or another machine has its name; what runs here runs on, unseen by the cluster; `sudo kat-agent reset` ends it, and then the machine can join again";
 
 /// No leader answers this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,6 +146,8 @@ pub struct Reporter {
     pub reached: watch::Sender<Option<Instant>>,
     /// For the service's status line.
     pub silence: watch::Sender<Option<LeaderSilence>>,
+    /// Whether the cluster does not know this machine any more.
+    pub outside: watch::Sender<bool>,
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     /// Reports the loop's liveness to the watchdog.
     pub pulses: LoopPulses,
@@ -147,6 +159,7 @@ impl Reporter {
         let mut lists = self.lists.clone();
         self.wait_for_first_look().await;
         let mut failures = BTreeSet::new();
+        let mut refusals = 0_u32;
         let pulse = self.pulses.watch("reports to the leader");
         let mut moved = self.facts.moved();
         loop {
@@ -169,6 +182,11 @@ impl Reporter {
                 });
             }
             self.note_silence(sent.is_ok());
+            refusals = match sent.is_err() && self.sink.unknown() {
+                true => refusals.saturating_add(1),
+                false => 0,
+            };
+            self.note_outside(sent.is_ok(), refusals);
             match &sent {
                 Ok(_) if failures.is_empty() => {}
                 Ok(_) => tracing::info!("the leader takes reports again"),
@@ -209,6 +227,18 @@ impl Reporter {
             }
             tokio::time::sleep(GATHER).await;
         }
+    }
+
+    /// A leader that has just begun may not know each machine for a moment, so one refusal does not
+    /// count.
+    fn note_outside(&self, accepted: bool, refusals: u32) {
+        if refusals == REFUSALS {
+            tracing::error!("{OUTSIDE}");
+        }
+        self.outside.send_if_modified(|outside| {
+            let now = refusals >= REFUSALS || (*outside && !accepted);
+            std::mem::replace(outside, now) != now
+        });
     }
 
     fn note_silence(&self, accepted: bool) {
@@ -410,6 +440,7 @@ mod tests {
             published: watch::Sender::default(),
             reached: watch::Sender::default(),
             silence: watch::Sender::default(),
+            outside: watch::Sender::default(),
             clock: Arc::new(Timestamp::now),
             pulses: LoopPulses::default(),
         };
@@ -488,6 +519,46 @@ mod tests {
         fn unanswered(&self) -> Option<Vec<String>> {
             self.asked.borrow().clone()
         }
+    }
+
+    /// A cluster that knows the machine, does not, or does not answer.
+    struct Knowing(watch::Sender<Option<bool>>);
+
+    #[async_trait]
+    impl ReportSink for Knowing {
+        async fn send(&self, _: &NodeReport) -> Result<Duration, String> {
+            match *self.0.borrow() {
+                Some(true) => Ok(Duration::ZERO),
+                Some(false) => Err("not known".to_owned()),
+                None => Err("no answer".to_owned()),
+            }
+        }
+        fn unknown(&self) -> bool {
+            *self.0.borrow() == Some(false)
+        }
+    }
+
+    /// A machine that was cut off while somebody deleted it hears of that with its first reports.
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_was_deleted_while_it_was_cut_off_knows_it_when_it_hears() {
+        let answers = Arc::new(Knowing(watch::Sender::new(Some(true))));
+        let (reporter, _lists) = reporter(answers.clone(), Arc::new(Moving::default()));
+        let outside = reporter.outside.subscribe();
+        let cancel = CancellationToken::new();
+        let task = tokio::spawn(reporter.run(Duration::from_secs(1), cancel.clone()));
+        let after = async |answer: Option<bool>, seconds| {
+            answers.0.send_replace(answer);
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            *outside.borrow()
+        };
+        assert!(!after(Some(true), 60).await);
+        assert!(!after(None, 600).await, "nobody answered");
+        assert!(after(Some(false), 10).await);
+        // It stays so while nobody answers, and ends where the cluster takes a report.
+        assert!(after(None, 600).await);
+        assert!(!after(Some(true), 10).await);
+        cancel.cancel();
+        task.await.unwrap();
     }
 
     /// A machine that boots while nobody answers: the kept addresses are asked, and named.

@@ -345,6 +345,8 @@ pub(crate) struct LeaderApi {
     failures: AtomicUsize,
     /// The servers that were asked, where no leader answered the last report.
     unanswered: Mutex<Option<Vec<String>>>,
+    /// The cluster answered the last report that it does not know this machine.
+    unknown: AtomicBool,
 }
 
 impl LeaderApi {
@@ -362,6 +364,7 @@ impl LeaderApi {
             leader: Mutex::default(),
             failures: AtomicUsize::default(),
             unanswered: Mutex::default(),
+            unknown: AtomicBool::default(),
         }
     }
 
@@ -476,6 +479,10 @@ impl ReportSink for LeaderApi {
             Err(error) if error.is_passing() => Some(self.asked()),
             _ => None,
         };
+        // 401 says that the cluster knows this machine's name, if at all, by another key.
+        let unknown = |error: &ClientError| error.is_not_found() || error.status() == Some(401);
+        let unknown = sent.as_ref().is_err_and(unknown);
+        self.unknown.store(unknown, Ordering::Relaxed);
         if sent.is_err() {
             self.failures.fetch_add(1, Ordering::Relaxed);
             // The next client reads the renewed certificate.
@@ -483,14 +490,7 @@ impl ReportSink for LeaderApi {
         } else {
             self.failures.store(0, Ordering::Relaxed);
         }
-        sent.map_err(|error| match error.is_not_found() {
-            true => format!(
-                "the cluster does not know machine {} any more: it was taken out with `katcall delete node`. \
-                 `sudo kat-agent reset` clears it, and then it can join anew",
-                self.identity.node
-            ),
-            false => error.to_string(),
-        })
+        sent.map_err(|error| error.to_string())
     }
 
     async fn elsewhere(&self) {
@@ -507,6 +507,10 @@ impl ReportSink for LeaderApi {
 
     fn unanswered(&self) -> Option<Vec<String>> {
         self.unanswered.lock().clone()
+    }
+
+    fn unknown(&self) -> bool {
+        self.unknown.load(Ordering::Relaxed)
     }
 }
 

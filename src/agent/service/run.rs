@@ -116,6 +116,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     };
     let (reached_now, reached) = watch::channel(memory.recall());
     let (silence_now, silence) = watch::channel(None);
+    let (outside_now, outside) = watch::channel(false);
     let (fenced_now, fenced) = watch::channel(DesiredList::default());
     let fence = fence::PartitionFence {
         timeout: Duration::from_secs(identity.cluster.spec.node_loss_timeout_seconds.into()),
@@ -397,6 +398,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         published,
         reached: reached_now,
         silence: silence_now,
+        outside: outside_now,
         clock,
         pulses,
     };
@@ -452,6 +454,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
             handle,
             silence,
             refused_epoch: epochs.refused(),
+            outside,
             member: identity.etcd,
         },
         cancel.clone(),
@@ -578,10 +581,12 @@ mod tests {
         let status = ServiceStatus::start(&mut tasks, &LoopPulses::default(), &cancel);
         let (_refused_now, refused_epoch) = watch::channel(None);
         let (_silence_now, silence) = watch::channel(None);
+        let (_outside_now, outside) = watch::channel(false);
         let sources = StatusSources {
             handle,
             silence,
             refused_epoch,
+            outside,
             member: true,
         };
         tasks.spawn(tell_status(status, sources, cancel));
