@@ -14,7 +14,9 @@ use crate::{
     cluster::{abilities::MachineAbilities, identity::MachineIdentity, reach::CurrentReach},
     service::supervisor::DesiredList,
 };
+use kat_api::take_own_report;
 use kat_daemon::watchdog::LoopPulses;
+use kat_leader::LeaderHandle;
 use kat_network as network;
 use kat_types::{
     VERSION,
@@ -63,6 +65,42 @@ pub trait ReportSink: Send + Sync {
     /// Whether the cluster answered the last report that it does not know this machine.
     fn unknown(&self) -> bool {
         false
+    }
+}
+
+/// Reports of a machine that may lead: to its own leader directly while it leads, else over the API.
+pub(crate) struct OwnLeaderFirst {
+    /// The leader of this machine.
+    pub(crate) handle: LeaderHandle,
+    /// Any other leader.
+    pub(crate) others: Arc<dyn ReportSink>,
+}
+
+#[async_trait]
+impl ReportSink for OwnLeaderFirst {
+    async fn send(&self, report: &NodeReport) -> Result<Duration, String> {
+        match take_own_report(&self.handle, report) {
+            Some(unsure) => Ok(unsure),
+            None => self.others.send(report).await,
+        }
+    }
+
+    async fn elsewhere(&self) {
+        let mut leadership = self.handle.leadership.clone();
+        if leadership.borrow().is_none() {
+            return self.others.elsewhere().await;
+        }
+        if leadership.wait_for(Option::is_none).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn unanswered(&self) -> Option<Vec<String>> {
+        self.others.unanswered()
+    }
+
+    fn unknown(&self) -> bool {
+        self.others.unknown()
     }
 }
 
@@ -362,6 +400,18 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
+    use kat_leader::{AgentReports, PlanningHealth, StoreHealth};
+    use kat_plan::Snapshot;
+    use kat_store::Leadership;
+    use kat_testing::MemoryStore;
+    use kat_types::{
+        assignment::DesiredMeta,
+        store::{
+            records::NodeRegistration,
+            revisions::Stored,
+            snapshot::{NodeEntry, StoredState},
+        },
+    };
 
     /// A machine with a settable address.
     #[derive(Default)]
@@ -559,6 +609,101 @@ mod tests {
         assert!(!after(Some(true), 10).await);
         cancel.cancel();
         task.await.unwrap();
+    }
+
+    /// A sink that never ends, as an API on a machine whose processors have other work.
+    struct Hanging;
+
+    #[async_trait]
+    impl ReportSink for Hanging {
+        async fn send(&self, _: &NodeReport) -> Result<Duration, String> {
+            std::future::pending().await
+        }
+    }
+
+    fn leading(uid: &str) -> (LeaderHandle, watch::Sender<Option<Leadership>>) {
+        let registration = NodeRegistration::new(uid, Timestamp::UNIX_EPOCH);
+        let entry = NodeEntry {
+            registration: Stored {
+                value: registration,
+                revision: 1,
+            },
+            status: None,
+            subnet: None,
+            public_key: None,
+            endpoints: Vec::new(),
+            reach: Default::default(),
+            desired: Stored {
+                value: DesiredMeta::default(),
+                revision: 1,
+            },
+        };
+        let state = StoredState {
+            nodes: [("n1".to_owned(), entry)].into(),
+            ..StoredState::default()
+        };
+        let leadership = Leadership {
+            key: "/kat/leader_election/1".to_owned(),
+            create_revision: 1,
+            lost: CancellationToken::new(),
+            sure: watch::channel(Instant::now()).1,
+        };
+        let (leaderships, leadership) = watch::channel(Some(leadership));
+        let handle = LeaderHandle {
+            store: Arc::new(MemoryStore::default()),
+            snapshot: watch::channel(Some(Arc::new(Snapshot::from(state)))).1,
+            shown: None,
+            leadership,
+            reports: AgentReports::default(),
+            store_health: StoreHealth::default(),
+            planning: PlanningHealth::default(),
+            feed: None,
+        };
+        (handle, leaderships)
+    }
+
+    /// Eighty workloads at once kept the processors of the leading machine busy, and it counted
+    /// itself as lost: its reports went through its own API.
+    #[tokio::test(start_paused = true)]
+    async fn the_leader_never_counts_its_own_machine_as_lost_while_its_api_is_late() {
+        let (handle, _leaderships) = leading(&MachineIdentity::example("n1").node_uid);
+        let sink = Arc::new(OwnLeaderFirst {
+            handle: handle.clone(),
+            others: Arc::new(Hanging),
+        });
+        let (reporter, _lists) = reporter(sink, Arc::new(Moving::default()));
+        let cancel = CancellationToken::new();
+        let task = tokio::spawn(reporter.run(Duration::from_secs(3), cancel.clone()));
+        for _ in 0..60 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let observed = handle.reports.observed(Duration::from_secs(60));
+            let age = observed.reports.get("n1").map(|reported| reported.age);
+            assert!(
+                age.is_some_and(|age| age <= Duration::from_secs(4)),
+                "{age:?}"
+            );
+        }
+        cancel.cancel();
+        task.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_does_not_lead_or_is_not_known_reports_over_the_api() {
+        let report = NodeReport {
+            node_name: "n1".to_owned(),
+            node_uid: "u1".to_owned(),
+            ..NodeReport::default()
+        };
+        let (handle, leaderships) = leading("u1");
+        assert!(take_own_report(&handle, &report).is_some());
+        let (other, _leaderships) = leading("u2");
+        assert_eq!(
+            take_own_report(&other, &report),
+            None,
+            "another machine's name"
+        );
+        leaderships.send_replace(None);
+        assert_eq!(take_own_report(&handle, &report), None, "it leads no more");
     }
 
     /// A machine that boots while nobody answers: the kept addresses are asked, and named.

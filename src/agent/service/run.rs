@@ -56,6 +56,7 @@ use crate::{
         standalone as local,
     },
     network::host_ports::SystemListeners,
+    reporter::OwnLeaderFirst,
     secrets::Secrets,
     service::status_line::{ServiceStatus, StatusSources, tell_status},
     volumes::{
@@ -379,7 +380,10 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         identity: Arc::clone(&identity),
         statuses,
         lists: listed,
-        sink: Arc::new(LeaderApi::new(&identity, &keys, known.clone())),
+        sink: Arc::new(OwnLeaderFirst {
+            handle: handle.clone(),
+            others: Arc::new(LeaderApi::new(&identity, &keys, known.clone())),
+        }),
         facts: Arc::new(
             ThisMachine::new(
                 &identity,
