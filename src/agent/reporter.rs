@@ -14,7 +14,9 @@ use crate::{
     cluster::{abilities::MachineAbilities, identity::MachineIdentity, reach::CurrentReach},
     service::supervisor::DesiredList,
 };
+use kat_api::take_own_report;
 use kat_daemon::watchdog::LoopPulses;
+use kat_leader::LeaderHandle;
 use kat_network as network;
 use kat_types::{
     VERSION,
@@ -38,6 +40,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const REASONS_TOLD: usize = 8;
 /// Pause after a report that failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// So many reports in a row have to be refused before this machine counts as taken out of the
+/// cluster.
+const REFUSALS: u32 = 3;
 
 /// Reports in the node loss timeout that a machine with `onPartition: stop` sends at least.
 const REPORTS_IN_TIMEOUT: u32 = 10;
@@ -57,7 +62,50 @@ pub trait ReportSink: Send + Sync {
     fn unanswered(&self) -> Option<Vec<String>> {
         None
     }
+    /// Whether the cluster answered the last report that it does not know this machine.
+    fn unknown(&self) -> bool {
+        false
+    }
 }
+
+/// Reports of a machine that may lead: to its own leader directly while it leads, else over the API.
+pub(crate) struct OwnLeaderFirst {
+    /// The leader of this machine.
+    pub(crate) handle: LeaderHandle,
+    /// Any other leader.
+    pub(crate) others: Arc<dyn ReportSink>,
+}
+
+#[async_trait]
+impl ReportSink for OwnLeaderFirst {
+    async fn send(&self, report: &NodeReport) -> Result<Duration, String> {
+        match take_own_report(&self.handle, report) {
+            Some(unsure) => Ok(unsure),
+            None => self.others.send(report).await,
+        }
+    }
+
+    async fn elsewhere(&self) {
+        let mut leadership = self.handle.leadership.clone();
+        if leadership.borrow().is_none() {
+            return self.others.elsewhere().await;
+        }
+        if leadership.wait_for(Option::is_none).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn unanswered(&self) -> Option<Vec<String>> {
+        self.others.unanswered()
+    }
+
+    fn unknown(&self) -> bool {
+        self.others.unknown()
+    }
+}
+
+/// What a machine says that the cluster does not know any more.
+pub(crate) const OUTSIDE: &str = "this machine is no member of the cluster any more: it was taken out with `katcall delete node`, or another machine has its name; what runs here runs on, unseen by the cluster; `sudo kat-agent reset` ends it, and then the machine can join again";
 
 /// No leader answers this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,6 +152,10 @@ pub trait MachineFacts: Send + Sync {
     fn state_stream(&self) -> bool {
         false
     }
+    /// Whether it has prepared to become a member of etcd; `None` if it can't.
+    fn etcd_waits(&self) -> Option<bool> {
+        None
+    }
     async fn overlay(&self) -> OverlayReport;
     /// Where other machines reach this one; empty where that is not known.
     fn present(&self) -> CurrentReach {
@@ -132,6 +184,8 @@ pub struct Reporter {
     pub reached: watch::Sender<Option<Instant>>,
     /// For the service's status line.
     pub silence: watch::Sender<Option<LeaderSilence>>,
+    /// Whether the cluster does not know this machine any more.
+    pub outside: watch::Sender<bool>,
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     /// Reports the loop's liveness to the watchdog.
     pub pulses: LoopPulses,
@@ -143,6 +197,7 @@ impl Reporter {
         let mut lists = self.lists.clone();
         self.wait_for_first_look().await;
         let mut failures = BTreeSet::new();
+        let mut refusals = 0_u32;
         let pulse = self.pulses.watch("reports to the leader");
         let mut moved = self.facts.moved();
         loop {
@@ -165,6 +220,11 @@ impl Reporter {
                 });
             }
             self.note_silence(sent.is_ok());
+            refusals = match sent.is_err() && self.sink.unknown() {
+                true => refusals.saturating_add(1),
+                false => 0,
+            };
+            self.note_outside(sent.is_ok(), refusals);
             match &sent {
                 Ok(_) if failures.is_empty() => {}
                 Ok(_) => tracing::info!("the leader takes reports again"),
@@ -205,6 +265,18 @@ impl Reporter {
             }
             tokio::time::sleep(GATHER).await;
         }
+    }
+
+    /// A leader that has just begun may not know each machine for a moment, so one refusal does not
+    /// count.
+    fn note_outside(&self, accepted: bool, refusals: u32) {
+        if refusals == REFUSALS {
+            tracing::error!("{OUTSIDE}");
+        }
+        self.outside.send_if_modified(|outside| {
+            let now = refusals >= REFUSALS || (*outside && !accepted);
+            std::mem::replace(outside, now) != now
+        });
     }
 
     fn note_silence(&self, accepted: bool) {
@@ -312,6 +384,7 @@ impl Reporter {
             member_keys: self.facts.member_keys(),
             authorities: self.facts.authorities(),
             state_stream: Some(self.facts.state_stream()),
+            etcd_waits: self.facts.etcd_waits(),
         };
         // Cut to the leader's limits, so that the leader never rejects a report because of long
         // output of programs.
@@ -327,6 +400,18 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
+    use kat_leader::{AgentReports, PlanningHealth, StoreHealth};
+    use kat_plan::Snapshot;
+    use kat_store::Leadership;
+    use kat_testing::MemoryStore;
+    use kat_types::{
+        assignment::DesiredMeta,
+        store::{
+            records::NodeRegistration,
+            revisions::Stored,
+            snapshot::{NodeEntry, StoredState},
+        },
+    };
 
     /// A machine with a settable address.
     #[derive(Default)]
@@ -405,6 +490,7 @@ mod tests {
             published: watch::Sender::default(),
             reached: watch::Sender::default(),
             silence: watch::Sender::default(),
+            outside: watch::Sender::default(),
             clock: Arc::new(Timestamp::now),
             pulses: LoopPulses::default(),
         };
@@ -483,6 +569,141 @@ mod tests {
         fn unanswered(&self) -> Option<Vec<String>> {
             self.asked.borrow().clone()
         }
+    }
+
+    /// A cluster that knows the machine, does not, or does not answer.
+    struct Knowing(watch::Sender<Option<bool>>);
+
+    #[async_trait]
+    impl ReportSink for Knowing {
+        async fn send(&self, _: &NodeReport) -> Result<Duration, String> {
+            match *self.0.borrow() {
+                Some(true) => Ok(Duration::ZERO),
+                Some(false) => Err("not known".to_owned()),
+                None => Err("no answer".to_owned()),
+            }
+        }
+        fn unknown(&self) -> bool {
+            *self.0.borrow() == Some(false)
+        }
+    }
+
+    /// A machine that was cut off while somebody deleted it hears of that with its first reports.
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_was_deleted_while_it_was_cut_off_knows_it_when_it_hears() {
+        let answers = Arc::new(Knowing(watch::Sender::new(Some(true))));
+        let (reporter, _lists) = reporter(answers.clone(), Arc::new(Moving::default()));
+        let outside = reporter.outside.subscribe();
+        let cancel = CancellationToken::new();
+        let task = tokio::spawn(reporter.run(Duration::from_secs(1), cancel.clone()));
+        let after = async |answer: Option<bool>, seconds| {
+            answers.0.send_replace(answer);
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            *outside.borrow()
+        };
+        assert!(!after(Some(true), 60).await);
+        assert!(!after(None, 600).await, "nobody answered");
+        assert!(after(Some(false), 10).await);
+        // It stays so while nobody answers, and ends where the cluster takes a report.
+        assert!(after(None, 600).await);
+        assert!(!after(Some(true), 10).await);
+        cancel.cancel();
+        task.await.unwrap();
+    }
+
+    /// A sink that never ends, as an API on a machine whose processors have other work.
+    struct Hanging;
+
+    #[async_trait]
+    impl ReportSink for Hanging {
+        async fn send(&self, _: &NodeReport) -> Result<Duration, String> {
+            std::future::pending().await
+        }
+    }
+
+    fn leading(uid: &str) -> (LeaderHandle, watch::Sender<Option<Leadership>>) {
+        let registration = NodeRegistration::new(uid, Timestamp::UNIX_EPOCH);
+        let entry = NodeEntry {
+            registration: Stored {
+                value: registration,
+                revision: 1,
+            },
+            status: None,
+            subnet: None,
+            public_key: None,
+            endpoints: Vec::new(),
+            reach: Default::default(),
+            desired: Stored {
+                value: DesiredMeta::default(),
+                revision: 1,
+            },
+        };
+        let state = StoredState {
+            nodes: [("n1".to_owned(), entry)].into(),
+            ..StoredState::default()
+        };
+        let leadership = Leadership {
+            key: "/kat/leader_election/1".to_owned(),
+            create_revision: 1,
+            lost: CancellationToken::new(),
+            sure: watch::channel(Instant::now()).1,
+        };
+        let (leaderships, leadership) = watch::channel(Some(leadership));
+        let handle = LeaderHandle {
+            store: Arc::new(MemoryStore::default()),
+            snapshot: watch::channel(Some(Arc::new(Snapshot::from(state)))).1,
+            shown: None,
+            leadership,
+            reports: AgentReports::default(),
+            store_health: StoreHealth::default(),
+            planning: PlanningHealth::default(),
+            feed: None,
+        };
+        (handle, leaderships)
+    }
+
+    /// Eighty workloads at once kept the processors of the leading machine busy, and it counted
+    /// itself as lost: its reports went through its own API.
+    #[tokio::test(start_paused = true)]
+    async fn the_leader_never_counts_its_own_machine_as_lost_while_its_api_is_late() {
+        let (handle, _leaderships) = leading(&MachineIdentity::example("n1").node_uid);
+        let sink = Arc::new(OwnLeaderFirst {
+            handle: handle.clone(),
+            others: Arc::new(Hanging),
+        });
+        let (reporter, _lists) = reporter(sink, Arc::new(Moving::default()));
+        let cancel = CancellationToken::new();
+        let task = tokio::spawn(reporter.run(Duration::from_secs(3), cancel.clone()));
+        for _ in 0..60 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let observed = handle.reports.observed(Duration::from_secs(60));
+            let age = observed.reports.get("n1").map(|reported| reported.age);
+            assert!(
+                age.is_some_and(|age| age <= Duration::from_secs(4)),
+                "{age:?}"
+            );
+        }
+        cancel.cancel();
+        task.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_does_not_lead_or_is_not_known_reports_over_the_api() {
+        let report = NodeReport {
+            node_name: "n1".to_owned(),
+            node_uid: "u1".to_owned(),
+            ..NodeReport::default()
+        };
+        let (handle, leaderships) = leading("u1");
+        assert!(take_own_report(&handle, &report).is_some());
+        let (other, _leaderships) = leading("u2");
+        assert_eq!(
+            take_own_report(&other, &report),
+            None,
+            "another machine's name"
+        );
+        leaderships.send_replace(None);
+        assert_eq!(take_own_report(&handle, &report), None, "it leads no more");
     }
 
     /// A machine that boots while nobody answers: the kept addresses are asked, and named.

@@ -27,6 +27,7 @@ pub use crate::{
             tokens::{NewToken, new_token},
         },
         data::volume_copies::{CopyStream, VolumeCopies},
+        machines::nodes::take_own_report,
         workloads::{
             instances::{InstanceLogs, LogStream, LogsError},
             sessions::{InputFrames, InstanceSessions, OutputFrames, SessionError, SessionRequest},

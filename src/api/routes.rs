@@ -344,7 +344,7 @@ pub static ROUTES: &[ApiRoute] = {
         R::new(Delete, "/v1alpha1/nodes/{node}", A::Leave, O::DeleteNode, P::Nothing,
             "Takes a machine out of the cluster; one that is Ready and runs instances is a conflict, unless it asks itself")
             .takes(P::Nothing, &[204]),
-        R::new(Put, "/v1alpha1/nodes/{node}/drain", A::Admin, O::DrainNode, APPLIED,
+        R::new(Put, "/v1alpha1/nodes/{node}/drain", A::Leave, O::DrainNode, APPLIED,
             "Moves everything off a machine and places nothing new there; with `force=true` what can't move is stopped")
             .query(&["force", "dryRun"]),
         R::new(Delete, "/v1alpha1/nodes/{node}/drain", A::Admin, O::UncordonNode, APPLIED,

@@ -92,6 +92,14 @@ impl EtcdMembers for MemberClients {
         self.forget_if_failed(url, status).await
     }
 
+    async fn add_user(&self, node: &str) -> Result<(), StoreError> {
+        etcd_admin::add_leader_user(&self.any, node).await
+    }
+
+    async fn add_voting(&self, peer_url: &str) -> Result<(), StoreError> {
+        etcd_admin::add_voting_member(&self.any, peer_url).await
+    }
+
     async fn add(&self, node: &str, peer_url: &str) -> Result<(), StoreError> {
         etcd_admin::add_leader_user(&self.any, node).await?;
         etcd_admin::add_learner(&self.any, peer_url).await

@@ -9,7 +9,9 @@ use std::{
 use tokio::time::Instant;
 
 use super::{LeaderHandle, MembersConfig};
-use kat_plan::{SeenMember, SeenStore, Snapshot, StoreAlarms, machine_at};
+use kat_plan::{
+    PREPARED_WITHIN, PreparingMachines, SeenMember, SeenStore, Snapshot, StoreAlarms, machine_at,
+};
 use kat_store::{
     StoreError,
     etcd_admin::{EtcdMember, EtcdStatus},
@@ -36,6 +38,10 @@ pub(crate) struct EtcdObservation {
 pub(crate) struct MemberMemory {
     /// When each silent member was first seen without an answer.
     silent: BTreeMap<u64, Instant>,
+    /// Since when each other member has answered without a break.
+    steady: BTreeMap<u64, Instant>,
+    /// The machine that prepares to become a member, and since when.
+    preparing: Option<(String, Instant)>,
     /// Machines whose member was removed because it was lost.
     pub(crate) given_up: BTreeSet<String>,
     /// Why this leader removed the member of a machine, until the event is written.
@@ -52,8 +58,11 @@ impl MemberMemory {
         let answers = |id: &u64| seen.iter().any(|member| member.id == *id && member.healthy);
         let listed = |id: &u64| seen.iter().any(|member| member.id == *id);
         self.silent.retain(|id, _| listed(id) && !answers(id));
+        self.steady.retain(|id, _| listed(id) && answers(id));
         for member in seen {
             if member.healthy {
+                let since = self.steady.entry(member.id).or_insert_with(Instant::now);
+                member.steady = since.elapsed();
                 if member.voting
                     && let Some(node) = &member.node
                 {
@@ -64,6 +73,29 @@ impl MemberMemory {
             let since = self.silent.entry(member.id).or_insert_with(Instant::now);
             member.silent = since.elapsed();
         }
+    }
+}
+
+impl MemberMemory {
+    /// Records which machine prepares to become a member. Returns it, and prefers other machines
+    /// from now on, if it should have prepared long ago.
+    pub(crate) fn note_preparing(
+        &mut self,
+        next: Option<&str>,
+        preparing: &PreparingMachines,
+    ) -> Option<String> {
+        let next = next.filter(|name| !preparing.waiting.contains(*name));
+        let Some(name) = next else {
+            self.preparing = None;
+            return None;
+        };
+        let since = match &self.preparing {
+            Some((known, since)) if known == name => *since,
+            _ => Instant::now(),
+        };
+        self.preparing = Some((name.to_owned(), since));
+        let overdue = since.elapsed() >= PREPARED_WITHIN;
+        (overdue && self.given_up.insert(name.to_owned())).then(|| name.to_owned())
     }
 }
 

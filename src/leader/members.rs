@@ -20,8 +20,8 @@ use super::{
 use crate::etcd_status::{EtcdObservation, MemberMemory, note_lost_data, observe_etcd};
 use kat_daemon::watchdog::LoopPulses;
 use kat_plan::{
-    MemberStep, SeenMember, Snapshot, cluster_members, is_migrating, lost_members, next_step,
-    wanted_members,
+    MemberStep, PreparingMachines, RemovedMember, SeenMember, Snapshot, StepView, cluster_members,
+    is_migrating, lost_members, next_step, preparing_machine, wanted_members,
 };
 use kat_store::{
     Leadership, StoreError, TransactionResult,
@@ -42,6 +42,8 @@ use kat_types::{
 const BUSY: Duration = Duration::from_secs(1);
 /// Time between two rounds while the members are as wanted.
 const IDLE: Duration = Duration::from_secs(5);
+/// Pause before etcd is asked again to add a member with a vote.
+const ADD_AGAIN: Duration = Duration::from_millis(50);
 
 /// What etcd's superuser can do with members. URLs are those of one member's client port.
 #[async_trait]
@@ -50,8 +52,12 @@ pub trait EtcdMembers: Send + Sync {
     async fn list(&self) -> Result<Vec<EtcdMember>, StoreError>;
     /// Status that one member reports.
     async fn status(&self, url: &str) -> Result<EtcdStatus, StoreError>;
+    /// Creates the user of a machine that becomes a member.
+    async fn add_user(&self, node: &str) -> Result<(), StoreError>;
     /// Creates a machine's user and adds a member without a vote.
     async fn add(&self, node: &str, peer_url: &str) -> Result<(), StoreError>;
+    /// Adds a member that has a vote, and whose machine has its user.
+    async fn add_voting(&self, peer_url: &str) -> Result<(), StoreError>;
     /// Gives a member its vote; `url` is that of the member that leads raft.
     async fn promote(&self, url: &str, id: u64) -> Result<(), StoreError>;
     /// Removes a machine's user and its member.
@@ -173,23 +179,33 @@ async fn round(
     let mut observation = observe_etcd(config, &snapshot).await?;
     memory.note(&mut observation.seen);
     note_lost_data(handle, &mut observation.seen);
+    let preparing = preparing_machines(handle);
     if observation.alarms.is_full() {
         // Nothing can be stored before there is room.
         return upkeep
             .round(handle, config, Some(leadership), &observation)
             .await;
     }
-    let found = (&*snapshot, observation.seen.as_slice());
-    if write_down(handle, config, leadership, found, memory).await? {
-        // The next decision is based on what was just stored.
-        return Ok(true);
-    }
     let now = (config.clock)();
     let lost = lost_members(&snapshot, &observation.seen);
     let given_up = (&lost, &memory.given_up);
     let wanted = wanted_members(&snapshot, &observation.seen, given_up, &config.node, now);
-    let leads = (config.node.as_str(), observation.raft_leader);
-    let step = next_step(&wanted, &observation.seen, &lost, leads);
+    let next = preparing_machine(&wanted, &observation.seen, &preparing);
+    if let Some(machine) = memory.note_preparing(next.as_deref(), &preparing) {
+        tracing::warn!(machine, "this machine does not prepare to hold etcd");
+        return Ok(true);
+    }
+    let found = (&*snapshot, observation.seen.as_slice());
+    if write_down(handle, config, leadership, (found, next), memory).await? {
+        // The next decision is based on what was just stored.
+        return Ok(true);
+    }
+    let view = StepView {
+        own: &config.node,
+        raft_leader: observation.raft_leader,
+        preparing: &preparing,
+    };
+    let step = next_step(&wanted, &observation.seen, &lost, view);
     let message = match &step {
         MemberStep::Nothing => {
             settle_users(handle, config, leadership, (memory, &observation.seen)).await?;
@@ -209,21 +225,35 @@ async fn round(
                 .await?;
             return Ok(true);
         }
-        MemberStep::Add { node } => format!("machine {node} becomes a member of etcd"),
-        MemberStep::Promote { node, .. } => format!("etcd of machine {node} gets its vote"),
-        MemberStep::Remove { id, node } => {
-            let mut seen = observation.seen.iter();
-            let data_lost = seen.any(|member| member.id == *id && member.data_lost);
-            let why = match (lost.contains(id) && node.is_some(), data_lost) {
-                (false, _) => "",
-                (true, true) => ": its data is gone",
-                (true, false) => ": it does not answer, although its machine does",
-            };
-            if let Some(node) = node {
-                memory.why.insert(node.clone(), why.to_owned());
+        MemberStep::Add { node, .. } => format!("machine {node} becomes a member of etcd"),
+        MemberStep::Promote { node, with, .. } => match with {
+            Some(second) => {
+                format!("etcd of machine {node} gets its vote, and that of {second} with it")
             }
-            let node = node.as_deref().unwrap_or("a machine that is gone");
-            format!("etcd of {node} is no member any more{why}")
+            None => format!("etcd of machine {node} gets its vote"),
+        },
+        MemberStep::Remove { member, also } => {
+            let mut removed = String::new();
+            for RemovedMember { id, node } in std::iter::once(member).chain(also) {
+                let mut seen = observation.seen.iter();
+                let data_lost = seen.any(|member| member.id == *id && member.data_lost);
+                let is_lost = lost.contains(id);
+                let why = match (is_lost && node.is_some(), data_lost) {
+                    (false, _) => "",
+                    (true, true) => ": its data is gone",
+                    (true, false) => ": it does not answer, although its machine does",
+                };
+                if let Some(node) = node {
+                    memory.why.insert(node.clone(), why.to_owned());
+                    if is_lost {
+                        memory.given_up.insert(node.clone());
+                    }
+                }
+                let node = node.as_deref().unwrap_or("a machine that is gone");
+                let and = if removed.is_empty() { "" } else { "; " };
+                removed.push_str(&format!("{and}etcd of {node} is no member any more{why}"));
+            }
+            removed
         }
         MemberStep::HandOver => "another machine is to lead: etcd of this one goes".to_owned(),
         MemberStep::MoveRaft { to } => format!("the member {to:x} is to lead raft"),
@@ -235,14 +265,6 @@ async fn round(
     }
     still_leads(handle, leadership).await?;
     memory.users.clear();
-    if let MemberStep::Remove {
-        id,
-        node: Some(node),
-    } = &step
-        && lost.contains(id)
-    {
-        memory.given_up.insert(node.clone());
-    }
     take_step(config, &snapshot, &observation, &step).await?;
     Ok(true)
 }
@@ -281,34 +303,85 @@ async fn take_step(
     step: &MemberStep,
 ) -> Result<(), StoreError> {
     let etcd = &config.etcd;
+    let peer_url = |node: &str| {
+        let entry = snapshot.nodes.get(node);
+        let address = entry.and_then(|entry| entry.subnet).map(node_address);
+        let address =
+            address.ok_or_else(|| StoreError::Invalid(format!("machine {node} has no address")))?;
+        Ok::<_, StoreError>(format!("https://{address}:{}", config.peer_port))
+    };
     match step {
         MemberStep::Nothing | MemberStep::Wait(_) | MemberStep::HandOver => Ok(()),
-        MemberStep::Add { node } => {
-            let entry = snapshot.nodes.get(node);
-            let address = entry.and_then(|entry| entry.subnet).map(node_address);
-            let address = address
-                .ok_or_else(|| StoreError::Invalid(format!("machine {node} has no address")))?;
-            let url = format!("https://{address}:{}", config.peer_port);
-            etcd.add(node, &url).await
+        MemberStep::Add { node, voting } => {
+            let url = peer_url(node)?;
+            match voting {
+                true => add_voting(config, &url).await,
+                false => etcd.add(node, &url).await,
+            }
         }
-        MemberStep::Promote { id, .. } => etcd.promote(observation.raft_url()?, *id).await,
-        MemberStep::Remove { id, node } => etcd.remove(*id, node.as_deref()).await,
+        MemberStep::Promote { id, with, .. } => {
+            let second = with.as_deref().map(peer_url).transpose()?;
+            if let Some(node) = with {
+                etcd.add_user(node).await?;
+            }
+            etcd.promote(observation.raft_url()?, *id).await?;
+            match &second {
+                Some(url) => add_voting(config, url).await,
+                None => Ok(()),
+            }
+        }
+        MemberStep::Remove { member, also } => {
+            for one in std::iter::once(member).chain(also) {
+                etcd.remove(one.id, one.node.as_deref()).await?;
+            }
+            Ok(())
+        }
         MemberStep::MoveRaft { to } => etcd.move_raft(observation.raft_url()?, *to).await,
     }
 }
 
-/// Stores the members if they differ from the stored ones. Returns true if it did.
+/// Adds a member with a vote. etcd refuses that while it takes another member for disconnected,
+/// which it may do for a moment.
+async fn add_voting(config: &MembersConfig, peer_url: &str) -> Result<(), StoreError> {
+    let deadline = tokio::time::Instant::now() + BUSY;
+    loop {
+        let added = config.etcd.add_voting(peer_url).await;
+        if added.is_ok() || tokio::time::Instant::now() >= deadline {
+            return added;
+        }
+        tokio::time::sleep(ADD_AGAIN).await;
+    }
+}
+
+/// What the machines report about preparing to become members.
+fn preparing_machines(handle: &LeaderHandle) -> PreparingMachines {
+    let observed = handle.reports.observed(Duration::ZERO);
+    let mut preparing = PreparingMachines::default();
+    for (name, reported) in &observed.reports {
+        if let Some(waits) = reported.report.etcd_waits {
+            preparing.able.insert(name.clone());
+            if waits {
+                preparing.waiting.insert(name.clone());
+            }
+        }
+    }
+    preparing
+}
+
+/// Stores the members, and the machine that prepares to become one, if they differ from the stored
+/// ones. Returns true if it did.
 async fn write_down(
     handle: &LeaderHandle,
     config: &MembersConfig,
     leadership: &Leadership,
-    (snapshot, seen): (&Snapshot, &[SeenMember]),
+    ((snapshot, seen), next): ((&Snapshot, &[SeenMember]), Option<String>),
     memory: &mut MemberMemory,
 ) -> Result<bool, StoreError> {
     let mut conditions = vec![leadership.fence()];
     let mut operations = Vec::new();
     let stored = snapshot.members.as_ref();
-    let members = cluster_members(seen, stored.map(|stored| &stored.value));
+    let mut members = cluster_members(seen, stored.map(|stored| &stored.value));
+    members.next.extend(next);
     if stored.is_none_or(|stored| stored.value != members) {
         let revision = stored.map_or(0, |stored| stored.revision);
         conditions.push(Compare::ModRevision(keys::MEMBERS.to_owned(), revision));

@@ -17,6 +17,8 @@ const UNFINISHED: Duration = Duration::from_secs(30);
 #[derive(Clone, Default)]
 pub struct PlanningHealth {
     inner: Arc<Mutex<Option<Planning>>>,
+    /// Why this machine has no part in the cluster.
+    outside: Arc<Mutex<Option<String>>>,
 }
 
 struct Planning {
@@ -34,6 +36,8 @@ pub struct PlanningReport {
     pub frozen: Vec<NotWritable>,
     /// Why no plan is made, or none can be written.
     pub trouble: Option<String>,
+    /// Why this machine has no part in the cluster, and its answers do not count.
+    pub outside: Option<String>,
 }
 
 impl PlanningHealth {
@@ -93,8 +97,19 @@ impl PlanningHealth {
         }
     }
 
-    /// The present state; `None` on a machine that does not lead.
+    /// Sets why this machine has no part in the cluster, for its own callers; `None` if it has.
+    pub fn set_outside(&self, why: Option<&str>) {
+        *self.outside.lock() = why.map(ToOwned::to_owned);
+    }
+
+    /// The present state; `None` on a machine that does not lead, and is in the cluster.
     pub fn report(&self) -> Option<PlanningReport> {
+        if let Some(why) = self.outside.lock().clone() {
+            return Some(PlanningReport {
+                outside: Some(why),
+                ..PlanningReport::default()
+            });
+        }
         let inner = self.inner.lock();
         let planning = inner.as_ref()?;
         let failing = planning.failing.as_ref();
@@ -114,6 +129,7 @@ impl PlanningHealth {
         Some(PlanningReport {
             frozen: planning.frozen.clone(),
             trouble,
+            outside: None,
         })
     }
 }
@@ -146,6 +162,16 @@ mod tests {
         let trouble = health.report().and_then(|report| report.trouble);
         assert!(trouble.expect("a trouble").contains("no plan for 31 s"));
         health.end();
+        assert_eq!(health.report(), None);
+    }
+
+    #[test]
+    fn a_machine_that_the_cluster_does_not_know_says_so_to_its_own_callers() {
+        let health = PlanningHealth::default();
+        health.set_outside(Some("it was deleted"));
+        let outside = health.report().and_then(|report| report.outside);
+        assert_eq!(outside.as_deref(), Some("it was deleted"));
+        health.set_outside(None);
         assert_eq!(health.report(), None);
     }
 }

@@ -214,6 +214,14 @@ mod tests {
             })
         }
 
+        async fn add_user(&self, _: &str) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        async fn add_voting(&self, _: &str) -> Result<(), StoreError> {
+            Ok(())
+        }
+
         async fn add(&self, _: &str, _: &str) -> Result<(), StoreError> {
             Ok(())
         }

@@ -1,6 +1,7 @@
 //! Machines on loopback addresses, each with an etcd, an API port and a leader candidate.
 
 use std::{
+    collections::BTreeSet,
     fs,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
     process::{Child, Command, Stdio},
@@ -443,16 +444,39 @@ pub(crate) fn reports(
     machines: u8,
     condition: Option<(u8, Condition)>,
 ) -> JoinHandle<()> {
+    reports_with(handle, machines, condition, None)
+}
+
+/// Machines whose etcd waits for its membership.
+pub(crate) type Waiting = Arc<parking_lot::Mutex<BTreeSet<u8>>>;
+
+/// Like [`reports`], of machines that can prepare to become members.
+pub(crate) fn reports_of_preparing(
+    handle: &LeaderHandle,
+    machines: u8,
+    waiting: &Waiting,
+) -> JoinHandle<()> {
+    reports_with(handle, machines, None, Some(Arc::clone(waiting)))
+}
+
+fn reports_with(
+    handle: &LeaderHandle,
+    machines: u8,
+    condition: Option<(u8, Condition)>,
+    waiting: Option<Waiting>,
+) -> JoinHandle<()> {
     let reports = handle.reports.clone();
     tokio::spawn(async move {
         loop {
             for number in 1..=machines {
+                let etcd_waits = waiting.as_ref().map(|one| one.lock().contains(&number));
                 let said = condition.iter().filter(|(by, _)| *by == number);
                 let report = NodeReport {
                     node_name: name(number),
                     node_uid: name(number),
                     desired_revision: 1,
                     conditions: said.map(|(_, condition)| condition.clone()).collect(),
+                    etcd_waits,
                     ..NodeReport::default()
                 };
                 reports.accept(&name(number), report);

@@ -16,6 +16,7 @@
 mod cluster;
 #[path = "../support/etcd.rs"]
 mod etcd;
+mod pairs;
 mod replacement;
 mod upkeep;
 

@@ -2,6 +2,7 @@
 //! the store and kept in `/var/lib/kat/cluster.json` for the next start.
 
 use std::{
+    collections::BTreeSet,
     net::{IpAddr, SocketAddr},
     path::Path,
     sync::Arc,
@@ -128,16 +129,23 @@ impl ClusterCache {
         self.members.members.get(&identity.node)
     }
 
+    /// Whether this machine prepares to become a member of etcd.
+    pub(crate) fn prepares(&self, identity: &MachineIdentity) -> bool {
+        self.members.next.contains(&identity.node)
+    }
+
     /// `name=url` of every member, as etcd's `--initial-cluster` needs it on a member's first
-    /// start; `None` where this machine is the only member or no member.
+    /// start; `None` where this machine is the only member or no member. A machine that prepares to
+    /// become a member counts as one: its etcd starts as soon as it is.
     pub(crate) fn initial_cluster(&self, identity: &MachineIdentity) -> Option<String> {
-        let members = &self.members.members;
-        if members.len() < 2 || !members.contains_key(&identity.node) {
+        let own = self.prepares(identity).then_some(&identity.node);
+        let members: BTreeSet<&String> = self.members.members.keys().chain(own).collect();
+        if members.len() < 2 || !members.contains(&identity.node) {
             return None;
         }
         let port = identity.cluster.spec.etcd_peer_port;
         let mut named = Vec::new();
-        for name in members.keys() {
+        for name in members {
             let address = self.endpoints.machines.get(name)?.overlay?;
             named.push(format!("{name}=https://{address}:{port}"));
         }
@@ -150,6 +158,7 @@ impl ClusterCache {
         self.leader_name = self.leader_name.filter(|name| *name != identity.node);
         self.endpoints.machines.remove(&identity.node);
         self.members.members.remove(&identity.node);
+        self.members.next.remove(&identity.node);
         self
     }
 
@@ -337,6 +346,12 @@ mod tests {
         let worker = identity("n3", "10.100.4.0/23", false);
         assert_eq!(known.etcd(&worker).len(), 2);
         assert_eq!(known.initial_cluster(&worker), None);
+        // A machine that prepares starts an etcd for the moment in which it is a member.
+        let mut prepares = known.clone();
+        prepares.members.next.insert("n3".to_owned());
+        let with_third = format!("{expected},n3=https://10.100.4.1:2380");
+        assert_eq!(prepares.initial_cluster(&worker), Some(with_third));
+        assert_eq!(prepares.initial_cluster(&second).as_deref(), Some(expected));
         let mut alone = known;
         alone.members.members.remove("n1");
         assert_eq!(alone.initial_cluster(&second), None);

@@ -214,6 +214,10 @@ impl MachineFacts for ThisMachine {
         self.state_stream.load(Ordering::Relaxed)
     }
 
+    fn etcd_waits(&self) -> Option<bool> {
+        Some(self.identity.etcd && self.known.borrow().prepares(&self.identity))
+    }
+
     fn volume_shared(&self) -> bool {
         self.config.volume_shared
     }
@@ -341,6 +345,8 @@ pub(crate) struct LeaderApi {
     failures: AtomicUsize,
     /// The servers that were asked, where no leader answered the last report.
     unanswered: Mutex<Option<Vec<String>>>,
+    /// The cluster answered the last report that it does not know this machine.
+    unknown: AtomicBool,
 }
 
 impl LeaderApi {
@@ -358,6 +364,7 @@ impl LeaderApi {
             leader: Mutex::default(),
             failures: AtomicUsize::default(),
             unanswered: Mutex::default(),
+            unknown: AtomicBool::default(),
         }
     }
 
@@ -472,6 +479,10 @@ impl ReportSink for LeaderApi {
             Err(error) if error.is_passing() => Some(self.asked()),
             _ => None,
         };
+        // 401 says that the cluster knows this machine's name, if at all, by another key.
+        let unknown = |error: &ClientError| error.is_not_found() || error.status() == Some(401);
+        let unknown = sent.as_ref().is_err_and(unknown);
+        self.unknown.store(unknown, Ordering::Relaxed);
         if sent.is_err() {
             self.failures.fetch_add(1, Ordering::Relaxed);
             // The next client reads the renewed certificate.
@@ -479,14 +490,7 @@ impl ReportSink for LeaderApi {
         } else {
             self.failures.store(0, Ordering::Relaxed);
         }
-        sent.map_err(|error| match error.is_not_found() {
-            true => format!(
-                "the cluster does not know machine {} any more: it was taken out with `katcall delete node`. \
-                 `sudo kat-agent reset` clears it, and then it can join anew",
-                self.identity.node
-            ),
-            false => error.to_string(),
-        })
+        sent.map_err(|error| error.to_string())
     }
 
     async fn elsewhere(&self) {
@@ -503,6 +507,10 @@ impl ReportSink for LeaderApi {
 
     fn unanswered(&self) -> Option<Vec<String>> {
         self.unanswered.lock().clone()
+    }
+
+    fn unknown(&self) -> bool {
+        self.unknown.load(Ordering::Relaxed)
     }
 }
 
@@ -539,17 +547,23 @@ pub(crate) async fn membership(
 /// Asks the leader to remove this machine for good. This machine's own agent is stopped by then, so
 /// the request goes to other machines.
 pub(crate) async fn leave(identity: &MachineIdentity) -> anyhow::Result<()> {
-    let known = ClusterCache::stored().of_others(identity);
-    let identity = &MachineIdentity {
-        etcd: false,
-        ..identity.clone()
-    };
-    let client = client_of(identity, &known, &MachineKeys::new(None))?;
+    let client = client_of_others(identity)?;
     match client.delete_node(&identity.node).await {
         // 401 means that the machine was removed before: its certificate is no longer accepted.
         Err(error) if !(error.is_not_found() || error.status() == Some(401)) => Err(error.into()),
         _ => Ok(()),
     }
+}
+
+/// A client of the other machines' APIs with this machine's certificate. They pass its calls on to
+/// the leader, also where this machine leads.
+pub(crate) fn client_of_others(identity: &MachineIdentity) -> anyhow::Result<Client> {
+    let known = ClusterCache::stored().of_others(identity);
+    let identity = &MachineIdentity {
+        etcd: false,
+        ..identity.clone()
+    };
+    Ok(client_of(identity, &known, &MachineKeys::new(None))?)
 }
 
 async fn wait_ready_at(

@@ -89,9 +89,12 @@ impl OverviewSource for StoreMembers {
         client
             .overview()
             .await
-            .map_err(|error| match error.is_not_found() {
-                true => "its version of KAT has no overview".to_owned(),
-                false => error.to_string(),
+            .map_err(|error| match error.status() {
+                Some(404) => "its version of KAT has no overview".to_owned(),
+                Some(401) => {
+                    "it does not know this machine any more (`sudo kat-agent reset`)".to_owned()
+                }
+                _ => error.to_string(),
             })
     }
 }

@@ -1,12 +1,15 @@
 //! `kat-agent reset`: removes this machine from the cluster, and everything that init, join and the
 //! agent made.
 
+pub(crate) mod drain;
+
 use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use self::drain::{ClusterLeader, DRAIN_LIMIT, DrainEnd, drain};
 use super::{
     forwarding, recovery,
     setup::{StepPrinter, read_identity, read_joined, render_settings},
@@ -38,11 +41,36 @@ const STOP_LIMIT: Duration = Duration::from_secs(90);
 /// Longest removal of one workload's user.
 const USER_LIMIT: Duration = Duration::from_secs(120);
 
+/// Whether instances move to other machines before they are stopped here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DrainFirst {
+    /// Yes, where a leader answers.
+    Yes,
+    /// They are stopped at once.
+    No,
+}
+
 /// Removes everything of KAT except the package and the administrator's own files (`agent.yaml`,
 /// backups, volumes). Continues after a failure, and reports at the end what is left.
-pub(crate) async fn run(say: StepPrinter<'_>) -> anyhow::Result<()> {
+///
+/// `go_on` is asked whether instances that did not move are to be stopped.
+pub(crate) async fn run(
+    say: StepPrinter<'_>,
+    drain_first: DrainFirst,
+    go_on: impl FnOnce(&str) -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("this needs root: run it with sudo");
+    }
+    // Without other machines with etcd the cluster ends here: nobody takes anything over, and nobody
+    // is notified.
+    let others = |identity: &MachineIdentity| {
+        let known = ClusterCache::stored().of_others(identity);
+        !known.endpoints.api().is_empty()
+    };
+    let joined = read_joined().filter(|one| !one.etcd || others(one));
+    if let (Some(identity), DrainFirst::Yes) = (&joined, drain_first) {
+        drain_machine(identity, say, go_on).await?;
     }
     let managers: Arc<dyn ManagerSource> = Arc::new(Managers::new());
     let system = managers.system();
@@ -65,12 +93,7 @@ pub(crate) async fn run(say: StepPrinter<'_>) -> anyhow::Result<()> {
         note(&format!("user {uid}"), remove_user(&tools, uid).await);
     }
 
-    // Without other machines with etcd the cluster ends here, so nobody is notified.
-    let others = |identity: &MachineIdentity| {
-        let known = ClusterCache::stored().of_others(identity);
-        !known.endpoints.api().is_empty()
-    };
-    if let Some(identity) = read_joined().filter(|one| !one.etcd || others(one)) {
+    if let Some(identity) = joined {
         say("telling the cluster that this machine leaves");
         if let Err(error) = machine::leave(&identity).await {
             say(&format!(
@@ -109,6 +132,40 @@ pub(crate) async fn run(say: StepPrinter<'_>) -> anyhow::Result<()> {
         return Ok(());
     }
     bail!("this is left:\n  {}", failures.join("\n  "))
+}
+
+/// Has the leader move what runs here, and says what remains.
+async fn drain_machine(
+    identity: &MachineIdentity,
+    say: StepPrinter<'_>,
+    go_on: impl FnOnce(&str) -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
+    say("draining this machine: other machines take over what runs here (`--no-drain` skips this)");
+    let end = match ClusterLeader::of(identity) {
+        Ok(leader) => drain(&leader, say).await,
+        Err(error) => DrainEnd::Nobody(format!("{error:#}")),
+    };
+    match end {
+        DrainEnd::Empty => say("nothing is left on this machine"),
+        DrainEnd::Nobody(why) => say(&format!(
+            "nobody drains this machine, so what runs here is stopped and not moved ({why})"
+        )),
+        DrainEnd::Left(count) => {
+            let left = format!(
+                "instances that did not move within {} s: {count}; they are stopped now (`katcall drain {}` says why they stay)",
+                DRAIN_LIMIT.as_secs(),
+                identity.node
+            );
+            say(&left);
+            if !go_on(&left)? {
+                bail!(
+                    "nothing was removed; the machine is being drained, and `katcall uncordon {}` ends that",
+                    identity.node
+                );
+            }
+        }
+    }
+    Ok(())
 }
 
 async fn stop(system: &dyn UnitManager, unit: &str) -> anyhow::Result<()> {

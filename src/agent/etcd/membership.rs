@@ -47,6 +47,9 @@ enum RoleChange {
 /// `own` is the stored id of this machine's member, if there is one.
 fn role_change(identity: &MachineIdentity, known: &ClusterCache, own: Option<&str>) -> RoleChange {
     match (identity.etcd, known.member(identity)) {
+        (false, None) if known.prepares(identity) => RoleChange::Begin,
+        // Its etcd waits until it is a member.
+        (true, None) if known.prepares(identity) => RoleChange::Stay,
         (false, None) => RoleChange::Stay,
         (false, Some(_)) => RoleChange::Begin,
         // Until the leader has written the member list, the first machine is the only member.
@@ -132,16 +135,17 @@ fn remember(identity: &MachineIdentity, known: &ClusterCache) -> anyhow::Result<
     Ok(())
 }
 
-/// Fetches the authorities from the leader; the machine is a member from the next start on.
+/// Fetches the authorities from the leader; the machine is a member from the next start on, or its
+/// etcd waits until it is one.
 async fn begin(
     identity: &MachineIdentity,
     keys: &MachineKeys,
     known: &ClusterCache,
 ) -> anyhow::Result<()> {
     tracing::info!("this machine is to hold the cluster's store");
-    let member = known.member(identity).context("it is no member")?;
-    let same = has_data() && read_own().as_ref() == Some(&member.id);
-    if member.voting && !same {
+    let member = known.member(identity);
+    let same = member.is_some_and(|one| has_data() && read_own().as_ref() == Some(&one.id));
+    if member.is_some_and(|member| member.voting) && !same {
         bail!(
             "its member has a vote and its data is gone from this machine; the leader takes that member out and makes it anew"
         );
@@ -152,7 +156,12 @@ async fn begin(
         // Data of an earlier membership must not be used for this one.
         empty_data()?;
     }
-    remember(identity, known)?;
+    match member {
+        Some(_) => remember(identity, known)?,
+        None => {
+            files::remove(Path::new(paths::MEMBER))?;
+        }
+    }
     write_role(identity, true)
 }
 
@@ -290,6 +299,43 @@ mod tests {
             // useless.
             (true, &both, Some("c"), RoleChange::End),
             (true, &other, Some("b"), RoleChange::End),
+        ] {
+            let found = role_change(&identity(etcd), known, own);
+            assert_eq!(found, expected, "{etcd} {known:?} {own:?}");
+        }
+    }
+
+    /// Its etcd waits, so that it starts in the moment in which it becomes a member.
+    #[test]
+    fn a_machine_that_prepares_starts_an_etcd_and_ends_it_when_it_is_not_wanted_any_more() {
+        let identity = |etcd| MachineIdentity {
+            etcd,
+            ..MachineIdentity::example("n3")
+        };
+        let record = |id: &str| MemberRecord {
+            id: id.to_owned(),
+            ..MemberRecord::default()
+        };
+        let known = |members: &[&str], next: &[&str]| ClusterCache {
+            members: ClusterMembers {
+                schema: 1,
+                members: members
+                    .iter()
+                    .map(|name| ((*name).to_owned(), record(name)))
+                    .collect(),
+                next: next.iter().map(|name| (*name).to_owned()).collect(),
+                ..ClusterMembers::default()
+            },
+            ..ClusterCache::default()
+        };
+        let prepares = known(&["n1", "n2"], &["n3"]);
+        let added = known(&["n1", "n2", "n3"], &[]);
+        let not_any_more = known(&["n1", "n2"], &[]);
+        for (etcd, known, own, expected) in [
+            (false, &prepares, None, RoleChange::Begin),
+            (true, &prepares, None, RoleChange::Stay),
+            (true, &added, None, RoleChange::Remember),
+            (true, &not_any_more, None, RoleChange::End),
         ] {
             let found = role_change(&identity(etcd), known, own);
             assert_eq!(found, expected, "{etcd} {known:?} {own:?}");

@@ -5,7 +5,11 @@ use std::{os::unix::process::CommandExt, path::PathBuf, process::ExitCode};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use super::run;
-use crate::commands::{check as look, init, join, join_token, recovery, reset, setup, trust};
+use crate::commands::{
+    check as look, init, join, join_token, recovery,
+    reset::{self, DrainFirst},
+    setup, trust,
+};
 use kat_daemon::logging;
 use kat_host::bound_paths;
 use kat_types::{encoding::plain::plain_lines, machine::network::HOOK_PROGRAM};
@@ -109,6 +113,9 @@ enum AgentCommand {
         /// Do not ask
         #[arg(long)]
         yes: bool,
+        /// Stop what runs here at once, and do not have other machines take it over first
+        #[arg(long)]
+        no_drain: bool,
     },
     /// Decides and converges: the body of kat-agent.service
     Run,
@@ -250,12 +257,21 @@ fn dispatch(command: AgentCommand) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         AgentCommand::Check { config } => runtime()?.block_on(check(config)),
-        AgentCommand::Reset { yes } => {
+        AgentCommand::Reset { yes, no_drain } => {
             logging::start();
             if !yes && !confirmed()? {
                 anyhow::bail!("nothing was changed");
             }
-            runtime()?.block_on(reset::run(&say))?;
+            let first = match no_drain {
+                true => DrainFirst::No,
+                false => DrainFirst::Yes,
+            };
+            // With `--yes` it goes on: nobody may be there.
+            let go_on = |_: &str| match yes {
+                true => Ok(true),
+                false => asked("go on? [y/N] "),
+            };
+            runtime()?.block_on(reset::run(&say, first, go_on))?;
             anstream::eprintln!("this machine is in no cluster any more");
             Ok(ExitCode::SUCCESS)
         }
@@ -313,17 +329,22 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 
 /// Asks for confirmation on a terminal; without a terminal `--yes` is required.
 fn confirmed() -> anyhow::Result<bool> {
-    use std::io::{BufRead, IsTerminal};
-    let input = std::io::stdin();
-    if !input.is_terminal() {
+    use std::io::IsTerminal;
+    if !std::io::stdin().is_terminal() {
         anyhow::bail!(
             "this stops and removes every workload on this machine, and its part of the cluster's store; say --yes where nobody can be asked"
         );
     }
-    anstream::eprint!(
-        "this stops and removes every workload on this machine, with its images, and its part of the\ncluster's store: on the only machine that holds it, that is the end of the cluster; go on? [y/N] "
-    );
+    asked(
+        "this stops and removes every workload on this machine, with its images, and its part of the\ncluster's store: on the only machine that holds it, that is the end of the cluster; go on? [y/N] ",
+    )
+}
+
+/// Asks on the terminal.
+fn asked(question: &str) -> anyhow::Result<bool> {
+    use std::io::BufRead;
+    anstream::eprint!("{question}");
     let mut answer = String::new();
-    input.lock().read_line(&mut answer)?;
+    std::io::stdin().lock().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }

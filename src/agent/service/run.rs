@@ -56,6 +56,7 @@ use crate::{
         standalone as local,
     },
     network::host_ports::SystemListeners,
+    reporter::OwnLeaderFirst,
     secrets::Secrets,
     service::status_line::{ServiceStatus, StatusSources, tell_status},
     volumes::{
@@ -116,6 +117,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     };
     let (reached_now, reached) = watch::channel(memory.recall());
     let (silence_now, silence) = watch::channel(None);
+    let (outside_now, outside) = watch::channel(false);
     let (fenced_now, fenced) = watch::channel(DesiredList::default());
     let fence = fence::PartitionFence {
         timeout: Duration::from_secs(identity.cluster.spec.node_loss_timeout_seconds.into()),
@@ -378,7 +380,10 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         identity: Arc::clone(&identity),
         statuses,
         lists: listed,
-        sink: Arc::new(LeaderApi::new(&identity, &keys, known.clone())),
+        sink: Arc::new(OwnLeaderFirst {
+            handle: handle.clone(),
+            others: Arc::new(LeaderApi::new(&identity, &keys, known.clone())),
+        }),
         facts: Arc::new(
             ThisMachine::new(
                 &identity,
@@ -397,6 +402,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         published,
         reached: reached_now,
         silence: silence_now,
+        outside: outside_now,
         clock,
         pulses,
     };
@@ -452,6 +458,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
             handle,
             silence,
             refused_epoch: epochs.refused(),
+            outside,
             member: identity.etcd,
         },
         cancel.clone(),
@@ -578,10 +585,12 @@ mod tests {
         let status = ServiceStatus::start(&mut tasks, &LoopPulses::default(), &cancel);
         let (_refused_now, refused_epoch) = watch::channel(None);
         let (_silence_now, silence) = watch::channel(None);
+        let (_outside_now, outside) = watch::channel(false);
         let sources = StatusSources {
             handle,
             silence,
             refused_epoch,
+            outside,
             member: true,
         };
         tasks.spawn(tell_status(status, sources, cancel));

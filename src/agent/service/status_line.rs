@@ -6,7 +6,10 @@ use sd_notify::NotifyState;
 use tokio::{sync::watch, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::{desired_state::known_epochs::refused_epoch_text, reporter::LeaderSilence};
+use crate::{
+    desired_state::known_epochs::refused_epoch_text,
+    reporter::{LeaderSilence, OUTSIDE},
+};
 use kat_daemon::watchdog::LoopPulses;
 use kat_leader::LeaderHandle;
 use kat_types::encoding::plain::plain;
@@ -84,6 +87,8 @@ pub(crate) struct StatusSources {
     pub silence: watch::Receiver<Option<LeaderSilence>>,
     /// A later epoch of the store that this machine refuses.
     pub refused_epoch: watch::Receiver<Option<u64>>,
+    /// Whether the cluster does not know this machine any more.
+    pub outside: watch::Receiver<bool>,
     /// Whether this machine holds etcd.
     pub member: bool,
 }
@@ -98,6 +103,7 @@ pub(crate) async fn tell_status(
         handle,
         mut silence,
         mut refused_epoch,
+        mut outside,
         member,
     } = sources;
     let mut snapshots = handle.snapshot.clone();
@@ -117,7 +123,11 @@ pub(crate) async fn tell_status(
                 machines: snapshot.nodes.len(),
             });
         let silent = silence.borrow_and_update().clone();
+        let is_outside = *outside.borrow_and_update();
+        // What this machine says to its own callers must not sound like the cluster's state.
+        handle.planning.set_outside(is_outside.then_some(OUTSIDE));
         let text = match *refused_epoch.borrow_and_update() {
+            _ if is_outside => OUTSIDE.to_owned(),
             Some(epoch) if role != ServiceRole::Leading => {
                 format!("{}; workloads run on", refused_epoch_text(epoch))
             }
@@ -130,6 +140,7 @@ pub(crate) async fn tell_status(
             changed = leadership.changed() => if changed.is_err() { return },
             changed = silence.changed() => if changed.is_err() { return },
             changed = refused_epoch.changed() => if changed.is_err() { return },
+            changed = outside.changed() => if changed.is_err() { return },
         }
     }
 }
@@ -299,6 +310,60 @@ mod tests {
         assert!(!text.contains('\n'), "{text}");
         let nobody = silence_text(&silence(&[]));
         assert_eq!(nobody, "no leader answers since 2026-11-22 03:40 UTC");
+    }
+
+    /// A member that was deleted while it was cut off said that it follows.
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_the_cluster_does_not_know_says_so_and_what_to_do() {
+        let (_snapshots, snapshot) = watch::channel(None);
+        let (_leaderships, leadership) = watch::channel(None);
+        let handle = LeaderHandle {
+            store: Arc::new(kat_testing::MemoryStore::default()),
+            snapshot,
+            shown: None,
+            leadership,
+            reports: kat_leader::AgentReports::default(),
+            store_health: kat_leader::StoreHealth::default(),
+            planning: kat_leader::PlanningHealth::default(),
+            feed: None,
+        };
+        let planning = handle.planning.clone();
+        let (words, said) = watch::channel(String::new());
+        let (outside_now, outside) = watch::channel(false);
+        let (_silence_now, silence) = watch::channel(None);
+        let (_refused_now, refused_epoch) = watch::channel(None);
+        let sources = StatusSources {
+            handle,
+            silence,
+            refused_epoch,
+            outside,
+            member: true,
+        };
+        let cancel = CancellationToken::new();
+        let task = tokio::spawn(tell_status(
+            ServiceStatus { words },
+            sources,
+            cancel.clone(),
+        ));
+        let after = async |is_outside: bool| {
+            outside_now.send_replace(is_outside);
+            sleep(Duration::from_secs(1)).await;
+            let outside = planning.report().and_then(|report| report.outside);
+            (said.borrow().clone(), outside)
+        };
+        let (line, outside) = after(true).await;
+        assert!(line.contains("no member of the cluster any more"), "{line}");
+        assert!(line.contains("sudo kat-agent reset"), "{line}");
+        assert_eq!(
+            outside.as_deref(),
+            Some(line.as_str()),
+            "its own callers hear it"
+        );
+        let (line, outside) = after(false).await;
+        assert_eq!(line, "waiting for etcd; workloads run on");
+        assert_eq!(outside, None);
+        cancel.cancel();
+        task.await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

@@ -211,7 +211,7 @@ pub(crate) fn is_registered(caller: &Caller, snapshot: &Snapshot) -> bool {
     };
     // A member without a vote holds the store as well.
     let members = snapshot.members.as_ref();
-    let is_member = members.is_some_and(|one| one.value.members.contains_key(&machine.name));
+    let is_member = members.is_some_and(|one| one.value.holds_store(&machine.name));
     // A machine that joined with version 0.1.0 does not report these keys before its first report
     // of a later version: until then the name of a member has to do, or the leader would refuse
     // every leader of that version.

@@ -38,7 +38,8 @@ pub enum RouteAccess {
     Admin,
     /// The machine in the path, by its certificate.
     Report,
-    /// `admin`, or the machine in the path, by its certificate, to leave the cluster.
+    /// `admin`, or the machine in the path, by its certificate, to be emptied and to leave the
+    /// cluster.
     Leave,
     /// Reads of a machine that is about to join: as [`RouteAccess::ReadCluster`], and join tokens.
     BeforeJoin,
@@ -384,7 +385,7 @@ mod tests {
             ("GET", "/v1alpha1/nodes/{node}", "arns"),
             ("GET", "/v1alpha1/nodes/{node}/usage", "arns"),
             ("DELETE", "/v1alpha1/nodes/{node}", "an"),
-            ("PUT", "/v1alpha1/nodes/{node}/drain", "a"),
+            ("PUT", "/v1alpha1/nodes/{node}/drain", "an"),
             ("DELETE", "/v1alpha1/nodes/{node}/drain", "a"),
             ("PUT", "/v1alpha1/nodes/{node}/labels", "a"),
             ("PUT", "/v1alpha1/nodes/{node}/taints", "a"),

@@ -3,13 +3,22 @@
 //! connection on the local socket of a machine that holds etcd is forwarded too, with that
 //! machine's administrator certificate.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use futures_util::future::{BoxFuture, select_ok};
 use rustix::net::sockopt;
 use rustls::{ClientConfig, pki_types::ServerName};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, copy_bidirectional},
+    io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional},
     net::TcpStream,
     time::{error::Elapsed, timeout},
 };
@@ -57,6 +66,10 @@ const STAND_IN_AFTER: Duration = Duration::from_secs(2);
 /// Head start of an endpoint before the next one is tried as well; one that is present answers
 /// sooner.
 const HEAD_START: Duration = Duration::from_millis(300);
+
+/// Longest wait for the leader's first bytes. TLS answers a caller at once, so a machine whose kernel
+/// takes the connection and whose agent says nothing for so long is stopped or hangs.
+const FIRST_ANSWER: Duration = Duration::from_secs(3);
 
 /// Silence after which the kernel probes whether a peer is still present.
 const KEEPALIVE: Duration = Duration::from_secs(60);
@@ -143,8 +156,9 @@ async fn connect(endpoints: &[String]) -> io::Result<(TcpStream, String)> {
 }
 
 /// Copies bytes both ways until both sides have ended, one side accepts nothing for
-/// [`ApiLimits::write_timeout`], or another machine leads, since no answer comes from one that is
-/// gone. The leader decides how long a connection may be silent.
+/// [`ApiLimits::write_timeout`], another machine leads, since no answer comes from one that is gone,
+/// or the leader does not answer the caller's first bytes within [`FIRST_ANSWER`]. After that the
+/// leader decides how long a connection may be silent.
 pub(crate) async fn pass(
     caller: ReplayedStream,
     reached: LeaderConnection<TcpStream>,
@@ -153,7 +167,64 @@ pub(crate) async fn pass(
 ) -> io::Result<()> {
     keep_alive(caller.socket())?;
     keep_alive(&reached.stream)?;
-    pass_opened(caller, reached, leader, limits).await
+    let LeaderConnection { stream, endpoint } = reached;
+    let answered = Arc::new(AtomicBool::new(false));
+    let stream = NotingStream {
+        stream,
+        answered: Arc::clone(&answered),
+    };
+    let late = format!("{endpoint} does not answer");
+    let silence = async {
+        tokio::time::sleep(FIRST_ANSWER).await;
+        if answered.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+    };
+    let reached = LeaderConnection { stream, endpoint };
+    tokio::select! {
+        biased;
+        passed = pass_opened(caller, reached, leader, limits) => passed,
+        () = silence => Err(io::Error::new(io::ErrorKind::TimedOut, late)),
+    }
+}
+
+/// A stream that notes whether bytes have come.
+struct NotingStream {
+    stream: TcpStream,
+    answered: Arc<AtomicBool>,
+}
+
+impl AsyncRead for NotingStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let progress = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.answered.store(true, Ordering::Relaxed);
+        }
+        progress
+    }
+}
+
+impl AsyncWrite for NotingStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
 }
 
 fn keep_alive(stream: &TcpStream) -> io::Result<()> {
@@ -321,6 +392,60 @@ mod tests {
             let reached = reached.map(|reached| reached.endpoint);
             assert_eq!(reached, successor.first().cloned());
         }
+    }
+
+    /// The kernel of a machine takes connections while its agent is stopped. The caller learns that
+    /// within a moment, and asks another machine.
+    #[tokio::test]
+    async fn a_caller_of_a_leader_that_takes_connections_and_never_answers_is_let_go() {
+        let (stopped, endpoint) = open().await;
+        let (port, outer) = open().await;
+        let limits = ApiLimits::default();
+        let leader = Arc::new(vec![endpoint]);
+        let reached = reach(&*leader, &limits, false).await.unwrap().unwrap();
+        let (mut at_leader, _) = stopped.accept().await.unwrap();
+        let mut caller = TcpStream::connect(&outer).await.unwrap();
+        let (taken, _) = port.accept().await.unwrap();
+        let begun = tokio::time::Instant::now();
+        let passing = tokio::spawn({
+            let leader = Arc::clone(&leader);
+            async move { pass(taken.into(), reached, &*leader, &limits).await }
+        });
+        caller.write_all(b"hello").await.unwrap();
+        let mut bytes = [0; 5];
+        at_leader.read_exact(&mut bytes).await.unwrap();
+        let ended = timeout(DEADLINE, caller.read(&mut bytes)).await.unwrap();
+        assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+        let took = begun.elapsed();
+        assert!((FIRST_ANSWER..FIRST_ANSWER * 2).contains(&took), "{took:?}");
+        let error = timeout(DEADLINE, passing).await.unwrap().unwrap();
+        assert!(error.unwrap_err().to_string().ends_with("does not answer"));
+    }
+
+    /// One that has answered once may be silent for as long as it likes, such as a followed log.
+    #[tokio::test]
+    async fn a_leader_that_has_answered_once_may_be_silent() {
+        let (inner, endpoint) = open().await;
+        let (port, outer) = open().await;
+        let limits = ApiLimits::default();
+        let leader = Arc::new(vec![endpoint]);
+        let reached = reach(&*leader, &limits, false).await.unwrap().unwrap();
+        let (mut at_leader, _) = inner.accept().await.unwrap();
+        let mut caller = TcpStream::connect(&outer).await.unwrap();
+        let (taken, _) = port.accept().await.unwrap();
+        let passing = tokio::spawn({
+            let leader = Arc::clone(&leader);
+            async move { pass(taken.into(), reached, &*leader, &limits).await }
+        });
+        let mut bytes = [0; 5];
+        at_leader.write_all(b"hello").await.unwrap();
+        caller.read_exact(&mut bytes).await.unwrap();
+        let soon = timeout(FIRST_ANSWER + HEAD_START, caller.read(&mut bytes)).await;
+        assert!(soon.is_err(), "{soon:?}");
+        at_leader.write_all(b"again").await.unwrap();
+        caller.read_exact(&mut bytes).await.unwrap();
+        assert_eq!(&bytes, b"again");
+        passing.abort();
     }
 
     #[tokio::test]

@@ -22,6 +22,10 @@ use kat_types::{
 const REPLACED_AFTER: u32 = 5;
 /// A member without a vote has at least this long for its first start.
 const FIRST_START: Duration = Duration::from_secs(60);
+/// etcd adds a voting member only after the others have been connected for 5 s.
+const CONNECTED: Duration = Duration::from_secs(6);
+/// A machine that has not prepared after this time is passed over if there is another one.
+pub const PREPARED_WITHIN: Duration = Duration::from_secs(60);
 
 /// A member as etcd lists it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,10 +40,41 @@ pub struct SeenMember {
     pub healthy: bool,
     /// Time for which it has not answered this leader.
     pub silent: Duration,
+    /// Time for which it has answered this leader without a break.
+    pub steady: Duration,
     /// Its machine reports that the data of this very member is gone.
     pub data_lost: bool,
     /// What it reports of its database file, if it answers.
     pub store: Option<SeenStore>,
+}
+
+/// Machines that prepare to become members, as their reports say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PreparingMachines {
+    /// Machines that can prepare; those of earlier versions can't.
+    pub able: BTreeSet<String>,
+    /// Machines that have prepared: their etcd waits for its membership.
+    pub waiting: BTreeSet<String>,
+}
+
+/// What [`next_step`] has to know besides the members.
+#[derive(Debug, Clone, Copy)]
+pub struct StepView<'a> {
+    /// The machine that decides.
+    pub own: &'a str,
+    /// Id of the member that leads raft, 0 if none does.
+    pub raft_leader: u64,
+    /// Machines that prepare to become members.
+    pub preparing: &'a PreparingMachines,
+}
+
+/// A member to remove.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemovedMember {
+    /// etcd's member id.
+    pub id: u64,
+    /// Its machine, if it is in the cluster and has no other member.
+    pub node: Option<String>,
 }
 
 /// The next change of etcd's members.
@@ -49,23 +84,27 @@ pub enum MemberStep {
     Nothing,
     /// A change is needed that is not possible now, with the reason.
     Wait(String),
-    /// Add a machine as a member without a vote.
+    /// Add a machine as a member.
     Add {
         /// Name of the machine.
         node: String,
+        /// With a vote from the start: the machine has prepared, and makes the number of voting
+        /// members odd.
+        voting: bool,
     },
     /// Give a member its vote, if it has caught up.
     Promote {
         /// etcd's member id.
         id: u64,
         node: String,
+        /// A machine that has prepared, to be added with a vote at once: an even number of voting
+        /// members tolerates no more losses than the odd one below it.
+        with: Option<String>,
     },
-    /// Remove a member.
+    /// Remove a member, and at once another one, so that the number of voting members stays odd.
     Remove {
-        /// etcd's member id.
-        id: u64,
-        /// Its machine, if it is in the cluster and has no other member.
-        node: Option<String>,
+        member: RemovedMember,
+        also: Option<RemovedMember>,
     },
     /// Another machine has to lead KAT first: a leader that removes its own member can write no
     /// more.
@@ -81,6 +120,9 @@ pub enum MemberStep {
 /// The member list to store. Members whose machine has left the cluster are only named. Of two
 /// members at one machine, the one in `before` is kept, else the one that answers: a machine that
 /// finds itself under another id removes its data.
+///
+/// A member that was added with a vote counts as voting once it has answered: until then it has to
+/// start without data, which a member that has voted must not.
 pub fn cluster_members(seen: &[SeenMember], before: Option<&ClusterMembers>) -> ClusterMembers {
     let same = |member: &SeenMember| {
         let known = member.node.as_ref().zip(before);
@@ -91,19 +133,58 @@ pub fn cluster_members(seen: &[SeenMember], before: Option<&ClusterMembers>) -> 
     // The last of a machine is kept.
     seen.sort_by_key(|member| (same(member), member.healthy, member.id));
     let members = seen.iter().filter_map(|member| {
+        let node = member.node.clone()?;
+        let id = format!("{:x}", member.id);
+        let has_voted = before.is_none_or(|before| {
+            let record = before.members.get(&node);
+            record.is_some_and(|record| record.id == id && record.voting)
+        });
         let record = MemberRecord {
-            id: format!("{:x}", member.id),
-            voting: member.voting,
+            id,
+            voting: member.voting && (member.healthy || has_voted),
             healthy: member.healthy,
         };
-        Some((member.node.clone()?, record))
+        Some((node, record))
     });
     let left = seen.iter().filter(|member| member.node.is_none());
     ClusterMembers {
         schema: 1,
         left: left.map(|member| format!("{:x}", member.id)).collect(),
         members: members.collect(),
+        next: BTreeSet::new(),
     }
+}
+
+/// The machine that prepares to become a member while another one catches up, so that both get
+/// their votes at the same moment.
+pub fn preparing_machine(
+    wanted: &BTreeSet<String>,
+    seen: &[SeenMember],
+    preparing: &PreparingMachines,
+) -> Option<String> {
+    let is_learner = |member: &SeenMember| {
+        !member.voting && member.node.as_ref().is_some_and(|n| wanted.contains(n))
+    };
+    let odd = seen.iter().filter(|member| member.voting).count() % 2 == 1;
+    let within = |candidates: &BTreeSet<String>| {
+        let mut open = open_places(wanted, seen);
+        open.find(|name| candidates.contains(*name)).cloned()
+    };
+    match (odd, seen.iter().any(is_learner)) {
+        (true, true) => within(&preparing.waiting).or_else(|| within(&preparing.able)),
+        // Only the first of two steps was taken.
+        (false, false) => within(&preparing.waiting),
+        _ => None,
+    }
+}
+
+/// The wanted machines that are no members yet.
+fn open_places<'a>(
+    wanted: &'a BTreeSet<String>,
+    seen: &'a [SeenMember],
+) -> impl Iterator<Item = &'a String> {
+    let is_member = |name: &String| seen.iter().any(|one| one.node.as_ref() == Some(name));
+    wanted.iter().filter(move |name| !is_member(name))
 }
 
 /// The machine with this overlay address.
@@ -239,14 +320,18 @@ fn is_away(node: &NodeEntry, voting: bool, timeout: Duration, now: Timestamp) ->
 
 /// The next step from the present members to the wanted ones. First unwanted and lost members are
 /// removed, then a member that has caught up gets its vote, then the next one is added.
-/// `raft_leader` is the id of the member that leads raft, 0 if none does; `own` is the machine that
-/// decides this.
+///
+/// From an odd number of voting members two get their votes at the same moment: a member that has
+/// caught up, and a machine whose etcd waits for its membership. etcd 3.5 allows one member without
+/// a vote at a time, so the second one is added with its vote. The first one and the earlier
+/// members are the quorum until it has started.
 pub fn next_step(
     wanted: &BTreeSet<String>,
     seen: &[SeenMember],
     lost: &BTreeSet<u64>,
-    (own, raft_leader): (&str, u64),
+    view: StepView<'_>,
 ) -> MemberStep {
+    let own = view.own;
     let is_wanted = |member: &SeenMember| {
         let wanted = member.node.as_ref().is_some_and(|n| wanted.contains(n));
         wanted && !lost.contains(&member.id)
@@ -271,12 +356,26 @@ pub fn next_step(
         if member.node.as_deref() == Some(own) {
             return MemberStep::HandOver;
         }
-        // If the machine has another member, the user of etcd there stays.
-        let mut others = seen.iter().filter(|other| other.id != member.id);
-        let alone = !others.any(|other| other.node == member.node);
+        let removed = |member: &SeenMember| {
+            // If the machine has another member, the user of etcd there stays.
+            let mut others = seen.iter().filter(|other| other.id != member.id);
+            let alone = !others.any(|other| other.node == member.node);
+            RemovedMember {
+                id: member.id,
+                node: member.node.clone().filter(|_| alone),
+            }
+        };
+        let mut more = unwanted.iter().skip(1);
+        let also = more.find(|other| {
+            let left = voters.saturating_sub(2);
+            let there = seen.iter().filter(|one| one.voting && one.healthy);
+            let there = there.filter(|one| one.id != member.id && one.id != other.id);
+            let odd = member.voting && other.voting && voters % 2 == 1;
+            odd && other.node.as_deref() != Some(own) && left > 0 && there.count() > left / 2
+        });
         return MemberStep::Remove {
-            id: member.id,
-            node: member.node.clone().filter(|_| alone),
+            member: removed(member),
+            also: also.map(|other| removed(other)),
         };
     }
     if let Some(learner) = seen.iter().find(|member| !member.voting) {
@@ -287,21 +386,37 @@ pub fn next_step(
         if healthy(0) < voters {
             return MemberStep::Wait(format!("{node} gets its vote when all others answer"));
         }
+        let second = preparing_machine(wanted, seen, view.preparing);
+        if let Some(second) = &second {
+            if !view.preparing.waiting.contains(second) {
+                return MemberStep::Wait(format!(
+                    "{node} gets its vote together with {second}, whose etcd is not prepared yet"
+                ));
+            }
+            if learner.steady < CONNECTED {
+                return MemberStep::Wait(format!(
+                    "etcd of {node} has not been connected for {} s yet",
+                    CONNECTED.as_secs()
+                ));
+            }
+        }
         return MemberStep::Promote {
             id: learner.id,
             node,
+            with: second,
         };
     }
-    let members: BTreeSet<_> = seen.iter().filter_map(|one| one.node.as_ref()).collect();
-    if let Some(node) = wanted.iter().find(|name| !members.contains(name)) {
+    let prepared = preparing_machine(wanted, seen, view.preparing);
+    let voting = prepared.is_some();
+    if let Some(node) = prepared.or_else(|| open_places(wanted, seen).next().cloned()) {
         if healthy(0) < voters {
             return MemberStep::Wait(format!("{node} becomes a member when all others answer"));
         }
-        return MemberStep::Add { node: node.clone() };
+        return MemberStep::Add { node, voting };
     }
     if voters >= 3 {
         let is_own = |member: &&SeenMember| member.node.as_deref() == Some(own);
-        let leads = seen.iter().find(|member| member.id == raft_leader);
+        let leads = seen.iter().find(|member| member.id == view.raft_leader);
         let mut others = seen.iter().filter(|one| !is_own(one) && one.healthy);
         if let (Some(_), Some(other)) = (leads.filter(is_own), others.next()) {
             return MemberStep::MoveRaft { to: other.id };

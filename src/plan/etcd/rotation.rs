@@ -59,10 +59,10 @@ pub enum RotationStep {
     Reseal(Box<ResealingStep>),
 }
 
-/// The uids of the present members, by their names: who may hold the key of a new authority.
+/// The uids of the present members and of those that prepare to become members, by their names: who may hold the key of a new authority.
 pub fn present_holders(snapshot: &Snapshot) -> BTreeMap<String, String> {
     let members = snapshot.members.iter();
-    let names = members.flat_map(|stored| stored.value.members.keys());
+    let names = members.flat_map(|stored| stored.value.members.keys().chain(&stored.value.next));
     let known = names.filter_map(|name| {
         let node = snapshot.nodes.get(name)?;
         Some((name.clone(), node.registration.value.uid.clone()))
@@ -278,6 +278,10 @@ fn unsettled_member(snapshot: &Snapshot) -> Option<&str> {
     let has_left = |name: &String| !snapshot.nodes.contains_key(name);
     if !stored.left.is_empty() || stored.members.keys().any(has_left) {
         return Some("a machine that has left");
+    }
+    // It would start with the certificates of the present authority.
+    if let Some(next) = stored.next.first() {
+        return Some(next);
     }
     let mut unsettled = stored
         .members

@@ -227,6 +227,24 @@ pub async fn add_learner(store: &EtcdStore, peer_url: &str) -> Result<(), StoreE
         .await
 }
 
+/// Adds a member that votes from the start, with this URL for the other members. It must be about to
+/// start: until then the others have to keep the quorum without it. No error if it exists.
+///
+/// # Errors
+/// Errors of etcd; also [`StoreError::Unavailable`] while one of the other members has been connected
+/// for less than 5 s.
+pub async fn add_voting_member(store: &EtcdStore, peer_url: &str) -> Result<(), StoreError> {
+    store
+        .call(false, |client| async move {
+            let added = client
+                .cluster_client()
+                .member_add([peer_url.to_owned()], None)
+                .await;
+            fine_if(added, "Peer URLs already exists")
+        })
+        .await
+}
+
 /// Gives a member its vote. The store must be connected to the member that leads raft: with
 /// authentication, another member forwards the call without its user, and it fails (etcd issue
 /// 20757; fixed in 3.6).

@@ -86,6 +86,10 @@ pub struct NodeReport {
     /// 0.1.0, which reads etcd.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_stream: Option<bool>,
+    /// Whether the machine has prepared to become a member of etcd: its etcd waits for its
+    /// membership. Missing in reports of earlier versions, which can't prepare.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub etcd_waits: Option<bool>,
 }
 
 /// How a machine uses an authority of the cluster. Each machine reports `cluster-ca`, and one that

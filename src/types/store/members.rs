@@ -1,7 +1,7 @@
 //! Stored objects of the cluster that every machine reads: the members of etcd, and the endpoints
 //! of machines.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +20,17 @@ pub struct ClusterMembers {
     /// quorum until they are removed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<String>,
+    /// Machines that prepare to become members: each fetches the authorities and starts an etcd
+    /// that waits for its membership. Earlier versions do not know it.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub next: BTreeSet<String>,
+}
+
+impl ClusterMembers {
+    /// Whether the machine holds the authorities: it is a member, or prepares to become one.
+    pub fn holds_store(&self, machine: &str) -> bool {
+        self.members.contains_key(machine) || self.next.contains(machine)
+    }
 }
 
 /// One member within [`ClusterMembers`].
@@ -29,7 +40,8 @@ pub struct MemberRecord {
     /// Id of the member in etcd, hexadecimal. A machine that was removed and added again has
     /// another id.
     pub id: String,
-    /// Whether the member votes. A new member gets its vote when it has caught up.
+    /// Whether the member votes, and has answered at least once. A new member gets its vote when it
+    /// has caught up, or together with one that has.
     pub voting: bool,
     /// Whether the member answers the leader.
     pub healthy: bool,

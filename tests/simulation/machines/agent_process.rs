@@ -232,6 +232,7 @@ impl Process {
             published: watch::channel(Arc::default()).0,
             reached: reached_now,
             silence: watch::Sender::default(),
+            outside: watch::Sender::default(),
             clock: Arc::clone(&place.clock),
             pulses: LoopPulses::default(),
         };

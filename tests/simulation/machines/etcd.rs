@@ -247,6 +247,30 @@ impl EtcdMembers for EtcdWay {
         })
     }
 
+    async fn add_user(&self, _: &str) -> Result<(), StoreError> {
+        self.travel().await
+    }
+
+    async fn add_voting(&self, peer_url: &str) -> Result<(), StoreError> {
+        self.travel().await?;
+        let machine = self.etcd.machine_of(peer_url).unwrap().clone();
+        let what = format!("{machine} is added with a vote");
+        self.etcd.change(&what, |state| {
+            if state.members.iter().any(|one| one.machine == machine) {
+                return Ok(());
+            }
+            state.last += 1;
+            let id = state.last;
+            state.members.push(One {
+                id,
+                machine,
+                voting: true,
+                has_data: true,
+            });
+            Ok(())
+        })
+    }
+
     async fn add(&self, node: &str, peer_url: &str) -> Result<(), StoreError> {
         self.travel().await?;
         let machine = self.etcd.machine_of(peer_url).unwrap().clone();

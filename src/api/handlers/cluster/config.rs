@@ -44,7 +44,14 @@ const NAMED: usize = 20;
 /// Problems of the leader's plans. Callers that may not read the cluster get only the number of
 /// objects.
 fn planning_troubles(report: Option<PlanningReport>, names: bool) -> Vec<String> {
-    let PlanningReport { frozen, trouble } = report.unwrap_or_default();
+    let PlanningReport {
+        frozen,
+        trouble,
+        outside,
+    } = report.unwrap_or_default();
+    if let Some(outside) = outside {
+        return vec![outside];
+    }
     let mut troubles: Vec<String> = trouble.into_iter().collect();
     if !names {
         if !troubles.is_empty() {
@@ -138,4 +145,22 @@ pub(crate) async fn cluster(
     let snapshot = api.snapshot()?;
     may_look(&caller, &snapshot)?;
     Ok(Json(snapshot.cluster.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_is_in_no_cluster_says_only_that_and_to_every_caller() {
+        let report = PlanningReport {
+            trouble: Some("etcd does not answer".to_owned()),
+            outside: Some("it was deleted".to_owned()),
+            ..PlanningReport::default()
+        };
+        for names in [true, false] {
+            let troubles = planning_troubles(Some(report.clone()), names);
+            assert_eq!(troubles, ["it was deleted"]);
+        }
+    }
 }

@@ -37,7 +37,7 @@ pub(crate) async fn get(
         )));
     }
     let members = snapshot.members.as_ref();
-    let chosen = members.is_some_and(|members| members.value.members.contains_key(&name));
+    let chosen = members.is_some_and(|members| members.value.holds_store(&name));
     if !chosen || node.registration.value.deleting || node.registration.value.no_etcd {
         return Err(ApiError::conflict(
             format!("machine `{name}` is not one of those that hold the cluster's store"),

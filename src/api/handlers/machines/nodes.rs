@@ -1,6 +1,6 @@
 //! Machines: list, read, and the reports of their agents (RFC001-KAT 4.1.3).
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Extension,
@@ -27,6 +27,7 @@ use crate::{
     view::ApiView,
     watch::{ListQuery, answer},
 };
+use kat_leader::LeaderHandle;
 use kat_types::{
     api::{ClusterOverview, MemberKeys, NodeReport, STALE_HEADER, UNSURE_HEADER},
     resource::ClusterSpec,
@@ -151,6 +152,26 @@ pub(crate) async fn report(
         [(UNSURE_HEADER, unsure.to_string())],
     )
         .into_response())
+}
+
+/// Takes the report of the machine that leads about itself, without a connection: under load a
+/// connection to itself may be late, and a leader must not count its own machine as lost. Returns the
+/// time for which the leader has not been sure that no other machine leads; `None` where this machine
+/// does not lead, or the cluster does not know it, so that the report has to be sent as all others.
+pub fn take_own_report(handle: &LeaderHandle, report: &NodeReport) -> Option<Duration> {
+    let leadership = handle.leadership.borrow().clone();
+    let leadership = leadership.filter(|leadership| !leadership.lost.is_cancelled())?;
+    let snapshot = handle.snapshot.borrow().clone()?;
+    let registration = &snapshot.nodes.get(&report.node_name)?.registration.value;
+    if registration.deleting || registration.uid != report.node_uid {
+        return None;
+    }
+    let mut report = report.clone();
+    bound(&mut report, &snapshot.cluster.spec).ok()?;
+    let name = report.node_name.clone();
+    handle.reports.accept(&name, report);
+    // Measured after the report was accepted.
+    Some(leadership.unsure_for() + Duration::from_millis(1))
 }
 
 fn printable(text: &str) -> String {

@@ -130,8 +130,9 @@ fn pieces_of(
 
 /// The members with a vote, where the member of this machine has none.
 fn voters_instead_of(snapshot: &Snapshot, own: &str) -> Option<Vec<String>> {
-    let members = &snapshot.members.as_ref()?.value.members;
-    if members.get(own)?.voting {
+    let stored = &snapshot.members.as_ref()?.value;
+    let members = &stored.members;
+    if !stored.next.contains(own) && members.get(own)?.voting {
         return None;
     }
     let voting = members.iter().filter(|(_, member)| member.voting);

@@ -76,7 +76,36 @@ fn wanted(snapshot: &Snapshot, seen: &[SeenMember], leading: &str) -> Vec<String
 fn step(snapshot: &Snapshot, seen: &[SeenMember]) -> MemberStep {
     let lost = lost_members(snapshot, seen);
     let wanted = wanted_members(snapshot, seen, (&lost, &none()), "n1", at(NOW));
-    next_step(&wanted, seen, &lost, ("n1", 0))
+    next_step(&wanted, seen, &lost, view(&PreparingMachines::default()))
+}
+
+fn view(preparing: &PreparingMachines) -> StepView<'_> {
+    StepView {
+        own: "n1",
+        raft_leader: 0,
+        preparing,
+    }
+}
+
+fn remove(id: u64, node: Option<&str>) -> MemberStep {
+    MemberStep::Remove {
+        member: removed(id, node),
+        also: None,
+    }
+}
+
+fn removed(id: u64, node: Option<&str>) -> RemovedMember {
+    RemovedMember {
+        id,
+        node: node.map(ToOwned::to_owned),
+    }
+}
+
+fn add(node: &str) -> MemberStep {
+    MemberStep::Add {
+        node: node.into(),
+        voting: false,
+    }
 }
 
 fn none() -> BTreeSet<String> {
@@ -189,13 +218,7 @@ fn a_lost_member_is_replaced_when_there_is_another_machine() {
     let more = wanted(&lost(300, 3), &seen, "n1");
     assert_eq!(more, ["n1", "n3", "n4"], "not five with one that is away");
     // The lost member is removed before another one is added.
-    assert_eq!(
-        step(&lost(300, 2), &seen),
-        MemberStep::Remove {
-            id: 2,
-            node: Some("n2".to_owned())
-        }
-    );
+    assert_eq!(step(&lost(300, 2), &seen), remove(2, Some("n2")));
     // A learner on a machine that is away is an obstacle immediately.
     let seen = [member(1, true, true), member(2, false, false)];
     assert_eq!(wanted(&lost(1, 3), &seen, "n1"), ["n1", "n3", "n4"]);
@@ -204,10 +227,10 @@ fn a_lost_member_is_replaced_when_there_is_another_machine() {
 #[test]
 fn members_enter_one_by_one_without_a_vote() {
     let three = ready(3);
-    let add = |node: &str| MemberStep::Add { node: node.into() };
     let promote = |id| MemberStep::Promote {
         id,
         node: format!("n{id}"),
+        with: None,
     };
     assert_eq!(step(&ready(2), &voters(1)), MemberStep::Nothing);
     assert_eq!(step(&three, &voters(1)), add("n2"));
@@ -232,10 +255,9 @@ fn a_removal_never_costs_the_quorum() {
         ..member(id, true, healthy)
     };
     let machines = ready(3);
-    let remove = |id| MemberStep::Remove { id, node: None };
     // Of three members, the one that is away may be removed while both others answer.
     let seen = [member(1, true, true), member(2, true, true), gone(3, false)];
-    assert_eq!(step(&machines, &seen), remove(3));
+    assert_eq!(step(&machines, &seen), remove(3, None));
     let seen = [member(1, true, true), member(2, true, false), gone(3, true)];
     assert!(matches!(step(&machines, &seen), MemberStep::Wait(_)));
     let seen = [member(1, true, true), gone(2, false)];
@@ -250,7 +272,7 @@ fn a_removal_never_costs_the_quorum() {
         ..member(3, false, false)
     };
     let seen = [member(1, true, true), member(2, true, false), learner];
-    assert_eq!(step(&machines, &seen), remove(3));
+    assert_eq!(step(&machines, &seen), remove(3, None));
 }
 
 #[test]
@@ -261,8 +283,14 @@ fn raft_is_led_elsewhere_from_three_members_on() {
             .collect::<BTreeSet<_>>()
     };
     let lost = BTreeSet::new();
-    let next =
-        |seen: &[SeenMember], leader| next_step(&names(seen.len()), seen, &lost, ("n1", leader));
+    let preparing = PreparingMachines::default();
+    let next = |seen: &[SeenMember], raft_leader| {
+        let view = StepView {
+            raft_leader,
+            ..view(&preparing)
+        };
+        next_step(&names(seen.len()), seen, &lost, view)
+    };
     assert_eq!(next(&voters(3), 1), MemberStep::MoveRaft { to: 2 });
     assert_eq!(next(&voters(3), 2), MemberStep::Nothing);
     assert_eq!(next(&voters(3), 0), MemberStep::Nothing);
@@ -306,15 +334,11 @@ fn silent(seconds: u64, voting: bool) -> Vec<SeenMember> {
 #[test]
 fn a_member_that_is_silent_on_a_machine_that_is_there_is_made_anew() {
     let machines = ready(3);
-    let remove = MemberStep::Remove {
-        id: 2,
-        node: Some("n2".to_owned()),
-    };
+    let remove = remove(2, Some("n2"));
     assert_eq!(step(&machines, &silent(299, true)), MemberStep::Nothing);
     assert_eq!(step(&machines, &silent(300, true)), remove);
     // The same machine becomes a member again, because there is no other machine.
     let without = [member(1, true, true), member(3, true, true)];
-    let add = |node: &str| MemberStep::Add { node: node.into() };
     assert_eq!(step(&machines, &without), add("n2"));
     // Another machine is preferred if there is one, also after the removal of the lost member.
     let four = ready(4);
@@ -322,7 +346,9 @@ fn a_member_that_is_silent_on_a_machine_that_is_there_is_made_anew() {
     let given_up = BTreeSet::from(["n2".to_owned()]);
     let lost = BTreeSet::new();
     let wanted = wanted_members(&four, &without, (&lost, &given_up), "n1", at(NOW));
-    assert_eq!(next_step(&wanted, &without, &lost, ("n1", 0)), add("n4"));
+    let preparing = PreparingMachines::default();
+    let next = next_step(&wanted, &without, &lost, view(&preparing));
+    assert_eq!(next, add("n4"));
 }
 
 #[test]
@@ -350,7 +376,10 @@ fn one_without_a_vote_has_a_minute_to_start() {
     assert!(!waits(60));
     assert!(matches!(
         step(&machines, &silent(15, true)),
-        MemberStep::Remove { id: 2, .. }
+        MemberStep::Remove {
+            member: RemovedMember { id: 2, .. },
+            ..
+        }
     ));
 }
 
@@ -362,7 +391,10 @@ fn a_member_whose_data_is_gone_is_not_waited_for() {
     seen[1].healthy = false;
     assert!(matches!(
         step(&machines, &seen),
-        MemberStep::Remove { id: 2, .. }
+        MemberStep::Remove {
+            member: RemovedMember { id: 2, .. },
+            ..
+        }
     ));
     // A drained machine is still available.
     let drained = snapshot(&[
@@ -372,7 +404,10 @@ fn a_member_whose_data_is_gone_is_not_waited_for() {
     ]);
     assert!(matches!(
         step(&drained, &seen),
-        MemberStep::Remove { id: 2, .. }
+        MemberStep::Remove {
+            member: RemovedMember { id: 2, .. },
+            ..
+        }
     ));
     // A report of lost data from before the member became a learner does not count.
     seen[1].voting = false;
@@ -391,8 +426,7 @@ fn a_removed_member_that_came_back_goes_and_its_machine_stays_a_member() {
         node: Some("n2".to_owned()),
         ..member(9, true, false)
     });
-    let expected = MemberStep::Remove { id: 9, node: None };
-    assert_eq!(step(&ready(3), &seen), expected);
+    assert_eq!(step(&ready(3), &seen), remove(9, None));
 }
 
 #[test]
@@ -432,4 +466,126 @@ fn a_member_whose_machine_has_left_is_named_until_it_is_removed() {
     assert_eq!(stored.left, ["3"]);
     assert!(stored.members.keys().eq(["n1", "n2"]));
     assert_eq!(cluster_members(&seen[..2], None).left, [""; 0]);
+}
+
+/// Reports of these machines: `able` can prepare, `waiting` have.
+fn preparing(able: &[&str], waiting: &[&str]) -> PreparingMachines {
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    PreparingMachines {
+        able: names(able),
+        waiting: names(waiting),
+    }
+}
+
+fn step_with(
+    snapshot: &Snapshot,
+    seen: &[SeenMember],
+    preparing: &PreparingMachines,
+) -> (Option<String>, MemberStep) {
+    let lost = lost_members(snapshot, seen);
+    let wanted = wanted_members(snapshot, seen, (&lost, &none()), "n1", at(NOW));
+    let next = preparing_machine(&wanted, seen, preparing);
+    (next, next_step(&wanted, seen, &lost, view(preparing)))
+}
+
+#[test]
+fn from_an_odd_number_two_members_get_their_votes_at_the_same_moment() {
+    for (machines, voting) in [(3, 1), (5, 3)] {
+        let (first, second) = (voting + 1, format!("n{}", voting + 2));
+        let machines = ready(machines);
+        let able: Vec<_> = (1..=5).map(|n| format!("n{n}")).collect();
+        let able: Vec<_> = able.iter().map(String::as_str).collect();
+        let not_yet = preparing(&able, &[]);
+        let prepared = preparing(&able, &[&second]);
+        // The first one is added without a vote, and the second one prepares meanwhile.
+        let mut seen = voters(voting);
+        let (next, step) = step_with(&machines, &seen, &not_yet);
+        assert_eq!((next, step), (None, add(&format!("n{first}"))));
+        seen.push(member(first, false, true));
+        let (next, step) = step_with(&machines, &seen, &not_yet);
+        assert_eq!(next, Some(second.clone()));
+        assert!(matches!(step, MemberStep::Wait(why) if why.contains(&second)));
+        // etcd refuses another voting member before the connection is 5 s old.
+        let (_, step) = step_with(&machines, &seen, &prepared);
+        assert!(matches!(step, MemberStep::Wait(why) if why.contains("6 s")));
+        seen.last_mut().unwrap().steady = Duration::from_secs(6);
+        let (next, step) = step_with(&machines, &seen, &prepared);
+        let promote = MemberStep::Promote {
+            id: first,
+            node: format!("n{first}"),
+            with: Some(second.clone()),
+        };
+        assert_eq!((next, step), (Some(second.clone()), promote));
+        // The leader was lost between the two: the next one adds the second member at once.
+        let seen = voters(first);
+        let (next, step) = step_with(&machines, &seen, &prepared);
+        let rest = MemberStep::Add {
+            node: second.clone(),
+            voting: true,
+        };
+        assert_eq!((next, step), (Some(second.clone()), rest));
+        // A machine that is lost while it prepares leaves one voting member, and no second place.
+        let mut seen = voters(voting);
+        seen.push(member(first, false, true));
+        let mut without = machines.clone();
+        without.nodes.remove(&second);
+        let (next, step) = step_with(&without, &seen, &not_yet);
+        assert_eq!(
+            (next, step),
+            (None, remove(first, Some(&format!("n{first}"))))
+        );
+    }
+}
+
+#[test]
+fn a_machine_of_an_earlier_version_that_cannot_prepare_does_not_hold_the_first_one_up() {
+    let mut seen = voters(1);
+    seen.push(member(2, false, true));
+    let (next, step) = step_with(&ready(3), &seen, &preparing(&["n2"], &[]));
+    let promote = MemberStep::Promote {
+        id: 2,
+        node: "n2".to_owned(),
+        with: None,
+    };
+    assert_eq!((next, step), (None, promote));
+}
+
+#[test]
+fn from_three_members_to_one_two_go_in_one_step() {
+    // The machine of the third one has left; two machines keep one member.
+    let mut seen = voters(3);
+    seen[2].node = None;
+    let expected = MemberStep::Remove {
+        member: removed(2, Some("n2")),
+        also: Some(removed(3, None)),
+    };
+    assert_eq!(step(&ready(2), &seen), expected);
+    // One that does not answer goes first, since the others keep the quorum without it.
+    seen[2].healthy = false;
+    let expected = MemberStep::Remove {
+        member: removed(3, None),
+        also: Some(removed(2, Some("n2"))),
+    };
+    assert_eq!(step(&ready(2), &seen), expected);
+    // Without an answer from the last one, nothing is left to go on with.
+    seen[0].healthy = false;
+    assert!(matches!(step(&ready(2), &seen), MemberStep::Wait(_)));
+}
+
+#[test]
+fn a_member_that_was_added_with_a_vote_counts_as_voting_once_it_has_answered() {
+    let before = cluster_members(&voters(2), None);
+    let mut seen = voters(3);
+    seen[2].healthy = false;
+    let begun = cluster_members(&seen, Some(&before));
+    assert!(!begun.members["n3"].voting);
+    seen[2].healthy = true;
+    let answered = cluster_members(&seen, Some(&begun));
+    assert!(answered.members["n3"].voting);
+    // One that has answered and is silent now keeps its vote.
+    seen[2].healthy = false;
+    let silent = cluster_members(&seen, Some(&answered));
+    assert!(silent.members["n3"].voting);
+    // The first list says what etcd says.
+    assert!(cluster_members(&seen, None).members["n3"].voting);
 }

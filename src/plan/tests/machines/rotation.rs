@@ -181,6 +181,7 @@ impl Model {
                 schema: 1,
                 members: self.members.keys().map(member).collect(),
                 left: self.left_etcd.clone(),
+                ..ClusterMembers::default()
             })),
             authorities: records.collect(),
             store_epoch: Some(stored(StoreEpoch {

@@ -82,6 +82,7 @@ impl NodeReport {
             member_keys,
             authorities,
             state_stream: _,
+            etcd_waits: _,
         } = self;
         let lists = [
             ("workloadInstances", workload_instances.len()),

@@ -1,0 +1,213 @@
+//! Before a reset: other machines take over what runs on this one, where a leader answers.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    cluster::{identity::MachineIdentity, machine},
+    commands::setup::StepPrinter,
+};
+use kat_client::{Client, ClientError};
+use kat_types::api::NodePhase;
+
+/// Longest wait for the instances of this machine to move.
+pub(crate) const DRAIN_LIMIT: Duration = Duration::from_secs(120);
+/// Time between two looks at the drain.
+const LOOK: Duration = Duration::from_millis(500);
+/// A leader that gives no answer for this long is not waited for.
+const SILENT: Duration = Duration::from_secs(15);
+
+/// What the leader says of a machine that it drains.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DrainState {
+    /// Nothing is assigned to the machine any more.
+    pub drained: bool,
+    /// Number of instances that are still assigned to it.
+    pub instances: u32,
+}
+
+/// The leader, asked by this machine for itself.
+#[async_trait]
+pub(crate) trait DrainingLeader: Send + Sync {
+    /// Asks for the drain.
+    async fn begin(&self) -> Result<(), ClientError>;
+    /// Reads how far it is.
+    async fn state(&self) -> Result<DrainState, ClientError>;
+}
+
+/// How the drain ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum DrainEnd {
+    /// Nothing is left on this machine.
+    Empty,
+    /// Nobody drains this machine; why, for users.
+    Nobody(String),
+    /// This many instances did not move in time.
+    Left(u32),
+}
+
+/// Asks the leader to drain this machine, and waits until it is empty or [`DRAIN_LIMIT`] is over.
+pub(crate) async fn drain(leader: &dyn DrainingLeader, say: StepPrinter<'_>) -> DrainEnd {
+    if let Err(error) = leader.begin().await {
+        return DrainEnd::Nobody(error.to_string());
+    }
+    let begun = Instant::now();
+    let mut answered = begun;
+    let mut left = None;
+    loop {
+        match leader.state().await {
+            Ok(state) if state.drained => return DrainEnd::Empty,
+            Ok(state) => {
+                answered = Instant::now();
+                if left != Some(state.instances) {
+                    say(&format!("instances that have to move: {}", state.instances));
+                    left = Some(state.instances);
+                }
+            }
+            Err(error) if answered.elapsed() >= SILENT => {
+                return DrainEnd::Nobody(error.to_string());
+            }
+            Err(_) => {}
+        }
+        if begun.elapsed() >= DRAIN_LIMIT {
+            return DrainEnd::Left(left.unwrap_or_default());
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// The leader of this machine's cluster, over the API with this machine's certificate.
+pub(crate) struct ClusterLeader {
+    client: Client,
+    node: String,
+}
+
+impl ClusterLeader {
+    pub(crate) fn of(identity: &MachineIdentity) -> anyhow::Result<Self> {
+        Ok(Self {
+            client: machine::client_of_others(identity)?,
+            node: identity.node.clone(),
+        })
+    }
+}
+
+#[async_trait]
+impl DrainingLeader for ClusterLeader {
+    async fn begin(&self) -> Result<(), ClientError> {
+        self.client.drain_node(&self.node, false).await.map(drop)
+    }
+
+    async fn state(&self) -> Result<DrainState, ClientError> {
+        let node = self.client.node(&self.node).await?;
+        Ok(DrainState {
+            drained: node.status.phase == NodePhase::Drained,
+            instances: node.status.instances,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    /// A leader that moves one instance with each look until `stays` are left, and answers nothing
+    /// once `silent` is set.
+    struct Scripted {
+        left: Mutex<u32>,
+        stays: u32,
+        refuses: bool,
+        silent: bool,
+    }
+
+    fn unreachable() -> ClientError {
+        ClientError::Unreachable {
+            attempts: vec![("192.0.2.1:9115".to_owned(), "connection refused".to_owned())],
+        }
+    }
+
+    #[async_trait]
+    impl DrainingLeader for Scripted {
+        async fn begin(&self) -> Result<(), ClientError> {
+            match self.refuses {
+                true => Err(unreachable()),
+                false => Ok(()),
+            }
+        }
+
+        async fn state(&self) -> Result<DrainState, ClientError> {
+            if self.silent {
+                return Err(unreachable());
+            }
+            let mut left = self.left.lock();
+            if *left > self.stays {
+                *left -= 1;
+            }
+            Ok(DrainState {
+                drained: *left == 0,
+                instances: *left,
+            })
+        }
+    }
+
+    async fn drained(leader: Scripted) -> (DrainEnd, Vec<String>, Duration) {
+        let said = Mutex::new(Vec::new());
+        let begun = Instant::now();
+        let end = drain(&leader, &|line: &str| said.lock().push(line.to_owned())).await;
+        (end, said.into_inner(), begun.elapsed())
+    }
+
+    fn leader(left: u32) -> Scripted {
+        Scripted {
+            left: Mutex::new(left),
+            stays: 0,
+            refuses: false,
+            silent: false,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_reset_waits_until_every_instance_has_moved() {
+        let (end, said, took) = drained(leader(3)).await;
+        assert_eq!(end, DrainEnd::Empty);
+        let expected = [2, 1].map(|left| format!("instances that have to move: {left}"));
+        assert_eq!(said, expected);
+        assert!(took < Duration::from_secs(2), "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_no_other_machine_takes_is_waited_for_for_two_minutes_and_counted() {
+        let stuck = Scripted {
+            stays: 2,
+            ..leader(4)
+        };
+        let (end, _, took) = drained(stuck).await;
+        assert_eq!(end, DrainEnd::Left(2));
+        assert!(
+            (DRAIN_LIMIT..DRAIN_LIMIT + LOOK).contains(&took),
+            "{took:?}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reset_goes_on_where_nobody_drains_the_machine() {
+        let refused = Scripted {
+            refuses: true,
+            ..leader(4)
+        };
+        let (end, _, took) = drained(refused).await;
+        assert!(matches!(end, DrainEnd::Nobody(why) if why.contains("refused")));
+        assert_eq!(took, Duration::ZERO);
+        // The leader was lost after the request, and nobody follows it.
+        let lost = Scripted {
+            silent: true,
+            ..leader(4)
+        };
+        let (end, _, took) = drained(lost).await;
+        assert!(matches!(end, DrainEnd::Nobody(_)));
+        assert!((SILENT..SILENT + LOOK * 2).contains(&took), "{took:?}");
+    }
+}
