@@ -12,6 +12,7 @@ mod connect;
 mod console;
 mod context;
 mod errors;
+mod manual;
 mod names;
 mod output;
 mod progress;

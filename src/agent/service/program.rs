@@ -1,6 +1,10 @@
 //! `kat-agent`'s command line.
 
-use std::{os::unix::process::CommandExt, path::PathBuf, process::ExitCode};
+use std::{
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -305,10 +309,22 @@ fn dispatch(command: AgentCommand) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         AgentCommand::Man { folder } => {
-            clap_mangen::generate_to(AgentArgs::command(), folder)?;
+            let mut command = AgentArgs::command().disable_help_subcommand(true);
+            command.build();
+            man_pages(&command, &folder)?;
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// Writes the pages of a command and of the commands below it, in the section of system administration.
+fn man_pages(command: &clap::Command, folder: &Path) -> std::io::Result<()> {
+    for below in command.get_subcommands().filter(|one| !one.is_hide_set()) {
+        man_pages(below, folder)?;
+    }
+    let page = clap_mangen::Man::new(command.clone()).section("8");
+    page.generate_to(folder)?;
+    Ok(())
 }
 
 async fn check(config: Option<PathBuf>) -> anyhow::Result<ExitCode> {

@@ -5,6 +5,7 @@ use crate::{
     args::{CompletionArgs, ManArgs, Shell},
     console::Console,
     errors::CliError,
+    manual,
 };
 
 pub(crate) fn completion(console: &Console, arguments: &CompletionArgs) -> Result<(), CliError> {
@@ -76,7 +77,8 @@ pub(crate) fn man(arguments: &ManArgs) -> Result<(), CliError> {
     let folder = &arguments.folder;
     let write = || {
         std::fs::create_dir_all(folder)?;
-        clap_mangen::generate_to(args::command(), folder)
+        clap_mangen::generate_to(args::command(), folder)?;
+        manual::write_man_pages(folder)
     };
     write()
         .map_err(|error| CliError::failed(format!("man pages in `{}`: {error}", folder.display())))

@@ -1,6 +1,8 @@
 //! `katcall explain`: describes a field of the `*.kat` files, from the table that the decoder and
 //! the JSON Schemas use, or the reason of a status, a condition or an event.
 
+use std::collections::BTreeSet;
+
 use anstyle::Style;
 
 use super::why::{
@@ -74,6 +76,34 @@ fn kinds() -> String {
         "\nkatcall explain REASON, where the reason is that of a status, a condition or an event\n",
     );
     text
+}
+
+/// One meaning of a reason, with capitals for names.
+pub(crate) struct ReasonMeaning {
+    /// What has the reason, such as `an event`.
+    pub(crate) owner: &'static str,
+    /// A sentence without its full stop.
+    pub(crate) means: String,
+    /// What to try; empty where nothing needs to be done.
+    pub(crate) next: String,
+}
+
+/// Every reason of this version with its meanings, in the order of the words.
+pub(crate) fn all_reasons() -> Vec<(&'static str, Vec<ReasonMeaning>)> {
+    let reasons = Reason::ALL.iter().map(|reason| reason.word());
+    let events = EventReason::ALL.iter().map(|reason| reason.word());
+    let words: BTreeSet<&'static str> = reasons.chain(events).collect();
+    let meanings_of = |word| {
+        let found = meanings(word).into_iter();
+        let filled = found.map(|(owner, explanation)| ReasonMeaning {
+            owner,
+            means: PLACEHOLDER_WORDS.fill(explanation.means),
+            next: PLACEHOLDER_WORDS.fill(explanation.next),
+        });
+        filled.collect()
+    };
+    let words = words.into_iter();
+    words.map(|word| (word, meanings_of(word))).collect()
 }
 
 /// Meaning and next step of a reason; `None` if this version does not know the word.
