@@ -47,7 +47,7 @@ use crate::{
     silent_peers::{
         exclusion::{self, Excluded},
         probes::RawProbes,
-        watcher::PeerWatcher,
+        watcher::{OwedAnswers, PeerWatcher},
     },
     state_files::{StateFiles, StateFilesSnapshot},
 };
@@ -183,15 +183,17 @@ pub async fn run(config: NetworkServiceConfig) -> Result<(), ServiceError> {
     let probes = Arc::new(RawProbes::default());
     tasks.spawn(Arc::clone(&probes).serve(cancel.clone()));
     let (running, wireguard) = watch::channel(None);
+    let (owed, owed_answers) = watch::channel(OwedAnswers::default());
     let watcher = PeerWatcher {
         folder: config.folder.clone(),
         probes,
         wireguard,
         files: files.subscribe(),
         excluded: exclusions,
+        owed,
     };
     tasks.spawn(watcher.watch(pulses.watch("silent peers"), cancel.clone()));
-    let peers = PeerKeeper::new(config.folder, announcer, config.report);
+    let peers = PeerKeeper::new(config.folder, announcer, config.report, owed_answers);
     let foreign = watch::Sender::default();
     let firewall = Arc::new(Firewall::installed());
     let restoring = Arc::clone(&firewall).restore_after_changes(

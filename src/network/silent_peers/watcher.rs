@@ -35,6 +35,9 @@ const COUNTERS_LIMIT: Duration = Duration::from_millis(300);
 /// The running WireGuard, as soon as a round of `kat-net` has found it.
 pub(crate) type RunningWireGuard = Option<Arc<dyn WireGuard>>;
 
+/// By name, since when each peer owes an answer.
+pub(crate) type OwedAnswers = BTreeMap<String, Instant>;
+
 /// A peer in this machine's list.
 #[derive(Debug, Clone)]
 struct WatchedPeer {
@@ -59,6 +62,7 @@ pub(crate) struct PeerWatcher {
     pub wireguard: watch::Receiver<RunningWireGuard>,
     pub files: watch::Receiver<Arc<StateFilesSnapshot>>,
     pub excluded: watch::Sender<Excluded>,
+    pub owed: watch::Sender<OwedAnswers>,
 }
 
 impl PeerWatcher {
@@ -163,6 +167,16 @@ impl PeerWatcher {
     }
 
     fn publish(&self, judge: &mut SilenceJudge<PublicKey>, lists: Option<&WatchedLists>) {
+        let owed = judge.peers().iter().filter_map(|(key, peer)| {
+            let peer_of = |lists: &WatchedLists| Some(lists.peers.get(key)?.name.clone());
+            Some((lists.and_then(peer_of)?, peer.unanswered?.0))
+        });
+        let owed: OwedAnswers = owed.collect();
+        self.owed.send_if_modified(|current| {
+            let changed = *current != owed;
+            *current = owed;
+            changed
+        });
         let silent = judge.judge(Instant::now());
         let peers = silent
             .iter()
