@@ -37,5 +37,8 @@ mod host_ports;
 #[path = "network/kat_net_end_to_end.rs"]
 mod kat_net_end_to_end;
 
+#[path = "network/silent_peers.rs"]
+mod silent_peers;
+
 #[path = "network/kernel.rs"]
 mod kernel;

@@ -19,6 +19,7 @@ pub mod overlay;
 mod reconcile;
 mod run_file;
 pub mod service;
+pub mod silent_peers;
 pub mod state_files;
 mod sysctl;
 mod teardown;

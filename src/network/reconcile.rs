@@ -14,6 +14,7 @@ use crate::{
     dns::resolved::ResolvedAnnouncement,
     nftables::firewall::{Firewall, FirewallError},
     overlay::{kat0::OverlayLink, peers::PeerKeeper},
+    silent_peers::watcher::RunningWireGuard,
     state_files::StateFilesSnapshot,
 };
 use kat_types::machine::network::{NodeNetwork, PeerMachines};
@@ -51,6 +52,8 @@ pub(super) struct Reconciler {
     peers: PeerKeeper,
     /// The settings for systemd-resolved.
     announcement: watch::Sender<Option<ResolvedAnnouncement>>,
+    /// The WireGuard of `kat0`, for those that read its counters between rounds.
+    wireguard: watch::Sender<RunningWireGuard>,
 }
 
 impl Reconciler {
@@ -61,6 +64,7 @@ impl Reconciler {
         peers: PeerKeeper,
         services: watch::Receiver<Option<String>>,
         announcement: watch::Sender<Option<ResolvedAnnouncement>>,
+        wireguard: watch::Sender<RunningWireGuard>,
     ) -> Self {
         Self {
             attachments,
@@ -70,6 +74,7 @@ impl Reconciler {
             checked: None,
             peers,
             announcement,
+            wireguard,
         }
     }
 
@@ -117,6 +122,7 @@ impl Reconciler {
             Err(error) => problems.push(error.to_string()),
             Ok((link, wireguard)) => {
                 dns_address = Some(node.address);
+                self.wireguard.send_replace(Some(Arc::clone(&wireguard)));
                 parts.push(format!("kat0 is up ({})", wireguard.kind()));
                 let peers = snapshot.peers.as_deref();
                 match self.peers.set(node, peers, wireguard.as_ref()).await {

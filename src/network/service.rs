@@ -44,6 +44,11 @@ use crate::{
     },
     nftables::{firewall::Firewall, rule_changes, service_addresses::ServiceBalancer},
     overlay::{announce::sockets::Announcer, kat0::OverlayLink, peers::PeerKeeper},
+    silent_peers::{
+        exclusion::{self, Excluded},
+        probes::RawProbes,
+        watcher::{OwedAnswers, PeerWatcher},
+    },
     state_files::{StateFiles, StateFilesSnapshot},
 };
 use kat_daemon::watchdog::{LoopPulse, LoopPulses};
@@ -165,7 +170,30 @@ pub async fn run(config: NetworkServiceConfig) -> Result<(), ServiceError> {
     let announcer = Arc::new(Announcer::default());
     tasks.spawn(Arc::clone(&announcer).listen(cancel.clone()));
     let heard = Arc::clone(&announcer);
-    let peers = PeerKeeper::new(config.folder, announcer, config.report);
+    // Silent peers are left out of what the balancer and DNS read.
+    let (exclusions, excluded) = watch::channel(Excluded::default());
+    let filtered = watch::Sender::new(files.current());
+    let reachable = filtered.subscribe();
+    tasks.spawn(exclusion::filter_files(
+        files.subscribe(),
+        excluded,
+        filtered,
+        cancel.clone(),
+    ));
+    let probes = Arc::new(RawProbes::default());
+    tasks.spawn(Arc::clone(&probes).serve(cancel.clone()));
+    let (running, wireguard) = watch::channel(None);
+    let (owed, owed_answers) = watch::channel(OwedAnswers::default());
+    let watcher = PeerWatcher {
+        folder: config.folder.clone(),
+        probes,
+        wireguard,
+        files: files.subscribe(),
+        excluded: exclusions,
+        owed,
+    };
+    tasks.spawn(watcher.watch(pulses.watch("silent peers"), cancel.clone()));
+    let peers = PeerKeeper::new(config.folder, announcer, config.report, owed_answers);
     let foreign = watch::Sender::default();
     let firewall = Arc::new(Firewall::installed());
     let restoring = Arc::clone(&firewall).restore_after_changes(
@@ -179,7 +207,7 @@ pub async fn run(config: NetworkServiceConfig) -> Result<(), ServiceError> {
     let (trouble, services) = watch::channel(None);
     let pulse = pulses.watch("service addresses");
     let balancing = ServiceBalancer::installed().follow_files(
-        files.subscribe(),
+        reachable.clone(),
         foreign.subscribe(),
         trouble,
         pulse,
@@ -207,10 +235,15 @@ pub async fn run(config: NetworkServiceConfig) -> Result<(), ServiceError> {
         peers,
         services,
         announcement,
+        running,
     );
     let pulse = pulses.watch("reconciliation");
-    let keeping =
-        reconcile_until_cancelled(reconciler, files, heard, config.dns, pulse, cancel.clone());
+    let names = DnsSupervisor {
+        server: config.dns,
+        snapshots: reachable,
+        running: None,
+    };
+    let keeping = reconcile_until_cancelled(reconciler, files, heard, names, pulse, cancel.clone());
     tasks.spawn(keeping);
     notify(&[sd_notify::NotifyState::Ready]);
 
@@ -245,16 +278,11 @@ async fn reconcile_until_cancelled(
     mut reconciler: Reconciler,
     files: Arc<StateFiles>,
     announcer: Arc<Announcer>,
-    dns: Option<DnsServer>,
+    mut names: DnsSupervisor,
     pulse: LoopPulse,
     cancel: CancellationToken,
 ) {
     let mut changes = files.subscribe();
-    let mut names = DnsSupervisor {
-        server: dns,
-        files: Arc::clone(&files),
-        running: None,
-    };
     let mut shown = String::new();
     let mut removal = Box::pin(links::removal(OVERLAY_LINK));
     let mut moved = Box::pin(links::address_change());
@@ -295,7 +323,7 @@ async fn reconcile_until_cancelled(
 /// ends.
 struct DnsSupervisor {
     server: Option<DnsServer>,
-    files: Arc<StateFiles>,
+    snapshots: watch::Receiver<Arc<StateFilesSnapshot>>,
     running: Option<(Ipv4Addr, CancellationToken, tokio::task::JoinHandle<()>)>,
 }
 
@@ -311,7 +339,7 @@ impl DnsSupervisor {
             stop.cancel();
         }
         let stop = cancel.child_token();
-        let serving = server(address, self.files.subscribe(), stop.clone());
+        let serving = server(address, self.snapshots.clone(), stop.clone());
         let task = tokio::spawn(async move {
             if let Err(error) = serving.await {
                 tracing::warn!(%address, "DNS ended: {error}; trying again");

@@ -5,4 +5,5 @@ pub(crate) mod drain;
 pub(crate) mod endpoints;
 pub(crate) mod leaving;
 pub(crate) mod node_loss;
+pub(crate) mod overlay_down;
 pub(crate) mod status;

@@ -327,6 +327,7 @@ fn peers(path: &Path) -> Option<(ApiTime, Vec<OverlayPeer>)> {
         connected: peer.connected,
         sent: peer.sent,
         received: peer.received,
+        unanswered_seconds: peer.unanswered_seconds,
         via: peer.via,
     });
     let since_epoch = looked.duration_since(std::time::UNIX_EPOCH).ok()?;

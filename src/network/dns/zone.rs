@@ -21,8 +21,9 @@ use kat_types::{
     top_level_domains,
 };
 
-/// Time to live of positive and negative answers, in seconds; short, since instances move.
-pub(super) const TTL: u32 = 5;
+/// Time to live of positive and negative answers, in seconds; short, since instances move and
+/// silent machines are left out of answers.
+pub(super) const TTL: u32 = 2;
 
 /// The cluster's names from the agent's files at one moment.
 #[derive(Debug)]

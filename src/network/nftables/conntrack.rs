@@ -40,6 +40,8 @@ const CTA_PROTOINFO_TCP: u16 = 1;
 const CTA_PROTOINFO_TCP_STATE: u16 = 1;
 /// `TCP_CONNTRACK_TIME_WAIT`: both ends have closed the connection.
 const TIME_WAIT: u8 = 7;
+/// `TCP_CONNTRACK_SYN_SENT`: the other end has not answered.
+const SYN_SENT: u8 = 1;
 /// `IPS_DST_NAT`: the destination was translated.
 const DST_NAT: u32 = 1 << 5;
 /// Flag of an attribute that contains others.
@@ -77,6 +79,8 @@ pub(crate) struct Flow {
     /// Both ends have closed it: the kernel itself treats the next connection from the same client
     /// port as a new one.
     pub ended: bool,
+    /// A TCP connection of which only the first packet was seen, and no answer.
+    pub half_open: bool,
     /// The attributes that identify it to the kernel.
     identity: Vec<u8>,
 }
@@ -149,6 +153,7 @@ fn flow(body: &[u8]) -> Option<Flow> {
         transport,
         answers: address(&reply, CTA_IP_V4_SRC)?,
         ended: state().is_some_and(|state| state == [TIME_WAIT]),
+        half_open: state().is_some_and(|state| state == [SYN_SENT]),
         identity,
     })
 }
@@ -262,6 +267,7 @@ impl Flow {
             transport: Some(transport),
             answers,
             ended: false,
+            half_open: false,
             identity: Vec::new(),
         }
     }
@@ -302,8 +308,8 @@ mod tests {
     }
 
     #[test]
-    fn what_both_ends_have_closed_is_known() {
-        for (state, ended) in [(3, false), (4, false), (7, true), (8, false)] {
+    fn connections_without_an_answer_and_closed_ones_are_known() {
+        for (state, ended) in [(1, false), (2, false), (3, false), (7, true), (8, false)] {
             let (mut tcp, mut details) = (Vec::new(), Vec::new());
             push(&mut tcp, CTA_PROTOINFO_TCP_STATE, &[state]);
             push(&mut details, CTA_PROTOINFO_TCP | NESTED, &tcp);
@@ -312,7 +318,8 @@ mod tests {
             push(&mut body, CTA_TUPLE_ORIG | NESTED, &tuple(from, to, 6, 80));
             push(&mut body, CTA_TUPLE_REPLY | NESTED, &tuple(to, from, 6, 80));
             push(&mut body, CTA_PROTOINFO | NESTED, &details);
-            assert_eq!(flow(&body).unwrap().ended, ended, "{state}");
+            let flow = flow(&body).unwrap();
+            assert_eq!((flow.ended, flow.half_open), (ended, state == 1), "{state}");
         }
     }
 

@@ -319,9 +319,12 @@ mod tests {
             USER_BASE + INDEX_LIMIT - 1,
             SUBORDINATE_BASE + SUBORDINATE_COUNT * INDEX_LIMIT - 1,
         );
-        let expected =
+        let probes = format!(
+            "meta l4proto 253 meta skuid {users} drop comment \"from a workload, which asks no machine\""
+        );
+        let ports =
             format!("tcp dport {{ 2379, 2380, 9115, 9116 }} meta skuid {users} goto workload");
-        assert_eq!(lines, [expected]);
+        assert_eq!(lines, [probes, ports]);
     }
 
     #[test]

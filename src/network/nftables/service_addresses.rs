@@ -308,7 +308,8 @@ fn parts(services: &Services) -> PartsByPort<'_> {
 }
 
 /// Whether the kernel has to forget a connection. A TCP connection stays with an instance that
-/// serves, is leaving or is held. A UDP flow has no end, and its client may never notice a dead
+/// serves, is leaving or is held; but one that a held instance has never answered is none yet, and
+/// its client's next SYN goes to another instance. A UDP flow has no end, and its client may never notice a dead
 /// instance: it only stays with one that serves or is leaving. After its entry was forgotten, the
 /// next packet is sent to another instance; that ends a TCP connection, since the new instance does
 /// not know it and resets it. A connection that both ends have closed is left alone: the kernel
@@ -322,7 +323,7 @@ fn is_stale(flow: &Flow, network: Ipv4Net, parts: &PartsByPort<'_>) -> bool {
     let parts = parts.get(&(flow.called, transport, flow.port));
     match parts.and_then(|parts| parts.get(&flow.answers)) {
         Some(BackendState::Serving | BackendState::Leaving) => false,
-        Some(BackendState::Held) => transport == Transport::Udp,
+        Some(BackendState::Held) => transport == Transport::Udp || flow.half_open,
         None => true,
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use ipnet::Ipv4Net;
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 use super::{
     announce::AnnouncementSchedule,
@@ -25,6 +25,7 @@ use crate::{
         state_file as overlay_state,
     },
     run_file,
+    silent_peers::watcher::OwedAnswers,
 };
 use kat_types::machine::network::{
     NodeNetwork, OverlayState, PRIVATE_KEY_FILE, PeerMachine, PeerMachines, PeerState,
@@ -75,11 +76,18 @@ pub(crate) struct PeerKeeper {
     own: Option<Vec<LocalAddress>>,
     /// Last addresses of the peers with a session.
     reached: BTreeSet<IpAddr>,
+    /// The peers that owe an answer to a probe.
+    owed: watch::Receiver<OwedAnswers>,
 }
 
 impl PeerKeeper {
     /// Uses the key in `folder`; `report` is the file with the state of the peers.
-    pub(crate) fn new(folder: PathBuf, announcer: Arc<Announcer>, report: Option<PathBuf>) -> Self {
+    pub(crate) fn new(
+        folder: PathBuf,
+        announcer: Arc<Announcer>,
+        report: Option<PathBuf>,
+        owed: watch::Receiver<OwedAnswers>,
+    ) -> Self {
         Self {
             folder,
             tracker: EndpointTracker::default(),
@@ -88,6 +96,7 @@ impl PeerKeeper {
             report,
             own: None,
             reached: BTreeSet::new(),
+            owed,
         }
     }
 
@@ -228,9 +237,16 @@ impl PeerKeeper {
 
     fn write_overlay_state(&self, by_key: &PeersByKey<'_>, actual: &WireGuardDevice) {
         let Some(path) = &self.report else { return };
+        let owed = self.owed.borrow().clone();
+        let now = Instant::now();
+        let unanswered = |name: &str| {
+            let since = owed.get(name)?;
+            u32::try_from(now.saturating_duration_since(*since).as_secs()).ok()
+        };
         let peers = by_key.iter().map(|(key, (name, peer))| {
             let state = actual.peers.get(key).map(overlay_state::of);
             let state = PeerState {
+                unanswered_seconds: unanswered(name),
                 via: peer.via.clone().filter(|_| is_relayed(by_key, peer)),
                 ..state.unwrap_or_default()
             };
@@ -352,6 +368,10 @@ mod tests {
     use super::*;
     use crate::overlay::wireguard::{LinkChanges, PeerStatus, PrivateKey};
 
+    fn no_answer_is_owed() -> watch::Receiver<OwedAnswers> {
+        watch::Sender::default().subscribe()
+    }
+
     fn peers(list: &[(&str, u8, Option<&str>)]) -> PeerMachines {
         let peers = list.iter().map(|(name, number, via)| {
             let peer = PeerMachine {
@@ -374,7 +394,7 @@ mod tests {
         let own = PrivateKey::from_bytes([99; 32]).public();
         let by_key = by_key(peers, own);
         let folder = PathBuf::new();
-        let mut keeper = PeerKeeper::new(folder, Arc::default(), None);
+        let mut keeper = PeerKeeper::new(folder, Arc::default(), None, no_answer_is_owed());
         let chosen = keeper.choose(&by_key, &WireGuardDevice::default()).await;
         let mut found: Vec<_> = chosen
             .wanted
@@ -481,7 +501,7 @@ mod tests {
                 ..Called::default()
             };
             let folder = folder.path().to_owned();
-            let mut keeper = PeerKeeper::new(folder, Arc::default(), None);
+            let mut keeper = PeerKeeper::new(folder, Arc::default(), None, no_answer_is_owed());
             keeper.set(&node, Some(&list), &wireguard).await.unwrap();
             let changes = wireguard.changes.lock();
             assert_eq!(changes[0].peers[0].endpoint, expected, "{endpoint}");

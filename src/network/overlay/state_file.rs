@@ -17,6 +17,7 @@ pub(crate) fn of(status: &PeerStatus) -> PeerState {
         sent: status.sent,
         received: status.received,
         connected: status.is_connected(),
+        unanswered_seconds: None,
         via: None,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::endpoints;
+use super::{endpoints, overlay_down};
 use crate::{
     EventWord,
     draft::{Draft, OperationGroup},
@@ -31,6 +31,7 @@ pub(crate) fn plan_nodes(
     all_heard: &BTreeMap<&str, LastReport<'_>>,
     losses: &LostMachines,
 ) -> BTreeMap<String, NodeStatusRecord> {
+    let mut unreachable = overlay_down::conditions(draft, all_heard);
     let mut statuses = BTreeMap::new();
     for (name, node) in &draft.snapshot.nodes {
         let Some(heard) = all_heard.get(name.as_str()) else {
@@ -56,6 +57,7 @@ pub(crate) fn plan_nodes(
         if heard.report.is_some() {
             let taken = endpoints::address_condition(draft.snapshot, all_heard, name);
             status.conditions.extend(taken);
+            overlay_down::set_condition(&mut status, unreachable.remove(name));
         }
         let (phase, mut reason, mut message) = phase(draft, name, node, &before, heard, losses);
         if let Some(frozen) = &frozen
@@ -74,6 +76,7 @@ pub(crate) fn plan_nodes(
             let mut group = OperationGroup::default();
             node_events(draft, &mut group, name, node, &before, &status);
             endpoints::address_event(draft, &mut group, name, (&before, &status));
+            overlay_down::event(draft, &mut group, name, (&before, &status));
             let uid = node.registration.value.uid.as_str();
             images::care_events(draft, &mut group, (name, uid), &before, &status);
             instance_events(draft, &mut group, name, &before, &status);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{draft::Draft, rollout::has_run};
+use crate::{draft::Draft, nodes::overlay_down, rollout::has_run};
 use kat_types::{
     api::{Health, InstancePhase, NodePhase},
     assignment::DesiredRun,
@@ -26,7 +26,38 @@ pub(crate) fn is_healthy(record: &InstanceRecord) -> bool {
 ///
 /// An instance that this plan stops is `Leaving`: its DNS record is deleted with the stop, not
 /// after it.
+///
+/// An instance on a machine that is unreachable over the overlay is `Held` while another one
+/// serves: the last one may still be reached from its own machine.
 pub(crate) fn backend_state(
+    draft: &Draft<'_>,
+    statuses: &BTreeMap<String, NodeStatusRecord>,
+    instance: &str,
+    entry: &InstanceEntry,
+) -> Option<BackendState> {
+    let state = reachable_state(draft, statuses, instance, entry)?;
+    let is_reachable = |entry: &InstanceEntry| {
+        let status = statuses.get(&entry.node);
+        !status.is_some_and(overlay_down::is_down)
+    };
+    if state != BackendState::Serving || is_reachable(entry) {
+        return Some(state);
+    }
+    let assignment = &entry.assignment.value;
+    let workload = WorkloadKey::new(&assignment.namespace, &assignment.workload);
+    let another_serves = draft.instances_of(&workload).iter().any(|(id, other)| {
+        is_reachable(other)
+            && reachable_state(draft, statuses, id, other) == Some(BackendState::Serving)
+    });
+    Some(if another_serves {
+        BackendState::Held
+    } else {
+        state
+    })
+}
+
+/// The role of an instance if its machine can be reached.
+fn reachable_state(
     draft: &Draft<'_>,
     statuses: &BTreeMap<String, NodeStatusRecord>,
     instance: &str,

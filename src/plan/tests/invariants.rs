@@ -1,7 +1,7 @@
 //! Invariants that must hold after each change.
 
 use super::*;
-use kat_types::{machine::network::node_address, services::BackendState};
+use kat_types::{machine::network::node_address, reason::Reason, services::BackendState};
 
 impl World {
     pub(crate) fn check(&mut self) {
@@ -83,8 +83,9 @@ impl World {
     }
 
     /// A wanted instance loses its DNS name only if its machine reports it as not running or
-    /// unhealthy, if its machine is NotReady, or if the same plan stops it, and never because it is
-    /// missing in a report. An instance being stopped has lost its name and its callers before.
+    /// unhealthy, if its machine is NotReady or OverlayDown, or if the same plan stops it, and never
+    /// because it is missing in a report. An instance being stopped has lost its name and its
+    /// callers before.
     fn check_names(&mut self, snapshot: &Snapshot) {
         let away = not_ready(snapshot);
         let stopped = snapshot.instances.iter().filter_map(|(id, entry)| {
@@ -117,6 +118,11 @@ impl World {
                 continue;
             };
             if self.stops.contains(id) || away.contains(&entry.node) {
+                continue;
+            }
+            let status = snapshot.nodes[&entry.node].status.as_ref();
+            let mut conditions = status.iter().flat_map(|one| &one.value.conditions);
+            if conditions.any(|one| one.reason == Reason::OverlayDown) {
                 continue;
             }
             let report = self.machines[&entry.node].heard.as_ref().unwrap();

@@ -8,7 +8,7 @@
 use super::*;
 use kat_agent::{DesiredState, desired};
 use kat_types::{
-    api::{Condition, ImagesRemoved, MemberKeys},
+    api::{Condition, ImagesRemoved, MemberKeys, OverlayPeer, OverlayReport, OverlayStatus},
     reason::Reason,
 };
 
@@ -57,6 +57,10 @@ pub(crate) struct Machine {
     /// The agent's reports on the machine and on removed images.
     pub(crate) conditions: Vec<Condition>,
     pub(crate) images_removed: Option<ImagesRemoved>,
+    /// Whether the machine's data path runs.
+    pub(crate) overlay_status: OverlayStatus,
+    /// Machines that have not answered this one over the overlay, each for so many seconds.
+    pub(crate) unanswered: BTreeMap<String, u32>,
     /// Instances that the agent has evicted because the disk ran full.
     pub(crate) evicted: BTreeSet<String>,
     /// Folders of volumes with data on the machine.
@@ -113,6 +117,8 @@ impl Machine {
             foreign: BTreeSet::new(),
             conditions: Vec::new(),
             images_removed: None,
+            overlay_status: OverlayStatus::Connected,
+            unanswered: BTreeMap::new(),
             evicted: BTreeSet::new(),
             data: BTreeSet::new(),
             carrying: volume_data_model::Carrying::default(),
@@ -230,8 +236,22 @@ impl Machine {
             state_stream: self.state_stream,
             conditions: self.conditions.clone(),
             images_removed: self.images_removed.clone(),
+            overlay_network: self.overlay(),
             ..NodeReport::default()
         })
+    }
+
+    fn overlay(&self) -> OverlayReport {
+        let peers = self.unanswered.iter().map(|(name, seconds)| OverlayPeer {
+            name: name.clone(),
+            unanswered_seconds: Some(*seconds),
+            ..OverlayPeer::default()
+        });
+        OverlayReport {
+            status: self.overlay_status,
+            peers: peers.collect(),
+            ..OverlayReport::default()
+        }
     }
 
     /// The agent reads the list for its stage, and every worker makes a pass.

@@ -9,6 +9,7 @@ mod joining;
 mod long_power_loss;
 mod node_loss;
 mod nodes;
+mod overlay_down;
 mod recovery_key;
 mod rotation;
 mod user_indexes;

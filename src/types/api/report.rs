@@ -332,6 +332,10 @@ pub struct OverlayPeer {
     pub sent: u64,
     /// Bytes received from the other machine since the interface was created.
     pub received: u64,
+    /// Seconds since the other machine was first asked in vain whether it answers over the overlay;
+    /// null if it answered the last question, or was asked none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unanswered_seconds: Option<u32>,
     /// Name of the machine that relays between the two, if they cannot reach each other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,

@@ -136,6 +136,9 @@ pub struct PeerState {
     pub received: u64,
     /// Whether there is a session.
     pub connected: bool,
+    /// Seconds since it was first asked in vain whether it answers; `None` if it answered the last
+    /// question, or was asked none.
+    pub unanswered_seconds: Option<u32>,
     /// The relay to this peer; WireGuard then has no state of the peer itself.
     pub via: Option<String>,
 }

@@ -80,6 +80,21 @@ impl World {
         self.check_live(&live, &assigned);
         self.write_rows(&live);
         self.check_lists(&assigned);
+        self.check_overlay();
+    }
+
+    /// Every machine reaches the others over the overlay, and only forged reports say otherwise.
+    fn check_overlay(&mut self) {
+        for item in self.store.peek(keys::NODE_STATUS).items {
+            let status: NodeStatusRecord = read(&item);
+            let judged = status.conditions.iter();
+            let mut judged = judged.filter(|one| one.reason == Reason::OverlayDown);
+            if judged.next().is_some() {
+                let key = &item.key;
+                self.monitor
+                    .violated(format!("{key}: a forged report takes its callers away"));
+            }
+        }
     }
 
     /// Instances with `onPartition: stop` do not run on a machine that has been silent for so long

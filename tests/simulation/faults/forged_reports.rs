@@ -9,7 +9,7 @@ use kat_testing::MemoryStore;
 use kat_types::{
     api::{
         ApiTime, Condition, Health, InstancePhase, InstanceReport, MemberKeys, NodeReport,
-        OverlayPeer, VolumeMovePhase, VolumeMoveReport,
+        OverlayPeer, OverlayStatus, VolumeMovePhase, VolumeMoveReport,
     },
     assignment::{Assignment, INDEX_LIMIT},
     resource::{Bytes, MilliCpu},
@@ -61,7 +61,7 @@ enum Lie {
     Users,
     /// Another size, other capabilities and other keys.
     Machine,
-    /// Addresses and endpoints of other machines.
+    /// Addresses and endpoints of other machines, which do not answer over the overlay.
     Places,
     /// Texts with terminal escape sequences.
     Terminal,
@@ -230,11 +230,13 @@ impl Forger {
                 report.advertise = others.map(|one| one.parse().unwrap()).to_vec();
                 report.addresses = others.map(str::to_owned).to_vec();
                 report.endpoints = others.map(|one| format!("{one}:51820")).to_vec();
+                report.overlay_network.status = OverlayStatus::Connected;
                 report.overlay_network.peers = ["n1", "n2", "n3"]
                     .map(|name| OverlayPeer {
                         name: name.to_owned(),
                         endpoint: Some("192.0.2.1:51820".to_owned()),
                         via: Some(NAME.to_owned()),
+                        unanswered_seconds: Some(3600),
                         ..OverlayPeer::default()
                     })
                     .to_vec();

@@ -109,6 +109,17 @@ fn a_connection_stays_with_its_instance_as_long_as_that_may_be_there() {
     ] {
         assert_eq!(stale(web, 80, Tcp, answers), expected, "{answers}");
     }
+    let mut half_open = Flow::example(web.into(), 80, Tcp, [10, 100, 4, 2].into());
+    half_open.half_open = true;
+    assert!(
+        is_stale(&half_open, node().service_cidr, &parts),
+        "held, and never answered"
+    );
+    half_open.answers = [10, 100, 0, 2].into();
+    assert!(
+        !is_stale(&half_open, node().service_cidr, &parts),
+        "serving"
+    );
     let mut ended = Flow::example(web.into(), 80, Tcp, [10, 100, 0, 9].into());
     ended.ended = true;
     assert!(!is_stale(&ended, node().service_cidr, &parts), "it is over");

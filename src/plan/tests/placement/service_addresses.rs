@@ -40,7 +40,7 @@ fn address(world: &mut World, name: &str) -> Option<Ipv4Addr> {
 }
 
 /// The instances behind the first port.
-fn parts(world: &mut World, name: &str) -> Backends {
+pub(crate) fn parts(world: &mut World, name: &str) -> Backends {
     let snapshot = world.snapshot();
     let service = &snapshot.services[&WorkloadKey::new(NAMESPACE, name)];
     service.balance.as_ref().unwrap().value.ports[0]

@@ -242,6 +242,7 @@ fn bound_overlay(overlay: &mut OverlayReport) {
             connected: _,
             sent: _,
             received: _,
+            unanswered_seconds: _,
             via,
         } = peer;
         let optional = [endpoint, via].into_iter().flatten();

@@ -121,6 +121,10 @@ fn peers(sheet: &mut Sheet, peers: &[OverlayPeer]) {
             (None, Some(_)) => String::new(),
             (None, None) => "never".to_owned(),
         };
+        let handshake = match peer.unanswered_seconds {
+            None => handshake,
+            Some(seconds) => format!("{handshake}, no answer for {seconds} s"),
+        };
         let endpoint = match (&peer.endpoint, &peer.via) {
             (_, Some(via)) => format!("through {via}"),
             (endpoint, None) => endpoint.clone().unwrap_or_default(),

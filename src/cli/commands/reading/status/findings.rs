@@ -264,6 +264,12 @@ impl Findings {
                 format!("node {name} does not follow the cluster: {message}")
             }));
             let mut conditions = status.conditions.iter();
+            let unreachable = conditions.find(|one| one.reason == Reason::OverlayDown);
+            self.troubles.extend(unreachable.map(|one| {
+                let message = one_line(&one.message);
+                format!("node {name} is unreachable over the overlay: {message}")
+            }));
+            let mut conditions = status.conditions.iter();
             let short = conditions.find(|one| one.kind == DISK_PRESSURE && one.status);
             self.troubles.extend(short.map(|one| {
                 let message = one_line(&one.message);
@@ -578,6 +584,15 @@ mod tests {
             findings.troubles
         };
         assert_eq!(troubles(Vec::new()), Vec::<String>::new());
+        let unreachable = Condition {
+            reason: Reason::OverlayDown.into(),
+            message: "n1 and n2 say so".to_owned(),
+            ..Condition::default()
+        };
+        assert_eq!(
+            troubles(vec![unreachable]),
+            ["node n3 is unreachable over the overlay: n1 and n2 say so"]
+        );
         let told = troubles(vec![condition]);
         assert!(
             told.len() == 1 && told[0].contains("n3") && told[0].contains("network/dns.json"),

@@ -84,6 +84,8 @@ pub(crate) const fn event_explanation(reason: EventReason) -> Explanation {
         EventReason::EndpointsChanged => explained("other machines reach the machine at other addresses than before, those in the message", ""),
         EventReason::AddressTaken => with_next_of("the machine reports an address that another machine registered first; other machines continue to use that address for the other machine",
             Reason::AddressTaken),
+        EventReason::OverlayDown => with_next_of("the leader's machine and more than half of the others get no answer from the machine over the overlay; new connections go to other machines where any serves", Reason::OverlayDown),
+        EventReason::OverlayUp => explained("the machine answers over the overlay again, and is sent new connections", ""),
         EventReason::DiskPressure => with_next_of("a file system of the machine is short of free space or inodes; no new instances are placed on it where another machine can take them", Reason::DiskPressure),
         EventReason::DiskPressureEnded => explained("the machine has enough free disk space again", ""),
         EventReason::ImagesRemoved => explained("the machine removed images that nothing used", ""),

@@ -240,6 +240,8 @@ pub(crate) const fn explanation(reason: Reason) -> Explanation {
             "on {node}: kat-agent check"),
         Reason::AddressTaken => explained("it reports an address as its own with which another machine was registered first; others go on calling that one there",
             "katcall get nodes -o wide; katcall delete node NODE for a machine that is gone; else on {node}, as root: kat-agent reset, and join it again with --advertise-address and an address of its own"),
+        Reason::OverlayDown => explained("it reports to the leader, and does not answer most other machines over the overlay, so that new connections go to other machines where any serves; nothing that runs there is stopped or replaced",
+            "on {node}: systemctl status kat-net kat-wg; kat-agent check; a firewall on the way may drop UDP 51820"),
         Reason::Votes => explained("its etcd answers and has a vote; so it has the cluster's keys, and root on it can do anything to the whole cluster",
             ""),
         Reason::CatchesUp => explained("its etcd answers, and has no vote until it has caught up", ""),
