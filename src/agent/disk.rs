@@ -1,5 +1,8 @@
-//! Disk space: the condition `DiskPressure`, eviction, and the reserve for etcd.
+//! Disks: the condition `DiskPressure`, eviction, the reserve for etcd, and work on file systems that
+//! may hang.
 
 pub(crate) mod ballast;
+pub(crate) mod disk_child;
 pub(crate) mod eviction;
+pub(crate) mod foreign_disks;
 pub(crate) mod pressure;

@@ -1,5 +1,6 @@
 //! The service `kat-agent` itself: its tasks and their supervisor, its paths, and its line in `systemctl status`.
 
+pub(crate) mod blocking;
 pub(crate) mod bus;
 pub(crate) mod paths;
 pub mod program;

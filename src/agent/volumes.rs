@@ -16,12 +16,19 @@ pub(crate) mod removals;
 use std::{
     collections::BTreeSet,
     path::{Component, Path, PathBuf},
+    sync::Arc,
 };
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::volumes::host_paths::HostPaths;
+use crate::{
+    disk::{
+        disk_child::{PrepareVolumes, RemoveVolume, VolumePlaces},
+        foreign_disks::{DiskLane, ForeignDiskError, ForeignDisks, SilentMount},
+    },
+    volumes::host_paths::HostPaths,
+};
 use kat_host::{
     bound_paths::PathBind,
     files,
@@ -61,7 +68,18 @@ pub struct Volumes {
     shared: bool,
     hosts: HostPaths,
     made: Mutex<MadeFolders>,
-    file: PathBuf,
+    /// Where [`Self::made`] is kept; `None` in a child of the agent, which keeps it for its children.
+    file: Option<PathBuf>,
+    /// The machine's settings, for children.
+    config: AgentConfig,
+    disks: ForeignDisks,
+}
+
+/// What an instance mounts of one file system that is not KAT's own.
+struct ForeignPart {
+    mount: PathBuf,
+    /// Names of the volumes.
+    volumes: BTreeSet<String>,
 }
 
 /// The content of `/var/lib/kat/volumes.json`: the volume folders that this machine has made and
@@ -75,6 +93,18 @@ struct MadeFolders {
     /// Folders among them that moves have put there and that no instance has used here.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     unused: BTreeSet<String>,
+    /// Folders that this process has made or used.
+    #[serde(skip)]
+    noted: BTreeSet<String>,
+}
+
+/// What of an instance's mounts is prepared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PreparedMounts {
+    /// Its volumes and its host paths.
+    All,
+    /// Its host paths alone.
+    HostPaths,
 }
 
 impl Volumes {
@@ -93,19 +123,137 @@ impl Volumes {
                 MadeFolders::default()
             }
         };
+        let disks = ForeignDisks::new(root);
         Self {
-            hosts: HostPaths::new(root, Path::new(base), config),
+            hosts: HostPaths::new(root, Path::new(base), config, Some(disks.clone())),
             root: root.clone(),
             base: base.into(),
             shared: config.volume_shared,
             made: Mutex::new(made),
-            file,
+            file: Some(file),
+            config: config.clone(),
+            disks,
         }
+    }
+
+    /// The volumes as a child of the agent sees them: it keeps no list of made folders.
+    pub(crate) fn of_child(root: &Root, places: &VolumePlaces) -> Self {
+        let base = places.base.display().to_string();
+        let volumes = Self::new(root, &base, &places.config);
+        Self {
+            hosts: HostPaths::new(root, &places.base, &places.config, None),
+            file: None,
+            ..volumes
+        }
+    }
+
+    /// Replaces how file systems are looked at that may hang.
+    #[cfg(test)]
+    pub(crate) fn with_disks(self, disks: ForeignDisks) -> Self {
+        Self { disks, ..self }
+    }
+
+    /// The file systems of the machine that are not KAT's own.
+    pub(crate) fn disks(&self) -> &ForeignDisks {
+        &self.disks
     }
 
     /// Whether the base path is storage that machines share.
     pub fn is_shared(&self) -> bool {
         self.shared
+    }
+
+    /// Whether an instance mounts something of a file system that may hang. Blocks on none.
+    pub(crate) fn are_foreign(&self, assignment: &Assignment) -> bool {
+        !self.foreign_parts(assignment).is_empty()
+    }
+
+    /// Prepares what an instance mounts: what lies on KAT's own disks here, the rest in children of
+    /// the agent. Takes as long as those file systems do.
+    ///
+    /// # Errors
+    /// The first volume that the instance can't have, and why.
+    pub(crate) async fn prepare_apart(
+        &self,
+        assignment: &Assignment,
+        what: PreparedMounts,
+    ) -> Result<Vec<PathBind>, VolumeTrouble> {
+        let parts = self.foreign_parts(assignment);
+        let elsewhere = |name: &String| parts.iter().any(|part| part.volumes.contains(name));
+        let own = only_volumes(assignment, |name| !elsewhere(name));
+        let mut binds = match what {
+            PreparedMounts::All => self.prepare(&own)?,
+            PreparedMounts::HostPaths => self.prepare_host_paths(&own)?,
+        };
+        for part in parts {
+            let task = PrepareVolumes {
+                places: self.places(),
+                assignment: Box::new(only_volumes(assignment, |name| part.volumes.contains(name))),
+                only_host_paths: what == PreparedMounts::HostPaths,
+            };
+            let prepared = self.disks.run(&part.mount, task).await;
+            let prepared = prepared.map_err(|error| foreign_trouble(&part, &error))?;
+            for folder in &prepared.noted {
+                self.note(folder);
+            }
+            binds.extend(prepared.into_binds()?);
+        }
+        let order: Vec<String> = assignment
+            .bound_paths()
+            .iter()
+            .map(|one| one.name())
+            .collect();
+        binds.sort_by_key(|bind| order.iter().position(|name| *name == bind.name));
+        Ok(binds)
+    }
+
+    /// The message about a file system that has not answered when an instance was prepared.
+    pub(crate) fn silence(&self, assignment: &Assignment) -> Option<String> {
+        let parts = self.foreign_parts(assignment);
+        let mut silent = parts.iter().filter_map(|part| {
+            let silent = self.disks.silence(DiskLane::Prepare, &part.mount)?;
+            let volumes: Vec<&str> = part.volumes.iter().map(String::as_str).collect();
+            Some(format!("volume {}: {silent}", volumes.join(", ")))
+        });
+        silent.next()
+    }
+
+    /// What an instance mounts of file systems that are not KAT's own, by mount.
+    fn foreign_parts(&self, assignment: &Assignment) -> Vec<ForeignPart> {
+        let mut parts: Vec<ForeignPart> = Vec::new();
+        for volume in &assignment.volumes {
+            let definition = &volume.definition;
+            let place = match (&volume.folder, &definition.host_mount) {
+                (Some(folder), _) => self.base.join(folder),
+                (None, Some(host)) => PathBuf::from(&host.host_path),
+                (None, None) => continue,
+            };
+            let mounts = assignment.mounts();
+            let inner = mounts.filter(|mount| mount.name == definition.name);
+            let inner = inner.filter_map(|mount| mount.sub_path.as_ref());
+            let paths = std::iter::once(place.clone()).chain(inner.map(|one| place.join(one)));
+            let mut mounts = paths.filter_map(|path| self.disks.mount_of(&self.below(&path)));
+            let Some(mount) = mounts.next() else {
+                continue;
+            };
+            let name = definition.name.clone();
+            match parts.iter_mut().find(|part| part.mount == mount) {
+                Some(part) => drop(part.volumes.insert(name)),
+                None => parts.push(ForeignPart {
+                    mount,
+                    volumes: BTreeSet::from([name]),
+                }),
+            }
+        }
+        parts
+    }
+
+    fn places(&self) -> VolumePlaces {
+        VolumePlaces {
+            root: self.root.path().to_owned(),
+            base: self.base.clone(),
+            config: self.config.clone(),
+        }
     }
 
     /// Prepares everything that an instance mounts, and returns the host paths to bind for it.
@@ -280,12 +428,66 @@ impl Volumes {
                 break;
             }
         }
+        self.forget(folder);
+        Ok(())
+    }
+
+    /// As [`Self::remove`], in a child of the agent where the volume lies on a file system that may
+    /// hang.
+    ///
+    /// # Errors
+    /// A sentence for users.
+    pub(crate) async fn remove_apart(
+        self: Arc<Self>,
+        folder: String,
+        record: RemovalRecord,
+    ) -> Result<(), String> {
+        let Some(mount) = self.mount_of_volume(&folder) else {
+            let volumes = Arc::clone(&self);
+            let work = move || {
+                let removed = volumes.remove(&folder, record);
+                removed.map_err(|error| error.to_string())
+            };
+            // A large folder takes long.
+            let removed = self
+                .disks
+                .on_thread(work)
+                .map_err(|error| error.to_string())?;
+            return removed.await.map_err(|error| error.to_string())?;
+        };
+        let task = RemoveVolume {
+            places: self.places(),
+            folder: folder.clone(),
+            record,
+        };
+        let removed = self.disks.run(&mount, task).await;
+        removed.map_err(|error| error.to_string())??;
+        self.forget(&folder);
+        Ok(())
+    }
+
+    /// The file system of a volume, if it has hung in a removal.
+    pub(crate) fn silent_removal(&self, folder: &str) -> Option<SilentMount> {
+        let mount = self.mount_of_volume(folder)?;
+        self.disks.silence(DiskLane::Remove, &mount)
+    }
+
+    fn mount_of_volume(&self, folder: &str) -> Option<PathBuf> {
+        self.disks.mount_of(&self.below(&self.base.join(folder)))
+    }
+
+    /// Drops a folder from the list of made ones.
+    fn forget(&self, folder: &str) {
         let mut made = self.made();
         let was_unused = made.unused.remove(folder);
         if made.folders.remove(folder) || was_unused {
             self.store(&made);
         }
-        Ok(())
+    }
+
+    /// The folders that a child has made or used, for the agent's list.
+    pub(crate) fn noted(&self) -> BTreeSet<String> {
+        self.made().noted.clone()
     }
 
     fn has_made(&self, folder: &str) -> bool {
@@ -301,6 +503,9 @@ impl Volumes {
 
     pub(super) fn note(&self, folder: &str) {
         let mut made = self.made();
+        if self.file.is_none() {
+            made.noted.insert(folder.to_owned());
+        }
         let was_unused = made.unused.remove(folder);
         if !self.shared && (made.folders.insert(folder.to_owned()) || was_unused) {
             self.store(&made);
@@ -322,11 +527,12 @@ impl Volumes {
     }
 
     fn store(&self, made: &MadeFolders) {
+        let Some(file) = &self.file else { return };
         let made = MadeFolders {
             schema: 1,
             ..made.clone()
         };
-        if let Err(error) = files::write_json(&self.file, &made) {
+        if let Err(error) = files::write_json(file, &made) {
             tracing::error!("the list of volumes can't be kept: {error}");
         }
     }
@@ -349,6 +555,28 @@ pub(super) fn reason_of(error: &VolumeError) -> Reason {
         VolumeError::Unexpected { .. } => Reason::HostPathUnexpected,
         VolumeError::Unprotected { .. } => Reason::HostPathUnprotected,
         VolumeError::Foreign { .. } => Reason::VolumeForeign,
+    }
+}
+
+/// The instance with these of its volumes only, and without what a child need not know.
+fn only_volumes(assignment: &Assignment, wanted: impl Fn(&String) -> bool) -> Assignment {
+    let mut only = Assignment {
+        carried: None,
+        secrets: None,
+        ..assignment.clone()
+    };
+    only.volumes.retain(|one| wanted(&one.definition.name));
+    only
+}
+
+fn foreign_trouble(part: &ForeignPart, error: &ForeignDiskError) -> VolumeTrouble {
+    let volumes: Vec<&str> = part.volumes.iter().map(String::as_str).collect();
+    VolumeTrouble {
+        reason: match error {
+            ForeignDiskError::Full => Reason::DiskNotAnswering,
+            ForeignDiskError::Thread(_) | ForeignDiskError::Child { .. } => Reason::VolumeFailed,
+        },
+        message: format!("volume {}: {error}", volumes.join(", ")),
     }
 }
 

@@ -7,5 +7,6 @@ pub mod copy;
 pub mod facts;
 pub mod files;
 mod mount_tree;
+pub mod mounts;
 pub mod users;
 pub mod volumes;

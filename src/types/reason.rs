@@ -112,6 +112,7 @@ words! {
         ImageNotPinned,
         FilesFailed,
         VolumeFailed,
+        DiskNotAnswering,
         VolumeMoving,
         VolumeMoveFailed,
         HostPathNotAllowed,

@@ -38,6 +38,7 @@ use super::ballast;
 use crate::{
     Statuses,
     disk::{
+        foreign_disks::ForeignDisks,
         pressure as disks,
         pressure::{FreeSpace, ReadFreeSpace},
     },
@@ -208,6 +209,7 @@ impl Evictor {
             machine: MachineFolders {
                 root: root.path().to_owned(),
                 volumes: (!config.volume_shared).then(|| below(volumes)),
+                disks: ForeignDisks::new(root),
             },
             homes: below(HOMES),
             guarded: [below(paths::STATE), below(HOMES)],

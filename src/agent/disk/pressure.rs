@@ -1,7 +1,7 @@
 //! The condition `DiskPressure`: file systems of the machine are short of free space.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -10,8 +10,13 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
+use super::{
+    disk_child::MeasureFreeSpace,
+    foreign_disks::{DiskTask, ForeignDisks},
+};
 use crate::{Statuses, service::paths};
 use kat_daemon::watchdog::LoopPulses;
 use kat_host::users::HOMES;
@@ -34,7 +39,7 @@ const INODES: u64 = 5;
 pub(crate) const INODES_THAT_CALM: u64 = INODES + INODES / 5;
 
 /// The free space of one file system.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FreeSpace {
     /// Identifies the file system.
     pub device: u64,
@@ -77,6 +82,16 @@ pub(crate) struct DiskWatch {
     short: Mutex<ShortDisks>,
 }
 
+/// What was found out about the file system of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Measurement {
+    Free(FreeSpace),
+    /// The path does not exist.
+    Missing,
+    /// It can't be measured, or does not answer.
+    Unknown,
+}
+
 type ShortDisks = BTreeMap<PathBuf, (u64, String)>;
 
 impl DiskWatch {
@@ -103,38 +118,24 @@ impl DiskWatch {
         }
     }
 
-    /// Checks periodically until `cancel`; a change is reported at once.
+    /// Checks periodically until `cancel`; a change is reported at once. A file system that hangs
+    /// keeps its last result, and delays no other one.
     pub(crate) async fn run(
         self: Arc<Self>,
+        disks: ForeignDisks,
         statuses: Statuses,
         pulses: LoopPulses,
         cancel: CancellationToken,
     ) {
         let pulse = pulses.watch("disk pressure");
+        let mut silent = BTreeSet::new();
         loop {
-            let disks = Arc::clone(&self);
-            let looked = tokio::task::spawn_blocking(move || disks.check_all());
-            // A check that hangs is waited for without starting a second one, and the last result
-            // stays.
-            tokio::pin!(looked);
-            let mut told = false;
-            loop {
-                match pulse
-                    .wait(tokio::time::timeout(LOOK_LIMIT, &mut looked))
-                    .await
-                {
-                    Ok(Ok(true)) => {
-                        statuses.wake_reporter();
-                        break;
-                    }
-                    Ok(_) => break,
-                    Err(_) if cancel.is_cancelled() => return,
-                    Err(_) if told => {}
-                    Err(_) => {
-                        told = true;
-                        tracing::warn!("a file system of the machine does not answer");
-                    }
-                }
+            let measured = self.measure_all(&disks, &mut silent);
+            let Some(measured) = pulse.wait(cancel.run_until_cancelled(measured)).await else {
+                return;
+            };
+            if self.judge(measured) {
+                statuses.wake_reporter();
             }
             let rest = cancel.run_until_cancelled(tokio::time::sleep(EVERY));
             if pulse.wait(rest).await.is_none() {
@@ -143,21 +144,87 @@ impl DiskWatch {
         }
     }
 
-    /// Checks once; true where the set of short file systems has changed.
+    /// Measures each file system: KAT's own on a thread, the others in children. `silent` has the
+    /// mounts that did not answer the last time.
+    async fn measure_all(
+        self: &Arc<Self>,
+        disks: &ForeignDisks,
+        silent: &mut BTreeSet<PathBuf>,
+    ) -> Vec<(PathBuf, Measurement)> {
+        let (watch, all) = (Arc::clone(self), disks.clone());
+        let own = tokio::task::spawn_blocking(move || watch.measure_own(&all));
+        let mut measured = Vec::new();
+        for (path, found) in own.await.unwrap_or_default() {
+            let mount = match found {
+                Ok(found) => {
+                    measured.push((path, found));
+                    continue;
+                }
+                Err(mount) => mount,
+            };
+            let found = measure_foreign(disks, &mount, &path).await;
+            let is_silent = found == Measurement::Unknown;
+            if is_silent && silent.insert(mount.clone()) {
+                tracing::warn!(
+                    "the file system at {} does not answer; its free space is not known",
+                    mount.display()
+                );
+            } else if !is_silent && silent.remove(&mount) {
+                tracing::info!("the file system at {} answers again", mount.display());
+            }
+            measured.push((path, found));
+        }
+        measured
+    }
+
+    /// Measures KAT's own file systems; the others are named by their mounts.
+    fn measure_own(&self, disks: &ForeignDisks) -> Vec<(PathBuf, Result<Measurement, PathBuf>)> {
+        let mounts = disks.mounts_of(&self.paths);
+        let paths = self.paths.iter().zip(mounts);
+        let each = paths.map(|(path, mount)| match mount {
+            Some(mount) => (path.clone(), Err(mount)),
+            None => (path.clone(), Ok(self.measure(path))),
+        });
+        each.collect()
+    }
+
+    /// Blocks for as long as the file system does.
+    fn measure(&self, path: &Path) -> Measurement {
+        match (self.look)(path) {
+            Ok(room) => Measurement::Free(room),
+            Err(_) if path.exists() => Measurement::Unknown,
+            Err(_) => Measurement::Missing,
+        }
+    }
+
+    /// Checks all file systems once; true where the set of short ones has changed. Blocks for as
+    /// long as they do.
+    #[cfg(test)]
     pub(crate) fn check_all(&self) -> bool {
+        let paths = self.paths.iter();
+        self.judge(
+            paths
+                .map(|path| (path.clone(), self.measure(path)))
+                .collect(),
+        )
+    }
+
+    /// Records which file systems are short of space; true where that has changed.
+    fn judge(&self, measured: Vec<(PathBuf, Measurement)>) -> bool {
         let before = self.short_disks();
         let mut now = ShortDisks::new();
         let mut devices = Vec::new();
-        for path in &self.paths {
-            let was = before.get(path);
-            let Ok(room) = (self.look)(path) else {
+        for (path, found) in measured {
+            let was = before.get(&path);
+            let room = match found {
+                Measurement::Free(room) => room,
                 // A missing path is not short of space; one that can't be checked keeps its last
                 // result.
-                now.extend(
-                    was.filter(|_| path.exists())
-                        .map(|why| (path.clone(), why.clone())),
-                );
-                continue;
+                Measurement::Missing => continue,
+                Measurement::Unknown => {
+                    now.extend(was.map(|why| (path, why.clone())));
+                    continue;
+                }
             };
             if devices.contains(&room.device) {
                 continue;
@@ -166,7 +233,7 @@ impl DiskWatch {
             if let Some(why) = self.why_short(room, was.is_some()) {
                 // The message of the first check stays: it must not change with each byte.
                 let why = was.map_or(why, |(_, before)| before.clone());
-                now.insert(path.clone(), (room.device, why));
+                now.insert(path, (room.device, why));
             }
         }
         let changed = now != before;
@@ -249,6 +316,22 @@ pub(crate) fn least(wanted: Option<Bytes>, room: FreeSpace) -> u64 {
     match wanted {
         Some(Bytes(wanted)) => wanted,
         None => (room.bytes / 10).min(MOST),
+    }
+}
+
+/// Measures a file system that may hang, for [`LOOK_LIMIT`] at most.
+async fn measure_foreign(disks: &ForeignDisks, mount: &Path, path: &Path) -> Measurement {
+    // A look that hangs is waited for without a second one.
+    if disks.is_busy(MeasureFreeSpace::LANE, mount) {
+        return Measurement::Unknown;
+    }
+    let task = MeasureFreeSpace {
+        path: path.to_owned(),
+    };
+    match tokio::time::timeout(LOOK_LIMIT, disks.run(mount, task)).await {
+        Ok(Ok(Ok(Some(room)))) => Measurement::Free(room),
+        Ok(Ok(Ok(None))) => Measurement::Missing,
+        Ok(Ok(Err(_)) | Err(_)) | Err(_) => Measurement::Unknown,
     }
 }
 

@@ -4,19 +4,26 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Duration,
 };
 
 use clap::{CommandFactory, Parser, Subcommand};
 
 use super::run;
-use crate::commands::{
-    check as look, init, join, join_token, recovery,
-    reset::{self, DrainFirst},
-    setup, trust,
+use crate::{
+    commands::{
+        check as look, init, join, join_token, recovery,
+        reset::{self, DrainFirst},
+        setup, trust,
+    },
+    disk::disk_child,
 };
 use kat_daemon::logging;
 use kat_host::bound_paths;
 use kat_types::{encoding::plain::plain_lines, machine::network::HOOK_PROGRAM};
+
+/// Time that threads of the blocking pool have at the agent's end.
+const LAST_THREADS: Duration = Duration::from_secs(1);
 
 /// KAT on one machine.
 #[derive(Debug, Parser)]
@@ -132,6 +139,9 @@ enum AgentCommand {
         /// The instance, as UID-NAME
         instance: String,
     },
+    /// Works on a file system that may hang: a child process of the agent
+    #[command(hide = true)]
+    WorkOnDisk,
     /// Connects a container to the overlay: called by Podman for containers from before kat-net was a program
     #[command(hide = true)]
     Hook,
@@ -281,7 +291,11 @@ fn dispatch(command: AgentCommand) -> anyhow::Result<ExitCode> {
         }
         AgentCommand::Run => {
             logging::start();
-            runtime()?.block_on(run::run())?;
+            let runtime = runtime()?;
+            let ended = runtime.block_on(run::run());
+            // A thread of the blocking pool that hangs on a disk must not hold up the end.
+            runtime.shutdown_timeout(LAST_THREADS);
+            ended?;
             Ok(ExitCode::SUCCESS)
         }
         AgentCommand::BindHostPaths { undo, instance } => {
@@ -289,6 +303,10 @@ fn dispatch(command: AgentCommand) -> anyhow::Result<ExitCode> {
                 true => bound_paths::unbind_all(&instance)?,
                 false => bound_paths::bind_all(&instance)?,
             }
+            Ok(ExitCode::SUCCESS)
+        }
+        AgentCommand::WorkOnDisk => {
+            disk_child::serve()?;
             Ok(ExitCode::SUCCESS)
         }
         AgentCommand::Hook => {

@@ -14,6 +14,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    blocking::may_block,
     paths,
     supervisor::{DesiredList, Supervisor},
 };
@@ -142,7 +143,12 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     let base = &identity.cluster.spec.volume_base_path;
     let disks = DiskWatch::new(&root, base, &config, Arc::new(disks::measure_free_space));
     let disks = Arc::new(disks);
-    let look = Arc::clone(&disks).run(statuses.clone(), pulses.clone(), cancel.clone());
+    let look = Arc::clone(&disks).run(
+        tools.volumes.disks().clone(),
+        statuses.clone(),
+        pulses.clone(),
+        cancel.clone(),
+    );
     tasks.spawn(look);
     let collector = Collector {
         lists: listed.clone(),
@@ -151,7 +157,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         statuses: statuses.clone(),
         pulses: pulses.clone(),
     };
-    tasks.spawn(collector.run(cancel.clone()));
+    tasks.spawn(may_block(collector.run(cancel.clone())));
     let parts = (statuses.clone(), Arc::clone(&tools.monotonic));
     let evictor = Evictor::new(
         &root,
@@ -164,7 +170,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     let (evicted_now, evicted) = watch::channel(evictor.evicted());
     supervisor.evicted = evicted;
     tasks.spawn(evictor.run(listed.clone(), evicted_now, pulses.clone(), cancel.clone()));
-    tasks.spawn(supervisor.run(fenced, cancel.clone()));
+    tasks.spawn(may_block(supervisor.run(fenced, cancel.clone())));
 
     let (known_now, known) = watch::channel(Arc::new(stored));
     let clock: Arc<dyn Fn() -> Timestamp + Send + Sync> = Arc::new(Timestamp::now);
@@ -331,7 +337,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     };
     tasks.spawn(api::serve(api_config, listeners, cancel.clone()));
 
-    tasks.spawn(follow_desired(
+    tasks.spawn(may_block(follow_desired(
         identity.node.clone(),
         state.clone(),
         paths::DESIRED.into(),
@@ -339,16 +345,16 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         writes.clone(),
         pulses.clone(),
         cancel.clone(),
-    ));
-    tasks.spawn(follow_network(
+    )));
+    tasks.spawn(may_block(follow_network(
         identity.clone(),
         state.clone(),
         network,
         writes.clone(),
         pulses.clone(),
         cancel.clone(),
-    ));
-    tasks.spawn(follow_known(
+    )));
+    tasks.spawn(may_block(follow_known(
         identity.clone(),
         state,
         store.clone(),
@@ -357,7 +363,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         writes,
         pulses.clone(),
         cancel.clone(),
-    ));
+    )));
     let (turned, turn) = oneshot::channel();
     let follow_role = membership::follow(
         identity.clone(),

@@ -12,7 +12,7 @@ use std::{
 use tokio::{sync::watch, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::paths::UserFolders;
+use super::{blocking::may_block, paths::UserFolders};
 use crate::{
     Statuses,
     desired_state::{desired::DesiredState, watched_writes::WatchedWrites},
@@ -287,7 +287,7 @@ impl Supervisor {
         worker.pulses = self.pulses.clone();
         let cancel = cancel.clone();
         self.tasks.spawn(async move {
-            worker.run(cancel).await;
+            may_block(worker.run(cancel)).await;
             uid
         });
         self.workers.insert(uid, sender);

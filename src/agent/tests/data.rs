@@ -1,5 +1,6 @@
 //! Volumes, files, secrets and credentials of instances.
 
+mod hung_disks;
 mod registry_credentials;
 mod secrets;
 mod volume_moves;

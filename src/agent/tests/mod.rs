@@ -5,6 +5,7 @@
 mod data;
 mod desired_lists;
 mod end_to_end;
+pub(crate) mod hung_disk;
 mod machine;
 mod running;
 mod test_doubles;
@@ -30,7 +31,7 @@ use super::{
 };
 use crate::{
     desired_state::desired::DesiredState,
-    disk::eviction::EvictedInstances,
+    disk::{eviction::EvictedInstances, foreign_disks::ForeignDisks},
     images::unused::ImageCare,
     service::supervisor::{DesiredList, Supervisor},
     tests::{
@@ -135,11 +136,10 @@ impl Bench {
             monotonic: Arc::new(move || microseconds(started)),
             limits_enforced: true,
             network: Arc::<Answers>::clone(&answers),
-            volumes: Arc::new(Volumes::new(
-                &tree,
-                "/var/lib/kat/volumes",
-                &AgentConfig::default(),
-            )),
+            volumes: Arc::new(
+                Volumes::new(&tree, "/var/lib/kat/volumes", &AgentConfig::default())
+                    .with_disks(ForeignDisks::new(&tree).with_command(hung_disk::child_command())),
+            ),
             secrets: Secrets::new(&tree, "n1", &RenderSettings::default()),
             listeners: Arc::<Others>::clone(&others),
             options: MachineOptions::new(&tree, &with_devices()),

@@ -101,6 +101,12 @@ pub(crate) async fn bind(system: &dyn UnitManager, unit: &str) -> Result<(), Str
     }
 }
 
+/// Whether binds of instances of a user are planned that are not in `kept`.
+pub(crate) fn has_other(root: &Root, uid: u32, kept: &BTreeSet<String>) -> bool {
+    let planned = planned_of(root, uid);
+    planned.iter().any(|instance| !kept.contains(instance))
+}
+
 /// Removes the binds of a user's instances that are not in `kept`.
 ///
 /// # Errors

@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 
 use super::earlier_grants::{EarlierGrants, OwnersSetting};
-use crate::{service::paths, volumes::is_of};
+use crate::{disk::foreign_disks::ForeignDisks, service::paths, volumes::is_of};
 use kat_host::{
     bound_paths::PathBind,
     users::HOMES,
@@ -71,13 +71,20 @@ pub(crate) struct HostPaths {
     allowed: Vec<PathBuf>,
     create: Vec<PathBuf>,
     reserved: Vec<PathBuf>,
+    /// File systems that may hang; `None` in a child of the agent, which may.
+    disks: Option<ForeignDisks>,
     earlier: EarlierGrants,
 }
 
 impl HostPaths {
     /// The allowed paths of a machine whose files lie below `root` and whose volumes lie below
-    /// `volumes`.
-    pub(crate) fn new(root: &Root, volumes: &Path, config: &AgentConfig) -> Self {
+    /// `volumes`. No reserved folder is resolved across `disks`.
+    pub(crate) fn new(
+        root: &Root,
+        volumes: &Path,
+        config: &AgentConfig,
+        disks: Option<ForeignDisks>,
+    ) -> Self {
         let folders = |written: &[String]| written.iter().map(PathBuf::from).collect();
         Self {
             root: root.clone(),
@@ -94,6 +101,7 @@ impl HostPaths {
                 // Binds of other instances.
                 BOUND_FOLDER.into(),
             ],
+            disks,
             earlier: EarlierGrants::read(root, config),
         }
     }
@@ -176,10 +184,7 @@ impl HostPaths {
         let conflict = self.reserved.iter().find(|reserved| {
             let reserved: PathBuf = reserved.components().collect();
             let is_exempt = reserved == Path::new(paths::STATE) && real.starts_with(host);
-            let resolved = self
-                .below(&reserved)
-                .canonicalize()
-                .map_or_else(|_| reserved.clone(), |resolved| self.shown(&resolved));
+            let resolved = self.resolved(&reserved);
             let both = [&reserved, &resolved];
             !is_exempt
                 && both
@@ -193,6 +198,16 @@ impl HostPaths {
                 reserved: reserved.clone(),
             }),
         }
+    }
+
+    /// A reserved folder without symbolic links, or the mount point of the file system on its way
+    /// that may hang: a path that is checked outside of a child lies on no such file system, so it
+    /// is not within one, and contains the folder if it contains the mount point.
+    fn resolved(&self, reserved: &Path) -> PathBuf {
+        let path = self.below(reserved);
+        let mount = self.disks.as_ref().and_then(|disks| disks.mount_of(&path));
+        let resolved = mount.map_or_else(|| path.canonicalize(), Ok);
+        resolved.map_or_else(|_| reserved.to_owned(), |resolved| self.shown(&resolved))
     }
 
     /// Whether KAT may make the path: below its own folder of the namespace, below

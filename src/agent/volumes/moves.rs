@@ -195,8 +195,9 @@ impl VolumeMoves {
     /// Removes unwanted copies; false where one could not be removed.
     async fn forget(&self, wanted: BTreeSet<String>) -> bool {
         let volumes = Arc::clone(&self.volumes);
-        let failures = tokio::task::spawn_blocking(move || volumes.forget_copies(&wanted)).await;
-        let failures = failures.unwrap_or_default();
+        let work = move || volumes.forget_copies(&wanted);
+        let failures = blocking(&self.volumes, work).await;
+        let failures = failures.unwrap_or_else(|error| vec![error]);
         for failure in &failures {
             tracing::error!(failure, "a copy that is not wanted can't be removed");
         }
@@ -278,7 +279,7 @@ impl IncomingCopy {
 
     async fn place_received_copy(&self) -> Result<Summary, (Phase, String)> {
         let (taking, to) = (self.clone(), &self.desired.to);
-        let placed = blocking(move || {
+        let placed = blocking(&self.volumes, move || {
             let Self {
                 volume,
                 desired,
@@ -300,7 +301,9 @@ impl IncomingCopy {
     /// Fails if data lies at the destination that must not be replaced.
     async fn is_free(&self) -> Result<(), String> {
         let taking = self.clone();
-        let free = blocking(move || taking.volumes.check_place(&taking.volume, &taking.desired));
+        let free = blocking(&self.volumes, move || {
+            taking.volumes.check_place(&taking.volume, &taking.desired)
+        });
         let to = &self.desired.to;
         free.await?.map_err(|error| format!("on {to}: {error}"))
     }
@@ -315,7 +318,10 @@ impl IncomingCopy {
         self.is_free().await?;
         let whole = {
             let taking = self.clone();
-            blocking(move || taking.volumes.whole_copy(&taking.name)).await?
+            blocking(&self.volumes, move || {
+                taking.volumes.whole_copy(&taking.name)
+            })
+            .await?
         };
         if let Some(summary) = whole {
             return Ok(summary);
@@ -331,7 +337,10 @@ impl IncomingCopy {
         if copied.is_err() {
             // The partial copy is removed: others may need its space meanwhile.
             let taking = self.clone();
-            let _ = blocking(move || taking.volumes.begin_copy(&taking.name)).await;
+            let _ = blocking(&self.volumes, move || {
+                taking.volumes.begin_copy(&taking.name)
+            })
+            .await;
         }
         let summary = copied?;
         // After the report the leader may declare the copy to be the data.
@@ -349,7 +358,9 @@ impl IncomingCopy {
         let progress = Arc::new(CopyProgress::default());
         let (sender, receiver) = mpsc::channel(BUFFER);
         let (taking, seen) = (self.clone(), Arc::clone(&progress));
-        let disk = tokio::task::spawn_blocking(move || taking.write(receiver, &seen));
+        let work = move || taking.write(receiver, &seen);
+        let disk = self.volumes.disks().on_thread(work);
+        let disk = disk.map_err(|error| error.to_string())?;
         let (from, to) = (&self.desired.from, &self.desired.to);
         // Dropping the sender ends the thread after the data that has arrived.
         let fed = async move {
@@ -447,10 +458,12 @@ enum CopyFailure {
 }
 
 async fn blocking<T: Send + 'static>(
+    volumes: &Volumes,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, String> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| error.to_string())
+    let done = volumes.disks().on_thread(work);
+    let done = done.map_err(|error| error.to_string())?;
+    done.await.map_err(|error| error.to_string())
 }
 
 /// The pieces as a blocking reader.

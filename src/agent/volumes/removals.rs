@@ -3,17 +3,24 @@
 //! Each removal has an entry of its own: nothing is removed because it is missing from a list
 //! (ARCHITECTURE.md, invariant 4).
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::ControlFlow,
+    sync::Arc,
+    time::Duration,
+};
 
-use tokio::sync::watch;
+use tokio::{sync::watch, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{Statuses, service::supervisor::DesiredList, volumes::Volumes};
 use kat_daemon::watchdog::LoopPulses;
-use kat_types::volumes::{RemovalRecord, removal_id};
+use kat_types::volumes::removal_id;
 
 /// Pause after a failed removal.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
+/// Interval of the looks at removals that take long.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// Sleep where nothing is scheduled.
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -26,11 +33,24 @@ pub struct VolumeRemovals {
     pub pulses: LoopPulses,
 }
 
+/// A removal that failed, by its id.
+struct FailedRemoval {
+    /// The message for users.
+    message: String,
+    /// When it is retried.
+    again: Instant,
+}
+
 impl VolumeRemovals {
-    /// Removes the volumes of the list's removal entries until `cancel`.
+    /// Removes the volumes of the list's removal entries until `cancel`. Removals do not wait for
+    /// each other, since the file system of one may hang.
     pub async fn run(mut self, cancel: CancellationToken) {
         let pulse = self.pulses.watch("volume removals");
         let mut gone = BTreeSet::new();
+        let mut failed: BTreeMap<String, FailedRemoval> = BTreeMap::new();
+        // By id: the volume.
+        let mut running: BTreeMap<String, String> = BTreeMap::new();
+        let mut tasks: JoinSet<(String, Result<(), String>)> = JoinSet::new();
         loop {
             let listed = self.lists.borrow_and_update().clone();
             let mut again = LONG;
@@ -40,45 +60,77 @@ impl VolumeRemovals {
                 let asked = asked.map(|(name, record)| removal_id(name, record.asked));
                 let asked: BTreeSet<_> = asked.collect();
                 gone.retain(|id| asked.contains(id));
-                let mut failures = Vec::new();
+                failed.retain(|id, _| asked.contains(id));
                 for (volume, record) in &listed.desired.removals {
                     let id = removal_id(volume, record.asked);
-                    if gone.contains(&id) {
+                    let is_resting = |one: &FailedRemoval| one.again > Instant::now();
+                    let rests = failed.get(&id).is_some_and(is_resting);
+                    if gone.contains(&id) || rests || running.values().any(|one| one == volume) {
                         continue;
                     }
                     if is_used(&listed, volume) {
                         tracing::error!(volume, "a volume is to be removed that an instance has");
                         continue;
                     }
-                    match pulse.wait(self.remove(volume, *record)).await {
+                    running.insert(id.clone(), volume.clone());
+                    let (volumes, record) = (Arc::clone(&self.volumes), *record);
+                    let volume = volume.clone();
+                    tasks.spawn(async move { (id, volumes.remove_apart(volume, record).await) });
+                }
+                let silent = running.values().filter_map(|volume| {
+                    let silent = self.volumes.silent_removal(volume)?;
+                    Some(format!("{volume}: {silent}"))
+                });
+                let failures = failed.values().map(|one| one.message.clone());
+                let failures = failures.chain(silent).collect();
+                self.statuses.set_removed(gone.clone(), failures);
+                let retries = failed.values().map(|one| one.again);
+                let next = retries
+                    .min()
+                    .map(|next| next.saturating_duration_since(Instant::now()));
+                again = next.unwrap_or(LONG);
+                if !running.is_empty() {
+                    again = again.min(LOOK_AGAIN);
+                }
+            }
+            let news = async {
+                tokio::select! {
+                    biased;
+                    () = cancel.cancelled() => ControlFlow::Break(()),
+                    Some(ended) = tasks.join_next() => ControlFlow::Continue(Some(ended)),
+                    changed = self.lists.changed() => match changed {
+                        Ok(()) => ControlFlow::Continue(None),
+                        Err(_) => ControlFlow::Break(()),
+                    },
+                    () = tokio::time::sleep(again) => ControlFlow::Continue(None),
+                }
+            };
+            match pulse.wait(news).await {
+                ControlFlow::Break(()) => return,
+                ControlFlow::Continue(None) => {}
+                ControlFlow::Continue(Some(Ok((id, removed)))) => {
+                    let volume = running.remove(&id).unwrap_or_default();
+                    failed.remove(&id);
+                    match removed {
                         Ok(()) => {
                             tracing::info!(volume, "the data of a volume was removed, as asked");
                             gone.insert(id);
                         }
                         Err(error) => {
                             tracing::error!(volume, error, "the data of a volume can't be removed");
-                            failures.push(format!("{volume}: {error}"));
-                            again = AFTER_FAILURE;
+                            let message = format!("{volume}: {error}");
+                            let again = Instant::now() + AFTER_FAILURE;
+                            failed.insert(id, FailedRemoval { message, again });
                         }
                     }
                 }
-                self.statuses.set_removed(gone.clone(), failures);
+                ControlFlow::Continue(Some(Err(error))) => {
+                    tracing::error!("a removal ended early: {error:#}");
+                    // Which one is not known: the ids of the others are only there to not start
+                    // them twice, and a removal that is done twice finds nothing.
+                    running.clear();
+                }
             }
-            let changed = self.lists.changed();
-            if !pulse.next_round(cancel.cancelled(), changed, again).await {
-                return;
-            }
-        }
-    }
-
-    /// Runs on a thread of its own, since a large folder takes long.
-    async fn remove(&self, volume: &str, record: RemovalRecord) -> Result<(), String> {
-        let volumes = Arc::clone(&self.volumes);
-        let volume = volume.to_owned();
-        let removed = tokio::task::spawn_blocking(move || volumes.remove(&volume, record)).await;
-        match removed {
-            Ok(removed) => removed.map_err(|error| error.to_string()),
-            Err(error) => Err(error.to_string()),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The worker of one workload user: its account, unit files, pulls, starts, stops and reports.
 //!
-//! Passes are serial, slow operations are not: pulls, starts and stops run as jobs. An instance
-//! has at most one, and beside it at most one stop that cannot wait (`JobKey::Fence`). Every finished
-//! job triggers a new pass.
+//! Passes are serial, slow operations are not: pulls, starts and stops run as jobs, as does the
+//! preparation of what an instance mounts of file systems that may hang. An instance has at most one
+//! of them, and beside it at most one stop that cannot wait (`JobKey::Fence`). Every finished job
+//! triggers a new pass.
 
 pub(crate) mod reports;
 pub(crate) mod running;
@@ -19,7 +20,7 @@ use std::{
 
 use futures_util::StreamExt;
 use tokio::{sync::watch, task::JoinSet};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     Statuses,
@@ -34,7 +35,7 @@ use crate::{
     volumes::carried_files::CarriedError,
     worker::{
         running::{
-            jobs::{JobKey, JobOutcome},
+            jobs::{JobKey, JobOutcome, PreparedInstance},
             restarts::RestartCounts,
             saved_state::SavedNotes,
             start_backoff::RetryDelay,
@@ -167,6 +168,10 @@ struct InstanceMemory {
     start_error: Option<String>,
     /// Why the host paths that the instance mounts could not be bound at the last try.
     not_bound: Option<String>,
+    /// Ends the job that prepares what the instance mounts, when dropped.
+    preparing: Option<DropGuard>,
+    /// What that job has prepared, until it is used.
+    prepared: Option<PreparedInstance>,
     /// Backoff of binds that are renewed while the instance runs.
     binds: RetryDelay,
     /// Whether the last report let traffic go to the instance; `None` before the first judgement.
@@ -374,7 +379,7 @@ impl Worker {
             return Ok(false);
         }
         self.remove_secrets(desired)?;
-        self.remove_binds(desired).await?;
+        self.remove_binds(desired)?;
         self.write_logins(desired)?;
         self.write_units(desired).await?;
         self.remove_logins()?;

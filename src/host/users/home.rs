@@ -2,13 +2,12 @@
 
 use std::{
     fs, io,
-    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
 
 use rustix::mount::{UnmountFlags, unmount};
 
-use crate::files::FileError;
+use crate::{files::FileError, mounts::unescape};
 
 /// Removes a home and everything in it; does nothing if it does not exist.
 ///
@@ -55,31 +54,6 @@ fn mounts_below(mountinfo: &[u8], folder: &Path) -> Vec<PathBuf> {
         .collect();
     found.reverse();
     found
-}
-
-/// Decodes a mount point: the kernel writes blank, tab, line break and backslash as `\` and three
-/// octal digits.
-fn unescape(field: &[u8]) -> PathBuf {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((first, tail)) = rest.split_first() {
-        let octal = tail
-            .get(..3)
-            .filter(|_| *first == b'\\')
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match octal {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = tail.get(3..).unwrap_or_default();
-            }
-            None => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    PathBuf::from(std::ffi::OsStr::from_bytes(&bytes))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use serde::Deserialize;
 
 use super::decide::MeasuredSize;
-use crate::service::paths;
+use crate::{disk::foreign_disks::ForeignDisks, service::paths};
 use kat_types::{
     assignment::Assignment,
     resource::{EnsureType, HostMount},
@@ -65,6 +65,15 @@ enum DataLocation {
     Host { root: PathBuf, path: PathBuf },
 }
 
+impl DataLocation {
+    fn path(&self) -> PathBuf {
+        match self {
+            Self::Volume { base, folder } => base.join(folder),
+            Self::Host { root, path } => root.join(path),
+        }
+    }
+}
+
 /// Shared by all instances.
 #[derive(Debug, Clone)]
 pub(super) struct MachineFolders {
@@ -72,6 +81,8 @@ pub(super) struct MachineFolders {
     pub root: PathBuf,
     /// The volume base path below `root`; `None` where that is shared with other machines.
     pub volumes: Option<PathBuf>,
+    /// File systems that may hang. Eviction frees no space of them, and does not look at them.
+    pub disks: ForeignDisks,
 }
 
 impl InstanceFolders {
@@ -105,7 +116,9 @@ impl InstanceFolders {
             request: requests.storage.map_or(0, |storage| storage.0),
             home,
             containers: containers.collect(),
-            data: data.collect(),
+            data: data
+                .filter(|data| machine.disks.mount_of(&data.path()).is_none())
+                .collect(),
         }
     }
 
@@ -356,6 +369,7 @@ mod tests {
     use std::{fs, os::unix::fs::MetadataExt};
 
     use super::*;
+    use kat_types::machine::root::Root;
 
     const MIB: usize = 1 << 20;
 
@@ -481,6 +495,7 @@ mod tests {
         let machine = MachineFolders {
             root: root.path().to_owned(),
             volumes: None,
+            disks: ForeignDisks::new(&Root::new("/")),
         };
         let places = InstanceFolders::of(&machine, home.clone(), &assignment);
         let taken = places.layers(device(root.path()));

@@ -36,7 +36,7 @@ fn mount(name: &str, sub_path: Option<&str>) -> VolumeMount {
 }
 
 /// An instance with its data in `default/db/data`.
-fn database(made: bool) -> Assignment {
+pub(super) fn database(made: bool) -> Assignment {
     let mut one = assignment(0, "db");
     one.container.volume_mounts = vec![mount("data", None)];
     one.volumes = vec![AssignedVolume {
@@ -68,7 +68,7 @@ fn hosted(path: &str, kind: Option<EnsureType>) -> Assignment {
     one
 }
 
-fn volumes(root: &Path, allow: &[&str]) -> Volumes {
+pub(super) fn volumes(root: &Path, allow: &[&str]) -> Volumes {
     volumes_with(root, allow, None)
 }
 

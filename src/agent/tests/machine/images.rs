@@ -92,6 +92,7 @@ impl Bench {
         );
         let disks = Arc::new(disks);
         tokio::spawn(Arc::clone(&disks).run(
+            self.tools.volumes.disks().clone(),
             self.statuses.clone(),
             LoopPulses::default(),
             self.cancel.clone(),

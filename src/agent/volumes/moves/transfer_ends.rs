@@ -105,7 +105,8 @@ impl VolumeCopies for OwnVolumes {
         let (_, owners) = owners_of(desired.index).map_err(|error| refused(error.to_string()))?;
         let (volumes, volume) = (Arc::clone(&self.volumes), volume.to_owned());
         let (sender, receiver) = mpsc::channel::<Bytes>(BUFFER);
-        tokio::task::spawn_blocking(move || {
+        let disks = self.volumes.disks().clone();
+        let sending = disks.on_thread(move || {
             let out = |piece: Vec<u8>| sender.blocking_send(piece.into()).is_ok();
             let sent = match volumes.open_volume(&volume) {
                 Ok(folder) => copy::send(&folder, &owners, out),
@@ -116,6 +117,7 @@ impl VolumeCopies for OwnVolumes {
                 Err(error) => tracing::warn!(volume, "a volume was not sent: {error:#}"),
             }
         });
+        sending.map_err(|error| ApiError::Unavailable(error.to_string()))?;
         let pieces = stream::unfold(receiver, |mut receiver| async {
             let piece = receiver.recv().await?;
             Some((piece, receiver))

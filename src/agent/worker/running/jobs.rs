@@ -1,18 +1,22 @@
-//! A worker's slow operations, which run as jobs: pulls, starts and stops.
+//! A worker's slow operations, which run as jobs: pulls, starts, stops, and the preparation of what
+//! instances mount of file systems that may hang.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     disk::eviction,
     images::pull as image,
-    volumes::host_binds,
+    service::blocking::may_block,
+    volumes::{PreparedMounts, VolumeTrouble, host_binds},
     worker::{
         ImageMemory, JOB_MARGIN, Worker, ignore_missing,
         unit_state::{containers, unit_files::FilesError},
     },
 };
+use kat_host::bound_paths::PathBind;
 use kat_systemd::{JobResult, SystemdError, TransientUnit, UnitManager, UnitStatus};
 use kat_types::{
     api::InstancePhase, assignment::Assignment, machine::root::Root, reason::Reason,
@@ -43,6 +47,10 @@ pub(crate) enum JobKey {
     /// one with several containers.
     Fence(String),
     Pull(String),
+    /// The preparation of what an instance mounts of file systems that may hang. It delays no stop.
+    Prepare(String),
+    /// The removal of binds of instances that are gone.
+    Binds,
     /// The start of a container beside the main one, by its unit.
     Other(String),
 }
@@ -56,6 +64,29 @@ pub(crate) enum JobOutcome {
     Bound(Result<(), String>),
     Stopped(Result<JobResult, SystemdError>),
     Pulled(Result<(), String>),
+    /// `None` where the preparation was ended early.
+    Prepared(Option<Box<PreparedInstance>>),
+    /// Binds that nothing needs were removed.
+    Unbound(Result<(), SystemdError>),
+}
+
+/// What an instance mounts, as a job has prepared it.
+#[derive(Debug)]
+pub(crate) struct PreparedInstance {
+    assignment: Assignment,
+    what: PreparedMounts,
+    result: Result<Vec<PathBind>, VolumeTrouble>,
+}
+
+impl PreparedInstance {
+    /// The result, if it is for this assignment as it is now.
+    pub(crate) fn into_result(
+        self,
+        assignment: &Assignment,
+        what: PreparedMounts,
+    ) -> Option<Result<Vec<PathBind>, VolumeTrouble>> {
+        (self.what == what && self.assignment == *assignment).then_some(self.result)
+    }
 }
 
 impl Worker {
@@ -160,6 +191,44 @@ impl Worker {
         self.jobs.spawn(async move {
             let bound = host_binds::bind(system.as_ref(), &binding).await;
             (key, JobOutcome::Bound(bound))
+        });
+    }
+
+    /// Prepares what an instance mounts where some of it lies on a file system that may hang.
+    pub(crate) fn spawn_prepare(&mut self, assignment: &Assignment, what: PreparedMounts) {
+        let volumes = Arc::clone(&self.tools.volumes);
+        let key = JobKey::Prepare(assignment.instance.clone());
+        self.busy.insert(key.clone());
+        let until = CancellationToken::new();
+        let memory = self
+            .memories
+            .entry(assignment.instance.clone())
+            .or_default();
+        memory.preparing = Some(until.clone().drop_guard());
+        let assignment = assignment.clone();
+        self.jobs.spawn(async move {
+            let prepared = may_block(volumes.prepare_apart(&assignment, what));
+            let result = until.run_until_cancelled(prepared).await;
+            let prepared = result.map(|result| {
+                Box::new(PreparedInstance {
+                    assignment,
+                    what,
+                    result,
+                })
+            });
+            (key, JobOutcome::Prepared(prepared))
+        });
+    }
+
+    /// Removes the binds of the user's instances that are not in `kept`.
+    pub(crate) fn spawn_unbind(&mut self, kept: BTreeSet<String>) {
+        let system = self.tools.managers.system();
+        let (root, uid) = (self.tools.root.clone(), self.user.uid);
+        self.busy.insert(JobKey::Binds);
+        self.jobs.spawn(async move {
+            let kept = kept.iter().map(String::as_str).collect();
+            let removed = host_binds::keep_only(system.as_ref(), &root, uid, &kept);
+            (JobKey::Binds, JobOutcome::Unbound(removed.await))
         });
     }
 
@@ -320,6 +389,21 @@ impl Worker {
                         );
                         image.failure = Some(words);
                     }
+                }
+            }
+            (JobKey::Prepare(instance), JobOutcome::Prepared(prepared)) => {
+                // An instance that has left meanwhile has no memory.
+                if let Some(memory) = self.memories.get_mut(&instance) {
+                    memory.preparing = None;
+                    memory.prepared = prepared.map(|prepared| *prepared);
+                }
+            }
+            (JobKey::Binds, JobOutcome::Unbound(removed)) => {
+                if let Err(error) = removed {
+                    tracing::warn!(
+                        user = self.user.name,
+                        "binds of instances that are gone can't be removed: {error:#}"
+                    );
                 }
             }
             (JobKey::Other(unit), outcome) => self.other_was_started(&unit, &outcome),

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::{
     images::pull as image,
     network::host_ports,
-    volumes::{VolumeTrouble, carried_files as carried, host_binds},
+    volumes::{PreparedMounts, VolumeTrouble, carried_files as carried, host_binds},
     worker::{
         UserDesired, Worker, WorkerError, ignore_missing,
         reports::{log_tail, log_tail::UnitRuns},
@@ -368,14 +368,60 @@ impl Worker {
                 reason: Reason::FilesFailed,
                 message: format!("the files of its workload's folder can't be laid out: {error}"),
             });
-        let trouble = match carried.and_then(|()| self.tools.volumes.prepare(assignment)) {
-            Ok(binds) => return Some(binds),
-            Err(trouble) => trouble,
+        let ready = match carried {
+            Ok(()) => self.mounts_ready(assignment, PreparedMounts::All),
+            Err(trouble) => Some(Err(trouble)),
         };
         let phase = InstancePhase::Starting;
-        self.report(assignment, status, phase, trouble.reason, trouble.message);
+        match ready {
+            Some(Ok(binds)) => return Some(binds),
+            Some(Err(trouble)) => {
+                self.report(assignment, status, phase, trouble.reason, trouble.message);
+            }
+            None => {
+                let silence = self.tools.volumes.silence(assignment);
+                // Most file systems answer at once: until one does not, the last report stays.
+                if silence.is_some() || !self.reported.contains(&assignment.instance) {
+                    let reason = silence.as_ref().map(|_| Reason::DiskNotAnswering);
+                    self.report(
+                        assignment,
+                        status,
+                        phase,
+                        reason,
+                        silence.unwrap_or_default(),
+                    );
+                }
+            }
+        }
         self.wake = self.wake.min(LOOK_AGAIN);
         None
+    }
+
+    /// Prepares what an instance mounts: at once where that lies on KAT's own disks, otherwise in a
+    /// job, whose result the next pass gets. `None` until then.
+    fn mounts_ready(
+        &mut self,
+        assignment: &Assignment,
+        what: PreparedMounts,
+    ) -> Option<Result<Vec<PathBind>, VolumeTrouble>> {
+        let volumes = &self.tools.volumes;
+        if !volumes.are_foreign(assignment) {
+            return Some(match what {
+                PreparedMounts::All => volumes.prepare(assignment),
+                PreparedMounts::HostPaths => volumes.prepare_host_paths(assignment),
+            });
+        }
+        let memory = self
+            .memories
+            .entry(assignment.instance.clone())
+            .or_default();
+        let prepared = memory.prepared.take();
+        let result = prepared.and_then(|prepared| prepared.into_result(assignment, what));
+        let key = JobKey::Prepare(assignment.instance.clone());
+        if result.is_none() && !self.busy.contains(&key) {
+            self.spawn_prepare(assignment, what);
+        }
+        result
     }
 
     /// Binds the host paths of a running instance where nothing is bound, as an earlier version did
@@ -403,9 +449,15 @@ impl Worker {
             return;
         }
         // A path that the instance may no longer have is reported at its next start by the agent.
-        let Ok(binds) = self.tools.volumes.prepare_host_paths(assignment) else {
+        let prepared = self.mounts_ready(assignment, PreparedMounts::HostPaths);
+        let Some(Ok(binds)) = prepared else {
             return;
         };
+        let root = &self.tools.root;
+        let memory = self
+            .memories
+            .entry(assignment.instance.clone())
+            .or_default();
         if host_binds::is_bound(root, assignment) && !host_binds::differs(root, assignment, &binds)
         {
             return;
@@ -423,15 +475,19 @@ impl Worker {
         }
     }
 
-    /// Removes the binds of instances that are no longer here.
-    pub(crate) async fn remove_binds(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
-        if !desired.confirmed {
+    /// Removes the binds of instances that are no longer here, in a job: the unit that binds them may
+    /// hang on its file system.
+    pub(crate) fn remove_binds(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
+        if !desired.confirmed || self.busy.contains(&JobKey::Binds) {
             return Ok(());
         }
         let units = self.folder.instances()?;
         let assigned = desired.assignments.keys();
-        let kept = assigned.chain(units.values()).map(String::as_str);
-        self.keep_binds(&kept.collect()).await
+        let kept: BTreeSet<String> = assigned.chain(units.values()).cloned().collect();
+        if host_binds::has_other(&self.tools.root, self.user.uid, &kept) {
+            self.spawn_unbind(kept);
+        }
+        Ok(())
     }
 
     pub(crate) async fn keep_binds(&mut self, kept: &BTreeSet<&str>) -> Result<(), WorkerError> {

@@ -181,6 +181,8 @@ pub(crate) const fn explanation(reason: Reason) -> Explanation {
             "on {node}: df -h /var/lib/kat, and journalctl -u kat-agent -e"),
         Reason::VolumeFailed => explained("{node} could not make one of its volumes ready, or look at it",
             "on {node}: df -h and findmnt of the path in the message, and journalctl -u kat-agent -e"),
+        Reason::DiskNotAnswering => explained("a file system of {node} on which one of its volumes or host paths lies does not answer, as a network file system without its server; it starts when that answers again",
+            "on {node}: findmnt of the path in the message, and bring its server or its program back; or umount -l PATH and mount it anew"),
         Reason::VolumeMoving => explained("the data of one of its volumes is on its way to another machine, and it starts again when that is there",
             "katcall get volumes -n {namespace} -o wide says how far it is; katcall volume move {workload}/VOLUME --cancel ends it"),
         Reason::VolumeMoveFailed => explained("a try to bring the data of a volume to another machine failed; it is tried again until somebody ends it",

@@ -1,0 +1,36 @@
+# A file system that hangs delays the workload on it, and nothing else of its machine
+# shellcheck shell=bash
+cc -O2 -static -Wall -Wextra -Werror -o "$LAB_WORK/hung" tests/lab/images/hung/hung.c
+lab copy "$LAB_WORK/hung" n1:/root/hung
+n1 mkdir -p /srv/nas
+n1 systemd-run --quiet --collect --unit=hung /root/hung /srv/nas
+answer_again() {
+    n1 systemctl stop hung.service || true
+    ! n1 grep -q ' /srv/nas ' /proc/self/mountinfo || n1 umount --lazy /srv/nas
+}
+trap answer_again EXIT
+is_mounted() { n1 journalctl --quiet --unit hung.service --output cat | grep -qx ready; }
+wait_for 5 is_mounted
+# The control: a look at it hangs.
+refused n1 timeout --signal=KILL 1 stat /srv/nas
+folder=$(workload nas --port 80 --spec 'volumes: [{name: data, hostMount: {hostPath: /srv/nas/data}}]' \
+    --container 'volumeMounts: [{name: data, mountPath: /data}]')
+kat apply -f "$folder"
+wait_for 20 field_is nas .status.reason DiskNotAnswering
+contains "$(field nas .status.message)" "the file system at /srv/nas has not answered since 20"
+equal 1 "$(n1 pgrep --full --count '^/proc/self/exe work-on-disk')" "processes that look at it"
+# Others start, serve and are removed, and the machine reports.
+run other --port 80
+answers "http://$(field other .status.ip)/"
+other=$(field other .metadata.name)
+kat delete workload other
+wait_for 10 instance_is_gone other "$other"
+node_is_ready
+# The workload that waits for the disk can be deleted and applied once more.
+waiting=$(field nas .metadata.name)
+kat delete workload nas
+wait_for 10 instance_is_gone nas "$waiting"
+answer_again
+n1 mkdir -p /srv/nas/data
+kat apply -f "$folder" --wait
+has_ready nas 1
