@@ -140,6 +140,7 @@ pub(crate) fn ends_warning(warning: &str, later: &str) -> bool {
             matches!(later, EventReason::NodeReady | EventReason::NodeLeft)
         }
         EventReason::DiskPressure => later == EventReason::DiskPressureEnded,
+        EventReason::OverlayDown => later == EventReason::OverlayUp,
         EventReason::MemberUnhealthy => {
             matches!(
                 later,
