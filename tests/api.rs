@@ -310,6 +310,20 @@ async fn a_machine_reports_for_itself_alone() {
     let (_, node) = server.get(&server.read, "/v1alpha1/nodes/n1").await;
     assert!(node["status"]["lastHeartbeat"].is_string(), "{node}");
     assert_eq!(node["status"]["roles"], json!(["leader", "etcd", "worker"]));
+
+    // When the machine leads anew, another one may have led and heard later reports.
+    server.leaderships.send_modify(|leadership| {
+        if let Some(leadership) = leadership {
+            leadership.create_revision += 1;
+        }
+    });
+    let (_, node) = server.get(&server.read, "/v1alpha1/nodes/n1").await;
+    assert!(node["status"]["lastHeartbeat"].is_null(), "{node}");
+    let client = server.client(Some(&server.node_leaf("n1")));
+    let (code, body) = send(&client, status, report("n1", NODE_UID)).await;
+    assert_eq!(code, 204, "{body}");
+    let (_, node) = server.get(&server.read, "/v1alpha1/nodes/n1").await;
+    assert!(node["status"]["lastHeartbeat"].is_string(), "{node}");
 }
 
 #[tokio::test]

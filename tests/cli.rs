@@ -50,6 +50,8 @@ mod secrets;
 mod sessions;
 #[path = "cli/reading/status.rs"]
 mod status;
+#[path = "cli/reading/status_table.rs"]
+mod status_table;
 #[path = "cli/objects/volume_move.rs"]
 mod volume_move;
 #[path = "cli/objects/volume_removal.rs"]

@@ -34,6 +34,8 @@ const GATHER: Duration = Duration::from_millis(5);
 /// Longest wait of the first report for a look at every instance. It is short, since one user whose
 /// manager does not answer must not silence the whole machine.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
+/// Most instances that a line about that wait names.
+const NAMED: usize = 10;
 /// Interval of the checks during that wait.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Most different errors that are logged for failed reports, until a report arrives.
@@ -321,7 +323,21 @@ impl Reporter {
             }
         };
         if tokio::time::timeout(FIRST_LOOK, looked).await.is_err() {
-            tracing::warn!("some instances were not looked at yet; the report goes without them");
+            let (reports, _) = self.statuses.all();
+            let known: BTreeSet<&String> =
+                reports.iter().map(|report| &report.instance_id).collect();
+            let listed = self.lists.borrow();
+            let wanted = listed.desired.assignments.keys();
+            let missing: Vec<&str> = wanted
+                .filter(|instance| !known.contains(instance))
+                .map(String::as_str)
+                .take(NAMED)
+                .collect();
+            tracing::warn!(
+                "the first report goes without instances that were not looked at within {} s: {}",
+                FIRST_LOOK.as_secs(),
+                missing.join(", ")
+            );
         }
     }
 

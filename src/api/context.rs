@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -94,6 +95,9 @@ pub struct Api {
     /// Ends every stream.
     pub(super) shutdown: CancellationToken,
     started: Instant,
+    /// The leadership that was used last, by the create revision of its key, and when it was first
+    /// used. Every report of a machine uses one.
+    term: Mutex<Option<(i64, Instant)>>,
 }
 
 /// The decision of a write on one snapshot.
@@ -130,6 +134,7 @@ impl Api {
             history: SnapshotHistory::default(),
             shutdown,
             started: Instant::now(),
+            term: Mutex::default(),
         })
     }
 
@@ -175,9 +180,23 @@ impl Api {
     /// The present leadership, which writes are fenced with.
     pub(super) fn leadership(&self) -> Result<Leadership, ApiError> {
         let leadership = self.config.handle.leadership.borrow().clone();
-        leadership
+        let leadership = leadership
             .filter(|leadership| !leadership.lost.is_cancelled())
-            .ok_or_else(|| self.not_leader())
+            .ok_or_else(|| self.not_leader())?;
+        let mut term = self.term.lock();
+        if term.is_none_or(|(revision, _)| revision != leadership.create_revision) {
+            *term = Some((leadership.create_revision, Instant::now()));
+        }
+        Ok(leadership)
+    }
+
+    /// How long this leadership has taken reports; `None` if this machine does not lead.
+    fn leading_for(&self) -> Option<Duration> {
+        let leadership = self.config.handle.leadership.borrow().clone();
+        let leadership = leadership.filter(|leadership| !leadership.lost.is_cancelled())?;
+        let term = *self.term.lock();
+        let term = term.filter(|(revision, _)| *revision == leadership.create_revision);
+        Some(term.map_or(Duration::ZERO, |(_, since)| since.elapsed()))
     }
 
     /// The error of a machine that does not lead. Machines that hold etcd forward callers to the
@@ -208,7 +227,9 @@ impl Api {
 
     /// The agents' reports as this machine knows them.
     pub(super) fn observed(&self) -> ObservedReports {
-        self.config.handle.reports.observed(self.started.elapsed())
+        let leading_for = self.leading_for();
+        let leading_for = leading_for.unwrap_or_else(|| self.started.elapsed());
+        self.config.handle.reports.observed(leading_for)
     }
 
     /// State of the store's upkeep.

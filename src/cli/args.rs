@@ -30,30 +30,30 @@ pub(super) use crate::args::sessions::{
 };
 
 /// Hint when a wait for a rollout is interrupted.
-const GOES_ON: &str = "what the cluster has taken on goes on without katcall: `katcall rollout status` and `katcall get workloads` show how far it is";
+const GOES_ON: &str = "the cluster continues without katcall: `katcall rollout status` and `katcall get workloads` show the progress";
 /// Hint when a wait for a move is interrupted.
-const MOVES_ON: &str = "the move goes on without katcall: `katcall get volumes` shows how far it is, and `katcall volume move WORKLOAD/VOLUME --cancel` ends it";
+const MOVES_ON: &str = "the move continues without katcall: `katcall get volumes` shows the progress, and `katcall volume move WORKLOAD/VOLUME --cancel` cancels it";
 /// Hint when a wait for the replacement of an authority is interrupted.
 const ROTATES_ON: &str =
-    "the replacement goes on without katcall: `katcall ca list` shows how far it is";
+    "the replacement continues without katcall: `katcall ca list` shows the progress";
 
 /// The whole command line, for completions and man pages.
 pub fn command() -> clap::Command {
     KatcallArgs::command()
 }
 
-/// Runs workloads on your machines.
+/// Manages the workloads and machines of a KAT cluster.
 ///
-/// Connects by --connection, --context, the variables KAT_SERVER, KAT_TOKEN and KAT_CA, the
-/// variable KAT_CONNECTION, the current context of `katcall context`, /etc/kat/admin.conf, or
-/// /run/kat/api.sock, whichever is first; over the socket too where nothing of /etc/kat/admin.conf
-/// answers.
+/// The connection to the cluster is the first of these: --connection; --context; the variables
+/// KAT_SERVER, KAT_TOKEN and KAT_CA; the variable KAT_CONNECTION; the current context of `katcall
+/// context`; /etc/kat/admin.conf; /run/kat/api.sock. If no server of /etc/kat/admin.conf answers,
+/// katcall uses the socket.
 ///
-/// Environment variables: KAT_SERVER is one address of the API or several with commas between them
-/// (`HOST`, `HOST:PORT`, `[IPV6]:PORT` or `https://HOST:PORT`; port 9115 if none is given),
-/// KAT_TOKEN the token, and KAT_CA the cluster's authority: its certificate as PEM, a file with
-/// that, or `sha256:` and the hash of the certificate. KAT_CONNECTION is a connection file,
-/// KAT_NAMESPACE the namespace of commands without --namespace.
+/// Environment variables: KAT_SERVER is one address of the API, or several separated by commas
+/// (`HOST`, `HOST:PORT`, `[IPV6]:PORT` or `https://HOST:PORT`; the default port is 9115).
+/// KAT_TOKEN is the token. KAT_CA is the cluster's certificate authority: a certificate as PEM, a
+/// file with one, or `sha256:` and the hash of the certificate. KAT_CONNECTION is the path of a
+/// connection file. KAT_NAMESPACE is the namespace of commands without --namespace.
 ///
 /// Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not found, 4 not reachable, 5 timed
 /// out waiting, 10 `plan` found changes, 130 interrupted.
@@ -73,7 +73,7 @@ pub(super) struct KatcallArgs {
 
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct GlobalArgs {
-    /// Cluster from `katcall context list`
+    /// Name of a cluster from `katcall context list`
     #[arg(
         long,
         global = true,
@@ -97,53 +97,53 @@ impl GlobalArgs {
 pub(super) enum KatcallCommand {
     /// Create or update workloads from folders of *.kat files
     Apply(ApplyArgs),
-    /// Show what an apply would come to, and do nothing (exits with 10 where anything would change)
+    /// Show what an apply would change, and change nothing (exits with 10 if there are changes)
     Plan(PlanArgs),
-    /// List items, or show one
+    /// List objects, or show one
     Get(GetArgs),
-    /// Show one item with its conditions and events
+    /// Show one object with its conditions and events
     Describe(DescribeArgs),
-    /// Say in sentences why something is as it is, and what to try
+    /// Explain the state of a workload, an instance or a machine, and what to try next
     Why(WhyArgs),
-    /// List what happened, oldest first, or go on with what happens
+    /// List events, the oldest first, or follow new events
     Events(EventsArgs),
-    /// Show what a workload's programs print
+    /// Show the logs of a workload or an instance
     Logs(LogsArgs),
     /// Run a command in an instance's container
     Exec(ExecArgs),
-    /// Show what instances take of processor and memory; goes on with it on a terminal
+    /// Show the use of processor and memory; on a terminal until it is interrupted
     Top(TopArgs),
-    /// Copy a file or folder into a container or out of it
+    /// Copy a file or folder to or from a container
     Cp(CpArgs),
-    /// Lead a port of this machine to a port of an instance
+    /// Forward a local port to an instance
     PortForward(PortForwardArgs),
-    /// Delete workloads, namespaces, secrets or the data of volumes, or take machines out of the cluster
+    /// Delete workloads, namespaces, secrets, the data of volumes, or machines
     Delete(DeleteArgs),
-    /// Wait until an item has a condition or a phase, or is gone
+    /// Wait until an object has a condition or a phase, or is deleted
     Wait(WaitArgs),
-    /// Go back to an earlier generation of a workload
+    /// Return a workload to an earlier generation
     Rollback(rollout::RollbackArgs),
-    /// List the generations of a workload that are kept
+    /// List the stored generations of a workload
     History(rollout::HistoryArgs),
-    /// Say how far a rollout is, pause it, or let it go on
+    /// Show, pause or resume a rollout
     Rollout(rollout::RolloutArgs),
-    /// Replace the instances of a workload by others like them
+    /// Replace the instances of a workload with new ones from the same files
     Restart(rollout::RestartArgs),
-    /// Change how many instances a workload has
+    /// Set the number of instances of a workload
     Scale(rollout::ScaleArgs),
     /// Change the image of a workload
     Set(rollout::SetArgs),
-    /// Say whether the cluster is well, and if not why (then exits with 1)
+    /// Show whether the cluster is well, and its problems (exits with 1 if it is not well)
     Status,
     /// Create a namespace
     Create(CreateArgs),
-    /// Set how much a namespace may have
+    /// Set the quotas of a namespace
     Namespace(quota::NamespaceArgs),
-    /// Move everything off a machine, place nothing new there, and wait until it is empty
+    /// Move all instances off a machine, place no new ones there, and wait until it is empty
     Drain(DrainArgs),
     /// Move the data of a volume to another machine
     Volume(volume_move::VolumeArgs),
-    /// Let a machine that was drained take work again
+    /// End the drain of a machine
     Uncordon(UncordonArgs),
     /// Set and remove labels of a machine
     Label(LabelArgs),
@@ -151,21 +151,21 @@ pub(super) enum KatcallCommand {
     Taint(TaintArgs),
     /// Create, list and revoke tokens
     Token(TokenArgs),
-    /// List the cluster's certificate authorities and replace those of etcd
+    /// List and replace the cluster's certificate authorities and its recovery key
     Ca(CaArgs),
-    /// Say how registries of images are reached, and log in to them
+    /// Set how image registries are reached, and log in to them
     Registry(RegistryArgs),
-    /// Set and unset secrets; `get`, `describe` and `delete` know them too
+    /// Set and remove keys of secrets (see also `get`, `describe` and `delete`)
     Secret(secret::SecretArgs),
-    /// Say what a field of the *.kat files or a reason means
+    /// Explain a field of the *.kat files, or a reason
     Explain(ExplainArgs),
     /// Show the cluster's configuration
     Config(ConfigArgs),
-    /// Choose between clusters
+    /// Select the cluster that katcall uses
     Context(ContextArgs),
     /// Print a completion script for a shell
     Completion(CompletionArgs),
-    /// Print live names that may follow, for completion scripts
+    /// Print possible next words, for completion scripts
     #[command(name = "__complete", hide = true)]
     Complete(CompleteArgs),
     /// Write the man pages into a folder
@@ -208,13 +208,14 @@ pub(super) struct ApplyArgs {
     pub(super) files: Vec<PathBuf>,
     #[command(flatten)]
     pub(super) prune: PruneArgs,
-    /// Wait until everything runs as written
+    /// Wait until the workloads run as written
     #[arg(long)]
     pub(super) wait: bool,
-    /// How long to wait
+    /// Time limit of the wait
     #[arg(long, default_value = "5m", value_parser = time::parse_duration, value_name = "TIME")]
     pub(super) timeout: Duration,
-    /// Do nothing: `server` shows what would change, as `katcall plan` does, `client` only checks
+    /// Change nothing: `server` shows what would change, as `katcall plan` does; `client` only checks
+    /// the files
     #[arg(
         long,
         conflicts_with = "wait",
@@ -226,7 +227,7 @@ pub(super) struct ApplyArgs {
     pub(super) dry_run: Option<DryRun>,
 }
 
-/// What becomes of workloads that no folder has.
+/// The deletion of workloads that are in no folder.
 #[derive(Debug, Clone, Args)]
 pub(super) struct PruneArgs {
     /// Delete workloads with these labels that are in no folder, in the namespaces of the folders
@@ -242,7 +243,7 @@ pub(super) struct PruneArgs {
         value_parser = prune::parse
     )]
     pub(super) labels: Vec<prune::LabelRequirement>,
-    /// Do not ask before they are deleted
+    /// Delete without asking
     #[arg(long, requires = "prune")]
     pub(super) yes: bool,
 }
@@ -250,21 +251,21 @@ pub(super) struct PruneArgs {
 /// Where an apply that does nothing is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum DryRun {
-    /// On the cluster
+    /// The cluster checks
     Server,
-    /// Here, without a cluster
+    /// katcall checks alone, without a cluster
     Client,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct PlanArgs {
     /// Folder of *.kat files, a folder of such folders, or a .tar.gz; may be repeated, and each is
-    /// looked at on its own
+    /// planned on its own
     #[arg(short, long = "file", value_name = "DIR|ARCHIVE", required = true)]
     pub(super) files: Vec<PathBuf>,
     #[command(flatten)]
     pub(super) prune: PruneArgs,
-    /// Print all that the cluster says
+    /// Print the cluster's whole response
     #[arg(short, long)]
     pub(super) output: Option<DocumentFormat>,
 }
@@ -329,28 +330,28 @@ pub(super) enum CreatedKind {
 
 #[derive(Debug, Clone, Args)]
 pub(super) struct GetArgs {
-    /// What to list; the singular and wl, inst, ns, vol, ev work too
+    /// Kind of the objects; the singular and wl, inst, ns, vol and ev are accepted
     pub(super) kind: ListedKind,
-    /// Only this one; of a volume WORKLOAD/VOLUME
+    /// Name of one object; for a volume, WORKLOAD/VOLUME
     pub(super) name: Option<String>,
     #[command(flatten)]
     pub(super) namespace: NamespaceOption,
     /// All namespaces
     #[arg(short = 'A', long, conflicts_with = "name")]
     pub(super) all_namespaces: bool,
-    /// How to print; jsonpath={.items[*].metadata.name} picks out of the JSON
+    /// Output format; jsonpath={.items[*].metadata.name} prints parts of the JSON
     #[arg(short, long, default_value = "table", value_parser = OutputParser)]
     pub(super) output: OutputOption,
-    /// Go on with every change
+    /// Watch for changes
     #[arg(short, long)]
     pub(super) watch: bool,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct DescribeArgs {
-    /// What it is
+    /// Kind of the object
     pub(super) kind: DescribedKind,
-    /// Its name
+    /// Name of the object
     pub(super) name: String,
     #[command(flatten)]
     pub(super) namespace: NamespaceOption,
@@ -358,12 +359,12 @@ pub(super) struct DescribeArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct DeleteArgs {
-    /// What it is
+    /// Kind of the object
     #[arg(required_unless_present = "files", requires = "name")]
     pub(super) kind: Option<DeletedKind>,
-    /// Its name; of a volume WORKLOAD/VOLUME
+    /// Name of the object; for a volume, WORKLOAD/VOLUME
     pub(super) name: Option<String>,
-    /// The workload of this folder or archive; may be repeated
+    /// Delete the workload of this folder or archive; may be repeated
     #[arg(
         short,
         long = "file",
@@ -373,50 +374,51 @@ pub(super) struct DeleteArgs {
     pub(super) files: Vec<PathBuf>,
     #[command(flatten)]
     pub(super) namespace: NamespaceOption,
-    /// Of a namespace: also everything in it
+    /// With a namespace: also delete everything in it
     #[arg(long)]
     pub(super) cascade: bool,
-    /// Of workloads and namespaces: also the data of their volumes, for good
+    /// With a workload or namespace: also delete the data of its volumes, for good
     #[arg(long)]
     pub(super) volumes: bool,
-    /// Do not ask before data is removed
+    /// Remove data without asking
     #[arg(long)]
     pub(super) yes: bool,
-    /// What is not there is no error
+    /// Do not fail if the object does not exist
     #[arg(long)]
     pub(super) ignore_not_found: bool,
-    /// Wait until it is gone
+    /// Wait until the object is deleted
     #[arg(long)]
     pub(super) wait: bool,
-    /// How long to wait
+    /// Time limit of the wait
     #[arg(long, default_value = "5m", value_parser = time::parse_duration, value_name = "TIME")]
     pub(super) timeout: Duration,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct CreateArgs {
-    /// What it is
+    /// Kind of the object
     pub(super) kind: CreatedKind,
-    /// Its name
+    /// Name of the object
     pub(super) name: String,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct DrainArgs {
-    /// The machine
+    /// Name of the machine
     #[arg(value_name = "NODE")]
     pub(super) name: String,
-    /// Also stop what no other machine takes; it starts again where it can, as a rule here after `katcall uncordon`
+    /// Also stop instances that no other machine can take; they start again where they fit, in most
+    /// cases here after `katcall uncordon`
     #[arg(long)]
     pub(super) force: bool,
-    /// How long to wait; the machine goes on being drained after that
+    /// Time limit of the wait; the drain continues after it
     #[arg(long, default_value = "5m", value_parser = time::parse_duration, value_name = "TIME")]
     pub(super) timeout: Duration,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct UncordonArgs {
-    /// The machine
+    /// Name of the machine
     #[arg(value_name = "NODE")]
     pub(super) name: String,
 }
@@ -430,23 +432,23 @@ pub(super) enum LabelledKind {
 
 #[derive(Debug, Args)]
 pub(super) struct LabelArgs {
-    /// What it is
+    /// Kind of the object
     pub(super) kind: LabelledKind,
-    /// Its name
+    /// Name of the object
     pub(super) name: String,
-    /// A label to set, or one to remove; several are changed together
+    /// Labels to set and to remove; all are changed together
     #[arg(required = true, value_name = "KEY=VALUE|KEY-", value_parser = node::parse_label)]
     pub(super) changes: Vec<node::LabelChange>,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct TaintArgs {
-    /// What it is
+    /// Kind of the object
     pub(super) kind: LabelledKind,
-    /// Its name
+    /// Name of the object
     pub(super) name: String,
-    /// A taint to set, or one to remove: NoSchedule keeps work away, PreferNoSchedule where there is
-    /// another place
+    /// Taints to set and to remove; NoSchedule keeps new instances away, PreferNoSchedule only if
+    /// another machine fits
     #[arg(
         required = true,
         value_name = "KEY[=VALUE]:EFFECT|KEY[:EFFECT]-",
@@ -457,7 +459,7 @@ pub(super) struct TaintArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct CompletionArgs {
-    /// The shell
+    /// Shell of the script
     pub(super) shell: Shell,
 }
 
@@ -478,13 +480,13 @@ pub(super) enum Shell {
 
 #[derive(Debug, Args)]
 pub(super) struct ManArgs {
-    /// Where to write
+    /// Folder for the pages
     pub(super) folder: PathBuf,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct VersionArgs {
-    /// How to print
+    /// Output format
     #[arg(short, long)]
     pub(super) output: Option<DocumentFormat>,
 }

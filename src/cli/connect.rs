@@ -12,7 +12,7 @@ use std::{
 use rustix::fs::{Access, access};
 
 use self::environment::{ConnectionVariables, EnvironmentConnection};
-use super::{args::GlobalArgs, context, errors::CliError};
+use super::{args::GlobalArgs, context, errors::CliError, names};
 use kat_client::{Client, ClientOptions, LearnedConnection};
 use kat_types::{api::Connection, encoding::json};
 
@@ -106,6 +106,16 @@ fn warning_at(global: &GlobalArgs, places: &ConnectionSearch) -> Option<String> 
 /// read.
 pub(super) fn namespace(global: &GlobalArgs) -> Option<String> {
     namespace_at(global, &ConnectionSearch::of_process())
+}
+
+/// The namespace of commands where none is written: that of `KAT_NAMESPACE`, of the connection, or
+/// `default`.
+pub(super) fn default_namespace(global: &GlobalArgs) -> String {
+    let variable = std::env::var("KAT_NAMESPACE").ok();
+    variable
+        .filter(|text| names::namespace(text).is_ok())
+        .or_else(|| namespace(global))
+        .unwrap_or_else(|| "default".to_owned())
 }
 
 fn namespace_at(global: &GlobalArgs, places: &ConnectionSearch) -> Option<String> {

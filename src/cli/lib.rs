@@ -177,7 +177,10 @@ async fn dispatch(
         KatcallCommand::Scale(arguments) => {
             crate::commands::changing::rollout::scale(&session()?, &arguments).await?
         }
-        KatcallCommand::Status => return crate::commands::reading::status::run(&session()?).await,
+        KatcallCommand::Status => {
+            let namespace = connect::default_namespace(&global);
+            return crate::commands::reading::status::run(&session()?, &namespace).await;
+        }
         KatcallCommand::Create(arguments) => {
             crate::commands::changing::create::run(&session()?, &arguments).await?
         }

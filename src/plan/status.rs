@@ -270,7 +270,7 @@ fn unpinned(entry: &WorkloadEntry) -> Option<Condition> {
         status: false,
         reason: Reason::ImageNotPinned.into(),
         message: format!(
-            "which image {} is was not learned when it was applied: {}; machines that pull it at different times may run different ones",
+            "image {} was not pinned to a digest when it was applied: {}; machines that pull it at different times may run different images",
             image.reference, image.problem
         ),
         since: meta.updated.into(),

@@ -24,7 +24,7 @@ fn a_reason_is_explained_without_a_cluster() {
         "{text}"
     );
     assert!(
-        text.contains("\n  means  its program ends again and again"),
+        text.contains("\n  means  its program ends repeatedly"),
         "{text}"
     );
     let next = "\n  try    katcall logs INSTANCE -n NAMESPACE\n";

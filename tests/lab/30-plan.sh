@@ -42,6 +42,6 @@ equal 0 "$(code)" "exit code of a plan without changes"
 kat apply -f "$(workload unpulled --image registry.lab:5000/test/nowhere:7)"
 wait_for 60 field_is unpulled .status.reason ImagePullFailed
 why=$(kat why workload unpulled)
-contains "$why" "its image registry.lab:5000/test/nowhere:7 can't be pulled"
+contains "$why" "its image registry.lab:5000/test/nowhere:7 cannot be pulled"
 contains "$why" "manifest unknown"
 contains "$why" "podman pull registry.lab:5000/test/nowhere:7"

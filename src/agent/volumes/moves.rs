@@ -185,7 +185,7 @@ impl VolumeMoves {
         let taken = all.filter(|(_, desired)| desired.to == self.node && desired.from != self.node);
         let named = taken.filter_map(|(volume, desired)| {
             let name = copy_name(volume, &desired.id)
-                .inspect_err(|error| tracing::error!("a volume is not taken: {error:#}"))
+                .inspect_err(|error| tracing::error!("volume {volume} is not taken: {error:#}"))
                 .ok()?;
             Some((name, (volume.clone(), desired.clone())))
         });
@@ -253,9 +253,8 @@ impl IncomingCopy {
                 }
                 Err((phase, message)) => {
                     tracing::warn!(
-                        volume = self.volume,
-                        message,
-                        "a volume does not come; trying again"
+                        "volume {} does not come, and is tried again: {message}",
+                        self.volume
                     );
                     report = VolumeMoveReport {
                         volume: report.volume,

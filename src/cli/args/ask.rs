@@ -23,30 +23,30 @@ pub(crate) enum WhyKind {
 
 #[derive(Debug, Args)]
 pub(crate) struct WhyArgs {
-    /// What it is
+    /// Kind of the object
     pub(crate) kind: WhyKind,
-    /// Its name
+    /// Name of the object
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) namespace: NamespaceOption,
-    /// Print it for programs
+    /// Output format for programs
     #[arg(short, long)]
     pub(crate) output: Option<DocumentFormat>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
-    /// Only those about the workload, instance or machine of this name
+    /// Only events of the workload, instance or machine with this name
     pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) namespace: NamespaceOption,
     /// All namespaces
     #[arg(short = 'A', long, conflicts_with = "name")]
     pub(crate) all_namespaces: bool,
-    /// Go on with what happens
+    /// Follow new events
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// How to print; jsonpath={.items[*].message} picks out of the JSON
+    /// Output format; jsonpath={.items[*].message} prints parts of the JSON
     #[arg(short, long, default_value = "table", value_parser = OutputParser)]
     pub(crate) output: OutputOption,
 }
@@ -67,23 +67,23 @@ impl From<EventsArgs> for GetArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
     /// A field such as workload.spec.restartPolicy, or a reason such as CrashLoop or
-    /// reason/CrashLoop; without it the kinds of files
+    /// reason/CrashLoop [default: list the kinds of files]
     #[arg(value_name = "KIND.FIELD|REASON")]
     pub(crate) path: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct WaitArgs {
-    /// What it is
+    /// Kind of the object
     pub(crate) kind: DescribedKind,
-    /// Its name
+    /// Name of the object
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) namespace: NamespaceOption,
     /// condition=TYPE, condition=TYPE=false, phase=PHASE, or delete
     #[arg(long = "for", value_name = "WHAT", value_parser = wait_for::parse)]
     pub(crate) what: wait_for::WaitCondition,
-    /// How long to wait
+    /// Time limit of the wait
     #[arg(long, default_value = "5m", value_parser = time::parse_duration, value_name = "TIME")]
     pub(crate) timeout: Duration,
 }

@@ -20,7 +20,7 @@ pub(crate) enum CaCommand {
     /// waits until no machine reads etcd as version 0.1.0 does, and then replaces the authority of
     /// etcd's clients by itself.
     List {
-        /// How to print
+        /// Output format
         #[arg(short, long, default_value = "table")]
         output: OutputFormat,
     },
@@ -32,7 +32,7 @@ pub(crate) enum CaCommand {
     ///
     /// For an authority of etcd, the etcd of each machine that holds the store restarts once in
     /// Trust and once in Retire, one machine after another. A cluster with the store on one machine
-    /// takes no writes for some seconds each time; what runs goes on.
+    /// takes no writes for some seconds each time; instances continue to run.
     ///
     /// For cluster-ca, the authority of the machines and of the API, Trust lasts as long as --grace
     /// says, so that each katcall that is used meanwhile learns of the new authority. One that is
@@ -55,15 +55,15 @@ pub(crate) enum CaCommand {
     /// the earlier key and a backup or a copy of a disk may know them: change them where they come
     /// from, and write the new ones with `katcall secret set` and `katcall registry login`.
     Exposed {
-        /// How to print
+        /// Output format
         #[arg(short, long, default_value = "table")]
         output: OutputFormat,
     },
-    /// End the wait for machines of version 0.1.0 that never come
+    /// Stop waiting for machines that are still at version 0.1.0
     ///
     /// A machine of version 0.1.0 reads etcd with a certificate of its own, so the authority of
     /// etcd's clients is replaced once every machine reads the state stream in its place. A machine
-    /// that is given up here reads nothing until KAT is upgraded on it; what runs on it goes on.
+    /// that is named here reads nothing until KAT is upgraded on it; its instances continue to run.
     Migrate {
         /// Machine that is not waited for; may be repeated
         #[arg(long, value_name = "NODE", required = true, num_args = 1.., value_delimiter = ',')]
@@ -82,7 +82,7 @@ pub(crate) struct AuthorityRotationArgs {
     /// Wait until the new authority or key is the only one
     #[arg(long)]
     pub(crate) wait: bool,
-    /// How long to wait, from the end of --grace; the replacement goes on after that
+    /// Time limit of the wait, from the end of --grace; the replacement continues after it
     #[arg(long, default_value = "10m", value_parser = time::parse_duration, value_name = "TIME")]
     pub(crate) timeout: Duration,
 }

@@ -20,7 +20,7 @@ pub(crate) enum OutputFormat {
     Json,
     /// YAML
     Yaml,
-    /// kind/name, one a line
+    /// KIND/NAME, one per line
     Name,
 }
 
@@ -63,7 +63,7 @@ impl TypedValueParser for OutputParser {
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         let formats = OutputFormat::value_variants().iter();
-        let path = PossibleValue::new(JSONPATH).help("What a template picks out of the JSON");
+        let path = PossibleValue::new(JSONPATH).help("Parts of the JSON that a template selects");
         Some(Box::new(
             formats
                 .filter_map(ValueEnum::to_possible_value)

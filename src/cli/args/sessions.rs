@@ -7,51 +7,51 @@ use crate::commands::sessions::{cp, port_forward};
 
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
-    /// A workload, or one of its instances
+    /// Name of a workload or of an instance
     #[arg(value_name = "WORKLOAD|INSTANCE")]
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) namespace: NamespaceOption,
-    /// Go on with what is printed from now on
+    /// Follow the log
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// Nothing older: 5m, 2h, or a time such as 2026-11-20T10:00:00Z
+    /// Only entries that are newer: 5m, 2h, or a time such as 2026-11-20T10:00:00Z
     #[arg(long, value_name = "TIME", value_parser = time::parse_since)]
     pub(crate) since: Option<time::SinceTime>,
-    /// At most so many of the last lines of each instance
+    /// Only the last N lines of each instance
     #[arg(long, value_name = "N")]
     pub(crate) tail: Option<u64>,
-    /// Begin each line with its time
+    /// Print the time of each line
     #[arg(long)]
     pub(crate) timestamps: bool,
-    /// All instances of the workload, on all machines, each line with its instance
+    /// Show all instances of the workload, with the name of the instance on each line
     #[arg(long)]
     pub(crate) all: bool,
-    /// What the run before the last one printed, of a program that was started again
+    /// Show the log of the run before the last restart
     #[arg(long, conflicts_with = "follow")]
     pub(crate) previous: bool,
-    /// An init container or sidecar instead of the main container
+    /// Name of an init container or sidecar [default: the main container]
     #[arg(short, long, value_name = "NAME")]
     pub(crate) container: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
-    /// An instance, or a workload: then the one that has run for longest
+    /// Name of an instance, or of a workload, which stands for its longest-running instance
     #[arg(value_name = "INSTANCE|WORKLOAD")]
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) namespace: NamespaceOption,
-    /// The command reads what katcall reads
+    /// Pass stdin to the command
     #[arg(short, long)]
     pub(crate) interactive: bool,
-    /// The command runs on a terminal
+    /// Run the command on a terminal
     #[arg(short, long)]
     pub(crate) tty: bool,
-    /// A sidecar instead of the main container
+    /// Name of a sidecar [default: the main container]
     #[arg(short, long, value_name = "NAME")]
     pub(crate) container: Option<String>,
-    /// The command, after --
+    /// Command and its arguments, after --
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
 }
@@ -67,7 +67,7 @@ pub(crate) enum TopKind {
 
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
-    /// Each machine with all its instances, or each instance
+    /// Use of each machine, or of each instance
     pub(crate) kind: TopKind,
     #[command(flatten)]
     pub(crate) namespace: NamespaceOption,
@@ -78,10 +78,10 @@ pub(crate) struct TopArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct CpArgs {
-    /// What is copied: a path here, or one in a container
+    /// Source: a local path, or a path in a container
     #[arg(value_name = "PATH|INSTANCE:/PATH", value_parser = cp::parse_place)]
     pub(crate) source: cp::CopyEndpoint,
-    /// Where to: its own name there, or a folder with / at its end
+    /// Target: the new path, or a folder if it ends in /
     #[arg(value_name = "INSTANCE:/PATH|PATH", value_parser = cp::parse_place)]
     pub(crate) target: cp::CopyEndpoint,
     #[command(flatten)]
@@ -90,10 +90,10 @@ pub(crate) struct CpArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct PortForwardArgs {
-    /// An instance, or a workload: then the one that has run for longest
+    /// Name of an instance, or of a workload, which stands for its longest-running instance
     #[arg(value_name = "INSTANCE|WORKLOAD")]
     pub(crate) name: String,
-    /// A port of this machine and one of the instance, or one for both; 0 takes any that is free here
+    /// Local port and the instance's port, or one number for both; local port 0 takes a free one
     #[arg(value_name = "LOCAL:PORT", value_parser = port_forward::parse_ports)]
     pub(crate) ports: port_forward::Ports,
     #[command(flatten)]

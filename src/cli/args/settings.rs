@@ -15,9 +15,9 @@ pub(crate) struct TokenArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenCommand {
-    /// Make a token; its secret is printed once
+    /// Create a token; its secret is printed once
     Create {
-        /// admin, read, or deploy:NAMESPACE
+        /// Scope of the token: admin, read, or deploy:NAMESPACE
         #[arg(
             long,
             value_parser = token::parse_scope,
@@ -25,34 +25,34 @@ pub(crate) enum TokenCommand {
             conflicts_with = "join"
         )]
         scope: Option<kat_types::api::Scope>,
-        /// For a machine that joins: prints the command to paste there
+        /// Create a token for a machine that joins, and print the command to run there
         #[arg(long)]
         join: bool,
-        /// With --join: how many machines may join with it [default: 1]
+        /// With --join: number of machines that may join with the token [default: 1]
         #[arg(long, value_name = "N", requires = "join", value_parser = clap::value_parser!(u32).range(1..))]
         uses: Option<u32>,
-        /// With --join: any machine that reaches the API may join, without the token's secret
+        /// With --join: let any machine that reaches the API join, without the token's secret
         #[arg(long, requires = "join", conflicts_with = "scope")]
         insecure_trust_network: bool,
-        /// A name for people
+        /// Name of the token, for people
         #[arg(long, default_value = "")]
         name: String,
-        /// How long it lives, such as 12h or 30d; without it 90 days, 1h with --join, and for good with --scope admin
+        /// Lifetime, such as 12h or 30d [default: 90d; with --join 1h; with --scope admin unlimited]
         #[arg(long, value_name = "TIME", value_parser = time::parse_duration)]
         ttl: Option<Duration>,
-        /// Print the whole answer, or with `connection` a connection file that has the token
+        /// Output format: the whole response, or with `connection` a connection file with the token
         #[arg(short, long)]
         output: Option<TokenFormat>,
     },
     /// List tokens, without their secrets
     List {
-        /// How to print
+        /// Output format
         #[arg(short, long, default_value = "table")]
         output: OutputFormat,
     },
-    /// End a token
+    /// Revoke a token
     Revoke {
-        /// Its id, from `katcall token list`
+        /// Id of the token, from `katcall token list`
         id: String,
     },
 }
@@ -67,11 +67,11 @@ pub(crate) struct ConfigArgs {
 pub(crate) enum ConfigCommand {
     /// Print the cluster's configuration
     Get {
-        /// How to print
+        /// Output format
         #[arg(short, long, default_value = "yaml")]
         output: DocumentFormat,
     },
-    /// Change a setting (not yet)
+    /// Change a setting (not implemented yet)
     Set {
         /// Setting and value
         #[arg(value_name = "KEY=VALUE", required = true)]
@@ -89,24 +89,24 @@ pub(crate) struct ContextArgs {
 pub(crate) enum ContextCommand {
     /// List the clusters that katcall knows
     List,
-    /// Use this cluster from now on
+    /// Select the cluster of later commands
     Use {
-        /// Its name
+        /// Name of the cluster
         name: String,
     },
-    /// Remember a cluster by its connection file; the first one is used at once
+    /// Add a cluster by its connection file; the first one is selected
     Add {
-        /// How to call it
+        /// Name of the cluster
         name: String,
         /// Connection file, such as a copy of /etc/kat/admin.conf; - reads stdin
         #[arg(long, value_name = "FILE")]
         file: PathBuf,
     },
-    /// Forget a cluster
+    /// Remove a cluster
     Remove {
-        /// Its name
+        /// Name of the cluster
         name: String,
     },
-    /// Print the name of the cluster in use
+    /// Print the name of the selected cluster
     Current,
 }

@@ -61,6 +61,20 @@ pub struct ContainerStatus {
     pub unit: String,
 }
 
+/// The message of an instance whose init container or sidecar has an image of its own that cannot
+/// be pulled: `image IMAGE of sidecar NAME: WORDS`.
+pub fn other_image_message(kind: OtherKind, name: &str, image: &str, words: &str) -> String {
+    format!("image {image} of {kind} {name}: {words}")
+}
+
+/// The image in an [`other_image_message`]; `None` for other messages.
+pub fn other_image(message: &str) -> Option<&str> {
+    let (image, rest) = message.strip_prefix("image ")?.split_once(" of ")?;
+    let mut kinds = OtherKind::ALL.iter();
+    let named = kinds.any(|kind| rest.starts_with(&format!("{kind} ")));
+    (named && !image.contains(' ')).then_some(image)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -77,5 +91,21 @@ mod tests {
         };
         assert_eq!(read("init"), OtherKind::Init);
         assert_eq!(read("helper"), OtherKind::Sidecar);
+    }
+
+    #[test]
+    fn the_image_of_a_sidecar_is_read_from_its_message() {
+        let message = |kind| other_image_message(kind, "proxy", "r.lab/proxy:1", "no such image");
+        for kind in OtherKind::ALL {
+            assert_eq!(other_image(&message(kind)), Some("r.lab/proxy:1"));
+        }
+        for other in [
+            "image not known",
+            "manifest unknown",
+            "image a b of sidecar x: y",
+            "",
+        ] {
+            assert_eq!(other_image(other), None, "{other}");
+        }
     }
 }

@@ -54,7 +54,7 @@ fn an_interrupted_wait_says_that_the_rollout_goes_on() {
     let text = running.end();
     assert!(text.starts_with("exit: 130\n"), "{text}");
     assert!(
-        text.contains("goes on without katcall: `katcall rollout status`"),
+        text.contains("continues without katcall: `katcall rollout status`"),
         "{text}"
     );
 }

@@ -123,7 +123,7 @@ fn a_machine_that_shows_itself_alone_does_not_say_that_nobody_leads() {
     let text = Program::of(&fake).run(&["status"]);
     assert!(text.contains("leader      not known"), "{text}");
     assert!(!text.contains("no machine leads"), "{text}");
-    assert!(text.contains("workloads cannot be read"), "{text}");
+    assert!(text.contains("workloads   not visible"), "{text}");
 }
 
 #[test]
@@ -188,4 +188,41 @@ fn a_store_that_is_full_is_trouble_and_its_size_is_said() {
     ] {
         assert!(screen.lines().any(|one| one == line), "{line}\n{screen}");
     }
+}
+
+#[test]
+fn warnings_leave_with_what_they_were_about() {
+    let fake = cluster();
+    let member = with_member(
+        node("a", "Ready", &["leader", "etcd", "worker"]),
+        true,
+        "Votes",
+        "its etcd answers and has a vote",
+    );
+    fake.list("/v1alpha1/nodes", &[member]);
+    fake.list(
+        "/v1alpha1/workloads",
+        &[workload("web", "Running", [1, 1, 1])],
+    );
+    fake.list("/v1alpha1/instances", &[instance("web-aaaaa", "Running")]);
+    let at = |seconds, mut one: serde_json::Value| {
+        one["timestamp"] = ago(seconds).into();
+        one
+    };
+    let warning = |reason, about| event(reason, "Warning", reason, about, "the words of it");
+    let ready = event("2", "Normal", "NodeReady", ("Node", "a"), "it is back");
+    fake.list(
+        "/v1alpha1/events",
+        &[
+            at(300, warning("NodeNotReady", ("Node", "a"))),
+            at(250, ready),
+            at(200, warning("CrashLoop", ("Instance", "gone-aaaaa"))),
+            at(100, warning("NotWritable", ("Workload", "gone"))),
+            at(50, warning("CrashLoop", ("Instance", "web-aaaaa"))),
+        ],
+    );
+    let text = Program::of(&fake).run(&["status"]);
+    let (_, warnings) = text.split_once("recent warnings\n").unwrap();
+    assert_eq!(warnings.matches("the words of it").count(), 1, "{text}");
+    assert!(warnings.contains("web-aaaaa"), "{text}");
 }

@@ -258,3 +258,29 @@ async fn the_image_of_a_sidecar_that_podman_does_not_find_is_pulled_again() {
         "{message}"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_pull_of_a_sidecars_image_names_the_sidecar_and_its_image() {
+    let bench = Bench::new();
+    let mut web = assignment(0, "web");
+    let proxy = Container {
+        name: Some("proxy".to_owned()),
+        image: Some("registry.lab:5000/proxy:1".to_owned()),
+        ..Container::default()
+    };
+    let unit = image_unit(&bench, &web.only(&proxy));
+    web.sidecars = vec![proxy];
+    bench.images(&web, &["registry.lab:5000/web:1"]);
+    bench.behave(&unit, Some(fails()));
+    bench.logs.say(&unit, "Error: manifest unknown", false);
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    assert_eq!(
+        bench.said(&web.instance),
+        (
+            InstancePhase::Pulling,
+            "ImagePullFailed".to_owned(),
+            "image registry.lab:5000/proxy:1 of sidecar proxy: manifest unknown".to_owned()
+        )
+    );
+}

@@ -19,7 +19,10 @@ use crate::{
 use kat_host::bound_paths::PathBind;
 use kat_systemd::{JobResult, SystemdError, TransientUnit, UnitManager, UnitStatus};
 use kat_types::{
-    api::InstancePhase, assignment::Assignment, machine::root::Root, reason::Reason,
+    api::{InstancePhase, other_image_message},
+    assignment::Assignment,
+    machine::root::Root,
+    reason::Reason,
     resource::ImagePullPolicy,
 };
 
@@ -89,6 +92,21 @@ impl PreparedInstance {
     }
 }
 
+/// The message about an image; it names the container where that is not the main one's.
+fn of_container(whole: &Assignment, only: &Assignment, message: String) -> String {
+    if message.is_empty() || only.image == whole.image {
+        return message;
+    }
+    let mut others = whole.others();
+    match others.find(|(_, one)| one.image.as_deref() == Some(&only.image)) {
+        Some((kind, one)) => {
+            let name = one.name.as_deref().unwrap_or_default();
+            other_image_message(kind, name, &only.image, &message)
+        }
+        None => message,
+    }
+}
+
 impl Worker {
     /// Whether the images of all containers are on the machine; starts a pull of a missing one.
     pub(crate) fn images_ready(&mut self, assignment: &Assignment, status: &UnitStatus) -> bool {
@@ -137,6 +155,7 @@ impl Worker {
             }
             (None, None) => (None, String::new()),
         };
+        let message = of_container(whole, assignment, message);
         let waits = sealed.is_some();
         self.report(whole, status, InstancePhase::Pulling, reason, message);
         if waits {

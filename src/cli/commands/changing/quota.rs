@@ -19,7 +19,7 @@ pub(crate) struct NamespaceArgs {
 
 #[derive(Debug, Subcommand)]
 enum NamespacesCommand {
-    /// Set quotas of a namespace; those that are not named stay
+    /// Set quotas of a namespace; other quotas stay
     ///
     /// Quotas are workloads, instances, cpu, memory, volumes, secrets, secretBytes, fileBytes and events. What exceeds
     /// one already stays; only growth is refused.
@@ -28,10 +28,10 @@ enum NamespacesCommand {
 
 #[derive(Debug, Args)]
 struct QuotaSetArgs {
-    /// The namespace
+    /// Name of the namespace
     #[arg(value_parser = names::namespace)]
     name: String,
-    /// A quota and its amount, such as instances=10 or memory=8Gi; QUOTA=none takes it away
+    /// Quotas and amounts, such as instances=10 or memory=8Gi; QUOTA=none removes a quota
     #[arg(required = true, value_name = "QUOTA=AMOUNT", value_parser = parse)]
     changes: Vec<QuotaEdit>,
 }

@@ -24,31 +24,31 @@ pub(crate) struct RegistryArgs {
 
 #[derive(Debug, Subcommand)]
 enum RegistryCommand {
-    /// Say how a registry is reached, by the leader and by every machine's Podman
+    /// Set how the leader and every machine's Podman reach a registry
     Set {
-        /// Such as `registry.example` or `registry.lab:5000`
+        /// Host of the registry, such as `registry.example` or `registry.lab:5000`
         host: String,
-        /// Its certificate is not checked, and HTTP without TLS will do
+        /// Accept any certificate, and HTTP without TLS
         #[arg(long)]
         insecure: bool,
-        /// Asked before it; may be repeated
+        /// Mirror that is tried before the registry; may be repeated
         #[arg(long = "mirror", value_name = "HOST[/PATH]")]
         mirrors: Vec<String>,
     },
-    /// Forget what was said about a registry
+    /// Remove the settings of a registry
     Unset {
-        /// Its host
+        /// Host of the registry
         host: String,
     },
-    /// Keep a name and password for a namespace's pulls from a registry
+    /// Store a name and password for a namespace's pulls from a registry
     Login(LoginArgs),
-    /// Take the name and password for a registry away from a namespace; what runs goes on, and pulls no more
+    /// Remove a namespace's name and password for a registry; its instances continue to run
     Logout(LogoutArgs),
-    /// List what is said about registries, and to which of them a namespace is logged in
+    /// List the settings of registries, and the registries to which a namespace is logged in
     List {
         #[command(flatten)]
         namespace: NamespaceOption,
-        /// How to print it
+        /// Output format
         #[arg(short, long, default_value = "table")]
         output: OutputFormat,
     },

@@ -34,28 +34,28 @@ pub(crate) struct VolumeArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum VolumeCommand {
-    /// Move the data of a volume to another machine: what has it is stopped, starts there, and the old copy is kept for a
+    /// Move the data of a volume to another machine: its instances stop and start there, and the old copy is kept for a
     /// day
     Move(MoveArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct MoveArgs {
-    /// The volume, WORKLOAD/VOLUME; volumes that have to be where it is come along
+    /// Volume, as WORKLOAD/VOLUME; volumes that must be on the same machine move with it
     #[arg(value_name = "WORKLOAD/VOLUME")]
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) namespace: NamespaceOption,
-    /// The machine that is to have the data
+    /// Machine that receives the data
     #[arg(long, value_name = "NODE", required_unless_present = "cancel")]
     pub(crate) to: Option<String>,
-    /// End the move that is under way: the data stays where it was, and its workload starts again there
+    /// Cancel the move: the data stays on its machine, and its workload starts again there
     #[arg(long, conflicts_with_all = ["to", "no_wait"])]
     pub(crate) cancel: bool,
-    /// Do not wait until the data is there
+    /// Return without waiting for the move
     #[arg(long)]
     pub(crate) no_wait: bool,
-    /// How long to wait; the move goes on after that
+    /// Time limit of the wait; the move continues after it
     #[arg(long, default_value = "1h", value_parser = time::parse_duration, value_name = "TIME")]
     pub(crate) timeout: Duration,
 }

@@ -1,10 +1,14 @@
 //! `katcall status`: one screen with the state of the cluster and its problems.
 
 mod findings;
+mod urgency;
 
 use jiff::Timestamp;
 
-use super::get::{self, Columns, ListableItem};
+use super::{
+    get::{self, Columns, ListableItem},
+    why::is_over,
+};
 use crate::{
     CliSession,
     console::{TextTone, tint},
@@ -21,8 +25,9 @@ const WARNINGS: usize = 8;
 /// Most shown lines of problems.
 const TROUBLES: usize = 15;
 
-/// Returns 0 when the cluster is healthy, and 1 when it is not.
-pub(crate) async fn run(session: &CliSession<'_>) -> Result<u8, CliError> {
+/// Returns 0 when all that the caller can see is healthy, and 1 when it is not. A caller that may
+/// not read the whole cluster sees the workloads and instances of `namespace`.
+pub(crate) async fn run(session: &CliSession<'_>, namespace: &str) -> Result<u8, CliError> {
     let client = &session.client;
     let console = session.console;
     // Without any response there is no screen.
@@ -33,7 +38,7 @@ pub(crate) async fn run(session: &CliSession<'_>) -> Result<u8, CliError> {
         other => other,
     };
     let all = EventFilter::default();
-    let (version, configuration, nodes, workloads, instances, authorities, events) = tokio::join!(
+    let (version, configuration, nodes, workloads, instances, authorities, mut events) = tokio::join!(
         client.version(),
         client.cluster_configuration(),
         client.nodes(),
@@ -42,20 +47,44 @@ pub(crate) async fn run(session: &CliSession<'_>) -> Result<u8, CliError> {
         client.authorities(),
         get::events(session, &all),
     );
-    // A machine without the store refuses the workloads, and has the cluster's overview.
+    let nodes = match nodes {
+        // The caller is not known, so that nothing can be said about the cluster.
+        Err(error) if error.status() == Some(401) => return Err(error.into()),
+        other => other,
+    };
     let overview = match is_refused(&workloads) {
+        // A machine without the store refuses the workloads, and has the cluster's overview.
         true => client.overview().await.ok(),
         false => None,
     };
-    let now = Timestamp::now();
-    let known = StatusResponses {
-        overview: overview.filter(|overview| overview.relay.is_some()),
+    let overview = overview.filter(|overview| overview.relay.is_some());
+    let mut known = StatusResponses {
+        overview,
+        namespace: None,
         health,
         nodes: nodes.map(|list| list.items),
         workloads: workloads.map(|list| list.items),
         instances: instances.map(|list| list.items),
         authorities: authorities.map(|list| list.items),
     };
+    if is_refused(&known.workloads) && known.overview.is_none() {
+        let filter = EventFilter {
+            namespace: Some(namespace.to_owned()),
+            ..EventFilter::default()
+        };
+        let (workloads, instances, of_namespace) = tokio::join!(
+            client.workloads(Some(namespace)),
+            client.instances(Some(namespace)),
+            get::events(session, &filter),
+        );
+        if !is_hidden(&workloads) && !is_hidden(&instances) {
+            known.namespace = Some(namespace.to_owned());
+            known.workloads = workloads.map(|list| list.items);
+            known.instances = instances.map(|list| list.items);
+            events = of_namespace;
+        }
+    }
+    let now = Timestamp::now();
     let findings = Findings::of(&known, now);
     let cluster = match (&configuration, &known.overview) {
         (Ok(configuration), _) => format!("cluster `{}`", configuration.metadata.name),
@@ -73,7 +102,11 @@ pub(crate) async fn run(session: &CliSession<'_>) -> Result<u8, CliError> {
         |_| String::new(),
         |answer| format!(", version {}", answer.version),
     );
-    let mut screen = format!("{cluster} is {verdict}\n\n");
+    let extent = match findings.partial && findings.troubles.is_empty() {
+        true => " as far as this caller can see",
+        false => "",
+    };
+    let mut screen = format!("{cluster} is {verdict}{extent}\n\n");
     let mut field = |name: &str, text: &str| {
         screen.push_str(&format!("{name:<12}{text}\n"));
     };
@@ -89,8 +122,8 @@ pub(crate) async fn run(session: &CliSession<'_>) -> Result<u8, CliError> {
     list(&mut screen, "not well", &findings.troubles);
     list(&mut screen, "on the way", &findings.under_way);
     list(&mut screen, "security", &findings.security);
-    if known.overview.is_none() {
-        screen.push_str(&warnings(events, now, console.colour));
+    if !is_refused(&events) {
+        screen.push_str(&warnings(events, &known, now, console.colour));
     }
     console.print(&screen)?;
     Ok(u8::from(!findings.troubles.is_empty()))
@@ -99,6 +132,12 @@ pub(crate) async fn run(session: &CliSession<'_>) -> Result<u8, CliError> {
 /// Whether the caller may not read this.
 pub(super) fn is_refused<T>(answer: &Result<T, ClientError>) -> bool {
     matches!(answer, Err(ClientError::Refused(refusal)) if refusal.status == 403)
+}
+
+/// Whether the caller may not read a namespace, or the namespace does not exist.
+fn is_hidden<T>(answer: &Result<T, ClientError>) -> bool {
+    let status = answer.as_ref().err().and_then(ClientError::status);
+    matches!(status, Some(403 | 404))
 }
 
 fn list(screen: &mut String, title: &str, lines: &[String]) {
@@ -114,17 +153,27 @@ fn list(screen: &mut String, title: &str, lines: &[String]) {
     }
 }
 
-fn warnings(events: Result<Vec<Event>, ClientError>, now: Timestamp, colour: bool) -> String {
+/// The warnings of the last hour about what is still there and has not ended since.
+fn warnings(
+    events: Result<Vec<Event>, ClientError>,
+    known: &StatusResponses,
+    now: Timestamp,
+    colour: bool,
+) -> String {
     let mut events = match events {
         Ok(events) => events,
         Err(error) => return format!("\nrecent warnings\n  cannot be read: {error}\n"),
     };
+    let all = events.clone();
     events.retain(|event| {
         let recent = event
             .timestamp
             .get()
             .is_some_and(|then| now.duration_since(then).as_secs() <= RECENT_SECONDS);
-        event.kind == EventKind::Warning && recent
+        event.kind == EventKind::Warning
+            && recent
+            && known.has(&event.involved_object)
+            && !is_over(event, &all)
     });
     let first = events.len().saturating_sub(WARNINGS);
     let last = events.get(first..).unwrap_or_default();

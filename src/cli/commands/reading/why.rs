@@ -20,6 +20,7 @@ use crate::{
 };
 use kat_types::api::{Event, EventFilter, InstanceItem, NodeItem, ObjectKind, WorkloadItem};
 use story::WhyReport;
+pub(super) use story::{holds_up, is_over};
 
 /// Most events that are shown.
 const EVENTS: usize = 3;
@@ -49,7 +50,11 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &WhyArgs) -> Result
                 _ => false,
             })
             .await;
-            story::of_workload(&item, &instances, events, now)
+            // Callers that may not read machines are told without them.
+            let nodes = client.nodes().await.map(|list| list.items);
+            let mut drained = nodes.unwrap_or_default();
+            drained.retain(|node| node.spec.draining);
+            story::of_workload(&item, &instances, &drained, events, now)
         }
         WhyKind::Instance => {
             let item = match client.instance(namespace, name).await {
@@ -74,13 +79,41 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &WhyArgs) -> Result
             let events = about(session, None, |kind, of| {
                 *kind == ObjectKind::Node && of == name
             });
-            story::of_node(&item, events.await, now)
+            let workloads = match item.spec.draining {
+                true => workloads_on(session, name).await,
+                false => Vec::new(),
+            };
+            story::of_node(&item, &workloads, events.await, now)
         }
     };
     match arguments.output {
         Some(format) => output::document(session.console, format, &story),
         None => session.console.print(&text(&story, session.console.colour)),
     }
+}
+
+/// The workloads with an instance on the machine; none where they cannot be read.
+async fn workloads_on(session: &CliSession<'_>, node: &str) -> Vec<WorkloadItem> {
+    let (workloads, instances) = tokio::join!(
+        session.client.workloads(None),
+        session.client.instances(None),
+    );
+    let (Ok(workloads), Ok(instances)) = (workloads, instances) else {
+        return Vec::new();
+    };
+    let here: Vec<_> = instances
+        .items
+        .into_iter()
+        .filter(|item| item.status.node.as_deref() == Some(node))
+        .map(|item| (item.metadata.namespace, item.status.workload))
+        .collect();
+    let mut workloads = workloads.items;
+    workloads.retain(|item| {
+        here.iter().any(|(namespace, workload)| {
+            *namespace == item.metadata.namespace && *workload == item.metadata.name
+        })
+    });
+    workloads
 }
 
 /// The last events that `wanted` accepts, the newest first; none where they can't be read.
@@ -108,6 +141,7 @@ fn text(story: &WhyReport, colour: bool) -> String {
         ("wanted", std::slice::from_ref(&story.wanted)),
         ("is", &story.is),
         ("because", &story.because),
+        ("note", &story.notes),
         ("lately", &story.lately),
         ("try", &story.next),
     ] {

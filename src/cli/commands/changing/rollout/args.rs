@@ -12,7 +12,7 @@ use crate::{
 /// Which workload: `workload NAME`, `workload NAMESPACE/NAME`, or without the word.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WorkloadNameArgs {
-    /// The workload; the word before it may be left out
+    /// Workload; the word `workload` may be left out
     #[arg(required = true, num_args = 1..=2, value_name = "workload [NAMESPACE/]NAME")]
     pub(crate) words: Vec<String>,
     #[command(flatten)]
@@ -22,10 +22,10 @@ pub(crate) struct WorkloadNameArgs {
 /// Whether to wait for what was asked for.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RolloutWaitArgs {
-    /// Wait until everything runs as written
+    /// Wait until the workload runs as written
     #[arg(long)]
     pub(crate) wait: bool,
-    /// How long to wait
+    /// Time limit of the wait
     #[arg(long, default_value = "5m", value_parser = time::parse_duration, value_name = "TIME")]
     pub(crate) timeout: Duration,
 }
@@ -34,7 +34,7 @@ pub(crate) struct RolloutWaitArgs {
 pub(crate) struct RollbackArgs {
     #[command(flatten)]
     pub(crate) which: WorkloadNameArgs,
-    /// The generation, from `katcall history`; the last that was wholly healthy without it
+    /// Generation from `katcall history` [default: the last healthy one]
     #[arg(long, value_name = "GENERATION")]
     pub(crate) to: Option<u64>,
     #[command(flatten)]
@@ -51,7 +51,7 @@ impl RollbackArgs {
 pub(crate) struct HistoryArgs {
     #[command(flatten)]
     pub(crate) which: WorkloadNameArgs,
-    /// Print the whole answer
+    /// Output format: the whole response
     #[arg(short, long)]
     pub(crate) output: Option<DocumentFormat>,
 }
@@ -74,7 +74,7 @@ impl RestartArgs {
 pub(crate) struct ScaleArgs {
     #[command(flatten)]
     pub(crate) which: WorkloadNameArgs,
-    /// How many instances there are to be
+    /// Number of instances
     #[arg(long, value_name = "N")]
     pub(crate) replicas: u32,
     #[command(flatten)]
@@ -95,9 +95,9 @@ pub(crate) struct SetArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SetCommand {
-    /// Run another image, as a new version
+    /// Change the image, as a new generation
     Image {
-        /// The workload and its image; the word before it may be left out
+        /// Workload and its image; the word `workload` may be left out
         #[arg(required = true, num_args = 1..=2, value_name = "workload [NAMESPACE/]NAME=IMAGE")]
         words: Vec<String>,
         #[command(flatten)]
@@ -122,19 +122,19 @@ pub(crate) struct RolloutArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum RolloutCommand {
-    /// Say how far it is; exits with 1 where it has stalled
+    /// Show the progress of a rollout (exits with 1 if it has stalled)
     Status {
         #[command(flatten)]
         which: WorkloadNameArgs,
         #[command(flatten)]
         waiting: RolloutWaitArgs,
     },
-    /// Let nothing new take the place of what runs
+    /// Pause a rollout: no new instance replaces another one
     Pause {
         #[command(flatten)]
         which: WorkloadNameArgs,
     },
-    /// Go on
+    /// Resume a rollout
     Resume {
         #[command(flatten)]
         which: WorkloadNameArgs,

@@ -14,20 +14,20 @@ pub(crate) struct SecretArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SecretCommand {
-    /// Set keys of a secret; those that are not named stay, and workloads that use it roll out
+    /// Set keys of a secret; its other keys stay, and workloads that use the secret roll out
     ///
-    /// A value in KEY=VALUE stays in the shell's history, and everybody on this machine can see it in the list of
-    /// processes while katcall runs. With --from-file it does neither.
+    /// A value in KEY=VALUE stays in the shell's history, and every user of this machine can see it in the list of
+    /// processes while katcall runs. --from-file avoids both.
     Set(SecretSetArgs),
-    /// Take keys out of a secret
+    /// Remove keys of a secret
     Unset(SecretUnsetArgs),
-    /// Have another key made that seals secrets, and seal them all with it; `admin` alone
+    /// Create a new key that seals secrets, and seal all secrets with it (scope `admin`)
     RotateKey,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SecretNameArgs {
-    /// The secret
+    /// Name of the secret
     #[arg(value_name = "[NAMESPACE/]NAME")]
     pub(crate) name: String,
     #[command(flatten)]
@@ -36,10 +36,10 @@ pub(crate) struct SecretNameArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct SecretWaitArgs {
-    /// Wait until the workloads that use it run with it
+    /// Wait until the workloads that use the secret run with its new content
     #[arg(long)]
     pub(crate) wait: bool,
-    /// How long to wait
+    /// Time limit of the wait
     #[arg(long, default_value = "5m", value_parser = time::parse_duration, value_name = "TIME")]
     pub(crate) timeout: Duration,
 }
@@ -48,14 +48,13 @@ pub(crate) struct SecretWaitArgs {
 pub(crate) struct SecretSetArgs {
     #[command(flatten)]
     pub(crate) which: SecretNameArgs,
-    /// A key and its value; KEY=- reads the value from stdin
+    /// Keys and values; KEY=- reads the value from stdin
     #[arg(value_name = "KEY=VALUE")]
     pub(crate) values: Vec<String>,
-    /// The content of a file, as it is; its key is the file's name unless one is given, and KEY=- reads stdin. May be
-    /// repeated
+    /// Unchanged content of a file; the key is the file's name by default, and KEY=- reads stdin. May be repeated
     #[arg(long, value_name = "[KEY=]PATH")]
     pub(crate) from_file: Vec<String>,
-    /// Keep no other keys
+    /// Remove all other keys
     #[arg(long)]
     pub(crate) replace: bool,
     #[command(flatten)]
@@ -66,7 +65,7 @@ pub(crate) struct SecretSetArgs {
 pub(crate) struct SecretUnsetArgs {
     #[command(flatten)]
     pub(crate) which: SecretNameArgs,
-    /// The keys
+    /// Keys to remove
     #[arg(value_name = "KEY", required = true)]
     pub(crate) keys: Vec<String>,
     #[command(flatten)]

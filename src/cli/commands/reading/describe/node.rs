@@ -15,7 +15,7 @@ use crate::{
     time,
 };
 use kat_types::{
-    api::{EventFilter, InstanceItem, NodeItem, ObjectKind, OverlayPeer, Taint},
+    api::{EventFilter, InstanceItem, NodeItem, NodePhase, ObjectKind, OverlayPeer, Taint},
     resource::ResourceList,
 };
 
@@ -65,7 +65,8 @@ fn fields(sheet: &mut Sheet, item: &NodeItem) {
     let heard = match status.last_heartbeat {
         None if part => String::new(),
         Some(then) => format!("last report {} ago", time::age(sheet.now, then)),
-        None => "no report yet".to_owned(),
+        None if status.phase == NodePhase::Joining => "no report yet".to_owned(),
+        None => "no report to the present leader".to_owned(),
     };
     sheet.field("name", &item.metadata.name);
     sheet.phase("phase", &word(&status.phase), &heard);

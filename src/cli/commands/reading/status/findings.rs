@@ -4,11 +4,14 @@ use std::{collections::BTreeMap, fmt::Display};
 
 use jiff::Timestamp;
 
-use super::{InstanceItem, ListableItem, NodeItem, WorkloadItem, is_refused};
+use super::{
+    InstanceItem, ListableItem, NodeItem, WorkloadItem, is_refused,
+    urgency::{LATE_JOIN_SECONDS, Urgency, is_older},
+};
 use crate::{
     commands::reading::{
         get::rows::{is_overview_only, workload_reason},
-        why::reasons,
+        why::{holds_up, reasons},
     },
     output::{one_line, plain, word},
     time,
@@ -16,9 +19,10 @@ use crate::{
 use kat_client::ClientError;
 use kat_types::{
     api::{
-        ApiTime, AuthorityPhase, AuthorityStatus, BackupView, ClusterOverview, DISK_PRESSURE,
-        ETCD_CONDITION, FILES_WRITTEN, Health, HealthView, InstancePhase, NodePhase, NodeRole,
-        OverviewRelayState, OverviewStore, STORE_EPOCH_REFUSED, StoreView, WorkloadPhase,
+        AVAILABLE, ApiTime, AuthorityPhase, AuthorityStatus, BackupView, ClusterOverview,
+        Condition, DISK_PRESSURE, ETCD_CONDITION, FILES_WRITTEN, Health, HealthView, InstancePhase,
+        Metadata, NodePhase, NodeRole, ObjectKind, ObjectReference, OverviewRelayState,
+        OverviewStore, STORE_EPOCH_REFUSED, StoreView, WorkloadPhase,
     },
     machine::program_version::{ProgramVersion, etcd_has_known_holes, etcd_mended_versions},
     reason::Reason,
@@ -42,9 +46,31 @@ pub(crate) struct StatusResponses {
     pub(crate) nodes: Result<Vec<NodeItem>, ClientError>,
     pub(crate) workloads: Result<Vec<WorkloadItem>, ClientError>,
     pub(crate) instances: Result<Vec<InstanceItem>, ClientError>,
+    /// The namespace of `workloads` and `instances`, where the caller may not read all.
+    pub(crate) namespace: Option<String>,
     /// The overview that a machine without the store shows; `None` on one that holds it.
     pub(crate) overview: Option<ClusterOverview>,
     pub(crate) authorities: Result<Vec<AuthorityStatus>, ClientError>,
+}
+
+impl StatusResponses {
+    /// Whether the object of an event exists; true where that is not known.
+    pub(super) fn has(&self, object: &ObjectReference) -> bool {
+        let is = |metadata: &Metadata| {
+            metadata.namespace.as_deref().unwrap_or_default() == object.namespace
+                && metadata.name == object.name
+        };
+        let (nodes, workloads) = (self.nodes.as_ref(), self.workloads.as_ref());
+        match &object.kind {
+            ObjectKind::Node => nodes.map_or(true, |all| all.iter().any(|one| is(&one.metadata))),
+            ObjectKind::Workload => {
+                workloads.map_or(true, |all| all.iter().any(|one| is(&one.metadata)))
+            }
+            ObjectKind::Instance => (self.instances.as_ref())
+                .map_or(true, |all| all.iter().any(|one| is(&one.metadata))),
+            _ => true,
+        }
+    }
 }
 
 /// The content of the screen.
@@ -64,6 +90,8 @@ pub(crate) struct Findings {
     /// Known holes of programs. A cluster with them is well, since the distribution may have nothing
     /// newer.
     pub(crate) security: Vec<String>,
+    /// Whether the caller may not read a part, whose problems are not known here.
+    pub(crate) partial: bool,
 }
 
 impl Findings {
@@ -91,6 +119,7 @@ impl Findings {
             findings.of_backup(backup, now);
         }
         findings.of_nodes(&known.nodes, is_refused(&known.workloads), now);
+        findings.partial |= known.namespace.is_some() || known.overview.is_some();
         if matches!(&known.health, Ok(health) if health.stale) {
             // The members' state is the one that the last leader saw.
             "not known while no machine leads".clone_into(&mut findings.etcd);
@@ -109,12 +138,17 @@ impl Findings {
         {
             None => {
                 findings.of_authorities(known, now);
-                findings.of_workloads(&known.workloads);
-                findings.of_instances(&known.instances);
+                findings.of_workloads(&known.workloads, now);
+                findings.of_instances(&known.instances, now);
+                if let Some(namespace) = &known.namespace {
+                    for counts in [&mut findings.workloads, &mut findings.instances] {
+                        counts.push_str(&format!(" in namespace {}", one_line(namespace)));
+                    }
+                }
             }
             Some((overview, relay)) => {
                 findings.of_overview(overview, relay);
-                findings.of_instances(&known.instances);
+                findings.of_instances(&known.instances, now);
                 findings
                     .instances
                     .push_str(&format!(" on {}", one_line(&relay.node)));
@@ -209,9 +243,9 @@ impl Findings {
         let nodes = match nodes {
             Ok(nodes) => sorted(nodes),
             Err(error) => {
-                "not known".clone_into(&mut self.leader);
-                "not known".clone_into(&mut self.etcd);
                 self.nodes = self.unknown("nodes", error);
+                self.leader.clone_from(&self.nodes);
+                self.etcd.clone_from(&self.nodes);
                 return;
             }
         };
@@ -244,7 +278,8 @@ impl Findings {
             }
             let heard = match status.last_heartbeat {
                 None if by_overview => String::new(),
-                None => " (no report yet)".to_owned(),
+                None if status.phase == NodePhase::Joining => " (no report yet)".to_owned(),
+                None => " (no report to the present leader)".to_owned(),
                 Some(then) => format!(" (last report {} ago)", time::age(now, then)),
             };
             let said = reason_and_message(&status.reason, &status.message);
@@ -275,6 +310,9 @@ impl Findings {
                 let message = one_line(&one.message);
                 format!("node {name} is short of disk space: {message}")
             }));
+            self.of_conditions(&format!("node {name}"), &status.conditions, now);
+            let joins = !by_overview && status.phase == NodePhase::Joining;
+            let created = node.metadata.creation_timestamp;
             match status.phase {
                 // The machine's status is not updated any more.
                 NodePhase::Ready if status.reason == Reason::NotWritable => {
@@ -282,6 +320,9 @@ impl Findings {
                 }
                 NodePhase::Ready => {}
                 NodePhase::NotReady | NodePhase::Detached => self.troubles.push(line),
+                NodePhase::Joining if joins && is_older(created, LATE_JOIN_SECONDS, now) => {
+                    self.troubles.push(line);
+                }
                 NodePhase::Joining | NodePhase::Draining | NodePhase::Drained => {
                     self.under_way.push(line);
                 }
@@ -328,7 +369,11 @@ impl Findings {
             Ok(authorities) => authorities,
             // A leader of an older version shows none, callers without the right are told so about
             // the machines, and without a leader nobody answers.
-            Err(error) if matches!(error.status(), Some(403 | 404)) => return,
+            Err(error) if error.status() == Some(403) => {
+                self.partial = true;
+                return;
+            }
+            Err(error) if error.status() == Some(404) => return,
             Err(_) if matches!(&known.health, Ok(health) if health.stale) => return,
             Err(error) => {
                 self.unknown("authorities", error);
@@ -379,7 +424,32 @@ impl Findings {
         }
     }
 
-    fn of_workloads(&mut self, workloads: &Result<Vec<WorkloadItem>, ClientError>) {
+    /// Conditions that wait for a person, of an object without a problem of its own phase.
+    fn of_conditions(&mut self, object: &str, conditions: &[Condition], now: Timestamp) {
+        for one in conditions {
+            // These have sentences of their own.
+            let told = [
+                AVAILABLE,
+                ETCD_CONDITION,
+                FILES_WRITTEN,
+                STORE_EPOCH_REFUSED,
+                DISK_PRESSURE,
+            ];
+            let urgency = Urgency::of_word(&one.reason, Urgency::Calm);
+            if !told.contains(&one.kind.as_str())
+                && one.reason != Reason::OverlayDown
+                && holds_up(one)
+                && urgency.is_problem(one.since, now)
+            {
+                // The type says more than the reason where both differ, as with a blocked drain.
+                let kind = one_line(&one.kind);
+                let said = reason_and_message(&one.reason, &one.message);
+                self.troubles.push(format!("{object}: {kind}{said}"));
+            }
+        }
+    }
+
+    fn of_workloads(&mut self, workloads: &Result<Vec<WorkloadItem>, ClientError>, now: Timestamp) {
         let workloads = match workloads {
             Ok(workloads) => sorted(workloads),
             Err(error) => {
@@ -394,25 +464,34 @@ impl Findings {
             let said = reason.map_or_else(String::new, |reason| {
                 reason_and_message(&reason.reason, &reason.message)
             });
+            let name = full_name(*item);
             let line = format!(
-                "workload {} is {} ({} of {} ready){said}",
-                full_name(*item),
+                "workload {name} is {} ({} of {} ready){said}",
                 word(&status.phase),
                 status.ready,
                 status.replicas
             );
-            match status.phase {
+            // The urgency of the phase, where the reason is of a newer version.
+            let urgency = match status.phase {
                 WorkloadPhase::Running | WorkloadPhase::Succeeded | WorkloadPhase::Scheduled => {
                     running += 1;
+                    self.of_conditions(&format!("workload {name}"), &status.conditions, now);
+                    continue;
                 }
-                WorkloadPhase::Degraded | WorkloadPhase::Stalled | WorkloadPhase::Failed => {
-                    self.troubles.push(line);
+                WorkloadPhase::Stalled | WorkloadPhase::Failed => Urgency::Problem,
+                WorkloadPhase::Degraded => judged(reason, Urgency::Problem),
+                WorkloadPhase::Pending | WorkloadPhase::Deleting => judged(reason, Urgency::Calm),
+                // A person paused it, and its instances are judged by themselves.
+                WorkloadPhase::Paused | WorkloadPhase::Progressing | WorkloadPhase::Active => {
+                    Urgency::Calm
                 }
-                WorkloadPhase::Pending
-                | WorkloadPhase::Progressing
-                | WorkloadPhase::Paused
-                | WorkloadPhase::Deleting
-                | WorkloadPhase::Active => self.under_way.push(line),
+            };
+            let since = reason.map_or(ApiTime::UNKNOWN, |reason| reason.since);
+            if urgency.is_problem(since, now) {
+                self.troubles.push(line);
+            } else {
+                self.under_way.push(line);
+                self.of_conditions(&format!("workload {name}"), &status.conditions, now);
             }
         }
         self.workloads = match workloads.len() {
@@ -421,7 +500,7 @@ impl Findings {
         };
     }
 
-    fn of_instances(&mut self, instances: &Result<Vec<InstanceItem>, ClientError>) {
+    fn of_instances(&mut self, instances: &Result<Vec<InstanceItem>, ClientError>, now: Timestamp) {
         let instances = match instances {
             Ok(instances) => sorted(instances),
             Err(error) => {
@@ -432,34 +511,38 @@ impl Findings {
         let mut running = 0_usize;
         for item in &instances {
             let status = &item.status;
-            let healthy = status.health != Health::Unhealthy;
-            if status.phase == InstancePhase::Running && healthy {
-                running += 1;
-                continue;
-            }
-            let reasoned = !status.reason.is_empty();
-            let wrong = !healthy
-                || reasoned
-                || matches!(status.phase, InstancePhase::Failed | InstancePhase::Unknown);
-            let leaving = matches!(
-                status.phase,
-                InstancePhase::Stopping | InstancePhase::Stopped | InstancePhase::Succeeded
-            );
-            if !wrong || leaving {
-                continue;
-            }
             let place = status
                 .node
                 .as_ref()
                 .map_or_else(String::new, |node| format!(" on {node}"));
+            let name = format!("instance {}{place}", full_name(*item));
+            let healthy = status.health != Health::Unhealthy;
+            if status.phase == InstancePhase::Running && healthy {
+                running += 1;
+                self.of_conditions(&name, &status.conditions, now);
+                continue;
+            }
+            let leaving = matches!(
+                status.phase,
+                InstancePhase::Stopping | InstancePhase::Stopped | InstancePhase::Succeeded
+            );
+            let urgency = match status.reason.as_str() {
+                "" => Urgency::Calm,
+                reason => Urgency::of_word(reason, Urgency::Problem),
+            };
+            let wrong = !healthy
+                || urgency.is_problem(status.since, now)
+                || matches!(status.phase, InstancePhase::Failed | InstancePhase::Unknown);
+            if !wrong || leaving {
+                continue;
+            }
             let phase = if status.phase == InstancePhase::Running {
                 word(&status.health)
             } else {
                 word(&status.phase)
             };
             self.troubles.push(format!(
-                "instance {}{place} is {phase}{}",
-                full_name(*item),
+                "{name} is {phase}{}",
                 reason_and_message(&status.reason, &status.message)
             ));
         }
@@ -469,11 +552,21 @@ impl Findings {
         };
     }
 
+    /// The field of what cannot be read. What the caller may not read is no problem of the cluster.
     fn unknown(&mut self, what: &str, error: &ClientError) -> String {
+        if error.status() == Some(403) {
+            self.partial = true;
+            return "not visible to this caller".to_owned();
+        }
         self.troubles
             .push(format!("{what} cannot be read: {error}"));
         "not known".to_owned()
     }
+}
+
+/// The urgency of a workload's reason; `unknown` where there is none, or one of a newer version.
+fn judged(reason: Option<&Condition>, unknown: Urgency) -> Urgency {
+    reason.map_or(unknown, |reason| Urgency::of_word(&reason.reason, unknown))
 }
 
 fn counted_members(well: impl Display, all: impl Display) -> String {
@@ -677,6 +770,7 @@ mod tests {
             nodes: Ok(vec![node]),
             workloads: Ok(Vec::new()),
             instances: Ok(Vec::new()),
+            namespace: None,
             overview: None,
             authorities: Ok(Vec::new()),
         }

@@ -106,3 +106,72 @@ pub(crate) const fn event_explanation(reason: EventReason) -> Explanation {
         EventReason::OldBackupStays => explained("the machine that leads could not remove a backup beyond backupRetention, which continues to take disk space", LEADER_AGENT),
     }
 }
+
+/// Whether a later event with the reason `later` about the same object ends what the warning with
+/// the reason `warning` reported.
+pub(crate) fn ends_warning(warning: &str, later: &str) -> bool {
+    let Some(later) = EventReason::from_word(later) else {
+        return false;
+    };
+    let Some(warning) = EventReason::from_word(warning) else {
+        // A reason that a machine reported of an instance.
+        return matches!(
+            later,
+            EventReason::Started
+                | EventReason::Healthy
+                | EventReason::Succeeded
+                | EventReason::Stopped
+        );
+    };
+    match warning {
+        EventReason::Unhealthy => matches!(later, EventReason::Healthy | EventReason::Stopped),
+        EventReason::Lost => matches!(later, EventReason::Started | EventReason::Stopped),
+        EventReason::Stalled => matches!(
+            later,
+            EventReason::RolloutCompleted | EventReason::RolledBack | EventReason::Updated
+        ),
+        EventReason::VolumeMoveFailed => {
+            matches!(
+                later,
+                EventReason::VolumeMoved | EventReason::VolumeMoveCancelled
+            )
+        }
+        EventReason::NodeNotReady | EventReason::MostMachinesLost => {
+            matches!(later, EventReason::NodeReady | EventReason::NodeLeft)
+        }
+        EventReason::DiskPressure => later == EventReason::DiskPressureEnded,
+        EventReason::OverlayDown => later == EventReason::OverlayUp,
+        EventReason::MemberUnhealthy => {
+            matches!(
+                later,
+                EventReason::MemberHealthy | EventReason::MemberRemoved
+            )
+        }
+        EventReason::DrainAsked => later == EventReason::Uncordoned,
+        EventReason::BackupFailed => later == EventReason::BackupMade,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warning_ends_with_the_event_that_reports_its_end() {
+        for (warning, later, ends) in [
+            ("CrashLoop", "Started", true),
+            ("CrashLoop", "Scheduled", false),
+            ("Unhealthy", "Healthy", true),
+            ("Unhealthy", "Started", false),
+            ("NodeNotReady", "NodeReady", true),
+            ("DiskPressure", "DiskPressureEnded", true),
+            ("DrainAsked", "Uncordoned", true),
+            ("BackupFailed", "BackupMade", true),
+            ("NotWritable", "Updated", false),
+            ("CrashLoop", "OfANewerVersion", false),
+        ] {
+            assert_eq!(ends_warning(warning, later), ends, "{warning} {later}");
+        }
+    }
+}

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{
-    event_reasons::event_explanation,
+    event_reasons::{ends_warning, event_explanation},
     reasons::{self, PLACEHOLDER_WORDS, ReasonPlaceholders},
 };
 use crate::{
@@ -17,7 +17,8 @@ use kat_types::{
     api::{
         AVAILABLE, ApiTime, Condition, DATA_LOST_CONDITION, DISK_PRESSURE, DRAIN_BLOCKED, Event,
         EventKind, HOST_PORT_IN_USE, HOST_PORT_NOT_ALLOWED, Health, InstanceItem, InstancePhase,
-        NodeItem, NodePhase, ObjectKind, ROLLED_BACK, WorkloadItem, WorkloadPhase,
+        NodeItem, NodePhase, ObjectKind, ROLLED_BACK, STORE_EPOCH_REFUSED, WorkloadItem,
+        WorkloadPhase, other_image,
     },
     reason::{EventReason, Reason},
 };
@@ -34,8 +35,11 @@ pub(crate) struct WhyReport {
     pub(crate) wanted: String,
     /// The actual state.
     pub(crate) is: Vec<String>,
-    /// The causes; empty where nothing holds it up.
+    /// The causes; empty where no problem is known.
     pub(crate) because: Vec<String>,
+    /// Facts that hold nothing up, such as an image that is not pinned.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) notes: Vec<String>,
     pub(crate) lately: Vec<String>,
     /// What to try next.
     pub(crate) next: Vec<String>,
@@ -54,7 +58,7 @@ impl WhyReport {
         let means = match known {
             Some(known) => names.fill(known.means),
             // A reason of a newer version.
-            None => format!("it says {reason}"),
+            None => format!("it reports {reason}"),
         };
         let sentence = if subject.is_empty() {
             means
@@ -68,11 +72,34 @@ impl WhyReport {
         } else {
             format!("{sentence}\n  {message}")
         };
-        if !self.because.contains(&told) {
-            self.because.push(told);
+        let reason = known.and_then(|_| reasons::reason_of(reason));
+        let list = match reason.is_some_and(is_note) {
+            true => &mut self.notes,
+            false => &mut self.because,
+        };
+        if !list.contains(&told) {
+            list.push(told);
         }
         if let Some(next) = known.map(|known| names.fill(known.next)) {
             self.try_next(next);
+        }
+    }
+
+    /// Names the machines that take no instance of a workload, because a person drains them.
+    fn tell_drains(&mut self, conditions: &[Condition], drained: &[NodeItem]) {
+        let excluded = conditions.iter().any(|condition| {
+            condition.reason == Reason::Unschedulable && condition.message.contains("being drained")
+        });
+        for node in drained.iter().filter(|_| excluded) {
+            let name = &node.metadata.name;
+            let means = match node.spec.drain_forced {
+                true => format!(
+                    "machine {name} is being drained by force: its instances were stopped, also those that no other machine can take"
+                ),
+                false => format!("machine {name} is being drained and takes no instance"),
+            };
+            self.because.push(means);
+            self.try_next(format!("katcall uncordon {name} ends the drain"));
         }
     }
 
@@ -85,7 +112,9 @@ impl WhyReport {
     /// Adds the events, the newest first. The latest warning is followed by its next step, unless
     /// the report has that step already. `names` are those of the object of that warning.
     fn lately(mut self, events: &[Event], now: Timestamp, names: &ReasonPlaceholders<'_>) -> Self {
-        let latest = events.iter().position(is_warning);
+        let latest = events
+            .iter()
+            .position(|event| is_warning(event) && !is_over(event, events));
         for (position, event) in events.iter().enumerate() {
             let age = time::age(now, event.timestamp);
             let often = match event.count {
@@ -114,6 +143,28 @@ fn is_warning(event: &Event) -> bool {
     event.kind == EventKind::Warning
 }
 
+/// Whether what the event reported has ended since, by a later one of these about the same object.
+pub(crate) fn is_over(event: &Event, events: &[Event]) -> bool {
+    let about = |one: &Event| {
+        let object = &one.involved_object;
+        (
+            object.kind.clone(),
+            object.namespace.clone(),
+            object.name.clone(),
+        )
+    };
+    events.iter().any(|later| {
+        later.timestamp > event.timestamp
+            && ends_warning(&event.reason, &later.reason)
+            && about(later) == about(event)
+    })
+}
+
+/// Whether the reason only adds to what is known of an object that works.
+fn is_note(reason: Reason) -> bool {
+    matches!(reason, Reason::ImageNotPinned | Reason::ControllerMissing)
+}
+
 /// The next step for an event; empty if there is none or this version does not know the reason.
 fn next_of_event(event: &Event) -> &'static str {
     let own = EventReason::from_word(&event.reason).map(event_explanation);
@@ -137,9 +188,11 @@ fn plural(count: u32, one: &str, more: &str) -> String {
     }
 }
 
+/// `drained` are the machines that are being drained.
 pub(crate) fn of_workload(
     item: &WorkloadItem,
     instances: &[InstanceItem],
+    drained: &[NodeItem],
     events: Vec<Event>,
     now: Timestamp,
 ) -> WhyReport {
@@ -180,16 +233,22 @@ pub(crate) fn of_workload(
     let behind = status.observed_generation < item.metadata.generation;
     if behind {
         story.because.push(format!(
-            "the leader has not looked at generation {} yet",
+            "the leader has not processed generation {} yet",
             item.metadata.generation
         ));
         story.try_next("katcall status says whether a machine leads".to_owned());
     }
+    story.tell_drains(&status.conditions, drained);
     let troubled: Vec<&InstanceItem> = instances
         .iter()
         .filter(|instance| !instance.status.reason.is_empty())
         .collect();
-    for condition in &status.conditions {
+    // What adds to the causes has its next step behind theirs.
+    let (notes, causes): (Vec<&Condition>, Vec<&Condition>) = status
+        .conditions
+        .iter()
+        .partition(|condition| reasons::reason_of(&condition.reason).is_some_and(is_note));
+    for condition in causes {
         let of_instance = troubled
             .iter()
             .any(|instance| instance.status.reason == condition.reason);
@@ -213,8 +272,12 @@ pub(crate) fn of_workload(
     if status.paused && status.phase != WorkloadPhase::Paused {
         story.add_reason("", Reason::Paused.word(), "", &names);
     }
+    for condition in notes.into_iter().filter(|condition| holds_up(condition)) {
+        story.add_reason("", &condition.reason, &condition.message, &names);
+    }
     finish(&mut story, status.phase == WorkloadPhase::Running);
-    let warned = events.iter().find(|event| is_warning(event));
+    let mut warnings = events.iter().filter(|event| is_warning(event));
+    let warned = warnings.find(|event| !is_over(event, &events));
     let warned = warned.and_then(|event| instance_of(event, instances));
     let names = warned.map_or(names, instance_names);
     story.lately(&events, now, &names)
@@ -222,7 +285,7 @@ pub(crate) fn of_workload(
 
 fn wanted_of_workload(item: &WorkloadItem, image: &str) -> String {
     if item.status.phase == WorkloadPhase::Deleting {
-        return "nothing: it is to go".to_owned();
+        return "nothing: it is being deleted".to_owned();
     }
     format!(
         "{} of generation {}{}",
@@ -237,8 +300,9 @@ fn wanted_of_workload(item: &WorkloadItem, image: &str) -> String {
 }
 
 /// Whether a condition is a problem.
-fn holds_up(condition: &Condition) -> bool {
+pub(crate) fn holds_up(condition: &Condition) -> bool {
     let bad_when_true = [
+        STORE_EPOCH_REFUSED,
         DRAIN_BLOCKED,
         DATA_LOST_CONDITION,
         ROLLED_BACK,
@@ -272,7 +336,7 @@ fn present(instances: &[InstanceItem], now: Timestamp) -> Vec<String> {
     lines
 }
 
-/// Such as `on n1 runs for 5m, started again 3 times`.
+/// Such as `on n1 runs for 5m, restarted 3 times`.
 fn instance_state(item: &InstanceItem, now: Timestamp) -> String {
     let status = &item.status;
     let node = status.node.as_ref();
@@ -287,23 +351,23 @@ fn instance_state(item: &InstanceItem, now: Timestamp) -> String {
         InstancePhase::Building => "builds its image",
         InstancePhase::Starting => "starts",
         InstancePhase::Running => "runs",
-        InstancePhase::Restarting => "is between two starts",
+        InstancePhase::Restarting => "is between two runs",
         InstancePhase::Stopping => "is being stopped",
         InstancePhase::Stopped => "is stopped",
         InstancePhase::Failed => "has failed",
-        InstancePhase::Succeeded => "has ended well",
-        InstancePhase::Unknown => "is not known of",
+        InstancePhase::Succeeded => "has ended with success",
+        InstancePhase::Unknown => "is in an unknown state",
     };
     let health = match status.health {
         Health::Healthy => ", healthy",
         Health::Unhealthy => ", not healthy",
-        Health::PendingCheck => ", its probe has not said yet",
+        Health::PendingCheck => ", not checked yet",
         Health::NotApplicable => "",
     };
     let again = match status.restarts {
         0 => String::new(),
-        1 => ", started again once".to_owned(),
-        count => format!(", started again {count} times"),
+        1 => ", restarted once".to_owned(),
+        count => format!(", restarted {count} times"),
     };
     format!(
         "{place} {does}{}{health}{again}",
@@ -337,7 +401,8 @@ fn instance_names(item: &InstanceItem) -> ReasonPlaceholders<'_> {
         workload: &status.workload,
         instance: &item.metadata.name,
         node: status.node.as_deref().unwrap_or("its machine"),
-        image: &status.image,
+        // An image of a sidecar is named by the message.
+        image: other_image(&status.message).unwrap_or(&status.image),
         user: &status.user,
         unit: &status.unit,
     }
@@ -394,19 +459,28 @@ pub(crate) fn of_instance(item: &InstanceItem, events: Vec<Event>, now: Timestam
     story.lately(&events, now, &instance_names(item))
 }
 
-pub(crate) fn of_node(item: &NodeItem, events: Vec<Event>, now: Timestamp) -> WhyReport {
+/// `workloads` are those with an instance on the machine, where it is being drained.
+pub(crate) fn of_node(
+    item: &NodeItem,
+    workloads: &[WorkloadItem],
+    events: Vec<Event>,
+    now: Timestamp,
+) -> WhyReport {
     let (_, name) = item.key();
     let status = &item.status;
     let heard = status.last_heartbeat.map_or_else(
-        || "it has not reported yet".to_owned(),
+        || match status.phase {
+            NodePhase::Joining => "it has not reported yet".to_owned(),
+            _ => "it has not reported to the present leader".to_owned(),
+        },
         |then| format!("its last report came {} ago", time::age(now, then)),
     );
     let mut story = WhyReport {
         state: format!("node {name} is {}: {heard}", word(&status.phase)),
-        wanted: if item.spec.draining {
-            "that it is empty: it is being drained".to_owned()
-        } else {
-            "that it takes work".to_owned()
+        wanted: match (item.spec.draining, item.spec.drain_forced) {
+            (true, true) => "that it is empty: it is being drained by force".to_owned(),
+            (true, false) => "that it is empty: it is being drained".to_owned(),
+            (false, _) => "that it takes instances".to_owned(),
         },
         is: vec![format!(
             "{} on it",
@@ -418,6 +492,20 @@ pub(crate) fn of_node(item: &NodeItem, events: Vec<Event>, now: Timestamp) -> Wh
         node: &name,
         ..PLACEHOLDER_WORDS
     };
+    for workload in workloads {
+        let (namespace, workload_name) = workload.key();
+        let mut conditions = workload.status.conditions.iter();
+        let blocked = conditions.find(|one| one.kind == DRAIN_BLOCKED && one.status);
+        if let Some(blocked) = blocked {
+            let message = one_line(&blocked.message);
+            story.because.push(format!(
+                "workload {namespace}/{workload_name} cannot leave it\n  {message}"
+            ));
+            story.try_next(names.fill(
+                "make room on another machine, move the data with katcall volume move, or stop what cannot leave with katcall drain {node} --force",
+            ));
+        }
+    }
     if !status.reason.is_empty() {
         story.add_reason("", &status.reason, &status.message, &names);
     }
@@ -434,9 +522,9 @@ fn finish(story: &mut WhyReport, well: bool) {
         return;
     }
     story.because.push(if well {
-        "nothing holds it up".to_owned()
+        "no problem is known".to_owned()
     } else {
-        "it is on its way, and says nothing else".to_owned()
+        "it progresses, and reports nothing else".to_owned()
     });
 }
 

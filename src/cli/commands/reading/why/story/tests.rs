@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use kat_types::api::{ApiTime, ObjectKind, ObjectReference};
+use kat_types::api::{ApiTime, IMAGE_PINNED, ObjectKind, ObjectReference};
 
 fn now() -> Timestamp {
     "2026-01-01T01:00:00Z".parse().unwrap()
@@ -54,7 +54,7 @@ fn a_workload_is_explained_by_the_instance_that_holds_it_up() {
             "manifest unknown",
         ),
     ];
-    let story = of_workload(&item, &instances, Vec::new(), now());
+    let story = of_workload(&item, &instances, &[], Vec::new(), now());
     assert_eq!(
         story.state,
         "workload shop/web is Degraded for 5m: 1 of 2 instances healthy, 1 of generation 3"
@@ -72,13 +72,13 @@ fn a_workload_is_explained_by_the_instance_that_holds_it_up() {
     );
     assert_eq!(
         story.because,
-        ["web-bbbbb: its image registry.lab/web:9 can't be pulled\n  manifest unknown"],
+        ["web-bbbbb: its image registry.lab/web:9 cannot be pulled\n  manifest unknown"],
         "said once"
     );
     assert_eq!(
         story.next,
         [
-            "look whether name and tag are right and the registry answers: on n2, podman pull registry.lab/web:9"
+            "check the image's name and tag, and whether the registry answers: on n2, podman pull registry.lab/web:9"
         ]
     );
 }
@@ -87,7 +87,7 @@ fn a_workload_is_explained_by_the_instance_that_holds_it_up() {
 fn the_filter_that_decides_is_named() {
     let why = "0 of 3 machines fit: 3 without the labels of nodeSelector";
     let item = workload("Pending", [1, 0], available(false, "Unschedulable", why));
-    let story = of_workload(&item, &[], Vec::new(), now());
+    let story = of_workload(&item, &[], &[], Vec::new(), now());
     assert_eq!(story.is, ["no instance is placed"]);
     let because = story.because.join("|");
     assert!(because.starts_with("no machine can take"), "{because}");
@@ -99,19 +99,19 @@ fn the_filter_that_decides_is_named() {
 fn what_is_well_and_what_is_under_way_have_their_words() {
     let item = workload("Running", [1, 1], available(true, "AllHealthy", ""));
     let runs = [instance("web-aaaaa", "Running", "", "")];
-    let story = of_workload(&item, &runs, Vec::new(), now());
-    assert_eq!(story.because, ["nothing holds it up"]);
+    let story = of_workload(&item, &runs, &[], Vec::new(), now());
+    assert_eq!(story.because, ["no problem is known"]);
     assert_eq!(story.next, Vec::<String>::new());
     let mut late = item;
     late.metadata.generation = 4;
-    let story = of_workload(&late, &runs, Vec::new(), now());
+    let story = of_workload(&late, &runs, &[], Vec::new(), now());
     assert_eq!(
         story.because,
-        ["the leader has not looked at generation 4 yet"]
+        ["the leader has not processed generation 4 yet"]
     );
     let starts = instance("web-aaaaa", "Starting", "", "");
     let story = of_instance(&starts, Vec::new(), now());
-    assert_eq!(story.because, ["it is on its way, and says nothing else"]);
+    assert_eq!(story.because, ["it progresses, and reports nothing else"]);
 }
 
 #[test]
@@ -119,11 +119,11 @@ fn a_rollout_that_waits_or_went_nowhere_says_why_and_what_helps() {
     let why = "the rollout is paused: 0 of 2 instances of this generation are healthy";
     let paused = workload("Paused", [2, 0], available(false, "Paused", why));
     let runs = [instance("web-aaaaa", "Running", "", "")];
-    let story = of_workload(&paused, &runs, Vec::new(), now());
+    let story = of_workload(&paused, &runs, &[], Vec::new(), now());
     assert_eq!(
         story.because,
         [format!(
-            "its rollout is paused: nothing of the new version takes over until it goes on\n  {why}"
+            "its rollout is paused: no instance of the new version replaces another until it is resumed\n  {why}"
         )]
     );
     assert_eq!(story.next, ["katcall rollout resume shop/web"]);
@@ -137,16 +137,16 @@ fn a_rollout_that_waits_or_went_nowhere_says_why_and_what_helps() {
         instance("web-bbbbb", "Pulling", ill, "no such image"),
     ];
     // A first version has no earlier version for a rollback.
-    let story = of_workload(&stalled, &both, Vec::new(), now());
+    let story = of_workload(&stalled, &both, &[], Vec::new(), now());
     let told = format!("{} {}", story.because.join("|"), story.next.join("|"));
     assert!(told.contains("no earlier version"), "{told}");
-    assert!(!told.contains("goes on serving"), "{told}");
+    assert!(!told.contains("continues to serve"), "{told}");
     assert!(!told.contains("katcall rollback"), "{told}");
     stalled.status.last_good_generation = Some(2);
-    let story = of_workload(&stalled, &both, Vec::new(), now());
+    let story = of_workload(&stalled, &both, &[], Vec::new(), now());
     assert_eq!(story.because.len(), 2, "{:?}", story.because);
     assert!(story.because[0].ends_with(why), "{:?}", story.because);
-    assert!(story.because[0].contains("goes on serving"));
+    assert!(story.because[0].contains("continues to serve"));
     assert!(story.because[1].starts_with("web-bbbbb: its image"));
     let next = story.next.join("|");
     assert!(
@@ -165,7 +165,7 @@ fn a_rollout_that_waits_or_went_nowhere_says_why_and_what_helps() {
         since: ApiTime::UNKNOWN,
     });
     well.status.paused = true;
-    let story = of_workload(&well, &runs, Vec::new(), now());
+    let story = of_workload(&well, &runs, &[], Vec::new(), now());
     assert_eq!(story.because.len(), 2, "{:?}", story.because);
     assert!(story.because[0].ends_with(why), "{:?}", story.because);
     assert!(
@@ -180,9 +180,9 @@ fn every_reason_is_told_whoever_it_is_about() {
     for reason in Reason::ALL {
         let item = instance("web-aaaaa", "Starting", reason.word(), "the words of it");
         let story = of_instance(&item, Vec::new(), now());
-        let told = story.because.join("|");
+        let told = [story.because.as_slice(), &story.notes].concat().join("|");
         assert!(told.ends_with("\n  the words of it"), "{told}");
-        assert!(!told.contains("it says"), "{told}");
+        assert!(!told.contains(&format!("it reports {reason}")), "{told}");
         for text in story.because.iter().chain(&story.next) {
             assert!(!text.contains(['{', '}']), "{text}");
         }
@@ -191,7 +191,7 @@ fn every_reason_is_told_whoever_it_is_about() {
     }
     let newer = instance("web-aaaaa", "Starting", "OnTuesdays", "come back");
     let story = of_instance(&newer, Vec::new(), now());
-    assert_eq!(story.because, ["it says OnTuesdays\n  come back"]);
+    assert_eq!(story.because, ["it reports OnTuesdays\n  come back"]);
 }
 
 #[test]
@@ -213,14 +213,15 @@ fn a_machine_that_is_silent_and_one_without_limits_are_explained() {
         count: 3,
         ..Event::default()
     };
-    let story = of_node(&item, vec![event], now());
+    let story = of_node(&item, &[], vec![event], now());
     assert_eq!(
         story.state,
         "node n2 is NotReady: its last report came 2m ago"
     );
     assert_eq!(story.is, ["1 instance is on it"]);
-    assert_eq!(story.because.len(), 2, "{:?}", story.because);
+    assert_eq!(story.because.len(), 1, "{:?}", story.because);
     assert!(story.because[0].contains("has not reported for 60 s"));
+    assert!(story.notes[0].contains("limits have no effect there"));
     assert!(story.next[0].contains("katcall delete node n2"));
     assert_eq!(
         story.lately,
@@ -234,7 +235,8 @@ fn an_instance_that_waits_for_its_place_is_told_apart_from_a_machine() {
     let item = instance("web-aaaaa", "Scheduled", "Unconfirmed", "it writes data");
     let story = of_instance(&item, Vec::new(), now());
     assert!(
-        story.because[0].starts_with("it writes data, and since n2 started no leader"),
+        story.because[0]
+            .starts_with("it writes data, and no leader has confirmed its place since n2 started"),
         "{story:?}"
     );
     assert!(
@@ -285,7 +287,9 @@ fn the_next_step_of_a_warning_names_the_object_of_the_warning() {
     let runs = [instance("web-aaaaa", "Running", "", "")];
     let told = |reason: &str, about: (&str, &str)| {
         let events = vec![event(EventKind::Warning, reason, about)];
-        of_workload(&item, &runs, events, now()).lately.join("|")
+        of_workload(&item, &runs, &[], events, now())
+            .lately
+            .join("|")
     };
     let reported = told("ImagePullFailed", ("Instance", "web-aaaaa"));
     assert!(
@@ -317,10 +321,163 @@ fn the_next_step_of_a_warning_is_not_said_twice() {
         "ImagePullFailed",
         ("Instance", "web-aaaaa"),
     )];
-    let story = of_workload(&item, &pulls, events, now());
+    let story = of_workload(&item, &pulls, &[], events, now());
     assert_eq!(story.next.len(), 1, "{story:?}");
     assert_eq!(
         story.lately,
         ["1m ago ImagePullFailed of web-aaaaa: the words of it"]
+    );
+}
+
+#[test]
+fn notes_and_their_next_steps_come_after_the_cause() {
+    let pinned = json!({"type": IMAGE_PINNED, "status": false, "reason": "ImageNotPinned",
+        "message": "registry.lab answers over HTTP alone", "since": ""});
+    let mut item = workload("Degraded", [1, 0], pinned);
+    let cause = available(false, "CrashLoop", "web-aaaaa: the program ended");
+    let cause: Condition = serde_json::from_value(cause).unwrap();
+    item.status.conditions.push(cause);
+    let crashes = [instance("web-aaaaa", "Restarting", "CrashLoop", "exit 1")];
+    let story = of_workload(&item, &crashes, &[], Vec::new(), now());
+    assert_eq!(story.because.len(), 1, "{story:?}");
+    assert!(story.because[0].starts_with("web-aaaaa: its program ends repeatedly"));
+    assert_eq!(story.notes.len(), 1, "{story:?}");
+    assert!(story.notes[0].ends_with("registry.lab answers over HTTP alone"));
+    assert_eq!(story.next[0], "katcall logs web-aaaaa -n shop");
+    assert!(story.next[1].contains("katcall registry set"));
+    // A note alone holds nothing up.
+    item.status.conditions.truncate(1);
+    item.status.phase = WorkloadPhase::Running;
+    let runs = [instance("web-aaaaa", "Running", "", "")];
+    let story = of_workload(&item, &runs, &[], Vec::new(), now());
+    assert_eq!(story.because, ["no problem is known"]);
+    assert_eq!(story.notes.len(), 1);
+}
+
+fn drained(name: &str, forced: bool) -> NodeItem {
+    serde_json::from_value(json!({
+        "kind": "Node", "metadata": {"name": name},
+        "spec": {"draining": true, "drainForced": forced},
+        "status": {"phase": "Draining", "reason": "Draining", "instances": 1,
+            "message": "instances are on their way elsewhere", "lastHeartbeat": "2026-01-01T00:59:58Z"}
+    }))
+    .unwrap()
+}
+
+#[test]
+fn a_drain_that_leaves_no_machine_is_named_first() {
+    let why = "0 of 2 machines fit: 1 being drained, 1 without its data";
+    let item = workload("Pending", [1, 0], available(false, "Unschedulable", why));
+    let told = |forced| {
+        let machines = [drained("n2", forced)];
+        of_workload(&item, &[], &machines, Vec::new(), now())
+    };
+    let story = told(true);
+    assert!(
+        story.because[0].starts_with("machine n2 is being drained by force"),
+        "{story:?}"
+    );
+    assert!(story.because[1].ends_with(why), "{story:?}");
+    assert_eq!(story.next[0], "katcall uncordon n2 ends the drain");
+    assert_eq!(
+        told(false).because[0],
+        "machine n2 is being drained and takes no instance"
+    );
+    // The drain has ended, or excludes nothing.
+    let story = of_workload(&item, &[], &[], Vec::new(), now());
+    assert!(!story.because.join("").contains("machine n2"), "{story:?}");
+    let full = available(
+        false,
+        "Unschedulable",
+        "0 of 2 machines fit: 2 without room",
+    );
+    let item = workload("Pending", [1, 0], full);
+    let story = of_workload(&item, &[], &[drained("n2", true)], Vec::new(), now());
+    assert!(!story.because.join("").contains("machine n2"), "{story:?}");
+}
+
+#[test]
+fn a_drained_machine_names_what_cannot_leave_it_first() {
+    let blocked = json!({"type": DRAIN_BLOCKED, "status": true, "reason": "Unschedulable",
+        "message": "web-aaaaa can't leave n2: its data is there", "since": ""});
+    let item = workload("Running", [1, 1], blocked);
+    let story = of_node(&drained("n2", false), &[item], Vec::new(), now());
+    assert_eq!(
+        story.because[0],
+        "workload shop/web cannot leave it\n  web-aaaaa can't leave n2: its data is there"
+    );
+    assert!(
+        story.next[0].contains("katcall drain n2 --force"),
+        "{story:?}"
+    );
+    let forced = of_node(&drained("n2", true), &[], Vec::new(), now());
+    assert!(forced.wanted.ends_with("drained by force"), "{forced:?}");
+    assert!(forced.because[0].starts_with("its instances are moving"));
+}
+
+#[test]
+fn an_image_of_a_sidecar_is_named_as_the_sidecars() {
+    let message = kat_types::api::other_image_message(
+        kat_types::resource::OtherKind::Sidecar,
+        "proxy",
+        "registry.lab/proxy:1",
+        "manifest unknown",
+    );
+    let item = instance("web-aaaaa", "Pulling", "ImagePullFailed", &message);
+    let story = of_instance(&item, Vec::new(), now());
+    assert_eq!(
+        story.because,
+        [format!(
+            "its image registry.lab/proxy:1 cannot be pulled\n  {message}"
+        )]
+    );
+    assert!(story.next[0].ends_with("podman pull registry.lab/proxy:1"));
+}
+
+#[test]
+fn a_warning_that_has_ended_has_no_next_step() {
+    let item = instance("web-aaaaa", "Running", "", "");
+    let about = ("Instance", "web-aaaaa");
+    let later = Event {
+        timestamp: ApiTime::parse("2026-01-01T00:59:30Z"),
+        ..event(EventKind::Normal, "Started", about)
+    };
+    let warning = event(EventKind::Warning, "CrashLoop", about);
+    let story = of_instance(&item, vec![later.clone(), warning.clone()], now());
+    assert_eq!(
+        story.lately,
+        [
+            "30s ago Started of web-aaaaa: the words of it",
+            "1m ago CrashLoop of web-aaaaa: the words of it",
+        ]
+    );
+    let other = Event {
+        involved_object: ObjectReference {
+            name: "web-bbbbb".to_owned(),
+            ..later.involved_object.clone()
+        },
+        ..later
+    };
+    let story = of_instance(&item, vec![other, warning], now());
+    assert!(story.lately[1].contains("\n  try: "), "{story:?}");
+}
+
+#[test]
+fn a_machine_without_a_report_to_this_leader_is_not_said_to_be_new() {
+    let item = |phase: &str| -> NodeItem {
+        serde_json::from_value(
+            json!({"kind": "Node", "metadata": {"name": "n2"}, "spec": {},
+            "status": {"phase": phase}}),
+        )
+        .unwrap()
+    };
+    let state = |phase| of_node(&item(phase), &[], Vec::new(), now()).state;
+    assert_eq!(
+        state("NotReady"),
+        "node n2 is NotReady: it has not reported to the present leader"
+    );
+    assert_eq!(
+        state("Joining"),
+        "node n2 is Joining: it has not reported yet"
     );
 }

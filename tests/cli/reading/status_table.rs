@@ -1,0 +1,615 @@
+//! `katcall status` over faults, the machine that is asked, and the caller: exit code and first line.
+
+use serde_json::{Value, json};
+
+use super::{
+    fake_api::{Fake, error},
+    fixtures::*,
+    run_katcall::Program,
+};
+
+/// Where `katcall status` runs, and as whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    /// Any member's socket, or a token with the scope `admin` or `read`: all see the same. The
+    /// leader answers, and without a leader a member.
+    Reader,
+    /// A deploy token of the namespace `default`.
+    DeployToken,
+    /// A token that the cluster does not know.
+    UnknownToken,
+    /// The socket of n4, a machine without the store.
+    Worker,
+}
+
+const COLUMNS: [Asked; 3] = [Asked::Reader, Asked::DeployToken, Asked::Worker];
+
+/// What `status` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Well,
+    /// Exit code 0, and the first line says that a part is not visible.
+    Visible,
+    NotWell,
+    /// Exit code 4 without a verdict: nothing answers.
+    Unreachable,
+}
+
+use Verdict::{NotWell, Unreachable, Visible, Well};
+
+/// A cluster of the members n1 to n3 and the machine n4 without the store, as its API shows it.
+struct Scene {
+    health: Value,
+    nodes: Vec<Value>,
+    workloads: Vec<Value>,
+    instances: Vec<Value>,
+    authorities: Vec<Value>,
+    /// The overview on n4.
+    overview: Value,
+    /// No machine answers.
+    down: bool,
+    /// The leader cannot list workloads.
+    broken: bool,
+}
+
+impl Scene {
+    fn well() -> Self {
+        let member = |name, roles: &[&str]| {
+            with_member(
+                node(name, "Ready", roles),
+                true,
+                "Votes",
+                "its etcd answers and has a vote",
+            )
+        };
+        let mut n4 = node("n4", "Ready", &["worker"]);
+        n4["status"]["conditions"] = json!([]);
+        let nodes = vec![
+            member("n1", &["leader", "etcd", "worker"]),
+            member("n2", &["etcd", "worker"]),
+            member("n3", &["etcd", "worker"]),
+            n4,
+        ];
+        let of_overview =
+            |name: &str| json!({"name": name, "phase": "Ready", "reason": "", "roles": ["worker"]});
+        let servers = ["n1", "n2", "n3"];
+        let machines = ["n1", "n2", "n3", "n4"].map(of_overview);
+        let asked = servers.map(|name| json!({"name": name, "endpoints": ["192.0.2.1:9115"]}));
+        Self {
+            health: json!({"status": "ok", "leader": true}),
+            nodes,
+            workloads: vec![workload("web", "Running", [2, 2, 2])],
+            instances: vec![
+                instance("web-aaaaa", "Running"),
+                on_n4(instance("web-bbbbb", "Running")),
+            ],
+            authorities: vec![authority("Settled", "", "2036-11-01T00:00:00Z")],
+            overview: json!({
+                "cluster": "home", "clusterUid": "u", "leader": "n1", "stale": false,
+                "nodes": machines,
+                "store": {"members": 3, "voting": 3, "healthy": 3, "quorum": true, "reasons": []},
+                "relay": {"node": "n4", "asOf": ago(2), "asked": asked},
+            }),
+            down: false,
+            broken: false,
+        }
+    }
+
+    fn node(&mut self, name: &str) -> &mut Value {
+        let mut nodes = self.nodes.iter_mut();
+        nodes.find(|node| node["metadata"]["name"] == name).unwrap()
+    }
+
+    /// A condition of a machine; the overview of other machines has none.
+    fn condition(&mut self, name: &str, kind: &str, status: bool, reason: &str) {
+        let condition = json!({"type": kind, "status": status, "reason": reason,
+            "message": "the words of it", "since": ago(300)});
+        let conditions = &mut self.node(name)["status"]["conditions"];
+        conditions.as_array_mut().unwrap().push(condition);
+    }
+
+    fn phase(&mut self, name: &str, phase: &str, reason: &str) {
+        let status = &mut self.node(name)["status"];
+        status["phase"] = phase.into();
+        status["reason"] = reason.into();
+        let nodes = self.overview["nodes"].as_array_mut().unwrap();
+        for node in nodes.iter_mut().filter(|node| node["name"] == name) {
+            node["phase"] = phase.into();
+            node["reason"] = reason.into();
+        }
+    }
+
+    /// Another workload, in this phase for this many seconds.
+    fn workload(&mut self, phase: &str, reason: &str, seconds: i64) {
+        let mut item = workload("db", phase, [1, 0, 0]);
+        item["status"]["conditions"] = json!([{"type": "Available", "status": false,
+            "reason": reason, "message": "the words of it", "since": ago(seconds)}]);
+        self.workloads.push(item);
+    }
+
+    /// A condition of the running workload.
+    fn workload_condition(&mut self, kind: &str, status: bool, reason: &str, seconds: i64) {
+        let condition = json!({"type": kind, "status": status, "reason": reason,
+            "message": "the words of it", "since": ago(seconds)});
+        let conditions = &mut self.workloads[0]["status"]["conditions"];
+        conditions.as_array_mut().unwrap().push(condition);
+    }
+
+    fn instance(&mut self, phase: &str, reason: &str, seconds: i64) {
+        let mut item = on_n4(troubled(instance("db-ccccc", phase), reason, "the words"));
+        item["status"]["since"] = ago(seconds).into();
+        self.instances.push(item);
+    }
+
+    /// No machine that holds the store answers n4.
+    fn silent(&mut self, why: &str) {
+        self.overview["relay"]["silentSince"] = ago(90).into();
+        for server in self.overview["relay"]["asked"].as_array_mut().unwrap() {
+            server["error"] = why.into();
+        }
+    }
+
+    /// The API as this caller sees it.
+    fn fake(&self, asked: Asked) -> Fake {
+        let fake = Fake::start();
+        fake.instead("GET /healthz", 200, self.health.clone());
+        fake.reply("GET /version", 200, json!({"version": "0.1.0"}));
+        let refuse = |paths: &[&str], status, word| {
+            for path in paths {
+                let body = error(word, "the caller may not do this");
+                fake.reply(&format!("GET /v1alpha1/{path}"), status, body);
+            }
+        };
+        let configuration = || {
+            let body = json!({"metadata": {"name": "home"}, "spec": {}});
+            fake.reply("GET /v1alpha1/config/cluster", 200, body);
+        };
+        let whole = ["nodes", "workloads", "instances", "authorities", "events"];
+        match asked {
+            Asked::Reader => {
+                configuration();
+                fake.list("/v1alpha1/nodes", &self.nodes);
+                match self.broken {
+                    true => refuse(&["workloads"], 500, "Internal"),
+                    false => fake.list("/v1alpha1/workloads", &self.workloads),
+                }
+                fake.list("/v1alpha1/instances", &self.instances);
+                fake.list("/v1alpha1/authorities", &self.authorities);
+                fake.list("/v1alpha1/events", &[]);
+            }
+            Asked::DeployToken => {
+                refuse(&whole, 403, "Forbidden");
+                refuse(&["config/cluster", "overview"], 403, "Forbidden");
+                match self.broken {
+                    true => refuse(&["n/default/workloads"], 500, "Internal"),
+                    false => fake.list(WORKLOADS, &self.workloads),
+                }
+                fake.list(INSTANCES, &self.instances);
+            }
+            Asked::UnknownToken => {
+                refuse(&whole, 401, "Unauthorized");
+                refuse(&["config/cluster", "overview"], 401, "Unauthorized");
+            }
+            Asked::Worker => {
+                let silent = !self.overview["relay"]["silentSince"].is_null();
+                let nodes: Vec<Value> = self.nodes.iter().map(|node| shown(node, silent)).collect();
+                fake.list("/v1alpha1/nodes", &nodes);
+                let here = |item: &&Value| item["status"]["node"] == "n4";
+                let here: Vec<Value> = self.instances.iter().filter(here).cloned().collect();
+                fake.list("/v1alpha1/instances", &here);
+                let body = self.overview.clone();
+                fake.reply("GET /v1alpha1/overview", 200, body);
+                let refused = ["workloads", "events", "config/cluster", "authorities"];
+                refuse(&refused, 403, "Forbidden");
+                fake.instead(
+                    "GET /healthz",
+                    200,
+                    json!({"status": "ok", "leader": false}),
+                );
+            }
+        }
+        fake
+    }
+}
+
+/// A machine as n4 shows it: of others, what the overview has.
+fn shown(node: &Value, silent: bool) -> Value {
+    let mut node = node.clone();
+    if node["metadata"]["name"] == "n4" {
+        return node;
+    }
+    let mut conditions = vec![json!({"type": "OverviewOnly", "status": true, "reason": "",
+        "message": "n4 does not hold the cluster's store", "since": ""})];
+    if silent {
+        node["status"]["phase"] = "NotReady".into();
+        node["status"]["roles"] = json!(["etcd", "worker"]);
+        conditions.push(
+            json!({"type": "StoreSilent", "status": true, "reason": "Unconfirmed",
+            "message": "no machine that holds the store answers", "since": ago(90)}),
+        );
+    }
+    node["status"]["conditions"] = Value::Array(conditions);
+    node["status"]["lastHeartbeat"] = Value::Null;
+    node["metadata"]["creationTimestamp"] = "".into();
+    node
+}
+
+fn on_n4(mut instance: Value) -> Value {
+    instance["status"]["node"] = "n4".into();
+    instance
+}
+
+fn authority(phase: &str, since: &str, expires: &str) -> Value {
+    json!({"name": "cluster-ca", "phase": phase, "message": "the words of it",
+        "replacementSince": since, "notAfter": expires, "certificates": []})
+}
+
+/// A fault, and what is said of it in each of [`COLUMNS`].
+type Row = (&'static str, fn(&mut Scene), [Verdict; 3]);
+
+/// A problem that everybody who may read workloads sees.
+const OF_WORKLOAD: [Verdict; 3] = [NotWell, NotWell, Visible];
+/// A problem of an instance on n4.
+const OF_INSTANCE: [Verdict; 3] = [NotWell; 3];
+/// A problem that only the whole cluster's readers see.
+const OF_CLUSTER: [Verdict; 3] = [NotWell, Visible, Visible];
+/// A problem of the whole cluster that a machine without the store sees too.
+const OF_MACHINE: [Verdict; 3] = [NotWell, Visible, NotWell];
+/// A problem that `/healthz` shows to every caller of a member.
+const OF_HEALTH: [Verdict; 3] = [NotWell, NotWell, Visible];
+const WELL: [Verdict; 3] = [Well, Visible, Visible];
+
+const TABLE: &[Row] = &[
+    ("all is well", |_| {}, WELL),
+    // Workloads.
+    (
+        "a workload waits for a volume on a deleted machine",
+        |scene| scene.workload("Pending", "Unschedulable", 120),
+        OF_WORKLOAD,
+    ),
+    (
+        "a workload waits for a place since a moment ago",
+        |scene| scene.workload("Pending", "Unschedulable", 10),
+        WELL,
+    ),
+    (
+        "a secret of a workload is missing",
+        |scene| scene.workload("Pending", "SecretMissing", 1),
+        OF_WORKLOAD,
+    ),
+    (
+        "a workload's rollout is Stalled",
+        |scene| scene.workload("Stalled", "ProgressDeadlineExceeded", 1),
+        OF_WORKLOAD,
+    ),
+    (
+        "a workload is Degraded",
+        |scene| scene.workload("Degraded", "CrashLoop", 1),
+        OF_WORKLOAD,
+    ),
+    (
+        "a workload is Degraded for a reason of a newer version",
+        |scene| scene.workload("Degraded", "OfANewerVersion", 1),
+        OF_WORKLOAD,
+    ),
+    (
+        "a person has paused a workload's rollout",
+        |scene| scene.workload("Paused", "Paused", 86_400),
+        WELL,
+    ),
+    (
+        "a workload progresses normally",
+        |scene| {
+            scene.workload("Progressing", "Progressing", 100);
+            scene.instance("Scheduled", "WaitingForAgent", 1);
+            scene.instance("Starting", "", 20);
+        },
+        WELL,
+    ),
+    (
+        "a workload's first instance runs its init container",
+        |scene| {
+            scene.workload("Degraded", "InitContainerRunning", 100);
+            scene.instance("Starting", "InitContainerRunning", 100);
+        },
+        WELL,
+    ),
+    (
+        "a workload is deleted, and its machines stop it",
+        |scene| scene.workload("Deleting", "Deleting", 30),
+        WELL,
+    ),
+    (
+        "a deletion does not end",
+        |scene| scene.workload("Deleting", "Deleting", 700),
+        OF_WORKLOAD,
+    ),
+    (
+        "a drain cannot move a workload",
+        |scene| scene.workload_condition("DrainBlocked", true, "Unschedulable", 120),
+        OF_WORKLOAD,
+    ),
+    (
+        "no service address is free",
+        |scene| scene.workload_condition("ServiceAddress", false, "NoneFree", 1),
+        OF_WORKLOAD,
+    ),
+    (
+        "an image is not pinned, and a rollout went back by itself",
+        |scene| {
+            scene.workload_condition("ImagePinned", false, "ImageNotPinned", 900);
+            scene.workload_condition("RolledBack", true, "AutoRollback", 900);
+        },
+        WELL,
+    ),
+    // Instances.
+    (
+        "a program crashes",
+        |scene| scene.instance("Restarting", "CrashLoop", 1),
+        OF_INSTANCE,
+    ),
+    (
+        "an instance is not healthy",
+        |scene| {
+            scene.instance("Running", "Unhealthy", 1);
+            let last = scene.instances.last_mut().unwrap();
+            last["status"]["health"] = "unhealthy".into();
+        },
+        OF_INSTANCE,
+    ),
+    (
+        "an agent does not take an instance up",
+        |scene| scene.instance("Scheduled", "WaitingForAgent", 90),
+        OF_INSTANCE,
+    ),
+    (
+        "a program of the machine listens on an instance's host port",
+        |scene| {
+            scene.instances[1]["status"]["conditions"] = json!([{"type": "HostPortInUse",
+                "status": true, "reason": "HostPortInUse", "message": "port 80", "since": ago(5)}]);
+        },
+        OF_INSTANCE,
+    ),
+    // Machines.
+    (
+        "a machine is NotReady",
+        |scene| scene.phase("n3", "NotReady", "NoHeartbeat"),
+        OF_MACHINE,
+    ),
+    (
+        "a machine is short of disk space",
+        |scene| scene.condition("n3", "DiskPressure", true, "DiskPressure"),
+        OF_CLUSTER,
+    ),
+    (
+        "the asked worker is short of disk space",
+        |scene| scene.condition("n4", "DiskPressure", true, "DiskPressure"),
+        OF_MACHINE,
+    ),
+    (
+        "a machine cannot write the network's files",
+        |scene| scene.condition("n3", "FilesWritten", false, "FilesNotWritten"),
+        OF_CLUSTER,
+    ),
+    (
+        "the asked worker cannot write the network's files",
+        |scene| scene.condition("n4", "FilesWritten", false, "FilesNotWritten"),
+        OF_MACHINE,
+    ),
+    (
+        "a machine refuses the epoch of the store",
+        |scene| scene.condition("n3", "StoreEpochRefused", true, "Unconfirmed"),
+        OF_CLUSTER,
+    ),
+    (
+        "the asked worker refuses the epoch of the store",
+        |scene| scene.condition("n4", "StoreEpochRefused", true, "Unconfirmed"),
+        OF_MACHINE,
+    ),
+    (
+        "a machine reports an address that another one has",
+        |scene| scene.condition("n3", "AddressesAccepted", false, "AddressTaken"),
+        OF_CLUSTER,
+    ),
+    (
+        "the data of a deleted volume cannot be removed",
+        |scene| scene.condition("n3", "VolumesRemoved", false, "VolumeNotRemoved"),
+        OF_CLUSTER,
+    ),
+    (
+        "a machine does not enforce limits",
+        |scene| scene.condition("n3", "LimitsEnforced", false, "ControllerMissing"),
+        WELL,
+    ),
+    (
+        "a person drains a machine",
+        |scene| scene.phase("n3", "Draining", "Draining"),
+        WELL,
+    ),
+    (
+        "a machine joins",
+        |scene| {
+            scene.phase("n3", "Joining", "");
+            scene.node("n3")["metadata"]["creationTimestamp"] = ago(30).into();
+        },
+        WELL,
+    ),
+    (
+        "a machine has joined long ago and never reported",
+        |scene| scene.phase("n3", "Joining", ""),
+        OF_CLUSTER,
+    ),
+    (
+        "the asked machine was deleted while it was cut off",
+        |scene| {
+            scene.nodes.retain(|node| node["metadata"]["name"] != "n4");
+            scene.instances.truncate(1);
+            let mut own = node("n4", "Ready", &["worker"]);
+            own["status"]["conditions"] = json!([]);
+            scene.nodes.push(own);
+            scene.silent("the certificate is for a key by which the cluster does not know it");
+        },
+        [Well, Visible, NotWell],
+    ),
+    // The store, the leader and the authorities.
+    (
+        "etcd has known holes",
+        |scene| {
+            scene.health["store"] = json!({"fileBytes": 45_056, "usedBytes": 45_056,
+                "versions": {"n1": "3.5.16"}});
+            scene.overview["store"]["reasons"] = json!(["EtcdHasKnownHoles"]);
+        },
+        WELL,
+    ),
+    (
+        "a member of etcd does not answer",
+        |scene| {
+            let n3 = node("n3", "Ready", &["etcd", "worker"]);
+            let silent = with_member(n3, false, "NoAnswer", "its etcd does not answer");
+            *scene.node("n3") = silent;
+            scene.overview["store"]["healthy"] = 2.into();
+        },
+        OF_MACHINE,
+    ),
+    (
+        "the store is full",
+        |scene| {
+            scene.health["trouble"] = "the store is full".into();
+            scene.overview["store"]["reasons"] = json!(["StoreFull"]);
+        },
+        [NotWell; 3],
+    ),
+    (
+        "no machine leads",
+        |scene| {
+            scene.health = json!({"status": "ok", "leader": false, "stale": true});
+            scene.node("n1")["status"]["roles"] = json!(["etcd", "worker"]);
+            scene.overview["leader"] = Value::Null;
+            scene.overview["stale"] = true.into();
+        },
+        [NotWell; 3],
+    ),
+    (
+        "no machine that holds the store answers the worker",
+        |scene| scene.silent("connection refused"),
+        [Well, Visible, NotWell],
+    ),
+    (
+        "the leader cannot write a workload",
+        |scene| scene.health["planning"] = json!(["NotWritable: workload default/big"]),
+        OF_HEALTH,
+    ),
+    (
+        "backups fail",
+        |scene| scene.health["backup"] = json!({"node": "n1", "failing": true}),
+        OF_HEALTH,
+    ),
+    (
+        "an authority is being replaced",
+        |scene| {
+            scene.authorities = vec![authority("Trust", &ago(60), "2036-11-01T00:00:00Z")];
+        },
+        WELL,
+    ),
+    (
+        "the replacement of an authority does not end",
+        |scene| {
+            scene.authorities = vec![authority("Trust", &ago(700), "2036-11-01T00:00:00Z")];
+        },
+        OF_CLUSTER,
+    ),
+    (
+        "an authority has expired",
+        |scene| scene.authorities = vec![authority("Settled", "", &ago(60))],
+        OF_CLUSTER,
+    ),
+    (
+        "the API fails to list workloads",
+        |scene| scene.broken = true,
+        OF_WORKLOAD,
+    ),
+    (
+        "nothing answers",
+        |scene| scene.down = true,
+        [Unreachable; 3],
+    ),
+];
+
+/// Exit code and first line of stdout.
+fn expected(verdict: Verdict, asked: Asked) -> (&'static str, Option<String>) {
+    let cluster = match asked {
+        // The name is in the cluster's configuration, which a deploy token may not read.
+        Asked::DeployToken => "the cluster",
+        _ => "cluster `home`",
+    };
+    match verdict {
+        Well => ("exit: 0", Some(format!("{cluster} is well"))),
+        Visible => {
+            let line = format!("{cluster} is well as far as this caller can see");
+            ("exit: 0", Some(line))
+        }
+        NotWell => ("exit: 1", Some(format!("{cluster} is not well"))),
+        Unreachable => ("exit: 4", None),
+    }
+}
+
+#[test]
+fn status_is_1_for_what_waits_for_a_person_and_0_for_what_is_not_visible() {
+    let mut wrong = Vec::new();
+    for (fault, make, verdicts) in TABLE {
+        for (asked, verdict) in COLUMNS.into_iter().zip(*verdicts) {
+            let mut scene = Scene::well();
+            make(&mut scene);
+            let fake = scene.fake(asked);
+            let program = match scene.down {
+                true => Program::alone(),
+                false => Program::of(&fake),
+            };
+            let text = program.run(&["status"]);
+            let mut lines = text.lines();
+            let exit = lines.next().unwrap();
+            let first = match lines.next() {
+                Some("--- stdout") => lines.next().map(str::to_owned),
+                _ => None,
+            };
+            let wanted = expected(verdict, asked);
+            if (exit, first.clone()) != wanted {
+                wrong.push(format!(
+                    "{fault}, asked by {asked:?}:\n  wanted {wanted:?}\n  got {:?}\n{text}",
+                    (exit, first)
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_deploy_token_sees_the_workloads_of_its_namespace() {
+    let scene = Scene::well();
+    let fake = scene.fake(Asked::DeployToken);
+    let text = Program::of(&fake).run(&["status"]);
+    for line in [
+        "nodes       not visible to this caller",
+        "workloads   1 of 1 running as written in namespace default",
+        "instances   2 of 2 running in namespace default",
+    ] {
+        assert!(text.lines().any(|one| one == line), "{line}\n{text}");
+    }
+    assert!(!text.contains("may not do this"), "{text}");
+}
+
+#[test]
+fn a_caller_that_the_cluster_does_not_know_gets_the_error_and_no_verdict() {
+    for make in [
+        |_: &mut Scene| {},
+        |scene: &mut Scene| {
+            scene.phase("n3", "NotReady", "NoHeartbeat");
+        },
+    ] {
+        let mut scene = Scene::well();
+        make(&mut scene);
+        let text = Program::of(&scene.fake(Asked::UnknownToken)).run(&["status"]);
+        assert!(text.starts_with("exit: 1\n--- stderr\nerror: "), "{text}");
+    }
+}
