@@ -239,10 +239,15 @@ fn with_two_machines_a_peer_is_excluded_only_if_the_lan_does_not_reach_it_either
         two.command("nft add chain inet broken in { type filter hook input priority -400 ; }");
         two.command("nft add rule inet broken in udp dport 51820 drop");
         let namespace = one.namespace();
-        let calling = std::thread::spawn(move || (0..20).map(|_| call(&namespace, WEB)).count());
+        // Callers, so that the peer is in use; some of their calls fail, as the overlay is silent.
+        let calling = std::thread::spawn(move || {
+            for _ in 0..20 {
+                let _ = call(&namespace, WEB);
+            }
+        });
         keeps(&one, &both).await;
         two.command("nft delete table inet broken");
-        assert_eq!(calling.join().unwrap(), 20);
+        calling.join().unwrap();
         stop.cancel();
         stop_two.cancel();
     });
