@@ -315,6 +315,7 @@ async fn a_machine_reports_for_itself_alone() {
     server.leaderships.send_modify(|leadership| {
         if let Some(leadership) = leadership {
             leadership.create_revision += 1;
+            leadership.since = tokio::time::Instant::now();
         }
     });
     let (_, node) = server.get(&server.read, "/v1alpha1/nodes/n1").await;

@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -95,9 +94,6 @@ pub struct Api {
     /// Ends every stream.
     pub(super) shutdown: CancellationToken,
     started: Instant,
-    /// The leadership that was used last, by the create revision of its key, and when it was first
-    /// used. Every report of a machine uses one.
-    term: Mutex<Option<(i64, Instant)>>,
 }
 
 /// The decision of a write on one snapshot.
@@ -134,7 +130,6 @@ impl Api {
             history: SnapshotHistory::default(),
             shutdown,
             started: Instant::now(),
-            term: Mutex::default(),
         })
     }
 
@@ -180,23 +175,17 @@ impl Api {
     /// The present leadership, which writes are fenced with.
     pub(super) fn leadership(&self) -> Result<Leadership, ApiError> {
         let leadership = self.config.handle.leadership.borrow().clone();
-        let leadership = leadership
+        leadership
             .filter(|leadership| !leadership.lost.is_cancelled())
-            .ok_or_else(|| self.not_leader())?;
-        let mut term = self.term.lock();
-        if term.is_none_or(|(revision, _)| revision != leadership.create_revision) {
-            *term = Some((leadership.create_revision, Instant::now()));
-        }
-        Ok(leadership)
+            .ok_or_else(|| self.not_leader())
     }
 
-    /// How long this leadership has taken reports; `None` if this machine does not lead.
+    /// How long this machine has led; `None` if it does not lead.
     fn leading_for(&self) -> Option<Duration> {
-        let leadership = self.config.handle.leadership.borrow().clone();
+        let leadership = self.config.handle.leadership.borrow();
+        let leadership = leadership.as_ref();
         let leadership = leadership.filter(|leadership| !leadership.lost.is_cancelled())?;
-        let term = *self.term.lock();
-        let term = term.filter(|(revision, _)| *revision == leadership.create_revision);
-        Some(term.map_or(Duration::ZERO, |(_, since)| since.elapsed()))
+        Some(leadership.since.elapsed())
     }
 
     /// The error of a machine that does not lead. Machines that hold etcd forward callers to the

@@ -187,7 +187,7 @@ fn header(
                 Class::Missing,
                 file,
                 start,
-                "`kind` is missing: what the document is",
+                "`kind` is missing: kind of the document",
             )
             .path("kind")
             .hint(format!("such as `kind: {usual}`")),

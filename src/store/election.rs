@@ -129,6 +129,7 @@ async fn stand<S: Leases>(
     Ok(Leadership {
         key,
         create_revision,
+        since: Instant::now(),
         lost,
         sure,
     })

@@ -120,6 +120,8 @@ pub struct Leadership {
     pub key: String,
     /// Its create revision: every write of the leader compares it ([`Leadership::fence`]).
     pub create_revision: i64,
+    /// When the election was won.
+    pub since: Instant,
     /// Cancelled when leadership is lost or resigned, and, by the local monotonic clock, before
     /// the lease can have run out.
     pub lost: CancellationToken,

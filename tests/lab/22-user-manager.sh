@@ -35,7 +35,7 @@ sleep 3
 began=$EPOCHREALTIME
 n1 systemctl restart kat-agent
 ((($(tenths_since "$began")) < 50)) || { echo "the agent's stop took $(tenths_since "$began") tenths of a second" >&2 && exit 1; }
-reported() { n1 journalctl --no-pager --output=cat -u kat-agent "_PID=$(n1 systemctl show kat-agent --property=MainPID --value)" | grep 'some instances were not looked at yet' >/dev/null; }
+reported() { n1 journalctl --no-pager --output=cat -u kat-agent "_PID=$(n1 systemctl show kat-agent --property=MainPID --value)" | grep 'the first report goes without instances that were not looked at' >/dev/null; }
 wait_for 6 reported
 n1 kill -CONT "$manager"
 trap - EXIT

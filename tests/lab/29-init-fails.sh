@@ -45,7 +45,7 @@ equal 7 "$(field bad .status.exitCode)" "exit code of the init container"
 contains "$(field bad .status.message)" "init container migrate"
 failure_is_logged() { contains "$(kat logs bad -c migrate)" "no table"; }
 wait_for 10 failure_is_logged
-contains "$(kat why workload bad)" "an init container did not end well"
+contains "$(kat why workload bad)" "an init container failed"
 refused page "http://$(field bad .status.ip)/"
 was_retried() { (($(field bad '.status.containers[0].restarts') >= 2)); }
 wait_for 30 was_retried

@@ -118,7 +118,7 @@ impl ManualPage {
     #[cfg(test)]
     fn markdown(&self) -> String {
         let mut text = format!(
-            "<!-- Generated from the tables of katcall: UPDATE_SCHEMA=1 cargo nextest run --package kat-cli manual -->\n\n# {}({})\n\n{}.\n",
+            "<!-- Generated from the tables of katcall: UPDATE_SCHEMA=1 cargo nextest run --package kat-cli manual -->\n\n# {}({}): {}\n",
             self.name, self.section, self.about
         );
         for block in &self.blocks {
@@ -213,7 +213,8 @@ mod tests {
                 "{text}"
             );
         }
-        assert_eq!(text.matches("\n.TH").count(), 1, "{text}");
+        let titles = text.lines().filter(|line| line.starts_with(".TH"));
+        assert_eq!(titles.count(), 1, "{text}");
     }
 
     #[test]

@@ -27,7 +27,7 @@ fn containers_beside_the_main_one() {
     only(
         Missing,
         "spec.initContainers[0].name",
-        &["`name` is missing", "which no other container"],
+        &["`name` is missing", "unique among the containers"],
         &[with("initContainers: [§{command: [/bin/prepare]}]")],
     );
     only(

@@ -237,7 +237,7 @@ fn missing_fields() {
     only_cluster(
         Missing,
         "spec.serviceCIDR",
-        &["addresses of services"],
+        &["service addresses"],
         &CLUSTER
             .replace("  serviceCIDR: 10.200.0.0/16\n", "")
             .replace("spec:", "§spec:"),
