@@ -72,9 +72,11 @@ debootstrap() {
     while read -r option; do
         options+=(--aptopt="$option")
     done < <(apt_options)
+    # Without the descriptors of locks and callers: mmdebstrap tells sh the number of one of its own, and dash takes no
+    # number of two digits.
     if ! with_retries "$log" "$folder" mmdebstrap --mode=root --variant=minbase --format=directory \
         --aptopt='APT::Install-Recommends "false"' "${options[@]}" --include="$packages" "$@" \
-        "$ROOT_SUITE" "$folder" "$mirror"; then
+        "$ROOT_SUITE" "$folder" "$mirror" 7<&- 8>&- 9>&-; then
         tail -n 30 "$log" >&2
         die "mmdebstrap failed; its whole output is in $log"
     fi
