@@ -12,7 +12,9 @@ trap answer_again EXIT
 is_mounted() { n1 journalctl --quiet --unit hung.service --output cat | grep -qx ready; }
 wait_for 5 is_mounted
 # The control: a look at it hangs.
-refused n1 timeout --signal=KILL 1 stat /srv/nas
+code=0
+n1 timeout --signal=KILL 1 stat /srv/nas || code=$?
+equal 137 "$code" "exit code of a look that was killed"
 folder=$(workload nas --port 80 --spec 'volumes: [{name: data, hostMount: {hostPath: /srv/nas/data}}]' \
     --container 'volumeMounts: [{name: data, mountPath: /data}]')
 kat apply -f "$folder"
