@@ -18,7 +18,7 @@ use libfuzzer_sys::fuzz_target;
 
 static ZONE: LazyLock<Arc<Zone>> = LazyLock::new(zone);
 /// TTL of the cluster's own names, in seconds.
-const TTL: u32 = 5;
+const TTL: u32 = 2;
 
 fuzz_target!(init: survive_overflow(), |bytes: &[u8]| {
     let Some((choice, packet)) = bytes.split_first() else {
