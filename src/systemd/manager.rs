@@ -22,8 +22,10 @@ use super::{
 use crate::ServiceResult;
 use kat_types::backoff::{Backoff, Pauses};
 
-/// Longest wait for the manager's first answer on a new connection; it may be reading its units.
-const OPEN_LIMIT: Duration = Duration::from_secs(20);
+/// Longest waits for the manager's first answer on a new connection, one connection after the other.
+/// The manager may be reading its units. systemd 257 was seen to leave a connection that was opened
+/// while it reloaded without an answer, and to answer the next one.
+const OPEN_LIMITS: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(16)];
 /// Time after a failed connection in which no other one is tried.
 const DELAYS: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// Longest wait for a command with passed files to end after it was stopped.
@@ -84,17 +86,7 @@ impl BusManager {
         {
             return Err(error::unreachable(&self.name, &failure.reason));
         }
-        let opened = match self.connector.connect().await {
-            Ok(connection) => timeout(OPEN_LIMIT, ManagerLink::open(&self.name, connection))
-                .await
-                .unwrap_or_else(|_| {
-                    Err(error::unreachable(
-                        &self.name,
-                        "the manager did not answer in time",
-                    ))
-                }),
-            Err(reason) => Err(error::unreachable(&self.name, &reason)),
-        };
+        let opened = self.open().await;
         match opened {
             Ok(link) => {
                 let link = Arc::new(link);
@@ -120,6 +112,20 @@ impl BusManager {
                 Err(error)
             }
         }
+    }
+
+    /// Opens a new connection, and another one where the manager does not answer on the first.
+    async fn open(&self) -> Result<ManagerLink, SystemdError> {
+        for limit in OPEN_LIMITS {
+            let connection = self.connector.connect().await;
+            let connection =
+                connection.map_err(|reason| error::unreachable(&self.name, &reason))?;
+            if let Ok(opened) = timeout(limit, ManagerLink::open(&self.name, connection)).await {
+                return opened;
+            }
+        }
+        let reason = "the manager did not answer in time";
+        Err(error::unreachable(&self.name, reason))
     }
 
     /// Calls the manager; errors name `unit`.

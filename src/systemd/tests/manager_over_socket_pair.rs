@@ -19,6 +19,8 @@ const LIMIT: Duration = Duration::from_secs(5);
 struct Peers {
     times: Mutex<u32>,
     attempts: Mutex<u32>,
+    /// The number of connections to come on which nobody answers.
+    silent: Mutex<u32>,
     servers: Mutex<Vec<Connection>>,
 }
 
@@ -27,6 +29,7 @@ impl Peers {
         Arc::new(Self {
             times: Mutex::new(times),
             attempts: Mutex::new(0),
+            silent: Mutex::new(0),
             servers: Mutex::default(),
         })
     }
@@ -50,6 +53,16 @@ impl Connector for Peers {
         }
         *self.times.lock() -= 1;
         let (one, two) = UnixStream::pair().unwrap();
+        if *self.silent.lock() > 0 {
+            *self.silent.lock() -= 1;
+            // Nothing runs the server's tasks once the connection is made.
+            let server = Builder::unix_stream(one).server(Guid::generate()).p2p();
+            let server = server.internal_executor(false);
+            let client = Builder::unix_stream(two).p2p();
+            let (server, client) = futures_util::join!(server.build(), client.build());
+            self.servers.lock().push(server.unwrap());
+            return client.map_err(|error| error.to_string());
+        }
         let server = Builder::unix_stream(one).server(Guid::generate()).p2p();
         let client = Builder::unix_stream(two)
             .p2p()
@@ -213,4 +226,16 @@ async fn does_not_hammer_a_bus_that_is_not_there() {
     *peers.times.lock() = 1;
     tokio::time::resume();
     manager.reload().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_without_an_answer_is_followed_by_another_one() {
+    let peers = Peers::new(2);
+    *peers.silent.lock() = 1;
+    let manager = BusManager::new(peers.clone());
+    assert_eq!(
+        manager.start("kat-ok.service", LIMIT).await.unwrap(),
+        JobResult::Done
+    );
+    assert_eq!(*peers.attempts.lock(), 2);
 }
