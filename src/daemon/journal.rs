@@ -108,7 +108,8 @@ impl LineFields {
         for (_, cause) in causes {
             let _ = write!(told, ": {cause}");
         }
-        told
+        // Foreign words in it must neither begin a line nor have journalctl hide this one.
+        told.replace(char::is_control, " ")
     }
 
     fn encode(&self, identifier: &str, metadata: &Metadata<'_>) -> Vec<u8> {

@@ -90,13 +90,10 @@ struct LeftMembers(BTreeMap<String, Instant>);
 impl LeftMembers {
     /// The machines that have held an authority's key and have left.
     fn note(&mut self, snapshot: &Snapshot) -> BTreeSet<String> {
-        let members = snapshot
-            .members
-            .as_ref()
-            .map(|stored| &stored.value.members);
+        let members = snapshot.members.as_ref().map(|stored| &stored.value);
         let records = snapshot.authorities.values();
         let holders: BTreeSet<&String> = records.flat_map(|one| one.value.holders.keys()).collect();
-        let is_out = |name: &String| !members.is_some_and(|members| members.contains_key(name));
+        let is_out = |name: &String| !members.is_some_and(|members| members.holds_store(name));
         self.0
             .retain(|name, _| holders.contains(name) && is_out(name));
         for name in holders.into_iter().filter(|name| is_out(name)) {

@@ -66,6 +66,7 @@ response_is 403 "certificate of this very machine" "$leader" GET /v1alpha1/nodes
 response_is 409 "not one of those that hold the cluster's store" "$leader" GET /v1alpha1/nodes/n4/membership
 # A machine may have itself emptied, as its reset does, and neither another one nor itself filled again.
 response_is 403 "certificate of this very machine" "$leader" PUT /v1alpha1/nodes/n1/drain
+response_is 403 "cannot drain by force" "$leader" PUT "/v1alpha1/nodes/n4/drain?force=true"
 response_is 403 "it needs the scope \`admin\`" "$leader" DELETE /v1alpha1/nodes/n4/drain
 response_is 403 "it needs the scope \`admin\`" "$leader" PUT /v1alpha1/nodes/n4/labels '{"labels": {}}'
 response_is 403 "it needs the scope \`admin\`" "$leader" POST /v1alpha1/tokens '{"scope": {"kind": "admin"}}'

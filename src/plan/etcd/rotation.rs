@@ -144,7 +144,7 @@ fn noted(
     view: RotationView<'_>,
     record: &AuthorityRecord,
 ) -> Option<AuthorityRecord> {
-    let members = &snapshot.members.as_ref()?.value.members;
+    let members = &snapshot.members.as_ref()?.value;
     let mut changed = record.clone();
     let holders = match &mut changed.rotation {
         Some(rotation) => &mut rotation.holders,
@@ -161,7 +161,7 @@ fn noted(
                 .get(name)
                 .map(|node| &node.registration.value);
             let same = registration.filter(|one| one.uid == *uid && !one.deleting && !one.no_etcd);
-            let member = members.contains_key(name) || !view.left.contains(name);
+            let member = members.holds_store(name) || !view.left.contains(name);
             same.is_some() && member
         };
         if kind.by_request_alone() {

@@ -24,9 +24,12 @@ packets_after_forgery() {
     n1 nft -j list chain inet attack in | jq '[.nftables[].rule?.expr[]?.counter?.packets // empty] | add'
 }
 equal 0 "$(packets_after_forgery)" "packets with the victim's address"
-# The control: without KAT's rule the packets arrive.
+# The control: without KAT's rule the packets arrive. kat-net would put it back at once.
+data_path=$(n1 systemctl show kat-net.service --property=MainPID --value)
+n1 kill -STOP "$data_path"
 n1 nft flush chain inet kat spoofed
 equal 1 "$(packets_after_forgery)" "packets with the victim's address, without the rule"
+n1 kill -CONT "$data_path"
 n1 systemctl restart kat-net.service
 spoof_rule_is_back() { n1 nft list chain inet kat spoofed | grep -q fib; }
 wait_for 10 spoof_rule_is_back

@@ -8,7 +8,10 @@ use crate::{
     access::authentication::Caller, context::Api, errors::ApiError, extract::PathParameters,
 };
 use kat_pki::{Authority, RecoveryKeys, recovery_key::RecoveryKey};
-use kat_types::api::{AuthorityKeys, MembershipAnswer};
+use kat_types::{
+    api::{AuthorityKeys, MembershipAnswer},
+    store::authorities::AuthorityRecord,
+};
 
 /// The gate has checked that the certificate is for the registered key of the machine in the path,
 /// and this checks it again: no other response is as valuable. The machine must be among the
@@ -43,6 +46,20 @@ pub(crate) async fn get(
             format!("machine `{name}` is not one of those that hold the cluster's store"),
             "the leader chooses them",
         ));
+    }
+    // A machine that prepares may be left out again at once. The records have to name it before, so
+    // that the keys are replaced then.
+    let is_recorded = |record: &AuthorityRecord| {
+        let rotation = record.rotation.as_ref();
+        let holders = rotation.map_or(&record.holders, |rotation| &rotation.holders);
+        holders.contains_key(&name)
+    };
+    let prepares = !members.is_some_and(|members| members.value.members.contains_key(&name));
+    let mut records = snapshot.authorities.values();
+    if prepares && !records.all(|record| is_recorded(&record.value)) {
+        return Err(ApiError::Unavailable(format!(
+            "it is not recorded yet that machine `{name}` holds the authorities' keys"
+        )));
     }
     tracing::info!(node = name, "the authorities' keys are handed over");
     let with_key = |authority: &Authority| {

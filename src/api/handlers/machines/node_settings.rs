@@ -60,7 +60,17 @@ pub(crate) async fn drain(
 ) -> Result<Response, ApiError> {
     let precondition = Precondition::read(&headers)?;
     let DrainQuery { dry_run, force } = query;
-    let change = NodeSettingChange::Drain { force };
+    let change = match &caller {
+        // A person alone decides that what cannot move is stopped.
+        Caller::Node(_) if force => {
+            return Err(ApiError::Forbidden {
+                message: "a machine's certificate cannot drain by force".to_owned(),
+                hint: None,
+            });
+        }
+        Caller::Node(_) => NodeSettingChange::DrainItself,
+        _ => NodeSettingChange::Drain { force },
+    };
     let query = WriteQuery { dry_run };
     set(&api, &caller, &name, query, precondition, change).await
 }
@@ -151,7 +161,11 @@ fn check_count(what: &str, count: usize) -> Result<(), ApiError> {
 
 /// The desired setting.
 enum NodeSettingChange {
-    Drain { force: bool },
+    Drain {
+        force: bool,
+    },
+    /// The machine leaves. A drain that was asked for before stays as it is.
+    DrainItself,
     Uncordon,
     Labels(BTreeMap<String, String>),
     Taints(Vec<Taint>),
@@ -242,6 +256,10 @@ impl NodeSettingRequest<'_> {
                     true => (EventReason::DrainAsked, "draining by force was asked for"),
                     false => (EventReason::DrainAsked, "draining was asked for"),
                 })
+            }
+            NodeSettingChange::DrainItself => {
+                registration.draining = true;
+                Ok((EventReason::DrainAsked, "draining was asked for"))
             }
             NodeSettingChange::Uncordon => {
                 (registration.draining, registration.drain_forced) = (false, false);
