@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
-    time::Duration,
 };
 
 use tokio::time::Instant;
@@ -13,7 +12,7 @@ use kat_plan::{
     PREPARED_WITHIN, PreparingMachines, SeenMember, SeenStore, Snapshot, StoreAlarms, machine_at,
 };
 use kat_store::{
-    StoreError,
+    Leadership, StoreError,
     etcd_admin::{EtcdMember, EtcdStatus},
     etcd_maintenance::{EtcdAlarmKind, speaks_of_alarms},
 };
@@ -100,8 +99,12 @@ impl MemberMemory {
 }
 
 /// Marks the members whose machine has reported that their data is gone.
-pub(crate) fn note_lost_data(handle: &LeaderHandle, seen: &mut [SeenMember]) {
-    let observed = handle.reports.observed(Duration::ZERO);
+pub(crate) fn note_lost_data(
+    handle: &LeaderHandle,
+    leadership: &Leadership,
+    seen: &mut [SeenMember],
+) {
+    let observed = handle.reports.observed(leadership.since.elapsed());
     for member in seen {
         let report = member
             .node

@@ -67,15 +67,31 @@ pub struct AgentReports {
 
 #[derive(Default)]
 struct ReportsInner {
-    by_node: Mutex<BTreeMap<String, (Instant, Arc<NodeReport>)>>,
+    by_node: Mutex<BTreeMap<String, ArrivedReport>>,
     arrived: Notify,
 }
 
+struct ArrivedReport {
+    at: Instant,
+    /// When the first report arrived after which there was no gap.
+    steady_since: Instant,
+    report: Arc<NodeReport>,
+}
+
 impl AgentReports {
-    /// Stores a machine's report and wakes the leader's loop.
-    pub fn accept(&self, node: &str, report: NodeReport) {
+    /// Stores a machine's report and wakes the leader's loop. `tick` is the longest time between two
+    /// reports; two ticks without one are a gap.
+    pub fn accept(&self, node: &str, report: NodeReport, tick: Duration) {
+        let at = Instant::now();
         let mut reports = self.inner.by_node.lock();
-        reports.insert(node.to_owned(), (Instant::now(), Arc::new(report)));
+        let before = reports.get(node);
+        let before = before.filter(|before| at.duration_since(before.at) < tick * 2);
+        let arrived = ArrivedReport {
+            at,
+            steady_since: before.map_or(at, |before| before.steady_since),
+            report: Arc::new(report),
+        };
+        reports.insert(node.to_owned(), arrived);
         drop(reports);
         self.inner.arrived.notify_one();
     }
@@ -93,21 +109,53 @@ impl AgentReports {
     /// The last reports and their ages, for a leader that has led for `leading_for`.
     pub fn observed(&self, leading_for: Duration) -> ObservedReports {
         let reports = self.inner.by_node.lock();
-        let reports = reports
-            .iter()
-            .map(|(node, (at, report))| {
-                (
-                    node.clone(),
-                    ReportedNode {
-                        age: at.elapsed(),
-                        report: Arc::clone(report),
-                    },
-                )
-            })
-            .collect();
+        let reports = reports.iter().map(|(node, arrived)| {
+            let reported = ReportedNode {
+                age: arrived.at.elapsed(),
+                steady: arrived.steady_since.elapsed(),
+                report: Arc::clone(&arrived.report),
+            };
+            (node.clone(), reported)
+        });
         ObservedReports {
             leading_for,
-            reports,
+            reports: reports
+                .filter(|(_, reported)| reported.age <= leading_for)
+                .collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICK: Duration = Duration::from_secs(3);
+
+    async fn after(reports: &AgentReports, pause: Duration) -> Duration {
+        tokio::time::advance(pause).await;
+        reports.accept("n1", NodeReport::default(), TICK);
+        reports.observed(Duration::MAX).reports["n1"].steady
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_ticks_without_a_report_are_a_gap() {
+        let reports = AgentReports::default();
+        assert_eq!(after(&reports, Duration::ZERO).await, Duration::ZERO);
+        assert_eq!(after(&reports, TICK).await, TICK);
+        let nearly = TICK * 2 - Duration::from_millis(1);
+        assert_eq!(after(&reports, nearly).await, TICK + nearly);
+        assert_eq!(after(&reports, TICK * 2).await, Duration::ZERO);
+        assert_eq!(after(&reports, TICK).await, TICK);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_report_from_before_the_leadership_is_not_shown() {
+        let reports = AgentReports::default();
+        reports.accept("n1", NodeReport::default(), TICK);
+        tokio::time::advance(TICK).await;
+        let shown = |leading_for| reports.observed(leading_for).reports.contains_key("n1");
+        assert!(shown(TICK));
+        assert!(!shown(TICK - Duration::from_millis(1)));
     }
 }

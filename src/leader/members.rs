@@ -178,8 +178,8 @@ async fn round(
     };
     let mut observation = observe_etcd(config, &snapshot).await?;
     memory.note(&mut observation.seen);
-    note_lost_data(handle, &mut observation.seen);
-    let preparing = preparing_machines(handle);
+    note_lost_data(handle, leadership, &mut observation.seen);
+    let preparing = preparing_machines(handle, leadership);
     if observation.alarms.is_full() {
         // Nothing can be stored before there is room.
         return upkeep
@@ -354,8 +354,8 @@ async fn add_voting(config: &MembersConfig, peer_url: &str) -> Result<(), StoreE
 }
 
 /// What the machines report about preparing to become members.
-fn preparing_machines(handle: &LeaderHandle) -> PreparingMachines {
-    let observed = handle.reports.observed(Duration::ZERO);
+fn preparing_machines(handle: &LeaderHandle, leadership: &Leadership) -> PreparingMachines {
+    let observed = handle.reports.observed(leadership.since.elapsed());
     let mut preparing = PreparingMachines::default();
     for (name, reported) in &observed.reports {
         if let Some(waits) = reported.report.etcd_waits {

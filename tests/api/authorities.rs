@@ -1,6 +1,6 @@
 //! The cluster's certificate authorities: what is shown, and requests for a replacement.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -44,7 +44,10 @@ async fn cluster() -> Server {
         .write(&[members, node("n2", false), node("n3", true)])
         .await;
     for name in ["n1", "n2"] {
-        server.handle.reports.accept(name, report(OLD));
+        server
+            .handle
+            .reports
+            .accept(name, report(OLD), Duration::from_secs(15));
     }
     server
 }

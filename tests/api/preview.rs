@@ -1,6 +1,6 @@
 //! Dry runs of an apply: what they answer, and that they write nothing.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -85,7 +85,10 @@ fn report(server: &Server) {
             assignment_schema: ASSIGNMENT_SCHEMA,
             ..NodeReport::default()
         };
-        server.handle.reports.accept(name, report);
+        server
+            .handle
+            .reports
+            .accept(name, report, Duration::from_secs(15));
     }
 }
 

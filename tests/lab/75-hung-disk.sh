@@ -29,9 +29,7 @@ kat delete workload other
 wait_for 10 instance_is_gone other "$other"
 node_is_ready
 # The workload that waits for the disk can be deleted and applied once more.
-waiting=$(field nas .metadata.name)
-kat delete workload nas
-wait_for 10 instance_is_gone nas "$waiting"
+kat delete workload nas --wait --timeout 20s
 answer_again
 n1 mkdir -p /srv/nas/data
 kat apply -f "$folder" --wait

@@ -2,7 +2,7 @@
 //! last report, so that it answers while the rest of the cluster is unreachable, and the cluster's
 //! overview once somebody asked for it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
@@ -99,7 +99,9 @@ impl LocalSnapshots {
         loop {
             lists.mark_unchanged();
             let report = reports.borrow_and_update().clone();
-            taken.accept(&self.identity.node, report.as_ref().clone());
+            let tick = u64::from(self.identity.cluster.spec.agent_tick_seconds);
+            let (name, report) = (&self.identity.node, report.as_ref().clone());
+            taken.accept(name, report, Duration::from_secs(tick));
             self.publish();
             let changed = tokio::select! {
                 changed = lists.changed() => changed,

@@ -173,7 +173,9 @@ impl Bench {
             ..NodeReport::default()
         };
         for leader in leaders {
-            leader.reports.accept("n1", report.clone());
+            leader
+                .reports
+                .accept("n1", report.clone(), Duration::from_secs(15));
         }
     }
 

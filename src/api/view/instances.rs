@@ -89,7 +89,7 @@ impl ApiView<'_> {
                 user: assignment.user.name.clone(),
                 uid: assignment.user.uid,
                 unit: assignment.unit(),
-                since: time(record.since),
+                since: time(record.since.or(assignment.created)),
                 exit_code: record.exit_code,
                 memory: report.and_then(|report| report.memory),
                 cpu: report.and_then(|report| report.cpu),

@@ -49,8 +49,6 @@ impl ApiView<'_> {
             .map(|status| status.value.clone())
             .unwrap_or_default();
         let reported = self.observed.reports.get(name);
-        // A report from before this leadership may not be the machine's last one.
-        let reported = reported.filter(|reported| reported.age <= self.observed.leading_for);
         let heartbeat = reported.and_then(|reported| {
             let age = jiff::SignedDuration::try_from(reported.age).ok()?;
             self.now.checked_sub(age).ok()

@@ -249,6 +249,7 @@ fn a_report_to_an_earlier_leader_is_not_the_last_report() {
     let heartbeat = |leading_for: u64| {
         let report = kat_types::store::snapshot::ReportedNode {
             age: Duration::from_secs(120),
+            steady: Duration::from_secs(3600),
             report: Arc::new(kat_types::api::NodeReport::default()),
         };
         let observed = ObservedReports {

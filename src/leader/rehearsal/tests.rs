@@ -46,6 +46,7 @@ fn reports(ages: &[(&str, u64)]) -> ObservedReports {
     };
     let report = |name: &str, age| ReportedNode {
         age: Duration::from_secs(age),
+        steady: Duration::from_secs(3600),
         report: Arc::new(NodeReport {
             node_name: name.to_owned(),
             node_uid: name.to_owned(),

@@ -51,6 +51,7 @@ fn observed(reports: &Map<String, Value>) -> ObservedReports {
         let report: NodeReport = serde_json::from_value(report.clone()).unwrap();
         let reported = ReportedNode {
             age: std::time::Duration::from_secs(1),
+            steady: std::time::Duration::from_secs(3600),
             report: Arc::new(report),
         };
         (name.clone(), reported)

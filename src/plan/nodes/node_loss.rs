@@ -23,6 +23,8 @@ pub(crate) struct LastReport<'a> {
     pub(crate) report: Option<&'a NodeReport>,
     /// For how long it has been silent.
     pub(crate) silent: Duration,
+    /// For how long its reports have come without a gap.
+    pub(crate) steady: Duration,
 }
 
 /// A machine is lost after this time of silence.
@@ -54,6 +56,7 @@ pub(crate) fn last_reports<'a>(
         let heard = LastReport {
             report: reported.map(|reported| reported.report.as_ref()),
             silent: reported.map_or(observed.leading_for.min(known), |reported| reported.age),
+            steady: reported.map_or(Duration::ZERO, |reported| reported.steady),
         };
         (name.as_str(), heard)
     });

@@ -4,7 +4,8 @@
 //! itself, so neither shows that nothing arrives over the overlay. `kat-net` of each machine probes
 //! its peers and says for how long one has not answered. A machine counts as unreachable when the
 //! leader's own machine says so, and with it more than half of the other machines, at least two. No
-//! report can bring that about alone.
+//! report can bring that about alone. What they say counts for the time in which the machine
+//! reported without a gap: one that was off has answered nobody either.
 //!
 //! Callers are sent elsewhere where another instance serves; nothing is stopped or replaced. One
 //! machine is judged at a time, and each judgement lasts for a while.
@@ -19,10 +20,7 @@ use crate::{
     nodes::node_loss::{self as loss, LastReport},
 };
 use kat_types::{
-    api::{
-        ApiTime, Condition, EventKind, NodePhase, NodeReport, ObjectKind, ObjectReference,
-        OverlayStatus,
-    },
+    api::{ApiTime, Condition, EventKind, NodePhase, ObjectKind, ObjectReference, OverlayStatus},
     reason::{EventReason, Reason},
     store::records::NodeStatusRecord,
 };
@@ -78,7 +76,7 @@ pub(crate) fn conditions(
         if last.report.is_none() || last.silent >= loss::timeout(snapshot) {
             continue;
         }
-        let witnesses = witnesses_against(snapshot, heard, name);
+        let witnesses = witnesses_against(snapshot, heard, (name, last));
         let condition = match (witnesses, earlier) {
             (Some(names), Some(earlier)) => condition(&names, earlier.since),
             (None, Some(earlier)) => {
@@ -112,7 +110,7 @@ pub(crate) fn conditions(
 fn witnesses_against<'a>(
     snapshot: &Snapshot,
     heard: &BTreeMap<&'a str, LastReport<'_>>,
-    name: &str,
+    (name, judged): (&str, &LastReport<'_>),
 ) -> Option<Vec<&'a str>> {
     let leader = snapshot.leader_name.as_deref()?;
     let timeout = loss::timeout(snapshot);
@@ -131,7 +129,8 @@ fn witnesses_against<'a>(
     let mut against = Vec::new();
     for (other, last) in others {
         count += 1;
-        if last.report.is_some_and(|report| misses(report, name)) {
+        let unanswered = unanswered(last, name);
+        if unanswered.is_some_and(|unanswered| last_while_steady(unanswered, last, judged)) {
             against.push(*other);
         }
     }
@@ -139,13 +138,26 @@ fn witnesses_against<'a>(
     enough.then_some(against)
 }
 
-/// Whether the data path of the reporting machine runs and gets no answer from this one.
-fn misses(report: &NodeReport, name: &str) -> bool {
-    let overlay = &report.overlay_network;
-    let peer = overlay.peers.iter().find(|peer| peer.name == name);
-    let unanswered = peer.and_then(|peer| peer.unanswered_seconds);
-    overlay.status == OverlayStatus::Connected
-        && unanswered.is_some_and(|seconds| u64::from(seconds) >= UNANSWERED.as_secs())
+/// For how long a machine whose data path runs had had no answer from this one when it reported.
+fn unanswered(last: &LastReport<'_>, name: &str) -> Option<Duration> {
+    let overlay = &last.report?.overlay_network;
+    let mut peers = overlay.peers.iter();
+    let seconds = peers.find(|peer| peer.name == name)?.unanswered_seconds?;
+    let connected = overlay.status == OverlayStatus::Connected;
+    connected.then(|| Duration::from_secs(u64::from(seconds)))
+}
+
+/// Whether enough of the time without an answer lies between the first and the last report that the
+/// judged machine has sent without a gap.
+fn last_while_steady(
+    unanswered: Duration,
+    witness: &LastReport<'_>,
+    judged: &LastReport<'_>,
+) -> bool {
+    // All three are ages.
+    let began = (witness.silent + unanswered).min(judged.steady);
+    let ended = witness.silent.max(judged.silent);
+    began.saturating_sub(ended) >= UNANSWERED
 }
 
 fn condition(names: &[&str], since: ApiTime) -> Condition {

@@ -36,6 +36,8 @@ pub(crate) struct Machine {
     /// The last report that the leader received, and its age.
     pub(crate) heard: Option<Arc<NodeReport>>,
     pub(crate) age: Duration,
+    /// For how long its reports have come without a gap.
+    pub(crate) steady: Duration,
     /// Whether reports reach the leader.
     pub(crate) speaks: bool,
     /// Whether the agent works.
@@ -109,6 +111,7 @@ impl Machine {
             },
             heard: None,
             age: Duration::ZERO,
+            steady: Duration::from_secs(3600),
             speaks: true,
             obeys: true,
             shared: false,

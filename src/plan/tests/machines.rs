@@ -30,6 +30,7 @@ fn observed_authorities(
         };
         let reported = ReportedNode {
             age: Duration::ZERO,
+            steady: Duration::from_secs(3600),
             report: Arc::new(report),
         };
         (name, reported)

@@ -149,6 +149,7 @@ impl World {
         let reports = self.machines.iter().filter_map(|(name, machine)| {
             let reported = ReportedNode {
                 age: machine.age,
+                steady: machine.steady,
                 report: Arc::clone(machine.heard.as_ref()?),
             };
             Some((name.clone(), reported))

@@ -288,7 +288,8 @@ impl StoredState {
 pub struct ObservedReports {
     /// How long this leader has led: a machine that has not reported to it yet gets a full timeout.
     pub leading_for: Duration,
-    /// Reports by machine; those from before this leadership do not count.
+    /// Reports by machine, without those from before this leadership: another leader may have had
+    /// newer ones.
     pub reports: BTreeMap<String, ReportedNode>,
 }
 
@@ -297,6 +298,8 @@ pub struct ObservedReports {
 pub struct ReportedNode {
     /// Time since it arrived, by the leader's monotonic clock.
     pub age: Duration,
+    /// For how long the machine's reports have come without a gap: at least `age`.
+    pub steady: Duration,
     /// The report.
     pub report: Arc<NodeReport>,
 }

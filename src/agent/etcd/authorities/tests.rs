@@ -298,7 +298,7 @@ impl LeadingMachine {
                     authorities: uses.shown(),
                     ..NodeReport::default()
                 };
-                reports.accept("n1", report);
+                reports.accept("n1", report, Duration::from_secs(15));
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         });

@@ -144,7 +144,8 @@ pub(crate) async fn report(
         });
     }
     bound(&mut report, &snapshot.cluster.spec)?;
-    api.config.handle.reports.accept(&name, report);
+    let tick = tick(&snapshot.cluster.spec);
+    api.config.handle.reports.accept(&name, report, tick);
     // Measured after the report was accepted: a late answer must not look younger.
     let unsure = leadership.unsure_for().as_millis() + 1;
     Ok((
@@ -169,9 +170,15 @@ pub fn take_own_report(handle: &LeaderHandle, report: &NodeReport) -> Option<Dur
     let mut report = report.clone();
     bound(&mut report, &snapshot.cluster.spec).ok()?;
     let name = report.node_name.clone();
-    handle.reports.accept(&name, report);
+    let tick = tick(&snapshot.cluster.spec);
+    handle.reports.accept(&name, report, tick);
     // Measured after the report was accepted.
     Some(leadership.unsure_for() + Duration::from_millis(1))
+}
+
+/// Longest time between two reports of a machine.
+fn tick(settings: &ClusterSpec) -> Duration {
+    Duration::from_secs(u64::from(settings.agent_tick_seconds))
 }
 
 fn printable(text: &str) -> String {

@@ -417,6 +417,7 @@ fn report(name: &str, machine: &Machine) -> ReportedNode {
     };
     ReportedNode {
         age: Duration::ZERO,
+        steady: Duration::from_secs(3600),
         report: Arc::new(report),
     }
 }

@@ -112,6 +112,32 @@ fn neither_the_leader_alone_nor_the_others_without_it_judge_a_machine() {
     }
 }
 
+/// The reports of the others are from while it was off.
+#[test]
+fn a_machine_that_was_off_is_judged_only_by_the_time_since_its_return() {
+    let mut world = world(3);
+    say(&mut world, &["n1", "n2"], "n3", 100);
+    for (steady, down) in [(0, false), (AFTER - 1, false), (AFTER, true)] {
+        world.at("n3").steady = Duration::from_secs(u64::from(steady));
+        world.settle();
+        assert_eq!(condition(&mut world, "n3").is_some(), down, "{steady} s");
+    }
+}
+
+#[test]
+fn a_machine_that_has_just_gone_off_is_not_said_to_report() {
+    let mut world = world(3);
+    world.at("n3").speaks = false;
+    world.pass(Duration::from_secs(u64::from(AFTER)));
+    say(&mut world, &["n1", "n2"], "n3", AFTER);
+    world.settle();
+    assert_eq!(condition(&mut world, "n3"), None);
+    // The control: the same of a machine that has reported meanwhile.
+    world.at("n3").speaks = true;
+    world.settle();
+    assert!(condition(&mut world, "n3").is_some());
+}
+
 /// The machine at fault reaches nobody, and says so of all the others.
 #[test]
 fn a_machine_that_reaches_nobody_takes_no_other_one_away() {

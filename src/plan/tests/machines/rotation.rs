@@ -557,6 +557,7 @@ fn the_first_record_after_a_restore_says_that_the_authority_of_peers_is_to_be_re
         };
         let reported = ReportedNode {
             age: Duration::ZERO,
+            steady: Duration::from_secs(3600),
             report: Arc::new(report),
         };
         let observed = ObservedReports {
