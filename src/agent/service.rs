@@ -1,7 +1,8 @@
-//! The service `kat-agent` itself: its tasks and their supervisor, its paths, and its line in `systemctl status`.
+//! The service `kat-agent` itself: its loops and their supervisor, its paths, and its line in `systemctl status`.
 
 pub(crate) mod blocking;
 pub(crate) mod bus;
+pub(crate) mod loops;
 pub(crate) mod paths;
 pub mod program;
 pub(crate) mod run;

@@ -33,6 +33,13 @@ for secret in "PRIVATE KEY" "$(<"$LAB_WORK/key")"; do finds_nothing grep -qaF "$
 
 # n1 is lost. n3 is bare and has another name and another address.
 lab kill n1
+# n2 knows another key of n1's API than the one in the backup, as if n1 had been given one since.
+known_key() { on n2 jq -er .endpoints.machines.n1.apiKey /var/lib/kat/cluster.json; }
+key_in_backup=$(known_key)
+on n2 systemctl stop kat-agent.service
+on n2 sh -euc 'cd /var/lib/kat; jq -c ".endpoints.machines.n1.apiKey |= (explode | reverse | implode)" cluster.json >new; cat new >cluster.json; rm new'
+on n2 systemctl start kat-agent.service
+differs "$key_in_backup" "$(known_key)" "key of n1's API on n2"
 lab copy "$LAB_WORK/backup" n3:/root/backup
 lab copy "$LAB_WORK/key" n3:/root/key
 n3() { on n3 "$@"; }
@@ -89,9 +96,12 @@ lacks "${output^^}" "${key:18:9}"
 identity_there() { n3 katcall get nodes -o json | jq -c '[.items[] | [.metadata.name, .metadata.uid, .status.subnet]] | sort'; }
 equal "$identity_before" "$(identity_there)" "machines"
 equal "$(<"$LAB_WORK/key")" "$(n3 kat-agent recovery-key)" "recovery key"
-# n2 got no command: it finds the new address by the known key, and its program was never stopped.
+# n2 got no command: it finds the new address, its program was never stopped, and it accepts the key of the backup
+# because the machine proves that it has the store of a later epoch.
 status_is_healthy() { n3 katcall status; }
 wait_for 90 status_is_healthy
+equal "$key_in_backup" "$(known_key)" "key of the restored machine's API on n2"
+contains "$(on n2 journalctl --quiet --unit kat-agent.service --output cat)" "a machine whose key was not known here proves"
 equal "$before" "$(programs_on_n2)" "the program on n2"
 two_are_ready() { n3 katcall get workload web -o json | jq -e '.status | .phase == "Running" and .ready == 2' >/dev/null; }
 wait_for 90 two_are_ready

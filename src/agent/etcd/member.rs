@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
 use jiff::Timestamp;
-use tokio::{sync::oneshot, task::JoinSet};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -21,10 +21,9 @@ use crate::{
     },
     commands::{host_files, recovery},
     network::overlay,
-    service::paths,
+    service::{loops::AgentLoops, paths},
 };
 use kat_api::JoiningState;
-use kat_daemon::watchdog::LoopPulses;
 use kat_host::users::Users;
 use kat_leader as leader;
 use kat_leader::{
@@ -72,8 +71,6 @@ pub(crate) struct MemberParts<'a> {
     /// Renders etcd's unit.
     pub renderer: Arc<Renderer>,
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
-    /// Reports the loops' liveness to the watchdog.
-    pub pulses: &'a LoopPulses,
 }
 
 impl RunningMember {
@@ -82,9 +79,9 @@ impl RunningMember {
     /// otherwise.
     pub(crate) async fn start(
         parts: MemberParts<'_>,
-        tasks: &mut JoinSet<()>,
-        cancel: &CancellationToken,
+        loops: &mut AgentLoops,
     ) -> anyhow::Result<Self> {
+        let (pulses, cancel) = (loops.pulses.clone(), loops.cancel.clone());
         let MemberParts {
             identity,
             config,
@@ -93,7 +90,6 @@ impl RunningMember {
             system,
             renderer,
             clock,
-            pulses,
         } = parts;
         let before = known.borrow().clone();
         let renewed = match keys.renew(identity, &before, Timestamp::now()) {
@@ -114,7 +110,7 @@ impl RunningMember {
             system,
             renderer,
         };
-        tasks.spawn(etcd_unit.run(started, cancel.clone()));
+        loops.add("etcd's unit", etcd_unit.run(started, cancel.clone()));
         // Where etcd needs no other member, or the others are up, it is ready soon.
         let _ = tokio::time::timeout(READY_SOON, first).await;
         let now = known.borrow().clone();
@@ -160,28 +156,23 @@ impl RunningMember {
             retry: UPKEEP_RETRY,
             pulses: pulses.clone(),
         };
-        tasks.spawn(leader::keep_members(
-            handle.clone(),
-            members,
-            cancel.clone(),
-        ));
+        let members = leader::keep_members(handle.clone(), members, cancel.clone());
+        loops.add("members of the store", members);
         let backups = BackupsConfig {
             node: identity.node.clone(),
             clock,
             backups: Arc::new(recovery::LocalBackups::new(identity, keys)),
         };
-        tasks.spawn(leader::keep_backups(
-            handle.clone(),
-            backups,
-            cancel.clone(),
-        ));
+        let backups = leader::keep_backups(handle.clone(), backups, cancel.clone());
+        loops.add("backups", backups);
         let takeover = TakeoverConfig {
             node: identity.node.clone(),
             api_port: spec.api_port,
             own_url: format!("https://127.0.0.1:{}", spec.etcd_client_port),
             etcd,
         };
-        tasks.spawn(leader::watch_over(handle.clone(), takeover, cancel.clone()));
+        let takeover = leader::watch_over(handle.clone(), takeover, cancel.clone());
+        loops.add("watch over the leader", takeover);
         let maker = NextAuthorities {
             keys: keys.clone(),
             cluster_uid: identity.cluster_uid.clone(),
@@ -191,13 +182,10 @@ impl RunningMember {
             node: identity.node.clone(),
             clock: Arc::new(Timestamp::now),
             maker: Arc::new(maker),
-            pulses: pulses.clone(),
+            pulses,
         };
-        tasks.spawn(leader::keep_authorities(
-            handle.clone(),
-            rotation,
-            cancel.clone(),
-        ));
+        let authorities = leader::keep_authorities(handle.clone(), rotation, cancel);
+        loops.add("rotation of authorities", authorities);
         let joining = JoiningState {
             authorities: signing.subscribe(),
             users: Arc::new(stores::EtcdUsers(store.clone())),

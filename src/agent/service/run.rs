@@ -9,19 +9,18 @@ use std::{
 use jiff::Timestamp;
 use tokio::{
     sync::{Notify, oneshot, watch},
-    task::JoinSet,
+    time::Instant,
 };
-use tokio_util::sync::CancellationToken;
 
 use super::{
-    blocking::may_block,
+    loops::AgentLoops,
     paths,
     supervisor::{DesiredList, Supervisor},
 };
 use crate::{
     NetworkFiles, Reporter, Statuses,
     cluster::{
-        cluster_cache::ClusterCache,
+        cluster_cache::{ClusterCache, ClusterCacheReceiver},
         identity::MachineIdentity,
         keys::MachineKeys,
         machine::{LeaderApi, ThisMachine},
@@ -38,7 +37,9 @@ use crate::{
     desired_state::{
         fence,
         kept_position::PositionFile,
+        known_epochs::KnownEpochs,
         store_watch::{FollowedStore, follow_desired, follow_known, follow_network},
+        watched_writes::WatchedWrites,
     },
     disk::{ballast::Ballast, eviction::Evictor, pressure as disks, pressure::DiskWatch},
     etcd::{
@@ -57,9 +58,9 @@ use crate::{
         standalone as local,
     },
     network::host_ports::SystemListeners,
-    reporter::OwnLeaderFirst,
+    reporter::{LeaderSilence, OwnLeaderFirst},
     secrets::Secrets,
-    service::status_line::{ServiceStatus, StatusSources, tell_status},
+    service::status_line::{StatusSources, tell_status},
     volumes::{
         Volumes, earlier_grants,
         moves::{OtherMachines, OwnVolumes, VolumeMoves},
@@ -69,15 +70,16 @@ use crate::{
 };
 use kat_api as api;
 use kat_api::{AgentPort, ApiConfig, ApiLimits, InstanceLogs, InstanceSessions, OverviewRelay};
-use kat_daemon::watchdog::LoopPulses;
 use kat_host::users::Users;
+use kat_leader::LeaderHandle;
 use kat_registry::Registries;
 use kat_render::Renderer;
 use kat_store::{
-    AbsentStore, LocalStateSource, PrefixStateSource, StateSource, follow_source_from,
+    AbsentStore, LocalStateSource, Mirror, PrefixStateSource, StateSource, follow_source_from,
 };
 use kat_systemd::{Journal, Logind, ManagerSource, Managers};
 use kat_types::{
+    api::NodeReport,
     machine::{network, root::Root},
     resource::AgentConfig,
 };
@@ -90,35 +92,165 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         tracing::error!("what an earlier restore unpacked is left: {error:#}");
     }
     let config = read_agent_config()?;
-    let cancel = CancellationToken::new();
-    let mut tasks = JoinSet::new();
-    let managers: Arc<dyn ManagerSource> = Arc::new(Managers::new());
-    let pulses = LoopPulses::default();
-    let status = ServiceStatus::start(&mut tasks, &pulses, &cancel);
+    let mut loops = AgentLoops::start();
+    let machine = Machine {
+        managers: Arc::new(Managers::new()),
+        clock: Arc::new(Timestamp::now),
+        config,
+        identity,
+    };
+    let stored = ClusterCache::stored();
+    let workloads = workloads(&mut loops, &machine, &stored).await?;
+    let (known_now, known) = watch::channel(Arc::new(stored));
+    let keys = MachineKeys::new(etcd_group(&machine.identity)?);
+    let system = machine.managers.system();
+    let cache = known.borrow().clone();
+    let left =
+        membership::give_up_outdated(&machine.identity, &keys, &cache, system.as_ref()).await?;
+    if left {
+        tracing::info!("systemd starts kat-agent anew");
+        loops.end().await;
+        return Ok(());
+    }
+    let credentials = Credentials { keys, known };
+    let told = Told::default();
+    let cluster = cluster(&mut loops, &machine, &credentials, &workloads, &told).await?;
+    let certificates = ServerCertificates::read(&machine.identity, &credentials.keys)?;
+    servers(
+        &mut loops,
+        &machine,
+        &credentials,
+        (&workloads, &cluster, &certificates),
+    )?;
+    follow_state(
+        &mut loops,
+        &machine,
+        &credentials,
+        (&workloads, &cluster),
+        known_now,
+    );
+    let uses = AuthorityUses::default();
+    reports(
+        &mut loops,
+        &machine,
+        &credentials,
+        (&workloads, &cluster, &told),
+        uses.clone(),
+    )
+    .await?;
+    certificate_loops(
+        &mut loops,
+        &machine,
+        &credentials,
+        &cluster,
+        (certificates, uses),
+    );
+    let status = StatusSources {
+        handle: cluster.handle,
+        silence: told.silence.subscribe(),
+        refused_epoch: cluster.epochs.refused(),
+        outside: told.outside.subscribe(),
+        member: machine.identity.etcd,
+    };
+    let status = tell_status(loops.status.clone(), status, loops.cancel.clone());
+    loops.add("status line", status);
 
+    let turn = role_loop(&mut loops, &machine, &credentials);
+    let end = async {
+        tokio::select! {
+            ended = wait_for_end() => ended,
+            Ok(()) = turn => {
+                tracing::info!("this machine's part in the cluster's store changes; systemd starts kat-agent anew");
+                Ok(())
+            }
+        }
+    };
+    loops.supervise(end).await?;
+    loops.end().await;
+    Ok(())
+}
+
+/// What does not change while the agent runs.
+struct Machine {
+    identity: Arc<MachineIdentity>,
+    config: AgentConfig,
+    managers: Arc<dyn ManagerSource>,
+    clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+}
+
+/// The machine's keys, and what it knows of the other machines.
+struct Credentials {
+    keys: MachineKeys,
+    known: ClusterCacheReceiver,
+}
+
+/// What the reporter tells other loops.
+struct Told {
+    /// The last report.
+    report: watch::Sender<Arc<NodeReport>>,
+    /// Why no leader answers, and since when.
+    silence: watch::Sender<Option<LeaderSilence>>,
+    /// Whether the cluster does not know this machine any more.
+    outside: watch::Sender<bool>,
+}
+
+impl Default for Told {
+    fn default() -> Self {
+        Self {
+            report: watch::Sender::new(Arc::default()),
+            silence: watch::Sender::new(None),
+            outside: watch::Sender::new(false),
+        }
+    }
+}
+
+/// What runs the machine's workloads.
+struct Workloads {
+    tools: Arc<WorkerTools>,
+    statuses: Statuses,
+    /// The list that the workers work on.
+    lists: watch::Sender<DesiredList>,
+    network: NetworkFiles,
+    writes: WatchedWrites,
+    disks: Arc<DiskWatch>,
+    /// When this machine last counted as present for every leader.
+    reached: watch::Sender<Option<Instant>>,
+}
+
+/// Starts the workers and the loops over volumes, images and disks. They go by the list of before
+/// the start until a newer one arrives.
+async fn workloads(
+    loops: &mut AgentLoops,
+    machine: &Machine,
+    known: &ClusterCache,
+) -> anyhow::Result<Workloads> {
+    let Machine {
+        identity,
+        config,
+        managers,
+        ..
+    } = machine;
+    let (pulses, cancel) = (loops.pulses.clone(), loops.cancel.clone());
     let root = Root::new("/");
     let stored = DesiredList::stored(Path::new(paths::DESIRED));
-    earlier_grants::record(&root, &config, &stored.desired)?;
+    earlier_grants::record(&root, config, &stored.desired)?;
     let (lists, listed) = watch::channel(stored);
     let statuses = Statuses::default();
     let network = NetworkFiles::new(network::FOLDER.into());
-    network.write_node(&setup::node_network(&identity, &config))?;
-    let tools = Arc::new(tools(&identity, &config, &managers).await?);
-    let stored = ClusterCache::stored();
-    let host_files =
-        host_files::needed_files(&tools.renderer, &tools.settings, &identity, &stored)?;
+    network.write_node(&setup::node_network(identity, config))?;
+    let tools = Arc::new(tools(identity, config, managers).await?);
+    let host_files = host_files::needed_files(&tools.renderer, &tools.settings, identity, known)?;
     host_files::renew(&host_files, managers.system().as_ref()).await?;
     let mut supervisor = Supervisor::new(Arc::clone(&tools), statuses.clone(), network.clone());
     supervisor.pulses = pulses.clone();
     let writes = supervisor.writes.clone();
-    tasks.spawn(writes.clone().run(pulses.clone(), cancel.clone()));
+    let retries = writes.clone().run(pulses.clone(), cancel.clone());
+    loops.add("writes that failed", retries);
     let memory = fence::FenceMemory {
         path: paths::REACHED.into(),
         monotonic: Arc::clone(&tools.monotonic),
     };
     let (reached_now, reached) = watch::channel(memory.recall());
-    let (silence_now, silence) = watch::channel(None);
-    let (outside_now, outside) = watch::channel(false);
     let (fenced_now, fenced) = watch::channel(DesiredList::default());
     let fence = fence::PartitionFence {
         timeout: Duration::from_secs(identity.cluster.spec.node_loss_timeout_seconds.into()),
@@ -128,20 +260,23 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         fenced: fenced_now,
         memory: Some(memory),
     };
-    tasks.spawn(fence.run(cancel.clone()));
+    loops.add("fence", fence.run(cancel.clone()));
     let removals = VolumeRemovals {
         lists: listed.clone(),
         volumes: Arc::clone(&tools.volumes),
         statuses: statuses.clone(),
         pulses: pulses.clone(),
     };
-    tasks.spawn(removals.run(cancel.clone()));
+    loops.add("removals of volumes", removals.run(cancel.clone()));
     if identity.etcd {
         let ballast = Ballast::new(&root, Arc::new(disks::measure_free_space));
-        tasks.spawn(ballast.run(pulses.clone(), cancel.clone()));
+        loops.add(
+            "reserve of the disk",
+            ballast.run(pulses.clone(), cancel.clone()),
+        );
     }
     let base = &identity.cluster.spec.volume_base_path;
-    let disks = DiskWatch::new(&root, base, &config, Arc::new(disks::measure_free_space));
+    let disks = DiskWatch::new(&root, base, config, Arc::new(disks::measure_free_space));
     let disks = Arc::new(disks);
     let look = Arc::clone(&disks).run(
         tools.volumes.disks().clone(),
@@ -149,7 +284,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         pulses.clone(),
         cancel.clone(),
     );
-    tasks.spawn(look);
+    loops.add("disks", look);
     let collector = Collector {
         lists: listed.clone(),
         tools: Arc::clone(&tools),
@@ -157,49 +292,75 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         statuses: statuses.clone(),
         pulses: pulses.clone(),
     };
-    tasks.spawn(may_block(collector.run(cancel.clone())));
-    let parts = (statuses.clone(), Arc::clone(&tools.monotonic));
+    loops.add_blocking("images", collector.run(cancel.clone()));
     let evictor = Evictor::new(
         &root,
         base,
-        &config,
+        config,
         Arc::new(disks::measure_free_space),
-        parts,
+        (statuses.clone(), Arc::clone(&tools.monotonic)),
     );
     // This process does not start instances that an earlier one evicted.
     let (evicted_now, evicted) = watch::channel(evictor.evicted());
     supervisor.evicted = evicted;
-    tasks.spawn(evictor.run(listed.clone(), evicted_now, pulses.clone(), cancel.clone()));
-    tasks.spawn(may_block(supervisor.run(fenced, cancel.clone())));
+    let evictor = evictor.run(listed, evicted_now, pulses, cancel.clone());
+    loops.add("eviction", evictor);
+    loops.add_blocking("workers", supervisor.run(fenced, cancel));
+    Ok(Workloads {
+        tools,
+        statuses,
+        lists,
+        network,
+        writes,
+        disks,
+        reached: reached_now,
+    })
+}
 
-    let (known_now, known) = watch::channel(Arc::new(stored));
-    let clock: Arc<dyn Fn() -> Timestamp + Send + Sync> = Arc::new(Timestamp::now);
-    let (published, reports) = watch::channel(Arc::default());
-    let keys = MachineKeys::new(etcd_group(&identity)?);
-    let system = managers.system();
-    let now = known.borrow().clone();
-    if membership::give_up_outdated(&identity, &keys, &now, system.as_ref()).await? {
-        tracing::info!("systemd starts kat-agent anew");
-        end_in_order(&cancel, &mut tasks).await;
-        return Ok(());
-    }
+/// The cluster as this machine reads it.
+struct Cluster {
+    /// `None` on a machine without the store.
+    member: Option<RunningMember>,
+    handle: LeaderHandle,
+    store: FollowedStore,
+    state: Mirror,
+    epochs: Arc<KnownEpochs>,
+    /// Whether a machine without the store reads the state stream now.
+    stream_is_read: Arc<AtomicBool>,
+    /// Answers with the cluster's overview on a machine without the store.
+    relay: Option<Arc<dyn OverviewRelay>>,
+}
+
+/// Starts etcd and the leader's loops on a machine with the store, and follows the cluster's state.
+async fn cluster(
+    loops: &mut AgentLoops,
+    machine: &Machine,
+    Credentials { keys, known }: &Credentials,
+    workloads: &Workloads,
+    told: &Told,
+) -> anyhow::Result<Cluster> {
+    let Machine {
+        identity,
+        config,
+        managers,
+        clock,
+    } = machine;
     let member = if identity.etcd {
-        status.say("starting etcd");
+        loops.status.say("starting etcd");
         let parts = MemberParts {
-            identity: &identity,
-            config: &config,
-            keys: &keys,
-            known: &known,
+            identity,
+            config,
+            keys,
+            known,
             system: managers.system(),
-            renderer: Arc::clone(&tools.renderer),
-            clock: Arc::clone(&clock),
-            pulses: &pulses,
+            renderer: Arc::clone(&workloads.tools.renderer),
+            clock: Arc::clone(clock),
         };
-        Some(RunningMember::start(parts, &mut tasks, &cancel).await?)
+        Some(RunningMember::start(parts, loops).await?)
     } else {
         None
     };
-    let now = known.borrow().clone();
+    let cancel = loops.cancel.clone();
     let stream_is_read = Arc::new(AtomicBool::new(false));
     let position = PositionFile {
         path: paths::POSITION.into(),
@@ -211,15 +372,16 @@ pub(crate) async fn run() -> anyhow::Result<()> {
             let handle = member.handle.clone();
             let source: Arc<dyn StateSource> = Arc::new(MemberStateSource {
                 own: Arc::new(LocalStateSource::new(member.feed.clone(), &identity.node)),
-                stream: Arc::new(RemoteStateSource::new(&identity, &keys, &known, &epochs)),
+                stream: Arc::new(RemoteStateSource::new(identity, keys, known, &epochs)),
                 stream_next: AtomicBool::new(false),
             });
             let store = FollowedStore::Leader(member.store.clone());
             (handle, store, source, None)
         }
         None => {
+            let now = known.borrow().clone();
             let store = match keys.is_etcd_client() {
-                true => FollowedStore::Node(stores::node(&identity, &keys, &now).await?),
+                true => FollowedStore::Node(stores::node(identity, keys, &now).await?),
                 false => FollowedStore::Absent,
             };
             let etcd = match &store {
@@ -231,74 +393,89 @@ pub(crate) async fn run() -> anyhow::Result<()> {
             };
             let (handle, shown) = local::start(
                 Arc::new(AbsentStore),
-                Arc::clone(&identity),
-                listed.clone(),
-                reports.clone(),
+                Arc::clone(identity),
+                workloads.lists.subscribe(),
+                told.report.subscribe(),
                 cancel.clone(),
             );
             let source: Arc<dyn StateSource> = Arc::new(WorkerStateSource {
-                stream: RemoteStateSource::new(&identity, &keys, &known, &epochs),
+                stream: RemoteStateSource::new(identity, keys, known, &epochs),
                 etcd,
                 was_etcd: AtomicBool::new(false),
                 is_read: Arc::clone(&stream_is_read),
             });
             let members = StoreMembers {
-                identity: Arc::clone(&identity),
+                identity: Arc::clone(identity),
                 keys: keys.clone(),
                 known: known.clone(),
             };
             let reader = OverviewReader::new(
                 &identity.node,
                 Arc::new(members),
-                Arc::clone(&clock),
-                silence.clone(),
+                Arc::clone(clock),
+                told.silence.subscribe(),
                 shown,
             );
-            tasks.spawn(Arc::clone(&reader).run(cancel.clone()));
+            loops.add("overview", Arc::clone(&reader).run(cancel.clone()));
             let relay: Arc<dyn OverviewRelay> = reader;
             (handle, store, source, Some(relay))
         }
     };
     let followed = follow_source_from(source, known_state, cancel.clone());
-    let state = followed.mirror;
-    let copy = state.clone();
-    tasks.spawn(position.follow(
+    let position = position.follow(
         followed.confirmed,
         Arc::clone(&epochs),
-        writes.clone(),
-        pulses.clone(),
-        cancel.clone(),
-    ));
+        workloads.writes.clone(),
+        loops.pulses.clone(),
+        cancel,
+    );
+    loops.add("position in the state", position);
+    Ok(Cluster {
+        member,
+        handle,
+        store,
+        state: followed.mirror,
+        epochs,
+        stream_is_read,
+        relay,
+    })
+}
 
-    let uses = AuthorityUses::default();
-    let keeper_pulses = pulses.clone();
-    // A machine that does not hold the store says them too: the others then know its certificates
-    // when it becomes a member.
-    let member_keys = keys.member_keys()?;
-    let certificates = ServerCertificates::read(&identity, &keys)?;
-    let leader = leader_source(&identity, &handle, &known);
-    let members = state_members(&identity, &known);
-    let listeners = listeners(&identity, &keys, &known, &certificates, leader, members)?;
+/// Serves the API, and what other machines ask of this one.
+fn servers(
+    loops: &mut AgentLoops,
+    machine: &Machine,
+    Credentials { keys, known }: &Credentials,
+    (workloads, cluster, certificates): (&Workloads, &Cluster, &ServerCertificates),
+) -> anyhow::Result<()> {
+    let Machine {
+        identity, managers, ..
+    } = machine;
+    let (pulses, cancel) = (loops.pulses.clone(), loops.cancel.clone());
+    let (tools, lists) = (&workloads.tools, &workloads.lists);
+    let leader = leader_source(identity, &cluster.handle, known);
+    let members = state_members(identity, known);
+    let listeners = listeners(identity, keys, known, certificates, leader, members)?;
     let here: Arc<dyn InstanceLogs> = Arc::new(JournalLogs {
         journal: Arc::clone(&tools.logs),
-        managers: Arc::clone(&managers),
+        managers: Arc::clone(managers),
     });
     let sessions_here: Arc<dyn InstanceSessions> = Arc::new(LocalSessions::new(
-        Arc::clone(&managers),
+        Arc::clone(managers),
         tools.root.path().to_owned(),
     ));
-    let agents = PeerAgents::new(&identity, &keys, &known);
+    let agents = PeerAgents::new(identity, keys, known);
     let port = AgentPort {
-        listener: agent_listener(&identity)?,
-        config: agent_tls(&certificates)?,
-        knows: known_peers(&known),
-        find: own_instances(&identity, &listed),
-        all: all_own_instances(&identity, &listed),
+        listener: agent_listener(identity)?,
+        config: agent_tls(certificates)?,
+        knows: known_peers(known),
+        find: own_instances(identity, &lists.subscribe()),
+        all: all_own_instances(identity, &lists.subscribe()),
         logs: Arc::clone(&here),
         sessions: Arc::clone(&sessions_here),
         copies: Arc::new(OwnVolumes {
             node: identity.node.clone(),
-            lists: listed.clone(),
+            lists: lists.subscribe(),
             volumes: Arc::clone(&tools.volumes),
         }),
         limits: ApiLimits::default(),
@@ -306,16 +483,17 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     };
     let moves = VolumeMoves {
         node: identity.node.clone(),
-        lists: listed.clone(),
+        lists: lists.subscribe(),
         volumes: Arc::clone(&tools.volumes),
-        statuses: statuses.clone(),
+        statuses: workloads.statuses.clone(),
         source: Arc::new(OtherMachines(agents.clone())),
         pulses: pulses.clone(),
     };
-    tasks.spawn(moves.run(cancel.clone()));
-    tasks.spawn(api::serve_agent(port, cancel.clone()));
-    let api_config = ApiConfig {
-        handle: handle.clone(),
+    loops.add("moves of volumes", moves.run(cancel.clone()));
+    loops.add("agent's port", api::serve_agent(port, cancel.clone()));
+    let member = cluster.member.as_ref();
+    let config = ApiConfig {
+        handle: cluster.handle.clone(),
         logs: Arc::new(ClusterLogs {
             node: identity.node.clone(),
             here,
@@ -326,107 +504,139 @@ pub(crate) async fn run() -> anyhow::Result<()> {
             here: sessions_here,
             agents,
         }),
-        clock: Arc::clone(&clock),
+        clock: Arc::clone(&machine.clock),
         new_uid: Arc::new(api::random_uid),
         node_name: identity.node.clone(),
         limits: ApiLimits::default(),
-        pulses: pulses.clone(),
-        joining: member.as_ref().map(|member| member.joining.clone()),
+        pulses,
+        joining: member.map(|member| member.joining.clone()),
         images: Some(Arc::new(Registries::new()?)),
-        relay,
+        relay: cluster.relay.clone(),
     };
-    tasks.spawn(api::serve(api_config, listeners, cancel.clone()));
+    loops.add("API", api::serve(config, listeners, cancel));
+    Ok(())
+}
 
-    tasks.spawn(may_block(follow_desired(
+/// Writes what the cluster's state says of this machine, its network and the other machines to files
+/// and to those who follow it.
+fn follow_state(
+    loops: &mut AgentLoops,
+    Machine { identity, .. }: &Machine,
+    credentials: &Credentials,
+    (workloads, cluster): (&Workloads, &Cluster),
+    known_now: watch::Sender<Arc<ClusterCache>>,
+) {
+    let (pulses, cancel) = (loops.pulses.clone(), loops.cancel.clone());
+    let desired = follow_desired(
         identity.node.clone(),
-        state.clone(),
+        cluster.state.clone(),
         paths::DESIRED.into(),
-        lists,
-        writes.clone(),
-        pulses.clone(),
-        cancel.clone(),
-    )));
-    tasks.spawn(may_block(follow_network(
-        identity.clone(),
-        state.clone(),
-        network,
-        writes.clone(),
-        pulses.clone(),
-        cancel.clone(),
-    )));
-    tasks.spawn(may_block(follow_known(
-        identity.clone(),
-        state,
-        store.clone(),
-        keys.clone(),
-        known_now,
-        writes,
-        pulses.clone(),
-        cancel.clone(),
-    )));
-    let (turned, turn) = oneshot::channel();
-    let follow_role = membership::follow(
-        identity.clone(),
-        keys.clone(),
-        Arc::clone(&managers),
-        known.clone(),
+        workloads.lists.clone(),
+        workloads.writes.clone(),
         pulses.clone(),
         cancel.clone(),
     );
-    let until = cancel.clone();
-    tasks.spawn(async move {
-        follow_role.await;
-        let _ = turned.send(());
-        // This task only ends with the agent, so it is never the reason of an early end.
-        until.cancelled().await;
-    });
-    let tick = Duration::from_secs(u64::from(identity.cluster.spec.agent_tick_seconds));
-    let lists_for_bus = listed.clone();
-    let reporter = Reporter {
-        identity: Arc::clone(&identity),
-        statuses,
-        lists: listed,
-        sink: Arc::new(OwnLeaderFirst {
-            handle: handle.clone(),
-            others: Arc::new(LeaderApi::new(&identity, &keys, known.clone())),
-        }),
-        facts: Arc::new(
-            ThisMachine::new(
-                &identity,
-                &config,
-                Arc::clone(&managers),
-                known.clone(),
-                Arc::clone(&tools.volumes),
-                disks,
-            )
-            .await?
-            .with_member_keys(member_keys)
-            .with_authorities(uses.clone())
-            .with_state_stream(stream_is_read)
-            .with_refused_epoch(epochs.refused()),
-        ),
-        published,
-        reached: reached_now,
-        silence: silence_now,
-        outside: outside_now,
-        clock,
-        pulses,
-    };
-    tasks.spawn(reporter.run(tick, cancel.clone()));
-    tasks.spawn(super::bus::serve(
-        Arc::clone(&identity),
-        lists_for_bus,
-        handle.clone(),
-        reports,
+    loops.add_blocking("desired list", desired);
+    let network = follow_network(
+        Arc::clone(identity),
+        cluster.state.clone(),
+        workloads.network.clone(),
+        workloads.writes.clone(),
+        pulses.clone(),
         cancel.clone(),
-    ));
+    );
+    loops.add_blocking("network's files", network);
+    let known = follow_known(
+        Arc::clone(identity),
+        cluster.state.clone(),
+        cluster.store.clone(),
+        credentials.keys.clone(),
+        known_now,
+        workloads.writes.clone(),
+        pulses,
+        cancel,
+    );
+    loops.add_blocking("known machines", known);
+}
+
+/// Reports to the leader, and answers on the bus with the last report.
+async fn reports(
+    loops: &mut AgentLoops,
+    machine: &Machine,
+    Credentials { keys, known }: &Credentials,
+    (workloads, cluster, told): (&Workloads, &Cluster, &Told),
+    uses: AuthorityUses,
+) -> anyhow::Result<()> {
+    let Machine {
+        identity,
+        config,
+        managers,
+        clock,
+    } = machine;
+    let cancel = loops.cancel.clone();
+    let tick = Duration::from_secs(u64::from(identity.cluster.spec.agent_tick_seconds));
+    let facts = ThisMachine::new(
+        identity,
+        config,
+        Arc::clone(managers),
+        known.clone(),
+        Arc::clone(&workloads.tools.volumes),
+        Arc::clone(&workloads.disks),
+    );
+    let facts = facts
+        .await?
+        // A machine that does not hold the store reports them too: the others then know its
+        // certificates when it becomes a member.
+        .with_member_keys(keys.member_keys()?)
+        .with_authorities(uses)
+        .with_state_stream(Arc::clone(&cluster.stream_is_read))
+        .with_refused_epoch(cluster.epochs.refused());
+    let reporter = Reporter {
+        identity: Arc::clone(identity),
+        statuses: workloads.statuses.clone(),
+        lists: workloads.lists.subscribe(),
+        sink: Arc::new(OwnLeaderFirst {
+            handle: cluster.handle.clone(),
+            others: Arc::new(LeaderApi::new(identity, keys, known.clone())),
+        }),
+        facts: Arc::new(facts),
+        published: told.report.clone(),
+        reached: workloads.reached.clone(),
+        silence: told.silence.clone(),
+        outside: told.outside.clone(),
+        clock: Arc::clone(clock),
+        pulses: loops.pulses.clone(),
+    };
+    loops.add("reports", reporter.run(tick, cancel.clone()));
+    let bus = super::bus::serve(
+        Arc::clone(identity),
+        workloads.lists.subscribe(),
+        cluster.handle.clone(),
+        told.report.subscribe(),
+        cancel,
+    );
+    loops.add("bus", bus);
+    Ok(())
+}
+
+/// Replaces certificates in time, and authorities and keys when the cluster does.
+fn certificate_loops(
+    loops: &mut AgentLoops,
+    Machine {
+        identity, managers, ..
+    }: &Machine,
+    Credentials { keys, known }: &Credentials,
+    cluster: &Cluster,
+    (certificates, uses): (ServerCertificates, AuthorityUses),
+) {
+    let cancel = loops.cancel.clone();
     let changed = Arc::new(Notify::new());
-    if let Some(member) = &member {
+    if let Some(member) = &cluster.member {
         let keeper = AuthorityKeeper {
-            identity: Arc::clone(&identity),
+            identity: Arc::clone(identity),
             keys: keys.clone(),
             known: known.clone(),
-            snapshot: handle.snapshot.clone(),
+            snapshot: cluster.handle.snapshot.clone(),
             etcd: Arc::new(SystemdEtcd(managers.system())),
             signing: Arc::clone(&member.signing),
             uses: uses.clone(),
@@ -435,78 +645,57 @@ pub(crate) async fn run() -> anyhow::Result<()> {
             tried: Default::default(),
             signed: Default::default(),
             changed: Arc::clone(&changed),
-            pulses: keeper_pulses,
+            pulses: loops.pulses.clone(),
         };
-        tasks.spawn(keeper.run(cancel.clone()));
+        loops.add("authorities", keeper.run(cancel.clone()));
     }
     let succession = SuccessionWatch {
-        identity: Arc::clone(&identity),
+        identity: Arc::clone(identity),
         keys: keys.clone(),
         known: known.clone(),
-        state: copy,
+        state: cluster.state.clone(),
         changed: Arc::clone(&changed),
     };
-    tasks.spawn(succession.run(cancel.clone()));
+    loops.add("succession of authorities", succession.run(cancel.clone()));
     let renewal = CertificateRenewal {
-        identity: Arc::clone(&identity),
-        keys,
+        identity: Arc::clone(identity),
+        keys: keys.clone(),
         certificates,
-        store,
-        known,
+        store: cluster.store.clone(),
+        known: known.clone(),
         changed,
         uses,
         admin_connection: paths::ADMIN_CONNECTION.into(),
     };
-    tasks.spawn(renewal.run(cancel.clone()));
-    tasks.spawn(tell_status(
-        status,
-        StatusSources {
-            handle,
-            silence,
-            refused_epoch: epochs.refused(),
-            outside,
-            member: identity.etcd,
-        },
+    loops.add("renewal of certificates", renewal.run(cancel));
+}
+
+/// Follows whether this machine is to hold the store. The receiver learns it when that changes: the
+/// agent then ends, and starts in its other role.
+fn role_loop(
+    loops: &mut AgentLoops,
+    Machine {
+        identity, managers, ..
+    }: &Machine,
+    Credentials { keys, known }: &Credentials,
+) -> oneshot::Receiver<()> {
+    let (turned, turn) = oneshot::channel();
+    let cancel = loops.cancel.clone();
+    let follow = membership::follow(
+        Arc::clone(identity),
+        keys.clone(),
+        Arc::clone(managers),
+        known.clone(),
+        loops.pulses.clone(),
         cancel.clone(),
-    ));
-
-    let end = async {
-        tokio::select! {
-            ended = wait_for_end() => ended,
-            Ok(()) = turn => {
-                tracing::info!("this machine's part in the cluster's store changes; systemd starts kat-agent anew");
-                Ok(())
-            }
-        }
-    };
-    whole_until(end, &mut tasks).await?;
-    end_in_order(&cancel, &mut tasks).await;
-    Ok(())
-}
-
-async fn end_in_order(cancel: &CancellationToken, tasks: &mut JoinSet<()>) {
-    tracing::info!("stopping; workloads run on");
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-    cancel.cancel();
-    let all = async { while tasks.join_next().await.is_some() {} };
-    if tokio::time::timeout(Duration::from_secs(8), all)
-        .await
-        .is_err()
-    {
-        tracing::warn!("some tasks did not end in time");
-    }
-}
-
-/// Waits for `end` while every task runs. When a task ends early the agent ends, too, and systemd
-/// restarts it: an agent with missing tasks must not look healthy.
-async fn whole_until(
-    end: impl Future<Output = anyhow::Result<()>>,
-    tasks: &mut JoinSet<()>,
-) -> anyhow::Result<()> {
-    tokio::select! {
-        ended = end => ended,
-        ended = tasks.join_next() => anyhow::bail!("a task of the agent ended early: {ended:?}"),
-    }
+    );
+    loops.add("part in the store", async move {
+        follow.await;
+        let _ = turned.send(());
+        // This loop only ends with the agent, so it is never the reason of an early end.
+        cancel.cancelled().await;
+    });
+    turn
 }
 
 async fn wait_for_end() -> anyhow::Result<()> {
@@ -552,24 +741,11 @@ async fn tools(
 
 #[cfg(test)]
 mod tests {
-    use std::future::{pending, ready};
+    use std::future::pending;
 
     use super::*;
-    use kat_leader::{AgentReports, LeaderHandle, PlanningHealth, StoreHealth};
+    use kat_leader::{AgentReports, PlanningHealth, StoreHealth};
     use kat_testing::MemoryStore;
-
-    #[tokio::test]
-    async fn the_agent_ends_with_any_of_its_tasks() {
-        let mut tasks = JoinSet::new();
-        tasks.spawn(pending());
-        whole_until(ready(Ok(())), &mut tasks).await.unwrap();
-        tasks.spawn(async {});
-        let early = whole_until(pending(), &mut tasks).await.unwrap_err();
-        assert!(early.to_string().contains("ended early"), "{early}");
-        tasks.spawn(async { panic!("as a task may") });
-        let panicked = whole_until(pending(), &mut tasks).await.unwrap_err();
-        assert!(panicked.to_string().contains("ended early"), "{panicked}");
-    }
 
     /// The status line runs beside the leader's loops and ends with them.
     #[tokio::test]
@@ -586,9 +762,7 @@ mod tests {
             planning: PlanningHealth::default(),
             feed: None,
         };
-        let cancel = CancellationToken::new();
-        let mut tasks = JoinSet::new();
-        let status = ServiceStatus::start(&mut tasks, &LoopPulses::default(), &cancel);
+        let mut loops = AgentLoops::start();
         let (_refused_now, refused_epoch) = watch::channel(None);
         let (_silence_now, silence) = watch::channel(None);
         let (_outside_now, outside) = watch::channel(false);
@@ -599,10 +773,14 @@ mod tests {
             outside,
             member: true,
         };
-        tasks.spawn(tell_status(status, sources, cancel));
+        let told = tell_status(loops.status.clone(), sources, loops.cancel.clone());
+        loops.add("status line", told);
         drop(leaderships);
-        let early = whole_until(pending(), &mut tasks).await.unwrap_err();
-        assert!(early.to_string().contains("ended early"), "{early}");
+        let early = loops.supervise(pending()).await.unwrap_err();
+        assert!(
+            early.to_string().contains("`status line` ended early"),
+            "{early}"
+        );
         drop(snapshots);
     }
 

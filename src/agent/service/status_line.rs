@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sd_notify::NotifyState;
-use tokio::{sync::watch, task::JoinSet, time::sleep};
+use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -24,25 +24,17 @@ pub(crate) struct ServiceStatus {
 }
 
 impl ServiceStatus {
-    /// Reports readiness to systemd, and sends watchdog messages until `cancel`, for as long as no
-    /// loop of `pulses` hangs.
-    pub(crate) fn start(
-        tasks: &mut JoinSet<()>,
-        pulses: &LoopPulses,
-        cancel: &CancellationToken,
-    ) -> Self {
+    /// Reports readiness to systemd. The loop that is returned sends watchdog messages for as long as
+    /// no loop of `pulses` hangs.
+    pub(crate) fn start(pulses: &LoopPulses) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let (words, said) = watch::channel("starting".to_owned());
         let period =
             sd_notify::watchdog_enabled().map_or(Duration::from_secs(10), |limit| limit / 3);
         let _ = sd_notify::notify(&[NotifyState::Ready]);
-        let told = send_status_lines(said, pulses.clone(), period, |states| {
+        let watchdog = send_status_lines(said, pulses.clone(), period, |states| {
             let _ = sd_notify::notify(states);
         });
-        let cancel = cancel.clone();
-        tasks.spawn(async move {
-            cancel.run_until_cancelled(told).await;
-        });
-        Self { words }
+        (Self { words }, watchdog)
     }
 
     /// Sets the status line.
