@@ -109,12 +109,22 @@ impl DiskTask for PrepareVolumes {
     }
 }
 
+/// What of a removal a child does: the agent records in between that it begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum RemovalStep {
+    /// Looks whether there is data to remove.
+    Look,
+    /// Removes it.
+    Remove,
+}
+
 /// Removes the data of a volume.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct RemoveVolume {
     pub places: VolumePlaces,
     pub folder: String,
     pub record: RemovalRecord,
+    pub step: RemovalStep,
 }
 
 impl From<RemoveVolume> for AnyDiskTask {
@@ -125,11 +135,16 @@ impl From<RemoveVolume> for AnyDiskTask {
 
 impl DiskTask for RemoveVolume {
     const LANE: DiskLane = DiskLane::Remove;
-    type Answer = Result<(), String>;
+    /// Whether there was data to remove, as far as the step looks.
+    type Answer = Result<bool, String>;
 
-    fn run(self) -> Result<(), String> {
-        let removed = self.places.open().remove(&self.folder, self.record);
-        removed.map_err(|error| error.to_string())
+    fn run(self) -> Self::Answer {
+        let volumes = self.places.open();
+        let done = match self.step {
+            RemovalStep::Look => volumes.has_data_to_remove(&self.folder, self.record),
+            RemovalStep::Remove => volumes.remove(&self.folder, self.record).map(|()| false),
+        };
+        done.map_err(|error| error.to_string())
     }
 }
 
