@@ -14,7 +14,7 @@ pub(crate) mod moves;
 pub(crate) mod removals;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::{Component, Path, PathBuf},
     sync::Arc,
 };
@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     disk::{
-        disk_child::{PrepareVolumes, RemoveVolume, VolumePlaces},
+        disk_child::{PrepareVolumes, RemovalStep, RemoveVolume, VolumePlaces},
         foreign_disks::{DiskLane, ForeignDiskError, ForeignDisks, SilentMount},
     },
     volumes::host_paths::HostPaths,
@@ -93,6 +93,11 @@ struct MadeFolders {
     /// Folders among them that moves have put there and that no instance has used here.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     unused: BTreeSet<String>,
+    /// Folders whose data was found and is being removed, with the mount of it that is not KAT's own.
+    /// Where the same file system is mounted and has no such folder any more, the removal was
+    /// interrupted after its end.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    removing: BTreeMap<String, Option<PathBuf>>,
     /// Folders that this process has made or used.
     #[serde(skip)]
     noted: BTreeSet<String>,
@@ -389,18 +394,42 @@ impl Volumes {
     /// [`VolumeError`]; [`VolumeError::Missing`] where data should exist but is missing: its disk
     /// may not be mounted.
     pub fn remove(&self, folder: &str, record: RemovalRecord) -> Result<(), VolumeError> {
+        if record.unsure && !self.is_unused(folder) {
+            // Data at this path, if any, was not put there by a move.
+            return Ok(());
+        }
+        let (base, path) = (self.below(&self.base), Path::new(folder));
+        if self.has_data_to_remove(folder, record)? {
+            self.note_removal(folder);
+            remove_folder(&base.join(path))?;
+        }
+        // Parent folders with other content stay.
+        for above in path.ancestors().skip(1).take(2) {
+            if std::fs::remove_dir(base.join(above)).is_err() {
+                break;
+            }
+        }
+        self.forget(folder);
+        Ok(())
+    }
+
+    /// Whether there is data that a removal removes; blocks as long as its file system does.
+    ///
+    /// # Errors
+    /// [`VolumeError`]; [`VolumeError::Missing`] where data should exist but is missing: its disk
+    /// may not be mounted.
+    pub(crate) fn has_data_to_remove(
+        &self,
+        folder: &str,
+        record: RemovalRecord,
+    ) -> Result<bool, VolumeError> {
         let path = Path::new(folder);
         let normal = |part: Component<'_>| matches!(part, Component::Normal(_));
         if path.components().count() != 3 || !path.components().all(normal) {
             return Err(VolumeError::Missing(self.base.join(path)));
         }
-        if record.unsure && !self.is_unused(folder) {
-            // Data at this path, if any, was not put there by a move.
-            return Ok(());
-        }
-        let base = self.below(&self.base);
         let mut opens = false;
-        let found = match BaseFolder::open(&base) {
+        let found = match BaseFolder::open(&self.below(&self.base)) {
             Ok(open) => {
                 opens = true;
                 open.owner_of(path)
@@ -414,22 +443,16 @@ impl Volumes {
                     let path = self.base.join(path);
                     return Err(VolumeError::Foreign { path, uid });
                 }
-                remove_folder(&base.join(path))?;
+                Ok(true)
             }
             // The volume never existed here, so nothing is left of it.
-            Err(VolumeError::Missing(_)) if !record.made && !self.has_made(folder) => {}
-            // The copy was removed by hand.
-            Err(VolumeError::Missing(_)) if record.copy && opens => {}
-            Err(error) => return Err(error),
-        }
-        // Parent folders with other content stay.
-        for above in path.ancestors().skip(1).take(2) {
-            if std::fs::remove_dir(base.join(above)).is_err() {
-                break;
+            Err(VolumeError::Missing(_)) if !record.made && !self.has_made(folder) => Ok(false),
+            // The copy was removed by hand, or an earlier try was interrupted after its end.
+            Err(VolumeError::Missing(_)) if opens && (record.copy || self.was_removing(folder)) => {
+                Ok(false)
             }
+            Err(error) => Err(error),
         }
-        self.forget(folder);
-        Ok(())
     }
 
     /// As [`Self::remove`], in a child of the agent where the volume lies on a file system that may
@@ -442,6 +465,9 @@ impl Volumes {
         folder: String,
         record: RemovalRecord,
     ) -> Result<(), String> {
+        if record.unsure && !self.is_unused(&folder) {
+            return Ok(());
+        }
         let Some(mount) = self.mount_of_volume(&folder) else {
             let volumes = Arc::clone(&self);
             let work = move || {
@@ -455,21 +481,30 @@ impl Volumes {
                 .map_err(|error| error.to_string())?;
             return removed.await.map_err(|error| error.to_string())?;
         };
-        let task = RemoveVolume {
-            places: self.places(),
-            folder: folder.clone(),
-            record,
+        let run = async |step| {
+            let task = RemoveVolume {
+                places: self.places(),
+                folder: folder.clone(),
+                record,
+                step,
+            };
+            let done = self.disks.run(&mount, task).await;
+            done.map_err(|error| error.to_string())?
         };
-        let removed = self.disks.run(&mount, task).await;
-        removed.map_err(|error| error.to_string())??;
+        // The child reads the list and does not write it.
+        if run(RemovalStep::Look).await? {
+            self.note_removal(&folder);
+        }
+        run(RemovalStep::Remove).await?;
         self.forget(&folder);
         Ok(())
     }
 
-    /// The file system of a volume, if it has hung in a removal.
+    /// The file system of a volume, if its removal takes long and the file system does not answer
+    /// another question either.
     pub(crate) fn silent_removal(&self, folder: &str) -> Option<SilentMount> {
         let mount = self.mount_of_volume(folder)?;
-        self.disks.silence(DiskLane::Remove, &mount)
+        self.disks.confirmed_silence(DiskLane::Remove, &mount)
     }
 
     fn mount_of_volume(&self, folder: &str) -> Option<PathBuf> {
@@ -480,9 +515,26 @@ impl Volumes {
     fn forget(&self, folder: &str) {
         let mut made = self.made();
         let was_unused = made.unused.remove(folder);
-        if made.folders.remove(folder) || was_unused {
+        let was_removing = made.removing.remove(folder).is_some();
+        if made.folders.remove(folder) || was_unused || was_removing {
             self.store(&made);
         }
+    }
+
+    /// Records that the folder's data was found and is removed now.
+    fn note_removal(&self, folder: &str) {
+        let mount = self.mount_of_volume(folder);
+        let mut made = self.made();
+        if made.removing.get(folder) != Some(&mount) {
+            made.removing.insert(folder.to_owned(), mount);
+            self.store(&made);
+        }
+    }
+
+    /// Whether the folder's data was found and began to be removed on the present file system.
+    fn was_removing(&self, folder: &str) -> bool {
+        let mount = self.mount_of_volume(folder);
+        self.made().removing.get(folder) == Some(&mount)
     }
 
     /// The folders that a child has made or used, for the agent's list.
@@ -507,7 +559,9 @@ impl Volumes {
             made.noted.insert(folder.to_owned());
         }
         let was_unused = made.unused.remove(folder);
-        if !self.shared && (made.folders.insert(folder.to_owned()) || was_unused) {
+        let was_removing = made.removing.remove(folder).is_some();
+        let is_new = !self.shared && made.folders.insert(folder.to_owned());
+        if is_new || was_removing || (was_unused && !self.shared) {
             self.store(&made);
         }
     }
@@ -515,6 +569,7 @@ impl Volumes {
     /// Records that a move has put the folder there.
     pub(super) fn note_placed(&self, folder: &str) {
         let mut made = self.made();
+        made.removing.remove(folder);
         let is_new = made.folders.insert(folder.to_owned());
         if !self.shared && (made.unused.insert(folder.to_owned()) || is_new) {
             self.store(&made);

@@ -8,9 +8,12 @@ use std::{
     fmt::{self, Write},
     io,
     os::unix::net::UnixDatagram,
-    path::PathBuf,
+    path::Path,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
 };
 
+use rustix::net::{SendFlags, SocketAddrUnix, send, sendto};
 use tracing::{
     Event, Level, Metadata, Subscriber,
     field::{Field, Visit},
@@ -19,6 +22,9 @@ use tracing_subscriber::{Layer, layer::Context};
 
 /// The journal's socket.
 const SOCKET: &str = "/run/systemd/journal/socket";
+/// Longest wait for a journal that takes no line. It is waited for once: until it takes lines again,
+/// the others are dropped at once and counted.
+const PATIENCE: Duration = Duration::from_millis(250);
 /// Longest value of a field, bytes: a line has to fit into one datagram.
 const LONGEST: usize = 16 * 1024;
 /// Shortest value that a text may have by itself; a shorter one could be there by accident.
@@ -30,31 +36,75 @@ const CAUSES: [&str; 6] = ["error", "failure", "reason", "why", "words", "proble
 pub(crate) struct JournalLayer {
     socket: UnixDatagram,
     /// Where the lines are sent; `None` for a connected socket.
-    path: Option<PathBuf>,
+    address: Option<SocketAddrUnix>,
     identifier: String,
+    /// Number of lines that the journal has not taken, and of which it does not know yet.
+    dropped: AtomicU64,
 }
 
 impl JournalLayer {
     /// # Errors
     /// There is no journal.
     pub(crate) fn connect(identifier: &str) -> io::Result<Self> {
-        let layer = Self {
-            socket: UnixDatagram::unbound()?,
-            path: Some(SOCKET.into()),
-            identifier: identifier.to_owned(),
-        };
+        let address = SocketAddrUnix::new(Path::new(SOCKET))?;
+        let layer = Self::over(UnixDatagram::unbound()?, Some(address), identifier)?;
         // An empty datagram is no line.
-        layer.send(&[])?;
-        Ok(layer)
+        match layer.send(&[], SendFlags::empty()) {
+            // It hangs, and its queue is full.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(layer),
+            sent => sent.map(|()| layer),
+        }
+    }
+
+    fn over(
+        socket: UnixDatagram,
+        address: Option<SocketAddrUnix>,
+        identifier: &str,
+    ) -> io::Result<Self> {
+        socket.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self {
+            socket,
+            address,
+            identifier: identifier.to_owned(),
+            dropped: AtomicU64::new(0),
+        })
     }
 
     /// The journal has a socket of its own for the whole life of the system, so each line is sent
     /// by its path.
-    fn send(&self, line: &[u8]) -> io::Result<usize> {
-        match &self.path {
-            Some(path) => self.socket.send_to(line, path),
-            None => self.socket.send(line),
+    fn send(&self, line: &[u8], flags: SendFlags) -> io::Result<()> {
+        match &self.address {
+            Some(address) => sendto(&self.socket, line, flags, address)?,
+            None => send(&self.socket, line, flags)?,
+        };
+        Ok(())
+    }
+
+    /// Sends a line, after one about those that were dropped, or counts it as dropped.
+    fn write(&self, line: &[u8]) {
+        let dropped = self.dropped.swap(0, Ordering::Relaxed);
+        let sent = match dropped {
+            0 => self.send(line, SendFlags::empty()),
+            _ => self.send(&self.note_of(dropped), SendFlags::DONTWAIT),
+        };
+        if sent.is_err() {
+            // There is nobody to say so to yet.
+            self.dropped.fetch_add(dropped + 1, Ordering::Relaxed);
+            return;
         }
+        if dropped > 0 && self.send(line, SendFlags::DONTWAIT).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn note_of(&self, dropped: u64) -> Vec<u8> {
+        let mut note = Vec::new();
+        put(&mut note, "PRIORITY", priority(Level::WARN));
+        put(&mut note, "SYSLOG_IDENTIFIER", &self.identifier);
+        let text = format!("{dropped} lines are missing here: the journal did not take them");
+        put(&mut note, "MESSAGE", &text);
+        put(&mut note, "F_DROPPED", &dropped.to_string());
+        note
     }
 }
 
@@ -62,9 +112,7 @@ impl<S: Subscriber> Layer<S> for JournalLayer {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut fields = LineFields::default();
         event.record(&mut fields);
-        let line = fields.encode(&self.identifier, event.metadata());
-        // Where the journal takes no line, there is nobody to say so to.
-        let _ = self.send(&line);
+        self.write(&fields.encode(&self.identifier, event.metadata()));
     }
 }
 
@@ -189,11 +237,7 @@ mod tests {
     /// The entry that the journal gets for these lines, as text.
     fn entry(write: impl FnOnce()) -> String {
         let (journal, socket) = UnixDatagram::pair().unwrap();
-        let layer = JournalLayer {
-            socket,
-            path: None,
-            identifier: "kat-agent".to_owned(),
-        };
+        let layer = JournalLayer::over(socket, None, "kat-agent").unwrap();
         let subscriber = tracing_subscriber::registry().with(layer);
         tracing::subscriber::with_default(subscriber, write);
         let mut line = vec![0; 1 << 20];
@@ -230,6 +274,38 @@ mod tests {
             told.contains("a step") && told.contains(message_field),
             "{told}"
         );
+    }
+
+    #[test]
+    fn a_journal_that_hangs_is_waited_for_once_and_learns_how_many_lines_it_missed() {
+        let (journal, socket) = UnixDatagram::pair().unwrap();
+        let layer = JournalLayer::over(socket, None, "kat-agent").unwrap();
+        let subscriber = tracing_subscriber::registry().with(layer);
+        let (written, began) = (20_000, std::time::Instant::now());
+        let mut taken = 0;
+        tracing::subscriber::with_default(subscriber, || {
+            for number in 0..written {
+                tracing::info!("line {number}");
+            }
+            let took = began.elapsed();
+            assert!((PATIENCE..20 * PATIENCE).contains(&took), "{took:?}");
+            journal.set_nonblocking(true).unwrap();
+            while journal.recv(&mut [0; 4096]).is_ok() {
+                taken += 1;
+            }
+            assert!(taken > 0);
+            tracing::info!("the next one");
+        });
+        let mut messages = Vec::new();
+        let mut entry = [0; 4096];
+        while let Ok(length) = journal.recv(&mut entry) {
+            let entry = String::from_utf8_lossy(&entry[..length]).into_owned();
+            let message = entry.lines().find_map(|one| one.strip_prefix("MESSAGE="));
+            messages.push(message.unwrap().to_owned());
+        }
+        let missing = written - taken;
+        let note = format!("{missing} lines are missing here: the journal did not take them");
+        assert_eq!(messages, [note, "the next one".to_owned()]);
     }
 
     #[test]

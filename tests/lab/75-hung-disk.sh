@@ -2,6 +2,10 @@
 # shellcheck shell=bash
 cc -O2 -static -Wall -Wextra -Werror -o "$LAB_WORK/hung" tests/lab/images/hung/hung.c
 lab copy "$LAB_WORK/hung" n1:/root/hung
+# The control: how long a restart of the agent takes.
+began=$EPOCHREALTIME
+n1 systemctl restart kat-agent
+usual=$(tenths_since "$began")
 n1 mkdir -p /srv/nas
 n1 systemd-run --quiet --collect --unit=hung /root/hung /srv/nas
 answer_again() {
@@ -21,6 +25,13 @@ kat apply -f "$folder"
 wait_for 20 field_is nas .status.reason DiskNotAnswering
 contains "$(field nas .status.message)" "the file system at /srv/nas has not answered since 20"
 equal 1 "$(n1 pgrep --full --count '^/proc/self/exe work-on-disk')" "processes that look at it"
+# A restart of the agent does not wait for that process.
+began=$EPOCHREALTIME
+n1 systemctl restart kat-agent
+took=$(tenths_since "$began")
+echo "the agent's restart took $took tenths of a second, and $usual before"
+((took < usual + 50)) || { echo "the agent's restart waits for the disk" >&2 && exit 1; }
+wait_for 30 field_is nas .status.reason DiskNotAnswering
 # Others start, serve and are removed, and the machine reports.
 run other --port 80
 answers "http://$(field other .status.ip)/"

@@ -2,8 +2,9 @@
 
 use std::{
     collections::BTreeSet,
-    net::Ipv4Addr,
+    net::{Ipv4Addr, UdpSocket},
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use super::namespaced_machine::{
@@ -50,6 +51,24 @@ impl Outside {
         outside.inside("ip link set eth0 up");
         outside.inside("ip link set lo up");
         outside
+    }
+
+    /// Connects it by `kat0` as well, as another machine of the cluster with this overlay address.
+    pub(crate) fn join_overlay(&self, address: Ipv4Addr) {
+        run(&format!(
+            "ip link add kat0 type veth peer name kat0 netns {}",
+            self.0.id()
+        ));
+        run("ip link set kat0 up");
+        self.inside("ip link set kat0 up");
+        self.inside(&format!("ip address add {address}/32 dev lo"));
+        self.inside(&format!("ip route add {ADDRESS} dev kat0 src {address}"));
+        let others = format!(
+            "ip route add {}/24 via {ADDRESS} dev kat0",
+            Ipv4Addr::from(u32::from(ADDRESS) & !255)
+        );
+        self.inside(&others);
+        run(&format!("ip route add {address} dev kat0 src {ADDRESS}"));
     }
 
     pub(crate) fn namespace(&self) -> NetworkNamespace {
@@ -143,6 +162,46 @@ fn strangers_do_not_reach_the_overlay() {
 }
 
 #[test]
+fn an_address_of_the_overlay_is_believed_on_the_overlay_alone() {
+    in_new_namespace(|| async {
+        let _machine = Machine::start();
+        let outside = Outside::connect();
+        outside.inside("ip address add 10.90.9.1/32 dev lo");
+        run("ip route add 10.90.9.0/24 via 192.0.2.2");
+        let bind = |address: Ipv4Addr| {
+            let socket = UdpSocket::bind((address, 9999)).unwrap();
+            socket
+                .set_read_timeout(Some(Duration::from_secs(1)))
+                .unwrap();
+            socket
+        };
+        let own = bind([192, 0, 2, 1].into());
+        let forger = outside
+            .namespace()
+            .run(|| bind([10, 90, 9, 1].into()))
+            .unwrap();
+        let stranger = outside
+            .namespace()
+            .run(|| bind([192, 0, 2, 2].into()))
+            .unwrap();
+        let arrives = |from: &UdpSocket| {
+            from.send_to(b"x", own.local_addr().unwrap()).unwrap();
+            own.recv(&mut [0; 8]).is_ok()
+        };
+        assert!(arrives(&forger), "the control: without the rules");
+        Firewall::default()
+            .ensure(&node(), &nobody())
+            .await
+            .unwrap();
+        assert!(!arrives(&forger));
+        // As an answer to what the machine sends there.
+        own.send_to(b"x", forger.local_addr().unwrap()).unwrap();
+        assert!(!arrives(&forger));
+        assert!(arrives(&stranger), "others are not affected");
+    });
+}
+
+#[test]
 fn the_table_is_put_back_and_others_are_left_alone() {
     in_new_namespace(|| async {
         run("nft add table inet mine");
@@ -231,9 +290,7 @@ fn containers_reach_the_own_ports_of_no_machine() {
         // and one on it, and for a stranger with an address of its own.
         let outside = Outside::connect();
         outside.inside("ip address add 192.0.2.3/24 dev eth0");
-        outside.inside("ip address add 10.90.2.1/32 dev lo");
-        outside.inside("ip route add 10.90.0.0/16 via 192.0.2.1");
-        run("ip route add 10.90.2.0/24 via 192.0.2.2");
+        outside.join_overlay([10, 90, 2, 1].into());
         let container = attached(&mut machine).await;
         for port in [9115, 8080] {
             serve_in(&NetworkNamespace::own().unwrap(), port);

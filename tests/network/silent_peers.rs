@@ -11,6 +11,7 @@ use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, bind, socket
 
 use super::{
     connected_hosts::{Host, block_on, cable, pair},
+    firewall::Outside,
     namespaced_machine::{
         ADDRESS, Container, Machine, as_user, eventually, in_new_namespace, nobody, node,
     },
@@ -364,5 +365,40 @@ fn containers_can_neither_ask_nor_answer_for_their_machine() {
         // gives it no such socket, so it takes nothing from kat-net either.
         let error = as_user(UID, raw).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    });
+}
+
+#[test]
+fn a_machine_that_floods_another_with_probes_takes_no_turn_of_a_third() {
+    in_new_namespace(|| async {
+        let _machine = Machine::start();
+        let others = Outside::connect();
+        let [flooding, third] = [2, 3].map(|machine| Ipv4Addr::new(10, 90, machine, 1));
+        others.join_overlay(flooding);
+        others.inside(&format!("ip address add {third}/32 dev lo"));
+        let own = raw().unwrap();
+        bind(&own, &SocketAddrV4::new(ADDRESS, 0)).unwrap();
+        let of = |address: Ipv4Addr| {
+            let socket = others.namespace().run(raw).unwrap().unwrap();
+            bind(&socket, &SocketAddrV4::new(address, 0)).unwrap();
+            socket
+        };
+        let (flooding, third) = (of(flooding), of(third));
+        let arrived = |from: &UdpSocket, count: u32| {
+            for _ in 0..count {
+                from.send_to(b"probe", (ADDRESS, 0)).unwrap();
+            }
+            std::iter::from_fn(|| own.recv(&mut [0; 128]).ok()).count()
+        };
+        assert_eq!(arrived(&flooding, 100), 100, "the control");
+        let firewall = Firewall::default();
+        firewall.ensure(&node(), &nobody()).await.unwrap();
+        let passed = arrived(&flooding, 100);
+        assert!((40..60).contains(&passed), "{passed}");
+        assert_eq!(arrived(&third, 10), 10);
+        assert!(
+            !firewall.ensure(&node(), &nobody()).await.unwrap(),
+            "what the kernel notes of senders is no change of the rules"
+        );
     });
 }

@@ -53,7 +53,8 @@ pub(crate) enum DrainFirst {
 /// Removes everything of KAT except the package and the administrator's own files (`agent.yaml`,
 /// backups, volumes). Continues after a failure, and reports at the end what is left.
 ///
-/// `go_on` is asked whether instances that did not move are to be stopped.
+/// `go_on` is asked whether instances that did not move are to be stopped, also where no leader
+/// answers.
 pub(crate) async fn run(
     say: StepPrinter<'_>,
     drain_first: DrainFirst,
@@ -145,25 +146,39 @@ async fn drain_machine(
         Ok(leader) => drain(&leader, say).await,
         Err(error) => DrainEnd::Nobody(format!("{error:#}")),
     };
-    match end {
-        DrainEnd::Empty => say("nothing is left on this machine"),
-        DrainEnd::Nobody(why) => say(&format!(
-            "nobody drains this machine, so what runs here is stopped and not moved ({why})"
-        )),
-        DrainEnd::Left(count) => {
-            let left = format!(
-                "instances that did not move within {} s: {count}; they are stopped now (`katcall drain {}` says why they stay)",
-                DRAIN_LIMIT.as_secs(),
-                identity.node
-            );
-            say(&left);
-            if !go_on(&left)? {
-                bail!(
-                    "nothing was removed; the machine is being drained, and `katcall uncordon {}` ends that",
-                    identity.node
-                );
-            }
+    settle(&end, &identity.node, say, go_on)
+}
+
+/// Says how the drain ended, and asks whether instances that did not move are to be stopped.
+///
+/// # Errors
+/// They are not.
+fn settle(
+    end: &DrainEnd,
+    node: &str,
+    say: StepPrinter<'_>,
+    go_on: impl FnOnce(&str) -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
+    let left = match end {
+        DrainEnd::Empty => {
+            say("nothing is left on this machine");
+            return Ok(());
         }
+        DrainEnd::Nobody(why) => {
+            format!(
+                "nobody drains this machine, so what runs here is stopped and not moved ({why})"
+            )
+        }
+        DrainEnd::Left(count) => format!(
+            "instances that did not move within {} s: {count}; they are stopped now (`katcall drain {node}` says why they stay)",
+            DRAIN_LIMIT.as_secs(),
+        ),
+    };
+    say(&left);
+    if !go_on(&left)? {
+        bail!(
+            "nothing was removed; if the machine is being drained, `katcall uncordon {node}` ends that"
+        );
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ use super::{
     pressure::{FreeSpace, measure_free_space},
 };
 use crate::volumes::{VolumeTrouble, Volumes};
+use kat_daemon::logging;
 use kat_host::bound_paths::PathBind;
 use kat_types::{
     assignment::Assignment, encoding::json, machine::root::Root, reason::Reason,
@@ -109,12 +110,22 @@ impl DiskTask for PrepareVolumes {
     }
 }
 
+/// What of a removal a child does: the agent records in between that it begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum RemovalStep {
+    /// Looks whether there is data to remove.
+    Look,
+    /// Removes it.
+    Remove,
+}
+
 /// Removes the data of a volume.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct RemoveVolume {
     pub places: VolumePlaces,
     pub folder: String,
     pub record: RemovalRecord,
+    pub step: RemovalStep,
 }
 
 impl From<RemoveVolume> for AnyDiskTask {
@@ -125,11 +136,16 @@ impl From<RemoveVolume> for AnyDiskTask {
 
 impl DiskTask for RemoveVolume {
     const LANE: DiskLane = DiskLane::Remove;
-    type Answer = Result<(), String>;
+    /// Whether there was data to remove, as far as the step looks.
+    type Answer = Result<bool, String>;
 
-    fn run(self) -> Result<(), String> {
-        let removed = self.places.open().remove(&self.folder, self.record);
-        removed.map_err(|error| error.to_string())
+    fn run(self) -> Self::Answer {
+        let volumes = self.places.open();
+        let done = match self.step {
+            RemovalStep::Look => volumes.has_data_to_remove(&self.folder, self.record),
+            RemovalStep::Remove => volumes.remove(&self.folder, self.record).map(|()| false),
+        };
+        done.map_err(|error| error.to_string())
     }
 }
 
@@ -159,11 +175,13 @@ impl DiskTask for MeasureFreeSpace {
     }
 }
 
-/// The body of the child: one task. It ends early when the agent's end of the socket is closed.
+/// The body of the child: one task. It logs as the agent does, and ends early when the agent's end of
+/// the socket is closed.
 ///
 /// # Errors
 /// The standard input is no socket, or has no task.
 pub(crate) fn serve() -> io::Result<()> {
+    logging::start();
     let input = rustix::io::dup(io::stdin())?;
     let mut socket = UnixStream::from(input);
     let task = receive(&mut socket)?;
@@ -199,4 +217,60 @@ fn receive(socket: &mut UnixStream) -> io::Result<Vec<u8>> {
     let mut task = vec![0; usize::try_from(length).map_err(io::Error::other)?];
     socket.read_exact(&mut task)?;
     Ok(task)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        os::fd::OwnedFd,
+        process::{Command, Stdio},
+    };
+
+    use super::*;
+    use crate::tests::hung_disk::child_command;
+
+    #[test]
+    fn a_child_logs_as_the_agent_does() {
+        let root = tempfile::tempdir().unwrap();
+        let list = root.path().join("var/lib/kat/volumes.json");
+        std::fs::create_dir_all(list.parent().unwrap()).unwrap();
+        std::fs::write(&list, "damaged").unwrap();
+        let task = AnyDiskTask::from(RemoveVolume {
+            places: VolumePlaces {
+                root: root.path().to_owned(),
+                base: "/var/lib/kat/volumes".into(),
+                config: AgentConfig::default(),
+            },
+            folder: "default/db/data".to_owned(),
+            record: RemovalRecord {
+                schema: 1,
+                asked: jiff::Timestamp::UNIX_EPOCH,
+                index: 0,
+                made: false,
+                copy: false,
+                unsure: false,
+            },
+            step: RemovalStep::Look,
+        });
+        let task = encode(&task).unwrap();
+        let (mut own, childs) = UnixStream::pair().unwrap();
+        let command = child_command();
+        let child = Command::new(&command.program)
+            .args(&command.arguments)
+            .envs(command.variables)
+            .env_remove("JOURNAL_STREAM")
+            .stdin(Stdio::from(OwnedFd::from(childs)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let length = u32::try_from(task.len()).unwrap();
+        own.write_all(&length.to_be_bytes()).unwrap();
+        own.write_all(&task).unwrap();
+        let answer = receive(&mut own).unwrap();
+        assert_eq!(String::from_utf8_lossy(&answer), r#"{"Ok":false}"#);
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("the list of volumes can't be read"), "{said}");
+    }
 }

@@ -29,7 +29,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::disk_child::{AnyDiskTask, COMMAND, LARGEST};
+use super::disk_child::{AnyDiskTask, COMMAND, LARGEST, MeasureFreeSpace};
 use crate::service::paths;
 use kat_host::{mounts::MountTable, users::HOMES};
 use kat_types::{encoding::json, machine::root::Root};
@@ -260,6 +260,22 @@ impl ForeignDisks {
         })
     }
 
+    /// As [`Self::silence`] for work that may take long although its file system answers: this asks
+    /// for the free space too, and is `None` until that has hung for as long.
+    pub(crate) fn confirmed_silence(&self, lane: DiskLane, mount: &Path) -> Option<SilentMount> {
+        self.silence(lane, mount)?;
+        if !self.is_busy(DiskLane::Measure, mount) {
+            let (disks, mount) = (self.clone(), mount.to_owned());
+            tokio::spawn(async move {
+                let path = mount.clone();
+                // An error is an answer.
+                let _ = disks.run(&mount, MeasureFreeSpace { path }).await;
+            });
+            return None;
+        }
+        self.silence(DiskLane::Measure, mount)
+    }
+
     /// Whether a child runs in this lane.
     pub(crate) fn is_busy(&self, lane: DiskLane, mount: &Path) -> bool {
         self.lane(lane, mount).running.lock().is_some()
@@ -331,10 +347,7 @@ async fn converse(socket: &mut UnixStream, task: &[u8]) -> std::io::Result<Vec<u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        disk::disk_child::MeasureFreeSpace,
-        tests::hung_disk::{HungDisk, child_command},
-    };
+    use crate::tests::hung_disk::{HungDisk, child_command};
 
     fn disks(root: &Path) -> ForeignDisks {
         ForeignDisks::new(&Root::new(root)).with_command(child_command())
@@ -422,6 +435,36 @@ mod tests {
         }
         drop(lane.turn.lock().await);
         assert_eq!(disks.silence(DiskLane::Measure, &point), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_takes_long_is_silent_only_if_its_mount_answers_nothing_else_either() {
+        let folder = tempfile::tempdir().unwrap();
+        let point = folder.path().join("nas");
+        let disk = HungDisk::mount(&point);
+        let disks = disks(folder.path());
+        for (mount, hangs) in [(folder.path(), false), (point.as_path(), true)] {
+            let lane = disks.lane(DiskLane::Remove, mount);
+            *lane.running.lock() = Some((Instant::now(), Timestamp::now()));
+            assert_eq!(disks.confirmed_silence(DiskLane::Remove, mount), None);
+            assert!(!disks.is_busy(DiskLane::Measure, mount), "too early");
+            tokio::time::advance(PATIENCE).await;
+            let asked = || {
+                let silent = disks.confirmed_silence(DiskLane::Remove, mount);
+                assert_eq!(silent, None);
+            };
+            asked();
+            while !disks.is_busy(DiskLane::Measure, mount) {
+                tokio::task::yield_now().await;
+            }
+            while disks.is_busy(DiskLane::Measure, mount) && !(hangs && disk.asked() > 0) {
+                nap().await;
+            }
+            tokio::time::advance(PATIENCE).await;
+            let silent = disks.confirmed_silence(DiskLane::Remove, mount);
+            assert_eq!(silent.is_some(), hangs, "{}", mount.display());
+        }
+        drop(disk);
     }
 
     #[tokio::test]

@@ -67,9 +67,10 @@ const STAND_IN_AFTER: Duration = Duration::from_secs(2);
 /// sooner.
 const HEAD_START: Duration = Duration::from_millis(300);
 
-/// Longest wait for the leader's first bytes. TLS answers a caller at once, so a machine whose kernel
-/// takes the connection and whose agent says nothing for so long is stopped or hangs.
-const FIRST_ANSWER: Duration = Duration::from_secs(3);
+/// Wait for the leader's first bytes beyond [`ApiLimits::handshake_timeout`], after which a leader
+/// that is merely slow ends the connection itself. A machine whose kernel takes the connection and
+/// whose agent says nothing for longer is stopped or hangs.
+const BEYOND_HANDSHAKE: Duration = Duration::from_secs(1);
 
 /// Silence after which the kernel probes whether a peer is still present.
 const KEEPALIVE: Duration = Duration::from_secs(60);
@@ -157,8 +158,8 @@ async fn connect(endpoints: &[String]) -> io::Result<(TcpStream, String)> {
 
 /// Copies bytes both ways until both sides have ended, one side accepts nothing for
 /// [`ApiLimits::write_timeout`], another machine leads, since no answer comes from one that is gone,
-/// or the leader does not answer the caller's first bytes within [`FIRST_ANSWER`]. After that the
-/// leader decides how long a connection may be silent.
+/// or the leader does not answer the caller's first bytes within the time of a handshake and
+/// [`BEYOND_HANDSHAKE`]. After that the leader decides how long a connection may be silent.
 pub(crate) async fn pass(
     caller: ReplayedStream,
     reached: LeaderConnection<TcpStream>,
@@ -175,7 +176,7 @@ pub(crate) async fn pass(
     };
     let late = format!("{endpoint} does not answer");
     let silence = async {
-        tokio::time::sleep(FIRST_ANSWER).await;
+        tokio::time::sleep(first_answer(limits)).await;
         if answered.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
@@ -186,6 +187,11 @@ pub(crate) async fn pass(
         passed = pass_opened(caller, reached, leader, limits) => passed,
         () = silence => Err(io::Error::new(io::ErrorKind::TimedOut, late)),
     }
+}
+
+/// Longest wait for the leader's first bytes.
+fn first_answer(limits: &ApiLimits) -> Duration {
+    limits.handshake_timeout.saturating_add(BEYOND_HANDSHAKE)
 }
 
 /// A stream that notes whether bytes have come.
@@ -337,6 +343,14 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(30);
 
+    /// Limits with a short time for a handshake.
+    fn hasty() -> ApiLimits {
+        ApiLimits {
+            handshake_timeout: Duration::from_millis(200),
+            ..ApiLimits::default()
+        }
+    }
+
     #[tokio::test]
     async fn an_endpoint_that_does_not_answer_does_not_hold_up_the_next() {
         let silent = silent().await;
@@ -400,12 +414,13 @@ mod tests {
     async fn a_caller_of_a_leader_that_takes_connections_and_never_answers_is_let_go() {
         let (stopped, endpoint) = open().await;
         let (port, outer) = open().await;
-        let limits = ApiLimits::default();
+        let limits = hasty();
         let leader = Arc::new(vec![endpoint]);
         let reached = reach(&*leader, &limits, false).await.unwrap().unwrap();
         let (mut at_leader, _) = stopped.accept().await.unwrap();
         let mut caller = TcpStream::connect(&outer).await.unwrap();
         let (taken, _) = port.accept().await.unwrap();
+        let limit = first_answer(&limits);
         let begun = tokio::time::Instant::now();
         let passing = tokio::spawn({
             let leader = Arc::clone(&leader);
@@ -417,7 +432,7 @@ mod tests {
         let ended = timeout(DEADLINE, caller.read(&mut bytes)).await.unwrap();
         assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
         let took = begun.elapsed();
-        assert!((FIRST_ANSWER..FIRST_ANSWER * 2).contains(&took), "{took:?}");
+        assert!((limit..limit * 2).contains(&took), "{took:?}");
         let error = timeout(DEADLINE, passing).await.unwrap().unwrap();
         assert!(error.unwrap_err().to_string().ends_with("does not answer"));
     }
@@ -427,7 +442,8 @@ mod tests {
     async fn a_leader_that_has_answered_once_may_be_silent() {
         let (inner, endpoint) = open().await;
         let (port, outer) = open().await;
-        let limits = ApiLimits::default();
+        let limits = hasty();
+        let limit = first_answer(&limits);
         let leader = Arc::new(vec![endpoint]);
         let reached = reach(&*leader, &limits, false).await.unwrap().unwrap();
         let (mut at_leader, _) = inner.accept().await.unwrap();
@@ -440,11 +456,35 @@ mod tests {
         let mut bytes = [0; 5];
         at_leader.write_all(b"hello").await.unwrap();
         caller.read_exact(&mut bytes).await.unwrap();
-        let soon = timeout(FIRST_ANSWER + HEAD_START, caller.read(&mut bytes)).await;
+        let soon = timeout(limit + HEAD_START, caller.read(&mut bytes)).await;
         assert!(soon.is_err(), "{soon:?}");
         at_leader.write_all(b"again").await.unwrap();
         caller.read_exact(&mut bytes).await.unwrap();
         assert_eq!(&bytes, b"again");
+        passing.abort();
+    }
+
+    /// The time of a handshake is the leader's to decide.
+    #[tokio::test]
+    async fn a_leader_that_is_slow_in_the_handshake_is_waited_for() {
+        let (inner, endpoint) = open().await;
+        let (port, outer) = open().await;
+        let limits = ApiLimits::default();
+        let slow = limits.handshake_timeout - Duration::from_secs(1);
+        let leader = Arc::new(vec![endpoint]);
+        let reached = reach(&*leader, &limits, false).await.unwrap().unwrap();
+        let (mut at_leader, _) = inner.accept().await.unwrap();
+        let mut caller = TcpStream::connect(&outer).await.unwrap();
+        let (taken, _) = port.accept().await.unwrap();
+        let passing = tokio::spawn({
+            let leader = Arc::clone(&leader);
+            async move { pass(taken.into(), reached, &*leader, &limits).await }
+        });
+        tokio::time::sleep(slow).await;
+        at_leader.write_all(b"hello").await.unwrap();
+        let mut bytes = [0; 5];
+        caller.read_exact(&mut bytes).await.unwrap();
+        assert_eq!(&bytes, b"hello");
         passing.abort();
     }
 

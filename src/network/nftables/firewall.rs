@@ -237,9 +237,10 @@ pub fn ruleset(
     templates.render("kat.nft", &tera::Context::from_serialize(&values)?)
 }
 
-/// KAT's table as `nft` lists it, without counters; `None` without a table.
+/// KAT's table as `nft` lists it, without counters and without the elements of its sets, which the
+/// kernel adds; `None` without a table.
 async fn listed() -> Result<Option<String>, FirewallError> {
-    match nft(&["-j", "-s", "list", "table", FAMILY, TABLE], "").await {
+    match nft(&["-j", "-s", "-t", "list", "table", FAMILY, TABLE], "").await {
         Ok(text) => Ok(Some(text)),
         Err(FirewallError::Refused(_)) => Ok(None),
         Err(error) => Err(error),

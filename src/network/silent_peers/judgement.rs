@@ -27,6 +27,14 @@ pub const LONG_SILENCE: Duration = Duration::from_secs(60);
 pub const RARELY: Duration = Duration::from_secs(5);
 /// An answer this recently suffices while all silent peers have been silent for long.
 const WITNESS_OF_LONG_SILENCE: Duration = Duration::from_secs(2);
+/// A peer that was excluded stays so for at least this long, although it answers meanwhile, and for
+/// twice as long at each exclusion that follows within [`FORGIVEN`], up to [`LONGEST_HOLD`]. So a
+/// peer that answers now and then does not go in and out of service with each answer.
+pub const SHORTEST_HOLD: Duration = Duration::from_secs(10);
+/// See [`SHORTEST_HOLD`].
+pub const LONGEST_HOLD: Duration = Duration::from_secs(120);
+/// See [`SHORTEST_HOLD`].
+pub const FORGIVEN: Duration = Duration::from_secs(600);
 /// Most other peers that are asked in a tick whether this machine is cut off.
 const MOST_WITNESSES: usize = 8;
 
@@ -137,25 +145,32 @@ pub struct OutsideProbe {
 ///   that is cut off itself excludes nobody.
 /// - Where there is no third machine, the peer is excluded if it cannot be reached outside the
 ///   overlay either.
-/// - `excluded` are the peers that were excluded at the last judgement.
+/// - `excluded` are the peers that were excluded at the last judgement, and until when each of them
+///   stays so although it answers. For that, too, this machine has to reach another peer; where
+///   there is no third machine, the other one must not have been reached outside the overlay since.
 pub fn exclusions<K: Ord + Clone>(
     peers: &BTreeMap<K, PeerHearing>,
-    excluded: &BTreeSet<K>,
+    excluded: &BTreeMap<K, Instant>,
     outside: Option<OutsideProbe>,
     now: Instant,
 ) -> BTreeSet<K> {
+    let is_held = |key: &K| excluded.get(key).is_some_and(|until| now < *until);
     let reaches_another_within = |limit| {
-        peers
-            .values()
-            .any(|peer| !peer.is_silent(now) && peer.answered_within(limit, now))
+        peers.iter().any(|(key, peer)| {
+            !is_held(key) && !peer.is_silent(now) && peer.answered_within(limit, now)
+        })
     };
     let unreachable_since =
         |since: Instant| outside.is_some_and(|probe| !probe.reached && probe.began >= since);
     let is_excluded = |(key, peer): &(&K, &PeerHearing)| {
         let Some((since, _)) = peer.unanswered.filter(|_| peer.is_silent(now)) else {
-            return false;
+            return is_held(key)
+                && match peers.len() {
+                    1 => outside.is_some_and(|probe| !probe.reached),
+                    _ => reaches_another_within(WITNESS_OF_EXCLUDED),
+                };
         };
-        match (peers.len(), excluded.contains(*key)) {
+        match (peers.len(), excluded.contains_key(*key)) {
             (1, _) => unreachable_since(since),
             (_, false) => reaches_another_within(WITNESS),
             (_, true) => reaches_another_within(WITNESS_OF_EXCLUDED),
@@ -163,6 +178,38 @@ pub fn exclusions<K: Ord + Clone>(
     };
     let found = peers.iter().filter(is_excluded);
     found.map(|(key, _)| key.clone()).collect()
+}
+
+/// The last exclusion of a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct PeerExclusion {
+    began: Instant,
+    /// How long it lasts at least.
+    hold: Duration,
+    /// Since when the peer has been back in service and not silent.
+    ended: Option<Instant>,
+}
+
+impl PeerExclusion {
+    fn after(last: Option<Self>, now: Instant) -> Self {
+        let hold = match last {
+            // It ended because this machine reached nobody, and continues.
+            Some(last) if last.ended.is_none() => return last,
+            Some(last)
+                if last
+                    .ended
+                    .is_some_and(|ended| now.saturating_duration_since(ended) < FORGIVEN) =>
+            {
+                last.hold.saturating_mul(2).min(LONGEST_HOLD)
+            }
+            Some(_) | None => SHORTEST_HOLD,
+        };
+        Self {
+            began: now,
+            hold,
+            ended: None,
+        }
+    }
 }
 
 /// The probes that are due.
@@ -179,6 +226,8 @@ pub struct DueProbes<K> {
 pub struct SilenceJudge<K> {
     peers: BTreeMap<K, PeerHearing>,
     excluded: BTreeSet<K>,
+    /// The last exclusion of each peer that had one.
+    exclusions: BTreeMap<K, PeerExclusion>,
     outside: Option<OutsideProbe>,
     /// The peer that was asked last as a witness: the next ones follow it.
     witness: Option<K>,
@@ -189,6 +238,7 @@ impl<K> Default for SilenceJudge<K> {
         Self {
             peers: BTreeMap::new(),
             excluded: BTreeSet::new(),
+            exclusions: BTreeMap::new(),
             outside: None,
             witness: None,
         }
@@ -200,10 +250,14 @@ impl<K: Ord + Clone> SilenceJudge<K> {
     /// that are not among `looks`.
     pub fn look(&mut self, looks: &BTreeMap<K, PeerLook>, now: Instant) -> DueProbes<K> {
         self.peers.retain(|key, _| looks.contains_key(key));
+        self.excluded.retain(|key| looks.contains_key(key));
+        self.exclusions.retain(|key, _| looks.contains_key(key));
         let mut due = BTreeSet::new();
         for (key, look) in looks {
             let peer = self.peers.entry(key.clone()).or_default();
-            if peer.look(*look, now) {
+            // One that is held although it answers is sent nothing, and asked all the same.
+            let is_held = self.excluded.contains(key) && peer.unanswered.is_none();
+            if peer.look(*look, now) || is_held {
                 due.insert(key.clone());
             }
         }
@@ -214,8 +268,12 @@ impl<K: Ord + Clone> SilenceJudge<K> {
             .peekable();
         let suspected = suspects.peek().is_some();
         let anew = suspects.any(|peer| !peer.is_long_silent(now));
-        let heard = |peer: &PeerHearing| peer.answered_within(WITNESS_OF_LONG_SILENCE, now);
-        if anew || (suspected && !self.peers.values().any(heard)) {
+        let mut others = self
+            .peers
+            .iter()
+            .filter(|(key, _)| !self.excluded.contains(*key));
+        let heard = others.any(|(_, peer)| peer.answered_within(WITNESS_OF_LONG_SILENCE, now));
+        if anew || ((suspected || !self.excluded.is_empty()) && !heard) {
             due.extend(self.witnesses(now));
         }
         for (key, peer) in &mut self.peers {
@@ -242,7 +300,7 @@ impl<K: Ord + Clone> SilenceJudge<K> {
         let candidates = self
             .peers
             .iter()
-            .filter(|(_, peer)| peer.unanswered.is_none());
+            .filter(|(key, peer)| peer.unanswered.is_none() && !self.excluded.contains(*key));
         let recent = candidates
             .clone()
             .filter(|(_, peer)| peer.answered_within(2 * TICK, now))
@@ -275,7 +333,23 @@ impl<K: Ord + Clone> SilenceJudge<K> {
 
     /// The peers to exclude now.
     pub fn judge(&mut self, now: Instant) -> &BTreeSet<K> {
-        self.excluded = exclusions(&self.peers, &self.excluded, self.outside, now);
+        let held = self.excluded.iter().filter_map(|key| {
+            let exclusion = self.exclusions.get(key)?;
+            Some((key.clone(), exclusion.began + exclusion.hold))
+        });
+        let found = exclusions(&self.peers, &held.collect(), self.outside, now);
+        for key in found.difference(&self.excluded) {
+            let last = self.exclusions.remove(key);
+            self.exclusions
+                .insert(key.clone(), PeerExclusion::after(last, now));
+        }
+        for (key, exclusion) in &mut self.exclusions {
+            let is_silent = self.peers.get(key).is_some_and(|peer| peer.is_silent(now));
+            if exclusion.ended.is_none() && !is_silent && !found.contains(key) {
+                exclusion.ended = Some(now);
+            }
+        }
+        self.excluded = found;
         &self.excluded
     }
 

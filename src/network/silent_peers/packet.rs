@@ -105,18 +105,13 @@ impl ProbeBook {
         let peer = self.peers.get_mut(&from)?;
         let bytes: &[u8; PROBE_SIZE] = bytes.try_into().ok()?;
         let (body, tag) = bytes.split_at(PROBE_SIZE - 32);
-        let (magic, rest) = body.split_first_chunk()?;
-        let ([kind], nonce) = rest.split_first_chunk()?;
-        let nonce: Nonce = nonce.try_into().ok()?;
-        if *magic != MAGIC {
-            return None;
-        }
-        if *kind == ProbeKind::Question.byte() {
+        let (kind, nonce) = kind_and_nonce(body)?;
+        if kind == ProbeKind::Question.byte() {
             hmac::verify(&peer.back, body, tag).ok()?;
             let answer = sealed(&peer.out, ProbeKind::Answer, nonce);
             return Some(OpenedProbe::Question(answer));
         }
-        if *kind != ProbeKind::Answer.byte() || !peer.open.contains(&nonce) {
+        if kind != ProbeKind::Answer.byte() || !peer.open.contains(&nonce) {
             return None;
         }
         hmac::verify(&peer.back, body, tag).ok()?;
@@ -124,15 +119,25 @@ impl ProbeBook {
         Some(OpenedProbe::Answer(peer.peer))
     }
 
-    /// The peer at this address refuses probes; `None` if none was asked there.
-    pub fn refused(&mut self, from: Ipv4Addr) -> Option<PublicKey> {
+    /// The peer at this address refuses probes by an ICMP error that quotes one of them; `None`
+    /// unless the quoted one is an open question to that peer, which nobody else has seen.
+    pub fn refused(&mut self, from: Ipv4Addr, quoted: &[u8]) -> Option<PublicKey> {
         let peer = self.peers.get_mut(&from)?;
-        if peer.open.is_empty() {
+        let (kind, nonce) = kind_and_nonce(quoted)?;
+        if kind != ProbeKind::Question.byte() || !peer.open.contains(&nonce) {
             return None;
         }
         peer.open.clear();
         Some(peer.peer)
     }
+}
+
+/// The first three fields of a probe; `None` without them, and for another format.
+fn kind_and_nonce(probe: &[u8]) -> Option<(u8, Nonce)> {
+    let (magic, rest) = probe.split_first_chunk()?;
+    let ([kind], rest) = rest.split_first_chunk()?;
+    let nonce = rest.first_chunk()?;
+    (*magic == MAGIC).then_some((*kind, *nonce))
 }
 
 fn probed(own: &PrivateKey, peer: PublicKey) -> Option<ProbedPeer> {
@@ -221,10 +226,29 @@ mod tests {
             panic!("not read as a question");
         };
         assert_eq!(one.open(TWO, &answer), None);
-        assert_eq!(one.refused(TWO), None);
-        one.question(TWO).unwrap();
-        assert_eq!(one.refused(ONE), None, "no peer has this address");
-        assert_eq!(one.refused(TWO), Some(key(2).public()));
+    }
+
+    #[test]
+    fn a_refusal_counts_only_if_it_quotes_an_open_question_to_its_sender() {
+        let (mut one, _) = pair();
+        let foreign = book(1, TWO, 2).question(TWO).unwrap();
+        assert_eq!(one.refused(TWO, &foreign), None, "nothing was asked");
+        let question = one.question(TWO).unwrap();
+        assert_eq!(one.refused(TWO, &foreign), None, "another question");
+        assert_eq!(one.refused(TWO, &[]), None, "no quotation");
+        assert_eq!(one.refused(TWO, &question[..20]), None, "a part of it");
+        assert_eq!(
+            one.refused(ONE, &question),
+            None,
+            "no peer has this address"
+        );
+        let mut answer = question.clone();
+        answer[4] = ProbeKind::Answer.byte();
+        assert_eq!(one.refused(TWO, &answer), None, "no question");
+        // Routers may quote no more than the beginning.
+        let refused = one.refused(TWO, &question[..21]);
+        assert_eq!(refused, Some(key(2).public()));
+        assert_eq!(one.refused(TWO, &question), None, "a second time");
     }
 
     #[test]

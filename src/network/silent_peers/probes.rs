@@ -171,12 +171,15 @@ impl RawProbes {
         };
         *self.socket.lock() = Some(Arc::clone(&socket));
         loop {
+            // Under a flood the socket is always ready; the other tasks get their turn all the same.
+            tokio::task::consume_budget().await;
             let interest = Interest::READABLE | Interest::ERROR;
             if let Err(error) = socket.ready(interest).await {
                 return error;
             }
-            while let Some(from) = refusal(&socket) {
-                let refused = self.book.lock().refused(from);
+            while let Some(refusal) = next_refusal(&socket) {
+                tokio::task::consume_budget().await;
+                let refused = self.book.lock().refused(refusal.from, &refusal.quoted);
                 self.heard(refused);
             }
             let mut buffer = [0; LARGEST_HEADER + PROBE_SIZE + 1];
@@ -235,8 +238,15 @@ fn content(packet: &[u8]) -> Option<&[u8]> {
     packet.get(words * 4..)
 }
 
-/// The next machine that refused the protocol; `None` if the queue of errors has no more.
-fn refusal(socket: &UdpSocket) -> Option<Ipv4Addr> {
+/// An ICMP error by which a machine refuses the protocol.
+struct ProtocolRefusal {
+    from: Ipv4Addr,
+    /// What the error quotes of the refused packet, without its IPv4 header.
+    quoted: Vec<u8>,
+}
+
+/// The next refusal of the protocol; `None` if the queue of errors has no more.
+fn next_refusal(socket: &UdpSocket) -> Option<ProtocolRefusal> {
     loop {
         let read = socket.try_io(Interest::ERROR, || next_error(socket));
         match read {
@@ -247,14 +257,15 @@ fn refusal(socket: &UdpSocket) -> Option<Ipv4Addr> {
     }
 }
 
-/// The sender of the next error, if it refuses the protocol.
-fn next_error(socket: &UdpSocket) -> io::Result<Option<Ipv4Addr>> {
+/// The next error, if it refuses the protocol.
+fn next_error(socket: &UdpSocket) -> io::Result<Option<ProtocolRefusal>> {
     let mut content = [0; LARGEST_HEADER + PROBE_SIZE];
     let mut parts = [IoSliceMut::new(&mut content)];
     let mut control = cmsg_space!(nix::libc::sock_extended_err, nix::libc::sockaddr_in);
     let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
     let message = recvmsg::<SockaddrIn>(socket.as_raw_fd(), &mut parts, Some(&mut control), flags)?;
-    let refused = message.cmsgs()?.find_map(|message| match message {
+    let length = message.bytes;
+    let from = message.cmsgs()?.find_map(|message| match message {
         ControlMessageOwned::Ipv4RecvErr(error, Some(sender)) => {
             let kind = (error.ee_origin, error.ee_type, error.ee_code);
             let refused = kind == (ORIGIN_ICMP, UNREACHABLE, NO_SUCH_PROTOCOL);
@@ -262,7 +273,10 @@ fn next_error(socket: &UdpSocket) -> io::Result<Option<Ipv4Addr>> {
         }
         _ => None,
     });
-    Ok(refused)
+    Ok(from.map(|from| ProtocolRefusal {
+        from,
+        quoted: content.get(..length).unwrap_or_default().to_vec(),
+    }))
 }
 
 /// Whether the machine accepts or refuses a TCP connection.
@@ -288,6 +302,40 @@ const PROTOCOL_NUMBER: std::num::NonZeroU8 = match std::num::NonZeroU8::new(PROT
 mod tests {
     use super::*;
 
+    /// Needs CAP_NET_RAW.
+    #[tokio::test]
+    async fn many_questions_at_once_leave_the_other_tasks_their_turn() {
+        let [asked, asking] = [3, 2].map(|last| Ipv4Addr::new(127, 0, 0, last));
+        let keys = [1, 2].map(|number| PrivateKey::from_bytes([number; 32]));
+        let probes = Arc::new(RawProbes::default());
+        probes.set(&keys[0], asked, &[(asking, keys[1].public())]);
+        let mut book = ProbeBook::default();
+        book.set(&keys[1], [(asked, keys[0].public())].into_iter());
+        let socket = open(asking).unwrap();
+        let cancel = CancellationToken::new();
+        let serving = tokio::spawn(Arc::clone(&probes).serve(cancel.clone()));
+        while probes.socket.lock().is_none() {
+            tokio::task::yield_now().await;
+        }
+        let mut sent = 0;
+        for _ in 0..200 {
+            let question = book.question(asked).unwrap();
+            sent += u32::from(socket.try_send_to(&question, (asked, 0).into()).is_ok());
+        }
+        assert!(sent > 150, "{sent}");
+        // This task and the one that answers share a thread.
+        let mut answered = 0;
+        while answered == 0 {
+            tokio::task::yield_now().await;
+            while socket.try_recv_from(&mut [0; 128]).is_ok() {
+                answered += 1;
+            }
+        }
+        assert!(answered < sent, "{answered} of {sent} before anything else");
+        cancel.cancel();
+        serving.await.unwrap();
+    }
+
     #[test]
     fn a_packet_without_a_whole_header_has_no_content() {
         let mut packet = vec![0x46; 24];
@@ -301,8 +349,8 @@ mod tests {
     fn the_rules_guard_the_protocol_of_the_probes() {
         let rules = crate::nftables::firewall::TEMPLATE;
         let guards = format!("meta l4proto {PROTOCOL}");
-        assert_eq!(rules.matches(&guards).count(), 5, "{rules}");
-        assert_eq!(rules.matches("meta l4proto").count(), 5, "{rules}");
+        assert_eq!(rules.matches(&guards).count(), 6, "{rules}");
+        assert_eq!(rules.matches("meta l4proto").count(), 6, "{rules}");
     }
 
     #[tokio::test]

@@ -16,7 +16,7 @@ use kat_types::api::NodePhase;
 pub(crate) const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 /// Time between two looks at the drain.
 const LOOK: Duration = Duration::from_millis(500);
-/// A leader that gives no answer for this long is not waited for.
+/// A leader that gives no answer for this long is not waited for, neither at the request nor later.
 const SILENT: Duration = Duration::from_secs(15);
 
 /// What the leader says of a machine that it drains.
@@ -50,8 +50,12 @@ pub(crate) enum DrainEnd {
 
 /// Asks the leader to drain this machine, and waits until it is empty or [`DRAIN_LIMIT`] is over.
 pub(crate) async fn drain(leader: &dyn DrainingLeader, say: StepPrinter<'_>) -> DrainEnd {
-    if let Err(error) = leader.begin().await {
-        return DrainEnd::Nobody(error.to_string());
+    let asked = Instant::now();
+    while let Err(error) = leader.begin().await {
+        if !error.is_passing() || asked.elapsed() >= SILENT {
+            return DrainEnd::Nobody(error.to_string());
+        }
+        sleep(LOOK).await;
     }
     let begun = Instant::now();
     let mut answered = begun;
@@ -119,7 +123,9 @@ mod tests {
     struct Scripted {
         left: Mutex<u32>,
         stays: u32,
-        refuses: bool,
+        /// Calls that begin the drain and fail before one succeeds, and their error.
+        fails: Mutex<u32>,
+        error: fn() -> ClientError,
         silent: bool,
     }
 
@@ -132,10 +138,12 @@ mod tests {
     #[async_trait]
     impl DrainingLeader for Scripted {
         async fn begin(&self) -> Result<(), ClientError> {
-            match self.refuses {
-                true => Err(unreachable()),
-                false => Ok(()),
+            let mut fails = self.fails.lock();
+            if *fails == 0 {
+                return Ok(());
             }
+            *fails -= 1;
+            Err((self.error)())
         }
 
         async fn state(&self) -> Result<DrainState, ClientError> {
@@ -164,7 +172,8 @@ mod tests {
         Scripted {
             left: Mutex::new(left),
             stays: 0,
-            refuses: false,
+            fails: Mutex::new(0),
+            error: unreachable,
             silent: false,
         }
     }
@@ -193,21 +202,64 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reset_goes_on_where_nobody_drains_the_machine() {
-        let refused = Scripted {
-            refuses: true,
+    async fn the_request_is_repeated_while_a_new_leader_is_found() {
+        let late = Scripted {
+            fails: Mutex::new(8),
+            ..leader(1)
+        };
+        let (end, _, took) = drained(late).await;
+        assert_eq!(end, DrainEnd::Empty);
+        assert!(took < SILENT, "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_drains_a_machine_whose_leader_is_silent_for_fifteen_seconds_or_refuses() {
+        let away = Scripted {
+            fails: Mutex::new(u32::MAX),
             ..leader(4)
         };
-        let (end, _, took) = drained(refused).await;
-        assert!(matches!(end, DrainEnd::Nobody(why) if why.contains("refused")));
-        assert_eq!(took, Duration::ZERO);
         // The leader was lost after the request, and nobody follows it.
         let lost = Scripted {
             silent: true,
             ..leader(4)
         };
-        let (end, _, took) = drained(lost).await;
+        for silent in [away, lost] {
+            let (end, _, took) = drained(silent).await;
+            assert!(matches!(end, DrainEnd::Nobody(why) if why.contains("refused")));
+            assert!((SILENT..SILENT + LOOK * 2).contains(&took), "{took:?}");
+        }
+        // A machine that is no member gets the same answer to each repetition.
+        let refused = Scripted {
+            fails: Mutex::new(1),
+            error: || ClientError::Name {
+                what: "a machine",
+                name: "n1".to_owned(),
+            },
+            ..leader(4)
+        };
+        let (end, _, took) = drained(refused).await;
         assert!(matches!(end, DrainEnd::Nobody(_)));
-        assert!((SILENT..SILENT + LOOK * 2).contains(&took), "{took:?}");
+        assert_eq!(took, Duration::ZERO);
+    }
+
+    #[test]
+    fn a_person_is_asked_before_what_was_not_moved_is_stopped() {
+        let nobody = DrainEnd::Nobody("no route to host".to_owned());
+        for (end, asks) in [
+            (DrainEnd::Empty, false),
+            (nobody, true),
+            (DrainEnd::Left(2), true),
+        ] {
+            for answer in [true, false] {
+                let asked = Mutex::new(false);
+                let go_on = |_: &str| {
+                    *asked.lock() = true;
+                    Ok(answer)
+                };
+                let settled = super::super::settle(&end, "n1", &|_: &str| (), go_on);
+                assert_eq!(*asked.lock(), asks, "{end:?}");
+                assert_eq!(settled.is_ok(), answer || !asks, "{end:?}");
+            }
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! A file system that hangs delays what lies on it, and nothing else of its machine.
 
 use jiff::Timestamp;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use super::{
     volumes::{database, volumes},
@@ -8,7 +9,7 @@ use super::{
 };
 use crate::{
     disk::{
-        foreign_disks::ForeignDisks,
+        foreign_disks::{ChildCommand, ForeignDisks},
         pressure::{DiskWatch, FreeSpace, ReadFreeSpace},
     },
     tests::hung_disk::{HungDisk, child_command},
@@ -36,6 +37,46 @@ async fn until(mut holds: impl FnMut() -> bool) {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     panic!("it did not come");
+}
+
+/// A file system of its own that answers: an overlay in memory.
+struct OwnDisk {
+    point: PathBuf,
+    memory: PathBuf,
+}
+
+impl OwnDisk {
+    /// Mounts it; needs root.
+    fn mount(point: &Path, memory: &Path) -> Self {
+        for folder in [point, memory] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        let disk = Self {
+            point: point.to_owned(),
+            memory: memory.to_owned(),
+        };
+        let mounted = |kind: &str, at: &Path, options: &str| {
+            let options = std::ffi::CString::new(options).unwrap();
+            mount("own", at, kind, MountFlags::empty(), options.as_c_str()).unwrap();
+        };
+        mounted("tmpfs", memory, "");
+        let parts = ["lower", "upper", "work"].map(|part| memory.join(part));
+        for folder in &parts {
+            std::fs::create_dir(folder).unwrap();
+        }
+        let [lower, upper, work] = parts.each_ref().map(|path| path.display());
+        let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+        mounted("overlay", point, &options);
+        disk
+    }
+}
+
+impl Drop for OwnDisk {
+    fn drop(&mut self) {
+        for point in [&self.point, &self.memory] {
+            let _ = unmount(point, UnmountFlags::DETACH);
+        }
+    }
 }
 
 /// Another instance of the database's user, without volumes.
@@ -162,6 +203,49 @@ async fn a_removal_that_hangs_is_reported_and_the_others_are_done() {
     assert_eq!(told(), "");
     cancel.cancel();
     running.await.unwrap();
+}
+
+/// The child of the first try removes the data and ends before it can say so.
+#[tokio::test]
+async fn a_removal_on_another_disk_that_was_interrupted_after_its_end_is_done_at_the_next_try() {
+    let root = tempfile::tempdir().unwrap();
+    let started = root.path().join("started");
+    let point = root.path().join("var/lib/kat/volumes/default");
+    let _disk = OwnDisk::mount(&point, &root.path().join("memory"));
+    let real = child_command();
+    let script = format!(
+        "echo >>{started}; if [ $(wc -l <{started}) = 2 ]; then rm -r {data}; exit 1; fi; exec \"$0\" \"$@\"",
+        started = started.display(),
+        data = point.join("db").display(),
+    );
+    let program = real.program.into_os_string();
+    let command = ChildCommand {
+        program: "/bin/sh".into(),
+        arguments: ["-c".into(), script.into(), program]
+            .into_iter()
+            .chain(real.arguments)
+            .collect(),
+        variables: real.variables,
+    };
+    let disks = ForeignDisks::new(&Root::new(root.path())).with_command(command);
+    let volumes = Arc::new(volumes(root.path(), &[]).with_disks(disks.clone()));
+    let db = database(false);
+    volumes.prepare(&db).unwrap();
+    assert_eq!(disks.mount_of(&point.join("db")), Some(point.clone()));
+    let record = RemovalRecord {
+        schema: 1,
+        asked: Timestamp::UNIX_EPOCH,
+        index: db.user.index,
+        made: true,
+        copy: false,
+        unsure: false,
+    };
+    let remove = || Arc::clone(&volumes).remove_apart("default/db/data".to_owned(), record);
+    let error = remove().await.unwrap_err();
+    assert!(error.contains("has failed"), "{error}");
+    assert!(!point.join("db").exists());
+    remove().await.unwrap();
+    assert_eq!(volumes.all_made(), Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]

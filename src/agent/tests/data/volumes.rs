@@ -196,6 +196,44 @@ fn this_machine_remembers_what_it_made_over_a_restart_of_the_agent() {
     volumes(root.path(), &[]).prepare(&db).unwrap();
 }
 
+/// The agent ended between the end of the removal and its record.
+#[test]
+fn a_removal_that_was_interrupted_after_its_end_is_done_where_the_same_disk_is_mounted() {
+    let root = tempfile::tempdir().unwrap();
+    let db = database(false);
+    let data = "default/db/data";
+    let record = RemovalRecord {
+        schema: 1,
+        asked: Timestamp::UNIX_EPOCH,
+        index: 0,
+        made: true,
+        copy: false,
+        unsure: false,
+    };
+    volumes(root.path(), &[]).prepare(&db).unwrap();
+    let list = root.path().join("var/lib/kat/volumes.json");
+    let mut content: serde_json::Value = serde_json::from_slice(&fs::read(&list).unwrap()).unwrap();
+    fs::remove_dir_all(root.path().join("var/lib/kat/volumes/default")).unwrap();
+    for (removing, is_done) in [
+        (serde_json::json!({}), false),
+        // Its disk is not mounted.
+        (serde_json::json!({data: "/mnt/disk"}), false),
+        (serde_json::json!({data: null}), true),
+    ] {
+        content["removing"] = removing;
+        fs::write(&list, content.to_string()).unwrap();
+        let volumes = volumes(root.path(), &[]);
+        let removed = volumes.remove(data, record);
+        assert_eq!(removed.is_ok(), is_done, "{removed:?} with {content}");
+        assert_eq!(volumes.all_made().is_empty(), is_done);
+    }
+    // What is made there later is not taken as removed.
+    let again = volumes(root.path(), &[]);
+    again.prepare(&db).unwrap();
+    fs::remove_dir_all(root.path().join("var/lib/kat/volumes/default")).unwrap();
+    assert!(again.remove(data, record).is_err());
+}
+
 #[test]
 fn a_kept_copy_that_is_not_there_is_gone_where_the_base_path_is() {
     let root = tempfile::tempdir().unwrap();
