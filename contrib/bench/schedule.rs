@@ -190,6 +190,7 @@ fn observed(machines: usize) -> ObservedReports {
         };
         let reported = ReportedNode {
             age: Duration::ZERO,
+            steady: Duration::ZERO,
             report: Arc::new(report),
         };
         (machine(number), reported)

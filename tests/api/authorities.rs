@@ -24,6 +24,7 @@ const ROTATE: &str = "/v1alpha1/authorities/etcd-client-ca/rotate";
 const MIGRATION: &str = "/v1alpha1/authorities/migration";
 const OLD: &str = "old-authority";
 const NEW: &str = "new-authority";
+const TICK: Duration = Duration::from_secs(15);
 
 fn node(name: &str, state_stream: bool) -> WriteOperation {
     let registration = NodeRegistration {
@@ -254,7 +255,7 @@ async fn a_replacement_is_shown_with_its_reason_and_what_it_waits_for() {
             one.rotation = Some(rotation(RotationPhase::Issue));
         })])
         .await;
-    server.handle.reports.accept("n1", report(NEW));
+    server.handle.reports.accept("n1", report(NEW), TICK);
     let one = &shown(&server).await["etcd-peer-ca"];
     let expected = json!({
         "phase": "Issue", "next": NEW, "reason": "HolderLeft", "fingerprint": OLD,
@@ -265,7 +266,7 @@ async fn a_replacement_is_shown_with_its_reason_and_what_it_waits_for() {
         assert_eq!(one[field], *value, "{field}");
     }
     // Once all have done their part, nothing is waited for.
-    server.handle.reports.accept("n2", report(NEW));
+    server.handle.reports.accept("n2", report(NEW), TICK);
     let message = &shown(&server).await["etcd-peer-ca"]["message"];
     assert_eq!(
         message,
@@ -323,8 +324,8 @@ async fn a_replacement_that_is_not_possible_is_refused_with_the_reason() {
             });
         })])
         .await;
-    server.handle.reports.accept("n1", report(NEW));
-    server.handle.reports.accept("n2", report(NEW));
+    server.handle.reports.accept("n1", report(NEW), TICK);
+    server.handle.reports.accept("n2", report(NEW), TICK);
     let before = server.stored();
     let refused = async |name: &str| {
         let (status, body) = rotate(&server, &format!("{AUTHORITIES}/{name}/rotate")).await;
@@ -480,7 +481,7 @@ async fn the_recovery_key_is_replaced_by_request_and_katcall_has_nothing_to_lear
     server.write(&[record("recovery-key", |_| {})]).await;
     for name in ["n1", "n2"] {
         let report = report_of_recovery_key(OLD);
-        server.handle.reports.accept(name, report);
+        server.handle.reports.accept(name, report, TICK);
     }
     let path = format!("{AUTHORITIES}/recovery-key/rotate");
     let (status, body) = post(&server, &path, &json!({"graceSeconds": 60})).await;
@@ -503,7 +504,7 @@ async fn the_recovery_key_is_replaced_by_request_and_katcall_has_nothing_to_lear
         })])
         .await;
     let report = report_of_recovery_key(NEW);
-    server.handle.reports.accept("n1", report);
+    server.handle.reports.accept("n1", report, TICK);
     let message = &shown(&server).await["recovery-key"]["message"];
     assert_eq!(
         message,

@@ -479,7 +479,7 @@ fn reports_with(
                     etcd_waits,
                     ..NodeReport::default()
                 };
-                reports.accept(&name(number), report);
+                reports.accept(&name(number), report, Duration::from_secs(15));
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
