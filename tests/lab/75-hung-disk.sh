@@ -45,3 +45,6 @@ answer_again
 n1 mkdir -p /srv/nas/data
 kat apply -f "$folder" --wait
 has_ready nas 1
+# Nothing is left for the tests that follow.
+kat delete workload nas --wait
+n1 rm -r /srv/nas

@@ -111,9 +111,10 @@ need_commands() {
 
 # room_of FOLDER: prints the free and the whole size in MiB of the file system that has the folder or will have it.
 room_of() {
-    local folder=$1
-    while [[ ! -e $folder ]]; do folder=$(dirname "$folder"); done
-    df --output=avail,size --block-size=1M "$folder" | tail -n 1
+    local folder=$1 room
+    # Another lab that ends may remove the folder at any moment.
+    until room=$(df --output=avail,size --block-size=1M "$folder" 2>/dev/null); do folder=$(dirname "$folder"); done
+    tail -n 1 <<<"$room"
 }
 
 # need_room FOLDER MIB WHAT: fails if the file system of the folder has less free space than WHAT needs.

@@ -242,32 +242,3 @@ fn a_machine_shows_its_place_and_its_roles() {
     let node = seen(&hidden, |view| view.node("n1")).unwrap();
     assert!(!node.status.roles.contains(&NodeRole::Leader));
 }
-
-#[test]
-fn a_report_to_an_earlier_leader_is_not_the_last_report() {
-    let snapshot = with_instance(None, NodePhase::Ready);
-    let heartbeat = |leading_for: u64| {
-        let report = kat_types::store::snapshot::ReportedNode {
-            age: Duration::from_secs(120),
-            steady: Duration::from_secs(3600),
-            report: Arc::new(kat_types::api::NodeReport::default()),
-        };
-        let observed = ObservedReports {
-            leading_for: Duration::from_secs(leading_for),
-            reports: BTreeMap::from([("n1".to_owned(), report)]),
-        };
-        let view = ApiView {
-            snapshot: &snapshot,
-            observed: &observed,
-            leader: None,
-            store: None,
-            now: "2026-01-01T01:00:00Z".parse().unwrap(),
-        };
-        view.node("n1").unwrap().status.last_heartbeat
-    };
-    let then = ApiTime::parse("2026-01-01T00:58:00Z");
-    assert_eq!(heartbeat(121), Some(then));
-    // This process led before, and another machine since then, to which the machine may have
-    // reported later.
-    assert_eq!(heartbeat(119), None);
-}
