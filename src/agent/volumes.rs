@@ -104,12 +104,14 @@ struct MadeFolders {
 }
 
 /// What of an instance's mounts is prepared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum PreparedMounts {
     /// Its volumes and its host paths.
     All,
     /// Its host paths alone.
     HostPaths,
+    /// Its host paths; its volumes, which its predecessor may still use, are checked and not changed.
+    BesidePredecessor,
 }
 
 impl Volumes {
@@ -189,12 +191,13 @@ impl Volumes {
         let mut binds = match what {
             PreparedMounts::All => self.prepare(&own)?,
             PreparedMounts::HostPaths => self.prepare_host_paths(&own)?,
+            PreparedMounts::BesidePredecessor => self.prepare_beside(&own)?,
         };
         for part in parts {
             let task = PrepareVolumes {
                 places: self.places(),
                 assignment: Box::new(only_volumes(assignment, |name| part.volumes.contains(name))),
-                only_host_paths: what == PreparedMounts::HostPaths,
+                what,
             };
             let prepared = self.disks.run(&part.mount, task).await;
             let prepared = prepared.map_err(|error| foreign_trouble(&part, &error))?;
@@ -291,6 +294,20 @@ impl Volumes {
         self.prepare_host_paths(assignment)
     }
 
+    /// Prepares the host paths that an instance mounts, and checks its volumes: no folder is made or
+    /// changes its owner, since the instance's predecessor may use it.
+    ///
+    /// # Errors
+    /// The first volume that the instance can't have, and why.
+    pub fn prepare_beside(&self, assignment: &Assignment) -> Result<Vec<PathBind>, VolumeTrouble> {
+        for volume in &assignment.volumes {
+            if let Some(folder) = &volume.folder {
+                self.check_folder(assignment, volume, folder)?;
+            }
+        }
+        self.prepare_host_paths(assignment)
+    }
+
     /// Prepares the host paths that an instance mounts.
     ///
     /// # Errors
@@ -322,6 +339,34 @@ impl Volumes {
         folder: &str,
     ) -> Result<(BaseFolder, PathBuf), VolumeTrouble> {
         let owner = owner_of(&assignment.user, &assignment.container);
+        let base = self.below(&self.base);
+        let path = Path::new(folder);
+        let is_there = self.check_folder(assignment, volume, folder)?;
+        let made = || -> Result<BaseFolder, VolumeError> {
+            if !is_there {
+                std::fs::create_dir_all(&base).map_err(|error| VolumeError::System {
+                    verb: "make the folder",
+                    path: self.base.clone(),
+                    error,
+                })?;
+            }
+            let open = BaseFolder::open(&base)?;
+            self.make_passage(&open, path, &assignment.user)?;
+            open.folder(path, Some(owner))?;
+            Ok(open)
+        };
+        let open = made().map_err(|error| volume_trouble(&volume.definition.name, &error))?;
+        self.note(folder);
+        Ok((open, path.to_owned()))
+    }
+
+    /// Checks the folder of a volume, and returns whether it is there.
+    fn check_folder(
+        &self,
+        assignment: &Assignment,
+        volume: &AssignedVolume,
+        folder: &str,
+    ) -> Result<bool, VolumeTrouble> {
         let name = &volume.definition.name;
         let trouble = |error| volume_trouble(name, &error);
         let base = self.below(&self.base);
@@ -349,22 +394,7 @@ impl Volumes {
                 ),
             });
         }
-        let made = || -> Result<BaseFolder, VolumeError> {
-            if there.is_none() {
-                std::fs::create_dir_all(&base).map_err(|error| VolumeError::System {
-                    verb: "make the folder",
-                    path: self.base.clone(),
-                    error,
-                })?;
-            }
-            let open = BaseFolder::open(&base)?;
-            self.make_passage(&open, path, &assignment.user)?;
-            open.folder(path, Some(owner))?;
-            Ok(open)
-        };
-        let open = made().map_err(trouble)?;
-        self.note(folder);
-        Ok((open, path.to_owned()))
+        Ok(there.is_some())
     }
 
     /// Makes the folders above a volume: other users may pass through them but not list the

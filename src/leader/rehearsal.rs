@@ -167,8 +167,8 @@ fn follow(snapshot: &Snapshot, node: &str, report: &mut NodeReport) {
     }
 }
 
-/// Instances that are starting then run, and instances being stopped have stopped. Failed instances
-/// do not change.
+/// Instances that are starting then run, instances being prepared are ready to start, and instances
+/// being stopped have stopped. Failed instances do not change.
 fn do_as_told(wanted: DesiredRun, instance: &mut InstanceReport) {
     let arrives = matches!(
         instance.phase,
@@ -176,11 +176,15 @@ fn do_as_told(wanted: DesiredRun, instance: &mut InstanceReport) {
             | InstancePhase::Scheduled
             | InstancePhase::Pulling
             | InstancePhase::Building
+            | InstancePhase::Prepared
             | InstancePhase::Starting
             | InstancePhase::Running
     );
     match wanted {
         DesiredRun::Stopped => instance.phase = InstancePhase::Stopped,
+        DesiredRun::Prepared if arrives && instance.reason.is_empty() => {
+            instance.phase = InstancePhase::Prepared;
+        }
         // A pull that keeps failing has a reason, and so has a failing probe.
         DesiredRun::Running if arrives && instance.reason.is_empty() => {
             instance.phase = InstancePhase::Running;
@@ -189,7 +193,7 @@ fn do_as_told(wanted: DesiredRun, instance: &mut InstanceReport) {
                 instance.health_status = Health::Healthy;
             }
         }
-        DesiredRun::Running => {}
+        DesiredRun::Running | DesiredRun::Prepared => {}
     }
 }
 

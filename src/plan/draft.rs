@@ -118,7 +118,6 @@ impl<'a> Draft<'a> {
             let newest = newest.entry(node.clone()).or_insert((0, *address));
             *newest = (*newest).max((stored.revision, *address));
         }
-        let mut requested: BTreeMap<&str, RequestedResources> = BTreeMap::new();
         let mut instances: BTreeMap<&str, BTreeMap<&str, Vec<StoredInstance<'_>>>> =
             BTreeMap::new();
         let mut users: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
@@ -126,10 +125,6 @@ impl<'a> Draft<'a> {
             let assignment = &entry.assignment.value;
             let own = users.entry(entry.node.as_str()).or_default();
             own.insert(assignment.user.index);
-            requested
-                .entry(entry.node.as_str())
-                .or_default()
-                .add_all(&assignment.together().resources);
             instances
                 .entry(assignment.namespace.as_str())
                 .or_default()
@@ -137,7 +132,7 @@ impl<'a> Draft<'a> {
                 .or_default()
                 .push((id, entry));
         }
-        Self {
+        let mut draft = Self {
             snapshot,
             now,
             seed,
@@ -155,7 +150,7 @@ impl<'a> Draft<'a> {
                 .into_iter()
                 .map(|(node, (_, address))| (node, address))
                 .collect(),
-            requested,
+            requested: BTreeMap::new(),
             users,
             instances,
             placed: BTreeMap::new(),
@@ -164,7 +159,62 @@ impl<'a> Draft<'a> {
             changes: Vec::new(),
             frozen: FrozenObjects::default(),
             refused: Vec::new(),
+        };
+        for entry in snapshot.instances.values() {
+            let requests = draft.requests_of(&entry.node, &entry.assignment.value);
+            let sum = draft.requested.entry(entry.node.as_str()).or_default();
+            *sum = sum.plus(requests);
         }
+        draft
+    }
+
+    /// What an assignment adds to the requests on its machine. A prepared instance adds what it
+    /// requests beyond the instances of its slot there, which end before it starts.
+    pub(super) fn requests_of(&self, node: &str, assignment: &Assignment) -> RequestedResources {
+        let own = RequestedResources::of(&assignment.together().resources);
+        if assignment.wanted != DesiredRun::Prepared {
+            return own;
+        }
+        let before = self.in_slot_of(assignment).filter(|entry| {
+            entry.node == node && entry.assignment.value.wanted != DesiredRun::Prepared
+        });
+        let before = before.fold(RequestedResources::default(), |sum, entry| {
+            let resources = &entry.assignment.value.together().resources;
+            sum.plus(RequestedResources::of(resources))
+        });
+        own.beyond(before)
+    }
+
+    /// Whether an instance counts as staying on its machine: it is not being stopped, and no other
+    /// instance is prepared to start in its place.
+    pub(super) fn stays(&self, assignment: &Assignment) -> bool {
+        let mut others = self.in_slot_of(assignment);
+        match assignment.wanted {
+            DesiredRun::Stopped => false,
+            DesiredRun::Prepared => true,
+            DesiredRun::Running => {
+                !others.any(|entry| entry.assignment.value.wanted == DesiredRun::Prepared)
+            }
+        }
+    }
+
+    /// The stored assignments of the same slot that count as staying on their machines.
+    pub(super) fn staying_in_slot_of(
+        &self,
+        assignment: &Assignment,
+    ) -> impl Iterator<Item = &'a InstanceEntry> {
+        let all = self.in_slot_of(assignment);
+        all.filter(|entry| self.stays(&entry.assignment.value))
+    }
+
+    /// The stored assignments of the same slot, with this one.
+    fn in_slot_of(&self, assignment: &Assignment) -> impl Iterator<Item = &'a InstanceEntry> {
+        let workload = self.instances.get(assignment.namespace.as_str());
+        let workload = workload.and_then(|all| all.get(assignment.workload.as_str()));
+        let slot = assignment.slot;
+        let all = workload.into_iter().flatten();
+        all.map(|(_, entry)| *entry)
+            .filter(move |entry| entry.assignment.value.slot == slot)
     }
 
     /// The stored assignments of a workload, in the order of their ids.

@@ -199,13 +199,16 @@ impl WorkloadPlanner<'_, '_, '_> {
 
     /// Updates the credentials of instances that have other ones than are stored. If they can't be
     /// sealed, the old ones stay: a running instance does not need them.
-    pub(super) fn follow_logins(&mut self, all: &[LiveInstance<'_>]) {
+    pub(super) fn follow_logins<'l, 'i: 'l>(
+        &mut self,
+        all: impl Iterator<Item = &'l LiveInstance<'i>>,
+    ) {
         let snapshot = self.draft.snapshot;
         let namespace = &self.key.namespace;
         let none = BTreeMap::new();
         for live in all {
             let assignment = live.assignment.as_ref();
-            if !assignment.is_run() || self.draft.stops(live.id) {
+            if !assignment.will_run() || self.draft.stops(live.id) {
                 continue;
             }
             let wanted = versions(&found(snapshot, namespace, assignment.images()));

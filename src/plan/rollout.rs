@@ -110,7 +110,8 @@ pub(super) fn in_place(spec: &WorkloadSpec) -> bool {
 }
 
 /// The update strategy in words: `at most 1 at a time, each stops when its successor is healthy`.
-pub fn in_words(spec: &WorkloadSpec) -> String {
+/// `too_old` are the machines of new instances whose version prepares no instance.
+pub fn in_words(spec: &WorkloadSpec, too_old: &BTreeSet<&str>) -> String {
     let Strategy {
         at_once,
         stops_first,
@@ -120,6 +121,14 @@ pub fn in_words(spec: &WorkloadSpec) -> String {
         (true, _) => "all old ones stop before any new one starts".to_owned(),
         (_, true) => "one after the other, each stops before its successor starts".to_owned(),
         _ => format!("at most {at_once} at a time, each stops when its successor is healthy"),
+    };
+    let how = match stops_first && !too_old.is_empty() {
+        true => {
+            let machines: Vec<&str> = too_old.iter().copied().collect();
+            let machines = machines.join(", ");
+            format!("{how}; the KAT of {machines} is too old to prepare a successor before that")
+        }
+        false => how,
     };
     let strategy = &spec.update_strategy;
     match strategy.auto_rollback {
@@ -158,7 +167,7 @@ impl WorkloadPlanner<'_, '_, '_> {
     pub(super) fn follow(
         &mut self,
         parsed: &ParsedWorkload,
-        all: &[LiveInstance<'_>],
+        (all, prepared): (&[LiveInstance<'_>], &[LiveInstance<'_>]),
         data_moves: bool,
     ) -> bool {
         let now = self.draft.now;
@@ -238,7 +247,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         }
         let stalled = rollout.stalled;
         self.record.rollout = Some(rollout);
-        stalled && parsed.workload.spec.update_strategy.auto_rollback && self.go_back(all)
+        stalled && parsed.workload.spec.update_strategy.auto_rollback && self.go_back(all, prepared)
     }
 
     /// Records that all instances of the generation are healthy, so that a rollback may return to

@@ -97,6 +97,8 @@ pub(super) fn plan_workload<'a>(
             }
         })
         .collect();
+    let is_prepared = |live: &LiveInstance<'_>| live.assignment.wanted == DesiredRun::Prepared;
+    let (prepared, all): (Vec<_>, Vec<_>) = all.into_iter().partition(is_prepared);
     let mut record = entry
         .status
         .as_ref()
@@ -136,23 +138,27 @@ pub(super) fn plan_workload<'a>(
         for live in &wanted {
             pass.stop(live, "its workload is deleted");
         }
+        for live in &prepared {
+            pass.remove_prepared(live);
+        }
         outcome.has_user = pass.machines_with_user();
-        if all.is_empty() && outcome.has_user.is_empty() {
+        if all.is_empty() && prepared.is_empty() && outcome.has_user.is_empty() {
             return pass.finish_deletion();
         }
     } else if let Ok(parsed) = &entry.parsed {
-        if pass.follow_secrets(&all) || pass.follow(parsed, &all, data_moves.is_some()) {
+        let moves = data_moves.is_some();
+        if pass.follow_secrets(&all) || pass.follow(parsed, (&all, &prepared), moves) {
             // A new generation was written, because of a rollback or a changed secret: the next plan
             // sees it.
             return;
         }
-        outcome.blocked = pass.converge(parsed, &all, data_moves);
+        outcome.blocked = pass.converge(parsed, &all, &prepared, data_moves);
     }
     if !meta.deleting {
-        pass.follow_logins(&all);
+        pass.follow_logins(all.iter().chain(&prepared));
     }
     // Instances of a workload whose files can't be read are left alone; the status says why.
-    pass.write_status(&all, &outcome);
+    pass.write_status(&all, &prepared, &outcome);
 }
 
 /// The plan of one workload while it is made.
@@ -325,9 +331,15 @@ impl<'b> WorkloadPlanner<'_, '_, 'b> {
         settled
     }
 
-    fn write_status(&mut self, all: &[LiveInstance<'_>], outcome: &WorkloadOutcome<'_>) {
+    fn write_status(
+        &mut self,
+        all: &[LiveInstance<'_>],
+        prepared: &[LiveInstance<'_>],
+        outcome: &WorkloadOutcome<'_>,
+    ) {
         let settled = self.settled(all);
         let mut tally = InstanceTally::count(all, &settled, self.entry, outcome);
+        tally.note_prepared(prepared);
         if let Some(lost) = all.iter().find(|live| live.is_wanted() && live.away) {
             tally.is_away(lost, self.around.losses.why_not(lost.node));
         }

@@ -10,6 +10,7 @@ use kat_types::{
         AVAILABLE, Condition, DRAIN_BLOCKED, Health, IMAGE_PINNED, InstancePhase, ROLLED_BACK,
         SERVICE_ADDRESS, WorkloadPhase, WorkloadStatus,
     },
+    assignment::DesiredRun,
     reason::Reason,
     store::{
         records::{InstanceRecord, Origin, RolloutRecord},
@@ -48,7 +49,8 @@ pub(super) struct InstanceTrouble {
 impl InstanceTrouble {
     fn of(live: &LiveInstance<'_>) -> Option<Self> {
         let record = live.record.as_ref()?;
-        if !live.is_wanted() || live.away || is_unchecked(record) {
+        let stops = live.assignment.wanted == DesiredRun::Stopped;
+        if stops || live.away || is_unchecked(record) {
             return None;
         }
         let reason = match (record.reason.is_empty(), record.phase) {
@@ -71,8 +73,10 @@ impl InstanceTrouble {
 }
 
 /// The trouble of an instance, preferably of one of the wanted version.
-pub(super) fn instance_trouble(all: &[LiveInstance<'_>]) -> Option<InstanceTrouble> {
-    let troubles = all.iter().filter_map(InstanceTrouble::of);
+pub(super) fn instance_trouble<'l, 'a: 'l>(
+    all: impl IntoIterator<Item = &'l LiveInstance<'a>>,
+) -> Option<InstanceTrouble> {
+    let troubles = all.into_iter().filter_map(InstanceTrouble::of);
     troubles.max_by_key(|trouble| trouble.current)
 }
 
@@ -119,7 +123,7 @@ impl InstanceTally {
             },
         };
         for live in all {
-            let wanted = live.assignment.wanted == kat_types::assignment::DesiredRun::Running;
+            let wanted = live.is_wanted();
             tally.live += 1;
             // An instance that is only to be stopped, on a machine that does not answer, blocks
             // nothing.
@@ -129,6 +133,12 @@ impl InstanceTally {
             tally.updated += u32::from(ready && live.current);
         }
         tally
+    }
+
+    /// Notes why an instance can't be prepared that is to replace another one.
+    pub(super) fn note_prepared(&mut self, prepared: &[LiveInstance<'_>]) {
+        self.trouble = instance_trouble(prepared.iter().filter(|live| live.current))
+            .or_else(|| self.trouble.take());
     }
 
     /// Notes an instance on a machine that does not answer; `why` says why it is not replaced.

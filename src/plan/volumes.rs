@@ -190,13 +190,26 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         slot: u32,
         node: &str,
     ) -> Vec<AssignedVolume> {
+        for volume in volumes {
+            if let Some(key) = tracked(self.key, volume, container, slot) {
+                self.write_down(&key, volume, node, false);
+            }
+        }
+        self.volumes_of(volumes, container, slot)
+    }
+
+    /// The volumes of an instance by their present records.
+    pub(super) fn volumes_of(
+        &self,
+        volumes: &[Volume],
+        container: &Container,
+        slot: u32,
+    ) -> Vec<AssignedVolume> {
         let mounted = volumes.iter().filter(|one| container.mounts(&one.name));
         let assigned = mounted.map(|volume| {
             let key = tracked(self.key, volume, container, slot);
-            let made = key.as_ref().is_some_and(|key| {
-                self.write_down(key, volume, node, false);
-                self.draft.volume(key).is_some_and(|record| record.made)
-            });
+            let record = key.as_ref().and_then(|key| self.draft.volume(key));
+            let made = record.is_some_and(|record| record.made);
             let stored = key.filter(|_| volume.simple_cluster_storage.is_some());
             AssignedVolume {
                 definition: volume.clone(),

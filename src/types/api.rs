@@ -257,6 +257,9 @@ pub enum InstancePhase {
     Pulling,
     /// The image is being built.
     Building,
+    /// The machine has everything that the instance needs to start, and waits for the end of the
+    /// instance that it replaces.
+    Prepared,
     /// The systemd unit is starting.
     Starting,
     /// The program is running.

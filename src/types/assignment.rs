@@ -131,6 +131,9 @@ pub enum DesiredRun {
     /// The instance has to run.
     #[default]
     Running,
+    /// The instance must not run yet: its machine makes sure that it can start once its predecessor
+    /// has ended. Such an assignment has at least [`PREPARED_SCHEMA`].
+    Prepared,
     /// The instance has to stop. Once its machine confirms that, the leader deletes the assignment.
     Stopped,
 }
@@ -244,6 +247,12 @@ impl Assignment {
     /// Whether it has to run here, and this version understands it.
     pub fn is_run(&self) -> bool {
         self.wanted == DesiredRun::Running && self.not_understood.is_none()
+    }
+
+    /// Whether it has to run here, now or once its predecessor has ended, and this version
+    /// understands it.
+    pub fn will_run(&self) -> bool {
+        self.wanted != DesiredRun::Stopped && self.not_understood.is_none()
     }
 }
 

@@ -9,7 +9,7 @@ use super::support::{NODE_UID, Server, put, read, registration, web};
 use kat_plan::Snapshot;
 use kat_types::{
     api::{Health, InstancePhase, InstanceReport, NodeReport, NodeResources},
-    assignment::{ASSIGNMENT_SCHEMA, DesiredRun},
+    assignment::{ASSIGNMENT_SCHEMA, DesiredRun, PREPARED_SCHEMA},
     resource::{Bytes, MilliCpu, ResourceList},
     store::{keys, records::NodeRegistration},
 };
@@ -53,8 +53,13 @@ fn newest(server: &Server) -> Arc<Snapshot> {
     server.handle.snapshot.borrow().clone().unwrap()
 }
 
-/// Reports for both machines that all assigned instances run.
+/// Reports for both machines that all assigned instances are as they are wanted.
 fn report(server: &Server) {
+    report_as(server, ASSIGNMENT_SCHEMA);
+}
+
+/// The same from agents that understand assignments up to `schema`.
+fn report_as(server: &Server, schema: u32) {
     let snapshot = newest(server);
     for (name, uid) in NODES {
         let resources = ResourceList {
@@ -68,6 +73,7 @@ fn report(server: &Server) {
             instance_id: id.clone(),
             phase: match entry.assignment.value.wanted {
                 DesiredRun::Running => InstancePhase::Running,
+                DesiredRun::Prepared => InstancePhase::Prepared,
                 DesiredRun::Stopped => InstancePhase::Stopped,
             },
             health_status: Health::Healthy,
@@ -82,7 +88,7 @@ fn report(server: &Server) {
             },
             workload_instances: instances.collect(),
             desired_revision: 1,
-            assignment_schema: ASSIGNMENT_SCHEMA,
+            assignment_schema: schema,
             ..NodeReport::default()
         };
         server
@@ -337,6 +343,25 @@ async fn each_strategy_is_told_and_what_is_paused_stays() {
     assert_eq!(body["preview"]["blocked"], why);
     assert_eq!(body["preview"]["instances"][1]["reason"], why);
     assert_eq!(body["preview"]["rollout"], "");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_plan_names_the_machines_that_are_too_old_to_prepare_a_successor() {
+    let server = cluster().await;
+    server
+        .put("shop", "web", &[("workload.kat", &web("shop", "web", 2))])
+        .await;
+    settle(&server).await;
+    let strategy = "  replicas: 2\n  updateStrategy: {rolling: {maxSurge: 0}}\n";
+    let files = changed(2).replace("  replicas: 2\n", strategy);
+    report_as(&server, PREPARED_SCHEMA - 1);
+    let body = ask(&server, &[("workload.kat", &files)]).await;
+    let how = body["preview"]["rollout"].as_str().unwrap();
+    assert_eq!(
+        how,
+        "one after the other, each stops before its successor starts; the KAT of n1, n2 is too old to prepare a successor before that"
+    );
     server.stop().await;
 }
 

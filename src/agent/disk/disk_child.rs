@@ -14,7 +14,7 @@ use super::{
     foreign_disks::{DiskLane, DiskTask},
     pressure::{FreeSpace, measure_free_space},
 };
-use crate::volumes::{VolumeTrouble, Volumes};
+use crate::volumes::{PreparedMounts, VolumeTrouble, Volumes};
 use kat_daemon::logging;
 use kat_host::bound_paths::PathBind;
 use kat_types::{
@@ -55,8 +55,7 @@ pub(crate) struct PrepareVolumes {
     pub places: VolumePlaces,
     /// With the volumes of this file system only.
     pub assignment: Box<Assignment>,
-    /// Only the host paths among them.
-    pub only_host_paths: bool,
+    pub what: PreparedMounts,
 }
 
 /// The answer to [`PrepareVolumes`].
@@ -94,9 +93,10 @@ impl DiskTask for PrepareVolumes {
 
     fn run(self) -> PreparedVolumes {
         let volumes = self.places.open();
-        let prepared = match self.only_host_paths {
-            true => volumes.prepare_host_paths(&self.assignment),
-            false => volumes.prepare(&self.assignment),
+        let prepared = match self.what {
+            PreparedMounts::All => volumes.prepare(&self.assignment),
+            PreparedMounts::HostPaths => volumes.prepare_host_paths(&self.assignment),
+            PreparedMounts::BesidePredecessor => volumes.prepare_beside(&self.assignment),
         };
         let (binds, trouble) = match prepared {
             Ok(binds) => (binds, None),

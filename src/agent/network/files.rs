@@ -10,6 +10,7 @@ use kat_host::files::{self, FileAccess, FileError};
 use kat_store::mirror::MirrorEntries;
 use kat_types::{
     api::{JoinPeer, Reach},
+    assignment::DesiredRun,
     machine::network::{
         DNS_FILE, DnsRecords, HOST_PORTS_FILE, HostPortNetwork, HostPortParts, INSTANCES_FILE,
         InstanceNetwork, Instances, NODE_FILE, NodeNetwork, PEERS_FILE, PeerMachine, PeerMachines,
@@ -89,11 +90,11 @@ impl NetworkFiles {
     }
 }
 
-/// The instances that may request a network, including those that are being stopped, but not those
-/// on the machine's own network. Only host ports that the machine's owner allows are included.
+/// The instances that may request a network, including those that are being stopped, but neither
+/// those on the machine's own network nor those that are only prepared. Only host ports that the machine's owner allows are included.
 pub(crate) fn instances(desired: &DesiredState, options: &MachineOptions) -> Instances {
     let own = desired.assignments.values();
-    let own = own.filter(|assignment| !assignment.container.host_network);
+    let own = own.filter(|one| !one.container.host_network && one.wanted != DesiredRun::Prepared);
     let entries = own.map(|assignment| {
         let network = InstanceNetwork {
             namespace: assignment.namespace.clone(),

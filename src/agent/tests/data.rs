@@ -1,6 +1,7 @@
 //! Volumes, files, secrets and credentials of instances.
 
 mod hung_disks;
+mod prepared;
 mod registry_credentials;
 mod secrets;
 mod volume_moves;

@@ -123,6 +123,12 @@ impl UserDesired {
         assignments.filter(|one| one.is_run() && !self.is_held(&one.instance))
     }
 
+    /// The assignments to prepare here that this version understands.
+    fn to_prepare(&self) -> impl Iterator<Item = &Assignment> {
+        let assignments = self.assignments.values();
+        assignments.filter(|one| one.wanted == DesiredRun::Prepared && one.will_run())
+    }
+
     /// Whether the instance is assigned here but fenced or evicted.
     fn is_held(&self, instance: &str) -> bool {
         self.fenced.contains(instance) || self.evicted.contains_key(instance)
@@ -130,7 +136,7 @@ impl UserDesired {
 
     /// Whether the instance must not run.
     fn is_to_stop(&self, assignment: &Assignment) -> bool {
-        assignment.wanted == DesiredRun::Stopped || self.is_held(&assignment.instance)
+        assignment.wanted != DesiredRun::Running || self.is_held(&assignment.instance)
     }
 }
 
@@ -387,6 +393,10 @@ impl Worker {
             // The watchdog must not take a long list for a hanging loop.
             pulse.beat();
             self.converge(assignment).await?;
+        }
+        for assignment in desired.to_prepare() {
+            pulse.beat();
+            self.prepare(assignment)?;
         }
         self.report_not_understood(desired).await?;
         self.trouble = None;

@@ -105,8 +105,11 @@ fn preview(
     let template_changed = old.is_some() && old.map(template) != new.map(template);
     let fates = instances::InstanceFates::of(key, before, rehearsed, observed);
     let rollout = new.filter(|_| template_changed && fates.replaces());
-    let rollout = rollout
-        .and_then(|entry| Some(rollout_in_words(&entry.parsed.as_ref().ok()?.workload.spec)));
+    let too_old = fates.too_old_to_prepare();
+    let rollout = rollout.and_then(|entry| {
+        let spec = &entry.parsed.as_ref().ok()?.workload.spec;
+        Some(rollout_in_words(spec, &too_old))
+    });
     Ok(Preview {
         rollout: rollout.unwrap_or_default(),
         present_generation: old.map(|entry| entry.meta.value.generation),

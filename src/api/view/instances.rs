@@ -117,7 +117,7 @@ fn instance_phase(
     node: &str,
 ) -> (InstancePhase, String, String) {
     let phase = match (record, wanted) {
-        (None, DesiredRun::Running) => InstancePhase::Scheduled,
+        (None, DesiredRun::Running | DesiredRun::Prepared) => InstancePhase::Scheduled,
         (None, DesiredRun::Stopped) => InstancePhase::Stopping,
         (Some(record), _) => record.phase,
     };

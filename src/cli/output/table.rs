@@ -42,11 +42,10 @@ pub(crate) fn tone_of(word: &str) -> TextTone {
         "Failed" | "Stalled" | "NotReady" | "Degraded" | "Unknown" | "unhealthy" | "Warning" => {
             TextTone::Bad
         }
-        "Pending" | "Scheduled" | "Pulling" | "Building" | "Starting" | "Restarting"
-        | "Stopping" | "Progressing" | "Deleting" | "Removing" | "Moving" | "Draining"
-        | "Joining" | "Migration" | "Due" | "Trust" | "Issue" | "Retire" | "pending_check" => {
-            TextTone::Busy
-        }
+        "Pending" | "Scheduled" | "Pulling" | "Building" | "Prepared" | "Starting"
+        | "Restarting" | "Stopping" | "Progressing" | "Deleting" | "Removing" | "Moving"
+        | "Draining" | "Joining" | "Migration" | "Due" | "Trust" | "Issue" | "Retire"
+        | "pending_check" => TextTone::Busy,
         _ => TextTone::Plain,
     }
 }

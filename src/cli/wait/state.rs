@@ -218,7 +218,7 @@ impl RolloutWait {
         for instance in self.current() {
             let step = match instance.status.phase {
                 InstancePhase::Pending => 0,
-                InstancePhase::Scheduled | InstancePhase::Starting => 2,
+                InstancePhase::Prepared | InstancePhase::Scheduled | InstancePhase::Starting => 2,
                 InstancePhase::Pulling | InstancePhase::Building => 1,
                 InstancePhase::Running if is_healthy(instance) => {
                     running += 1;

@@ -1,17 +1,19 @@
 //! Creation of an instance: its machine, address and assignment.
 
-use std::net::Ipv4Addr;
+use std::{borrow::Cow, net::Ipv4Addr};
 
 use crate::{
     InstanceDemand, choose, instance_id,
-    rollout::blocked::NotPlaced,
+    rollout::{blocked::NotPlaced, slot::LiveInstance},
     scheduling::{host_ports, host_ports::ports_of, schedule::seed_of},
     secrets,
     service::WorkloadPlanner,
 };
 use kat_types::{
     api::InstancePhase,
-    assignment::{Assignment, DesiredRun, WorkloadUser, needed_schema, needs_crun},
+    assignment::{
+        Assignment, DesiredRun, PREPARED_SCHEMA, WorkloadUser, needed_schema, needs_crun,
+    },
     encoding::json,
     machine::network::node_address,
     reason::EventReason,
@@ -25,6 +27,24 @@ use kat_types::{
 
 /// Instance id, secrets, and credentials for registries.
 type NextInstance = (String, Option<AssignedSecrets>, Option<AssignedSecrets>);
+
+/// When a new instance starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StartTime {
+    /// Beside the instances that are there.
+    Now,
+    /// When the other instances of its slot have ended.
+    AfterSlot,
+}
+
+/// Whether the machine of a new instance can prepare it before it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Preparation {
+    /// It can, and the instance is assigned to it.
+    Begun,
+    /// Its version of KAT does not know that; nothing is assigned.
+    NotKnown,
+}
 
 /// A version that an instance is made from.
 #[derive(Clone, Copy)]
@@ -65,6 +85,73 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         self.create_version(self.present(parsed), slot)
     }
 
+    /// Places an instance of the present version that starts when the others of its slot have ended.
+    /// Its machine prepares it until then.
+    pub(crate) fn create_prepared(
+        &mut self,
+        parsed: &ParsedWorkload,
+        slot: u32,
+    ) -> Result<Preparation, NotPlaced> {
+        let made = self.record.instances_made;
+        let version = self.present(parsed);
+        let (node, assignment) = self.next_instance(version, slot, StartTime::AfterSlot)?;
+        if !self.knows_prepared(node) {
+            self.record.instances_made = made;
+            return Ok(Preparation::NotKnown);
+        }
+        let assignment = Assignment {
+            schema: assignment.schema.max(PREPARED_SCHEMA),
+            wanted: DesiredRun::Prepared,
+            ..assignment
+        };
+        self.place_instance(node, assignment);
+        Ok(Preparation::Begun)
+    }
+
+    /// Whether a prepared instance is of the wanted version and still in the right place.
+    pub(crate) fn may_start(&self, parsed: &ParsedWorkload, live: &LiveInstance<'_>) -> bool {
+        let (spec, assignment) = (&parsed.workload.spec, live.assignment);
+        let status = self.around.statuses.get(live.node);
+        let held = self.held(&spec.volumes, &spec.together(), assignment.slot);
+        let has_data = held.is_ok_and(|held| {
+            let here = held.on.is_none_or(|node| node == live.node);
+            here && (!held.shared || status.is_some_and(|status| status.volume_shared))
+        });
+        let outdated = secrets::outdated(self.draft.snapshot, assignment);
+        let has_place = !live.away && !live.leaves && self.knows_prepared(live.node);
+        live.current && has_place && has_data && outdated.is_none()
+    }
+
+    fn knows_prepared(&self, node: &str) -> bool {
+        let status = self.around.statuses.get(node);
+        status.is_some_and(|status| status.assignment_schema >= PREPARED_SCHEMA)
+    }
+
+    /// Starts a prepared instance.
+    pub(crate) fn start_prepared(&mut self, parsed: &ParsedWorkload, live: &LiveInstance<'_>) {
+        let spec = &parsed.workload.spec;
+        let prepared = live.assignment;
+        let images = prepared.images();
+        let schema = self.present(parsed).demand(&prepared.ports).schema;
+        let schema = schema.max(self.logins_schema(images));
+        let slot = prepared.slot;
+        let assignment = Assignment {
+            schema,
+            volumes: self.assigned_volumes(&spec.volumes, &spec.together(), slot, live.node),
+            wanted: DesiredRun::Running,
+            ..Assignment::clone(prepared)
+        };
+        self.make_room_for(&assignment);
+        self.draft.update(&mut self.group, live.node, &assignment);
+        self.flush_if_full();
+    }
+
+    /// Removes a prepared instance. Nothing of it runs, so its machine need not confirm that.
+    pub(crate) fn remove_prepared(&mut self, live: &LiveInstance<'_>) {
+        self.draft.remove(&mut self.group, live.node, live.id);
+        self.flush_if_full();
+    }
+
     /// Places a new instance of an earlier version that has no instance any more, only its files.
     pub(crate) fn create_earlier(
         &mut self,
@@ -85,6 +172,22 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         version: WorkloadVersion<'_>,
         slot: u32,
     ) -> Result<String, NotPlaced> {
+        let (node, assignment) = self.next_instance(version, slot, StartTime::Now)?;
+        let spec = &version.parsed.workload.spec;
+        let assignment = Assignment {
+            volumes: self.assigned_volumes(&spec.volumes, &spec.together(), slot, node),
+            ..assignment
+        };
+        Ok(self.place_instance(node, assignment))
+    }
+
+    /// The machine and the assignment of a new instance of a version.
+    fn next_instance(
+        &mut self,
+        version: WorkloadVersion<'_>,
+        slot: u32,
+        start: StartTime,
+    ) -> Result<(&'a str, Assignment), NotPlaced> {
         let parsed = version.parsed;
         let spec = &parsed.workload.spec;
         let meta = &self.entry.meta.value;
@@ -106,10 +209,10 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         let together = spec.together();
         let volumes = (spec.volumes.as_slice(), &*together);
         let wanted = self.wanted_secrets(&spec.volumes, &together)?;
-        let node = self.find_place(demand, volumes, slot)?;
+        let node = self.find_place(demand, volumes, slot, start)?;
         let address = self.address_on(node, &spec.container)?;
         let (instance, secrets, logins) = self.next_with(&wanted, &images, node)?;
-        let volumes = self.assigned_volumes(&spec.volumes, &together, slot, node);
+        let volumes = self.volumes_of(&spec.volumes, &together, slot);
         let schema = demand.schema;
         let assignment = Assignment {
             schema,
@@ -140,7 +243,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
             wanted: DesiredRun::Running,
             not_understood: None,
         };
-        Ok(self.place_instance(node, assignment))
+        Ok((node, assignment))
     }
 
     /// Places an instance of the version of `like`, whose files may be gone.
@@ -171,7 +274,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         let schema = demand.schema;
         let together = like.together();
         let wanted = self.wanted_secrets(&volumes, &together)?;
-        let node = self.find_place(demand, (&volumes, &together), slot)?;
+        let node = self.find_place(demand, (&volumes, &together), slot, StartTime::Now)?;
         let address = self.address_on(node, &like.container)?;
         // The instance gets the present values of its secrets: earlier ones are not kept.
         let images: Vec<&str> = like.images().collect();
@@ -217,7 +320,8 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         let images = spec.images();
         let images = images.map(|(image, _)| version.image.pinned(image));
         demand.schema = demand.schema.max(self.logins_schema(images));
-        self.find_place(demand, volumes, slot).map(|_| ())
+        self.find_place(demand, volumes, slot, StartTime::Now)
+            .map(|_| ())
     }
 
     /// Whether all secrets exist that an instance of the present version uses.
@@ -251,6 +355,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         demand: InstanceDemand<'_>,
         (volumes, container): (&[Volume], &Container),
         slot: u32,
+        start: StartTime,
     ) -> Result<&'a str, NotPlaced> {
         let replaces = self.replaced(slot);
         let held = self.held(volumes, container, slot);
@@ -263,9 +368,15 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
             last_resort: self.was_lost(slot),
             ..demand
         };
-        let candidates = self.machines.candidates(self.key, self.draft);
+        let candidates = match start {
+            StartTime::Now => Cow::Borrowed(self.machines.candidates(self.key, self.draft)),
+            StartTime::AfterSlot => {
+                let candidates = self.machines.candidates_after(self.key, self.draft, slot);
+                Cow::Owned(candidates)
+            }
+        };
         let seed = seed_of(self.draft.seed, &self.entry.meta.value.uid, slot);
-        choose(demand, candidates, seed).map_err(|reason| NotPlaced::NoMachine {
+        choose(demand, &candidates, seed).map_err(|reason| NotPlaced::NoMachine {
             reason,
             data_on: held.on.map(str::to_owned),
             waiting: self.around.losses.waiting().map(str::to_owned),
@@ -284,9 +395,8 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         let bytes = self.make_room_for(&assignment);
         self.draft
             .add_assignment(&mut self.group, node, &assignment);
-        let has_address = self.draft.free_address(node).is_some();
         self.machines
-            .placed(self.key, node, &assignment, bytes, has_address);
+            .placed(self.key, self.draft, node, &assignment, bytes);
         let Assignment {
             instance, address, ..
         } = assignment;
@@ -306,7 +416,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         own.filter(|(id, entry)| {
             let assignment = &entry.assignment.value;
             let goes = assignment.slot == slot || self.draft.stops(id);
-            goes && assignment.wanted == DesiredRun::Running
+            goes && self.draft.stays(assignment)
         })
         .map(|(_, entry)| entry.node.as_str())
         .collect()

@@ -6,7 +6,7 @@ use super::{
     decide::{NextVersion, SlotAction, SlotStep, Waiting},
     slot::LiveInstance,
 };
-use crate::service::WorkloadPlanner;
+use crate::{instances::create::Preparation, service::WorkloadPlanner};
 use kat_types::{reason::EventReason, store::snapshot::ParsedWorkload};
 
 impl WorkloadPlanner<'_, '_, '_> {
@@ -23,6 +23,12 @@ impl WorkloadPlanner<'_, '_, '_> {
             SlotAction::Create(version) => {
                 self.make(parsed, slot, version)?;
             }
+            SlotAction::Start(successor) => self.start_prepared(parsed, successor),
+            SlotAction::Prepare(before) => match self.create_prepared(parsed, slot) {
+                Ok(Preparation::Begun) => {}
+                Ok(Preparation::NotKnown) => self.stop(before, StopReason::NewerVersion.words()),
+                Err(cause) => return self.keep_without_successor(before, cause),
+            },
             SlotAction::UpdateInPlace(before) => match self.has_secrets(parsed) {
                 Ok(()) => self.stop(before, StopReason::NewerVersion.words()),
                 // Without the workload's secrets no successor could start, so the running instance

@@ -141,6 +141,15 @@ pub(crate) struct ClassifiedSlot<'l, 'a> {
     pub(crate) begins: bool,
     /// Instances that the slot does not need, with the reason why each is stopped.
     pub(crate) unneeded: Vec<(&'l LiveInstance<'a>, StopReason)>,
+    /// An instance of the wanted version that its machine prepares or has prepared.
+    pub(crate) successor: Option<&'l LiveInstance<'a>>,
+}
+
+impl ClassifiedSlot<'_, '_> {
+    /// The machine of its successor has not prepared it yet, or cannot.
+    pub(crate) fn is_preparing(&self) -> bool {
+        self.successor.is_some_and(|live| !live.is_prepared())
+    }
 }
 
 /// Why an instance is stopped.
@@ -191,6 +200,7 @@ pub(crate) fn classify<'l, 'a>(
         state,
         begins: here.begins(),
         unneeded,
+        successor: here.successor,
     }
 }
 
@@ -273,8 +283,13 @@ pub(crate) struct WantedSlots<'l, 'a> {
 
 impl<'l, 'a> WantedSlots<'l, 'a> {
     /// Without instances that the plan has `stopped` already: their data moves, and nothing can fill
-    /// their slots yet.
-    pub(crate) fn of(all: &'l [LiveInstance<'a>], replicas: u32, stopped: &BTreeSet<&str>) -> Self {
+    /// their slots yet. `successors` are instances that are prepared, at most one for each slot.
+    pub(crate) fn of(
+        all: &'l [LiveInstance<'a>],
+        successors: &[&'l LiveInstance<'a>],
+        replicas: u32,
+        stopped: &BTreeSet<&str>,
+    ) -> Self {
         let mut wanted = Self {
             slots: BTreeMap::new(),
             surplus: Vec::new(),
@@ -287,6 +302,10 @@ impl<'l, 'a> WantedSlots<'l, 'a> {
             } else {
                 wanted.surplus.push(live);
             }
+        }
+        for successor in successors {
+            let here = wanted.slots.entry(successor.assignment.slot).or_default();
+            here.successor = Some(successor);
         }
         wanted
     }

@@ -2,7 +2,10 @@
 //! slot, [`decide`] chooses what to do in which slot, and [`WorkloadPlanner::apply`] writes it or
 //! returns what blocks it.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::{
     Strategy,
@@ -21,15 +24,18 @@ const FORGIVEN_AFTER: Duration = Duration::from_secs(600);
 
 impl WorkloadPlanner<'_, '_, '_> {
     /// Brings the slots of a Service one step closer to the wanted version and number. `data_moves`
-    /// says how far the move of its data is.
+    /// says how far the move of its data is. Instances of `prepared` that can't become successors are
+    /// removed.
     pub(crate) fn converge(
         &mut self,
         parsed: &ParsedWorkload,
         all: &[LiveInstance<'_>],
+        prepared: &[LiveInstance<'_>],
         data_moves: Option<&str>,
     ) -> Vec<Blocked> {
         self.forgive(all);
-        let steps = self.steps(parsed, all, data_moves.is_some());
+        let successors = self.successors(parsed, all, prepared);
+        let steps = self.steps(parsed, all, &successors, data_moves.is_some());
         let apply = |step| self.apply(parsed, step, data_moves).err();
         steps.into_iter().filter_map(apply).collect()
     }
@@ -38,18 +44,41 @@ impl WorkloadPlanner<'_, '_, '_> {
         &self,
         parsed: &ParsedWorkload,
         all: &'l [LiveInstance<'i>],
+        successors: &[&'l LiveInstance<'i>],
         data_moves: bool,
     ) -> Vec<SlotStep<'l, 'i>> {
         let replicas = replicas(&parsed.workload.spec);
         let facts = self.facts(parsed, all, data_moves);
         let stopped = all.iter().filter(|live| self.draft.stops(live.id));
         let stopped: BTreeSet<&str> = stopped.map(|live| live.id).collect();
-        let wanted = WantedSlots::of(all, replicas, &stopped);
+        let wanted = WantedSlots::of(all, successors, replicas, &stopped);
         let slots = classify_all(all, &wanted, replicas, &facts);
         let budget = RolloutBudget::of(&slots, &facts);
         let mut steps = decide_surplus(&wanted, replicas, &facts);
         steps.extend(decide(&slots, &facts, budget));
         steps
+    }
+
+    /// The instances of `prepared` that can start in their slots; removes the others.
+    fn successors<'l, 'i>(
+        &mut self,
+        parsed: &ParsedWorkload,
+        all: &[LiveInstance<'_>],
+        prepared: &'l [LiveInstance<'i>],
+    ) -> Vec<&'l LiveInstance<'i>> {
+        let mut successors: BTreeMap<u32, &LiveInstance<'_>> = BTreeMap::new();
+        for live in prepared {
+            let slot = live.assignment.slot;
+            let has_slot = slot < replicas(&parsed.workload.spec)
+                && !successors.contains_key(&slot)
+                && !all.iter().any(|other| takes(other, slot));
+            if has_slot && self.may_start(parsed, live) {
+                successors.insert(slot, live);
+            } else {
+                self.remove_prepared(live);
+            }
+        }
+        successors.into_values().collect()
     }
 
     fn facts<'l>(
@@ -87,4 +116,9 @@ impl WorkloadPlanner<'_, '_, '_> {
             self.record.last_failure = None;
         }
     }
+}
+
+/// The instance keeps the slot, as one of the wanted version that may stay.
+fn takes(live: &LiveInstance<'_>, slot: u32) -> bool {
+    live.is_wanted() && live.current && !live.leaves && live.assignment.slot == slot
 }

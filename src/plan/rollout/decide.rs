@@ -42,7 +42,12 @@ pub(crate) struct SlotStep<'l, 'a> {
 pub(crate) enum SlotAction<'l, 'a> {
     Stop(&'l LiveInstance<'a>, StopReason),
     Create(NextVersion<'l>),
-    /// Stops an instance of another version. Its successor is created when it has ended.
+    /// Starts the prepared successor of an instance that has ended.
+    Start(&'l LiveInstance<'a>),
+    /// Creates the successor of an instance of another version, which its machine prepares and does
+    /// not start. Where the machine's version does not know that, the instance is stopped first.
+    Prepare(&'l LiveInstance<'a>),
+    /// Stops an instance of another version. Its successor starts when it has ended.
     UpdateInPlace(&'l LiveInstance<'a>),
     /// Creates an instance of the wanted version beside one of another version.
     UpdateBeside(&'l LiveInstance<'a>),
@@ -92,6 +97,7 @@ pub(crate) fn decide<'l, 'a>(
         facts,
         budget,
         failures: facts.failures,
+        all_prepared: slots.iter().all(|slot| !awaits_successor(slot)),
         steps: Vec::new(),
     };
     let mut waiting = Vec::new();
@@ -101,22 +107,33 @@ pub(crate) fn decide<'l, 'a>(
             decision.step(number, SlotAction::Stop(live, *reason));
         }
         match slot.state {
-            SlotState::Empty(remains) => decision.fill(number, remains),
+            SlotState::Empty(remains) => decision.fill(slot, remains),
             SlotState::Unsettled { best } => decision.replace_broken(number, best),
             SlotState::Pair { best, before } => decision.keep_pair(number, best, before),
             SlotState::Settled | SlotState::Moving { .. } | SlotState::Unreachable { .. } => {}
             SlotState::Lost { before }
             | SlotState::Ended { before }
             | SlotState::Leaving { before }
-            | SlotState::Outdated { before } => waiting.push((number, slot.state, before)),
+            | SlotState::Outdated { before } => waiting.push((slot, before)),
         }
     }
     // Slots with the least to lose come first: unhealthy instances, then leaving ones.
-    waiting.sort_by_key(|(number, _, before)| (before.healthy(), !before.leaves, *number));
-    for (number, state, before) in waiting {
-        decision.succeed(number, state, before);
+    waiting.sort_by_key(|(slot, before)| (before.healthy(), !before.leaves, slot.number));
+    for (slot, before) in waiting {
+        decision.succeed(slot, before);
     }
     decision.steps
+}
+
+/// An instance of another version is to be replaced, whose successor is not prepared yet.
+fn awaits_successor(slot: &ClassifiedSlot<'_, '_>) -> bool {
+    let prepared = slot.successor.is_some_and(LiveInstance::is_prepared);
+    match slot.state {
+        SlotState::Ended { before }
+        | SlotState::Leaving { before }
+        | SlotState::Outdated { before } => !before.current && !before.forced_out && !prepared,
+        _ => false,
+    }
 }
 
 /// Stops instances beyond the wanted number: unhealthy ones first, then older versions, then the
@@ -157,6 +174,8 @@ struct Decision<'f, 'l, 'a> {
     facts: &'f RolloutFacts<'l>,
     budget: RolloutBudget,
     failures: u32,
+    /// Every instance that the wanted version replaces in its slot has a prepared successor.
+    all_prepared: bool,
     steps: Vec<SlotStep<'l, 'a>>,
 }
 
@@ -167,13 +186,20 @@ impl<'l, 'a> Decision<'_, 'l, 'a> {
 
     /// Creates an instance for a slot that has none. With in-place replacement it waits for the
     /// slot's old instance to end, and with Simultaneous for all old instances.
-    fn fill(&mut self, slot: u32, remains: SlotRemains<'l, 'a>) {
+    ///
+    /// While the slot's next instance cannot be prepared, one of the old version takes its place
+    /// again: the old program had ended by itself.
+    fn fill(&mut self, here: &ClassifiedSlot<'l, 'a>, remains: SlotRemains<'l, 'a>) {
+        let slot = here.number;
+        let again = remains
+            .other
+            .filter(|_| here.is_preparing() && !remains.was_current);
         let Strategy {
             stops_first,
             simultaneous,
             ..
         } = self.facts.strategy;
-        let waits = match simultaneous {
+        let waits = match simultaneous && again.is_none() {
             true => (self.facts.other_runs && !self.facts.paused) || self.facts.any_ending,
             false => stops_first && remains.ending,
         };
@@ -184,9 +210,13 @@ impl<'l, 'a> Decision<'_, 'l, 'a> {
                 self.step(slot, SlotAction::Create(NextVersion::Earlier));
             }
             _ => {
-                let like = self.like_for_empty(remains);
-                let version = like.map_or(NextVersion::Wanted, NextVersion::Like);
-                self.step(slot, SlotAction::Create(version));
+                let like = again.or_else(|| self.like_for_empty(remains));
+                let action = match (like, here.successor) {
+                    (Some(like), _) => SlotAction::Create(NextVersion::Like(like)),
+                    (None, Some(successor)) => SlotAction::Start(successor),
+                    (None, None) => SlotAction::Create(NextVersion::Wanted),
+                };
+                self.step(slot, action);
             }
         }
     }
@@ -262,29 +292,45 @@ impl<'l, 'a> Decision<'_, 'l, 'a> {
     /// Replaces `before` as far as the budget allows: by an instance of the wanted version, or of
     /// its own version (see [`Self::version`]). If its machine is drained or lost, the new instance
     /// is placed on another machine.
-    fn succeed(&mut self, slot: u32, state: SlotState<'l, 'a>, before: &'l LiveInstance<'a>) {
+    fn succeed(&mut self, here: &ClassifiedSlot<'l, 'a>, before: &'l LiveInstance<'a>) {
         let Some(next) = self.version(before) else {
             return;
         };
+        let slot = here.number;
         let stops_first = self.facts.strategy.stops_first;
         let updates = !before.current && next == NextVersion::Wanted;
-        match state {
+        match here.state {
             SlotState::Lost { .. } => {
                 self.budget.busy += usize::from(updates);
                 self.step(slot, SlotAction::ReplaceLost(before, next));
             }
             _ if updates => {
                 self.budget.busy += 1;
-                let action = match stops_first {
-                    true => SlotAction::UpdateInPlace(before),
-                    false => SlotAction::UpdateBeside(before),
-                };
-                self.step(slot, action);
+                match stops_first {
+                    true => self.update_in_place(here, before),
+                    false => self.step(slot, SlotAction::UpdateBeside(before)),
+                }
             }
             SlotState::Ended { .. } => {
                 self.replace_ended(slot, before, (!stops_first).then_some(next));
             }
             _ => self.move_away(slot, before, next),
+        }
+    }
+
+    /// Has the successor of an instance prepared, and then stops the instance; with Simultaneous once
+    /// every successor is prepared. A forced drain waits for no successor.
+    fn update_in_place(&mut self, here: &ClassifiedSlot<'l, 'a>, before: &'l LiveInstance<'a>) {
+        let slot = here.number;
+        let waits_for_others = self.facts.strategy.simultaneous && !self.all_prepared;
+        match (here.state, here.successor) {
+            _ if before.forced_out => self.step(slot, SlotAction::UpdateInPlace(before)),
+            (_, None) => self.step(slot, SlotAction::Prepare(before)),
+            (_, Some(successor)) if successor.is_prepared() && !waits_for_others => {
+                self.step(slot, SlotAction::UpdateInPlace(before));
+            }
+            (SlotState::Ended { .. }, Some(_)) => self.replace_ended(slot, before, None),
+            (_, Some(_)) => {}
         }
     }
 

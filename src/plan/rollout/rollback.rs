@@ -17,7 +17,11 @@ impl WorkloadPlanner<'_, '_, '_> {
     /// Writes the content of the last good generation as a new generation. Returns false if there
     /// is none, or if the stalled generation was itself made by a rollback: a rollback happens
     /// once, and never in a circle.
-    pub(crate) fn go_back(&mut self, all: &[LiveInstance<'_>]) -> bool {
+    pub(crate) fn go_back(
+        &mut self,
+        all: &[LiveInstance<'_>],
+        prepared: &[LiveInstance<'_>],
+    ) -> bool {
         let (meta, archive) = (&self.entry.meta.value, &self.entry.archive);
         let origin = |generation| Some(archive.get(&generation)?.record.as_ref()?.origin);
         if matches!(
@@ -38,7 +42,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         let Some((good, archived, record)) = found else {
             return false;
         };
-        let trouble = status::instance_trouble(all)
+        let trouble = status::instance_trouble(all.iter().chain(prepared))
             .as_ref()
             .map(InstanceTrouble::sentence);
         let trouble = trouble

@@ -57,6 +57,12 @@ impl LiveInstance<'_> {
         self.assignment.wanted == DesiredRun::Running
     }
 
+    /// Its machine has everything that it needs to start.
+    pub(crate) fn is_prepared(&self) -> bool {
+        let mut record = self.record.iter();
+        !self.away && record.any(|record| record.phase == InstancePhase::Prepared)
+    }
+
     fn is_staying(&self) -> bool {
         self.current && !self.leaves
     }
@@ -66,6 +72,8 @@ impl LiveInstance<'_> {
 #[derive(Default)]
 pub(crate) struct Slot<'l, 'a> {
     instances: Vec<&'l LiveInstance<'a>>,
+    /// The instance of the wanted version that starts once the others have ended.
+    pub(crate) successor: Option<&'l LiveInstance<'a>>,
 }
 
 impl<'l, 'a> Slot<'l, 'a> {

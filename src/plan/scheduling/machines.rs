@@ -7,7 +7,7 @@ use crate::{MachineCandidate, draft::Draft, images};
 use kat_types::{
     api::{InstancePhase, NodePhase},
     assignment::{Assignment, DesiredRun},
-    store::{records::NodeStatusRecord, revisions::WorkloadKey},
+    store::{records::NodeStatusRecord, revisions::WorkloadKey, snapshot::InstanceEntry},
 };
 
 /// Every machine as a candidate, made once for a plan. A placement changes one of them.
@@ -89,23 +89,61 @@ impl<'a> Machines<'a> {
         &self.candidates
     }
 
+    /// The candidates for an instance that starts when all others of its slot have ended: without
+    /// what these use of their machines.
+    pub(crate) fn candidates_after(
+        &mut self,
+        key: &WorkloadKey,
+        draft: &Draft<'a>,
+        slot: u32,
+    ) -> Vec<MachineCandidate<'a>> {
+        let mut candidates = self.candidates(key, draft).to_vec();
+        let ends = |other: &WorkloadKey, entry: &InstanceEntry| {
+            other == key && entry.assignment.value.slot == slot
+        };
+        let apart = self.apart_from(key, draft);
+        let own = draft.instances_of(key).iter();
+        for (_, entry) in own.filter(|(_, entry)| ends(key, entry)) {
+            let node = &entry.node;
+            let repels = |other: &WorkloadKey| {
+                let mut stored = draft.instances_of(other).iter();
+                let mut placed = self.placed.get(other).into_iter().flatten();
+                stored.any(|(_, one)| one.node == *node && !ends(other, one))
+                    || placed.any(|one| one == node)
+            };
+            if let Some(candidate) = candidates.iter_mut().find(|one| one.name == node) {
+                let freed = draft.requests_of(node, &entry.assignment.value);
+                candidate.requested = candidate.requested.beyond(freed);
+                candidate.repelled = apart.iter().any(repels);
+            }
+        }
+        candidates
+    }
+
     /// Counts one more instance on this machine, whose assignment has so many bytes.
     pub(crate) fn placed(
         &mut self,
         key: &WorkloadKey,
+        draft: &Draft<'a>,
         node: &str,
         assignment: &Assignment,
         bytes: usize,
-        has_address: bool,
     ) {
         self.take_ports(node, assignment);
         if let Some(candidate) = self.find(node) {
-            candidate
-                .requested
-                .add_all(&assignment.together().resources);
+            let requests = draft.requests_of(node, assignment);
+            candidate.requested = candidate.requested.plus(requests);
             candidate.visible_bytes += bytes;
             candidate.staying += 1;
-            candidate.has_address = has_address;
+            candidate.has_address = draft.free_address(node).is_some();
+        }
+        if assignment.wanted == DesiredRun::Prepared {
+            // It stays in the place of these.
+            for replaced in draft.staying_in_slot_of(assignment) {
+                if let Some(candidate) = self.find(&replaced.node) {
+                    candidate.staying = candidate.staying.saturating_sub(1);
+                }
+            }
         }
         match self.placed.get_mut(key) {
             Some(machines) => machines.push(node.to_owned()),
@@ -130,12 +168,8 @@ impl<'a> Machines<'a> {
         let spec = spec.and_then(|entry| entry.parsed.as_ref().ok());
         let spec = spec.map(|parsed| &parsed.workload.spec);
         let in_namespace = |name: &String| WorkloadKey::new(&key.namespace, name);
-        let mut apart: Vec<WorkloadKey> = self.repelling.get(key).cloned().unwrap_or_default();
-        apart.extend(
-            spec.into_iter()
-                .flat_map(|spec| spec.anti_affinity.iter().map(in_namespace)),
-        );
-        let apart: Vec<_> = apart
+        let apart: Vec<_> = self
+            .apart_from(key, draft)
             .iter()
             .map(|key| self.machines_of(key, draft, true))
             .collect();
@@ -152,7 +186,7 @@ impl<'a> Machines<'a> {
             candidate.lonely = !together.iter().all(|some| some.contains(candidate.name));
         }
         for (_, entry) in draft.instances_of(key) {
-            if entry.assignment.value.wanted == DesiredRun::Running
+            if draft.stays(&entry.assignment.value)
                 && let Some(candidate) = self.find(&entry.node)
             {
                 candidate.staying += 1;
@@ -163,6 +197,18 @@ impl<'a> Machines<'a> {
                 candidate.staying += 1;
             }
         }
+    }
+
+    /// Workloads that must not share a machine with this one.
+    fn apart_from(&self, key: &WorkloadKey, draft: &Draft<'_>) -> Vec<WorkloadKey> {
+        let entry = draft.snapshot.workloads.get(key);
+        let parsed = entry.and_then(|entry| entry.parsed.as_ref().ok());
+        let own = parsed.map_or(&[][..], |parsed| &parsed.workload.spec.anti_affinity);
+        let own = own
+            .iter()
+            .map(|name| WorkloadKey::new(&key.namespace, name));
+        let repelling = self.repelling.get(key).into_iter().flatten();
+        repelling.cloned().chain(own).collect()
     }
 
     /// Machines that have an instance of a workload; with `leaving` also instances being stopped.

@@ -157,6 +157,36 @@ impl RequestedResources {
         };
         *sum = sum.saturating_add(u64::from(gpu.min_vram_mb.unwrap_or(0)));
     }
+
+    /// All requests of one instance, including graphics memory.
+    pub fn of(resources: &Resources) -> Self {
+        let mut sum = Self::default();
+        sum.add_all(resources);
+        sum
+    }
+
+    /// Each sum of both.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        self.each(other, u64::saturating_add)
+    }
+
+    /// What each sum exceeds the other's by.
+    pub(crate) fn beyond(self, other: Self) -> Self {
+        self.each(other, u64::saturating_sub)
+    }
+
+    fn each(self, other: Self, join: impl Fn(u64, u64) -> u64) -> Self {
+        let (own, others) = (self.graphics, other.graphics);
+        Self {
+            cpu: MilliCpu(join(self.cpu.0, other.cpu.0)),
+            memory: Bytes(join(self.memory.0, other.memory.0)),
+            graphics: GraphicsMemory {
+                any: join(own.any, others.any),
+                nvidia: join(own.nvidia, others.nvidia),
+                amd: join(own.amd, others.amd),
+            },
+        }
+    }
 }
 
 /// Maximum number of host ports, and of machines for each, in the message.

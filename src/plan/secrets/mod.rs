@@ -51,7 +51,7 @@ pub fn lacks_secret(snapshot: &Snapshot, namespace: &str, spec: &WorkloadSpec) -
 }
 
 /// The name of a secret of which the instance was given another version than is stored now.
-fn outdated<'i>(snapshot: &Snapshot, assignment: &'i Assignment) -> Option<&'i str> {
+pub(super) fn outdated<'i>(snapshot: &Snapshot, assignment: &'i Assignment) -> Option<&'i str> {
     let assigned = assignment.secrets.as_ref()?;
     let mut versions = assigned.versions.iter();
     let found = versions.find(|(name, version)| {
@@ -77,7 +77,7 @@ pub fn users_of_secret<'s>(snapshot: &'s Snapshot, key: &SecretKey) -> Vec<&'s s
     let placed = instances.filter(|assignment| {
         let secrets = assignment.secrets.as_ref();
         let uses = secrets.is_some_and(|secrets| secrets.versions.contains_key(&key.name));
-        assignment.namespace == key.namespace && assignment.is_run() && uses
+        assignment.namespace == key.namespace && assignment.will_run() && uses
     });
     let named = named.map(|(workload, _)| workload.name.as_str());
     let mut users: Vec<&str> = named
@@ -104,7 +104,7 @@ pub fn behind_secret<'s>(snapshot: &'s Snapshot, key: &SecretKey) -> Vec<&'s str
             let given = secrets.and_then(|secrets| secrets.versions.get(&key.name));
             assignment.namespace == key.namespace
                 && assignment.workload == **name
-                && assignment.is_run()
+                && assignment.will_run()
                 && Some(&assignment.template_hash) == hash
                 && given.is_some_and(|given| Some(given) != version.as_ref())
         })

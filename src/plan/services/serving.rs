@@ -72,6 +72,7 @@ fn reachable_state(
         | InstancePhase::Scheduled
         | InstancePhase::Pulling
         | InstancePhase::Building
+        | InstancePhase::Prepared
         | InstancePhase::Starting
         | InstancePhase::Stopped
         | InstancePhase::Failed

@@ -1,7 +1,10 @@
 //! Invariants that must hold after each change.
 
 use super::*;
-use kat_types::{machine::network::node_address, reason::Reason, services::BackendState};
+use kat_types::{
+    api::Event, assignment::PREPARED_SCHEMA, machine::network::node_address, reason::Reason,
+    services::BackendState,
+};
 
 impl World {
     pub(crate) fn check(&mut self) {
@@ -22,7 +25,61 @@ impl World {
         }
     }
 
-    /// The count of each list is right, and no machine has more than it can hold.
+    /// An instance that a newer version replaces in its slot is stopped once an instance of that
+    /// version is prepared there or runs, unless a machine does not know prepared instances or is
+    /// drained by force.
+    pub(crate) fn check_updates<'o>(
+        &self,
+        snapshot: &Snapshot,
+        operations: impl Iterator<Item = &'o WriteOperation>,
+    ) {
+        let mut machines = self.machines.values();
+        if machines.any(|machine| machine.schema < PREPARED_SCHEMA) {
+            return;
+        }
+        for operation in operations {
+            let WriteOperation::Put(key, value) = operation else {
+                continue;
+            };
+            if !key.starts_with(keys::EVENTS) {
+                continue;
+            }
+            let event: Event = serde_json::from_slice(value).unwrap();
+            let (words, name) = (&event.message, &event.involved_object.name);
+            let Some(stopped) = snapshot.instances.get(name) else {
+                continue;
+            };
+            let by_force = &snapshot.nodes[&stopped.node].registration.value;
+            if !words.ends_with("because a newer version takes its place") || by_force.drain_forced
+            {
+                continue;
+            }
+            let before = &stopped.assignment.value;
+            let key = WorkloadKey::new(&before.namespace, &before.workload);
+            let takes_over = snapshot.instances_of(&key).any(|(id, entry)| {
+                let other = &entry.assignment.value;
+                let heard = self.machines[&entry.node].heard.as_ref();
+                let mut reports = heard.iter().flat_map(|report| &report.workload_instances);
+                let is_prepared = reports.any(|report| {
+                    report.instance_id == *id && report.phase == InstancePhase::Prepared
+                });
+                let in_slot = other.slot == before.slot && id != name;
+                in_slot
+                    && match other.wanted {
+                        DesiredRun::Running => true,
+                        DesiredRun::Prepared => is_prepared,
+                        DesiredRun::Stopped => false,
+                    }
+            });
+            assert!(
+                takes_over,
+                "{name} is stopped before its successor is prepared"
+            );
+        }
+    }
+
+    /// The count of each list is right, and no machine has more than it can hold. A prepared instance
+    /// holds what the instances of its slot do not hold there.
     fn check_lists(&self, snapshot: &Snapshot) {
         for (name, node) in &snapshot.nodes {
             let here = snapshot
@@ -35,13 +92,24 @@ impl World {
                 "{name}: the meta counts the list"
             );
             let mut sum = RequestedResources::default();
+            let mut slots: BTreeMap<_, [RequestedResources; 2]> = BTreeMap::new();
             for entry in here {
                 let assignment = &entry.assignment.value;
-                sum.add(assignment.container.resources.effective_requests());
+                let slot = (&assignment.namespace, &assignment.workload, assignment.slot);
+                let [present, prepared] = slots.entry(slot).or_default();
+                let part = match assignment.wanted {
+                    DesiredRun::Prepared => prepared,
+                    DesiredRun::Running | DesiredRun::Stopped => present,
+                };
+                part.add(assignment.container.resources.effective_requests());
                 let subnet = node.subnet.unwrap();
                 assert!(subnet.contains(&assignment.address));
                 let is_machines = assignment.address == node_address(subnet);
                 assert_eq!(is_machines, assignment.container.host_network);
+            }
+            for [present, prepared] in slots.into_values() {
+                sum.cpu.0 += present.cpu.0.max(prepared.cpu.0);
+                sum.memory.0 += present.memory.0.max(prepared.memory.0);
             }
             let resources = self.machines[name].resources;
             assert!(
@@ -169,7 +237,8 @@ fn check_instances(snapshot: &Snapshot, away: &BTreeSet<String>) {
             // The instance has the machine's own address, and no other instance has its ports on
             // the machine.
             assert!(!snapshot.allocations.contains_key(id), "{id}");
-            for port in &assignment.ports {
+            let holds = assignment.wanted != DesiredRun::Prepared;
+            for port in assignment.ports.iter().filter(|_| holds) {
                 let is_new = host_ports.insert((&entry.node, port.container_port, port.protocol));
                 assert!(is_new, "{} of {}", port.container_port, entry.node);
             }

@@ -23,6 +23,15 @@ enum Stage {
     Confirmed,
 }
 
+/// Images with which no instance works.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BadImages<'i> {
+    /// Their programs end with an error.
+    pub(crate) failing: &'i BTreeSet<String>,
+    /// They cannot be pulled.
+    pub(crate) missing: &'i BTreeSet<String>,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Unit {
     index: u32,
@@ -130,7 +139,7 @@ impl Machine {
             endpoints: Vec::new(),
             member_keys: MemberKeys::default(),
             state_stream: Some(true),
-            schema: 0,
+            schema: ASSIGNMENT_SCHEMA,
             data_path: HOST_PORT_DATA_PATH,
             instances: BTreeMap::new(),
             users: BTreeSet::new(),
@@ -258,7 +267,7 @@ impl Machine {
     }
 
     /// The agent reads the list for its stage, and every worker makes a pass.
-    pub(crate) fn step(&mut self, name: &str, entries: &MirrorEntries, failing: &BTreeSet<String>) {
+    pub(crate) fn step(&mut self, name: &str, entries: &MirrorEntries, images: BadImages<'_>) {
         if self.stage == Stage::Begun {
             self.stage = Stage::Alone;
         } else if let Ok(list) = desired::read(entries, name) {
@@ -291,7 +300,7 @@ impl Machine {
             return;
         }
         for assignment in list.assignments.values() {
-            self.advance_instance(assignment, failing);
+            self.advance_instance(assignment, images);
         }
         if confirmed {
             self.take_away(&list);
@@ -300,14 +309,24 @@ impl Machine {
     }
 
     /// Advances one instance by one phase.
-    fn advance_instance(&mut self, assignment: &Assignment, failing: &BTreeSet<String>) {
+    fn advance_instance(&mut self, assignment: &Assignment, images: BadImages<'_>) {
         let id = &assignment.instance;
         let index = assignment.user.index;
         let before = self
             .units
             .get(id)
             .map_or(InstancePhase::Pending, |unit| unit.phase);
+        let reported = self.instances.get(id).map(|report| report.phase);
+        let is_missing = images.missing.contains(&assignment.image);
         let phase = match (assignment.wanted, before) {
+            (DesiredRun::Prepared | DesiredRun::Running, InstancePhase::Pending) if is_missing => {
+                InstancePhase::Pulling
+            }
+            (DesiredRun::Prepared, InstancePhase::Pending) => match reported {
+                Some(InstancePhase::Pulling | InstancePhase::Prepared) => InstancePhase::Prepared,
+                _ => InstancePhase::Pulling,
+            },
+            (DesiredRun::Prepared, _) => panic!("{id} runs, and is only to be prepared"),
             (
                 DesiredRun::Stopped,
                 InstancePhase::Stopping | InstancePhase::Pending | InstancePhase::Stopped,
@@ -315,14 +334,15 @@ impl Machine {
             (DesiredRun::Stopped, _) => InstancePhase::Stopping,
             (DesiredRun::Running, _) if self.evicted.contains(id) => InstancePhase::Scheduled,
             (DesiredRun::Running, InstancePhase::Pending) => InstancePhase::Starting,
-            (DesiredRun::Running, _) if failing.contains(&assignment.image) => {
+            (DesiredRun::Running, _) if images.failing.contains(&assignment.image) => {
                 InstancePhase::Failed
             }
             (DesiredRun::Running, _) => InstancePhase::Running,
         };
+        let has_unit = !matches!(phase, InstancePhase::Pulling | InstancePhase::Prepared);
         if phase == InstancePhase::Stopped {
             self.units.remove(id);
-        } else {
+        } else if has_unit {
             if before == InstancePhase::Pending {
                 for volume in &assignment.volumes {
                     let Some(folder) = &volume.folder else {
@@ -338,13 +358,15 @@ impl Machine {
                     }
                 }
             }
+            self.units.insert(id.clone(), Unit { index, phase });
+        }
+        if phase != InstancePhase::Stopped {
             let owner = self
                 .accounts
                 .entry(index)
                 .or_insert_with(|| assignment.workload_uid.clone());
             assert_eq!(*owner, assignment.workload_uid, "the user of {id}");
             self.leaving.remove(&index);
-            self.units.insert(id.clone(), Unit { index, phase });
         }
         let report = self
             .instances
@@ -358,6 +380,7 @@ impl Machine {
         report.reason = match phase {
             InstancePhase::Failed => Reason::RestartsExhausted.into(),
             InstancePhase::Scheduled => Reason::Evicted.into(),
+            InstancePhase::Pulling if is_missing => Reason::ImagePullFailed.into(),
             _ => String::new(),
         };
     }

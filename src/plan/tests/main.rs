@@ -92,6 +92,8 @@ struct World {
     machines: BTreeMap<String, Machine>,
     /// Images whose programs end with an error.
     failing: BTreeSet<String>,
+    /// Images that cannot be pulled.
+    missing: BTreeSet<String>,
     /// The ids of all instances so far.
     ids: BTreeSet<String>,
     /// Instances that had a DNS name at the last check, with the address.
@@ -114,6 +116,7 @@ impl World {
             leading_for: Duration::from_secs(1),
             machines: BTreeMap::new(),
             failing: BTreeSet::new(),
+            missing: BTreeSet::new(),
             ids: BTreeSet::new(),
             named: BTreeSet::new(),
             stops: BTreeSet::new(),
@@ -185,7 +188,8 @@ impl World {
             "the same input gives the same plan"
         );
         let operations = planned.changes.iter().flat_map(|change| &change.operations);
-        self.stops = operations.filter_map(stopped_by).collect();
+        self.stops = operations.clone().filter_map(stopped_by).collect();
+        self.check_updates(&snapshot, operations);
         for change in &planned.changes {
             // The leader's fence takes one more operation.
             assert!(
@@ -224,9 +228,13 @@ impl World {
     /// Every agent that works makes a step.
     fn agents(&mut self) {
         self.offer();
+        let images = machine_model::BadImages {
+            failing: &self.failing,
+            missing: &self.missing,
+        };
         for (name, machine) in &mut self.machines {
             if machine.obeys {
-                machine.step(name, &self.entries, &self.failing);
+                machine.step(name, &self.entries, images);
             }
         }
         self.check_rows();

@@ -1,5 +1,6 @@
 //! Updates of a workload: rollouts, their strategies, stalls and rollbacks.
 
+mod prepared;
 mod random_rollouts;
 mod rollout;
 mod scale;

@@ -16,7 +16,11 @@ use crate::{
 };
 
 /// Highest schema of an assignment that this version understands.
-pub const ASSIGNMENT_SCHEMA: u32 = 6;
+pub const ASSIGNMENT_SCHEMA: u32 = 7;
+
+/// Lowest schema of an assignment that is [`DesiredRun::Prepared`]. When the instance starts, its
+/// assignment has the lower schema that it runs with.
+pub const PREPARED_SCHEMA: u32 = 7;
 
 /// The lowest assignment schema that covers everything the workload needs, so that older agents can
 /// still run simpler workloads: 6 with init containers, sidecars or credentials for registries
@@ -177,7 +181,7 @@ mod tests {
         let mut newer = stored();
         newer["schema"] = json!(ASSIGNMENT_SCHEMA + 1);
         let why = read(&newer).not_understood.unwrap();
-        assert!(why.contains("its schema is 7"), "{why}");
+        assert!(why.contains("its schema is 8"), "{why}");
     }
 
     #[test]

@@ -162,8 +162,9 @@ fn harmed(
         }
         let before = &entry.assignment.value;
         let Some(value) = value else {
-            // The forger cannot end an instance on another machine, whatever its workload.
-            return Some(text());
+            // The forger cannot end an instance on another machine, whatever its workload. One that
+            // is only prepared does not run.
+            return (before.wanted != DesiredRun::Prepared).then(text);
         };
         let after: Assignment = serde_json::from_slice(value).unwrap();
         let stops = before.wanted == DesiredRun::Running && after.wanted == DesiredRun::Stopped;

@@ -19,7 +19,7 @@ use crate::{
 use kat_systemd::{SystemdError, UnitStatus};
 use kat_types::{
     api::{Health, InstancePhase, InstanceReport, MainContainerState},
-    assignment::Assignment,
+    assignment::{Assignment, DesiredRun},
     reason::Reason,
 };
 
@@ -239,16 +239,25 @@ impl Worker {
             .collect();
         for assignment in desired
             .to_run()
+            .chain(desired.to_prepare())
             .filter(|assignment| !settled.contains(&assignment.instance))
         {
             let status = UnitStatus::default();
             self.report(
                 assignment,
                 &status,
-                InstancePhase::Starting,
+                phase_before_start(assignment),
                 reason,
                 message.clone(),
             );
         }
+    }
+}
+
+/// The phase of an instance whose start has not been tried, and that is not ready for it.
+pub(crate) fn phase_before_start(assignment: &Assignment) -> InstancePhase {
+    match assignment.wanted {
+        DesiredRun::Running | DesiredRun::Stopped => InstancePhase::Starting,
+        DesiredRun::Prepared => InstancePhase::Scheduled,
     }
 }

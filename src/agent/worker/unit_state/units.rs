@@ -10,7 +10,7 @@ use crate::{
     volumes::{PreparedMounts, VolumeTrouble, carried_files as carried, host_binds},
     worker::{
         UserDesired, Worker, WorkerError, ignore_missing,
-        reports::{log_tail, log_tail::UnitRuns},
+        reports::{log_tail, log_tail::UnitRuns, reporting::phase_before_start},
         running::{jobs::JobKey, restarts::RestartEvidence, start_backoff::RetryDelay},
         unit_state::{
             instance_phase::{
@@ -22,7 +22,7 @@ use crate::{
     },
 };
 use kat_host::bound_paths::PathBind;
-use kat_render::UnitFile;
+use kat_render::{RenderError, UnitFile};
 use kat_systemd::{ActiveState, LoadState, ServiceResult, UnitStatus};
 use kat_types::{
     api::InstancePhase,
@@ -112,7 +112,9 @@ impl Worker {
     pub(crate) fn report_stopped(&mut self, desired: &UserDesired) -> bool {
         let mut more = false;
         for assignment in desired.assignments.values() {
-            if !desired.is_to_stop(assignment) || self.folder.has(&assignment.unit()) {
+            let is_prepared = assignment.wanted == DesiredRun::Prepared;
+            let stops = desired.is_to_stop(assignment) && !is_prepared;
+            if !stops || self.folder.has(&assignment.unit()) {
                 more = true;
                 continue;
             }
@@ -122,17 +124,17 @@ impl Worker {
             let evicted = desired.evicted.get(&assignment.instance);
             let (phase, reason, message) = match (assignment.wanted, evicted) {
                 (DesiredRun::Stopped, _) => (InstancePhase::Stopped, None, ""),
-                (DesiredRun::Running, Some(why)) => (
+                (_, Some(why)) => (
                     InstancePhase::Scheduled,
                     Some(Reason::Evicted),
                     why.as_str(),
                 ),
-                (DesiredRun::Running, None) if assignment.on_partition == OnPartition::Keep => (
+                (_, None) if assignment.on_partition == OnPartition::Keep => (
                     InstancePhase::Scheduled,
                     Some(Reason::Unconfirmed),
                     UNCONFIRMED_MEANS,
                 ),
-                (DesiredRun::Running, None) => (
+                (_, None) => (
                     InstancePhase::Scheduled,
                     Some(Reason::CutOff),
                     CUT_OFF_MEANS,
@@ -143,7 +145,8 @@ impl Worker {
         more
     }
 
-    /// Writes the unit files of all instances to run; reloads the manager once if any file changed.
+    /// Writes the unit files of all instances to run, and those of the images of instances to prepare;
+    /// reloads the manager once if any file changed.
     pub(crate) async fn write_units(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
         let mut files: Vec<UnitFile> = Vec::new();
         let mut whole = true;
@@ -154,11 +157,7 @@ impl Worker {
                 continue;
             };
             files.extend(rendered);
-            files.extend(self.tools.renderer.images(
-                assignment,
-                &self.tools.settings,
-                self.has_logins,
-            )?);
+            files.extend(self.render_images(assignment)?);
             if assignment.network_unit().is_some() {
                 holder::prepare(&self.tools.root)?;
             }
@@ -169,6 +168,10 @@ impl Worker {
                 &self.tools.settings,
             )?;
             self.folder.write_resolv(&self.tools.root, &resolv)?;
+        }
+        for assignment in desired.to_prepare() {
+            // An image that can't be rendered is reported with the instance.
+            files.extend(self.render_images(assignment).unwrap_or_default());
         }
         // The images of assignments that are not understood are not known.
         let all = desired.assignments.values();
@@ -228,6 +231,43 @@ impl Worker {
         }
         let (renderer, settings) = (&self.tools.renderer, &self.tools.settings);
         Ok(Some(renderer.instance(&assignment, settings)?))
+    }
+
+    fn render_images(&self, assignment: &Assignment) -> Result<Vec<UnitFile>, RenderError> {
+        let (renderer, settings) = (&self.tools.renderer, &self.tools.settings);
+        renderer.images(assignment, settings, self.has_logins)
+    }
+
+    /// Makes sure that an instance can start once its predecessor has ended: its units can be
+    /// written, its secrets opened and its images pulled, and its machine has and allows what it
+    /// mounts and uses. Starts nothing, and changes nothing that the predecessor uses.
+    pub(crate) fn prepare(&mut self, assignment: &Assignment) -> Result<(), WorkerError> {
+        // An instance that runs is stopped first.
+        if self.folder.has(&assignment.unit()) {
+            return Ok(());
+        }
+        let status = UnitStatus::default();
+        if !self.secrets_ready(assignment, &status) {
+            return Ok(());
+        }
+        let rendered = self.render(assignment).map(drop);
+        let rendered = rendered.and_then(|()| Ok(self.render_images(assignment).map(drop)?));
+        if let Err(error) = rendered {
+            let phase = phase_before_start(assignment);
+            let reason = Reason::NotRenderable;
+            self.report(assignment, &status, phase, reason, error.to_string());
+            return Ok(());
+        }
+        let is_ready = self.images_ready(assignment, &status)
+            && self
+                .volumes_ready(assignment, &status, PreparedMounts::BesidePredecessor)
+                .is_some()
+            && self.options_ready(assignment, &status)?;
+        if is_ready {
+            let phase = InstancePhase::Prepared;
+            self.report(assignment, &status, phase, None, String::new());
+        }
+        Ok(())
     }
 
     /// Judges one instance that should run, and does what the verdict requires.
@@ -312,7 +352,7 @@ impl Worker {
         if !self.images_ready(assignment, &status) {
             return Ok(());
         }
-        let Some(binds) = self.volumes_ready(assignment, &status) else {
+        let Some(binds) = self.volumes_ready(assignment, &status, PreparedMounts::All) else {
             return Ok(());
         };
         if !self.options_ready(assignment, &status)? || !self.host_ports_free(assignment, &status) {
@@ -362,6 +402,7 @@ impl Worker {
         &mut self,
         assignment: &Assignment,
         status: &UnitStatus,
+        what: PreparedMounts,
     ) -> Option<Vec<PathBind>> {
         let carried =
             carried::prepare(&self.tools.root, assignment).map_err(|error| VolumeTrouble {
@@ -369,10 +410,10 @@ impl Worker {
                 message: format!("the files of its workload's folder can't be laid out: {error}"),
             });
         let ready = match carried {
-            Ok(()) => self.mounts_ready(assignment, PreparedMounts::All),
+            Ok(()) => self.mounts_ready(assignment, what),
             Err(trouble) => Some(Err(trouble)),
         };
-        let phase = InstancePhase::Starting;
+        let phase = phase_before_start(assignment);
         match ready {
             Some(Ok(binds)) => return Some(binds),
             Some(Err(trouble)) => {
@@ -409,6 +450,7 @@ impl Worker {
             return Some(match what {
                 PreparedMounts::All => volumes.prepare(assignment),
                 PreparedMounts::HostPaths => volumes.prepare_host_paths(assignment),
+                PreparedMounts::BesidePredecessor => volumes.prepare_beside(assignment),
             });
         }
         let memory = self
@@ -501,7 +543,7 @@ impl Worker {
         let Err(trouble) = self.tools.secrets.prepare(assignment) else {
             return true;
         };
-        let phase = InstancePhase::Starting;
+        let phase = phase_before_start(assignment);
         self.report(assignment, status, phase, trouble.reason, trouble.message);
         self.wake = self.wake.min(LOOK_AGAIN);
         false

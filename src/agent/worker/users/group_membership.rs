@@ -6,11 +6,12 @@
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
-use crate::worker::{UserDesired, Worker, WorkerError, running::jobs::JobKey};
+use crate::worker::{
+    UserDesired, Worker, WorkerError, reports::reporting::phase_before_start, running::jobs::JobKey,
+};
 use kat_host::files::{self, FileAccess, FileError};
 use kat_systemd::UnitStatus;
 use kat_types::{
-    api::InstancePhase,
     assignment::{Assignment, DesiredRun},
     reason::Reason,
     services::host_port_statuses,
@@ -148,7 +149,7 @@ impl Worker {
         reason: Reason,
         message: String,
     ) {
-        let phase = InstancePhase::Starting;
+        let phase = phase_before_start(assignment);
         self.report(assignment, status, phase, reason, message);
     }
 

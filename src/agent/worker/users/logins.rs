@@ -28,7 +28,7 @@ impl Worker {
     pub(crate) fn write_logins(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
         let mut all = OpenedLogins::new();
         self.sealed_logins.clear();
-        for assignment in desired.to_run() {
+        for assignment in desired.to_run().chain(desired.to_prepare()) {
             match self.tools.secrets.logins(assignment) {
                 Ok(opened) => all.extend(opened),
                 Err(error) => {

@@ -6,7 +6,7 @@ use kat_leader::RehearsalResult;
 use kat_plan::Snapshot;
 use kat_types::{
     api::{AVAILABLE, InstanceAction, InstanceChange, InstancePhase, NodePhase},
-    assignment::{Assignment, DesiredRun},
+    assignment::{Assignment, DesiredRun, PREPARED_SCHEMA},
     store::{
         revisions::WorkloadKey,
         snapshot::{InstanceEntry, ObservedReports, WorkloadEntry},
@@ -89,6 +89,19 @@ impl<'a> InstanceFates<'a> {
             (Some(old), Some(after)) => old.id != after.id,
             _ => false,
         })
+    }
+
+    /// Machines of new instances whose agent does not know prepared instances.
+    pub(crate) fn too_old_to_prepare(&self) -> BTreeSet<&'a str> {
+        let replaced = self.pairs.iter().filter_map(|pair| match pair {
+            (Some(old), Some(after)) => (old.id != after.id).then_some(after.node),
+            _ => None,
+        });
+        let is_too_old = |node: &&str| {
+            let reported = self.reports.reports.get(*node);
+            reported.is_some_and(|one| one.report.assignment_schema < PREPARED_SCHEMA)
+        };
+        replaced.filter(is_too_old).collect()
     }
 
     /// The changes in words. If the workload is `new`, its rehearsed ids derive from a uid that the

@@ -126,6 +126,8 @@ struct Scene {
     simultaneous: bool,
     paused: bool,
     stalled: bool,
+    /// Slots whose next instance is assigned and not started, and whether it is prepared.
+    successors: BTreeMap<u32, (bool, String, Arc<Assignment>)>,
 }
 
 impl Scene {
@@ -141,7 +143,45 @@ impl Scene {
             simultaneous: false,
             paused: false,
             stalled: false,
+            successors: BTreeMap::new(),
         }
+    }
+
+    /// With a successor of an instance that is replaced in place in this slot.
+    fn with_successor(mut self, slot: u32, is_prepared: bool) -> Self {
+        let made = made(slot, 1, Program::Starting, Machine::Ready);
+        let assignment = Assignment {
+            wanted: DesiredRun::Prepared,
+            ..Assignment::clone(&made.assignment(0))
+        };
+        let id = format!("next-{slot}");
+        let successor = (is_prepared, id, Arc::new(assignment));
+        self.successors.insert(slot, successor);
+        self
+    }
+
+    fn prepared(&self) -> Vec<LiveInstance<'_>> {
+        let successors = self.successors.values();
+        let live = successors.map(|(is_prepared, id, assignment)| LiveInstance {
+            id,
+            node: "n1",
+            assignment,
+            record: Some(InstanceRecord {
+                phase: match is_prepared {
+                    true => InstancePhase::Prepared,
+                    false => InstancePhase::Pulling,
+                },
+                ..InstanceRecord::default()
+            }),
+            current: true,
+            away: false,
+            leaves: false,
+            forced_out: false,
+            waits: false,
+            fenced: false,
+            evicted: false,
+        });
+        live.collect()
     }
 
     fn in_place(self) -> Self {
@@ -200,7 +240,9 @@ impl Scene {
     ) -> T {
         let all = self.live();
         let facts = self.facts(&all);
-        let wanted = WantedSlots::of(&all, self.replicas, &BTreeSet::new());
+        let prepared = self.prepared();
+        let successors: Vec<_> = prepared.iter().collect();
+        let wanted = WantedSlots::of(&all, &successors, self.replicas, &BTreeSet::new());
         let slots = classify_all(&all, &wanted, self.replicas, &facts);
         let budget = RolloutBudget::of(&slots, &facts);
         let mut steps = decide_surplus(&wanted, self.replicas, &facts);
@@ -223,6 +265,8 @@ fn words(step: &SlotStep<'_, '_>) -> String {
     let action = match &step.action {
         SlotAction::Stop(live, reason) => format!("stop {}: {}", live.id, reason.words()),
         SlotAction::Create(version) => format!("create: {}", next(&Some(*version))),
+        SlotAction::Start(live) => format!("start {}", live.id),
+        SlotAction::Prepare(live) => format!("prepare the successor of {}", live.id),
         SlotAction::UpdateInPlace(live) => format!("update {} in place", live.id),
         SlotAction::UpdateBeside(live) => format!("update {}", live.id),
         SlotAction::MoveInPlace(live) => format!("move {} in place", live.id),
@@ -250,6 +294,7 @@ fn words(step: &SlotStep<'_, '_>) -> String {
 fn ended<'a>(step: &SlotStep<'_, 'a>) -> Option<&'a str> {
     match step.action {
         SlotAction::Stop(live, _)
+        | SlotAction::Prepare(live)
         | SlotAction::UpdateInPlace(live)
         | SlotAction::MoveInPlace(live)
         | SlotAction::ReplaceEnded(live, _)
@@ -264,7 +309,7 @@ fn created<'l>(step: &SlotStep<'l, '_>) -> Option<NextVersion<'l>> {
         SlotAction::Create(next)
         | SlotAction::MoveBeside(_, next)
         | SlotAction::ReplaceLost(_, next) => Some(next),
-        SlotAction::UpdateBeside(_) => Some(NextVersion::Wanted),
+        SlotAction::UpdateBeside(_) | SlotAction::Start(_) => Some(NextVersion::Wanted),
         SlotAction::ReplaceEnded(_, next) | SlotAction::ReplaceEvicted(_, next) => next,
         _ => None,
     }
@@ -335,21 +380,21 @@ fn one_instance_alone_in_its_slot_gets_the_step_of_its_state() {
             Healthy,
             Ready,
             &["0: update web-0"],
-            &["0: update web-0 in place"],
+            &["0: prepare the successor of web-0"],
         ),
         (
             0,
             Failed,
             Ready,
             &["0: update web-0"],
-            &["0: update web-0 in place"],
+            &["0: prepare the successor of web-0"],
         ),
         (
             0,
             Healthy,
             Drained,
             &["0: update web-0"],
-            &["0: update web-0 in place"],
+            &["0: prepare the successor of web-0"],
         ),
         (0, Healthy, Unreachable, &[], &[]),
         (
@@ -376,6 +421,71 @@ fn one_instance_alone_in_its_slot_gets_the_step_of_its_state() {
         assert_eq!(scene.words(), beside, "{case}");
         assert_eq!(scene.in_place().words(), in_place, "{case}, in place");
     }
+}
+
+#[test]
+fn in_place_an_instance_is_stopped_when_its_successor_is_prepared() {
+    use Machine::{DrainedByForce, Ready};
+    use Program::{Failed, Healthy};
+    let table: [(Program, Machine, bool, &[&str]); 6] = [
+        (Healthy, Ready, false, &[]),
+        (Healthy, Ready, true, &["0: update web-0 in place"]),
+        (
+            Failed,
+            Ready,
+            false,
+            &["0: replace ended web-0: stop first"],
+        ),
+        (Failed, Ready, true, &["0: update web-0 in place"]),
+        (
+            Healthy,
+            DrainedByForce,
+            false,
+            &["0: update web-0 in place"],
+        ),
+        (Healthy, DrainedByForce, true, &["0: update web-0 in place"]),
+    ];
+    for (program, machine, is_prepared, steps) in table {
+        let scene = Scene::new(1, &[made(0, 0, program, machine)]).in_place();
+        let scene = scene.with_successor(0, is_prepared);
+        assert_eq!(
+            scene.words(),
+            steps,
+            "{program:?}, {machine:?}, {is_prepared}"
+        );
+    }
+}
+
+#[test]
+fn an_emptied_slot_starts_its_prepared_successor_or_its_old_version_again() {
+    let gone = Made {
+        stopping: true,
+        ..made(0, 0, Program::Starting, Machine::Lost)
+    };
+    let scene = || Scene::new(1, &[gone]).in_place();
+    assert_eq!(scene().words(), ["0: create: wanted version"]);
+    let prepared = scene().with_successor(0, true);
+    assert_eq!(prepared.words(), ["0: start next-0"]);
+    let preparing = scene().with_successor(0, false);
+    assert_eq!(preparing.words(), ["0: create: own version"]);
+}
+
+#[test]
+fn simultaneously_none_is_stopped_before_every_successor_is_prepared() {
+    let old = |slot| made(slot, 0, Program::Healthy, Machine::Ready);
+    let scene = Scene {
+        simultaneous: true,
+        ..Scene::new(2, &[old(0), old(1)]).in_place()
+    };
+    let prepare = |slot: u32| format!("{slot}: prepare the successor of web-{slot}");
+    assert_eq!(scene.clone().words(), [prepare(0), prepare(1)]);
+    let one = scene.clone().with_successor(0, true);
+    assert_eq!(one.words(), [prepare(1)]);
+    let failing = one.clone().with_successor(1, false);
+    assert!(failing.words().is_empty());
+    let both = one.with_successor(1, true);
+    let steps = ["0: update web-0 in place", "1: update web-1 in place"];
+    assert_eq!(both.words(), steps);
 }
 
 #[test]
@@ -517,14 +627,31 @@ fn instances() -> impl Strategy<Value = Made> {
 fn scenes() -> impl Strategy<Value = Scene> {
     let made = proptest::collection::vec(instances(), 0..12);
     let ways = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
-    (made, 0u32..6, 1usize..4, ways).prop_map(
-        |(made, replicas, at_once, (stops_first, simultaneous, paused, stalled))| Scene {
-            at_once,
-            stops_first,
-            simultaneous: simultaneous && stops_first,
-            paused,
-            stalled,
-            ..Scene::new(replicas, &made)
+    let successors = proptest::collection::btree_map(0u32..6, any::<bool>(), 0..6);
+    (made, successors, 0u32..6, 1usize..4, ways).prop_map(
+        |(made, successors, replicas, at_once, (stops_first, simultaneous, paused, stalled))| {
+            let scene = Scene {
+                at_once,
+                stops_first,
+                simultaneous: simultaneous && stops_first,
+                paused,
+                stalled,
+                ..Scene::new(replicas, &made)
+            };
+            // A slot with an instance of the wanted version that may stay has no successor.
+            let takes = |slot: u32| {
+                let live = scene.live();
+                let mut here = live.iter().filter(|live| live.assignment.slot == slot);
+                slot >= replicas
+                    || here.any(|live| live.is_wanted() && live.current && !live.leaves)
+            };
+            let open: Vec<_> = successors
+                .into_iter()
+                .filter(|(slot, _)| !takes(*slot))
+                .collect();
+            open.into_iter().fold(scene, |scene, (slot, is_prepared)| {
+                scene.with_successor(slot, is_prepared)
+            })
         },
     )
 }
@@ -536,7 +663,11 @@ fn disturbing(steps: &[SlotStep<'_, '_>]) -> (usize, usize) {
     let (mut updates, mut moves) = (0, 0);
     for step in steps {
         match step.action {
-            SlotAction::UpdateBeside(live) | SlotAction::UpdateInPlace(live) if works(live) => {
+            SlotAction::UpdateBeside(live)
+            | SlotAction::Prepare(live)
+            | SlotAction::UpdateInPlace(live)
+                if works(live) =>
+            {
                 updates += 1;
             }
             SlotAction::MoveBeside(live, _) | SlotAction::MoveInPlace(live) if works(live) => {
@@ -594,7 +725,10 @@ proptest! {
         let scene = Scene { simultaneous: false, ..scene.in_place() };
         let (down, stopped) = scene.decided(|_, budget, steps| {
             let stopped = steps.iter().filter(|step| match step.action {
-                SlotAction::UpdateInPlace(live) | SlotAction::MoveInPlace(live) => live.healthy(),
+                // An agent of an earlier version prepares nothing: the instance is stopped at once.
+                SlotAction::Prepare(live)
+                | SlotAction::UpdateInPlace(live)
+                | SlotAction::MoveInPlace(live) => live.healthy(),
                 _ => false,
             });
             (budget.down, stopped.count())
@@ -631,6 +765,22 @@ proptest! {
                 let versions = here.filter_map(created).map(|next| next == NextVersion::Wanted);
                 let (new, old): (Vec<bool>, Vec<bool>) = versions.partition(|is_new| *is_new);
                 prop_assert!(new.len() <= 1 && old.len() <= 1, "slot {}", slot.number);
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn in_place_no_instance_is_updated_without_a_prepared_successor(scene in scenes()) {
+        let scene = scene.in_place();
+        scene.decided(|slots, _, steps| {
+            for step in steps {
+                let SlotAction::UpdateInPlace(live) = step.action else {
+                    continue;
+                };
+                let mut here = slots.iter().filter(|slot| slot.number == step.slot);
+                let is_prepared = here.any(|slot| slot.successor.is_some_and(LiveInstance::is_prepared));
+                prop_assert!(is_prepared || live.forced_out, "{}", words(step));
             }
             Ok(())
         })?;

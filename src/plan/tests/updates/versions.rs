@@ -5,6 +5,9 @@ use super::*;
 #[test]
 fn what_an_older_agent_does_not_know_is_placed_on_a_newer_one() {
     let mut world = World::with_machines(2);
+    for machine in world.machines.values_mut() {
+        machine.schema = 0;
+    }
     world.apply_workload("web", |file| {
         file["spec"]["onPartition"] = json!("stop");
     });

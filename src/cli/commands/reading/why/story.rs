@@ -349,6 +349,7 @@ fn instance_state(item: &InstanceItem, now: Timestamp) -> String {
         InstancePhase::Scheduled => "waits for the agent",
         InstancePhase::Pulling => "pulls its image",
         InstancePhase::Building => "builds its image",
+        InstancePhase::Prepared => "is ready to start, and waits for the end of its predecessor",
         InstancePhase::Starting => "starts",
         InstancePhase::Running => "runs",
         InstancePhase::Restarting => "is between two runs",

@@ -1,0 +1,223 @@
+//! Updates in place: an instance is stopped once the machine of its successor has reported that the
+//! successor can start.
+
+use super::*;
+use crate::updates::strategies::web;
+use kat_types::assignment::PREPARED_SCHEMA;
+
+const IMAGE: &str = "registry.example/web";
+
+fn in_place() -> serde_json::Value {
+    json!({"rolling": {"maxSurge": 0}})
+}
+
+/// A world of machines of this version, in which one replica of version 1 runs.
+fn running(machines: usize) -> World {
+    let mut world = World::with_machines(machines);
+    for machine in world.machines.values_mut() {
+        machine.schema = ASSIGNMENT_SCHEMA;
+    }
+    world.apply_workload("web", web(1, 1, in_place()));
+    world.roll_out();
+    world
+}
+
+impl World {
+    /// Prepared instances of a workload.
+    fn prepared(&mut self, name: &str) -> Vec<Arc<Assignment>> {
+        let snapshot = self.snapshot();
+        let key = WorkloadKey::new(NAMESPACE, name);
+        let all = snapshot.instances_of(&key);
+        let prepared = all.filter(|(_, one)| one.assignment.value.wanted == DesiredRun::Prepared);
+        prepared
+            .map(|(_, one)| Arc::clone(&one.assignment.value))
+            .collect()
+    }
+
+    fn only(&mut self, name: &str) -> String {
+        let [(id, ..)] = &self.wanted(name)[..] else {
+            panic!("{name} has not one instance");
+        };
+        id.clone()
+    }
+}
+
+#[test]
+fn an_image_that_cannot_be_pulled_leaves_the_old_instance_running() {
+    let mut world = running(1);
+    let old = world.only("web");
+    world.missing.insert(format!("{IMAGE}:2"));
+    world.apply_workload("web", web(2, 1, in_place()));
+    world.settle();
+    assert_eq!(world.running("web"), 1);
+    assert_eq!(world.only("web"), old);
+    let [prepared] = &world.prepared("web")[..] else {
+        panic!("one instance is prepared");
+    };
+    assert_eq!(prepared.schema, PREPARED_SCHEMA);
+    let status = world.status("web");
+    assert_eq!(status.phase, WorkloadPhase::Degraded);
+    let condition = &status.conditions[0];
+    assert_eq!(condition.reason, "ImagePullFailed");
+    assert!(condition.message.starts_with(&prepared.instance));
+    assert!(!world.events("ImagePullFailed").is_empty());
+
+    world.pass(Duration::from_secs(601));
+    world.settle();
+    let status = world.status("web");
+    assert_eq!(status.phase, WorkloadPhase::Stalled);
+    assert!(status.conditions[0].message.contains("ImagePullFailed"));
+    assert_eq!(world.only("web"), old);
+
+    // Another version takes the place of the prepared one, and then of the old one.
+    world.apply_workload("web", web(3, 1, in_place()));
+    world.roll_out();
+    assert_eq!(world.versions(), BTreeMap::from([("3".to_owned(), 1)]));
+    assert!(world.prepared("web").is_empty());
+    assert_eq!(world.status("web").phase, WorkloadPhase::Running);
+    // What runs does not need an agent that knows prepared instances.
+    assert_eq!(world.wanted("web")[0].2.schema, 1);
+    assert_eq!(world.snapshot().allocations.len(), 1);
+}
+
+#[test]
+fn a_version_that_cannot_be_prepared_is_rolled_back_without_a_restart() {
+    let mut world = running(1);
+    let old = world.only("web");
+    let automatic = json!({"rolling": {"maxSurge": 0}, "autoRollback": true});
+    world.missing.insert(format!("{IMAGE}:2"));
+    world.apply_workload("web", web(2, 1, automatic));
+    world.settle();
+    world.pass(Duration::from_secs(601));
+    world.settle_and_run();
+    assert_eq!(world.only("web"), old);
+    assert!(world.prepared("web").is_empty());
+    assert_eq!(world.status("web").phase, WorkloadPhase::Running);
+    let [why] = &world.events("RolledBack")[..] else {
+        panic!("one rollback");
+    };
+    assert!(why.contains("ImagePullFailed"), "{why}");
+}
+
+#[test]
+fn a_deletion_removes_a_prepared_instance_with_its_workload() {
+    let mut world = running(1);
+    world.missing.insert(format!("{IMAGE}:2"));
+    world.apply_workload("web", web(2, 1, in_place()));
+    world.settle();
+    assert_eq!(world.prepared("web").len(), 1);
+    world.delete_workload("web");
+    world.settle();
+    assert!(world.snapshot().workloads.is_empty());
+    assert!(world.snapshot().instances.is_empty());
+}
+
+#[test]
+fn fewer_replicas_remove_the_prepared_instance_of_their_slot() {
+    let mut world = running(1);
+    world.missing.insert(format!("{IMAGE}:2"));
+    world.apply_workload("web", web(2, 1, in_place()));
+    world.settle();
+    world.apply_workload("web", web(2, 0, in_place()));
+    world.settle();
+    assert!(world.snapshot().instances.is_empty());
+}
+
+#[test]
+fn a_machine_of_an_earlier_version_stops_the_old_instance_first() {
+    let mut world = running(1);
+    world.at("n1").schema = PREPARED_SCHEMA - 1;
+    world.settle();
+    world.missing.insert(format!("{IMAGE}:2"));
+    world.apply_workload("web", web(2, 1, in_place()));
+    world.settle();
+    assert!(world.prepared("web").is_empty());
+    assert_eq!(world.running("web"), 0);
+    let [(_, _, next)] = &world.wanted("web")[..] else {
+        panic!("one instance");
+    };
+    assert_eq!(next.image, format!("{IMAGE}:2"));
+}
+
+#[test]
+fn an_old_program_that_ends_is_started_again_while_its_successor_cannot_be_prepared() {
+    let mut world = running(1);
+    let old = world.only("web");
+    world.missing.insert(format!("{IMAGE}:2"));
+    world.apply_workload("web", web(2, 1, in_place()));
+    world.settle();
+    world.failing.insert(format!("{IMAGE}:1"));
+    world.settle();
+    world.failing.clear();
+    world.pass(Duration::from_secs(11));
+    world.settle_and_run();
+    assert_eq!(world.running("web"), 1);
+    assert_ne!(world.only("web"), old);
+    assert_eq!(world.versions(), BTreeMap::from([("1".to_owned(), 1)]));
+    world.missing.clear();
+    world.roll_out();
+    assert_eq!(world.versions(), BTreeMap::from([("2".to_owned(), 1)]));
+}
+
+#[test]
+fn a_successor_is_prepared_elsewhere_when_its_machine_is_drained() {
+    let mut world = running(2);
+    world.missing.insert(format!("{IMAGE}:2"));
+    world.apply_workload("web", web(2, 1, in_place()));
+    world.settle();
+    let first = world.prepared("web")[0].instance.clone();
+    let node = world.snapshot().instances[&first].node.clone();
+    world.drain(&node, true);
+    world.settle();
+    let [next] = &world.prepared("web")[..] else {
+        panic!("one instance is prepared");
+    };
+    assert_ne!(world.snapshot().instances[&next.instance].node, node);
+    assert!(!world.snapshot().instances.contains_key(&first));
+}
+
+#[test]
+fn old_and_new_in_one_slot_hold_their_machine_once() {
+    let mut world = World::with_machines(1);
+    world.at("n1").schema = ASSIGNMENT_SCHEMA;
+    // One replica takes the whole machine.
+    let full = |version: u32| {
+        move |file: &mut serde_json::Value| {
+            web(version, 1, in_place())(file);
+            file["spec"]["container"]["resources"] = json!({"requests": {"cpu": "4"}});
+        }
+    };
+    world.apply_workload("web", full(1));
+    world.roll_out();
+    world.missing.insert(format!("{IMAGE}:2"));
+    world.apply_workload("web", full(2));
+    world.settle();
+    assert_eq!((world.running("web"), world.prepared("web").len()), (1, 1));
+    // The room is not given to another workload either.
+    world.apply_workload("other", |file| {
+        file["spec"]["container"]["resources"] = json!({"requests": {"cpu": "1"}});
+    });
+    world.settle();
+    assert!(world.wanted("other").is_empty());
+    world.missing.clear();
+    world.roll_out();
+    assert_eq!(world.versions(), BTreeMap::from([("2".to_owned(), 1)]));
+}
+
+#[test]
+fn simultaneously_one_image_that_is_missing_stops_nothing() {
+    let mut world = World::with_machines(2);
+    for machine in world.machines.values_mut() {
+        machine.schema = ASSIGNMENT_SCHEMA;
+    }
+    let all_at_once = || json!({"type": "Simultaneous"});
+    world.apply_workload("web", web(1, 3, all_at_once()));
+    world.roll_out();
+    world.missing.insert(format!("{IMAGE}:2"));
+    world.apply_workload("web", web(2, 3, all_at_once()));
+    world.settle();
+    assert_eq!((world.running("web"), world.prepared("web").len()), (3, 3));
+    world.missing.clear();
+    world.roll_out();
+    assert_eq!(world.versions(), BTreeMap::from([("2".to_owned(), 3)]));
+}
