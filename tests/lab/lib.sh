@@ -122,6 +122,11 @@ field_is() {
     }
 }
 
+# newest NAME .PATH: a field of the workload's instance of the newest generation.
+newest() { instances "$1" | jq -er "max_by(.status.generation)$2"; }
+# newest_is NAME .PATH VALUE: whether that field has this value; for wait_for.
+newest_is() { equal "$3" "$(newest "$1" "$2")" "$2 of the newest instance of $1"; }
+
 # field_on NAME NODE .PATH: a field of the workload's only Running instance on the machine.
 field_on() {
     instances "$1" | jq -er --arg node "$2" "[.[] | select(.status.node == \$node and .status.phase == \"Running\")] |

@@ -25,12 +25,12 @@ inside outer sh -c "ln -s /run/user/$uid /v/d"
 # The control: the link and its target exist.
 n1 test -S "$base/d/bus"
 tenant apply -f "$(workload inner --port 80 --spec "$here" --spec "$(mounts "$base/d")" --container "$mounted")"
-wait_for 20 field_is inner .status.reason HostPathIsLink
+wait_for 20 newest_is inner .status.reason HostPathIsLink
 # KAT makes nothing there either. It mounts an existing folder, and refuses a link in its place.
 inside outer rm /v/d
-wait_for 20 field_is inner .status.reason HostPathUnprotected
+wait_for 20 newest_is inner .status.reason HostPathUnprotected
 inside outer mkdir /v/d
-wait_for 20 field_is inner .status.phase Running
+wait_for 20 newest_is inner .status.phase Running
 refused inside inner test -e /v/bus
 tenant apply -f "$(workload direct --port 80 --spec "$here" --spec "$(mounts "/run/user/$uid")" --container "$mounted")"
 wait_for 20 field_is direct .status.reason HostPathNotAllowed
