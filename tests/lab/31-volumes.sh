@@ -90,14 +90,14 @@ host() {
 kat apply -f "$(host 'hostPath: /etc/kat')"
 wait_for 30 field_is host .status.reason HostPathNotAllowed
 kat apply -f "$(host 'hostPath: /srv/web/link, ensureType: Directory')"
-wait_for 30 field_is host .status.reason HostPathIsLink
+wait_for 30 newest_is host .status.reason HostPathIsLink
 kat apply -f "$(host 'hostPath: /srv/web/none')"
-wait_for 30 field_is host .status.reason HostPathMissing
+wait_for 30 newest_is host .status.reason HostPathMissing
 contains "$(kat why workload host)" "/srv/web/none"
 kat apply --wait -f "$(host 'hostPath: /srv/web, ensureType: Directory')"
 equal hello "$(inside host cat /conf/hello)" "a file of the machine"
 kat apply -f "$(host 'hostPath: /srv/web/made/here, ensureType: DirectoryOrCreate')"
-wait_for 30 field_is host .status.reason HostPathNotCreated
+wait_for 30 newest_is host .status.reason HostPathNotCreated
 contains "$(kat why workload host)" "hostMountCreate"
 absent n1 /srv/web/made
 kat apply --wait -f "$(host 'hostPath: /var/lib/kat/host/default/made/here, ensureType: DirectoryOrCreate')"

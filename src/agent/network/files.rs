@@ -91,7 +91,8 @@ impl NetworkFiles {
 }
 
 /// The instances that may request a network, including those that are being stopped, but neither
-/// those on the machine's own network nor those that are only prepared. Only host ports that the machine's owner allows are included.
+/// those on the machine's own network nor those that are only prepared. Only host ports that the
+/// machine's owner allows are included.
 pub(crate) fn instances(desired: &DesiredState, options: &MachineOptions) -> Instances {
     let own = desired.assignments.values();
     let own = own.filter(|one| !one.container.host_network && one.wanted != DesiredRun::Prepared);
