@@ -71,7 +71,7 @@ async fn a_certificate_of_another_authority_is_refused() {
         server
             .handle
             .reports
-            .observed(Duration::ZERO)
+            .observed(Duration::MAX)
             .reports
             .is_empty()
     );
