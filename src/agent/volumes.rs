@@ -93,9 +93,10 @@ struct MadeFolders {
     /// Folders among them that moves have put there and that no instance has used here.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     unused: BTreeSet<String>,
-    /// Folders whose data was found and is being removed, with the mount of it that is not KAT's own.
-    /// Where the same file system is mounted and has no such folder any more, the removal was
-    /// interrupted after its end.
+    /// Folders whose data was found and removed, or is being removed, with the mount of it that is not
+    /// KAT's own. Where the same file system is mounted and has no such folder any more, the removal is
+    /// done: a request for it that comes again has nothing to remove. Kept until the folder is used
+    /// again or the leader no longer asks (see [`Volumes::forget_removals`]).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     removing: BTreeMap<String, Option<PathBuf>>,
     /// Folders that this process has made or used.
@@ -477,7 +478,7 @@ impl Volumes {
             }
             // The volume never existed here, so nothing is left of it.
             Err(VolumeError::Missing(_)) if !record.made && !self.has_made(folder) => Ok(false),
-            // The copy was removed by hand, or an earlier try was interrupted after its end.
+            // The copy was removed by hand, or an earlier try has removed the data.
             Err(VolumeError::Missing(_)) if opens && (record.copy || self.was_removing(folder)) => {
                 Ok(false)
             }
@@ -541,12 +542,21 @@ impl Volumes {
         self.disks.mount_of(&self.below(&self.base.join(folder)))
     }
 
-    /// Drops a folder from the list of made ones.
+    /// Drops a folder whose data was removed from the list of made ones.
     fn forget(&self, folder: &str) {
         let mut made = self.made();
         let was_unused = made.unused.remove(folder);
-        let was_removing = made.removing.remove(folder).is_some();
-        if made.folders.remove(folder) || was_unused || was_removing {
+        if made.folders.remove(folder) || was_unused {
+            self.store(&made);
+        }
+    }
+
+    /// Forgets removals that the leader no longer asks for: it has received the report about them.
+    pub(crate) fn forget_removals(&self, is_asked: impl Fn(&str) -> bool) {
+        let mut made = self.made();
+        let before = made.removing.len();
+        made.removing.retain(|folder, _| is_asked(folder));
+        if made.removing.len() != before {
             self.store(&made);
         }
     }
@@ -561,7 +571,7 @@ impl Volumes {
         }
     }
 
-    /// Whether the folder's data was found and began to be removed on the present file system.
+    /// Whether the folder's data was found on the present file system, and removed or being removed.
     fn was_removing(&self, folder: &str) -> bool {
         let mount = self.mount_of_volume(folder);
         self.made().removing.get(folder) == Some(&mount)

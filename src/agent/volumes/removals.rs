@@ -61,6 +61,10 @@ impl VolumeRemovals {
                 let asked: BTreeSet<_> = asked.collect();
                 gone.retain(|id| asked.contains(id));
                 failed.retain(|id, _| asked.contains(id));
+                let removals = &listed.desired.removals;
+                let runs = |folder: &str| running.values().any(|one| one == folder);
+                self.volumes
+                    .forget_removals(|folder| removals.contains_key(folder) || runs(folder));
                 for (volume, record) in &listed.desired.removals {
                     let id = removal_id(volume, record.asked);
                     let is_resting = |one: &FailedRemoval| one.again > Instant::now();

@@ -70,7 +70,7 @@ impl RolloutBudget {
             }
             SlotState::Unsettled { best } => self.count_unsettled(best, None, rolling),
             SlotState::Pair { best, before } => self.count_unsettled(best, Some(before), rolling),
-            SlotState::Moving { before } => {
+            SlotState::Moving { before } | SlotState::StuckMove { before, .. } => {
                 self.moving += 1;
                 self.count_predecessor(before);
             }

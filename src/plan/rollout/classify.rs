@@ -54,6 +54,11 @@ pub(crate) enum SlotState<'l, 'a> {
     },
     /// An instance of the version of `before` takes its place on another machine.
     Moving { before: &'l LiveInstance<'a> },
+    /// Such an instance, `mover`, does not work and may never: its image cannot be pulled, for one.
+    StuckMove {
+        before: &'l LiveInstance<'a>,
+        mover: &'l LiveInstance<'a>,
+    },
     /// The machine of `before` does not answer, and the instance is not to be replaced elsewhere.
     Unreachable { before: &'l LiveInstance<'a> },
     /// The machine of `before` is lost.
@@ -73,8 +78,11 @@ impl<'l, 'a> SlotState<'l, 'a> {
             (Some(best), _) if has_taken_over(best, here, now) => Self::Settled,
             (Some(best), None) => Self::Unsettled { best },
             (Some(best), Some(before)) => Self::Pair { best, before },
-            (None, Some(before)) if here.mover(before).is_some() => Self::Moving { before },
-            (None, Some(before)) => Self::of_predecessor(before),
+            (None, Some(before)) => match here.mover(before) {
+                Some(mover) if mover.is_in_trouble() => Self::StuckMove { before, mover },
+                Some(_) => Self::Moving { before },
+                None => Self::of_predecessor(before),
+            },
         }
     }
 

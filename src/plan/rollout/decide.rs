@@ -114,6 +114,7 @@ pub(crate) fn decide<'l, 'a>(
             SlotState::Lost { before }
             | SlotState::Ended { before }
             | SlotState::Leaving { before }
+            | SlotState::StuckMove { before, .. }
             | SlotState::Outdated { before } => waiting.push((slot, before)),
         }
     }
@@ -131,6 +132,7 @@ fn awaits_successor(slot: &ClassifiedSlot<'_, '_>) -> bool {
     match slot.state {
         SlotState::Ended { before }
         | SlotState::Leaving { before }
+        | SlotState::StuckMove { before, .. }
         | SlotState::Outdated { before } => !before.current && !before.forced_out && !prepared,
         _ => false,
     }
@@ -293,10 +295,13 @@ impl<'l, 'a> Decision<'_, 'l, 'a> {
     /// its own version (see [`Self::version`]). If its machine is drained or lost, the new instance
     /// is placed on another machine.
     fn succeed(&mut self, here: &ClassifiedSlot<'l, 'a>, before: &'l LiveInstance<'a>) {
+        let slot = here.number;
+        if let SlotState::StuckMove { mover, .. } = here.state {
+            return self.give_up_move(here, before, mover);
+        }
         let Some(next) = self.version(before) else {
             return;
         };
-        let slot = here.number;
         let stops_first = self.facts.strategy.stops_first;
         let updates = !before.current && next == NextVersion::Wanted;
         match here.state {
@@ -315,6 +320,31 @@ impl<'l, 'a> Decision<'_, 'l, 'a> {
                 self.replace_ended(slot, before, (!stops_first).then_some(next));
             }
             _ => self.move_away(slot, before, next),
+        }
+    }
+
+    /// An instance of the wanted version takes the place of one that was to replace `before` on
+    /// another machine and does not work.
+    fn give_up_move(
+        &mut self,
+        here: &ClassifiedSlot<'l, 'a>,
+        before: &'l LiveInstance<'a>,
+        mover: &'l LiveInstance<'a>,
+    ) {
+        let counted = self.budget;
+        // The move ends with this update, and does not count beside it.
+        self.budget.moving = counted.moving.saturating_sub(1);
+        let Some(next @ NextVersion::Wanted) = self.version(before) else {
+            self.budget = counted;
+            return;
+        };
+        self.budget.busy += 1;
+        let slot = here.number;
+        self.step(slot, SlotAction::Stop(mover, StopReason::NewerVersion));
+        match self.facts.strategy.stops_first {
+            _ if before.away => self.step(slot, SlotAction::ReplaceLost(before, next)),
+            true => self.update_in_place(here, before),
+            false => self.step(slot, SlotAction::UpdateBeside(before)),
         }
     }
 

@@ -63,6 +63,23 @@ impl LiveInstance<'_> {
         !self.away && record.any(|record| record.phase == InstancePhase::Prepared)
     }
 
+    /// It has not run yet, and nothing keeps it from starting so far.
+    fn is_on_its_way(&self) -> bool {
+        let Some(record) = &self.record else {
+            return !self.away;
+        };
+        let has_run = matches!(
+            record.phase,
+            InstancePhase::Running | InstancePhase::Restarting
+        );
+        !self.away && record.reason.is_empty() && !self.has_ended() && !has_run
+    }
+
+    /// Its machine answers, and it neither works nor is on its way.
+    pub(crate) fn is_in_trouble(&self) -> bool {
+        !self.away && !self.healthy() && !self.is_on_its_way()
+    }
+
     fn is_staying(&self) -> bool {
         self.current && !self.leaves
     }
@@ -144,19 +161,8 @@ impl<'l, 'a> Slot<'l, 'a> {
 
     /// No instance of the slot serves, and one is starting without trouble.
     pub(crate) fn begins(&self) -> bool {
-        let on_its_way = |live: &&LiveInstance<'_>| {
-            let record = live.record.as_ref();
-            !live.away
-                && record.is_none_or(|record| {
-                    record.reason.is_empty()
-                        && !live.has_ended()
-                        && !matches!(
-                            record.phase,
-                            InstancePhase::Running | InstancePhase::Restarting
-                        )
-                })
-        };
-        !self.serves() && self.instances.iter().any(on_its_way)
+        let mut instances = self.instances.iter();
+        !self.serves() && instances.any(|live| live.is_on_its_way())
     }
 
     /// One of its instances is healthy.

@@ -784,6 +784,49 @@ async fn data_is_removed_when_the_confirmed_list_asks_for_it_and_nobody_has_it()
     running.await.unwrap();
 }
 
+/// The agent dies between the end of a removal and its report, and is asked for it again.
+#[test]
+fn a_removal_whose_report_was_lost_is_done_also_for_the_next_process() {
+    let root = tempfile::tempdir().unwrap();
+    let db = database(false);
+    let record = RemovalRecord {
+        schema: 1,
+        asked: Timestamp::UNIX_EPOCH,
+        index: db.user.index,
+        made: true,
+        copy: false,
+        unsure: false,
+    };
+    let volume = "default/db/data";
+    let before = volumes(root.path(), &[]);
+    before.prepare(&db).unwrap();
+    before.remove(volume, record).unwrap();
+    assert!(!root.path().join("var/lib/kat/volumes/default").exists());
+
+    let after = volumes(root.path(), &[]);
+    after.forget_removals(|folder| folder == volume);
+    after.remove(volume, record).unwrap();
+    after.remove(volume, record).unwrap();
+
+    // Nobody asks any more: data that is missing later may be on a disk that is not there.
+    after.forget_removals(|_| false);
+    let error = after.remove(volume, record).unwrap_err();
+    assert!(matches!(error, VolumeError::Missing(_)), "{error}");
+
+    // The folder is used again, and then lost with its disk.
+    let again = volumes(root.path(), &[]);
+    let fresh = RemovalRecord {
+        made: false,
+        ..record
+    };
+    again.prepare(&db).unwrap();
+    again.remove(volume, fresh).unwrap();
+    again.prepare(&db).unwrap();
+    fs::remove_dir_all(root.path().join("var/lib/kat/volumes/default")).unwrap();
+    let error = again.remove(volume, record).unwrap_err();
+    assert!(matches!(error, VolumeError::Missing(_)), "{error}");
+}
+
 #[test]
 fn folders_above_an_earlier_path_become_roots_also_where_the_owner_has_written_the_line_since() {
     let root = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! Drained machines: they get no new instances, and their instances leave without an outage.
 
 use super::*;
+use crate::updates::strategies::web;
 
 fn phase(world: &mut World, machine: &str) -> NodePhase {
     let snapshot = world.snapshot();
@@ -299,5 +300,38 @@ fn in_place_nothing_that_serves_is_moved_while_others_do_not_work() {
         assert_eq!(blocked(&mut world), None, "{version}");
         assert!(on(&mut world, &node).is_empty(), "{version}");
         assert_eq!(world.running("web"), 3);
+    }
+}
+
+/// The image of a replica that has to leave its machine can't be pulled on another one: the next
+/// version does not wait for that.
+#[test]
+fn a_version_reaches_a_replica_whose_move_cannot_end() {
+    for strategy in [
+        json!({}),
+        json!({"rolling": {"maxSurge": 0}}),
+        json!({"type": "Simultaneous"}),
+    ] {
+        for first_runs in [true, false] {
+            let mut world = World::with_machines(3);
+            let missing = "registry.example/web:1".to_owned();
+            if !first_runs {
+                world.missing.insert(missing.clone());
+            }
+            world.apply_workload("web", web(1, 1, json!({})));
+            world.roll_out();
+            let (_, node, _) = world.wanted("web").remove(0);
+            world.missing.insert(missing);
+            world.drain(&node, true);
+            world.roll_out();
+            assert_eq!(world.wanted("web").len(), 2, "the move has begun");
+            world.apply_workload("web", web(1, 1, strategy.clone()));
+            world.roll_out();
+            world.apply_workload("web", web(3, 1, strategy.clone()));
+            world.roll_out();
+            assert_eq!(world.versions(), BTreeMap::from([("3".to_owned(), 1)]));
+            assert!(world.wanted("web").iter().all(|(_, on, _)| *on != node));
+            assert_eq!(world.status("web").phase, WorkloadPhase::Running);
+        }
     }
 }
