@@ -92,6 +92,10 @@ pub(super) struct Draft<'a> {
     volumes: BTreeMap<VolumeKey, VolumeRecord>,
     /// Instances that this plan stops.
     stopped: BTreeSet<String>,
+    /// Instances whose assignments this plan changes.
+    changed: BTreeSet<String>,
+    /// Instances whose assignments this plan deletes.
+    removed: BTreeSet<String>,
     changes: Vec<PlannedTransaction>,
     /// Objects that are left as they are.
     pub(super) frozen: FrozenObjects,
@@ -156,6 +160,8 @@ impl<'a> Draft<'a> {
             placed: BTreeMap::new(),
             volumes: BTreeMap::new(),
             stopped: BTreeSet::new(),
+            changed: BTreeSet::new(),
+            removed: BTreeSet::new(),
             changes: Vec::new(),
             frozen: FrozenObjects::default(),
             refused: Vec::new(),
@@ -352,13 +358,27 @@ impl<'a> Draft<'a> {
         self.stopped.contains(instance)
     }
 
-    /// Writes a changed assignment.
+    /// Whether this plan changes or deletes the assignment of the instance.
+    pub(super) fn changes(&self, instance: &str) -> bool {
+        self.changed.contains(instance) || self.removes(instance)
+    }
+
+    /// Whether this plan deletes the assignment of the instance.
+    pub(super) fn removes(&self, instance: &str) -> bool {
+        self.removed.contains(instance)
+    }
+
+    /// Writes a changed assignment. One that this plan deletes stays deleted.
     pub(super) fn update(
         &mut self,
         group: &mut OperationGroup,
         node: &str,
         assignment: &Assignment,
     ) {
+        if self.removes(&assignment.instance) {
+            return;
+        }
+        self.changed.insert(assignment.instance.clone());
         if assignment.wanted == DesiredRun::Stopped {
             self.stopped.insert(assignment.instance.clone());
         }
@@ -369,8 +389,12 @@ impl<'a> Draft<'a> {
         self.bump(group, node, 0);
     }
 
-    /// Deletes an assignment and releases its address.
+    /// Deletes an assignment and releases its address. A list counts its assignments, so that each is
+    /// deleted once.
     pub(super) fn remove(&mut self, group: &mut OperationGroup, node: &str, instance: &str) {
+        if !self.removed.insert(instance.to_owned()) {
+            return;
+        }
         group
             .operations
             .push(WriteOperation::Delete(keys::desired_instance(

@@ -198,7 +198,8 @@ impl WorkloadPlanner<'_, '_, '_> {
     }
 
     /// Updates the credentials of instances that have other ones than are stored. If they can't be
-    /// sealed, the old ones stay: a running instance does not need them.
+    /// sealed, the old ones stay: a running instance does not need them. What this plan has changed in
+    /// another way follows in the next one.
     pub(super) fn follow_logins<'l, 'i: 'l>(
         &mut self,
         all: impl Iterator<Item = &'l LiveInstance<'i>>,
@@ -208,7 +209,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         let none = BTreeMap::new();
         for live in all {
             let assignment = live.assignment.as_ref();
-            if !assignment.will_run() || self.draft.stops(live.id) {
+            if !assignment.will_run() || self.draft.changes(live.id) {
                 continue;
             }
             let wanted = versions(&found(snapshot, namespace, assignment.images()));

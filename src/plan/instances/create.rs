@@ -369,7 +369,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
             ..demand
         };
         let candidates = match start {
-            StartTime::Now => Cow::Borrowed(self.machines.candidates(self.key, self.draft)),
+            StartTime::Now => self.machines.candidates_now(self.key, self.draft, slot),
             StartTime::AfterSlot => {
                 let candidates = self.machines.candidates_after(self.key, self.draft, slot);
                 Cow::Owned(candidates)

@@ -114,6 +114,15 @@ impl RolloutBudget {
         self.broken += usize::from(ill);
     }
 
+    /// The budget without the move of this slot.
+    pub(crate) fn without_move_of(self, slot: &ClassifiedSlot<'_, '_>) -> Self {
+        let is_counted = !(self.strategy.stops_first && slot.begins);
+        Self {
+            moving: self.moving - usize::from(is_counted).min(self.moving),
+            ..self
+        }
+    }
+
     pub(crate) fn is_full(&self) -> bool {
         // With `stops_first` a moving instance is down during its move, so it counts even while the
         // rollout is held.

@@ -126,7 +126,8 @@ pub(crate) fn decide<'l, 'a>(
     decision.steps
 }
 
-/// An instance of another version is to be replaced, whose successor is not prepared yet.
+/// An instance of another version is to be replaced, or has ended, and its successor is not prepared
+/// yet.
 fn awaits_successor(slot: &ClassifiedSlot<'_, '_>) -> bool {
     let prepared = slot.successor.is_some_and(LiveInstance::is_prepared);
     match slot.state {
@@ -134,6 +135,7 @@ fn awaits_successor(slot: &ClassifiedSlot<'_, '_>) -> bool {
         | SlotState::Leaving { before }
         | SlotState::StuckMove { before, .. }
         | SlotState::Outdated { before } => !before.current && !before.forced_out && !prepared,
+        SlotState::Empty(_) => slot.is_preparing(),
         _ => false,
     }
 }
@@ -193,14 +195,16 @@ impl<'l, 'a> Decision<'_, 'l, 'a> {
     /// again: the old program had ended by itself.
     fn fill(&mut self, here: &ClassifiedSlot<'l, 'a>, remains: SlotRemains<'l, 'a>) {
         let slot = here.number;
-        let again = remains
-            .other
-            .filter(|_| here.is_preparing() && !remains.was_current);
         let Strategy {
             stops_first,
             simultaneous,
             ..
         } = self.facts.strategy;
+        // With Simultaneous no slot gets its next instance while that of another cannot be prepared.
+        let waits_for_others = simultaneous && !self.all_prepared && here.successor.is_some();
+        let again = remains
+            .other
+            .filter(|_| (here.is_preparing() || waits_for_others) && !remains.was_current);
         let waits = match simultaneous && again.is_none() {
             true => (self.facts.other_runs && !self.facts.paused) || self.facts.any_ending,
             false => stops_first && remains.ending,
@@ -333,7 +337,7 @@ impl<'l, 'a> Decision<'_, 'l, 'a> {
     ) {
         let counted = self.budget;
         // The move ends with this update, and does not count beside it.
-        self.budget.moving = counted.moving.saturating_sub(1);
+        self.budget = counted.without_move_of(here);
         let Some(next @ NextVersion::Wanted) = self.version(before) else {
             self.budget = counted;
             return;

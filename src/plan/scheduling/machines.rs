@@ -1,6 +1,9 @@
 //! The machines as the scheduler sees them, updated while a plan places instances.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use super::host_ports;
 use crate::{MachineCandidate, draft::Draft, images};
@@ -87,6 +90,38 @@ impl<'a> Machines<'a> {
             self.turn_to(key, draft);
         }
         &self.candidates
+    }
+
+    /// The candidates for an instance that starts now in this slot: without what the slot's prepared
+    /// instance is to use, as it does not start beside the new one, and without what the instances used
+    /// whose end their machine has confirmed.
+    pub(crate) fn candidates_now(
+        &mut self,
+        key: &WorkloadKey,
+        draft: &Draft<'a>,
+        slot: u32,
+    ) -> Cow<'_, [MachineCandidate<'a>]> {
+        let own = draft.instances_of(key).iter();
+        let free: Vec<_> = own
+            .filter(|(id, entry)| {
+                let assignment = &entry.assignment.value;
+                let is_free = assignment.wanted == DesiredRun::Prepared || draft.removes(id);
+                assignment.slot == slot && is_free
+            })
+            .collect();
+        let candidates = self.candidates(key, draft);
+        if free.is_empty() {
+            return Cow::Borrowed(candidates);
+        }
+        let mut candidates = candidates.to_vec();
+        for (_, entry) in free {
+            let found = candidates.iter_mut().find(|one| one.name == entry.node);
+            if let Some(candidate) = found {
+                let freed = draft.requests_of(&entry.node, &entry.assignment.value);
+                candidate.requested = candidate.requested.beyond(freed);
+            }
+        }
+        Cow::Owned(candidates)
     }
 
     /// The candidates for an instance that starts when all others of its slot have ended: without

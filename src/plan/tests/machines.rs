@@ -7,7 +7,7 @@ mod drain;
 mod forged_reports;
 mod joining;
 mod long_power_loss;
-mod node_loss;
+pub(crate) mod node_loss;
 mod nodes;
 mod overlay_down;
 mod recovery_key;

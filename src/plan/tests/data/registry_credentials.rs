@@ -237,3 +237,42 @@ fn an_instance_has_no_more_credentials_than_its_entry_takes() {
     world.roll_out();
     assert_eq!(given(&mut world), [["a.example=short".to_owned()]]);
 }
+
+/// The credentials change, and another version is wanted, before the next plan: the prepared instance
+/// of the version before it goes, and its machine's list is whole.
+#[test]
+fn a_prepared_instance_that_goes_does_not_come_back_with_new_credentials() {
+    let mut world = machines(1);
+    let version = |world: &mut World, number: u32| {
+        world.apply_workload("app", |file| {
+            file["spec"]["source"]["image"] = json!(format!("a.example/app:{number}"));
+            file["spec"]["updateStrategy"] = json!({"rolling": {"maxSurge": 0}});
+        });
+    };
+    login(&mut world, NAMESPACE, "a.example", "one");
+    version(&mut world, 1);
+    world.roll_out();
+    for missing in [2, 3] {
+        world.missing.insert(format!("a.example/app:{missing}"));
+    }
+    version(&mut world, 2);
+    world.settle();
+    assert_eq!(world.snapshot().instances.len(), 2);
+    version(&mut world, 3);
+    login(&mut world, NAMESPACE, "a.example", "two");
+    // Each step checks that the list has as many assignments as its meta counts.
+    world.settle();
+    let snapshot = world.snapshot();
+    assert_eq!(snapshot.instances.len(), 2);
+    let images = snapshot.instances.values();
+    let images: BTreeSet<_> = images
+        .map(|one| one.assignment.value.image.clone())
+        .collect();
+    let wanted = ["a.example/app:1", "a.example/app:3"].map(str::to_owned);
+    assert_eq!(images, BTreeSet::from(wanted));
+    // A start and new credentials in one plan: the start counts, and the credentials follow.
+    world.missing.clear();
+    login(&mut world, NAMESPACE, "a.example", "three");
+    world.roll_out();
+    assert_eq!(given(&mut world), [["a.example=three"]]);
+}

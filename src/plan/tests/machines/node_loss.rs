@@ -2,13 +2,13 @@
 
 use super::*;
 
-fn timeout(world: &mut World) -> Duration {
+pub(crate) fn timeout(world: &mut World) -> Duration {
     let seconds = world.snapshot().cluster.spec.node_loss_timeout_seconds;
     Duration::from_secs(u64::from(seconds))
 }
 
 /// The machine no longer reports or acts.
-fn unplug(world: &mut World, machine: &str) {
+pub(crate) fn unplug(world: &mut World, machine: &str) {
     let machine = world.at(machine);
     (machine.speaks, machine.obeys) = (false, false);
 }

@@ -2,7 +2,10 @@
 //! successor can start.
 
 use super::*;
-use crate::updates::strategies::web;
+use crate::{
+    machines::node_loss::{timeout, unplug},
+    updates::strategies::web,
+};
 use kat_types::assignment::PREPARED_SCHEMA;
 
 const IMAGE: &str = "registry.example/web";
@@ -199,6 +202,16 @@ fn old_and_new_in_one_slot_hold_their_machine_once() {
     });
     world.settle();
     assert!(world.wanted("other").is_empty());
+    // The old program ends: another instance of its version finds its place.
+    let old = world.only("web");
+    world.failing.insert(format!("{IMAGE}:1"));
+    world.settle();
+    world.failing.clear();
+    world.pass(Duration::from_secs(11));
+    world.settle_and_run();
+    assert_eq!(world.running("web"), 1);
+    assert_ne!(world.only("web"), old);
+    assert_eq!(world.versions(), BTreeMap::from([("1".to_owned(), 1)]));
     world.missing.clear();
     world.roll_out();
     assert_eq!(world.versions(), BTreeMap::from([("2".to_owned(), 1)]));
@@ -220,4 +233,48 @@ fn simultaneously_one_image_that_is_missing_stops_nothing() {
     world.missing.clear();
     world.roll_out();
     assert_eq!(world.versions(), BTreeMap::from([("2".to_owned(), 3)]));
+}
+
+/// Its prepared successor has the only machine with room, and cannot start.
+#[test]
+fn what_a_lost_machine_had_is_replaced_where_its_successor_is_prepared() {
+    for is_missing in [true, false] {
+        let mut world = World::with_machines(2);
+        for machine in world.machines.values_mut() {
+            machine.schema = ASSIGNMENT_SCHEMA;
+        }
+        let full = |version: u32, cpu: &'static str| {
+            move |file: &mut serde_json::Value| {
+                web(version, 1, in_place())(file);
+                file["spec"]["container"]["resources"] = json!({"requests": {"cpu": cpu}});
+            }
+        };
+        world.apply_workload("web", full(1, "2"));
+        world.roll_out();
+        let (_, first, _) = world.wanted("web").remove(0);
+        let other = if first == "n1" { "n2" } else { "n1" };
+        // The next version needs more than its first machine has left.
+        world.apply_workload("other", |file| {
+            file["spec"]["nodeSelector"] = json!({"name": first});
+            file["spec"]["container"]["resources"] = json!({"requests": {"cpu": "1500m"}});
+        });
+        world.roll_out();
+        assert_eq!(world.running("other"), 1);
+        world.missing.insert(format!("{IMAGE}:2"));
+        world.apply_workload("web", full(2, "4"));
+        world.settle();
+        let next = world.prepared("web").remove(0);
+        assert_eq!(world.snapshot().instances[&next.instance].node, other);
+        if !is_missing {
+            world.missing.clear();
+        }
+        unplug(&mut world, &first);
+        let timeout = timeout(&mut world);
+        world.pass(timeout);
+        world.settle_and_run();
+        let wanted = world.wanted("web");
+        let here = wanted.iter().filter(|(_, node, _)| node == other);
+        assert_eq!(here.count(), 1, "{wanted:?}");
+        assert_eq!(world.running("web"), 1);
+    }
 }
