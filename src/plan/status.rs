@@ -135,10 +135,17 @@ impl InstanceTally {
         tally
     }
 
-    /// Notes why an instance can't be prepared that is to replace another one.
+    /// Notes why an instance can't be prepared that is to replace another one, which may have a
+    /// trouble of its own.
     pub(super) fn note_prepared(&mut self, prepared: &[LiveInstance<'_>]) {
-        self.trouble = instance_trouble(prepared.iter().filter(|live| live.current))
-            .or_else(|| self.trouble.take());
+        let next = instance_trouble(prepared.iter().filter(|live| live.current));
+        self.trouble = match (next, self.trouble.take()) {
+            (Some(next), Some(present)) => Some(InstanceTrouble {
+                message: format!("{}; meanwhile {}", next.message, present.sentence()),
+                ..next
+            }),
+            (next, present) => next.or(present),
+        };
     }
 
     /// Notes an instance on a machine that does not answer; `why` says why it is not replaced.
@@ -164,6 +171,9 @@ impl InstanceTally {
 
 /// What of a workload is left on which machines: its instances, and then its user.
 fn still_there(all: &[LiveInstance<'_>], left: &[&str]) -> String {
+    if all.is_empty() && left.is_empty() {
+        return "its prepared instances are removed".to_owned();
+    }
     if all.is_empty() {
         let machines = left.join(", ");
         return format!("its user is still to be confirmed as removed on {machines}");

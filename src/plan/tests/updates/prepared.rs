@@ -151,6 +151,15 @@ fn an_old_program_that_ends_is_started_again_while_its_successor_cannot_be_prepa
     world.settle();
     world.failing.insert(format!("{IMAGE}:1"));
     world.settle();
+    let status = world.status("web");
+    let condition = &status.conditions[0];
+    assert_eq!(condition.reason, "ImagePullFailed");
+    let meanwhile = format!("; meanwhile RestartsExhausted: {old}: ");
+    assert!(
+        condition.message.contains(&meanwhile),
+        "{}",
+        condition.message
+    );
     world.failing.clear();
     world.pass(Duration::from_secs(11));
     world.settle_and_run();
