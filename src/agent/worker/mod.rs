@@ -19,8 +19,8 @@ use std::{
 };
 
 use futures_util::StreamExt;
-use tokio::{sync::watch, task::JoinSet};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Statuses,
@@ -35,7 +35,9 @@ use crate::{
     volumes::carried_files::CarriedError,
     worker::{
         running::{
-            jobs::{JobKey, JobOutcome, PreparedInstance},
+            jobs::{FailedJob, FinishedJob, Jobs},
+            preparation::MountPreparation,
+            pulls::ImageMemory,
             restarts::RestartCounts,
             saved_state::SavedNotes,
             start_backoff::RetryDelay,
@@ -51,7 +53,9 @@ use crate::{
 use kat_daemon::watchdog::{LoopPulse, LoopPulses};
 use kat_host::{files::FileError, users::UserError};
 use kat_render::{RenderError, RenderSettings, Renderer};
-use kat_systemd::{LogSource, ManagerSource, SystemdError, UnitEvents, UnitManager, UserSessions};
+use kat_systemd::{
+    JobResult, LogSource, ManagerSource, SystemdError, UnitEvents, UnitManager, UserSessions,
+};
 use kat_types::{
     api::ContainerStatus,
     assignment::{Assignment, DesiredRun, WorkloadUser},
@@ -174,10 +178,7 @@ struct InstanceMemory {
     start_error: Option<String>,
     /// Why the host paths that the instance mounts could not be bound at the last try.
     not_bound: Option<String>,
-    /// Ends the job that prepares what the instance mounts, when dropped.
-    preparing: Option<DropGuard>,
-    /// What that job has prepared, until it is used.
-    prepared: Option<PreparedInstance>,
+    preparation: MountPreparation,
     /// Backoff of binds that are renewed while the instance runs.
     binds: RetryDelay,
     /// Whether the last report let traffic go to the instance; `None` before the first judgement.
@@ -207,14 +208,6 @@ struct InstanceNote {
     health: HealthProgress,
 }
 
-/// What the worker remembers of an image.
-#[derive(Debug, Default)]
-struct ImageMemory {
-    present: bool,
-    failure: Option<String>,
-    attempts: RetryDelay,
-}
-
 /// Makes one user's instances match the desired list.
 pub(crate) struct Worker {
     tools: Arc<WorkerTools>,
@@ -234,8 +227,7 @@ pub(crate) struct Worker {
     /// The user was seen to be a member of no group but its own, as desired.
     has_no_groups: bool,
     events: Option<UnitEvents>,
-    jobs: JoinSet<(JobKey, JobOutcome)>,
-    busy: BTreeSet<JobKey>,
+    jobs: Jobs,
     memories: BTreeMap<String, InstanceMemory>,
     images: BTreeMap<String, ImageMemory>,
     /// The units' pulls name the file with registry credentials.
@@ -286,8 +278,7 @@ impl Worker {
             account_seen: None,
             has_no_groups: false,
             events: None,
-            jobs: JoinSet::new(),
-            busy: BTreeSet::new(),
+            jobs: Jobs::default(),
             memories: BTreeMap::new(),
             images: BTreeMap::new(),
             has_logins: false,
@@ -342,7 +333,7 @@ impl Worker {
                         Ok(()) => ControlFlow::Continue(None),
                         Err(_) => ControlFlow::Break(()),
                     },
-                    Some(done) = self.jobs.join_next() => ControlFlow::Continue(Some(done)),
+                    Some(done) = self.jobs.next() => ControlFlow::Continue(Some(done)),
                     () = next_event(&mut self.events) => ControlFlow::Continue(None),
                     () = self.probes.changed() => ControlFlow::Continue(None),
                     () = tokio::time::sleep(self.wake) => ControlFlow::Continue(None),
@@ -353,12 +344,59 @@ impl Worker {
                 ControlFlow::Continue(Some(done)) => self.finish_job(done),
                 ControlFlow::Continue(None) => {}
             }
-            while let Some(done) = self.jobs.try_join_next() {
+            while let Some(done) = self.jobs.try_next() {
                 self.finish_job(done);
             }
         }
         self.tools.managers.forget_user(self.user.uid);
         self.statuses.set_user(self.user.index, false);
+    }
+
+    fn finish_job(&mut self, done: Result<FinishedJob, FailedJob>) {
+        match done {
+            Ok(FinishedJob::Instance { instance, outcome }) => {
+                self.record_outcome(&instance, outcome);
+            }
+            Ok(FinishedJob::Pulled { image, result }) => {
+                if self.record_pull(&image, result) {
+                    let desired = self.desired.borrow();
+                    let all = desired.assignments.values();
+                    for assignment in all.filter(|one| one.images().any(|name| name == image)) {
+                        self.memories
+                            .entry(assignment.instance.clone())
+                            .or_default()
+                            .pulled
+                            .insert(image.clone());
+                    }
+                }
+            }
+            Ok(FinishedJob::Prepared {
+                instance,
+                preparation,
+            }) => {
+                // An instance that has left meanwhile has no memory.
+                if let Some(memory) = self.memories.get_mut(&instance) {
+                    memory.preparation.ended(preparation);
+                }
+            }
+            Ok(FinishedJob::Unbound(Ok(()))) => {}
+            Ok(FinishedJob::Unbound(Err(error))) => tracing::warn!(
+                user = self.user.name,
+                "binds of instances that are gone can't be removed: {error:#}"
+            ),
+            Ok(FinishedJob::SidecarStarted {
+                result: Ok(JobResult::Done),
+                ..
+            }) => {}
+            Ok(FinishedJob::SidecarStarted { unit, result }) => {
+                tracing::warn!(unit, ?result, "a sidecar did not start");
+            }
+            Err(FailedJob { key, error }) => tracing::error!(
+                user = self.user.name,
+                job = ?key,
+                "a job of the agent ended early: {error:#}"
+            ),
+        }
     }
 
     /// Runs one pass; true when nothing of the user is left.

@@ -11,7 +11,10 @@ use crate::{
     worker::{
         Worker, WorkerError, ignore_missing,
         reports::{log_tail, log_tail::UnitRuns},
-        running::jobs::{JobKey, JobOutcome},
+        running::{
+            jobs::{JobKey, StopUrgency},
+            stops::InstanceStop,
+        },
         unit_state::{
             instance_phase::{InstanceVerdict, StartAction},
             sidecars::{InstanceSidecars, SidecarContainer},
@@ -152,9 +155,9 @@ impl Worker {
             let words = memory.words.get_mut(&one.unit);
             // One pull for each end: the list of local images may not be readable.
             let pulled = words.is_none_or(|words| std::mem::replace(&mut words.pulled, true));
-            if !pulled && !self.busy.contains(&key) {
+            if !pulled && !self.jobs.is_running(&key) {
                 image.present = false;
-                self.spawn_pull(only);
+                self.begin_pull(only);
             }
         }
     }
@@ -177,8 +180,13 @@ impl Worker {
                 .is_some_and(|(status, _)| status.active_state == ActiveState::Active)
                 || beside.others.iter().any(|one| !one.is_down());
             if lives {
-                let key = JobKey::Instance(assignment.instance.clone());
-                self.spawn_stop(key, assignment.unit(), Some(assignment), false)?;
+                self.begin_stop(InstanceStop {
+                    instance: &assignment.instance,
+                    unit: assignment.unit(),
+                    assignment: Some(assignment),
+                    urgency: StopUrgency::InTurn,
+                    evicted: false,
+                })?;
             }
             return Ok(());
         }
@@ -194,8 +202,8 @@ impl Worker {
     }
 
     fn start_other(&mut self, assignment: &Assignment, unit: &str) {
-        let key = JobKey::Other(unit.to_owned());
-        if self.busy.contains(&key) {
+        let key = JobKey::Sidecar(unit.to_owned());
+        if self.jobs.is_running(&key) {
             return;
         }
         let memory = self
@@ -210,22 +218,11 @@ impl Worker {
         delay.failed(Instant::now());
         let manager = std::sync::Arc::clone(&self.manager);
         let limit = self.start_limit();
-        let unit = unit.to_owned();
-        self.busy.insert(key.clone());
-        self.jobs.spawn(async move {
-            if let Err(error) = ignore_missing(manager.reset_failed(&unit).await) {
-                return (key, JobOutcome::Started(Err(error)));
-            }
-            let result = manager.start(&unit, limit).await;
-            (key, JobOutcome::Started(result))
+        let started = unit.to_owned();
+        self.jobs.begin_sidecar_start(unit, async move {
+            ignore_missing(manager.reset_failed(&started).await)?;
+            manager.start(&started, limit).await
         });
-    }
-
-    /// Logs a sidecar's start that failed.
-    pub(crate) fn other_was_started(&mut self, unit: &str, outcome: &JobOutcome) {
-        if !matches!(outcome, JobOutcome::Started(Ok(JobResult::Done))) {
-            tracing::warn!(unit, ?outcome, "a sidecar did not start");
-        }
     }
 
     /// Whether all other containers of the instance with this main unit have ended.

@@ -11,7 +11,12 @@ use crate::{
     worker::{
         UserDesired, Worker, WorkerError, ignore_missing,
         reports::{log_tail, log_tail::UnitRuns, reporting::phase_before_start},
-        running::{jobs::JobKey, restarts::RestartEvidence, start_backoff::RetryDelay},
+        running::{
+            jobs::{JobKey, StopUrgency},
+            restarts::RestartEvidence,
+            start_backoff::RetryDelay,
+            stops::InstanceStop,
+        },
         unit_state::{
             instance_phase::{
                 JudgementInput, PODMANS, RunFault, StartAction, exit_code, judge_instance,
@@ -58,16 +63,16 @@ impl Worker {
             // start waits for its other containers.
             let hurries =
                 assignment.is_some_and(|one| one.wanted == DesiredRun::Running || one.has_others());
-            let key = match hurries {
-                true => JobKey::Fence(instance.clone()),
-                false => JobKey::Instance(instance.clone()),
+            let urgency = match hurries {
+                true => StopUrgency::Hurried,
+                false => StopUrgency::InTurn,
             };
-            if !unwanted || self.busy.contains(&key) {
+            if !unwanted || self.jobs.is_running(&urgency.key(&instance)) {
                 continue;
             }
             self.probes.end(&instance);
             let status = self.manager.status(&unit).await?;
-            let starting = self.busy.contains(&JobKey::Instance(instance.clone()));
+            let starting = self.jobs.is_busy(&instance);
             if self.folder.is_over(&status) && self.others_are_over(&unit).await? {
                 // A running start job may be about to start the unit: the file stays until the job
                 // has ended.
@@ -97,7 +102,13 @@ impl Worker {
                     );
                 }
                 let evicted = desired.evicted.contains_key(&instance);
-                self.spawn_stop(key, unit, assignment, evicted)?;
+                self.begin_stop(InstanceStop {
+                    instance: &instance,
+                    unit,
+                    assignment,
+                    urgency,
+                    evicted,
+                })?;
             }
         }
         if removed {
@@ -273,13 +284,12 @@ impl Worker {
     /// Judges one instance that should run, and does what the verdict requires.
     pub(crate) async fn converge(&mut self, assignment: &Assignment) -> Result<(), WorkerError> {
         let unit = assignment.unit();
-        let key = JobKey::Instance(assignment.instance.clone());
         let mut status = self.manager.status(&unit).await?;
         if status.load_state == LoadState::NotFound && self.may_reload(&assignment.instance) {
             self.manager.reload().await?;
             status = self.manager.status(&unit).await?;
         }
-        if !self.busy.contains(&key) {
+        if !self.jobs.is_busy(&assignment.instance) {
             self.look_at_runs(assignment, &unit, &status).await?;
         }
         let restarts = self.restarts.own(&assignment.instance);
@@ -326,17 +336,21 @@ impl Worker {
         if let Some(beside) = &beside {
             self.pull_lost(assignment, beside);
         }
-        if lost_image && !self.busy.contains(&key) && self.replace_image(assignment, &status, &unit)
+        if lost_image
+            && !self.jobs.is_busy(&assignment.instance)
+            && self.replace_image(assignment, &status, &unit)
         {
             return Ok(());
         }
-        if self.busy.contains(&key) || verdict.action == StartAction::Leave {
+        if self.jobs.is_busy(&assignment.instance) || verdict.action == StartAction::Leave {
             self.report_verdict(assignment, &status, &verdict);
-            if !self.busy.contains(&key) {
+            if !self.jobs.is_busy(&assignment.instance) {
                 if let Some(beside) = &beside {
                     self.converge_beside(assignment, beside, &verdict)?;
                 }
                 self.heal(assignment, &status, unit);
+            }
+            if !self.jobs.is_busy(&assignment.instance) {
                 self.renew_binds(assignment, &status);
             }
             return Ok(());
@@ -457,10 +471,9 @@ impl Worker {
             .memories
             .entry(assignment.instance.clone())
             .or_default();
-        let prepared = memory.prepared.take();
-        let result = prepared.and_then(|prepared| prepared.into_result(assignment, what));
+        let result = memory.preparation.take_result(assignment, what);
         let key = JobKey::Prepare(assignment.instance.clone());
-        if result.is_none() && !self.busy.contains(&key) {
+        if result.is_none() && !self.jobs.is_running(&key) {
             self.spawn_prepare(assignment, what);
         }
         result
@@ -520,16 +533,25 @@ impl Worker {
     /// Removes the binds of instances that are no longer here, in a job: the unit that binds them may
     /// hang on its file system.
     pub(crate) fn remove_binds(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
-        if !desired.confirmed || self.busy.contains(&JobKey::Binds) {
+        if !desired.confirmed || self.jobs.is_running(&JobKey::Binds) {
             return Ok(());
         }
         let units = self.folder.instances()?;
         let assigned = desired.assignments.keys();
         let kept: BTreeSet<String> = assigned.chain(units.values()).cloned().collect();
         if host_binds::has_other(&self.tools.root, self.user.uid, &kept) {
-            self.spawn_unbind(kept);
+            self.begin_unbind(kept);
         }
         Ok(())
+    }
+
+    fn begin_unbind(&mut self, kept: BTreeSet<String>) {
+        let system = self.tools.managers.system();
+        let (root, uid) = (self.tools.root.clone(), self.user.uid);
+        self.jobs.begin_unbind(async move {
+            let kept = kept.iter().map(String::as_str).collect();
+            host_binds::keep_only(system.as_ref(), &root, uid, &kept).await
+        });
     }
 
     pub(crate) async fn keep_binds(&mut self, kept: &BTreeSet<&str>) -> Result<(), WorkerError> {

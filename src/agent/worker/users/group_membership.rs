@@ -7,7 +7,12 @@
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use crate::worker::{
-    UserDesired, Worker, WorkerError, reports::reporting::phase_before_start, running::jobs::JobKey,
+    UserDesired, Worker, WorkerError,
+    reports::reporting::phase_before_start,
+    running::{
+        jobs::{JobKey, StopUrgency},
+        stops::InstanceStop,
+    },
 };
 use kat_host::files::{self, FileAccess, FileError};
 use kat_systemd::UnitStatus;
@@ -91,7 +96,7 @@ impl Worker {
             return Ok(true);
         }
         let busy = |key: &JobKey| !matches!(key, JobKey::Pull(_));
-        if self.busy.iter().any(busy) {
+        if self.jobs.keys().any(busy) {
             return Ok(false);
         }
         if live.is_empty() {
@@ -117,7 +122,13 @@ impl Worker {
                     REGROUPED_MEANS.to_owned(),
                 );
             }
-            self.spawn_stop(JobKey::Instance(instance), unit, assignment, false)?;
+            self.begin_stop(InstanceStop {
+                instance: &instance,
+                unit,
+                assignment,
+                urgency: StopUrgency::InTurn,
+                evicted: false,
+            })?;
         }
         Ok(false)
     }

@@ -55,7 +55,7 @@ impl Worker {
 
     /// Removes the file when no unit names it any more and no running pull may read it.
     pub(crate) fn remove_logins(&self) -> Result<(), WorkerError> {
-        let pulls = self.busy.iter().any(|key| matches!(key, JobKey::Pull(_)));
+        let pulls = self.jobs.keys().any(|key| matches!(key, JobKey::Pull(_)));
         if !self.has_logins && !pulls {
             self.tools.secrets.remove_logins(&self.user)?;
         }

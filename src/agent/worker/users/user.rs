@@ -145,8 +145,8 @@ impl Worker {
             self.stop_unwanted(&none).await?;
             // Pulls need not end first: they end with the user's manager.
             if self
-                .busy
-                .iter()
+                .jobs
+                .keys()
                 .any(|key| matches!(key, JobKey::Instance(_)))
             {
                 return Ok(false);
