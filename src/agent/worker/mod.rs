@@ -1,10 +1,16 @@
 //! The worker of one workload user: its account, unit files, pulls, starts, stops and reports.
 //!
-//! Passes are serial, slow operations are not: pulls, starts and stops run as jobs, as does the
-//! preparation of what an instance mounts of file systems that may hang. An instance has at most one
-//! of them, and beside it at most one stop that cannot wait (`JobKey::Fence`). Every finished job
-//! triggers a new pass.
+//! Passes are serial, slow operations are not: pulls, starts and stops run as [jobs], as does the
+//! preparation of what an instance mounts of file systems that may hang. Every finished job triggers
+//! a new pass.
+//!
+//! The [`Worker`] has the steps of a pass; an [`Instance`] does those that are about it alone. What
+//! they share is the [`UserContext`].
+//!
+//! [jobs]: running::jobs
 
+pub(crate) mod context;
+pub(crate) mod instance;
 pub(crate) mod reports;
 pub(crate) mod running;
 pub(crate) mod unit_state;
@@ -22,42 +28,24 @@ use futures_util::StreamExt;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Statuses,
-    health::{ProbeTools, Probes, probe::ProbeNetwork, progress::HealthProgress},
-    secrets::Secrets,
-    volumes::Volumes,
-};
+use super::{Statuses, health::probe::ProbeNetwork, secrets::Secrets, volumes::Volumes};
 use crate::{
     images::unused::ImageCare,
     network::host_ports::HostListeners,
-    service::paths::UserFolders,
     volumes::carried_files::CarriedError,
     worker::{
-        running::{
-            jobs::{FailedJob, FinishedJob, Jobs},
-            preparation::MountPreparation,
-            pulls::ImageMemory,
-            restarts::RestartCounts,
-            saved_state::SavedNotes,
-            start_backoff::RetryDelay,
-        },
-        unit_state::{
-            containers::LastLogLines,
-            instance_phase::RunFault,
-            unit_files::{FilesError, UnitFolder},
-        },
-        users::{accounts::UserAccounts, machine_options::MachineOptions},
+        context::UserContext,
+        instance::Instance,
+        running::jobs::{FailedJob, FinishedJob, InstanceOutcome},
+        unit_state::unit_files::FilesError,
+        users::{accounts::UserAccounts, machine_options::MachineOptions, user::AccountState},
     },
 };
 use kat_daemon::watchdog::{LoopPulse, LoopPulses};
 use kat_host::{files::FileError, users::UserError};
 use kat_render::{RenderError, RenderSettings, Renderer};
-use kat_systemd::{
-    JobResult, LogSource, ManagerSource, SystemdError, UnitEvents, UnitManager, UserSessions,
-};
+use kat_systemd::{JobResult, LogSource, ManagerSource, SystemdError, UnitEvents, UserSessions};
 use kat_types::{
-    api::ContainerStatus,
     assignment::{Assignment, DesiredRun, WorkloadUser},
     images::KeptUserImages,
     machine::root::Root,
@@ -163,85 +151,16 @@ pub(crate) enum WorkerError {
     Carried(#[from] CarriedError),
 }
 
-/// What the worker remembers of an instance between passes. All of it can be recomputed.
-#[derive(Debug, Default)]
-struct InstanceMemory {
-    starts: RetryDelay,
-    reloads: RetryDelay,
-    ended: bool,
-    /// Images that were pulled for the instance.
-    pulled: BTreeSet<String>,
-    judged_exit: Option<u64>,
-    /// The cause of the last run's end, if it was not the program.
-    fault: Option<RunFault>,
-    trouble: String,
-    start_error: Option<String>,
-    /// Why the host paths that the instance mounts could not be bound at the last try.
-    not_bound: Option<String>,
-    preparation: MountPreparation,
-    /// Backoff of binds that are renewed while the instance runs.
-    binds: RetryDelay,
-    /// Whether the last report let traffic go to the instance; `None` before the first judgement.
-    serves: Option<bool>,
-    /// Since when the container runs without its network link.
-    unlinked: Option<tokio::time::Instant>,
-    /// Backoff of restarts because of failed health checks, until the instance is healthy.
-    heals: RetryDelay,
-    /// Message of the last such restart.
-    healed: Option<String>,
-    /// The containers as last reported, where the instance has several.
-    containers: Vec<ContainerStatus>,
-    /// Last log lines of each container beside the main one, by unit.
-    words: BTreeMap<String, LastLogLines>,
-    /// Start backoff of each container beside the main one, by unit.
-    others: BTreeMap<String, RetryDelay>,
-}
-
-/// What the next process of the agent needs to know of an instance.
-#[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct InstanceNote {
-    /// Since when the instance is to be stopped, microseconds of the monotonic clock.
-    drains_since: Option<u64>,
-    /// Start of the container that `health` belongs to, microseconds of the monotonic clock.
-    run: u64,
-    health: HealthProgress,
-}
-
 /// Makes one user's instances match the desired list.
 pub(crate) struct Worker {
-    tools: Arc<WorkerTools>,
-    user: WorkloadUser,
-    manager: Arc<dyn UnitManager>,
-    folder: UnitFolder,
+    context: UserContext,
     desired: watch::Receiver<UserDesired>,
-    statuses: Statuses,
-    ready: bool,
-    /// The user's workload has left; only its account and its images remain.
-    parked: bool,
-    /// Commands and probes that an earlier process of the agent left have been told to stop.
-    cleared: bool,
-    readiness: RetryDelay,
-    /// When the account was last seen after it was made.
-    account_seen: Option<tokio::time::Instant>,
-    /// The user was seen to be a member of no group but its own, as desired.
-    has_no_groups: bool,
+    account: AccountState,
     events: Option<UnitEvents>,
-    jobs: Jobs,
-    memories: BTreeMap<String, InstanceMemory>,
-    images: BTreeMap<String, ImageMemory>,
-    /// The units' pulls name the file with registry credentials.
-    has_logins: bool,
-    /// Why the credentials of an instance could not be opened, by instance.
-    sealed_logins: BTreeMap<String, String>,
-    restarts: RestartCounts,
-    notes: SavedNotes<InstanceNote>,
-    probes: Probes,
-    /// Instances that have been reported.
-    reported: BTreeSet<String>,
+    /// By name; those of the list, and until the next pass those that a job ended for.
+    instances: BTreeMap<String, Instance>,
     /// Why the last pass was aborted.
     trouble: Option<(Reason, String)>,
-    wake: Duration,
     /// Reports the loop's liveness to the watchdog.
     pub pulses: LoopPulses,
 }
@@ -254,52 +173,32 @@ impl Worker {
         desired: watch::Receiver<UserDesired>,
         statuses: Statuses,
     ) -> Self {
-        let manager = tools.managers.user(user.uid);
-        let restarts = RestartCounts::read(tools.root.path(), user.uid);
-        let notes = SavedNotes::read(tools.root.path(), "instances", user.uid);
-        let probes = Probes::new(ProbeTools {
-            network: Arc::clone(&tools.network),
-            manager: Arc::clone(&manager),
-            root: tools.root.path().to_owned(),
-            monotonic: Arc::clone(&tools.monotonic),
-        });
-        let folder = UnitFolder::new(UserFolders::new(&tools.root, user.uid), user.uid);
         Self {
-            manager,
-            folder,
-            tools,
-            user,
+            context: UserContext::new(tools, user, statuses),
             desired,
-            statuses,
-            ready: false,
-            parked: false,
-            cleared: false,
-            readiness: RetryDelay::default(),
-            account_seen: None,
-            has_no_groups: false,
+            account: AccountState::default(),
             events: None,
-            jobs: Jobs::default(),
-            memories: BTreeMap::new(),
-            images: BTreeMap::new(),
-            has_logins: false,
-            sealed_logins: BTreeMap::new(),
-            restarts,
-            notes,
-            probes,
-            reported: BTreeSet::new(),
+            instances: BTreeMap::new(),
             trouble: None,
-            wake: LONGEST_SLEEP,
             pulses: LoopPulses::default(),
         }
+    }
+
+    /// An instance, and what it shares with the others.
+    fn instance(&mut self, name: &str) -> (&mut Instance, &mut UserContext) {
+        let instance = self.instances.entry(name.to_owned()).or_default();
+        (instance, &mut self.context)
     }
 
     /// Runs until nothing of the user is assigned or left, or until `cancel`, which leaves
     /// everything as it is.
     pub(crate) async fn run(mut self, cancel: CancellationToken) {
-        self.statuses.set_user(self.user.index, true);
+        self.context
+            .statuses
+            .set_user(self.context.user.index, true);
         let pulse = self.pulses.watch("a workload user's worker");
         loop {
-            self.wake = LONGEST_SLEEP;
+            self.context.wake = LONGEST_SLEEP;
             let desired = self.desired.borrow_and_update().clone();
             let passed = tokio::select! {
                 biased;
@@ -307,18 +206,7 @@ impl Worker {
                 // The agent's stop does not wait for a manager that does not answer.
                 () = long_cancelled(&cancel) => None,
             };
-            if let Err(error) = self.restarts.store() {
-                tracing::warn!(
-                    user = self.user.name,
-                    "counts of restarts can't be kept: {error:#}"
-                );
-            }
-            if let Err(error) = self.notes.store() {
-                tracing::warn!(
-                    user = self.user.name,
-                    "what is known of instances can't be kept: {error:#}"
-                );
-            }
+            self.context.store();
             match passed {
                 Some(Ok(true)) => break,
                 Some(Ok(false)) => {}
@@ -333,10 +221,10 @@ impl Worker {
                         Ok(()) => ControlFlow::Continue(None),
                         Err(_) => ControlFlow::Break(()),
                     },
-                    Some(done) = self.jobs.next() => ControlFlow::Continue(Some(done)),
+                    Some(done) = self.context.jobs.next() => ControlFlow::Continue(Some(done)),
                     () = next_event(&mut self.events) => ControlFlow::Continue(None),
-                    () = self.probes.changed() => ControlFlow::Continue(None),
-                    () = tokio::time::sleep(self.wake) => ControlFlow::Continue(None),
+                    () = self.context.probes.changed() => ControlFlow::Continue(None),
+                    () = tokio::time::sleep(self.context.wake) => ControlFlow::Continue(None),
                 }
             };
             match pulse.wait(news).await {
@@ -344,58 +232,81 @@ impl Worker {
                 ControlFlow::Continue(Some(done)) => self.finish_job(done),
                 ControlFlow::Continue(None) => {}
             }
-            while let Some(done) = self.jobs.try_next() {
+            while let Some(done) = self.context.jobs.try_next() {
                 self.finish_job(done);
             }
         }
-        self.tools.managers.forget_user(self.user.uid);
-        self.statuses.set_user(self.user.index, false);
+        self.context
+            .tools
+            .managers
+            .forget_user(self.context.user.uid);
+        self.context
+            .statuses
+            .set_user(self.context.user.index, false);
     }
 
-    fn finish_job(&mut self, done: Result<FinishedJob, FailedJob>) {
-        match done {
+    fn finish_job(&mut self, finished: Result<FinishedJob, FailedJob>) {
+        match finished {
             Ok(FinishedJob::Instance { instance, outcome }) => {
-                self.record_outcome(&instance, outcome);
+                if matches!(&outcome, InstanceOutcome::Started(result) if !is_done(result)) {
+                    self.doubt_images(&instance);
+                }
+                let (one, _) = self.instance(&instance);
+                one.record_outcome(&instance, outcome);
             }
             Ok(FinishedJob::Pulled { image, result }) => {
-                if self.record_pull(&image, result) {
-                    let desired = self.desired.borrow();
-                    let all = desired.assignments.values();
-                    for assignment in all.filter(|one| one.images().any(|name| name == image)) {
-                        self.memories
-                            .entry(assignment.instance.clone())
-                            .or_default()
-                            .pulled
-                            .insert(image.clone());
-                    }
+                if self.context.record_pull(&image, result) {
+                    self.record_pulled(&image);
                 }
             }
             Ok(FinishedJob::Prepared {
                 instance,
                 preparation,
             }) => {
-                // An instance that has left meanwhile has no memory.
-                if let Some(memory) = self.memories.get_mut(&instance) {
-                    memory.preparation.ended(preparation);
+                // The instance may have left meanwhile.
+                if let Some(instance) = self.instances.get_mut(&instance) {
+                    instance.record_preparation(preparation);
                 }
             }
-            Ok(FinishedJob::Unbound(Ok(()))) => {}
-            Ok(FinishedJob::Unbound(Err(error))) => tracing::warn!(
-                user = self.user.name,
-                "binds of instances that are gone can't be removed: {error:#}"
-            ),
-            Ok(FinishedJob::SidecarStarted {
-                result: Ok(JobResult::Done),
-                ..
-            }) => {}
+            Ok(FinishedJob::Unbound(result)) => {
+                if let Err(error) = result {
+                    tracing::warn!(
+                        user = self.context.user.name,
+                        "binds of instances that are gone can't be removed: {error:#}"
+                    );
+                }
+            }
             Ok(FinishedJob::SidecarStarted { unit, result }) => {
-                tracing::warn!(unit, ?result, "a sidecar did not start");
+                if !is_done(&result) {
+                    tracing::warn!(unit, ?result, "a sidecar did not start");
+                }
             }
             Err(FailedJob { key, error }) => tracing::error!(
-                user = self.user.name,
+                user = self.context.user.name,
                 job = ?key,
                 "a job of the agent ended early: {error:#}"
             ),
+        }
+    }
+
+    /// After a start that failed: an image may have been removed by hand, so the next start looks
+    /// for it on the disk.
+    fn doubt_images(&mut self, instance: &str) {
+        let desired = self.desired.borrow();
+        let assignment = desired.assignments.get(instance);
+        for image in assignment.into_iter().flat_map(Assignment::images) {
+            if let Some(image) = self.context.images.get_mut(image) {
+                image.present = false;
+            }
+        }
+    }
+
+    fn record_pulled(&mut self, image: &str) {
+        let desired = self.desired.borrow();
+        let all = desired.assignments.values();
+        for assignment in all.filter(|one| one.images().any(|name| name == image)) {
+            let instance = self.instances.entry(assignment.instance.clone());
+            instance.or_default().record_pull(image.to_owned());
         }
     }
 
@@ -408,10 +319,10 @@ impl Worker {
         if desired.confirmed && desired.assignments.is_empty() {
             return self.leave(desired).await;
         }
-        if !desired.assignments.is_empty() && std::mem::take(&mut self.parked) {
-            self.tools.images.forget(self.user.uid);
+        if !desired.assignments.is_empty() && std::mem::take(&mut self.account.parked) {
+            self.context.tools.images.forget(self.context.user.uid);
         }
-        if !self.report_stopped(desired) && self.folder.instances()?.is_empty() {
+        if !self.report_stopped(desired) && self.context.folder.instances()?.is_empty() {
             return Ok(false);
         }
         if !self.make_ready(desired).await? {
@@ -430,11 +341,13 @@ impl Worker {
         for assignment in desired.to_run() {
             // The watchdog must not take a long list for a hanging loop.
             pulse.beat();
-            self.converge(assignment).await?;
+            let (instance, context) = self.instance(&assignment.instance);
+            instance.converge(context, assignment).await?;
         }
         for assignment in desired.to_prepare() {
             pulse.beat();
-            self.prepare(assignment)?;
+            let (instance, context) = self.instance(&assignment.instance);
+            instance.prepare(context, assignment)?;
         }
         self.report_not_understood(desired).await?;
         self.trouble = None;
@@ -457,6 +370,10 @@ async fn next_event(events: &mut Option<UnitEvents>) {
         }
         None => std::future::pending().await,
     }
+}
+
+fn is_done(result: &Result<JobResult, SystemdError>) -> bool {
+    matches!(result, Ok(JobResult::Done))
 }
 
 fn ignore_missing(result: Result<(), SystemdError>) -> Result<(), SystemdError> {

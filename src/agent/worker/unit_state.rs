@@ -1,6 +1,5 @@
 //! Units: their files, links and state, and what each state means for the instance.
 
-pub(crate) mod containers;
 pub(crate) mod instance_phase;
 pub(crate) mod links;
 pub(crate) mod network_holder;

@@ -7,13 +7,27 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::worker::unit_state::unit_files::{FilesError, make_folder};
+use crate::{
+    health::progress::HealthProgress,
+    worker::unit_state::unit_files::{FilesError, make_folder},
+};
 use kat_host::files::{self, FileAccess};
 
 /// Largest file in bytes.
 const LIMIT: u64 = 4 << 20;
+
+/// What the next process of the agent needs to know of an instance.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct InstanceNote {
+    /// Since when the instance is to be stopped, microseconds of the monotonic clock.
+    pub drains_since: Option<u64>,
+    /// Start of the container that `health` belongs to, microseconds of the monotonic clock.
+    pub run: u64,
+    pub health: HealthProgress,
+}
 
 /// One note for each instance, with their file.
 #[derive(Debug)]

@@ -5,9 +5,8 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     disk::eviction,
     worker::{
-        JOB_MARGIN, Worker,
-        running::jobs::StopUrgency,
-        unit_state::{containers, unit_files::FilesError},
+        JOB_MARGIN, context::UserContext, instance::containers, running::jobs::StopUrgency,
+        unit_state::unit_files::FilesError,
     },
 };
 use kat_systemd::{JobResult, SystemdError, TransientUnit, UnitManager};
@@ -41,7 +40,7 @@ pub(crate) struct InstanceStop<'a> {
     pub evicted: bool,
 }
 
-impl Worker {
+impl UserContext {
     /// Stops a unit and the instance's other containers.
     pub(crate) fn begin_stop(&mut self, stop: InstanceStop<'_>) -> Result<(), FilesError> {
         let InstanceStop {

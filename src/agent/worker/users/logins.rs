@@ -27,63 +27,66 @@ impl Worker {
     /// Writes the file with the credentials that pulls of this user's images need, if any.
     pub(crate) fn write_logins(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
         let mut all = OpenedLogins::new();
-        self.sealed_logins.clear();
+        let mut is_sealed = false;
         for assignment in desired.to_run().chain(desired.to_prepare()) {
-            match self.tools.secrets.logins(assignment) {
+            let (instance, context) = self.instance(&assignment.instance);
+            let opened = context.tools.secrets.logins(assignment);
+            instance.set_sealed_logins(opened.as_ref().err().cloned());
+            match opened {
                 Ok(opened) => all.extend(opened),
-                Err(error) => {
-                    self.sealed_logins
-                        .insert(assignment.instance.clone(), error);
-                }
+                Err(_) => is_sealed = true,
             }
         }
+        let context = &mut self.context;
         if all.is_empty() {
-            let stays = !desired.confirmed || !self.sealed_logins.is_empty();
-            self.has_logins = stays && self.tools.secrets.has_logins(&self.user);
+            let stays = !desired.confirmed || is_sealed;
+            context.has_logins = stays && context.tools.secrets.has_logins(&context.user);
             return Ok(());
         }
-        if self.tools.secrets.write_logins(&self.user, &all)? {
+        if context.tools.secrets.write_logins(&context.user, &all)? {
             // A pull that was refused may succeed with the new credentials.
-            for image in self.images.values_mut() {
+            for image in context.images.values_mut() {
                 image.failure = None;
                 image.attempts = RetryDelay::default();
             }
         }
-        self.has_logins = true;
+        context.has_logins = true;
         Ok(())
     }
 
     /// Removes the file when no unit names it any more and no running pull may read it.
     pub(crate) fn remove_logins(&self) -> Result<(), WorkerError> {
-        let pulls = self.jobs.keys().any(|key| matches!(key, JobKey::Pull(_)));
-        if !self.has_logins && !pulls {
-            self.tools.secrets.remove_logins(&self.user)?;
+        let context = &self.context;
+        let mut jobs = context.jobs.keys();
+        let pulls = jobs.any(|key| matches!(key, JobKey::Pull(_)));
+        if !context.has_logins && !pulls {
+            context.tools.secrets.remove_logins(&context.user)?;
         }
         Ok(())
     }
+}
 
-    /// The reason and message of a pull that failed with this error text.
-    pub(crate) fn pull_failure(&self, assignment: &Assignment, words: &str) -> (Reason, String) {
-        if !is_refusal(words) {
-            return (Reason::ImagePullFailed, words.to_owned());
-        }
-        let Assignment {
-            namespace, image, ..
-        } = assignment;
-        let host = kat_types::registry::login_host(image);
-        let of_host = |key: &String| {
-            let key = key.strip_prefix(&host);
-            key.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
-        let logins = assignment.logins.as_ref();
-        let given = logins.filter(|logins| logins.versions.keys().any(of_host));
-        let means = match given {
-            Some(_) => "replaces the name and password that it was given",
-            None => "gives this namespace a name and password for it",
-        };
-        let message = format!("{words}; `katcall registry login {host} -n {namespace}` {means}");
-        (Reason::ImagePullUnauthorized, message)
+/// The reason and message of a pull that failed with this error text.
+pub(crate) fn pull_failure(assignment: &Assignment, words: &str) -> (Reason, String) {
+    if !is_refusal(words) {
+        return (Reason::ImagePullFailed, words.to_owned());
     }
+    let Assignment {
+        namespace, image, ..
+    } = assignment;
+    let host = kat_types::registry::login_host(image);
+    let of_host = |key: &String| {
+        let key = key.strip_prefix(&host);
+        key.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let logins = assignment.logins.as_ref();
+    let given = logins.filter(|logins| logins.versions.keys().any(of_host));
+    let means = match given {
+        Some(_) => "replaces the name and password that it was given",
+        None => "gives this namespace a name and password for it",
+    };
+    let message = format!("{words}; `katcall registry login {host} -n {namespace}` {means}");
+    (Reason::ImagePullUnauthorized, message)
 }
 
 /// Whether the error text is a registry's refusal, and not about this machine's own files.

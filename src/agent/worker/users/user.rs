@@ -11,9 +11,10 @@ use tokio::time::Instant;
 use crate::{
     exec, health,
     images::pull as image,
-    volumes::carried_files as carried,
+    volumes::{carried_files as carried, host_binds},
     worker::{
         USER_LIMIT, UserDesired, Worker, WorkerError,
+        context::UserContext,
         running::{jobs::JobKey, start_backoff::RetryDelay},
         unit_state::unit_files::FilesError,
     },
@@ -24,38 +25,56 @@ use kat_systemd::{SystemdError, UnitManager};
 /// occasion, and there are at most 30 s between two of them.
 const ACCOUNT_CHECK: Duration = Duration::from_secs(10);
 
+/// What the worker knows of the account of its user.
+#[derive(Debug, Default)]
+pub(crate) struct AccountState {
+    /// The account exists, and its manager answers.
+    pub ready: bool,
+    /// Backoff of tries to make the account ready.
+    backoff: RetryDelay,
+    /// The user's workload has left; only its account and its images remain.
+    pub parked: bool,
+    /// Commands and probes that an earlier process of the agent left have been told to stop.
+    cleared: bool,
+    /// When the account was last seen after it was made.
+    seen: Option<Instant>,
+    /// The user was seen to be a member of no group but its own, as desired.
+    pub has_no_groups: bool,
+}
+
 impl Worker {
     /// Ensures that the user exists, lingers, and has a manager that answers. False while the
     /// manager is not ready.
     pub(crate) async fn make_ready(&mut self, desired: &UserDesired) -> Result<bool, WorkerError> {
-        if self.ready && self.has_lost_account() {
+        if self.account.ready && self.has_lost_account() {
             tracing::warn!(
-                user = self.user.name,
+                user = self.context.user.name,
                 "somebody has removed the account of a workload; it is made anew"
             );
-            self.ready = false;
+            self.account.ready = false;
         }
-        if self.ready {
+        if self.account.ready {
             // The event stream ends with the connection; a new stream starts with the state of all
             // units.
             if self.events.is_none() {
-                self.events = Some(self.manager.events().await?);
+                self.events = Some(self.context.manager.events().await?);
             }
             return Ok(true);
         }
-        if let Some(wait) = self.readiness.remaining(Instant::now()) {
-            self.wake = self.wake.min(wait);
+        if let Some(wait) = self.account.backoff.remaining(Instant::now()) {
+            self.context.wake_within(wait);
             self.repeat_trouble(desired);
             return Ok(false);
         }
         let made = self.make_user(desired).await;
         match &made {
             Ok(()) => {
-                self.ready = true;
-                self.readiness = RetryDelay::default();
+                self.account.ready = true;
+                self.account.backoff = RetryDelay::default();
             }
             Err(_) => {
-                self.wake = self.wake.min(self.readiness.failed(Instant::now()));
+                let pause = self.account.backoff.failed(Instant::now());
+                self.context.wake_within(pause);
             }
         }
         made.map(|()| true)
@@ -66,35 +85,45 @@ impl Worker {
     fn has_lost_account(&mut self) -> bool {
         let now = Instant::now();
         let is_recent = |seen: Instant| now.duration_since(seen) < ACCOUNT_CHECK;
-        if self.account_seen.is_some_and(is_recent) {
+        if self.account.seen.is_some_and(is_recent) {
             return false;
         }
-        self.account_seen = Some(now);
-        self.tools.accounts.find(self.user.uid).is_none()
+        self.account.seen = Some(now);
+        self.context
+            .tools
+            .accounts
+            .find(self.context.user.uid)
+            .is_none()
     }
 
     pub(crate) async fn make_user(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
-        self.tools.accounts.ensure(&self.user).await?;
+        self.context
+            .tools
+            .accounts
+            .ensure(&self.context.user)
+            .await?;
         self.join_groups(desired).await?;
         if let Some(assignment) = desired.assignments.values().next() {
-            let text = self.tools.renderer.user_delegation(assignment)?;
-            if self.folder.write_delegation(&self.tools.root, &text)? {
-                self.tools.managers.system().reload().await?;
+            let text = self.context.tools.renderer.user_delegation(assignment)?;
+            if self
+                .context
+                .folder
+                .write_delegation(&self.context.tools.root, &text)?
+            {
+                self.context.tools.managers.system().reload().await?;
             }
         }
-        let sessions = &self.tools.sessions;
-        sessions.set_linger(self.user.uid, true).await?;
+        let (sessions, uid) = (&self.context.tools.sessions, self.context.user.uid);
+        sessions.set_linger(uid, true).await?;
         // A manager that has ended is not started by lingering alone.
-        sessions.start_user(self.user.uid, USER_LIMIT).await?;
-        sessions
-            .wait_for_user_bus(self.user.uid, USER_LIMIT)
-            .await?;
-        self.events = Some(self.manager.events().await?);
+        sessions.start_user(uid, USER_LIMIT).await?;
+        sessions.wait_for_user_bus(uid, USER_LIMIT).await?;
+        self.events = Some(self.context.manager.events().await?);
         // Only once: units that start later are this process's own, and must survive a manager that
         // did not answer.
-        if !self.cleared {
-            end_what_was_left(&self.manager).await?;
-            self.cleared = true;
+        if !self.account.cleared {
+            end_what_was_left(&self.context.manager).await?;
+            self.account.cleared = true;
         }
         Ok(())
     }
@@ -102,13 +131,13 @@ impl Worker {
     /// Removes everything of the user. Its images and the account that owns them are kept for a
     /// while, since the workload may come back. True when nothing is left.
     pub(crate) async fn leave(&mut self, desired: &UserDesired) -> Result<bool, WorkerError> {
-        let home = self.tools.accounts.home(&self.user);
-        let care = &self.tools.images;
-        if care.keeps_images(&self.user, &home, desired.kept.as_ref()) {
-            if !self.parked && self.empty_user().await? {
-                self.parked = true;
-                self.ready = false;
-                self.images.clear();
+        let home = self.context.home();
+        let care = &self.context.tools.images;
+        if care.keeps_images(&self.context.user, &home, desired.kept.as_ref()) {
+            if !self.account.parked && self.empty_user().await? {
+                self.account.parked = true;
+                self.account.ready = false;
+                self.context.images.clear();
             }
             return Ok(false);
         }
@@ -118,10 +147,11 @@ impl Worker {
         // The images of a deleted workload are removed with it and are not reported.
         let told = desired.kept.as_ref().and_then(|_| image::list(&home).ok());
         let bytes = image::layer_bytes(&home);
-        self.tools.accounts.remove(&self.user).await?;
-        self.tools.images.forget(self.user.uid);
+        let UserContext { tools, user, .. } = &self.context;
+        tools.accounts.remove(user).await?;
+        tools.images.forget(user.uid);
         if let Some(images) = told.filter(|images| !images.is_empty()) {
-            self.tools.images.note(&self.user, &images, bytes);
+            tools.images.note(user, &images, bytes);
         }
         Ok(true)
     }
@@ -129,12 +159,11 @@ impl Worker {
     /// Removes everything of the user but its account and its home. False while units or jobs have
     /// to end first.
     async fn empty_user(&mut self) -> Result<bool, WorkerError> {
-        let units = self.folder.instances()?;
+        let units = self.context.folder.instances()?;
+        let (sessions, uid) = (&self.context.tools.sessions, self.context.user.uid);
         if !units.is_empty()
-            && self
-                .tools
-                .sessions
-                .wait_for_user_bus(self.user.uid, Duration::from_secs(1))
+            && sessions
+                .wait_for_user_bus(uid, Duration::from_secs(1))
                 .await
                 .is_ok()
         {
@@ -144,34 +173,36 @@ impl Worker {
             };
             self.stop_unwanted(&none).await?;
             // Pulls need not end first: they end with the user's manager.
-            if self
-                .jobs
-                .keys()
-                .any(|key| matches!(key, JobKey::Instance(_)))
-            {
+            let mut jobs = self.context.jobs.keys();
+            if jobs.any(|key| matches!(key, JobKey::Instance(_))) {
                 return Ok(false);
             }
         }
         self.forget_all_but(&BTreeMap::new());
         self.events = None;
+        let UserContext {
+            tools,
+            user,
+            folder,
+            ..
+        } = &self.context;
         // Where the uid belongs to another user, its manager and its sessions do, too.
-        if self.tools.accounts.find(self.user.uid).is_some() {
-            self.tools.sessions.set_linger(self.user.uid, false).await?;
-            self.tools.sessions.terminate_user(self.user.uid).await?;
-            self.tools
-                .sessions
-                .wait_for_user_stopped(self.user.uid, USER_LIMIT)
-                .await?;
+        if tools.accounts.find(uid).is_some() {
+            let sessions = &tools.sessions;
+            sessions.set_linger(uid, false).await?;
+            sessions.terminate_user(uid).await?;
+            sessions.wait_for_user_stopped(uid, USER_LIMIT).await?;
         }
-        self.folder.remove_all()?;
-        carried::forget(&self.tools.root, self.user.uid)?;
-        self.keep_binds(&BTreeSet::new()).await?;
-        let removed = self.tools.secrets.keep_only(&self.user, &BTreeSet::new());
+        folder.remove_all()?;
+        carried::forget(&tools.root, uid)?;
+        let system = tools.managers.system();
+        host_binds::keep_only(system.as_ref(), &tools.root, uid, &BTreeSet::new()).await?;
+        let removed = tools.secrets.keep_only(user, &BTreeSet::new());
         removed.map_err(FilesError::from)?;
-        self.tools.secrets.remove_logins(&self.user)?;
+        tools.secrets.remove_logins(user)?;
         // The account is removed last: a restarted agent finds the rest by it.
-        if self.folder.remove_delegation(&self.tools.root)? {
-            self.tools.managers.system().reload().await?;
+        if folder.remove_delegation(&tools.root)? {
+            system.reload().await?;
         }
         self.forget_groups()?;
         Ok(true)

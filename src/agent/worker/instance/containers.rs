@@ -1,18 +1,24 @@
 //! Init containers, sidecars and network holders: their state, starts and stops.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::units::{ended_by_podman, not_started};
 use crate::{
     images::pull as image,
     worker::{
-        Worker, WorkerError, ignore_missing,
+        WorkerError,
+        context::UserContext,
+        ignore_missing,
+        instance::{
+            Instance,
+            last_run::{ended_by_podman, not_started},
+        },
         reports::{log_tail, log_tail::UnitRuns},
         running::{
             jobs::{JobKey, StopUrgency},
+            start_backoff::RetryDelay,
             stops::InstanceStop,
         },
         unit_state::{
@@ -22,11 +28,26 @@ use crate::{
     },
 };
 use kat_systemd::{ActiveState, JobResult, SystemdError, UnitManager, UnitStatus};
-use kat_types::{api::InstancePhase, assignment::Assignment, resource::OtherKind};
+use kat_types::{
+    api::{ContainerStatus, InstancePhase},
+    assignment::Assignment,
+    resource::OtherKind,
+};
+
+/// What is remembered of the containers beside the main one.
+#[derive(Debug, Default)]
+pub(super) struct SidecarMemory {
+    /// The containers as last reported.
+    pub reports: Vec<ContainerStatus>,
+    /// Last log lines of each container, by unit.
+    words: BTreeMap<String, LastLogLines>,
+    /// Start backoff of each container, by unit.
+    starts: BTreeMap<String, RetryDelay>,
+}
 
 /// The log lines of a container before its last end.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LastLogLines {
+struct LastLogLines {
     /// The container's last end, microseconds of the monotonic clock.
     ended: u64,
     text: String,
@@ -36,10 +57,11 @@ pub(crate) struct LastLogLines {
     pulled: bool,
 }
 
-impl Worker {
+impl Instance {
     /// The state of an instance's containers beside the main one; `None` where there are none.
-    pub(crate) async fn look_beside(
+    pub(super) async fn look_beside(
         &mut self,
+        context: &mut UserContext,
         assignment: &Assignment,
         main: &UnitStatus,
     ) -> Result<Option<InstanceSidecars>, WorkerError> {
@@ -49,14 +71,14 @@ impl Worker {
         let mut beside = InstanceSidecars::default();
         for (kind, container) in assignment.others() {
             let unit = assignment.other_unit(kind, container);
-            let status = self.manager.status(&unit).await?;
+            let status = context.manager.status(&unit).await?;
             let is_well = matches!(
                 status.active_state,
                 ActiveState::Active | ActiveState::Inactive
             );
             let words = match is_well {
                 true => LastLogLines::default(),
-                false => self.last_words(assignment, &unit, &status, false).await,
+                false => self.last_words(context, &unit, &status, false).await,
             };
             beside.others.push(SidecarContainer {
                 kind,
@@ -69,36 +91,28 @@ impl Worker {
             });
         }
         if let Some(unit) = assignment.network_unit() {
-            let status = self.manager.status(&unit).await?;
+            let status = context.manager.status(&unit).await?;
             let failed = status.has_failed();
             let words = match failed && main.active_state != ActiveState::Active {
-                true => self.last_words(assignment, &unit, &status, true).await.text,
+                true => self.last_words(context, &unit, &status, true).await.text,
                 false => String::new(),
             };
             beside.network = Some((status, words));
         }
-        let memory = self
-            .memories
-            .entry(assignment.instance.clone())
-            .or_default();
-        memory.containers = beside.others.iter().map(SidecarContainer::report).collect();
+        self.sidecars.reports = beside.others.iter().map(SidecarContainer::report).collect();
         Ok(Some(beside))
     }
 
     /// The log lines of a container before its last end; the journal is read once for each end.
     async fn last_words(
         &mut self,
-        assignment: &Assignment,
+        context: &UserContext,
         unit: &str,
         status: &UnitStatus,
         of_hook: bool,
     ) -> LastLogLines {
         let ended = status.exec_main_exit_monotonic;
-        let memory = self
-            .memories
-            .entry(assignment.instance.clone())
-            .or_default();
-        if let Some(words) = memory.words.get(unit)
+        if let Some(words) = self.sidecars.words.get(unit)
             && words.ended == ended
         {
             return words.clone();
@@ -107,8 +121,8 @@ impl Worker {
             started: status.exec_main_start_monotonic,
             ..UnitRuns::default()
         };
-        let uid = self.user.uid;
-        let tail = log_tail::read(self.tools.logs.as_ref(), uid, unit, runs).await;
+        let uid = context.user.uid;
+        let tail = log_tail::read(context.tools.logs.as_ref(), uid, unit, runs).await;
         let refusal = tail.podman_error.filter(|_| ended_by_podman(status));
         let (text, not_started) = match (of_hook, refusal) {
             (true, _) => (tail.hook_error.unwrap_or(tail.lines), false),
@@ -121,21 +135,22 @@ impl Worker {
             not_started,
             pulled: false,
         };
-        let memory = self
-            .memories
-            .entry(assignment.instance.clone())
-            .or_default();
-        memory.words.insert(unit.to_owned(), words.clone());
+        self.sidecars.words.insert(unit.to_owned(), words.clone());
         words
     }
 
     /// Pulls again the images that containers beside the main one could not start with because they
     /// were missing.
-    pub(crate) fn pull_lost(&mut self, assignment: &Assignment, beside: &InstanceSidecars) {
+    pub(super) fn pull_lost(
+        &mut self,
+        context: &mut UserContext,
+        assignment: &Assignment,
+        beside: &InstanceSidecars,
+    ) {
         let not_started = beside.others.iter().filter(|one| one.not_started);
         for one in not_started {
             let each = assignment.each();
-            let home = self.tools.accounts.home(&self.user);
+            let home = context.home();
             let lost = |only: &&Cow<'_, Assignment>| {
                 only.image == one.image && image::is_lost(&home, only)
             };
@@ -143,29 +158,26 @@ impl Worker {
                 continue;
             };
             let key = JobKey::Pull(only.image.clone());
-            let image = self.images.entry(only.image.clone()).or_default();
+            let image = context.images.entry(only.image.clone()).or_default();
             if let Some(wait) = image.attempts.remaining(Instant::now()) {
-                self.wake = self.wake.min(wait);
+                context.wake_within(wait);
                 continue;
             }
-            let memory = self
-                .memories
-                .entry(assignment.instance.clone())
-                .or_default();
-            let words = memory.words.get_mut(&one.unit);
+            let words = self.sidecars.words.get_mut(&one.unit);
             // One pull for each end: the list of local images may not be readable.
             let pulled = words.is_none_or(|words| std::mem::replace(&mut words.pulled, true));
-            if !pulled && !self.jobs.is_running(&key) {
+            if !pulled && !context.jobs.is_running(&key) {
                 image.present = false;
-                self.begin_pull(only);
+                context.begin_pull(only);
             }
         }
     }
 
     /// Starts stopped sidecars while the main container runs, and stops the remaining containers
     /// once the main one has ended for good.
-    pub(crate) fn converge_beside(
+    pub(super) fn converge_beside(
         &mut self,
+        context: &mut UserContext,
         assignment: &Assignment,
         beside: &InstanceSidecars,
         verdict: &InstanceVerdict,
@@ -180,7 +192,7 @@ impl Worker {
                 .is_some_and(|(status, _)| status.active_state == ActiveState::Active)
                 || beside.others.iter().any(|one| !one.is_down());
             if lives {
-                self.begin_stop(InstanceStop {
+                context.begin_stop(InstanceStop {
                     instance: &assignment.instance,
                     unit: assignment.unit(),
                     assignment: Some(assignment),
@@ -196,51 +208,36 @@ impl Worker {
         let down = beside.others.iter();
         let down = down.filter(|one| one.kind == OtherKind::Sidecar && one.is_down());
         for one in down {
-            self.start_other(assignment, &one.unit);
+            self.start_other(context, &one.unit);
         }
         Ok(())
     }
 
-    fn start_other(&mut self, assignment: &Assignment, unit: &str) {
+    fn start_other(&mut self, context: &mut UserContext, unit: &str) {
         let key = JobKey::Sidecar(unit.to_owned());
-        if self.jobs.is_running(&key) {
+        if context.jobs.is_running(&key) {
             return;
         }
-        let memory = self
-            .memories
-            .entry(assignment.instance.clone())
-            .or_default();
-        let delay = memory.others.entry(unit.to_owned()).or_default();
+        let delay = self.sidecars.starts.entry(unit.to_owned()).or_default();
         if let Some(wait) = delay.remaining(Instant::now()) {
-            self.wake = self.wake.min(wait);
+            context.wake_within(wait);
             return;
         }
         delay.failed(Instant::now());
-        let manager = std::sync::Arc::clone(&self.manager);
-        let limit = self.start_limit();
+        let manager = Arc::clone(&context.manager);
+        let limit = context.start_limit();
         let started = unit.to_owned();
-        self.jobs.begin_sidecar_start(unit, async move {
+        context.jobs.begin_sidecar_start(unit, async move {
             ignore_missing(manager.reset_failed(&started).await)?;
             manager.start(&started, limit).await
         });
-    }
-
-    /// Whether all other containers of the instance with this main unit have ended.
-    pub(crate) async fn others_are_over(&mut self, unit: &str) -> Result<bool, WorkerError> {
-        for other in self.folder.other_units(unit)? {
-            let status = self.manager.status(&other).await?;
-            if !self.folder.is_over(&status) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 }
 
 /// Stops the other containers after the main one, in the order of [`UnitFolder::other_units`]; all
 /// sidecars in parallel. Returns the first failure.
 ///
-/// [`UnitFolder::other_units`]: crate::worker::unit_state::unit_files::UnitFolder::others
+/// [`UnitFolder::other_units`]: crate::worker::unit_state::unit_files::UnitFolder::other_units
 pub(crate) async fn stop(
     manager: &dyn UnitManager,
     main: Result<JobResult, SystemdError>,

@@ -1,4 +1,4 @@
-//! Health checks of a worker's instances.
+//! Health checks of an instance.
 
 use std::time::Duration;
 
@@ -8,9 +8,10 @@ use crate::{
     exec::cgroup::RunningContainer,
     health::{ProbedInstance, probe::ProbeCheck, progress::HealthProgress},
     worker::{
-        Worker,
+        context::UserContext,
+        instance::{Instance, last_run::window, reports::ReportedHealth, starting::begin_restart},
         running::start_backoff::RetryDelay,
-        unit_state::{instance_phase::InstanceVerdict, units::window},
+        unit_state::instance_phase::InstanceVerdict,
     },
 };
 use kat_systemd::UnitStatus;
@@ -20,9 +21,22 @@ use kat_types::{
     reason::Reason,
 };
 
-impl Worker {
+/// Restarts because of failed health checks, until the instance is healthy.
+#[derive(Debug, Default)]
+pub(super) struct Healing {
+    backoff: RetryDelay,
+    /// Message of the last such restart.
+    message: Option<String>,
+}
+
+impl Instance {
     /// Probes an instance while its container runs.
-    pub(crate) fn watch_health(&mut self, assignment: &Assignment, status: &UnitStatus) {
+    pub(super) fn watch_health(
+        &mut self,
+        context: &mut UserContext,
+        assignment: &Assignment,
+        status: &UnitStatus,
+    ) {
         let instance = &assignment.instance;
         let Some(check) = &assignment.health_check else {
             return;
@@ -30,12 +44,12 @@ impl Worker {
         let runs = status.active_state.is_up();
         let target = ProbeCheck::of(assignment).ok().filter(|_| runs);
         let Some(target) = target else {
-            self.probes.end(instance);
+            context.probes.end(instance);
             return;
         };
         let run = status.exec_main_start_monotonic;
-        let now = (self.tools.monotonic)();
-        let note = self.notes.of(instance);
+        let now = context.now();
+        let note = context.notes.of(instance);
         let subject = ProbedInstance {
             run,
             up: Duration::from_micros(now.saturating_sub(run)),
@@ -44,8 +58,8 @@ impl Worker {
             inside: RunningContainer::of(assignment, status),
             known: (note.run == run).then(|| note.health.clone()),
         };
-        self.probes.begin(instance, subject);
-        let Some(progress) = self.probes.of(instance) else {
+        context.probes.begin(instance, subject);
+        let Some(progress) = context.probes.of(instance) else {
             return;
         };
         let before = std::mem::replace(&mut note.health, progress.without_counts());
@@ -61,39 +75,42 @@ impl Worker {
             );
         }
         if progress.health == Health::Healthy {
-            let memory = self.memories.entry(instance.clone()).or_default();
-            memory.heals = RetryDelay::default();
-            memory.healed = None;
+            self.healing = Healing::default();
         }
     }
 
     /// The instance's health, and its reason and message with the health's added.
-    pub(crate) fn with_health(
+    pub(super) fn with_health(
         &self,
+        context: &UserContext,
         assignment: &Assignment,
         verdict: &InstanceVerdict,
         reason: Option<Reason>,
         message: String,
-    ) -> (Health, Option<Reason>, String) {
-        let Some(check) = &assignment.health_check else {
-            return (Health::NotApplicable, reason, message);
+    ) -> ReportedHealth {
+        let said = |health, reason, message| ReportedHealth {
+            health,
+            reason,
+            message,
         };
-        let memory = self.memories.get(&assignment.instance);
-        let healed = memory.and_then(|memory| memory.healed.clone());
+        let Some(check) = &assignment.health_check else {
+            return said(Health::NotApplicable, reason, message);
+        };
+        let healed = self.healing.message.clone();
         if verdict.phase != InstancePhase::Running {
             return match healed.filter(|_| reason.is_none()) {
-                Some(why) => (Health::PendingCheck, Some(Reason::RestartedUnhealthy), why),
-                None => (Health::PendingCheck, reason, message),
+                Some(why) => said(Health::PendingCheck, Some(Reason::RestartedUnhealthy), why),
+                None => said(Health::PendingCheck, reason, message),
             };
         }
-        let progress = self.probes.of(&assignment.instance).unwrap_or_default();
+        let progress = context.probes.of(&assignment.instance).unwrap_or_default();
         let failed = match (ProbeCheck::of(assignment), progress.error.as_str()) {
             (Ok(_), "") => String::new(),
             (Ok(target), error) => format!("{target}: {error}"),
             (Err(error), _) => error,
         };
         match progress.health {
-            Health::Unhealthy => (
+            Health::Unhealthy => said(
                 Health::Unhealthy,
                 Some(Reason::Unhealthy),
                 format!("its health check fails: {failed}"),
@@ -108,41 +125,42 @@ impl Worker {
                     Some(why) => format!("{waits}; {why}"),
                     None => waits,
                 };
-                (
-                    Health::PendingCheck,
-                    Some(Reason::HealthCheckPending),
-                    message,
-                )
+                let reason = Some(Reason::HealthCheckPending);
+                said(Health::PendingCheck, reason, message)
             }
-            health @ (Health::Healthy | Health::NotApplicable) => (health, reason, message),
+            health @ (Health::Healthy | Health::NotApplicable) => said(health, reason, message),
         }
     }
 
     /// Restarts an unhealthy instance where its file sets `restartOnUnhealthy`.
-    pub(crate) fn heal(&mut self, assignment: &Assignment, status: &UnitStatus, unit: String) {
+    pub(super) fn heal(
+        &mut self,
+        context: &mut UserContext,
+        assignment: &Assignment,
+        status: &UnitStatus,
+    ) {
         let instance = &assignment.instance;
         let check = assignment.health_check.as_ref();
         if !check.is_some_and(|check| check.restart_on_unhealthy) {
             return;
         }
-        let progress = self.probes.of(instance).unwrap_or_default();
+        let progress = context.probes.of(instance).unwrap_or_default();
         if progress.health != Health::Unhealthy {
             return;
         }
-        let memory = self.memories.entry(instance.clone()).or_default();
-        if let Some(wait) = memory.heals.remaining(Instant::now()) {
-            self.wake = self.wake.min(wait);
+        if let Some(wait) = self.healing.backoff.remaining(Instant::now()) {
+            context.wake_within(wait);
             return;
         }
-        memory.heals.failed(Instant::now());
+        self.healing.backoff.failed(Instant::now());
         let HealthProgress { error, .. } = progress;
         tracing::warn!(instance, error, "an unhealthy instance is started again");
-        memory.healed = Some(format!(
+        self.healing.message = Some(format!(
             "it was started again because its health check failed: {error}"
         ));
-        let (now, began) = ((self.tools.monotonic)(), status.exec_main_start_monotonic);
-        let count = self.restarts.of(instance);
+        let (now, began) = (context.now(), status.exec_main_start_monotonic);
+        let count = context.restarts.of(instance);
         count.restarted(began, now, window(assignment));
-        self.spawn_restart(assignment, unit);
+        begin_restart(context, assignment);
     }
 }

@@ -3,23 +3,27 @@
 
 use std::time::Duration;
 
-use crate::worker::Worker;
+use crate::worker::{context::UserContext, instance::Instance};
 use kat_systemd::{ActiveState, UnitStatus};
 use kat_types::{api::InstancePhase, assignment::Assignment, reason::Reason};
 
-impl Worker {
+impl Instance {
     /// Whether the instance has to run on for its drain time before it is stopped; reports that.
     ///
     /// The drain time counts from when this machine first saw that the instance is to be stopped,
     /// also across restarts of the agent. An instance that is not active, or
     /// was last reported as not serving, is not drained.
-    pub(crate) fn drains(&mut self, assignment: &Assignment, status: &UnitStatus) -> bool {
-        let now = (self.tools.monotonic)();
-        let note = self.notes.of(&assignment.instance);
-        let memory = self.memories.get(&assignment.instance);
-        let told = memory.and_then(|memory| memory.serves);
-        let serves =
-            told.unwrap_or(assignment.health_check.is_none() || note.health.health.serves());
+    pub(crate) fn drains(
+        &mut self,
+        context: &mut UserContext,
+        assignment: &Assignment,
+        status: &UnitStatus,
+    ) -> bool {
+        let now = context.now();
+        let note = context.notes.of(&assignment.instance);
+        let serves = self
+            .serves
+            .unwrap_or(assignment.health_check.is_none() || note.health.health.serves());
         if status.active_state != ActiveState::Active || !serves {
             return false;
         }
@@ -29,7 +33,7 @@ impl Worker {
         let Some(left) = drain.checked_sub(gone).filter(|left| !left.is_zero()) else {
             return false;
         };
-        self.wake = self.wake.min(left);
+        context.wake_within(left);
         // The message stays the same during the whole drain: each change would be a report of its
         // own.
         let message = format!(
@@ -37,6 +41,7 @@ impl Worker {
             drain.as_secs()
         );
         self.report(
+            context,
             assignment,
             status,
             InstancePhase::Stopping,
