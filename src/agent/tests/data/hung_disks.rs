@@ -142,6 +142,23 @@ async fn an_instance_whose_disk_hangs_names_it_and_the_others_start_stop_and_are
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_instance_with_new_groups_starts_beside_one_whose_disk_hangs() {
+    let bench = Bench::new();
+    let point = bench.root.path().join("var/lib/kat/volumes/default/db");
+    let disk = HungDisk::mount(&point);
+    let db = database(false);
+    bench.list(true, std::slice::from_ref(&db));
+    bench.later(Duration::from_secs(12)).await;
+    assert_eq!(bench.said(&db.instance).1, Reason::DiskNotAnswering);
+    let mut other = beside(&db);
+    other.container.groups = vec!["dialout".to_owned()];
+    bench.list(true, &[db.clone(), other.clone()]);
+    bench.later(Duration::from_secs(5)).await;
+    assert_eq!(bench.said(&other.instance).0, InstancePhase::Running);
+    drop(disk);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_instance_starts_when_its_disk_answers_again() {
     let bench = Bench::new();
     let point = bench.root.path().join("var/lib/kat/volumes/default/db");

@@ -14,6 +14,7 @@ use crate::{
     volumes::{earlier_grants, removals::VolumeRemovals},
 };
 use kat_daemon::watchdog::LoopPulses;
+use kat_host::volumes::VolumeError;
 use kat_systemd::UnitManager;
 use kat_types::{
     assignment::AssignedVolume,

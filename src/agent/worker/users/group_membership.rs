@@ -93,8 +93,13 @@ impl Worker {
         if !live.is_empty() && !needs {
             return Ok(true);
         }
-        let busy = |key: &JobKey| !matches!(key, JobKey::Pull(_));
-        if context.jobs.keys().any(busy) {
+        // The others do not use the user's manager, or are begun again; a disk that hangs never ends its
+        // preparation.
+        let uses_manager = |key: &JobKey| match key {
+            JobKey::Instance(_) | JobKey::Fence(_) | JobKey::Sidecar(_) => true,
+            JobKey::Pull(_) | JobKey::Prepare(_) | JobKey::Binds => false,
+        };
+        if context.jobs.keys().any(uses_manager) {
             return Ok(false);
         }
         if live.is_empty() {
