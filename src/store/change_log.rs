@@ -1,6 +1,9 @@
-//! The latest changes of the store in memory, for readers that follow it: one log, filled by one
+//! The latest changes of the store in memory, for the machines that follow it: one log, filled by one
 //! mirror, and a position in it for each reader. A reader that is too slow falls out of the log and
 //! lists anew, so no reader has a queue of its own.
+//!
+//! Who sees a change is found once, when it is logged: the log has some hundred readers. What no
+//! machine sees is not kept, and wakes no reader.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -11,6 +14,7 @@ use super::{
     WatchBatch, WatchEvent,
     ordered_watch::{OrderedReceiver, OrderedSender, ordered_watch},
 };
+use kat_types::store::visibility::{KeyViewers, viewers_of};
 
 /// Largest size of the log in bytes, keys and values together.
 const MOST_BYTES: usize = 64 << 20;
@@ -22,7 +26,7 @@ const MOST_AT_ONCE: usize = 256;
 /// A reader's position is no longer in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the changes after revision {0} are no longer in the log")]
-pub struct FellOut(pub i64);
+pub(crate) struct FellOut(pub(crate) i64);
 
 /// The log. Clones share it.
 #[derive(Debug, Clone)]
@@ -45,7 +49,7 @@ struct KeptChanges {
 
 #[derive(Debug)]
 struct KeptBatch {
-    batch: Arc<WatchBatch>,
+    batch: Arc<VisibleBatch>,
     /// The revision from which the batch leads, if it is the difference to a whole list: what was
     /// both written and deleted in between is not in it.
     from: Option<i64>,
@@ -53,13 +57,58 @@ struct KeptBatch {
     at: Instant,
 }
 
+/// The changes of one revision that machines see.
+#[derive(Debug, Clone)]
+pub(crate) struct VisibleBatch {
+    pub(crate) revision: i64,
+    changes: Vec<VisibleChange>,
+}
+
+#[derive(Debug, Clone)]
+struct VisibleChange {
+    /// The machine that sees the change; `None` for every machine.
+    viewer: Option<Box<str>>,
+    event: WatchEvent,
+}
+
+impl VisibleBatch {
+    fn of(batch: &WatchBatch) -> Self {
+        let changes = batch.events.iter().filter_map(|event| {
+            let viewer = match viewers_of(key_of(event)) {
+                KeyViewers::None => return None,
+                KeyViewers::All => None,
+                KeyViewers::One(node) => Some(node.into()),
+            };
+            let event = event.clone();
+            Some(VisibleChange { viewer, event })
+        });
+        Self {
+            revision: batch.revision,
+            changes: changes.collect(),
+        }
+    }
+
+    /// The changes that every machine sees.
+    pub(crate) fn shared(&self) -> impl Iterator<Item = &WatchEvent> {
+        let shared = self.changes.iter().filter(|one| one.viewer.is_none());
+        shared.map(|one| &one.event)
+    }
+
+    /// The changes that the machine `node` sees.
+    pub(crate) fn seen_by(&self, node: &str) -> impl Iterator<Item = &WatchEvent> {
+        let is_seen =
+            move |one: &&VisibleChange| one.viewer.as_deref().is_none_or(|own| own == node);
+        self.changes.iter().filter(is_seen).map(|one| &one.event)
+    }
+}
+
 /// Changes in the order of their revisions.
 #[derive(Debug, Clone, Default)]
-pub struct LoggedChanges {
+pub(crate) struct LoggedChanges {
     /// The changes; each batch is one revision.
-    pub batches: Vec<Arc<WatchBatch>>,
+    pub(crate) batches: Vec<Arc<VisibleBatch>>,
     /// The reader's next position: there are no other changes up to this revision.
-    pub until: i64,
+    pub(crate) until: i64,
 }
 
 impl Default for ChangeLog {
@@ -85,8 +134,8 @@ impl ChangeLog {
         self.latest.send(revision);
     }
 
-    /// Adds the changes of one revision. A batch without changes, a progress notification, only
-    /// moves the end of the log.
+    /// Adds the changes of one revision. A batch without changes that any machine sees, such as a
+    /// progress notification, only moves the end of the log.
     pub(crate) fn push(&self, batch: &WatchBatch) {
         self.add(batch, false);
     }
@@ -103,11 +152,14 @@ impl ChangeLog {
             return;
         }
         let before = std::mem::replace(&mut kept.until, batch.revision);
-        if is_difference || !batch.events.is_empty() {
-            let bytes = batch.events.iter().map(event_bytes).sum();
+        let visible = VisibleBatch::of(batch);
+        let is_seen = !visible.changes.is_empty();
+        if is_difference || is_seen {
+            let events = visible.changes.iter().map(|one| &one.event);
+            let bytes = events.map(event_bytes).sum();
             kept.bytes += bytes;
             kept.batches.push_back(KeptBatch {
-                batch: Arc::new(batch.clone()),
+                batch: Arc::new(visible),
                 from: is_difference.then_some(before),
                 bytes,
                 at: Instant::now(),
@@ -115,12 +167,17 @@ impl ChangeLog {
         }
         kept.forget();
         drop(kept);
-        self.latest.send(batch.revision);
+        if is_seen {
+            self.latest.send(batch.revision);
+        } else {
+            // Readers find the end of the log with their next beat.
+            self.latest.send_unnoticed(batch.revision);
+        }
     }
 
     /// The number of times that the log was started anew. Positions of before mean nothing after a
     /// new start.
-    pub fn start(&self) -> u64 {
+    pub(crate) fn start(&self) -> u64 {
         self.kept.lock().start
     }
 
@@ -129,7 +186,7 @@ impl ChangeLog {
     /// # Errors
     /// [`FellOut`] if the log does not reach back to `revision` or has not reached it, does not know
     /// the changes after it one by one, or was started anew since `start`.
-    pub fn after(&self, start: u64, revision: i64) -> Result<LoggedChanges, FellOut> {
+    pub(crate) fn after(&self, start: u64, revision: i64) -> Result<LoggedChanges, FellOut> {
         let kept = self.kept.lock();
         if start != kept.start || revision < kept.after || revision > kept.until {
             return Err(FellOut(revision));
@@ -176,6 +233,13 @@ impl KeptChanges {
     }
 }
 
+fn key_of(event: &WatchEvent) -> &str {
+    match event {
+        WatchEvent::Put(item) => &item.key,
+        WatchEvent::Delete { key, .. } => key,
+    }
+}
+
 fn event_bytes(event: &WatchEvent) -> usize {
     match event {
         WatchEvent::Put(item) => item.key.len() + item.value.len(),
@@ -185,12 +249,18 @@ fn event_bytes(event: &WatchEvent) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
-    use kat_types::store::transaction::KeyValue;
+    use kat_types::store::{keys, transaction::KeyValue};
 
     fn batch(revision: i64, size: usize) -> WatchBatch {
+        batch_of(keys::CLUSTER, revision, size)
+    }
+
+    fn batch_of(key: &str, revision: i64, size: usize) -> WatchBatch {
         let item = KeyValue {
-            key: "/t/a".to_owned(),
+            key: key.to_owned(),
             value: vec![0; size],
             mod_revision: revision,
             create_revision: 1,
@@ -232,6 +302,32 @@ mod tests {
         log.restart(3);
         assert!(log.after(start, 20).is_err());
         assert_eq!(revisions(&log, 3), Ok((vec![], 3)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_gets_what_its_machine_sees_and_wakes_for_nothing_that_no_machine_sees() {
+        let log = ChangeLog::default();
+        log.restart(0);
+        let mut latest = log.latest();
+        let desired = |node: &str| keys::desired_instance(node, "web-aaaaa");
+        log.push(&batch_of(&desired("n1"), 1, 1));
+        assert_eq!(latest.get_and_mark_seen(), 1);
+        log.push(&batch_of(&keys::node_status("n1"), 2, MOST_BYTES));
+        assert!(latest.changed().now_or_never().is_none());
+        assert_eq!(latest.get(), 2);
+        log.push(&batch(3, 1));
+        assert_eq!(latest.changed().await, Ok(3));
+        let LoggedChanges { batches, until } = log.after(log.start(), 0).unwrap();
+        assert_eq!(until, 3);
+        let seen = |node: &str| {
+            let all = batches.iter().flat_map(|batch| batch.seen_by(node));
+            all.map(|event| key_of(event).to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(seen("n1"), [desired("n1"), keys::CLUSTER.to_owned()]);
+        assert_eq!(seen("n2"), [keys::CLUSTER]);
+        let shared = batches.iter().flat_map(|batch| batch.shared());
+        assert_eq!(shared.map(key_of).collect::<Vec<_>>(), [keys::CLUSTER]);
     }
 
     #[tokio::test(start_paused = true)]

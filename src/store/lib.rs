@@ -25,7 +25,7 @@ use kat_types::store::transaction::*;
 
 pub use self::{
     absent::AbsentStore,
-    change_log::{ChangeLog, FellOut, LoggedChanges},
+    change_log::ChangeLog,
     etcd::{EtcdOptions, EtcdStore, EtcdTls, admin as etcd_admin, maintenance as etcd_maintenance},
     mirror::{Mirror, MirrorState},
     ordered_watch::{Closed, OrderedReceiver, OrderedSender, ordered_watch},

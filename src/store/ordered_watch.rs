@@ -74,13 +74,22 @@ pub fn ordered_watch<T>(value: T) -> (OrderedSender<T>, OrderedReceiver<T>) {
 impl<T> OrderedSender<T> {
     /// Replaces the value and wakes the receivers.
     pub fn send(&self, value: T) {
+        self.replace(value, true);
+        self.channel.changed.notify_waiters();
+    }
+
+    /// Replaces the value, which counts as no change: no receiver wakes.
+    pub fn send_unnoticed(&self, value: T) {
+        self.replace(value, false);
+    }
+
+    fn replace(&self, value: T, is_change: bool) {
         let mut state = self.channel.state.lock();
         let before = std::mem::replace(&mut state.value, value);
-        state.version += 1;
+        state.version += u64::from(is_change);
         drop(state);
         // Dropped without the lock, since a value may be large.
         drop(before);
-        self.channel.changed.notify_waiters();
     }
 
     /// A receiver that has seen the present value.

@@ -26,7 +26,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ChangeLog, Mirror, MirrorState, StateStore, WatchBatch, WatchEvent,
+    ChangeLog, Mirror, MirrorState, StateStore, WatchEvent,
+    change_log::VisibleBatch,
     mirror::MirrorError,
     ordered_watch::{OrderedReceiver, OrderedSender, ordered_watch},
     state_view::{SURE_FOR, StateFrames, StateSource, StateSourceError},
@@ -494,8 +495,8 @@ fn epoch_of(stored: &KeyValue) -> u64 {
 
 /// Whether the store is of another epoch by this change. The record of the epoch changes without it,
 /// too.
-fn is_other_epoch(batch: &WatchBatch, epoch: u64) -> bool {
-    batch.events.iter().any(|event| match event {
+fn is_other_epoch(batch: &VisibleBatch, epoch: u64) -> bool {
+    batch.shared().any(|event| match event {
         WatchEvent::Put(item) => item.key == keys::STORE_EPOCH && epoch_of(item) != epoch,
         WatchEvent::Delete { key, .. } => key == keys::STORE_EPOCH && epoch != 0,
     })
@@ -515,14 +516,13 @@ fn visible(state: &MirrorState, node: &str) -> Vec<Arc<KeyValue>> {
 }
 
 /// The frames of one revision; none if the machine `node` sees nothing of it.
-fn shown(batch: &WatchBatch, node: &str) -> Vec<StateFrame> {
-    let frame = |event: &WatchEvent| match event {
-        WatchEvent::Put(item) => is_visible(&item.key, node).then(|| StateFrame::Put(item.clone())),
-        WatchEvent::Delete { key, .. } => {
-            is_visible(key, node).then(|| StateFrame::Delete(key.clone()))
-        }
-    };
-    let mut frames: Vec<_> = batch.events.iter().filter_map(frame).collect();
+fn shown(batch: &VisibleBatch, node: &str) -> Vec<StateFrame> {
+    let seen = batch.seen_by(node);
+    let frames = seen.map(|event| match event {
+        WatchEvent::Put(item) => StateFrame::Put(item.clone()),
+        WatchEvent::Delete { key, .. } => StateFrame::Delete(key.clone()),
+    });
+    let mut frames: Vec<_> = frames.collect();
     if !frames.is_empty() {
         frames.push(StateFrame::Commit(batch.revision));
     }

@@ -212,16 +212,43 @@ impl<'a> StoreKey<'a> {
     }
 }
 
+/// The machines that see one key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyViewers<'a> {
+    /// No machine.
+    None,
+    /// Every machine.
+    All,
+    /// The machine of this name.
+    One(&'a str),
+}
+
+impl KeyViewers<'_> {
+    /// Whether the machine `node` is one of them.
+    pub fn include(self, node: &str) -> bool {
+        match self {
+            Self::None => false,
+            Self::All => true,
+            Self::One(own) => own == node,
+        }
+    }
+}
+
+/// The machines that see `key`.
+pub fn viewers_of(key: &str) -> KeyViewers<'_> {
+    let Some(parsed) = StoreKey::parse(key) else {
+        return KeyViewers::None;
+    };
+    match (parsed.visibility(), parsed) {
+        (Visibility::All, _) => KeyViewers::All,
+        (Visibility::Own, StoreKey::NodeDesired { node }) => KeyViewers::One(node),
+        (Visibility::Own | Visibility::Never, _) => KeyViewers::None,
+    }
+}
+
 /// Whether the machine `node` sees `key`.
 pub fn is_visible(key: &str, node: &str) -> bool {
-    let Some(parsed) = StoreKey::parse(key) else {
-        return false;
-    };
-    match parsed.visibility() {
-        Visibility::Never => false,
-        Visibility::All => true,
-        Visibility::Own => matches!(parsed, StoreKey::NodeDesired { node: own } if own == node),
-    }
+    viewers_of(key).include(node)
 }
 
 /// Prefixes that together hold every visible key of the machine `node`. They hold other keys too.
@@ -249,17 +276,14 @@ pub struct VisibleBytes {
 impl VisibleBytes {
     /// Counts a key with a value of this size.
     pub fn add(&mut self, key: &str, value: usize) {
-        let Some(parsed) = StoreKey::parse(key) else {
-            return;
-        };
         let bytes = key.len() + value;
-        match (parsed.visibility(), parsed) {
-            (Visibility::All, _) => self.shared += bytes,
-            (Visibility::Own, StoreKey::NodeDesired { node }) => match self.own.get_mut(node) {
+        match viewers_of(key) {
+            KeyViewers::All => self.shared += bytes,
+            KeyViewers::One(node) => match self.own.get_mut(node) {
                 Some(own) => *own += bytes,
                 None => drop(self.own.insert(node.to_owned(), bytes)),
             },
-            (Visibility::Own | Visibility::Never, _) => {}
+            KeyViewers::None => {}
         }
     }
 
