@@ -1,7 +1,40 @@
-//! The loop that makes the machine match its desired list (ARCHITECTURE.md, invariant 4).
+//! The program `kat-agent`: makes this machine match its desired list, reports its state to the
+//! leader, and starts the leader's loops and the API. Also `init`, `join`, `reset` and the other
+//! commands for administrators.
 //!
-//! Level-triggered: every pass compares what should be with what is. One worker for each workload
-//! user does the work, so a slow pull of one holds up no other.
+//! Where to begin:
+//! - `service/run.rs`: what `kat-agent run` starts, in order. `service/loops.rs`: the table of
+//!   loops.
+//! - `desired_state/desired.rs`: [`DesiredState`], the desired list, and when a list is complete.
+//! - `service/supervisor.rs`: [`Supervisor`], which passes each workload user's part to its worker.
+//! - `worker/mod.rs`: `Worker::pass`, the steps for one workload user.
+//! - `worker/instance/converging.rs`: the steps for one instance.
+//!
+//! Modules:
+//! - `service`: command line, loops, paths, status line and bus objects of the service.
+//! - `desired_state`: the list that is followed, confirmed and kept, and the fence of a partition.
+//! - `worker`, `health`: workload users with their units and instances, and probes of instances.
+//! - `volumes`, `secrets`, `images`: prepared on the machine before an instance starts.
+//! - `disk`: pressure, eviction, and work on file systems that may hang.
+//! - `network`: the files that `kat-net` reads. `reporter`: reports to the leader.
+//! - `cluster`: identity, keys, and connections to other machines.
+//! - `etcd`: parts that run only on machines with etcd; `member.rs` starts the leader's loops.
+//! - `local_api`, `exec`: the API's listeners on this machine, logs and sessions.
+//! - `commands`: `init`, `join`, `check`, `trust`, `reset`, backup and recovery.
+//!
+//! Rules (ARCHITECTURE.md, The rooms and Invariants):
+//! - Nothing is removed because of a list that the store has not confirmed (invariant 4).
+//! - Stopping or killing the agent restarts no container (invariant 5).
+//! - Every process runs in a unit, and files, users and links without KAT's mark are not touched
+//!   (invariant 6).
+//! - A worker's pass does not wait for slow operations: they are jobs (`worker/running/jobs.rs`).
+//! - Work on file systems that may hang runs in a child process (`disk/foreign_disks.rs`).
+//! - No container is started with `podman`: starts, stops and pulls are jobs of systemd.
+//! - The leader decides what runs where. `kat-render` has the texts of units.
+//!
+//! Tests: `src/agent/tests` runs the supervisor and its workers on a fake machine, as root.
+//! `tests/simulation` runs the agents of a cluster in virtual time, and `tests/lab` the package on
+//! machines.
 
 // Tests may build JSON values directly; in the build without tests clippy forbids
 // `serde_json::to_vec` and similar functions.

@@ -1,11 +1,37 @@
 //! Parses a folder, an archive or a list of `*.kat` files into one validated [`Bundle`], or reports
-//! every mistake.
+//! every mistake with file, line, column and field (RFC001-KAT 3.2 to 3.9 and 4.2).
 //!
-//! Each mistake names file, line, column, the path of the field, what was found and what was
-//! expected (RFC001-KAT 3.2 to 3.9 and 4.2). YAML is parsed into a tree with positions (`yaml`),
-//! the tree is decoded field by field (`decode`), and the files are compared with each other
-//! (`cross`). Fields that are valid but have no effect yet are found separately by [`not_yet`], so
-//! that stored files can always be read.
+//! Where to begin:
+//! - `parse.rs`: [`parse()`] for the files of a workload or namespace; [`parse_cluster`] and
+//!   [`parse_agent_config`] for settings.
+//! - `fields/mod.rs`: the one table of fields, with range, default and description.
+//! - `decode/mod.rs`: the decoder, and [`DecodeMode`], strict for users' files and lenient for
+//!   stored ones.
+//! - `diagnostic.rs`: [`Diagnostic`], a mistake with its place.
+//!
+//! Modules:
+//! - `archive`, `folder`, `carried`: sources of files, with their limits.
+//! - `yaml`: a tree in which every key and value has its position.
+//! - `decode`, `check`, `kind`: the tree to the types of `kat_types::resource`, field by field.
+//! - `cross_file_rules`, `volumes`, `machine`: rules between fields and between files.
+//! - `not_yet`: valid fields without an effect, found apart so that stored files can always be
+//!   read.
+//! - `hash`: whether something changed. `edit`, `image_places`: changes of a file as written.
+//! - `diagnostic`, `suggest`: the texts of mistakes.
+//!
+//! Rules:
+//! - Users' files are read strictly. A stored file that an earlier version accepted is never
+//!   refused (invariant 10).
+//! - Archives and texts are untrusted, and their size and number are bounded (invariant 8).
+//! - A field without an effect is refused at apply by [`not_yet()`], never accepted silently.
+//! - Defaults, ranges and descriptions stand in `fields` alone.
+//! - A later version has to compute the same hashes of stored files, or it replaces their
+//!   instances. So default values are left out of a hash.
+//! - The crate knows no store and no API, and prints nothing: [`render()`] returns a mistake's
+//!   text.
+//!
+//! Tests: `src/bundle/tests` (its `field_table` compares table, types and decoder),
+//! `tests/bad_input`, and the targets `yaml` and `archive` of `contrib/fuzz`.
 
 // Tests may build JSON values directly; in the build without tests clippy forbids
 // `serde_json::to_vec` and similar functions.

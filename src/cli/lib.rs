@@ -1,9 +1,40 @@
-//! katcall's commands, tables, JSON and progress.
+//! The program `katcall`: its commands, tables, JSON and progress.
 //!
-//! Data goes to stdout, everything else to stderr; messages are lower case without a full stop and
-//! their hints stand apart (CONTRIBUTING.md, Style). Exit codes: 0 done, 1 refused or failed, 2
-//! wrong usage, 3 not found, 4 not reachable, 5 timed out waiting, 10 `plan` found changes, 130
+//! Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 refused or failed, 2 wrong
+//! usage, 3 not found, 4 not reachable, 5 timed out waiting, 10 `plan` found changes, 130
 //! interrupted.
+//!
+//! Where to begin:
+//! - `lib.rs`: [`run`], and `dispatch` with one arm for each command.
+//! - `args.rs`: `KatcallCommand`, the command line.
+//! - `connect.rs`: which cluster a command uses, and with which credentials.
+//! - `console.rs`, `errors.rs`: the two streams, and errors with hint and exit code.
+//! - `commands/changing/apply.rs`: a command from its arguments to its last line.
+//!
+//! Modules:
+//! - `commands/changing`, `commands/data`: workloads; secrets, registries and moves of volumes.
+//! - `commands/cluster`: machines, authorities, tokens, completion scripts.
+//! - `commands/reading`, `commands/sessions`: lists, status and reasons; logs, shells, copies,
+//!   ports.
+//! - `output`, `progress`, `terminal`, `time`, `confirm`: formats, progress and prompts.
+//! - `connect`, `context`, `target`, `names`, `volumes`: the cluster and the objects of a command.
+//! - `wait`: follows a change until it has happened.
+//! - `manual`: pages of the manual from the program's tables, also for `docs/reference`.
+//! - `usage`: errors of the command line.
+//!
+//! Rules:
+//! - `katcall` knows only what the API says: it sees neither the store nor the agent.
+//! - Every reason has a text in `commands/reading/why/reasons.rs` or `event_reasons.rs`, by an
+//!   exhaustive `match` (invariant 7). `commands/reading/status/urgency.rs` says which reasons make
+//!   `katcall status` exit with 1.
+//! - Text from a cluster is made safe with `kat_types::encoding::plain` before a terminal gets it.
+//! - Code that derives findings from lists does no input or output: `findings.rs`, `story.rs` and
+//!   the `state.rs` files.
+//! - Messages are lower case without a full stop, and hints stand apart. No message has a value of
+//!   a secret or a password.
+//!
+//! Tests: `tests/cli` runs the program against a fake API and compares snapshots;
+//! `tests/cli/real_api.rs` uses the real API. A test in `manual/mod.rs` compares `docs/reference`.
 
 mod args;
 mod commands;

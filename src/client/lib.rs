@@ -1,12 +1,36 @@
-//! The API's client: `katcall` uses it with a token or over the local socket, the agent with its
-//! node certificate.
+//! The client of the API: `katcall` uses it with a token or over the local socket, the agent with
+//! its machine's certificate.
 //!
-//! Endpoints are tried in order, and the next call starts with the one that answered last.
-//! Repeatable calls are retried with capped backoff until a deadline. A call that would create
-//! something twice (a new token) is never sent again once it may have arrived. TLS is 1.3 only,
-//! trusts only the cluster's authority and expects the name `api.kat.<cluster uid>`, whatever the
-//! address; `kat.<cluster uid>`, the name of version 0.1.0, only where the other one was never seen
-//! (docs/internals/identity-and-access.md).
+//! Where to begin:
+//! - `lib.rs`: [`Client`], with one constructor for each kind of caller, and [`ClientOptions`].
+//! - `send.rs`: one call, its endpoints, retries and deadline.
+//! - `path.rs`: [`RequestPath`], the only place that builds paths of routes.
+//! - `calls.rs`: methods for most routes; files such as `nodes.rs` and `volumes.rs` have the
+//!   others.
+//! - `error.rs`: [`ClientError`], with the exit code of each error.
+//!
+//! Modules:
+//! - `calls`, `authorities`, `logins`, `nodes`, `registries`, `rollouts`, `secrets`, `volumes`:
+//!   calls.
+//! - `transport`, `authority`, `send`, `retry`: connections, trust, attempts.
+//! - `follow`, `lines`: lists that are kept up to date, and streams of JSON lines.
+//! - `session`, `state`: sessions with an instance, and the state stream.
+//!
+//! Rules:
+//! - Endpoints are tried in order, and the next call starts with the one that answered last.
+//! - Every attempt has a time limit, every answer a bound, every retry a capped pause (invariant
+//!   8).
+//! - A call that would create something twice, such as a new token, is never sent again once it may
+//!   have arrived.
+//! - TLS is 1.3 only and trusts only the cluster's authority. The expected name is
+//!   `api.kat.<cluster uid>`, whatever the address. `kat.<cluster uid>`, the name of version 0.1.0,
+//!   is accepted only where the other one was never seen (docs/internals/identity-and-access.md).
+//!   Some constructors, such as [`Client::for_joining`], trust something else, which they document.
+//! - No debug output has the token.
+//! - The crate knows neither the store nor the server: requests and answers are `kat_types::api`.
+//!
+//! Tests: `src/client/tests` with small servers; `tests/api` with the real API; `tests/cli` through
+//! `katcall`.
 
 #![warn(missing_docs)]
 

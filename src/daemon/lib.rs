@@ -1,7 +1,21 @@
-//! Shared by KAT's services: logging to the journal, and the watchdog.
+//! What KAT's services share: lines for the journal, and the check that their loops still run.
 //!
-//! `kat-agent` and `kat-net` are separate programs, and both use this crate: it knows neither the
-//! store nor the data path.
+//! `kat-agent` and `kat-net` are separate programs, and both use this crate.
+//!
+//! Where to begin:
+//! - `logging.rs`: [`logging::start`], the first call of a service.
+//! - `watchdog.rs`: [`watchdog::LoopPulses`] and [`watchdog::LoopPulse`], one for each essential
+//!   loop.
+//! - `journal.rs`: how a line and its fields reach the journal.
+//!
+//! Rules:
+//! - An essential loop updates its pulse in each round, and waits with
+//!   [`watchdog::LoopPulse::wait`].
+//! - Times are those of tokio's clock, so that tests can pause it (invariant 9).
+//! - The crate knows neither the store nor the data path and uses no other crate of KAT, so that
+//!   `kat-net` stays free of them.
+//!
+//! Tests are in the files themselves.
 
 mod journal;
 pub mod logging;

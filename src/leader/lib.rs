@@ -1,5 +1,34 @@
-//! The leader: the election, the loop that feeds `plan/` and commits its changes, and the API's
-//! access to both.
+//! The leader: the election, the loop that feeds `kat-plan` and commits its changes, the care for
+//! etcd, and the API's access to all of that.
+//!
+//! Where to begin:
+//! - `run.rs`: [`start`] and the loop: campaign, plan, commit, wait until the snapshot shows it.
+//! - `snapshot_builder.rs`: [`SnapshotBuilder`], from keys of the store to a `kat_plan::Snapshot`.
+//! - `handle.rs`: [`LeaderHandle`], which the API and the other loops hold, and [`AgentReports`].
+//! - `rehearsal.rs`: [`Rehearsal`], which simulates a change for a preview.
+//!
+//! Modules:
+//! - `run`, `planning`: the loop, and whether it makes plans and can write them.
+//! - `snapshot_builder`, `handle`, `rehearsal`: the input of plans, and the API's access.
+//! - `members`, `member_events`, `clients`, `etcd_status`, `upkeep`: etcd's members and their
+//!   files.
+//! - `rotation`: the replacement of authorities and of the recovery key, step by step.
+//! - `backup`: scheduled backups. `takeover`: a lost leader is deposed before its lease ends.
+//!
+//! Rules:
+//! - Each transaction of the leader compares its election key, and a plan also compares and writes
+//!   `planned` (invariant 2). Plans are written with `kat_store::fenced`.
+//! - What no transaction can fence, such as a step of etcd's members, is safe to do twice and on
+//!   two machines.
+//! - Decisions are made in `kat-plan`, and this crate only carries them out.
+//! - Reports stay in memory, and heartbeats do not reach etcd (invariant 3).
+//! - A stored object that cannot be read is left out of the snapshot and hides no other one.
+//! - Waits use tokio's clock; the wall clock is passed in (invariant 9).
+//! - The crate calls no agent and knows neither systemd nor keys of authorities: [`Backups`] and
+//!   [`AuthorityMaker`] are traits that the agent implements.
+//!
+//! Tests are beside the code, with the store in memory. `snapshot_builder/stored.rs` reads
+//! `tests/stored`. `tests/members` uses real etcds, and `tests/simulation` the whole loop.
 
 // Tests may build JSON values directly; in the build without tests clippy forbids
 // `serde_json::to_vec` and similar functions.

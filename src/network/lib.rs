@@ -1,9 +1,38 @@
-//! The data path of `kat-net`: WireGuard, links, the container hook, firewall and DNS.
+//! The data path, and the program `kat-net`: WireGuard, links, the container hook, nftables and
+//! DNS.
 //!
-//! `kat-net` runs from the files of [`kat_types::machine::network`] alone (ARCHITECTURE.md, invariant 5). [`hook`] is the
-//! program that the container runtime calls. It connects to the socket of
-//! [`containers::hook_server`], which verifies the caller ([`containers::verify`]) and attaches the
-//! container to the overlay ([`containers::attach`]). [`service`] runs all parts.
+//! Where to begin:
+//! - `service.rs`: [`service::run`], the main loop. `reconcile.rs`: one round of it.
+//! - `state_files.rs`: [`state_files::StateFiles`], the agent's files, all that `kat-net` knows of
+//!   the cluster.
+//! - `hook.rs`, `containers/hook_server.rs`: the two ends of the hook.
+//! - `containers/verify.rs`, `containers/attach.rs`: verification of a container, and its link.
+//! - `main.rs`: the commands of the program.
+//!
+//! Modules:
+//! - `containers`, `hook`: links of containers, made at the hook's request.
+//! - `overlay`: `kat0`, WireGuard in the kernel or in user space, peers and their endpoints.
+//! - `nftables`: the rules of containers, service addresses and host ports; other firewalls.
+//! - `dns`: names of the cluster, and forwarding of others.
+//! - `silent_peers`: peers that do not answer get no new connections.
+//! - `links`, `sysctl`, `host_sockets`: netlink and files of the kernel.
+//! - `state_files`, `run_file`, `teardown`: files in, files out, and removal at `kat-agent reset`.
+//!
+//! Rules:
+//! - `kat-net` needs the files of `kat_types::machine::network` and no other service, and leaves
+//!   the network as it is when it ends (invariant 5).
+//! - Links and routes have an alias or KAT's protocol number, and only such ones are removed
+//!   (invariant 6).
+//! - The hook delays every start of a container: it has no async runtime and a deadline.
+//! - Input from callers of the hook, containers and other machines is untrusted and bounded
+//!   (invariant 8).
+//! - A table of nftables changes in one transaction. The `rtnetlink` library is used in `links`
+//!   only.
+//! - A change of what happens to packets raises the number in `packaging/data-path`.
+//! - The crate knows no etcd, no API and no plan. `containers/namespaces.rs` has its only `unsafe`.
+//!
+//! Tests: unit tests beside the code; `tests/network` in network namespaces, as root; targets of
+//! `contrib/fuzz` for DNS, the hook, announcements and WireGuard; `tests/lab` between machines.
 
 // Tests may build JSON values directly; in the build without tests clippy forbids
 // `serde_json::to_vec` and similar functions.

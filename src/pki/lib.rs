@@ -1,11 +1,35 @@
-//! Authorities, certificates, tokens and sealed keys.
+//! Authorities, certificates, tokens, TLS configurations and sealed keys.
 //!
 //! A cluster has three authorities from its first `init` on ([`AuthorityKind`]), so that a
-//! certificate for one purpose is not valid for another
-//! (docs/internals/identity-and-access.md). Leaves are
-//! valid for 30 days ([`LEAF_LIFETIME`]), those of the API for two ([`API_LEAF_LIFETIME`]), and are
-//! renewed after two thirds of that. This crate does not read the clock: the time is an argument. It starts no task and opens no connection either;
-//! [`tls`] only prepares configurations.
+//! certificate for one purpose is not valid for another (docs/internals/identity-and-access.md).
+//!
+//! Where to begin:
+//! - `authority.rs`: [`Authority`], which issues certificates. `leaf.rs`: [`LeafKind`], which ones.
+//! - `tls.rs`: configurations of servers and clients, and [`PeerIdentity`] of a certificate.
+//! - `server_identity.rs`: [`ApiServers`], which servers a client accepts.
+//! - `recovery_key.rs`: the recovery key, and sealing with it.
+//! - `secret_sealing.rs`: how secrets are stored, and delivered to one machine.
+//!
+//! Modules:
+//! - `authority`, `endorsement`, `succession`, `replacement`: authorities and their successors.
+//! - `leaf`, `request`, `admission`, `validity`: certificates of machines.
+//! - `server_identity`, `tls`: connections. `token`: tokens of the API and of joins.
+//! - `recovery_key`, `recovery_keys`, `epoch_proof`: the recovery key, its files and its
+//!   signatures.
+//! - `secret_sealing`, `delivery`, `stream`: sealed values, and sealed large files.
+//! - `files`: keys on the disk.
+//!
+//! Rules:
+//! - No error message and no debug output contains a key or the secret of a token.
+//! - The crate reads no clock: the time is an argument. It starts no task and opens no connection.
+//! - Sealing of secrets is deterministic, because plans have to be (invariant 1).
+//! - Steps that replace files can be interrupted between any two writes, and are completed by
+//!   repeating them. A key is written so that no other user can read it meanwhile.
+//! - Formats of sealed bytes have a version.
+//! - Requests and certificates of other machines are parsed within bounds (invariant 8).
+//!
+//! Tests: `src/pki/tests` and tests beside the code; the target `certificate` of `contrib/fuzz`;
+//! `tests/joining.rs` and `tests/api` over connections.
 
 mod admission;
 mod authority;

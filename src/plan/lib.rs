@@ -1,6 +1,37 @@
-//! The leader's decisions. Pure: a snapshot and a time in, a list of changes out.
+//! The leader's decisions: a snapshot, the agents' reports, a time and a seed in, a list of changes
+//! out.
 //!
-//! Architecture invariant: no input or output, no clock, no await (ARCHITECTURE.md, invariant 1).
+//! Where to begin:
+//! - `lib.rs`: [`plan()`], whose body calls the parts of a plan in their order.
+//! - `snapshot.rs`: [`Snapshot`], the input. `draft.rs`: [`ClusterPlan`], the output, and `Draft`,
+//!   the state while a plan is made.
+//! - `service.rs`: the plan of one workload.
+//! - `rollout/converge.rs`: the three steps of a rollout: classify, decide, apply.
+//! - `scheduling/schedule.rs`: the choice of a machine.
+//!
+//! Modules:
+//! - `service`, `status`, `rollout`: a workload, its slots, updates and status.
+//! - `instances`, `scheduling`: id, address and user of a new instance, and its machine.
+//! - `nodes`: admission, loss, drain, deletion and status of machines.
+//! - `services`: service addresses, DNS records, and which instances serve.
+//! - `volumes`, `secrets`, `logins`, `images`: data, and what an instance needs on its machine.
+//! - `etcd`: members, upkeep, replacement of authorities, and the store's epoch.
+//! - `quota`, `event`, `unwritable_objects`: bounds of what is written.
+//!
+//! Rules:
+//! - No input or output, no clock, no `async`, no random number: the same input gives the same
+//!   changes (invariant 1). Ties are broken by the seed and by ordered maps.
+//! - A plan never sees a store. It only returns operations, in groups of which each is safe alone.
+//! - Nothing is remembered between plans but what is stored and reported, so that a new leader
+//!   continues from there.
+//! - Two writers never share data (invariant 11).
+//! - Every state that a user can wait in has a reason from `kat_types::reason` (invariant 7).
+//! - A machine with a forged report harms only itself
+//!   (`src/plan/tests/machines/forged_reports.rs`).
+//! - `kat-pki` is used for sealing and for verifiers of the store's epoch, not for connections.
+//!
+//! Tests: `src/plan/tests` simulates a cluster and checks its `invariants.rs` between all changes.
+//! `tests/simulation` runs plans with the real leader and agents.
 
 // Tests may build JSON values directly; in the build without tests clippy forbids
 // `serde_json::to_vec` and similar functions.

@@ -1,9 +1,23 @@
 //! Queries registries about images (the OCI distribution specification): the digest that a tag has
-//! at present, and the architectures of the image.
+//! at present, the architectures of the image, and whether a name and password are accepted.
 //!
-//! Only the leader sends such queries: once for each version of a workload, so that all replicas
-//! run the same image, and to check a name and password before storing them. Nothing is pulled
-//! here.
+//! Where to begin:
+//! - `lib.rs`: [`ImageSource`], the trait that the API uses, and [`RegistryError`].
+//! - `client.rs`: [`Registries`], the HTTP client, with all its limits.
+//! - `answer.rs`: manifests, indexes and challenges of authentication.
+//!
+//! Rules:
+//! - The API asks for the digest once for each version of a workload, so that all replicas run the
+//!   same image. Machines do not use this crate's queries when they pull.
+//! - Answers are untrusted: size, time and redirections are bounded (invariant 8).
+//! - [`RegistryError::Nonexistent`] is given only where the registry and all its mirrors say so. An
+//!   answer of 404 alone may come from a proxy.
+//! - Nothing is pulled here: pulls are jobs of systemd on the machines.
+//! - The crate knows names of images, settings and credentials (`kat_types::registry`), and neither
+//!   the store nor Podman.
+//!
+//! Tests: `src/registry/tests.rs` against a small registry; `tests/api/images.rs` and
+//! `tests/api/registry_credentials.rs` through the API.
 
 mod answer;
 mod client;

@@ -1,8 +1,30 @@
-//! Renders the text of an assignment's units.
+//! Renders an assignment to the text of its units and environment files, and the files that `init`,
+//! `join` and the agent write outside the folders of workload users.
 //!
-//! The templates of `unit-templates/` are compiled in; a folder with the same files may replace
-//! them. All of them are parsed when a [`Renderer`] is made, so that a template with an unknown
-//! filter fails there, and not later on a machine. Rendering does no input or output.
+//! Where to begin:
+//! - `lib.rs`: [`Renderer`] with its templates, and [`RenderSettings`] with the folders.
+//! - `instance_quadlets.rs`: `Renderer::instance`, the quadlets of one instance.
+//! - `quote.rs`: how a value passes unchanged through each program that reads a unit.
+//! - `unit-templates/instance.container`: the template of a container.
+//!
+//! Modules:
+//! - `instance_quadlets`, `container_order`, `mounts`, `images`: quadlets of instances and pulls.
+//! - `environment`: values of variables, kept out of units and command lines.
+//! - `host`: etcd's unit, `resolv.conf`, and files of sysusers, tmpfiles and sysctl.
+//! - `quote`: filters of the templates.
+//!
+//! Rules:
+//! - The same assignment and settings give the same text: files are only written where they differ,
+//!   and a text that differs may restart a container.
+//! - No file of the machine is read but templates, in `Renderer::new`. All templates are parsed
+//!   there, so that a bad one fails at once. Rendering itself does no input or output.
+//! - A text that a user can choose passes a filter of `quote`, which rejects what it cannot write.
+//! - Every quadlet and every unit has [`MARK`] (invariant 6).
+//! - A field without an effect is an error and is not left out silently.
+//! - The crate uses `kat-types` alone. It writes no file, and knows no systemd.
+//!
+//! Tests: goldens in `tests/render`, which `tests/render/check-with-podman` gives to Podman's
+//! generator; `src/render/tests.rs` and `quote/tests.rs` beside the code.
 
 mod container_order;
 mod environment;

@@ -1,4 +1,36 @@
-//! The state store: RFC001-KAT 5.1's interface, and etcd behind it.
+//! The state store: the interface of RFC001-KAT 5.1, etcd behind it, copies of it in memory, and
+//! the stream by which machines without the store follow it.
+//!
+//! Where to begin:
+//! - `lib.rs`: [`StateStore`], [`Leadership`] and [`StoreError`].
+//! - `mirror.rs`: [`Mirror`], a copy of a prefix that is kept up to date.
+//! - `fenced.rs`: [`fenced::commit_in_turn`], how a plan is written.
+//! - `state_feed.rs`, `state_view.rs`: the two ends of the state stream.
+//! - `etcd/mod.rs`: [`EtcdStore`].
+//!
+//! Modules:
+//! - `etcd`: reads, watches, transactions; users, members, maintenance and snapshots of etcd.
+//! - `election`, `fenced`, `limits`: leadership, the leader's commits, bounds of a transaction.
+//! - `mirror`, `change_log`, `ordered_watch`: the copy, its latest changes, and a channel for its
+//!   waiters.
+//! - `state_feed`, `state_view`, `prefix_source`, `absent`: what a machine may see, from its own
+//!   store, from another machine, or from a server without the stream.
+//!
+//! Rules:
+//! - Each transaction of the leader has [`Leadership::fence`] (invariant 2).
+//! - An error says whether a write may have taken effect. A write of unknown outcome is not retried
+//!   here, and is [`StoreError::Unavailable`].
+//! - A list replaces a mirror's content as a whole, and the changes of one revision are never
+//!   split.
+//! - A machine without the store sees a key only by `kat_types::store::visibility`.
+//! - No buffer for a slow reader: the reader falls out of the log and lists anew.
+//! - Every store has the same limits and rules, so that a test with the store in memory refuses
+//!   what etcd would refuse. Timers use tokio's clock (invariant 9).
+//! - Keys come from `kat_types::store::keys`. Only `election` appends to one: the candidate's
+//!   lease.
+//!
+//! Tests: `src/store/tests` with the store in memory; `tests/store_conformance` for it and a real
+//! etcd (`KAT_ETCD`); `kat_testing::state_stream` for sources of the stream.
 
 #![warn(missing_docs)]
 
