@@ -1,4 +1,4 @@
-//! Maps D-Bus errors to [`SystemdError`]; the only module that knows their names.
+//! Maps D-Bus errors to [`SystemdError`] by their names.
 
 use std::io;
 

@@ -3,7 +3,7 @@
 //!
 //! The table `inet kat` is rendered from `unit-templates/kat.nft` and replaced as a whole in one
 //! transaction with `nft -f -` (nft(8)). An accept in it does not override a drop in another table:
-//! see [`obstacles`](crate::nftables::other_firewalls).
+//! see `other_firewalls.rs`.
 
 use std::{
     borrow::Cow,

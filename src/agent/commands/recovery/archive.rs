@@ -3,7 +3,6 @@
 //!
 //! The header is JSON that everybody with the file can read. The first sealed record is JSON, too;
 //! all others are etcd's snapshot, with its hash at the end.
-//! others are etcd's snapshot with the hash at its end.
 
 use std::{
     collections::BTreeMap,
