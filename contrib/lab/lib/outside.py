@@ -1,6 +1,9 @@
 """The world outside the lab: a web server on port 8000 and a DNS server on port 53.
 
-The web server answers every path with the caller's address, so that a test can see masquerading.
+The web server answers every path with the caller's address, so that a test can see masquerading, except for two:
+  /token                a token as registries such as Docker Hub want one: without a name and password it allows nothing;
+                        the only name is `me`, and its password `right`
+  /token.crt            the certificate of the key that signs tokens
 The DNS server has these names, and answers NXDOMAIN with an SOA record for all others:
   outside.test          A, TTL 30
   alias.outside.test    CNAME to outside.test
@@ -10,12 +13,19 @@ The DNS server has these names, and answers NXDOMAIN with an SOA record for all 
 Each question is a line of the log: name, type, transport, the caller's address.
 """
 
+import base64
+import functools
 import http.server
+import json
+import os
 import socketserver
 import struct
+import subprocess
 import sys
+import tempfile
 import threading
 import time
+import urllib.parse
 
 ADDRESS = sys.argv[1]
 NETWORK = ADDRESS.rsplit(".", 1)[0]
@@ -125,10 +135,59 @@ class Tcp(socketserver.StreamRequestHandler):
             self.wfile.write(struct.pack("!H", len(reply)) + reply)
 
 
+@functools.lru_cache(maxsize=None)
+def token_key():
+    """The key of the token service and its certificate in PEM, made for the first request."""
+    with tempfile.TemporaryDirectory() as folder:
+        key, certificate = os.path.join(folder, "key"), os.path.join(folder, "certificate")
+        command = "openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=lab-tokens".split()
+        subprocess.run(command + ["-keyout", key, "-out", certificate], check=True, capture_output=True)
+        with open(key, "rb") as private, open(certificate, "rb") as public:
+            return private.read(), public.read()
+
+
+def token(service, scopes):
+    """A JWT (RFC 7519) that allows what the scopes say, such as `repository:test/web:pull`."""
+    key, certificate = token_key()
+    now = int(time.time())
+    access = [dict(zip(("type", "name", "actions"), scope.split(":"))) for scope in scopes]
+    for entry in access:
+        entry["actions"] = entry["actions"].split(",")
+    chain = "".join(certificate.decode().strip().splitlines()[1:-1])
+    head = {"typ": "JWT", "alg": "RS256", "x5c": [chain]}
+    claims = {"iss": "lab", "aud": service, "nbf": now - 10, "exp": now + 300, "access": access}
+
+    def encode(data):
+        return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+    signed = b".".join(encode(json.dumps(part).encode()) for part in (head, claims))
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(key)
+        file.flush()
+        command = ["openssl", "dgst", "-sha256", "-sign", file.name]
+        signature = subprocess.run(command, input=signed, check=True, capture_output=True).stdout
+    return (signed + b"." + encode(signature)).decode()
+
+
 class Web(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        body = ("outside sees %s\n" % self.client_address[0]).encode()
-        self.send_response(200)
+        url = urllib.parse.urlsplit(self.path)
+        if url.path == "/token.crt":
+            return self.answer(200, token_key()[1])
+        if url.path == "/token":
+            return self.answer_token(urllib.parse.parse_qs(url.query))
+        return self.answer(200, ("outside sees %s\n" % self.client_address[0]).encode())
+
+    def answer_token(self, asked):
+        credentials = self.headers["Authorization"]
+        if credentials not in (None, "Basic " + base64.b64encode(b"me:right").decode()):
+            return self.answer(401, b'{"details":"incorrect username or password"}')
+        scopes = " ".join(asked.get("scope", [])).split() if credentials else []
+        found = {"token": token(asked["service"][0], scopes), "expires_in": 300}
+        return self.answer(200, json.dumps(found).encode())
+
+    def answer(self, status, body):
+        self.send_response(status)
         self.send_header("Content-Type", "text/plain")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
