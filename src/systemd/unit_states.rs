@@ -125,6 +125,8 @@ words! {
         NotFound = "not-found",
         /// `masked`.
         Masked = "masked",
+        /// `error`: systemd can't load the file.
+        Error = "error",
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::cluster::{cluster_cache::ClusterCache, identity::MachineIdentity, keys::ETCD_PKI};
 use kat_host::files::{self, FileAccess, FileError};
 use kat_render::{EtcdUnit, HostFile, RenderError, RenderSettings, Renderer};
-use kat_systemd::{SystemdError, UnitManager};
+use kat_systemd::{LoadState, SystemdError, UnitManager, UnitStatus};
 
 /// The unit of the cluster's store.
 pub(crate) const ETCD: &str = "kat-etcd.service";
@@ -64,14 +64,19 @@ pub(crate) async fn renew(files: &[HostFile], system: &dyn UnitManager) -> Resul
     Ok(())
 }
 
-/// Reloads systemd if it says that a reload is needed, so that a failed reload is repeated the next
-/// time.
+/// Reloads systemd if it needs that, so that a failed reload is repeated the next time.
 async fn reload_if_needed(system: &dyn UnitManager) -> Result<(), SystemdError> {
     match system.status(ETCD).await {
-        Ok(status) if status.need_daemon_reload => system.reload().await,
+        Ok(status) if needs_reload(&status) => system.reload().await,
         Ok(_) | Err(SystemdError::NoSuchUnit(_)) => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+/// systemd 257 fails to load the new file of a failed unit whose file was missing at the last reload
+/// (`EBUSY`), and does not say then that a reload is needed.
+fn needs_reload(status: &UnitStatus) -> bool {
+    status.need_daemon_reload || status.load_state == LoadState::Error
 }
 
 #[cfg(test)]
@@ -115,5 +120,22 @@ mod tests {
         renew(std::slice::from_ref(&new), &system).await.unwrap();
         renew(std::slice::from_ref(&new), &system).await.unwrap();
         assert!(!system.status(ETCD).await.unwrap().need_daemon_reload);
+    }
+
+    #[test]
+    fn a_unit_that_systemd_could_not_load_is_read_anew() {
+        let status = |load_state, need_daemon_reload| UnitStatus {
+            load_state,
+            need_daemon_reload,
+            ..UnitStatus::default()
+        };
+        for (status, expected) in [
+            (status(LoadState::Loaded, false), false),
+            (status(LoadState::NotFound, false), false),
+            (status(LoadState::Loaded, true), true),
+            (status(LoadState::Error, false), true),
+        ] {
+            assert_eq!(needs_reload(&status), expected, "{status:?}");
+        }
     }
 }

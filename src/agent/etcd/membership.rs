@@ -216,6 +216,11 @@ async fn stop(system: &dyn UnitManager) -> anyhow::Result<()> {
 /// Removes everything that only a member has, also after an interrupted removal.
 async fn clear(keys: &MachineKeys, system: &dyn UnitManager) -> anyhow::Result<()> {
     stop(system).await?;
+    // etcd without a quorum may have to be killed; a failed unit would stay without its file.
+    match system.reset_failed(host_files::ETCD).await {
+        Ok(()) | Err(SystemdError::NoSuchUnit(_)) => {}
+        Err(error) => tracing::warn!("etcd's unit stays failed: {error:#}"),
+    }
     files::remove(Path::new("/etc/systemd/system/kat-etcd.service"))?;
     files::remove(Path::new(paths::MEMBER))?;
     empty_data()?;
