@@ -2,6 +2,7 @@
 # machines: 3
 # settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 20
 # leaves no cluster
+# by name
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
 wait_for 90 members_are_healthy 3
