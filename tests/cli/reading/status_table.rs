@@ -358,6 +358,16 @@ const TABLE: &[Row] = &[
         OF_INSTANCE,
     ),
     (
+        "an instance was stopped since a disk ran full",
+        |scene| scene.instance("Scheduled", "Evicted", 1),
+        OF_INSTANCE,
+    ),
+    (
+        "the disk of an instance's volume does not answer",
+        |scene| scene.instance("Scheduled", "DiskNotAnswering", 1),
+        OF_INSTANCE,
+    ),
+    (
         "an agent does not take an instance up",
         |scene| scene.instance("Scheduled", "WaitingForAgent", 90),
         OF_INSTANCE,
@@ -374,6 +384,24 @@ const TABLE: &[Row] = &[
     (
         "a machine is NotReady",
         |scene| scene.phase("n3", "NotReady", "NoHeartbeat"),
+        OF_MACHINE,
+    ),
+    (
+        "most machines do not report",
+        |scene| {
+            scene.phase("n2", "NotReady", "MostMachinesLost");
+            scene.phase("n3", "NotReady", "MostMachinesLost");
+        },
+        OF_MACHINE,
+    ),
+    (
+        "a machine that reports does not answer over the overlay",
+        |scene| scene.condition("n3", "OverlayReachable", false, "OverlayDown"),
+        OF_CLUSTER,
+    ),
+    (
+        "the asked worker does not answer over the overlay",
+        |scene| scene.condition("n4", "OverlayReachable", false, "OverlayDown"),
         OF_MACHINE,
     ),
     (
