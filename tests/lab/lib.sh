@@ -284,6 +284,53 @@ no_request_lost() {
     fi
 }
 
+# start_calls MACHINE ADDRESS SECONDS: opens ten connections a second to port 80 of the address, in the
+# background, for SECONDS or until stop_calls. Each has a minute's patience and waits for no other.
+# Writes when each began, how long it waited and why it failed.
+declare -A call_pids=()
+start_calls() {
+    on "$1" rm -f /run/stop-calls
+    lab exec "$1" -- python3 - "$2" "$3" >"$LAB_WORK/calls-$1.json" <<'PYTHON' &
+import json, os, socket, sys, threading, time
+calls = []
+def call():
+    at, began, error = time.time(), time.monotonic(), None
+    try:
+        socket.create_connection((sys.argv[1], 80), timeout=60).close()
+    except OSError as found:
+        error = str(found)
+    calls.append({"at": at, "wait": round(time.monotonic() - began, 2), "error": error})
+threads, end = [], time.monotonic() + float(sys.argv[2])
+while time.monotonic() < end and not os.path.exists("/run/stop-calls"):
+    threads.append(threading.Thread(target=call))
+    threads[-1].start()
+    time.sleep(0.1)
+for thread in threads:
+    thread.join()
+print(json.dumps(calls))
+PYTHON
+    call_pids[$1]=$!
+}
+stop_calls() { on "$1" touch /run/stop-calls; }
+# no_long_wait MACHINE LEAST LONGEST [SINCE]: waits for the end of the calls; of those that began at
+# SINCE or later (seconds of the epoch, default all) there are LEAST, all were accepted, each within
+# LONGEST seconds and 95 % within 5 s.
+no_long_wait() {
+    local summary
+    wait "${call_pids[$1]}" || return 1
+    unset "call_pids[$1]"
+    summary=$(jq -ec --argjson since "${4:-0}" '[.[] | select(.at >= $since)] | ([.[].wait] | sort) as $waits |
+        {calls: length, failures: [.[] | select(.error)], longest: $waits[-1],
+            of95percent: $waits[(length * 0.95 | ceil) - 1], over1s: [$waits[] | select(. > 1)]}' "$LAB_WORK/calls-$1.json")
+    echo "from $1: $summary"
+    # jq -e succeeds on an empty text.
+    [[ $summary ]] || return 1
+    jq -e --argjson least "$2" --argjson longest "$3" \
+        '.failures == [] and .calls >= $least and .longest <= $longest and .of95percent <= 5' <<<"$summary" >/dev/null
+}
+# backends_are COUNT MACHINE: whether the machine balances web over so many instances; for wait_for.
+backends_are() { equal "$1" "$(service_backends web "$2" | wc -l)" "backends of web on $2"; }
+
 # problems_of MACHINE [OPTION...]: the output of kat-agent check, which must find problems.
 problems_of() {
     local node=$1 output code=0
