@@ -18,6 +18,7 @@ use kat_types::{
 };
 
 /// What the leader last heard of a machine.
+#[derive(Clone, Copy)]
 pub(crate) struct LastReport<'a> {
     /// Its last report; `None` if none counts.
     pub(crate) report: Option<&'a NodeReport>,

@@ -76,7 +76,13 @@ pub(crate) fn conditions(
         if last.report.is_none() || last.silent >= loss::timeout(snapshot) {
             continue;
         }
-        let witnesses = witnesses_against(snapshot, heard, (name, last));
+        // A gap in the machine's reports delays a judgement and ends none: its agent may have
+        // restarted.
+        let judged = LastReport {
+            steady: earlier.map_or(last.steady, |_| Duration::MAX),
+            ..*last
+        };
+        let witnesses = witnesses_against(snapshot, heard, (name, &judged));
         let condition = match (witnesses, earlier) {
             (Some(names), Some(earlier)) => condition(&names, earlier.since),
             (None, Some(earlier)) => {

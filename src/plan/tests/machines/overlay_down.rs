@@ -125,6 +125,22 @@ fn a_machine_that_was_off_is_judged_only_by_the_time_since_its_return() {
 }
 
 #[test]
+fn a_judged_machine_whose_agent_restarts_stays_judged_until_the_others_reach_it() {
+    let mut world = world(3);
+    say(&mut world, &["n1", "n2"], "n3", AFTER);
+    world.settle();
+    let judged = condition(&mut world, "n3");
+    assert!(judged.is_some());
+    world.pass(PAUSE * 2);
+    world.at("n3").steady = Duration::ZERO;
+    world.settle();
+    assert_eq!(condition(&mut world, "n3"), judged);
+    unsay(&mut world);
+    world.settle();
+    assert_eq!(condition(&mut world, "n3"), None);
+}
+
+#[test]
 fn a_machine_that_has_just_gone_off_is_not_said_to_report() {
     let mut world = world(3);
     world.at("n3").speaks = false;
