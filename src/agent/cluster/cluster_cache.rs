@@ -2,7 +2,7 @@
 //! the store and kept in `/var/lib/kat/cluster.json` for the next start.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     net::{IpAddr, SocketAddr},
     path::Path,
     sync::Arc,
@@ -28,8 +28,6 @@ use kat_types::{
 
 /// Largest cache file in bytes.
 const LIMIT: u64 = 4 << 20;
-/// Most machines that are remembered after they have left the cluster.
-const MAX_FORMER: usize = 8;
 
 /// The content of `/var/lib/kat/cluster.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,10 +51,6 @@ pub(crate) struct ClusterCache {
     /// refused that have the name of version 0.1.0 alone, unless their keys are known.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub api_name_required: bool,
-    /// Machines that held the store when they left the cluster. One of them may be restored from a
-    /// backup in which it is still a member, and nobody else knows the later epoch then.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub former: BTreeMap<String, MachineEndpoints>,
 }
 
 impl ClusterCache {
@@ -76,23 +70,8 @@ impl ClusterCache {
             leader,
             leader_name: leader_name(entries),
             api_name_required: before.api_name_required || endpoints.is_api_named(),
-            former: former_holders(before, &endpoints),
             endpoints,
         }
-    }
-
-    /// The machines that may have the store of a later epoch: those of the cluster, and those that
-    /// have left it, as machines without the store.
-    pub(crate) fn with_former(&self) -> ClusterEndpoints {
-        let mut endpoints = self.endpoints.clone();
-        for (name, machine) in &self.former {
-            let former = MachineEndpoints {
-                etcd: false,
-                ..machine.clone()
-            };
-            endpoints.machines.entry(name.clone()).or_insert(former);
-        }
-        endpoints
     }
 
     /// The servers of the API, by their keys.
@@ -262,21 +241,6 @@ fn keep_keys(endpoints: &mut ClusterEndpoints, before: &ClusterEndpoints) {
     }
 }
 
-/// The remembered machines, and those that are in the cluster no more.
-fn former_holders(
-    before: &ClusterCache,
-    now: &ClusterEndpoints,
-) -> BTreeMap<String, MachineEndpoints> {
-    let held = before.endpoints.machines.iter().filter(|(_, one)| one.etcd);
-    let all = before.former.iter().chain(held);
-    all.filter(|(name, _)| !now.machines.contains_key(*name))
-        .map(|(name, machine)| (name.clone(), machine.clone()))
-        .collect::<BTreeMap<_, _>>()
-        .into_iter()
-        .take(MAX_FORMER)
-        .collect()
-}
-
 /// Removes duplicate endpoints and keeps the order.
 fn in_order(mut endpoints: Vec<String>) -> Vec<String> {
     let mut seen = std::collections::BTreeSet::new();
@@ -326,7 +290,6 @@ mod tests {
             store_epoch: StoreEpoch::default(),
             authority: ClusterAuthority::default(),
             api_name_required: false,
-            former: BTreeMap::new(),
             members: ClusterMembers {
                 schema: 1,
                 members: [
@@ -483,35 +446,6 @@ mod tests {
         let first = &now.servers().machines["n1"];
         assert!(first.is_member && first.node_key.as_deref() == Some("another"));
         assert_eq!(first.api_key.as_deref(), Some("api 1"));
-    }
-
-    /// It may be restored from a backup, while the machine that knows it as a member is alone.
-    #[test]
-    fn a_machine_that_held_the_store_is_remembered_after_it_has_left_until_it_is_back() {
-        let known = known();
-        let without = |names: &[&str]| {
-            let mut published = known.clone();
-            for name in names {
-                published.endpoints.machines.remove(*name);
-            }
-            published
-        };
-        let read = |published: &ClusterCache, before: &ClusterCache| {
-            ClusterCache::read(&endpoints_of(published), before)
-        };
-        let alone = read(&without(&["n1", "n3"]), &known);
-        let names: Vec<_> = alone.former.keys().collect();
-        assert_eq!(names, ["n1"], "n3 held no store");
-        let text = serde_json::to_vec(&alone).unwrap();
-        let stored: ClusterCache = serde_json::from_slice(&text).unwrap();
-        let later = read(&without(&["n1", "n3"]), &stored);
-        let first = &later.with_former().machines["n1"];
-        assert_eq!(first.api, known.endpoints.machines["n1"].api);
-        // It is no member, and its key proves nothing.
-        assert!(!first.etcd && !later.servers().machines.contains_key("n1"));
-        let back = read(&known, &later);
-        assert!(back.former.is_empty());
-        assert_eq!(back.with_former(), known.endpoints);
     }
 
     #[test]

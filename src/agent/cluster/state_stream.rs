@@ -180,8 +180,7 @@ impl StateSource for RemoteStateSource {
     async fn open(&self, resume: Option<StatePosition>) -> Result<StateFrames, StateSourceError> {
         let known = self.known.borrow().clone();
         let port = self.identity.cluster.spec.api_port;
-        let machines = known.with_former();
-        let servers = StateServers::of(&machines, &known.members, &self.identity.node, port);
+        let servers = StateServers::of(&known.endpoints, &known.members, &self.identity.node, port);
         let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
         let Some(addresses) = servers.of_attempt(attempt) else {
             let nobody = "no machine that holds the store is known here";

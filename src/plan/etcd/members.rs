@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, net::Ipv4Addr, time::Duration};
 
 use jiff::Timestamp;
 
-use crate::{SeenStore, Snapshot, cluster_endpoints, nodes::overlay_down};
+use crate::{SeenStore, Snapshot, cluster_endpoints};
 use kat_types::{
     api::NodePhase,
     machine::network::node_address,
@@ -198,20 +198,23 @@ pub fn machine_at(snapshot: &Snapshot, address: Ipv4Addr) -> Option<&str> {
 /// The members that will not come back as they are, although their machines are present: their data
 /// is gone, they have not answered for as long as a machine is waited for, or another member
 /// answers in their place. Such a member is removed; its machine may become another member, with
-/// new data. Members reach each other over the overlay, so that new data does not help one whose
-/// machine is unreachable there.
+/// new data.
 ///
 /// The last case may occur with an etcd that was upgraded to 3.6: members that were removed long
 /// ago come back (etcd issue 20967).
 pub fn lost_members(snapshot: &Snapshot, seen: &[SeenMember]) -> BTreeSet<u64> {
-    let timeout = loss_timeout(snapshot);
+    let timeout = loss_timeout(snapshot) * REPLACED_AFTER;
     let lost = seen.iter().filter(|member| {
         let Some(name) = &member.node else {
             return false;
         };
-        let node = snapshot.nodes.get(name);
-        let is_there = node.is_some_and(reports);
-        let silent = is_silent(member, timeout) && !node.is_some_and(is_cut_off);
+        let is_there = snapshot.nodes.get(name).is_some_and(reports);
+        let patience = if member.voting {
+            timeout
+        } else {
+            timeout.max(FIRST_START)
+        };
+        let silent = !member.healthy && member.silent >= patience;
         let data_lost = member.voting && member.data_lost;
         let mut others = seen.iter().filter(|other| other.id != member.id);
         let twice =
@@ -226,9 +229,8 @@ pub fn lost_members(snapshot: &Snapshot, seen: &[SeenMember]) -> BTreeSet<u64> {
 /// Members stay members. The order of preference is: the leading machine; the oldest member; other
 /// Ready machines, first those that ask for it, then those not behind NAT, which all others reach
 /// without a relay, then the oldest; then machines whose member is lost or was `given_up` lately;
-/// last a member whose machine has been away for long, or that has been silent for long on a machine
-/// that is unreachable over the overlay, so that it is replaced as soon as there is another machine
-/// and not before.
+/// last a member whose machine has been away for long, so that it is replaced as soon as there is
+/// another machine and not before.
 ///
 /// Once every member has a certificate of the API, a machine of version 0.1.0, which makes none,
 /// becomes no member: callers would not accept it.
@@ -252,17 +254,10 @@ pub fn wanted_members(
         let failed = given_up.contains(name) || members.any(|one| lost.contains(&one.id));
         let rank = match member {
             Some(_) if name == leading => 0,
-            Some(member)
-                if !is_away(node, member.voting, timeout, now)
-                    && !(is_cut_off(node) && is_silent(member, timeout)) =>
-            {
-                1
-            }
+            Some(member) if !is_away(node, member.voting, timeout, now) => 1,
             Some(member) if member.voting => AWAY,
             None if api_named && registration.member_keys.api.is_empty() => continue,
-            None if is_ready(node) && !is_cut_off(node) && !registration.draining => {
-                OTHER + u8::from(failed)
-            }
+            None if is_ready(node) && !registration.draining => OTHER + u8::from(failed),
             // A member without a vote whose machine is away only blocks others.
             _ => continue,
         };
@@ -309,23 +304,6 @@ fn reports(node: &NodeEntry) -> bool {
 fn is_ready(node: &NodeEntry) -> bool {
     let status = node.status.as_ref();
     status.is_some_and(|status| status.value.phase == NodePhase::Ready)
-}
-
-/// Whether the machine reports and is unreachable over the overlay.
-fn is_cut_off(node: &NodeEntry) -> bool {
-    let status = node.status.as_ref();
-    status.is_some_and(|status| overlay_down::is_down(&status.value))
-}
-
-/// Whether the member has not answered for as long as a machine is waited for.
-fn is_silent(member: &SeenMember, timeout: Duration) -> bool {
-    let timeout = timeout * REPLACED_AFTER;
-    let patience = if member.voting {
-        timeout
-    } else {
-        timeout.max(FIRST_START)
-    };
-    !member.healthy && member.silent >= patience
 }
 
 /// Whether the machine is away; a voting member is given time to come back.

@@ -177,7 +177,7 @@ impl OtherMember {
     }
 }
 
-/// Each other machine that holds etcd, or did when it left, once for each known address.
+/// Each other machine that holds etcd, once for each known address.
 fn members(
     identity: &MachineIdentity,
     keys: &MachineKeys,
@@ -196,9 +196,8 @@ fn members(
     };
     let servers = ApiServers::Known(known.servers());
     let mut members = Vec::new();
-    let holders = known.endpoints.machines.iter().filter(|(_, one)| one.etcd);
-    for (name, machine) in holders.chain(&known.former) {
-        if *name == identity.node {
+    for (name, machine) in &known.endpoints.machines {
+        if *name == identity.node || !machine.etcd {
             continue;
         }
         let overlay = machine.overlay.map(|address| format!("{address}:{port}"));

@@ -1,8 +1,6 @@
 use super::*;
 use kat_types::{
-    api::Condition,
     assignment::DesiredMeta,
-    reason::Reason,
     store::{
         records::{NodeRegistration, NodeStatusRecord},
         revisions::Stored,
@@ -351,32 +349,6 @@ fn a_member_that_is_silent_on_a_machine_that_is_there_is_made_anew() {
     let preparing = PreparingMachines::default();
     let next = next_step(&wanted, &without, &lost, view(&preparing));
     assert_eq!(next, add("n4"));
-}
-
-/// Its new member would be as silent, and its agent would restart twice for each.
-#[test]
-fn a_silent_member_on_a_machine_that_is_unreachable_over_the_overlay_is_replaced_only_elsewhere() {
-    let machines = |count| {
-        let mut machines = ready(count);
-        let status = machines.nodes.get_mut("n2").unwrap().status.as_mut();
-        status.unwrap().value.conditions.push(Condition {
-            kind: "OverlayReachable".to_owned(),
-            reason: Reason::OverlayDown.into(),
-            ..Condition::default()
-        });
-        machines
-    };
-    assert_eq!(step(&machines(3), &silent(9999, true)), MemberStep::Nothing);
-    assert_eq!(step(&machines(4), &silent(299, true)), MemberStep::Nothing);
-    let remove = remove(2, Some("n2"));
-    assert_eq!(step(&machines(4), &silent(300, true)), remove);
-    let without = [member(1, true, true), member(3, true, true)];
-    assert_eq!(step(&machines(4), &without), add("n4"));
-    // A machine that is no member becomes none.
-    assert_eq!(wanted(&machines(3), &voters(1), "n1"), ["n1"]);
-    assert_eq!(wanted(&machines(4), &voters(1), "n1"), ["n1", "n3", "n4"]);
-    // A member without a vote is in the way.
-    assert_eq!(step(&machines(3), &silent(300, false)), remove);
 }
 
 #[test]
