@@ -19,6 +19,8 @@ pub(crate) struct RolloutBudget {
     pub(crate) busy: usize,
     /// Slots whose instance moves to another machine.
     pub(crate) moving: usize,
+    /// Slots counted in `moving` whose move may never end.
+    pub(crate) stuck: usize,
     /// With `stops_first`: slots that are empty, slots whose next instance is starting, and slots
     /// whose machine does not answer.
     pub(crate) down: usize,
@@ -43,6 +45,7 @@ impl RolloutBudget {
             proven: false,
             busy: 0,
             moving: 0,
+            stuck: 0,
             down: 0,
             ill: 0,
             ill_new: 0,
@@ -70,8 +73,13 @@ impl RolloutBudget {
             }
             SlotState::Unsettled { best } => self.count_unsettled(best, None, rolling),
             SlotState::Pair { best, before } => self.count_unsettled(best, Some(before), rolling),
-            SlotState::Moving { before } | SlotState::StuckMove { before, .. } => {
+            SlotState::Moving { before } => {
                 self.moving += 1;
+                self.count_predecessor(before);
+            }
+            SlotState::StuckMove { before, .. } => {
+                self.moving += 1;
+                self.stuck += 1;
                 self.count_predecessor(before);
             }
             SlotState::Unreachable { before }
@@ -114,11 +122,22 @@ impl RolloutBudget {
         self.broken += usize::from(ill);
     }
 
-    /// The budget without the move of this slot.
-    pub(crate) fn without_move_of(self, slot: &ClassifiedSlot<'_, '_>) -> Self {
-        let is_counted = !(self.strategy.stops_first && slot.begins);
+    /// The budget for an update that ends a stuck move: without any of those, as they would wait for each
+    /// other.
+    pub(crate) fn without_stuck_moves(self) -> Self {
         Self {
-            moving: self.moving - usize::from(is_counted).min(self.moving),
+            moving: self.moving - self.stuck,
+            stuck: 0,
+            ..self
+        }
+    }
+
+    /// The budget without the move of this slot, which an update ends.
+    pub(crate) fn without_move_of(self, slot: &ClassifiedSlot<'_, '_>) -> Self {
+        let counted = usize::from(!(self.strategy.stops_first && slot.begins)).min(self.stuck);
+        Self {
+            moving: self.moving - counted,
+            stuck: self.stuck - counted,
             ..self
         }
     }

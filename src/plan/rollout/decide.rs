@@ -335,18 +335,15 @@ impl<'l, 'a> Decision<'_, 'l, 'a> {
         before: &'l LiveInstance<'a>,
         mover: &'l LiveInstance<'a>,
     ) {
-        let counted = self.budget;
-        // The move ends with this update, and does not count beside it.
-        self.budget = counted.without_move_of(here);
-        let Some(next @ NextVersion::Wanted) = self.version(before) else {
-            self.budget = counted;
+        let budget = self.budget.without_stuck_moves();
+        if self.version_within(&budget, before) != Some(NextVersion::Wanted) {
             return;
-        };
+        }
+        self.budget = self.budget.without_move_of(here);
         self.budget.busy += 1;
         let slot = here.number;
         self.step(slot, SlotAction::Stop(mover, StopReason::NewerVersion));
         match self.facts.strategy.stops_first {
-            _ if before.away => self.step(slot, SlotAction::ReplaceLost(before, next)),
             true => self.update_in_place(here, before),
             false => self.step(slot, SlotAction::UpdateBeside(before)),
         }
@@ -391,15 +388,22 @@ impl<'l, 'a> Decision<'_, 'l, 'a> {
         }
     }
 
-    /// The version that replaces an instance now: its own, the wanted one, or none yet.
     fn version(&self, before: &'l LiveInstance<'a>) -> Option<NextVersion<'l>> {
+        self.version_within(&self.budget, before)
+    }
+
+    /// The version that replaces an instance now: its own, the wanted one, or none yet.
+    fn version_within(
+        &self,
+        budget: &RolloutBudget,
+        before: &'l LiveInstance<'a>,
+    ) -> Option<NextVersion<'l>> {
         let wanted = NextVersion::Wanted;
         let own = NextVersion::Like(before.assignment);
         if before.current {
             return Some(wanted);
         }
         let dead = before.away || before.has_ended();
-        let budget = &self.budget;
         if budget.paused || (budget.held && before.leaves) {
             return (before.leaves || dead).then_some(own);
         }

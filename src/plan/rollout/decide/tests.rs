@@ -488,6 +488,23 @@ fn simultaneously_none_is_stopped_before_every_successor_is_prepared() {
     assert_eq!(both.words(), steps);
 }
 
+/// Two instances leave their machines, and what is to take their places never works.
+#[test]
+fn stuck_moves_give_way_to_another_version_one_after_the_other() {
+    let moving = |slot| {
+        [
+            made(slot, 0, Program::Healthy, Machine::Drained),
+            made(slot, 0, Program::Unhealthy, Machine::Ready),
+        ]
+    };
+    let instances = [moving(0), moving(1)].concat();
+    let steps = [
+        "0: stop web-1: a newer version takes its place",
+        "0: update web-0",
+    ];
+    assert_eq!(Scene::new(2, &instances).words(), steps);
+}
+
 /// The old program of one slot has ended, and its next instance cannot be prepared.
 #[test]
 fn simultaneously_an_ended_program_does_not_stop_the_others() {
