@@ -41,6 +41,8 @@ mod sessions;
 mod state_stream;
 #[path = "support/api.rs"]
 mod support;
+#[path = "api/volume_forgets.rs"]
+mod volume_forgets;
 #[path = "api/volume_moves.rs"]
 mod volume_moves;
 #[path = "api/volumes.rs"]

@@ -52,6 +52,8 @@ mod sessions;
 mod status;
 #[path = "cli/reading/status_table.rs"]
 mod status_table;
+#[path = "cli/objects/volume_forget.rs"]
+mod volume_forget;
 #[path = "cli/objects/volume_move.rs"]
 mod volume_move;
 #[path = "cli/objects/volume_removal.rs"]

@@ -184,7 +184,7 @@ int main(int count, char **words) {
     }
     if (count == 5) {
         long port = strtol(words[3], NULL, 10), amount = strtol(words[4], NULL, 10);
-        if (amount > 0 && !strcmp(what, "stream")) return printf("%.3f\n", stream(words[2], port, amount)) < 0;
+        if (amount > 0 && !strcmp(what, "stream")) return printf("%.4f\n", stream(words[2], port, amount)) < 0;
         if (amount > 0 && !strcmp(what, "ping")) return printf("%.1f\n", rounds(words[2], port, amount, 0)) < 0;
         if (amount > 0 && !strcmp(what, "open")) return printf("%.1f\n", rounds(words[2], port, amount, 1)) < 0;
     }

@@ -417,7 +417,8 @@ fn report_of(node: &str, list: &[Assignment], revision: u64, restarts: u32) -> N
             restarts: if number == 0 { restarts } else { 0 },
             template_hash: assignment.template_hash.clone(),
             memory: Some(20 << 20),
-            cpu: Some(1_000_000_000),
+            // Grows with each report, as that of real programs.
+            cpu: u64::try_from(Timestamp::now().as_millisecond()).ok(),
             ..InstanceReport::default()
         });
     let all = ResourceList {
@@ -527,7 +528,7 @@ async fn agent(
     let mut mirror = follow_source(Arc::new(source), cancel);
     let (mut list, mut revision) = (Vec::new(), 0);
     // Spreads the agents' reports over the interval.
-    let mut wait = TICK.mul_f64(number as f64 / MACHINES as f64);
+    let mut next_report = Instant::now() + TICK.mul_f64(number as f64 / MACHINES as f64);
     loop {
         tokio::select! {
             state = mirror.changed() => {
@@ -542,16 +543,20 @@ async fn agent(
                 let Some(meta) = meta.filter(|meta| meta.count == read.len()) else {
                     continue;
                 };
+                // The stream tells of names and the network too; these are nothing to report.
+                if meta.revision == revision && read == list {
+                    continue;
+                }
                 (list, revision) = (read, meta.revision);
             }
             changed = restarts.changed() => changed?,
-            () = tokio::time::sleep(wait) => {}
+            () = tokio::time::sleep_until(next_report.into()) => {}
         }
         let report = report_of(&node, &list, revision, *restarts.borrow_and_update());
         if let Err(error) = client.report(&node, &report).await {
             writeln!(std::io::stderr(), "{node}: {error}")?;
         }
-        wait = TICK;
+        next_report = Instant::now() + TICK;
     }
 }
 

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::Statuses;
@@ -25,6 +25,7 @@ use kat_types::{
         OverlayReport,
     },
     assignment::ASSIGNMENT_SCHEMA,
+    machine::fence::{BootClock, BootTime},
     reason::Reason,
     resource::OnPartition,
 };
@@ -183,12 +184,14 @@ pub struct Reporter {
     pub published: watch::Sender<Arc<NodeReport>>,
     /// When this machine last counted as present for every leader that may replace its instances
     /// ([`kat_types::machine::fence::fence_after`]).
-    pub reached: watch::Sender<Option<Instant>>,
+    pub reached: watch::Sender<Option<BootTime>>,
     /// For the service's status line.
     pub silence: watch::Sender<Option<LeaderSilence>>,
     /// Whether the cluster does not know this machine any more.
     pub outside: watch::Sender<bool>,
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    /// The clock of `reached`.
+    pub boot_clock: BootClock,
     /// Reports the loop's liveness to the watchdog.
     pub pulses: LoopPulses,
 }
@@ -206,7 +209,7 @@ impl Reporter {
             pulse.beat();
             let report = self.report().await;
             self.published.send_replace(Arc::new(report.clone()));
-            let began = Instant::now();
+            let began = (self.boot_clock)();
             let sent = tokio::select! {
                 biased;
                 () = cancel.cancelled() => return,
@@ -214,7 +217,7 @@ impl Reporter {
                 () = self.sink.elsewhere() => Err("another machine leads now".to_owned()),
             };
             if let Ok(unsure) = &sent {
-                let counts = began.checked_sub(*unsure);
+                let counts = began.before(*unsure);
                 self.reached.send_if_modified(|before| {
                     let later = counts > *before;
                     *before = counts.max(*before);
@@ -395,6 +398,7 @@ impl Reporter {
             foreign_indexes: abilities.foreign_indexes,
             made_volumes: self.facts.made_volumes(),
             removed_volumes: self.statuses.removed(),
+            missing_volumes: self.statuses.missing(),
             volume_moves: self.statuses.moves(),
             images_removed: self.statuses.images_removed(),
             member_keys: self.facts.member_keys(),
@@ -414,6 +418,7 @@ impl Reporter {
 #[cfg(test)]
 mod tests {
     use parking_lot::Mutex;
+    use tokio::time::Instant;
 
     use super::*;
     use kat_leader::{AgentReports, PlanningHealth, StoreHealth};
@@ -508,6 +513,7 @@ mod tests {
             silence: watch::Sender::default(),
             outside: watch::Sender::default(),
             clock: Arc::new(Timestamp::now),
+            boot_clock: crate::tests::boot_clock(Instant::now()),
             pulses: LoopPulses::default(),
         };
         (reporter, lists_now)
@@ -832,6 +838,7 @@ mod tests {
         };
         desired.assignments.insert(stops.instance.clone(), stops);
         let reached = reporter.reached.subscribe();
+        let (began, booted) = (Instant::now(), (reporter.boot_clock)());
         let cancel = CancellationToken::new();
         let task = tokio::spawn(reporter.run(Duration::from_secs(3), cancel.clone()));
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -842,8 +849,8 @@ mod tests {
         assert!(gone - *taken().last().unwrap() <= Duration::from_secs(1));
         let counts = reached.borrow().unwrap();
         assert_eq!(
-            *taken().last().unwrap() - counts,
-            Duration::from_millis(300)
+            booted.after(*taken().last().unwrap() - began),
+            counts.after(Duration::from_millis(300))
         );
         sink.sure.send_replace(None);
         tokio::time::sleep(Duration::from_secs(3)).await;

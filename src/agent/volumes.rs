@@ -8,6 +8,7 @@
 pub(crate) mod carried_files;
 pub(crate) mod copies;
 pub(crate) mod earlier_grants;
+mod forgotten;
 pub(crate) mod host_binds;
 pub(crate) mod host_paths;
 pub(crate) mod moves;
@@ -19,9 +20,11 @@ use std::{
     sync::Arc,
 };
 
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::forgotten::{RemovalFailure, RemovalFailureKind};
 use crate::{
     disk::{
         disk_child::{PrepareVolumes, RemovalStep, RemoveVolume, VolumePlaces},
@@ -31,7 +34,7 @@ use crate::{
 };
 use kat_host::{
     bound_paths::PathBind,
-    files,
+    files::{self, FileError},
     volumes::{BaseFolder, FileOwner, VolumeError, remove_folder},
 };
 use kat_types::{
@@ -99,6 +102,14 @@ struct MadeFolders {
     /// again or the leader no longer asks (see [`Volumes::forget_removals`]).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     removing: BTreeMap<String, Option<PathBuf>>,
+    /// The mount of a folder, where that is not KAT's own: a folder that is not there while another
+    /// file system is mounted, or none, is not gone.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    mounts: BTreeMap<String, PathBuf>,
+    /// Folders whose data a person gave up while its disk was missing, and when that was: an older
+    /// folder of that name is never used or removed (see [`forgotten`]).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    forgotten: BTreeMap<String, Timestamp>,
     /// Folders that this process has made or used.
     #[serde(skip)]
     noted: BTreeSet<String>,
@@ -386,6 +397,9 @@ impl Volumes {
         if let Some(uid) = there.filter(|uid| !is_of(&assignment.user, *uid)) {
             return Err(trouble(VolumeError::Foreign { path: shown, uid }));
         }
+        if there.is_some() {
+            self.refuse_forgotten(folder).map_err(trouble)?;
+        }
         if there.is_none() && was_made {
             return Err(VolumeTrouble {
                 reason: Reason::VolumeMissing,
@@ -430,7 +444,16 @@ impl Volumes {
             return Ok(());
         }
         let (base, path) = (self.below(&self.base), Path::new(folder));
-        if self.has_data_to_remove(folder, record)? {
+        let found = self.has_data_to_remove(folder, record);
+        // A child of the agent keeps no list.
+        let forgets = record.forget && self.file.is_some();
+        if let Err(error) = &found
+            && forgets
+            && self.forgets(folder, RemovalFailureKind::of(error))
+        {
+            return Ok(());
+        }
+        if found? {
             self.note_removal(folder);
             remove_folder(&base.join(path))?;
         }
@@ -457,7 +480,11 @@ impl Volumes {
         let path = Path::new(folder);
         let normal = |part: Component<'_>| matches!(part, Component::Normal(_));
         if path.components().count() != 3 || !path.components().all(normal) {
-            return Err(VolumeError::Missing(self.base.join(path)));
+            return Err(VolumeError::System {
+                verb: "remove",
+                path: self.base.join(path),
+                error: std::io::ErrorKind::InvalidInput.into(),
+            });
         }
         let mut opens = false;
         let found = match BaseFolder::open(&self.below(&self.base)) {
@@ -474,12 +501,17 @@ impl Volumes {
                     let path = self.base.join(path);
                     return Err(VolumeError::Foreign { path, uid });
                 }
+                self.refuse_forgotten(folder)?;
                 Ok(true)
             }
             // The volume never existed here, so nothing is left of it.
             Err(VolumeError::Missing(_)) if !record.made && !self.has_made(folder) => Ok(false),
             // The copy was removed by hand, or an earlier try has removed the data.
-            Err(VolumeError::Missing(_)) if opens && (record.copy || self.was_removing(folder)) => {
+            Err(VolumeError::Missing(_))
+                if opens
+                    && (self.was_removing(folder)
+                        || (record.copy && self.is_on_its_mount(folder))) =>
+            {
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -490,12 +522,12 @@ impl Volumes {
     /// hang.
     ///
     /// # Errors
-    /// A sentence for users.
+    /// [`RemovalFailure`].
     pub(crate) async fn remove_apart(
         self: Arc<Self>,
         folder: String,
         record: RemovalRecord,
-    ) -> Result<(), String> {
+    ) -> Result<(), RemovalFailure> {
         if record.unsure && !self.is_unused(&folder) {
             return Ok(());
         }
@@ -503,14 +535,13 @@ impl Volumes {
             let volumes = Arc::clone(&self);
             let work = move || {
                 let removed = volumes.remove(&folder, record);
-                removed.map_err(|error| error.to_string())
+                removed.map_err(|error| RemovalFailure::from(&error))
             };
             // A large folder takes long.
-            let removed = self
-                .disks
-                .on_thread(work)
-                .map_err(|error| error.to_string())?;
-            return removed.await.map_err(|error| error.to_string())?;
+            let removed = self.disks.on_thread(work);
+            let removed = removed.map_err(|error| RemovalFailure::of_work(&error))?;
+            let removed = removed.await;
+            return removed.map_err(|error| RemovalFailure::of_work(&error))?;
         };
         let run = async |step| {
             let task = RemoveVolume {
@@ -520,11 +551,14 @@ impl Volumes {
                 step,
             };
             let done = self.disks.run(&mount, task).await;
-            done.map_err(|error| error.to_string())?
+            done.map_err(|error| RemovalFailure::of_work(&error))?
         };
         // The child reads the list and does not write it.
-        if run(RemovalStep::Look).await? {
-            self.note_removal(&folder);
+        match run(RemovalStep::Look).await {
+            Ok(true) => self.note_removal(&folder),
+            Ok(false) => {}
+            Err(failure) if record.forget && self.forgets(&folder, failure.kind) => return Ok(()),
+            Err(failure) => return Err(failure),
         }
         run(RemovalStep::Remove).await?;
         self.forget(&folder);
@@ -542,11 +576,18 @@ impl Volumes {
         self.disks.mount_of(&self.below(&self.base.join(folder)))
     }
 
+    /// Number of threads that work on disks now. They outlive the tasks that started them, which a
+    /// simulation of a killed process has to wait for.
+    pub fn busy_threads(&self) -> usize {
+        self.disks.busy_threads()
+    }
+
     /// Drops a folder whose data was removed from the list of made ones.
     fn forget(&self, folder: &str) {
         let mut made = self.made();
         let was_unused = made.unused.remove(folder);
-        if made.folders.remove(folder) || was_unused {
+        let was_mounted = made.mounts.remove(folder).is_some();
+        if made.folders.remove(folder) || was_unused || was_mounted {
             self.store(&made);
         }
     }
@@ -594,24 +635,28 @@ impl Volumes {
     }
 
     pub(super) fn note(&self, folder: &str) {
+        let mount = self.mount_of_volume(folder);
         let mut made = self.made();
+        let is_remounted = !self.shared && made.set_mount(folder, mount);
         if self.file.is_none() {
             made.noted.insert(folder.to_owned());
         }
         let was_unused = made.unused.remove(folder);
         let was_removing = made.removing.remove(folder).is_some();
         let is_new = !self.shared && made.folders.insert(folder.to_owned());
-        if is_new || was_removing || (was_unused && !self.shared) {
+        if is_new || is_remounted || was_removing || (was_unused && !self.shared) {
             self.store(&made);
         }
     }
 
     /// Records that a move has put the folder there.
     pub(super) fn note_placed(&self, folder: &str) {
+        let mount = self.mount_of_volume(folder);
         let mut made = self.made();
         made.removing.remove(folder);
+        let is_remounted = made.set_mount(folder, mount);
         let is_new = made.folders.insert(folder.to_owned());
-        if !self.shared && (made.unused.insert(folder.to_owned()) || is_new) {
+        if !self.shared && (made.unused.insert(folder.to_owned()) || is_new || is_remounted) {
             self.store(&made);
         }
     }
@@ -622,14 +667,20 @@ impl Volumes {
     }
 
     fn store(&self, made: &MadeFolders) {
-        let Some(file) = &self.file else { return };
+        if let Err(error) = self.try_store(made) {
+            tracing::error!("the list of volumes can't be kept: {error}");
+        }
+    }
+
+    fn try_store(&self, made: &MadeFolders) -> Result<(), FileError> {
+        let Some(file) = &self.file else {
+            return Ok(());
+        };
         let made = MadeFolders {
             schema: 1,
             ..made.clone()
         };
-        if let Err(error) = files::write_json(file, &made) {
-            tracing::error!("the list of volumes can't be kept: {error}");
-        }
+        files::write_json(file, &made)
     }
 
     fn made(&self) -> parking_lot::MutexGuard<'_, MadeFolders> {
@@ -650,6 +701,7 @@ pub(super) fn reason_of(error: &VolumeError) -> Reason {
         VolumeError::Unexpected { .. } => Reason::HostPathUnexpected,
         VolumeError::Unprotected { .. } => Reason::HostPathUnprotected,
         VolumeError::Foreign { .. } => Reason::VolumeForeign,
+        VolumeError::Forgotten { .. } => Reason::VolumeForgotten,
     }
 }
 

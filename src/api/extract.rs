@@ -1,12 +1,22 @@
 //! Parts of a request as types, with errors in the API's own form.
 
+use std::sync::Arc;
+
 use axum::{
-    extract::{FromRequestParts, Path, Query},
+    extract::{FromRequest, FromRequestParts, Path, Query, Request},
     http::{HeaderMap, header, request::Parts},
 };
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 
-use super::errors::ApiError;
+use super::{
+    access::authentication::Caller,
+    context::Api,
+    errors::ApiError,
+    server::limits::{MAX_JSON, check_content_type, read_body},
+};
+
+/// Content type of JSON bodies.
+pub(super) const JSON: &str = "application/json";
 
 /// The parsed query; unknown parameters are an error.
 pub(super) struct QueryParameters<T>(pub(super) T);
@@ -40,6 +50,67 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathPar
             ))),
         }
     }
+}
+
+/// Query parameters of most writes.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct WriteQuery {
+    /// Return what would happen, and write nothing.
+    pub(super) dry_run: bool,
+}
+
+/// Query of writes that have no parameters.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NoQuery {}
+
+/// What every write has besides the names in its path and its body.
+pub(super) struct WriteRequest<Q = WriteQuery> {
+    pub(super) caller: Caller,
+    pub(super) precondition: Precondition,
+    pub(super) query: Q,
+}
+
+impl<Q: DeserializeOwned> FromRequestParts<Arc<Api>> for WriteRequest<Q> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, ApiError> {
+        let QueryParameters(query) = QueryParameters::from_request_parts(parts, api).await?;
+        let caller = parts.extensions.get::<Caller>().cloned();
+        Ok(Self {
+            caller: caller
+                .ok_or_else(|| ApiError::Internal("the caller is not known".to_owned()))?,
+            precondition: Precondition::read(&parts.headers)?,
+            query,
+        })
+    }
+}
+
+/// A JSON body of at most [`MAX_JSON`] bytes.
+pub(super) struct JsonBody<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<Api>> for JsonBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
+        read_json(api, request, MAX_JSON).await.map(Self)
+    }
+}
+
+/// Reads and parses a JSON body, for calls that look at something else first.
+///
+/// # Errors
+/// [`ApiError::Invalid`] with line and column, and the errors of [`read_body`].
+pub(super) async fn read_json<T: DeserializeOwned>(
+    api: &Api,
+    request: Request,
+    limit: usize,
+) -> Result<T, ApiError> {
+    let (parts, body) = request.into_parts();
+    check_content_type(&parts.headers, JSON)?;
+    let body = read_body(&parts.headers, body, limit, api.config.limits.body_timeout).await?;
+    serde_json::from_slice(&body).map_err(|error| ApiError::invalid(format!("the body: {error}")))
 }
 
 /// Precondition from `If-Match` and `If-None-Match`.

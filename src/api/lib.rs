@@ -20,7 +20,8 @@
 //!
 //! Rules:
 //! - Only the leader writes, and each transaction compares its election key (invariant 2). A
-//!   handler decides on a snapshot and writes with `Api::write`.
+//!   handler decides on a snapshot and writes with `Api::write`; what every write brings is read by
+//!   `extract::WriteRequest`.
 //! - The API changes no machine by a call: it writes desired state.
 //! - Every request, connection and stream is bounded in size, time and number (invariant 8).
 //! - Every route is a row of `ROUTES` and a line in the test of `access/authorization.rs`. Routes

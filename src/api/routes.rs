@@ -35,8 +35,8 @@ use kat_types::{
         NodeItem, NodeLabels, NodeReport, NodeTaints, NodeUsage, RegistryLoginRequest,
         RegistryLoginResult, RegistryLoginView, RegistryRequest, RegistryView, RenewalRequest,
         RestartRequest, RollbackRequest, ScaleRequest, SealingRotation, SecretItem, SecretRequest,
-        ServerVersion, TokenRequest, TokenView, VolumeItem, VolumeMoveRequest, WatchLine,
-        WorkloadItem,
+        ServerVersion, TokenRequest, TokenView, VolumeForgetRequest, VolumeItem, VolumeMoveRequest,
+        WatchLine, WorkloadItem,
     },
     resource::{Amounts, ClusterConfiguration},
 };
@@ -137,6 +137,7 @@ pub enum ApiOperation {
     DeleteVolume,
     MoveVolume,
     CancelVolumeMove,
+    ForgetVolumeData,
     ListAllSecrets,
     ListSecrets,
     GetSecret,
@@ -319,6 +320,9 @@ pub static ROUTES: &[ApiRoute] = {
             .takes(P::Json(of::<VolumeMoveRequest>), &[200]).query(&["dryRun"]),
         R::new(Delete, workload!("/volumes/{volume}/move"), A::Deploy, O::CancelVolumeMove, APPLIED,
             "Ends the move of a volume: its data stays where it was").query(&["dryRun"]),
+        R::new(Put, workload!("/volumes/{volume}/forget"), A::Deploy, O::ForgetVolumeData, APPLIED,
+            "Gives up data of a volume that a machine was to remove and does not find because its disk is missing; a conflict while the machine has not reported that")
+            .takes(P::Json(of::<VolumeForgetRequest>), &[200]).query(&["dryRun"]),
         R::new(Get, "/v1alpha1/secrets", A::ReadCluster, O::ListAllSecrets, list_of::<SecretItem>(),
             "Lists or watches secrets of all namespaces, without values").query(LIST),
         R::new(Get, "/v1alpha1/n/{namespace}/secrets", A::ReadNamespace, O::ListSecrets, list_of::<SecretItem>(),

@@ -141,7 +141,7 @@ pub(super) enum KatcallCommand {
     Namespace(quota::NamespaceArgs),
     /// Move all instances off a machine, place no new ones there, and wait until it is empty
     Drain(DrainArgs),
-    /// Move the data of a volume to another machine
+    /// Move the data of a volume to another machine, or give up data whose disk is missing
     Volume(volume_move::VolumeArgs),
     /// End the drain of a machine
     Uncordon(UncordonArgs),

@@ -13,7 +13,7 @@ use super::{
 };
 use kat_client::KeyedItem as _;
 use kat_types::{
-    api::{VolumeItem, VolumePhase},
+    api::{VolumeItem, VolumePhase, VolumeRemovalState},
     resource::ReclaimPolicy,
 };
 
@@ -103,11 +103,17 @@ pub(super) fn machine(item: &VolumeItem) -> &str {
     }
 }
 
-/// The phase; for a moving volume also its destination and progress.
+/// The phase; for a moving volume also its destination and progress, and for one whose removal waits
+/// for a missing disk the machine.
 pub(super) fn state(item: &VolumeItem) -> String {
     let phase = word(&item.status.phase);
     let Some(moving) = &item.status.moving else {
-        return phase;
+        let mut removals = item.status.removals.iter();
+        let missing = removals.find(|one| one.state == VolumeRemovalState::Missing);
+        return match missing.filter(|_| item.status.phase == VolumePhase::Removing) {
+            Some(removal) => plain(&format!("{phase} (not found on {})", removal.node)),
+            None => phase,
+        };
     };
     let share = match moving.total_bytes {
         0 => String::new(),
@@ -123,10 +129,17 @@ pub(super) fn state(item: &VolumeItem) -> String {
     ))
 }
 
-/// Copies from before a move: `n1 until 2026-01-02T03:04:05Z`.
+/// Copies from before a move: `n1 until 2026-01-02T03:04:05Z`; followed by `(not found)` where the
+/// machine does not find the copy that it is to remove.
 pub(super) fn kept_copies(item: &VolumeItem) -> String {
     let kept = item.status.kept.iter();
-    let kept = kept.map(|copy| format!("{} until {}", copy.node, copy.until));
+    let kept = kept.map(|copy| {
+        let mut removals = item.status.removals.iter();
+        let is_missing =
+            removals.any(|one| one.node == copy.node && one.state == VolumeRemovalState::Missing);
+        let missing = if is_missing { " (not found)" } else { "" };
+        format!("{} until {}{missing}", copy.node, copy.until)
+    });
     plain(&kept.collect::<Vec<_>>().join(", "))
 }
 

@@ -237,6 +237,15 @@ impl RequestPath {
         Ok(Self(format!("{volume}/move")))
     }
 
+    /// The data of a volume that is given up.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn volume_forget(namespace: &str, workload: &str, name: &str) -> Result<Self, ClientError> {
+        let Self(volume) = Self::volume(namespace, workload, name)?;
+        Ok(Self(format!("{volume}/forget")))
+    }
+
     /// A copy of a volume, on the port of the agent that has it.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use reqwest::Method;
 
 use super::{Client, ClientError, RequestPath, calls::decode, send::ApiRequest, transport};
-use kat_types::api::{ApplyResult, List, VolumeItem, VolumeMoveRequest};
+use kat_types::api::{ApplyResult, List, VolumeForgetRequest, VolumeItem, VolumeMoveRequest};
 
 /// A copy of a volume while it arrives.
 #[derive(Debug)]
@@ -95,6 +95,35 @@ impl Client {
         decode(&self.send(&ApiRequest::new(Method::DELETE, route)).await?)
     }
 
+    /// Checks whether data of a volume could be given up, and gives up nothing.
+    pub async fn try_forget_volume(
+        &self,
+        namespace: &str,
+        workload: &str,
+        name: &str,
+        node: &str,
+    ) -> Result<(), ClientError> {
+        let route = RequestPath::volume_forget(namespace, workload, name)?.with("dryRun", "true");
+        let request = self.json(Method::PUT, route, &forget_request(node))?;
+        self.send(&request).await.map(|_| ())
+    }
+
+    /// Gives up data of a volume that the machine `node` was to remove and does not find. With
+    /// `if_match` only that of a volume of that resourceVersion.
+    pub async fn forget_volume(
+        &self,
+        namespace: &str,
+        workload: &str,
+        name: &str,
+        node: &str,
+        if_match: Option<&str>,
+    ) -> Result<ApplyResult, ClientError> {
+        let route = RequestPath::volume_forget(namespace, workload, name)?;
+        let mut request = self.json(Method::PUT, route, &forget_request(node))?;
+        request.if_match = if_match.map(str::to_owned);
+        decode(&self.send(&request).await?)
+    }
+
     /// Requests a copy of a volume from the agent of the machine that has it.
     pub async fn copy_of_volume(
         &self,
@@ -106,5 +135,11 @@ impl Client {
         let route = RequestPath::volume_copy(namespace, workload, name)?.with("id", id);
         let (endpoint, response) = self.open(&ApiRequest::get(route)).await?;
         Ok(CopyPieces { response, endpoint })
+    }
+}
+
+fn forget_request(node: &str) -> VolumeForgetRequest {
+    VolumeForgetRequest {
+        node: node.to_owned(),
     }
 }

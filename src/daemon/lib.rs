@@ -1,4 +1,5 @@
-//! What KAT's services share: lines for the journal, and the check that their loops still run.
+//! What KAT's services share: lines for the journal, the check that their loops still run, and the
+//! clock that both read.
 //!
 //! `kat-agent` and `kat-net` are separate programs, and both use this crate.
 //!
@@ -6,6 +7,7 @@
 //! - `logging.rs`: [`logging::start`], the first call of a service.
 //! - `watchdog.rs`: [`watchdog::LoopPulses`] and [`watchdog::LoopPulse`], one for each essential
 //!   loop.
+//! - `clock.rs`: [`clock::since_boot`].
 //! - `journal.rs`: how a line and its fields reach the journal.
 //!
 //! Rules:
@@ -17,6 +19,7 @@
 //!
 //! Tests are in the files themselves.
 
+pub mod clock;
 mod journal;
 pub mod logging;
 pub mod watchdog;

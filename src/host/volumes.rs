@@ -14,8 +14,9 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use jiff::Timestamp;
 use rustix::{
-    fs::{Gid, Mode, OFlags, ResolveFlags, Uid},
+    fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, StatxFlags, Uid},
     io::Errno,
 };
 
@@ -66,6 +67,16 @@ pub enum VolumeError {
         path: PathBuf,
         /// Uid of the owner.
         uid: u32,
+    },
+    /// The folder is older than the moment at which a person gave up the data of this name.
+    #[error(
+        "{}: this folder is of data that was given up on {since:.0}, and KAT neither uses nor removes it; move it away, and copy it back with cp -a if it is to be used",
+        path.display()
+    )]
+    Forgotten {
+        path: PathBuf,
+        /// When the data was given up.
+        since: Timestamp,
     },
 }
 
@@ -223,6 +234,24 @@ impl BaseFolder {
             .metadata()
             .map_err(|error| system("look at", &path, error))?;
         Ok((metadata.uid(), metadata.gid()))
+    }
+
+    /// When the file or folder at `relative` was made, by the machine's clock: its birth, or its
+    /// last change of status on file systems that keep no birth.
+    pub fn made_at(&self, relative: &Path) -> Result<Timestamp, VolumeError> {
+        let file = self.beneath(relative, OFlags::empty())?;
+        let path = self.path.join(relative);
+        let wanted = StatxFlags::BTIME | StatxFlags::CTIME;
+        let found = rustix::fs::statx(&file, "", AtFlags::EMPTY_PATH, wanted)
+            .map_err(|error| failed("look at", &path, error))?;
+        let has_birth = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+        let made = match has_birth {
+            true => found.stx_btime,
+            false => found.stx_ctime,
+        };
+        let nanoseconds = i32::try_from(made.tv_nsec).unwrap_or(0);
+        Timestamp::new(made.tv_sec, nanoseconds)
+            .map_err(|error| system("look at", &path, io::Error::other(error.to_string())))
     }
 
     /// Checks that only root may change each folder from this one down to the parent of `relative`.

@@ -79,12 +79,15 @@ struct ArrivedReport {
 }
 
 impl AgentReports {
-    /// Stores a machine's report and wakes the leader's loop. `tick` is the longest time between two
-    /// reports; two ticks without one are a gap.
+    /// Stores a machine's report. It wakes the leader's loop, unless it came in time and repeats the
+    /// report before: machines report at every tick, and a plan for a large cluster is expensive.
+    /// `tick` is the longest time between two reports; two ticks without one are a gap.
     pub fn accept(&self, node: &str, report: NodeReport, tick: Duration) {
-        let at = Instant::now();
         let mut reports = self.inner.by_node.lock();
+        let at = Instant::now();
         let before = reports.get(node);
+        let in_time = before.filter(|before| at.duration_since(before.at) < tick * 3 / 2);
+        let is_news = in_time.is_none_or(|before| !report.repeats(&before.report));
         let before = before.filter(|before| at.duration_since(before.at) < tick * 2);
         let arrived = ArrivedReport {
             at,
@@ -93,7 +96,17 @@ impl AgentReports {
         };
         reports.insert(node.to_owned(), arrived);
         drop(reports);
-        self.inner.arrived.notify_one();
+        if is_news {
+            self.inner.arrived.notify_one();
+        }
+    }
+
+    /// Begins a leadership of this machine, and returns since when reports count. The reports of
+    /// before are forgotten, so that the first one of each machine is news.
+    pub(super) fn begin(&self) -> Instant {
+        let mut reports = self.inner.by_node.lock();
+        reports.clear();
+        Instant::now()
     }
 
     /// Forgets the report of a machine.
@@ -101,7 +114,7 @@ impl AgentReports {
         self.inner.by_node.lock().remove(node);
     }
 
-    /// Waits for the next report.
+    /// Waits for the next report that is news.
     pub async fn next(&self) {
         self.inner.arrived.notified().await;
     }
@@ -147,6 +160,29 @@ mod tests {
         assert_eq!(after(&reports, nearly).await, TICK + nearly);
         assert_eq!(after(&reports, TICK * 2).await, Duration::ZERO);
         assert_eq!(after(&reports, TICK).await, TICK);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_report_wakes_the_leader_unless_it_repeats_the_one_before_in_time() {
+        let reports = AgentReports::default();
+        let wakes = async |report: &NodeReport| {
+            reports.accept("n1", report.clone(), TICK);
+            tokio::time::timeout(Duration::ZERO, reports.next())
+                .await
+                .is_ok()
+        };
+        let mut report = NodeReport::default();
+        assert!(wakes(&report).await, "the first report");
+        tokio::time::advance(TICK).await;
+        report.timestamp += 3;
+        assert!(!wakes(&report).await, "only its time differs");
+        report.desired_revision += 1;
+        assert!(wakes(&report).await, "it acted on another list");
+        tokio::time::advance(TICK * 3 / 2).await;
+        assert!(wakes(&report).await, "it is late");
+        reports.begin();
+        assert!(wakes(&report).await, "the first report to this leader");
+        assert!(!wakes(&report).await);
     }
 
     #[tokio::test(start_paused = true)]

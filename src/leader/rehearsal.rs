@@ -83,7 +83,7 @@ impl Rehearsal {
 
     fn delete_below(&mut self, prefix: &str) {
         let bounds = (Bound::Included(prefix), Bound::Unbounded);
-        let keys = self.entries.range::<str, _>(bounds).map(|(key, _)| key);
+        let keys = self.entries.range::<_, str>(bounds).map(|(key, _)| key);
         let keys = keys.take_while(|key| key.starts_with(prefix)).cloned();
         for key in keys.collect::<Vec<_>>() {
             self.entries.remove(&key);

@@ -154,7 +154,7 @@ async fn campaign(
         };
         tracing::info!(node = config.candidate, "this machine leads");
         // This has to come before the API accepts the first report.
-        let since = Instant::now();
+        let since = handle.reports.begin();
         handle.planning.begin();
         leaderships.send_replace(Some(leadership.clone()));
         let mut tenure = LeaderTenure {

@@ -3,8 +3,9 @@
 //! An object that can't be read is left out and reported once, so that one bad object never hides
 //! others.
 
-use std::{collections::BTreeMap, ops::Bound, sync::Arc};
+use std::{collections::BTreeMap, iter::Peekable, mem, ops::Bound, sync::Arc, vec};
 
+use imbl::ordmap::DiffItem;
 use serde::de::DeserializeOwned;
 
 use kat_bundle as bundle;
@@ -31,21 +32,65 @@ use kat_types::{
             ParsedWorkload, StoredState, WorkloadEntry,
         },
         transaction::KeyValue,
-        visibility::ALL_VISIBLE_PREFIXES,
+        visibility::VisibleBytes,
     },
     volumes::{MoveRecord, RemovalRecord, VolumeKey},
 };
 
-/// Parsed objects are kept by key and revision, so that a change only parses the objects that
-/// changed.
+/// Parsed objects are kept, so that a change only parses the objects that changed.
 #[derive(Default)]
 pub struct SnapshotBuilder {
     workloads: BTreeMap<WorkloadKey, (i64, Arc<WorkloadEntry>)>,
-    assignments: BTreeMap<String, (i64, Arc<Assignment>)>,
-    events: BTreeMap<String, (i64, Arc<Event>)>,
-    secrets: BTreeMap<String, (i64, Arc<SecretRecord>)>,
+    assignments: ParsedObjects<Assignment>,
+    events: ParsedObjects<Event>,
+    secrets: ParsedObjects<SecretRecord>,
     sealing: SnapshotSealing,
     reported: BTreeMap<String, i64>,
+    /// What the snapshot before was built of.
+    entries: MirrorEntries,
+    /// Sizes of what machines see of `entries`.
+    visible: VisibleBytes,
+}
+
+/// Objects that were parsed for the snapshot before, in the order of their keys.
+struct ParsedObjects<T>(Vec<ParsedObject<T>>);
+
+struct ParsedObject<T> {
+    stored: Arc<KeyValue>,
+    value: Arc<T>,
+}
+
+impl<T> Default for ParsedObjects<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> ParsedObjects<T> {
+    fn take(&mut self) -> EarlierObjects<T> {
+        EarlierObjects(mem::take(&mut self.0).into_iter().peekable())
+    }
+
+    /// Adds the object that has the last key.
+    fn push(&mut self, stored: &Arc<KeyValue>, value: &Arc<T>) {
+        self.0.push(ParsedObject {
+            stored: Arc::clone(stored),
+            value: Arc::clone(value),
+        });
+    }
+}
+
+/// The [`ParsedObjects`] of before, looked up in the order of their keys.
+struct EarlierObjects<T>(Peekable<vec::IntoIter<ParsedObject<T>>>);
+
+impl<T> EarlierObjects<T> {
+    /// The object, if it is the same as before. Keys of later calls have to be greater.
+    fn find(&mut self, stored: &Arc<KeyValue>) -> Option<Arc<T>> {
+        while self.0.next_if(|one| one.stored.key < stored.key).is_some() {}
+        let found = self.0.next_if(|one| one.stored.key == stored.key)?;
+        let same = Arc::ptr_eq(&found.stored, stored) || found.stored == *stored;
+        same.then_some(found.value)
+    }
 }
 
 /// The keys of one workload, gathered before they are parsed.
@@ -135,12 +180,27 @@ impl SnapshotBuilder {
             }
         }
         self.read_events(entries, &mut snapshot);
-        for prefix in ALL_VISIBLE_PREFIXES {
-            for (_, entry) in entries_below(entries, prefix) {
-                snapshot.visible.add(&entry.key, entry.value.len());
+        self.count_visible(entries);
+        snapshot.visible = self.visible.clone();
+        snapshot
+    }
+
+    /// Counts what changed since the snapshot before.
+    fn count_visible(&mut self, entries: &MirrorEntries) {
+        let before = mem::replace(&mut self.entries, entries.clone());
+        for change in before.diff(entries) {
+            let (old, new) = match change {
+                DiffItem::Add(_, new) => (None, Some(new)),
+                DiffItem::Update { old, new } => (Some(old.1), Some(new.1)),
+                DiffItem::Remove(_, old) => (Some(old), None),
+            };
+            if let Some(old) = old {
+                self.visible.remove(&old.key, old.value.len());
+            }
+            if let Some(new) = new {
+                self.visible.add(&new.key, new.value.len());
             }
         }
-        snapshot
     }
 
     fn read_cluster(&mut self, entries: &MirrorEntries, snapshot: &mut Snapshot) {
@@ -230,42 +290,39 @@ impl SnapshotBuilder {
                 },
             );
         }
-        let mut kept = BTreeMap::new();
+        let mut earlier = self.assignments.take();
         for (name, entry) in entries_below(entries, keys::NODE_DESIRED) {
-            if let Some((node, volume)) = name.split_once("/removals/")
-                && let Some(key) = VolumeKey::parse(volume)
-                && let Some(stored) = self.json::<RemovalRecord>(entry)
-            {
-                let of_machine = snapshot.removals.entry(node.to_owned()).or_default();
-                of_machine.insert(key, stored.value);
-                continue;
-            }
-            if let Some((node, volume)) = name.split_once("/moves/")
-                && let Some(key) = VolumeKey::parse(volume)
-                && let Some(stored) = self.json::<MoveRecord>(entry)
-            {
-                let of_machine = snapshot.moves.entry(node.to_owned()).or_default();
-                of_machine.insert(key, stored.value);
-                continue;
-            }
-            let Some((node, instance)) = name.split_once("/instances/") else {
+            let Some((node, name)) = name.split_once('/') else {
                 continue;
             };
-            let known = self
-                .assignments
-                .remove(&entry.key)
-                .filter(|(revision, _)| *revision == entry.mod_revision);
-            let parsed = match known {
-                Some((_, parsed)) => Some(parsed),
-                None => self
-                    .json::<Assignment>(entry)
-                    .map(|stored| Arc::new(stored.value)),
+            let instance = match name.split_once('/') {
+                Some(("instances", instance)) => instance,
+                Some(("removals", volume)) => {
+                    if let Some(key) = VolumeKey::parse(volume)
+                        && let Some(stored) = self.json::<RemovalRecord>(entry)
+                    {
+                        let of_machine = snapshot.removals.entry(node.to_owned()).or_default();
+                        of_machine.insert(key, stored.value);
+                    }
+                    continue;
+                }
+                Some(("moves", volume)) => {
+                    if let Some(key) = VolumeKey::parse(volume)
+                        && let Some(stored) = self.json::<MoveRecord>(entry)
+                    {
+                        let of_machine = snapshot.moves.entry(node.to_owned()).or_default();
+                        of_machine.insert(key, stored.value);
+                    }
+                    continue;
+                }
+                _ => continue,
             };
+            let parsed = earlier.find(entry).or_else(|| {
+                let stored = self.json::<Assignment>(entry)?;
+                Some(Arc::new(stored.value))
+            });
             let Some(assignment) = parsed else { continue };
-            kept.insert(
-                entry.key.clone(),
-                (entry.mod_revision, Arc::clone(&assignment)),
-            );
+            self.assignments.push(entry, &assignment);
             snapshot.instances.insert(
                 instance.to_owned(),
                 InstanceEntry {
@@ -278,7 +335,6 @@ impl SnapshotBuilder {
                 },
             );
         }
-        self.assignments = kept;
     }
 
     fn read_workloads(&mut self, entries: &MirrorEntries, snapshot: &mut Snapshot) {
@@ -380,7 +436,7 @@ impl SnapshotBuilder {
         entries: &MirrorEntries,
     ) -> BTreeMap<u64, ArchivedGeneration> {
         let prefix = keys::archive(&key.namespace, &key.name);
-        let kept = entries.range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded));
+        let kept = entries.range::<_, str>((Bound::Included(prefix.as_str()), Bound::Unbounded));
         let mut archive: BTreeMap<u64, ArchivedGeneration> = BTreeMap::new();
         for (name, entry) in
             kept.map_while(|(name, entry)| Some((name.strip_prefix(&prefix)?, entry)))
@@ -402,20 +458,14 @@ impl SnapshotBuilder {
     }
 
     fn read_events(&mut self, entries: &MirrorEntries, snapshot: &mut Snapshot) {
-        let mut kept = BTreeMap::new();
+        let mut earlier = self.events.take();
         for (id, entry) in entries_below(entries, keys::EVENTS) {
-            let known = self
-                .events
-                .remove(&entry.key)
-                .filter(|(revision, _)| *revision == entry.mod_revision);
-            let parsed = match known {
-                Some((_, parsed)) => Some(parsed),
-                None => self
-                    .json::<Event>(entry)
-                    .map(|stored| Arc::new(stored.value)),
-            };
+            let parsed = earlier.find(entry).or_else(|| {
+                let stored = self.json::<Event>(entry)?;
+                Some(Arc::new(stored.value))
+            });
             let Some(event) = parsed else { continue };
-            kept.insert(entry.key.clone(), (entry.mod_revision, Arc::clone(&event)));
+            self.events.push(entry, &event);
             snapshot.events.insert(
                 id.to_owned(),
                 Stored {
@@ -424,7 +474,6 @@ impl SnapshotBuilder {
                 },
             );
         }
-        self.events = kept;
     }
 
     fn json<T: DeserializeOwned>(&mut self, entry: &KeyValue) -> Option<Stored<T>> {
@@ -505,10 +554,10 @@ pub fn parse_stored(sources: &[SourceFile]) -> Result<Arc<ParsedWorkload>, Strin
 fn entries_below<'a>(
     entries: &'a MirrorEntries,
     prefix: &'a str,
-) -> impl Iterator<Item = (&'a str, &'a KeyValue)> {
+) -> impl Iterator<Item = (&'a str, &'a Arc<KeyValue>)> {
     entries
-        .range::<str, _>((Bound::Included(prefix), Bound::Unbounded))
-        .map_while(move |(key, entry)| key.strip_prefix(prefix).map(|rest| (rest, entry.as_ref())))
+        .range::<_, str>((Bound::Included(prefix), Bound::Unbounded))
+        .map_while(move |(key, entry)| key.strip_prefix(prefix).map(|rest| (rest, entry)))
 }
 
 /// Name of the leading machine. A leader of version 0.1.0 writes only its endpoint; then the stored

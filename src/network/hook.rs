@@ -6,7 +6,7 @@
 //! journald's own socket. All calls are blocking with a deadline, without an async runtime: the
 //! hook is part of every start.
 
-mod journal;
+pub(crate) mod journal;
 
 use std::{
     collections::BTreeMap,
@@ -38,7 +38,7 @@ const MAXIMUM_STATE: u64 = 1 << 20;
 /// Largest answer in bytes.
 const MAXIMUM_ANSWER: u64 = 16 << 10;
 /// journald's native socket (systemd's "Native Journal Protocol").
-const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
+pub(crate) const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
 /// Variable with the seconds that the hook may take; the hook's JSON sets it
 /// (`unit-templates/hook.json`), two seconds below the runtime's limit.
 const TIMEOUT_VARIABLE: &str = "KAT_HOOK_TIMEOUT";

@@ -21,6 +21,7 @@
 //! Rules:
 //! - `kat-net` needs the files of `kat_types::machine::network` and no other service, and leaves
 //!   the network as it is when it ends (invariant 5).
+//! - It ends no container but those of `containers/fence.rs`, each by a pidfd.
 //! - Links and routes have an alias or KAT's protocol number, and only such ones are removed
 //!   (invariant 6).
 //! - The hook delays every start of a container: it has no async runtime and a deadline.
@@ -28,7 +29,7 @@
 //!   (invariant 8).
 //! - A table of nftables changes in one transaction. The `rtnetlink` library is used in `links`
 //!   only.
-//! - A change of what happens to packets raises the number in `packaging/data-path`.
+//! - A change of what happens to packets or containers raises the number in `packaging/data-path`.
 //! - The crate knows no etcd, no API and no plan. `containers/namespaces.rs` has its only `unsafe`.
 //!
 //! Tests: unit tests beside the code; `tests/network` in network namespaces, as root; targets of

@@ -32,6 +32,7 @@ use super::{
 use crate::{
     containers::{
         attachments::Attachments,
+        fence::{DeadlineFence, FenceSources},
         hook_server::HookServer,
         namespaces, unit_links,
         unit_processes::{UnitProcesses, machine_processes},
@@ -42,6 +43,7 @@ use crate::{
         resolved::{SendAnnouncement, tell_resolved},
         source as names,
     },
+    hook::JOURNAL_SOCKET,
     nftables::{firewall::Firewall, rule_changes, service_addresses::ServiceBalancer},
     overlay::{announce::sockets::Announcer, kat0::OverlayLink, peers::PeerKeeper},
     silent_peers::{
@@ -51,8 +53,14 @@ use crate::{
     },
     state_files::{StateFiles, StateFilesSnapshot},
 };
-use kat_daemon::watchdog::{LoopPulse, LoopPulses};
-use kat_types::machine::network::{FOLDER, HOOK_SOCKET, OVERLAY_FILE};
+use kat_daemon::{
+    clock,
+    watchdog::{LoopPulse, LoopPulses},
+};
+use kat_types::machine::{
+    fence::BootTime,
+    network::{DEADLINES_FILE, FOLDER, HOOK_SOCKET, OVERLAY_FILE},
+};
 
 /// Interval of the rounds.
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -93,6 +101,8 @@ pub(crate) type DnsServer = Arc<
 pub struct NetworkServiceConfig {
     /// Folder of the agent's files.
     pub folder: PathBuf,
+    /// File with the deadlines of instances with `onPartition: stop`.
+    pub deadlines: PathBuf,
     /// Root folder for the links of unit files; `None` leaves the links alone.
     pub root: Option<PathBuf>,
     /// The hook's socket; `None` binds [`HOOK_SOCKET`].
@@ -124,6 +134,7 @@ impl NetworkServiceConfig {
             .map(|(number, _)| StdListener::from(namespaces::adopt_descriptor(number)));
         Self {
             folder: FOLDER.into(),
+            deadlines: DEADLINES_FILE.into(),
             root: Some("/".into()),
             listener,
             cgroups: proc_cgroups(),
@@ -157,14 +168,27 @@ pub async fn run(config: NetworkServiceConfig) -> Result<(), ServiceError> {
     let attachments = Attachments::new(
         Arc::clone(&files),
         links.clone(),
-        config.cgroups,
-        config.processes,
+        Arc::clone(&config.cgroups),
+        Arc::clone(&config.processes),
     );
-    let hook = HookServer::new(Arc::clone(&files), Arc::clone(&attachments));
+    let fence = DeadlineFence::new(FenceSources {
+        files: Arc::clone(&files),
+        deadlines: config.deadlines,
+        journal: JOURNAL_SOCKET.into(),
+        clock: Arc::new(|| BootTime::from(clock::since_boot())),
+        cgroups: config.cgroups,
+        processes: config.processes,
+    });
+    let hook = HookServer::new(
+        Arc::clone(&files),
+        Arc::clone(&attachments),
+        Arc::clone(&fence),
+    );
     let mut tasks = tokio::task::JoinSet::new();
     let pulses = LoopPulses::default();
     let pulse = pulses.watch("hook socket");
     tasks.spawn(hook.serve(listener, pulse, cancel.clone()));
+    tasks.spawn(fence.watch(pulses.watch("fence"), cancel.clone()));
     tasks.spawn(Arc::clone(&files).watch(cancel.clone()));
     let overlay = config.overlay.unwrap_or_else(|| OverlayLink::new(links));
     let announcer = Arc::new(Announcer::default());

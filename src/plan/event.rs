@@ -1,7 +1,10 @@
 //! Events: at most [`LIMIT`], none older than [`LIFETIME`]. A repeat is counted, and the oldest
 //! event is deleted in the same transaction.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -87,21 +90,24 @@ impl<'a> EventWord<'a> {
 pub struct EventLog {
     now: Timestamp,
     stored: BTreeMap<String, Arc<Event>>,
+    /// The ids of the stored events, by namespace.
+    of_namespaces: BTreeMap<String, BTreeSet<String>>,
     written: u32,
 }
 
 impl EventLog {
     /// Starts from the stored events.
     pub fn new(stored: &BTreeMap<String, Stored<Arc<Event>>>, now: Timestamp) -> Self {
-        let stored = stored
-            .iter()
-            .map(|(id, event)| (id.clone(), Arc::clone(&event.value)))
-            .collect();
-        Self {
+        let mut log = Self {
             now,
-            stored,
+            stored: BTreeMap::new(),
+            of_namespaces: BTreeMap::new(),
             written: 0,
+        };
+        for (id, event) in stored {
+            log.keep(id.clone(), Arc::clone(&event.value));
         }
+        log
     }
 
     /// The operations that record one event: a write, and the deletion of the event that it
@@ -129,31 +135,48 @@ impl EventLog {
         if let Some(earlier) = self.repeat_of(&event) {
             event.count = earlier.count.saturating_add(1);
             event.first_timestamp = earlier.first_timestamp;
-            self.stored.remove(&earlier.id);
+            self.forget(&earlier.id);
             operations.push(WriteOperation::Delete(keys::event(&earlier.id)));
         }
         while self.stored.len() >= LIMIT {
             let Some(oldest) = self.oldest_of_most() else {
                 break;
             };
-            self.stored.remove(&oldest);
+            self.forget(&oldest);
             operations.push(WriteOperation::Delete(keys::event(&oldest)));
         }
         operations.push(WriteOperation::Put(keys::event(&id), event.to_json()));
-        self.stored.insert(id, Arc::new(event));
+        self.keep(id, Arc::new(event));
         operations
+    }
+
+    fn keep(&mut self, id: String, event: Arc<Event>) {
+        let namespace = &event.involved_object.namespace;
+        match self.of_namespaces.get_mut(namespace) {
+            Some(ids) => drop(ids.insert(id.clone())),
+            None => {
+                let ids = BTreeSet::from([id.clone()]);
+                self.of_namespaces.insert(namespace.clone(), ids);
+            }
+        }
+        self.stored.insert(id, event);
+    }
+
+    fn forget(&mut self, id: &str) {
+        let Some(event) = self.stored.remove(id) else {
+            return;
+        };
+        let namespace = &event.involved_object.namespace;
+        if let Some(ids) = self.of_namespaces.get_mut(namespace) {
+            ids.remove(id);
+        }
     }
 
     /// The oldest event of the namespace with the most events: a namespace with many events loses
     /// its own and not those of others.
     fn oldest_of_most(&self) -> Option<String> {
-        let mut of_namespaces: BTreeMap<&str, (usize, &String)> = BTreeMap::new();
-        for (id, event) in &self.stored {
-            let namespace = event.involved_object.namespace.as_str();
-            of_namespaces.entry(namespace).or_insert((0, id)).0 += 1;
-        }
-        let most = of_namespaces.into_values().max_by_key(|(count, _)| *count);
-        most.map(|(_, oldest)| oldest.clone())
+        let most = self.of_namespaces.values().max_by_key(|ids| ids.len());
+        most.and_then(|ids| ids.first().cloned())
     }
 
     /// A new id that sorts after every id of the same time.

@@ -90,7 +90,7 @@ pub use secrets::{
     users_of_secret,
 };
 pub use snapshot::*;
-pub use volumes::{VolumePlacement, users_of};
+pub use volumes::{VolumePlacement, is_forgotten, is_missing, users_of};
 
 /// The seed of every leader's plans and of previews: a preview shows what the leader then does.
 pub const SEED: u64 = 0;

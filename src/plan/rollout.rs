@@ -58,7 +58,7 @@ enum Settling {
 }
 
 fn settling(live: &LiveInstance<'_>, now: Timestamp) -> Settling {
-    let Some(record) = live.record.as_ref().filter(|_| live.healthy()) else {
+    let Some(record) = live.record.filter(|_| live.healthy()) else {
         return Settling::NotHealthy;
     };
     let (Health::NotApplicable, Some(since)) = (record.health, record.since) else {

@@ -74,9 +74,9 @@ pub(super) fn plan_workload<'a>(
             // whose data is on that machine is useless elsewhere.
             let pinned = volumes::is_pinned(draft, key, assignment, statuses);
             let waits = (assignment.writes_data() && !fenced) || pinned;
-            let record = status.and_then(|status| status.instances.get(id)).cloned();
+            let record = status.and_then(|status| status.instances.get(id));
             let short = status.is_some_and(|one| images::pressure(&one.conditions).is_some());
-            let stopped = record.as_ref().is_some_and(|record| {
+            let stopped = record.is_some_and(|record| {
                 record.phase == InstancePhase::Scheduled && record.reason == Reason::Evicted
             });
             let leaves = drained || (lost && !waits && !keeps);
@@ -178,7 +178,6 @@ impl<'b> WorkloadPlanner<'_, '_, 'b> {
         for live in all.iter().filter(|live| !live.is_wanted()) {
             let stopped = live
                 .record
-                .as_ref()
                 .is_some_and(|record| record.phase == InstancePhase::Stopped);
             if stopped {
                 self.draft.remove(&mut self.group, live.node, live.id);

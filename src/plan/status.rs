@@ -48,7 +48,7 @@ pub(super) struct InstanceTrouble {
 
 impl InstanceTrouble {
     fn of(live: &LiveInstance<'_>) -> Option<Self> {
-        let record = live.record.as_ref()?;
+        let record = live.record?;
         let stops = live.assignment.wanted == DesiredRun::Stopped;
         if stops || live.away || is_unchecked(record) {
             return None;
@@ -82,7 +82,7 @@ pub(super) fn instance_trouble<'l, 'a: 'l>(
 
 /// The id of an instance whose health check has not succeeded yet, with the message.
 pub(super) fn unchecked(live: &LiveInstance<'_>) -> Option<String> {
-    let record = live.record.as_ref().filter(|record| is_unchecked(record))?;
+    let record = live.record.filter(|record| is_unchecked(record))?;
     (live.is_wanted() && !live.away).then(|| format!("{}: {}", live.id, record.message))
 }
 

@@ -10,6 +10,7 @@ pub(crate) mod removals;
 
 use std::collections::BTreeMap;
 
+pub use self::removals::{is_forgotten, is_missing};
 use super::{Snapshot, draft::Draft, service::WorkloadPlanner};
 use crate::rollout::slot::LiveInstance;
 use kat_types::{
@@ -140,9 +141,15 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
                 continue;
             }
             if record.deleting {
+                let wait = self.missing_on(&key);
+                let wait = wait.map_or_else(String::new, |node| {
+                    format!(
+                        ", and {node} does not find it: mount its disk, or give the data up with `katcall volume forget {key} --on {node}`"
+                    )
+                });
                 let place = place.map_or_else(String::new, |node| format!(" from {node}"));
                 return Err(format!(
-                    "the data of its volume {name} is being removed{place}"
+                    "the data of its volume {name} is being removed{place}{wait}"
                 ));
             }
             let shares = volume.simple_cluster_storage.is_some();
@@ -169,6 +176,17 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
             }
         }
         Ok(held)
+    }
+
+    /// A machine that is to remove data of the volume and does not find it.
+    fn missing_on(&self, key: &VolumeKey) -> Option<&'a str> {
+        let removals = self.draft.snapshot.removals.iter();
+        let mut own = removals.filter_map(|(node, all)| Some((node, all.get(key)?)));
+        let missing = own.find(|(node, removal)| {
+            let status = self.around.statuses.get(*node);
+            status.is_some_and(|status| is_missing(status, key, removal))
+        });
+        missing.map(|(node, _)| node.as_str())
     }
 
     /// This plan has placed the volume, or a wanted instance of another slot has it.
@@ -223,8 +241,11 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
     /// Records that volumes of instances that have run hold data, and the reclaim policy that the
     /// manifest has now.
     pub(super) fn note_volumes(&mut self, all: &[LiveInstance<'_>]) {
-        for live in all.iter().filter(|live| !live.away) {
-            let phase = live.record.as_ref().map(|record| record.phase);
+        let users = all
+            .iter()
+            .filter(|live| !live.assignment.volumes.is_empty());
+        for live in users.filter(|live| !live.away) {
+            let phase = live.record.map(|record| record.phase);
             let has_run = matches!(
                 phase,
                 Some(
@@ -309,6 +330,9 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
             kept: before
                 .as_ref()
                 .map_or_else(Vec::new, |before| before.kept.clone()),
+            forgotten: before
+                .as_ref()
+                .map_or_else(BTreeMap::new, |before| before.forgotten.clone()),
         };
         if before.as_ref() != Some(&record) {
             self.draft.put_volume(&mut self.group, key, record);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use http_auth::{ChallengeRef, parser::ChallengeParser};
 use serde::Deserialize;
 
 /// Media types of an index: a list of images for several platforms.
@@ -139,21 +140,29 @@ pub(super) enum Challenge {
 }
 
 impl Challenge {
-    /// Parses the header `WWW-Authenticate`; the first known challenge is used.
-    pub(super) fn read(header: &str) -> Option<Self> {
-        let (scheme, rest) = header.trim().split_once(' ').unwrap_or((header.trim(), ""));
-        if scheme.eq_ignore_ascii_case("basic") {
+    /// Parses the headers `WWW-Authenticate`, each of which may have several challenges. A token is
+    /// preferred to a password. After a syntax error the rest of a header is not read.
+    pub(super) fn read<'a>(headers: impl IntoIterator<Item = &'a str>) -> Option<Self> {
+        let headers = headers.into_iter();
+        let challenges =
+            headers.flat_map(|header| ChallengeParser::new(header).map_while(Result::ok));
+        let known: Vec<Self> = challenges.filter_map(|one| Self::known(&one)).collect();
+        let is_token = |one: &Self| matches!(one, Self::Bearer { .. });
+        let token = known.iter().position(is_token).unwrap_or_default();
+        known.into_iter().nth(token)
+    }
+
+    fn known(challenge: &ChallengeRef<'_>) -> Option<Self> {
+        if challenge.scheme.eq_ignore_ascii_case("basic") {
             return Some(Self::Basic);
         }
-        if !scheme.eq_ignore_ascii_case("bearer") {
+        if !challenge.scheme.eq_ignore_ascii_case("bearer") {
             return None;
         }
-        let parameters = parameters(rest);
         let find = |name: &str| {
-            let found = parameters
-                .iter()
-                .find(|(key, _)| key.eq_ignore_ascii_case(name));
-            found.map(|(_, value)| value.clone())
+            let mut parameters = challenge.params.iter();
+            let found = parameters.find(|(key, _)| key.eq_ignore_ascii_case(name));
+            found.map(|(_, value)| value.to_unescaped())
         };
         let questions = ["service", "scope"];
         let questions = questions
@@ -164,38 +173,4 @@ impl Challenge {
             questions: questions.collect(),
         })
     }
-}
-
-/// Parses `name="value"` or `name=value`, separated by commas.
-fn parameters(mut rest: &str) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    while let Some((name, after)) = rest.split_once('=') {
-        let name = name.trim_matches([' ', ',', '\t']).to_owned();
-        let value = match after.strip_prefix('"') {
-            Some(quoted) => {
-                let mut value = String::new();
-                let mut characters = quoted.char_indices();
-                let mut end = quoted.len();
-                while let Some((place, character)) = characters.next() {
-                    match character {
-                        '"' => {
-                            end = place + 1;
-                            break;
-                        }
-                        '\\' => value.extend(characters.next().map(|(_, escaped)| escaped)),
-                        other => value.push(other),
-                    }
-                }
-                rest = quoted.get(end..).unwrap_or_default();
-                value
-            }
-            None => {
-                let (value, more) = after.split_once(',').unwrap_or((after, ""));
-                rest = more;
-                value.trim().to_owned()
-            }
-        };
-        found.push((name, value));
-    }
-    found
 }

@@ -314,9 +314,9 @@ impl RegistryTarget<'_> {
             match response.status() {
                 status if status.is_success() => return Ok(response),
                 StatusCode::UNAUTHORIZED if attempt == 0 => {
-                    let header = response.headers().get(header::WWW_AUTHENTICATE);
-                    let header = header.and_then(|value| value.to_str().ok());
-                    let challenge = header.and_then(Challenge::read);
+                    let headers = response.headers().get_all(header::WWW_AUTHENTICATE);
+                    let headers = headers.into_iter().filter_map(|value| value.to_str().ok());
+                    let challenge = Challenge::read(headers);
                     *authorization = Some(self.answer(challenge, credentials).await?);
                 }
                 StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => break,

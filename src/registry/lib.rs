@@ -21,6 +21,8 @@
 
 mod answer;
 mod client;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 #[cfg(test)]
 mod tests;
 

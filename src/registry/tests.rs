@@ -379,17 +379,40 @@ async fn nobody_there_is_unreachable_and_plain_http_is_only_for_those_that_are_n
 
 #[test]
 fn challenges_are_read_and_others_are_not_known() {
-    let read = Challenge::read;
+    let read = |header: &str| Challenge::read([header]);
+    let bearer = |realm: &str, questions: &[(&'static str, &str)]| {
+        let questions = questions.iter();
+        let questions = questions.map(|(name, value)| (*name, (*value).to_owned()));
+        Some(Challenge::Bearer {
+            realm: realm.to_owned(),
+            questions: questions.collect(),
+        })
+    };
     assert_eq!(read("Basic realm=\"x\""), Some(Challenge::Basic));
     assert_eq!(read("basic"), Some(Challenge::Basic));
     assert_eq!(
         read("Bearer realm=\"https://a/t\",service=b , scope=\"c d,e\\\"\""),
-        Some(Challenge::Bearer {
-            realm: "https://a/t".to_owned(),
-            questions: vec![("service", "b".to_owned()), ("scope", "c d,e\"".to_owned())],
-        })
+        bearer("https://a/t", &[("service", "b"), ("scope", "c d,e\"")])
     );
-    for unknown in ["", "Negotiate", "Bearer service=\"b\"", "Bearer realm"] {
+    for unknown in [
+        "",
+        "Negotiate",
+        "Bearer service=\"b\"",
+        "Bearer realm",
+        "Negotiate, Digest realm=\"x\"",
+        "Bearer realm=\"https://a/t",
+    ] {
         assert_eq!(read(unknown), None, "{unknown}");
+    }
+    // A token is preferred, wherever its challenge is.
+    for headers in [
+        &["Negotiate, Bearer realm=\"https://a/t\""] as &[&str],
+        &["Basic realm=\"x\", Bearer realm=\"https://a/t\""],
+        &["Bearer realm=\"https://a/t\", Basic realm=\"x\""],
+        &["Basic realm=\"x\"", "Bearer realm=\"https://a/t\""],
+        &["Negotiate YII=", "Bearer realm=\"https://a/t\", a b c"],
+    ] {
+        let read = Challenge::read(headers.iter().copied());
+        assert_eq!(read, bearer("https://a/t", &[]), "{headers:?}");
     }
 }

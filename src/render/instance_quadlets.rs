@@ -72,6 +72,8 @@ struct InstanceValues<'a> {
     /// Whether the program keeps its user's supplementary groups on the machine.
     keeps_groups: bool,
     host_network: bool,
+    /// On the machine's own network the hook is called only to ask whether the instance may start.
+    fenced: bool,
     /// The container whose network it shares.
     network: Option<String>,
     /// Kind and name of a container other than the main one: `sidecar proxy`.
@@ -377,6 +379,7 @@ fn values_of<'a>(
             .collect(),
         keeps_groups: !groups.is_empty(),
         host_network: *host_network,
+        fenced: *on_partition == OnPartition::Stop,
         network: place.network.clone(),
         other: place.other(),
         requires: place.requires.clone(),

@@ -5,13 +5,16 @@
 //! continues from it) and *stale* (the watch broke, and the last content is kept). A list replaces
 //! everything at once, so readers never see a part of it, and keys that the list lacks are gone.
 //!
-//! A snapshot is cheap: it shares keys and values with the copy. While a snapshot is held, the
-//! next change copies the map's nodes, not the values.
+//! A snapshot is cheap: it shares the map's nodes, keys and values with the copy. A change copies
+//! the nodes on the way to what changed, not the map.
 
-use std::{collections::BTreeMap, ops::Bound, sync::Arc, time::Duration};
+use std::{ops::Bound, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout_at},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -20,8 +23,8 @@ use super::{
 };
 use kat_types::{backoff::Backoff, store::transaction::KeyValue};
 
-/// Keys and their values.
-pub type MirrorEntries = BTreeMap<Arc<str>, Arc<KeyValue>>;
+/// Keys and their values. A clone shares everything.
+pub type MirrorEntries = imbl::OrdMap<Arc<str>, Arc<KeyValue>>;
 
 /// Maximum number of revisions that are applied before readers see them, so that a long catch-up
 /// wakes readers once and not for each revision.
@@ -31,7 +34,7 @@ const MOST_BATCHES: usize = 256;
 #[derive(Debug, Clone, Default)]
 pub struct MirrorState {
     /// Every key with the prefix.
-    pub entries: Arc<MirrorEntries>,
+    pub entries: MirrorEntries,
     /// The revision of the entries; 0 before the first list.
     pub revision: i64,
     /// Whether a watch follows the store now. Unconfirmed entries may be stale, and empty ones mean
@@ -52,7 +55,7 @@ impl MirrorState {
     /// The keys with a prefix, in order.
     pub fn below<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a KeyValue> {
         self.entries
-            .range::<str, _>((Bound::Included(prefix), Bound::Unbounded))
+            .range::<_, str>((Bound::Included(prefix), Bound::Unbounded))
             .take_while(move |(key, _)| key.starts_with(prefix))
             .map(|(_, value)| value.as_ref())
     }
@@ -61,9 +64,11 @@ impl MirrorState {
     /// to be an earlier or later state of the same copy.
     pub fn same_below(&self, other: &Self, prefix: &str) -> bool {
         let range = (Bound::Included(prefix), Bound::Unbounded);
+        if self.entries.ptr_eq(&other.entries) {
+            return true;
+        }
         let items = |state: &Self| {
-            let entries = Arc::clone(&state.entries);
-            let below = entries.range::<str, _>(range);
+            let below = state.entries.range::<_, str>(range);
             let below = below.take_while(|(key, _)| key.starts_with(prefix));
             below.map(|(_, item)| Arc::clone(item)).collect::<Vec<_>>()
         };
@@ -75,14 +80,13 @@ impl MirrorState {
     /// Takes a whole list. Returns what it changes, as one revision; `None` for the first list, and
     /// for a list of an earlier revision than this state's.
     fn replace(&mut self, listing: Listing) -> Option<WatchBatch> {
-        let before = self.synced_at.map(|_| Arc::clone(&self.entries));
+        let before = self.synced_at.map(|_| self.entries.clone());
         let before = before.filter(|_| listing.revision >= self.revision);
-        let entries = listing
+        self.entries = listing
             .items
             .into_iter()
             .map(|item| (Arc::from(item.key.as_str()), Arc::new(item)))
             .collect();
-        self.entries = Arc::new(entries);
         self.revision = listing.revision;
         self.confirmed = true;
         self.synced_at = Some(Instant::now());
@@ -101,14 +105,14 @@ impl MirrorState {
         if batch.events.is_empty() {
             return;
         }
-        let entries = Arc::make_mut(&mut self.entries);
         for event in batch.events {
             match event {
                 WatchEvent::Put(item) => {
-                    entries.insert(Arc::from(item.key.as_str()), Arc::new(item));
+                    self.entries
+                        .insert(Arc::from(item.key.as_str()), Arc::new(item));
                 }
                 WatchEvent::Delete { key, .. } => {
-                    entries.remove(key.as_str());
+                    self.entries.remove(key.as_str());
                 }
             }
         }
@@ -155,6 +159,8 @@ pub enum MirrorError {
 pub struct Mirror {
     prefix: Arc<str>,
     state: OrderedReceiver<Arc<MirrorState>>,
+    /// The revision that has to be shown; a watch that is behind ends.
+    wanted: Arc<watch::Sender<i64>>,
 }
 
 impl Mirror {
@@ -174,9 +180,11 @@ impl Mirror {
     ) -> Self {
         let (sender, state) = ordered_watch(Arc::default());
         let prefix: Arc<str> = Arc::from(prefix);
+        let wanted = Arc::new(watch::Sender::new(0));
         let follower = Follower {
             store,
             prefix: prefix.clone(),
+            wanted: Arc::clone(&wanted),
             state: MirrorState::default(),
             sender,
             log,
@@ -184,7 +192,11 @@ impl Mirror {
         tokio::spawn(async move {
             cancel.run_until_cancelled(follower.run()).await;
         });
-        Self { prefix, state }
+        Self {
+            prefix,
+            state,
+            wanted,
+        }
     }
 
     /// A mirror that somebody else keeps up to date. `name` is for errors.
@@ -192,7 +204,18 @@ impl Mirror {
         Self {
             prefix: Arc::from(name),
             state,
+            wanted: Arc::new(watch::Sender::new(0)),
         }
+    }
+
+    /// Ends the watch where it has not shown `revision`, which a quorum has: everything is listed
+    /// again, and a new watch is opened. A list that is being read goes on, as it will have it.
+    /// Without effect on a copy that [`Self::start`] does not keep.
+    ///
+    /// A member of etcd that was removed may hang while it stops. It still answers on connections
+    /// that are open, and ends no watch for its lack of a leader.
+    pub(crate) fn list_again(&self, revision: i64) {
+        self.wanted.send_replace(revision);
     }
 
     /// The present content.
@@ -246,6 +269,7 @@ impl Mirror {
 struct Follower {
     store: Arc<dyn StateStore>,
     prefix: Arc<str>,
+    wanted: Arc<watch::Sender<i64>>,
     state: MirrorState,
     sender: OrderedSender<Arc<MirrorState>>,
     log: ChangeLog,
@@ -301,8 +325,21 @@ impl Follower {
     /// Applies changes until the watch ends.
     async fn follow(&mut self, mut changes: WatchStream) -> StoreError {
         let ended = || StoreError::Unavailable("the watch ended".into());
+        let mut wanted = self.wanted.subscribe();
         loop {
-            match changes.next().await {
+            let next = tokio::select! {
+                biased;
+                next = changes.next() => next,
+                // The sender lives as long as this.
+                _ = wanted.changed() => {
+                    if *wanted.borrow_and_update() <= self.state.revision {
+                        continue;
+                    }
+                    let error = "the watch shows less than a quorum has";
+                    return StoreError::Unavailable(error.into());
+                }
+            };
+            match next {
                 Some(Ok(batch)) => {
                     if let Err(error) = self.apply(batch) {
                         return error;

@@ -82,7 +82,7 @@ impl PrefixReader {
             if states.iter().all(|state| state.confirmed) {
                 let mut both = states.iter().zip(&self.sent);
                 let same = self.sent.len() == states.len()
-                    && both.all(|(now, sent)| Arc::ptr_eq(&now.entries, &sent.entries));
+                    && both.all(|(now, sent)| now.entries.ptr_eq(&sent.entries));
                 if !same {
                     return Some(self.list(states));
                 }

@@ -210,7 +210,7 @@ impl SharedFeed {
 }
 
 /// While a stream is open, reads from a quorum each second, and notes when the mirror shows what was
-/// read.
+/// read. A mirror that does not is to list everything again.
 async fn confirm(
     store: Arc<dyn StateStore>,
     mirror: Mirror,
@@ -222,11 +222,10 @@ async fn confirm(
         // Any key will do: the revision of the answer is that of the whole store.
         let read = timeout(SURE_FOR, store.list(keys::SCHEMA_VERSION)).await;
         match read {
-            Ok(Ok(listing)) => {
-                if shows(store.as_ref(), &mirror, listing.revision).await {
-                    sure.send(Some(at));
-                }
-            }
+            Ok(Ok(listing)) => match shows(store.as_ref(), &mirror, listing.revision).await {
+                true => sure.send(Some(at)),
+                false => mirror.list_again(listing.revision),
+            },
             Ok(Err(error)) => tracing::debug!("no quorum confirms the store: {error:#}"),
             Err(_) => tracing::debug!("no quorum confirms the store in time"),
         }
@@ -507,7 +506,7 @@ fn visible(state: &MirrorState, node: &str) -> Vec<Arc<KeyValue>> {
     let mut items = Vec::new();
     for prefix in visible_prefixes(node) {
         let range = (Bound::Included(prefix.as_str()), Bound::Unbounded);
-        let below = state.entries.range::<str, _>(range);
+        let below = state.entries.range::<_, str>(range);
         let below = below.take_while(|(key, _)| key.starts_with(&prefix));
         let shown = below.filter(|(key, _)| is_visible(key, node));
         items.extend(shown.map(|(_, item)| Arc::clone(item)));

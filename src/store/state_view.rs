@@ -6,7 +6,6 @@
 //! which the beat tells, however long the beat was on its way.
 
 use std::{
-    collections::BTreeMap,
     hash::{BuildHasher, Hasher, RandomState},
     pin::Pin,
     sync::Arc,
@@ -39,6 +38,11 @@ use kat_types::{
 pub const SILENCE: Duration = Duration::from_secs(4);
 /// Age up to which a server's read from a quorum counts.
 pub const SURE_FOR: Duration = Duration::from_secs(2);
+/// Time after which a stream was long in opening: its beats may be as much older as that took.
+const LONG_OPENING: Duration = Duration::from_secs(2);
+/// Shortest time for which the beats of such a stream have to confirm: the next one comes after a
+/// second. Another stream may open sooner.
+const LEAST_SURE: Duration = Duration::from_millis(1_500);
 /// Number of frames after which the copy is shown although more have arrived.
 const MOST_FRAMES: usize = 4096;
 /// Time without any frame, or part of one, after which a list, a change or a long frame that is
@@ -181,6 +185,7 @@ pub fn follow_source_with(
         sender,
         confirmed_until: Instant::now(),
         requested_at: Instant::now(),
+        opened_late: false,
         changed: false,
     };
     tokio::spawn(async move {
@@ -207,6 +212,8 @@ struct ViewFollower {
     confirmed_until: Instant,
     /// When the present stream was asked for.
     requested_at: Instant,
+    /// The present stream was long in opening.
+    opened_late: bool,
     /// Whether the copy has changed since it was shown.
     changed: bool,
 }
@@ -335,6 +342,7 @@ impl ViewFollower {
     fn reading(&mut self, frames: StateFrames) -> ViewStage {
         self.transaction = Transaction::Changes(Vec::new(), 0);
         self.in_frame = false;
+        self.opened_late = self.requested_at.elapsed() > LONG_OPENING;
         // A source's stream may not be polled after its end.
         let frames: StateFrames = Box::pin(frames.fuse());
         ViewStage::Reading(frames, Instant::now() + LIST_SILENCE)
@@ -419,7 +427,7 @@ impl ViewFollower {
                 begin.epoch, begin.revision, known.epoch, known.revision
             )));
         }
-        self.transaction = Transaction::List(begin, BTreeMap::new(), 0);
+        self.transaction = Transaction::List(begin, MirrorEntries::new(), 0);
         Ok(())
     }
 
@@ -464,7 +472,7 @@ impl ViewFollower {
                 let record = entries.get(keys::STORE_EPOCH);
                 let record = record.and_then(|item| epoch_record(item));
                 self.check_epoch(begin.epoch, record.as_ref())?;
-                self.state.entries = Arc::new(entries);
+                self.state.entries = entries;
                 self.state.revision = revision;
                 self.position = Some(StatePosition {
                     epoch: begin.epoch,
@@ -507,16 +515,16 @@ impl ViewFollower {
         let sent_at = self.requested_at + Duration::from_millis(beat.open_for_ms);
         let read_at = sent_at.min(now).checked_sub(age);
         let until = read_at.map(|at| (at + SURE_FOR + SILENCE).min(now + SILENCE));
-        let Some(until) = until.filter(|until| *until > now) else {
-            return Err(StateSourceError::Broken(
-                "its beats arrive too late".to_owned(),
-            ));
-        };
+        let too_late = || StateSourceError::Broken("its beats arrive too late".to_owned());
+        let until = until.filter(|until| *until > now).ok_or_else(too_late)?;
         self.known.proofs.confirmed();
         self.state.synced_at = read_at.max(self.state.synced_at);
         self.confirmed_until = until;
         self.changed |= !std::mem::replace(&mut self.state.confirmed, true);
-        Ok(())
+        match self.opened_late && until < now + LEAST_SURE {
+            true => Err(too_late()),
+            false => Ok(()),
+        }
     }
 
     /// Moves the position forward.

@@ -109,6 +109,7 @@ words! {
         VolumeMissing,
         VolumeNotRemoved,
         VolumeForeign,
+        VolumeForgotten,
         ImageNotPinned,
         FilesFailed,
         VolumeFailed,
@@ -222,6 +223,7 @@ words! {
         VolumeMoved,
         VolumeDeleting,
         VolumeDeleted,
+        VolumeForgotten,
         // Machines.
         NodeJoined,
         NodeLeft,

@@ -131,6 +131,10 @@ pub struct RemovalRecord {
     /// Removed only if that machine has put the data there for a move, and nothing has run with it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsure: bool,
+    /// A person has given the data up: where it is not found, the machine records that and the
+    /// removal is done.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub forget: bool,
 }
 
 /// The form in which a machine confirms a removal.

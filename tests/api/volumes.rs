@@ -32,6 +32,7 @@ pub(crate) fn record(node: Option<&str>) -> VolumeRecord {
         created: Timestamp::UNIX_EPOCH,
         moving: None,
         kept: Vec::new(),
+        forgotten: std::collections::BTreeMap::new(),
     }
 }
 

@@ -31,6 +31,28 @@ contains "$init_output" "$(<"$LAB_WORK/key")"
 n1 cat "$file" >"$LAB_WORK/backup"
 for secret in "PRIVATE KEY" "$(<"$LAB_WORK/key")"; do finds_nothing grep -qaF "$secret" "$LAB_WORK/backup"; done
 
+# The backup opens without KAT's programs, and has what etcd gave: it appends the digest of its snapshot.
+open_backup() { contrib/open-backup "$1" "$2" "$LAB_WORK/facts" "$LAB_WORK/snapshot" 2>&1; }
+contains "$(open_backup "$LAB_WORK/backup" "$LAB_WORK/key")" '"cluster":"lab"'
+contains "$(<"$LAB_WORK/facts")" "PRIVATE KEY"
+equal "600 600" "$(stat -c %a "$LAB_WORK/facts" "$LAB_WORK/snapshot" | paste -sd ' ')" "modes of what was opened"
+equal "$(tail -c 32 "$LAB_WORK/snapshot" | od -An -vtx1 | tr -d ' \n')" \
+    "$(head -c -32 "$LAB_WORK/snapshot" | sha256sum | cut -d ' ' -f 1)" "digest of the snapshot"
+lab copy "$LAB_WORK/snapshot" n2:/root/snapshot
+on n2 etcdutl snapshot restore /root/snapshot --data-dir /root/opened
+on n2 rm -r /root/opened /root/snapshot
+output=$(open_backup "$LAB_WORK/backup" "$LAB_WORK/key") && false
+contains "$output" "File exists"
+rm "$LAB_WORK/facts" "$LAB_WORK/snapshot"
+head -c 5000 "$LAB_WORK/backup" >"$LAB_WORK/half"
+output=$(open_backup "$LAB_WORK/half" "$LAB_WORK/key") && false
+contains "$output" "its end is missing"
+tr 2-9 3-92 <"$LAB_WORK/key" >"$LAB_WORK/other"
+output=$(open_backup "$LAB_WORK/backup" "$LAB_WORK/other") && false
+contains "$output" "its checksum does not fit"
+refused test -e "$LAB_WORK/facts"
+refused test -e "$LAB_WORK/snapshot"
+
 # n1 is lost. n3 is bare and has another name and another address.
 lab kill n1
 # n2 knows another key of n1's API than the one in the backup, as if n1 had been given one since.

@@ -199,6 +199,7 @@ impl Host {
             &Instances {
                 schema: 1,
                 instances,
+                ..Instances::default()
             },
         );
     }
@@ -229,6 +230,7 @@ impl Host {
             let userspace = starter.socket.clone();
             let overlay = OverlayLink::with_userspace(Links::open().unwrap(), starter, userspace);
             let config = NetworkServiceConfig {
+                deadlines: folder.join("deadlines.json"),
                 folder,
                 root: None,
                 listener: Some(listener),

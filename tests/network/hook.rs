@@ -10,7 +10,7 @@ use super::namespaced_machine::{
     ADDRESS, Container, Machine, as_user, eventually, fetch, in_new_namespace, run, serve_in,
 };
 use kat_network::containers::attach;
-use kat_types::machine::network::StartGate;
+use kat_types::machine::{fence::BootTime, network::StartGate};
 
 const UID: u32 = 20001;
 const OTHER: u32 = 20002;
@@ -605,4 +605,72 @@ fn strangers_wait_for_each_other_and_hold_up_nobody_else() {
         let next = machine.container(OTHER, "web-bbbbb");
         machine.hook(OTHER, "web-bbbbb", next.pid()).await.unwrap();
     });
+}
+
+#[test]
+fn an_instance_with_a_deadline_starts_only_before_it() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        machine.instance("web-aaaaa", UID, 10, StartGate::Open);
+        machine.limit("web-aaaaa", UID);
+        let container = machine.container(UID, "web-aaaaa");
+        let refusal = machine.hook(UID, "web-aaaaa", container.pid()).await;
+        let refusal = refusal.unwrap_err();
+        assert!(refusal.contains("kat-agent has not confirmed"), "{refusal}");
+        machine.allow_until("web-aaaaa", later(Duration::from_secs(60)));
+        machine
+            .hook(UID, "web-aaaaa", container.pid())
+            .await
+            .unwrap();
+        machine.allow_until("web-aaaaa", later(Duration::ZERO));
+        let refusal = machine.hook(UID, "web-aaaaa", container.pid()).await;
+        assert!(refusal.is_err());
+    });
+}
+
+/// Its hook asks only whether it may start; no process is looked at, and no link is made.
+#[test]
+fn an_instance_on_the_machines_network_with_a_deadline_is_asked_for_too() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        machine.limit("web-aaaaa", UID);
+        let container = Container::on_host_network(UID);
+        let ask = |uid| machine.hook(uid, "web-aaaaa", container.pid());
+        assert!(ask(UID).await.is_err(), "it has no deadline");
+        machine.allow_until("web-aaaaa", later(Duration::from_secs(60)));
+        ask(UID).await.unwrap();
+        let refusal = ask(OTHER).await.unwrap_err();
+        assert!(refusal.contains("no instance"), "{refusal}");
+        assert_eq!(kat_links(), Vec::<String>::new());
+    });
+}
+
+/// A user can move none of its deadlines, and can name no process of another user's unit.
+#[test]
+fn a_deadline_kills_the_processes_of_its_own_units_alone() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        machine.limit("web-aaaaa", UID);
+        let (own, other) = (
+            machine.container(UID, "web-aaaaa"),
+            machine.container(OTHER, "web-bbbbb"),
+        );
+        machine.allow_until("web-aaaaa", later(Duration::ZERO));
+        eventually("it is killed", async || {
+            machine.fence.end_overdue().await;
+            own.has_ended()
+        })
+        .await;
+        assert!(!other.has_ended());
+        let file = machine.folder.path().join("deadlines.json");
+        let denied = as_user(UID, move || {
+            (std::fs::write(&file, "{}"), std::fs::remove_file(&file))
+        })
+        .await;
+        assert!(denied.0.is_err() && denied.1.is_err());
+    });
+}
+
+fn later(time: Duration) -> BootTime {
+    BootTime::from(kat_daemon::clock::since_boot()).after(time)
 }

@@ -15,17 +15,24 @@ use std::{
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use kat_daemon::watchdog::LoopPulses;
+use kat_daemon::{clock, watchdog::LoopPulses};
 use kat_network::{
     containers::{
-        attachments::Attachments, hook_server::HookServer, namespaces::NetworkNamespace,
-        unit_processes::UnitProcesses, verify::CgroupReader,
+        attachments::Attachments,
+        fence::{DeadlineFence, FenceSources},
+        hook_server::HookServer,
+        namespaces::NetworkNamespace,
+        unit_processes::UnitProcesses,
+        verify::CgroupReader,
     },
     hook,
     links::Links,
     state_files::StateFiles,
 };
-use kat_types::machine::network::{InstanceNetwork, Instances, NodeNetwork, StartGate};
+use kat_types::machine::{
+    fence::{BootTime, RunDeadlines},
+    network::{FencedInstance, InstanceNetwork, Instances, NodeNetwork, StartGate},
+};
 
 /// Runs `work` in a new network namespace, with a runtime of its own.
 pub(crate) fn in_new_namespace<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send + 'static) {
@@ -114,6 +121,12 @@ impl Container {
         self.0.id().try_into().unwrap()
     }
 
+    /// Whether it has ended, and nobody has waited for it yet.
+    pub(crate) fn has_ended(&self) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        status.contains(") Z ")
+    }
+
     pub(crate) fn namespace(&self) -> NetworkNamespace {
         NetworkNamespace::of(self.pid()).unwrap()
     }
@@ -186,6 +199,7 @@ pub(crate) struct Machine {
     pub instances: Instances,
     pub cgroups: Arc<Mutex<BTreeMap<i32, String>>>,
     pub attachments: Arc<Attachments>,
+    pub fence: Arc<DeadlineFence>,
     files: Arc<StateFiles>,
     cancel: CancellationToken,
     /// Ends the server.
@@ -235,6 +249,14 @@ impl Machine {
             reader(&cgroups),
             processes(&cgroups),
         );
+        let fence = DeadlineFence::new(FenceSources {
+            files: Arc::clone(&files),
+            deadlines: folder.path().join("deadlines.json"),
+            journal: folder.path().join("no-journal"),
+            clock: Arc::new(|| BootTime::from(clock::since_boot())),
+            cgroups: reader(&cgroups),
+            processes: processes(&cgroups),
+        });
         let mut machine = Self {
             folder,
             links,
@@ -244,6 +266,7 @@ impl Machine {
             },
             cgroups,
             attachments,
+            fence,
             files,
             cancel,
             stop: CancellationToken::new(),
@@ -258,7 +281,11 @@ impl Machine {
         let listener = tokio::net::UnixListener::bind(&next).unwrap();
         std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o666)).unwrap();
         std::fs::rename(next, self.socket()).unwrap();
-        let server = HookServer::new(Arc::clone(&self.files), Arc::clone(&self.attachments));
+        let server = HookServer::new(
+            Arc::clone(&self.files),
+            Arc::clone(&self.attachments),
+            Arc::clone(&self.fence),
+        );
         self.stop = self.cancel.child_token();
         let pulse = LoopPulses::default().watch("the hook's socket");
         tokio::spawn(server.serve(listener, pulse, self.stop.clone()));
@@ -284,6 +311,25 @@ impl Machine {
         self.instances.instances.insert(name.into(), instance);
         write(self.folder.path(), "instances.json", &self.instances);
         address
+    }
+
+    /// Marks an instance as one that runs only before its deadline, and writes the file.
+    pub(crate) fn limit(&mut self, name: &str, uid: u32) {
+        let fenced = FencedInstance {
+            uid,
+            units: vec![format!("kat-default-{name}.service")],
+        };
+        self.instances.fenced.insert(name.into(), fenced);
+        write(self.folder.path(), "instances.json", &self.instances);
+    }
+
+    /// Writes the deadline of an instance, in the file of the agent, and that of no other.
+    pub(crate) fn allow_until(&self, name: &str, deadline: BootTime) {
+        let deadlines = RunDeadlines {
+            schema: 1,
+            deadlines: [(name.to_owned(), deadline)].into(),
+        };
+        write(self.folder.path(), "deadlines.json", &deadlines);
     }
 
     /// A second set of attachments that has read the present list, and keeps it until it reads the

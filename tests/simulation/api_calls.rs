@@ -54,7 +54,7 @@ pub(crate) struct StreamRoute {
 
 pub(crate) struct Net {
     doors: Mutex<BTreeMap<String, Door>>,
-    ways: BTreeMap<String, Arc<Way>>,
+    pub ways: BTreeMap<String, Arc<Way>>,
     /// Where the machines are reached, as the store would publish it.
     pub endpoints: ClusterEndpoints,
     /// Processes that forward connections, open until their token is cancelled.
@@ -113,9 +113,10 @@ impl Net {
         self.ways[machine].now().reports_refused
     }
 
-    /// New streams neither break nor stand still from now on.
+    /// New streams and copies of volumes neither break nor stand still from now on.
     pub(crate) fn heal_streams(&self) {
         self.fates.lock().faulty = false;
+        self.senders.heal();
     }
 
     /// The server of the last stream that the machine opened.
@@ -278,8 +279,8 @@ impl Net {
         }
     }
 
-    /// Waits the latency of both ends, and forever if one is cut off. A machine's calls to itself
-    /// are not cut.
+    /// Waits the latency of both ends, until neither hangs, and forever if one is cut off. A
+    /// machine's calls to itself are not cut.
     async fn travel(&self, from: Option<&str>, to: &str) {
         let ends = [from, (from != Some(to)).then_some(to)];
         for way in ends
@@ -295,6 +296,12 @@ impl Net {
         };
         if from != Some(to) && (cut(from) || cut(Some(to))) {
             pending::<()>().await;
+        }
+        // Both ends handle nothing while they hang.
+        for way in [from, Some(to)].into_iter().flatten() {
+            if let Some(way) = self.ways.get(way) {
+                way.awake().await;
+            }
         }
     }
 }

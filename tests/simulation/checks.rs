@@ -1,6 +1,7 @@
 //! Checks of what must never happen.
 
 pub(crate) mod copies;
+pub(crate) mod false_claims;
 pub(crate) mod fault_isolation;
 pub(crate) mod invariants;
 pub(crate) mod monitor;

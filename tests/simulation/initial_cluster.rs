@@ -12,6 +12,7 @@ use crate::{
     faults::network_faults::Way,
     load::{secrets, user::NAMESPACE},
     machines::{
+        disk::Disk,
         joining_machine,
         machine::{Accounts, Pace},
     },
@@ -37,8 +38,10 @@ pub(crate) fn machine(
     etcd: bool,
     folder: &Path,
     random: &mut Random,
+    own_disk: bool,
 ) -> Machine {
     let root = folder.join(name);
+    let disk = own_disk.then(|| Disk::new(&root));
     std::fs::create_dir_all(root.join("net")).unwrap();
     std::fs::create_dir_all(root.join("var/lib/kat")).unwrap();
     let number = u8::try_from(number).unwrap();
@@ -66,6 +69,8 @@ pub(crate) fn machine(
         joined: number < u8::try_from(THERE).unwrap(),
         accounts: Arc::new(Accounts::new(&root)),
         root,
+        disk,
+        data_path: None,
         pace: Pace {
             starts: random.milliseconds(20, 2_000),
             stops: random.milliseconds(20, if slowly { 20_000 } else { 2_000 }),

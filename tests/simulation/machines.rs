@@ -2,6 +2,8 @@
 
 pub(crate) mod agent_environment;
 pub(crate) mod agent_process;
+pub(crate) mod data_path;
+pub(crate) mod disk;
 pub(crate) mod etcd;
 pub(crate) mod joining_machine;
 pub(crate) mod machine;

@@ -20,6 +20,7 @@ mod checks;
 mod faults;
 mod initial_cluster;
 mod load;
+mod machine_scenes;
 mod machines;
 mod random;
 mod run;

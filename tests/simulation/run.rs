@@ -12,7 +12,8 @@ use tokio::time::{Instant, sleep};
 use crate::{
     checks::invariants::assigned,
     faults::{
-        disabled_safeguards::Without, network_faults::Conditions, stream_faults::StreamSteps,
+        disabled_safeguards::Without, machine_faults::MachineSteps, network_faults::Conditions,
+        stream_faults::StreamSteps,
     },
     load::user::{AT_LAST, FENCED, FENCED_WRITER, WRITER, Wish},
     world::{LOST_AFTER, World},
@@ -23,7 +24,7 @@ use kat_types::{assignment::DesiredRun, store::keys};
 const STEPS: usize = 30;
 /// Time between two checks of the invariants.
 const SLICE: Duration = Duration::from_millis(50);
-const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
 /// Time between two looks where a moment counts.
 const FINE: Duration = Duration::from_millis(10);
 /// Time limit for the desired state after all faults are repaired.
@@ -47,6 +48,12 @@ pub(crate) enum Repair {
     Way(usize),
     Streams(usize),
     Store,
+    /// SIGCONT for an agent that hangs.
+    Wake(usize),
+    /// systemd's watchdog ends an agent that hangs, and it is started again.
+    Watchdog(usize),
+    Overlay(usize),
+    Disk(usize),
 }
 
 /// Runs a seed to its end, or to the first violation.
@@ -82,7 +89,11 @@ pub(crate) fn data_is_lost(seed: u64) -> Outcome {
     })
 }
 
-fn play(seed: u64, without: Without, script: impl AsyncFnOnce(&mut Scenario)) -> Outcome {
+pub(crate) fn play(
+    seed: u64,
+    without: Without,
+    script: impl AsyncFnOnce(&mut Scenario),
+) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -93,6 +104,7 @@ fn play(seed: u64, without: Without, script: impl AsyncFnOnce(&mut Scenario)) ->
         let mut scenario = Scenario {
             world: World::new(seed, without, folder.path()).await,
             streams: StreamSteps::of_seed(seed),
+            machines: MachineSteps::of_seed(seed, without),
             repairs: Vec::new(),
             version: 0,
         };
@@ -118,6 +130,8 @@ fn scratch() -> PathBuf {
 pub(crate) struct Scenario {
     pub world: World,
     pub streams: StreamSteps,
+    /// Faults of single machines, in the runs that have them.
+    pub machines: Option<MachineSteps>,
     repairs: Vec<(Instant, Repair)>,
     pub version: u64,
 }
@@ -129,6 +143,7 @@ impl Scenario {
             self.step().await;
             self.step_of_the_large();
             self.step_of_the_streams();
+            self.step_of_the_machines();
             let pause = if self.world.random.chance(60) {
                 self.world.random.milliseconds(1, 800)
             } else {
@@ -298,18 +313,19 @@ impl Scenario {
         self.pass(60 * SECOND).await;
     }
 
-    fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.world.monitor.violation().is_some()
     }
 
     /// Lets virtual time pass, does the repairs that are due, and checks the invariants.
-    async fn pass(&mut self, time: Duration) {
+    pub(crate) async fn pass(&mut self, time: Duration) {
         self.pass_in(SLICE, time).await;
     }
 
-    async fn pass_in(&mut self, slice: Duration, time: Duration) {
+    pub(crate) async fn pass_in(&mut self, slice: Duration, time: Duration) {
         let end = Instant::now() + time;
         while Instant::now() < end && !self.is_over() {
+            self.world.wait_for_threads();
             sleep(slice.min(end - Instant::now())).await;
             let due = |(at, _): &mut (Instant, Repair)| *at <= Instant::now();
             let due: Vec<_> = self.repairs.extract_if(.., due).collect();
@@ -340,6 +356,15 @@ impl Scenario {
                 self.world.change_way(number, Conditions::heal_streams);
             }
             Repair::Store => self.world.store.set_available(true),
+            Repair::Wake(number) => self.world.wake(number),
+            Repair::Watchdog(number) => {
+                if self.world.machines[number].way.now().hung {
+                    self.world.kill(number);
+                    self.world.start(number);
+                }
+            }
+            Repair::Overlay(number) => self.world.cut_overlay(number, false),
+            Repair::Disk(number) => self.world.fill_disk(number, false),
         }
     }
 
@@ -362,11 +387,15 @@ impl Scenario {
             self.world.change_way(number, |way| way.lost_answers = 0);
             self.repair(Repair::Way(number)).await;
             self.repair(Repair::Streams(number)).await;
+            self.repair(Repair::Wake(number)).await;
+            self.repair(Repair::Overlay(number)).await;
+            self.repair(Repair::Disk(number)).await;
             self.repair(Repair::PowerOn(number)).await;
         }
         // Every request with an unknown outcome has taken effect by now, or never will.
         self.pass_in(SECOND / 5, AT_LAST).await;
         self.go_on_beside_the_forger().await;
+        self.go_on_beside_a_dead_overlay().await;
         self.comes_to_rest().await;
         self.delete_the_large().await;
     }
@@ -450,7 +479,7 @@ impl Scenario {
 
     /// Waits until the cluster is in its desired state, and repeats requests with an unknown
     /// outcome.
-    async fn comes_to_rest(&mut self) {
+    pub(crate) async fn comes_to_rest(&mut self) {
         let end = Instant::now() + HEALED_WITHIN;
         loop {
             self.pass_in(SECOND / 5, SECOND).await;

@@ -17,10 +17,13 @@ use tokio::time::Instant;
 
 use crate::{
     api_calls::Net,
-    checks::{copies::ListRevisions, fault_isolation, monitor::Monitor},
+    checks::{copies::ListRevisions, false_claims::FalseClaims, fault_isolation, monitor::Monitor},
     faults::{
-        disabled_safeguards::{Without, give_back_early, only_reads, roll_out_badly},
+        disabled_safeguards::{
+            Without, give_back_early, hear_all, hear_no_witness, only_reads, roll_out_badly,
+        },
         forged_reports::{self, Forger},
+        machine_faults::small_disk,
         network_faults::{Conditions, Way},
         stream_faults::StreamFates,
         unwritable_workload::{self, Large},
@@ -33,6 +36,8 @@ use crate::{
     },
     machines::{
         agent_process::{Place, Process},
+        data_path::DataPath,
+        disk::Disk,
         etcd::Etcd,
         machine::{Accounts, Boot, Pace},
     },
@@ -74,6 +79,10 @@ pub(crate) struct Machine {
     /// The machine belongs to the cluster.
     pub joined: bool,
     pub root: std::path::PathBuf,
+    /// The machine's own disk, in the seeds in which it fills up.
+    pub disk: Option<Disk>,
+    /// The machine's `kat-net`, while the machine is on.
+    pub data_path: Option<Arc<DataPath>>,
     pub accounts: Arc<Accounts>,
     pub pace: Pace,
     pub lingering: BTreeSet<u32>,
@@ -88,7 +97,7 @@ pub(crate) struct Machine {
 impl Machine {
     /// The machine's agent has run for more than eight seconds, and its programs end within two.
     pub(crate) fn ends_in_time(&self) -> bool {
-        let works = self.process.is_some() && self.boot.is_some();
+        let works = self.process.is_some() && self.boot.is_some() && !self.way.now().hung;
         let for_long = self
             .started
             .is_some_and(|since| since.elapsed() > Duration::from_secs(8));
@@ -130,6 +139,8 @@ pub(crate) struct World {
     pub addresses_only: bool,
     /// The state at the last check.
     pub checked: Option<(i64, u64, BTreeMap<String, String>)>,
+    /// What the store says and what is not so.
+    pub false_claims: FalseClaims,
     /// Slots with too many instances, since when, and how long that is allowed.
     pub crowded: BTreeMap<(String, u32), (Instant, Duration)>,
     pub list_revisions: ListRevisions,
@@ -147,10 +158,14 @@ impl World {
         let monitor = Arc::new(Monitor::new(&store, silence));
         // Every other seed has shared storage, where data is reachable from every machine.
         let shared = seed.is_multiple_of(2);
+        let small_disk = small_disk(seed).filter(|_| without.has_machine_faults());
         let machines: Vec<Machine> = MACHINES
             .iter()
             .enumerate()
-            .map(|(number, (name, etcd))| machine(number, name, *etcd, folder, &mut random))
+            .map(|(number, (name, etcd))| {
+                let own_disk = small_disk == Some(number);
+                machine(number, name, *etcd, folder, &mut random, own_disk)
+            })
             .collect();
         if shared {
             let one = folder.join("shared");
@@ -203,6 +218,7 @@ impl World {
             shared,
             addresses_only: false,
             checked: None,
+            false_claims: FalseClaims::default(),
             crowded: BTreeMap::new(),
             list_revisions: ListRevisions::default(),
             seed,
@@ -291,6 +307,9 @@ impl World {
         let Some(boot) = machine.boot.as_ref().filter(|_| machine.process.is_none()) else {
             return;
         };
+        let Some(data_path) = machine.data_path.clone() else {
+            return;
+        };
         let skew = machine.skew;
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let place = Place {
@@ -316,6 +335,9 @@ impl World {
             two_hops: self.without != Without::SecondHop,
             known_leader: Arc::clone(&machine.known_leader),
             shared: self.shared,
+            data_path,
+            retries_writes: self.without != Without::RetriedWrites,
+            starts_managers: self.without != Without::ManagerStart,
         };
         machine.processes += 1;
         let name = format!("{}.{}", machine.name, machine.processes);
@@ -334,6 +356,12 @@ impl World {
                 let mut observed = observed.clone();
                 if without == Without::OwnInstances {
                     fault_isolation::believe(&mut observed, snapshot);
+                }
+                if without == Without::Silence {
+                    hear_all(&mut observed);
+                }
+                if without == Without::OverlayWitnesses {
+                    hear_no_witness(&mut observed);
                 }
                 if without == Without::FullTimeout {
                     observed.leading_for = Duration::from_secs(3600);
@@ -389,15 +417,73 @@ impl World {
         )
     }
 
+    /// Waits for threads that work on disks: they do so in real time, while virtual time jumps to the
+    /// next timer as soon as nothing else is to be done.
+    pub(crate) fn wait_for_threads(&self) {
+        let machines = self.machines.iter();
+        for process in machines.filter_map(|machine| machine.process.as_ref()) {
+            process.wait_for_threads();
+        }
+    }
+
     /// Sends SIGKILL to `kat-agent`.
     pub(crate) fn kill(&mut self, number: usize) {
         if let Some(process) = self.machines[number].process.take() {
             process.kill();
         }
+        self.change_way(number, |way| way.hung = false);
+    }
+
+    /// Sends SIGSTOP to `kat-agent`.
+    pub(crate) fn hang(&mut self, number: usize) {
+        if self.machines[number].process.is_some() {
+            self.change_way(number, |way| way.hung = true);
+        }
+    }
+
+    /// Sends SIGCONT to `kat-agent`.
+    pub(crate) fn wake(&mut self, number: usize) {
+        let machine = &mut self.machines[number];
+        if machine.way.now().hung {
+            machine.started = Some(Instant::now());
+            self.change_way(number, |way| way.hung = false);
+        }
+    }
+
+    /// Cuts the machine off from the overlay, or ends that.
+    pub(crate) fn cut_overlay(&mut self, number: usize, cut: bool) {
+        self.change_way(number, |way| way.overlay_cut = cut);
+        self.silence_etcd(number);
+    }
+
+    /// Takes all free space of the machine's disk, or returns it.
+    pub(crate) fn fill_disk(&mut self, number: usize, full: bool) {
+        let Some(disk) = &self.machines[number].disk else {
+            return;
+        };
+        disk.set_full(full);
+        self.change_way(number, |way| way.disk_full = full);
+        self.silence_etcd(number);
+    }
+
+    fn silence_etcd(&self, number: usize) {
+        let machine = &self.machines[number];
+        let now = machine.way.now();
+        let silent = now.overlay_cut || now.disk_full;
+        self.etcd.set_silent(&machine.name, silent);
+    }
+
+    /// Kills the manager of a workload's user.
+    pub(crate) fn lose_manager(&self, number: usize, uid: u32) {
+        if let Some(boot) = &self.machines[number].boot {
+            boot.lose_manager(uid);
+        }
     }
 
     /// Sends SIGTERM to `kat-agent`.
     pub(crate) fn stop(&mut self, number: usize) {
+        // systemd sends SIGCONT too.
+        self.change_way(number, |way| way.hung = false);
         if let Some(process) = self.machines[number].process.take() {
             process.stop();
         }
@@ -407,7 +493,11 @@ impl World {
     pub(crate) fn power_off(&mut self, number: usize) {
         self.kill(number);
         let machine = &mut self.machines[number];
-        machine.way.change(|way| way.power += 1);
+        machine.way.change(|way| {
+            way.power += 1;
+            way.off = true;
+        });
+        machine.data_path = None;
         self.etcd.set_up(&machine.name, false);
         if let Some(boot) = machine.boot.take() {
             machine.lingering = boot.lingering();
@@ -422,8 +512,12 @@ impl World {
             return;
         }
         if machine.boot.is_none() {
-            let boot = Boot::begin(&machine.root, machine.pace, &machine.lingering).await;
+            machine.way.change(|way| way.off = false);
+            let (root, way) = (&machine.root, &machine.way);
+            let boot = Boot::begin(root, machine.pace, &machine.lingering, way).await;
             machine.boot = Some(boot);
+            let data_path = DataPath::start(&machine.name, self.net.ways.clone(), &self.store);
+            machine.data_path = Some(Arc::new(data_path));
         }
         self.etcd.set_up(&machine.name, true);
         self.start(number);

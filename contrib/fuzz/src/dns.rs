@@ -53,6 +53,7 @@ pub fn zone() -> Arc<Zone> {
     let instances = Instances {
         schema: 1,
         instances: BTreeMap::from([("web-zz999".to_owned(), instance)]),
+        fenced: BTreeMap::new(),
     };
     let many = (1..=200).map(|last| Ipv4Addr::new(10, 100, 4, last));
     let records = DnsRecords {

@@ -199,7 +199,7 @@ power_off() {
     ! host_has_systemd || stop_unit "$node"
     kill_recorded "$dir/supervisor.pid" || true
     kill_recorded "$dir/nspawn.pid" || true
-    ! lab_is_vm || cgroup_remove "run-$node"
+    ! lab_is_vm || { cgroup_remove "run-$node"; vm_disconnect "$node"; }
     [[ -z $pid ]] || kill -KILL "$pid" 2>/dev/null || true
     cgroup_remove "$node"
     # The link disappears with the machine's network namespace, which the kernel removes later than

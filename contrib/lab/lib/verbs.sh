@@ -291,6 +291,10 @@ verb_readdress() {
         [[ $other == "$node" || $(node_address "$other") != "$address" ]] || die "$other already has the address $address"
     done
     require_writable_settings "$node"
+    if lab_is_vm; then
+        readdress_vm "$node" "$address"
+        return
+    fi
     echo "$address" >"$(node_dir "$node")/address"
     set_network "$node"
 }

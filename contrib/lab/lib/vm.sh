@@ -65,15 +65,52 @@ boot_vm() {
 # The kernel's boot id, which changes with each boot.
 vm_boot_id() { vm_ssh "$1" cat /proc/sys/kernel/random/boot_id 2>/dev/null; }
 
-# vm_ssh NODE COMMAND...: replaces this process with ssh, which runs the command as root.
+# readdress_vm NODE ADDRESS: ssh ends with the old address, so the machine changes it by itself a second after the
+# command has returned, and has it when ssh reaches the new one.
+readdress_vm() {
+    local node=$1 address=$2 dir before
+    dir=$(node_dir "$node")
+    before=$(node_address "$node")
+    echo "$address" >"$dir/address"
+    # shellcheck disable=SC2016
+    network_file "$node" | (VM_ADDRESS=$before vm_ssh "$node" sh -euc '
+        cat >"$1"
+        systemd-run --quiet --collect --on-active=1 --timer-property=AccuracySec=100ms \
+            sh -c "networkctl reload && networkctl reconfigure host0"' sh "/$NETWORK_FILE") ||
+        { echo "$before" >"$dir/address"; die "$node could not be given the address $address"; }
+    wait_for "$(boot_timeout)" vm_answers "$node" || die "$node did not get the address $address"
+}
+
+vm_answers() { (vm_ssh "$1" true) </dev/null 2>/dev/null; }
+
+# vm_ssh NODE COMMAND...: replaces this process with ssh, which runs the command as root. Commands of the same minute use
+# one connection: opening one takes an emulated processor some seconds.
 vm_ssh() {
-    local node=$1 command
+    local node=$1 address command
     shift
+    address=${VM_ADDRESS:-$(node_address "$node")}
     printf -v command '%q ' "$@"
     # Key exchange with curve25519 only: other algorithms take an emulated processor a second.
     in_lab ssh -F none -i "$LAB_STATE/ssh" -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null \
         -o LogLevel=ERROR -o ConnectTimeout=10 -o ServerAliveInterval=10 -o ServerAliveCountMax=6 \
-        -o KexAlgorithms=curve25519-sha256 "root@$(node_address "$node")" "exec $command"
+        -o ControlMaster=auto -o ControlPersist=60 -o ControlPath="$(vm_connection "$node" "$address")" \
+        -o KexAlgorithms=curve25519-sha256 "root@$address" "exec $command"
+}
+
+# The socket of the connection to a machine at an address; "none" where the path would be too long for one.
+vm_connection() {
+    local path
+    path=$(node_dir "$1")/ssh-$2
+    ((${#path} < 80)) || path=none
+    printf '%s\n' "$path"
+}
+
+# Ends the connections to a machine, which would else last for a minute after its end.
+vm_disconnect() {
+    local path
+    for path in "$(node_dir "$1")"/ssh-*; do
+        [[ ! -S $path ]] || ssh -F none -o ControlPath="$path" -O exit "$1" 2>/dev/null || true
+    done
 }
 
 # The form of exec_in for virtual machines.

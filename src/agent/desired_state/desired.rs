@@ -101,7 +101,7 @@ pub fn read(entries: &MirrorEntries, node: &str) -> Result<DesiredState, Desired
         .map_err(|error| DesiredError::Meta(meta_key, error.to_string()))?;
     let prefix = keys::desired_instances(node);
     let mut assignments = BTreeMap::new();
-    let below = entries.range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded));
+    let below = entries.range::<_, str>((Bound::Included(prefix.as_str()), Bound::Unbounded));
     for (key, entry) in below.take_while(|(key, _)| key.starts_with(&prefix)) {
         let assignment: Assignment = serde_json::from_slice(&entry.value)
             .map_err(|error| DesiredError::Entry(key.to_string(), error.to_string()))?;
@@ -128,7 +128,7 @@ pub fn read(entries: &MirrorEntries, node: &str) -> Result<DesiredState, Desired
 /// Reads the requests for single volumes. The requests are independent: one that can't be read is
 /// skipped.
 fn records<T: DeserializeOwned>(entries: &MirrorEntries, prefix: &str) -> BTreeMap<String, T> {
-    let below = entries.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+    let below = entries.range::<_, str>((Bound::Included(prefix), Bound::Unbounded));
     let records = below.map_while(|(key, entry)| Some((key.strip_prefix(prefix)?, entry)));
     let read = records.filter_map(|(volume, entry)| {
         let record: T = serde_json::from_slice(&entry.value).ok()?;
@@ -157,10 +157,10 @@ mod tests {
     #[test]
     fn an_empty_list_must_be_confirmed() {
         assert_eq!(
-            read(&BTreeMap::new(), "n1"),
+            read(&MirrorEntries::new(), "n1"),
             Err(DesiredError::NoMeta("n1".to_owned()))
         );
-        let entries = BTreeMap::from([entry(
+        let entries = MirrorEntries::from_iter([entry(
             "/kat/nodes/desired/n1/meta",
             r#"{"schema":1,"revision":4,"count":0}"#,
         )]);
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_partial_list_is_refused() {
-        let entries = BTreeMap::from([entry(
+        let entries = MirrorEntries::from_iter([entry(
             "/kat/nodes/desired/n1/meta",
             r#"{"schema":1,"revision":4,"count":2}"#,
         )]);
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn an_unreadable_entry_is_not_a_shorter_list() {
-        let entries = BTreeMap::from([
+        let entries = MirrorEntries::from_iter([
             entry(
                 "/kat/nodes/desired/n1/meta",
                 r#"{"schema":1,"revision":4,"count":1}"#,

@@ -10,6 +10,10 @@
 //! A stopped instance starts again when a leader has accepted a new report and the list is of a read
 //! from a quorum of the store after that. A restarted agent continues from the saved time of the last
 //! accepted report.
+//!
+//! An agent that is dead or stopped by a signal stops nothing. So it writes beforehand until when
+//! each instance may run, and `kat-net` kills what runs longer ([`kill_after`]). The deadline is
+//! written before the list is passed on: an instance that `kat-net` knows always has one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,33 +31,65 @@ use tokio_util::sync::CancellationToken;
 use crate::service::supervisor::DesiredList;
 use kat_host::files::{self, FileAccess};
 use kat_store::{SILENCE, SURE_FOR};
-use kat_types::{machine::fence::fence_after, resource::OnPartition};
+use kat_types::{
+    assignment::Assignment,
+    machine::fence::{BootClock, BootTime, RunDeadlines, fence_after, kill_after},
+    resource::OnPartition,
+};
 
-/// Largest file of [`FenceMemory`] in bytes.
+/// Largest file with the time of the last contact, in bytes.
 const LIMIT: u64 = 32;
+/// Largest file with the deadlines, in bytes.
+const DEADLINES_LIMIT: u64 = 16 << 20;
 /// Sleep if nothing is scheduled.
 const LONG: Duration = Duration::from_secs(3600);
+/// Sleep after deadlines could not be written.
+const UNWRITTEN: Duration = Duration::from_secs(1);
 /// Maximum time for which a list that seems current may be outdated: from a server's read from a
 /// quorum over the last beat of the stream, and a second for slow machines.
 pub const LIST_AGE: Duration = SILENCE
     .saturating_add(SURE_FOR)
     .saturating_add(Duration::from_secs(1));
 
-/// Saves when a leader was last reached, and that the list was confirmed, across restarts of the
-/// agent but not across a boot.
+/// Saves when a leader was last reached, until when the instances may run, and that the list was
+/// confirmed, across restarts of the agent but not across a boot.
 pub struct FenceMemory {
     /// File with the time when a leader was last reached; the file `confirmed` lies beside it.
     pub path: PathBuf,
-    /// Microseconds since the boot.
-    pub monotonic: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// File with the [`RunDeadlines`], for `kat-net`.
+    pub deadlines: PathBuf,
 }
 
 impl FenceMemory {
     /// When a leader was last reached; `None` if none was since the boot.
-    pub fn recall(&self) -> Option<Instant> {
+    pub fn recall(&self, now: BootTime) -> Option<BootTime> {
         let text = files::read_text(&self.path, LIMIT).ok()?;
-        let ago = (self.monotonic)().checked_sub(text.trim().parse().ok()?)?;
-        Instant::now().checked_sub(Duration::from_micros(ago))
+        let reached = BootTime(text.trim().parse().ok()?);
+        Some(reached).filter(|reached| *reached <= now)
+    }
+
+    /// The deadlines that were last written; none where the file can't be read.
+    fn recall_deadlines(&self) -> BTreeMap<String, BootTime> {
+        let text = files::read_bounded(&self.deadlines, DEADLINES_LIMIT).ok();
+        let read = text.and_then(|text| serde_json::from_slice::<RunDeadlines>(&text).ok());
+        read.map_or_else(BTreeMap::new, |read| read.deadlines)
+    }
+
+    /// Returns false where they can't be written, which is logged: the instances end at the deadlines
+    /// of before, unless it succeeds later.
+    fn save_deadlines(&self, deadlines: &BTreeMap<String, BootTime>) -> bool {
+        let deadlines = RunDeadlines {
+            schema: 1,
+            deadlines: deadlines.clone(),
+        };
+        let written = files::json_of(&self.deadlines, &deadlines)
+            .and_then(|text| files::write_atomic(&self.deadlines, &text, FileAccess::mode(0o600)));
+        if let Err(error) = &written {
+            tracing::warn!(
+                "kat-net will kill the instances with onPartition: stop, because it is not told that they may run: {error:#}"
+            );
+        }
+        written.is_ok()
     }
 
     /// Whether the store has confirmed the list since the boot.
@@ -73,9 +109,8 @@ impl FenceMemory {
         self.path.with_file_name("confirmed")
     }
 
-    fn save_contact(&self, reached: Instant) {
-        let ago = u64::try_from(reached.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let at = (self.monotonic)().saturating_sub(ago).to_string();
+    fn save_contact(&self, reached: BootTime) {
+        let at = reached.0.to_string();
         if let Err(error) = files::write_atomic(&self.path, at.as_bytes(), FileAccess::mode(0o600))
         {
             tracing::warn!(
@@ -93,8 +128,9 @@ pub struct PartitionFence {
     /// [`LIST_AGE`].
     pub list_age: Duration,
     pub lists: watch::Receiver<DesiredList>,
+    pub clock: BootClock,
     /// When this machine last counted as present for a leader, see [`fence_after`].
-    pub reached: watch::Receiver<Option<Instant>>,
+    pub reached: watch::Receiver<Option<BootTime>>,
     /// The list with the fenced instances.
     pub fenced: watch::Sender<DesiredList>,
     /// Saves `reached` across restarts of the agent.
@@ -108,16 +144,30 @@ impl PartitionFence {
         // When a leader started to accept reports again.
         let mut back = None;
         let mut confirmed = self.memory.as_ref().is_some_and(FenceMemory::is_confirmed);
+        let memory = self.memory.as_ref();
+        let mut deadlines = memory.map_or_else(BTreeMap::new, FenceMemory::recall_deadlines);
+        // By the memory, since a report may have been accepted already.
+        let mut reached = match memory {
+            Some(memory) => memory.recall((self.clock)()),
+            None => *self.reached.borrow(),
+        };
         loop {
             let listed = self.lists.borrow_and_update().clone();
-            let reached = *self.reached.borrow_and_update();
+            // By the contact of before: after a signal that stopped the agent, or a suspension of
+            // the machine, a leader may be reached again before the end of the time was noticed.
+            let missed = PartitionedInstances::of(&listed, reached, self.timeout, (self.clock)());
+            if !missed.over.is_empty() {
+                back = None;
+            }
+            let waiting = &stopped | &missed.over;
+            reached = *self.reached.borrow_and_update();
             if !confirmed && listed.confirmed && listed.current {
                 confirmed = true;
                 if let Some(memory) = &self.memory {
                     memory.keep_confirmed();
                 }
             }
-            let silence = PartitionedInstances::of(&listed, reached, self.timeout);
+            let silence = PartitionedInstances::of(&listed, reached, self.timeout, (self.clock)());
             back = match silence.over.is_empty() {
                 true => back.or_else(|| Some(Instant::now())),
                 false => None,
@@ -129,12 +179,15 @@ impl PartitionFence {
                     false => (back + self.list_age).saturating_duration_since(Instant::now()),
                 }
             });
-            let verdict = silence.into_verdict(&stopped, told.unwrap_or(LONG));
+            let mut verdict = silence.into_verdict(&waiting, told.unwrap_or(LONG));
             // While an instance waits for the list, the saved time stays old, so that the instance
             // also waits in the next process of the agent.
             let runs = verdict.any && verdict.stopped.is_empty();
             if let (Some(memory), Some(reached), true) = (&self.memory, reached, runs) {
                 memory.save_contact(reached);
+            }
+            if listed.known && !self.renew_deadlines(&mut deadlines, &listed, reached, &verdict) {
+                verdict.again = verdict.again.min(UNWRITTEN);
             }
             let mut held = verdict.stopped.clone();
             if !confirmed {
@@ -172,6 +225,44 @@ impl PartitionFence {
     }
 }
 
+impl PartitionFence {
+    /// Tells `kat-net` until when the instances may run. A stopped one keeps the deadline that it
+    /// had, also while the agent can't stop it. Returns false where `kat-net` could not be told.
+    fn renew_deadlines(
+        &self,
+        deadlines: &mut BTreeMap<String, BootTime>,
+        listed: &DesiredList,
+        reached: Option<BootTime>,
+        verdict: &FenceVerdict,
+    ) -> bool {
+        let end = reached.map(|reached| reached.after(kill_after(self.timeout)));
+        let next = fenced_instances(listed).filter_map(|(id, _)| {
+            let deadline = match verdict.stopped.contains(id) {
+                true => deadlines.get(id).copied(),
+                false => end,
+            };
+            Some((id.clone(), deadline?))
+        });
+        let next = next.collect();
+        if *deadlines == next {
+            return true;
+        }
+        if let Some(memory) = &self.memory
+            && !memory.save_deadlines(&next)
+        {
+            return false;
+        }
+        *deadlines = next;
+        true
+    }
+}
+
+/// The instances with `onPartition: stop`.
+fn fenced_instances(listed: &DesiredList) -> impl Iterator<Item = (&String, &Assignment)> {
+    let all = listed.desired.assignments.iter();
+    all.filter(|(_, one)| one.on_partition == OnPartition::Stop)
+}
+
 /// The instances with `onPartition: stop`, by whether their time without a leader has passed.
 struct PartitionedInstances {
     over: BTreeSet<String>,
@@ -181,20 +272,21 @@ struct PartitionedInstances {
 
 impl PartitionedInstances {
     /// `reached` is when a leader was last reached; `None` if none was since the boot.
-    fn of(listed: &DesiredList, reached: Option<Instant>, timeout: Duration) -> Self {
+    fn of(
+        listed: &DesiredList,
+        reached: Option<BootTime>,
+        timeout: Duration,
+        now: BootTime,
+    ) -> Self {
         let mut silence = Self {
             over: BTreeSet::new(),
             running: BTreeMap::new(),
         };
-        for (id, assignment) in &listed.desired.assignments {
-            let asks = assignment.on_partition == OnPartition::Stop;
-            if !asks {
-                continue;
-            }
+        for (id, assignment) in fenced_instances(listed) {
             let grace = assignment.stop_seconds();
             // `None` only for a grace that is too long, which apply rejects.
             let after = fence_after(timeout, grace).unwrap_or(timeout / 2);
-            let left = reached.and_then(|reached| after.checked_sub(reached.elapsed()));
+            let left = reached.and_then(|reached| after.checked_sub(now.since(reached)));
             match left.filter(|left| !left.is_zero()) {
                 Some(left) => drop(silence.running.insert(id.clone(), left)),
                 None => drop(silence.over.insert(id.clone())),

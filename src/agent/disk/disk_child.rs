@@ -14,7 +14,7 @@ use super::{
     foreign_disks::{DiskLane, DiskTask},
     pressure::{FreeSpace, measure_free_space},
 };
-use crate::volumes::{PreparedMounts, VolumeTrouble, Volumes};
+use crate::volumes::{PreparedMounts, RemovalFailure, VolumeTrouble, Volumes};
 use kat_daemon::logging;
 use kat_host::bound_paths::PathBind;
 use kat_types::{
@@ -137,7 +137,7 @@ impl From<RemoveVolume> for AnyDiskTask {
 impl DiskTask for RemoveVolume {
     const LANE: DiskLane = DiskLane::Remove;
     /// Whether there was data to remove, as far as the step looks.
-    type Answer = Result<bool, String>;
+    type Answer = Result<bool, RemovalFailure>;
 
     fn run(self) -> Self::Answer {
         let volumes = self.places.open();
@@ -145,7 +145,7 @@ impl DiskTask for RemoveVolume {
             RemovalStep::Look => volumes.has_data_to_remove(&self.folder, self.record),
             RemovalStep::Remove => volumes.remove(&self.folder, self.record).map(|()| false),
         };
-        done.map_err(|error| error.to_string())
+        done.map_err(|error| RemovalFailure::from(&error))
     }
 }
 
@@ -249,6 +249,7 @@ mod tests {
                 made: false,
                 copy: false,
                 unsure: false,
+                forget: false,
             },
             step: RemovalStep::Look,
         });

@@ -251,6 +251,11 @@ impl ForeignDisks {
         Ok(result)
     }
 
+    /// Number of threads that work on disks now.
+    pub(crate) fn busy_threads(&self) -> usize {
+        MOST_THREADS - self.threads.available_permits()
+    }
+
     /// The mount, if its child in this lane has hung for [`PATIENCE`].
     pub(crate) fn silence(&self, lane: DiskLane, mount: &Path) -> Option<SilentMount> {
         let (started, since) = (*self.lane(lane, mount).running.lock())?;

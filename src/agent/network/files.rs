@@ -12,11 +12,12 @@ use kat_types::{
     api::{JoinPeer, Reach},
     assignment::DesiredRun,
     machine::network::{
-        DNS_FILE, DnsRecords, HOST_PORTS_FILE, HostPortNetwork, HostPortParts, INSTANCES_FILE,
-        InstanceNetwork, Instances, NODE_FILE, NodeNetwork, PEERS_FILE, PeerMachine, PeerMachines,
-        SERVICES_FILE, ServiceNetwork, ServicePortBackends, Services, StartGate, Transport,
+        DNS_FILE, DnsRecords, FencedInstance, HOST_PORTS_FILE, HostPortNetwork, HostPortParts,
+        INSTANCES_FILE, InstanceNetwork, Instances, NODE_FILE, NodeNetwork, PEERS_FILE,
+        PeerMachine, PeerMachines, SERVICES_FILE, ServiceNetwork, ServicePortBackends, Services,
+        StartGate, Transport,
     },
-    resource::Protocol,
+    resource::{OnPartition, Protocol},
     services::{ServiceAddress, ServiceBalance, host_port_statuses},
     store::{keys, transaction::KeyValue},
 };
@@ -92,10 +93,22 @@ impl NetworkFiles {
 
 /// The instances that may request a network, including those that are being stopped, but neither
 /// those on the machine's own network nor those that are only prepared. Only host ports that the
-/// machine's owner allows are included.
+/// machine's owner allows are included. `kat-net` is the fence of those with `onPartition: stop`,
+/// also of those on the machine's own network.
 pub(crate) fn instances(desired: &DesiredState, options: &MachineOptions) -> Instances {
-    let own = desired.assignments.values();
-    let own = own.filter(|one| !one.container.host_network && one.wanted != DesiredRun::Prepared);
+    let started = || {
+        let all = desired.assignments.values();
+        all.filter(|one| one.wanted != DesiredRun::Prepared)
+    };
+    let fenced = started().filter(|one| one.on_partition == OnPartition::Stop);
+    let fenced = fenced.map(|assignment| {
+        let instance = FencedInstance {
+            uid: assignment.user.uid,
+            units: assignment.units(),
+        };
+        (assignment.instance.clone(), instance)
+    });
+    let own = started().filter(|one| !one.container.host_network);
     let entries = own.map(|assignment| {
         let network = InstanceNetwork {
             namespace: assignment.namespace.clone(),
@@ -120,6 +133,7 @@ pub(crate) fn instances(desired: &DesiredState, options: &MachineOptions) -> Ins
     Instances {
         schema: 1,
         instances: entries.collect(),
+        fenced: fenced.collect(),
     }
 }
 
@@ -211,7 +225,7 @@ fn entries_below<'a>(
     prefix: &'a str,
 ) -> impl Iterator<Item = (&'a str, &'a KeyValue)> {
     entries
-        .range::<str, _>((Bound::Included(prefix), Bound::Unbounded))
+        .range::<_, str>((Bound::Included(prefix), Bound::Unbounded))
         .map_while(move |(key, entry)| key.strip_prefix(prefix).map(|rest| (rest, entry.as_ref())))
 }
 

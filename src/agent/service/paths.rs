@@ -52,7 +52,7 @@ pub(crate) const QUADLETS: &str = "/etc/containers/systemd/users";
 pub(crate) const HOLDER: &str = "/var/lib/kat/holder";
 /// Folder of run-time files.
 pub(crate) const RUN: &str = "/run/kat";
-/// When a leader was last reached, in microseconds since the machine started.
+/// When a leader was last reached: `BootTime`.
 pub(crate) const REACHED: &str = "/run/kat/reached";
 /// Instances that were stopped because a disk was nearly full ([`crate::disk::eviction`]), 0600.
 pub(crate) const EVICTED: &str = "/run/kat/evicted.json";

@@ -7,10 +7,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use tokio::{
-    sync::{Notify, oneshot, watch},
-    time::Instant,
-};
+use tokio::sync::{Notify, oneshot, watch};
 
 use super::{
     loops::AgentLoops,
@@ -70,6 +67,7 @@ use crate::{
 };
 use kat_api as api;
 use kat_api::{AgentPort, ApiConfig, ApiLimits, InstanceLogs, InstanceSessions, OverviewRelay};
+use kat_daemon::clock;
 use kat_host::users::Users;
 use kat_leader::LeaderHandle;
 use kat_registry::Registries;
@@ -77,10 +75,14 @@ use kat_render::Renderer;
 use kat_store::{
     AbsentStore, LocalStateSource, Mirror, PrefixStateSource, StateSource, follow_source_from,
 };
-use kat_systemd::{Journal, Logind, ManagerSource, Managers};
+use kat_systemd::{Journal, Logind, ManagerSource, Managers, UnitManager};
 use kat_types::{
     api::NodeReport,
-    machine::{network, root::Root},
+    machine::{
+        fence::{BootClock, BootTime},
+        network,
+        root::Root,
+    },
     resource::AgentConfig,
 };
 
@@ -109,6 +111,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         membership::give_up_outdated(&machine.identity, &keys, &cache, system.as_ref()).await?;
     if left {
         tracing::info!("systemd starts kat-agent anew");
+        count_restarts_anew(system.as_ref()).await;
         loops.end().await;
         return Ok(());
     }
@@ -161,6 +164,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
             ended = wait_for_end() => ended,
             Ok(()) = turn => {
                 tracing::info!("this machine's part in the cluster's store changes; systemd starts kat-agent anew");
+                count_restarts_anew(system.as_ref()).await;
                 Ok(())
             }
         }
@@ -168,6 +172,17 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     loops.supervise(end).await?;
     loops.end().await;
     Ok(())
+}
+
+/// Before a restart that the agent asks for. systemd's pause grows with each restart (`RestartSteps=`),
+/// and without reports for as long as the longest pause the machine would count as lost.
+async fn count_restarts_anew(system: &dyn UnitManager) {
+    let reset = system.reset_failed("kat-agent.service");
+    match tokio::time::timeout(Duration::from_secs(5), reset).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!("kat-agent starts later than it could: {error}"),
+        Err(_) => tracing::warn!("kat-agent starts later than it could: systemd does not answer"),
+    }
 }
 
 /// What does not change while the agent runs.
@@ -214,7 +229,7 @@ struct Workloads {
     writes: WatchedWrites,
     disks: Arc<DiskWatch>,
     /// When this machine last counted as present for every leader.
-    reached: watch::Sender<Option<Instant>>,
+    reached: watch::Sender<Option<BootTime>>,
 }
 
 /// Starts the workers and the loops over volumes, images and disks. They go by the list of before
@@ -248,14 +263,16 @@ async fn workloads(
     loops.add("writes that failed", retries);
     let memory = fence::FenceMemory {
         path: paths::REACHED.into(),
-        monotonic: Arc::clone(&tools.monotonic),
+        deadlines: network::DEADLINES_FILE.into(),
     };
-    let (reached_now, reached) = watch::channel(memory.recall());
+    let boot_clock = boot_clock();
+    let (reached_now, reached) = watch::channel(memory.recall(boot_clock()));
     let (fenced_now, fenced) = watch::channel(DesiredList::default());
     let fence = fence::PartitionFence {
         timeout: Duration::from_secs(identity.cluster.spec.node_loss_timeout_seconds.into()),
         list_age: fence::LIST_AGE,
         lists: listed.clone(),
+        clock: boot_clock,
         reached,
         fenced: fenced_now,
         memory: Some(memory),
@@ -315,6 +332,11 @@ async fn workloads(
         disks,
         reached: reached_now,
     })
+}
+
+/// The clock of the fence, which `kat-net` reads too.
+fn boot_clock() -> BootClock {
+    Arc::new(|| BootTime::from(clock::since_boot()))
 }
 
 /// The cluster as this machine reads it.
@@ -605,6 +627,7 @@ async fn reports(
         silence: told.silence.clone(),
         outside: told.outside.clone(),
         clock: Arc::clone(clock),
+        boot_clock: boot_clock(),
         pulses: loops.pulses.clone(),
     };
     loops.add("reports", reporter.run(tick, cancel.clone()));

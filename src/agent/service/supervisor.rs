@@ -142,10 +142,15 @@ impl Supervisor {
         for assignment in listed.desired.assignments.values() {
             self.users
                 .insert(assignment.user.uid, assignment.user.clone());
-            let entry = |list: &Instances| list.instances.get(&assignment.instance).cloned();
-            // A container starts with the network that `kat-net` knows for it. Until that is
-            // written, the worker keeps the previous assignment.
-            let present = match entry(&wanted).is_some_and(|new| entry(&in_force) != Some(new)) {
+            // A container starts with the network and the fence that `kat-net` knows for it. Until
+            // those are written, the worker keeps the previous assignment.
+            let is_new = {
+                let id = &assignment.instance;
+                let (network, fence) = (wanted.instances.get(id), wanted.fenced.get(id));
+                (network.is_some() && in_force.instances.get(id) != network)
+                    || (fence.is_some() && in_force.fenced.get(id) != fence)
+            };
+            let present = match is_new {
                 true => self.present(assignment),
                 false => Some(assignment.clone()),
             };
@@ -234,7 +239,8 @@ impl Supervisor {
         let known: BTreeSet<String> = reports.into_iter().map(|one| one.instance_id).collect();
         let new = assignments.values().filter(|one| {
             one.is_run()
-                && wanted.instances.contains_key(&one.instance)
+                && (wanted.instances.contains_key(&one.instance)
+                    || wanted.fenced.contains_key(&one.instance))
                 && (self.held.contains(&one.instance) || !known.contains(&one.instance))
                 && self.present(one).is_none()
         });

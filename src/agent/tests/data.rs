@@ -1,5 +1,6 @@
 //! Volumes, files, secrets and credentials of instances.
 
+mod forgotten_volumes;
 mod hung_disks;
 mod prepared;
 mod registry_credentials;

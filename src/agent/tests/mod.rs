@@ -50,7 +50,10 @@ use kat_testing::systemd::fake::{FakeMachine, FakeManager, UnitBehaviour};
 use kat_types::{
     api::{InstancePhase, InstanceReport},
     assignment::{Assignment, DesiredRun, WorkloadUser},
-    machine::root::Root,
+    machine::{
+        fence::{BootClock, BootTime},
+        root::Root,
+    },
     resource::{
         AgentConfig, Container, DEVICE_GROUPS, OnPartition, RestartCondition, RestartPolicy,
         WorkloadType,
@@ -58,6 +61,11 @@ use kat_types::{
 };
 
 /// The machine's monotonic clock in microseconds, as the fake managers count it.
+/// A clock of the fence that began a second before `started`, and follows the test's time.
+pub(crate) fn boot_clock(started: Instant) -> BootClock {
+    Arc::new(move || BootTime(microseconds(started)))
+}
+
 fn microseconds(started: Instant) -> u64 {
     u64::try_from(started.elapsed().as_micros()).unwrap() + 1_000_000
 }

@@ -104,6 +104,7 @@ impl Logs {
             from_program: false,
             partial: false,
             hook_error,
+            fenced: false,
             podman_event: false,
             cursor: String::new(),
         };
@@ -112,6 +113,19 @@ impl Logs {
             .entry(unit.to_owned())
             .or_default()
             .push(entry);
+    }
+
+    /// `kat-net` says that it has killed the unit's container.
+    pub(super) fn say_fenced(&self, unit: &str) {
+        self.say_as("kat-net", unit, "kat-net killed it", true);
+        if let Some(entry) = self
+            .entries
+            .lock()
+            .get_mut(unit)
+            .and_then(|all| all.last_mut())
+        {
+            entry.fenced = true;
+        }
     }
 
     /// From now on the hook fails in every run of the unit with `text`, or no longer fails.

@@ -108,7 +108,9 @@ impl Volumes {
     /// Opens the folder of a volume for reading.
     pub(crate) fn open_volume(&self, volume: &str) -> Result<File, MoveError> {
         let base = BaseFolder::open(&self.below(&self.base))?;
-        Ok(base.open_folder(path_of(volume)?)?)
+        let folder = base.open_folder(path_of(volume)?)?;
+        self.refuse_forgotten(volume)?;
+        Ok(folder)
     }
 
     fn copies(&self) -> PathBuf {
@@ -185,6 +187,9 @@ impl Volumes {
         let (user, _) = owners_of(desired.index)?;
         let open = BaseFolder::open(&base)?;
         let there = owner_in(&open, path)?;
+        if there.is_some() {
+            self.refuse_forgotten(volume)?;
+        }
         let data = folder.join("data");
         let copied = match fs::symlink_metadata(&data) {
             Ok(_) => true,
@@ -225,7 +230,11 @@ impl Volumes {
             return Ok(());
         }
         let (user, _) = owners_of(desired.index)?;
-        match owner_in(&BaseFolder::open(&base)?, path)? {
+        let there = owner_in(&BaseFolder::open(&base)?, path)?;
+        if there.is_some() {
+            self.refuse_forgotten(volume)?;
+        }
+        match there {
             Some(uid) if !(self.may_go(volume, desired) && is_of(&user, uid)) => {
                 Err(MoveError::Taken(self.base.join(path)))
             }

@@ -13,9 +13,14 @@ use std::{
 use tokio::{sync::watch, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Statuses, service::supervisor::DesiredList, volumes::Volumes};
+use crate::{
+    Statuses,
+    service::supervisor::DesiredList,
+    volumes::{RemovalFailure, RemovalFailureKind, Volumes},
+    worker::reports::statuses::RemovalResults,
+};
 use kat_daemon::watchdog::LoopPulses;
-use kat_types::volumes::removal_id;
+use kat_types::volumes::{RemovalRecord, removal_id};
 
 /// Pause after a failed removal.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
@@ -35,10 +40,18 @@ pub struct VolumeRemovals {
 
 /// A removal that failed, by its id.
 struct FailedRemoval {
-    /// The message for users.
-    message: String,
+    /// What was asked for: something else is tried at once.
+    record: RemovalRecord,
+    failure: RemovalFailure,
     /// When it is retried.
     again: Instant,
+}
+
+/// The end of one try.
+struct RemovalEnd {
+    id: String,
+    record: RemovalRecord,
+    removed: Result<(), RemovalFailure>,
 }
 
 impl VolumeRemovals {
@@ -50,7 +63,7 @@ impl VolumeRemovals {
         let mut failed: BTreeMap<String, FailedRemoval> = BTreeMap::new();
         // By id: the volume.
         let mut running: BTreeMap<String, String> = BTreeMap::new();
-        let mut tasks: JoinSet<(String, Result<(), String>)> = JoinSet::new();
+        let mut tasks: JoinSet<RemovalEnd> = JoinSet::new();
         loop {
             let listed = self.lists.borrow_and_update().clone();
             let mut again = LONG;
@@ -67,7 +80,8 @@ impl VolumeRemovals {
                     .forget_removals(|folder| removals.contains_key(folder) || runs(folder));
                 for (volume, record) in &listed.desired.removals {
                     let id = removal_id(volume, record.asked);
-                    let is_resting = |one: &FailedRemoval| one.again > Instant::now();
+                    let is_resting =
+                        |one: &FailedRemoval| one.again > Instant::now() && one.record == *record;
                     let rests = failed.get(&id).is_some_and(is_resting);
                     if gone.contains(&id) || rests || running.values().any(|one| one == volume) {
                         continue;
@@ -79,15 +93,28 @@ impl VolumeRemovals {
                     running.insert(id.clone(), volume.clone());
                     let (volumes, record) = (Arc::clone(&self.volumes), *record);
                     let volume = volume.clone();
-                    tasks.spawn(async move { (id, volumes.remove_apart(volume, record).await) });
+                    tasks.spawn(async move {
+                        let removed = volumes.remove_apart(volume, record).await;
+                        RemovalEnd {
+                            id,
+                            record,
+                            removed,
+                        }
+                    });
                 }
                 let silent = running.values().filter_map(|volume| {
                     let silent = self.volumes.silent_removal(volume)?;
                     Some(format!("{volume}: {silent}"))
                 });
-                let failures = failed.values().map(|one| one.message.clone());
-                let failures = failures.chain(silent).collect();
-                self.statuses.set_removed(gone.clone(), failures);
+                let failures = failed.values().map(|one| one.failure.message.clone());
+                let missing = failed
+                    .iter()
+                    .filter(|(_, one)| one.failure.kind == RemovalFailureKind::Missing);
+                self.statuses.set_removals(RemovalResults {
+                    removed: gone.clone(),
+                    missing: missing.map(|(id, _)| id.clone()).collect(),
+                    failures: failures.chain(silent).collect(),
+                });
                 let retries = failed.values().map(|one| one.again);
                 let next = retries
                     .min()
@@ -112,7 +139,11 @@ impl VolumeRemovals {
             match pulse.wait(news).await {
                 ControlFlow::Break(()) => return,
                 ControlFlow::Continue(None) => {}
-                ControlFlow::Continue(Some(Ok((id, removed)))) => {
+                ControlFlow::Continue(Some(Ok(RemovalEnd {
+                    id,
+                    record,
+                    removed,
+                }))) => {
                     let volume = running.remove(&id).unwrap_or_default();
                     failed.remove(&id);
                     match removed {
@@ -120,11 +151,19 @@ impl VolumeRemovals {
                             tracing::info!(volume, "the data of a volume was removed, as asked");
                             gone.insert(id);
                         }
-                        Err(error) => {
-                            tracing::error!(volume, error, "the data of a volume can't be removed");
-                            let message = format!("{volume}: {error}");
-                            let again = Instant::now() + AFTER_FAILURE;
-                            failed.insert(id, FailedRemoval { message, again });
+                        Err(RemovalFailure { kind, message }) => {
+                            tracing::error!(
+                                volume,
+                                error = message,
+                                "the data of a volume can't be removed"
+                            );
+                            let message = format!("{volume}: {message}");
+                            let failure = FailedRemoval {
+                                record,
+                                failure: RemovalFailure { kind, message },
+                                again: Instant::now() + AFTER_FAILURE,
+                            };
+                            failed.insert(id, failure);
                         }
                     }
                 }

@@ -7,6 +7,8 @@ use crate::{
 };
 use kat_types::api::{ClusterOverview, OverviewRelayState, Scope};
 
+/// The namespace of KAT's own workloads.
+pub(crate) const CORE_NAMESPACE: &str = "kat-core";
 /// How local users of a machine without etcd bring rights of their own.
 const BRING_A_CONNECTION: &str = "or bring a connection: `katcall context add NAME --file FILE`, \
      or KAT_SERVER=127.0.0.1 with KAT_TOKEN and KAT_CA, which this machine passes on unopened";
@@ -66,7 +68,7 @@ pub struct CallScope<'a> {
 /// without the right.
 pub fn check(access: RouteAccess, caller: &Caller, target: CallScope<'_>) -> Result<(), ApiError> {
     if allowed(access, caller, target) {
-        return Ok(());
+        return check_own_namespace(access, caller, target);
     }
     if *caller == Caller::Anonymous {
         return Err(ApiError::Unauthorized("who calls is not said".to_owned()));
@@ -113,6 +115,22 @@ pub fn check(access: RouteAccess, caller: &Caller, target: CallScope<'_>) -> Res
         message: format!("`{caller}` may not do this; it needs {needed}"),
         hint: hint.map(str::to_owned),
     })
+}
+
+/// Only administrators write in [`CORE_NAMESPACE`].
+fn check_own_namespace(
+    access: RouteAccess,
+    caller: &Caller,
+    target: CallScope<'_>,
+) -> Result<(), ApiError> {
+    let own = access == RouteAccess::Deploy && target.namespace == Some(CORE_NAMESPACE);
+    if own && !caller.is_admin() {
+        return Err(ApiError::Forbidden {
+            message: format!("the namespace `{CORE_NAMESPACE}` belongs to KAT itself"),
+            hint: Some("use another namespace, or a token with the scope `admin`".to_owned()),
+        });
+    }
+    Ok(())
 }
 
 /// The error of a call that a machine without the store cannot answer: what this machine is, and
@@ -374,6 +392,11 @@ mod tests {
                 "/v1alpha1/n/{namespace}/workloads/{workload}/volumes/{volume}/move",
                 "ad",
             ),
+            (
+                "PUT",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/volumes/{volume}/forget",
+                "ad",
+            ),
             ("GET", "/v1alpha1/secrets", "ar"),
             ("GET", "/v1alpha1/n/{namespace}/secrets", "ard"),
             ("GET", "/v1alpha1/n/{namespace}/secrets/{secret}", "ard"),
@@ -425,6 +448,23 @@ mod tests {
             .map(|(method, path, letters)| (*method, *path, (*letters).to_owned()))
             .collect();
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn only_administrators_write_in_the_namespace_of_kat_itself() {
+        let target = CallScope {
+            namespace: Some(CORE_NAMESPACE),
+            node: None,
+        };
+        let deploy = deploy(CORE_NAMESPACE);
+        let refused = check(RouteAccess::Deploy, &deploy, target).unwrap_err();
+        let ApiError::Forbidden { message, .. } = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(message, "the namespace `kat-core` belongs to KAT itself");
+        assert_eq!(check(RouteAccess::ReadNamespace, &deploy, target), Ok(()));
+        let admin = token(Scope::Admin);
+        assert_eq!(check(RouteAccess::Deploy, &admin, target), Ok(()));
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Volumes as users see them.
 
 use super::ApiView;
-use kat_plan::users_of;
+use kat_plan::{is_forgotten, is_missing, users_of};
 use kat_types::{
     api::{
-        Item, KeptCopyView, Metadata, VolumeItem, VolumeMovePhase, VolumeMoveReport,
-        VolumeMoveStatus, VolumeMoveStep, VolumePhase, VolumeSpec, VolumeStatus,
+        Item, KeptCopyView, Metadata, NodePhase, VolumeItem, VolumeMovePhase, VolumeMoveReport,
+        VolumeMoveStatus, VolumeMoveStep, VolumePhase, VolumeRemovalState, VolumeRemovalView,
+        VolumeSpec, VolumeStatus,
     },
     store::{records::VolumeRecord, revisions::Stored},
     volumes::{KeptCopy, VolumeKey, VolumeMove},
@@ -63,7 +64,7 @@ impl ApiView<'_> {
                 phase,
                 node: node.cloned(),
                 shared: node.is_none() && record.host_path.is_none(),
-                path,
+                path: path.clone(),
                 used_by: users_of(self.snapshot, key).map(str::to_owned).collect(),
                 moving: record
                     .moving
@@ -75,12 +76,57 @@ impl ApiView<'_> {
                     .filter(|copy| !copy.unsure)
                     .map(kept_copy_view)
                     .collect(),
+                removals: self.removals(key, record, &path),
             },
         }
     }
 }
 
 impl ApiView<'_> {
+    /// The removals of the volume's data that machines have not confirmed.
+    fn removals(
+        &self,
+        key: &VolumeKey,
+        record: &VolumeRecord,
+        path: &str,
+    ) -> Vec<VolumeRemovalView> {
+        let asked = self.snapshot.removals.iter();
+        let asked = asked.filter_map(|(node, all)| Some((node, all.get(key)?)));
+        let views = asked.filter_map(|(node, removal)| {
+            let entry = self.snapshot.nodes.get(node)?;
+            let status = entry.status.as_ref().map(|stored| &stored.value);
+            let away = status.is_none_or(|status| status.phase == NodePhase::NotReady);
+            let is_missing = status.is_some_and(|status| is_missing(status, key, removal));
+            let (state, message) = if is_forgotten(record, node, removal) {
+                let message = format!("its data was given up, which {node} has yet to record");
+                (VolumeRemovalState::Forgetting, message)
+            } else if away {
+                (
+                    VolumeRemovalState::Requested,
+                    format!("{node} does not answer"),
+                )
+            } else if is_missing {
+                let forget = match status.is_some_and(|status| status.volume_shared) {
+                    true => String::new(),
+                    false => format!(
+                        ", or give the data up with `katcall volume forget {key} --on {node}`"
+                    ),
+                };
+                let message = format!("{path} is not there on {node}: mount its disk{forget}");
+                (VolumeRemovalState::Missing, message)
+            } else {
+                (VolumeRemovalState::Requested, String::new())
+            };
+            Some(VolumeRemovalView {
+                node: node.clone(),
+                since: removal.asked.into(),
+                state,
+                message,
+            })
+        });
+        views.collect()
+    }
+
     /// The progress of a volume's move: from the last report of the receiving machine, if this
     /// machine received it, else from the stored status.
     fn moving(&self, key: &VolumeKey, moving: &VolumeMove) -> VolumeMoveStatus {

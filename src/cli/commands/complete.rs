@@ -163,6 +163,9 @@ fn completion_request(words: &[String]) -> CompletionRequest {
                     "to" if path == ["volume", "move"] => {
                         Some(CompletedNames::Of(ListedKind::Nodes))
                     }
+                    "on" if path == ["volume", "forget"] => {
+                        Some(CompletedNames::Of(ListedKind::Nodes))
+                    }
                     _ => None,
                 };
                 return wanted;
@@ -205,7 +208,7 @@ fn names_at(path: &[&str], places: &[&str]) -> Option<CompletedNames> {
         }
         (["secret", "set" | "unset"], []) => Some(CompletedNames::Of(ListedKind::Secrets)),
         (["registry", "logout"], []) => Some(CompletedNames::Logins),
-        (["volume", "move"], []) => Some(CompletedNames::Of(ListedKind::Volumes)),
+        (["volume", "move" | "forget"], []) => Some(CompletedNames::Of(ListedKind::Volumes)),
         (["ca", "rotate"], []) => Some(CompletedNames::Authorities),
         (["token", "revoke"], []) => Some(CompletedNames::Of(ListedKind::Tokens)),
         (["context", "use" | "remove"], []) => Some(CompletedNames::Contexts),

@@ -3,4 +3,5 @@
 pub(crate) mod login;
 pub(crate) mod registry;
 pub(crate) mod secret;
+pub(crate) mod volume_forget;
 pub(crate) mod volume_move;

@@ -36,6 +36,9 @@ pub fn evaluate(input: &CheckInput, facts: &CheckFacts) -> Vec<Finding> {
     control_groups(facts, &mut findings);
     surroundings(input.stage, facts, &mut findings);
     etcd_unit(facts, &mut findings);
+    if input.stage == CheckStage::Running {
+        findings.push(agent(facts));
+    }
     ports::add_port_findings(input, facts, &mut findings);
     networks::add_network_findings(input, facts, &mut findings);
     identities(input, facts, &mut findings);
@@ -275,6 +278,19 @@ fn etcd_unit(facts: &CheckFacts, findings: &mut Vec<Finding>) {
         ),
         "sudo systemctl disable --now etcd.service",
     ));
+}
+
+/// What `kat-net` does without the agent.
+fn agent(facts: &CheckFacts) -> Finding {
+    if facts.agent.active {
+        return Finding::ok(
+            "kat-agent runs; if it is stopped or masked for longer than nodeLossTimeoutSeconds, kat-net ends the instances with onPartition: stop",
+        );
+    }
+    Finding::warning(
+        "kat-agent does not run: other workloads run on, but kat-net ends the instances with onPartition: stop when nodeLossTimeoutSeconds have passed, because a leader may replace them",
+    )
+    .mended_by("sudo systemctl unmask kat-agent.service && sudo systemctl start kat-agent.service")
 }
 
 fn identities(input: &CheckInput, facts: &CheckFacts, findings: &mut Vec<Finding>) {

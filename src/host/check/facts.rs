@@ -80,6 +80,8 @@ pub struct CheckFacts {
     pub enabled: BTreeSet<String>,
     /// State of the distribution's `etcd.service`.
     pub etcd_unit: UnitFileState,
+    /// State of `kat-agent.service`.
+    pub agent: UnitFileState,
     /// State of `systemd-resolved.service`.
     pub resolved: UnitFileState,
     pub routes: Vec<KernelRoute>,
@@ -132,6 +134,7 @@ impl Default for CheckFacts {
             listeners: Vec::new(),
             enabled: BTreeSet::new(),
             etcd_unit: UnitFileState::default(),
+            agent: UnitFileState::default(),
             resolved: UnitFileState::default(),
             routes: Vec::new(),
             addresses: Vec::new(),

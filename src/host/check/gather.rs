@@ -43,9 +43,10 @@ pub async fn gather(input: &CheckInput) -> CheckFacts {
         program_version("etcd", "--version"),
         program_version("nft", "--version"),
     );
-    let (clock, etcd_unit, resolved, delegated) = futures_util::join!(
+    let (clock, etcd_unit, agent, resolved, delegated) = futures_util::join!(
         clock(),
         unit_state(None, "etcd.service"),
+        unit_state(None, "kat-agent.service"),
         unit_state(None, "systemd-resolved.service"),
         delegated()
     );
@@ -98,6 +99,7 @@ pub async fn gather(input: &CheckInput) -> CheckFacts {
         enabled: enabled(&listeners).await,
         listeners,
         etcd_unit,
+        agent,
         resolved,
         default_link: default_link(&routes),
         addresses: network::addresses(),

@@ -272,6 +272,10 @@ impl<'p> FramePayload<'p> {
         if attributes.mode > 0o7777 || attributes.nanoseconds > 999_999_999 {
             return Err(broken_stream("a mode or a time is none"));
         }
+        // chown(2) takes it for "leave the owner as it is".
+        if [attributes.uid, attributes.gid].contains(&u32::MAX) {
+            return Err(broken_stream("an owner is none"));
+        }
         for _ in 0..self.read_u16()? {
             let name = self.text()?;
             let length = usize::try_from(self.read_u32()?).unwrap_or(usize::MAX);
@@ -365,10 +369,15 @@ mod tests {
         let CopyFrame::Entry(mut privileged) = entry(b"a", EntryKind::Folder) else {
             unreachable!();
         };
+        let mut nobodys = [privileged.clone(), privileged.clone()];
+        nobodys[0].attributes.uid = u32::MAX;
+        nobodys[1].attributes.gid = u32::MAX;
         privileged.attributes.extended = vec![(b"security.capability".to_vec(), vec![1])];
-        let mut text = Vec::new();
-        CopyFrame::Entry(privileged).write(&mut text);
-        assert!(CopyFrame::read(&mut text.as_slice()).is_err());
+        for entry in nobodys.into_iter().chain([privileged]) {
+            let mut text = Vec::new();
+            CopyFrame::Entry(entry).write(&mut text);
+            assert!(CopyFrame::read(&mut text.as_slice()).is_err());
+        }
         for text in [&b"D\xff\xff\xff\xff"[..], b"Q\0\0\0\0", b"Z\0\0\0\x01x"] {
             assert!(CopyFrame::read(&mut &*text).is_err(), "{text:?}");
         }

@@ -7,6 +7,8 @@
 
 mod digest;
 mod frames;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod receive;
 mod send;
 #[cfg(test)]

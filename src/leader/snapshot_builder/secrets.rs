@@ -1,6 +1,6 @@
 //! Secrets and the keys that seal them, as they are stored.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use super::{SnapshotBuilder, entries_below};
 use kat_plan::Snapshot;
@@ -23,28 +23,23 @@ impl SnapshotBuilder {
                 None => snapshot.unread_secrets += 1,
             }
         }
-        let mut kept = BTreeMap::new();
+        let mut earlier = self.secrets.take();
         for (name, entry) in entries_below(entries, keys::SECRETS) {
             let Some(key) = SecretKey::parse(name) else {
                 continue;
             };
-            let known = self.secrets.remove(&entry.key);
-            let known = known.filter(|(revision, _)| *revision == entry.mod_revision);
-            let parsed = match known {
-                Some((_, parsed)) => Some(parsed),
-                None => self
-                    .json::<SecretRecord>(entry)
-                    .map(|stored| Arc::new(stored.value)),
-            };
+            let parsed = earlier.find(entry).or_else(|| {
+                let stored = self.json::<SecretRecord>(entry)?;
+                Some(Arc::new(stored.value))
+            });
             let Some(value) = parsed else {
                 snapshot.unread_secrets += 1;
                 continue;
             };
+            self.secrets.push(entry, &value);
             let revision = entry.mod_revision;
-            kept.insert(entry.key.clone(), (revision, Arc::clone(&value)));
             snapshot.secrets.insert(key, Stored { revision, value });
         }
-        self.secrets = kept;
         for (name, entry) in entries_below(entries, keys::LOGINS) {
             let Some((namespace, place)) = name.split_once('/') else {
                 continue;

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     attachments::{AttachmentError, Attachments},
+    fence::{DeadlineFence, DeadlinePassed},
     verify::VerifyError,
 };
 use crate::{containers::journal_budget::LineBudget, state_files::StateFiles};
@@ -88,6 +89,9 @@ pub(crate) enum HookRefusal {
     /// The agent does not allow the start.
     #[error("instance {0} must not start on this machine now")]
     Closed(String),
+    /// The agent did not confirm that the instance may run here.
+    #[error(transparent)]
+    Fenced(#[from] DeadlinePassed),
     /// The caller disconnected while it waited.
     #[error("the caller went away")]
     Gone,
@@ -129,6 +133,7 @@ pub(crate) fn check_instance(instance: &str) -> Result<(), RequestError> {
 pub struct HookServer {
     files: Arc<StateFiles>,
     attachments: Arc<Attachments>,
+    fence: Arc<DeadlineFence>,
     calls: Mutex<BTreeMap<u32, usize>>,
     strangers: Semaphore,
     /// When the files were last read for a user without an instance.
@@ -155,11 +160,16 @@ impl Drop for PendingHookCall<'_> {
 }
 
 impl HookServer {
-    /// A server that authorizes by `files` and makes links with `attachments`.
-    pub fn new(files: Arc<StateFiles>, attachments: Arc<Attachments>) -> Arc<Self> {
+    /// A server that authorizes by `files` and `fence`, and makes links with `attachments`.
+    pub fn new(
+        files: Arc<StateFiles>,
+        attachments: Arc<Attachments>,
+        fence: Arc<DeadlineFence>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             files,
             attachments,
+            fence,
             calls: Mutex::default(),
             strangers: Semaphore::new(CALLS_OF_STRANGERS),
             looked: tokio::sync::Mutex::default(),
@@ -240,7 +250,9 @@ impl HookServer {
             tracing::warn!(uid, "{held_back} more lines about this user were left out");
         }
         match outcome {
-            Ok(request) => tracing::info!(uid, instance = request.instance, "network in place"),
+            Ok(request) => {
+                tracing::info!(uid, instance = request.instance, "the container may start")
+            }
             Err(error) => tracing::warn!(uid, "no network for a container: {error}"),
         }
     }
@@ -255,13 +267,19 @@ impl HookServer {
         let request = timeout(PATIENCE, read_request(reader))
             .await
             .map_err(|_| HookRefusal::Slow)??;
+        let id = &request.instance;
+        if self.has_no_network(&request, uid) {
+            self.fence.check_start(id)?;
+            return Ok(request);
+        }
         let (_, instance) = self.look_up(&request, uid)?;
         let container = self.attachments.verify(request.pid, &instance)?;
         let (node, instance) = self.pass_gate(reader, &request, uid).await?;
-        let id = &request.instance;
         self.attachments
             .attach(id, &node, &instance, &container)
             .await?;
+        // Last, because the gate and the links may take longer than the deadline.
+        self.fence.check_start(id)?;
         Ok(request)
     }
 
@@ -295,7 +313,32 @@ impl HookServer {
     fn is_known(&self, uid: u32) -> bool {
         let snapshot = self.files.current();
         let instances = snapshot.instances.as_ref();
-        instances.is_some_and(|list| list.instances.values().any(|one| one.uid == uid))
+        instances.is_some_and(|list| {
+            let attached = list.instances.values().map(|one| one.uid);
+            let fenced = list.fenced.values().map(|one| one.uid);
+            attached.chain(fenced).any(|owner| owner == uid)
+        })
+    }
+
+    /// Whether the instance is the caller's, and on the machine's own network. Its hook asks only
+    /// whether it may start now.
+    fn has_no_network(&self, request: &HookRequest, uid: u32) -> bool {
+        let id = &request.instance;
+        let is_listed = || {
+            let snapshot = self.files.current();
+            snapshot
+                .instances
+                .as_ref()
+                .is_some_and(|list| list.instances.contains_key(id) || list.fenced.contains_key(id))
+        };
+        if !is_listed() {
+            self.files.refresh();
+        }
+        let snapshot = self.files.current();
+        snapshot.instances.as_ref().is_some_and(|list| {
+            !list.instances.contains_key(id)
+                && list.fenced.get(id).is_some_and(|one| one.uid == uid)
+        })
     }
 
     fn begin(&self, uid: u32) -> Result<PendingHookCall<'_>, HookRefusal> {
@@ -379,7 +422,8 @@ async fn read_request(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::links::Links;
+    use crate::{containers::fence::FenceSources, links::Links};
+    use kat_types::machine::fence::BootTime;
 
     #[tokio::test(start_paused = true)]
     async fn a_socket_that_nobody_calls_does_not_look_hung() {
@@ -391,7 +435,15 @@ mod tests {
             Arc::new(|_| Ok("/".to_owned())),
             Arc::new(|_, _| Ok(Vec::new())),
         );
-        let server = HookServer::new(files, attachments);
+        let fence = DeadlineFence::new(FenceSources {
+            files: Arc::clone(&files),
+            deadlines: folder.path().join("deadlines.json"),
+            journal: folder.path().join("no-journal"),
+            clock: Arc::new(BootTime::default),
+            cgroups: Arc::new(|_| Ok("/".to_owned())),
+            processes: Arc::new(|_, _| Ok(Vec::new())),
+        });
+        let server = HookServer::new(files, attachments, fence);
         let listener = UnixListener::bind(folder.path().join("net.sock")).unwrap();
         let (pulses, cancel) = (
             kat_daemon::watchdog::LoopPulses::default(),

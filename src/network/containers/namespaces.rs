@@ -20,7 +20,7 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::fstat,
     ioctl::{Ioctl, IoctlOutput, Opcode, opcode},
-    process::{Pid, PidfdFlags, pidfd_open},
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
 
@@ -181,10 +181,17 @@ impl ProcessDescriptor {
     ///
     /// # Errors
     /// The kernel can't tell.
-    /// The kernel can't tell.
     pub(crate) fn is_alive(&self) -> io::Result<bool> {
         let mut waiting = [PollFd::new(&self.descriptor, PollFlags::IN)];
         Ok(poll(&mut waiting, Some(&Timespec::default()))? == 0)
+    }
+
+    /// Sends SIGKILL to this process, never to one that took over its number.
+    ///
+    /// # Errors
+    /// The process has ended, or the kernel refuses.
+    pub(crate) fn kill(&self) -> io::Result<()> {
+        Ok(pidfd_send_signal(&self.descriptor, Signal::KILL)?)
     }
 }
 

@@ -74,6 +74,45 @@ impl VerifiedContainer {
     }
 }
 
+/// Holds process `pid`, which must be in the control group of `unit`, a service of the manager of
+/// user `uid`. The caller has to check afterwards that it still lives.
+fn hold(
+    pid: i32,
+    uid: u32,
+    unit: &str,
+    cgroups: &CgroupReader,
+) -> Result<ProcessDescriptor, VerifyError> {
+    let unreadable = |source| VerifyError::Process { pid, source };
+    let process = ProcessDescriptor::open(pid).map_err(unreadable)?;
+    let found = cgroups(pid).map_err(unreadable)?;
+    match is_within(&found, uid, unit) {
+        true => Ok(process),
+        false => Err(VerifyError::Cgroup {
+            pid,
+            found,
+            unit: unit.to_owned(),
+            uid,
+        }),
+    }
+}
+
+/// Kills process `pid` of `unit`, a service of the manager of user `uid`. A process that took over
+/// the number, or is in another unit, is not touched.
+pub(crate) fn kill(
+    pid: i32,
+    uid: u32,
+    unit: &str,
+    cgroups: &CgroupReader,
+) -> Result<(), VerifyError> {
+    let unreadable = |source| VerifyError::Process { pid, source };
+    let process = hold(pid, uid, unit, cgroups)?;
+    // Only while it lives, its control group was read and not a successor's.
+    match process.is_alive().map_err(unreadable)? {
+        true => process.kill().map_err(unreadable),
+        false => Err(VerifyError::Ended(pid)),
+    }
+}
+
 /// Verifies that `pid` is a container of `unit`, a service of the manager of user `uid`.
 pub fn verify(
     pid: i32,
@@ -82,16 +121,7 @@ pub fn verify(
     cgroups: &CgroupReader,
 ) -> Result<VerifiedContainer, VerifyError> {
     let unreadable = |source| VerifyError::Process { pid, source };
-    let process = ProcessDescriptor::open(pid).map_err(unreadable)?;
-    let found = cgroups(pid).map_err(unreadable)?;
-    if !is_within(&found, uid, unit) {
-        return Err(VerifyError::Cgroup {
-            pid,
-            found,
-            unit: unit.to_owned(),
-            uid,
-        });
-    }
+    let process = hold(pid, uid, unit, cgroups)?;
     let namespace = NetworkNamespace::of(pid).map_err(unreadable)?;
     let own = NetworkNamespace::own().map_err(unreadable)?;
     if namespace.is_same(&own) {

@@ -83,6 +83,7 @@ fn instances() -> Instances {
     Instances {
         schema: 1,
         instances: BTreeMap::from([("web-zz999".to_owned(), instance)]),
+        fenced: BTreeMap::new(),
     }
 }
 

@@ -320,6 +320,11 @@ pub(crate) fn plan_reach(draft: &mut Draft<'_>, heard: &BTreeMap<&str, LastRepor
         if !claim.advertise.is_empty() {
             changed.advertise.clone_from(&claim.advertise);
         }
+        if endpoints || changed.advertise != registration.value.advertise {
+            // A machine may join with this address at this moment.
+            let (key, revision) = (keys::OVERLAY_CIDR, draft.snapshot.overlay_revision);
+            conditions.push(Compare::ModRevision(key.to_owned(), revision));
+        }
         // The report came with the certificate for the machine's registered key.
         if report.member_keys.is_complete() {
             changed.member_keys.clone_from(&report.member_keys);

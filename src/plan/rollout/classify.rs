@@ -136,7 +136,7 @@ pub(crate) fn remains<'l, 'a>(all: &'l [LiveInstance<'a>]) -> BTreeMap<u32, Slot
 
 /// The instance is being stopped, and may not have ended yet.
 pub(crate) fn may_be_ending(live: &LiveInstance<'_>) -> bool {
-    let phase = live.record.as_ref().map(|record| record.phase);
+    let phase = live.record.map(|record| record.phase);
     let may_run = !live.away || (live.assignment.writes_data() && !live.fenced);
     !live.is_wanted() && may_run && phase != Some(InstancePhase::Stopped)
 }

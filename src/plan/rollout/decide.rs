@@ -286,7 +286,7 @@ impl<'l, 'a> Decision<'_, 'l, 'a> {
             self.replace_ended(slot, best, next);
         } else if best.evicted {
             let now = self.facts.now;
-            let since = best.record.as_ref().and_then(|record| record.since);
+            let since = best.record.and_then(|record| record.since);
             let waited = time_from(since.unwrap_or(now), now);
             match EVICTED_FOR.saturating_sub(waited) {
                 Duration::ZERO => self.step(slot, SlotAction::ReplaceEvicted(best, next)),
@@ -427,7 +427,7 @@ impl<'l, 'a> Decision<'_, 'l, 'a> {
         next: Option<NextVersion<'l>>,
     ) {
         let now = self.facts.now;
-        let since = failed.record.as_ref().and_then(|record| record.since);
+        let since = failed.record.and_then(|record| record.since);
         let waited = time_from(since.unwrap_or(now), now);
         let delay = DELAYS.after(self.failures);
         if waited < delay {

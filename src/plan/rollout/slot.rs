@@ -18,7 +18,7 @@ pub(crate) struct LiveInstance<'a> {
     pub(crate) id: &'a str,
     pub(crate) node: &'a str,
     pub(crate) assignment: &'a Arc<Assignment>,
-    pub(crate) record: Option<InstanceRecord>,
+    pub(crate) record: Option<&'a InstanceRecord>,
     /// Its version is the wanted one.
     pub(crate) current: bool,
     /// Its machine does not answer, so its state is unknown.
@@ -40,12 +40,12 @@ pub(crate) struct LiveInstance<'a> {
 impl LiveInstance<'_> {
     /// It runs, is not reported unhealthy, and its machine answers.
     pub(crate) fn healthy(&self) -> bool {
-        !self.away && self.record.as_ref().is_some_and(serving::is_healthy)
+        !self.away && self.record.is_some_and(serving::is_healthy)
     }
 
     /// Its program ended for good.
     pub(crate) fn has_ended(&self) -> bool {
-        self.record.as_ref().is_some_and(|record| {
+        self.record.is_some_and(|record| {
             matches!(
                 record.phase,
                 InstancePhase::Failed | InstancePhase::Succeeded

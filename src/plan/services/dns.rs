@@ -22,10 +22,10 @@ pub(crate) fn plan_dns(
     services: &ServiceAddresses,
 ) {
     let snapshot = draft.snapshot;
-    let mut wanted = BTreeSet::new();
+    let mut wanted = Vec::new();
     for (name, node) in &snapshot.nodes {
         if let Some(subnet) = node.subnet {
-            wanted.insert(keys::dns_record(
+            wanted.push(keys::dns_record(
                 "node",
                 name,
                 "A",
@@ -36,9 +36,9 @@ pub(crate) fn plan_dns(
     let mut addressed = BTreeSet::new();
     for (workload, entry) in &snapshot.workloads {
         if let Some(address) = services.named(workload, entry) {
-            addressed.insert(workload);
             let WorkloadKey { namespace, name } = workload;
-            wanted.insert(keys::dns_record(namespace, name, "A", &address.to_string()));
+            addressed.insert((namespace.as_str(), name.as_str()));
+            wanted.push(keys::dns_record(namespace, name, "A", &address.to_string()));
         }
     }
     for (id, entry) in &snapshot.instances {
@@ -46,12 +46,16 @@ pub(crate) fn plan_dns(
             continue;
         }
         let assignment = &entry.assignment.value;
-        let workload = WorkloadKey::new(&assignment.namespace, &assignment.workload);
-        let key = |value: &str| keys::dns_record(&workload.namespace, &workload.name, "A", value);
-        if !addressed.contains(&workload) {
-            wanted.insert(key(&assignment.address.to_string()));
+        let (namespace, workload) = (&assignment.namespace, &assignment.workload);
+        let key = |value: &str| keys::dns_record(namespace, workload, "A", value);
+        if !addressed.contains(&(namespace.as_str(), workload.as_str())) {
+            wanted.push(key(&assignment.address.to_string()));
         }
-        wanted.insert(key(&format!("{id}={}", assignment.address)));
+        wanted.push(key(&format!("{id}={}", assignment.address)));
+    }
+    let wanted = BTreeSet::from_iter(wanted);
+    if wanted.iter().eq(snapshot.dns.keys()) {
+        return;
     }
     let kept = |key: &str| {
         let mut parts = key.strip_prefix(keys::DNS).unwrap_or(key).split('/');

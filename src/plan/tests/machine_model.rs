@@ -78,8 +78,11 @@ pub(crate) struct Machine {
     pub(crate) data: BTreeSet<String>,
     /// A model of that data.
     pub(crate) carrying: volume_data_model::Carrying,
-    /// Ids of the removals that the agent has performed.
+    /// Whether the disk of volumes is missing: the agent finds no data that it is to remove.
+    pub(crate) lacks_disk: bool,
+    /// Ids of the removals that the agent has performed, and of those whose data it does not find.
     removed: Vec<String>,
+    missing: Vec<String>,
 
     /// Addresses and endpoints that the agent reports.
     pub(crate) advertise: Vec<IpAddr>,
@@ -134,7 +137,9 @@ impl Machine {
             evicted: BTreeSet::new(),
             data: BTreeSet::new(),
             carrying: volume_data_model::Carrying::default(),
+            lacks_disk: false,
             removed: Vec::new(),
+            missing: Vec::new(),
             advertise: Vec::new(),
             endpoints: Vec::new(),
             member_keys: MemberKeys::default(),
@@ -241,6 +246,7 @@ impl Machine {
                 false => self.data.iter().cloned().collect(),
             },
             removed_volumes: self.removed.clone(),
+            missing_volumes: self.missing.clone(),
             volume_moves: self.carrying.said.clone(),
             advertise: self.advertise.clone(),
             endpoints: self.endpoints.clone(),
@@ -281,7 +287,9 @@ impl Machine {
         if confirmed {
             self.users.extend(self.accounts.keys());
             self.acted = list.revision;
-            for (volume, wish) in &list.removals {
+            let lacks_disk = self.lacks_disk;
+            let finds = |wish: &RemovalRecord| wish.forget || !lacks_disk;
+            for (volume, wish) in list.removals.iter().filter(|(_, wish)| finds(wish)) {
                 if wish.unsure && !self.carrying.unused.contains(volume) {
                     continue;
                 }
@@ -290,10 +298,15 @@ impl Machine {
                 self.carrying.rows.remove(volume);
             }
             self.carrying.act(name, &list, &mut self.data);
-            let removals = list.removals.iter();
-            self.removed = removals
-                .map(|(name, wish)| removal_id(name, wish.asked))
-                .collect();
+            let (removed, missing): (Vec<_>, Vec<_>) =
+                list.removals.iter().partition(|(_, wish)| finds(wish));
+            let ids = |removals: Vec<(&String, &RemovalRecord)>| {
+                let removals = removals.into_iter();
+                removals
+                    .map(|(name, wish)| removal_id(name, wish.asked))
+                    .collect()
+            };
+            (self.removed, self.missing) = (ids(removed), ids(missing));
         }
         if self.late > 0 {
             self.late -= 1;

@@ -221,7 +221,9 @@ impl World {
                     self.entries.remove(key.as_str());
                 }
                 WriteOperation::DeletePrefix(prefix) => {
-                    self.entries.retain(|key, _| !key.starts_with(prefix));
+                    let kept = std::mem::take(&mut self.entries).into_iter();
+                    let kept = kept.filter(|(key, _)| !key.starts_with(prefix));
+                    self.entries = kept.collect();
                 }
             }
         }

@@ -320,6 +320,7 @@ fn committed(record: VolumeRecord, own: &VolumeMove, now: Timestamp) -> VolumeRe
         ..record
     };
     record.kept.retain(|copy| copy.node != own.to);
+    record.forgotten.remove(&own.to);
     add_kept_copy(&mut record, &own.from, now);
     record
 }

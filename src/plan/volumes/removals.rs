@@ -60,7 +60,17 @@ pub(crate) fn plan_removals(draft: &mut Draft<'_>, statuses: &BTreeMap<String, N
                 namespace: key.workload.namespace.clone(),
                 uid: String::new(),
             };
-            let told = format!("the data of volume {} is gone from {node}", key.volume);
+            let told = match record.forgotten.is_empty() {
+                true => format!("the data of volume {} is gone from {node}", key.volume),
+                false => {
+                    let nodes: Vec<&str> = record.forgotten.keys().map(String::as_str).collect();
+                    format!(
+                        "volume {} is gone from the cluster's records; its data on {} was given up if its disk was still missing",
+                        key.volume,
+                        nodes.join(", ")
+                    )
+                }
+            };
             draft.event(
                 &mut group,
                 EventKind::Normal,
@@ -95,6 +105,7 @@ pub(crate) fn is_removed_from(
             made: record.made,
             copy: copy.is_some(),
             unsure: copy.is_some_and(|copy| copy.unsure),
+            forget: false,
         };
         let mut group = OperationGroup::default();
         group.put(keys::desired_removal(node, &volume), &desired_removal);
@@ -102,9 +113,31 @@ pub(crate) fn is_removed_from(
         draft.commit(group, reason, Vec::new());
         return false;
     };
+    if is_forgotten(record, node, desired_removal) && !desired_removal.forget {
+        let desired_removal = RemovalRecord {
+            forget: true,
+            ..*desired_removal
+        };
+        let mut group = OperationGroup::default();
+        group.put(keys::desired_removal(node, &volume), &desired_removal);
+        let reason = format!("the data of volume {key} on {node} is given up");
+        draft.commit(group, reason, Vec::new());
+        return false;
+    }
     let id = removal_id(&volume, desired_removal.asked);
     let status = statuses.get(node);
     status.is_some_and(|status| status.removed_volumes.contains(&id))
+}
+
+/// Whether a person has given up the data of exactly this removal, and of no earlier one.
+pub fn is_forgotten(record: &VolumeRecord, node: &str, removal: &RemovalRecord) -> bool {
+    record.forgotten.get(node) == Some(&removal.asked)
+}
+
+/// Whether a machine reports that it does not find the data that it is to remove.
+pub fn is_missing(status: &NodeStatusRecord, key: &VolumeKey, removal: &RemovalRecord) -> bool {
+    let id = removal_id(&key.to_string(), removal.asked);
+    status.missing_volumes.contains(&id)
 }
 
 /// The machine that is to remove the data, if there is one.

@@ -1,6 +1,12 @@
 //! The feed and the copy that follows it, in virtual time.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
@@ -9,8 +15,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use kat_store::{
-    EpochProofs, KnownState, LocalStateSource, StateFrames, StateSource, StateSourceError,
-    StateStore, follow_source, follow_source_from,
+    EpochProofs, KnownState, LocalStateSource, MirrorState, StateFrames, StateSource,
+    StateSourceError, StateStore, follow_source, follow_source_from,
 };
 use kat_testing::{
     MemoryStore,
@@ -136,6 +142,26 @@ async fn a_server_that_is_behind_its_reader_says_so_after_two_seconds() {
         "{:?}",
         begun.elapsed()
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_whose_watch_hangs_lists_again_and_serves_on() {
+    let serving = serving().await;
+    let cancel = CancellationToken::new();
+    let mirror = follow_source(local(&serving), cancel.clone());
+    wait_for(&mirror, |state| state.confirmed).await;
+    for instance in ["a", "b", "c"] {
+        serving.server.hang_watches();
+        let key = keys::desired_instance("n1", instance);
+        let put = WriteOperation::Put(key.clone(), b"{}".to_vec());
+        serving.store.transact(&[], &[put]).await.expect("written");
+        let written = Instant::now();
+        let shows = |state: &MirrorState| state.confirmed && state.get(&key).is_some();
+        wait_for(&mirror, shows).await;
+        let waited = written.elapsed();
+        assert!(waited < Duration::from_secs(12), "{waited:?}");
+    }
+    cancel.cancel();
 }
 
 #[tokio::test(start_paused = true)]
@@ -449,6 +475,39 @@ async fn a_list_alone_confirms_nothing_and_a_late_beat_neither() {
     wait_for(&mirror, |state| state.revision == 5).await;
     sleep(Duration::from_secs(3)).await;
     assert!(!mirror.snapshot().confirmed);
+    cancel.cancel();
+}
+
+/// Opens its first stream late, as a server that hung, and then beats each second.
+struct LateSource(AtomicUsize);
+
+#[async_trait]
+impl StateSource for LateSource {
+    async fn open(&self, _: Option<StatePosition>) -> Result<StateFrames, StateSourceError> {
+        if self.0.fetch_add(1, Ordering::Relaxed) == 0 {
+            sleep(Duration::from_millis(5_500)).await;
+        }
+        let list = stream::iter([begin(0, 5, 0), StateFrame::Commit(5)]);
+        let beats = stream::unfold(0, |seconds| async move {
+            sleep(Duration::from_secs(u64::from(seconds > 0))).await;
+            Some((beat_of(5, 100, seconds * 1000), seconds + 1))
+        });
+        Ok(Box::pin(list.chain(beats).map(Ok)))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_was_long_in_opening_is_replaced() {
+    let cancel = CancellationToken::new();
+    let source = Arc::new(LateSource(AtomicUsize::default()));
+    let mirror = follow_source(Arc::clone(&source) as Arc<dyn StateSource>, cancel.clone());
+    wait_for(&mirror, |state| state.confirmed).await;
+    sleep(Duration::from_secs(2)).await;
+    for _ in 0..1_000 {
+        sleep(Duration::from_millis(50)).await;
+        assert!(mirror.snapshot().confirmed);
+    }
+    assert_eq!(source.0.load(Ordering::Relaxed), 2);
     cancel.cancel();
 }
 

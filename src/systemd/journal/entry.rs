@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use kat_types::machine::network::HOOK_JOURNAL_FIELD;
+use kat_types::machine::network::{FENCED_JOURNAL_VALUE, HOOK_JOURNAL_FIELD};
 
 /// Fields that are requested. journalctl adds the time and the cursor.
 pub(super) const FIELDS: &[&str] = &[
@@ -56,8 +56,10 @@ pub struct LogEntry {
     pub from_program: bool,
     /// Whether the line continues in the next entry.
     pub partial: bool,
-    /// Whether it is the error of a failed container hook.
+    /// Whether it is the error of a failed container hook, or [`Self::fenced`].
     pub hook_error: bool,
+    /// Whether `kat-net` says in it that it has killed the instance at its deadline.
+    pub fenced: bool,
     /// Whether it is Podman's own record of an event.
     pub podman_event: bool,
     /// Its cursor in the journal.
@@ -110,6 +112,7 @@ impl LogEntry {
             from_program,
             partial: text("CONTAINER_PARTIAL_MESSAGE").as_deref() == Some("true"),
             hook_error: fields.contains_key(HOOK_JOURNAL_FIELD),
+            fenced: text(HOOK_JOURNAL_FIELD).as_deref() == Some(FENCED_JOURNAL_VALUE),
             podman_event,
             cursor,
         })
@@ -150,6 +153,14 @@ mod tests {
         assert_eq!(entry.container_name.as_deref(), Some("kat-web"));
         assert!(entry.from_program && !entry.partial && !entry.hook_error);
         assert_eq!(entry.cursor, "c");
+    }
+
+    #[test]
+    fn a_kill_by_kat_net_is_told_from_a_failed_hook() {
+        let hook = parse(r#","KAT_HOOK_ERROR":"1""#);
+        assert!(hook.hook_error && !hook.fenced);
+        let fenced = parse(r#","KAT_HOOK_ERROR":"fenced""#);
+        assert!(fenced.hook_error && fenced.fenced);
     }
 
     #[test]

@@ -19,7 +19,10 @@ use tokio::{
 };
 
 use self::lines::{InputLine, LineReader};
-use kat_types::encoding::plain::last_words;
+use kat_types::{
+    encoding::plain::last_words,
+    machine::network::{FENCED_JOURNAL_VALUE, HOOK_JOURNAL_FIELD},
+};
 
 pub use self::entry::{LogEntry, ProgramStream};
 
@@ -278,7 +281,8 @@ fn arguments(query: &JournalQuery) -> Vec<String> {
 ///
 /// The program's output comes from conmon, which names the container. Podman calls a quadlet's
 /// container `systemd-NAME` unless the quadlet sets another name. Of the user's units, the entries
-/// of the unit itself and those of the user manager about it are selected.
+/// of the unit itself and those of the user manager about it are selected, and those of `kat-net`,
+/// which runs as root.
 fn matches(query: &JournalQuery) -> Vec<String> {
     let uid = format!("_UID={}", query.uid);
     let name = query.unit.strip_suffix(".service").unwrap_or(&query.unit);
@@ -298,6 +302,10 @@ fn matches(query: &JournalQuery) -> Vec<String> {
             format!("_SYSTEMD_USER_UNIT={}", query.unit),
             "+".to_owned(),
             uid,
+            format!("USER_UNIT={}", query.unit),
+            "+".to_owned(),
+            "_UID=0".to_owned(),
+            format!("{HOOK_JOURNAL_FIELD}={FENCED_JOURNAL_VALUE}"),
             format!("USER_UNIT={}", query.unit),
         ]);
     }

@@ -84,6 +84,10 @@ fn asks_for_the_units_of_the_user_only() {
             "+",
             "_UID=20001",
             "USER_UNIT=kat-default-web-ab12c.service",
+            "+",
+            "_UID=0",
+            "KAT_HOOK_ERROR=fenced",
+            "USER_UNIT=kat-default-web-ab12c.service",
         ]
     );
     let one_run = arguments(&JournalQuery {

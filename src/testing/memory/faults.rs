@@ -18,6 +18,8 @@ pub(super) struct Faults {
     readable: Option<Vec<String>>,
     /// Watches of an earlier epoch end.
     pub(super) watch_epoch: u64,
+    /// Watches that were opened before this client had so many hangs show nothing more.
+    pub(super) hangs: u64,
     /// Number of requests for the progress of watches.
     pub(super) progress: u64,
 }
@@ -136,6 +138,12 @@ impl MemoryStore {
     /// Ends every open watch of this client with [`StoreError::Unavailable`].
     pub fn drop_watches(&self) {
         self.fault(|state| state.client(self.client).watch_epoch += 1);
+    }
+
+    /// Every open watch of this client shows nothing more and does not end, while calls are answered
+    /// and later watches work: as on a member of etcd that hangs while it stops.
+    pub fn hang_watches(&self) {
+        self.fault(|state| state.client(self.client).hangs += 1);
     }
 
     /// Restricts this client to reading these prefixes, as a node's etcd role does.

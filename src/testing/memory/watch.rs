@@ -13,6 +13,8 @@ struct MemoryWatcher {
     prefix: String,
     next: i64,
     epoch: u64,
+    /// Number of times that the client's watches hung before this one was opened.
+    hangs: u64,
     /// Number of requests for progress that were answered.
     progress: u64,
     ended: bool,
@@ -27,19 +29,22 @@ enum MemoryWatchStep {
     Wait,
     /// The client is partitioned.
     Silent,
+    /// Nothing comes any more.
+    Hang,
 }
 
 pub(super) fn stream(store: MemoryStore, prefix: &str, from_revision: i64) -> WatchStream {
-    let (epoch, progress) = {
+    let (epoch, hangs, progress) = {
         let mut state = store.shared.lock();
         let client = state.client(store.client);
-        (client.watch_epoch, client.progress)
+        (client.watch_epoch, client.hangs, client.progress)
     };
     let watcher = MemoryWatcher {
         store,
         prefix: prefix.to_owned(),
         next: from_revision,
         epoch,
+        hangs,
         progress,
         ended: false,
         silent_until: None,
@@ -67,6 +72,7 @@ impl MemoryWatcher {
                     self.silent_until = None;
                     changed.await;
                 }
+                MemoryWatchStep::Hang => std::future::pending().await,
                 MemoryWatchStep::Silent => {
                     let until = *self
                         .silent_until
@@ -92,6 +98,9 @@ impl MemoryWatcher {
         let faults = state.client(self.store.client);
         if faults.watch_epoch != self.epoch {
             return MemoryWatchStep::Fail(StoreError::Unavailable("the watch was dropped".into()));
+        }
+        if faults.hangs != self.hangs {
+            return MemoryWatchStep::Hang;
         }
         if faults.partitioned {
             return MemoryWatchStep::Silent;

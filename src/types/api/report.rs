@@ -70,6 +70,10 @@ pub struct NodeReport {
     /// Volumes that the machine had to remove, and of which nothing is left on it:
     /// `NAMESPACE/WORKLOAD/VOLUME`, followed by a space and the time of the request.
     pub removed_volumes: Vec<String>,
+    /// Volumes that the machine had to remove and did not find, because a disk may be missing; in
+    /// the form of `removedVolumes`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub missing_volumes: Vec<String>,
     /// Volumes that the machine receives from other machines.
     pub volume_moves: Vec<VolumeMoveReport>,
     /// The images that the machine last removed because nothing used them.
@@ -90,6 +94,32 @@ pub struct NodeReport {
     /// membership. Missing in reports of earlier versions, which can't prepare.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub etcd_waits: Option<bool>,
+}
+
+impl NodeReport {
+    /// Whether the report differs from an earlier one of the same machine in nothing but measurements
+    /// for display: times, bytes sent and received, memory, processor time, progress of a move.
+    pub fn repeats(&self, earlier: &Self) -> bool {
+        let mut same = self.clone();
+        same.timestamp = earlier.timestamp;
+        same.overlay_network.last_peer_sync = earlier.overlay_network.last_peer_sync;
+        let peers = same.overlay_network.peers.iter_mut();
+        for (peer, before) in peers.zip(&earlier.overlay_network.peers) {
+            peer.last_handshake = before.last_handshake;
+            (peer.sent, peer.received) = (before.sent, before.received);
+        }
+        let instances = same.workload_instances.iter_mut();
+        for (instance, before) in instances.zip(&earlier.workload_instances) {
+            (instance.memory, instance.cpu) = (before.memory, before.cpu);
+        }
+        let moves = same.volume_moves.iter_mut();
+        for (progress, before) in moves.zip(&earlier.volume_moves) {
+            if progress.meaning() == before.meaning() {
+                progress.clone_from(before);
+            }
+        }
+        same == *earlier
+    }
 }
 
 /// How a machine uses an authority of the cluster. Each machine reports `cluster-ca`, and one that
@@ -410,4 +440,59 @@ pub struct InstanceReport {
     /// Status of the init containers and sidecars.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<ContainerStatus>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_with_other_measurements_repeats_the_one_before() {
+        let earlier = NodeReport {
+            node_name: "n1".to_owned(),
+            workload_instances: vec![InstanceReport::default(); 2],
+            volume_moves: vec![VolumeMoveReport::default()],
+            overlay_network: OverlayReport {
+                peers: vec![OverlayPeer::default()],
+                ..OverlayReport::default()
+            },
+            ..NodeReport::default()
+        };
+        let mut later = earlier.clone();
+        later.timestamp = 15;
+        let now = ApiTime::from(jiff::Timestamp::UNIX_EPOCH);
+        later.overlay_network.last_peer_sync = now;
+        later.overlay_network.peers[0].last_handshake = Some(now);
+        later.overlay_network.peers[0].sent = 7;
+        later.overlay_network.peers[0].received = 7;
+        later.workload_instances[1].memory = Some(7);
+        later.workload_instances[1].cpu = Some(7);
+        later.volume_moves[0].files = 7;
+        assert!(later.repeats(&earlier));
+
+        type Change = fn(&mut NodeReport);
+        let changes: [(&str, Change); 6] = [
+            ("a list", |report| report.desired_revision = 1),
+            ("an instance", |report| {
+                report.workload_instances[1].restarts = 1;
+            }),
+            ("another instance", |report| {
+                report.workload_instances.push(InstanceReport::default());
+            }),
+            ("one less", |report| {
+                report.workload_instances.pop();
+            }),
+            ("a move", |report| {
+                report.volume_moves[0].phase = VolumeMovePhase::Copied;
+            }),
+            ("a peer", |report| {
+                report.overlay_network.peers[0].unanswered_seconds = Some(1);
+            }),
+        ];
+        for (what, change) in changes {
+            let mut other = later.clone();
+            change(&mut other);
+            assert!(!other.repeats(&earlier), "{what}");
+        }
+    }
 }

@@ -65,6 +65,41 @@ pub struct VolumeStatus {
     /// Copies kept on machines that had the data before a move.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<KeptCopyView>,
+    /// Removals of the volume's data and of its kept copies that no machine has confirmed yet.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub removals: Vec<VolumeRemovalView>,
+}
+
+/// State of a removal of a volume's data on one machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum VolumeRemovalState {
+    /// The machine was asked to remove the data.
+    #[default]
+    Requested,
+    /// The machine does not find the data: its disk may be missing.
+    Missing,
+    /// A person has given the data up, and the machine has yet to record that.
+    Forgetting,
+}
+
+impl newer::ExtensibleEnum for VolumeRemovalState {
+    const NEWER: Self = Self::Requested;
+}
+
+/// A removal of a volume's data, or of a kept copy, on one machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VolumeRemovalView {
+    /// Name of the machine.
+    pub node: String,
+    /// When the removal was requested; RFC 3339, UTC.
+    pub since: ApiTime,
+    /// State of the removal. In an object of a newer version, an unknown state is read as
+    /// `Requested`.
+    #[serde(deserialize_with = "newer::word")]
+    pub state: VolumeRemovalState,
+    /// What the removal waits for; empty if unknown.
+    pub message: String,
 }
 
 /// Step of a volume's move to another machine, in their order.
@@ -134,4 +169,12 @@ pub struct KeptCopyView {
 pub struct VolumeMoveRequest {
     /// Name of the receiving machine.
     pub to: String,
+}
+
+/// Request to give up data of a volume that its machine does not find.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct VolumeForgetRequest {
+    /// Name of the machine on which the data is missing.
+    pub node: String,
 }

@@ -93,6 +93,15 @@ impl Assignment {
         self.beside(&format!("{}-{name}", kind.word()))
     }
 
+    /// The units of all its containers, the main one's first, and that of its network last.
+    pub fn units(&self) -> Vec<String> {
+        let others = self.others().map(|(kind, one)| self.other_unit(kind, one));
+        std::iter::once(self.unit())
+            .chain(others)
+            .chain(self.network_unit())
+            .collect()
+    }
+
     /// The unit of the container with this name; `None` if there is no such container.
     pub fn unit_of(&self, name: &str) -> Option<String> {
         if self.container.name.as_deref() == Some(name) {

@@ -20,6 +20,10 @@ pub const ANNOTATION: &str = "rip.dws.kat.instance";
 /// hook from those of the program.
 pub const HOOK_JOURNAL_FIELD: &str = "KAT_HOOK_ERROR";
 
+/// The value of [`HOOK_JOURNAL_FIELD`] in the line in which `kat-net` says that it has killed an
+/// instance at its deadline.
+pub const FENCED_JOURNAL_VALUE: &str = "fenced";
+
 /// Folder of these files.
 pub const FOLDER: &str = "/var/lib/kat/network";
 /// This machine's own network: [`NodeNetwork`].
@@ -39,6 +43,10 @@ pub const HOST_PORTS_FILE: &str = "host-ports.json";
 pub const OVERLAY_FILE: &str = "/run/kat/overlay.json";
 /// Ports on which the machine's own programs listen, or listened recently: [`MachinePorts`].
 pub const MACHINE_PORTS_FILE: &str = "/run/kat/machine-ports.json";
+/// Until when the instances of [`Instances::fenced`] may run:
+/// [`RunDeadlines`](super::fence::RunDeadlines). It lies in memory, so that a machine that has
+/// booted has none.
+pub const DEADLINES_FILE: &str = "/run/kat/deadlines.json";
 /// WireGuard's private key, base64, 0600.
 pub const PRIVATE_KEY_FILE: &str = "wireguard.key";
 /// The hook's socket, made by `kat-net.socket`.
@@ -151,6 +159,20 @@ pub struct Instances {
     pub schema: u32,
     /// By instance id.
     pub instances: BTreeMap<String, InstanceNetwork>,
+    /// The instances with `onPartition: stop`, by id, those on the machine's own network too: each
+    /// runs only before its deadline in [`DEADLINES_FILE`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub fenced: BTreeMap<String, FencedInstance>,
+}
+
+/// An instance that runs only before its deadline.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FencedInstance {
+    /// Uid of its user.
+    pub uid: u32,
+    /// The services of all its containers in that user's manager.
+    pub units: Vec<String>,
 }
 
 /// One instance of this machine.

@@ -179,6 +179,9 @@ pub struct NodeStatusRecord {
     /// Volumes that it had to remove, and of which nothing is left on it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub removed_volumes: Vec<String>,
+    /// Volumes that it had to remove and did not find.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub missing_volumes: Vec<String>,
     /// Volumes that it receives from other machines; their progress is not stored.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volume_moves: Vec<VolumeMoveReport>,
@@ -440,6 +443,10 @@ pub struct VolumeRecord {
     /// Copies kept on machines that had the data before a move.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<KeptCopy>,
+    /// Removals whose data a person gave up because its disk is missing: the machine, and
+    /// `asked` of its desired removal.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub forgotten: BTreeMap<String, Timestamp>,
 }
 
 /// `/kat/indexes/{index}`: the workload that owns an index.

@@ -29,6 +29,7 @@ pub(crate) fn hurts_another(
 ) -> Option<String> {
     let mut own = of_the_forger(snapshot);
     own.extend(with_users_left(snapshot, honest_report));
+    own.extend(placed_on_the_forger(honest));
     let (is, would_be) = (harm(snapshot, forged, &own), harm(snapshot, honest, &own));
     if let Some(harm) = is.difference(&would_be).next() {
         return Some(format!("because of a forged report {harm}"));
@@ -124,6 +125,20 @@ fn with_users_left<'s>(
     let indexes = honest_report.user_indexes.iter();
     let records = indexes.filter_map(|index| snapshot.indexes.get(index));
     records.map(|stored| WorkloadKey::new(&stored.value.namespace, &stored.value.workload))
+}
+
+/// Workloads of which an instance would be placed on the forger, which may refuse it. In place, the
+/// version before is stopped without a look first where the next machine's version knows none.
+fn placed_on_the_forger(plan: &ClusterPlan) -> impl Iterator<Item = WorkloadKey> {
+    let placed = puts(plan).filter(|(key, _)| {
+        let place = key.strip_prefix(keys::NODE_DESIRED);
+        let place = place.and_then(|path| path.split_once("/instances/"));
+        place.is_some_and(|(node, _)| node == forged_reports::NAME)
+    });
+    placed.map(|(_, value)| {
+        let one: Assignment = serde_json::from_slice(value).unwrap();
+        WorkloadKey::new(&one.namespace, &one.workload)
+    })
 }
 
 /// Changes of the plan that harm machines other than the forger, and workloads without anything on

@@ -13,6 +13,7 @@ use crate::{
     load::user::{FENCED, FENCED_WRITER, NAMESPACE, Wish},
     world::{LOST_AFTER, Machine, World},
 };
+use kat_agent::DesiredList;
 use kat_types::{
     api::{Condition, DRAIN_BLOCKED, NodePhase, WorkloadPhase},
     assignment::{Assignment, DesiredMeta, DesiredRun},
@@ -24,7 +25,7 @@ use kat_types::{
         records::{NodeStatusRecord, VolumeRecord, WorkloadMeta, WorkloadStatusRecord},
         transaction::KeyValue,
     },
-    volumes::VolumeKey,
+    volumes::{VolumeKey, VolumeMove},
 };
 
 /// How long a slot may have too many instances after a machine is back, in addition to the time of
@@ -66,9 +67,11 @@ impl World {
         if leaders.len() > 1 {
             self.monitor.violated(format!("{leaders:?} lead at once"));
         }
+        self.note_dead_overlays();
         self.check_copies();
         let live = self.live();
         self.check_cut(&live);
+        self.check_claims(&live);
         let now = (self.store.revision(), self.person.answers(), live.clone());
         if self.checked.as_ref() == Some(&now) {
             return;
@@ -80,21 +83,13 @@ impl World {
         self.check_live(&live, &assigned);
         self.write_rows(&live);
         self.check_lists(&assigned);
-        self.check_overlay();
     }
 
-    /// Every machine reaches the others over the overlay, and only forged reports say otherwise.
-    fn check_overlay(&mut self) {
-        for item in self.store.peek(keys::NODE_STATUS).items {
-            let status: NodeStatusRecord = read(&item);
-            let judged = status.conditions.iter();
-            let mut judged = judged.filter(|one| one.reason == Reason::OverlayDown);
-            if judged.next().is_some() {
-                let key = &item.key;
-                self.monitor
-                    .violated(format!("{key}: a forged report takes its callers away"));
-            }
-        }
+    /// Only a machine whose overlay is dead may be judged unreachable over the overlay, see
+    /// [`Monitor::decided`](crate::checks::monitor::Monitor::decided).
+    fn note_dead_overlays(&self) {
+        let dead = self.joined().filter(|one| one.way.now().overlay_cut);
+        dead.for_each(|machine| self.monitor.record_dead_overlay(&machine.name));
     }
 
     /// Instances with `onPartition: stop` do not run on a machine that has been silent for so long
@@ -310,6 +305,16 @@ impl World {
                 true => (NodePhase::Drained, "drained"),
                 false => (NodePhase::Ready, "ready"),
             };
+            let judged = status.as_ref().is_some_and(|status| {
+                let mut conditions = status.conditions.iter();
+                conditions.any(|one| one.reason == Reason::OverlayDown)
+            });
+            if judged {
+                return Some(format!(
+                    "the overlay of {} is said to be dead",
+                    machine.name
+                ));
+            }
             if status.is_none_or(|status| status.phase != wanted) {
                 let there = assigned.values().filter(|(node, _)| *node == machine.name);
                 let there: BTreeMap<&str, Vec<Condition>> = there
@@ -328,8 +333,12 @@ impl World {
         let of_frozen = |volume: &str| {
             frozen.is_some_and(|frozen| volume.starts_with(&format!("{NAMESPACE}/{frozen}/")))
         };
-        let moves =
-            |volume: &str, record: &VolumeRecord| record.moving.is_some() && !of_frozen(volume);
+        let moves = |volume: &str, record: &VolumeRecord| {
+            let Some(moving) = record.moving.as_ref().filter(|_| !of_frozen(volume)) else {
+                return false;
+            };
+            !self.moves_forged_data(volume, record) || self.tries_again(volume, moving)
+        };
         if let Some((volume, _)) = volumes.find(|(volume, record)| moves(volume, record)) {
             return Some(format!("{volume} is on its way"));
         }
@@ -360,8 +369,10 @@ impl World {
                         "{workload} is not said to be what cannot be written"
                     ));
                 }
-                let own = assigned.iter().filter(|(_, (_, one))| {
-                    one.workload == workload && one.wanted == DesiredRun::Running
+                let own = assigned.iter().filter(|(_, (node, one))| {
+                    one.workload == workload
+                        && one.wanted == DesiredRun::Running
+                        && !self.lacks_forged_data(node, one)
                 });
                 wanted.extend(own.map(|(unit, _)| unit.clone()));
                 continue;
@@ -401,7 +412,29 @@ impl World {
         if live.keys().cloned().collect::<BTreeSet<_>>() != wanted {
             return Some(format!("{:?} run instead of {wanted:?}", live.keys()));
         }
-        self.leftovers(&assigned, &indexes, frozen)
+        self.list_behind(&assigned)
+            .or_else(|| self.leftovers(&assigned, &indexes, frozen))
+    }
+
+    /// Why the list on a machine's disk, from which the machine starts alone, is not its list.
+    fn list_behind(&self, assigned: &BTreeMap<String, (String, Assignment)>) -> Option<String> {
+        self.joined().find_map(|machine| {
+            let stored = DesiredList::stored(&machine.root.join("desired.json"));
+            let stored = stored.desired.assignments.values();
+            let stored: BTreeMap<&String, &Assignment> =
+                stored.map(|one| (&one.instance, one)).collect();
+            let own = assigned.values().filter(|(on, _)| *on == machine.name);
+            let own: BTreeMap<&String, &Assignment> =
+                own.map(|(_, one)| (&one.instance, one)).collect();
+            let names = || (stored.keys(), own.keys());
+            (stored != own).then(|| {
+                format!(
+                    "the disk of {} has another list: {:?}",
+                    machine.name,
+                    names()
+                )
+            })
+        })
     }
 
     /// Whether the workload waits for data that the machine with forged reports claimed to have and
@@ -409,6 +442,13 @@ impl World {
     fn waits_for_forged_data(&self, workload: &str, conditions: &[Condition]) -> bool {
         let own = format!("{NAMESPACE}/{workload}/");
         let mut volumes = self.in_its_hands.iter().filter(|one| one.starts_with(&own));
+        let mut moving = self.volumes().into_iter();
+        let is_moved = |(volume, record): (String, VolumeRecord)| {
+            volume.starts_with(&own) && self.moves_forged_data(&volume, &record)
+        };
+        if moving.any(is_moved) {
+            return true;
+        }
         volumes.any(|volume| {
             conditions.iter().any(|one| {
                 // The condition's reason is VolumeMissing and its message has the volume, or the
@@ -424,9 +464,53 @@ impl World {
                     );
                     one.message.contains(&said)
                 });
-                named || removed || one.message.contains(Reason::VolumeMissing.word())
+                // On shared storage any machine is asked to remove it.
+                let missed = self.shared
+                    && one
+                        .message
+                        .contains(&format!("`katcall volume forget {volume} --on "));
+                named || removed || missed || one.message.contains(Reason::VolumeMissing.word())
             })
         })
+    }
+
+    /// Whether the instance waits on the machine with forged reports for data that the machine claimed
+    /// to have and never had.
+    fn lacks_forged_data(&self, node: &str, instance: &Assignment) -> bool {
+        let own = format!("{NAMESPACE}/{}/", instance.workload);
+        let status = self.store.peek(&keys::node_status(node)).items;
+        let status = status.first().map(read::<NodeStatusRecord>);
+        let said = status.as_ref();
+        let said = said.and_then(|status| status.instances.get(&instance.instance));
+        let Some(said) = said.filter(|said| said.reason == Reason::VolumeMissing) else {
+            return false;
+        };
+        let volumes = self.in_its_hands.iter().filter(|one| one.starts_with(&own));
+        self.forges(node)
+            && volumes.filter_map(|one| VolumeKey::parse(one)).any(|key| {
+                let missing = format!("the data of volume {} has been in", key.name());
+                said.message.contains(&missing)
+            })
+    }
+
+    /// Whether the machine with forged reports is to send data that it claimed to have and never had.
+    /// The receiver says so until a person cancels the move.
+    fn moves_forged_data(&self, volume: &str, record: &VolumeRecord) -> bool {
+        let from_forger = |moving: &&VolumeMove| moving.from == forged_reports::NAME;
+        let Some(moving) = record.moving.as_ref().filter(from_forger) else {
+            return false;
+        };
+        self.forger.is_some() && !self.has_folder(&moving.from, volume)
+    }
+
+    /// Whether the receiver has not said yet that the data is not there: its last attempt failed for
+    /// another cause, or it has made none.
+    fn tries_again(&self, volume: &str, moving: &VolumeMove) -> bool {
+        let status = self.store.peek(&keys::node_status(&moving.to)).items;
+        let status = status.first().map(read::<NodeStatusRecord>);
+        let reports = status.into_iter().flat_map(|status| status.volume_moves);
+        let mut reports = reports.filter(|one| one.volume == volume && one.id == moving.id);
+        !reports.any(|one| one.message.contains("there is no such file or folder"))
     }
 
     /// A healthy instance of such a workload is not stopped for a move, and its status says that it
@@ -499,11 +583,17 @@ impl World {
         // On shared storage, a volume that only the forger claims to have made exists nowhere, and
         // its removal stays pending.
         let forged = |volume: &str| self.shared && self.in_its_hands.contains(volume);
+        // So does that of a volume that the forger claimed to have made on its own disk.
+        let forged_there = |volume: &str, record: &VolumeRecord| {
+            record.node.as_deref() == Some(forged_reports::NAME)
+                && self.in_its_hands.contains(volume)
+                && !self.has_folder(forged_reports::NAME, volume)
+        };
         let mut left = volumes.iter();
         if absent
             && left.any(|item| {
                 let volume = item.key.strip_prefix(keys::VOLUMES).unwrap_or_default();
-                item.key.starts_with(&gone) && !forged(volume)
+                item.key.starts_with(&gone) && !forged(volume) && !forged_there(volume, &read(item))
             })
         {
             return Some("data is left over".to_owned());
@@ -511,8 +601,18 @@ impl World {
         // Pending moves and removals of a workload that cannot be written wait with it.
         let own = frozen.map(|frozen| format!("/{NAMESPACE}/{frozen}/"));
         let waits = |key: &str| own.as_ref().is_some_and(|own| key.contains(own));
+        let mut forged_moves = BTreeSet::new();
+        for (volume, record) in self.volumes() {
+            if self.moves_forged_data(&volume, &record) {
+                forged_moves.insert(volume);
+            }
+        }
         let mut desired = self.store.peek(keys::NODE_DESIRED).items;
         desired.retain(|item| {
+            let moved = item.key.split_once("/moves/");
+            if moved.is_some_and(|(_, volume)| forged_moves.contains(volume)) {
+                return false;
+            }
             let removal = item.key.split_once("/removals/");
             // Only the forger can confirm that its own data is gone.
             let own = format!("{}{}", keys::NODE_DESIRED, forged_reports::NAME);

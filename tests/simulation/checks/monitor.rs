@@ -11,6 +11,7 @@ use kat_testing::MemoryStore;
 use kat_types::{
     api::NodePhase,
     assignment::Assignment,
+    reason::Reason,
     resource::OnPartition,
     store::{
         keys,
@@ -49,6 +50,8 @@ struct State {
     trace: Vec<String>,
     assigned: BTreeMap<String, Assigned>,
     heard: BTreeMap<String, Instant>,
+    /// When each machine's overlay was dead last.
+    overlay_dead: BTreeMap<String, Instant>,
 }
 
 impl Monitor {
@@ -91,11 +94,17 @@ impl Monitor {
 
     /// The process with the oldest candidate key in the store.
     pub(crate) fn leader(&self) -> Option<String> {
+        self.leadership().map(|(process, _)| process)
+    }
+
+    /// The process that leads, and the revision that created its candidate key.
+    pub(crate) fn leadership(&self) -> Option<(String, i64)> {
         let candidates = self.store.peek(keys::ELECTION).items;
         let first = candidates
             .into_iter()
             .min_by_key(|item| item.create_revision)?;
-        Some(String::from_utf8(first.value).unwrap())
+        let process = String::from_utf8(first.value).unwrap();
+        Some((process, first.create_revision))
     }
 
     /// Called right after a transaction of a process took effect.
@@ -165,6 +174,38 @@ impl Monitor {
         self.lock().heard.get(machine).map(Instant::elapsed)
     }
 
+    /// The overlay of the machine is dead now.
+    pub(crate) fn record_dead_overlay(&self, machine: &str) {
+        let mut state = self.lock();
+        state
+            .overlay_dead
+            .insert(machine.to_owned(), Instant::now());
+    }
+
+    /// Why the judgement that the machine is unreachable over the overlay is wrong. Only forged
+    /// reports could say so of a machine that answers.
+    fn wrongly_unreachable(
+        &self,
+        machine: &str,
+        before: Option<&NodeStatusRecord>,
+        status: &NodeStatusRecord,
+    ) -> Option<String> {
+        let is_judged = |status: &NodeStatusRecord| {
+            let mut conditions = status.conditions.iter();
+            conditions.any(|one| one.reason == Reason::OverlayDown)
+        };
+        if !is_judged(status) || before.is_some_and(is_judged) {
+            return None;
+        }
+        let dead = self.lock().overlay_dead.get(machine).map(Instant::elapsed);
+        let recent = dead.is_some_and(|ago| ago < self.silence * 2);
+        (!recent).then(|| {
+            format!(
+                "{machine} is judged unreachable over the overlay, which was dead {dead:?} ago: its callers are taken away"
+            )
+        })
+    }
+
     /// Checks a plan. A leader must not call a machine lost whose report this leader or the
     /// previous one accepted recently.
     pub(crate) fn decided(&self, process: &str, snapshot: &Snapshot, plan: &ClusterPlan) {
@@ -186,6 +227,10 @@ impl Monitor {
             let before = snapshot.nodes.get(machine);
             let before = before.and_then(|node| node.status.as_ref());
             let new = before.is_none_or(|before| before.value.phase != NodePhase::NotReady);
+            let record = before.map(|before| &before.value);
+            if let Some(why) = self.wrongly_unreachable(machine, record, &status) {
+                self.violated(format!("{process} plans: {why}"));
+            }
             let heard = self.lock().heard.get(machine).map(Instant::elapsed);
             if let Some(ago) = heard
                 && status.phase == NodePhase::NotReady

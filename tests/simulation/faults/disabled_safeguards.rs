@@ -1,12 +1,16 @@
 //! Safeguards that a run can disable, to verify that the checks find their absence.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use kat_plan::ClusterPlan;
 use kat_types::{
     assignment::DesiredRun,
     resource::{Container, UpdateStrategyType},
-    store::{keys, snapshot::WorkloadEntry, transaction::WriteOperation},
+    store::{
+        keys,
+        snapshot::{ObservedReports, WorkloadEntry},
+        transaction::WriteOperation,
+    },
 };
 
 /// A safeguard to disable.
@@ -39,6 +43,44 @@ pub(crate) enum Without {
     BeatsAlone,
     /// The fence trusts a list for as long as a beat counts, whatever the age of the server's read.
     SecondHop,
+    /// The leader believes that every machine has reported just now.
+    Silence,
+    /// The leader does not hear which machines do not answer over the overlay.
+    OverlayWitnesses,
+    /// A file that could not be written is not written again.
+    RetriedWrites,
+    /// Nobody starts a user's manager that has ended.
+    ManagerStart,
+}
+
+impl Without {
+    /// Whether runs have faults of single machines ([`crate::faults::machine_faults`]). Runs without
+    /// another safeguard have none, so that they find the same violations as before.
+    pub(crate) fn has_machine_faults(self) -> bool {
+        matches!(
+            self,
+            Self::Nothing
+                | Self::Silence
+                | Self::OverlayWitnesses
+                | Self::RetriedWrites
+                | Self::ManagerStart
+        )
+    }
+}
+
+/// The reports of every machine seem to have arrived just now.
+pub(crate) fn hear_all(observed: &mut ObservedReports) {
+    for reported in observed.reports.values_mut() {
+        reported.age = Duration::ZERO;
+    }
+}
+
+/// No report says which machines do not answer over the overlay.
+pub(crate) fn hear_no_witness(observed: &mut ObservedReports) {
+    for reported in observed.reports.values_mut() {
+        let report = Arc::make_mut(&mut reported.report);
+        report.overlay_network.peers.clear();
+    }
 }
 
 pub(crate) fn only_reads(container: &mut Container) {

@@ -1,13 +1,19 @@
 //! The network path between a machine and everything else: its latency, and whether it is cut.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    task::{Poll, Waker},
+    time::Duration,
+};
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::Notify,
     time::{Instant, sleep, timeout_at},
 };
+use tokio_util::sync::CancellationToken;
 
 use crate::{checks::monitor::Monitor, faults::stream_faults::lagging};
 use kat_store::{Leadership, Listing, StateStore, StoreError, TransactionResult, WatchStream};
@@ -25,6 +31,8 @@ const SENT_AGAIN: Duration = Duration::from_secs(30);
 pub(crate) struct Way {
     state: Mutex<Conditions>,
     changed: Notify,
+    /// Loops of the machine's agent that have work while it hangs.
+    held: Mutex<Vec<Waker>>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -33,8 +41,18 @@ pub(crate) struct Conditions {
     pub store_cut: bool,
     /// Since when; see [`Way::store_cut_for`].
     store_cut_since: Option<Instant>,
-    /// No traffic between the machine and other machines.
+    /// No traffic between the machine and other machines over their own network. Probes over the
+    /// overlay, which is carried by that network, are not answered either.
     pub machines_cut: bool,
+    /// No traffic over the overlay. Reports, state streams and calls use the machines' own network.
+    /// etcd listens on the overlay alone, so the machine's store reaches no other.
+    pub overlay_cut: bool,
+    /// The machine's agent hangs as after SIGSTOP: it handles nothing, and its units run on.
+    pub hung: bool,
+    /// The machine is off.
+    pub off: bool,
+    /// The machine's disk has no free space. The machine's etcd has ended.
+    pub disk_full: bool,
     /// One-way latency of all traffic.
     pub latency: Duration,
     /// Number of the next answers to writes that get lost.
@@ -60,7 +78,12 @@ pub(crate) struct Conditions {
 impl Conditions {
     /// A leader sees the store and can write to it.
     pub(crate) fn writes(&self) -> bool {
-        !self.store_cut && !self.copy_frozen
+        !self.store_is_cut() && !self.copy_frozen && !self.hung
+    }
+
+    /// The machine's store answers nothing.
+    pub(crate) fn store_is_cut(&self) -> bool {
+        self.store_cut || self.overlay_cut || self.disk_full
     }
 
     /// Reports, streams and the copy of the store are whole again.
@@ -87,14 +110,43 @@ impl Way {
         let mut state = self.lock();
         change(&mut state);
         let since = state.store_cut_since.unwrap_or_else(Instant::now);
-        state.store_cut_since = state.store_cut.then_some(since);
+        state.store_cut_since = state.store_is_cut().then_some(since);
+        let hung = state.hung;
         drop(state);
         self.changed.notify_waiters();
+        if !hung {
+            let held = std::mem::take(&mut *self.held.lock());
+            held.into_iter().for_each(Waker::wake);
+        }
     }
 
     /// How long the machine has not reached the store; `None` if it does.
     pub(crate) fn store_cut_for(&self) -> Option<Duration> {
         self.lock().store_cut_since.map(|since| since.elapsed())
+    }
+
+    /// Waits until the machine's agent handles what reaches it.
+    pub(crate) async fn awake(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if !self.lock().hung {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Runs a loop of the machine's agent. It is not polled while the agent hangs.
+    pub(crate) async fn run_while_awake(self: Arc<Self>, work: BoxFuture<'static, ()>) {
+        let mut work = work;
+        std::future::poll_fn(|context| {
+            if self.lock().hung {
+                self.held.lock().push(context.waker().clone());
+                return Poll::Pending;
+            }
+            work.as_mut().poll(context)
+        })
+        .await;
     }
 
     /// Carries a write to the store. A write sent before the cut arrives once the path is open
@@ -109,7 +161,7 @@ impl Way {
             if now.power != power {
                 return Err(StoreError::Unavailable("the machine is off".into()));
             }
-            if !now.store_cut {
+            if !now.store_is_cut() {
                 return Ok(());
             }
             if timeout_at(until, changed).await.is_err() {
@@ -124,7 +176,7 @@ impl Way {
             let mut state = self.lock();
             let lost = state.lost_answers > 0;
             state.lost_answers -= u32::from(lost);
-            lost || state.store_cut
+            lost || state.store_is_cut()
         };
         if lost {
             return Err(StoreError::Unavailable("the answer was lost".into()));
@@ -146,6 +198,8 @@ pub(crate) struct Wire {
     monitor: Arc<Monitor>,
     /// Transactions keep their comparison of the leader's election key.
     fenced: bool,
+    /// Cancelled at the end of the process.
+    closed: CancellationToken,
     began: Instant,
 }
 
@@ -153,10 +207,11 @@ impl Wire {
     pub(crate) fn new(
         store: &MemoryStore,
         way: &Arc<Way>,
-        process: &str,
+        process: (&str, &CancellationToken),
         monitor: &Arc<Monitor>,
         fenced: bool,
     ) -> Self {
+        let (process, closed) = process;
         let wire = Self {
             reads: store.client(),
             writes: store.client(),
@@ -164,6 +219,7 @@ impl Wire {
             process: process.to_owned(),
             monitor: Arc::clone(monitor),
             fenced,
+            closed: closed.clone(),
             began: Instant::now(),
         };
         wire.follow_way();
@@ -173,7 +229,7 @@ impl Wire {
     /// Applies the current conditions of the machine's path.
     pub(crate) fn follow_way(&self) {
         let now = self.way.now();
-        self.reads.set_partitioned(now.store_cut);
+        self.reads.set_partitioned(now.store_is_cut() || now.hung);
         self.reads.set_delay(now.latency);
     }
 
@@ -182,6 +238,13 @@ impl Wire {
         conditions: Vec<Compare>,
         operations: Vec<WriteOperation>,
     ) -> Result<TransactionResult, StoreError> {
+        // A process that hangs sends this when it continues, whatever has happened meanwhile.
+        if self.way.now().hung {
+            self.closed.run_until_cancelled(self.way.awake()).await;
+            if self.closed.is_cancelled() {
+                return Err(StoreError::Unavailable("the process has ended".into()));
+            }
+        }
         self.way.there().await?;
         let committed = self.writes.transact(&conditions, &operations).await?;
         // No other task ran since the store applied the transaction.
@@ -190,6 +253,18 @@ impl Wire {
         }
         self.way.back().await?;
         Ok(committed)
+    }
+}
+
+/// A leader publishes the name of its machine. The candidates of the simulation have the name and the
+/// number of their process.
+fn with_machine(operation: WriteOperation) -> WriteOperation {
+    match operation {
+        WriteOperation::Put(key, name) if key == keys::LEADER_NAME => {
+            let machine = name.split(|byte| *byte == b'.').next();
+            WriteOperation::Put(key, machine.unwrap_or_default().to_vec())
+        }
+        other => other,
     }
 }
 
@@ -221,7 +296,8 @@ impl StateStore for Wire {
         if !self.fenced {
             conditions.retain(|condition| !is_fence(condition));
         }
-        let carried = tokio::spawn(self.clone().carry(conditions, operations.to_vec()));
+        let operations = operations.iter().cloned().map(with_machine).collect();
+        let carried = tokio::spawn(self.clone().carry(conditions, operations));
         let limit = Instant::now() + CALL_TIMEOUT;
         timeout_at(limit, carried)
             .await

@@ -10,7 +10,10 @@ use tokio::{
 };
 
 use crate::{
-    faults::{disabled_safeguards::Without, network_faults::Way},
+    faults::{
+        disabled_safeguards::Without,
+        network_faults::{Conditions, Way},
+    },
     random::Random,
     run::{Repair, Scenario},
 };
@@ -84,7 +87,8 @@ impl StreamLine {
     }
 
     fn is_cut(&self) -> bool {
-        self.ways.iter().any(|way| way.now().machines_cut)
+        let holds = |now: Conditions| now.machines_cut || now.hung;
+        self.ways.iter().any(|way| holds(way.now()))
     }
 
     /// Shortest time between two frames.

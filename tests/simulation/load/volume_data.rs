@@ -61,6 +61,10 @@ impl World {
             };
             let machine = self.machines.iter().find(|machine| machine.name == *on);
             let machine = machine.unwrap();
+            // A program finds no space for a row.
+            if machine.way.now().disk_full && !self.shared {
+                continue;
+            }
             // A leader may have replaced this instance by now.
             if known.stops && !machine.ends_in_time() {
                 continue;
@@ -112,6 +116,12 @@ impl World {
             > 0
     }
 
+    /// Whether the machine has a folder of the volume.
+    pub(crate) fn has_folder(&self, machine: &str, volume: &str) -> bool {
+        let mut machines = self.machines.iter();
+        machines.any(|one| one.name == machine && folder_of(one, volume).exists())
+    }
+
     pub(crate) fn volumes(&self) -> Vec<(String, VolumeRecord)> {
         let items = self.store.peek(keys::VOLUMES).items.into_iter();
         let volumes = items.map(|item| {
@@ -122,9 +132,12 @@ impl World {
     }
 }
 
+fn folder_of(machine: &Machine, volume: &str) -> PathBuf {
+    machine.root.join("var/lib/kat/volumes").join(volume)
+}
+
 fn rows_of(machine: &Machine, volume: &str) -> PathBuf {
-    let base = machine.root.join("var/lib/kat/volumes");
-    base.join(volume).join("rows")
+    folder_of(machine, volume).join("rows")
 }
 
 /// Calls the API to move volumes.
@@ -199,9 +212,15 @@ pub(crate) fn apart(mut lists: watch::Receiver<DesiredList>) -> watch::Receiver<
 pub(crate) struct Senders {
     open: Mutex<BTreeMap<String, (Arc<OwnVolumes>, CancellationToken)>>,
     copies: AtomicU64,
+    /// No copy is interrupted any more.
+    healed: AtomicBool,
 }
 
 impl Senders {
+    pub(crate) fn heal(&self) {
+        self.healed.store(true, Ordering::Relaxed);
+    }
+
     pub(crate) fn put(&self, machine: &str, own: OwnVolumes, closed: &CancellationToken) {
         let sender = (Arc::new(own), closed.clone());
         self.open.lock().insert(machine.to_owned(), sender);
@@ -237,7 +256,8 @@ impl CopySource for Line {
         let pieces = sender.open(&self.to, volume, &wish.id);
         let pieces = pieces.map_err(|error| error.to_string())?;
         let number = senders.copies.fetch_add(1, Ordering::Relaxed);
-        let left = number.is_multiple_of(BREAKS).then_some(1);
+        let breaks = number.is_multiple_of(BREAKS) && !senders.healed.load(Ordering::Relaxed);
+        let left = breaks.then_some(1);
         let note = format!("{} sends {volume} to {}, {left:?}", wish.from, self.to);
         self.monitor.note(&note);
         Ok(Box::new(Copy { pieces, left }))

@@ -8,7 +8,10 @@ use axum::body::Body;
 use hyper::{Request, StatusCode, header};
 use parking_lot::Mutex;
 
-use crate::{api_calls::Net, checks::monitor::Monitor, faults::forged_reports::Forger};
+use crate::{
+    api_calls::Net, checks::monitor::Monitor, faults::forged_reports::Forger,
+    machines::data_path::DataPath,
+};
 use kat_agent::{HostListeners, MachineFacts, ProbeNetwork, ReportSink, Volumes};
 use kat_api::{
     InputFrames, InstanceLogs, InstanceSessions, LogStream, LogsError, OutputFrames, SessionError,
@@ -107,6 +110,7 @@ impl ReportSink for Sink {
 pub(crate) struct Facts {
     pub shared: bool,
     pub volumes: Arc<Volumes>,
+    pub data_path: Arc<DataPath>,
 }
 
 #[async_trait]
@@ -144,7 +148,7 @@ impl MachineFacts for Facts {
     }
 
     async fn overlay(&self) -> OverlayReport {
-        OverlayReport::default()
+        self.data_path.report()
     }
 }
 

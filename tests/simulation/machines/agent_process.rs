@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::{sync::watch, task::JoinHandle};
@@ -18,6 +19,7 @@ use crate::{
     load::volume_data::{Line, apart},
     machines::{
         agent_environment::{Facts, NoInstanceLogs, Nobody, Sink, Well},
+        data_path::DataPath,
         etcd::{CLIENT_PORT, Etcd, EtcdWay, PEER_PORT},
         joining_machine,
         machine::{Accounts, Boot, NoLogs},
@@ -36,7 +38,13 @@ use kat_leader::{LeaderConfig, LeaderHandle, MembersConfig, Planner, keep_member
 use kat_render::{RenderSettings, Renderer};
 use kat_store::{KnownState, Mirror, MirrorState, SILENCE, StateFeed, follow_source_with};
 use kat_testing::MemoryStore;
-use kat_types::{machine::root::Root, resource::AgentConfig};
+use kat_types::{
+    machine::{
+        fence::{BootClock, BootTime},
+        root::Root,
+    },
+    resource::AgentConfig,
+};
 
 /// Time to live of the leader's lease, as in `kat-agent run`.
 const LEASE: Duration = Duration::from_secs(5);
@@ -67,6 +75,11 @@ pub(crate) struct Place {
     pub known_leader: Arc<Mutex<Option<String>>>,
     /// See [`crate::world::World::shared`].
     pub shared: bool,
+    pub data_path: Arc<DataPath>,
+    /// Failed writes of files are retried.
+    pub retries_writes: bool,
+    /// A user's manager that has ended is started.
+    pub starts_managers: bool,
 }
 
 pub(crate) struct Process {
@@ -77,7 +90,12 @@ pub(crate) struct Process {
     wires: Vec<Wire>,
     leader: Option<LeaderHandle>,
     copy: Option<Mirror>,
+    volumes: Option<Arc<Volumes>>,
 }
+
+/// Longest wait, by the real clock, for threads that work on disks. One that sends a volume may wait
+/// for its receiver.
+const THREADS_END: Duration = Duration::from_millis(200);
 
 impl Place {
     /// Random numbers of this start of the machine's process.
@@ -99,6 +117,7 @@ impl Process {
             wires: Vec::new(),
             leader: None,
             copy: None,
+            volumes: None,
         };
         let feed = place.identity.etcd.then(|| process.start_candidate(place));
         process.start_agent(place, feed);
@@ -113,7 +132,8 @@ impl Process {
             fenced,
             ..
         } = place;
-        let wire = Wire::new(store, way, &self.name, monitor, *fenced);
+        let process = (&*self.name, &self.closed);
+        let wire = Wire::new(store, way, process, monitor, *fenced);
         self.wires.push(wire.clone());
         wire
     }
@@ -122,7 +142,11 @@ impl Process {
         let keys = place.root.join("var/lib/kat/network");
         std::fs::create_dir_all(&keys).unwrap();
         let key = crate::load::secrets::private_key(&place.identity.node);
-        std::fs::write(keys.join("wireguard.key"), key.to_base64()).unwrap();
+        // The key is made once: a machine with a full disk starts its agent too.
+        let file = keys.join("wireguard.key");
+        if !file.exists() {
+            std::fs::write(file, key.to_base64()).unwrap();
+        }
         let tools = Arc::new(tools(place));
         let statuses = Statuses::default();
         let network = NetworkFiles::new(place.root.join("net"));
@@ -151,6 +175,7 @@ impl Process {
             pulses: LoopPulses::default(),
         };
         let volumes = Arc::clone(&tools.volumes);
+        self.volumes = Some(Arc::clone(&volumes));
         let moved = apart(moved);
         let own = OwnVolumes {
             node: place.identity.node.clone(),
@@ -180,11 +205,12 @@ impl Process {
         std::fs::create_dir_all(&run).unwrap();
         let memory = FenceMemory {
             path: run.join("reached"),
-            monotonic: Arc::new(move || boot.monotonic()),
+            deadlines: run.join("deadlines.json"),
         };
+        let boot_clock: BootClock = Arc::new(move || BootTime(boot.monotonic()));
         let last = match place.stops {
-            true => memory.recall(),
-            false => Some(tokio::time::Instant::now()),
+            true => memory.recall(boot_clock()),
+            false => Some(boot_clock()),
         };
         let (reached_now, reached) = watch::channel(last);
         let (fenced_now, fenced) = watch::channel(DesiredList::default());
@@ -199,6 +225,7 @@ impl Process {
                 false => SILENCE + Duration::from_secs(1),
             },
             lists: supervised,
+            clock: Arc::clone(&boot_clock),
             reached,
             fenced: fenced_now,
             memory: place.stops.then_some(memory),
@@ -228,33 +255,41 @@ impl Process {
             facts: Arc::new(Facts {
                 shared: place.shared,
                 volumes,
+                data_path: Arc::clone(&place.data_path),
             }),
             published: watch::channel(Arc::default()).0,
             reached: reached_now,
             silence: watch::Sender::default(),
             outside: watch::Sender::default(),
             clock: Arc::clone(&place.clock),
+            boot_clock,
             pulses: LoopPulses::default(),
         };
         let cancel = || self.cancel.clone();
-        self.tasks = vec![
-            tokio::spawn(follow_desired(
+        let retries: BoxFuture<'static, ()> = match place.retries_writes {
+            true => Box::pin(writes.clone().run(LoopPulses::default(), cancel())),
+            false => Box::pin(std::future::pending()),
+        };
+        let loops: [BoxFuture<'static, ()>; 8] = [
+            Box::pin(follow_desired(
                 node,
                 copy,
                 file,
                 lists,
-                writes.clone(),
+                writes,
                 LoopPulses::default(),
                 cancel(),
             )),
-            tokio::spawn(writes.run(LoopPulses::default(), cancel())),
-            tokio::spawn(forwarding),
-            tokio::spawn(fence.run(cancel())),
-            tokio::spawn(supervisor.run(fenced, cancel())),
-            tokio::spawn(removals.run(cancel())),
-            tokio::spawn(moves.run(cancel())),
-            tokio::spawn(reporter.run(Duration::from_secs(u64::from(tick)), cancel())),
+            retries,
+            Box::pin(forwarding),
+            Box::pin(fence.run(cancel())),
+            Box::pin(supervisor.run(fenced, cancel())),
+            Box::pin(removals.run(cancel())),
+            Box::pin(moves.run(cancel())),
+            Box::pin(reporter.run(Duration::from_secs(u64::from(tick)), cancel())),
         ];
+        let run = |work| tokio::spawn(Arc::clone(&place.way).run_while_awake(work));
+        self.tasks = loops.into_iter().map(run).collect();
     }
 
     /// Returns the feed of its copy of the store.
@@ -294,6 +329,7 @@ impl Process {
             pulses: LoopPulses::default(),
         };
         let keeper = keep_members(handle.clone(), members, self.cancel.clone());
+        let keeper = Arc::clone(&place.way).run_while_awake(Box::pin(keeper));
         self.tasks.push(tokio::spawn(keeper));
         let feed = handle.feed.clone().unwrap();
         let most = std::num::NonZeroU32::MAX;
@@ -338,12 +374,26 @@ impl Process {
             task.abort();
         }
         self.cancel.cancel();
+        self.wait_for_threads();
+    }
+
+    /// Waits for the threads that work on disks. Those of a process that is killed end with it; here
+    /// they would run on beside the next one, and write its files.
+    pub(crate) fn wait_for_threads(&self) {
+        let end = std::time::Instant::now() + THREADS_END;
+        let volumes = self.volumes.as_ref();
+        while volumes.is_some_and(|volumes| volumes.busy_threads() > 0)
+            && std::time::Instant::now() < end
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// SIGTERM.
     pub(crate) fn stop(self) {
         self.closed.cancel();
         self.cancel.cancel();
+        self.wait_for_threads();
     }
 
     /// Applies the current conditions of the machine's network path.
@@ -380,7 +430,7 @@ fn tools(place: &Place) -> WorkerTools {
     let root = Root::new(&place.root);
     WorkerTools {
         managers: Arc::<Boot>::clone(&place.boot),
-        sessions: place.boot.sessions(),
+        sessions: place.boot.sessions(place.starts_managers),
         accounts: Arc::<Accounts>::clone(&place.accounts),
         renderer: Arc::clone(&place.renderer),
         logs: Arc::new(NoLogs),

@@ -37,6 +37,8 @@ struct State {
     last: u64,
     members: Vec<One>,
     up: BTreeMap<String, bool>,
+    /// Machines that are up and whose etcd answers no other: its overlay is dead, or its disk full.
+    silent: BTreeSet<String>,
     raft_leader: u64,
 }
 
@@ -50,7 +52,8 @@ pub(crate) struct Etcd {
 
 impl State {
     fn answers(&self, member: &One) -> bool {
-        member.has_data && self.up.get(&member.machine).copied().unwrap_or(false)
+        let up = self.up.get(&member.machine).copied().unwrap_or(false);
+        member.has_data && up && !self.silent.contains(&member.machine)
     }
 
     fn has_quorum(&self, members: &[One]) -> bool {
@@ -112,6 +115,15 @@ impl Etcd {
     /// Records whether the machine is powered on.
     pub(crate) fn set_up(&self, machine: &str, up: bool) {
         self.state.lock().up.insert(machine.to_owned(), up);
+    }
+
+    /// Records whether the machine's etcd answers other machines while the machine is up.
+    pub(crate) fn set_silent(&self, machine: &str, silent: bool) {
+        let mut state = self.state.lock();
+        match silent {
+            true => state.silent.insert(machine.to_owned()),
+            false => state.silent.remove(machine),
+        };
     }
 
     /// Deletes a member's data. Does nothing unless at least three members are all healthy, because
@@ -193,8 +205,9 @@ pub(crate) struct EtcdWay {
 
 impl EtcdWay {
     async fn travel(&self) -> Result<(), StoreError> {
+        self.way.awake().await;
         let way = self.way.now();
-        if way.store_cut {
+        if way.store_is_cut() {
             sleep(NO_ANSWER).await;
             return Err(StoreError::Unavailable("no answer".into()));
         }

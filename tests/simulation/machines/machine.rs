@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::faults::network_faults::Way;
 use kat_agent::UserAccounts;
 use kat_host::users::UserError;
 use kat_systemd::{
@@ -18,7 +19,7 @@ use kat_systemd::{
     ProcessEnd, SystemdError, TransientEnd, TransientUnit, UnitEvents, UnitManager, UnitStatus,
     UserSessions,
 };
-use kat_testing::systemd::fake::{FakeMachine, FakeManager, UnitBehaviour};
+use kat_testing::systemd::fake::{FakeMachine, FakeManager, ManagerAbsence, UnitBehaviour};
 use kat_types::assignment::WorkloadUser;
 
 /// Timeout of systemd jobs.
@@ -85,40 +86,66 @@ pub(crate) struct Boot {
     pace: Pace,
     began: Instant,
     fake: Arc<FakeMachine>,
+    way: Arc<Way>,
     managers: Mutex<BTreeMap<u32, Arc<Manager>>>,
 }
 
 impl Boot {
     /// Boots the machine. Users that linger get their managers, which start the linked units that
     /// are enabled at boot.
-    pub(crate) async fn begin(root: &Path, pace: Pace, lingering: &BTreeSet<u32>) -> Arc<Self> {
+    pub(crate) async fn begin(
+        root: &Path,
+        pace: Pace,
+        lingering: &BTreeSet<u32>,
+        way: &Arc<Way>,
+    ) -> Arc<Self> {
         let boot = Arc::new(Self {
             root: root.to_owned(),
             pace,
             began: Instant::now(),
             fake: Arc::new(FakeMachine::new()),
+            way: Arc::clone(way),
             managers: Mutex::default(),
         });
         for uid in lingering {
-            let manager = boot.manager(*uid);
+            // Makes the manager.
+            boot.manager(*uid);
             boot.fake.set_linger(*uid, true).await.unwrap();
-            manager.reload().await.unwrap();
-            for unit in manager.list("kat-*.service").await.unwrap() {
-                if is_container(&unit) && starts_at_boot(root, *uid, &unit) {
-                    let manager = Arc::clone(&manager);
-                    tokio::spawn(async move { manager.start(&unit, LIMIT).await });
-                }
-            }
+            boot.start_linked(*uid).await;
         }
         boot
+    }
+
+    /// A user's manager has begun: it starts the linked units that are enabled.
+    async fn start_linked(&self, uid: u32) {
+        let fake = Arc::clone(&self.manager(uid).fake);
+        fake.reload().await.unwrap();
+        for unit in fake.list("kat-*.service").await.unwrap() {
+            if is_container(&unit) && starts_at_boot(&self.root, uid, &unit) {
+                let fake = Arc::clone(&fake);
+                tokio::spawn(async move { fake.start(&unit, LIMIT).await });
+            }
+        }
+    }
+
+    /// A user's manager is killed, and systemd kills everything of its cgroup. It stays away until
+    /// something starts it.
+    pub(crate) fn lose_manager(&self, uid: u32) {
+        self.manager(uid).fake.begin_anew();
+        self.fake.lose_user(uid, ManagerAbsence::Ended);
     }
 
     pub(crate) fn lingering(&self) -> BTreeSet<u32> {
         self.fake.lingering()
     }
 
-    pub(crate) fn sessions(&self) -> Arc<dyn UserSessions> {
-        Arc::<FakeMachine>::clone(&self.fake)
+    /// The agent's logind. `starts_managers` is false where the product does not start managers
+    /// that have ended.
+    pub(crate) fn sessions(self: &Arc<Self>, starts_managers: bool) -> Arc<dyn UserSessions> {
+        Arc::new(Sessions {
+            boot: Arc::clone(self),
+            starts_managers,
+        })
     }
 
     /// The machine's monotonic clock in microseconds.
@@ -155,7 +182,8 @@ impl Boot {
             let fake = FakeManager::with_loader(&format!("user {uid}"), loader);
             self.fake.set_user_manager(uid, fake);
             let fake = self.fake.user_manager(uid);
-            Arc::new(Manager { fake })
+            let way = Arc::clone(&self.way);
+            Arc::new(Manager { fake, way })
         });
         Arc::clone(manager)
     }
@@ -215,42 +243,103 @@ fn generate(folder: &Path, pace: Pace) -> BTreeMap<String, UnitBehaviour> {
     found
 }
 
-/// A user's service manager. Its jobs continue when the caller is gone.
+/// A user's service manager as the agent sees it. Its jobs continue when the caller is gone, and
+/// an agent that hangs calls nothing.
 struct Manager {
     fake: Arc<FakeManager>,
+    way: Arc<Way>,
+}
+
+/// The machine's logind as the agent sees it.
+struct Sessions {
+    boot: Arc<Boot>,
+    starts_managers: bool,
+}
+
+#[async_trait]
+impl UserSessions for Sessions {
+    async fn set_linger(&self, uid: u32, linger: bool) -> Result<(), SystemdError> {
+        self.boot.way.awake().await;
+        self.boot.fake.set_linger(uid, linger).await
+    }
+
+    async fn wait_for_user_bus(&self, uid: u32, limit: Duration) -> Result<(), SystemdError> {
+        self.boot.way.awake().await;
+        self.boot.fake.wait_for_user_bus(uid, limit).await
+    }
+
+    async fn terminate_user(&self, uid: u32) -> Result<(), SystemdError> {
+        self.boot.way.awake().await;
+        self.boot.fake.terminate_user(uid).await
+    }
+
+    async fn wait_for_user_stopped(&self, uid: u32, limit: Duration) -> Result<(), SystemdError> {
+        self.boot.way.awake().await;
+        self.boot.fake.wait_for_user_stopped(uid, limit).await
+    }
+
+    async fn user_runs(&self, uid: u32) -> Result<bool, SystemdError> {
+        self.boot.way.awake().await;
+        self.boot.fake.user_runs(uid).await
+    }
+
+    async fn start_user(&self, uid: u32, limit: Duration) -> Result<(), SystemdError> {
+        self.boot.way.awake().await;
+        let runs = self.boot.fake.user_runs(uid).await?;
+        if runs || !self.starts_managers || !self.boot.lingering().contains(&uid) {
+            return Ok(());
+        }
+        self.boot.fake.start_user(uid, limit).await?;
+        self.boot.start_linked(uid).await;
+        Ok(())
+    }
+
+    async fn restart_user(&self, uid: u32, limit: Duration) -> Result<(), SystemdError> {
+        self.boot.way.awake().await;
+        self.boot.fake.restart_user(uid, limit).await?;
+        self.boot.start_linked(uid).await;
+        Ok(())
+    }
 }
 
 #[async_trait]
 impl UnitManager for Manager {
     async fn reload(&self) -> Result<(), SystemdError> {
+        self.way.awake().await;
         self.fake.reload().await
     }
 
     async fn start(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
+        self.way.awake().await;
         let (fake, unit) = (Arc::clone(&self.fake), unit.to_owned());
         let job = tokio::spawn(async move { fake.start(&unit, limit).await });
         job.await.unwrap()
     }
 
     async fn stop(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
+        self.way.awake().await;
         let (fake, unit) = (Arc::clone(&self.fake), unit.to_owned());
         let job = tokio::spawn(async move { fake.stop(&unit, limit).await });
         job.await.unwrap()
     }
 
     async fn restart(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
+        self.way.awake().await;
         self.fake.restart(unit, limit).await
     }
 
     async fn reset_failed(&self, unit: &str) -> Result<(), SystemdError> {
+        self.way.awake().await;
         self.fake.reset_failed(unit).await
     }
 
     async fn status(&self, unit: &str) -> Result<UnitStatus, SystemdError> {
+        self.way.awake().await;
         self.fake.status(unit).await
     }
 
     async fn list(&self, pattern: &str) -> Result<Vec<String>, SystemdError> {
+        self.way.awake().await;
         self.fake.list(pattern).await
     }
 
@@ -259,6 +348,7 @@ impl UnitManager for Manager {
         unit: &TransientUnit,
         limit: Duration,
     ) -> Result<TransientEnd, SystemdError> {
+        self.way.awake().await;
         self.fake.run_transient(unit, limit).await
     }
 
@@ -267,22 +357,27 @@ impl UnitManager for Manager {
         unit: &TransientUnit,
         streams: CommandStreams,
     ) -> Result<ProcessEnd, SystemdError> {
+        self.way.awake().await;
         self.fake.run_with(unit, streams).await
     }
 
     async fn kill(&self, unit: &str, signal: i32) -> Result<(), SystemdError> {
+        self.way.awake().await;
         self.fake.kill(unit, signal).await
     }
 
     async fn enable(&self, unit: &str) -> Result<(), SystemdError> {
+        self.way.awake().await;
         self.fake.enable(unit).await
     }
 
     async fn disable(&self, unit: &str) -> Result<(), SystemdError> {
+        self.way.awake().await;
         self.fake.disable(unit).await
     }
 
     async fn events(&self) -> Result<UnitEvents, SystemdError> {
+        self.way.awake().await;
         self.fake.events().await
     }
 }

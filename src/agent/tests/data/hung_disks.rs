@@ -13,7 +13,7 @@ use crate::{
         pressure::{DiskWatch, FreeSpace, ReadFreeSpace},
     },
     tests::hung_disk::{HungDisk, child_command},
-    volumes::removals::VolumeRemovals,
+    volumes::{RemovalFailureKind, removals::VolumeRemovals},
 };
 use kat_daemon::watchdog::LoopPulses;
 use kat_types::{
@@ -40,14 +40,14 @@ async fn until(mut holds: impl FnMut() -> bool) {
 }
 
 /// A file system of its own that answers: an overlay in memory.
-struct OwnDisk {
+pub(super) struct OwnDisk {
     point: PathBuf,
     memory: PathBuf,
 }
 
 impl OwnDisk {
     /// Mounts it; needs root.
-    fn mount(point: &Path, memory: &Path) -> Self {
+    pub(super) fn mount(point: &Path, memory: &Path) -> Self {
         for folder in [point, memory] {
             std::fs::create_dir_all(folder).unwrap();
         }
@@ -190,6 +190,7 @@ async fn a_removal_that_hangs_is_reported_and_the_others_are_done() {
         made: false,
         copy: false,
         unsure: false,
+        forget: false,
     };
     let names = ["default/an/data", "default/db/data"];
     let lists = watch::Sender::new(DesiredList {
@@ -256,10 +257,12 @@ async fn a_removal_on_another_disk_that_was_interrupted_after_its_end_is_done_at
         made: true,
         copy: false,
         unsure: false,
+        forget: false,
     };
     let remove = || Arc::clone(&volumes).remove_apart("default/db/data".to_owned(), record);
     let error = remove().await.unwrap_err();
-    assert!(error.contains("has failed"), "{error}");
+    assert!(error.message.contains("has failed"), "{error:?}");
+    assert_eq!(error.kind, RemovalFailureKind::Other);
     assert!(!point.join("db").exists());
     remove().await.unwrap();
     assert_eq!(volumes.all_made(), Vec::<String>::new());

@@ -352,6 +352,7 @@ async fn a_copy_that_nothing_has_run_with_makes_room_and_goes_when_that_is_asked
         made: true,
         copy: true,
         unsure: true,
+        forget: false,
     };
     // A new agent process also knows that the copy is unused.
     let again = Volumes::new(&Root::new(two.root.path()), BASE, &AgentConfig::default());

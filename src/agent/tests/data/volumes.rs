@@ -178,6 +178,7 @@ fn this_machine_remembers_what_it_made_over_a_restart_of_the_agent() {
         made: false,
         copy: false,
         unsure: false,
+        forget: false,
     };
     // The folder existed before, and its disk may be missing.
     assert!(again.remove("default/db/data", wish(0)).is_err());
@@ -210,6 +211,7 @@ fn a_removal_that_was_interrupted_after_its_end_is_done_where_the_same_disk_is_m
         made: true,
         copy: false,
         unsure: false,
+        forget: false,
     };
     volumes(root.path(), &[]).prepare(&db).unwrap();
     let list = root.path().join("var/lib/kat/volumes.json");
@@ -246,6 +248,7 @@ fn a_kept_copy_that_is_not_there_is_gone_where_the_base_path_is() {
         made: true,
         copy,
         unsure: false,
+        forget: false,
     };
     assert!(volumes.remove("default/db/data", wish(true)).is_err());
     fs::create_dir_all(root.path().join("var/lib/kat/volumes")).unwrap();
@@ -639,11 +642,12 @@ impl Booted {
             timeout: Duration::from_secs(60),
             list_age: crate::LIST_AGE,
             lists: lists.subscribe(),
+            clock: boot_clock(started),
             reached: reached.subscribe(),
             fenced: bench.lists.clone(),
             memory: Some(FenceMemory {
                 path: folder.join("reached"),
-                monotonic: Arc::new(move || microseconds(started)),
+                deadlines: folder.join("deadlines.json"),
             }),
         };
         let cancel = bench.cancel.clone();
@@ -737,6 +741,7 @@ async fn data_is_removed_when_the_confirmed_list_asks_for_it_and_nobody_has_it()
         made: true,
         copy: false,
         unsure: false,
+        forget: false,
     };
     let listed = |confirmed, used, removals: &[&str]| DesiredList {
         known: true,
@@ -797,6 +802,7 @@ fn a_removal_whose_report_was_lost_is_done_also_for_the_next_process() {
         made: true,
         copy: false,
         unsure: false,
+        forget: false,
     };
     let volume = "default/db/data";
     let before = volumes(root.path(), &[]);

@@ -173,6 +173,67 @@ async fn an_image_that_is_lost_under_a_container_that_restarts_is_pulled_again()
     }
 }
 
+/// systemd starts the unit while the pull still runs; Podman does not find the image, which the pull
+/// stores before the agent looks at the failed start.
+#[tokio::test(start_paused = true)]
+async fn a_start_that_a_pull_overtakes_counts_as_one_without_the_image() {
+    let (bench, web) = running(RestartCondition::Always).await;
+    let slow = UnitBehaviour {
+        oneshot: true,
+        exits: Some(0),
+        start_takes: Duration::from_secs(5),
+        ..UnitBehaviour::default()
+    };
+    bench.manager(&web).define(&image_unit(&bench, &web), slow);
+    bench.images(&web, &[]);
+    let words = "Error: registry.lab:5000/web:1: image not known";
+    refused(&bench, &web, 125, words).await;
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Pulling);
+    bench.images(&web, &["registry.lab:5000/web:1"]);
+    refused(&bench, &web, 125, words).await;
+    bench.later(Duration::from_secs(6)).await;
+    let report = bench.report(&web.instance).unwrap();
+    assert_eq!(
+        (report.phase, report.restarts),
+        (InstancePhase::Running, 0),
+        "{report:?}"
+    );
+    // Where Podman says so of an image that is there and was not pulled, a person has to look.
+    bench.later(Duration::from_secs(60)).await;
+    for restarts in 1..3 {
+        bench.manager(&web).exits(&web.unit(), 3);
+        bench.later(Duration::from_secs(60)).await;
+        refused(&bench, &web, 125, words).await;
+        let report = bench.report(&web.instance).unwrap();
+        assert_eq!(
+            (report.reason.as_str(), report.restarts),
+            ("CannotStart", 2 * restarts)
+        );
+        bench.manager(&web).restart_due(&web.unit());
+        bench.later(Duration::from_secs(60)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn podmans_words_may_come_after_the_end_of_the_start() {
+    for condition in [RestartCondition::Always, RestartCondition::Never] {
+        let (bench, web) = running(condition).await;
+        bench.images(&web, &[]);
+        bench.manager(&web).restart_due(&web.unit());
+        bench.manager(&web).exits(&web.unit(), 125);
+        bench.later(Duration::from_millis(300)).await;
+        let words = "Error: registry.lab:5000/web:1: image not known";
+        bench.logs.say(&web.unit(), words, false);
+        bench.later(Duration::from_millis(300)).await;
+        assert_eq!(
+            bench.calls(&web, &format!("start {}", image_unit(&bench, &web))),
+            1,
+            "{condition:?}"
+        );
+        assert_eq!(bench.report(&web.instance).unwrap().restarts, 0);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_container_that_podman_can_not_start_has_podmans_words_and_no_exit_code() {
     use RestartCondition::{Always, MaxCount, Never};

@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::desired_state::fence::{FenceMemory, LIST_AGE, PartitionFence};
-use kat_types::resource::OnPartition;
+use kat_types::{
+    machine::fence::{BootClock, BootTime, RunDeadlines},
+    resource::OnPartition,
+};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -23,12 +26,19 @@ fn fenced(index: u32, name: &str) -> Assignment {
 struct Cut {
     bench: Bench,
     lists: watch::Sender<DesiredList>,
-    reached: watch::Sender<Option<Instant>>,
+    clock: BootClock,
+    reached: watch::Sender<Option<BootTime>>,
     fence: JoinHandle<()>,
 }
 
 impl Cut {
-    fn new(reached: Option<Instant>, memory: Option<FenceMemory>) -> Self {
+    /// A machine that reaches a leader now.
+    fn reached() -> Self {
+        let clock = boot_clock(Instant::now());
+        Self::new(Some(clock()), None, clock)
+    }
+
+    fn new(reached: Option<BootTime>, memory: Option<FenceMemory>, clock: BootClock) -> Self {
         let bench = Bench::new();
         let lists = watch::Sender::new(DesiredList::default());
         let reached = watch::Sender::new(reached);
@@ -36,6 +46,7 @@ impl Cut {
             timeout: TIMEOUT,
             list_age: LIST_AGE,
             lists: lists.subscribe(),
+            clock: Arc::clone(&clock),
             reached: reached.subscribe(),
             fenced: bench.lists.clone(),
             memory,
@@ -44,6 +55,7 @@ impl Cut {
         Self {
             bench,
             lists,
+            clock,
             reached,
             fence,
         }
@@ -74,7 +86,7 @@ impl Cut {
     }
 
     fn reach(&self) {
-        self.reached.send_replace(Some(Instant::now()));
+        self.reached.send_replace(Some((self.clock)()));
     }
 
     fn runs(&self, assignment: &Assignment) -> bool {
@@ -85,9 +97,23 @@ impl Cut {
     }
 }
 
+fn memory_in(folder: &Path) -> FenceMemory {
+    FenceMemory {
+        path: folder.join("reached"),
+        deadlines: folder.join("deadlines.json"),
+    }
+}
+
+/// The deadline that `kat-net` reads for an instance.
+fn deadline_in(folder: &Path, instance: &str) -> Option<BootTime> {
+    let text = std::fs::read(folder.join("deadlines.json")).ok()?;
+    let read: RunDeadlines = serde_json::from_slice(&text).unwrap();
+    read.deadlines.get(instance).copied()
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_instance_with_on_partition_stop_ends_before_the_node_loss_timeout() {
-    let cut = Cut::new(Some(Instant::now()), None);
+    let cut = Cut::reached();
     let (web, plain) = (fenced(0, "web"), assignment(1, "plain"));
     cut.list(true, &[web.clone(), plain.clone()]);
     cut.bench.soon().await;
@@ -132,7 +158,7 @@ async fn an_instance_with_on_partition_stop_ends_before_the_node_loss_timeout() 
 
 #[tokio::test(start_paused = true)]
 async fn what_was_moved_meanwhile_does_not_start_again() {
-    let cut = Cut::new(Some(Instant::now()), None);
+    let cut = Cut::reached();
     let web = fenced(0, "web");
     cut.list(true, std::slice::from_ref(&web));
     cut.bench.soon().await;
@@ -157,14 +183,11 @@ async fn what_was_moved_meanwhile_does_not_start_again() {
 #[tokio::test(start_paused = true)]
 async fn the_last_contact_survives_a_restart_of_the_agent_but_not_a_boot() {
     let folder = tempfile::tempdir().unwrap();
-    let started = Instant::now();
-    let memory = || FenceMemory {
-        path: folder.path().join("reached"),
-        monotonic: Arc::new(move || microseconds(started)),
-    };
-    assert_eq!(memory().recall(), None);
+    let clock = boot_clock(Instant::now());
+    let memory = || memory_in(folder.path());
+    assert_eq!(memory().recall(clock()), None);
     let web = fenced(0, "web");
-    let booted = Cut::new(memory().recall(), Some(memory()));
+    let booted = Cut::new(memory().recall(clock()), Some(memory()), clock.clone());
     booted.list(true, std::slice::from_ref(&web));
     booted.bench.later(Duration::from_secs(5)).await;
     assert!(!booted.runs(&web));
@@ -178,7 +201,7 @@ async fn the_last_contact_survives_a_restart_of_the_agent_but_not_a_boot() {
     booted.bench.cancel.cancel();
     booted.fence.await.unwrap();
 
-    let again = Cut::new(memory().recall(), Some(memory()));
+    let again = Cut::new(memory().recall(clock()), Some(memory()), clock.clone());
     again.list(true, std::slice::from_ref(&web));
     again.bench.later(Duration::from_secs(3)).await;
     assert!(again.runs(&web));
@@ -191,13 +214,10 @@ async fn the_last_contact_survives_a_restart_of_the_agent_but_not_a_boot() {
 #[tokio::test(start_paused = true)]
 async fn another_agent_waits_for_the_list_as_the_one_before_it_did() {
     let folder = tempfile::tempdir().unwrap();
-    let started = Instant::now();
-    let memory = || FenceMemory {
-        path: folder.path().join("reached"),
-        monotonic: Arc::new(move || microseconds(started)),
-    };
+    let clock = boot_clock(Instant::now());
+    let memory = || memory_in(folder.path());
     let web = fenced(0, "web");
-    let cut = Cut::new(Some(Instant::now()), Some(memory()));
+    let cut = Cut::new(Some(clock()), Some(memory()), clock.clone());
     cut.list(true, std::slice::from_ref(&web));
     cut.bench.soon().await;
     assert!(cut.runs(&web));
@@ -209,7 +229,7 @@ async fn another_agent_waits_for_the_list_as_the_one_before_it_did() {
     cut.bench.cancel.cancel();
     cut.fence.await.unwrap();
 
-    let again = Cut::new(memory().recall(), Some(memory()));
+    let again = Cut::new(memory().recall(clock()), Some(memory()), clock.clone());
     again.list(false, std::slice::from_ref(&web));
     again.bench.later(Duration::from_secs(3)).await;
     again.reach();
@@ -223,7 +243,7 @@ async fn another_agent_waits_for_the_list_as_the_one_before_it_did() {
 /// The leader accepts reports again, while the watch of the store has not yet noticed the cut.
 #[tokio::test(start_paused = true)]
 async fn a_list_that_may_be_of_before_the_cut_starts_nothing() {
-    let cut = Cut::new(Some(Instant::now()), None);
+    let cut = Cut::reached();
     let (web, plain) = (fenced(0, "web"), assignment(1, "plain"));
     cut.list(true, std::slice::from_ref(&web));
     cut.bench.later(TIMEOUT).await;
@@ -243,7 +263,7 @@ async fn a_list_that_may_be_of_before_the_cut_starts_nothing() {
 /// The stream is slow: it delivers a list of before the report after it.
 #[tokio::test(start_paused = true)]
 async fn a_list_that_was_read_before_the_report_starts_nothing_at_once() {
-    let cut = Cut::new(Some(Instant::now()), None);
+    let cut = Cut::reached();
     let (web, plain) = (fenced(0, "web"), assignment(1, "plain"));
     cut.list(true, std::slice::from_ref(&web));
     cut.bench.later(TIMEOUT).await;
@@ -263,7 +283,7 @@ async fn a_list_that_was_read_before_the_report_starts_nothing_at_once() {
 /// The fence also applies during a slow start.
 #[tokio::test(start_paused = true)]
 async fn what_is_still_starting_is_stopped_too() {
-    let cut = Cut::new(Some(Instant::now()), None);
+    let cut = Cut::reached();
     let web = fenced(0, "web");
     let slow = UnitBehaviour {
         start_takes: Duration::from_secs(75),
@@ -282,4 +302,100 @@ async fn what_is_still_starting_is_stopped_too() {
     // The fake's stop job takes as long as the start would have.
     cut.bench.later(Duration::from_secs(20)).await;
     assert_eq!(cut.bench.said(&web.instance).1, "CutOff");
+}
+
+#[tokio::test(start_paused = true)]
+async fn kat_net_reads_a_deadline_that_each_report_renews_and_no_stopped_instance_gets_a_new_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = boot_clock(Instant::now());
+    let memory = || memory_in(folder.path());
+    let cut = Cut::new(Some(clock()), Some(memory()), clock.clone());
+    let (web, plain) = (fenced(0, "web"), assignment(1, "plain"));
+    let deadline = || deadline_in(folder.path(), &web.instance);
+    cut.list(true, &[web.clone(), plain.clone()]);
+    cut.bench.later(Duration::from_secs(5)).await;
+    cut.reach();
+    let reached = clock();
+    cut.bench.soon().await;
+    // A second before the timeout, so 11 s after the agent's own stop.
+    let end = reached.after(Duration::from_secs(59));
+    assert_eq!(deadline(), Some(end));
+    assert_eq!(deadline_in(folder.path(), &plain.instance), None);
+    cut.bench.later(TIMEOUT).await;
+    assert!(!cut.runs(&web));
+    assert_eq!(deadline(), Some(end));
+    // The leader is back, but the instance waits for the list.
+    cut.list(false, std::slice::from_ref(&web));
+    cut.reach();
+    cut.bench.soon().await;
+    assert_eq!(deadline(), Some(end));
+    // So it does in the next process of the agent.
+    cut.bench.cancel.cancel();
+    cut.fence.await.unwrap();
+    let again = Cut::new(memory().recall(clock()), Some(memory()), clock.clone());
+    again.list(false, std::slice::from_ref(&web));
+    again.reach();
+    again.bench.soon().await;
+    assert_eq!(deadline(), Some(end));
+    again.list(true, std::slice::from_ref(&web));
+    again.bench.soon().await;
+    assert!(again.runs(&web));
+    assert!(deadline() > Some(end));
+    again.list(true, &[plain]);
+    again.bench.soon().await;
+    assert_eq!(deadline(), None, "it is not on this machine any more");
+}
+
+/// A signal stopped the agent, or the machine was suspended. The first thing that the agent notices
+/// is that a leader accepts reports.
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_slept_through_the_timeout_waits_for_the_list() {
+    let folder = tempfile::tempdir().unwrap();
+    let asleep = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let (awake, slept) = (boot_clock(Instant::now()), Arc::clone(&asleep));
+    let clock: BootClock = Arc::new(move || {
+        awake().after(Duration::from_secs(
+            slept.load(std::sync::atomic::Ordering::Relaxed),
+        ))
+    });
+    let memory = memory_in(folder.path());
+    let cut = Cut::new(Some(clock()), Some(memory), clock.clone());
+    let (web, plain) = (fenced(0, "web"), assignment(1, "plain"));
+    cut.list(true, &[web.clone(), plain.clone()]);
+    cut.bench.soon().await;
+    assert!(cut.runs(&web) && cut.runs(&plain));
+    let before = deadline_in(folder.path(), &web.instance);
+    asleep.store(600, std::sync::atomic::Ordering::Relaxed);
+    cut.reach();
+    cut.bench.soon().await;
+    assert!(!cut.runs(&web) && cut.runs(&plain));
+    assert_eq!(cut.bench.said(&web.instance).1, "CutOff");
+    assert_eq!(deadline_in(folder.path(), &web.instance), before);
+    cut.list(true, &[web.clone(), plain]);
+    cut.bench.soon().await;
+    assert!(cut.runs(&web));
+    assert!(deadline_in(folder.path(), &web.instance) > Some(clock()));
+}
+
+/// The agent finds a killed unit, for example because it was dead and a leader answers at once.
+#[tokio::test(start_paused = true)]
+async fn a_program_that_kat_net_killed_starts_again_and_the_kill_is_not_its_own_restart() {
+    for condition in [RestartCondition::Never, RestartCondition::MaxCount] {
+        let bench = Bench::new();
+        let web = with_policy(fenced(0, "web"), condition);
+        let unit = web.unit();
+        bench.list(true, std::slice::from_ref(&web));
+        bench.later(Duration::from_secs(5)).await;
+        assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
+        bench.logs.say_fenced(&unit);
+        bench.manager(&web).exits(&unit, 137);
+        bench.soon().await;
+        if condition != RestartCondition::Never {
+            bench.manager(&web).restart_due(&unit);
+        }
+        bench.later(Duration::from_secs(120)).await;
+        let report = bench.report(&web.instance).unwrap();
+        let expected = (InstancePhase::Running, 0);
+        assert_eq!((report.phase, report.restarts), expected, "{condition:?}");
+    }
 }

@@ -3,6 +3,7 @@
 
 use super::*;
 use kat_systemd::UnitManager;
+use kat_types::resource::ImagePullPolicy;
 
 const BURST: u32 = 3;
 
@@ -196,6 +197,55 @@ async fn failures_of_the_hook_that_the_agent_did_not_see_are_not_the_programs() 
     bench.later(Duration::from_secs(20)).await;
     assert_eq!(shown(&bench, &web), (InstancePhase::Running, "", 2));
     assert_eq!(limit(&bench, &web), BURST - 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn starts_without_the_image_that_the_agent_did_not_see_are_not_the_programs() {
+    for (policy, own) in [
+        (ImagePullPolicy::IfNotPresent, 1),
+        // It is the configuration's fault then.
+        (ImagePullPolicy::Never, 2),
+    ] {
+        let (mut bench, mut web) = running().await;
+        web.container.image_pull_policy = Some(policy);
+        bench.list(true, std::slice::from_ref(&web));
+        bench.soon().await;
+        let (unit, manager) = (web.unit(), bench.manager(&web));
+        bench.stop_agent().await;
+        manager.exits(&unit, 3);
+        bench.later(Duration::from_secs(1)).await;
+        manager.restart_due(&unit);
+        bench.later(Duration::from_secs(1)).await;
+        let words = "Error: registry.lab:5000/web:1: image not known";
+        bench.logs.say(&unit, words, false);
+        manager.exits(&unit, 125);
+        bench.later(Duration::from_secs(1)).await;
+        manager.restart_due(&unit);
+        bench.begin();
+        bench.later(Duration::from_secs(20)).await;
+        assert_eq!(
+            shown(&bench, &web),
+            (InstancePhase::Running, "", own),
+            "{policy:?}"
+        );
+        // Podman's words excuse no later end.
+        bench.stop_agent().await;
+        manager.exits(&unit, 127);
+        bench.later(Duration::from_secs(1)).await;
+        manager.restart_due(&unit);
+        bench.begin();
+        bench.later(Duration::from_secs(20)).await;
+        let phase = match policy {
+            ImagePullPolicy::Never => InstancePhase::Failed,
+            _ => InstancePhase::Running,
+        };
+        let restarts = bench.report(&web.instance).unwrap().restarts;
+        assert_eq!(
+            (bench.said(&web.instance).0, restarts),
+            (phase, 2),
+            "{policy:?}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]

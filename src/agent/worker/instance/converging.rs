@@ -22,10 +22,9 @@ impl Instance {
         assignment: &Assignment,
     ) -> Result<(), WorkerError> {
         let status = self.load(context, assignment).await?;
-        let is_busy = context.jobs.is_busy(&assignment.instance);
-        if !is_busy {
-            self.look_at_runs(context, assignment, &status).await?;
-        }
+        // Nothing is done about an end whose cause is not known yet.
+        let is_busy = context.jobs.is_busy(&assignment.instance)
+            || !self.look_at_runs(context, assignment, &status).await?;
         let (verdict, beside) = self.judge(context, assignment, &status).await?;
         if let Some(beside) = &beside {
             self.pull_lost(context, assignment, beside);

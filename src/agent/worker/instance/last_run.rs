@@ -19,10 +19,19 @@ use crate::{
 };
 use kat_render::{RenderError, UnitFile};
 use kat_systemd::{ActiveState, ServiceResult, UnitStatus};
-use kat_types::{assignment::Assignment, resource::RestartCondition};
+use kat_types::{
+    assignment::Assignment,
+    resource::{ImagePullPolicy, RestartCondition},
+};
 
 /// A program that has run for this long without an end begins the pauses between its restarts anew.
 const RAN_WELL: Duration = Duration::from_secs(600);
+
+/// How long after an end Podman's words may still be on their way into the journal, which systemd's
+/// signal may overtake. Less than systemd's first pause before a restart.
+const WORDS_WITHIN: Duration = Duration::from_millis(500);
+/// Pause before the journal is read again for them.
+const WORDS_PAUSE: Duration = Duration::from_millis(100);
 
 /// The end of the program's last run.
 #[derive(Debug, Default)]
@@ -65,32 +74,40 @@ impl Instance {
     }
 
     /// After a new end of the program, or restarts that were not judged yet: determines their
-    /// cause, and reads the last log lines.
+    /// cause, and reads the last log lines. False while the cause of an end is not known yet.
     pub(super) async fn look_at_runs(
         &mut self,
         context: &mut UserContext,
         assignment: &Assignment,
         status: &UnitStatus,
-    ) -> Result<(), WorkerError> {
+    ) -> Result<bool, WorkerError> {
         if status.active_state == ActiveState::Deactivating {
             // systemd has not decided yet what follows the end.
-            return Ok(());
+            return Ok(true);
         }
         let ended = status.exec_main_exit_monotonic;
         let count = context.restarts.of(&assignment.instance);
         let runs = UnitRuns {
             started: status.exec_main_start_monotonic,
             ended,
-            judged: count.judged(),
+            counted: count.counted(),
             judged_lost: count.judged_lost(),
             missed: count.missed(status),
         };
         let has_ended = ended != 0 && self.last_run.judged_exit != Some(ended);
         if !has_ended && runs.missed == 0 {
-            return Ok(());
+            return Ok(true);
         }
         let (logs, unit) = (context.tools.logs.as_ref(), assignment.unit());
         let tail = log_tail::read(logs, context.user.uid, &unit, runs).await;
+        let is_silent = tail.podman_error.is_none() && tail.hook_error.is_none();
+        if has_ended && is_silent && ended_by_podman(status) {
+            let age = Duration::from_micros(context.now().saturating_sub(ended));
+            if age < WORDS_WITHIN {
+                context.wake_within(WORDS_PAUSE);
+                return Ok(false);
+            }
+        }
         let fault = match has_ended {
             true => run_fault(context, assignment, status, &tail),
             false => None,
@@ -100,12 +117,19 @@ impl Instance {
         if lost_image && let Some(image) = context.images.get_mut(&assignment.image) {
             image.present = false;
         }
+        let without_image = match may_pull(assignment) {
+            true => tail.without_image,
+            false => 0,
+        };
         let evidence = RestartEvidence {
             status,
             is_ours: fault.is_some_and(RunFault::is_excused),
             lost,
             // The unit's state alone shows these.
-            excused: tail.excused.saturating_add(u32::from(lost || lost_image)),
+            excused: tail
+                .excused
+                .saturating_add(without_image)
+                .saturating_add(u32::from(lost || lost_image)),
             now: context.now(),
             window: window(assignment),
         };
@@ -121,7 +145,7 @@ impl Instance {
         if context.restarts.of(&assignment.instance).count(evidence) {
             self.make_good(context, assignment, status).await?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// A start that failed by KAT's fault must not spend the program's restart budget: systemd's
@@ -181,7 +205,10 @@ fn run_fault(
     tail: &LogTail,
 ) -> Option<RunFault> {
     if tail.hook_error.is_some() {
-        return Some(RunFault::Hook);
+        return Some(match tail.fenced {
+            true => RunFault::Fenced,
+            false => RunFault::Hook,
+        });
     }
     if status.result == ServiceResult::Protocol {
         return Some(RunFault::LostStart);
@@ -190,10 +217,19 @@ fn run_fault(
         return None;
     }
     let main = assignment.only(&assignment.container);
-    match image::is_lost(&context.home(), &main) {
+    // A pull may put the image back between Podman's look for it and this one.
+    let is_back = tail.image_unknown
+        && may_pull(&main)
+        && context.was_pulled_at(&main.image, status.exec_main_start_monotonic);
+    match is_back || image::is_lost(&context.home(), &main) {
         true => Some(RunFault::LostImage),
         false => Some(RunFault::CannotStart),
     }
+}
+
+/// Whether the image of the main container is pulled where it is missing.
+fn may_pull(assignment: &Assignment) -> bool {
+    kat_render::pull_policy(assignment) != ImagePullPolicy::Never
 }
 
 fn run_trouble(fault: Option<RunFault>, tail: LogTail) -> String {
@@ -203,7 +239,7 @@ fn run_trouble(fault: Option<RunFault>, tail: LogTail) -> String {
         Some(RunFault::LostImage | RunFault::CannotStart) => {
             not_started(&tail.podman_error.unwrap_or_default())
         }
-        Some(RunFault::Hook) | None => tail.hook_error.unwrap_or(tail.lines),
+        Some(RunFault::Hook | RunFault::Fenced) | None => tail.hook_error.unwrap_or(tail.lines),
     }
 }
 

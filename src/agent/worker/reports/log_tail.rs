@@ -21,6 +21,9 @@ const LIMIT: Duration = Duration::from_secs(5);
 const SYSTEMD: &str = "systemd";
 /// Prefix of the line in which Podman gives its error.
 const PODMANS_ERROR: &str = "Error: ";
+/// End of Podman's error where it does not have the image of a container: `storage.ErrImageUnknown`
+/// of containers/storage.
+const IMAGE_UNKNOWN: &str = "image not known";
 
 /// The last log lines of a unit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,12 +32,18 @@ pub(crate) struct LogTail {
     pub lines: String,
     /// Podman's error, if Podman failed in this run.
     pub podman_error: Option<String>,
+    /// Whether `podman_error` says that Podman did not have the image.
+    pub image_unknown: bool,
     /// The container hook's error, if the hook ended this run.
     pub hook_error: Option<String>,
+    /// Whether `hook_error` says that `kat-net` killed the instance at its deadline.
+    pub fenced: bool,
     /// Runs since the last judged end that the hook ended or whose start Podman lost. Of the run
     /// that has just ended only a failure of the hook is counted: the unit's own state shows the
     /// rest.
     pub excused: u32,
+    /// Runs between the last judged end and the last start whose image Podman did not have.
+    pub without_image: u32,
 }
 
 /// What is known of a unit's runs. Times are microseconds of the monotonic clock.
@@ -44,11 +53,11 @@ pub(crate) struct UnitRuns {
     pub started: u64,
     /// End of the last main process; 0 while it runs.
     pub ended: u64,
-    /// The last judged end.
-    pub judged: u64,
-    /// Whether Podman lost the start that led to the judged end.
+    /// Until when restarts were counted: the last judged end, or the start of a later run.
+    pub counted: u64,
+    /// Whether Podman lost the start that led to an end at that time.
     pub judged_lost: bool,
-    /// Restarts since the judged end.
+    /// Restarts since then.
     pub missed: u32,
 }
 
@@ -68,27 +77,28 @@ pub(crate) async fn read(logs: &dyn LogSource, uid: u32, unit: &str, runs: UnitR
     let newest = entries.iter().rev();
     let hook_error = newest
         .clone()
-        .find(|entry| entry.hook_error && entry.monotonic_us >= runs.started)
-        .map(LogEntry::text);
+        .find(|entry| entry.hook_error && entry.monotonic_us >= runs.started);
     let podman_error = newest
         .clone()
-        .filter(|entry| !entry.from_program && entry.monotonic_us >= runs.started)
-        .find_map(|entry| {
-            let text = entry.text();
-            let words = text.strip_prefix(PODMANS_ERROR)?;
-            (entry.identifier != SYSTEMD).then(|| shorten(words.trim()))
-        });
+        .filter(|entry| entry.monotonic_us >= runs.started)
+        .find_map(podmans_error);
     let failures = entries
         .iter()
-        .filter(|entry| entry.hook_error && entry.monotonic_us > runs.judged)
+        .filter(|entry| entry.hook_error && entry.monotonic_us > runs.counted)
         .count();
     // systemd logs this after the end.
     let lost = entries
         .iter()
-        .filter(|entry| is_lost_start(entry) && entry.monotonic_us > runs.judged)
+        .filter(|entry| is_lost_start(entry) && entry.monotonic_us > runs.counted)
         .filter(|entry| runs.ended == 0 || entry.monotonic_us < runs.ended)
         .count()
         .saturating_sub(usize::from(runs.judged_lost));
+    let without_image = entries
+        .iter()
+        .filter(|entry| entry.monotonic_us > runs.counted && entry.monotonic_us < runs.started)
+        .filter_map(podmans_error)
+        .filter(|words| words.ends_with(IMAGE_UNKNOWN))
+        .count();
     let mut output: Vec<String> = newest
         .clone()
         .filter(|entry| entry.from_program)
@@ -106,10 +116,25 @@ pub(crate) async fn read(logs: &dyn LogSource, uid: u32, unit: &str, runs: UnitR
     output.reverse();
     LogTail {
         lines: shorten(&output.join(" | ")),
+        image_unknown: podman_error
+            .as_ref()
+            .is_some_and(|words| words.ends_with(IMAGE_UNKNOWN)),
         podman_error,
-        hook_error,
+        hook_error: hook_error.map(LogEntry::text),
+        fenced: hook_error.is_some_and(|entry| entry.fenced),
         excused: u32::try_from(failures + lost).unwrap_or(u32::MAX),
+        without_image: u32::try_from(without_image).unwrap_or(u32::MAX),
     }
+}
+
+/// Podman's error, without its prefix, if the entry is one.
+fn podmans_error(entry: &LogEntry) -> Option<String> {
+    if entry.from_program || entry.identifier == SYSTEMD {
+        return None;
+    }
+    let text = entry.text();
+    text.strip_prefix(PODMANS_ERROR)
+        .map(|words| shorten(words.trim()))
 }
 
 /// Whether systemd logged that a start ended with the result [`ServiceResult::Protocol`].

@@ -27,11 +27,21 @@ struct CollectedReports {
     instances: BTreeMap<String, InstanceReport>,
     users: BTreeSet<u32>,
     acted: u64,
-    removed: BTreeSet<String>,
-    not_removed: Vec<String>,
+    removals: RemovalResults,
     moves: BTreeMap<String, VolumeMoveReport>,
     images_removed: Option<ImagesRemoved>,
     unwritten: Vec<String>,
+}
+
+/// What became of the removals of volumes, by their ids.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RemovalResults {
+    /// Removals that are done.
+    pub removed: BTreeSet<String>,
+    /// Removals whose data is not found.
+    pub missing: BTreeSet<String>,
+    /// A message for each removal that is not done.
+    pub failures: Vec<String>,
 }
 
 impl Statuses {
@@ -90,11 +100,11 @@ impl Statuses {
         state.acted
     }
 
-    /// Records the volumes that were completely removed, and an error for each that could not be.
-    pub fn set_removed(&self, removed: BTreeSet<String>, failures: Vec<String>) {
+    /// Records what became of the removals of volumes.
+    pub fn set_removals(&self, removals: RemovalResults) {
         let mut state = self.inner.state.lock();
-        let changed = state.removed != removed || state.not_removed != failures;
-        (state.removed, state.not_removed) = (removed, failures);
+        let changed = state.removals != removals;
+        state.removals = removals;
         drop(state);
         if changed {
             self.inner.changed.notify_one();
@@ -104,7 +114,13 @@ impl Statuses {
     /// Errors of volumes that could not be removed.
     pub fn not_removed(&self) -> Vec<String> {
         let state = self.inner.state.lock();
-        state.not_removed.clone()
+        state.removals.failures.clone()
+    }
+
+    /// Ids of removals whose data is not found.
+    pub fn missing(&self) -> Vec<String> {
+        let state = self.inner.state.lock();
+        state.removals.missing.iter().cloned().collect()
     }
 
     /// Records the errors of files that follow the store and could not be written.
@@ -124,10 +140,10 @@ impl Statuses {
         state.unwritten.clone()
     }
 
-    /// The volumes last given to [`Self::set_removed`].
+    /// Ids of removals that are done.
     pub fn removed(&self) -> Vec<String> {
         let state = self.inner.state.lock();
-        state.removed.iter().cloned().collect()
+        state.removals.removed.iter().cloned().collect()
     }
 
     /// Records the progress of a volume that this machine receives.

@@ -6,7 +6,11 @@ use tokio::time::Instant;
 
 use crate::{
     images::pull as image,
-    worker::{JOB_MARGIN, context::UserContext, running::start_backoff::RetryDelay},
+    worker::{
+        JOB_MARGIN,
+        context::UserContext,
+        running::{jobs::JobKey, start_backoff::RetryDelay},
+    },
 };
 use kat_types::assignment::Assignment;
 
@@ -15,6 +19,8 @@ use kat_types::assignment::Assignment;
 pub(crate) struct ImageMemory {
     /// The last pull succeeded, and no start has failed since.
     pub present: bool,
+    /// When the last pull that succeeded was seen to end, microseconds of the monotonic clock.
+    pub pulled: Option<u64>,
     /// Podman's message about the last pull, if it failed.
     pub failure: Option<String>,
     pub attempts: RetryDelay,
@@ -37,12 +43,23 @@ impl UserContext {
         });
     }
 
+    /// Whether the image was missing at `time`, microseconds of the monotonic clock, since the
+    /// machine pulled it then.
+    pub(crate) fn was_pulled_at(&self, reference: &str, time: u64) -> bool {
+        let image = self.images.get(reference);
+        let pulled = image.and_then(|image| image.pulled);
+        pulled.is_some_and(|pulled| pulled >= time)
+            || self.jobs.is_running(&JobKey::Pull(reference.to_owned()))
+    }
+
     /// Records the end of a pull. True where it succeeded.
     pub(crate) fn record_pull(&mut self, reference: &str, result: Result<(), String>) -> bool {
+        let now = self.now();
         let image = self.images.entry(reference.to_owned()).or_default();
         let Err(words) = result else {
             *image = ImageMemory {
                 present: true,
+                pulled: Some(now),
                 ..ImageMemory::default()
             };
             return true;

@@ -28,6 +28,8 @@ pub(crate) struct RestartCount {
     seen: u32,
     /// The last judged end.
     judged: u64,
+    /// Start of the last run before which restarts were counted without the judgement of an end.
+    counted: u64,
     /// Whether Podman lost the start that led to the judged end.
     judged_lost: bool,
     /// Start of the window in which restarts are limited.
@@ -62,14 +64,15 @@ impl RestartCount {
         self.own
     }
 
-    /// The last judged end; 0 if there is none.
-    pub(crate) fn judged(&self) -> u64 {
-        self.judged
+    /// Until when restarts were counted: the last judged end, or the start of a later run; 0 if
+    /// none was counted.
+    pub(crate) fn counted(&self) -> u64 {
+        self.judged.max(self.counted)
     }
 
-    /// Whether Podman lost the start that led to the last judged end.
+    /// Whether Podman lost the start that led to the last judged end, and nothing was counted since.
     pub(crate) fn judged_lost(&self) -> bool {
-        self.judged_lost
+        self.judged_lost && self.counted <= self.judged
     }
 
     /// Restarts whose cause was not judged yet.
@@ -111,6 +114,7 @@ impl RestartCount {
             self.seen = status.restarts + u32::from(is_pending);
         } else {
             self.seen = self.seen.max(status.restarts);
+            self.counted = status.exec_main_start_monotonic;
         }
         let forgiven = (is_new && news.is_ours) || excused.min(missed) > 0;
         if forgiven {

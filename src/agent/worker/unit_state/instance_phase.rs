@@ -33,6 +33,8 @@ pub(crate) const PODMANS: RangeInclusive<i32> = 125..=127;
 pub(crate) enum RunFault {
     /// The container hook failed: it could not make the network.
     Hook,
+    /// `kat-net` killed the instance at its deadline: the agent did not run, or reached no leader.
+    Fenced,
     /// Podman lost the container during its start.
     LostStart,
     /// Podman did not find the image, although it had been pulled.
@@ -46,7 +48,7 @@ impl RunFault {
     /// restart.
     pub(crate) fn is_excused(self) -> bool {
         match self {
-            Self::Hook | Self::LostStart | Self::LostImage => true,
+            Self::Hook | Self::Fenced | Self::LostStart | Self::LostImage => true,
             Self::CannotStart => false,
         }
     }
@@ -54,6 +56,7 @@ impl RunFault {
     fn reason(self) -> Reason {
         match self {
             Self::Hook => Reason::NetworkNotReady,
+            Self::Fenced => Reason::CutOff,
             Self::LostStart => Reason::StartInterrupted,
             Self::LostImage => Reason::ImageLost,
             Self::CannotStart => Reason::CannotStart,
@@ -63,7 +66,7 @@ impl RunFault {
     /// The message about the fault; empty where the journal has it.
     fn message(self) -> String {
         match self {
-            Self::Hook | Self::LostImage | Self::CannotStart => String::new(),
+            Self::Hook | Self::Fenced | Self::LostImage | Self::CannotStart => String::new(),
             Self::LostStart => {
                 "Podman lost the container while it started it; it is started again".to_owned()
             }

@@ -21,8 +21,7 @@ use crate::{
     apply::put,
     context::{Api, WriteDecision},
     errors::ApiError,
-    extract::PathParameters,
-    handlers::workloads::namespaces::read_json,
+    extract::{PathParameters, read_json},
     server::limits::MAX_JSON,
 };
 use kat_pki as pki;

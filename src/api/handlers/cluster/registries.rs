@@ -3,20 +3,17 @@
 use std::sync::Arc;
 
 use axum::{
-    Extension, Json,
-    extract::{Request, State},
-    http::{HeaderMap, StatusCode},
+    Json,
+    extract::State,
+    http::StatusCode,
     response::{IntoResponse, Response},
 };
 
 use crate::{
-    access::authentication::Caller,
     apply::put,
     context::{Api, WriteDecision},
     errors::ApiError,
-    extract::{PathParameters, Precondition},
-    handlers::workloads::namespaces::read_json,
-    server::limits::MAX_JSON,
+    extract::{JsonBody, NoQuery, PathParameters, Precondition, WriteRequest},
 };
 use kat_bundle as bundle;
 use kat_plan::Snapshot;
@@ -46,12 +43,11 @@ pub(crate) async fn list(State(api): State<Arc<Api>>) -> Result<Response, ApiErr
 
 pub(crate) async fn set(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters(host): PathParameters<String>,
-    request: Request,
+    request: WriteRequest<NoQuery>,
+    JsonBody(RegistryRequest { insecure, mirrors }): JsonBody<RegistryRequest>,
 ) -> Result<Response, ApiError> {
-    let precondition = Precondition::read(request.headers())?;
-    let RegistryRequest { insecure, mirrors } = read_json(&api, request, MAX_JSON).await?;
+    let caller = &request.caller;
     check_host(&host)?;
     if mirrors.len() > MAX_MIRRORS {
         return Err(ApiError::invalid(format!(
@@ -75,22 +71,22 @@ pub(crate) async fn set(
         settings.registries.insert(host.clone(), setting.clone());
         Ok(())
     };
-    write(&api, precondition, change).await?;
+    write(&api, request.precondition, change).await?;
     tracing::info!(%host, %caller, "a registry was set");
     Ok(Json(view(host, setting)).into_response())
 }
 
 pub(crate) async fn unset(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters(host): PathParameters<String>,
-    headers: HeaderMap,
+    request: WriteRequest<NoQuery>,
 ) -> Result<Response, ApiError> {
+    let caller = &request.caller;
     let change = |settings: &mut RegistrySettings| match settings.registries.remove(&host) {
         Some(_) => Ok(()),
         None => Err(ApiError::not_found("registry", &host)),
     };
-    write(&api, Precondition::read(&headers)?, change).await?;
+    write(&api, request.precondition, change).await?;
     tracing::info!(%host, %caller, "a registry was forgotten");
     Ok(StatusCode::NO_CONTENT.into_response())
 }

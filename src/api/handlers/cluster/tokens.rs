@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     Extension, Json,
-    extract::{Request, State},
+    extract::State,
     http::StatusCode,
     response::{IntoResponse, Response},
 };
@@ -15,9 +15,7 @@ use crate::{
     apply::put,
     context::{Api, WriteDecision},
     errors::ApiError,
-    extract::{PathParameters, QueryParameters},
-    handlers::workloads::namespaces::read_json,
-    server::limits::MAX_JSON,
+    extract::{JsonBody, PathParameters, QueryParameters},
     view::token_view,
     watch::{ListQuery, answer},
 };
@@ -102,9 +100,8 @@ pub(crate) async fn list(
 
 pub(crate) async fn create(
     State(api): State<Arc<Api>>,
-    request: Request,
+    JsonBody(request): JsonBody<TokenRequest>,
 ) -> Result<Response, ApiError> {
-    let request: TokenRequest = read_json(&api, request, MAX_JSON).await?;
     if request.name.chars().count() > MAX_NAME || request.name.chars().any(char::is_control) {
         return Err(ApiError::invalid(format!(
             "name: at most {MAX_NAME} characters without control characters are allowed"

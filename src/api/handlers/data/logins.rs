@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::{
     Extension, Json,
     extract::{Request, State},
-    http::{HeaderMap, StatusCode},
+    http::StatusCode,
     response::{IntoResponse, Response},
 };
 use jiff::Timestamp;
@@ -21,11 +21,8 @@ use crate::{
     },
     context::{Api, WriteDecision},
     errors::ApiError,
-    extract::{PathParameters, Precondition},
-    handlers::workloads::{
-        namespaces::JSON,
-        workload_objects::{check_namespace_exists, check_writable},
-    },
+    extract::{JSON, NoQuery, PathParameters, WriteRequest},
+    handlers::workloads::workload_objects::check_namespace_exists,
     server::limits::{check_content_type, read_body},
 };
 use kat_bundle as bundle;
@@ -65,7 +62,7 @@ pub(crate) async fn list(
         namespace: Some(&namespace),
         node: None,
     };
-    let shows = check(RouteAccess::Deploy, &caller, target).is_ok();
+    let shows = check(RouteAccess::ReadFiles, &caller, target).is_ok();
     let logins = snapshot.logins.get(&namespace).into_iter().flatten();
     let items = logins.map(|(place, stored)| RegistryLoginView {
         username: shows.then(|| stored.value.username.clone()),
@@ -94,29 +91,27 @@ fn view(namespace: &str, place: &LoginPlace, stored: &Stored<LoginRecord>) -> Re
 
 pub(crate) async fn write(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters((namespace, registry)): PathParameters<(String, String)>,
-    request: Request,
+    request: WriteRequest<NoQuery>,
+    body: Request,
 ) -> Result<Response, ApiError> {
-    check_writable(&caller, &namespace)?;
     let place = parse_login_place(&registry)?;
-    let precondition = Precondition::read(request.headers())?;
-    let request = read_request(&api, request).await?;
-    let credentials = checked(&request)?;
+    let asked = read_request(&api, body).await?;
+    let credentials = checked(&asked)?;
+    let caller = &request.caller;
     // No registry is queried for a namespace that does not exist.
     check_namespace_exists(&api, &namespace)?;
-    let check = match request.no_check {
+    let check = match asked.no_check {
         true => LoginCheck::NotChecked,
-        false => ask(&api, &place, &credentials, &namespace, &caller).await?,
+        false => ask(&api, &place, &credentials, &namespace, caller).await?,
     };
     let change = LoginWrite {
         namespace: &namespace,
         place: &place,
         credentials,
-        precondition,
-        caller: &caller,
-        uid: (api.config.new_uid)(),
+        request: &request,
         now: api.now(),
+        uid: (api.config.new_uid)(),
     };
     let ((outcome, mut login), revision) = api.write(|snapshot| change.decide(snapshot)).await?;
     if let Some(revision) = revision {
@@ -232,11 +227,10 @@ struct LoginWrite<'a> {
     namespace: &'a str,
     place: &'a LoginPlace,
     credentials: Credentials,
-    precondition: Precondition,
-    caller: &'a Caller,
+    request: &'a WriteRequest<NoQuery>,
+    now: Timestamp,
     /// uid of the record, if it is new.
     uid: String,
-    now: Timestamp,
 }
 
 type LoginWriteResult = (WriteOutcome, RegistryLoginView);
@@ -255,7 +249,8 @@ impl LoginWrite<'_> {
         }
         let logins = snapshot.logins.get(namespace);
         let stored = logins.and_then(|logins| logins.get(place));
-        self.precondition
+        self.request
+            .precondition
             .check(stored.map(|stored| stored.revision))?;
         let login = (namespace, place);
         // A record that can't be opened is replaced.
@@ -302,7 +297,7 @@ impl LoginWrite<'_> {
             .sealing
             .seal_login((number, &key), login, &self.credentials, record)
             .map_err(unsealed)?;
-        let caller = self.caller;
+        let caller = &self.request.caller;
         let message = format!("credentials for it were written by {caller}");
         operations.extend(event(
             snapshot,
@@ -363,15 +358,17 @@ fn event(
 
 pub(crate) async fn delete(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters((namespace, registry)): PathParameters<(String, String)>,
-    headers: HeaderMap,
+    request: WriteRequest<NoQuery>,
 ) -> Result<Response, ApiError> {
-    check_writable(&caller, &namespace)?;
-    let precondition = Precondition::read(&headers)?;
+    let WriteRequest {
+        caller,
+        precondition,
+        ..
+    } = request;
+    let now = api.now();
     let place = parse_login_place(&registry)?;
     check_namespace_exists(&api, &namespace)?;
-    let now = api.now();
     let decide = |snapshot: &Snapshot| {
         let logins = snapshot.logins.get(&namespace);
         let stored = logins.and_then(|logins| logins.get(&place));

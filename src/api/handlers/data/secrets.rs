@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::{
     Extension,
     extract::{Request, State},
-    http::{HeaderMap, StatusCode},
+    http::StatusCode,
     response::Response,
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -18,11 +18,8 @@ use crate::{
     apply::{exceeded, put, quota_defaults},
     context::{Api, WriteDecision},
     errors::ApiError,
-    extract::{PathParameters, Precondition, QueryParameters},
-    handlers::workloads::{
-        namespaces::JSON,
-        workload_objects::{WriteQuery, WriteResult, check_namespace_exists, check_writable, item},
-    },
+    extract::{JSON, PathParameters, QueryParameters, WriteRequest},
+    handlers::workloads::workload_objects::{WriteResult, check_namespace_exists, item},
     server::limits::{check_content_type, read_body},
     view::{ApiView, secret_metadata, stored_secret_metadata},
     watch::{ListQuery, answer},
@@ -90,25 +87,20 @@ fn missing(snapshot: &Snapshot, key: &SecretKey) -> ApiError {
 
 pub(crate) async fn write(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters((namespace, name)): PathParameters<(String, String)>,
-    QueryParameters(query): QueryParameters<WriteQuery>,
-    request: Request,
+    request: WriteRequest,
+    body: Request,
 ) -> Result<Response, ApiError> {
-    check_writable(&caller, &namespace)?;
     check_name(&name).map_err(|error| ApiError::invalid(error.to_string()))?;
-    let precondition = Precondition::read(request.headers())?;
-    let request = read_request(&api, request).await?;
+    let asked = read_request(&api, body).await?;
     let change = SecretWrite {
         key: SecretKey::new(&namespace, &name),
-        values: decoded(&request)?,
-        merge: request.merge,
-        remove: request.remove,
-        precondition,
-        dry_run: query.dry_run,
-        caller: &caller,
-        uid: (api.config.new_uid)(),
+        values: decoded(&asked)?,
+        merge: asked.merge,
+        remove: asked.remove,
+        request,
         now: api.now(),
+        uid: (api.config.new_uid)(),
     };
     let _turn = api.growth.take(&namespace).await;
     let (written, revision) = api.write(|snapshot| change.decide(snapshot)).await?;
@@ -154,20 +146,18 @@ fn decoded(request: &SecretRequest) -> Result<SecretValues, ApiError> {
 }
 
 /// A request to write a secret.
-struct SecretWrite<'a> {
+struct SecretWrite {
     key: SecretKey,
     values: SecretValues,
     merge: bool,
     remove: Vec<String>,
-    precondition: Precondition,
-    dry_run: bool,
-    caller: &'a Caller,
+    request: WriteRequest,
+    now: Timestamp,
     /// uid of the secret, if it is new.
     uid: String,
-    now: Timestamp,
 }
 
-impl SecretWrite<'_> {
+impl SecretWrite {
     /// The same content writes nothing. The leader's plan decides from the stored secret which
     /// workloads start a rollout.
     fn decide(&self, snapshot: &Snapshot) -> Result<WriteDecision<WriteResult>, ApiError> {
@@ -181,7 +171,8 @@ impl SecretWrite<'_> {
             ));
         }
         let stored = snapshot.secrets.get(key);
-        self.precondition
+        self.request
+            .precondition
             .check(stored.map(|stored| stored.revision))?;
         let before = match stored {
             Some(stored) => snapshot
@@ -234,7 +225,7 @@ impl SecretWrite<'_> {
         check_growth(
             snapshot,
             &key.namespace,
-            &quota_defaults(self.caller),
+            &quota_defaults(&self.request.caller),
             &amounts(present, &before),
             &amounts(1, &values),
         )
@@ -329,11 +320,14 @@ impl SecretWrite<'_> {
         };
         let metadata = secret_metadata(key, &record, before);
         let mut written = WriteResult::of("Secret", outcome, metadata);
-        if self.dry_run {
+        if self.request.query.dry_run {
             return Ok(WriteDecision::Done(written));
         }
         written.status = status;
-        let message = format!("version {} was written by {}", record.version, self.caller);
+        let message = format!(
+            "version {} was written by {}",
+            record.version, self.request.caller
+        );
         let reason = EventReason::SecretWritten;
         operations.extend(event(snapshot, self.now, reason, key, &record.uid, message));
         operations.push(put(keys::secret(&key.to_string()), &record)?);
@@ -375,15 +369,16 @@ fn event(
 
 pub(crate) async fn delete(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters((namespace, name)): PathParameters<(String, String)>,
-    QueryParameters(query): QueryParameters<WriteQuery>,
-    headers: HeaderMap,
+    request: WriteRequest,
 ) -> Result<Response, ApiError> {
-    check_writable(&caller, &namespace)?;
-    let precondition = Precondition::read(&headers)?;
-    let key = SecretKey::new(&namespace, &name);
+    let WriteRequest {
+        caller,
+        precondition,
+        query,
+    } = request;
     let now = api.now();
+    let key = SecretKey::new(&namespace, &name);
     let decide = |snapshot: &Snapshot| {
         let stored = snapshot.secrets.get(&key);
         let stored = stored.ok_or_else(|| missing(snapshot, &key))?;

@@ -3,25 +3,16 @@
 
 use std::sync::Arc;
 
-use axum::{
-    Extension,
-    extract::{Request, State},
-    response::Response,
-};
+use axum::{extract::State, response::Response};
 use jiff::Timestamp;
 
 use super::volumes::{in_turn, key, missing};
 use crate::{
-    access::authentication::Caller,
     apply::{put, record},
     context::{Api, WriteDecision},
     errors::ApiError,
-    extract::{PathParameters, Precondition, QueryParameters},
-    handlers::workloads::{
-        namespaces::read_json,
-        workload_objects::{WriteQuery, WriteResult, check_writable},
-    },
-    server::limits::MAX_JSON,
+    extract::{JsonBody, PathParameters, WriteRequest},
+    handlers::workloads::workload_objects::WriteResult,
     view::volume_metadata,
 };
 use kat_plan::{
@@ -47,19 +38,13 @@ const SCHEMA: u32 = 5;
 
 pub(crate) async fn start(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters((namespace, workload, volume)): PathParameters<(String, String, String)>,
-    QueryParameters(query): QueryParameters<WriteQuery>,
-    request: Request,
+    request: WriteRequest,
+    JsonBody(VolumeMoveRequest { to }): JsonBody<VolumeMoveRequest>,
 ) -> Result<Response, ApiError> {
-    check_writable(&caller, &namespace)?;
-    let precondition = Precondition::read(request.headers())?;
-    let VolumeMoveRequest { to } = read_json(&api, request, MAX_JSON).await?;
     let moving = VolumeMoveWrite {
         key: key(&namespace, &workload, volume),
-        precondition,
-        dry_run: query.dry_run,
-        caller: &caller,
+        request,
         now: api.now(),
         id: (api.config.new_uid)(),
     };
@@ -69,17 +54,12 @@ pub(crate) async fn start(
 
 pub(crate) async fn cancel(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters((namespace, workload, volume)): PathParameters<(String, String, String)>,
-    QueryParameters(query): QueryParameters<WriteQuery>,
-    headers: axum::http::HeaderMap,
+    request: WriteRequest,
 ) -> Result<Response, ApiError> {
-    check_writable(&caller, &namespace)?;
     let moving = VolumeMoveWrite {
         key: key(&namespace, &workload, volume),
-        precondition: Precondition::read(&headers)?,
-        dry_run: query.dry_run,
-        caller: &caller,
+        request,
         now: api.now(),
         id: String::new(),
     };
@@ -88,17 +68,15 @@ pub(crate) async fn cancel(
 }
 
 /// A request to move a volume or to cancel its move.
-struct VolumeMoveWrite<'a> {
+struct VolumeMoveWrite {
     key: VolumeKey,
-    precondition: Precondition,
-    dry_run: bool,
-    caller: &'a Caller,
+    request: WriteRequest,
     now: Timestamp,
     /// Id for a new move.
     id: String,
 }
 
-impl VolumeMoveWrite<'_> {
+impl VolumeMoveWrite {
     fn start(&self, snapshot: &Snapshot, to: &str) -> Result<WriteDecision<WriteResult>, ApiError> {
         let key = &self.key;
         let stored = self.stored(snapshot)?;
@@ -130,7 +108,7 @@ impl VolumeMoveWrite<'_> {
         }
         check_version(snapshot, key, &together)?;
         check_target(snapshot, key, to, self.now)?;
-        if self.dry_run {
+        if self.request.query.dry_run {
             return Ok(WriteDecision::Done(outcome(WriteOutcome::Moving)));
         }
         let moving = VolumeMove {
@@ -148,7 +126,7 @@ impl VolumeMoveWrite<'_> {
         };
         let message = format!(
             "{} asked for the data of {} to move from {from} to {to}",
-            self.caller,
+            self.request.caller,
             named(&together)
         );
         let all = together.iter();
@@ -168,7 +146,7 @@ impl VolumeMoveWrite<'_> {
         let Some(moving) = &stored.value.moving else {
             return Ok(WriteDecision::Done(outcome(WriteOutcome::Unchanged)));
         };
-        if self.dry_run {
+        if self.request.query.dry_run {
             return Ok(WriteDecision::Done(outcome(WriteOutcome::Cancelled)));
         }
         let is_of = |record: &VolumeRecord| {
@@ -190,7 +168,7 @@ impl VolumeMoveWrite<'_> {
         let taker = status(snapshot, &moving.to);
         let message = format!(
             "{} asked for the data of {} to stay on {}",
-            self.caller,
+            self.request.caller,
             named(&names),
             node
         );
@@ -211,7 +189,7 @@ impl VolumeMoveWrite<'_> {
     fn stored<'s>(&self, snapshot: &'s Snapshot) -> Result<&'s Stored<VolumeRecord>, ApiError> {
         let stored = snapshot.volumes.get(&self.key);
         let stored = stored.ok_or_else(|| missing(snapshot, &self.key))?;
-        self.precondition.check(Some(stored.revision))?;
+        self.request.precondition.check(Some(stored.revision))?;
         Ok(stored)
     }
 

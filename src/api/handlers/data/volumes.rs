@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::{Extension, extract::State, http::HeaderMap, response::Response};
+use axum::{Extension, extract::State, response::Response};
 use jiff::Timestamp;
 
 use crate::{
@@ -10,8 +10,8 @@ use crate::{
     apply::{put, record},
     context::{Api, WriteDecision},
     errors::ApiError,
-    extract::{PathParameters, Precondition, QueryParameters},
-    handlers::workloads::workload_objects::{WriteQuery, WriteResult, check_writable, item},
+    extract::{PathParameters, QueryParameters, WriteRequest},
+    handlers::workloads::workload_objects::{WriteResult, item},
     view::{ApiView, volume_metadata},
     watch::{ListQuery, answer},
 };
@@ -90,17 +90,12 @@ pub(crate) async fn get(
 
 pub(crate) async fn delete(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters((namespace, workload, volume)): PathParameters<(String, String, String)>,
-    QueryParameters(query): QueryParameters<WriteQuery>,
-    headers: HeaderMap,
+    request: WriteRequest,
 ) -> Result<Response, ApiError> {
-    check_writable(&caller, &namespace)?;
     let removal = VolumeRemoval {
         key: key(&namespace, &workload, volume),
-        precondition: Precondition::read(&headers)?,
-        dry_run: query.dry_run,
-        caller: &caller,
+        request,
         now: api.now(),
     };
     let (written, revision) = api.write(|snapshot| removal.decide(snapshot)).await?;
@@ -108,22 +103,20 @@ pub(crate) async fn delete(
 }
 
 /// A request to remove a volume's data.
-struct VolumeRemoval<'a> {
+struct VolumeRemoval {
     key: VolumeKey,
-    precondition: Precondition,
-    dry_run: bool,
-    caller: &'a Caller,
+    request: WriteRequest,
     now: Timestamp,
 }
 
-impl VolumeRemoval<'_> {
+impl VolumeRemoval {
     /// Marks the volume as being deleted. The leader has its machine remove the data, and then
     /// deletes the record.
     fn decide(&self, snapshot: &Snapshot) -> Result<WriteDecision<WriteResult>, ApiError> {
         let key = &self.key;
         let stored = snapshot.volumes.get(key);
         let stored = stored.ok_or_else(|| missing(snapshot, key))?;
-        self.precondition.check(Some(stored.revision))?;
+        self.request.precondition.check(Some(stored.revision))?;
         let fate = DeletionEffect::of(snapshot, &stored.value);
         let outcome = WriteResult::of("Volume", fate.outcome(), volume_metadata(key, stored));
         if stored.value.deleting {
@@ -148,13 +141,13 @@ impl VolumeRemoval<'_> {
                 ),
             ));
         }
-        if self.dry_run {
+        if self.request.query.dry_run {
             return Ok(WriteDecision::Done(outcome));
         }
         let (condition, operation) = mark_deleting(key, stored)?;
         let entry = snapshot.workloads.get(&key.workload);
         let uid = entry.map_or("", |entry| entry.meta.value.uid.as_str());
-        let message = fate.message(key, &stored.value, self.caller);
+        let message = fate.message(key, &stored.value, &self.request.caller);
         let mut operations = record(
             snapshot,
             self.now,
@@ -261,7 +254,10 @@ fn in_words(users: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::extract::{Precondition, WriteQuery};
     use kat_types::{
         assignment::{Assignment, WorkloadUser},
         resource::ReclaimPolicy,
@@ -281,6 +277,7 @@ mod tests {
             created: Timestamp::UNIX_EPOCH,
             moving: None,
             kept: Vec::new(),
+            forgotten: BTreeMap::new(),
         };
         let mut snapshot = Snapshot::from(StoredState {
             revision: 10,
@@ -320,11 +317,13 @@ mod tests {
     fn decided(snapshot: &Snapshot) -> Result<WriteDecision<WriteResult>, ApiError> {
         let removal = VolumeRemoval {
             key: key("shop", "web", "data".to_owned()),
-            precondition: Precondition::Nothing,
-            dry_run: false,
-            caller: &Caller::Socket {
-                uid: Some(0),
-                access: crate::SocketAccess::Admin,
+            request: WriteRequest {
+                caller: Caller::Socket {
+                    uid: Some(0),
+                    access: crate::SocketAccess::Admin,
+                },
+                precondition: Precondition::Nothing,
+                query: WriteQuery::default(),
             },
             now: Timestamp::UNIX_EPOCH,
         };

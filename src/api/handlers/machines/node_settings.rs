@@ -7,12 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use axum::{
-    Extension,
-    extract::{Request, State},
-    http::HeaderMap,
-    response::Response,
-};
+use axum::{extract::State, response::Response};
 use jiff::Timestamp;
 use serde::Deserialize;
 
@@ -21,12 +16,8 @@ use crate::{
     apply::put,
     context::{Api, WriteDecision},
     errors::ApiError,
-    extract::{PathParameters, Precondition, QueryParameters},
-    handlers::workloads::{
-        namespaces::read_json,
-        workload_objects::{WriteQuery, WriteResult},
-    },
-    server::limits::MAX_JSON,
+    extract::{JsonBody, PathParameters, Precondition, WriteRequest},
+    handlers::workloads::workload_objects::WriteResult,
     view::node_metadata,
 };
 use kat_bundle::{check_label_key, check_label_value};
@@ -53,14 +44,11 @@ pub(crate) struct DrainQuery {
 
 pub(crate) async fn drain(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters(name): PathParameters<String>,
-    QueryParameters(query): QueryParameters<DrainQuery>,
-    headers: HeaderMap,
+    request: WriteRequest<DrainQuery>,
 ) -> Result<Response, ApiError> {
-    let precondition = Precondition::read(&headers)?;
-    let DrainQuery { dry_run, force } = query;
-    let change = match &caller {
+    let DrainQuery { dry_run, force } = request.query;
+    let change = match &request.caller {
         // A person alone decides that what cannot move is stopped.
         Caller::Node(_) if force => {
             return Err(ApiError::Forbidden {
@@ -71,24 +59,19 @@ pub(crate) async fn drain(
         Caller::Node(_) => NodeSettingChange::DrainItself,
         _ => NodeSettingChange::Drain { force },
     };
-    let query = WriteQuery { dry_run };
-    set(&api, &caller, &name, query, precondition, change).await
+    set(&api, &name, (&request, dry_run), change).await
 }
 
 pub(crate) async fn uncordon(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters(name): PathParameters<String>,
-    QueryParameters(query): QueryParameters<WriteQuery>,
-    headers: HeaderMap,
+    request: WriteRequest,
 ) -> Result<Response, ApiError> {
-    let precondition = Precondition::read(&headers)?;
+    let dry_run = request.query.dry_run;
     set(
         &api,
-        &caller,
         &name,
-        query,
-        precondition,
+        (&request, dry_run),
         NodeSettingChange::Uncordon,
     )
     .await
@@ -96,38 +79,25 @@ pub(crate) async fn uncordon(
 
 pub(crate) async fn labels(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters(name): PathParameters<String>,
-    QueryParameters(query): QueryParameters<WriteQuery>,
-    request: Request,
+    request: WriteRequest,
+    JsonBody(NodeLabels { labels }): JsonBody<NodeLabels>,
 ) -> Result<Response, ApiError> {
-    let precondition = Precondition::read(request.headers())?;
-    let NodeLabels { labels } = read_json(&api, request, MAX_JSON).await?;
     check_count("labels", labels.len())?;
     for (key, value) in &labels {
         check_label_key(key).map_err(|error| ApiError::invalid(format!("labels: {error}")))?;
         check_label_value(value).map_err(|error| ApiError::invalid(format!("labels: {error}")))?;
     }
-    set(
-        &api,
-        &caller,
-        &name,
-        query,
-        precondition,
-        NodeSettingChange::Labels(labels),
-    )
-    .await
+    let change = NodeSettingChange::Labels(labels);
+    set(&api, &name, (&request, request.query.dry_run), change).await
 }
 
 pub(crate) async fn taints(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters(name): PathParameters<String>,
-    QueryParameters(query): QueryParameters<WriteQuery>,
-    request: Request,
+    request: WriteRequest,
+    JsonBody(NodeTaints { taints }): JsonBody<NodeTaints>,
 ) -> Result<Response, ApiError> {
-    let precondition = Precondition::read(request.headers())?;
-    let NodeTaints { taints } = read_json(&api, request, MAX_JSON).await?;
     check_count("taints", taints.len())?;
     let mut seen = BTreeSet::new();
     for Taint { key, value, effect } in &taints {
@@ -139,15 +109,8 @@ pub(crate) async fn taints(
             )));
         }
     }
-    set(
-        &api,
-        &caller,
-        &name,
-        query,
-        precondition,
-        NodeSettingChange::Taints(taints),
-    )
-    .await
+    let change = NodeSettingChange::Taints(taints);
+    set(&api, &name, (&request, request.query.dry_run), change).await
 }
 
 fn check_count(what: &str, count: usize) -> Result<(), ApiError> {
@@ -171,22 +134,19 @@ enum NodeSettingChange {
     Taints(Vec<Taint>),
 }
 
-async fn set(
+async fn set<Q>(
     api: &Api,
-    caller: &Caller,
     name: &str,
-    query: WriteQuery,
-    precondition: Precondition,
+    (request, dry_run): (&WriteRequest<Q>, bool),
     change: NodeSettingChange,
 ) -> Result<Response, ApiError> {
-    let now = api.now();
     let setting = NodeSettingRequest {
-        caller,
+        caller: &request.caller,
         name,
-        precondition,
+        precondition: request.precondition,
         change,
-        now,
-        dry_run: query.dry_run,
+        now: api.now(),
+        dry_run,
     };
     let (written, revision) = api.write(|snapshot| setting.decide(snapshot)).await?;
     Ok(written.answer(revision))

@@ -15,13 +15,13 @@ use crate::{
     access::authentication::Caller,
     context::Api,
     errors::ApiError,
-    extract::{PathParameters, QueryParameters},
+    extract::{PathParameters, QueryParameters, read_json},
     handlers::{
         cluster::{
             joining::{MAX_ADDRESSES, is_endpoint, reachable},
             overview::OverviewRelay,
         },
-        workloads::{namespaces::read_json, workload_objects::item},
+        workloads::workload_objects::item,
     },
     server::limits::MAX_REPORT,
     view::ApiView,

@@ -2,29 +2,23 @@
 
 use std::sync::Arc;
 
-use axum::{
-    Extension,
-    extract::{Request, State},
-    http::{HeaderMap, StatusCode},
-    response::Response,
-};
+use axum::{Extension, extract::State, http::StatusCode, response::Response};
 use jiff::Timestamp;
 use serde::Deserialize;
 
 use crate::{
-    access::authentication::Caller,
+    access::{authentication::Caller, authorization::CORE_NAMESPACE},
     apply::{
         put,
         removal::{is_to_mark, mark_deleting},
     },
     context::{Api, WriteDecision},
     errors::ApiError,
-    extract::{PathParameters, Precondition, QueryParameters},
+    extract::{JsonBody, PathParameters, QueryParameters, WriteRequest},
     handlers::{
         data::volumes,
-        workloads::workload_objects::{CORE_NAMESPACE, WriteQuery, WriteResult, item},
+        workloads::workload_objects::{WriteResult, item},
     },
-    server::limits::{MAX_JSON, check_content_type, read_body},
     view::namespace_metadata,
     watch::{ListQuery, answer},
 };
@@ -49,24 +43,6 @@ const CASCADE_PIECE: usize = 50;
 const MAX_LABELS: usize = 64;
 const MAX_LABEL: usize = 256;
 
-/// Content type of JSON bodies.
-pub(crate) const JSON: &str = "application/json";
-
-/// Reads and parses a JSON body.
-///
-/// # Errors
-/// [`ApiError::Invalid`] with line and column, and the errors of [`read_body`].
-pub(crate) async fn read_json<T: serde::de::DeserializeOwned>(
-    api: &Api,
-    request: Request,
-    limit: usize,
-) -> Result<T, ApiError> {
-    let (parts, body) = request.into_parts();
-    check_content_type(&parts.headers, JSON)?;
-    let body = read_body(&parts.headers, body, limit, api.config.limits.body_timeout).await?;
-    serde_json::from_slice(&body).map_err(|error| ApiError::invalid(format!("the body: {error}")))
-}
-
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
@@ -88,20 +64,15 @@ pub(crate) async fn get(
 
 pub(crate) async fn create(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
-    QueryParameters(query): QueryParameters<WriteQuery>,
-    request: Request,
+    request: WriteRequest,
+    JsonBody(asked): JsonBody<NamespaceRequest>,
 ) -> Result<Response, ApiError> {
-    let precondition = Precondition::read(request.headers())?;
-    let request: NamespaceRequest = read_json(&api, request, MAX_JSON).await?;
-    check(&request)?;
+    check(&asked)?;
     let create = NamespaceCreation {
-        metadata: request.metadata,
-        precondition,
-        dry_run: query.dry_run,
+        metadata: asked.metadata,
+        request,
         uid: (api.config.new_uid)(),
         now: api.now(),
-        caller: &caller,
     };
     let (written, revision) = api.write(|snapshot| create.decide(snapshot)).await?;
     Ok(written.answer(revision))
@@ -109,14 +80,15 @@ pub(crate) async fn create(
 
 pub(crate) async fn set_quota(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters(name): PathParameters<String>,
-    QueryParameters(query): QueryParameters<WriteQuery>,
-    request: Request,
+    request: WriteRequest,
+    JsonBody(body): JsonBody<serde_json::Map<String, serde_json::Value>>,
 ) -> Result<Response, ApiError> {
-    let precondition = Precondition::read(request.headers())?;
-    let body: serde_json::Map<String, serde_json::Value> =
-        read_json(&api, request, MAX_JSON).await?;
+    let WriteRequest {
+        caller,
+        precondition,
+        query,
+    } = request;
     if let Some(unknown) = body
         .keys()
         .find(|word| QuotaResource::of_word(word).is_none())
@@ -195,21 +167,20 @@ fn check(request: &NamespaceRequest) -> Result<(), ApiError> {
     Ok(())
 }
 
-struct NamespaceCreation<'a> {
+struct NamespaceCreation {
     metadata: NamespaceMetadata,
-    precondition: Precondition,
-    dry_run: bool,
+    request: WriteRequest,
     uid: String,
     now: Timestamp,
-    caller: &'a Caller,
 }
 
-impl NamespaceCreation<'_> {
+impl NamespaceCreation {
     /// Creates the namespace or changes its labels; the same labels change nothing.
     fn decide(&self, snapshot: &Snapshot) -> Result<WriteDecision<WriteResult>, ApiError> {
         let name = &self.metadata.name;
         let stored = snapshot.namespaces.get(name);
-        self.precondition
+        self.request
+            .precondition
             .check(stored.map(|stored| stored.revision))?;
         if stored.is_none() {
             check_new_namespace(name)
@@ -252,7 +223,7 @@ impl NamespaceCreation<'_> {
         let before = stored.map_or(0, |stored| stored.revision);
         let metadata = namespace_metadata(name, &record, before);
         let mut result = WriteResult::of("Namespace", outcome, metadata);
-        if self.dry_run {
+        if self.request.query.dry_run {
             return Ok(WriteDecision::Done(result));
         }
         if stored.is_none() {
@@ -265,7 +236,7 @@ impl NamespaceCreation<'_> {
         } else {
             EventReason::Updated
         };
-        let message = format!("{} by {}", outcome, self.caller);
+        let message = format!("{} by {}", outcome, self.request.caller);
         operations.extend(event(
             snapshot,
             self.now,
@@ -313,10 +284,8 @@ pub(crate) struct DeleteQuery {
 
 pub(crate) async fn delete(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters(name): PathParameters<String>,
-    QueryParameters(query): QueryParameters<DeleteQuery>,
-    headers: HeaderMap,
+    request: WriteRequest<DeleteQuery>,
 ) -> Result<Response, ApiError> {
     if name == CORE_NAMESPACE || name == default_namespace() {
         return Err(ApiError::Forbidden {
@@ -326,11 +295,10 @@ pub(crate) async fn delete(
     }
     let removal = NamespaceRemoval {
         name: &name,
-        precondition: Precondition::read(&headers)?,
-        query,
+        request,
         now: api.now(),
-        caller: &caller,
     };
+    let query = removal.request.query;
     let (outcome, revision) = api.write(|snapshot| removal.decide(snapshot)).await?;
     // From here on nothing new can be created in the namespace, so the loop ends.
     let mut newest = revision;
@@ -345,17 +313,15 @@ pub(crate) async fn delete(
 
 struct NamespaceRemoval<'a> {
     name: &'a str,
-    precondition: Precondition,
-    query: DeleteQuery,
+    request: WriteRequest<DeleteQuery>,
     now: Timestamp,
-    caller: &'a Caller,
 }
 
 impl NamespaceRemoval<'_> {
     fn decide(&self, snapshot: &Snapshot) -> Result<WriteDecision<WriteResult>, ApiError> {
         let stored = snapshot.namespaces.get(self.name);
         let stored = stored.ok_or_else(|| ApiError::not_found("namespace", self.name))?;
-        self.precondition.check(Some(stored.revision))?;
+        self.request.precondition.check(Some(stored.revision))?;
         let metadata = namespace_metadata(self.name, &stored.value, stored.revision);
         let outcome = WriteResult::of("Namespace", WriteOutcome::Deleting, metadata);
         let count = snapshot
@@ -363,7 +329,7 @@ impl NamespaceRemoval<'_> {
             .keys()
             .filter(|key| key.namespace == self.name)
             .count();
-        if count > 0 && !self.query.cascade {
+        if count > 0 && !self.request.query.cascade {
             return Err(ApiError::conflict(
                 format!("the namespace `{}` still has workloads: {count}", self.name),
                 "delete them first, or ask with `cascade=true` (`katcall delete namespace --cascade`)",
@@ -371,14 +337,14 @@ impl NamespaceRemoval<'_> {
         }
         let secrets = snapshot.secrets.keys();
         let secrets = secrets.filter(|key| key.namespace == self.name).count();
-        if secrets > 0 && !self.query.cascade {
+        if secrets > 0 && !self.request.query.cascade {
             return Err(ApiError::conflict(
                 format!("the namespace `{}` still has secrets: {secrets}", self.name),
                 "delete them first, or ask with `cascade=true` (`katcall delete namespace --cascade`)",
             ));
         }
         let logins = snapshot.logins.get(self.name).map_or(0, |one| one.len());
-        if logins > 0 && !self.query.cascade {
+        if logins > 0 && !self.request.query.cascade {
             return Err(ApiError::conflict(
                 format!(
                     "the namespace `{}` still has credentials for registries: {logins}",
@@ -387,7 +353,7 @@ impl NamespaceRemoval<'_> {
                 "take them away first (`katcall registry logout`), or ask with `cascade=true` (`katcall delete namespace --cascade`)",
             ));
         }
-        if self.query.dry_run || stored.value.deleting {
+        if self.request.query.dry_run || stored.value.deleting {
             return Ok(WriteDecision::Done(outcome));
         }
         let record = NamespaceRecord {
@@ -396,7 +362,7 @@ impl NamespaceRemoval<'_> {
         };
         let key = keys::namespace(self.name);
         let mut operations = vec![put(key.clone(), &record)?];
-        let message = format!("deletion was asked for by {}", self.caller);
+        let message = format!("deletion was asked for by {}", self.request.caller);
         operations.extend(event(
             snapshot,
             self.now,
@@ -415,7 +381,7 @@ impl NamespaceRemoval<'_> {
     /// Marks a batch of the namespace's workloads, and of volumes kept from deleted workloads.
     /// Returns whether there may be more.
     fn cascade(&self, snapshot: &Snapshot) -> Result<WriteDecision<bool>, ApiError> {
-        let all = self.query.volumes;
+        let all = self.request.query.volumes;
         let workloads = snapshot.workloads.iter();
         let workloads =
             workloads.filter(|(key, entry)| key.namespace == self.name && is_to_mark(entry, all));

@@ -5,27 +5,17 @@
 
 use std::sync::Arc;
 
-use axum::{
-    Extension,
-    extract::{Request, State},
-    http::HeaderMap,
-    response::Response,
-};
+use axum::{extract::State, response::Response};
 
-use super::namespaces::read_json;
 use crate::{
-    access::authentication::Caller,
     apply::{
         ApplyCause, WorkloadWrite, image_pins, preview, put, record, submission,
         submission::Submission,
     },
     context::{Api, WriteDecision},
     errors::ApiError,
-    extract::{PathParameters, Precondition, QueryParameters},
-    handlers::workloads::workload_objects::{
-        WriteQuery, WriteResult, check_writable, item, missing,
-    },
-    server::limits::MAX_JSON,
+    extract::{JsonBody, PathParameters, WriteRequest},
+    handlers::workloads::workload_objects::{WriteResult, item, missing},
     view::{workload_metadata, workload_version},
 };
 use kat_bundle as bundle;
@@ -92,13 +82,10 @@ fn shown(entry: &WorkloadEntry, generation: u64, archived: &ArchivedGeneration) 
 
 pub(crate) async fn roll_back(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters(place): WorkloadPath,
-    QueryParameters(query): QueryParameters<WriteQuery>,
-    request: Request,
+    request: WriteRequest,
+    JsonBody(RollbackRequest { to }): JsonBody<RollbackRequest>,
 ) -> Result<Response, ApiError> {
-    let precondition = Precondition::read(request.headers())?;
-    let RollbackRequest { to } = read_json(&api, request, MAX_JSON).await?;
     let change = |_: &Snapshot, key: &WorkloadKey, entry: &WorkloadEntry| {
         let generation = match to {
             Some(to) => to,
@@ -119,7 +106,7 @@ pub(crate) async fn roll_back(
         let files = files_of(archived);
         Ok((submission::of_changed(&files, &files)?, cause))
     };
-    write(&api, &caller, place, query, precondition, change).await
+    write(&api, place, &request, change).await
 }
 
 /// The newest generation before the present one that was wholly healthy and has other content.
@@ -168,13 +155,10 @@ fn kept_generations(entry: &WorkloadEntry) -> String {
 
 pub(crate) async fn scale(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters(place): WorkloadPath,
-    QueryParameters(query): QueryParameters<WriteQuery>,
-    request: Request,
+    request: WriteRequest,
+    JsonBody(ScaleRequest { replicas }): JsonBody<ScaleRequest>,
 ) -> Result<Response, ApiError> {
-    let precondition = Precondition::read(request.headers())?;
-    let ScaleRequest { replicas } = read_json(&api, request, MAX_JSON).await?;
     let change = |_: &Snapshot, key: &WorkloadKey, entry: &WorkloadEntry| {
         let files = with_replicas(&present(entry), replicas).ok_or_else(|| {
             ApiError::conflict(
@@ -187,18 +171,15 @@ pub(crate) async fn scale(
             ApplyCause::Scaled { to: replicas },
         ))
     };
-    write(&api, &caller, place, query, precondition, change).await
+    write(&api, place, &request, change).await
 }
 
 pub(crate) async fn set_image(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters(place): WorkloadPath,
-    QueryParameters(query): QueryParameters<WriteQuery>,
-    request: Request,
+    request: WriteRequest,
+    JsonBody(ImageRequest { image }): JsonBody<ImageRequest>,
 ) -> Result<Response, ApiError> {
-    let precondition = Precondition::read(request.headers())?;
-    let ImageRequest { image } = read_json(&api, request, MAX_JSON).await?;
     bundle::check_image(&image).map_err(|error| ApiError::invalid(format!("image: {error}")))?;
     let change = |_: &Snapshot, key: &WorkloadKey, entry: &WorkloadEntry| {
         let files = with_image(&present(entry), &image).ok_or_else(|| {
@@ -210,18 +191,15 @@ pub(crate) async fn set_image(
         let submission = submission::of_changed(&files, &present(entry))?;
         Ok((submission, ApplyCause::ImageSet))
     };
-    write(&api, &caller, place, query, precondition, change).await
+    write(&api, place, &request, change).await
 }
 
 pub(crate) async fn restart(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters(place): WorkloadPath,
-    QueryParameters(query): QueryParameters<WriteQuery>,
-    request: Request,
+    request: WriteRequest,
+    JsonBody(RestartRequest { restarted_at }): JsonBody<RestartRequest>,
 ) -> Result<Response, ApiError> {
-    let precondition = Precondition::read(request.headers())?;
-    let RestartRequest { restarted_at } = read_json(&api, request, MAX_JSON).await?;
     let at = restarted_at.get().ok_or_else(|| {
         ApiError::invalid("restartedAt: expected a time such as `2026-11-20T10:00:00Z`".to_owned())
     })?;
@@ -230,23 +208,20 @@ pub(crate) async fn restart(
         let submission = submission::of_changed(&files, &files)?;
         Ok((submission, ApplyCause::Restarted { at }))
     };
-    write(&api, &caller, place, query, precondition, change).await
+    write(&api, place, &request, change).await
 }
 
 /// Writes a new generation with the files that `change` derives from the present ones.
 async fn write(
     api: &Arc<Api>,
-    caller: &Caller,
     (namespace, name): (String, String),
-    query: WriteQuery,
-    precondition: Precondition,
+    request: &WriteRequest,
     change: impl Fn(
         &Snapshot,
         &WorkloadKey,
         &WorkloadEntry,
     ) -> Result<(Submission, ApplyCause), ApiError>,
 ) -> Result<Response, ApiError> {
-    check_writable(caller, &namespace)?;
     let key = WorkloadKey::new(&namespace, &name);
     let now = api.now();
     let apply = |snapshot: &Snapshot| -> Result<WorkloadWrite<'_>, ApiError> {
@@ -256,8 +231,8 @@ async fn write(
         Ok(WorkloadWrite {
             submission,
             only_create: false,
-            precondition,
-            caller,
+            precondition: request.precondition,
+            caller: &request.caller,
             uid: entry.meta.value.uid.clone(),
             now,
             cause,
@@ -270,7 +245,7 @@ async fn write(
         apply.looked.clone_from(&looked);
         Ok::<_, ApiError>(apply)
     };
-    if query.dry_run {
+    if request.query.dry_run {
         let apply = apply(&*api.snapshot()?)?;
         let previewed = preview::of(api, &apply).await?;
         return Ok(previewed.with_image_warnings(looked.as_ref()).answer(None));
@@ -285,34 +260,31 @@ async fn write(
 
 pub(crate) async fn pause(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters(place): WorkloadPath,
-    QueryParameters(query): QueryParameters<WriteQuery>,
-    headers: HeaderMap,
+    request: WriteRequest,
 ) -> Result<Response, ApiError> {
-    set_paused(&api, &caller, place, query, &headers, true).await
+    set_paused(&api, place, request, true).await
 }
 
 pub(crate) async fn resume(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters(place): WorkloadPath,
-    QueryParameters(query): QueryParameters<WriteQuery>,
-    headers: HeaderMap,
+    request: WriteRequest,
 ) -> Result<Response, ApiError> {
-    set_paused(&api, &caller, place, query, &headers, false).await
+    set_paused(&api, place, request, false).await
 }
 
 async fn set_paused(
     api: &Arc<Api>,
-    caller: &Caller,
     (namespace, name): (String, String),
-    query: WriteQuery,
-    headers: &HeaderMap,
+    request: WriteRequest,
     paused: bool,
 ) -> Result<Response, ApiError> {
-    check_writable(caller, &namespace)?;
-    let precondition = Precondition::read(headers)?;
+    let WriteRequest {
+        caller,
+        precondition,
+        query,
+    } = request;
     let key = WorkloadKey::new(&namespace, &name);
     let now = api.now();
     let decide = |snapshot: &Snapshot| {

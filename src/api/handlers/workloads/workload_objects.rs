@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::{
     Extension, Json,
     extract::{Request, State},
-    http::{HeaderMap, HeaderValue, StatusCode, header},
+    http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use crate::{
     apply::{ApplyCause, WorkloadWrite, image_pins, preview, removal::WorkloadRemoval, submission},
     context::Api,
     errors::ApiError,
-    extract::{PathParameters, Precondition, QueryParameters},
+    extract::{PathParameters, QueryParameters, WriteRequest},
     server::limits::{MAX_ARCHIVE, check_content_type, read_body},
     view::workload_version,
     watch::{ListQuery, answer},
@@ -28,14 +28,6 @@ use kat_types::{
 
 /// Content type of a workload's archive.
 pub(crate) const GZIP: &str = "application/gzip";
-
-/// Query parameters of writes.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(crate) struct WriteQuery {
-    /// Return what would happen, and write nothing.
-    pub(crate) dry_run: bool,
-}
 
 /// Query parameters of deletions.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
@@ -167,36 +159,36 @@ pub(crate) fn missing(snapshot: &kat_plan::Snapshot, key: &WorkloadKey) -> ApiEr
 
 pub(crate) async fn create(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters(namespace): PathParameters<String>,
-    QueryParameters(query): QueryParameters<WriteQuery>,
-    request: Request,
+    request: WriteRequest,
+    files: Request,
 ) -> Result<Response, ApiError> {
-    apply(&api, &caller, namespace, None, query, request).await
+    apply(&api, namespace, None, request, files).await
 }
 
 pub(crate) async fn update(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters((namespace, name)): PathParameters<(String, String)>,
-    QueryParameters(query): QueryParameters<WriteQuery>,
-    request: Request,
+    request: WriteRequest,
+    files: Request,
 ) -> Result<Response, ApiError> {
-    apply(&api, &caller, namespace, Some(name), query, request).await
+    apply(&api, namespace, Some(name), request, files).await
 }
 
 async fn apply(
     api: &Arc<Api>,
-    caller: &Caller,
     namespace: String,
     name: Option<String>,
-    query: WriteQuery,
-    request: Request,
+    request: WriteRequest,
+    files: Request,
 ) -> Result<Response, ApiError> {
-    let (parts, body) = request.into_parts();
+    let WriteRequest {
+        caller,
+        precondition,
+        query,
+    } = request;
+    let (parts, body) = files.into_parts();
     check_content_type(&parts.headers, GZIP)?;
-    let precondition = Precondition::read(&parts.headers)?;
-    check_writable(caller, &namespace)?;
     // Checked before unpacking: without leadership the call can't be answered.
     api.leadership()?;
     let archive = read_body(
@@ -206,7 +198,7 @@ async fn apply(
         api.config.limits.body_timeout,
     )
     .await?;
-    let submission = submission::read(archive, caller).await?;
+    let submission = submission::read(archive, &caller).await?;
     if submission.namespace != namespace {
         return Err(ApiError::invalid(format!(
             "workload.kat says namespace `{}`, the path says `{namespace}`",
@@ -223,7 +215,7 @@ async fn apply(
         only_create: name.is_none(),
         submission,
         precondition,
-        caller,
+        caller: &caller,
         uid: (api.config.new_uid)(),
         now: api.now(),
         cause: ApplyCause::Applied,
@@ -240,34 +232,17 @@ async fn apply(
     Ok(written.with_image_warnings(looked).answer(revision))
 }
 
-/// Only administrators may change [`CORE_NAMESPACE`].
-pub(crate) fn check_writable(caller: &Caller, namespace: &str) -> Result<(), ApiError> {
-    if namespace == CORE_NAMESPACE && !caller.is_admin() {
-        return Err(ApiError::Forbidden {
-            message: format!("the namespace `{CORE_NAMESPACE}` belongs to KAT itself"),
-            hint: Some("use another namespace, or a token with the scope `admin`".to_owned()),
-        });
-    }
-    Ok(())
-}
-
-/// The namespace of KAT's own workloads.
-pub(crate) const CORE_NAMESPACE: &str = "kat-core";
-
 pub(crate) async fn delete(
     State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
     PathParameters((namespace, name)): PathParameters<(String, String)>,
-    QueryParameters(query): QueryParameters<DeletionQuery>,
-    headers: HeaderMap,
+    request: WriteRequest<DeletionQuery>,
 ) -> Result<Response, ApiError> {
-    check_writable(&caller, &namespace)?;
     let removal = WorkloadRemoval {
         key: WorkloadKey::new(&namespace, &name),
-        precondition: Precondition::read(&headers)?,
-        dry_run: query.dry_run,
-        volumes: query.volumes,
-        caller: &caller,
+        precondition: request.precondition,
+        dry_run: request.query.dry_run,
+        volumes: request.query.volumes,
+        caller: &request.caller,
         now: api.now(),
     };
     let (written, revision) = api.write(|snapshot| removal.decide(snapshot)).await?;

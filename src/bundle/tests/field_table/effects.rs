@@ -151,7 +151,9 @@ impl Store {
                 self.0.remove(key.as_str());
             }
             WriteOperation::DeletePrefix(prefix) => {
-                self.0.retain(|key, _| !key.starts_with(prefix))
+                let kept = std::mem::take(&mut self.0).into_iter();
+                let kept = kept.filter(|(key, _)| !key.starts_with(prefix));
+                self.0 = kept.collect();
             }
         }
     }

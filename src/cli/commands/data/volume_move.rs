@@ -1,4 +1,4 @@
-//! `katcall volume move`.
+//! `katcall volume`, and its `move`.
 
 use std::time::Duration;
 
@@ -8,7 +8,10 @@ use tokio::time::{Instant, sleep_until};
 use crate::{
     CliSession,
     args::NamespaceOption,
-    commands::reading::get,
+    commands::{
+        data::volume_forget::{self, ForgetArgs},
+        reading::get,
+    },
     errors::CliError,
     output::{one_line, plain},
     progress::ProgressDisplay,
@@ -37,6 +40,8 @@ pub(crate) enum VolumeCommand {
     /// Move the data of a volume to another machine: its instances stop and start there, and the old copy is kept for a
     /// day
     Move(MoveArgs),
+    /// Give up data that a machine was to remove and does not find, because its disk is missing
+    Forget(ForgetArgs),
 }
 
 #[derive(Debug, Args)]
@@ -63,14 +68,22 @@ pub(crate) struct MoveArgs {
 impl VolumeArgs {
     /// Whether the command waits for a move, which continues without it.
     pub(crate) fn waits(&self) -> bool {
-        let VolumeCommand::Move(arguments) = &self.command;
-        !arguments.cancel && !arguments.no_wait
+        match &self.command {
+            VolumeCommand::Move(arguments) => !arguments.cancel && !arguments.no_wait,
+            VolumeCommand::Forget(_) => false,
+        }
+    }
+}
+
+pub(crate) async fn run(session: &CliSession<'_>, arguments: &VolumeArgs) -> Result<(), CliError> {
+    match &arguments.command {
+        VolumeCommand::Move(arguments) => run_move(session, arguments).await,
+        VolumeCommand::Forget(arguments) => volume_forget::run(session, arguments).await,
     }
 }
 
 /// Exits with 1 when the move is given up, and with 5 after the timeout.
-pub(crate) async fn run(session: &CliSession<'_>, arguments: &VolumeArgs) -> Result<(), CliError> {
-    let VolumeCommand::Move(arguments) = &arguments.command;
+async fn run_move(session: &CliSession<'_>, arguments: &MoveArgs) -> Result<(), CliError> {
     let deadline = Instant::now() + arguments.timeout;
     let (client, console) = (&session.client, session.console);
     let named = volumes::named(session, &arguments.namespace, &arguments.name).await?;

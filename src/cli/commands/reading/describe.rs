@@ -114,6 +114,14 @@ fn volumes(
                     copy.node, copy.until
                 ));
             }
+            let waiting = item.status.removals.iter();
+            for removal in waiting.filter(|removal| !removal.message.is_empty()) {
+                let name = item.key().1;
+                sheet.line(&format!(
+                    "of {name} the removal from {} waits: {}",
+                    removal.node, removal.message
+                ));
+            }
         }
     }
 }

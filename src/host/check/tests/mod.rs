@@ -15,6 +15,11 @@ fn input(stage: CheckStage) -> CheckInput {
 /// The facts of a machine without any finding.
 fn sound() -> CheckFacts {
     let three = || ["cpu", "memory", "pids"].map(str::to_owned).to_vec();
+    let running = UnitFileState {
+        exists: true,
+        active: true,
+        enabled: true,
+    };
     CheckFacts {
         hostname: "n1".to_owned(),
         family: Some(Family::Debian),
@@ -34,11 +39,8 @@ fn sound() -> CheckFacts {
         delegated: three(),
         journal_kept: true,
         clock: ClockState::Synchronised,
-        resolved: UnitFileState {
-            exists: true,
-            active: true,
-            enabled: true,
-        },
+        agent: running.clone(),
+        resolved: running,
         default_link: Some(("eth0".to_owned(), 1500)),
         kernel_wireguard: true,
         has_tun: true,
@@ -66,6 +68,23 @@ fn a_sound_machine_is_ready() {
     let all = evaluate(&input(CheckStage::BeforeInit), &sound());
     assert_eq!(worst(&all), Level::Ok);
     assert!(render(&all, false).ends_with("This machine is ready.\n"));
+}
+
+#[test]
+fn the_end_of_fenced_instances_without_the_agent_is_said() {
+    let all = evaluate(&input(CheckStage::Running), &sound());
+    let said = |finding: &&Finding| finding.what.contains("onPartition: stop");
+    assert_eq!(all.iter().find(said).unwrap().level, Level::Ok);
+    let masked = findings_of(CheckStage::Running, |facts| facts.agent.active = false);
+    let [finding] = masked.try_into().unwrap();
+    assert_eq!(finding.level, Level::Warning);
+    assert!(
+        finding.what.contains("nodeLossTimeoutSeconds"),
+        "{}",
+        finding.what
+    );
+    let before = findings_of(CheckStage::BeforeInit, |facts| facts.agent.active = false);
+    assert_eq!(before, []);
 }
 
 #[test]

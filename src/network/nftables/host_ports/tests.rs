@@ -53,6 +53,7 @@ fn instances() -> Instances {
             instance(6, &[]),
         ]
         .into(),
+        fenced: BTreeMap::new(),
     }
 }
 

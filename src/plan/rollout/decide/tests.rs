@@ -119,15 +119,15 @@ impl Made {
 /// The instances of a workload, and how its rollout is.
 #[derive(Debug, Clone)]
 struct Scene {
-    instances: Vec<(String, Made, Arc<Assignment>)>,
+    instances: Vec<(String, Made, InstanceRecord, Arc<Assignment>)>,
     replicas: u32,
     at_once: usize,
     stops_first: bool,
     simultaneous: bool,
     paused: bool,
     stalled: bool,
-    /// Slots whose next instance is assigned and not started, and whether it is prepared.
-    successors: BTreeMap<u32, (bool, String, Arc<Assignment>)>,
+    /// Slots whose next instance is assigned and not started.
+    successors: BTreeMap<u32, (InstanceRecord, String, Arc<Assignment>)>,
 }
 
 impl Scene {
@@ -135,7 +135,10 @@ impl Scene {
         let numbered = instances.iter().enumerate();
         Self {
             instances: numbered
-                .map(|(number, made)| (format!("web-{number}"), *made, made.assignment(number)))
+                .map(|(number, made)| {
+                    let id = format!("web-{number}");
+                    (id, *made, made.record(), made.assignment(number))
+                })
                 .collect(),
             replicas,
             at_once: 1,
@@ -155,24 +158,25 @@ impl Scene {
             ..Assignment::clone(&made.assignment(0))
         };
         let id = format!("next-{slot}");
-        let successor = (is_prepared, id, Arc::new(assignment));
+        let record = InstanceRecord {
+            phase: match is_prepared {
+                true => InstancePhase::Prepared,
+                false => InstancePhase::Pulling,
+            },
+            ..InstanceRecord::default()
+        };
+        let successor = (record, id, Arc::new(assignment));
         self.successors.insert(slot, successor);
         self
     }
 
     fn prepared(&self) -> Vec<LiveInstance<'_>> {
         let successors = self.successors.values();
-        let live = successors.map(|(is_prepared, id, assignment)| LiveInstance {
+        let live = successors.map(|(record, id, assignment)| LiveInstance {
             id,
             node: "n1",
             assignment,
-            record: Some(InstanceRecord {
-                phase: match is_prepared {
-                    true => InstancePhase::Prepared,
-                    false => InstancePhase::Pulling,
-                },
-                ..InstanceRecord::default()
-            }),
+            record: Some(record),
             current: true,
             away: false,
             leaves: false,
@@ -193,13 +197,13 @@ impl Scene {
 
     fn live(&self) -> Vec<LiveInstance<'_>> {
         let all = self.instances.iter();
-        all.map(|(id, made, assignment)| {
+        all.map(|(id, made, record, assignment)| {
             let away = matches!(made.machine, Machine::Unreachable | Machine::Lost);
             LiveInstance {
                 id,
                 node: "n1",
                 assignment,
-                record: Some(made.record()),
+                record: Some(record),
                 current: made.version == 1,
                 away,
                 leaves: !matches!(made.machine, Machine::Ready | Machine::Unreachable),

@@ -263,6 +263,44 @@ fn a_machine_that_reports_the_leaders_address_as_its_own_does_not_get_it() {
 }
 
 #[test]
+fn a_machine_gets_no_address_with_which_another_one_joins_meanwhile() {
+    let mut world = three_with_addresses();
+    let worker = world.at("a3");
+    worker.advertise = vec![[192, 0, 2, 4].into()];
+    worker.endpoints = vec!["192.0.2.4:51820".to_owned()];
+    // The leader plans while its copy of the store does not show the newcomer yet.
+    let behind = plan(&world.snapshot(), &world.observed(), world.now, 1);
+    let newcomer = applicant("n4", 4);
+    assert!(!join(&mut world, &newcomer).unwrap().known);
+    let places = [
+        keys::registration("a3"),
+        keys::network_node("a3", "wg_endpoints"),
+    ];
+    let moves = |operation: &WriteOperation| matches!(operation, WriteOperation::Put(key, _) if places.contains(key));
+    let mut moving = behind
+        .changes
+        .iter()
+        .filter(|change| change.operations.iter().any(moves));
+    let holds = |condition: &Compare| match condition {
+        Compare::ModRevision(key, revision) => {
+            let entry = world.entries.get(key.as_str());
+            entry.map_or(0, |entry| entry.mod_revision) == *revision
+        }
+        other => panic!("{other:?}"),
+    };
+    let change = moving.next().expect("its address is to be stored");
+    assert!(!change.conditions.iter().all(holds), "{change:?}");
+    world.plan_out();
+    assert_eq!(addresses(&mut world, "a3").0, ["192.0.2.3"]);
+    let said = taken(&mut world, "a3").unwrap();
+    assert!(
+        said.contains("192.0.2.4:9115 is the address of machine n4"),
+        "{said}"
+    );
+    assert!(join(&mut world, &newcomer).unwrap().known);
+}
+
+#[test]
 fn an_address_is_free_once_its_machine_is_elsewhere_or_gone() {
     let mut world = three_with_addresses();
     // The two machines swap addresses, as a restarted router may do.

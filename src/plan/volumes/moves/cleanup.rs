@@ -79,6 +79,7 @@ pub(crate) fn plan_kept(draft: &mut Draft<'_>, statuses: &BTreeMap<String, NodeS
             };
             if gone {
                 left.kept.retain(|other| other.node != copy.node);
+                left.forgotten.remove(&copy.node);
                 group.delete(keys::desired_removal(&copy.node, &name));
             }
         }

@@ -77,6 +77,7 @@ impl NodeReport {
             foreign_indexes,
             made_volumes,
             removed_volumes,
+            missing_volumes,
             volume_moves,
             images_removed,
             member_keys,
@@ -112,7 +113,7 @@ impl NodeReport {
         conditions.truncate(MAX_OF_INSTANCE);
         conditions.iter_mut().for_each(bound_condition);
         // Entries that are missing here count as not done yet.
-        for list in [made_volumes, removed_volumes] {
+        for list in [made_volumes, removed_volumes, missing_volumes] {
             list.iter_mut().for_each(|name| cut(name, MAX_NAME));
             truncate_to_bytes(list, MAX_VOLUMES, String::len);
         }

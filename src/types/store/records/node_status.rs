@@ -35,6 +35,7 @@ impl NodeStatusRecord {
             foreign_indexes: report.foreign_indexes.clone(),
             made_volumes: report.made_volumes.clone(),
             removed_volumes: report.removed_volumes.clone(),
+            missing_volumes: report.missing_volumes.clone(),
             volume_moves: moves.collect(),
             images_removed: removed.or_else(|| self.images_removed.clone()),
             ..self.clone()

@@ -24,7 +24,8 @@
  * With $TRACE the load prints a line for each request: when it began and when it ended, in milliseconds since 1970, and "ok"
  * or what went wrong. $PATIENCE_MS is the time that it gives a request, five seconds by default.
  * The load opens a connection for each request unless it keeps them, at fixed times whatever became of those
- * before, and tries nothing twice. It says how many took longer than one: that is the
+ * before, and tries nothing twice, unless $RETRY_MS is set: then each request is tried anew on a new connection for that
+ * time, and counts once, from its first try to its end. It says how many took longer than one: that is the
  * machine's business where its host is busy, and no loss.
  */
 #define _GNU_SOURCE
@@ -218,7 +219,7 @@ static int serve(void) {
 }
 
 static struct sockaddr_in target, name_server;
-static int64_t patience;
+static int64_t patience, retried;
 static int traced;
 static unsigned char question[300];
 static size_t question_size;
@@ -241,10 +242,14 @@ static int make_question(const char *name) {
     return at > sizeof head;
 }
 
-/* The first A record of an answer whose answers' names are pointers to the question's; 0 when there is none. */
+/* The first A record of an answer; 0 when there is none. */
 static int read_answer(const unsigned char *packet, size_t size, struct in_addr *address) {
     if (size < question_size || packet[3] & 15 || memcmp(packet + 12, question + 12, question_size - 12)) return 0;
-    for (size_t at = question_size; at + 12 <= size && packet[at] >= 0xc0;) {
+    for (size_t at = question_size; at + 12 <= size;) {
+        /* A name is labels, and then a pointer or the end: `at` comes to the last two bytes of a name of either kind. */
+        while (at < size && packet[at] && packet[at] < 0xc0) at += (size_t)packet[at] + 1;
+        if (at < size && !packet[at]) at--;
+        if (at + 12 > size) return 0;
         size_t length = (size_t)packet[at + 10] << 8 | packet[at + 11];
         if (packet[at + 2] == 0 && packet[at + 3] == 1 && length == 4 && at + 16 <= size) {
             memcpy(address, packet + at + 12, 4);
@@ -344,10 +349,16 @@ static void count(const char *wrong, int64_t began) {
 }
 
 static void *ask_once(void *argument) {
-    int connection = -1;
     (void)argument;
-    int64_t began = clock_ms();
-    count(ask(&connection, 0), began);
+    int64_t began = clock_ms(), limit = now_ms() + retried;
+    const char *wrong;
+    for (;;) {
+        int connection = -1;
+        wrong = ask(&connection, 0);
+        if (!wrong || now_ms() >= limit) break;
+        usleep(10000);
+    }
+    count(wrong, began);
     atomic_fetch_sub(&in_flight, 1);
     return NULL;
 }
@@ -385,6 +396,7 @@ static int load(int count, char **arguments) {
         return 2;
     }
     patience = number(getenv("PATIENCE_MS"), 5000);
+    retried = number(getenv("RETRY_MS"), 0);
     traced = getenv("TRACE") != NULL;
     char *server = strchr(arguments[0], '@');
     if (server) {

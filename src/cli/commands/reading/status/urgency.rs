@@ -114,6 +114,7 @@ const fn urgency(reason: Reason) -> Urgency {
         | Reason::VolumeMissing
         | Reason::VolumeNotRemoved
         | Reason::VolumeForeign
+        | Reason::VolumeForgotten
         | Reason::FilesFailed
         | Reason::VolumeFailed
         | Reason::VolumeMoveFailed

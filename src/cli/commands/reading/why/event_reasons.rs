@@ -67,6 +67,7 @@ pub(crate) const fn event_explanation(reason: EventReason) -> Explanation {
         EventReason::VolumeMoved => explained("the workload's data has moved to another machine; the old copy is kept for a day", ""),
         EventReason::VolumeDeleting => explained("a user deleted a volume: its machine removes the data; files of a hostPath stay, and data on a machine that has left the cluster is given up", ""),
         EventReason::VolumeDeleted => explained("a machine removed the data of the deleted volume", ""),
+        EventReason::VolumeForgotten => explained("a user gave up data of a volume that its machine does not find: the cluster forgets it, and the files stay on their disk", ""),
         // Machines.
         EventReason::NodeJoined => explained("the machine joined the cluster, for the first time or again", ""),
         EventReason::NodeLeft => explained("the machine was deleted from the cluster; its instances are placed on other machines",
