@@ -141,7 +141,8 @@ fn awaits_successor(slot: &ClassifiedSlot<'_, '_>) -> bool {
 }
 
 /// Stops instances beyond the wanted number: unhealthy ones first, then older versions, then the
-/// highest slots. A healthy one stays while too few of the remaining slots serve.
+/// highest slots. A healthy one stays while too few of the remaining slots serve; of two of one version
+/// in one slot, as after the return of a lost machine, one.
 pub(crate) fn decide_surplus<'l, 'a>(
     wanted: &WantedSlots<'l, 'a>,
     replicas: u32,
@@ -152,14 +153,25 @@ pub(crate) fn decide_surplus<'l, 'a>(
     // none of those may stay until a new instance serves.
     let others_end = facts.strategy.simultaneous && !facts.paused;
     let mut surplus = wanted.surplus.clone();
-    surplus.sort_by_key(|live| (live.healthy(), live.current, Reverse(live.assignment.slot)));
+    surplus.sort_by_key(|live| {
+        let one = live.assignment;
+        let version = (Reverse(one.slot), one.template_hash.as_str());
+        let best_last = (!live.leaves, Reverse((one.created, live.id)));
+        (live.healthy(), live.current, version, best_last)
+    });
     let serving = wanted.slots.values().filter(|slot| Slot::serves(slot));
     let mut serving = serving.count() + surplus.iter().filter(|live| live.healthy()).count();
     let mut steps = Vec::new();
-    for live in surplus {
+    let mut surplus = surplus.into_iter().peekable();
+    while let Some(live) = surplus.next() {
         let slot = live.assignment.slot;
         let may_stay = live.current || !others_end;
-        let stays = live.healthy() && serving <= needed && may_stay;
+        let doubled = live.healthy()
+            && surplus.peek().is_some_and(|next| {
+                next.assignment.slot == slot
+                    && next.assignment.template_hash == live.assignment.template_hash
+            });
+        let stays = live.healthy() && serving <= needed && may_stay && !doubled;
         // A forced drain stops it although it is needed.
         if !stays || live.forced_out {
             serving -= usize::from(live.healthy());
@@ -167,6 +179,7 @@ pub(crate) fn decide_surplus<'l, 'a>(
         let action = match (stays, live.leaves) {
             (true, false) => continue,
             (true, true) => SlotAction::CannotLeave(live, Waiting::ServesForAnother),
+            (false, _) if doubled => SlotAction::Stop(live, StopReason::SlotIsTaken),
             (false, _) => SlotAction::Stop(live, StopReason::FewerReplicas),
         };
         steps.push(SlotStep { slot, action });

@@ -504,13 +504,14 @@ impl World {
     }
 
     /// Whether the receiver has not said yet that the data is not there: its last attempt failed for
-    /// another cause, or it has made none.
+    /// another cause or named another folder, or it has made none.
     fn tries_again(&self, volume: &str, moving: &VolumeMove) -> bool {
         let status = self.store.peek(&keys::node_status(&moving.to)).items;
         let status = status.first().map(read::<NodeStatusRecord>);
         let reports = status.into_iter().flat_map(|status| status.volume_moves);
         let mut reports = reports.filter(|one| one.volume == volume && one.id == moving.id);
-        !reports.any(|one| one.message.contains("there is no such file or folder"))
+        let missing = self.missing_folder(&moving.from, volume);
+        !reports.any(|one| missing.iter().any(|said| one.message.contains(said)))
     }
 
     /// A healthy instance of such a workload is not stopped for a move, and its status says that it

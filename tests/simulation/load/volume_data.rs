@@ -122,6 +122,19 @@ impl World {
         machines.any(|one| one.name == machine && folder_of(one, volume).exists())
     }
 
+    /// What a machine says that has no folder of a volume: the folder above all volumes may be missing
+    /// too, until another volume is made there.
+    pub(crate) fn missing_folder(&self, machine: &str, volume: &str) -> Option<String> {
+        let machine = self.machines.iter().find(|one| one.name == machine)?;
+        let above = machine.root.join(VOLUMES);
+        let missing = match above.exists() {
+            true => folder_of(machine, volume),
+            false => above,
+        };
+        let missing = missing.display();
+        Some(format!("{missing}: there is no such file or folder"))
+    }
+
     pub(crate) fn volumes(&self) -> Vec<(String, VolumeRecord)> {
         let items = self.store.peek(keys::VOLUMES).items.into_iter();
         let volumes = items.map(|item| {
@@ -132,8 +145,11 @@ impl World {
     }
 }
 
+/// The folder of all volumes below a machine's root.
+const VOLUMES: &str = "var/lib/kat/volumes";
+
 fn folder_of(machine: &Machine, volume: &str) -> PathBuf {
-    machine.root.join("var/lib/kat/volumes").join(volume)
+    machine.root.join(VOLUMES).join(volume)
 }
 
 fn rows_of(machine: &Machine, volume: &str) -> PathBuf {

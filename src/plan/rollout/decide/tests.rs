@@ -599,6 +599,23 @@ fn surplus_instances_serve_until_the_slots_do() {
     assert_eq!(Scene::new(1, &instances).words(), expected);
 }
 
+/// A lost machine has returned, and its instance was replaced meanwhile.
+#[test]
+fn of_two_surplus_instances_of_a_slot_one_serves_until_the_slots_do() {
+    let instances = [
+        made(0, 1, Program::Starting, Machine::Ready),
+        made(1, 1, Program::Starting, Machine::Ready),
+        made(2, 1, Program::Healthy, Machine::Drained),
+        made(2, 1, Program::Healthy, Machine::Ready),
+        made(2, 2, Program::Healthy, Machine::Ready),
+    ];
+    let expected = [
+        "2: stop web-4: fewer replicas are wanted",
+        "2: stop web-2: its slot has another instance",
+    ];
+    assert_eq!(Scene::new(2, &instances).words(), expected);
+}
+
 #[test]
 fn the_last_trouble_with_secrets_hides_a_lack_of_machines() {
     let secrets = |message: &str| {
