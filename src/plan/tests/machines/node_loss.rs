@@ -389,6 +389,43 @@ fn the_replacement_of_a_replacement_leaves_one() {
     assert_eq!(world.snapshot().instances.len(), 4);
 }
 
+/// Both instances are healthy, and the slots that are wanted serve on neither machine.
+#[test]
+fn of_two_instances_of_a_slot_that_is_no_longer_wanted_one_serves_for_the_others() {
+    let mut world = World::with_machines(3);
+    for others in ["n1", "n3"] {
+        world.drain(others, true);
+    }
+    world.replicas("web", 2);
+    world.roll_out();
+    for others in ["n1", "n3"] {
+        world.drain(others, false);
+    }
+    world.replicas("web", 3);
+    world.roll_out();
+    let of_slot = |world: &mut World| -> Vec<String> {
+        let mut wanted = world.wanted("web");
+        wanted.retain(|(_, _, one)| one.slot == 2);
+        wanted.into_iter().map(|(_, node, _)| node).collect()
+    };
+    let first = of_slot(&mut world).remove(0);
+    unplug(&mut world, &first);
+    let timeout = timeout(&mut world);
+    world.pass(timeout);
+    world.plan_out();
+    assert_eq!(of_slot(&mut world).len(), 2, "it has a successor");
+    world.agents();
+    world.agents();
+    unplug(&mut world, "n2");
+    world.pass(timeout);
+    for others in ["n1", "n3"] {
+        world.at(others).speaks = true;
+    }
+    world.replicas("web", 2);
+    world.plan_out();
+    assert_eq!(of_slot(&mut world).len(), 1);
+}
+
 #[test]
 fn an_instance_with_on_node_loss_keep_waits_for_its_lost_machine() {
     let mut world = spread_with(3, |file| file["spec"]["onNodeLoss"] = json!("keep"));
