@@ -395,15 +395,16 @@ mod tests {
 
     use super::*;
 
-    /// A report with long lists and long texts everywhere, generated from its schema.
-    fn endless(schema: &Value, whole: &Value, depth: usize) -> Value {
+    /// A report with long lists and texts of `text` letters everywhere, generated from its schema. Of
+    /// each list two entries are like that, many have shorter texts, and the others are empty.
+    fn endless(schema: &Value, whole: &Value, depth: usize, text: usize) -> Value {
         if let Some(target) = schema["$ref"].as_str() {
             let name = target.rsplit('/').next().unwrap();
-            return endless(&whole["$defs"][name], whole, depth);
+            return endless(&whole["$defs"][name], whole, depth, text);
         }
         for choice in ["anyOf", "oneOf"] {
             if let Some(choices) = schema[choice].as_array() {
-                return endless(&choices[0], whole, depth);
+                return endless(&choices[0], whole, depth, text);
             }
         }
         if let Some(word) = schema["const"].as_str() {
@@ -427,19 +428,28 @@ mod tests {
                         {
                             json!("18446744073709551")
                         }
-                        _ => endless(field, whole, depth + 1),
+                        _ => endless(field, whole, depth + 1, text),
                     };
                     (name.clone(), value)
                 });
                 Value::Object(fields.collect())
             }
+            "array" if text == 0 => json!([]),
             "array" => {
-                let count = if depth > 1 { 60 } else { 1500 };
-                json!(vec![endless(&schema["items"], whole, depth + 1); count])
+                let (count, many) = if depth > 1 { (60, 40) } else { (1500, 250) };
+                let entries = (0..count).map(|index| {
+                    let text = match index {
+                        0 | 1 => text,
+                        _ if index < many => text.min(300),
+                        _ => 0,
+                    };
+                    endless(&schema["items"], whole, depth + 1, text)
+                });
+                Value::Array(entries.collect())
             }
             "integer" | "number" => json!(4_000_000),
             "boolean" => json!(true),
-            _ => json!("\u{1}x".repeat(600)),
+            _ => json!("\u{1}x".repeat(text / 2)),
         }
     }
 
@@ -460,15 +470,17 @@ mod tests {
     #[test]
     fn every_list_and_every_text_of_a_report_has_a_bound() {
         let schema = serde_json::to_value(schemars::schema_for!(NodeReport)).unwrap();
-        let endless = endless(&schema, &schema, 0);
+        let endless = endless(&schema, &schema, 0, MAX_SENTENCE + 1000);
         let mut report: NodeReport = serde_json::from_value(endless).unwrap();
+        report.user_indexes = (0..9000).collect();
         let before = serde_json::to_string(&report).unwrap().len();
         assert!(before > 20_000_000, "{before}");
         assert_eq!(report.keep_bounds(), Ok(()));
         let text = serde_json::to_string(&report).unwrap();
         assert!(!text.contains("\\u00"), "control characters are replaced");
         let (letters, entries) = longest(&serde_json::to_value(&report).unwrap());
-        assert!(letters <= MAX_SENTENCE && entries <= MAX_ENTRIES);
+        assert!(letters <= MAX_SENTENCE && entries <= MAX_USERS);
+        assert_eq!(report.user_indexes.len(), MAX_USERS);
         report.workload_instances.truncate(250);
         let size = serde_json::to_string(&report).unwrap().len();
         assert!(size < 4 << 20, "{size}: a report of 250 instances is taken");
