@@ -21,6 +21,24 @@ code_of() {
     on n4 curl --silent --max-time 10 --insecure --cert "/root/copied-$1.crt" --key "/root/copied-$1.key" --output /dev/null \
         --write-out '%{http_code}' "https://192.168.77.11:9115$2"
 }
+# And those that open etcd and the agents' ports, on n3.
+for file in leader-etcd leader; do
+    for ending in crt key; do
+        on n2 cat "/var/lib/kat/pki/$file.$ending" | lab exec n3 -- sh -c "umask 077; cat >/root/copied-$file.$ending"
+    done
+done
+# etcd_with and agent_with PATH: what n3's etcd says, and the status code of n3's agent, for the certificate of this path.
+etcd_with() {
+    on n3 curl --silent --show-error --max-time 10 --cacert /var/lib/kat/pki/etcd-client-ca.crt --cert "$1.crt" --key "$1.key" \
+        https://127.0.0.1:2379/version 2>&1
+}
+agent_with() {
+    on n3 curl --silent --max-time 10 --insecure --cert "$1.crt" --key "$1.key" --output /dev/null --write-out '%{http_code}' \
+        "https://$agent/v1alpha1/nodes/n3/usage"
+}
+agent=$(overlay_address n3):9116
+contains "$(etcd_with /root/copied-leader-etcd)" etcdserver
+equal 200 "$(agent_with /root/copied-leader)" "n2's certificate at the port of n3's agent while n2 is a member"
 # A place in the queue of the election that outlives n2 by an hour, without anything that renews it.
 lease=$(etcdctl_on n2 lease grant 3600 | awk '{ print $2 }')
 etcdctl_on n2 put --lease "$lease" "/kat/leader_election/$lease" n2
@@ -31,7 +49,16 @@ on n2 kat-agent reset --yes
 equal "401 401" "$(code_of node /v1alpha1/nodes/n2) $(code_of admin /v1alpha1/tokens)" "n2's certificates once it has left"
 wait_for 60 members_are '["n1","n3","n4"]'
 lacks "$(kat get nodes -o name)" node/n2
+equal 403 "$(agent_with /root/copied-leader)" "n2's certificate at the port of n3's agent once it has left"
+equal 200 "$(agent_with /var/lib/kat/pki/leader)" "n3's certificate at that port"
 # etcd on n3 restarts now for an authority that replaces the one that n2 had.
+etcd_refuses_n2() {
+    local output
+    output=$(etcd_with /root/copied-leader-etcd) && return 1
+    contains "$output" alert
+}
+wait_for 120 etcd_refuses_n2
+contains "$(etcd_with /var/lib/kat/pki/leader-etcd)" etcdserver
 left_no_candidate() { local all; all=$(candidates) && lacks "$all" "$lease"; }
 wait_for 60 left_no_candidate
 four_are_ready() { on "$asked" katcall get workload web -o json | jq -e '.status | .phase == "Running" and .ready == 4' >/dev/null; }

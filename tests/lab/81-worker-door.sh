@@ -104,6 +104,12 @@ status=$(cat "$LAB_WORK/status")
 for part in "n1 (192.168.77.11:9115)" "n2 (192.168.77.12:9115)" "n3 (192.168.77.13:9115)" "4 of 4 were ready as of 20"; do
     contains "$status" "$part"
 done
+says_who_was_asked() {
+    local line
+    line=$(on n4 systemctl show --property StatusText --value kat-agent)
+    contains "$line" "no leader answers since 20" && contains "$line" 192.168.77.11
+}
+wait_for 60 says_who_was_asked
 output=$(on n4 katcall get nodes 2>&1)
 contains "$output" "other machines are shown as of 20"
 contains "$output" "n1 (192.168.77.11:9115)"

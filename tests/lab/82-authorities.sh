@@ -4,14 +4,21 @@
 wait_for 30 nodes_are_ready
 wait_for 120 members_are_healthy 3
 pki=/var/lib/kat/pki
-# A certificate of before, as somebody who once read a member's disk has it.
-on n2 sh -euc "rm -rf /root/old; umask 077; mkdir /root/old; cp $pki/leader-etcd.crt $pki/leader-etcd.key /root/old"
+# Certificates of before, as somebody who once read a member's disk has them.
+on n2 sh -euc "rm -rf /root/old; umask 077; mkdir /root/old; cp $pki/leader-etcd.* $pki/etcd-peer.* /root/old"
 # version_with FOLDER: what n2's etcd answers to the certificate in the folder, or curl's error.
 version_with() {
     on n2 curl --silent --show-error --max-time 10 --cacert "$pki/etcd-client-ca.crt" --cert "$1/leader-etcd.crt" \
         --key "$1/leader-etcd.key" https://127.0.0.1:2379/version 2>&1
 }
 contains "$(version_with /root/old)" etcdserver
+# members_with FOLDER: what the peer port of n1's etcd answers to the certificate in the folder, or curl's error.
+members_with() {
+    on n2 curl --http1.1 --silent --show-error --max-time 10 --insecure --cert "$1/etcd-peer.crt" --key "$1/etcd-peer.key" \
+        "https://$peer:2380/members" 2>&1
+}
+peer=$(overlay_address n1)
+contains "$(members_with /root/old)" peerURLs
 
 # authority NAME .FIELD: a field of an authority.
 authority() { kat ca list -o json | jq -er --arg name "$1" ".items[] | select(.name == \$name) | $2"; }
@@ -59,6 +66,9 @@ done
 kat ca rotate etcd-peer-ca --wait --timeout 240s
 wait_for 10 is_replaced etcd-peer-ca "$peers"
 wait_for 60 members_are_healthy 3
+output=$(members_with /root/old) && exit 1
+contains "$output" alert
+contains "$(members_with $pki)" peerURLs
 no_request_lost 2000
 # Everything is as before: writes, and a machine that is started anew.
 lab kill n3

@@ -7,7 +7,10 @@ kat label node n4 stream=shown
 kat label node n2 stream=hidden
 run shown --port 80 --spec 'nodeSelector: {stream: shown}'
 run elsewhere --port 80 --spec 'nodeSelector: {stream: hidden}'
+run kept --port 80 --spec 'nodeSelector: {stream: hidden}' --spec 'volumes: [{name: data, simpleClusterStorage: {}}]' \
+    --container 'volumeMounts: [{name: data, mountPath: /data}]'
 lab exec n1 -- katcall secret set hidden --from-file password=- <<<long-enough
+token=$(kat token create --scope read --name hidden --ttl 1h -o connection | jq -r .token | cut -d . -f 2)
 uid=$(etcdctl_on n1 get --print-value-only /kat/config/cluster_uid)
 # stream_of NODE ADDRESS [SECONDS]: what the port of ADDRESS sends NODE's certificate as the stream of n4.
 stream_of() {
@@ -35,6 +38,11 @@ for address in 192.168.77.11 192.168.77.12 192.168.77.13 192.168.77.14; do
     contains "$(cat "$LAB_WORK/stream-$address")" "/kat/nodes/desired/n4/meta"
 done
 etcdctl_on n1 get --prefix --keys-only / | grep . >"$LAB_WORK/keys"
+for kind in secrets sealing volumes tokens authorities indexes events workloads/desired workloads/archive network/allocations; do
+    grep -q "^/kat/$kind/" "$LAB_WORK/keys" || { echo "the store has no key of /kat/$kind/" >&2 && exit 1; }
+done
+# stream_has looks for the lower byte of a key's length alone.
+! grep '.\{256\}' "$LAB_WORK/keys" || exit 1
 shown=0 hidden=0
 while IFS= read -r -u 6 key; do
     for address in 192.168.77.11 192.168.77.14; do
@@ -62,7 +70,10 @@ wait_for 60 nodes_are_ready
 on n4 nft delete table inet test-etcd
 kat delete workload shown --yes --wait
 kat delete workload elsewhere --yes --wait
+kat delete workload kept --yes --wait
+kat delete volume kept/data --yes
 kat delete secret hidden
+kat token revoke "$token"
 kat label node n4 stream-
 kat label node n2 stream-
 on n4 rm -f /run/stream /run/answer
