@@ -514,19 +514,38 @@ async fn the_recovery_key_is_replaced_by_request_and_katcall_has_nothing_to_lear
     assert_eq!(status, 409, "{body}");
 }
 
+/// The authority of etcd's clients is replaced by itself then.
 #[tokio::test]
-async fn a_machine_that_had_the_recovery_key_and_left_is_named() {
+async fn a_machine_that_had_a_key_and_left_is_named_where_a_person_decides() {
     let server = cluster().await;
-    server
-        .write(&[record("recovery-key", |one| {
+    let names = [
+        "recovery-key",
+        "cluster-ca",
+        "etcd-peer-ca",
+        "etcd-client-ca",
+    ];
+    let left = names.map(|name| {
+        record(name, |one| {
             one.holders.insert("n9".to_owned(), "gone".to_owned());
-        })])
-        .await;
-    let message = &shown(&server).await["recovery-key"]["message"];
-    assert_eq!(
-        message,
-        "machine n9 had it and has left; where you do not trust it: katcall ca rotate recovery-key"
-    );
+        })
+    });
+    server.write(&left).await;
+    let shown = shown(&server).await;
+    let message = |name: &str| shown[name]["message"].as_str().unwrap().to_owned();
+    for (name, what) in [
+        ("recovery-key", "it"),
+        ("cluster-ca", "its key"),
+        ("etcd-peer-ca", "its key"),
+    ] {
+        assert_eq!(
+            message(name),
+            format!(
+                "machine n9 had {what} and has left; where you do not trust it: katcall ca rotate {name}"
+            )
+        );
+    }
+    let own = message("etcd-client-ca");
+    assert!(!own.contains("katcall ca rotate"), "{own}");
 }
 
 #[tokio::test]

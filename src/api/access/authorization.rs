@@ -83,10 +83,7 @@ pub fn check(access: RouteAccess, caller: &Caller, target: CallScope<'_>) -> Res
         RouteAccess::ReadCluster
         | RouteAccess::ReadMachine
         | RouteAccess::ReadNode
-        | RouteAccess::BeforeJoin => (
-            "the scope `admin` or `read`",
-            Some("a deploy token sees its own namespace: ask with `-n NAMESPACE`"),
-        ),
+        | RouteAccess::BeforeJoin => ("the scope `admin` or `read`", None),
         RouteAccess::ReadOverview => (
             "the scope `admin` or `read`, or the certificate of a machine",
             None,
@@ -113,7 +110,33 @@ pub fn check(access: RouteAccess, caller: &Caller, target: CallScope<'_>) -> Res
     };
     Err(ApiError::Forbidden {
         message: format!("`{caller}` may not do this; it needs {needed}"),
-        hint: hint.map(str::to_owned),
+        hint: elsewhere(access, caller, target).or_else(|| hint.map(str::to_owned)),
+    })
+}
+
+/// Tells a deploy token that asks outside its namespace which one it has: who got it as a variable
+/// may not know.
+fn elsewhere(access: RouteAccess, caller: &Caller, target: CallScope<'_>) -> Option<String> {
+    let Caller::Token {
+        scope: Scope::Deploy { namespace },
+        ..
+    } = caller
+    else {
+        return None;
+    };
+    let reads_or_writes = matches!(
+        access,
+        RouteAccess::ReadCluster
+            | RouteAccess::ReadMachine
+            | RouteAccess::ReadNode
+            | RouteAccess::ReadNamespace
+            | RouteAccess::ReadFiles
+            | RouteAccess::Deploy
+    );
+    (reads_or_writes && target.namespace != Some(namespace)).then(|| {
+        format!(
+            "this token is for the namespace `{namespace}` alone: `-n {namespace}`, or KAT_NAMESPACE={namespace}"
+        )
     })
 }
 
@@ -468,13 +491,29 @@ mod tests {
     }
 
     #[test]
-    fn a_deploy_token_needs_a_named_namespace() {
-        let refused = check(
-            RouteAccess::ReadNamespace,
-            &deploy("shop"),
-            CallScope::default(),
-        );
-        assert!(matches!(refused, Err(ApiError::Forbidden { .. })));
+    fn a_deploy_token_elsewhere_is_told_its_own_namespace() {
+        let other = CallScope {
+            namespace: Some("default"),
+            node: None,
+        };
+        for (access, target) in [
+            (RouteAccess::ReadNamespace, CallScope::default()),
+            (RouteAccess::ReadCluster, CallScope::default()),
+            (RouteAccess::Deploy, other),
+        ] {
+            let refused = check(access, &deploy("shop"), target);
+            let Err(ApiError::Forbidden { hint, .. }) = refused else {
+                panic!("{refused:?}");
+            };
+            let told =
+                "this token is for the namespace `shop` alone: `-n shop`, or KAT_NAMESPACE=shop";
+            assert_eq!(hint.as_deref(), Some(told), "{access:?}");
+        }
+        let refused = check(RouteAccess::Admin, &deploy("shop"), other);
+        assert!(matches!(
+            refused,
+            Err(ApiError::Forbidden { hint: None, .. })
+        ));
     }
 
     #[test]

@@ -116,7 +116,7 @@ fn programs(facts: &CheckFacts, findings: &mut Vec<Finding>) {
                 "etcd {version} has known holes in its users' rights (CVE-2026-33343): root of any machine with a certificate for etcd can read and write the whole store"
             ))
             .mended_by(format!(
-                "upgrade etcd to {} or newer when the distribution has it; machines without the store that joined with KAT 0.1.0 have such a certificate until they renew theirs",
+                "upgrade etcd to {} or newer when the distribution has it; machines without the store have such a certificate only where the migration from KAT 0.1.0 has not ended",
                 etcd_mended_versions()
             )),
         );

@@ -374,6 +374,16 @@ mod tests {
     }
 
     #[test]
+    fn every_key_of_a_stored_cluster_is_known() {
+        let dump = include_str!("../../../tests/stored/1/store.json");
+        let dump: BTreeMap<String, String> = serde_json::from_str(dump).unwrap();
+        assert!(dump.len() > 20);
+        for key in dump.keys() {
+            assert!(StoreKey::parse(key).is_some(), "{key}");
+        }
+    }
+
+    #[test]
     fn a_key_of_an_empty_or_nested_machine_name_belongs_to_no_other_machine() {
         for key in [
             "/kat/nodes/desired//meta",

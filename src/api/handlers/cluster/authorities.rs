@@ -371,14 +371,15 @@ impl<'a> AuthorityView<'a> {
         parts.collect::<Vec<_>>().join("; ")
     }
 
-    /// What a person has to know about a key that is replaced by request alone: that it may be
-    /// elsewhere, and for the cluster's own authority machines that have to be told by hand.
+    /// What a person has to know about a key that a machine's departure alone does not replace: that it
+    /// may be elsewhere, and for the cluster's own authority machines that have to be told by hand.
     fn note(&self, kind: ReplaceableKey) -> Option<String> {
-        let record = self.record(kind).filter(|_| kind.by_request_alone())?;
-        if record.rotation.is_some() && kind == ReplaceableKey::Recovery {
-            return None;
-        }
+        let by_itself = kind == AuthorityKind::EtcdClients.into();
+        let record = self.record(kind).filter(|_| !by_itself)?;
         if record.rotation.is_some() {
+            if kind != AuthorityKind::Cluster.into() {
+                return None;
+            }
             let away = away_machines(self.snapshot, self.observed);
             let away = (!away.is_empty()).then(|| away.join(", "))?;
             return Some(format!(
