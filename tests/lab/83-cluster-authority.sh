@@ -11,7 +11,7 @@ is_in_phase() {
         return 1
     }
 }
-# with_old_ca FILE: what a member's API answers to a client that trusts the authorities in the file alone.
+# trusting FILE: what a member's API answers to a client that trusts the authorities in the file alone.
 trusting() { on n2 curl --silent --show-error --max-time 10 --cacert "$1" --resolve "api.kat.$uid:9115:192.168.77.11" "https://api.kat.$uid:9115/v1alpha1/nodes" 2>&1; }
 authorities_in() { n1 jq -r .ca "$1" | grep -c BEGIN; }
 uid=$(n1 jq -r .clusterUid /etc/kat/admin.conf | tr A-F a-f)
