@@ -2,6 +2,7 @@
 # machines: 2
 # root: docker.io docker-cli iptables ufw firewalld
 # bare
+# by name
 # shellcheck shell=bash
 lab copy "$LAB_WORK/images/web/bin/web" n2:/root/web
 address() { on "$1" ip -4 -o address show dev host0 | awk '{ sub("/.*", "", $4); print $4; exit }'; }

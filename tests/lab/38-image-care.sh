@@ -1,5 +1,6 @@
 # Unused images are removed by age; those of the current and of the last good version stay, so that neither a rollback nor a return pulls anything; a machine short of disk space gets no new instances
 # machines: 2
+# by name
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
 kat label node n1 place=one

@@ -2,6 +2,7 @@
 # machines: 3
 # settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
 # packages: postgresql
+# by name
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
 wait_for 60 members_are_healthy 3

@@ -1,6 +1,7 @@
 # etcd has five members without a command; the leaders of KAT and of raft are lost at once, and everything continues
 # machines: 5
 # settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
+# by name
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
 wait_for 150 members_are_healthy 5

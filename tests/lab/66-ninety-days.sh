@@ -1,5 +1,6 @@
 # After ninety days without power, with every certificate long expired, the cluster comes back by itself; so does a single machine that was away
 # machines: 4
+# by name
 # shellcheck shell=bash
 # The machines share the host's clock, which cannot be set for one machine. Instead, every
 # certificate is signed again by its authority, for the same key, valid from 90 to 60 days ago. So

@@ -1,5 +1,6 @@
 # A member of etcd whose disk is empty at its start does not pose as the old member: it is replaced by a new one by itself
 # machines: 3
+# by name
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
 wait_for 60 members_are_healthy 3

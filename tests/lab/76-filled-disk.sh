@@ -105,5 +105,6 @@ n1 systemctl stop kat-agent kat-etcd kat-net
 n1 sh -c "rm -rf /run/aside/* && cp -a $state/. /run/aside/"
 n1 umount --lazy "$state"
 n1 umount /run/aside
+n1 rmdir /run/aside
 n1 systemctl start kat-net kat-agent
 wait_for 60 nodes_are_ready

@@ -90,7 +90,7 @@ wait_for() {
     shift
     until "$@"; do
         ((SECONDS < deadline)) || return 1
-        sleep 0.05
+        sleep 0.2
     done
 }
 
@@ -146,27 +146,29 @@ host_has_systemd() { [[ -d /run/systemd/system ]]; }
 
 # ---- processes, recorded as "pid starttime" ----
 
-# start_time PID: field 22 of /proc/PID/stat, for processes that are no zombies. The name in field 2
-# may contain blanks and brackets.
-start_time() {
-    local stat
-    stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
+# find_start_time PID: sets START_TIME to field 22 of /proc/PID/stat, for processes that are no zombies. The name in field 2
+# may contain blanks, newlines and brackets.
+find_start_time() {
+    local stat=''
+    { IFS= read -r -d '' stat <"/proc/$1/stat"; } 2>/dev/null || [[ $stat ]] || return 1
     stat=${stat##*) }
     # shellcheck disable=SC2086
     set -- $stat
     [[ $1 != Z ]] || return 1
-    printf '%s\n' "${20}"
+    START_TIME=${20}
 }
+start_time() { find_start_time "$1" && printf '%s\n' "$START_TIME"; }
 
 record_pid() { printf '%s %s\n' "$1" "$(start_time "$1")" >"$2.new" && mv "$2.new" "$2"; }
 
-# recorded_pid FILE: prints the pid in FILE if the same process still runs.
-recorded_pid() {
+# find_recorded_pid FILE: sets RECORDED_PID to the pid in FILE if the same process still runs; recorded_pid prints it.
+find_recorded_pid() {
     local pid recorded_start
     [[ -r $1 ]] && read -r pid recorded_start <"$1" || return 1
-    [[ $pid && $recorded_start && $(start_time "$pid") == "$recorded_start" ]] || return 1
-    printf '%s\n' "$pid"
+    [[ $pid && $recorded_start ]] && find_start_time "$pid" && [[ $START_TIME == "$recorded_start" ]] || return 1
+    RECORDED_PID=$pid
 }
+recorded_pid() { find_recorded_pid "$1" && printf '%s\n' "$RECORDED_PID"; }
 
 kill_recorded() {
     local pid
@@ -176,16 +178,18 @@ kill_recorded() {
 
 # ---- control groups: each process of the lab is in a control group of the lab ----
 
-# The cgroup v2 hierarchy; on hosts with v1 controllers it is mounted at unified/.
-cgroup_root() {
-    if [[ $(stat -f -c %T /sys/fs/cgroup) == cgroup2fs ]]; then
-        echo /sys/fs/cgroup
+# find_cgroup_root: sets CGROUP_ROOT to the cgroup v2 hierarchy; on hosts with v1 controllers it is mounted at unified/.
+# cgroup_root prints it.
+find_cgroup_root() {
+    if [[ -e /sys/fs/cgroup/cgroup.controllers ]]; then
+        CGROUP_ROOT=/sys/fs/cgroup
     elif [[ -e /sys/fs/cgroup/unified/cgroup.procs ]]; then
-        echo /sys/fs/cgroup/unified
+        CGROUP_ROOT=/sys/fs/cgroup/unified
     else
         die "systemd-nspawn needs a cgroup v2 hierarchy, and this host has none"
     fi
 }
+cgroup_root() { find_cgroup_root && printf '%s\n' "$CGROUP_ROOT"; }
 
 cgroup_of() { printf '%s/kat-lab/%s/%s\n' "$(cgroup_root)" "$LAB_NAME" "$1"; }
 

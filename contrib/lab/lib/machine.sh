@@ -42,24 +42,30 @@ create_machine() {
 }
 
 # nspawn_pid NODE: the pid of systemd-nspawn. init_pid NODE: the pid of the systemd in the machine,
-# seen from the host.
+# seen from the host; find_init_pid sets INIT_PID to it.
 nspawn_pid() { recorded_pid "$(node_dir "$1")/nspawn.pid"; }
 
-init_pid() {
-    local nspawn child children
+find_init_pid() {
+    local nspawn child children=() status
     if lab_is_vm; then
-        vm_pid "$1"
+        INIT_PID=$(vm_pid "$1")
         return
     fi
-    nspawn=$(nspawn_pid "$1") || return 1
+    find_recorded_pid "$LAB_STATE/machines/$1/nspawn.pid" || return 1
+    nspawn=$RECORDED_PID
     { read -ra children <"/proc/$nspawn/task/$nspawn/children"; } 2>/dev/null || true
     for child in "${children[@]}"; do
-        grep -q '^NSpid:.*[[:space:]]1$' "/proc/$child/status" 2>/dev/null || continue
-        printf '%s\n' "$child"
+        # Read at once: line by line the file would change in between.
+        status=''
+        { IFS= read -r -d '' status <"/proc/$child/status"; } 2>/dev/null || true
+        status=${status#*$'\n'NSpid:}
+        [[ ${status%%$'\n'*} == *[[:space:]]1 ]] || continue
+        INIT_PID=$child
         return 0
     done
     return 1
 }
+init_pid() { find_init_pid "$1" && printf '%s\n' "$INIT_PID"; }
 
 # boot_machine NODE [CLOCK]: starts a machine and returns; wait_machine waits until it is up.
 boot_machine() {
@@ -137,11 +143,15 @@ wait_until_up() {
 # it stops together with a stopped command, systemd stops all processes at a shutdown, and a machine
 # cannot end before its ended processes are waited for.
 exec_in() {
-    local node=$1 pid group
+    local node=$1 pid group=${EXEC_CGROUP:-}
     ! lab_is_vm || exec_in_vm "$@"
     shift
-    pid=$(init_pid "$node") || die "$node is not running"
-    group=${EXEC_CGROUP:-$(machine_cgroup "$pid")/init.scope}
+    find_init_pid "$node" || die "$node is not running"
+    pid=$INIT_PID
+    if [[ ! $group ]]; then
+        find_machine_cgroup "$pid"
+        group=$MACHINE_CGROUP/init.scope
+    fi
     echo "$BASHPID" >"$group/cgroup.procs"
     # shellcheck disable=SC2016
     exec nsenter --target "$pid" --all --no-fork -- /bin/bash -c '"$@"; exit $?' bash \
@@ -153,20 +163,35 @@ exec_in() {
 
 run_in() { (exec_in "$@"); }
 
-# The path of the machine's root control group on the host.
-machine_cgroup() {
-    local path
-    path=$(sed -n 's/^0:://p' "/proc/$1/cgroup")
-    printf '%s%s\n' "$(cgroup_root)" "${path%/init.scope}"
+# find_machine_cgroup PID: sets MACHINE_CGROUP to the path of the machine's root control group on the host.
+find_machine_cgroup() {
+    local groups=''
+    IFS= read -r -d '' groups <"/proc/$1/cgroup" || true
+    groups=${groups##*0::}
+    groups=${groups%%$'\n'*}
+    find_cgroup_root
+    MACHINE_CGROUP=$CGROUP_ROOT${groups%/init.scope}
+}
+
+# find_user NODE USER: sets USER_ENTRY to the line of passwd(5) of this name or number.
+find_user() {
+    local line name uid
+    if ! lab_is_vm && find_init_pid "$1"; then
+        while IFS= read -r line; do
+            IFS=: read -r name _ uid _ <<<"$line"
+            [[ $name != "$2" && $uid != "$2" ]] || { USER_ENTRY=$line && return 0; }
+        done <"/proc/$INIT_PID/root/etc/passwd"
+    fi
+    USER_ENTRY=$(run_in "$1" getent passwd "$2")
 }
 
 # exec_as_user NODE USER COMMAND...: the same as USER. If the user's manager runs, the command runs
 # beside it, so `systemctl --user` and `podman run` work as in a login session.
 exec_as_user() {
-    local node=$1 user=$2 entry uid gid home shell groups pid manager
+    local node=$1 user=$2 uid gid home shell groups manager
     shift 2
-    if entry=$(run_in "$node" getent passwd "$user"); then
-        IFS=: read -r user _ uid gid _ home shell <<<"$entry"
+    if find_user "$node" "$user"; then
+        IFS=: read -r user _ uid gid _ home shell <<<"$USER_ENTRY"
         groups=--init-groups
     elif [[ $user =~ ^[0-9]+$ ]]; then
         uid=$user gid=$user home=/ shell=/bin/sh groups=--clear-groups
@@ -177,8 +202,9 @@ exec_as_user() {
     if lab_is_vm; then
         ! run_in "$node" test -d "/sys/fs/cgroup/$slice" || enter_group="echo \$\$ >/sys/fs/cgroup/$slice/cgroup.procs"
     else
-        pid=$(init_pid "$node") || die "$node is not running"
-        manager=$(machine_cgroup "$pid")/$slice
+        find_init_pid "$node" || die "$node is not running"
+        find_machine_cgroup "$INIT_PID"
+        manager=$MACHINE_CGROUP/$slice
         [[ ! -d $manager ]] || local EXEC_CGROUP=$manager
     fi
     if [[ ${EXEC_CGROUP:-} || $enter_group != : ]]; then

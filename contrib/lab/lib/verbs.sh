@@ -10,12 +10,12 @@ require_lab() {
 require_node() {
     check_node "$1"
     require_lab
-    [[ -e $(node_dir "$1")/created ]] || die "this lab has no machine $1"
+    [[ -e $LAB_STATE/machines/$1/created ]] || die "this lab has no machine $1"
 }
 
 require_running() {
     require_node "$1"
-    init_pid "$1" >/dev/null || die "$1 is not running: run 'kat-lab start $1'"
+    find_init_pid "$1" || die "$1 is not running: run 'kat-lab start $1'"
 }
 
 verb_tree() {
