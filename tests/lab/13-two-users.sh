@@ -1,4 +1,4 @@
-# Two workloads have two users, who can't read each other's files or environment
+# Two workloads have two users, who can't read each other's files or environment; a person's user takes no workload's place
 # shellcheck shell=bash
 run one --port 80 --env SECRET=of-the-first
 run two --port 80 --env SECRET=of-the-second
@@ -30,3 +30,18 @@ lacks "$(as "$user_one" podman ps --all --format '{{.Names}}')" "$(jq -r '.unit 
 lacks "$(kat get workloads two -o json; kat get instances -o json; kat describe workload two; kat get events)" of-the-second
 lacks "$(n1 cat /var/lib/kat/network/instances.json)" of-the-second
 lacks "$(lab journal n1 -o json)" of-the-second
+# A person's user gets the number that the next workload would have had: that workload gets another one.
+n1 useradd bob
+bob=$(n1 id -u bob)
+((bob > uid_one && bob > uid_two)) || { echo "the number of bob, $bob, is none that a workload would get" >&2 && exit 1; }
+reports_account() {
+    etcdctl_on n1 get --print-value-only /kat/nodes/status/n1 |
+        jq -e --argjson index $((bob - 20000)) '.foreignIndexes // [] | index($index)' >/dev/null
+}
+wait_for 90 reports_account
+run three --port 80
+differs "$bob" "$(field three .status.uid)" "number of the third workload's user"
+answers "http://$(field three .status.ip)/"
+equal bob "$(n1 id -un "$bob")" "user with the number $bob"
+kat delete workload three --yes --wait
+n1 userdel bob

@@ -1,4 +1,4 @@
-# A user manager that is killed or stopped runs again within seconds with its containers; one that hangs delays neither the agent's stop nor its first report
+# A user manager that is killed or stopped runs again within seconds with its containers; one that hangs delays neither the agent's stop nor its first report; a deleted account is made again beside the running program
 # shellcheck shell=bash
 run web --port 80
 run other --port 80
@@ -41,3 +41,15 @@ n1 kill -CONT "$manager"
 trap - EXIT
 wait_for 60 field_is web .status.phase Running
 equal "$manager" "$(n1 systemctl show "user@$uid" --property=MainPID --value)" "the manager that hung"
+# Somebody deletes the account of a workload.
+unit=$(field web .status.unit)
+pid_of_web() { n1 systemctl --user --machine="$user@.host" show --property=MainPID --value "$unit"; }
+pid=$(pid_of_web)
+((pid > 0))
+refused n1 sh -c 'userdel --force "$1" >&2; id -u "$1"' sh "$user"
+account_is_back() { [[ $(n1 id -u "$user") == "$uid" ]]; }
+wait_for 60 account_is_back
+equal "$pid" "$(pid_of_web)" "main process of the workload whose account was deleted"
+answers "http://$(field web .status.ip)/"
+kat restart workload web --wait
+answers "http://$(field web .status.ip)/"

@@ -4,7 +4,7 @@ generations() { instances web | jq -rc '[.[].status.generation] | unique'; }
 paused() { equal "Paused" "$(kat get workload web -o json | jq -r .status.phase)" phase; }
 in_place='updateStrategy: {rolling: {maxSurge: 0}}'
 run web --port 80 --replicas 2 --env V=1 --spec "$in_place"
-equal "workload/web paused; \`katcall rollout resume\` goes on" "$(kat rollout pause web)" "pause"
+equal "workload/web paused; \`katcall rollout resume\` continues it" "$(kat rollout pause web)" "pause"
 kat apply -f "$(workload web --port 80 --replicas 2 --env V=2 --spec "$in_place")"
 wait_for 30 paused
 equal '[1]' "$(generations)" "generations while the rollout is paused"

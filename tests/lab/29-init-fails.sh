@@ -1,4 +1,5 @@
 # Init containers and sidecars start at boot without the agent; an init container that fails is named, and retried as its file says
+# by name
 # shellcheck shell=bash
 # With the agent masked, all containers start at boot, and killed ones restart.
 run web --port 80 --spec 'initContainers: [{name: first, entrypoint: [/bin/busybox, sleep, "1"]}]' \
@@ -72,6 +73,8 @@ no_remains "$status" "$id"
 kat apply -f "$(workload pulls --port 80 --spec 'sidecars: [{name: other, image: "registry.lab:5000/test/none:1"}]')"
 wait_for 40 field_is pulls .status.reason ImagePullFailed
 contains "$(field pulls .status.message)" "test/none"
+first_cause() { sed -n 's/^because  //p' <<<"$(kat why workload "$1")"; }
+contains "$(first_cause pulls)" "image registry.lab:5000/test/none:1 cannot be pulled"
 kat delete workload pulls --wait
 
 # With hostNetwork the sidecar also uses the machine's network.

@@ -1,6 +1,8 @@
 # A machine joins with one pasted line, becomes Ready and holds no etcd
 # machines: 2
 # shellcheck shell=bash
+# shellcheck source=tests/lab/guide.sh
+. tests/lab/guide.sh
 wait_for 30 nodes_are_ready
 node=$(kat get nodes n2 -o json)
 equal '["worker"]' "$(jq -c .status.roles <<<"$node")" "roles"
@@ -20,7 +22,8 @@ done
 equal "node.key" "$(on n2 sh -c 'cd /var/lib/kat/pki && echo *.key')" "keys"
 absent n2 /etc/kat/admin.conf
 # etcd contains neither private keys nor the token's secret.
-line=$(kat token create --join)
+line=$(kat token create --join 2>"$LAB_WORK/said")
+shows cluster "sudo katcall token create --join" "$line"$'\n'"$(<"$LAB_WORK/said")"
 contains "$line" "sudo kat-agent join --leader-api 192.168.77.11:9115 <<< kat1."
 IFS=. read -r id secret _ <<<"${line#*<<< kat1.}"
 [[ $id && $secret ]]

@@ -1,6 +1,8 @@
 # A machine that joins again with its known key keeps its identity, name, subnet and instances
 # machines: 2
 # shellcheck shell=bash
+# shellcheck source=tests/lab/guide.sh
+. tests/lab/guide.sh
 wait_for 30 nodes_are_ready
 run web --port 80 --replicas 2
 instances_of_n2() { instances web | jq -c '[.[] | select(.status.node == "n2") | [.metadata.name, .status.ip]]'; }
@@ -13,7 +15,8 @@ line=$(kat token create --join)
 # identity were not written.
 on n2 systemctl stop kat-agent.service
 on n2 rm /var/lib/kat/node.json /var/lib/kat/cluster.json
-on n2 kat-agent join --leader-api 192.168.77.11:9115 --token "${line##* }"
+output=$(on n2 kat-agent join --leader-api 192.168.77.11:9115 --token "${line##* }" 2>&1)
+shows cluster 'The join checks the machine first, as `kat-agent check` does, and ends when the machine is Ready:' "$output"
 wait_for 30 nodes_are_ready
 equal "$identity_before" "$(identity)" "identity and subnet"
 equal "$before" "$(instances_of_n2)" "instances on n2"

@@ -1,4 +1,4 @@
-# A member of etcd is removed from the cluster: another machine takes its place, and then the leader is removed
+# A member of etcd is removed from the cluster without a lost request: another machine takes its place, and then the leader is removed
 # machines: 4
 # leaves no cluster
 # shellcheck shell=bash
@@ -45,9 +45,13 @@ etcdctl_on n2 put --lease "$lease" "/kat/leader_election/$lease" n2
 candidates() { etcdctl_on n3 get --prefix --keys-only /kat/leader_election/; }
 contains "$(candidates)" "$lease"
 equal "200 200" "$(code_of node /v1alpha1/nodes/n2) $(code_of admin /v1alpha1/tokens)" "n2's certificates while it is a member"
-on n2 kat-agent reset --yes
+# Its instance moves before it leaves: no caller notices.
+start_load "$(service_address web)" 80 50
+output=$(on n2 kat-agent reset --yes 2>&1)
+contains "$output" "instances that have to move: 1"
 equal "401 401" "$(code_of node /v1alpha1/nodes/n2) $(code_of admin /v1alpha1/tokens)" "n2's certificates once it has left"
 wait_for 60 members_are '["n1","n3","n4"]'
+no_request_lost 500
 lacks "$(kat get nodes -o name)" node/n2
 equal 403 "$(agent_with /root/copied-leader)" "n2's certificate at the port of n3's agent once it has left"
 equal 200 "$(agent_with /var/lib/kat/pki/leader)" "n3's certificate at that port"

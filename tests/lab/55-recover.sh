@@ -23,7 +23,7 @@ equal 1 "$code" "exit code where the quorum answers"
 contains "$output" "there is nothing to recover"
 for node in n2 n3; do lab kill "$node"; done
 output=$(n1 kat-agent recover 2>&1) && false
-contains "$output" "say --yes"
+contains "$output" "needs --yes"
 output=$(as nobody kat-agent recover --yes 2>&1) && false
 contains "$output" "this needs root"
 

@@ -20,6 +20,9 @@ for form in "$authority" /root/ca.pem "sha256:$hash"; do
 done
 contains "$(servers=192.168.77.11 variables /root/ca.pem get workloads -o name)" web
 refused variables /root/ca.pem get nodes
+# The variables tell no namespace: whoever got them alone learns the token's.
+output=$(n1 env KAT_SERVER="$server" KAT_TOKEN="$token" KAT_CA="$authority" katcall get workloads 2>&1) && exit 1
+contains "$output" 'this token is for the namespace `webshop` alone: `-n webshop`, or KAT_NAMESPACE=webshop'
 # Without an authority, or with another, the token is not sent.
 code=0
 output=$(n1 env KAT_SERVER="$server" KAT_TOKEN="$token" katcall get workloads -n webshop 2>&1) || code=$?

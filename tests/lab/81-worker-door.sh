@@ -1,6 +1,8 @@
 # A machine without the store shows all machines and whether the cluster is well, passes a token on unopened, and says who was asked where nobody answers
 # machines: 4
 # shellcheck shell=bash
+# shellcheck source=tests/lab/guide.sh
+. tests/lab/guide.sh
 wait_for 30 nodes_are_ready
 wait_for 120 members_are_healthy 3
 run web --port 80 --replicas 4
@@ -51,6 +53,7 @@ for words in 'get workloads' 'get secrets' 'get instances' 'token list' 'create 
     contains "$output" "(192.168.77.11)"
     contains "$output" KAT_SERVER
 done
+shows access-and-pipelines "Any other command says which machine this is and where to ask:" "$output"
 equal '["n4"]' "$(on n4 katcall get instances -A -o json | jq -c '[.items[].status.node] | unique')" "machines of the instances that n4 shows"
 # The machine's certificate reads the overview and nothing else, and the socket passes no path on.
 with_certificate() {

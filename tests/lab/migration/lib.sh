@@ -42,12 +42,12 @@ phase_is() {
         return 1
     }
 }
-# waits_for MACHINE: whether the migration waits for the machine, according to both commands.
+# waits_for MACHINE: whether the migration waits for the machine, according to both commands; the cluster is not well.
 waits_for() {
     local output
     phase_is etcd-client-ca Migration || return 1
     contains "$(authority etcd-client-ca .message)" "$1" || return 1
-    output=$(kat status || true)
+    output=$(kat status) && return 1
     contains "$output" etcd-client-ca && contains "$output" "$1"
 }
 # is_migrated FINGERPRINT: whether the authority of etcd's clients is another one, and alone.
