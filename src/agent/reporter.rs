@@ -21,8 +21,8 @@ use kat_network as network;
 use kat_types::{
     VERSION,
     api::{
-        ApiTime, AuthorityReport, Condition, FILES_WRITTEN, MemberKeys, NodeReport, NodeResources,
-        OverlayReport,
+        ApiTime, AuthorityReport, Condition, DATA_PATH_RUNS, FILES_WRITTEN, MemberKeys, NodeReport,
+        NodeResources, OverlayReport, OverlayStatus,
     },
     assignment::ASSIGNMENT_SCHEMA,
     machine::fence::{BootClock, BootTime},
@@ -344,10 +344,11 @@ impl Reporter {
         }
     }
 
-    /// Conditions of the machine, of volumes that could not be removed, and of files that are not
-    /// written.
-    fn conditions(&self) -> Vec<Condition> {
+    /// Conditions of the machine, of its data path, of volumes that could not be removed, and of
+    /// files that are not written.
+    fn conditions(&self, overlay: &OverlayReport) -> Vec<Condition> {
         let mut conditions = self.facts.conditions();
+        conditions.extend(data_path_condition(overlay));
         let failures = self.statuses.not_removed();
         if !failures.is_empty() {
             conditions.push(Condition {
@@ -375,13 +376,15 @@ impl Reporter {
         let (workload_instances, user_indexes) = self.statuses.all();
         let present = self.facts.present();
         let abilities = self.facts.abilities();
+        let overlay_network = self.facts.overlay().await;
+        let conditions = self.conditions(&overlay_network);
         let mut report = NodeReport {
             node_name: self.identity.node.clone(),
             node_uid: self.identity.node_uid.clone(),
             timestamp: (self.clock)().as_second(),
             resources: self.facts.resources(),
             workload_instances,
-            overlay_network: self.facts.overlay().await,
+            overlay_network,
             version: VERSION.to_owned(),
             architecture: self.facts.architecture(),
             addresses: self.facts.addresses(),
@@ -389,7 +392,7 @@ impl Reporter {
             endpoints: present.endpoints,
             desired_revision: self.statuses.acted(),
             user_indexes,
-            conditions: self.conditions(),
+            conditions,
             assignment_schema: ASSIGNMENT_SCHEMA,
             data_path: network::running_data_path(),
             volume_shared: self.facts.volume_shared(),
@@ -413,6 +416,17 @@ impl Reporter {
         }
         report
     }
+}
+
+/// The condition of a machine whose `kat-net` does not run.
+fn data_path_condition(overlay: &OverlayReport) -> Option<Condition> {
+    (overlay.status == OverlayStatus::Down).then(|| Condition {
+        kind: DATA_PATH_RUNS.to_owned(),
+        status: false,
+        reason: Reason::DataPathDown.into(),
+        message: "kat-net.service does not run, so names of the cluster are not resolved and no container starts".to_owned(),
+        since: ApiTime::UNKNOWN,
+    })
 }
 
 #[cfg(test)]
@@ -538,6 +552,21 @@ mod tests {
         let sent = sink.reports.lock().clone();
         let seconds = sent.iter().map(|(at, _)| at.as_secs()).collect();
         (seconds, sent.last().unwrap().1.clone())
+    }
+
+    #[test]
+    fn a_machine_whose_data_path_does_not_run_says_so() {
+        let condition = |status| {
+            let overlay = OverlayReport {
+                status,
+                ..OverlayReport::default()
+            };
+            data_path_condition(&overlay).map(|one| (one.kind, one.status, one.reason))
+        };
+        let told = (DATA_PATH_RUNS.to_owned(), false, "DataPathDown".to_owned());
+        assert_eq!(condition(OverlayStatus::Down), Some(told));
+        assert_eq!(condition(OverlayStatus::Connected), None);
+        assert_eq!(condition(OverlayStatus::Unknown), None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -147,6 +147,7 @@ words! {
         ControllerMissing,
         AddressTaken,
         OverlayDown,
+        DataPathDown,
         Votes,
         CatchesUp,
         NoAnswer,

@@ -284,7 +284,13 @@ impl MachineFacts for ThisMachine {
             Ok(_) => OverlayStatus::Down,
             Err(_) => OverlayStatus::Unknown,
         };
-        let (last_peer_sync, peers) = peers(Path::new(OVERLAY_FILE)).unwrap_or_default();
+        let (last_peer_sync, mut peers) = peers(Path::new(OVERLAY_FILE)).unwrap_or_default();
+        if status == OverlayStatus::Down {
+            // Nobody asks the peers any more.
+            for peer in &mut peers {
+                peer.unanswered_seconds = None;
+            }
+        }
         OverlayReport {
             status,
             last_peer_sync,

@@ -84,7 +84,11 @@ impl ApiView<'_> {
                 last_heartbeat: heartbeat.map(|heartbeat| time(Some(heartbeat))),
                 instances: instances.unwrap_or(0),
                 conditions,
-                peers: Vec::new(),
+                peers: reported.map_or_else(Vec::new, |reported| {
+                    let peers = &reported.report.overlay_network.peers;
+                    let silent = peers.iter().filter(|peer| peer.unanswered_seconds.is_some());
+                    silent.cloned().collect()
+                }),
             },
         }
     }

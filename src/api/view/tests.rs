@@ -2,13 +2,13 @@ use std::sync::Arc;
 
 use super::*;
 use kat_types::{
-    api::{InstancePhase, NodePhase, NodeRole},
+    api::{InstancePhase, NodePhase, NodeReport, NodeRole, OverlayPeer},
     assignment::{Assignment, WorkloadUser},
     resource::{EnvVar, Workload},
     store::{
         records::{InstanceRecord, WorkloadMeta},
         revisions::Stored,
-        snapshot::{InstanceEntry, NodeEntry, ParsedWorkload},
+        snapshot::{InstanceEntry, NodeEntry, ParsedWorkload, ReportedNode},
     },
 };
 
@@ -241,4 +241,39 @@ fn a_machine_shows_its_place_and_its_roles() {
     hidden.leader_name = Some("n2".to_owned());
     let node = seen(&hidden, |view| view.node("n1")).unwrap();
     assert!(!node.status.roles.contains(&NodeRole::Leader));
+}
+
+#[test]
+fn a_list_of_machines_has_the_peers_that_do_not_answer() {
+    let snapshot = with_instance(None, NodePhase::Ready);
+    let mut report = NodeReport::default();
+    for (name, unanswered_seconds) in [("n2", None), ("n3", Some(45))] {
+        report.overlay_network.peers.push(OverlayPeer {
+            name: name.to_owned(),
+            unanswered_seconds,
+            ..OverlayPeer::default()
+        });
+    }
+    let mut observed = ObservedReports::default();
+    observed.reports.insert(
+        "n1".to_owned(),
+        ReportedNode {
+            age: std::time::Duration::ZERO,
+            steady: std::time::Duration::ZERO,
+            report: Arc::new(report),
+        },
+    );
+    let view = ApiView {
+        snapshot: &snapshot,
+        observed: &observed,
+        leader: None,
+        store: None,
+        now: Timestamp::UNIX_EPOCH,
+    };
+    let names = |item: &kat_types::api::NodeItem| {
+        let peers = item.status.peers.iter();
+        peers.map(|peer| peer.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&view.nodes()[0]), ["n3"]);
+    assert_eq!(names(&view.node("n1").unwrap()), ["n2", "n3"]);
 }

@@ -25,6 +25,9 @@ pub const DISK_PRESSURE: &str = "DiskPressure";
 /// Type of a machine's condition: false if files derived from the store cannot be written.
 pub const FILES_WRITTEN: &str = "FilesWritten";
 
+/// Type of a machine's condition: false if its `kat-net` does not run.
+pub const DATA_PATH_RUNS: &str = "DataPathRuns";
+
 /// Type of a machine's condition: it refuses a later epoch of the store that nothing proves to it,
 /// and follows the cluster no more.
 pub const STORE_EPOCH_REFUSED: &str = "StoreEpochRefused";
@@ -148,8 +151,8 @@ pub struct NodeStatus {
     pub instances: u32,
     /// Conditions of the machine, such as `MemoryControllerMissing`.
     pub conditions: Vec<Condition>,
-    /// The other machines as the machine's WireGuard sees them. Left out in lists, and if the last
-    /// report is not known.
+    /// The other machines as the machine's WireGuard sees them; in lists only those that do not
+    /// answer over the overlay. Left out if the last report is not known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<OverlayPeer>,
 }

@@ -108,6 +108,17 @@ impl Scene {
         conditions.as_array_mut().unwrap().push(condition);
     }
 
+    /// The machine has asked another one over the overlay for this long, and got no answer.
+    fn unanswered(&mut self, name: &str, other: &str, seconds: u32) {
+        let peer = json!({"name": other, "endpoint": "192.0.2.7:51820", "connected": false,
+            "sent": 9000, "received": 0, "unansweredSeconds": seconds});
+        let peers = &mut self.node(name)["status"]["peers"];
+        match peers.as_array_mut() {
+            Some(peers) => peers.push(peer),
+            None => *peers = json!([peer]),
+        }
+    }
+
     fn phase(&mut self, name: &str, phase: &str, reason: &str) {
         let status = &mut self.node(name)["status"];
         status["phase"] = phase.into();
@@ -229,6 +240,7 @@ fn shown(node: &Value, silent: bool) -> Value {
         );
     }
     node["status"]["conditions"] = Value::Array(conditions);
+    node["status"]["peers"] = json!([]);
     node["status"]["lastHeartbeat"] = Value::Null;
     node["metadata"]["creationTimestamp"] = "".into();
     node
@@ -398,6 +410,29 @@ const TABLE: &[Row] = &[
         "a machine that reports does not answer over the overlay",
         |scene| scene.condition("n3", "OverlayReachable", false, "OverlayDown"),
         OF_CLUSTER,
+    ),
+    (
+        "kat-net of a machine does not run",
+        |scene| scene.condition("n3", "DataPathRuns", false, "DataPathDown"),
+        OF_CLUSTER,
+    ),
+    (
+        "two machines do not answer each other over the overlay",
+        |scene| {
+            scene.unanswered("n1", "n2", 45);
+            scene.unanswered("n2", "n1", 45);
+        },
+        OF_CLUSTER,
+    ),
+    (
+        "a machine has not answered another one over the overlay for a moment",
+        |scene| scene.unanswered("n1", "n2", 20),
+        WELL,
+    ),
+    (
+        "the asked worker gets no answer of another machine over the overlay",
+        |scene| scene.unanswered("n4", "n1", 45),
+        [NotWell, Visible, NotWell],
     ),
     (
         "the asked worker does not answer over the overlay",
@@ -610,6 +645,32 @@ fn status_is_1_for_what_waits_for_a_person_and_0_for_what_is_not_visible() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_machine_that_others_do_not_reach_over_the_overlay_is_named_once() {
+    let mut scene = Scene::well();
+    for other in ["n1", "n3"] {
+        scene.unanswered(other, "n2", 40);
+    }
+    scene.unanswered("n2", "n1", 70);
+    // The leader's judgement says it already.
+    scene.unanswered("n1", "n4", 90);
+    scene.condition("n4", "OverlayReachable", false, "OverlayDown");
+    let text = Program::of(&scene.fake(Asked::Reader)).run(&["status"]);
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("over the overlay"))
+        .map(str::trim)
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            "node n2 has not answered n1, n3 over the overlay for 40 s, so connections to it may hang: is WireGuard's port open between them, and does kat-net run on n2?",
+            "node n4 is unreachable over the overlay: the words of it",
+        ],
+        "{text}"
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Derives the problems of a cluster from the API's responses. No input or output.
 
-use std::{collections::BTreeMap, fmt::Display};
+use std::{cmp::Reverse, collections::BTreeMap, fmt::Display};
 
 use jiff::Timestamp;
 
@@ -32,6 +32,9 @@ use kat_types::{
 /// The problem where the machines that hold the store have no quorum.
 const STALE: &str = "no machine leads that can be reached, so nothing can be changed; everything runs on, and what is shown is what was known last. If most that hold the store are gone for good: `sudo kat-agent recover`";
 
+/// Time without an answer over the overlay after which a machine is a problem. The leader has
+/// judged it before where enough machines can tell.
+const UNANSWERED_SECONDS: u32 = 30;
 /// Time after which the replacement of an authority is a problem.
 const REPLACED_WITHIN_SECONDS: i64 = 600;
 /// Remaining validity below which an authority is a problem.
@@ -210,6 +213,50 @@ impl Findings {
         self.troubles = lines;
     }
 
+    /// Machines that do not answer others over the overlay, and are not judged: of two machines
+    /// neither can be, nor the leader's own.
+    fn of_overlay(&mut self, nodes: &[&NodeItem]) {
+        let reporting = |node: &&&NodeItem| {
+            let status = &node.status;
+            let mut conditions = status.conditions.iter();
+            !matches!(
+                status.phase,
+                NodePhase::NotReady | NodePhase::Joining | NodePhase::Detached
+            ) && !conditions.any(|one| one.reason == Reason::OverlayDown)
+        };
+        // Who has had no answer from each, and for how long.
+        let mut silent: Vec<(&str, Vec<&str>, u32)> = Vec::new();
+        for node in nodes.iter().filter(reporting) {
+            let name = node.metadata.name.as_str();
+            let mut names = Vec::new();
+            let mut longest = 0;
+            for other in nodes.iter().filter(reporting) {
+                let mut peers = other.status.peers.iter();
+                let peer = peers.find(|peer| peer.name == name);
+                let seconds = peer.and_then(|peer| peer.unanswered_seconds);
+                if let Some(seconds) = seconds.filter(|seconds| *seconds >= UNANSWERED_SECONDS) {
+                    names.push(other.metadata.name.as_str());
+                    longest = longest.max(seconds);
+                }
+            }
+            silent.push((name, names, longest));
+        }
+        // One that reaches nobody says so of all: it is named once, by the others.
+        silent.sort_by_key(|(_, names, _)| Reverse(names.len()));
+        let mut told: Vec<(&str, &str)> = Vec::new();
+        for (name, mut names, longest) in silent {
+            names.retain(|other| !told.contains(&(name, other)));
+            if names.is_empty() {
+                continue;
+            }
+            told.extend(names.iter().map(|other| (*other, name)));
+            self.troubles.push(format!(
+                "node {name} has not answered {} over the overlay for {longest} s, so connections to it may hang: is WireGuard's port open between them, and does kat-net run on {name}?",
+                names.join(", ")
+            ));
+        }
+    }
+
     fn of_store(&mut self, store: &OverviewStore) {
         if store.quorum == Some(false) {
             self.troubles.push(format!(
@@ -269,6 +316,7 @@ impl Findings {
             .filter(|node| node.status.phase == NodePhase::Ready)
             .count();
         self.nodes = format!("{ready} of {} ready", nodes.len());
+        self.of_overlay(&nodes);
         for node in nodes {
             let status = &node.status;
             let name = &node.metadata.name;

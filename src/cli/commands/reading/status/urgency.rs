@@ -140,6 +140,7 @@ const fn urgency(reason: Reason) -> Urgency {
         | Reason::MostMachinesLost
         | Reason::Unconfirmed
         | Reason::OverlayDown
+        | Reason::DataPathDown
         | Reason::DiskNotAnswering
         | Reason::DiskPressure
         | Reason::Evicted
