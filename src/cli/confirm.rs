@@ -7,8 +7,10 @@ use super::errors::CliError;
 /// Asks whether the listed items may be deleted. Without a terminal `--yes` is required.
 pub(super) fn ask(question: &str) -> Result<(), CliError> {
     if !io::stdin().is_terminal() {
-        return Err(CliError::usage("nobody can be asked whether these may go")
-            .hinted("`--yes` says that they may"));
+        return Err(CliError::usage(
+            "deleting these needs a confirmation, and there is no terminal to ask on",
+        )
+        .hinted("`--yes` says that they may"));
     }
     let _ = write!(io::stderr(), "{question} [y/N] ");
     let mut answer = String::new();

@@ -73,7 +73,7 @@ pub(crate) struct InitOptions {
 /// `kat-agent reset` removes what a later failure leaves behind.
 pub(crate) async fn run(options: InitOptions, say: StepPrinter<'_>) -> anyhow::Result<()> {
     if refuse_second()? == EarlierJoin::HalfJoin {
-        bail!("an earlier join did not come to its end; `kat-agent reset` takes back what it made");
+        bail!("an earlier join was interrupted; `kat-agent reset` removes what it made");
     }
     let cluster = read_cluster(options.config.as_deref())?;
     let config = read_agent_config()?;

@@ -41,9 +41,7 @@ pub(crate) fn refuse_second() -> anyhow::Result<EarlierJoin> {
         let there = |name: &str| Path::new(paths::PKI).join(name).exists();
         let restoring = Path::new(paths::RECOVERY).exists();
         if !restoring && (there("cluster-ca.key") || there("recovery.key")) {
-            bail!(
-                "an earlier init did not come to its end; `kat-agent reset` takes back what it made"
-            );
+            bail!("an earlier init was interrupted; `kat-agent reset` removes what it made");
         }
         return Ok(if there("node.key") {
             EarlierJoin::HalfJoin

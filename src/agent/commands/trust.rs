@@ -44,7 +44,7 @@ pub(crate) async fn run(hash: &str, say: StepPrinter<'_>) -> anyhow::Result<()> 
     }
     let endpoint = take(&identity, &keys, &hash).await?;
     say(&format!(
-        "{endpoint} has that authority, and gave this machine a certificate of it; kat-agent starts anew, and what runs goes on"
+        "{endpoint} has that authority, and gave this machine a certificate of it; kat-agent restarts, and instances continue to run"
     ));
     let managers = Managers::new();
     let restarted = managers

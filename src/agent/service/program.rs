@@ -40,10 +40,10 @@ enum AgentCommand {
         /// `cluster.kat` with the cluster's settings
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// Address, interface or host name at which other machines reach this one; may be said again, first tried first
+        /// Address, interface or host name at which other machines reach this one; may be repeated, the first is tried first
         #[arg(long, value_name = "ADDRESS|INTERFACE|NAME")]
         advertise_address: Vec<String>,
-        /// Name of this machine in the cluster; the host's name without it
+        /// Name of this machine in the cluster [default: the host's name]
         #[arg(long, value_name = "NAME")]
         node_name: Option<String>,
         #[command(flatten)]
@@ -54,33 +54,33 @@ enum AgentCommand {
         /// `host:port` of the API of any machine of the cluster
         #[arg(long, value_name = "HOST:PORT")]
         leader_api: String,
-        /// The token, which names the cluster's authority too. Everybody on this machine sees arguments:
-        /// without this option, the variable and `--token-file` it is read from the standard input
+        /// Token for joining. Every user of this machine can see arguments: prefer `--token-file`, the
+        /// variable, or the standard input
         #[arg(long, env = "KAT_JOIN_TOKEN", hide_env_values = true)]
         token: Option<String>,
         /// File with the token; `-` is the standard input
         #[arg(long, value_name = "FILE", conflicts_with = "token")]
         token_file: Option<PathBuf>,
-        /// Join without a token, which a cluster takes only after `katcall token create --join
-        /// --insecure-trust-network`: whoever answers at that address is believed
+        /// Join without a token, which the cluster must allow (`katcall token create --join
+        /// --insecure-trust-network`); the server is not verified
         #[arg(long, conflicts_with_all = ["token", "token_file"])]
         insecure_trust_network: bool,
-        /// Address, interface or host name at which other machines reach this one; may be said again, first tried first
+        /// Address, interface or host name at which other machines reach this one; may be repeated, the first is tried first
         #[arg(long, value_name = "ADDRESS|INTERFACE|NAME")]
         advertise_address: Vec<String>,
-        /// Name of this machine in the cluster; the host's name without it
+        /// Name of this machine in the cluster [default: the host's name]
         #[arg(long, value_name = "NAME")]
         node_name: Option<String>,
-        /// This machine never is to hold the cluster's store
+        /// Never hold the cluster's store on this machine
         #[arg(long)]
         no_etcd: bool,
         #[command(flatten)]
         way: ReachOptions,
-        /// This machine goes before others when the cluster's store has room for one more
+        /// Prefer this machine when the cluster's store needs another one
         #[arg(long, conflicts_with = "no_etcd")]
         etcd_peer: bool,
     },
-    /// Says what is missing on this machine or in the way, and what mends it
+    /// Checks this machine, and prints each problem with its solution
     Check {
         /// `cluster.kat` that `init` will be given; without it the cluster's own settings, or the defaults
         #[arg(long, value_name = "FILE")]
@@ -91,13 +91,13 @@ enum AgentCommand {
         /// The file or a folder; without it the folder of the leader's backups
         file: Option<PathBuf>,
     },
-    /// Goes on with this machine alone when too few of those that hold the store are left for good
+    /// Continues with this machine alone after most machines that hold the store are lost for good
     Recover {
         /// Do not ask
         #[arg(long)]
         yes: bool,
     },
-    /// Makes this bare machine the one that made a backup, with the cluster as it was then
+    /// Makes this bare machine the one that made the backup, with the cluster as it was then
     Restore {
         /// The backup
         file: PathBuf,
@@ -112,8 +112,8 @@ enum AgentCommand {
     RecoveryKey,
     /// Trusts the cluster's authority that was replaced while this machine was off
     ///
-    /// It then takes a certificate of that authority from a machine of the cluster, and starts
-    /// kat-agent anew; what runs goes on.
+    /// It then takes a certificate of that authority from a machine of the cluster, and restarts
+    /// kat-agent; instances continue to run.
     Trust {
         /// SHA-256 of the authority's certificate: FINGERPRINT of cluster-ca in `katcall ca list -o
         /// wide` on a machine that is not cut off
@@ -124,11 +124,11 @@ enum AgentCommand {
         /// Do not ask
         #[arg(long)]
         yes: bool,
-        /// Stop what runs here at once, and do not have other machines take it over first
+        /// Stop the instances at once, instead of moving them to other machines first
         #[arg(long)]
         no_drain: bool,
     },
-    /// Decides and converges: the body of kat-agent.service
+    /// Runs the agent: the program of kat-agent.service
     Run,
     /// Binds what an instance mounts of the machine: the body of kat-hostpath@.service
     #[command(hide = true)]
@@ -163,7 +163,7 @@ enum AgentCommand {
 /// How other machines reach this machine.
 #[derive(Debug, Clone, Copy, clap::Args)]
 struct ReachOptions {
-    /// Others reach this machine only where it called them before: it keeps its ways to them open
+    /// Other machines cannot open connections to this one: it keeps its connections to them open
     #[arg(long, conflicts_with = "relay")]
     behind_nat: bool,
     /// Machines behind NAT reach each other through this one
@@ -283,7 +283,7 @@ fn dispatch(command: AgentCommand) -> anyhow::Result<ExitCode> {
             // With `--yes` it goes on: nobody may be there.
             let go_on = |_: &str| match yes {
                 true => Ok(true),
-                false => asked("go on? [y/N] "),
+                false => asked("continue? [y/N] "),
             };
             runtime()?.block_on(reset::run(&say, first, go_on))?;
             anstream::eprintln!("this machine is in no cluster any more");
@@ -366,11 +366,11 @@ fn confirmed() -> anyhow::Result<bool> {
     use std::io::IsTerminal;
     if !std::io::stdin().is_terminal() {
         anyhow::bail!(
-            "this stops and removes every workload on this machine, and its part of the cluster's store; say --yes where nobody can be asked"
+            "this stops and removes every workload on this machine, and its part of the cluster's store; without a terminal it needs --yes"
         );
     }
     asked(
-        "this stops and removes every workload on this machine, with its images, and its part of the\ncluster's store: on the only machine that holds it, that is the end of the cluster; go on? [y/N] ",
+        "this stops and removes every workload on this machine, with its images, and its part of the\ncluster's store: on the only machine that holds it, that is the end of the cluster; continue? [y/N] ",
     )
 }
 

@@ -326,12 +326,12 @@ impl IncomingCopy {
             return Ok(summary);
         }
         let Some(Ok(_room)) = end.run_until_cancelled(self.room.acquire()).await else {
-            return Err("it was broken off".to_owned());
+            return Err("it was interrupted".to_owned());
         };
         let opened = end.run_until_cancelled(self.source.open(&self.volume, &self.desired));
         let pieces = opened
             .await
-            .unwrap_or_else(|| Err("it was broken off".to_owned()))?;
+            .unwrap_or_else(|| Err("it was interrupted".to_owned()))?;
         let copied = self.pump(pieces, report, end).await;
         if copied.is_err() {
             // The partial copy is removed: others may need its space meanwhile.
@@ -388,7 +388,7 @@ impl IncomingCopy {
         tokio::pin!(look);
         let broken = tokio::select! {
             biased;
-            () = end.cancelled() => Some("it was broken off".to_owned()),
+            () = end.cancelled() => Some("it was interrupted".to_owned()),
             broken = fed => broken,
             () = &mut look => None,
         };

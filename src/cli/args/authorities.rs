@@ -36,8 +36,8 @@ pub(crate) enum CaCommand {
     ///
     /// For cluster-ca, the authority of the machines and of the API, Trust lasts as long as --grace
     /// says, so that each katcall that is used meanwhile learns of the new authority. One that is
-    /// used for the first time after that needs a new connection file, KAT_CA has to be given anew,
-    /// and so have all tokens for joining and those that contain the authority's hash.
+    /// used for the first time after that needs a new connection file; KAT_CA and all tokens for
+    /// joining have to be replaced.
     ///
     /// The recovery key seals the authorities' keys on disk, backups, and the keys that seal secrets. In
     /// Trust each machine that holds the store takes the new key, in Issue it seals with it and the

@@ -248,7 +248,7 @@ impl RolloutWait {
             text.push_str(&format!(", {count} {word}"));
         }
         if status.phase == WorkloadPhase::Paused {
-            text.push_str("; its rollout is paused, `katcall rollout resume` goes on");
+            text.push_str("; its rollout is paused, `katcall rollout resume` continues it");
         }
         text
     }

@@ -28,7 +28,7 @@ pub fn evaluate(input: &CheckInput, facts: &CheckFacts) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !facts.is_root {
         findings.push(
-            Finding::warning("this is not root: who holds a port or an id may not show")
+            Finding::warning("this is not root: the owner of a port or an id may not be visible")
                 .mended_by("sudo kat-agent check"),
         );
     }
@@ -288,7 +288,7 @@ fn agent(facts: &CheckFacts) -> Finding {
         );
     }
     Finding::warning(
-        "kat-agent does not run: other workloads run on, but kat-net ends the instances with onPartition: stop when nodeLossTimeoutSeconds have passed, because a leader may replace them",
+        "kat-agent does not run: other workloads continue to run, but kat-net ends the instances with onPartition: stop when nodeLossTimeoutSeconds have passed, because a leader may replace them",
     )
     .mended_by("sudo systemctl unmask kat-agent.service && sudo systemctl start kat-agent.service")
 }

@@ -88,7 +88,7 @@ pub enum CopyError {
         found: String,
     },
     /// The copy was cancelled, or the other end disconnected.
-    #[error("the copy was broken off")]
+    #[error("the copy was interrupted")]
     Ended,
 }
 

@@ -61,7 +61,7 @@ pub enum UserError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The thread for blocking work ended early.
-    #[error("{user}: the work was broken off")]
+    #[error("{user}: the work was interrupted")]
     Interrupted {
         /// The workload's user.
         user: String,

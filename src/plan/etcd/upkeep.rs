@@ -202,12 +202,12 @@ pub fn store_trouble(
     let more = "more room: on each machine that holds etcd `systemctl edit kat-etcd.service`, with [Service] and Environment=ETCD_QUOTA_BACKEND_BYTES=4294967296, then `systemctl restart kat-etcd.service`, one machine after the other";
     if alarms.is_full() && stuck {
         return Some(format!(
-            "the store is full of what is in use ({used} of a file of {file}), so nothing can be changed; what runs goes on. It needs {more}"
+            "the store is full of what is in use ({used} of a file of {file}), so nothing can be changed; instances continue to run. It needs {more}"
         ));
     }
     if alarms.is_full() {
         return Some(format!(
-            "the store is full (a file of {file}), so nothing can be changed; what runs goes on, and KAT is making room"
+            "the store is full (a file of {file}), so nothing can be changed; instances continue to run, and KAT is making room"
         ));
     }
     if weight.is_nearly(weight.used) {
@@ -251,7 +251,7 @@ fn corrupt(seen: &[SeenMember], id: u64) -> String {
         ),
     };
     format!(
-        "{whose} (alarm CORRUPT), so nothing can be changed; what runs goes on. First {remove}, then `etcdctl alarm disarm` lets the others take writes again, and KAT makes the member anew. Run both as root on a machine whose data is right"
+        "{whose} (alarm CORRUPT), so nothing can be changed; instances continue to run. First {remove}, then `etcdctl alarm disarm` lets the others take writes again, and KAT makes the member anew. Run both as root on a machine whose data is right"
     )
 }
 

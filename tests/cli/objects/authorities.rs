@@ -103,7 +103,7 @@ fn a_request_on_one_member_says_that_nothing_can_be_written_for_some_seconds() {
     --- stdout
     authority/etcd-client-ca is in phase Due
     --- stderr
-    a alone holds the store: while its etcd restarts, twice, nothing can be changed for some seconds; what runs goes on
+    a alone holds the store: while its etcd restarts, twice, nothing can be changed for some seconds; instances continue to run
     ");
     fake.instead("GET /v1alpha1/nodes", 200, json!({"items": []}));
     assert_snapshot!(program.run(&rotate), @r"
@@ -170,7 +170,7 @@ fn a_replacement_that_takes_too_long_goes_on() {
     etcd-client-ca is in phase Due: etcd of b is not ready
     error: authority `etcd-client-ca` is not replaced after 2s: etcd-client-ca is in phase Due: etcd of b is not ready
 
-    hint: it goes on; `katcall ca list` shows how far it is
+    hint: it continues; `katcall ca list` shows how far it is
     ");
 }
 

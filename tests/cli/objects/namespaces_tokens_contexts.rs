@@ -117,7 +117,7 @@ fn where_nobody_is_reached_from_outside_it_is_said_what_is_missing() {
     let shown = Program::of(&fake).run(&["token", "create", "--join"]);
     let line = "sudo kat-agent join --leader-api HOST:PORT <<< kat1.t1.secret\n";
     assert!(shown.contains(line), "{shown}");
-    assert!(shown.contains("in place of HOST:PORT"), "{shown}");
+    assert!(shown.contains("replace HOST:PORT"), "{shown}");
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn data_is_given_up_only_after_a_yes() {
     --- stderr
     data that is to be given up; KAT neither uses nor removes it when its disk returns:
       volume default/web/data on a: /var/lib/kat/volumes/default/web/data
-    error: nobody can be asked whether these may go
+    error: deleting these needs a confirmation, and there is no terminal to ask on
 
     hint: `--yes` says that they may
     ");

@@ -55,7 +55,7 @@ fn a_move_says_what_comes_along_and_may_be_left_alone() {
     web/data: copying to b, 4 of 8 files, 2 of 8 MiB
     error: volume `web/data` has not moved yet
 
-    hint: it goes on; `katcall get volume web/data -n default -o yaml` shows how far it is
+    hint: the move continues; `katcall get volume web/data -n default -o yaml` shows how far it is
     ");
     assert_snapshot!(program.run(&["volume", "move", "web/data", "--cancel"]), @r"
     exit: 0

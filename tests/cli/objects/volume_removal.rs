@@ -43,7 +43,7 @@ fn data_is_removed_only_after_a_yes() {
     --- stderr
     data that is to be removed for good:
       volume default/web/data on a: /var/lib/kat/volumes/default/web/data
-    error: nobody can be asked whether these may go
+    error: deleting these needs a confirmation, and there is no terminal to ask on
 
     hint: `--yes` says that they may
     ");
@@ -232,7 +232,7 @@ fn a_workload_takes_its_data_with_it_after_a_yes() {
       volume default/web/media on shared storage: /var/lib/kat/volumes/default/web/media
     places that are to be forgotten; the files there stay:
       volume default/web/conf@host.1 on b: /srv/conf
-    error: nobody can be asked whether these may go
+    error: deleting these needs a confirmation, and there is no terminal to ask on
 
     hint: `--yes` says that they may
     ");

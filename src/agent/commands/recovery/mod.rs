@@ -38,7 +38,7 @@ pub(crate) fn key() -> anyhow::Result<String> {
 
 fn no_key_hint() -> String {
     format!(
-        "this machine has no recovery key that can be read; the text that `init` printed belongs into {}, mode 0600",
+        "this machine has no readable recovery key; write the text that `init` printed into {}, mode 0600",
         kat_pki::recovery_key_file(Path::new(paths::PKI)).display()
     )
 }
@@ -48,7 +48,7 @@ fn no_key_hint() -> String {
 pub(crate) fn refuse_unfinished() -> anyhow::Result<()> {
     if let Some(marker) = RecoveryMarker::read()? {
         bail!(
-            "a `kat-agent {command}` did not come to its end; the same command goes on. Workloads run on meanwhile",
+            "a `kat-agent {command}` was interrupted; run the same command again. Workloads continue to run meanwhile",
             command = marker.command
         );
     }

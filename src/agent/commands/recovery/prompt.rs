@@ -27,7 +27,7 @@ pub(super) fn recovery_key(file: Option<&Path>) -> anyhow::Result<RecoveryKey> {
     }
     let input = io::stdin();
     if !input.is_terminal() {
-        bail!("say --recovery-key-file FILE where nobody can be asked for the recovery key");
+        bail!("without a terminal the recovery key needs --recovery-key-file FILE");
     }
     let line = ask(&input, "recovery key (it is not shown): ", EchoMode::Hidden)?;
     if line.trim().is_empty() {
@@ -39,7 +39,7 @@ pub(super) fn recovery_key(file: Option<&Path>) -> anyhow::Result<RecoveryKey> {
 /// Fails without a terminal: then `--yes` is required.
 pub(super) fn need_terminal(what: &str) -> anyhow::Result<()> {
     if !io::stdin().is_terminal() {
-        bail!("{what}; say --yes where nobody can be asked");
+        bail!("{what}; without a terminal it needs --yes");
     }
     Ok(())
 }
@@ -48,7 +48,7 @@ pub(super) fn need_terminal(what: &str) -> anyhow::Result<()> {
 pub(super) fn go_on(what: &str) -> anyhow::Result<bool> {
     let answer = ask(
         &io::stdin(),
-        &format!("{what}; go on? [y/N] "),
+        &format!("{what}; continue? [y/N] "),
         EchoMode::Shown,
     )?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))

@@ -62,11 +62,11 @@ pub(crate) async fn run(yes: bool, say: StepPrinter<'_>) -> anyhow::Result<()> {
                 setup::start(system, "kat-agent.service").await?;
                 return Err(error);
             }
-            say("going on with the recover that was broken off");
+            say("continuing the interrupted recover");
             marker.epoch
         }
         Some(marker) => bail!(
-            "a `kat-agent {}` did not come to its end on this machine; it goes on, or `kat-agent reset` takes back what it made",
+            "a `kat-agent {}` was interrupted on this machine; run it again, or `kat-agent reset` to remove what it made",
             marker.command
         ),
         None => {
@@ -91,7 +91,7 @@ pub(crate) async fn run(yes: bool, say: StepPrinter<'_>) -> anyhow::Result<()> {
     };
     let epoch = prove(&recovery, &identity.cluster_uid, epoch, &known.store_epoch)?;
 
-    say("stopping kat-agent and etcd; workloads run on");
+    say("stopping kat-agent and etcd; workloads continue to run");
     for unit in ["kat-agent.service", host_files::ETCD] {
         stop(system, unit).await?;
     }
@@ -135,7 +135,7 @@ fn other_store_machines(identity: &MachineIdentity, known: &ClusterCache) -> Vec
 fn question(identity: &MachineIdentity, known: &ClusterCache) -> String {
     let others = other_store_machines(identity, known).join(", ");
     format!(
-        "this begins the cluster's store anew with the data of {} alone: what {others} accepted and did not\nhand on yet is lost, and none of them holds the store any more. Only do this if they are gone for\ngood: one that still runs, cut off from here, would go on by itself until it hears of it",
+        "this begins the cluster's store anew with the data of {} alone: what {others} accepted and did not\nreplicate yet is lost, and none of them holds the store any more. Only do this if they are gone for\ngood: one that still runs, cut off from here, would continue by itself until it reaches this machine",
         identity.node
     )
 }

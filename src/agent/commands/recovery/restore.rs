@@ -86,13 +86,13 @@ pub(crate) async fn run(options: RestoreOptions, say: StepPrinter<'_>) -> anyhow
             true
         }
         Some(marker) => bail!(
-            "a `kat-agent {}` did not come to its end on this machine",
+            "a `kat-agent {}` was interrupted on this machine",
             marker.command
         ),
         None => false,
     };
     if refuse_second()? == EarlierJoin::HalfJoin && !again {
-        bail!("an earlier join did not come to its end; `kat-agent reset` takes back what it made");
+        bail!("an earlier join was interrupted; `kat-agent reset` removes what it made");
     }
     forget_unpacked(Path::new(paths::STATE))?;
     let archive = Archive::open(&options.file)?;

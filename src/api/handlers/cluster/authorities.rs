@@ -199,7 +199,7 @@ pub(crate) async fn end_migration(
     })
     .await?;
     for name in &names {
-        tracing::info!(node = name, %caller, "the migration from 0.1.0 goes on without a machine");
+        tracing::info!(node = name, %caller, "the migration from 0.1.0 continues without a machine");
     }
     Ok(Json(AuthorityMigration {
         waits_for: not_migrated(&*api.snapshot()?),
@@ -383,7 +383,7 @@ impl<'a> AuthorityView<'a> {
             let away = away_machines(self.snapshot, self.observed);
             let away = (!away.is_empty()).then(|| away.join(", "))?;
             return Some(format!(
-                "it goes on without {away}: when back they take it from the signatures of the machines that hold the store, or say that they need `kat-agent trust`"
+                "it continues without {away}: when back they take it from the signatures of the machines that hold the store, or say that they need `kat-agent trust`"
             ));
         }
         let holds = |(name, uid): (&String, &String)| {

@@ -110,7 +110,7 @@ async fn rotate(
         let mut members = nodes.items.iter().filter(|one| holds(&one.status.roles));
         if let (Some(member), None) = (members.next(), members.next()) {
             console.note(&format!(
-                "{} alone holds the store: while its etcd restarts, twice, nothing can be changed for some seconds; what runs goes on",
+                "{} alone holds the store: while its etcd restarts, twice, nothing can be changed for some seconds; instances continue to run",
                 plain(&member.metadata.name)
             ));
         }
@@ -167,7 +167,7 @@ async fn follow(
                 "authority `{name}` is not replaced after {spent}: {}",
                 in_words(&last)
             ))
-            .hinted("it goes on; `katcall ca list` shows how far it is"));
+            .hinted("it continues; `katcall ca list` shows how far it is"));
         }
         sleep_until(next).await;
         // Servers tell of a new authority at the beginning of a connection.

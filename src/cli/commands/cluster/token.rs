@@ -174,7 +174,7 @@ async fn note_joining(
     }
     if made.leader_api.is_none() {
         console.note(&format!(
-            "no machine that others reach from outside is Ready; in place of {SOMEWHERE} belongs where the new machine reaches the API of one, such as an address of its own network"
+            "no Ready machine has an address that others reach; replace {SOMEWHERE} by an address at which the new machine reaches the API of one"
         ));
     }
     if made.insecure_trust_network {

@@ -84,7 +84,7 @@ async fn read(arguments: &LoginArgs) -> Result<RegistryLoginRequest, CliError> {
         }
         None => {
             return Err(
-                CliError::usage("no name is said, and nobody can be asked for it")
+                CliError::usage("no name was given, and there is no terminal to ask on")
                     .hinted("`--username NAME`"),
             );
         }
@@ -107,7 +107,7 @@ async fn read(arguments: &LoginArgs) -> Result<RegistryLoginRequest, CliError> {
         line("password (it is not shown): ", Some(hidden)).await?
     } else {
         return Err(
-            CliError::usage("no password is said, and nobody can be asked for it")
+            CliError::usage("no password was given, and there is no terminal to ask on")
                 .hinted("`--password-stdin` reads it from stdin"),
         );
     };

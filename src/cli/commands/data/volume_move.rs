@@ -190,7 +190,7 @@ async fn follow(
             let command = format!("katcall get volume {short} -n {}", named.namespace);
             return Err(
                 CliError::deadline(format!("volume `{short}` has not moved yet")).hinted(format!(
-                    "it goes on; `{command} -o yaml` shows how far it is"
+                    "the move continues; `{command} -o yaml` shows how far it is"
                 )),
             );
         }

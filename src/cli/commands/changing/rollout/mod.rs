@@ -141,7 +141,7 @@ pub(crate) async fn rollout(
         RolloutCommand::Status { which, waiting } => status(session, which, waiting).await,
         RolloutCommand::Pause { which } => {
             let named = which.named()?;
-            let said = "paused; `katcall rollout resume` goes on";
+            let said = "paused; `katcall rollout resume` continues it";
             set_paused(session, named, (true, said), None).await
         }
         RolloutCommand::Resume { which, waiting } => {

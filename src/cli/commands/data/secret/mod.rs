@@ -287,7 +287,9 @@ async fn rotate(session: &CliSession<'_>) -> Result<(), CliError> {
             return Err(CliError::failed(format!(
                 "the rotation does not come nearer to its end: {left} secrets are left"
             ))
-            .hinted("`katcall secret rotate-key` again goes on; nothing is lost meanwhile"));
+            .hinted(
+                "run `katcall secret rotate-key` again to continue; nothing is lost meanwhile",
+            ));
         }
     }
     let key = rotation.key;
