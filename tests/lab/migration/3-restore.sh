@@ -14,7 +14,9 @@ n1 sh -c 'printf "%s\n" "apiVersion: kat.dws.rip/v1alpha1" "kind: ClusterConfigu
 n1 kat-agent init --config /root/cluster.kat
 line=$(n1 katcall token create --join)
 on n3 kat-agent join --leader-api 192.168.77.11:9115 --token "${line##* }"
-wait_for 60 nodes_are_ready
+# n2 is in no cluster yet.
+two_are_ready() { kat get nodes -o json | jq -e '.items | length == 2 and all(.status.phase == "Ready")' >/dev/null; }
+wait_for 60 two_are_ready
 lab exec n1 -- katcall secret set db --from-file PASSWORD=- <<<kept
 run web --port 80 --replicas 2
 equal '["n1","n3"]' "$(machines_running web)" "machines of two replicas"
