@@ -86,7 +86,9 @@ impl ApiView<'_> {
                 conditions,
                 peers: reported.map_or_else(Vec::new, |reported| {
                     let peers = &reported.report.overlay_network.peers;
-                    let silent = peers.iter().filter(|peer| peer.unanswered_seconds.is_some());
+                    let silent = peers
+                        .iter()
+                        .filter(|peer| peer.unanswered_seconds.is_some());
                     silent.cloned().collect()
                 }),
             },
