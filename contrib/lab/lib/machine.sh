@@ -166,7 +166,9 @@ run_in() { (exec_in "$@"); }
 # find_machine_cgroup PID: sets MACHINE_CGROUP to the path of the machine's root control group on the host.
 find_machine_cgroup() {
     local groups=''
-    IFS= read -r -d '' groups <"/proc/$1/cgroup" || true
+    { IFS= read -r -d '' groups <"/proc/$1/cgroup"; } 2>/dev/null || true
+    # Without it this process would end up in a control group of the host.
+    [[ $groups == *0::/* ]] || die "process $1 has ended"
     groups=${groups##*0::}
     groups=${groups%%$'\n'*}
     find_cgroup_root
