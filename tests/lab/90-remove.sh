@@ -11,7 +11,7 @@ contains "$output" "Remove it all the same?"
 equal installed "$(n1 dpkg-query --show --showformat='${db:Status-Status}' kat)" "after a no"
 wait_for 10 is_active kat-agent.service
 output=$(n1 env DEBIAN_FRONTEND=noninteractive dpkg --remove kat 2>&1)
-contains "$output" "none of them starts again"
+contains "$output" "none is restarted, since none starts without its network"
 contains "$output" "kat-agent reset"
 refused n1 which kat-agent
 no_request_lost 100
