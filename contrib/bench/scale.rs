@@ -7,8 +7,8 @@
 
 use std::{
     fs,
-    io::Write,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    io::{Read, Write},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::Arc,
@@ -94,6 +94,7 @@ struct Place {
     client_port: u16,
     peer_port: u16,
     api_port: u16,
+    metrics_port: u16,
 }
 
 impl Place {
@@ -107,7 +108,7 @@ impl Place {
         ] {
             Authority::generate(kind, CLUSTER_UID, Timestamp::now())?.store(folder, &recovery)?;
         }
-        let mut ports = [0_u16; 3];
+        let mut ports = [0_u16; 4];
         for port in &mut ports {
             *port = std::net::TcpListener::bind((ADDRESS, 0))?
                 .local_addr()?
@@ -118,13 +119,14 @@ impl Place {
     }
 
     fn read(folder: &Path) -> anyhow::Result<Self> {
-        let ports: [u16; 3] = serde_json::from_slice(&fs::read(folder.join("ports"))?)?;
-        let [client_port, peer_port, api_port] = ports;
+        let ports: [u16; 4] = serde_json::from_slice(&fs::read(folder.join("ports"))?)?;
+        let [client_port, peer_port, api_port, metrics_port] = ports;
         Ok(Self {
             folder: folder.to_owned(),
             client_port,
             peer_port,
             api_port,
+            metrics_port,
         })
     }
 
@@ -201,6 +203,10 @@ impl Place {
             .arg(format!("--listen-peer-urls={peer_url}"))
             .arg(format!("--initial-advertise-peer-urls={peer_url}"))
             .arg(format!("--initial-cluster={}={peer_url}", machine(0)))
+            .arg(format!(
+                "--listen-metrics-urls=http://{ADDRESS}:{}",
+                self.metrics_port
+            ))
             .arg(format!("--trusted-ca-file={}", path("etcd-client-ca.crt")))
             .arg(format!("--cert-file={}", path("server.crt")))
             .arg(format!("--key-file={}", path("server.key")))
@@ -217,6 +223,18 @@ impl Place {
             .spawn()
             .context("etcd does not start")?;
         Ok(Process(child))
+    }
+
+    /// The number of watches that etcd has open.
+    fn watches(&self) -> anyhow::Result<u64> {
+        let mut connection = TcpStream::connect((ADDRESS, self.metrics_port))?;
+        write!(connection, "GET /metrics HTTP/1.0\r\n\r\n")?;
+        let mut page = String::new();
+        connection.read_to_string(&mut page)?;
+        let count = page
+            .lines()
+            .find_map(|line| line.strip_prefix("etcd_debugging_mvcc_watcher_total "));
+        Ok(count.context("etcd does not count its watches")?.parse()?)
     }
 
     /// Starts the leader in a process of its own.
@@ -753,6 +771,7 @@ async fn measure() -> anyhow::Result<()> {
             after.memory as f64 / 1024.0
         ))?;
     }
+    say(&format!("  watches in etcd      {:>13}", place.watches()?))?;
     let hour = 3600.0 / took;
     let mib = |bytes: f64| bytes / 1024.0 / 1024.0;
     say(&format!(

@@ -16,6 +16,9 @@ host_port_folder() {
 }
 # fetch FROM ADDRESS PORT [PATH]: the page that machine FROM gets.
 fetch() { on "$1" curl --silent --fail --max-time 3 "http://$2:$3/${4:-}"; }
+# page_has FROM ADDRESS PORT TEXT: whether that page contains TEXT. A machine's rules follow a moment after the leader counts an
+# instance as healthy, so the first page after a change is waited for.
+page_has() { [[ $(fetch "$1" "$2" "$3" 2>/dev/null) == *"$4"* ]]; }
 machine_of() { field "$1" .status.node; }
 other_than() { if [[ $1 == n1 ]]; then echo n2; else echo n1; fi; }
 address_of() { if [[ $1 == n1 ]]; then echo "$n1_address"; else echo "$n2_address"; fi; }
@@ -31,13 +34,12 @@ contains "$output" "hostPort 9115: each machine needs its port 9115/TCP for KAT'
 kat apply --wait --timeout 60s -f "$(host_port_folder web 80)"
 node=$(machine_of web) id=$(field web .metadata.name)
 other=$(other_than "$node") at=$(address_of "$node")
-contains "$(fetch "$other" "$at" 80)" "host=$id"
+wait_for 10 page_has "$other" "$at" 80 "host=$id"
 contains "$(fetch "$node" "$at" 80)" "host=$id"
 # By default calls to 127.0.0.1 stay on the machine.
 refused fetch "$node" 127.0.0.1 80
 for one in n1 n2; do add_agent_settings "$one" 'hostPortLoopback: true'; done
-loopback_forwards() { contains "$(fetch "$node" 127.0.0.1 80)" "host=$id"; }
-wait_for 30 loopback_forwards
+wait_for 30 page_has "$node" 127.0.0.1 80 "host=$id"
 wait_for 30 nodes_are_ready
 refused fetch "$node" "$(address_of "$other")" 80
 contains "$(kat describe workload web)" "(host port 80)"
@@ -58,7 +60,7 @@ wait "$asking"
 # names the workloads that have the port.
 kat apply --wait --timeout 60s -f "$(host_port_folder second 80)"
 equal "$other" "$(machine_of second)" "machine of the second workload"
-contains "$(fetch "$node" "$(address_of "$other")" 80)" "host=$(field second .metadata.name)"
+wait_for 10 page_has "$node" "$(address_of "$other")" 80 "host=$(field second .metadata.name)"
 kat apply -f "$(host_port_folder third 80)" >/dev/null
 names_port_owners() {
     local why
@@ -81,11 +83,11 @@ number=$(kat get workload everywhere -o json | jq .status.hostPorts[0].port)
 ((number >= 30000 && number <= 32767))
 for one in n1 n2; do
     instance=$(field_on everywhere "$one" .metadata.name)
-    contains "$(fetch "$(other_than "$one")" "$(address_of "$one")" "$number")" "host=$instance"
+    wait_for 10 page_has "$(other_than "$one")" "$(address_of "$one")" "$number" "host=$instance"
 done
 kat apply --wait --timeout 60s -f "$(host_port_folder everywhere auto --replicas 2 --env VERSION=2)"
 equal "$number" "$(kat get workload everywhere -o json | jq .status.hostPorts[0].port)" "host port after an update"
-contains "$(fetch n1 "$n2_address" "$number")" "version=2"
+wait_for 10 page_has n1 "$n2_address" "$number" version=2
 kat delete workload everywhere --wait
 
 # A program of the machine keeps its port: the instance waits.
@@ -106,7 +108,7 @@ wait_for 30 is_reserved
 refused fetch n2 "$n1_address" 8088
 n1 systemctl restart kat-net
 wait_for 30 has_ready taken 1
-contains "$(fetch n2 "$n1_address" 8088)" "host=$(field taken .metadata.name)"
+wait_for 10 page_has n2 "$n1_address" 8088 "host=$(field taken .metadata.name)"
 kat delete workload taken --wait
 kat label node n1 place-
 
@@ -145,7 +147,7 @@ for which in "${!loads[@]}"; do
         "$LAB_WORK/load-$which.json" >/dev/null
 done
 for one in n1 n2; do on "$one" rm /tmp/stop-load; done
-contains "$(fetch "$other" "$at" 80)" "version=4"
+wait_for 10 page_has "$other" "$at" 80 version=4
 trap - EXIT
 
 # After a boot with the agent masked the port still forwards to the instance.
@@ -153,7 +155,7 @@ id=$(field web .metadata.name)
 on "$node" systemctl mask --now kat-agent.service
 lab reboot "$node"
 refused on "$node" systemctl is-active kat-agent.service
-port_reaches_instance() { contains "$(fetch "$other" "$at" 80)" "host=$id" && contains "$(fetch "$node" 127.0.0.1 80)" "host=$id"; }
+port_reaches_instance() { page_has "$other" "$at" 80 "host=$id" && page_has "$node" 127.0.0.1 80 "host=$id"; }
 wait_for 60 port_reaches_instance
 on "$node" systemctl unmask kat-agent.service
 on "$node" systemctl start kat-agent.service

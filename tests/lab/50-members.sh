@@ -27,6 +27,21 @@ for node in n1 n2 n3; do
     refused as_on "$node" nobody kat-agent recovery-key
 done
 equal 3 "$(etcdctl_on n2 member list | grep -c ', started, .*, false$')" "voting members"
+# Each machine that holds the store watches it as a whole, however many machines read it there: etcd has three watches for a
+# member at most. A machine may watch in another one's etcd.
+watches_on() {
+    on "$1" curl --silent --show-error --cacert /var/lib/kat/pki/etcd-client-ca.crt --cert /var/lib/kat/pki/leader-etcd.crt \
+        --key /var/lib/kat/pki/leader-etcd.key https://127.0.0.1:2379/metrics | awk '$1 == "etcd_debugging_mvcc_watcher_total" { print $2 }'
+}
+has_few_watches() {
+    local node sum=0
+    for node in n1 n2 n3; do sum=$((sum + $(watches_on "$node"))); done
+    ((sum >= 3 && sum <= 9)) || {
+        echo "watches in etcd: $sum" >&2
+        return 1
+    }
+}
+wait_for 30 has_few_watches
 # KAT's leader is not raft's leader.
 leader=$(leader_at n1)
 raft_has_another_leader() { etcdctl_on n1 endpoint status --cluster | awk -F, -v own="$(overlay_address "$leader")" '$5 ~ /true/ { found = index($1, own) == 0 } END { exit !found }'; }
