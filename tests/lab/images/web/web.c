@@ -20,7 +20,7 @@
  *
  * It keeps a connection whose request says so. On SIGTERM it goes on for $DRAIN_MS (500) milliseconds, so that
  * whoever still comes is answered, and told that this is the last answer of the connection; then it exits with 0,
- * and says how many it has answered. With $ILL it begins ill.
+ * and says how many it has answered. With $ILL it begins ill, and with $UDP it also answers datagrams on its port.
  * With $TRACE the load prints a line for each request: when it began and when it ended, in milliseconds since 1970, and "ok"
  * or what went wrong. $PATIENCE_MS is the time that it gives a request, five seconds by default.
  * The load opens a connection for each request unless it keeps them, at fixed times whatever became of those
@@ -183,6 +183,21 @@ static int spawn(void *(*work)(void *), void *argument) {
     return error;
 }
 
+/* Answers each datagram with the host's name, until the program ends. */
+static void *serve_datagrams(void *argument) {
+    int waiting = (int)(intptr_t)argument;
+    for (;;) {
+        char asked[512], answer[300];
+        struct sockaddr_in caller;
+        socklen_t size = sizeof caller;
+        struct utsname host;
+        if (recvfrom(waiting, asked, sizeof asked, 0, (struct sockaddr *)&caller, &size) < 0 || uname(&host)) continue;
+        int length = snprintf(answer, sizeof answer, "host=%s\n", host.nodename);
+        (void)!sendto(waiting, answer, (size_t)length, 0, (struct sockaddr *)&caller, size);
+    }
+    return NULL;
+}
+
 static int serve(void) {
     long port = number(getenv("PORT"), 8080), drain = number(getenv("DRAIN_MS"), 500);
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), yes = 1;
@@ -191,6 +206,13 @@ static int serve(void) {
     if (bind(listener, (struct sockaddr *)&address, sizeof address) || listen(listener, 1024)) {
         fprintf(stderr, "can't listen on port %ld: %s\n", port, strerror(errno));
         return 1;
+    }
+    if (getenv("UDP")) {
+        int datagrams = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        if (bind(datagrams, (struct sockaddr *)&address, sizeof address) || spawn(serve_datagrams, (void *)(intptr_t)datagrams)) {
+            fprintf(stderr, "can't serve UDP on port %ld: %s\n", port, strerror(errno));
+            return 1;
+        }
     }
     printf("listening on port %ld as uid %u\n", port, (unsigned)getuid());
     atomic_store(&ill, getenv("ILL") != NULL);
