@@ -25,7 +25,7 @@ pub(crate) const fn event_explanation(reason: EventReason) -> Explanation {
         EventReason::Unhealthy => explained("the instance runs, but its health check fails or one of its sidecars does not run; it receives no traffic", LOGS),
         EventReason::Stopping => explained("the leader stops the instance for the reason in the message; an instance on a machine that does not report stops when the machine is back", ""),
         EventReason::Stopped => explained("the machine stopped the instance", ""),
-        EventReason::Succeeded => explained("the program of the instance ended with success, and restartPolicy does not start it again", ""),
+        EventReason::Succeeded => explained("the program of the instance ended with success, and restartPolicy does not start it again; another instance replaces it after a growing pause", ""),
         // Workloads.
         EventReason::Created => explained("a user created the workload or the namespace", ""),
         EventReason::Updated => explained("a user applied the workload with other content, as a new generation, or changed the namespace", ""),
