@@ -414,7 +414,7 @@ pub static ROUTES: &[ApiRoute] = {
             "Ends the wait for machines of version 0.1.0 that never come")
             .takes(P::Json(of::<AuthorityMigrationRequest>), &[200]),
         R::new(Get, "/v1alpha1/authorities/exposed", A::Admin, O::ListExposedValues, P::Json(of::<ExposedValues>),
-            "Lists the secrets and credentials whose present value could be read with an earlier recovery key, without values"),
+            "Lists the secrets, credentials and tokens from before the recovery key was replaced, which a machine that held the store could read, without values"),
     ]
 };
 

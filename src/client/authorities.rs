@@ -31,7 +31,7 @@ impl Client {
         decode(&self.send(&request).await?)
     }
 
-    /// The secrets and credentials whose present value could be read with an earlier recovery key.
+    /// The secrets, credentials and tokens from before the recovery key was replaced.
     pub async fn exposed_values(&self) -> Result<ExposedValues, ClientError> {
         self.get(RequestPath::exposed_values()).await
     }

@@ -555,6 +555,7 @@ async fn values_from_before_the_last_replacement_are_listed_until_they_are_chang
         let (status, body) = server.get(&server.admin, EXPOSED).await;
         assert_eq!(status, 200, "{body}");
         let items = body["items"].as_array().unwrap().iter();
+        let items = items.filter(|one| one["kind"] != "Token");
         let names = items.map(|one| format!("{}/{}", one["namespace"], one["name"]));
         let names: Vec<_> = names.map(|name| name.replace('"', "")).collect();
         (body["sealedSince"].as_str().unwrap().to_owned(), names)
@@ -598,6 +599,49 @@ async fn values_from_before_the_last_replacement_are_listed_until_they_are_chang
     server.leaderships.send_replace(None);
     let (status, body) = server.get(&server.admin, EXPOSED).await;
     assert_eq!(status, 503, "{body}");
+}
+
+/// The leader sees a token in each call, whatever the store has of it.
+#[tokio::test]
+async fn tokens_from_before_the_last_replacement_are_listed_until_they_are_revoked() {
+    let server = cluster().await;
+    let id_of = |token: &str| token.split('.').nth(1).unwrap().to_owned();
+    let listed = async || {
+        let (status, body) = server.get(&server.admin, EXPOSED).await;
+        assert_eq!(status, 200, "{body}");
+        let items = body["items"].as_array().unwrap().iter();
+        let tokens = items.filter(|one| one["kind"] == "Token");
+        let tokens = tokens.map(|one| {
+            let text = |field: &str| one[field].as_str().unwrap().to_owned();
+            (text("name"), text("namespace"))
+        });
+        tokens.collect::<BTreeMap<_, _>>()
+    };
+    assert_eq!(listed().await, BTreeMap::new());
+    let since = jiff::Timestamp::now();
+    server
+        .write(&[record("recovery-key", |one| one.sealed_since = Some(since))])
+        .await;
+    let before = listed().await;
+    for (token, namespace) in [
+        (&server.admin, ""),
+        (&server.read, ""),
+        (&server.deploy, "shop"),
+    ] {
+        assert_eq!(
+            before.get(&id_of(token)).map(String::as_str),
+            Some(namespace)
+        );
+    }
+    let request = json!({"scope": {"kind": "read"}, "name": "later"});
+    let call = server.send_json(&server.admin, Method::POST, "/v1alpha1/tokens", &request);
+    let (status, body) = call.await;
+    assert!(status.is_success(), "{body}");
+    assert_eq!(listed().await, before, "a token of now is not exposed");
+    let path = format!("/v1alpha1/tokens/{}", id_of(&server.read));
+    let call = server.call(&server.admin, Method::DELETE, &path);
+    assert!(call.await.status().is_success());
+    assert_eq!(listed().await.get(&id_of(&server.read)), None);
 }
 
 /// A data key that is sealed with the recovery key of a moment ago could be one that nobody opens.

@@ -290,7 +290,7 @@ fn by_token(text: &str, snapshot: &Snapshot, now: Timestamp) -> Result<Caller, A
 }
 
 /// Whether the token has expired.
-fn expired(record: &TokenRecord, now: Timestamp) -> bool {
+pub(crate) fn expired(record: &TokenRecord, now: Timestamp) -> bool {
     record.expires.is_some_and(|expires| expires <= now)
 }
 

@@ -21,7 +21,7 @@ pub struct Container {
     /// Replaces the image's CMD.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// Arguments appended to the command.
+    /// Arguments appended to `command`; without it they replace the image's CMD.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
     /// Replaces the image's ENTRYPOINT.

@@ -17,7 +17,7 @@ pub struct Namespace {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NamespaceMetadata {
-    /// DNS-1123 label of at most 40 characters, not `node`.
+    /// DNS-1123 label of at most 40 characters, not `node` and no top-level domain such as `dev`.
     pub name: String,
     /// Labels, by key.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -308,7 +308,7 @@ fn a_replaced_recovery_key_is_to_be_written_down() {
     recovery-key is in phase Settled
     write the new recovery key down, and keep it away from the machines: `sudo kat-agent recovery-key` on a machine that holds the store shows it
     backups that were made before open with the earlier recovery key only: `sudo kat-agent backup` makes a new backup
-    `katcall ca exposed` lists the secrets and credentials that could be read with the earlier one
+    `katcall ca exposed` lists the secrets, credentials and tokens that could be read before
     ");
     assert_snapshot!(program.run(&["ca", "list"]), @r"
     exit: 0
@@ -324,17 +324,19 @@ fn exposed_values_are_a_table_with_what_to_do() {
     let path = format!("GET {AUTHORITIES}/exposed");
     let value = |kind: &str, name: &str| json!({"kind": kind, "namespace": "shop", "name": name, "updated": ago(7300)});
     let found = json!({"sealedSince": ago(3700), "unread": 1,
-        "items": [value("Secret", "db"), value("RegistryLogin", "example.com")]});
+        "items": [value("Secret", "db"), value("RegistryLogin", "example.com"),
+            {"kind": "Token", "namespace": "", "name": "abcdefghijkl", "updated": ago(7300)}]});
     fake.instead(&path, 200, found);
     let program = Program::of(&fake);
     assert_snapshot!(program.run(&["ca", "exposed"]), @r"
     exit: 0
     --- stdout
-    KIND            NAMESPACE   NAME          AGE   TO DO
-    Secret          shop        db            2h    change it, then: katcall secret set db -n shop
-    RegistryLogin   shop        example.com   2h    change it, then: katcall registry login example.com -n shop
+    KIND            NAMESPACE   NAME           AGE   TO DO
+    Secret          shop        db             2h    change it, then: katcall secret set db -n shop
+    RegistryLogin   shop        example.com    2h    change it, then: katcall registry login example.com -n shop
+    Token           -           abcdefghijkl   2h    make another where it is used, then: katcall token revoke abcdefghijkl
     --- stderr
-    these values are from before the recovery key was replaced, 1h ago: who had the earlier key and a backup or a disk may know them
+    these are from before the recovery key was replaced, 1h ago: whoever had root on a machine that held the store, or the earlier key and a backup, may know them
     1 more can't be read by the leader's version of KAT
     ");
     assert_snapshot!(program.run(&["ca", "exposed", "-o", "name"]), @r"
@@ -342,6 +344,7 @@ fn exposed_values_are_a_table_with_what_to_do() {
     --- stdout
     secret/shop/db
     registrylogin/shop/example.com
+    token/abcdefghijkl
     ");
     let printed = program.run(&["ca", "exposed", "-o", "json"]);
     assert!(printed.contains("\"sealedSince\""), "{printed}");
@@ -355,7 +358,7 @@ fn exposed_values_are_a_table_with_what_to_do() {
     assert_snapshot!(program.run(&["ca", "exposed"]), @r"
     exit: 0
     --- stderr
-    every secret and credential was written after the recovery key was replaced, 1h ago
+    every secret, credential and token was made after the recovery key was replaced, 1h ago
     ");
     fake.instead(
         &path,

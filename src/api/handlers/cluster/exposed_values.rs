@@ -1,12 +1,13 @@
-//! The secrets and credentials whose present value could be read with an earlier recovery key.
+//! The secrets, credentials and tokens from before the recovery key was replaced, which whoever had
+//! root on a machine that held the store could read.
 
 use std::sync::Arc;
 
 use axum::{Json, extract::State};
 
-use crate::{context::Api, errors::ApiError};
+use crate::{access::authentication, context::Api, errors::ApiError};
 use kat_types::{
-    api::{ExposedKind, ExposedValue, ExposedValues},
+    api::{ExposedKind, ExposedValue, ExposedValues, Scope},
     store::authorities::ReplaceableKey,
 };
 
@@ -38,8 +39,30 @@ pub(crate) async fn list(State(api): State<Arc<Api>>) -> Result<Json<ExposedValu
             (stored.value.updated, value)
         })
     });
+    // The store has only hashes of tokens, but the leader sees a token in each call, and the first
+    // machine keeps one in its connection file.
+    let now = api.now();
+    let usable = snapshot
+        .tokens
+        .iter()
+        .filter(|(_, stored)| !authentication::expired(&stored.value, now))
+        .filter(|(_, stored)| stored.value.uses != Some(0));
+    let tokens = usable.map(|(id, stored)| {
+        let namespace = match &stored.value.scope {
+            Scope::Deploy { namespace } => namespace.clone(),
+            Scope::Admin | Scope::Read | Scope::Join => String::new(),
+        };
+        let value = ExposedValue {
+            kind: ExposedKind::Token,
+            namespace,
+            name: id.clone(),
+            updated: stored.value.created.into(),
+        };
+        (stored.value.created, value)
+    });
     let exposed = secrets
         .chain(logins)
+        .chain(tokens)
         .filter(|(updated, _)| *updated < since);
     Ok(Json(ExposedValues {
         sealed_since: since.into(),

@@ -12,7 +12,7 @@ use crate::{
     output,
     output::{
         json::PrintedItems,
-        one_line, plain,
+        one_line, or_dash, plain,
         table::{Cell, Table},
         word,
     },
@@ -207,7 +207,7 @@ fn afterwards(name: &str) -> &'static [&'static str] {
     &[
         "write the new recovery key down, and keep it away from the machines: `sudo kat-agent recovery-key` on a machine that holds the store shows it",
         "backups that were made before open with the earlier recovery key only: `sudo kat-agent backup` makes a new backup",
-        "`katcall ca exposed` lists the secrets and credentials that could be read with the earlier one",
+        "`katcall ca exposed` lists the secrets, credentials and tokens that could be read before",
     ]
 }
 
@@ -227,12 +227,12 @@ async fn exposed(session: &CliSession<'_>, format: OutputFormat) -> Result<(), C
         OutputFormat::Json => output::document(console, DocumentFormat::Json, &found),
         OutputFormat::Yaml => output::document(console, DocumentFormat::Yaml, &found),
         OutputFormat::Name => found.items.iter().try_for_each(|one| {
-            console.line(&format!(
-                "{}/{}/{}",
-                kind_in_names(one.kind),
-                plain(&one.namespace),
-                plain(&one.name)
-            ))
+            let (namespace, name) = (plain(&one.namespace), plain(&one.name));
+            console.line(&match one.kind {
+                ExposedKind::Secret => format!("secret/{namespace}/{name}"),
+                ExposedKind::RegistryLogin => format!("registrylogin/{namespace}/{name}"),
+                ExposedKind::Token => format!("token/{name}"),
+            })
         }),
         OutputFormat::Table | OutputFormat::Wide => {
             let now = Timestamp::now();
@@ -247,13 +247,6 @@ async fn exposed(session: &CliSession<'_>, format: OutputFormat) -> Result<(), C
     }
 }
 
-fn kind_in_names(kind: ExposedKind) -> &'static str {
-    match kind {
-        ExposedKind::Secret => "secret",
-        ExposedKind::RegistryLogin => "registrylogin",
-    }
-}
-
 fn exposed_table(values: &[ExposedValue], now: Timestamp) -> Table {
     let mut table = Table::new(vec!["KIND", "NAMESPACE", "NAME", "AGE", "TO DO"]);
     for one in values {
@@ -265,10 +258,13 @@ fn exposed_table(values: &[ExposedValue], now: Timestamp) -> Table {
             ExposedKind::RegistryLogin => {
                 format!("change it, then: katcall registry login {name} -n {namespace}")
             }
+            ExposedKind::Token => {
+                format!("make another where it is used, then: katcall token revoke {name}")
+            }
         };
         table.row(vec![
             Cell::new(word(&one.kind)),
-            Cell::new(&namespace),
+            Cell::new(or_dash(&namespace)),
             Cell::new(&name),
             Cell::new(time::age(now, one.updated)),
             Cell::new(&what),
@@ -287,10 +283,10 @@ fn exposed_notes(found: &ExposedValues, now: Timestamp) -> Vec<String> {
     let age = time::age(now, since.into());
     let mut notes = vec![match found.items.is_empty() {
         true => format!(
-            "every secret and credential was written after the recovery key was replaced, {age} ago"
+            "every secret, credential and token was made after the recovery key was replaced, {age} ago"
         ),
         false => format!(
-            "these values are from before the recovery key was replaced, {age} ago: who had the earlier key and a backup or a disk may know them"
+            "these are from before the recovery key was replaced, {age} ago: whoever had root on a machine that held the store, or the earlier key and a backup, may know them"
         ),
     }];
     if found.unread > 0 {

@@ -129,19 +129,19 @@ pub struct AuthorityMigration {
     pub waits_for: Vec<String>,
 }
 
-/// A value that could be read with an earlier recovery key.
+/// A value that a machine which held the store before the recovery key was replaced could read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ExposedValue {
-    /// What it is: `Secret` or `RegistryLogin`. In an object of a newer version, an unknown word is
-    /// read as `Secret`.
+    /// What it is: `Secret`, `RegistryLogin` or `Token`. In an object of a newer version, an unknown
+    /// word is read as `Secret`.
     #[serde(deserialize_with = "newer::word")]
     pub kind: ExposedKind,
-    /// Its namespace.
+    /// Its namespace; empty for a token that is not for one namespace.
     pub namespace: String,
-    /// Name of the secret, or the registry that the credentials are for.
+    /// Name of the secret, the registry that the credentials are for, or the token's id.
     pub name: String,
-    /// When the value was last changed; RFC 3339, UTC.
+    /// When the value was last changed, or the token created; RFC 3339, UTC.
     pub updated: ApiTime,
 }
 
@@ -153,20 +153,23 @@ pub enum ExposedKind {
     Secret,
     /// Credentials for a registry.
     RegistryLogin,
+    /// A token: the machine that leads sees it in each call.
+    Token,
 }
 
 impl newer::ExtensibleEnum for ExposedKind {
     const NEWER: Self = Self::Secret;
 }
 
-/// The secrets and credentials whose present value could be read with an earlier recovery key.
+/// The secrets, credentials and tokens that a machine which held the store before the recovery key
+/// was replaced could read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ExposedValues {
     /// When everything was last sealed with another recovery key; RFC 3339, UTC; empty if the
     /// recovery key was never replaced.
     pub sealed_since: ApiTime,
-    /// The values from before that time, by namespace.
+    /// The values from before that time: secrets and credentials by namespace, then tokens.
     pub items: Vec<ExposedValue>,
     /// Number of secrets and credentials that the leader's version can't read, and that may belong
     /// to them.
