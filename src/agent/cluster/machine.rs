@@ -36,7 +36,7 @@ use kat_host::{
     files,
 };
 use kat_network::links::address_change;
-use kat_pki::ApiServers;
+use kat_pki::{ApiServers, KnownServer, KnownServers};
 use kat_systemd::{ActiveState, ManagerSource, UnitManager};
 use kat_types::{
     api::{
@@ -457,9 +457,32 @@ fn client_at(
         &identity.cluster_uid,
         &keys.cluster_authority()?,
         Some(&format!("{}{}", leaf.certificate_pem, leaf.key_pem)),
-        &ApiServers::Known(known.servers()),
+        &ApiServers::KnownOnly(servers_of(identity, known, keys)?),
         options,
     )?)
+}
+
+/// The machines that hold the store, by their known keys alone: whoever answers a report keeps
+/// instances with `onPartition: stop` running. This machine's own key is read from its disk, since
+/// it is published by a report, which goes to its own port first.
+fn servers_of(
+    identity: &MachineIdentity,
+    known: &ClusterCache,
+    keys: &MachineKeys,
+) -> Result<KnownServers, KeysError> {
+    let mut servers = known.servers();
+    if identity.etcd {
+        let unknown = KnownServer {
+            is_member: true,
+            node_key: None,
+            api_key: None,
+        };
+        let own = servers.machines.entry(identity.node.clone());
+        let own = own.or_insert(unknown);
+        own.is_member = true;
+        own.api_key = Some(keys.member_keys()?.api);
+    }
+    Ok(servers)
 }
 
 #[derive(Debug, thiserror::Error)]

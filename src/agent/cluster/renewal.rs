@@ -234,7 +234,7 @@ impl CertificateRenewal {
             &self.identity.cluster_uid,
             &self.keys.cluster_authority()?,
             None,
-            &pki::ApiServers::Known(known.servers()),
+            &pki::ApiServers::KnownOnly(known.servers()),
             ClientOptions::default(),
         )?;
         let request = RenewalRequest {

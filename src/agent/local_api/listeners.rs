@@ -152,7 +152,7 @@ fn socket_leader(
     let config = move || {
         let authority = keys.cluster_authority()?;
         let admin = pki::tls::CurrentIdentity::new(&keys.leaf("admin")?, &authority)?;
-        let servers = pki::ApiServers::Known(known.borrow().servers());
+        let servers = pki::ApiServers::KnownOnly(known.borrow().servers());
         let config = pki::tls::client_config(&authority, &cluster_uid, Some(admin), servers)?;
         anyhow::Ok(Arc::new(config))
     };

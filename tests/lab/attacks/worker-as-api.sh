@@ -1,4 +1,4 @@
-# A worker that serves the API with its own certificate is refused by name, and gets no token; certificates of the API are on members alone
+# A worker that serves the API with its own certificate is refused by name, and gets no token; certificates of the API are on members alone, and a machine reports to known keys alone
 # machines: 4
 # shellcheck shell=bash
 . tests/lab/attacks/lib.sh
@@ -78,3 +78,18 @@ end_server n3
 n1 rm -f /root/through.conf
 wait_for 60 nodes_are_ready
 wait_for 60 members_are_healthy 3
+
+# Who leads says to a machine that it was heard, and so that its instances with onPartition: stop may run on. A former
+# member that answers in the leader's place has a certificate of the API too: a machine reports by known keys alone.
+on n4 systemctl stop kat-agent.service
+on n4 sh -euc 'cd /var/lib/kat; cp -p cluster.json /root/known.json
+    jq -c ".endpoints.machines[] |= (if .apiKey then .apiKey |= (explode | reverse | implode) else . end)" cluster.json >new; cat new >cluster.json; rm new'
+since=$(on n4 date +%s)
+on n4 systemctl start kat-agent.service
+said_of_reports() { on n4 journalctl --quiet --unit kat-agent.service --since "@$since" --output cat | grep "a report did not reach the leader"; }
+is_refused() { contains "$(said_of_reports)" "it is for another key than the one by which machine"; }
+wait_for 30 is_refused
+on n4 systemctl stop kat-agent.service
+on n4 sh -euc 'cat /root/known.json >/var/lib/kat/cluster.json; rm /root/known.json'
+on n4 systemctl start kat-agent.service
+wait_for 60 nodes_are_ready
