@@ -123,6 +123,7 @@ async fn labels_are_set_whole_but_for_those_that_say_what_the_machine_is() {
         json!({"disk": "ssd"}),
         json!({"kat.dws.rip/arch": "arm64"}),
         json!({"kat.dws.rip/arch": "amd64", "kat.dws.rip/os": "plan9"}),
+        json!({"kat.dws.rip/arch": "amd64", "kat.dws.rip/etcd": "no"}),
         json!({"kat.dws.rip/arch": "amd64", "a b": "c"}),
         json!({"kat.dws.rip/arch": "amd64", "a": "b\nc"}),
         json!(["disk"]),

@@ -10,7 +10,10 @@ use jiff::Timestamp;
 use crate::{SeenStore, Snapshot, cluster_endpoints};
 use kat_types::{
     api::NodePhase,
-    machine::network::node_address,
+    machine::{
+        network::node_address,
+        node_labels::{ETCD_LABEL, NEVER},
+    },
     store::{
         members::{ClusterMembers, MemberRecord},
         snapshot::NodeEntry,
@@ -232,6 +235,8 @@ pub fn lost_members(snapshot: &Snapshot, seen: &[SeenMember]) -> BTreeSet<u64> {
 /// last a member whose machine has been away for long, so that it is replaced as soon as there is
 /// another machine and not before.
 ///
+/// A machine with the label [`ETCD_LABEL`] becomes no member.
+///
 /// Once every member has a certificate of the API, a machine of version 0.1.0, which makes none,
 /// becomes no member: callers would not accept it.
 pub fn wanted_members(
@@ -252,10 +257,13 @@ pub fn wanted_members(
         let mut members = seen.iter().filter(|one| one.node.as_ref() == Some(name));
         let member = members.clone().find(|one| !lost.contains(&one.id));
         let failed = given_up.contains(name) || members.any(|one| lost.contains(&one.id));
+        let label = registration.labels.get(ETCD_LABEL);
+        let is_never = label.is_some_and(|value| value == NEVER);
         let rank = match member {
             Some(_) if name == leading => 0,
             Some(member) if !is_away(node, member.voting, timeout, now) => 1,
             Some(member) if member.voting => AWAY,
+            None if is_never => continue,
             None if api_named && registration.member_keys.api.is_empty() => continue,
             None if is_ready(node) && !registration.draining => OTHER + u8::from(failed),
             // A member without a vote whose machine is away only blocks others.

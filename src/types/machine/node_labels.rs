@@ -5,6 +5,12 @@ use std::collections::BTreeMap;
 /// Label of machines that accept traffic from outside.
 pub const INGRESS_LABEL: &str = "kat.dws.rip/ingress";
 
+/// Label of a machine that is never to become a member of etcd; its only value is [`NEVER`]. One that
+/// is a member stays one.
+pub const ETCD_LABEL: &str = "kat.dws.rip/etcd";
+/// See [`ETCD_LABEL`].
+pub const NEVER: &str = "never";
+
 const NODE_NAME: &str = "kat.dws.rip/nodeName";
 const ARCHITECTURE: &str = "kat.dws.rip/arch";
 const OPERATING_SYSTEM: &str = "kat.dws.rip/os";

@@ -24,7 +24,7 @@ use kat_bundle::{check_label_key, check_label_value};
 use kat_plan::{EventLog, Snapshot};
 use kat_types::{
     api::{EventKind, NodeLabels, NodeTaints, ObjectKind, ObjectReference, Taint, WriteOutcome},
-    machine::node_labels::OWN_LABELS,
+    machine::node_labels::{ETCD_LABEL, NEVER, OWN_LABELS},
     reason::EventReason,
     store::{keys, records::NodeRegistration, transaction::Compare},
 };
@@ -231,6 +231,11 @@ impl NodeSettingRequest<'_> {
                 if let Some(key) = own.next() {
                     return Err(ApiError::invalid(format!(
                         "labels: `{key}` says what the machine is, and stays as it is"
+                    )));
+                }
+                if labels.get(ETCD_LABEL).is_some_and(|value| value != NEVER) {
+                    return Err(ApiError::invalid(format!(
+                        "labels: the only value of `{ETCD_LABEL}` is `{NEVER}`: the machine never becomes one that holds the cluster's store"
                     )));
                 }
                 registration.labels.clone_from(labels);

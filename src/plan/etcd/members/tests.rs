@@ -126,6 +126,32 @@ fn one_three_or_five_as_machines_are_there() {
     assert_eq!(wanted(&ready(2), &voters(2), "n2"), ["n2"]);
 }
 
+#[test]
+fn a_machine_with_the_label_becomes_no_member_and_a_member_stays_one() {
+    let mut four = ready(4);
+    let mut label = |name: &str, value: Option<&str>| {
+        let node = four.state.nodes.get_mut(name).unwrap();
+        let labels = &mut node.registration.value.labels;
+        labels.clear();
+        labels.extend(value.map(|value| (ETCD_LABEL.to_owned(), value.to_owned())));
+        four.clone()
+    };
+    let without_second = label("n2", Some(NEVER));
+    assert_eq!(
+        wanted(&without_second, &voters(1), "n1"),
+        ["n1", "n3", "n4"]
+    );
+    assert_eq!(
+        wanted(&without_second, &voters(3), "n1"),
+        ["n1", "n2", "n3"]
+    );
+    // Too few machines are left for three members.
+    let without_third = label("n3", Some(NEVER));
+    assert_eq!(wanted(&without_third, &voters(1), "n1"), ["n1"]);
+    let with_second = label("n2", None);
+    assert_eq!(wanted(&with_second, &voters(1), "n1"), ["n1", "n2", "n4"]);
+}
+
 /// Callers that have seen the name of the API do not accept a member of version 0.1.0.
 #[test]
 fn a_machine_without_a_key_of_the_api_becomes_no_member_once_every_member_has_one() {
