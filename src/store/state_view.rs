@@ -375,9 +375,8 @@ impl ViewFollower {
             StateSourceError::Ended(end) => Duration::from_millis(end.retry_after_ms),
             _ => Duration::ZERO,
         };
-        let pause = pauses
-            .next_jittered((self.chances)())
-            .max(wanted.min(PAUSES.most));
+        // Added, not the longer of the two: all readers of a server that ended are given one time.
+        let pause = wanted.min(PAUSES.most) + pauses.next_jittered((self.chances)());
         ViewStage::Waiting(Instant::now() + pause)
     }
 
