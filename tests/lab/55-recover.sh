@@ -12,6 +12,8 @@ before=$(programs_on_n1)
 [[ $before ]]
 no_program_was_stopped() { equal "" "$(comm -23 <(echo "$before") <(programs_on_n1))" "programs on n1 that were stopped"; }
 key=$(n1 kat-agent recovery-key)
+pki=/var/lib/kat/pki
+on n2 sh -euc "rm -rf /root/old; umask 077; mkdir /root/old; cp $pki/leader-etcd.* /root/old"
 
 # recover refuses while the quorum answers, without --yes, and for users other than root.
 # Expired certificates are no proof of a lost quorum: etcd would refuse them.
@@ -57,4 +59,15 @@ wait_for 90 all_run
 wait_for 60 process_count_is 3
 no_program_was_stopped
 for node in n2 n3; do equal "$key" "$(on "$node" kat-agent recovery-key)" "recovery key of $node"; done
+# A member was deleted, so its certificate opens etcd no more, although the store is that of before.
+is_settled() { kat ca list -o json | jq -e '.items[] | select(.name == "etcd-client-ca") | .phase == "Settled"' >/dev/null; }
+wait_for 120 is_settled
+# version_with FOLDER: what n2's etcd answers to the certificate in the folder, or curl's error.
+version_with() {
+    on n2 curl --silent --show-error --max-time 10 --cacert "$pki/etcd-client-ca.crt" --cert "$1/leader-etcd.crt" \
+        --key "$1/leader-etcd.key" https://127.0.0.1:2379/version 2>&1
+}
+output=$(version_with /root/old) && exit 1
+contains "$output" alert
+contains "$(version_with $pki)" etcdserver
 wait_for 60 invariants_hold
