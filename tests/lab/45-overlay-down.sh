@@ -44,6 +44,10 @@ stop_calls n1
 no_long_wait n1 50 5 "$since"
 equal Ready "$(kat get nodes "$victim" -o json | jq -r .status.phase)" "phase of $victim"
 equal "$before" "$(ran)" "instances of web"
+# New instances go elsewhere.
+run late --port 80 --replicas 2
+lacks "$(machines_running late)" "$victim"
+kat delete workload late --wait
 
 # The member of etcd there is removed after five timeouts and made anew, and then again. Its machine's agent restarts
 # twice each time: systemd's pauses must not grow with that, or the machine is lost and its instances are replaced.

@@ -36,6 +36,7 @@ normalised() {
         s/\b[0-9]+(\.[0-9]+)? ?(ms|s|min|m|h|d)\b/TIME/g
         s/\b[0-9]+(\.[0-9]+)?[KMG]i\b/SIZE/g
         s/^ *@@ .* @@$/@@/
+        s/\bn[123] \(192\.168\.77\.1[123]\)/MACHINE (ADDRESS)/g
         s/\/20[0-9]{3}\//\/UID\//g
         s/^cluster `[a-z]+`/cluster/
         s/the cluster (home|lab|kat)\b/the cluster NAME/

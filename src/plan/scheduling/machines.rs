@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::host_ports;
-use crate::{MachineCandidate, draft::Draft, images};
+use crate::{MachineCandidate, draft::Draft, images, nodes::overlay_down};
 use kat_types::{
     api::{InstancePhase, NodePhase},
     assignment::{Assignment, DesiredRun},
@@ -55,6 +55,7 @@ impl<'a> Machines<'a> {
                 // Agents of versions that did not report it count as having crun.
                 lacks_crun: status.is_some_and(|status| !matches!(&*status.runtime, "" | "crun")),
                 foreign_indexes: status.map_or_else(Vec::new, |one| one.foreign_indexes.clone()),
+                unreachable: status.is_some_and(overlay_down::is_down),
                 disk_pressure: status
                     .is_some_and(|status| images::pressure(&status.conditions).is_some()),
                 visible_bytes: draft.snapshot.visible.of(name),

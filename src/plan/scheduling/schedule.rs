@@ -56,6 +56,8 @@ pub struct MachineCandidate<'a> {
     pub lacks_crun: bool,
     /// Indexes of workload users whose ids another account has there.
     pub foreign_indexes: Vec<u32>,
+    /// It does not answer most other machines over the overlay.
+    pub unreachable: bool,
     /// It is short of disk space.
     pub disk_pressure: bool,
     /// Bytes of what it sees of the store, with its assignments.
@@ -271,6 +273,7 @@ pub fn choose<'a>(
     }
     let best = fitting.into_iter().min_by_key(|candidate| {
         (
+            candidate.unreachable,
             candidate.disk_pressure,
             dislikes(spec, candidate),
             domains.as_ref().map(|domains| domains.count(candidate)),

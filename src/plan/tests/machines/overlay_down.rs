@@ -93,6 +93,31 @@ fn a_machine_that_most_others_do_not_reach_is_sent_no_callers_and_keeps_its_inst
 }
 
 #[test]
+fn new_instances_go_to_a_judged_machine_only_where_no_other_takes_them() {
+    let mut world = world(3);
+    say(&mut world, &["n1", "n2"], "n3", AFTER);
+    world.settle();
+    world.replicas("late", 4);
+    world.settle();
+    let nodes = |world: &mut World, name: &str| -> BTreeSet<String> {
+        let wanted = world.wanted(name).into_iter();
+        wanted.map(|(_, node, _)| node).collect()
+    };
+    assert_eq!(nodes(&mut world, "late"), names(&["n1", "n2"]));
+    world.apply_workload("pinned", |file| {
+        file["spec"]["nodeSelector"] = json!({"name": "n3"});
+    });
+    world.settle();
+    assert_eq!(nodes(&mut world, "pinned"), names(&["n3"]));
+    unsay(&mut world);
+    world.pass(PAUSE * 2);
+    world.settle();
+    world.replicas("late", 9);
+    world.settle();
+    assert_eq!(nodes(&mut world, "late"), names(&["n1", "n2", "n3"]));
+}
+
+#[test]
 fn neither_the_leader_alone_nor_the_others_without_it_judge_a_machine() {
     for (machines, say_so, seconds) in [
         (3, vec!["n1"], AFTER),

@@ -116,6 +116,7 @@ fn anew<'s>(
             host_network: false,
             lacks_crun: false,
             foreign_indexes: Vec::new(),
+            unreachable: false,
             disk_pressure: false,
             visible_bytes: 0,
         }

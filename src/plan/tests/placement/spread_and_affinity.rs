@@ -260,6 +260,7 @@ pub(crate) fn candidate<'a>(
         host_network: false,
         lacks_crun: false,
         foreign_indexes: Vec::new(),
+        unreachable: false,
         disk_pressure: false,
         visible_bytes: 0,
     }
