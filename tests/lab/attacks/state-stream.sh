@@ -2,7 +2,6 @@
 # machines: 4
 # shellcheck shell=bash
 . tests/lab/attacks/lib.sh
-wait_for 120 members_are_healthy 3
 kat label node n4 stream=shown
 kat label node n2 stream=hidden
 run shown --port 80 --spec 'nodeSelector: {stream: shown}'

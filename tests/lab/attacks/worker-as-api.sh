@@ -2,7 +2,6 @@
 # machines: 4
 # shellcheck shell=bash
 . tests/lab/attacks/lib.sh
-wait_for 120 members_are_healthy 3
 pki=/var/lib/kat/pki
 uid=$(n1 jq -r .clusterUid /etc/kat/admin.conf)
 # names NODE LEAF: the server names of a certificate.
