@@ -9,7 +9,7 @@ members_are() { [[ $(members) == "$1" ]] || { members >&2; return 1; }; }
 wait_for 60 members_are '["n1","n2","n3"]'
 run web --port 80 --replicas 4
 
-# A machine with the label is not chosen; it is asked for by a value that says what it does.
+# The label of a machine that is never to be chosen has one value. Whom it keeps out is shown by the planner's tests.
 refused kat label node n4 kat.dws.rip/etcd=no
 kat label node n4 kat.dws.rip/etcd=never
 contains "$(kat describe node n4)" "kat.dws.rip/etcd=never"
