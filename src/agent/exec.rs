@@ -28,7 +28,7 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpStream, unix::pipe},
     sync::mpsc,
-    time::{sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -72,6 +72,12 @@ const COUNTED_AT_ONCE: usize = 64;
 const SIGNAL: Duration = Duration::from_secs(5);
 /// The signal for a changed window size.
 const SIGWINCH: i32 = 28;
+/// Time between two such signals. Podman hands each size on to conmon, which before its version 2.2.0
+/// loses the second of two sizes that it reads together.
+const BETWEEN_SIZES: Duration = Duration::from_millis(300);
+/// Time after which the last size is told once more, since conmon may have been slow. A size that the
+/// command has already is no news to it.
+const SIZE_AGAIN: Duration = Duration::from_secs(1);
 
 /// Sessions with this machine's instances.
 pub(crate) struct LocalSessions {
@@ -335,6 +341,9 @@ impl RunningCommand {
             unit: self.unit.name.clone(),
             group: self.group.clone(),
             signals: 0,
+            told_at: None,
+            tell_at: None,
+            is_untold: false,
         }
     }
 
@@ -418,7 +427,12 @@ async fn feed<W: AsyncWrite + Unpin>(
     mut inputs: InputFrames,
     mut reins: CommandControl,
 ) {
-    while let Some(input) = inputs.next().await {
+    loop {
+        let input = tokio::select! {
+            input = inputs.next() => input,
+            () = reins.tell_size() => continue,
+        };
+        let Some(input) = input else { return };
         match input {
             InputFrame::Data(data) => {
                 if let Some(writer) = &mut to
@@ -428,7 +442,7 @@ async fn feed<W: AsyncWrite + Unpin>(
                 }
             }
             InputFrame::End => to = None,
-            InputFrame::Resize(size) => reins.resize(size).await,
+            InputFrame::Resize(size) => reins.resize(size),
             InputFrame::Signal(signal) => reins.signal(signal).await,
         }
     }
@@ -442,17 +456,42 @@ struct CommandControl {
     group: CommandCgroup,
     /// Number of signals sent.
     signals: u64,
+    /// When Podman was last told that the window has another size.
+    told_at: Option<Instant>,
+    /// When it is to be told next.
+    tell_at: Option<Instant>,
+    /// Whether it was not told of the last change yet.
+    is_untold: bool,
 }
 
 impl CommandControl {
-    async fn resize(&self, size: TerminalSize) {
-        if let Some(terminal) = &self.terminal
-            && terminal.resize(size).is_ok()
-        {
-            // Podman reads the size of its terminal on this signal. It gets no signal from the
-            // kernel, since the terminal is not its controlling one.
-            let _ = self.manager.kill(&self.unit, SIGWINCH).await;
+    fn resize(&mut self, size: TerminalSize) {
+        let Some(terminal) = &self.terminal else {
+            return;
+        };
+        if terminal.resize(size).is_ok() && !self.is_untold {
+            let now = Instant::now();
+            let next = self.told_at.map_or(now, |told| told + BETWEEN_SIZES);
+            self.tell_at = Some(next.max(now));
+            self.is_untold = true;
         }
+    }
+
+    /// Tells Podman of a changed size once it is time; never returns without one. Podman reads the
+    /// size of its terminal on this signal. It gets no signal from the kernel, since the terminal is
+    /// not its controlling one.
+    async fn tell_size(&mut self) {
+        let Some(at) = self.tell_at else {
+            return std::future::pending().await;
+        };
+        sleep_until(at).await;
+        if let Err(error) = self.manager.kill(&self.unit, SIGWINCH).await {
+            tracing::debug!(unit = self.unit, "a command was not told its size: {error}");
+        }
+        let now = Instant::now();
+        self.told_at = Some(now);
+        self.tell_at = self.is_untold.then(|| now + SIZE_AGAIN);
+        self.is_untold = false;
     }
 
     async fn signal(&mut self, signal: PassedSignal) {

@@ -44,7 +44,10 @@ type_in() { printf '%b' "$1" >&7; }
 screen_shows() { grep -q "$1" "$LAB_WORK/screen"; }
 terminal_size_is() {
     type_in 'stty size\n'
-    screen_shows "$1"
+    screen_shows "$1" && return
+    n1 sh -c 'echo "the size of katcall: $(stty -F "$(cat /tmp/terminal)" size)"' >&2
+    tail -c 200 "$LAB_WORK/screen" >&2
+    return 1
 }
 wait_for 20 terminal_size_is '33 101'
 n1 sh -c 'stty -F "$(cat /tmp/terminal)" rows 20 cols 60'

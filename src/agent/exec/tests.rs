@@ -46,6 +46,51 @@ fn group() -> CommandCgroup {
     CommandCgroup::at(Path::new("/nowhere"), "kat-exec-1")
 }
 
+fn reins(terminal: Option<Terminal>, manager: Arc<FakeManager>) -> CommandControl {
+    CommandControl {
+        terminal,
+        manager,
+        unit: "kat-exec-1.service".to_owned(),
+        group: group(),
+        signals: 0,
+        told_at: None,
+        tell_at: None,
+        is_untold: false,
+    }
+}
+
+/// conmon before 2.2.0 loses the second of two sizes that it reads together.
+#[tokio::test(start_paused = true)]
+async fn a_burst_of_window_sizes_is_told_in_time_and_ends_with_the_last_one() {
+    let size = |rows| TerminalSize { rows, columns: 80 };
+    let (terminal, end) = Terminal::open(size(1)).unwrap();
+    let manager = Arc::new(FakeManager::new("user 20000"));
+    let told = || {
+        let calls = manager.calls();
+        calls.iter().filter(|call| call.starts_with("kill")).count()
+    };
+    let mut reins = reins(Some(terminal), Arc::clone(&manager));
+    let idle = timeout(Duration::from_secs(3600), reins.tell_size());
+    assert!(idle.await.is_err(), "told without a change");
+
+    let begun = Instant::now();
+    reins.resize(size(2));
+    reins.tell_size().await;
+    assert_eq!((told(), begun.elapsed()), (1, Duration::ZERO));
+    for rows in 3..=9 {
+        reins.resize(size(rows));
+        let early = timeout(Duration::from_millis(40), reins.tell_size());
+        assert!(early.await.is_err());
+    }
+    reins.tell_size().await;
+    assert_eq!((told(), begun.elapsed()), (2, BETWEEN_SIZES));
+    assert_eq!(rustix::termios::tcgetwinsize(&end).unwrap().ws_row, 9);
+    reins.tell_size().await;
+    assert_eq!((told(), begun.elapsed()), (3, BETWEEN_SIZES + SIZE_AGAIN));
+    let idle = timeout(Duration::from_secs(3600), reins.tell_size());
+    assert!(idle.await.is_err(), "told without another change");
+}
+
 /// The receiver is like a program that reads standard input until its end and writes afterwards.
 #[tokio::test]
 async fn standard_input_can_end_while_the_caller_stays_connected() {
@@ -55,13 +100,7 @@ async fn standard_input_can_end_while_the_caller_stays_connected() {
         let input = said.recv().await?;
         Some((input, said))
     });
-    let reins = CommandControl {
-        terminal: None,
-        manager: Arc::new(FakeManager::new("user 20000")),
-        unit: "kat-exec-1.service".to_owned(),
-        group: group(),
-        signals: 0,
-    };
+    let reins = reins(None, Arc::new(FakeManager::new("user 20000")));
     let feeding = tokio::spawn(feed(Some(sender), Box::pin(said), reins));
     inputs.send(InputFrame::Data("abc".into())).await.unwrap();
     inputs.send(InputFrame::End).await.unwrap();

@@ -110,11 +110,16 @@ fn code_of(signal: PassedSignal) -> u8 {
 /// Runs the command; returns its exit code, or that of the signal that ended katcall.
 pub(crate) async fn run(session: &CliSession<'_>, arguments: &ExecArgs) -> Result<u8, CliError> {
     let mut signals = ReceivedSignals::listen()?;
+    // Before the terminal's size is read: a change after that is sent once the session is open.
+    let resized = arguments
+        .tty
+        .then(|| signal(SignalKind::window_change()))
+        .transpose()?;
     let (sending, receiving) = tokio::select! {
         opened = begin(session, arguments) => opened?,
         signal = signals.next() => return Ok(code_of(signal)),
     };
-    attend(arguments, &sending, receiving, &mut signals).await
+    attend(arguments, &sending, receiving, resized, &mut signals).await
 }
 
 /// Opens the session.
@@ -149,6 +154,7 @@ async fn attend(
     arguments: &ExecArgs,
     sending: &SessionInput,
     receiving: SessionOutput,
+    resized: Option<Signal>,
     signals: &mut ReceivedSignals,
 ) -> Result<u8, CliError> {
     // From here on every key goes to the command, including Ctrl-C.
@@ -157,7 +163,7 @@ async fn attend(
     let typed = arguments.interactive.then(read_stdin);
     let outcome = tokio::select! {
         outcome = show(receiving) => outcome,
-        never = send(sending, typed, arguments.tty) => match never {},
+        never = send(sending, typed, resized) => match never {},
         signal = pass_on(sending, signals, !keys_are_its) => Ok(code_of(signal)),
     };
     exit_code(outcome, signals.passed)
@@ -203,9 +209,8 @@ async fn pass_on(
 async fn send(
     sending: &SessionInput,
     mut typed: Option<mpsc::Receiver<Bytes>>,
-    sized: bool,
+    mut resized: Option<Signal>,
 ) -> Infallible {
-    let mut resized = signal(SignalKind::window_change()).ok().filter(|_| sized);
     loop {
         let key = async {
             match &mut typed {
