@@ -119,9 +119,9 @@ pub(super) fn default_namespace(global: &GlobalArgs) -> String {
 }
 
 fn namespace_at(global: &GlobalArgs, places: &ConnectionSearch) -> Option<String> {
-    // The variables name no namespace, and the file of KAT_CA may be a pipe, too.
+    // The file of KAT_CA may be a pipe, too.
     if !global.names_a_connection() && places.environment.names_a_server() {
-        return None;
+        return places.environment.namespace();
     }
     // A pipe, such as `--connection <(...)`, can be read once only, and the client needs it.
     let variable = places
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn the_variables_need_a_server_and_bring_no_namespace() {
+    fn the_variables_need_a_server_and_bring_the_namespace_of_their_token() {
         let folder = tempfile::tempdir().unwrap();
         let mut places = places(folder.path());
         let mut global = GlobalArgs::default();
@@ -389,6 +389,13 @@ mod tests {
         places.environment = variables(&[("KAT_SERVER", "a"), ("KAT_TOKEN", &token())]);
         assert_eq!(namespace_at(&global, &places), None);
         assert_eq!(warning_at(&global, &places), None);
+        for (text, expected) in [
+            (format!(" {}.store\n", token()), Some("store")),
+            (format!("{}.Store", token()), None),
+        ] {
+            places.environment = variables(&[("KAT_SERVER", "a"), ("KAT_TOKEN", &text)]);
+            assert_eq!(namespace_at(&global, &places).as_deref(), expected);
+        }
 
         // A flag is stronger, also than variables that cannot be used.
         places.environment = variables(&[("KAT_SERVER", "")]);

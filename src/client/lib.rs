@@ -212,7 +212,10 @@ impl Client {
             connection: Arc::new(connection.clone()),
         });
         if !connection.token.is_empty() {
-            client.authorization = Some(format!("Bearer {}", connection.token).into());
+            // A server needs no more of a token; what it cannot read, it refuses with a reason.
+            let token = Token::parse(&connection.token).map(|token| token.bearer());
+            let token = token.unwrap_or_else(|_| connection.token.clone());
+            client.authorization = Some(format!("Bearer {token}").into());
         }
         Ok(client)
     }

@@ -1,9 +1,11 @@
-//! Tokens: `kat1.ID.SECRET` gives access to the API within its scope, `kat1.ID.SECRET.HASH` allows
-//! a machine to join and names the authority that it has to trust.
+//! Tokens: `kat1.ID.SECRET` gives access to the API within its scope. Two parts may follow, which
+//! tell a client what it needs to know before it asks, and which no server believes: `.HASH` is the
+//! authority that the client has to trust, as in each token for joining, and `.NAMESPACE` the only
+//! one in which the token may do something.
 //!
 //! ID is 12 characters of Crockford's base32 in lower case, SECRET 32 random bytes in base64url
 //! without padding, HASH the SHA-256 of the cluster authority's certificate as 64 hexadecimal
-//! digits. The store keeps the SHA-256 of the secret, never the secret itself.
+//! digits, which is one more than a namespace has. The store keeps the SHA-256 of the secret, never the secret itself.
 
 use std::fmt;
 
@@ -11,7 +13,7 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jiff::Timestamp;
 
-use kat_types::encoding::digest::sha256_hex;
+use kat_types::{encoding::digest::sha256_hex, resource::name::check_namespace};
 
 /// Prefix of every token.
 const VERSION: &str = "kat1";
@@ -26,7 +28,9 @@ const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// The text is not a token.
-    #[error("not a token: expected kat1.ID.SECRET or kat1.ID.SECRET.HASH")]
+    #[error(
+        "not a token: expected kat1.ID.SECRET, with .HASH or .NAMESPACE after it where it has them"
+    )]
     Malformed,
     /// The secret is wrong.
     #[error("the token {0} is wrong")]
@@ -48,6 +52,7 @@ pub struct Token {
     id: String,
     secret: [u8; 32],
     authority: Option<String>,
+    namespace: Option<String>,
 }
 
 impl fmt::Debug for Token {
@@ -81,7 +86,18 @@ impl Token {
             id,
             secret,
             authority: authority.map(ToOwned::to_owned),
+            namespace: None,
         })
+    }
+
+    /// The token with the only namespace in which it may do something.
+    ///
+    /// # Errors
+    /// [`TokenError::Malformed`] for an invalid name.
+    pub fn for_namespace(mut self, namespace: &str) -> Result<Self, TokenError> {
+        check_namespace(namespace).map_err(|_| TokenError::Malformed)?;
+        self.namespace = Some(namespace.to_owned());
+        Ok(self)
     }
 
     /// Parses a token. White space around it is ignored.
@@ -98,11 +114,15 @@ impl Token {
         }
         let mut parts = text.split('.');
         let (version, id, secret) = (parts.next()?, parts.next()?, parts.next()?);
-        let authority = parts.next();
+        let mut rest = parts.next();
+        let authority = rest.filter(|part| is_hash(part));
+        if authority.is_some() {
+            rest = parts.next();
+        }
         let known = version == VERSION
             && id.len() == ID_CHARACTERS
             && id.bytes().all(|byte| ALPHABET.contains(&byte))
-            && authority.is_none_or(is_hash)
+            && rest.is_none_or(|part| check_namespace(part).is_ok())
             && parts.next().is_none();
         if !known {
             return None;
@@ -111,6 +131,7 @@ impl Token {
             id: id.to_owned(),
             secret: URL_SAFE_NO_PAD.decode(secret).ok()?.try_into().ok()?,
             authority: authority.map(ToOwned::to_owned),
+            namespace: rest.map(ToOwned::to_owned),
         })
     }
 
@@ -119,20 +140,28 @@ impl Token {
         &self.id
     }
 
-    /// The fingerprint of the authority; `None` unless it is a join token.
+    /// The fingerprint of the authority; every token for joining has it.
     pub fn authority(&self) -> Option<&str> {
         self.authority.as_deref()
     }
 
-    /// The whole token: only for its owner.
-    pub fn reveal(&self) -> String {
-        match &self.authority {
-            Some(hash) => format!("{}.{hash}", self.bearer()),
-            None => self.bearer(),
-        }
+    /// The only namespace in which it may do something, as its text says. It is a default for a
+    /// client; a server reads the scope of the record.
+    pub fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref()
     }
 
-    /// The part that is sent with a request: without the authority's hash, which its owner checks.
+    /// The whole token: only for its owner.
+    pub fn reveal(&self) -> String {
+        let mut text = self.bearer();
+        for part in [&self.authority, &self.namespace].into_iter().flatten() {
+            text.push('.');
+            text.push_str(part);
+        }
+        text
+    }
+
+    /// The part that is sent with a request: what follows it is for its owner.
     pub fn bearer(&self) -> String {
         let secret = URL_SAFE_NO_PAD.encode(self.secret);
         format!("{VERSION}.{}.{secret}", self.id)
@@ -249,6 +278,52 @@ mod tests {
             Token::parse(&token.reveal()).expect("parsed").authority(),
             Some("ab".repeat(32).as_str())
         );
+    }
+
+    #[test]
+    fn its_namespace_follows_the_hash_and_is_not_sent() {
+        let hash = "ab".repeat(32);
+        for authority in [None, Some(hash.as_str())] {
+            let token = Token::generate(authority).expect("generated");
+            let (plain, token) = (token.reveal(), token.for_namespace("shop").expect("a name"));
+            assert_eq!(token.reveal(), format!("{plain}.shop"));
+            let again = Token::parse(&token.reveal()).expect("parsed");
+            assert_eq!(
+                (again.authority(), again.namespace()),
+                (authority, Some("shop"))
+            );
+            assert_eq!(again.bearer().split('.').count(), 3);
+            assert_eq!(again.hash(), token.hash());
+        }
+        let plain = Token::generate(None).expect("generated");
+        assert_eq!(plain.namespace(), None);
+        // The longest namespace is not taken for a hash.
+        let longest = "a".repeat(63);
+        let token = plain.clone().for_namespace(&longest).expect("a name");
+        let again = Token::parse(&token.reveal()).expect("parsed");
+        assert_eq!(
+            (again.authority(), again.namespace()),
+            (None, Some(longest.as_str()))
+        );
+        for wrong in ["", "Shop", "a b", "-a", &"a".repeat(65)] {
+            assert!(plain.clone().for_namespace(wrong).is_err(), "{wrong}");
+            let text = format!("{}.{wrong}", plain.reveal());
+            assert_eq!(
+                Token::parse(&text).err(),
+                Some(TokenError::Malformed),
+                "{wrong}"
+            );
+        }
+        for more in [
+            format!("{hash}.{hash}"),
+            format!("shop.{hash}"),
+            "shop.b.c".to_owned(),
+        ] {
+            assert!(
+                Token::parse(&format!("{}.{more}", plain.reveal())).is_err(),
+                "{more}"
+            );
+        }
     }
 
     proptest! {

@@ -12,7 +12,8 @@ file apply -f /root/workloads/web --wait --timeout 60s
 contains "$(file get workloads -o name)" web
 refused file get nodes
 # As variables: the authority as PEM, as a file and as a hash. The addresses may lack their ports.
-variables() { n1 env KAT_SERVER="${servers:-$server}" KAT_TOKEN="$token" KAT_CA="$1" KAT_NAMESPACE=webshop katcall "${@:2}"; }
+# The token contains its namespace.
+variables() { n1 env KAT_SERVER="${servers:-$server}" KAT_TOKEN="${secret:-$token}" KAT_CA="$1" katcall "${@:2}"; }
 n1 sh -c 'jq -r .ca /root/ci.conf >/root/ca.pem'
 hash=$(n1 sh -c 'openssl x509 -in /root/ca.pem -outform der | sha256sum | cut -d " " -f 1')
 for form in "$authority" /root/ca.pem "sha256:$hash"; do
@@ -20,9 +21,13 @@ for form in "$authority" /root/ca.pem "sha256:$hash"; do
 done
 contains "$(servers=192.168.77.11 variables /root/ca.pem get workloads -o name)" web
 refused variables /root/ca.pem get nodes
-# The variables tell no namespace: whoever got them alone learns the token's.
-output=$(n1 env KAT_SERVER="$server" KAT_TOKEN="$token" KAT_CA="$authority" katcall get workloads 2>&1) && exit 1
-contains "$output" 'this token is for the namespace `webshop` alone: `-n webshop`, or KAT_NAMESPACE=webshop'
+# The namespace in the token is a default and gives no right: another one, or none, changes nothing.
+contains "$token" .webshop
+contains "$(secret=${token%.webshop} variables "$authority" get workloads -n webshop -o name)" web
+for changed in "${token%.webshop}" "${token%.webshop}.default"; do
+    output=$(secret=$changed variables "$authority" get workloads 2>&1) && exit 1
+    contains "$output" 'this token is for the namespace `webshop` alone: `-n webshop`, or KAT_NAMESPACE=webshop'
+done
 # Without an authority, or with another, the token is not sent.
 code=0
 output=$(n1 env KAT_SERVER="$server" KAT_TOKEN="$token" katcall get workloads -n webshop 2>&1) || code=$?

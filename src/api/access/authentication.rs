@@ -423,6 +423,10 @@ mod tests {
             identify(&peer(None), &headers, Some(&snapshot(expires)), now())
         };
         assert!(matches!(caller(None), Ok(Caller::Token { id, .. }) if id == "0123456789ab"));
+        // What follows the secret is for the client, and changes no scope.
+        let headers = with(&format!("Bearer kat1.0123456789ab.{SECRET}.shop"));
+        let same = identify(&peer(None), &headers, Some(&snapshot(None)), now());
+        assert_eq!(same.unwrap(), caller(None).unwrap());
         assert!(caller(Some("2026-01-01T00:00:01Z")).is_ok());
         assert!(matches!(
             caller(Some("2026-01-01T00:00:00Z")),

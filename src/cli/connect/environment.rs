@@ -60,6 +60,13 @@ impl ConnectionVariables {
         self.server.is_some()
     }
 
+    /// The only namespace in which the token may do something; `None` also for one that cannot be
+    /// read, which [`Self::connection`] reports.
+    pub(crate) fn namespace(&self) -> Option<String> {
+        let token = Token::parse(self.token.as_ref()?.to_str()?).ok()?;
+        token.namespace().map(str::to_owned)
+    }
+
     /// The name of a variable that has no effect, because KAT_SERVER is not set.
     pub(crate) fn without_effect(&self) -> Option<&'static str> {
         let alone = self.server.is_none() && is_set(&self.authority);

@@ -47,7 +47,7 @@ const MAX_TTL: u64 = 10 * 366 * 24 * 3600;
 pub struct NewToken {
     /// Its id, which is not secret.
     pub id: String,
-    /// The whole token, `kat1.<id>.<secret>`.
+    /// The whole token, see [`Token::reveal`].
     pub token: String,
     /// The stored record, which contains a hash of the secret.
     pub record: TokenRecord,
@@ -159,8 +159,11 @@ pub(crate) async fn create(
     }
     let authority = joining.then(|| api.joining()).transpose()?;
     let authority = authority.map(|joining| joining.authorities().fingerprint());
-    let token = Token::generate(authority.as_deref())
-        .map_err(|error| ApiError::Internal(error.to_string()))?;
+    let token = Token::generate(authority.as_deref()).and_then(|token| match &request.scope {
+        Scope::Deploy { namespace } => token.for_namespace(namespace),
+        Scope::Admin | Scope::Read | Scope::Join => Ok(token),
+    });
+    let token = token.map_err(|error| ApiError::Internal(error.to_string()))?;
     let mut new = record(&token, request.scope, &request.name, now, expires);
     new.record.uses = request.uses;
     new.record.insecure_trust_network = request.insecure_trust_network;
