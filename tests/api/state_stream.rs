@@ -395,6 +395,78 @@ async fn no_key_of_others_is_in_a_stream() {
     scene.serving.cancel.cancel();
 }
 
+/// Eight readers that take nothing keep the others from their lists for ten seconds, and no longer.
+#[tokio::test]
+async fn a_reader_that_takes_nothing_for_ten_seconds_loses_its_stream() {
+    let scene = scene().await;
+    let server = &scene.server;
+    let names: Vec<_> = (2..=10).map(|number| format!("n{number}")).collect();
+    for name in &names {
+        let known = NodeRegistration {
+            identity_key: key_hash(&server.node_leaf(name)),
+            uid: format!("uid-of-{name}"),
+            ..registration()
+        };
+        server
+            .store
+            .write_now(&[put(keys::registration(name), &known)]);
+    }
+    // More than the windows of a connection.
+    for number in 0..24 {
+        let key = keys::service_balance("default", &format!("s{number}"));
+        server.store.write_now(&[put(key, &"x".repeat(1_000_000))]);
+    }
+    let revision = server.store.revision();
+    assert!(server.handle.wait_for_revision(revision, DEADLINE).await);
+    let member = server.api_key();
+    let client_of = |name: &str| client(server, &scene.address, &server.node_leaf(name), &member);
+    let [stalled @ .., last] = names.as_slice() else {
+        panic!("no names");
+    };
+    let mut unread = Vec::new();
+    let begun = Instant::now();
+    for name in stalled {
+        let mut opened = client_of(name).state_stream(name, None).await.unwrap();
+        let first = opened.next().await.unwrap();
+        assert!(
+            matches!(first, Some(StateFrame::Begin(_))),
+            "{name}: {first:?}"
+        );
+        unread.push(opened);
+    }
+    let ninth = client_of(last);
+    let mut refused = 0;
+    let served = timeout(3 * DEADLINE, async {
+        loop {
+            let mut opened = ninth.state_stream(last, None).await.unwrap();
+            match opened.next().await.unwrap() {
+                Some(StateFrame::Begin(begin)) => {
+                    return (begin.keys, read_commit(&mut opened).await.len());
+                }
+                Some(StateFrame::End(end)) => {
+                    assert_eq!(end.reason, StateEndReason::Busy);
+                    refused += 1;
+                    sleep(Duration::from_millis(end.retry_after_ms)).await;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+    let (expected, listed) = served.await.expect("the others keep their turns");
+    assert_eq!(listed, expected);
+    assert!(refused > 0 && begun.elapsed() > Duration::from_secs(9));
+    for mut opened in unread {
+        let ended = timeout(DEADLINE, async {
+            while let Ok(Some(frame)) = opened.next().await {
+                let whole = matches!(frame, StateFrame::Commit(_));
+                assert!(!whole, "the list was sent whole");
+            }
+        });
+        ended.await.expect("the stream is still open");
+    }
+    scene.serving.cancel.cancel();
+}
+
 /// A member without a vote serves no stream, and names those that have one.
 #[tokio::test]
 async fn a_member_without_a_vote_serves_no_stream() {

@@ -256,6 +256,58 @@ async fn at_most_eight_lists_are_sent_at_once() {
     assert!(matches!(next(&mut tenth).await, Some(StateFrame::Begin(_))));
 }
 
+/// The log keeps 64 MiB: an open stream that is not read for longer than that has lost its place.
+#[tokio::test(start_paused = true)]
+async fn an_open_stream_whose_reader_fell_out_of_the_log_begins_anew() {
+    let serving = serving().await;
+    let mut frames = serving.feed.open("n1", None).expect("open");
+    while !matches!(next(&mut frames).await, Some(StateFrame::Beat(_))) {}
+    let [gone, kept] = ["gone", "kept"].map(|name| keys::desired_instance("n1", name));
+    let put = |key: &String, byte: u8| WriteOperation::Put(key.clone(), vec![byte; 1 << 20]);
+    serving.store.write_now(&[put(&gone, 0)]);
+    for byte in 0..70 {
+        serving.store.write_now(&[put(&kept, byte)]);
+    }
+    serving
+        .store
+        .write_now(&[WriteOperation::Delete(gone.clone())]);
+    let reader = follow_source(local(&serving), serving.cancel.clone());
+    let last = wait_for(&reader, |state| {
+        let value = state.get(&kept).map(|item| item.value.first().copied());
+        value == Some(Some(69)) && state.get(&gone).is_none()
+    });
+    let last = last.await.revision;
+
+    let mut first = next(&mut frames).await;
+    while matches!(first, Some(StateFrame::Beat(_))) {
+        first = next(&mut frames).await;
+    }
+    let Some(StateFrame::Begin(begin)) = first else {
+        panic!("the stream goes on with a hole: {first:?}");
+    };
+    assert!(begin.revision >= last);
+    let mut listed = Vec::new();
+    while let Some(StateFrame::Put(item)) = next(&mut frames).await {
+        listed.push((item.key, item.value.first().copied()));
+    }
+    let expected = [
+        (kept.clone(), Some(69)),
+        (keys::desired_meta("n1"), Some(b'{')),
+    ];
+    assert_eq!(listed, expected);
+    // It follows again.
+    serving.store.write_now(&[put(&gone, 1)]);
+    let mut frame = next(&mut frames).await;
+    while matches!(frame, Some(StateFrame::Beat(_))) {
+        frame = next(&mut frames).await;
+    }
+    assert!(
+        matches!(&frame, Some(StateFrame::Put(item)) if item.key == gone),
+        "{frame:?}"
+    );
+    serving.cancel.cancel();
+}
+
 /// One server, and then another.
 struct TwoServers {
     first: Mutex<Option<LocalStateSource>>,
