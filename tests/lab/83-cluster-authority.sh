@@ -1,4 +1,4 @@
-# The cluster's own authority is replaced under load while the leader is killed: machines with and without the store follow, katcall's connections go on, and a copied certificate of the API deceives nobody any more
+# The cluster's own authority is replaced under load while the leader is killed: machines with and without the store follow, also one that joins in the middle, katcall's connections go on, and a copied certificate of the API deceives nobody any more
 # machines: 4
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
@@ -21,8 +21,10 @@ contains "$(trusting /root/old/cluster-ca.crt)" Unauthorized
 # A connection that is used in time, and one that is not.
 n1 sh -euc 'umask 077; cp /etc/kat/admin.conf /root/used.conf; cp /etc/kat/admin.conf /root/unused.conf'
 
-# The load must not meet a machine that is killed.
-kat drain n4
+# It joins again between two phases of the replacement.
+on n4 kat-agent reset --yes
+n4_is_gone() { [[ $(kat get nodes -o name) != *n4* ]]; }
+wait_for 30 n4_is_gone
 run web --port 80 --replicas 3
 start_load "$(service_address web)" 80 50
 before=$(authority .fingerprint)
@@ -35,7 +37,14 @@ kat --connection /root/used.conf get nodes
 equal 2 "$(authorities_in /root/used.conf)" "authorities of a connection that was used"
 equal 1 "$(authorities_in /root/unused.conf)" "authorities of a connection that was not used"
 refused kat ca rotate cluster-ca
-# A machine without the store is off from here on, and the leader is killed.
+# A machine that joins in the middle trusts both authorities. It is off from here on, and the leader
+# is killed.
+line=$(kat token create --join)
+on n4 kat-agent join --leader-api 192.168.77.11:9115 --token "${line##* }"
+n4_is_ready() { [[ $(kat get nodes n4 -o json | jq -r .status.phase) == Ready ]]; }
+wait_for 60 n4_is_ready
+trusts_both() { [[ $(on n4 sh -c "cat $pki/cluster-ca*.crt" | grep -c BEGIN) == 2 ]]; }
+wait_for 60 trusts_both
 lab kill n4
 leader=$(leader_at n2)
 on "$leader" systemctl kill --signal KILL kat-agent.service
@@ -64,14 +73,12 @@ for node in n1 n2 n3; do
     equal cluster-ca.crt "$(on "$node" sh -c "cd $pki && echo cluster-ca*.crt")" "authorities on $node"
     contains "$(on "$node" openssl verify -CAfile $pki/cluster-ca.crt $pki/node.crt 2>&1)" OK
 done
-# The machine that was off since the first phase trusts both, and follows by itself.
+# The machine that was off since the first phase follows by itself.
 lab start n4
-is_back() { [[ $(kat get nodes n4 -o json | jq -r .status.phase) == Drained ]]; }
-wait_for 120 is_back
+wait_for 120 n4_is_ready
 follows() { [[ $(on n4 sh -c "cd $pki && echo cluster-ca*.crt") == cluster-ca.crt ]]; }
 wait_for 60 follows
 no_request_lost 2000
-kat uncordon n4
 wait_for 60 kat status
 kat delete workload web --yes --wait
 on n2 rm -rf /root/old
