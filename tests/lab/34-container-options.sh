@@ -99,7 +99,8 @@ inside edge nc -w 2 127.0.0.53 53 -e /bin/busybox true
 refused inside web nc -w 2 127.0.0.53 53 -e /bin/busybox true
 # It does not reach the ports of etcd, the API and the agents.
 for port in 2379 9115; do refused inside edge nc -w 2 127.0.0.1 "$port" -e /bin/busybox true; done
-inside edge wget -q -O - "http://web.default.$DOMAIN/" | grep -q '^host='
+edge_reaches_web() { inside edge wget -q -O - "http://web.default.$DOMAIN/" | grep -q '^host='; }
+wait_for 10 edge_reaches_web
 # The other machine and its containers reach the instance too.
 run far --port 80 --spec 'nodeSelector: {kat.dws.rip/nodeName: n2}'
 far=$(field far .status)

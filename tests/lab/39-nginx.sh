@@ -23,9 +23,10 @@ kat apply -f /root/workloads/nginx --wait --timeout 3m
 page_is() { equal "$1" "$(on "$2" curl --silent --show-error --fail --max-time 3 "http://$3/")" "page that nginx serves to $2 at $3"; }
 address() { on "$1" ip -4 -o address show host0 | sed -n 's/.*inet \([0-9.]*\).*/\1/p'; }
 server=$(address n2) client=$(address n1)
-page_is 'hello from nginx' n1 "$server"
-page_is 'hello from nginx' n2 "$server"
-page_is 'hello from nginx' n2 127.0.0.1
+# Each machine's rules follow a moment after the leader counts the instance as ready.
+wait_for 10 page_is 'hello from nginx' n1 "$server"
+wait_for 10 page_is 'hello from nginx' n2 "$server"
+wait_for 10 page_is 'hello from nginx' n2 127.0.0.1
 client_is_logged() { kat logs nginx | grep -F "$client - - [" >/dev/null; }
 wait_for 20 client_is_logged
 
@@ -34,7 +35,7 @@ copy_folder
 output=$(kat plan -f /root/workloads/nginx) && exit 1
 contains "$output" 'return 200 "greetings of nginx\n";'
 kat apply -f /root/workloads/nginx --wait
-page_is 'greetings of nginx' n1 "$server"
+wait_for 10 page_is 'greetings of nginx' n1 "$server"
 kat delete workload nginx --wait
 refused on n1 curl --silent --max-time 3 "http://$server/"
 kat label node n2 web-

@@ -30,10 +30,13 @@ contains "$secret_command" 'echo "requirepass $(head -c 24 /dev/urandom | base64
 n1 bash -ec "${secret_command/'$(head -c 24 /dev/urandom | base64)'/$password}"
 wait_for 60 has_ready redis 1
 
-# send_command PASSWORD COMMAND...: Redis's answers to n1 at the service's name.
+# send_command PASSWORD COMMAND...: Redis's answers to n1 at the service's name. The machine's rules
+# follow a moment after the leader counts the instance as ready.
+port_is_open() { n1 bash -c 'exec 3<>"/dev/tcp/$1/6379"' bash "redis.default.$DOMAIN"; }
 send_command() {
     local password=$1
     shift
+    wait_for 10 port_is_open
     n1 bash -c 'exec 3<>"/dev/tcp/$1/6379" && printf "%s\r\n" "AUTH $2" "$3" QUIT >&3 && timeout 5 cat <&3' bash "redis.default.$DOMAIN" "$password" "$*" | tr -d '\r'
 }
 equal $'+OK\n+OK\n+OK' "$(send_command "$password" set word kept)" "answers to a set command"
