@@ -43,17 +43,18 @@ pub(crate) enum CaCommand {
     /// Trust each machine that holds the store takes the new key, in Issue it seals with it and the
     /// leader seals everything stored again, and in Retire it forgets the old key. No etcd restarts.
     /// Write the new key down afterwards; `katcall ca exposed` lists the values that could be read with
-    /// the old one.
+    /// the old one, and the tokens of before.
     ///
     /// Backups and snapshots that were made before keep the old keys. Destroy them if the key is
     /// known to others, and make a new backup.
     Rotate(AuthorityRotationArgs),
-    /// List secrets and registry credentials whose present value could be read with an earlier
-    /// recovery key
+    /// List secrets, registry credentials and tokens from before the recovery key was replaced
     ///
-    /// These are the values that were written before the recovery key was last replaced. Whoever had
-    /// the earlier key and a backup or a copy of a disk may know them: change them where they come
-    /// from, and write the new ones with `katcall secret set` and `katcall registry login`.
+    /// Whoever had the earlier key and a backup or a copy of a disk may know the values of the secrets
+    /// and credentials: change them where they come from, and write the new ones with `katcall secret
+    /// set` and `katcall registry login`. The machine that leads sees each token that is used, and the
+    /// first machine keeps one in /etc/kat/admin.conf: make another one where it is used, and revoke
+    /// the listed one with `katcall token revoke`.
     Exposed {
         /// Output format
         #[arg(short, long, default_value = "table")]

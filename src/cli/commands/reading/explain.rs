@@ -88,9 +88,16 @@ pub(crate) struct ReasonMeaning {
     pub(crate) next: String,
 }
 
-/// Every reason of this version with its meanings, in the order of the words.
+/// Every word that this version prints as a reason, with its meanings, in the order of the words.
 pub(crate) fn all_reasons() -> Vec<(&'static str, Vec<ReasonMeaning>)> {
-    let reasons = Reason::ALL.iter().map(|reason| reason.word());
+    let printed = |reason: &&Reason| {
+        !matches!(
+            reason,
+            Reason::FirstVersionStalled | Reason::UnconfirmedInstance
+        )
+    };
+    let reasons = Reason::ALL.iter().filter(printed);
+    let reasons = reasons.map(|reason| reason.word());
     let events = EventReason::ALL.iter().map(|reason| reason.word());
     let words: BTreeSet<&'static str> = reasons.chain(events).collect();
     let meanings_of = |word| {
@@ -129,7 +136,8 @@ fn meanings(word: &str) -> Vec<(&'static str, Explanation)> {
     let mut found = Vec::new();
     if let Some(reason) = reasons::reason_of(word) {
         found.push(("a status or a condition", reasons::explanation(reason)));
-        // `katcall why` shows these two in other words where they mean something else.
+        // `katcall why` shows these two in other words where they mean something else, and never by
+        // name.
         let other = match reason {
             Reason::Unconfirmed => Some(("an instance", Reason::UnconfirmedInstance)),
             Reason::ProgressDeadlineExceeded => Some((
