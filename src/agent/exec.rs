@@ -341,9 +341,7 @@ impl RunningCommand {
             unit: self.unit.name.clone(),
             group: self.group.clone(),
             signals: 0,
-            told_at: None,
-            tell_at: None,
-            is_untold: false,
+            window: WindowSize::Known,
         }
     }
 
@@ -430,7 +428,10 @@ async fn feed<W: AsyncWrite + Unpin>(
     loop {
         let input = tokio::select! {
             input = inputs.next() => input,
-            () = reins.tell_size() => continue,
+            () = reins.window.is_due() => {
+                reins.tell_size().await;
+                continue;
+            }
         };
         let Some(input) = input else { return };
         match input {
@@ -456,12 +457,29 @@ struct CommandControl {
     group: CommandCgroup,
     /// Number of signals sent.
     signals: u64,
-    /// When Podman was last told that the window has another size.
-    told_at: Option<Instant>,
-    /// When it is to be told next.
-    tell_at: Option<Instant>,
-    /// Whether it was not told of the last change yet.
-    is_untold: bool,
+    window: WindowSize,
+}
+
+/// What Podman knows of the window's size.
+#[derive(Debug, Clone, Copy)]
+enum WindowSize {
+    /// The last change.
+    Known,
+    /// It is to be told of a change at this time.
+    Changed(Instant),
+    /// It was told at this time, and is to be told again.
+    Told(Instant),
+}
+
+impl WindowSize {
+    /// Returns when Podman is to be told of the size; never if there is nothing to tell.
+    async fn is_due(self) {
+        match self {
+            Self::Known => std::future::pending().await,
+            Self::Changed(at) => sleep_until(at).await,
+            Self::Told(at) => sleep_until(at + SIZE_AGAIN).await,
+        }
+    }
 }
 
 impl CommandControl {
@@ -469,29 +487,28 @@ impl CommandControl {
         let Some(terminal) = &self.terminal else {
             return;
         };
-        if terminal.resize(size).is_ok() && !self.is_untold {
-            let now = Instant::now();
-            let next = self.told_at.map_or(now, |told| told + BETWEEN_SIZES);
-            self.tell_at = Some(next.max(now));
-            self.is_untold = true;
-        }
-    }
-
-    /// Tells Podman of a changed size once it is time; never returns without one. Podman reads the
-    /// size of its terminal on this signal. It gets no signal from the kernel, since the terminal is
-    /// not its controlling one.
-    async fn tell_size(&mut self) {
-        let Some(at) = self.tell_at else {
-            return std::future::pending().await;
-        };
-        sleep_until(at).await;
-        if let Err(error) = self.manager.kill(&self.unit, SIGWINCH).await {
-            tracing::debug!(unit = self.unit, "a command was not told its size: {error}");
+        if terminal.resize(size).is_err() {
+            return;
         }
         let now = Instant::now();
-        self.told_at = Some(now);
-        self.tell_at = self.is_untold.then(|| now + SIZE_AGAIN);
-        self.is_untold = false;
+        self.window = match self.window {
+            WindowSize::Known => WindowSize::Changed(now),
+            WindowSize::Changed(at) => WindowSize::Changed(at),
+            WindowSize::Told(at) => WindowSize::Changed(now.max(at + BETWEEN_SIZES)),
+        };
+    }
+
+    /// Tells Podman that the window has another size. It reads the size of its terminal then, and gets
+    /// no signal from the kernel, since the terminal is not its controlling one.
+    async fn tell_size(&mut self) {
+        let told = timeout(SIGNAL, self.manager.kill(&self.unit, SIGWINCH)).await;
+        if !matches!(told, Ok(Ok(()))) {
+            tracing::debug!(unit = self.unit, ?told, "a size did not reach a command");
+        }
+        self.window = match self.window {
+            WindowSize::Changed(_) => WindowSize::Told(Instant::now()),
+            WindowSize::Known | WindowSize::Told(_) => WindowSize::Known,
+        };
     }
 
     async fn signal(&mut self, signal: PassedSignal) {

@@ -102,14 +102,14 @@ fn warning_at(global: &GlobalArgs, places: &ConnectionSearch) -> Option<String> 
     Some(format!("{name} has no effect, since KAT_SERVER is not set"))
 }
 
-/// The namespace of the connection that [`find`] selects; `None` where it has none, or cannot be
-/// read.
+/// The namespace of the connection that [`find`] selects, or of its token; `None` where it has none,
+/// or cannot be read.
 pub(super) fn namespace(global: &GlobalArgs) -> Option<String> {
     namespace_at(global, &ConnectionSearch::of_process())
 }
 
-/// The namespace of commands where none is written: that of `KAT_NAMESPACE`, of the connection, or
-/// `default`.
+/// The namespace of commands where none is written: that of `KAT_NAMESPACE`, of the connection
+/// or its token, or `default`.
 pub(super) fn default_namespace(global: &GlobalArgs) -> String {
     let variable = std::env::var("KAT_NAMESPACE").ok();
     variable

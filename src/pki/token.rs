@@ -5,7 +5,7 @@
 //!
 //! ID is 12 characters of Crockford's base32 in lower case, SECRET 32 random bytes in base64url
 //! without padding, HASH the SHA-256 of the cluster authority's certificate as 64 hexadecimal
-//! digits, which is one more than a namespace has. The store keeps the SHA-256 of the secret, never the secret itself.
+//! digits, more than a namespace has. The store keeps the SHA-256 of the secret, never the secret itself.
 
 use std::fmt;
 
@@ -219,6 +219,8 @@ impl StoredToken<'_> {
 mod tests {
     use proptest::prelude::*;
 
+    use kat_types::resource::name::MAX_NAME;
+
     use super::*;
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
@@ -298,14 +300,14 @@ mod tests {
         let plain = Token::generate(None).expect("generated");
         assert_eq!(plain.namespace(), None);
         // The longest namespace is not taken for a hash.
-        let longest = "a".repeat(63);
+        let longest = "a".repeat(MAX_NAME);
         let token = plain.clone().for_namespace(&longest).expect("a name");
         let again = Token::parse(&token.reveal()).expect("parsed");
         assert_eq!(
             (again.authority(), again.namespace()),
             (None, Some(longest.as_str()))
         );
-        for wrong in ["", "Shop", "a b", "-a", &"a".repeat(65)] {
+        for wrong in ["", "Shop", "a b", "-a", &"a".repeat(MAX_NAME + 1)] {
             assert!(plain.clone().for_namespace(wrong).is_err(), "{wrong}");
             let text = format!("{}.{wrong}", plain.reveal());
             assert_eq!(

@@ -56,6 +56,8 @@ const SHOWN_WITHIN: Duration = Duration::from_millis(200);
 const LISTS_AT_ONCE: usize = 8;
 /// Number of keys of a list that are sent together.
 const KEYS_AT_ONCE: usize = 256;
+/// Number of bytes after which no more keys are sent together.
+const BYTES_AT_ONCE: usize = 1 << 20;
 /// Number of streams that one machine may open in [`OPENS_WITHIN`].
 const MOST_OPENS: usize = 10;
 const OPENS_WITHIN: Duration = Duration::from_secs(60);
@@ -267,7 +269,7 @@ impl Drop for StateReader {
 enum ReaderStage {
     /// Nothing was sent yet.
     Opening(Option<StatePosition>),
-    /// A whole list is being sent.
+    /// A whole list is being sent; it is taken with the next step.
     Listing(Box<ListInProgress>),
     /// Changes are sent.
     Following(LogCursor),
@@ -277,6 +279,8 @@ enum ReaderStage {
 
 struct ListInProgress {
     items: vec::IntoIter<Arc<KeyValue>>,
+    /// Whether the last frame of the list was handed out.
+    is_whole: bool,
     cursor: LogCursor,
     _turn: OwnedSemaphorePermit,
 }
@@ -299,6 +303,12 @@ impl StateReader {
             match stage {
                 ReaderStage::Ended => None,
                 ReaderStage::Opening(resume) => Some(self.begin(resume).await),
+                ReaderStage::Listing(list) if list.is_whole => {
+                    let cursor = list.cursor;
+                    // Another list may begin.
+                    drop(list);
+                    Some(self.follow(cursor).await)
+                }
                 ReaderStage::Listing(list) => Some(self.list(*list)),
                 ReaderStage::Following(cursor) => Some(self.follow(cursor).await),
             }
@@ -383,6 +393,7 @@ impl StateReader {
         };
         self.stage = ReaderStage::Listing(Box::new(ListInProgress {
             items: items.into_iter(),
+            is_whole: false,
             cursor: LogCursor {
                 start,
                 revision: state.revision,
@@ -397,17 +408,21 @@ impl StateReader {
         if self.replaced.is_cancelled() {
             return ended(StateEndReason::Replaced, Duration::ZERO);
         }
-        let items = list.items.by_ref().take(KEYS_AT_ONCE);
-        let mut frames: Vec<_> = items
-            .map(|item| StateFrame::Put(item.as_ref().clone()))
-            .collect();
+        let (mut frames, mut bytes) = (Vec::new(), 0);
+        while frames.len() < KEYS_AT_ONCE
+            && bytes < BYTES_AT_ONCE
+            && let Some(item) = list.items.next()
+        {
+            bytes += item.key.len() + item.value.len();
+            frames.push(StateFrame::Put(item.as_ref().clone()));
+        }
         if list.items.len() == 0 {
             frames.push(StateFrame::Commit(list.cursor.revision));
             self.beat_at = Instant::now();
-            self.stage = ReaderStage::Following(list.cursor);
-        } else {
-            self.stage = ReaderStage::Listing(Box::new(list));
+            list.is_whole = true;
         }
+        // The turn ends once the client has taken the last frame.
+        self.stage = ReaderStage::Listing(Box::new(list));
         frames
     }
 

@@ -13,6 +13,9 @@ async fn tokens_are_shown_once_and_stored_hashed() {
     assert_eq!(status, 201, "{made}");
     let token = made["token"].as_str().unwrap();
     let secret = token.split('.').nth(2).unwrap();
+    // Its namespace follows, for the client; the tokens without one have no more parts.
+    assert!(token.ends_with(".shop"), "{token}");
+    assert_eq!(server.read.split('.').count(), 3);
     assert_eq!(server.get(token, SHOP).await.0, 200);
     assert_eq!(
         server.get(token, "/v1alpha1/n/default/workloads").await.0,
@@ -35,6 +38,7 @@ async fn tokens_are_shown_once_and_stored_hashed() {
     assert!(shown["expires"].is_string());
     for body in [
         json!({"scope": {"kind": "deploy", "namespace": "none"}}),
+        json!({"scope": {"kind": "deploy", "namespace": "Shop"}}),
         json!({"scope": {"kind": "root"}}),
         json!({"scope": {"kind": "read"}, "ttlSeconds": 0}),
     ] {

@@ -23,7 +23,7 @@ n1 sh -euc 'umask 077; cp /etc/kat/admin.conf /root/used.conf; cp /etc/kat/admin
 
 # It joins again between two phases of the replacement.
 on n4 kat-agent reset --yes
-n4_is_gone() { [[ $(kat get nodes -o name) != *n4* ]]; }
+n4_is_gone() { local nodes; nodes=$(kat get nodes -o name) && lacks "$nodes" n4; }
 wait_for 30 n4_is_gone
 run web --port 80 --replicas 3
 start_load "$(service_address web)" 80 50

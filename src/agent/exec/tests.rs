@@ -53,9 +53,7 @@ fn reins(terminal: Option<Terminal>, manager: Arc<FakeManager>) -> CommandContro
         unit: "kat-exec-1.service".to_owned(),
         group: group(),
         signals: 0,
-        told_at: None,
-        tell_at: None,
-        is_untold: false,
+        window: WindowSize::Known,
     }
 }
 
@@ -69,26 +67,34 @@ async fn a_burst_of_window_sizes_is_told_in_time_and_ends_with_the_last_one() {
         let calls = manager.calls();
         calls.iter().filter(|call| call.starts_with("kill")).count()
     };
-    let mut reins = reins(Some(terminal), Arc::clone(&manager));
-    let idle = timeout(Duration::from_secs(3600), reins.tell_size());
-    assert!(idle.await.is_err(), "told without a change");
+    let (sizes, said) = mpsc::channel(8);
+    let said = stream::unfold(said, |mut said| async move {
+        let input = said.recv().await?;
+        Some((input, said))
+    });
+    let reins = reins(Some(terminal.clone()), Arc::clone(&manager));
+    let feeding = tokio::spawn(feed(Some(terminal), Box::pin(said), reins));
+    sleep(Duration::from_secs(3600)).await;
+    assert_eq!(told(), 0, "told without a change");
 
-    let begun = Instant::now();
-    reins.resize(size(2));
-    reins.tell_size().await;
-    assert_eq!((told(), begun.elapsed()), (1, Duration::ZERO));
-    for rows in 3..=9 {
-        reins.resize(size(rows));
-        let early = timeout(Duration::from_millis(40), reins.tell_size());
-        assert!(early.await.is_err());
+    // Keys are typed meanwhile.
+    for rows in 2..=9 {
+        sizes.send(InputFrame::Resize(size(rows))).await.unwrap();
+        sizes.send(InputFrame::Data("k".into())).await.unwrap();
+        sleep(Duration::from_millis(10)).await;
+        assert_eq!(told(), 1);
     }
-    reins.tell_size().await;
-    assert_eq!((told(), begun.elapsed()), (2, BETWEEN_SIZES));
+    sleep(BETWEEN_SIZES - Duration::from_millis(90)).await;
+    assert_eq!(told(), 1);
+    sleep(Duration::from_millis(20)).await;
+    assert_eq!(told(), 2);
     assert_eq!(rustix::termios::tcgetwinsize(&end).unwrap().ws_row, 9);
-    reins.tell_size().await;
-    assert_eq!((told(), begun.elapsed()), (3, BETWEEN_SIZES + SIZE_AGAIN));
-    let idle = timeout(Duration::from_secs(3600), reins.tell_size());
-    assert!(idle.await.is_err(), "told without another change");
+    sleep(SIZE_AGAIN).await;
+    assert_eq!(told(), 3, "the last size is told again");
+    sleep(Duration::from_secs(3600)).await;
+    assert_eq!(told(), 3, "told without another change");
+    drop(sizes);
+    timeout(DEADLINE, feeding).await.unwrap().unwrap();
 }
 
 /// The receiver is like a program that reads standard input until its end and writes afterwards.

@@ -261,7 +261,8 @@ fn by_token(text: &str, snapshot: &Snapshot, now: Timestamp) -> Result<Caller, A
     if text == TRUSTING {
         return trusted(snapshot, now);
     }
-    // A join token has one more part, which is for the joining machine and is never sent.
+    // The authority's hash is for the client and is never sent; neither is the namespace, except by
+    // who copies the whole text.
     let token = Token::parse(text)
         .ok()
         .filter(|token| token.authority().is_none());

@@ -67,8 +67,7 @@ pub(crate) async fn run(console: &Console, arguments: &CompleteArgs) -> Result<(
             };
             let namespace = wanted
                 .namespace
-                .or_else(|| std::env::var("KAT_NAMESPACE").ok())
-                .unwrap_or_else(|| "default".to_owned());
+                .unwrap_or_else(|| connect::default_namespace(&wanted.global));
             let session = CliSession { client, console };
             let found = live(&session.client, names, &namespace);
             match tokio::time::timeout(2 * PATIENCE, found).await {

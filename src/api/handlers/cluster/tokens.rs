@@ -23,6 +23,7 @@ use kat_pki::token::{Token, TokenError};
 use kat_plan::{cluster_endpoints, endpoint_for_joining};
 use kat_types::{
     api::{Connection, Scope, TokenRequest},
+    resource::name::check_namespace,
     store::{
         keys,
         records::TokenRecord,
@@ -156,6 +157,11 @@ pub(crate) async fn create(
                 "insecureTrustNetwork: uses must be given: how many machines may join",
             ));
         }
+    }
+    if let Scope::Deploy { namespace } = &request.scope
+        && check_namespace(namespace).is_err()
+    {
+        return Err(ApiError::not_found("namespace", namespace));
     }
     let authority = joining.then(|| api.joining()).transpose()?;
     let authority = authority.map(|joining| joining.authorities().fingerprint());
