@@ -88,15 +88,17 @@ pub(crate) struct ReasonMeaning {
     pub(crate) next: String,
 }
 
+/// Whether a reason is printed by its name; its explanation is printed in any case.
+pub(crate) fn is_printed(reason: Reason) -> bool {
+    !matches!(
+        reason,
+        Reason::FirstVersionStalled | Reason::UnconfirmedInstance
+    )
+}
+
 /// Every word that this version prints as a reason, with its meanings, in the order of the words.
 pub(crate) fn all_reasons() -> Vec<(&'static str, Vec<ReasonMeaning>)> {
-    let printed = |reason: &&Reason| {
-        !matches!(
-            reason,
-            Reason::FirstVersionStalled | Reason::UnconfirmedInstance
-        )
-    };
-    let reasons = Reason::ALL.iter().filter(printed);
+    let reasons = Reason::ALL.iter().filter(|reason| is_printed(**reason));
     let reasons = reasons.map(|reason| reason.word());
     let events = EventReason::ALL.iter().map(|reason| reason.word());
     let words: BTreeSet<&'static str> = reasons.chain(events).collect();
