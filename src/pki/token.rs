@@ -5,7 +5,8 @@
 //!
 //! ID is 12 characters of Crockford's base32 in lower case, SECRET 32 random bytes in base64url
 //! without padding, HASH the SHA-256 of the cluster authority's certificate as 64 hexadecimal
-//! digits, more than a namespace has. The store keeps the SHA-256 of the secret, never the secret itself.
+//! digits, more than a namespace has. The store keeps the SHA-256 of the secret, never the secret
+//! itself.
 
 use std::fmt;
 

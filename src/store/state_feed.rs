@@ -269,7 +269,7 @@ impl Drop for StateReader {
 enum ReaderStage {
     /// Nothing was sent yet.
     Opening(Option<StatePosition>),
-    /// A whole list is being sent; it is taken with the next step.
+    /// A whole list is being sent, or its last frame was handed out and may not be taken yet.
     Listing(Box<ListInProgress>),
     /// Changes are sent.
     Following(LogCursor),
