@@ -332,7 +332,7 @@ async fn a_machine_reports_for_itself_alone() {
 #[tokio::test]
 async fn health_version_metrics_and_description() {
     let server = Server::start().await;
-    let backup = json!({"node": "", "failing": false});
+    let backup = json!({"node": "", "failing": false, "overdue": false});
     assert_eq!(
         server.get("", "/healthz").await,
         (
@@ -413,7 +413,7 @@ async fn a_machine_that_does_not_lead_says_who_does() {
     let message = body["message"].as_str().unwrap();
     assert!(message.contains("the 3 machines"), "{message}");
     let (status, health) = server.get("", "/healthz").await;
-    let backup = json!({"node": "", "failing": false});
+    let backup = json!({"node": "", "failing": false, "overdue": false});
     assert_eq!(status, 200, "reads go on, and say that they may be old");
     assert_eq!(
         health,

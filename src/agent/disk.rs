@@ -1,4 +1,4 @@
-//! Disks: the condition `DiskPressure`, eviction, the reserve for etcd, and work on file systems that
+//! Disks: the conditions `DiskPressure` and `DisksAnswer`, eviction, the reserve for etcd, and work on file systems that
 //! may hang.
 
 pub(crate) mod ballast;
@@ -6,3 +6,4 @@ pub(crate) mod disk_child;
 pub(crate) mod eviction;
 pub(crate) mod foreign_disks;
 pub(crate) mod pressure;
+pub(crate) mod silence;

@@ -87,6 +87,7 @@ pub use crate::{
     worker::{
         WorkerTools,
         reports::statuses::Statuses,
+        unit_state::early_units::{GeneratorError, UnitGenerator},
         users::{accounts::UserAccounts, machine_options::MachineOptions},
     },
 };

@@ -21,8 +21,8 @@ use kat_network as network;
 use kat_types::{
     VERSION,
     api::{
-        ApiTime, AuthorityReport, Condition, DATA_PATH_RUNS, FILES_WRITTEN, MemberKeys, NodeReport,
-        NodeResources, OverlayReport, OverlayStatus,
+        ApiTime, AuthorityReport, Condition, DATA_PATH_RUNS, DISKS_ANSWER, FILES_WRITTEN,
+        MemberKeys, NodeReport, NodeResources, OverlayReport, OverlayStatus,
     },
     assignment::ASSIGNMENT_SCHEMA,
     machine::fence::{BootClock, BootTime},
@@ -344,8 +344,8 @@ impl Reporter {
         }
     }
 
-    /// Conditions of the machine, of its data path, of volumes that could not be removed, and of
-    /// files that are not written.
+    /// Conditions of the machine, of its data path, of volumes that could not be removed, of files
+    /// that are not written, and of file systems that do not answer.
     fn conditions(&self, overlay: &OverlayReport) -> Vec<Condition> {
         let mut conditions = self.facts.conditions();
         conditions.extend(data_path_condition(overlay));
@@ -366,6 +366,16 @@ impl Reporter {
                 status: false,
                 reason: Reason::FilesNotWritten.into(),
                 message: unwritten.join("; "),
+                since: ApiTime::UNKNOWN,
+            });
+        }
+        let silent = self.statuses.silent_disks();
+        if !silent.is_empty() {
+            conditions.push(Condition {
+                kind: DISKS_ANSWER.to_owned(),
+                status: false,
+                reason: Reason::DiskNotAnswering.into(),
+                message: silent.join("; "),
                 since: ApiTime::UNKNOWN,
             });
         }

@@ -71,6 +71,8 @@ pub struct Volumes {
     shared: bool,
     hosts: HostPaths,
     made: Mutex<MadeFolders>,
+    /// The folders of [`Self::made`] as last written, for reports: these do not wait for a disk.
+    written: Mutex<BTreeSet<String>>,
     /// Where [`Self::made`] is kept; `None` in a child of the agent, which keeps it for its children.
     file: Option<PathBuf>,
     /// The machine's settings, for children.
@@ -148,6 +150,7 @@ impl Volumes {
             root: root.clone(),
             base: base.into(),
             shared: config.volume_shared,
+            written: Mutex::new(made.folders.clone()),
             made: Mutex::new(made),
             file: Some(file),
             config: config.clone(),
@@ -266,6 +269,26 @@ impl Volumes {
             }
         }
         parts
+    }
+
+    /// The file systems that are not KAT's own and that these instances mount, and that of the base
+    /// path, each with the workloads that use it.
+    pub(crate) fn foreign_users<'a>(
+        &self,
+        assignments: impl Iterator<Item = &'a Assignment>,
+    ) -> BTreeMap<PathBuf, BTreeSet<String>> {
+        let base = self.disks.mount_of(&self.below(&self.base));
+        let mut users: BTreeMap<PathBuf, BTreeSet<String>> = base
+            .map(|mount| (mount, BTreeSet::new()))
+            .into_iter()
+            .collect();
+        for assignment in assignments {
+            for part in self.foreign_parts(assignment) {
+                let name = format!("{}/{}", assignment.namespace, assignment.workload);
+                users.entry(part.mount).or_default().insert(name);
+            }
+        }
+        users
     }
 
     fn places(&self) -> VolumePlaces {
@@ -627,10 +650,11 @@ impl Volumes {
         !self.shared && self.made().folders.contains(folder)
     }
 
+    /// The volume folders on this machine, for reports. Does not wait for a disk.
     pub fn all_made(&self) -> Vec<String> {
         match self.shared {
             true => Vec::new(),
-            false => self.made().folders.iter().cloned().collect(),
+            false => self.written.lock().iter().cloned().collect(),
         }
     }
 
@@ -670,6 +694,12 @@ impl Volumes {
         if let Err(error) = self.try_store(made) {
             tracing::error!("the list of volumes can't be kept: {error}");
         }
+        self.tell(made);
+    }
+
+    /// Lets reports have the present list.
+    fn tell(&self, made: &MadeFolders) {
+        self.written.lock().clone_from(&made.folders);
     }
 
     fn try_store(&self, made: &MadeFolders) -> Result<(), FileError> {

@@ -139,6 +139,7 @@ pub async fn serve(config: ApiConfig, listeners: ApiListeners, cancel: Cancellat
             () = sleep_until(forget_at) => {
                 api.rates.forget_quiet();
                 api.bounded_lines.settle();
+                api.history.forget_old();
                 forget_at = Instant::now() + FORGET_INTERVAL;
             }
             changed = snapshots.changed() => {

@@ -16,7 +16,7 @@ use tokio::{
 use kat_types::encoding::plain::last_words;
 
 /// Bytes of each output stream that are kept; the rest is read and discarded.
-pub(crate) const OUTPUT_LIMIT: usize = 1024 * 1024;
+pub const OUTPUT_LIMIT: usize = 1024 * 1024;
 
 /// Why a program failed.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +60,7 @@ pub struct Invocation {
     program: OsString,
     arguments: Vec<(OsString, bool)>,
     input: Vec<u8>,
+    environment: Vec<(OsString, OsString)>,
     limit: Duration,
 }
 
@@ -88,6 +89,7 @@ impl Invocation {
             program: program.as_ref().to_owned(),
             arguments: Vec::new(),
             input: Vec::new(),
+            environment: Vec::new(),
             limit: Duration::from_secs(30),
         }
     }
@@ -112,6 +114,13 @@ impl Invocation {
     /// Sets the program's standard input; by default it is empty.
     pub fn input(mut self, input: impl Into<Vec<u8>>) -> Self {
         self.input = input.into();
+        self
+    }
+
+    /// Sets a variable of the program's environment.
+    pub fn environment(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        let variable = (name.as_ref().to_owned(), value.as_ref().to_owned());
+        self.environment.push(variable);
         self
     }
 
@@ -163,6 +172,7 @@ impl Invocation {
         let mut child = Command::new(&self.program)
             .args(self.arguments.iter().map(|(argument, _)| argument))
             .env("LC_ALL", "C")
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -241,13 +241,30 @@ impl EpochVerifiers {
     /// Whether a holder of a recovery key in force has signed that this server has the store of the
     /// record's epoch.
     pub fn is_server(&self, stated: &StoreEpoch, server: &StoreServer) -> bool {
-        let epoch = stated.epoch.to_string();
+        let believed = self.endorsed(&stated.endorsements);
+        self.is_server_of(stated.epoch, server, &believed)
+    }
+
+    fn is_server_of(&self, epoch: u64, server: &StoreServer, believed: &BTreeSet<String>) -> bool {
+        let epoch = epoch.to_string();
         let parts = [&self.cluster_uid, &epoch, &server.machine, &server.key_hash];
         let signed = statement(SERVER, parts.map(String::as_str));
-        let believed = self.endorsed(&stated.endorsements);
         believed
             .iter()
             .any(|by| verify(by, &signed, &server.signature))
+    }
+
+    /// Whether an epoch later than `own`, the record's or one of those before it, was begun by a
+    /// restore of a machine with this name, as a holder of a recovery key has signed.
+    pub fn is_restored_as(&self, stated: &StoreEpoch, own: u64, name: &str) -> bool {
+        let believed = self.endorsed(&stated.endorsements);
+        let earlier = stated.earlier.iter().take(MOST_EARLIER);
+        let earlier = earlier.map(|one| (one.epoch, one.restored.as_ref()));
+        let mut all = std::iter::once((stated.epoch, stated.restored.as_ref())).chain(earlier);
+        all.any(|(epoch, restored)| {
+            let later = restored.filter(|one| epoch > own && one.machine == name);
+            later.is_some_and(|one| self.is_server_of(epoch, one, &believed))
+        })
     }
 
     /// What a machine knows after it has accepted the state with this record. The first record with
@@ -474,8 +491,8 @@ mod tests {
 
         let earlier = EarlierEpoch {
             epoch: 5,
-            proof: String::new(),
             signature: direct.signature,
+            ..EarlierEpoch::default()
         };
         let over_earlier = StoreEpoch {
             earlier: vec![earlier],
@@ -483,6 +500,43 @@ mod tests {
         };
         assert!(knows_first.is_later(&over_earlier, 4));
         assert!(!knows_first.is_later(&over_earlier, 5));
+    }
+
+    #[test]
+    fn a_restore_under_a_name_counts_in_a_later_epoch_and_with_a_signature_alone() {
+        let [first, second, stranger] = keys();
+        let restored = |key, epoch| sign_server(key, UID, epoch, ("n1", "ab")).unwrap();
+        let record = StoreEpoch {
+            restored: Some(restored(&first, 7)),
+            ..stated(&first, 7)
+        };
+        let knows = known(&[&first]);
+        assert!(knows.is_restored_as(&record, 6, "n1"));
+        assert!(!knows.is_restored_as(&record, 7, "n1"));
+        assert!(!knows.is_restored_as(&record, 6, "n2"));
+        assert!(!known(&[&stranger]).is_restored_as(&record, 6, "n1"));
+        // The statement of another epoch, and one of a stranger.
+        for hostile in [restored(&first, 6), restored(&stranger, 7)] {
+            let record = StoreEpoch {
+                restored: Some(hostile),
+                ..record.clone()
+            };
+            assert!(!knows.is_restored_as(&record, 5, "n1"));
+        }
+        // The store was created anew once more since, and the recovery key replaced.
+        let endorsed = endorse_verifier(&first, UID, &epoch_verifier(&second).unwrap()).unwrap();
+        let earlier = EarlierEpoch {
+            epoch: 7,
+            restored: Some(restored(&second, 7)),
+            ..EarlierEpoch::default()
+        };
+        let later = StoreEpoch {
+            earlier: vec![earlier],
+            endorsements: vec![endorsed],
+            ..stated(&second, 9)
+        };
+        assert!(knows.is_restored_as(&later, 6, "n1"));
+        assert!(!knows.is_restored_as(&later, 7, "n1"));
     }
 
     #[test]

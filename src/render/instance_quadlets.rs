@@ -1,5 +1,7 @@
 //! The quadlets of one instance.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use super::{
@@ -46,7 +48,6 @@ struct InstanceValues<'a> {
     unit: &'a str,
     image: String,
     annotation: &'static str,
-    address: String,
     hooks_folder: String,
     hook_program: String,
     hook_file: String,
@@ -58,19 +59,9 @@ struct InstanceValues<'a> {
     entrypoint: &'a [String],
     arguments: Vec<&'a str>,
     argument_variables: Vec<NameValuePair>,
-    user: Option<&'a str>,
-    working_dir: Option<&'a str>,
-    stop_signal: Option<&'a str>,
-    grace_seconds: u32,
-    init: bool,
-    read_only: bool,
-    tmpfs: &'a [String],
-    shm_size: Option<u64>,
-    cap_add: &'a [String],
-    cap_drop: &'a [String],
+    /// Keys that each have their value from one field.
+    plain_keys: Vec<PlainKey>,
     devices: Vec<DeviceValues<'a>>,
-    /// Whether the program keeps its user's supplementary groups on the machine.
-    keeps_groups: bool,
     host_network: bool,
     /// On the machine's own network the hook is called only to ask whether the instance may start.
     fenced: bool,
@@ -93,10 +84,6 @@ struct InstanceValues<'a> {
     memory_max: Option<u64>,
     cpu_quota: Option<String>,
     mounts: Vec<MountValues>,
-    /// Whether its programs can't gain privileges.
-    keeps_privileges: bool,
-    /// Passed-through quadlet keys.
-    quadlet: Vec<NameValuePair>,
     /// Whether it starts at boot without the agent; an instance that has to ask first is started by
     /// the agent.
     starts_at_boot: bool,
@@ -279,7 +266,7 @@ fn values_of<'a>(
         generation,
         template_hash,
         user: WorkloadUser { .. },
-        address,
+        address: _,
         image: _,
         container,
         init_containers: _,
@@ -297,35 +284,14 @@ fn values_of<'a>(
         carried: _,
     } = assignment;
     let Container {
-        name: _,
-        image: _,
         command,
         args,
         entrypoint,
-        env: _,
-        drain_seconds: _,
         termination_grace_seconds,
-        stop_signal,
-        user,
-        working_dir,
-        cap_add,
-        cap_drop,
         devices,
-        groups,
-        tmpfs,
-        shm_size,
-        init,
-        read_only_rootfs,
         host_network,
-        image_pull_policy: _,
-        quadlet,
-        volume_mounts: _,
-        resources:
-            Resources {
-                requests: _,
-                limits,
-                gpu,
-            },
+        resources: Resources { limits, gpu, .. },
+        ..
     } = container;
     let not_yet = [("resources.gpu", gpu.is_some())];
     if let Some((field, _)) = not_yet.into_iter().find(|(_, present)| *present) {
@@ -352,7 +318,6 @@ fn values_of<'a>(
         unit: place.stem(),
         image: image_reference(assignment)?,
         annotation: ANNOTATION,
-        address: address.to_string(),
         hooks_folder: settings.hooks_folder.display().to_string(),
         hook_program: settings.hook_program.display().to_string(),
         hook_file: settings.hook_file().display().to_string(),
@@ -363,21 +328,11 @@ fn values_of<'a>(
         entrypoint,
         argument_variables: variables_of(&arguments),
         arguments,
-        user: user.as_deref(),
-        working_dir: working_dir.as_deref(),
-        stop_signal: stop_signal.as_deref(),
-        grace_seconds: *termination_grace_seconds,
-        init: *init,
-        read_only: *read_only_rootfs,
-        tmpfs,
-        shm_size: shm_size.map(|size| size.0),
-        cap_add,
-        cap_drop,
+        plain_keys: plain_keys(place, assignment),
         devices: devices
             .iter()
             .filter_map(|entry| DeviceValues::of(entry))
             .collect(),
-        keeps_groups: !groups.is_empty(),
         host_network: *host_network,
         fenced: *on_partition == OnPartition::Stop,
         network: place.network.clone(),
@@ -401,20 +356,78 @@ fn values_of<'a>(
         stop_timeout: termination_grace_seconds.saturating_add(STOP_MARGIN_SECONDS),
         memory_max: memory.map(|size| size.0),
         cpu_quota: cpu.map(cpu_quota),
-        keeps_privileges: !quadlet.contains_key("NoNewPrivileges"),
-        quadlet: quadlet
-            .iter()
-            .filter_map(|(name, value)| {
-                let value = place.quadlet_value(name, value)?;
-                let name = name.clone();
-                Some(NameValuePair { name, value })
-            })
-            .collect(),
         mounts: mounts_of(assignment, settings)?,
         starts_at_boot: place.kind.is_none()
             && *on_partition == OnPartition::Keep
             && !place.asks_first,
     })
+}
+
+/// A key of the quadlet and its value.
+#[derive(Debug, Serialize)]
+struct PlainKey {
+    name: String,
+    value: String,
+    /// Whether the value is a word that needs no quoting anywhere.
+    is_token: bool,
+}
+
+/// The keys of a quadlet's `[Container]` that each have their value from one field: a new field of
+/// this kind is one line here. A list gives one key for each item.
+fn plain_keys(place: &ContainerPosition, assignment: &Assignment) -> Vec<PlainKey> {
+    let Assignment {
+        instance,
+        address,
+        container,
+        ..
+    } = assignment;
+    let one = |value: &Option<String>| -> Vec<String> { value.iter().cloned().collect() };
+    let flag = |is_set: bool| one(&is_set.then(|| "true".to_owned()));
+    let number = |value: u64| vec![value.to_string()];
+    let grace = number(container.termination_grace_seconds.into());
+    let shm_size = container.shm_size.map(|size| number(size.0));
+    // The program keeps its user's supplementary groups on the machine.
+    let groups = container.groups.first().map(|_| "keep-groups".to_owned());
+    let gains_none = !container.quadlet.contains_key("NoNewPrivileges");
+    let host_name = container.hostname.as_ref().unwrap_or(instance);
+    // A container that shares another one's network has that one's names of machines.
+    let own_names = match place.network {
+        None => BTreeSet::from([instance, host_name]),
+        Some(_) => BTreeSet::new(),
+    };
+    let own_names = own_names.iter().map(|name| format!("{name}:{address}"));
+    let (token, text) = (true, false);
+    let of_fields: [(&str, bool, Vec<String>); 14] = [
+        ("HostName", text, vec![host_name.clone()]),
+        ("AddHost", text, own_names.collect()),
+        ("User", text, one(&container.user)),
+        ("WorkingDir", text, one(&container.working_dir)),
+        ("StopSignal", token, one(&container.stop_signal)),
+        ("StopTimeout", token, grace),
+        ("RunInit", token, flag(container.init)),
+        ("ReadOnly", token, flag(container.read_only_rootfs)),
+        ("Tmpfs", text, container.tmpfs.clone()),
+        ("ShmSize", token, shm_size.unwrap_or_default()),
+        ("DropCapability", token, container.cap_drop.clone()),
+        ("AddCapability", token, container.cap_add.clone()),
+        ("GroupAdd", token, one(&groups)),
+        ("NoNewPrivileges", token, flag(gains_none)),
+    ];
+    let of_fields = of_fields.into_iter().flat_map(|(name, is_token, values)| {
+        values.into_iter().map(move |value| PlainKey {
+            name: name.to_owned(),
+            value,
+            is_token,
+        })
+    });
+    let passed = container.quadlet.iter().filter_map(|(name, value)| {
+        Some(PlainKey {
+            name: name.clone(),
+            value: place.quadlet_value(name, value)?,
+            is_token: false,
+        })
+    });
+    of_fields.chain(passed).collect()
 }
 
 /// The workload's labels and KAT's own, which take precedence.

@@ -6,5 +6,6 @@ pub mod members;
 pub mod records;
 pub mod revisions;
 pub mod snapshot;
+pub mod stored_objects;
 pub mod transaction;
 pub mod visibility;

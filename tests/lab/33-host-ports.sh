@@ -161,7 +161,7 @@ on "$node" systemctl unmask kat-agent.service
 on "$node" systemctl start kat-agent.service
 wait_for 60 nodes_are_ready
 wait_for 60 has_ready web 1
-port_reaches_instance
+wait_for 10 port_reaches_instance
 kat label node "$node" place-
 kat delete workload web --wait
 ports_are_closed() { ! fetch "$other" "$at" 80 2>/dev/null && ! fetch "$node" 127.0.0.1 80 2>/dev/null; }

@@ -30,6 +30,8 @@ prints $page "sudo katcall get instances -o wide"
 contains "$(here "$(sed -n 's/^    \(curl http:.*\)/\1/p' docs/guide/$page.md)")" host=web-
 output=$(here "timeout 3 katcall logs web -f" 2>&1 || true)
 shows with-systemds-tools "sudo katcall logs web -f" "$output"
+no_copies() { [[ ! $(n1 find /run/systemd/user -type f) ]]; }
+wait_for 30 no_copies
 output=$(n1 env SYSTEMD_COLORS=0 LC_ALL=C.UTF-8 systemctl status --no-pager --full kat-agent)
 shows with-systemds-tools "systemctl status kat-agent" "$output"
 unit=$(instances web | jq -er '.[0].status.unit')

@@ -1,6 +1,9 @@
-//! Rules that another program removed are back without the periodic check, which is 20 s away.
+//! Rules that another program removed are back without the periodic check, which is 20 s away, and
+//! what callers of a service notice of it.
 
 use std::{
+    io::{self, ErrorKind},
+    net::Ipv4Addr,
     process::Command,
     sync::Arc,
     time::{Duration, Instant},
@@ -12,11 +15,15 @@ use tokio_util::sync::CancellationToken;
 use super::{
     connected_hosts::{Host, block_on},
     namespaced_machine::{eventually, in_new_namespace, nobody, node, run},
+    silent_peers::{LONGEST, WEB, call, calls_at, instance, services},
 };
 use kat_daemon::watchdog::LoopPulses;
-use kat_network::nftables::{
-    firewall::Firewall,
-    rule_changes::{RulesetChanges, follow_ruleset_changes},
+use kat_network::{
+    containers::namespaces::NetworkNamespace,
+    nftables::{
+        firewall::Firewall,
+        rule_changes::{RulesetChanges, follow_ruleset_changes},
+    },
 };
 use kat_types::{
     machine::network::{ServiceNetwork, ServicePortBackends, Services, Transport},
@@ -101,6 +108,69 @@ fn rules_that_another_program_changes_are_put_back_at_once() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
+        stop.cancel();
+    });
+}
+
+/// A new connection, tried again where it is refused, reset or unreachable; how long all tries took,
+/// and their number.
+fn call_until_answered(
+    namespace: &NetworkNamespace,
+    service: Ipv4Addr,
+) -> io::Result<(Duration, usize)> {
+    let began = Instant::now();
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let error = match call(namespace, service) {
+            Ok(_) => return Ok((began.elapsed(), tries)),
+            Err(error) => error,
+        };
+        let is_passing = matches!(
+            error.kind(),
+            ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset | ErrorKind::HostUnreachable
+        );
+        if !is_passing || began.elapsed() >= LONGEST {
+            return Err(error);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Without rules a SYN goes into `kat0`: the userspace WireGuard drops it, and TCP sends it again
+/// after 1 s; the kernel's WireGuard answers that the host is unreachable.
+#[test]
+fn callers_of_a_service_wait_less_than_five_seconds_while_all_rules_are_flushed() {
+    block_on(async {
+        let host = Host::start(1);
+        host.set_instances(&[("web-aaaaa", 10)]);
+        let behind = [host.address(10)];
+        host.write("services.json", &services(&[("default/web", WEB, &behind)]));
+        let (stop, _) = host.serve();
+        let _instance = instance(&host, "web-aaaaa").await;
+        eventually("the instance answers", async || {
+            let namespace = host.namespace();
+            let called = tokio::task::spawn_blocking(move || call(&namespace, WEB));
+            called.await.unwrap().is_ok()
+        })
+        .await;
+        let flushing = async {
+            // No SYN that was lost in one flush is sent again in the next.
+            for pause in [1, 2, 2] {
+                tokio::time::sleep(Duration::from_secs(pause)).await;
+                host.command("nft flush ruleset");
+            }
+        };
+        let interval = Duration::from_millis(20);
+        let calling = calls_at(&host, WEB, 300, interval, call_until_answered);
+        let (calls, ()) = tokio::join!(calling, flushing);
+        let longest = calls.iter().map(|(took, _)| *took).max().unwrap();
+        assert!(longest < LONGEST, "{longest:?}");
+        let noticed = |(took, tries): &(Duration, usize)| *tries > 1 || took.as_millis() > 500;
+        assert!(
+            calls.iter().any(noticed),
+            "no caller met a time without rules"
+        );
         stop.cancel();
     });
 }

@@ -25,13 +25,13 @@ use kat_types::{
     services::BackendState,
 };
 
-const WEB: Ipv4Addr = Ipv4Addr::new(10, 91, 0, 5);
+pub(crate) const WEB: Ipv4Addr = Ipv4Addr::new(10, 91, 0, 5);
 const DB: Ipv4Addr = Ipv4Addr::new(10, 91, 0, 6);
 /// Longest that a new connection may wait while a machine falls silent.
-const LONGEST: Duration = Duration::from_secs(5);
+pub(crate) const LONGEST: Duration = Duration::from_secs(5);
 
 /// Services at port 80, with the instances behind them.
-fn services(behind: &[(&str, Ipv4Addr, &[Ipv4Addr])]) -> Services {
+pub(crate) fn services(behind: &[(&str, Ipv4Addr, &[Ipv4Addr])]) -> Services {
     let services = behind.iter().map(|(name, address, instances)| {
         let instances = instances.iter();
         let port = ServicePortBackends {
@@ -60,7 +60,7 @@ fn quiet(host: &Host, endpoint: &str) -> PeerMachine {
 }
 
 /// Starts an instance that answers with its machine's number.
-async fn instance(host: &Host, name: &str) -> Container {
+pub(crate) async fn instance(host: &Host, name: &str) -> Container {
     let container = host.container(name).await;
     answer(&container.namespace(), host.number);
     container
@@ -85,7 +85,7 @@ fn mend(host: &Host) {
 
 /// A new connection from the machine itself: the number of the machine that answers, and how long
 /// it took.
-fn call(namespace: &NetworkNamespace, service: Ipv4Addr) -> io::Result<(u8, Duration)> {
+pub(crate) fn call(namespace: &NetworkNamespace, service: Ipv4Addr) -> io::Result<(u8, Duration)> {
     let work = || {
         let began = Instant::now();
         let stream = TcpStream::connect_timeout(&(service, 80).into(), 3 * LONGEST)?;
@@ -96,20 +96,35 @@ fn call(namespace: &NetworkNamespace, service: Ipv4Addr) -> io::Result<(u8, Dura
     namespace.run(work)?
 }
 
-/// Ten new connections a second for six seconds, none of which waits for another; who answered how
-/// many of them, and the longest wait.
-async fn calls(host: &Host, service: Ipv4Addr) -> (BTreeMap<u8, u32>, Duration) {
+/// New connections, one after each interval, none of which waits for another; `call` makes one.
+pub(crate) async fn calls_at<T: Send + 'static>(
+    host: &Host,
+    service: Ipv4Addr,
+    count: usize,
+    interval: Duration,
+    call: fn(&NetworkNamespace, Ipv4Addr) -> io::Result<T>,
+) -> Vec<T> {
     let mut threads = Vec::new();
-    for _ in 0..60 {
+    for _ in 0..count {
         let namespace = host.namespace();
         threads.push(tokio::task::spawn_blocking(move || {
             call(&namespace, service)
         }));
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(interval).await;
     }
-    let (mut answered, mut longest) = (BTreeMap::new(), Duration::ZERO);
+    let mut made = Vec::new();
     for thread in threads {
-        let (number, took) = thread.await.unwrap().expect("a connection was lost");
+        made.push(thread.await.unwrap().expect("a connection was lost"));
+    }
+    made
+}
+
+/// Ten new connections a second for six seconds; who answered how many of them, and the longest
+/// wait.
+async fn calls(host: &Host, service: Ipv4Addr) -> (BTreeMap<u8, u32>, Duration) {
+    let interval = Duration::from_millis(100);
+    let (mut answered, mut longest) = (BTreeMap::new(), Duration::ZERO);
+    for (number, took) in calls_at(host, service, 60, interval, call).await {
         *answered.entry(number).or_default() += 1;
         longest = longest.max(took);
     }

@@ -243,14 +243,14 @@ fn check_unit(
     if !container.groups.is_empty() {
         has("--group-add", "keep-groups");
     }
+    let hostname = container.hostname.as_ref().unwrap_or(&assignment.instance);
     // A container that shares a network also shares the host names of the network's container.
     if shares.is_none() {
-        has(
-            "--add-host",
-            &format!("{}:{}", assignment.instance, assignment.address),
-        );
+        for name in [hostname, &assignment.instance] {
+            has("--add-host", &format!("{name}:{}", assignment.address));
+        }
     }
-    has("--hostname", &assignment.instance);
+    has("--hostname", hostname);
     match container.quadlet.contains_key("NoNewPrivileges") {
         true => assert!(!options.iter().any(|one| one.contains("no-new-privileges"))),
         false => has("--security-opt", "no-new-privileges"),

@@ -18,6 +18,9 @@ use kat_types::machine::root::Root;
 
 /// After this time the files are read again.
 const OUTDATED: Duration = Duration::from_secs(5);
+/// Pause before a second look at ids that nobody had before. KAT makes a user in several steps, and
+/// after the first ones its group looks like somebody else's.
+const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 /// The abilities of a machine at one time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -82,7 +85,11 @@ impl AbilitiesReader {
 /// Accounts that can't be read are those of before.
 fn read(root: PathBuf, before: MachineAbilities) -> MachineAbilities {
     let runtime = container_runtime(&root).unwrap_or_default();
-    let foreign = Users::below(&Root::new(root)).foreign_indexes();
+    let users = Users::below(&Root::new(root));
+    let look = || users.foreign_indexes();
+    let foreign = looked_twice(&before.foreign_indexes, look, || {
+        std::thread::sleep(SECOND_LOOK);
+    });
     MachineAbilities {
         runtime,
         foreign_indexes: foreign.unwrap_or_else(|error| {
@@ -90,6 +97,21 @@ fn read(root: PathBuf, before: MachineAbilities) -> MachineAbilities {
             before.foreign_indexes
         }),
     }
+}
+
+/// What a look finds. If it finds anything that is not in `before`, only what a second look finds, too.
+fn looked_twice<E>(
+    before: &[u32],
+    look: impl Fn() -> Result<Vec<u32>, E>,
+    pause: impl FnOnce(),
+) -> Result<Vec<u32>, E> {
+    let mut found = look()?;
+    if found.iter().any(|index| !before.contains(index)) {
+        pause();
+        let again = look()?;
+        found.retain(|index| again.contains(index));
+    }
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -114,6 +136,28 @@ mod tests {
             assert!(std::time::Instant::now() < deadline, "{found:?}");
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+
+    #[test]
+    fn ids_that_nobody_had_before_count_after_a_second_look() {
+        let looks = |all: [&[u32]; 2]| {
+            let looks = all.map(<[u32]>::to_vec);
+            let turn = std::cell::Cell::new(0);
+            let found = looked_twice(
+                &[7],
+                || Ok::<_, ()>(looks[turn.get()].clone()),
+                || turn.set(1),
+            );
+            (found.unwrap(), turn.get() == 1)
+        };
+        assert_eq!(looks([&[7], &[]]), (vec![7], false));
+        assert_eq!(looks([&[], &[9]]), (vec![], false));
+        assert_eq!(
+            looks([&[1, 7], &[7]]),
+            (vec![7], true),
+            "a user was being made"
+        );
+        assert_eq!(looks([&[1, 7], &[1, 7, 9]]), (vec![1, 7], true));
     }
 
     #[tokio::test(start_paused = true)]

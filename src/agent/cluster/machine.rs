@@ -27,7 +27,7 @@ use crate::{
     cluster::cluster_cache::{ClusterCache, ClusterCacheReceiver},
     desired_state::known_epochs::refused_epoch_text,
     disk::pressure::DiskWatch,
-    etcd::{authorities::AuthorityUses, membership},
+    etcd::{authorities::AuthorityUses, membership::LostDataReader},
     volumes::Volumes,
 };
 use kat_client::{Client, ClientError, ClientOptions};
@@ -106,6 +106,7 @@ pub(crate) struct ThisMachine {
     volumes: Arc<Volumes>,
     disks: Arc<DiskWatch>,
     abilities: AbilitiesReader,
+    lost_data: LostDataReader,
     member_keys: MemberKeys,
     authorities: AuthorityUses,
     state_stream: Arc<AtomicBool>,
@@ -174,6 +175,7 @@ impl ThisMachine {
             volumes,
             disks,
             abilities: AbilitiesReader::new(PathBuf::from("/")),
+            lost_data: LostDataReader::default(),
             member_keys: MemberKeys::default(),
             authorities: AuthorityUses::default(),
             state_stream: Arc::default(),
@@ -249,7 +251,7 @@ impl MachineFacts for ThisMachine {
     }
 
     fn conditions(&self) -> Vec<Condition> {
-        let lost = membership::lost_data(&self.identity, &self.known.borrow());
+        let lost = self.lost_data.newest(&self.identity, &self.known.borrow());
         let lost = lost.map(|member| Condition {
             kind: DATA_LOST_CONDITION.to_owned(),
             status: true,
@@ -281,6 +283,8 @@ impl MachineFacts for ThisMachine {
         let status = self.system.status("kat-net.service").await;
         let status = match status.as_ref().map(|status| status.active_state) {
             Ok(ActiveState::Active) => OverlayStatus::Connected,
+            // It is restarted, as in an upgrade.
+            Ok(ActiveState::Activating | ActiveState::Reloading) => OverlayStatus::Unknown,
             Ok(_) => OverlayStatus::Down,
             Err(_) => OverlayStatus::Unknown,
         };

@@ -159,7 +159,8 @@ pub(super) fn member_config(
     config(identity, keys, pki::ApiServers::KnownOnly(known.servers()))
 }
 
-fn config(
+/// Settings of a client that presents this machine's certificate, and accepts these servers.
+pub(crate) fn config(
     identity: &MachineIdentity,
     keys: &MachineKeys,
     servers: pki::ApiServers,
@@ -312,7 +313,7 @@ impl StateServers {
 }
 
 /// `host:port` of a machine's API on each of its addresses, on the overlay first.
-pub(super) fn addresses(machine: &MachineEndpoints, port: u16) -> Vec<String> {
+pub(crate) fn addresses(machine: &MachineEndpoints, port: u16) -> Vec<String> {
     let overlay = machine
         .overlay
         .map(|address| SocketAddr::from((address, port)).to_string());

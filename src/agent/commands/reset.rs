@@ -23,7 +23,8 @@ use crate::{
     service::paths,
     volumes::Volumes,
     worker::{
-        UserDesired, Worker, WorkerTools, unit_state::unit_files::remove_every_users,
+        UserDesired, Worker, WorkerTools,
+        unit_state::{early_units::PodmanGenerator, unit_files::remove_every_users},
         users::machine_options::MachineOptions,
     },
 };
@@ -69,9 +70,27 @@ pub(crate) async fn run(
         let known = ClusterCache::stored().of_others(identity);
         !known.endpoints.api().is_empty()
     };
-    let joined = read_joined().filter(|one| !one.etcd || others(one));
+    let identity = read_joined();
+    // What the cluster was asked in this machine's name would concern the machine that has it now.
+    let is_replaced = match &identity {
+        Some(identity) => recovery::is_replaced(identity).await,
+        None => false,
+    };
+    if is_replaced {
+        say("another machine has taken this one's place in the cluster: that one stays as it is");
+    }
+    let identity = identity.filter(|_| !is_replaced);
+    let ends = identity
+        .as_ref()
+        .and_then(|one| cluster_ends(one, ClusterCache::stored()));
+    let joined = identity.filter(|one| !one.etcd || others(one));
     if let (Some(identity), DrainFirst::Yes) = (&joined, drain_first) {
         drain_machine(identity, say, go_on).await?;
+    } else if let Some(ends) = ends {
+        say(&ends);
+        if !go_on(&ends)? {
+            bail!("nothing was removed");
+        }
     }
     let managers: Arc<dyn ManagerSource> = Arc::new(Managers::new());
     let system = managers.system();
@@ -133,6 +152,20 @@ pub(crate) async fn run(
         return Ok(());
     }
     bail!("this is left:\n  {}", failures.join("\n  "))
+}
+
+/// What becomes of the other machines of a cluster whose store this machine alone holds; `None` where
+/// another one holds it too, or there is no other machine.
+fn cluster_ends(identity: &MachineIdentity, known: ClusterCache) -> Option<String> {
+    let others = known.of_others(identity).endpoints.machines;
+    if !identity.etcd || others.is_empty() || others.values().any(|one| one.etcd) {
+        return None;
+    }
+    let names: Vec<&str> = others.keys().map(String::as_str).collect();
+    Some(format!(
+        "the cluster ends: its store is on this machine alone. What runs on {} goes on there without a leader, until `kat-agent reset` removes it too; a backup (`kat-agent backup`) is the only way back",
+        names.join(", ")
+    ))
 }
 
 /// Has the leader move what runs here, and says what remains.
@@ -213,6 +246,7 @@ fn tools(managers: &Arc<dyn ManagerSource>) -> anyhow::Result<WorkerTools> {
         sessions: Arc::new(Logind::new(managers.system())),
         accounts: Arc::new(Users::new()),
         renderer: Arc::new(Renderer::installed()?),
+        generator: Arc::new(PodmanGenerator),
         logs: Arc::new(Journal::new()),
         secrets: Secrets::new(&root, "", &settings),
         settings,
@@ -288,6 +322,7 @@ fn remove_files() -> anyhow::Result<()> {
         paths::JOINING,
         paths::MEMBER,
         paths::RECOVERY,
+        paths::REPLACED,
         paths::IDENTITY,
     ] {
         files::remove(Path::new(file))?;
@@ -346,4 +381,38 @@ async fn remove_accounts() -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kat_types::api::MachineEndpoints;
+
+    #[test]
+    fn the_only_machine_with_the_store_names_those_that_are_left_without_a_leader() {
+        let mut identity = MachineIdentity::example("n1");
+        let known = |machines: &[(&str, bool)]| {
+            let mut known = ClusterCache::default();
+            for (name, etcd) in machines {
+                let machine = MachineEndpoints {
+                    etcd: *etcd,
+                    ..MachineEndpoints::default()
+                };
+                known.endpoints.machines.insert((*name).to_owned(), machine);
+            }
+            known
+        };
+        identity.etcd = true;
+        let said = cluster_ends(
+            &identity,
+            known(&[("n1", true), ("n2", false), ("n3", false)]),
+        );
+        assert!(said.unwrap().contains("What runs on n2, n3 goes on"));
+        assert_eq!(cluster_ends(&identity, known(&[("n1", true)])), None);
+        let members = known(&[("n1", true), ("n2", true)]);
+        assert_eq!(cluster_ends(&identity, members), None);
+        identity.etcd = false;
+        let worker = known(&[("n1", false), ("n2", false)]);
+        assert_eq!(cluster_ends(&identity, worker), None);
+    }
 }

@@ -91,13 +91,14 @@ impl PositionFile {
         }
     }
 
-    /// What this machine knows at the start of this process.
-    pub(crate) fn known(&self) -> (KnownState, Arc<KnownEpochs>) {
+    /// What this machine, `node`, knows at the start of this process.
+    pub(crate) fn known(&self, node: &str) -> (KnownState, Arc<KnownEpochs>) {
         let recalled = self.recall();
         let lowest = recalled.as_ref().map(|recalled| recalled.position);
         let verifiers = recalled.map_or_else(Vec::new, |recalled| recalled.verifiers);
         let epoch = lowest.map(|lowest| lowest.epoch);
-        let epochs = Arc::new(KnownEpochs::new(&self.cluster_uid, verifiers, epoch));
+        let epochs = KnownEpochs::new(&self.cluster_uid, verifiers, epoch).of_machine(node);
+        let epochs = Arc::new(epochs);
         let proofs = Arc::clone(&epochs) as Arc<dyn EpochProofs>;
         (KnownState { lowest, proofs }, epochs)
     }
@@ -259,7 +260,7 @@ mod tests {
     ) -> Option<Arc<kat_store::MirrorState>> {
         let cancel = CancellationToken::new();
         let source = LocalStateSource::new(serving.feed.clone(), "n1");
-        let (known, epochs) = own.known();
+        let (known, epochs) = own.known("n1");
         let followed = follow_source_from(Arc::new(source), known, cancel.clone());
         let keeping = tokio::spawn(own.clone().follow(
             followed.confirmed,

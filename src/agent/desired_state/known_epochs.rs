@@ -4,6 +4,7 @@
 //! A machine that knows no verifier yet, since no leader has published one, accepts every later epoch
 //! of a server that it knows, and the first verifiers that it sees.
 
+use crate::commands::recovery::replaced_text;
 use kat_pki::epoch_proof::{EpochVerifiers, LearnedVerifiers};
 use kat_store::EpochProofs;
 use kat_types::api::{StoreEpoch, StoreServer};
@@ -22,8 +23,11 @@ pub(crate) fn refused_epoch_text(epoch: u64) -> String {
 
 /// What this machine knows about the epochs of the store.
 pub(crate) struct KnownEpochs {
+    /// Name of this machine; empty if it does not matter.
+    node: String,
     known: Mutex<Known>,
     refused: watch::Sender<Option<u64>>,
+    replaced: watch::Sender<bool>,
 }
 
 struct Known {
@@ -48,13 +52,29 @@ impl KnownEpochs {
     /// From what an earlier process kept.
     pub(crate) fn new(cluster_uid: &str, verifiers: Vec<String>, epoch: Option<u64>) -> Self {
         Self {
+            node: String::new(),
             known: Mutex::new(Known {
                 verifiers: EpochVerifiers::new(cluster_uid, verifiers),
                 epoch,
                 said: String::new(),
             }),
             refused: watch::Sender::new(None),
+            replaced: watch::Sender::new(false),
         }
+    }
+
+    /// For the machine with this name: it follows no store that a restore began under this name.
+    pub(crate) fn of_machine(self, node: &str) -> Self {
+        Self {
+            node: node.to_owned(),
+            ..self
+        }
+    }
+
+    /// Whether a server has proved that another machine was restored under this machine's name since
+    /// the epoch that this machine has seen.
+    pub(crate) fn replaced(&self) -> watch::Receiver<bool> {
+        self.replaced.subscribe()
     }
 
     /// The verifiers, for the disk.
@@ -97,8 +117,13 @@ impl EpochProofs for KnownEpochs {
             return Ok(());
         }
         let stated = record.filter(|record| record.epoch == offered);
-        if stated.is_some_and(|record| known.verifiers.is_later(record, own)) {
-            return Ok(());
+        let proved = stated.filter(|record| known.verifiers.is_later(record, own));
+        if let Some(record) = proved {
+            if !known.verifiers.is_restored_as(record, own, &self.node) {
+                return Ok(());
+            }
+            self.replaced.send_replace(true);
+            return Err(replaced_text(&self.node));
         }
         self.refused.send_replace(Some(offered));
         let news = format!(
@@ -140,6 +165,7 @@ mod tests {
         epoch_proof::{KeyReplacement, sign_epoch, sign_server, with_verifiers},
         recovery_key::RecoveryKey,
     };
+    use kat_types::api::EarlierEpoch;
 
     const UID: &str = "3f0c";
 
@@ -236,6 +262,37 @@ mod tests {
         known
             .check(0, 6, Some(&signed(&key, 6, &replaced)))
             .unwrap_err();
+    }
+
+    #[test]
+    fn a_machine_follows_no_store_that_a_restore_began_under_its_own_name() {
+        let [key] = keys();
+        let record = published(&signed(&key, 5, &StoreEpoch::default()), &key, &[]);
+        let restored = StoreEpoch {
+            restored: Some(sign_server(&key, UID, 9, ("n1", "ab")).unwrap()),
+            ..signed(&key, 9, &record)
+        };
+        for (node, is_replaced) in [("n1", true), ("n2", false)] {
+            let known = KnownEpochs::new(UID, Vec::new(), None).of_machine(node);
+            known.accepted(5, Some(&record));
+            let replaced = known.replaced();
+            assert_eq!(known.check(5, 9, Some(&restored)).is_err(), is_replaced);
+            assert_eq!(*replaced.borrow(), is_replaced);
+            assert_eq!(*known.refused().borrow(), None);
+            // The store was created anew once more since. The restored machine has begun epoch 9.
+            let earlier = EarlierEpoch {
+                epoch: 9,
+                restored: restored.restored.clone(),
+                ..EarlierEpoch::default()
+            };
+            let later = StoreEpoch {
+                restored: None,
+                earlier: vec![earlier],
+                ..signed(&key, 11, &restored)
+            };
+            assert_eq!(known.check(5, 11, Some(&later)).is_err(), is_replaced);
+            known.check(9, 11, Some(&later)).unwrap();
+        }
     }
 
     #[test]

@@ -14,7 +14,10 @@ use super::{
     foreign_disks::{DiskLane, DiskTask},
     pressure::{FreeSpace, measure_free_space},
 };
-use crate::volumes::{PreparedMounts, RemovalFailure, VolumeTrouble, Volumes};
+use crate::{
+    commands::recovery::BackupWork,
+    volumes::{PreparedMounts, RemovalFailure, VolumeTrouble, Volumes},
+};
 use kat_daemon::logging;
 use kat_host::bound_paths::PathBind;
 use kat_types::{
@@ -33,6 +36,7 @@ pub(crate) enum AnyDiskTask {
     Prepare(PrepareVolumes),
     Remove(RemoveVolume),
     Measure(MeasureFreeSpace),
+    Backup(BackupWork),
 }
 
 /// The volumes of a machine, as a child needs them.
@@ -197,6 +201,7 @@ pub(crate) fn serve() -> io::Result<()> {
         AnyDiskTask::Prepare(task) => encode(&task.run()),
         AnyDiskTask::Remove(task) => encode(&task.run()),
         AnyDiskTask::Measure(task) => encode(&task.run()),
+        AnyDiskTask::Backup(task) => encode(&task.run()),
     }?;
     let length = u32::try_from(answer.len()).map_err(io::Error::other)?;
     socket.write_all(&length.to_be_bytes())?;

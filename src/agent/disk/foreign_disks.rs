@@ -50,6 +50,8 @@ pub(crate) enum DiskLane {
     Remove,
     /// Free space.
     Measure,
+    /// The folder of backups.
+    Backup,
 }
 
 /// Work on one file system, and the type of its answer.
@@ -269,16 +271,22 @@ impl ForeignDisks {
     /// for the free space too, and is `None` until that has hung for as long.
     pub(crate) fn confirmed_silence(&self, lane: DiskLane, mount: &Path) -> Option<SilentMount> {
         self.silence(lane, mount)?;
-        if !self.is_busy(DiskLane::Measure, mount) {
-            let (disks, mount) = (self.clone(), mount.to_owned());
-            tokio::spawn(async move {
-                let path = mount.clone();
-                // An error is an answer.
-                let _ = disks.run(&mount, MeasureFreeSpace { path }).await;
-            });
-            return None;
+        self.ask(mount)
+    }
+
+    /// Asks a file system for its free space, without waiting for the answer; it is not asked again
+    /// before it has answered. The silence about the earlier question.
+    pub(crate) fn ask(&self, mount: &Path) -> Option<SilentMount> {
+        if self.is_busy(DiskLane::Measure, mount) {
+            return self.silence(DiskLane::Measure, mount);
         }
-        self.silence(DiskLane::Measure, mount)
+        let (disks, mount) = (self.clone(), mount.to_owned());
+        tokio::spawn(async move {
+            let path = mount.clone();
+            // An error is an answer.
+            let _ = disks.run(&mount, MeasureFreeSpace { path }).await;
+        });
+        None
     }
 
     /// Whether a child runs in this lane.

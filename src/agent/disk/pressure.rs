@@ -1,7 +1,7 @@
 //! The condition `DiskPressure`: file systems of the machine are short of free space.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -128,9 +128,8 @@ impl DiskWatch {
         cancel: CancellationToken,
     ) {
         let pulse = pulses.watch("disk pressure");
-        let mut silent = BTreeSet::new();
         loop {
-            let measured = self.measure_all(&disks, &mut silent);
+            let measured = self.measure_all(&disks);
             let Some(measured) = pulse.wait(cancel.run_until_cancelled(measured)).await else {
                 return;
             };
@@ -144,34 +143,16 @@ impl DiskWatch {
         }
     }
 
-    /// Measures each file system: KAT's own on a thread, the others in children. `silent` has the
-    /// mounts that did not answer the last time.
-    async fn measure_all(
-        self: &Arc<Self>,
-        disks: &ForeignDisks,
-        silent: &mut BTreeSet<PathBuf>,
-    ) -> Vec<(PathBuf, Measurement)> {
+    /// Measures each file system: KAT's own on a thread, the others in children.
+    async fn measure_all(self: &Arc<Self>, disks: &ForeignDisks) -> Vec<(PathBuf, Measurement)> {
         let (watch, all) = (Arc::clone(self), disks.clone());
         let own = tokio::task::spawn_blocking(move || watch.measure_own(&all));
         let mut measured = Vec::new();
         for (path, found) in own.await.unwrap_or_default() {
-            let mount = match found {
-                Ok(found) => {
-                    measured.push((path, found));
-                    continue;
-                }
-                Err(mount) => mount,
+            let found = match found {
+                Ok(found) => found,
+                Err(mount) => measure_foreign(disks, &mount, &path).await,
             };
-            let found = measure_foreign(disks, &mount, &path).await;
-            let is_silent = found == Measurement::Unknown;
-            if is_silent && silent.insert(mount.clone()) {
-                tracing::warn!(
-                    "the file system at {} does not answer; its free space is not known",
-                    mount.display()
-                );
-            } else if !is_silent && silent.remove(&mount) {
-                tracing::info!("the file system at {} answers again", mount.display());
-            }
             measured.push((path, found));
         }
         measured
@@ -321,8 +302,7 @@ pub(crate) fn least(wanted: Option<Bytes>, room: FreeSpace) -> u64 {
 
 /// Measures a file system that may hang, for [`LOOK_LIMIT`] at most.
 async fn measure_foreign(disks: &ForeignDisks, mount: &Path, path: &Path) -> Measurement {
-    // A look that hangs is waited for without a second one.
-    if disks.is_busy(MeasureFreeSpace::LANE, mount) {
+    if disks.silence(MeasureFreeSpace::LANE, mount).is_some() {
         return Measurement::Unknown;
     }
     let task = MeasureFreeSpace {

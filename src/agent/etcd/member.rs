@@ -20,6 +20,7 @@ use crate::{
         reach::CurrentReach,
     },
     commands::{host_files, recovery},
+    disk::foreign_disks::ForeignDisks,
     network::overlay,
     service::{loops::AgentLoops, paths},
 };
@@ -70,6 +71,8 @@ pub(crate) struct MemberParts<'a> {
     pub system: Arc<dyn UnitManager>,
     /// Renders etcd's unit.
     pub renderer: Arc<Renderer>,
+    /// The file systems that may hang, such as one with the backups.
+    pub disks: ForeignDisks,
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
 }
 
@@ -89,6 +92,7 @@ impl RunningMember {
             known,
             system,
             renderer,
+            disks,
             clock,
         } = parts;
         let before = known.borrow().clone();
@@ -110,7 +114,7 @@ impl RunningMember {
             system,
             renderer,
         };
-        loops.add("etcd's unit", etcd_unit.run(started, cancel.clone()));
+        loops.add_blocking("etcd's unit", etcd_unit.run(started, cancel.clone()));
         // Where etcd needs no other member, or the others are up, it is ready soon.
         let _ = tokio::time::timeout(READY_SOON, first).await;
         let now = known.borrow().clone();
@@ -161,10 +165,10 @@ impl RunningMember {
         let backups = BackupsConfig {
             node: identity.node.clone(),
             clock,
-            backups: Arc::new(recovery::LocalBackups::new(identity, keys)),
+            backups: Arc::new(recovery::ScheduledBackups::new(identity, keys, disks)),
         };
         let backups = leader::keep_backups(handle.clone(), backups, cancel.clone());
-        loops.add("backups", backups);
+        loops.add_blocking("backups", backups);
         let takeover = TakeoverConfig {
             node: identity.node.clone(),
             api_port: spec.api_port,

@@ -3,10 +3,21 @@
 //! The agent changes the files on the disk and then restarts: its role is read only once, at its
 //! start. Workloads continue meanwhile.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use anyhow::{Context, bail};
-use tokio::time::{sleep, timeout};
+use parking_lot::Mutex;
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -16,7 +27,10 @@ use crate::{
         keys::MachineKeys,
         machine,
     },
-    commands::{host_files, recovery, recovery::EpochCheck},
+    commands::{
+        host_files, recovery,
+        recovery::{EpochCheck, EpochQuestion, StoreStanding},
+    },
     service::paths,
 };
 use kat_daemon::watchdog::LoopPulses;
@@ -42,6 +56,8 @@ enum RoleChange {
     /// The machine is no longer a member, or its member was replaced and it has to start again
     /// without data.
     End,
+    /// Another machine has this one's name and keys since a restore.
+    Replaced,
 }
 
 /// `own` is the stored id of this machine's member, if there is one.
@@ -69,12 +85,14 @@ pub(crate) fn is_out(identity: &MachineIdentity, known: &ClusterCache) -> bool {
     role_change(identity, known, read_own().as_deref()) == RoleChange::End
 }
 
-/// Returns when the agent has to restart, or with `cancel`.
+/// Returns when the agent has to restart, or with `cancel`. `replaced` says that the state stream of
+/// another machine proves [`RoleChange::Replaced`].
 pub(crate) async fn follow(
     identity: Arc<MachineIdentity>,
     keys: MachineKeys,
     managers: Arc<dyn ManagerSource>,
     mut known: ClusterCacheReceiver,
+    mut replaced: watch::Receiver<bool>,
     pulses: LoopPulses,
     cancel: CancellationToken,
 ) {
@@ -89,14 +107,21 @@ pub(crate) async fn follow(
         let lookout = EpochCheck {
             identity: Arc::clone(&identity),
             keys: keys.clone(),
+            turns: AtomicUsize::default(),
         };
         loop {
             pulse.beat();
             let now = known.borrow_and_update().clone();
             let own = read_own();
-            let decided = match lookout.is_outdated(&now).await {
-                true => RoleChange::End,
-                false => role_change(&identity, &now, own.as_deref()),
+            let is_replaced = *replaced.borrow_and_update();
+            let standing = match is_replaced {
+                true => StoreStanding::Replaced,
+                false => lookout.standing(&now).await,
+            };
+            let decided = match standing {
+                StoreStanding::Replaced => RoleChange::Replaced,
+                StoreStanding::Outdated => RoleChange::End,
+                StoreStanding::Current => role_change(&identity, &now, own.as_deref()),
             };
             let done = match decided {
                 RoleChange::Stay => Ok(false),
@@ -105,11 +130,20 @@ pub(crate) async fn follow(
                 RoleChange::End => end(&identity, &keys, managers.system().as_ref())
                     .await
                     .map(|()| true),
+                RoleChange::Replaced => {
+                    stand_aside(managers.system().as_ref()).await.map(|()| true)
+                }
             };
             match done {
                 Ok(true) => return,
                 Ok(false) => {
-                    let changed = timeout(recovery::LOOKOUT_INTERVAL, known.changed());
+                    let news = async {
+                        tokio::select! {
+                            changed = known.changed() => changed,
+                            changed = replaced.changed() => changed,
+                        }
+                    };
+                    let changed = timeout(recovery::LOOKOUT_INTERVAL, news);
                     if let Ok(Err(_)) = pulse.wait(changed).await {
                         pulse.wait(std::future::pending::<()>()).await;
                     }
@@ -125,7 +159,11 @@ pub(crate) async fn follow(
 }
 
 fn read_own() -> Option<String> {
-    files::read_text(Path::new(paths::MEMBER), LIMIT).ok()
+    id_in(Path::new(paths::MEMBER))
+}
+
+fn id_in(file: &Path) -> Option<String> {
+    files::read_text(file, LIMIT).ok()
 }
 
 fn remember(identity: &MachineIdentity, known: &ClusterCache) -> anyhow::Result<()> {
@@ -166,8 +204,8 @@ async fn begin(
 }
 
 /// Ends this machine's membership if the store was created anew on another machine while it was
-/// away. This is checked before etcd starts, since two such members could form a quorum. True when
-/// the agent has to restart.
+/// away, and its part in the cluster if that machine has its name. This is checked before etcd
+/// starts, since two such members could form a quorum. True when the agent has to restart.
 pub(crate) async fn give_up_outdated(
     identity: &MachineIdentity,
     keys: &MachineKeys,
@@ -184,11 +222,22 @@ pub(crate) async fn give_up_outdated(
             "the authorities' keys are sealed now; `kat-agent recovery-key` shows the key that opens them and backups: keep it away from the machines"
         );
     }
-    if !recovery::is_outdated(identity, keys, known, true).await {
-        return Ok(false);
+    let standing = recovery::store_standing(identity, keys, known, EpochQuestion::Patient).await;
+    match standing {
+        StoreStanding::Current => return Ok(false),
+        StoreStanding::Outdated => end(identity, keys, system).await?,
+        StoreStanding::Replaced => stand_aside(system).await?,
     }
-    end(identity, keys, system).await?;
     Ok(true)
+}
+
+/// Marks that another machine has this one's place, and stops etcd. The old data stays: it may have
+/// what the backup has not.
+async fn stand_aside(system: &dyn UnitManager) -> anyhow::Result<()> {
+    // etcd goes also where the disk takes no mark.
+    let marked = recovery::mark_replaced();
+    stop(system).await?;
+    marked
 }
 
 /// Stops etcd and removes the files that only a member has; the machine is a worker from the next
@@ -206,7 +255,8 @@ async fn end(
     clear(keys, system).await
 }
 
-async fn stop(system: &dyn UnitManager) -> anyhow::Result<()> {
+/// Stops etcd.
+pub(crate) async fn stop(system: &dyn UnitManager) -> anyhow::Result<()> {
     match system.stop(host_files::ETCD, STOP_LIMIT).await {
         Ok(_) | Err(SystemdError::NoSuchUnit(_)) => Ok(()),
         Err(error) => Err(error.into()),
@@ -240,7 +290,68 @@ fn write_role(identity: &MachineIdentity, etcd: bool) -> anyhow::Result<()> {
 
 /// Whether etcd has become a member here: it writes its log only then.
 pub(crate) fn has_data() -> bool {
-    Path::new(ETCD_FOLDER).join("member/wal").exists()
+    log().exists()
+}
+
+fn log() -> PathBuf {
+    Path::new(ETCD_FOLDER).join("member/wal")
+}
+
+/// Looks for [`lost_data`] on a thread of its own, so that a disk of etcd that hangs stops no report.
+#[derive(Debug)]
+pub(crate) struct LostDataReader {
+    /// etcd's log.
+    log: PathBuf,
+    /// The file with the id of this machine's member.
+    own: PathBuf,
+    /// The member that was found without its data.
+    newest: Arc<Mutex<Option<String>>>,
+    /// A thread looks.
+    looking: Arc<AtomicBool>,
+}
+
+impl Default for LostDataReader {
+    fn default() -> Self {
+        Self::new(log(), paths::MEMBER.into())
+    }
+}
+
+impl LostDataReader {
+    fn new(log: PathBuf, own: PathBuf) -> Self {
+        Self {
+            log,
+            own,
+            newest: Arc::default(),
+            looking: Arc::default(),
+        }
+    }
+
+    /// The id of this machine's member, if the last look found it without its data. Begins to look
+    /// again, unless an earlier look has not ended.
+    pub(crate) fn newest(
+        &self,
+        identity: &MachineIdentity,
+        known: &ClusterCache,
+    ) -> Option<String> {
+        let member = known.member(identity)?.clone();
+        if !self.looking.swap(true, Ordering::AcqRel) {
+            let (newest, looking) = (Arc::clone(&self.newest), Arc::clone(&self.looking));
+            let (member, log, own) = (member.clone(), self.log.clone(), self.own.clone());
+            let thread = std::thread::Builder::new().name("etcd's data".to_owned());
+            let started = thread.spawn(move || {
+                // The disk is looked at after the cluster's state, which is older then.
+                let found = lost(&member, log.exists(), id_in(&own).as_deref());
+                *newest.lock() = found;
+                looking.store(false, Ordering::Release);
+            });
+            if let Err(error) = started {
+                self.looking.store(false, Ordering::Release);
+                tracing::warn!("a thread that looks for etcd's data can't be started: {error:#}");
+            }
+        }
+        let found = self.newest.lock().clone();
+        found.filter(|lost| *lost == member.id)
+    }
 }
 
 /// The id of this machine's member, if it has a vote and its data is missing. etcd must not start
@@ -267,6 +378,7 @@ fn empty_data() -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::hung_disk::HungDisk;
     use kat_types::store::members::ClusterMembers;
 
     #[test]
@@ -308,6 +420,52 @@ mod tests {
             let found = role_change(&identity(etcd), known, own);
             assert_eq!(found, expected, "{etcd} {known:?} {own:?}");
         }
+    }
+
+    #[test]
+    fn a_report_about_lost_data_waits_for_no_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let point = folder.path().join("etcd");
+        let own = folder.path().join("member");
+        std::fs::write(&own, "b").unwrap();
+        let identity = MachineIdentity::example("n2");
+        let known = |id: &str| {
+            let member = MemberRecord {
+                id: id.to_owned(),
+                voting: true,
+                ..MemberRecord::default()
+            };
+            let mut known = ClusterCache::default();
+            known.members.members.insert("n2".to_owned(), member);
+            known
+        };
+        let reader = LostDataReader::new(point.join("member/wal"), own);
+        let until = |known: &ClusterCache, expected: Option<&str>| {
+            let deadline = std::time::Instant::now() + Duration::from_secs(20);
+            while reader.newest(&identity, known).as_deref() != expected {
+                assert!(std::time::Instant::now() < deadline, "{expected:?}");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        until(&known("b"), Some("b"));
+        std::fs::create_dir_all(point.join("member/wal")).unwrap();
+        until(&known("b"), None);
+        // As a member of another id, its data is another one's.
+        until(&known("c"), Some("c"));
+        let disk = HungDisk::mount(&point);
+        let deadline = std::time::Instant::now() + Duration::from_secs(20);
+        while disk.asked() == 0 {
+            // What was found before stays.
+            assert_eq!(reader.newest(&identity, &known("c")).as_deref(), Some("c"));
+            assert!(std::time::Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for _ in 0..3 {
+            assert_eq!(reader.newest(&identity, &known("c")).as_deref(), Some("c"));
+            assert_eq!(reader.newest(&identity, &known("b")), None);
+        }
+        drop(disk);
+        until(&known("b"), None);
     }
 
     /// Its etcd waits, so that it starts in the moment in which it becomes a member.

@@ -131,7 +131,8 @@ fn next<T>(value: &watch::Receiver<T>) -> impl Future<Output = ()> + use<T> {
     }
 }
 
-fn is_own(endpoint: &str, locals: &[LocalAddress]) -> bool {
+/// Whether `host:port` is at one of these addresses of this machine.
+pub(crate) fn is_own(endpoint: &str, locals: &[LocalAddress]) -> bool {
     let address = endpoint.parse::<SocketAddr>().map(|address| address.ip());
     address.is_ok_and(|address| locals.iter().any(|local| local.address == address))
 }
@@ -201,6 +202,18 @@ pub(crate) fn listeners(
             listener: api_socket()?,
             access,
             leader: socket_leader,
+        }],
+    })
+}
+
+/// The API's Unix socket alone, for callers on a machine that has no part in the cluster.
+pub(crate) fn socket_alone() -> anyhow::Result<ApiListeners> {
+    Ok(ApiListeners {
+        tls: Vec::new(),
+        sockets: vec![SocketListener {
+            listener: api_socket()?,
+            access: SocketAccess::ThisMachine,
+            leader: None,
         }],
     })
 }

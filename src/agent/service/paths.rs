@@ -22,6 +22,8 @@ pub(crate) const KNOWN: &str = "/var/lib/kat/cluster.json";
 pub(crate) const MEMBER: &str = "/var/lib/kat/member";
 /// Mark of an unfinished recover or restore ([`crate::commands::recovery`]), 0600.
 pub(crate) const RECOVERY: &str = "/var/lib/kat/recovery.json";
+/// Mark of a machine whose place another one has taken ([`crate::commands::recovery`]), 0600.
+pub(crate) const REPLACED: &str = "/var/lib/kat/replaced.json";
 /// The last confirmed desired list, 0600.
 pub(crate) const DESIRED: &str = "/var/lib/kat/desired.json";
 /// Epoch and revision of the last confirmed state of the cluster
@@ -48,6 +50,9 @@ pub(crate) const FILES: &str = "/var/lib/kat/files";
 /// Folder in which Podman's generator looks for quadlets, one folder for each uid, linked file by
 /// file.
 pub(crate) const QUADLETS: &str = "/etc/containers/systemd/users";
+/// Folder of root's in which user managers find units that they have not loaded, besides their
+/// generators' ([`crate::worker::unit_state::early_units`]).
+pub(crate) const EARLY_UNITS: &str = "/run/systemd/user";
 /// Root file system of the containers that hold networks ([`crate::worker::unit_state::network_holder`]).
 pub(crate) const HOLDER: &str = "/var/lib/kat/holder";
 /// Folder of run-time files.

@@ -38,7 +38,10 @@ use crate::{
         store_watch::{FollowedStore, follow_desired, follow_known, follow_network},
         watched_writes::WatchedWrites,
     },
-    disk::{ballast::Ballast, eviction::Evictor, pressure as disks, pressure::DiskWatch},
+    disk::{
+        ballast::Ballast, eviction::Evictor, pressure as disks, pressure::DiskWatch,
+        silence::DiskSilence,
+    },
     etcd::{
         authorities::{AuthorityKeeper, AuthorityUses, SystemdEtcd},
         member::{MemberParts, RunningMember, etcd_group},
@@ -63,7 +66,10 @@ use crate::{
         moves::{OtherMachines, OwnVolumes, VolumeMoves},
         removals::VolumeRemovals,
     },
-    worker::{WorkerTools, users::machine_options::MachineOptions},
+    worker::{
+        WorkerTools, unit_state::early_units::PodmanGenerator,
+        users::machine_options::MachineOptions,
+    },
 };
 use kat_api as api;
 use kat_api::{AgentPort, ApiConfig, ApiLimits, InstanceLogs, InstanceSessions, OverviewRelay};
@@ -102,6 +108,9 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         identity,
     };
     let stored = ClusterCache::stored();
+    if recovery::is_marked_replaced()? {
+        return super::replaced::run(loops, &machine, stored).await;
+    }
     let workloads = workloads(&mut loops, &machine, &stored).await?;
     let (known_now, known) = watch::channel(Arc::new(stored));
     let keys = MachineKeys::new(etcd_group(&machine.identity)?);
@@ -158,7 +167,12 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     let status = tell_status(loops.status.clone(), status, loops.cancel.clone());
     loops.add("status line", status);
 
-    let turn = role_loop(&mut loops, &machine, &credentials);
+    let turn = role_loop(
+        &mut loops,
+        &machine,
+        &credentials,
+        cluster.epochs.replaced(),
+    );
     let end = async {
         tokio::select! {
             ended = wait_for_end() => ended,
@@ -186,11 +200,11 @@ async fn count_restarts_anew(system: &dyn UnitManager) {
 }
 
 /// What does not change while the agent runs.
-struct Machine {
-    identity: Arc<MachineIdentity>,
-    config: AgentConfig,
-    managers: Arc<dyn ManagerSource>,
-    clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+pub(super) struct Machine {
+    pub(super) identity: Arc<MachineIdentity>,
+    pub(super) config: AgentConfig,
+    pub(super) managers: Arc<dyn ManagerSource>,
+    pub(super) clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
 }
 
 /// The machine's keys, and what it knows of the other machines.
@@ -302,6 +316,13 @@ async fn workloads(
         cancel.clone(),
     );
     loops.add("disks", look);
+    let silence = DiskSilence {
+        lists: listed.clone(),
+        volumes: Arc::clone(&tools.volumes),
+        statuses: statuses.clone(),
+        pulses: pulses.clone(),
+    };
+    loops.add_blocking("silent disks", silence.run(cancel.clone()));
     let collector = Collector {
         lists: listed.clone(),
         tools: Arc::clone(&tools),
@@ -376,6 +397,7 @@ async fn cluster(
             known,
             system: managers.system(),
             renderer: Arc::clone(&workloads.tools.renderer),
+            disks: workloads.tools.volumes.disks().clone(),
             clock: Arc::clone(clock),
         };
         Some(RunningMember::start(parts, loops).await?)
@@ -388,7 +410,7 @@ async fn cluster(
         path: paths::POSITION.into(),
         cluster_uid: identity.cluster_uid.clone(),
     };
-    let (known_state, epochs) = position.known();
+    let (known_state, epochs) = position.known(&identity.node);
     let (handle, store, source, relay) = match &member {
         Some(member) => {
             let handle = member.handle.clone();
@@ -630,7 +652,7 @@ async fn reports(
         boot_clock: boot_clock(),
         pulses: loops.pulses.clone(),
     };
-    loops.add("reports", reporter.run(tick, cancel.clone()));
+    loops.add_blocking("reports", reporter.run(tick, cancel.clone()));
     let bus = super::bus::serve(
         Arc::clone(identity),
         workloads.lists.subscribe(),
@@ -670,7 +692,7 @@ fn certificate_loops(
             changed: Arc::clone(&changed),
             pulses: loops.pulses.clone(),
         };
-        loops.add("authorities", keeper.run(cancel.clone()));
+        loops.add_blocking("authorities", keeper.run(cancel.clone()));
     }
     let succession = SuccessionWatch {
         identity: Arc::clone(identity),
@@ -690,7 +712,7 @@ fn certificate_loops(
         uses,
         admin_connection: paths::ADMIN_CONNECTION.into(),
     };
-    loops.add("renewal of certificates", renewal.run(cancel));
+    loops.add_blocking("renewal of certificates", renewal.run(cancel));
 }
 
 /// Follows whether this machine is to hold the store. The receiver learns it when that changes: the
@@ -701,6 +723,7 @@ fn role_loop(
         identity, managers, ..
     }: &Machine,
     Credentials { keys, known }: &Credentials,
+    replaced: watch::Receiver<bool>,
 ) -> oneshot::Receiver<()> {
     let (turned, turn) = oneshot::channel();
     let cancel = loops.cancel.clone();
@@ -709,10 +732,11 @@ fn role_loop(
         keys.clone(),
         Arc::clone(managers),
         known.clone(),
+        replaced,
         loops.pulses.clone(),
         cancel.clone(),
     );
-    loops.add("part in the store", async move {
+    loops.add_blocking("part in the store", async move {
         follow.await;
         let _ = turned.send(());
         // This loop only ends with the agent, so it is never the reason of an early end.
@@ -721,7 +745,7 @@ fn role_loop(
     turn
 }
 
-async fn wait_for_end() -> anyhow::Result<()> {
+pub(super) async fn wait_for_end() -> anyhow::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -732,7 +756,7 @@ async fn wait_for_end() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn tools(
+pub(super) async fn tools(
     identity: &MachineIdentity,
     config: &AgentConfig,
     managers: &Arc<dyn ManagerSource>,
@@ -744,6 +768,7 @@ async fn tools(
         sessions: Arc::new(Logind::new(managers.system())),
         accounts: Arc::new(Users::new()),
         renderer: Arc::new(Renderer::installed()?),
+        generator: Arc::new(PodmanGenerator),
         logs: Arc::new(Journal::new()),
         settings: render_settings(identity),
         domain: identity.cluster.spec.cluster_domain.clone(),

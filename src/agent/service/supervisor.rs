@@ -12,7 +12,7 @@ use std::{
 use tokio::{sync::watch, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{blocking::may_block, paths::UserFolders};
+use super::blocking::may_block;
 use crate::{
     Statuses,
     desired_state::{desired::DesiredState, watched_writes::WatchedWrites},
@@ -303,9 +303,7 @@ impl Supervisor {
     fn leftovers(&self) -> Vec<u32> {
         let root = &self.tools.root;
         let mut uids = files::users(root);
-        uids.retain(|uid| {
-            *uid >= USER_BASE && UnitFolder::new(UserFolders::new(root, *uid), *uid).has_any()
-        });
+        uids.retain(|uid| *uid >= USER_BASE && UnitFolder::new(root, *uid).has_any());
         uids.extend(self.tools.accounts.all());
         uids.sort_unstable();
         uids.dedup();

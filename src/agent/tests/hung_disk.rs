@@ -1,4 +1,4 @@
-//! A file system that hangs: FUSE without a program that answers.
+//! File systems that are not KAT's own: one that hangs, FUSE without a program that answers, and one that answers.
 
 use std::{
     ffi::CString,
@@ -84,6 +84,46 @@ fn read_in_silence(mut device: File, asked: &AtomicUsize) {
         answer[20..24].copy_from_slice(&31_u32.to_ne_bytes());
         answer[36..40].copy_from_slice(&4096_u32.to_ne_bytes());
         device.write_all(&answer).unwrap();
+    }
+}
+
+/// A file system of its own that answers: an overlay in memory.
+pub(crate) struct OwnDisk {
+    point: PathBuf,
+    memory: PathBuf,
+}
+
+impl OwnDisk {
+    /// Mounts it; needs root.
+    pub(crate) fn mount(point: &Path, memory: &Path) -> Self {
+        for folder in [point, memory] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        let disk = Self {
+            point: point.to_owned(),
+            memory: memory.to_owned(),
+        };
+        let mounted = |kind: &str, at: &Path, options: &str| {
+            let options = CString::new(options).unwrap();
+            mount("own", at, kind, MountFlags::empty(), options.as_c_str()).unwrap();
+        };
+        mounted("tmpfs", memory, "");
+        let parts = ["lower", "upper", "work"].map(|part| memory.join(part));
+        for folder in &parts {
+            std::fs::create_dir(folder).unwrap();
+        }
+        let [lower, upper, work] = parts.each_ref().map(|path| path.display());
+        let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+        mounted("overlay", point, &options);
+        disk
+    }
+}
+
+impl Drop for OwnDisk {
+    fn drop(&mut self) {
+        for point in [&self.point, &self.memory] {
+            let _ = unmount(point, UnmountFlags::DETACH);
+        }
     }
 }
 

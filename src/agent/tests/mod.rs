@@ -12,6 +12,7 @@ mod test_doubles;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{Ipv4Addr, SocketAddrV4},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -33,17 +34,21 @@ use crate::{
     desired_state::desired::DesiredState,
     disk::{eviction::EvictedInstances, foreign_disks::ForeignDisks},
     images::unused::ImageCare,
+    service::paths::QUADLETS,
     service::supervisor::{DesiredList, Supervisor},
     tests::{
         machine::other_listeners::Others,
-        test_doubles::{Accounts, Answers, Logs},
+        test_doubles::{Accounts, Answers, Generator, Logs},
     },
-    worker::users::{
-        accounts::{MachineGroups, UserAccounts},
-        machine_options::MachineOptions,
+    worker::{
+        unit_state::early_units::{GeneratorError, UnitGenerator},
+        users::{
+            accounts::{MachineGroups, UserAccounts},
+            machine_options::MachineOptions,
+        },
     },
 };
-use kat_host::users::UserError;
+use kat_host::{commands::CommandError, users::UserError};
 use kat_render::{RenderSettings, Renderer};
 use kat_systemd::{JournalQuery, LogEntries, LogEntry, LogSource, ProgramStream};
 use kat_testing::systemd::fake::{FakeMachine, FakeManager, UnitBehaviour};
@@ -82,6 +87,7 @@ struct Bench {
     answers: Arc<Answers>,
     others: Arc<Others>,
     behaviours: Behaviours,
+    generator: Arc<Generator>,
     tools: Arc<WorkerTools>,
     statuses: Statuses,
     lists: watch::Sender<DesiredList>,
@@ -112,12 +118,12 @@ impl Bench {
             let folder = root
                 .path()
                 .join(format!("etc/containers/systemd/users/{uid}"));
-            let behaviours = Arc::clone(&behaviours);
-            let loader = Box::new(move || generate(&folder, &behaviours));
-            machine.set_user_manager(
-                uid,
-                FakeManager::with_loader(&format!("user {uid}"), loader),
-            );
+            let early = root.path().join("run/systemd/user");
+            let (generated, copied) = (Arc::clone(&behaviours), Arc::clone(&behaviours));
+            let loader = Box::new(move || generate(&folder, &generated));
+            let finder = Box::new(move || copies(&early, uid, &copied));
+            let manager = FakeManager::with_loader(&format!("user {uid}"), loader);
+            machine.set_user_manager(uid, manager.finding(finder));
         }
         let groups = [("dialout", 20), ("video", 44), ("sudo", 27)];
         let groups = groups.map(|(name, gid)| (name.to_owned(), gid));
@@ -131,11 +137,13 @@ impl Bench {
         let answers = Arc::new(Answers(Mutex::new(Ok(200))));
         let others = Arc::new(Others::default());
         let tree = Root::new(root.path());
+        let generator = Arc::new(Generator::new(&tree));
         let tools = WorkerTools {
             managers: Arc::<FakeMachine>::clone(&machine),
             sessions: Arc::<FakeMachine>::clone(&machine),
             accounts: Arc::<Accounts>::clone(&accounts),
             renderer: Arc::new(Renderer::new(None).unwrap()),
+            generator: Arc::<Generator>::clone(&generator),
             logs: Arc::<Logs>::clone(&logs),
             settings: RenderSettings::default(),
             domain: "cluster.local".to_owned(),
@@ -161,6 +169,7 @@ impl Bench {
             answers,
             others,
             behaviours,
+            generator,
             tools: Arc::new(tools),
             statuses: Statuses::default(),
             lists: watch::Sender::new(DesiredList::default()),
@@ -299,29 +308,52 @@ fn generate(folder: &Path, behaviours: &Behaviours) -> BTreeMap<String, UnitBeha
             (None, Some(stem)) => (format!("{stem}-image.service"), true),
             (None, None) => continue,
         };
-        let usual = UnitBehaviour {
-            oneshot: image,
-            exits: image.then_some(0),
-            text,
-            ..UnitBehaviour::default()
-        };
-        let behaviours = behaviours.lock();
-        match behaviours.get(&unit) {
-            Some(None) => {}
-            Some(Some(other)) => {
-                let mut other = other.clone();
-                if other.rests {
-                    // The start limit comes from the unit file.
-                    other.start_limit = starts_of(&usual.text);
-                }
-                found.insert(unit, other);
-            }
-            None => {
-                found.insert(unit, usual);
-            }
+        if let Some(behaviour) = behaviour_of(&unit, image, text, behaviours) {
+            found.insert(unit, behaviour);
         }
     }
     found
+}
+
+/// The units of this user that were copied to a folder.
+fn copies(folder: &Path, uid: u32, behaviours: &Behaviours) -> BTreeMap<String, UnitBehaviour> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let unit = entry.file_name().into_string().unwrap();
+        if entry.metadata().unwrap().gid() == uid && !unit.starts_with('.') {
+            let text = std::fs::read_to_string(entry.path()).unwrap();
+            let image = unit.ends_with("-image.service");
+            found.extend(behaviour_of(&unit, image, text, behaviours).map(|one| (unit, one)));
+        }
+    }
+    found
+}
+
+/// What the unit with this text does; `None` where the generator rejects it.
+fn behaviour_of(
+    unit: &str,
+    image: bool,
+    text: String,
+    behaviours: &Behaviours,
+) -> Option<UnitBehaviour> {
+    let usual = UnitBehaviour {
+        oneshot: image,
+        exits: image.then_some(0),
+        text,
+        ..UnitBehaviour::default()
+    };
+    match behaviours.lock().get(unit) {
+        Some(None) => None,
+        Some(Some(other)) => {
+            let mut other = other.clone();
+            if other.rests {
+                // The start limit comes from the unit file.
+                other.start_limit = starts_of(&usual.text);
+            }
+            Some(other)
+        }
+        None => Some(usual),
+    }
 }
 
 /// The start limit in the text of a unit; 0 if it has none.

@@ -2,6 +2,7 @@
 
 mod adoption;
 mod draining;
+mod early_units;
 mod fence;
 mod health;
 mod restarts;

@@ -164,3 +164,34 @@ impl ProbeNetwork for Answers {
         self.0.lock().clone()
     }
 }
+
+/// Podman's generator, whose units have the text of their quadlets. At first it is not installed.
+pub(super) struct Generator {
+    root: Root,
+    pub(super) is_installed: AtomicBool,
+}
+
+impl Generator {
+    pub(super) fn new(root: &Root) -> Self {
+        Self {
+            root: root.clone(),
+            is_installed: AtomicBool::new(false),
+        }
+    }
+}
+
+#[async_trait]
+impl UnitGenerator for Generator {
+    async fn units(&self, uid: u32) -> Result<BTreeMap<String, String>, GeneratorError> {
+        if !self.is_installed.load(Ordering::Relaxed) {
+            let program = "podman-user-generator".to_owned();
+            return Err(GeneratorError::Command(CommandError::NotFound { program }));
+        }
+        let folder = self.root.below(QUADLETS).join(uid.to_string());
+        let units = generate(&folder, &Behaviours::default());
+        Ok(units
+            .into_iter()
+            .map(|(name, one)| (name, one.text))
+            .collect())
+    }
+}

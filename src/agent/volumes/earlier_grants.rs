@@ -16,8 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::host_paths;
 use crate::{
-    desired_state::desired::DesiredState,
-    service::{paths, paths::UserFolders},
+    desired_state::desired::DesiredState, service::paths,
     worker::unit_state::unit_files::UnitFolder,
 };
 use kat_host::{
@@ -303,10 +302,7 @@ pub(crate) fn record(
 
 fn had_by(root: &Root, setting: OwnersSetting, desired: &DesiredState) -> GrantsByWorkload {
     let mut found = GrantsByWorkload::new();
-    let has_unit = |one: &Assignment| {
-        let folders = UserFolders::new(root, one.user.uid);
-        UnitFolder::new(folders, one.user.uid).has(&one.unit())
-    };
+    let has_unit = |one: &Assignment| UnitFolder::new(root, one.user.uid).has(&one.unit());
     for assignment in desired.assignments.values() {
         let values = setting.values(assignment);
         if values.is_empty() || assignment.wanted == DesiredRun::Stopped || !has_unit(assignment) {

@@ -109,6 +109,7 @@ impl Volumes {
         next.forgotten.insert(folder.to_owned(), file_time());
         self.try_store(&next)?;
         *made = next;
+        self.tell(&made);
         Ok(())
     }
 

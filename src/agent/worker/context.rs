@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
+use tokio::time::Instant;
+
 use super::{
     JOB_MARGIN, LONGEST_SLEEP, WorkerError, WorkerTools, ignore_missing,
     running::{
@@ -15,7 +17,6 @@ use super::{
 use crate::{
     Statuses,
     health::{ProbeTools, Probes},
-    service::paths::UserFolders,
 };
 use kat_render::{RenderError, UnitFile};
 use kat_systemd::{ActiveState, UnitManager, UnitStatus};
@@ -36,6 +37,10 @@ pub(crate) struct UserContext {
     pub restarts: RestartCounts,
     pub notes: SavedNotes<InstanceNote>,
     pub probes: Probes,
+    /// When the user's manager is to reload because of copied units.
+    pub reload_at: Option<Instant>,
+    /// A file was changed and the manager has not reloaded since.
+    pub reload_owed: bool,
     /// Time until the next pass, where no event arrives earlier.
     pub wake: Duration,
 }
@@ -50,8 +55,11 @@ impl UserContext {
             root: root.to_owned(),
             monotonic: Arc::clone(&tools.monotonic),
         });
+        let folder = UnitFolder::new(&tools.root, user.uid);
         Self {
-            folder: UnitFolder::new(UserFolders::new(&tools.root, user.uid), user.uid),
+            reload_at: Self::reload_left(&folder.early),
+            reload_owed: false,
+            folder,
             jobs: Jobs::default(),
             images: BTreeMap::new(),
             has_logins: false,

@@ -14,12 +14,16 @@ mod last_run;
 mod mounts;
 mod reports;
 mod starting;
+mod stopping;
 
 use std::collections::BTreeSet;
 
 use tokio::time::Instant;
 
-use self::{containers::SidecarMemory, health::Healing, last_run::LastRun, starting::StartTrouble};
+use self::{
+    containers::SidecarMemory, health::Healing, last_run::LastRun, starting::StartTrouble,
+    stopping::StopTrouble,
+};
 use crate::{
     secrets::SecretUseTrouble,
     worker::running::{preparation::MountPreparation, start_backoff::RetryDelay},
@@ -35,6 +39,7 @@ pub(crate) struct Instance {
     /// Since when the container runs without its network link.
     unlinked: Option<Instant>,
     start: StartTrouble,
+    stop: StopTrouble,
     last_run: LastRun,
     /// Backoff of reloads of the manager because of the instance's missing unit.
     reloads: RetryDelay,

@@ -37,7 +37,7 @@ use crate::{
         context::UserContext,
         instance::Instance,
         running::jobs::{FailedJob, FinishedJob, InstanceOutcome},
-        unit_state::unit_files::FilesError,
+        unit_state::{early_units::UnitGenerator, unit_files::FilesError},
         users::{accounts::UserAccounts, machine_options::MachineOptions, user::AccountState},
     },
 };
@@ -54,6 +54,10 @@ use kat_types::{
 
 /// Longest time between two passes, even when no event arrives.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
+/// Pause between an event and its pass while an instance starts. A manager serves calls before it
+/// goes on with its jobs, and each start makes several events: passes at once would delay it. The
+/// end of a job is not waited for.
+const SETTLE: Duration = Duration::from_millis(100);
 const USER_LIMIT: Duration = Duration::from_secs(30);
 /// Time that a running pass has to finish after the agent was told to stop. A longer pass is
 /// aborted and leaves the same state as a crash.
@@ -67,6 +71,7 @@ pub struct WorkerTools {
     pub sessions: Arc<dyn UserSessions>,
     pub accounts: Arc<dyn UserAccounts>,
     pub renderer: Arc<Renderer>,
+    pub generator: Arc<dyn UnitGenerator>,
     pub logs: Arc<dyn LogSource>,
     /// Render settings, the same for every instance.
     pub settings: RenderSettings,
@@ -213,6 +218,10 @@ impl Worker {
                 Some(Err(error)) => self.report_trouble(&desired, &error),
                 None => return,
             }
+            let settles = match self.context.jobs.is_starting() {
+                true => SETTLE,
+                false => Duration::ZERO,
+            };
             let news = async {
                 tokio::select! {
                     biased;
@@ -222,7 +231,7 @@ impl Worker {
                         Err(_) => ControlFlow::Break(()),
                     },
                     Some(done) = self.context.jobs.next() => ControlFlow::Continue(Some(done)),
-                    () = next_event(&mut self.events) => ControlFlow::Continue(None),
+                    () = settled_event(&mut self.events, settles) => ControlFlow::Continue(None),
                     () = self.context.probes.changed() => ControlFlow::Continue(None),
                     () = tokio::time::sleep(self.context.wake) => ControlFlow::Continue(None),
                 }
@@ -336,9 +345,12 @@ impl Worker {
         self.remove_secrets(desired)?;
         self.remove_binds(desired)?;
         self.write_logins(desired)?;
-        self.write_units(desired).await?;
+        let added = self.write_units(desired).await?;
         self.remove_logins()?;
-        for assignment in desired.to_run() {
+        // New instances come last: while a manager answers questions about the others, it starts none.
+        let is_new = |one: &&Assignment| added.contains(&one.unit());
+        let (new, others): (Vec<_>, Vec<_>) = desired.to_run().partition(is_new);
+        for assignment in others.into_iter().chain(new) {
             // The watchdog must not take a long list for a hanging loop.
             pulse.beat();
             let (instance, context) = self.instance(&assignment.instance);
@@ -359,6 +371,14 @@ impl Worker {
 async fn long_cancelled(cancel: &CancellationToken) {
     cancel.cancelled().await;
     tokio::time::sleep(LAST_PASS).await;
+}
+
+/// An event, and then a pause. A dropped event needs no memory: what comes instead makes a pass, too.
+async fn settled_event(events: &mut Option<UnitEvents>, pause: Duration) {
+    next_event(events).await;
+    if !pause.is_zero() {
+        tokio::time::sleep(pause).await;
+    }
 }
 
 async fn next_event(events: &mut Option<UnitEvents>) {

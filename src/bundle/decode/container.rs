@@ -83,94 +83,80 @@ fn decoded(
     mut fields: Fields<'_>,
     volumes: &[String],
 ) -> Option<Container> {
-    let name = fields.optional(decoder, "name", |decoder, at| {
+    let mut container = Container {
+        drain_seconds: 5,
+        termination_grace_seconds: 10,
+        ..Container::default()
+    };
+    let one = &mut container;
+    one.name = fields.optional(decoder, "name", |decoder, at| {
         decoder.checked(at, check::label)
     });
     let arguments =
         |decoder: &mut Decoder<'_>, at: &PathValue<'_>| decoder.texts(at, check::argument);
-    let command = fields.optional(decoder, "command", arguments);
-    let args = fields.optional(decoder, "args", arguments);
-    let entrypoint = fields.optional(decoder, "entrypoint", arguments);
-    let env = fields.optional(decoder, "env", environment);
-    let drain_seconds = fields.optional(decoder, "drainSeconds", Decoder::integer);
-    let grace = fields.optional(decoder, "terminationGraceSeconds", Decoder::integer);
-    let stop_signal = fields.optional(decoder, "stopSignal", |decoder, at| {
+    fields.fill(decoder, "command", &mut one.command, arguments);
+    fields.fill(decoder, "args", &mut one.args, arguments);
+    fields.fill(decoder, "entrypoint", &mut one.entrypoint, arguments);
+    fields.fill(decoder, "env", &mut one.env, environment);
+    let drains = &mut one.drain_seconds;
+    fields.fill(decoder, "drainSeconds", drains, Decoder::integer);
+    let grace = &mut one.termination_grace_seconds;
+    fields.fill(decoder, "terminationGraceSeconds", grace, Decoder::integer);
+    one.stop_signal = fields.optional(decoder, "stopSignal", |decoder, at| {
         decoder.checked(at, check::signal)
     });
-    let user = fields.optional(decoder, "user", |decoder, at| {
+    one.user = fields.optional(decoder, "user", |decoder, at| {
         decoder.checked(at, check::user)
     });
-    let working_dir = fields.optional(decoder, "workingDir", |decoder, at| {
+    one.hostname = fields.optional(decoder, "hostname", |decoder, at| {
+        decoder.checked(at, check::label)
+    });
+    one.working_dir = fields.optional(decoder, "workingDir", |decoder, at| {
         decoder.checked(at, check::absolute_path)
     });
-    let (cap_add, cap_drop) = capabilities(decoder, &mut fields);
-    let devices = fields.optional(decoder, "devices", |decoder, at| {
-        decoder.distinct(at, check::device)
-    });
-    let groups = fields.optional(decoder, "groups", |decoder, at| {
-        decoder.distinct(at, check::group)
-    });
-    let tmpfs = fields.optional(decoder, "tmpfs", |decoder, at| {
-        decoder.distinct(at, check::folder_path)
-    });
-    let shm_size = fields.optional(decoder, "shmSize", |decoder, at| {
-        decoder.size(at, LEAST_SHARED_MEMORY)
-    });
-    let init = fields.optional(decoder, "init", Decoder::boolean);
-    let read_only_rootfs = fields.optional(decoder, "readOnlyRootfs", Decoder::boolean);
-    let host_network = fields.optional(decoder, "hostNetwork", Decoder::boolean);
-    let image_pull_policy = fields.optional(decoder, "imagePullPolicy", Decoder::word);
-    let quadlet = fields.optional(decoder, "quadlet", |decoder, at| {
-        decoder.text_map(at, check::quadlet_key, check::unit_value)
-    });
-    let volume_mounts = fields.optional(decoder, "volumeMounts", |decoder, at| {
-        mounts(decoder, at, volumes)
-    });
-    let resources = fields.optional(decoder, "resources", resources);
-    fields.finish(decoder);
-    Some(Container {
-        name,
-        image: None,
-        command: command.unwrap_or_default(),
-        args: args.unwrap_or_default(),
-        entrypoint: entrypoint.unwrap_or_default(),
-        env: env.unwrap_or_default(),
-        drain_seconds: drain_seconds.unwrap_or(5),
-        termination_grace_seconds: grace.unwrap_or(10),
-        stop_signal,
-        user,
-        working_dir,
-        cap_add: cap_add.unwrap_or_default(),
-        cap_drop: cap_drop.unwrap_or_default(),
-        devices: devices.unwrap_or_default(),
-        groups: groups.unwrap_or_default(),
-        tmpfs: tmpfs.unwrap_or_default(),
-        shm_size,
-        init: init.unwrap_or_default(),
-        read_only_rootfs: read_only_rootfs.unwrap_or_default(),
-        host_network: host_network.unwrap_or_default(),
-        image_pull_policy,
-        quadlet: quadlet.unwrap_or_default(),
-        volume_mounts: volume_mounts.unwrap_or_default(),
-        resources: resources.unwrap_or_default(),
-    })
-}
-
-type CapabilityNames = Option<Vec<String>>;
-
-fn capabilities(
-    decoder: &mut Decoder<'_>,
-    fields: &mut Fields<'_>,
-) -> (CapabilityNames, CapabilityNames) {
-    let add = fields.optional(decoder, "capAdd", |decoder, at| {
+    fields.fill(decoder, "capAdd", &mut one.cap_add, |decoder, at| {
         decoder.distinct(at, check::capability)
     });
-    let drop = fields.optional(decoder, "capDrop", |decoder, at| {
+    fields.fill(decoder, "capDrop", &mut one.cap_drop, |decoder, at| {
         decoder.distinct(at, check::capability_or_all)
     });
-    if let (Some(add), Some(drop)) = (&add, &drop)
-        && let Some(both) = add.iter().find(|name| drop.contains(name))
-    {
+    fields.fill(decoder, "devices", &mut one.devices, |decoder, at| {
+        decoder.distinct(at, check::device)
+    });
+    fields.fill(decoder, "groups", &mut one.groups, |decoder, at| {
+        decoder.distinct(at, check::group)
+    });
+    fields.fill(decoder, "tmpfs", &mut one.tmpfs, |decoder, at| {
+        decoder.distinct(at, check::folder_path)
+    });
+    one.shm_size = fields.optional(decoder, "shmSize", |decoder, at| {
+        decoder.size(at, LEAST_SHARED_MEMORY)
+    });
+    fields.fill(decoder, "init", &mut one.init, Decoder::boolean);
+    let read_only = &mut one.read_only_rootfs;
+    fields.fill(decoder, "readOnlyRootfs", read_only, Decoder::boolean);
+    let host_network = &mut one.host_network;
+    fields.fill(decoder, "hostNetwork", host_network, Decoder::boolean);
+    one.image_pull_policy = fields.optional(decoder, "imagePullPolicy", Decoder::word);
+    fields.fill(decoder, "quadlet", &mut one.quadlet, |decoder, at| {
+        decoder.text_map(at, check::quadlet_key, check::unit_value)
+    });
+    let mounted = &mut one.volume_mounts;
+    fields.fill(decoder, "volumeMounts", mounted, |decoder, at| {
+        mounts(decoder, at, volumes)
+    });
+    fields.fill(decoder, "resources", &mut one.resources, resources);
+    check_capabilities(decoder, &fields, one);
+    fields.finish(decoder);
+    Some(container)
+}
+
+/// Refuses a capability that is both added and dropped.
+fn check_capabilities(decoder: &mut Decoder<'_>, fields: &Fields<'_>, container: &Container) {
+    let Container {
+        cap_add, cap_drop, ..
+    } = container;
+    if let Some(both) = cap_add.iter().find(|name| cap_drop.contains(name)) {
         decoder.soft(
             Class::CrossFile,
             fields.span_of("capDrop"),
@@ -179,7 +165,6 @@ fn capabilities(
             None,
         );
     }
-    (add, drop)
 }
 
 fn environment(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Vec<EnvVar>> {

@@ -249,6 +249,19 @@ impl<'n> Fields<'n> {
         self.get(name).and_then(|at| decode(decoder, &at))
     }
 
+    /// A field that need not be written; without it `place` keeps its default.
+    pub(super) fn fill<'d, T>(
+        &mut self,
+        decoder: &mut Decoder<'d>,
+        name: &'static str,
+        place: &mut T,
+        decode: impl FnOnce(&mut Decoder<'d>, &PathValue<'n>) -> Option<T>,
+    ) {
+        if let Some(value) = self.optional(decoder, name, decode) {
+            *place = value;
+        }
+    }
+
     /// A field that must be written.
     pub(super) fn required<'d, T>(
         &mut self,

@@ -133,6 +133,7 @@ fn container() -> impl Strategy<Value = Container> {
                 termination_grace_seconds: grace,
                 stop_signal: signal.map(str::to_owned),
                 user: user.map(str::to_owned),
+                hostname: flags[2].then(|| "rabbit".to_owned()),
                 working_dir,
                 cap_add: flags[0].then(|| "NET_RAW".to_owned()).into_iter().collect(),
                 cap_drop: flags[1].then(|| "ALL".to_owned()).into_iter().collect(),

@@ -8,7 +8,9 @@ use std::{
 use super::host_ports;
 use crate::{MachineCandidate, draft::Draft, images, nodes::overlay_down};
 use kat_types::{
-    api::{InstancePhase, NodePhase},
+    api::{
+        Condition, DATA_PATH_RUNS, FILES_WRITTEN, InstancePhase, NodePhase, STORE_EPOCH_REFUSED,
+    },
     assignment::{Assignment, DesiredRun},
     store::{records::NodeStatusRecord, revisions::WorkloadKey, snapshot::InstanceEntry},
 };
@@ -56,6 +58,7 @@ impl<'a> Machines<'a> {
                 lacks_crun: status.is_some_and(|status| !matches!(&*status.runtime, "" | "crun")),
                 foreign_indexes: status.map_or_else(Vec::new, |one| one.foreign_indexes.clone()),
                 unreachable: status.is_some_and(overlay_down::is_down),
+                cannot_start: status.is_some_and(|status| cannot_start(&status.conditions)),
                 disk_pressure: status
                     .is_some_and(|status| images::pressure(&status.conditions).is_some()),
                 visible_bytes: draft.snapshot.visible.of(name),
@@ -283,6 +286,16 @@ impl<'a> Machines<'a> {
         let place = self.index_of(node)?;
         self.candidates.get_mut(place)
     }
+}
+
+/// Whether a machine's own report says that what is placed there does not start: no container starts
+/// without its data path, and the agent acts on no change that it cannot write or does not follow.
+fn cannot_start(conditions: &[Condition]) -> bool {
+    conditions.iter().any(|one| match one.kind.as_str() {
+        DATA_PATH_RUNS | FILES_WRITTEN => !one.status,
+        STORE_EPOCH_REFUSED => one.status,
+        _ => false,
+    })
 }
 
 /// Workloads that others name in their `antiAffinity`: it applies in both directions.

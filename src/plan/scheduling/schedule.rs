@@ -58,6 +58,8 @@ pub struct MachineCandidate<'a> {
     pub foreign_indexes: Vec<u32>,
     /// It does not answer most other machines over the overlay.
     pub unreachable: bool,
+    /// It says that it starts nothing at present, or does not follow the cluster.
+    pub cannot_start: bool,
     /// It is short of disk space.
     pub disk_pressure: bool,
     /// Bytes of what it sees of the store, with its assignments.
@@ -273,7 +275,7 @@ pub fn choose<'a>(
     }
     let best = fitting.into_iter().min_by_key(|candidate| {
         (
-            candidate.unreachable,
+            candidate.unreachable || candidate.cannot_start,
             candidate.disk_pressure,
             dislikes(spec, candidate),
             domains.as_ref().map(|domains| domains.count(candidate)),

@@ -25,6 +25,7 @@ const FAIL: &str = "kat-conformance-fail.service";
 const AGAIN: &str = "kat-conformance-again.service";
 const SLOW: &str = "kat-conformance-slow.service";
 const MASKED: &str = "kat-conformance-masked.service";
+const FOUND: &str = "kat-conformance-found.service";
 const PROBE: &str = "kat-conformance-probe.service";
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
@@ -90,6 +91,7 @@ impl ConformanceSuite<'_> {
         self.gives_up().await?;
         self.counts_anew_after_a_restart_by_hand().await?;
         self.knows_old_text().await?;
+        self.finds_a_new_file().await?;
         self.hangs().await?;
         self.is_masked().await?;
         self.runs_transient_units().await?;
@@ -327,6 +329,20 @@ impl ConformanceSuite<'_> {
         equal("after a reload", &ActiveState::Active, &after.active_state)
     }
 
+    /// A unit that was never loaded needs no reload.
+    async fn finds_a_new_file(&self) -> ConformanceResult {
+        let before = self.status(FOUND).await?;
+        equal("no file", "not-found", before.load_state.word())?;
+        self.put(FOUND, "[Service]\nType=exec\nExecStart=/bin/sleep 1000\n")?;
+        let found = self.status(FOUND).await?;
+        equal("a new file", "loaded", found.load_state.word())?;
+        self.job(
+            "start",
+            self.manager.start(FOUND, LIMIT).await,
+            JobResult::Done,
+        )
+    }
+
     async fn hangs(&self) -> ConformanceResult {
         self.write(
             SLOW,
@@ -380,7 +396,7 @@ impl ConformanceSuite<'_> {
 
     /// Stops the units that the suite started, and removes its files.
     async fn clean(&self) -> ConformanceResult {
-        for unit in [RUN, FAIL, AGAIN, SLOW, MASKED] {
+        for unit in [RUN, FAIL, AGAIN, SLOW, MASKED, FOUND] {
             match self.manager.stop(unit, LIMIT).await {
                 Ok(_) | Err(SystemdError::NoSuchUnit(_) | SystemdError::Masked(_)) => {}
                 Err(error) => return called(&format!("stop {unit}"), Err(error)),
@@ -398,7 +414,7 @@ impl ConformanceSuite<'_> {
             }
         }
         called("reload", self.manager.reload().await)?;
-        for unit in [RUN, FAIL, AGAIN, SLOW, MASKED] {
+        for unit in [RUN, FAIL, AGAIN, SLOW, MASKED, FOUND] {
             let status = self.status(unit).await?;
             equal(
                 "a unit whose file is gone",

@@ -22,6 +22,9 @@ pub const DATA_LOST_CONDITION: &str = "EtcdDataLost";
 /// machine.
 pub const DISK_PRESSURE: &str = "DiskPressure";
 
+/// Type of a machine's condition: false if a file system that its instances use does not answer.
+pub const DISKS_ANSWER: &str = "DisksAnswer";
+
 /// Type of a machine's condition: false if files derived from the store cannot be written.
 pub const FILES_WRITTEN: &str = "FilesWritten";
 

@@ -43,6 +43,9 @@ pub struct Container {
     /// User of the program: `uid[:gid]`, or names that the image defines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// Host name in the container; the name of the instance by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
     /// Working directory in the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<String>,

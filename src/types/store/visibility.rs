@@ -1,216 +1,14 @@
 //! Which keys of the store a machine sees that does not hold the store.
 //!
-//! The decision is made key by key and never by a prefix alone: a key that this version does not
-//! know is hidden.
+//! The decision is made key by key: a key that this version does not know is hidden, unless it is
+//! part of the machine's own desired state.
 
 use std::collections::BTreeMap;
 
-use super::keys;
-
-/// A key of the store, by what it holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StoreKey<'a> {
-    /// [`keys::SCHEMA_VERSION`].
-    SchemaVersion,
-    /// [`keys::CLUSTER_UID`].
-    ClusterUid,
-    /// [`keys::LEADER_ENDPOINT`].
-    LeaderEndpoint,
-    /// [`keys::LEADER_NAME`].
-    LeaderName,
-    /// [`keys::CLUSTER`].
-    Cluster,
-    /// [`keys::CLUSTER_AUTHORITY`].
-    ClusterAuthority,
-    /// [`keys::ENDPOINTS`].
-    Endpoints,
-    /// [`keys::MEMBERS`].
-    Members,
-    /// [`keys::REGISTRIES`].
-    Registries,
-    /// [`keys::STORE_EPOCH`].
-    StoreEpoch,
-    /// [`keys::OVERLAY_CIDR`].
-    OverlayCidr,
-    /// Below [`keys::NAMESPACES`].
-    Namespace,
-    /// Below [`keys::REGISTRATIONS`].
-    Registration,
-    /// Below [`keys::NODE_STATUS`].
-    NodeStatus,
-    /// Below [`keys::NODE_DESIRED`]: the desired state of this machine.
-    NodeDesired {
-        /// The machine's name.
-        node: &'a str,
-    },
-    /// Below [`keys::WORKLOADS`].
-    Workload,
-    /// Below [`keys::WORKLOAD_STATUS`].
-    WorkloadStatus,
-    /// Below [`keys::ARCHIVE`].
-    Archive,
-    /// `subnet` of a machine.
-    NodeSubnet,
-    /// `wg_pubkey` of a machine.
-    NodePublicKey,
-    /// `wg_endpoints` of a machine.
-    NodeEndpoints,
-    /// `reach` of a machine.
-    NodeReach,
-    /// Below [`keys::ALLOCATIONS`].
-    Allocation,
-    /// `ip` of a service.
-    ServiceAddress,
-    /// `balance` of a service.
-    ServiceBalance,
-    /// `host_ports` of a service.
-    ServiceHostPorts,
-    /// Below [`keys::DNS`].
-    DnsRecord,
-    /// Below [`keys::TOKENS`].
-    Token,
-    /// Below [`keys::VOLUMES`].
-    Volume,
-    /// Below [`keys::SECRETS`].
-    Secret,
-    /// Below [`keys::LOGINS`].
-    Login,
-    /// Below [`keys::SEALING`].
-    SealingKey,
-    /// Below [`keys::INDEXES`].
-    Index,
-    /// [`keys::BACKUP`].
-    Backup,
-    /// [`keys::PLANNED`].
-    Planned,
-    /// Below [`keys::AUTHORITIES`].
-    Authority,
-    /// Below [`keys::EVENTS`].
-    Event,
-    /// Below [`keys::ELECTION`].
-    Election,
-}
-
-/// The machines that see a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Visibility {
-    /// None.
-    Never,
-    /// Every machine.
-    All,
-    /// The machine that the key is about.
-    Own,
-}
-
-impl<'a> StoreKey<'a> {
-    /// What a key holds; `None` for a key that this version does not know.
-    pub fn parse(key: &'a str) -> Option<Self> {
-        let exact = match key {
-            keys::SCHEMA_VERSION => Some(Self::SchemaVersion),
-            keys::CLUSTER_UID => Some(Self::ClusterUid),
-            keys::LEADER_ENDPOINT => Some(Self::LeaderEndpoint),
-            keys::LEADER_NAME => Some(Self::LeaderName),
-            keys::CLUSTER => Some(Self::Cluster),
-            keys::CLUSTER_AUTHORITY => Some(Self::ClusterAuthority),
-            keys::ENDPOINTS => Some(Self::Endpoints),
-            keys::MEMBERS => Some(Self::Members),
-            keys::REGISTRIES => Some(Self::Registries),
-            keys::STORE_EPOCH => Some(Self::StoreEpoch),
-            keys::OVERLAY_CIDR => Some(Self::OverlayCidr),
-            keys::BACKUP => Some(Self::Backup),
-            keys::PLANNED => Some(Self::Planned),
-            _ => None,
-        };
-        exact.or_else(|| {
-            if let Some(rest) = key.strip_prefix(keys::NODE_DESIRED) {
-                let (node, _) = rest.split_once('/')?;
-                return (!node.is_empty()).then_some(Self::NodeDesired { node });
-            }
-            if let Some(rest) = key.strip_prefix(keys::NETWORK_NODES) {
-                return match rest.split_once('/')?.1 {
-                    "subnet" => Some(Self::NodeSubnet),
-                    "wg_pubkey" => Some(Self::NodePublicKey),
-                    "wg_endpoints" => Some(Self::NodeEndpoints),
-                    "reach" => Some(Self::NodeReach),
-                    _ => None,
-                };
-            }
-            if let Some(rest) = key.strip_prefix(keys::SERVICES) {
-                return match rest.rsplit_once('/')?.1 {
-                    "ip" => Some(Self::ServiceAddress),
-                    "balance" => Some(Self::ServiceBalance),
-                    "host_ports" => Some(Self::ServiceHostPorts),
-                    _ => None,
-                };
-            }
-            let below = [
-                (keys::NAMESPACES, Self::Namespace),
-                (keys::REGISTRATIONS, Self::Registration),
-                (keys::NODE_STATUS, Self::NodeStatus),
-                (keys::WORKLOADS, Self::Workload),
-                (keys::WORKLOAD_STATUS, Self::WorkloadStatus),
-                (keys::ARCHIVE, Self::Archive),
-                (keys::ALLOCATIONS, Self::Allocation),
-                (keys::DNS, Self::DnsRecord),
-                (keys::TOKENS, Self::Token),
-                (keys::VOLUMES, Self::Volume),
-                (keys::SECRETS, Self::Secret),
-                (keys::LOGINS, Self::Login),
-                (keys::SEALING, Self::SealingKey),
-                (keys::INDEXES, Self::Index),
-                (keys::AUTHORITIES, Self::Authority),
-                (keys::EVENTS, Self::Event),
-                (keys::ELECTION, Self::Election),
-            ];
-            let mut below = below.into_iter();
-            below.find_map(|(prefix, kind)| key.starts_with(prefix).then_some(kind))
-        })
-    }
-
-    /// The machines that see the key.
-    pub fn visibility(self) -> Visibility {
-        match self {
-            Self::NodeDesired { .. } => Visibility::Own,
-            Self::ClusterUid
-            | Self::LeaderEndpoint
-            | Self::LeaderName
-            | Self::Cluster
-            | Self::ClusterAuthority
-            | Self::Endpoints
-            | Self::Members
-            | Self::Registries
-            | Self::StoreEpoch
-            | Self::NodeSubnet
-            | Self::NodePublicKey
-            | Self::NodeEndpoints
-            | Self::NodeReach
-            | Self::ServiceAddress
-            | Self::ServiceBalance
-            | Self::DnsRecord => Visibility::All,
-            Self::SchemaVersion
-            | Self::OverlayCidr
-            | Self::Namespace
-            | Self::Registration
-            | Self::NodeStatus
-            | Self::Workload
-            | Self::WorkloadStatus
-            | Self::Archive
-            | Self::Allocation
-            | Self::ServiceHostPorts
-            | Self::Token
-            | Self::Volume
-            | Self::Secret
-            | Self::Login
-            | Self::SealingKey
-            | Self::Index
-            | Self::Backup
-            | Self::Planned
-            | Self::Authority
-            | Self::Event
-            | Self::Election => Visibility::Never,
-        }
-    }
-}
+use super::{
+    keys,
+    stored_objects::{SeenBy, StoredObject},
+};
 
 /// The machines that see one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -236,13 +34,15 @@ impl KeyViewers<'_> {
 
 /// The machines that see `key`.
 pub fn viewers_of(key: &str) -> KeyViewers<'_> {
-    let Some(parsed) = StoreKey::parse(key) else {
+    let Some(object) = StoredObject::of(key) else {
         return KeyViewers::None;
     };
-    match (parsed.visibility(), parsed) {
-        (Visibility::All, _) => KeyViewers::All,
-        (Visibility::Own, StoreKey::NodeDesired { node }) => KeyViewers::One(node),
-        (Visibility::Own | Visibility::Never, _) => KeyViewers::None,
+    match object.seen_by {
+        SeenBy::None => KeyViewers::None,
+        SeenBy::All => KeyViewers::All,
+        SeenBy::Node => object
+            .node_of(key)
+            .map_or(KeyViewers::None, KeyViewers::One),
     }
 }
 
@@ -302,6 +102,7 @@ impl VisibleBytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::stored_objects::STORED_OBJECTS;
 
     /// One key of each kind that `keys` can make, and whether the machine `n1` sees it.
     fn all_keys() -> Vec<(String, bool)> {
@@ -360,6 +161,7 @@ mod tests {
             hidden(keys::index(7)),
             hidden(keys::event("0001")),
             hidden(format!("{}1", keys::ELECTION)),
+            shown("/kat/nodes/desired/n1/later".to_owned()),
             hidden("/kat/later/version".to_owned()),
             hidden("/other".to_owned()),
             hidden(String::new()),
@@ -374,12 +176,24 @@ mod tests {
     }
 
     #[test]
+    fn every_object_has_a_key_of_the_module_that_makes_keys() {
+        let made = all_keys();
+        let known: Vec<_> = made
+            .iter()
+            .filter_map(|(key, _)| StoredObject::of(key))
+            .collect();
+        for object in STORED_OBJECTS {
+            assert!(known.contains(&object), "{}", object.key);
+        }
+    }
+
+    #[test]
     fn every_key_of_a_stored_cluster_is_known() {
         let dump = include_str!("../../../tests/stored/1/store.json");
         let dump: BTreeMap<String, String> = serde_json::from_str(dump).unwrap();
         assert!(dump.len() > 20);
         for key in dump.keys() {
-            assert!(StoreKey::parse(key).is_some(), "{key}");
+            assert!(StoredObject::of(key).is_some(), "{key}");
         }
     }
 

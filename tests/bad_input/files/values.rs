@@ -194,6 +194,12 @@ fn out_of_range() {
         &[container("resources: {limits: {cpu: §0}}")],
     );
     only(
+        Class::Name,
+        "spec.container.hostname",
+        &["`a.b`"],
+        &[container("hostname: §a.b")],
+    );
+    only(
         Range,
         "spec.container.workingDir",
         &["absolute path", "begin it with `/`"],

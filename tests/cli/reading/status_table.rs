@@ -380,6 +380,11 @@ const TABLE: &[Row] = &[
         OF_INSTANCE,
     ),
     (
+        "an instance does not stop",
+        |scene| scene.instance("Stopping", "StopNotEnding", 1),
+        OF_INSTANCE,
+    ),
+    (
         "an agent does not take an instance up",
         |scene| scene.instance("Scheduled", "WaitingForAgent", 90),
         OF_INSTANCE,
@@ -565,6 +570,14 @@ const TABLE: &[Row] = &[
     (
         "backups fail",
         |scene| scene.health["backup"] = json!({"node": "n1", "failing": true}),
+        OF_HEALTH,
+    ),
+    (
+        "the last backup is old",
+        |scene| {
+            scene.health["backup"] =
+                json!({"node": "n1", "last": ago(9000), "failing": false, "overdue": true});
+        },
         OF_HEALTH,
     ),
     (

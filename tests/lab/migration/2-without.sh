@@ -5,6 +5,7 @@
 # shellcheck source=tests/lab/migration/lib.sh
 . tests/lab/migration/lib.sh
 wait_for 60 nodes_are_ready
+wait_for 120 members_are_well
 copy_packages n1 n2 n3 n4
 run web --port 80 --replicas 4
 equal '["n1","n2","n3","n4"]' "$(machines_running web)" "machines of four replicas"
@@ -12,7 +13,10 @@ pid=$(on n4 pgrep -x web)
 keep_certificate n4 node-etcd
 kept_opens n4
 authority_before=$(fingerprint_on n2 etcd-client-ca)
-for node in n1 n2 n3; do put_package "$node" new; done
+for node in n1 n2 n3; do
+    put_package "$node" new
+    wait_for 60 members_are_well
+done
 wait_for 60 waits_for n4
 refused kat ca migrate --without n3
 refused kat ca migrate --without n9

@@ -6,6 +6,9 @@
 
 OLD_DEB=$KAT_LAB_DEB
 
+# members_are_well: whether three members of etcd answer.
+members_are_well() { equal 3 "$(etcdctl_on n2 endpoint health --cluster 2>&1 | grep -c 'is healthy')" "healthy members"; }
+
 # copy_packages MACHINE...: puts both packages on the machines.
 copy_packages() {
     local node

@@ -12,6 +12,7 @@ use kat_plan::{ClusterPlan, Snapshot, WrittenObject};
 use kat_types::{
     api::NodeReport,
     assignment::{Assignment, DesiredRun},
+    reason::Reason,
     store::{
         keys, records::NodeStatusRecord, revisions::WorkloadKey, snapshot::ObservedReports,
         transaction::WriteOperation,
@@ -30,7 +31,9 @@ pub(crate) fn hurts_another(
     let mut own = of_the_forger(snapshot);
     own.extend(with_users_left(snapshot, honest_report));
     own.extend(placed_on_the_forger(honest));
-    let (is, would_be) = (harm(snapshot, forged, &own), harm(snapshot, honest, &own));
+    let judged = judged_by_the_leader(snapshot, [forged, honest]);
+    let harm = |plan| harm(snapshot, plan, &own, &judged);
+    let (is, would_be) = (harm(forged), harm(honest));
     if let Some(harm) = is.difference(&would_be).next() {
         return Some(format!("because of a forged report {harm}"));
     }
@@ -143,10 +146,15 @@ fn placed_on_the_forger(plan: &ClusterPlan) -> impl Iterator<Item = WorkloadKey>
 
 /// Changes of the plan that harm machines other than the forger, and workloads without anything on
 /// the forger.
-fn harm(snapshot: &Snapshot, plan: &ClusterPlan, own: &BTreeSet<WorkloadKey>) -> BTreeSet<String> {
+fn harm(
+    snapshot: &Snapshot,
+    plan: &ClusterPlan,
+    own: &BTreeSet<WorkloadKey>,
+    judged: &BTreeSet<String>,
+) -> BTreeSet<String> {
     let operations = plan.changes.iter().flat_map(|change| &change.operations);
     operations
-        .filter_map(|operation| harmed(snapshot, operation, own))
+        .filter_map(|operation| harmed(snapshot, operation, own, judged))
         .collect()
 }
 
@@ -154,6 +162,7 @@ fn harmed(
     snapshot: &Snapshot,
     operation: &WriteOperation,
     own: &BTreeSet<WorkloadKey>,
+    judged: &BTreeSet<String>,
 ) -> Option<String> {
     let (key, value) = match operation {
         WriteOperation::Put(key, value) => (key, Some(value)),
@@ -187,7 +196,17 @@ fn harmed(
             .then(|| format!("{id} on {node} is stopped"));
     }
     if let Some(node) = key.strip_prefix(keys::NODE_STATUS) {
-        return (node != forged_reports::NAME).then(text);
+        if node == forged_reports::NAME {
+            return None;
+        }
+        let before = snapshot.nodes.get(node)?.status.as_ref();
+        let before = before.map(|stored| stored.value.clone());
+        let after = value.map(|value| serde_json::from_slice(value).unwrap());
+        let apart = |status: Option<NodeStatusRecord>| match judged.contains(node) {
+            true => status.map(apart_from_the_overlay),
+            false => status,
+        };
+        return (after.is_none() || apart(after) != apart(before)).then(text);
     }
     if let Some(path) = key.strip_prefix(keys::NETWORK_NODES) {
         let begins = format!("{}/", forged_reports::NAME);
@@ -211,6 +230,11 @@ fn harmed(
         let entry = snapshot.instances.get(instance.trim_end_matches("/ip"))?;
         return (entry.node != forged_reports::NAME).then(text);
     }
+    if let Some(path) = key.strip_prefix(keys::DNS)
+        && leads_to(snapshot, path, judged)
+    {
+        return None;
+    }
     for prefix in [keys::WORKLOADS, keys::SERVICES, keys::DNS] {
         if let Some(path) = key.strip_prefix(prefix) {
             return of_workload(path).then(text);
@@ -222,6 +246,48 @@ fn harmed(
         return (!is_own(&record.namespace, &record.workload)).then(text);
     }
     None
+}
+
+/// Machines that are, or become, `OverlayDown` because the leader's own machine and others do not
+/// reach them. The forger has a voice there, as every machine, and may be the one that makes a
+/// majority: it may move callers to other machines, where any serve, and no more than that.
+fn judged_by_the_leader(snapshot: &Snapshot, plans: [&ClusterPlan; 2]) -> BTreeSet<String> {
+    let leader = snapshot.leader_name.as_deref().unwrap_or_default();
+    let by_the_leader = |status: &NodeStatusRecord| {
+        status.conditions.iter().any(|one| {
+            let said = one.message.split_once(", say ").map(|(_, rest)| rest);
+            let said = said.and_then(|rest| rest.split_once(';'));
+            let named = said.is_some_and(|(names, _)| names.split(", ").any(|name| name == leader));
+            one.reason == Reason::OverlayDown && named && leader != forged_reports::NAME
+        })
+    };
+    let stored = snapshot.nodes.iter().filter_map(|(name, node)| {
+        let status = &node.status.as_ref()?.value;
+        by_the_leader(status).then(|| name.clone())
+    });
+    let written = plans.into_iter().flat_map(puts).filter_map(|(key, value)| {
+        let name = key.strip_prefix(keys::NODE_STATUS)?;
+        let status: NodeStatusRecord = serde_json::from_slice(value).unwrap();
+        by_the_leader(&status).then(|| name.to_owned())
+    });
+    stored.chain(written).collect()
+}
+
+/// A status without the condition that its machine is unreachable over the overlay.
+fn apart_from_the_overlay(mut status: NodeStatusRecord) -> NodeStatusRecord {
+    status
+        .conditions
+        .retain(|one| one.reason != Reason::OverlayDown);
+    status
+}
+
+/// Whether a name leads to an instance on one of these machines; `path` ends with its address.
+fn leads_to(snapshot: &Snapshot, path: &str, machines: &BTreeSet<String>) -> bool {
+    let address = path.rsplit(['/', '=']).next();
+    snapshot.instances.values().any(|entry| {
+        let own = entry.assignment.value.address.to_string();
+        machines.contains(&entry.node) && address == Some(&own)
+    })
 }
 
 fn puts(plan: &ClusterPlan) -> impl Iterator<Item = (&String, &Vec<u8>)> {

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -12,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::faults::network_faults::Way;
-use kat_agent::UserAccounts;
+use kat_agent::{GeneratorError, UnitGenerator, UserAccounts};
 use kat_host::users::UserError;
 use kat_systemd::{
     ActiveState, CommandStreams, JobResult, JournalQuery, LogEntries, LogSource, ManagerSource,
@@ -179,7 +180,9 @@ impl Boot {
                 .join(format!("etc/containers/systemd/users/{uid}"));
             let pace = self.pace;
             let loader = Box::new(move || generate(&links, pace));
-            let fake = FakeManager::with_loader(&format!("user {uid}"), loader);
+            let copies = self.root.join("run/systemd/user");
+            let finder = Box::new(move || copied(&copies, uid, pace));
+            let fake = FakeManager::with_loader(&format!("user {uid}"), loader).finding(finder);
             self.fake.set_user_manager(uid, fake);
             let fake = self.fake.user_manager(uid);
             let way = Arc::clone(&self.way);
@@ -213,6 +216,59 @@ impl ManagerSource for Boot {
     fn forget_user(&self, _uid: u32) {}
 }
 
+/// Podman's generator, whose units have the text of their quadlets.
+pub(crate) struct Generator(pub PathBuf);
+
+#[async_trait]
+impl UnitGenerator for Generator {
+    async fn units(&self, uid: u32) -> Result<BTreeMap<String, String>, GeneratorError> {
+        let links = self.0.join(format!("etc/containers/systemd/users/{uid}"));
+        let pace = Pace {
+            starts: Duration::ZERO,
+            stops: Duration::ZERO,
+        };
+        let units = generate(&links, pace).into_iter();
+        Ok(units.map(|(name, one)| (name, one.text)).collect())
+    }
+}
+
+/// The units of this user that the agent copied to a folder.
+fn copied(folder: &Path, uid: u32, pace: Pace) -> BTreeMap<String, UnitBehaviour> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let unit = entry.file_name().into_string().unwrap();
+        let is_users = entry.metadata().is_ok_and(|file| file.gid() == uid);
+        let text = std::fs::read_to_string(entry.path());
+        if let (true, false, Ok(text)) = (is_users, unit.starts_with('.'), text) {
+            let behaviour = match is_container(&unit) {
+                true => container(pace, text),
+                false => image(text),
+            };
+            found.insert(unit, behaviour);
+        }
+    }
+    found
+}
+
+fn container(pace: Pace, text: String) -> UnitBehaviour {
+    UnitBehaviour {
+        start_takes: pace.starts,
+        stop_takes: pace.stops,
+        restarts: true,
+        text,
+        ..UnitBehaviour::default()
+    }
+}
+
+fn image(text: String) -> UnitBehaviour {
+    UnitBehaviour {
+        oneshot: true,
+        exits: Some(0),
+        text,
+        ..UnitBehaviour::default()
+    }
+}
+
 /// The units that Podman's generator makes from a folder of quadlets.
 fn generate(folder: &Path, pace: Pace) -> BTreeMap<String, UnitBehaviour> {
     let mut found = BTreeMap::new();
@@ -222,22 +278,9 @@ fn generate(folder: &Path, pace: Pace) -> BTreeMap<String, UnitBehaviour> {
             continue;
         };
         if let Some(stem) = name.strip_suffix(".container") {
-            let behaviour = UnitBehaviour {
-                start_takes: pace.starts,
-                stop_takes: pace.stops,
-                restarts: true,
-                text,
-                ..UnitBehaviour::default()
-            };
-            found.insert(format!("{stem}.service"), behaviour);
+            found.insert(format!("{stem}.service"), container(pace, text));
         } else if let Some(stem) = name.strip_suffix(".image") {
-            let behaviour = UnitBehaviour {
-                oneshot: true,
-                exits: Some(0),
-                text,
-                ..UnitBehaviour::default()
-            };
-            found.insert(format!("{stem}-image.service"), behaviour);
+            found.insert(format!("{stem}-image.service"), image(text));
         }
     }
     found

@@ -3,6 +3,7 @@
 
 use std::{
     path::{Path, PathBuf},
+    pin::pin,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -10,12 +11,20 @@ use std::{
 use anyhow::{Context, bail};
 use async_trait::async_trait;
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
-use tokio::sync::{mpsc, oneshot};
+use serde::{Deserialize, Serialize};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
 
 use super::archive::{self, BackupFacts, BackupHeader, UNFINISHED};
 use crate::{
     cluster::{identity::MachineIdentity, keys::MachineKeys},
     commands::setup::StepPrinter,
+    disk::{
+        disk_child::AnyDiskTask,
+        foreign_disks::{DiskLane, DiskTask, ForeignDisks},
+    },
     etcd::stores,
 };
 use kat_host::files::{self, FileAccess};
@@ -34,7 +43,11 @@ const ATTEMPTS: usize = 3;
 /// Format of the time in a backup's name.
 const TIME: &str = "%Y%m%dT%H%M%SZ";
 /// Age from which an unfinished file counts as abandoned.
-const ABANDONED: Duration = Duration::from_secs(3600);
+const ABANDONED: Duration = Duration::from_secs(600);
+/// How often a file system that may hang is looked at while a backup waits for it.
+const LOOK: Duration = Duration::from_secs(2);
+/// How long it may be silent while a backup is written: it may have much to write.
+const SILENT: Duration = Duration::from_secs(60);
 
 /// `kat-agent backup`: writes one backup, and returns its path. In a folder the backup gets a
 /// generated name; without a path the folder of the scheduled backups is used.
@@ -76,6 +89,99 @@ pub(crate) struct LocalBackups {
     keys: MachineKeys,
 }
 
+/// The scheduled backups, whose folder may be on a file system that hangs, such as a network file
+/// system: there a child process does the work, so that nothing of the agent waits for it.
+pub(crate) struct ScheduledBackups {
+    local: LocalBackups,
+    disks: ForeignDisks,
+}
+
+/// What is done in the folder of the backups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum BackupStep {
+    /// Lists the times of the backups, oldest first.
+    List,
+    /// Makes the backup of this time.
+    Take(Timestamp),
+    /// Removes the backup of this time.
+    Remove(Timestamp),
+}
+
+/// One step in the folder of the backups, as the work of a child.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct BackupWork {
+    identity: Arc<MachineIdentity>,
+    folder: PathBuf,
+    step: BackupStep,
+}
+
+impl From<BackupWork> for AnyDiskTask {
+    fn from(work: BackupWork) -> Self {
+        Self::Backup(work)
+    }
+}
+
+impl DiskTask for BackupWork {
+    const LANE: DiskLane = DiskLane::Backup;
+    /// The times of the backups for [`BackupStep::List`], otherwise nothing.
+    type Answer = Result<Vec<Timestamp>, String>;
+
+    fn run(self) -> Self::Answer {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| error.to_string())?;
+        let local = LocalBackups::new(&self.identity, &MachineKeys::new(None));
+        runtime.block_on(local.step(&self.folder, self.step))
+    }
+}
+
+impl ScheduledBackups {
+    /// Backups of this machine's etcd, on the disks of this machine.
+    pub(crate) fn new(
+        identity: &Arc<MachineIdentity>,
+        keys: &MachineKeys,
+        disks: ForeignDisks,
+    ) -> Self {
+        Self {
+            local: LocalBackups::new(identity, keys),
+            disks,
+        }
+    }
+
+    /// Does a step, in a child where the folder is not on one of KAT's own disks. It fails once the
+    /// file system has not answered for a while.
+    async fn step(&self, folder: &Path, step: BackupStep) -> Result<Vec<Timestamp>, String> {
+        let Some(mount) = self.disks.mount_of(folder) else {
+            return self.local.step(folder, step).await;
+        };
+        let work = BackupWork {
+            identity: Arc::clone(&self.local.identity),
+            folder: folder.to_owned(),
+            step,
+        };
+        let patience = match step {
+            BackupStep::List | BackupStep::Remove(_) => Duration::ZERO,
+            BackupStep::Take(_) => SILENT,
+        };
+        let mut done = pin!(self.disks.run(&mount, work));
+        let mut since = None;
+        loop {
+            tokio::select! {
+                done = &mut done => return done.map_err(|error| error.to_string())?,
+                () = tokio::time::sleep(LOOK) => {}
+            }
+            let Some(silent) = self.disks.confirmed_silence(BackupWork::LANE, &mount) else {
+                since = None;
+                continue;
+            };
+            if since.get_or_insert_with(Instant::now).elapsed() >= patience {
+                return Err(silent.to_string());
+            }
+        }
+    }
+}
+
 impl LocalBackups {
     /// Backups of this machine's etcd.
     pub(crate) fn new(identity: &Arc<MachineIdentity>, keys: &MachineKeys) -> Self {
@@ -83,6 +189,22 @@ impl LocalBackups {
             identity: Arc::clone(identity),
             keys: keys.clone(),
         }
+    }
+
+    /// Does a step. Blocks for as long as the folder's file system does.
+    async fn step(&self, folder: &Path, step: BackupStep) -> Result<Vec<Timestamp>, String> {
+        match step {
+            BackupStep::List => return self.kept_backups(folder),
+            BackupStep::Take(now) => self
+                .take(folder, now)
+                .await
+                .map_err(|error| format!("{error:#}"))?,
+            BackupStep::Remove(made) => {
+                self.remove(folder, made)
+                    .map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(Vec::new())
     }
 
     /// The name of a backup made at this time.
@@ -97,6 +219,46 @@ impl LocalBackups {
         let rest = name.strip_prefix(&format!("kat-{cluster}-"))?;
         let time = DateTime::strptime(TIME, rest.strip_suffix(".backup")?).ok()?;
         Some(time.to_zoned(TimeZone::UTC).ok()?.timestamp())
+    }
+
+    /// Times of the backups in the folder, oldest first; empty if the folder does not exist.
+    /// Removes unfinished files that are abandoned.
+    fn kept_backups(&self, folder: &Path) -> Result<Vec<Timestamp>, String> {
+        let mut kept = Vec::new();
+        let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+        let entries = match std::fs::read_dir(folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(kept),
+            Err(error) => return Err(failed(error)),
+        };
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            let Some(name) = name.to_str() else { continue };
+            let header = || archive::header_of_own(&entry.path());
+            if let Some(made) = self.made(name)
+                && header()
+                    .is_some_and(|header| header.cluster == self.identity.cluster.metadata.name)
+            {
+                kept.push(made);
+            }
+            if name.starts_with(UNFINISHED) && is_abandoned(&entry.path()) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+        kept.sort_unstable();
+        Ok(kept)
+    }
+
+    async fn take(&self, folder: &Path, now: Timestamp) -> anyhow::Result<()> {
+        make_folder(folder)?;
+        self.write(&folder.join(self.name(now)), now).await?;
+        Ok(())
+    }
+
+    fn remove(&self, folder: &Path, made: Timestamp) -> Result<(), files::FileError> {
+        files::remove(&folder.join(self.name(made)))?;
+        Ok(())
     }
 
     /// Writes a backup; returns its size in bytes. It is begun again where the recovery key was
@@ -176,44 +338,17 @@ impl LocalBackups {
 }
 
 #[async_trait]
-impl Backups for LocalBackups {
+impl Backups for ScheduledBackups {
     async fn kept_backups(&self, folder: &Path) -> Result<Vec<Timestamp>, String> {
-        let mut kept = Vec::new();
-        let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
-        let entries = match std::fs::read_dir(folder) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(kept),
-            Err(error) => return Err(failed(error)),
-        };
-        for entry in entries {
-            let entry = entry.map_err(failed)?;
-            let name = entry.file_name();
-            let Some(name) = name.to_str() else { continue };
-            let header = || archive::header_of_own(&entry.path());
-            if let Some(made) = self.made(name)
-                && header()
-                    .is_some_and(|header| header.cluster == self.identity.cluster.metadata.name)
-            {
-                kept.push(made);
-            }
-            if name.starts_with(UNFINISHED) && is_abandoned(&entry.path()) {
-                let _ = std::fs::remove_file(entry.path());
-            }
-        }
-        kept.sort_unstable();
-        Ok(kept)
+        self.step(folder, BackupStep::List).await
     }
 
     async fn take(&self, folder: &Path, now: Timestamp) -> Result<(), String> {
-        make_folder(folder).map_err(|error| format!("{error:#}"))?;
-        let path = folder.join(self.name(now));
-        let written = self.write(&path, now).await;
-        written.map(drop).map_err(|error| format!("{error:#}"))
+        self.step(folder, BackupStep::Take(now)).await.map(drop)
     }
 
     async fn remove(&self, folder: &Path, made: Timestamp) -> Result<(), String> {
-        let removed = files::remove(&folder.join(self.name(made)));
-        removed.map(drop).map_err(|error| error.to_string())
+        self.step(folder, BackupStep::Remove(made)).await.map(drop)
     }
 }
 
@@ -247,6 +382,8 @@ fn make_folder(folder: &Path) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::hung_disk::{HungDisk, OwnDisk, child_command};
+    use kat_types::machine::root::Root;
 
     fn local() -> LocalBackups {
         LocalBackups::new(
@@ -287,6 +424,48 @@ mod tests {
         writer.join().unwrap().unwrap();
     }
 
+    fn scheduled(root: &Path) -> ScheduledBackups {
+        let disks = ForeignDisks::new(&Root::new(root)).with_command(child_command());
+        let identity = Arc::new(MachineIdentity::example("n1"));
+        ScheduledBackups::new(&identity, &MachineKeys::new(None), disks)
+    }
+
+    #[tokio::test]
+    async fn on_another_file_system_a_child_lists_makes_and_removes_backups() {
+        let root = tempfile::tempdir().unwrap();
+        let point = root.path().join("nas");
+        let _disk = OwnDisk::mount(&point, &root.path().join("memory"));
+        let backups = scheduled(root.path());
+        let folder = point.join("backups");
+        assert_eq!(backups.disks.mount_of(&folder), Some(point.clone()));
+        assert_eq!(backups.kept_backups(&folder).await.unwrap(), []);
+        // This machine has no keys of a member.
+        let made: Timestamp = "2026-11-22T03:45:07Z".parse().unwrap();
+        assert!(backups.take(&folder, made).await.is_err());
+        assert!(folder.is_dir());
+        write_backup(&backups.local, &folder.join(backups.local.name(made)));
+        assert_eq!(backups.kept_backups(&folder).await.unwrap(), [made]);
+        backups.remove(&folder, made).await.unwrap();
+        assert_eq!(backups.kept_backups(&folder).await.unwrap(), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_folder_that_does_not_answer_is_a_failure_and_not_a_wait() {
+        let root = tempfile::tempdir().unwrap();
+        let point = root.path().join("nas");
+        let disk = HungDisk::mount(&point);
+        let backups = scheduled(root.path());
+        let folder = point.join("backups");
+        for _ in 0..2 {
+            let why = backups.kept_backups(&folder).await.unwrap_err();
+            assert!(why.contains("nas has not answered since 20"), "{why}");
+        }
+        let why = backups.take(&folder, Timestamp::now()).await.unwrap_err();
+        assert!(why.contains("has not answered since 20"), "{why}");
+        drop(disk);
+        assert_eq!(backups.kept_backups(&folder).await.unwrap(), []);
+    }
+
     #[test]
     fn a_backup_that_lacks_a_recovery_key_of_its_end_is_made_again() {
         let [first, second] = [(); 2].map(|()| RecoveryKey::generate().unwrap());
@@ -297,8 +476,8 @@ mod tests {
         assert!(!has_all(&one, &both) && !has_all(&one, &second.into()));
     }
 
-    #[tokio::test]
-    async fn only_backups_of_this_cluster_are_seen_and_removed() {
+    #[test]
+    fn only_backups_of_this_cluster_are_seen_and_removed() {
         let folder = tempfile::tempdir().unwrap();
         let local = local();
         let written = |name: &str| write_backup(&local, &folder.path().join(name));
@@ -318,12 +497,9 @@ mod tests {
         written("kat-kat-20261122T034507Z.backup");
         written("kat-kat-20251122T034507Z.backup");
         let earlier: Timestamp = "2025-11-22T03:45:07Z".parse().unwrap();
-        assert_eq!(
-            local.kept_backups(folder.path()).await.unwrap(),
-            [earlier, made]
-        );
-        local.remove(folder.path(), earlier).await.unwrap();
-        assert_eq!(local.kept_backups(folder.path()).await.unwrap(), [made]);
+        assert_eq!(local.kept_backups(folder.path()).unwrap(), [earlier, made]);
+        local.remove(folder.path(), earlier).unwrap();
+        assert_eq!(local.kept_backups(folder.path()).unwrap(), [made]);
         for name in others {
             assert!(folder.path().join(name).exists(), "{name}");
         }
@@ -332,13 +508,13 @@ mod tests {
         let foreign = folder.path().join("kat-kat-20271122T034507Z.backup");
         written("kat-kat-20271122T034507Z.backup");
         // Control: the file counts as a backup while root owns it.
-        assert_eq!(local.kept_backups(folder.path()).await.unwrap().len(), 2);
+        assert_eq!(local.kept_backups(folder.path()).unwrap().len(), 2);
         std::os::unix::fs::chown(&foreign, Some(20_003), None).unwrap();
         std::fs::write(folder.path().join("kat-kat-20281122T034507Z.backup"), "").unwrap();
         let link = folder.path().join("kat-kat-20291122T034507Z.backup");
         std::os::unix::fs::symlink(local.name(made), link).unwrap();
-        assert_eq!(local.kept_backups(folder.path()).await.unwrap(), [made]);
-        let nowhere = local.kept_backups(&folder.path().join("none")).await;
+        assert_eq!(local.kept_backups(folder.path()).unwrap(), [made]);
+        let nowhere = local.kept_backups(&folder.path().join("none"));
         assert_eq!(nowhere.unwrap(), []);
     }
 }

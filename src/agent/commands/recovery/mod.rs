@@ -7,6 +7,7 @@ mod epoch;
 mod prompt;
 mod rebuild;
 mod recover;
+mod replaced;
 mod restore;
 
 use std::{path::Path, sync::Arc};
@@ -21,9 +22,10 @@ use crate::{
 };
 
 pub(crate) use self::{
-    backup::{LocalBackups, run as backup},
-    epoch::{EpochCheck, LOOKOUT_INTERVAL, is_outdated},
+    backup::{BackupWork, ScheduledBackups, run as backup},
+    epoch::{EpochCheck, EpochQuestion, LOOKOUT_INTERVAL, StoreStanding, store_standing},
     recover::run as recover,
+    replaced::{is_marked_replaced, is_replaced, mark_replaced, replaced_text},
     restore::{RestoreOptions, forget_unpacked, run as restore},
 };
 

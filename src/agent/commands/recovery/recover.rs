@@ -19,6 +19,7 @@ use crate::{
     },
     commands::{host_files, setup, setup::StepPrinter},
     etcd::{member::etcd_group, stores},
+    service::paths,
 };
 use kat_store::StoreError;
 use kat_systemd::{ManagerSource, Managers, SystemdError, UnitManager};
@@ -39,6 +40,13 @@ const READY_LIMIT: Duration = Duration::from_secs(90);
 /// same command continues an interrupted run.
 pub(crate) async fn run(yes: bool, say: StepPrinter<'_>) -> anyhow::Result<()> {
     let identity = super::member()?;
+    if super::is_marked_replaced()? {
+        bail!(
+            "{}; if that machine is gone for good: `systemctl stop kat-agent`, remove {}, `systemctl start kat-agent`, and recover then",
+            super::replaced_text(&identity.node),
+            paths::REPLACED
+        );
+    }
     let keys = MachineKeys::new(etcd_group(&identity)?);
     // The certificates of a machine that was off for long may have expired: with them the other
     // members would reject its requests, and the quorum would seem lost. Sealing and renewing can

@@ -44,7 +44,7 @@ use kat_host::{
     files::{self, FileAccess},
     users::Users,
 };
-use kat_pki::recovery_key::RecoveryKey;
+use kat_pki::{epoch_proof::sign_server, recovery_key::RecoveryKey};
 use kat_render::Renderer;
 use kat_store::{EtcdStore, StateStore};
 use kat_systemd::{ManagerSource, Managers, UnitManager};
@@ -243,7 +243,7 @@ impl RestoreContext<'_> {
             .await?;
         let store = rebuild::start_etcd(identity, &keys, system).await?;
         self.refuse_if_led(&store, &keys).await?;
-        let epoch = self.epoch(&store, epoch).await?;
+        let epoch = self.epoch(&store, &keys, epoch).await?;
         let spec = &identity.cluster.spec;
         let beginning = RebuiltStoreValues {
             identity,
@@ -333,15 +333,26 @@ impl RestoreContext<'_> {
         Ok(keys)
     }
 
-    /// An epoch that is also later than the one in the backup.
-    async fn epoch(&self, store: &EtcdStore, epoch: u64) -> anyhow::Result<StoreEpoch> {
+    /// An epoch that is also later than the one in the backup. It says which machine was restored:
+    /// the one that made the backup must not return under its name.
+    async fn epoch(
+        &self,
+        store: &EtcdStore,
+        keys: &MachineKeys,
+        epoch: u64,
+    ) -> anyhow::Result<StoreEpoch> {
         let stored = store.get(keys::STORE_EPOCH).await?;
         let before =
             stored.and_then(|stored| serde_json::from_slice::<StoreEpoch>(&stored.value).ok());
         let before = before.unwrap_or_default();
         let epoch = epoch.max(before.epoch.saturating_add(1));
         let uid = &self.identity.cluster_uid;
-        Ok(prove(self.recovery, uid, epoch, &before)?)
+        let api_key = keys.member_keys()?.api;
+        let server = (self.identity.node.as_str(), api_key.as_str());
+        Ok(StoreEpoch {
+            restored: Some(sign_server(self.recovery, uid, epoch, server)?),
+            ..prove(self.recovery, uid, epoch, &before)?
+        })
     }
 }
 

@@ -6,11 +6,10 @@ use std::{fs, os::unix::fs::chown};
 use jiff::Timestamp;
 
 use super::{
-    hung_disks::OwnDisk,
     volumes::{database, volumes},
     *,
 };
-use crate::volumes::removals::VolumeRemovals;
+use crate::{tests::hung_disk::OwnDisk, volumes::removals::VolumeRemovals};
 use kat_daemon::watchdog::LoopPulses;
 use kat_host::volumes::VolumeError;
 use kat_types::{

@@ -1,7 +1,6 @@
 //! A file system that hangs delays what lies on it, and nothing else of its machine.
 
 use jiff::Timestamp;
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use super::{
     volumes::{database, volumes},
@@ -11,8 +10,9 @@ use crate::{
     disk::{
         foreign_disks::{ChildCommand, ForeignDisks},
         pressure::{DiskWatch, FreeSpace, ReadFreeSpace},
+        silence::DiskSilence,
     },
-    tests::hung_disk::{HungDisk, child_command},
+    tests::hung_disk::{HungDisk, OwnDisk, child_command},
     volumes::{RemovalFailureKind, removals::VolumeRemovals},
 };
 use kat_daemon::watchdog::LoopPulses;
@@ -37,46 +37,6 @@ async fn until(mut holds: impl FnMut() -> bool) {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     panic!("it did not come");
-}
-
-/// A file system of its own that answers: an overlay in memory.
-pub(super) struct OwnDisk {
-    point: PathBuf,
-    memory: PathBuf,
-}
-
-impl OwnDisk {
-    /// Mounts it; needs root.
-    pub(super) fn mount(point: &Path, memory: &Path) -> Self {
-        for folder in [point, memory] {
-            std::fs::create_dir_all(folder).unwrap();
-        }
-        let disk = Self {
-            point: point.to_owned(),
-            memory: memory.to_owned(),
-        };
-        let mounted = |kind: &str, at: &Path, options: &str| {
-            let options = std::ffi::CString::new(options).unwrap();
-            mount("own", at, kind, MountFlags::empty(), options.as_c_str()).unwrap();
-        };
-        mounted("tmpfs", memory, "");
-        let parts = ["lower", "upper", "work"].map(|part| memory.join(part));
-        for folder in &parts {
-            std::fs::create_dir(folder).unwrap();
-        }
-        let [lower, upper, work] = parts.each_ref().map(|path| path.display());
-        let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
-        mounted("overlay", point, &options);
-        disk
-    }
-}
-
-impl Drop for OwnDisk {
-    fn drop(&mut self) {
-        for point in [&self.point, &self.memory] {
-            let _ = unmount(point, UnmountFlags::DETACH);
-        }
-    }
 }
 
 /// Another instance of the database's user, without volumes.
@@ -305,4 +265,69 @@ async fn a_disk_of_volumes_that_hangs_does_not_hide_that_another_disk_is_full() 
     assert!(!touched.load(Ordering::Relaxed), "without a child");
     cancel.cancel();
     running.await.unwrap();
+}
+
+/// The programs of instances that run say nothing of it.
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_hangs_under_running_instances_is_told_with_their_names() {
+    let root = tempfile::tempdir().unwrap();
+    let disks = ForeignDisks::new(&Root::new(root.path())).with_command(child_command());
+    let volumes = Arc::new(volumes(root.path(), &[]).with_disks(disks));
+    let point = root.path().join("var/lib/kat/volumes/default/db");
+    let disk = HungDisk::mount(&point);
+    let db = database(false);
+    let name = format!("{}/{}", db.namespace, db.workload);
+    let lists = watch::Sender::new(DesiredList {
+        known: true,
+        desired: Arc::new(DesiredState {
+            assignments: [(db.instance.clone(), db)].into(),
+            ..DesiredState::default()
+        }),
+        ..DesiredList::default()
+    });
+    let statuses = Statuses::default();
+    let cancel = CancellationToken::new();
+    let watch = DiskSilence {
+        lists: lists.subscribe(),
+        volumes,
+        statuses: statuses.clone(),
+        pulses: LoopPulses::default(),
+    };
+    let running = tokio::spawn(watch.run(cancel.clone()));
+    until(|| !statuses.silent_disks().is_empty()).await;
+    let told = statuses.silent_disks().join("; ");
+    assert!(
+        told.contains("default/db has not answered since 20"),
+        "{told}"
+    );
+    assert!(told.ends_with(&format!("; it is used by {name}")), "{told}");
+    drop(disk);
+    until(|| statuses.silent_disks().is_empty()).await;
+    cancel.cancel();
+    running.await.unwrap();
+}
+
+/// The list of made folders is written while a lock of it is held.
+#[test]
+fn a_list_of_volumes_that_cannot_be_written_holds_up_no_report() {
+    let root = tempfile::tempdir().unwrap();
+    let volumes = Arc::new(volumes(root.path(), &[]));
+    volumes.note("default/db/data");
+    assert_eq!(volumes.all_made(), ["default/db/data"]);
+    let disk = HungDisk::mount(&root.path().join("var/lib/kat"));
+    let same = Arc::clone(&volumes);
+    let writes = std::thread::spawn(move || same.note("default/web/data"));
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while disk.asked() == 0 {
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (told, made) = std::sync::mpsc::channel();
+    let same = Arc::clone(&volumes);
+    std::thread::spawn(move || told.send(same.all_made()));
+    let made = made.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert_eq!(made, ["default/db/data"]);
+    drop(disk);
+    writes.join().unwrap();
+    assert_eq!(volumes.all_made(), ["default/db/data", "default/web/data"]);
 }

@@ -1,7 +1,5 @@
 //! The start of an instance: from its assignment to a running unit.
 
-use std::os::unix::fs::MetadataExt;
-
 use super::*;
 
 #[tokio::test(start_paused = true)]

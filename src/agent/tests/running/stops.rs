@@ -1,10 +1,7 @@
 //! Removal of instances and files that are no longer assigned, and of nothing else.
 
 use super::*;
-use crate::{
-    service::paths::UserFolders,
-    worker::unit_state::unit_files::{UnitFolder, remove_every_users},
-};
+use crate::worker::unit_state::unit_files::{UnitFolder, remove_every_users};
 use kat_systemd::{ActiveState, UnitManager, UnitStatus, UserSessions};
 
 #[tokio::test(start_paused = true)]
@@ -67,7 +64,7 @@ async fn a_list_that_is_not_confirmed_removes_nothing() {
 
 #[test]
 fn a_unit_without_its_file_is_stopped_too() {
-    let folder = UnitFolder::new(UserFolders::new(&Root::new("/nowhere"), 20_000), 20_000);
+    let folder = UnitFolder::new(&Root::new("/nowhere"), 20_000);
     let status = |load: &str, active: &str| UnitStatus {
         load_state: load.into(),
         active_state: ActiveState::from_word(active),
@@ -191,4 +188,111 @@ async fn a_user_that_cant_be_made_does_not_hold_up_a_deletion() {
     bench.soon().await;
     assert_eq!(bench.statuses.all(), (Vec::new(), Vec::new()));
     assert!(bench.machine.lingering().contains(&web.user.uid));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_unit_that_does_not_stop_is_reported_and_stopped_again() {
+    let bench = Bench::new();
+    let web = assignment(0, "web");
+    let hangs = UnitBehaviour {
+        stop_hangs: true,
+        ..UnitBehaviour::default()
+    };
+    bench.behave(&web.unit(), Some(hangs));
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    bench.list(true, &[stopped(&web)]);
+    bench.soon().await;
+    let (phase, reason, message) = bench.said(&web.instance);
+    assert_eq!(
+        (phase, reason.as_str(), message.as_str()),
+        (InstancePhase::Stopping, "", "")
+    );
+    bench.later(Duration::from_secs(300)).await;
+    let (phase, reason, message) = bench.said(&web.instance);
+    assert_eq!(
+        (phase, reason.as_str()),
+        (InstancePhase::Stopping, "StopNotEnding")
+    );
+    assert!(message.contains("its unit has not stopped: "), "{message}");
+    assert!(bench.calls(&web, "stop") > 1);
+    bench.behave(&web.unit(), None);
+    bench.manager(&web).reload().await.unwrap();
+    bench.manager(&web).exits(&web.unit(), 0);
+    bench.later(Duration::from_secs(120)).await;
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Stopped);
+}
+
+/// systemd gives up on processes that wait for a disk: the unit has ended, and they may still write.
+#[tokio::test(start_paused = true)]
+async fn processes_that_outlive_their_unit_keep_the_instance_from_having_stopped() {
+    let bench = Bench::new();
+    let web = assignment(0, "web");
+    let uid = web.user.uid;
+    let group = format!(
+        "/user.slice/user-{uid}.slice/user@{uid}.service/app.slice/{}",
+        web.unit()
+    );
+    let events = bench
+        .root
+        .path()
+        .join(format!("sys/fs/cgroup{group}/cgroup.events"));
+    std::fs::create_dir_all(events.parent().unwrap()).unwrap();
+    let leaves = UnitBehaviour {
+        control_group: group.clone(),
+        ..UnitBehaviour::default()
+    };
+    bench.behave(&web.unit(), Some(leaves));
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    std::fs::write(&events, "populated 1\nfrozen 0\n").unwrap();
+    bench.list(true, &[stopped(&web)]);
+    bench.later(Duration::from_secs(300)).await;
+    let (phase, reason, message) = bench.said(&web.instance);
+    assert_eq!(
+        (phase, reason.as_str()),
+        (InstancePhase::Stopping, "StopNotEnding")
+    );
+    assert!(message.contains("processes of it have not"), "{message}");
+    assert!(message.contains(&group), "{message}");
+    assert!(
+        bench
+            .units(&web)
+            .join("kat-default-web-aaaaa.container")
+            .exists()
+    );
+    assert_eq!(bench.calls(&web, "stop"), 1, "systemd has nothing to stop");
+    std::fs::write(&events, "populated 0\nfrozen 0\n").unwrap();
+    bench.later(Duration::from_secs(10)).await;
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Stopped);
+    assert!(
+        !bench
+            .units(&web)
+            .join("kat-default-web-aaaaa.container")
+            .exists()
+    );
+}
+
+/// As after a fence that lifts: two programs would write to the same data.
+#[tokio::test(start_paused = true)]
+async fn an_instance_does_not_start_beside_processes_of_its_last_run() {
+    let bench = Bench::new();
+    let web = assignment(0, "web");
+    let uid = web.user.uid;
+    let group = format!("user.slice/user-{uid}.slice/user@{uid}.service/app.slice");
+    let events = bench.root.path().join("sys/fs/cgroup").join(group);
+    let events = events.join(web.unit()).join("cgroup.events");
+    std::fs::create_dir_all(events.parent().unwrap()).unwrap();
+    std::fs::write(&events, "populated 1\nfrozen 0\n").unwrap();
+    bench.list(true, std::slice::from_ref(&web));
+    bench.later(Duration::from_secs(60)).await;
+    let (phase, reason, _) = bench.said(&web.instance);
+    assert_eq!(
+        (phase, reason.as_str()),
+        (InstancePhase::Starting, "StopNotEnding")
+    );
+    assert_eq!(bench.calls(&web, "start kat-default"), 0);
+    std::fs::write(&events, "populated 0\nfrozen 0\n").unwrap();
+    bench.later(Duration::from_secs(10)).await;
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
 }

@@ -54,6 +54,11 @@ impl Instance {
             self.report_verdict(context, assignment, &status, &verdict);
             return Ok(());
         }
+        // Processes of its last run may still write to its data.
+        if self.outlives(context, &assignment.unit(), &status).await? {
+            self.report_outlived(context, assignment, &status);
+            return Ok(());
+        }
         self.start_if_ready(context, assignment, &status, &verdict)
     }
 
@@ -68,7 +73,7 @@ impl Instance {
         if status.load_state != LoadState::NotFound || !self.may_reload(context) {
             return Ok(status);
         }
-        context.manager.reload().await?;
+        context.reload().await?;
         Ok(context.manager.status(&unit).await?)
     }
 
@@ -111,6 +116,7 @@ impl Instance {
         }
         if verdict.phase == InstancePhase::Running {
             self.start = StartTrouble::default();
+            self.forget_stop();
             self.last_run.fault = None;
             self.forgive(context, assignment, status, now).await;
         }

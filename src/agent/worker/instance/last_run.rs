@@ -14,7 +14,10 @@ use crate::{
             log_tail::{LogTail, UnitRuns},
         },
         running::restarts::RestartEvidence,
-        unit_state::instance_phase::{PODMANS, RunFault, exit_code},
+        unit_state::{
+            instance_phase::{PODMANS, RunFault, exit_code},
+            unit_files::UnitChanges,
+        },
     },
 };
 use kat_render::{RenderError, UnitFile};
@@ -157,8 +160,8 @@ impl Instance {
         status: &UnitStatus,
     ) -> Result<(), WorkerError> {
         let files = self.render(context, assignment)?.unwrap_or_default();
-        if context.folder.write(&files, false)? {
-            context.manager.reload().await?;
+        if context.folder.write(&files, false)? != UnitChanges::default() {
+            context.reload().await?;
         }
         if status.active_state == ActiveState::Failed {
             // The start that follows resets systemd's count.

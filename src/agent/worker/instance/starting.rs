@@ -16,7 +16,7 @@ use crate::{
         unit_state::instance_phase::{InstanceVerdict, StartAction},
     },
 };
-use kat_systemd::{JobResult, ServiceResult, SystemdError, UnitStatus};
+use kat_systemd::{JobResult, ServiceResult, UnitStatus};
 use kat_types::{
     api::InstancePhase, assignment::Assignment, reason::Reason, services::host_port_statuses,
 };
@@ -199,8 +199,7 @@ impl Instance {
     /// Records the end of the instance's job.
     pub(crate) fn record_outcome(&mut self, instance: &str, outcome: InstanceOutcome) {
         match outcome {
-            InstanceOutcome::Started(Ok(JobResult::Done))
-            | InstanceOutcome::Stopped(Ok(JobResult::Done) | Err(SystemdError::NoSuchUnit(_))) => {}
+            InstanceOutcome::Started(Ok(JobResult::Done)) => {}
             InstanceOutcome::Started(result) => {
                 let delay = self.start.backoff.failed(Instant::now());
                 self.start.error = result.as_ref().err().map(ToString::to_string);
@@ -222,9 +221,7 @@ impl Instance {
                 );
                 self.start.not_bound = Some(why);
             }
-            InstanceOutcome::Stopped(result) => {
-                tracing::warn!(instance, ?result, "an instance did not stop");
-            }
+            InstanceOutcome::Stopped(result) => self.record_stop(instance, result),
         }
     }
 }

@@ -31,6 +31,7 @@ struct CollectedReports {
     moves: BTreeMap<String, VolumeMoveReport>,
     images_removed: Option<ImagesRemoved>,
     unwritten: Vec<String>,
+    silent_disks: Vec<String>,
 }
 
 /// What became of the removals of volumes, by their ids.
@@ -138,6 +139,23 @@ impl Statuses {
     pub fn unwritten(&self) -> Vec<String> {
         let state = self.inner.state.lock();
         state.unwritten.clone()
+    }
+
+    /// Records a message for each file system in use that does not answer.
+    pub fn set_silent_disks(&self, messages: Vec<String>) {
+        let mut state = self.inner.state.lock();
+        let changed = state.silent_disks != messages;
+        state.silent_disks = messages;
+        drop(state);
+        if changed {
+            self.wake_reporter();
+        }
+    }
+
+    /// The messages last given to [`Self::set_silent_disks`].
+    pub fn silent_disks(&self) -> Vec<String> {
+        let state = self.inner.state.lock();
+        state.silent_disks.clone()
     }
 
     /// Ids of removals that are done.

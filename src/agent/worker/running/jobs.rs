@@ -107,6 +107,11 @@ impl Jobs {
         self.is_running(&JobKey::Instance(instance.to_owned()))
     }
 
+    /// Whether a job of any instance runs that may be its start.
+    pub(crate) fn is_starting(&self) -> bool {
+        self.keys().any(|key| matches!(key, JobKey::Instance(_)))
+    }
+
     pub(crate) fn keys(&self) -> impl Iterator<Item = &JobKey> {
         self.running.keys()
     }

@@ -6,7 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::service::paths::{SYSTEM_UNITS, UNITS, UserFolders};
+use crate::{
+    service::paths::{EARLY_UNITS, SYSTEM_UNITS, UNITS, UserFolders},
+    worker::unit_state::early_units::{EarlyUnits, unit_of},
+};
 use kat_host::files::{self, FileAccess, FileError};
 use kat_render::{HostFile, MARK, UnitFile, UnitFileKind, VALUE_SUFFIX};
 use kat_systemd::UnitStatus;
@@ -31,13 +34,27 @@ pub(crate) enum FilesError {
 /// The folders of one user.
 pub(crate) struct UnitFolder {
     folders: UserFolders,
+    pub early: EarlyUnits,
     uid: u32,
+}
+
+/// What changed for the user's manager.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct UnitChanges {
+    /// Units of quadlets that were not here before.
+    pub added: BTreeSet<String>,
+    /// A quadlet was changed or removed.
+    pub others: bool,
 }
 
 impl UnitFolder {
     /// Makes no folder until the first write.
-    pub(crate) fn new(folders: UserFolders, uid: u32) -> Self {
-        Self { folders, uid }
+    pub(crate) fn new(root: &Root, uid: u32) -> Self {
+        Self {
+            folders: UserFolders::new(root, uid),
+            early: EarlyUnits::new(root, uid),
+            uid,
+        }
     }
 
     /// Main units of instances with marked files here, with the instances' ids. This includes
@@ -98,18 +115,29 @@ impl UnitFolder {
     }
 
     /// Writes files that differ, links them, and with `tidy` removes files of images that no
-    /// instance needs. True when the manager has to reload.
-    pub(crate) fn write(&self, wanted: &[UnitFile], tidy: bool) -> Result<bool, FilesError> {
+    /// instance needs.
+    pub(crate) fn write(&self, wanted: &[UnitFile], tidy: bool) -> Result<UnitChanges, FilesError> {
         let access = FileAccess::owned(0o640, 0, self.uid);
         make_folder(&self.folders.units, FileAccess::owned(0o750, 0, self.uid))?;
         make_folder(&self.folders.links, FileAccess::mode(0o755))?;
-        let mut changed = false;
+        let mut changes = UnitChanges::default();
         for file in wanted {
             let path = self.folders.units.join(&file.name);
+            let is_new = !path.exists();
+            if is_new && file.kind == UnitFileKind::Quadlet {
+                self.early.mark();
+                self.early.remove(&unit_of(&file.name))?;
+            }
             let differs = files::write_if_changed(&path, file.text.as_bytes(), access)?;
             if file.kind == UnitFileKind::Quadlet {
                 let linked = self.link(&file.name)?;
-                changed |= differs || linked;
+                if is_new && linked {
+                    changes.added.insert(unit_of(&file.name));
+                } else if differs || linked {
+                    self.early.mark();
+                    self.early.remove(&unit_of(&file.name))?;
+                    changes.others = true;
+                }
             }
         }
         if tidy {
@@ -117,11 +145,11 @@ impl UnitFolder {
             for name in self.names()?.iter().filter(|name| name.ends_with(".image")) {
                 if !names.contains(name.as_str()) && self.is_ours(name) {
                     self.unlink(name)?;
-                    changed = true;
+                    changes.others = true;
                 }
             }
         }
-        Ok(changed)
+        Ok(changes)
     }
 
     /// Removes the files of one instance, those of its other containers first.
@@ -154,11 +182,13 @@ impl UnitFolder {
             .is_ok_and(|names| names.iter().any(|name| self.is_ours(name)))
     }
 
-    /// Removes KAT's files from both folders, and the folders if they are empty then.
+    /// Removes KAT's files from both folders, and the folders if they are empty then; and copies of
+    /// units.
     pub(crate) fn remove_all(&self) -> Result<(), FilesError> {
         for name in self.names()?.iter().filter(|name| self.is_ours(name)) {
             self.unlink(name)?;
         }
+        self.early.forget()?;
         for folder in [&self.folders.links, &self.folders.units] {
             match std::fs::remove_dir(folder) {
                 Ok(()) => {}
@@ -273,6 +303,10 @@ impl UnitFolder {
 
     fn unlink(&self, name: &str) -> Result<(), FilesError> {
         let (link, target) = (self.folders.links.join(name), self.folders.units.join(name));
+        if name.ends_with(".container") || name.ends_with(".image") {
+            self.early.mark();
+            self.early.remove(&unit_of(name))?;
+        }
         if std::fs::read_link(&link).is_ok_and(|present| present == target) {
             files::remove(&link)?;
         }
@@ -294,10 +328,11 @@ pub(crate) fn users(root: &Root) -> Vec<u32> {
 /// Removes KAT's files of all users, and their folder if it is empty then.
 pub(crate) fn remove_every_users(root: &Root) -> Result<(), FilesError> {
     for uid in users(root) {
-        UnitFolder::new(UserFolders::new(root, uid), uid).remove_all()?;
+        UnitFolder::new(root, uid).remove_all()?;
     }
-    // The folder stays if it holds files that are not KAT's.
+    // The folders stay if they hold files that are not KAT's.
     let _ = std::fs::remove_dir(root.below(UNITS));
+    let _ = std::fs::remove_dir(root.below(EARLY_UNITS));
     Ok(())
 }
 

@@ -50,6 +50,14 @@ impl Worker {
             let status = self.context.manager.status(&unit).await?;
             let is_over =
                 self.context.folder.is_over(&status) && self.context.others_are_over(&unit).await?;
+            let (one, context) = self.instance(&instance);
+            if is_over && one.outlives(context, &unit, &status).await? {
+                // There is nothing that systemd could stop.
+                if let Some(assignment) = assignment {
+                    one.report_stopping(context, assignment, &status);
+                }
+                continue;
+            }
             if is_over {
                 // A running start job may be about to start the unit: the file stays until the job
                 // has ended.
@@ -64,8 +72,7 @@ impl Worker {
                 if !desired.is_held(&instance) && one.drains(context, assignment, &status) {
                     continue;
                 }
-                let phase = InstancePhase::Stopping;
-                one.report(context, assignment, &status, phase, None, String::new());
+                one.report_stopping(context, assignment, &status);
             }
             self.context.begin_stop(InstanceStop {
                 instance: &instance,
@@ -76,7 +83,7 @@ impl Worker {
             })?;
         }
         if removed {
-            self.context.manager.reload().await?;
+            self.context.reload().await?;
         }
         self.report_stopped(desired);
         Ok(())
@@ -103,8 +110,12 @@ impl Worker {
     }
 
     /// Writes the unit files of all instances to run, and those of the images of instances to prepare;
-    /// reloads the manager once if any file changed.
-    pub(crate) async fn write_units(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
+    /// has the manager know new ones, and reloads it once if any other changed. The units
+    /// that are new.
+    pub(crate) async fn write_units(
+        &mut self,
+        desired: &UserDesired,
+    ) -> Result<BTreeSet<String>, WorkerError> {
         let mut files: Vec<UnitFile> = Vec::new();
         let mut whole = true;
         for assignment in desired.to_run() {
@@ -136,14 +147,20 @@ impl Worker {
         let all = desired.assignments.values();
         let tidy =
             desired.confirmed && whole && all.into_iter().all(|one| one.not_understood.is_none());
-        if self.context.folder.write(&files, tidy)? {
-            self.context.manager.reload().await?;
+        let written = self.context.folder.write(&files, tidy);
+        let changes = written.inspect_err(|_| self.context.owe_reload())?;
+        if changes.others {
+            self.context.reload().await?;
+        } else if !changes.added.is_empty() {
+            self.context.announce(&changes.added).await?;
+        } else {
+            self.context.reload_when_quiet().await?;
         }
         if tidy {
             let all = desired.assignments.values();
             carried::tidy(&self.context.tools.root, self.context.user.uid, all);
         }
-        Ok(())
+        Ok(changes.added)
     }
 
     /// Reports the instances that a newer version assigned and this version does not understand:

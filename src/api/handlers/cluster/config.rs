@@ -9,6 +9,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
+use jiff::{SignedDuration, Timestamp};
+
 use super::joining::may_look;
 use crate::{
     access::{
@@ -30,14 +32,20 @@ use kat_types::{
 };
 
 /// Any caller may read this, so it only says that backups fail; the event says why.
-fn backup_view(record: Option<&BackupRecord>) -> BackupView {
+fn backup_view(record: Option<&BackupRecord>, interval_minutes: u32, now: Timestamp) -> BackupView {
+    let most = SignedDuration::from_mins(i64::from(interval_minutes.max(1)) * LATE_INTERVALS);
     record.map_or_else(BackupView::default, |record| BackupView {
         last: record.last.map(ApiTime::from),
         node: record.node.clone(),
         failing: !record.failure.is_empty(),
+        overdue: record
+            .last
+            .is_some_and(|last| now.duration_since(last) > most),
     })
 }
 
+/// A backup that is older than this number of intervals is overdue.
+const LATE_INTERVALS: i64 = 3;
 /// Maximum number of objects that are named.
 const NAMED: usize = 20;
 
@@ -78,7 +86,9 @@ pub(crate) async fn health(
     let snapshot = api.snapshot()?;
     let names = access::check(RouteAccess::ReadCluster, &caller, CallScope::default()).is_ok();
     let record = snapshot.backup.as_ref().map(|stored| &stored.value);
-    let backup = api.config.joining.is_some().then(|| backup_view(record));
+    let interval = snapshot.cluster.spec.backup_interval_minutes;
+    let backup_view = || backup_view(record, interval, Timestamp::now());
+    let backup = api.config.joining.is_some().then(backup_view);
     let report = api.store_report();
     let store = report.as_ref().map(|report| StoreView {
         file_bytes: report.weight.file,
@@ -162,5 +172,21 @@ mod tests {
             let troubles = planning_troubles(Some(report.clone()), names);
             assert_eq!(troubles, ["it was deleted"]);
         }
+    }
+
+    #[test]
+    fn a_backup_is_overdue_after_three_intervals() {
+        let now: Timestamp = "2026-11-22T04:00:00Z".parse().unwrap();
+        let made = |minutes: i64| {
+            let record = BackupRecord {
+                last: Some(now - SignedDuration::from_mins(minutes)),
+                ..BackupRecord::default()
+            };
+            backup_view(Some(&record), 30, now).overdue
+        };
+        assert!(!made(90) && made(91) && !made(-60));
+        // Where there was none yet, the first one is not late.
+        assert!(!backup_view(None, 30, now).overdue);
+        assert!(!backup_view(Some(&BackupRecord::default()), 30, now).overdue);
     }
 }

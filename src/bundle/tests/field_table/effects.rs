@@ -39,15 +39,15 @@ use kat_types::{
 const SHOWN_ONLY: [(&str, &str); 4] = [
     (
         "spec.ports[].name",
-        "`describe`; service addresses will use it",
+        "`describe`, and the workload's service address",
     ),
     (
         "spec.ports[].containerPort",
-        "`describe`; service addresses will use it",
+        "`describe`, and the workload's service address",
     ),
     (
         "spec.ports[].protocol",
-        "`describe`; service addresses will use it",
+        "`describe`, and the workload's service address",
     ),
     (
         "spec.container.resources.requests.storage",

@@ -117,6 +117,7 @@ fn anew<'s>(
             lacks_crun: false,
             foreign_indexes: Vec::new(),
             unreachable: false,
+            cannot_start: false,
             disk_pressure: false,
             visible_bytes: 0,
         }

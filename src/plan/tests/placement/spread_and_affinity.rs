@@ -261,6 +261,7 @@ pub(crate) fn candidate<'a>(
         lacks_crun: false,
         foreign_indexes: Vec::new(),
         unreachable: false,
+        cannot_start: false,
         disk_pressure: false,
         visible_bytes: 0,
     }

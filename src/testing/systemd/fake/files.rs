@@ -59,6 +59,8 @@ fn read_unit(path: &Path) -> UnitBehaviour {
         },
         start_takes: Duration::ZERO,
         stop_takes: Duration::ZERO,
+        stop_hangs: false,
+        control_group: String::new(),
         start_hangs: value("ExecStartPre").is_some(),
         rests: false,
         restarts: value("Restart").is_some_and(|policy| policy != "no"),

@@ -8,7 +8,9 @@ impl UnitManager for FakeManager {
     async fn reload(&self) -> Result<(), SystemdError> {
         self.enter("reload", "", true)?;
         if let Some(loader) = &self.loader {
-            let found = loader();
+            let mut found = loader();
+            // These outrank the generators' units.
+            found.extend(self.finder.iter().flat_map(|finder| finder()));
             self.with(|state| {
                 state.units.retain(|name, unit| {
                     found.contains_key(name)
@@ -33,7 +35,7 @@ impl UnitManager for FakeManager {
         self.begin(unit, limit).await
     }
 
-    async fn stop(&self, unit: &str, _limit: Duration) -> Result<JobResult, SystemdError> {
+    async fn stop(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
         self.enter("stop", unit, true)?;
         if self.commands.stop(unit).await {
             return Ok(JobResult::Done);
@@ -42,6 +44,14 @@ impl UnitManager for FakeManager {
         if !takes.is_zero() {
             self.changed(unit);
             sleep(takes).await;
+        }
+        if self.with(|state| state.stop_hangs(unit)) {
+            self.changed(unit);
+            sleep(limit).await;
+            return Err(SystemdError::JobTimeout {
+                unit: unit.to_owned(),
+                limit,
+            });
         }
         let result = self.end(unit);
         self.changed(unit);
@@ -144,6 +154,7 @@ impl UnitManager for FakeManager {
         if self.with(|state| state.hangs) {
             return std::future::pending().await;
         }
+        self.find(unit);
         let on_disk = self
             .loader
             .as_ref()

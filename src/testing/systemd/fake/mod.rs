@@ -41,6 +41,7 @@ pub type UnitLoader = Box<dyn Fn() -> BTreeMap<String, UnitBehaviour> + Send + S
 pub struct FakeManager {
     name: String,
     loader: Option<UnitLoader>,
+    finder: Option<UnitLoader>,
     listeners: Mutex<Arc<BusListeners>>,
     state: Mutex<FakeManagerState>,
     commands: FakeCommands,
@@ -59,6 +60,7 @@ impl FakeManager {
         Self {
             name: name.to_owned(),
             loader: None,
+            finder: None,
             listeners: Mutex::default(),
             state: Mutex::default(),
             commands: FakeCommands::default(),
@@ -79,7 +81,26 @@ impl FakeManager {
     /// `Restart=`, `StartLimitBurst=` and links to `/dev/null`.
     pub fn with_folder(name: &str, folder: &Path) -> Self {
         let folder = folder.to_owned();
+        let found = folder.clone();
         Self::with_loader(name, Box::new(move || read_folder(&folder)))
+            .finding(Box::new(move || read_folder(&found)))
+    }
+
+    /// The manager finds the units of `finder` when it is asked for one that it has not loaded,
+    /// without a reload. Those of the loader alone are a generator's, which it does not find.
+    #[must_use]
+    pub fn finding(mut self, finder: UnitLoader) -> Self {
+        self.finder = Some(finder);
+        self
+    }
+
+    /// Loads a unit that is not loaded, if there is a file of it now.
+    fn find(&self, unit: &str) {
+        let is_loaded = self.with(|state| state.units.contains_key(unit));
+        let found = self.finder.as_ref().filter(|_| !is_loaded);
+        if let Some(behaviour) = found.and_then(|finder| finder().remove(unit)) {
+            self.with(|state| state.load(unit, behaviour));
+        }
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut FakeManagerState) -> T) -> T {
@@ -253,6 +274,7 @@ impl FakeManager {
     }
 
     async fn begin(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
+        self.find(unit);
         let behaviour = self.with(|state| {
             let Some(entry) = state.units.get_mut(unit) else {
                 return Err(SystemdError::NoSuchUnit(unit.to_owned()));

@@ -20,6 +20,11 @@ pub struct UnitBehaviour {
     /// The start never ends.
     pub start_hangs: bool,
     pub stop_takes: Duration,
+    /// The stop never ends.
+    pub stop_hangs: bool,
+    /// The control group, which the unit keeps after its end as if processes were left in it; empty
+    /// for none.
+    pub control_group: String,
     /// The unit is restarted at once after a failure (`Restart=on-failure`).
     pub restarts: bool,
     /// After a failure the unit waits for [`FakeManager::restart_due`] before it is restarted.
@@ -62,6 +67,9 @@ impl FakeUnit {
         status.exec_main_exit_monotonic = 0;
         status.state_changed = now;
         status.invocation_id = format!("{number:032x}");
+        status
+            .control_group
+            .clone_from(&self.behaviour.control_group);
     }
 
     pub(super) fn rest(&mut self, active: ActiveState, sub: &str, now: u64) {
@@ -101,11 +109,18 @@ impl FakeManagerState {
             return Duration::ZERO;
         };
         let takes = unit.behaviour.stop_takes;
-        if !takes.is_zero() {
+        if !takes.is_zero() || unit.behaviour.stop_hangs {
             unit.status.active_state = ActiveState::Deactivating;
             unit.status.sub_state = "stop-sigterm".into();
         }
         takes
+    }
+
+    /// Whether the unit is being stopped and never ends.
+    pub(super) fn stop_hangs(&self, name: &str) -> bool {
+        self.units.get(name).is_some_and(|unit| {
+            unit.behaviour.stop_hangs && unit.status.active_state == ActiveState::Deactivating
+        })
     }
 
     /// The main process ended: `code` is 1 for an exit and 2 for a signal, as in `ExecMainCode`.

@@ -80,6 +80,10 @@ pub struct StoreEpoch {
     /// Verifiers that an earlier recovery key has signed when it was replaced, the latest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub endorsements: Vec<VerifierEndorsement>,
+    /// The machine that a `restore` began this epoch on, under the name of the machine that made the
+    /// backup. Absent if another command began the epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restored: Option<StoreServer>,
 }
 
 /// An epoch of the store before the present one.
@@ -93,6 +97,9 @@ pub struct EarlierEpoch {
     /// The epoch signed by the key that is derived from the recovery key of that time, base64.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub signature: String,
+    /// The machine that a `restore` began this epoch on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restored: Option<StoreServer>,
 }
 
 /// The statement of an earlier recovery key that a later one takes its place.
@@ -107,8 +114,8 @@ pub struct VerifierEndorsement {
     pub signature: String,
 }
 
-/// The statement of a holder of the recovery key that a machine holds the store of the present
-/// epoch, and by which key its API is known.
+/// The statement of a holder of the recovery key that a machine holds the store of an epoch, and by
+/// which key its API is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StoreServer {

@@ -53,6 +53,8 @@ pub struct BackupView {
     pub node: String,
     /// Whether backups have failed since; an event has the reason.
     pub failing: bool,
+    /// Whether the last backup is older than three intervals.
+    pub overdue: bool,
 }
 
 /// Size of the store.

@@ -17,6 +17,7 @@
  * GET /fail       500
  * GET /ill, /well say how it is from now on with /healthz, which answers 503 or 200; it begins well
  * GET /slow?N     answers after N milliseconds
+ * GET /read?PATH  reads the first byte of a file, and answers; 500 when that fails
  *
  * It keeps a connection whose request says so. On SIGTERM it goes on for $DRAIN_MS (500) milliseconds, so that
  * whoever still comes is answered, and told that this is the last answer of the connection; then it exits with 0,
@@ -140,6 +141,12 @@ static int answer(int connection, const char *request, size_t have) {
     } else if (!strncmp(path, "/slow?", 6)) {
         usleep((useconds_t)number(path + 6, 0) * 1000);
         reply(connection, kept, "200 OK", "at last\n");
+    } else if (!strncmp(path, "/read?", 6)) {
+        char first;
+        int opened = open(path + 6, O_RDONLY | O_CLOEXEC);
+        int is_read = opened >= 0 && read(opened, &first, 1) == 1;
+        if (opened >= 0) close(opened);
+        reply(connection, kept, is_read ? "200 OK" : "500 Internal Server Error", is_read ? "read\n" : "not read\n");
     } else if (!strcmp(path, "/")) {
         struct utsname host;
         const char *version = getenv("VERSION");

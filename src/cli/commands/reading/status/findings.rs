@@ -389,6 +389,12 @@ impl Findings {
                 self.backup
             );
             self.troubles.push(line);
+        } else if backup.overdue {
+            let line = format!(
+                "no backup was made for longer than three times backupIntervalMinutes (last: {}); `journalctl -u kat-agent` on the machine that leads says more",
+                self.backup
+            );
+            self.troubles.push(line);
         }
     }
 
@@ -581,7 +587,8 @@ impl Findings {
             let wrong = !healthy
                 || urgency.is_problem(status.since, now)
                 || matches!(status.phase, InstancePhase::Failed | InstancePhase::Unknown);
-            if !wrong || leaving {
+            let ends = status.reason != Reason::StopNotEnding;
+            if !wrong || (leaving && ends) {
                 continue;
             }
             let phase = if status.phase == InstancePhase::Running {
@@ -779,23 +786,30 @@ mod tests {
     #[test]
     fn backups_that_fail_are_a_trouble() {
         let now: Timestamp = "2026-11-22T04:00:00Z".parse().unwrap();
-        let found = |last: Option<&str>, failing| {
+        let found = |last: Option<&str>, failing, overdue| {
             let backup = BackupView {
                 last: last.map(ApiTime::parse),
                 node: "n1".to_owned(),
                 failing,
+                overdue,
             };
             let mut findings = Findings::default();
             findings.of_backup(&backup, now);
             (findings.backup, findings.troubles)
         };
         let none = Vec::<String>::new();
-        assert_eq!(found(None, false), ("none yet".to_owned(), none.clone()));
+        let none_yet = ("none yet".to_owned(), none.clone());
+        assert_eq!(found(None, false, false), none_yet);
         let last = Some("2026-11-22T03:40:00Z");
-        assert_eq!(found(last, false), ("20m ago on n1".to_owned(), none));
-        let (backup, troubles) = found(last, true);
+        assert_eq!(
+            found(last, false, false),
+            ("20m ago on n1".to_owned(), none)
+        );
+        let (backup, troubles) = found(last, true, true);
         assert_eq!(backup, "20m ago on n1");
         assert!(troubles.len() == 1 && troubles[0].contains("fails to make backups"));
+        let (_, troubles) = found(last, false, true);
+        assert!(troubles.len() == 1 && troubles[0].contains("no backup was made for longer"));
     }
 
     fn health(stale: bool, planning: &[&str]) -> HealthView {

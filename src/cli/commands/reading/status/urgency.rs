@@ -111,13 +111,13 @@ const fn urgency(reason: Reason) -> Urgency {
         | Reason::CutOff
         | Reason::Unhealthy
         | Reason::RestartedUnhealthy
+        | Reason::StopNotEnding
         | Reason::VolumeMissing
         | Reason::VolumeNotRemoved
         | Reason::VolumeForeign
         | Reason::VolumeForgotten
         | Reason::FilesFailed
         | Reason::VolumeFailed
-        | Reason::VolumeMoveFailed
         | Reason::HostPathNotAllowed
         | Reason::HostPathMissing
         | Reason::HostPathIsLink
