@@ -86,6 +86,13 @@ wait_for 60 is_out
 lab heal n1
 wait_for 60 stands_fast
 
+# Nor may it make a cluster of its own of its old data, beside the restored one.
+code=0
+output=$(n1 kat-agent recover --yes 2>&1) || code=$?
+equal 1 "$code" "exit code of recover on the lost machine"
+contains "$output" "$said"
+wait_for 60 stands_fast
+
 # Where the mark is missing, the reset itself asks, and takes no machine out of the restored cluster. It drains none either.
 n1 systemctl stop kat-agent.service
 n1 rm /var/lib/kat/replaced.json

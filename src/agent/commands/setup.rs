@@ -224,12 +224,22 @@ pub(crate) fn write_network(
     peers: &PeerMachines,
 ) -> anyhow::Result<()> {
     let network = NetworkFiles::new(network::FOLDER.into());
-    network.write_node(&node_network(identity, config))?;
-    network.write_peers(peers)?;
+    write_machines(&network, &node_network(identity, config), peers)?;
     network.write_instances(&Instances {
         schema: 1,
         ..Instances::default()
     })?;
+    Ok(())
+}
+
+/// Writes what `kat-net` needs to know of this machine and of the others, without any name.
+pub(crate) fn write_machines(
+    network: &NetworkFiles,
+    node: &NodeNetwork,
+    peers: &PeerMachines,
+) -> anyhow::Result<()> {
+    network.write_node(node)?;
+    network.write_peers(peers)?;
     network.write_dns(&DnsRecords {
         schema: 1,
         ..DnsRecords::default()

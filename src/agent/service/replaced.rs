@@ -34,7 +34,7 @@ use kat_api::{ApiConfig, ApiLimits, InstanceLogs, InstanceSessions};
 use kat_leader::LeaderHandle;
 use kat_store::AbsentStore;
 use kat_systemd::UnitManager;
-use kat_types::machine::network::{self, DnsRecords, NodeNetwork, PeerMachines};
+use kat_types::machine::network::{self, NodeNetwork, PeerMachines};
 
 /// Pause before a step that failed is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -103,10 +103,14 @@ async fn leave_cluster(
     system: Arc<dyn UnitManager>,
     cancel: CancellationToken,
 ) {
+    let no_peers = PeerMachines {
+        schema: 1,
+        ..PeerMachines::default()
+    };
     let work = async {
         loop {
             let stopped = membership::stop(system.as_ref()).await;
-            match stopped.and_then(|()| write_alone(&files, &node)) {
+            match stopped.and_then(|()| setup::write_machines(&files, &node, &no_peers)) {
                 Ok(()) => std::future::pending().await,
                 Err(error) => tracing::warn!(
                     "this machine is not out of the cluster yet, which is tried again: {error:#}"
@@ -116,20 +120,6 @@ async fn leave_cluster(
         }
     };
     let _cancelled = cancel.run_until_cancelled(work).await;
-}
-
-/// Writes what `kat-net` needs to know of a machine without peers.
-fn write_alone(files: &NetworkFiles, node: &NodeNetwork) -> anyhow::Result<()> {
-    files.write_node(node)?;
-    files.write_peers(&PeerMachines {
-        schema: 1,
-        ..PeerMachines::default()
-    })?;
-    files.write_dns(&DnsRecords {
-        schema: 1,
-        ..DnsRecords::default()
-    })?;
-    Ok(())
 }
 
 /// The last list that was confirmed here, of which nothing may run.

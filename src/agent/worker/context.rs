@@ -2,8 +2,6 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
-use tokio::time::Instant;
-
 use super::{
     JOB_MARGIN, LONGEST_SLEEP, WorkerError, WorkerTools, ignore_missing,
     running::{
@@ -12,7 +10,7 @@ use super::{
         restarts::RestartCounts,
         saved_state::{InstanceNote, SavedNotes},
     },
-    unit_state::unit_files::UnitFolder,
+    unit_state::{early_units::ReloadDue, unit_files::UnitFolder},
 };
 use crate::{
     Statuses,
@@ -37,10 +35,7 @@ pub(crate) struct UserContext {
     pub restarts: RestartCounts,
     pub notes: SavedNotes<InstanceNote>,
     pub probes: Probes,
-    /// When the user's manager is to reload because of copied units.
-    pub reload_at: Option<Instant>,
-    /// A file was changed and the manager has not reloaded since.
-    pub reload_owed: bool,
+    pub reload_due: ReloadDue,
     /// Time until the next pass, where no event arrives earlier.
     pub wake: Duration,
 }
@@ -57,8 +52,7 @@ impl UserContext {
         });
         let folder = UnitFolder::new(&tools.root, user.uid);
         Self {
-            reload_at: Self::reload_left(&folder.early),
-            reload_owed: false,
+            reload_due: Self::reload_left(&folder.early),
             folder,
             jobs: Jobs::default(),
             images: BTreeMap::new(),

@@ -283,6 +283,10 @@ fn arguments(query: &JournalQuery) -> Vec<String> {
 /// container `systemd-NAME` unless the quadlet sets another name. Of the user's units, the entries
 /// of the unit itself and those of the user manager about it are selected, and those of `kat-net`,
 /// which runs as root.
+///
+/// journald finds the unit of a line by its writer's control group, which is gone where the writer
+/// ended before journald read the line (systemd's issue 2913), as Podman does after its error. The
+/// identifier, which the generator of Podman sets to the unit's name, comes with the stream.
 fn matches(query: &JournalQuery) -> Vec<String> {
     let uid = format!("_UID={}", query.uid);
     let name = query.unit.strip_suffix(".service").unwrap_or(&query.unit);
@@ -300,6 +304,10 @@ fn matches(query: &JournalQuery) -> Vec<String> {
             "+".to_owned(),
             uid.clone(),
             format!("_SYSTEMD_USER_UNIT={}", query.unit),
+            "+".to_owned(),
+            uid.clone(),
+            "_TRANSPORT=stdout".to_owned(),
+            format!("SYSLOG_IDENTIFIER={name}"),
             "+".to_owned(),
             uid,
             format!("USER_UNIT={}", query.unit),

@@ -2,6 +2,7 @@
 
 use super::*;
 use kat_systemd::{SystemdError, UnitManager};
+use kat_types::assignment::PREPARED_SCHEMA;
 
 const QUIET: Duration = Duration::from_secs(5);
 
@@ -66,6 +67,23 @@ async fn a_new_instance_starts_without_a_reload_which_follows_once() {
     bench.later(Duration::from_secs(600)).await;
     assert_eq!(bench.manager(&web).calls(), Vec::<String>::new());
     assert_eq!(bench.said(&other.instance).0, InstancePhase::Running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_leaves_soon_where_no_job_follows() {
+    let (bench, web) = with_first().await;
+    let mut next = second(&web);
+    next.image = "registry.lab:5000/web:2".to_owned();
+    bench.images(&web, &[&web.image, &next.image]);
+    (next.schema, next.wanted) = (PREPARED_SCHEMA, DesiredRun::Prepared);
+    bench.list(true, &[web.clone(), next.clone()]);
+    bench.soon().await;
+    assert_eq!(bench.said(&next.instance).0, InstancePhase::Prepared);
+    assert_eq!(bench.manager(&web).calls(), Vec::<String>::new());
+    assert_eq!(copied(&bench), [image_unit(&bench, &next)]);
+    bench.later(QUIET).await;
+    assert_eq!(copied(&bench), Vec::<String>::new());
+    assert_eq!(bench.manager(&web).calls(), ["reload"]);
 }
 
 #[tokio::test(start_paused = true)]

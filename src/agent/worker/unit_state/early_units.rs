@@ -143,6 +143,17 @@ pub(crate) fn unit_of(quadlet: &str) -> String {
     }
 }
 
+/// Whether the user's manager is to reload, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReloadDue {
+    /// It knows all units as they are.
+    No,
+    /// Copies of units are to leave from this time on, once no unit is about to start.
+    WhenQuiet(Instant),
+    /// It does not know all units as they are; it is to reload at this time.
+    Owed(Instant),
+}
+
 /// The copies of one user's units.
 pub(crate) struct EarlyUnits {
     folder: PathBuf,
@@ -269,7 +280,7 @@ impl UserContext {
     pub(crate) async fn announce(&mut self, added: &BTreeSet<String>) -> Result<(), WorkerError> {
         match self.copy_units(added).await {
             Ok(true) => {
-                self.reload_at = Some(Instant::now() + QUIET);
+                self.reload_when_quiet_after(QUIET);
                 Ok(())
             }
             Ok(false) => self.reload().await,
@@ -317,12 +328,10 @@ impl UserContext {
             self.folder.early.remove_all()?;
         }
         self.manager.reload().await?;
-        self.reload_owed = false;
-        self.reload_at = match self.folder.early.has_any() {
-            true => Some(Instant::now() + QUIET),
-            false => None,
-        };
-        if self.reload_at.is_none() {
+        self.reload_due = ReloadDue::No;
+        if self.folder.early.has_any() {
+            self.reload_when_quiet_after(QUIET);
+        } else {
             self.folder.early.unmark()?;
         }
         Ok(())
@@ -330,15 +339,20 @@ impl UserContext {
 
     /// Remembers that the manager does not know all units as they are now.
     pub(crate) fn owe_reload(&mut self) {
-        self.reload_owed = true;
-        self.reload_at = Some(Instant::now());
+        self.reload_due = ReloadDue::Owed(Instant::now());
     }
 
-    /// Reloads the user's manager where copies of units are due to leave, or where a reload failed.
-    /// A failure delays nothing else.
-    pub(crate) async fn reload_when_quiet(&mut self) -> Result<(), WorkerError> {
-        let Some(at) = self.reload_at else {
-            return Ok(());
+    fn reload_when_quiet_after(&mut self, pause: Duration) {
+        self.reload_due = ReloadDue::WhenQuiet(Instant::now() + pause);
+        self.wake_within(pause);
+    }
+
+    /// Reloads the user's manager where that is due. A failure delays nothing else.
+    pub(crate) async fn reload_where_due(&mut self) -> Result<(), WorkerError> {
+        let (at, waits_for_quiet) = match self.reload_due {
+            ReloadDue::No => return Ok(()),
+            ReloadDue::WhenQuiet(at) => (at, true),
+            ReloadDue::Owed(at) => (at, false),
         };
         let wait = at.saturating_duration_since(Instant::now());
         if !wait.is_zero() {
@@ -346,22 +360,26 @@ impl UserContext {
             return Ok(());
         }
         // The end of a job makes another pass.
-        if (self.reload_owed || self.is_quiet())
-            && let Err(error) = self.reload().await
-        {
+        if waits_for_quiet && !self.is_quiet() {
+            return Ok(());
+        }
+        if let Err(error) = self.reload().await {
             tracing::warn!(
                 user = self.user.name,
                 "the user's manager is not reloaded, which is tried again: {error:#}"
             );
-            self.reload_at = Some(Instant::now() + AGAIN);
+            self.reload_due = ReloadDue::Owed(Instant::now() + AGAIN);
             self.wake_within(AGAIN);
         }
         Ok(())
     }
 
-    /// The time of the reload that an earlier process of the agent left to do.
-    pub(crate) fn reload_left(folder: &EarlyUnits) -> Option<Instant> {
-        folder.is_marked().then(Instant::now)
+    /// The reload that an earlier process of the agent left to do.
+    pub(crate) fn reload_left(folder: &EarlyUnits) -> ReloadDue {
+        match folder.is_marked() {
+            true => ReloadDue::WhenQuiet(Instant::now()),
+            false => ReloadDue::No,
+        }
     }
 
     /// Whether no job is about to start a unit.

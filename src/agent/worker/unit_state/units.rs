@@ -154,7 +154,7 @@ impl Worker {
         } else if !changes.added.is_empty() {
             self.context.announce(&changes.added).await?;
         } else {
-            self.context.reload_when_quiet().await?;
+            self.context.reload_where_due().await?;
         }
         if tidy {
             let all = desired.assignments.values();
