@@ -2,14 +2,16 @@
 
 use std::{
     collections::BTreeSet,
-    net::{Ipv4Addr, UdpSocket},
+    io::{self, Read, Write},
+    net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket},
     process::{Child, Command, Stdio},
+    sync::mpsc,
     time::Duration,
 };
 
 use super::namespaced_machine::{
-    ADDRESS, Container, Machine, as_user, fetch, fetch_in, in_new_namespace, nobody, node, run,
-    serve_in,
+    ADDRESS, Container, Machine, as_user, connect_from, fetch, fetch_in, in_new_namespace, nobody,
+    node, run, serve_in,
 };
 use kat_network::{
     containers::{attach, namespaces::NetworkNamespace},
@@ -332,6 +334,53 @@ fn containers_reach_the_own_ports_of_no_machine() {
         // The rule does not apply to the machine's ordinary users.
         let person = as_user(1000, move || fetch((ADDRESS, 9115).into())).await;
         assert!(person.is_ok(), "{person:?}");
+    });
+}
+
+#[test]
+fn answers_reach_a_caller_whose_port_is_a_machines_own_and_open_that_port_to_nobody() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        let outside = Outside::connect();
+        let other: Ipv4Addr = [10, 90, 2, 1].into();
+        outside.join_overlay(other);
+        let container = attached(&mut machine).await;
+        Firewall::default()
+            .ensure(&node(), &nobody())
+            .await
+            .unwrap();
+        // The container's program is asked from that port, and then calls it from its own.
+        let (is_ready, ready) = mpsc::channel();
+        let inside = container.namespace();
+        let server = std::thread::spawn(move || {
+            let serve_once = || {
+                let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 8080))?;
+                is_ready.send(()).unwrap();
+                let (mut stream, caller) = listener.accept()?;
+                stream.write_all(b"hello")?;
+                stream.read_to_end(&mut Vec::new())?;
+                io::Result::Ok(caller)
+            };
+            let caller = inside.run(serve_once).unwrap().unwrap();
+            (inside, caller)
+        });
+        ready.recv().unwrap();
+        let served = SocketAddrV4::new([10, 90, 1, 10].into(), 8080);
+        let ask = || {
+            let mut text = [0; 5];
+            connect_from(9115, served)?.read_exact(&mut text)?;
+            io::Result::Ok(text)
+        };
+        let answer = outside.namespace().run(ask).unwrap();
+        assert_eq!(answer.unwrap(), *b"hello");
+        let (inside, caller) = server.join().unwrap();
+        assert_eq!(caller, (other, 9115).into());
+        serve_in(&outside.namespace(), 9115);
+        assert!(fetch((other, 9115).into()).is_ok(), "the control");
+        let call_back = || connect_from(8080, SocketAddrV4::new(other, 9115));
+        let refused = inside.run(call_back).unwrap().map(drop);
+        let refused = refused.map_err(|error| error.kind());
+        assert_eq!(refused, Err(io::ErrorKind::ConnectionRefused));
     });
 }
 

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     future::Future,
     io::{self, Read, Write},
-    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -13,6 +13,10 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use rustix::net::{
+    self, AddressFamily, SocketFlags, SocketType,
+    sockopt::{self, Timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use kat_daemon::{clock, watchdog::LoopPulses};
@@ -165,6 +169,24 @@ pub(crate) async fn fetch_in(
     tokio::task::spawn_blocking(move || namespace.run(|| fetch(address)))
         .await
         .unwrap()?
+}
+
+/// Connects from this port in the calling thread's namespace, within a second; what times out is
+/// "in progress".
+pub(crate) fn connect_from(port: u16, address: SocketAddrV4) -> io::Result<TcpStream> {
+    let socket = net::socket_with(
+        AddressFamily::INET,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    for way in [Timeout::Send, Timeout::Recv] {
+        sockopt::set_socket_timeout(&socket, way, Some(Duration::from_secs(1)))?;
+    }
+    net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port))?;
+    net::connect(&socket, &address)?;
+    Ok(socket.into())
 }
 
 /// Connects from the calling thread's namespace.
