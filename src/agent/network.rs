@@ -1,5 +1,6 @@
-//! What `kat-net` needs of the agent: its files, host ports, and the overlay.
+//! What `kat-net` needs of the agent: its files, host ports, and the overlay; and whether it answers.
 
 pub(crate) mod files;
 pub(crate) mod host_ports;
+pub(crate) mod kat_net_probe;
 pub(crate) mod overlay;

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::Statuses;
 use crate::{
     cluster::{abilities::MachineAbilities, identity::MachineIdentity, reach::CurrentReach},
+    network::kat_net_probe,
     service::supervisor::DesiredList,
 };
 use kat_api::take_own_report;
@@ -159,13 +160,17 @@ pub trait MachineFacts: Send + Sync {
     fn etcd_waits(&self) -> Option<bool> {
         None
     }
+    /// Since when `kat-net` runs and does not answer; `None` where it answers or does not run.
+    fn data_path_silent(&self) -> Option<Timestamp> {
+        None
+    }
     async fn overlay(&self) -> OverlayReport;
     /// Where other machines reach this one; empty where that is not known.
     fn present(&self) -> CurrentReach {
         CurrentReach::default()
     }
-    /// Waits until the machine's addresses, or how it uses the authorities, may have changed since
-    /// this call.
+    /// Waits until the machine's addresses, how it uses the authorities, or whether its `kat-net`
+    /// answers may have changed since this call.
     fn moved(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::pending())
     }
@@ -348,7 +353,8 @@ impl Reporter {
     /// that are not written, and of file systems that do not answer.
     fn conditions(&self, overlay: &OverlayReport) -> Vec<Condition> {
         let mut conditions = self.facts.conditions();
-        conditions.extend(data_path_condition(overlay));
+        let silent = self.facts.data_path_silent();
+        conditions.extend(data_path_condition(overlay, silent));
         let failures = self.statuses.not_removed();
         if !failures.is_empty() {
             conditions.push(Condition {
@@ -428,13 +434,19 @@ impl Reporter {
     }
 }
 
-/// The condition of a machine whose `kat-net` does not run.
-fn data_path_condition(overlay: &OverlayReport) -> Option<Condition> {
+/// The condition of a machine whose `kat-net` does not run, or has not answered since `silent`.
+fn data_path_condition(overlay: &OverlayReport, silent: Option<Timestamp>) -> Option<Condition> {
+    let state = silent.map_or_else(
+        || "kat-net.service does not run".to_owned(),
+        kat_net_probe::silence_text,
+    );
     (overlay.status == OverlayStatus::Down).then(|| Condition {
         kind: DATA_PATH_RUNS.to_owned(),
         status: false,
         reason: Reason::DataPathDown.into(),
-        message: "kat-net.service does not run, so names of the cluster are not resolved and no container starts".to_owned(),
+        message: format!(
+            "{state}, so names of the cluster are not resolved and no container starts"
+        ),
         since: ApiTime::UNKNOWN,
     })
 }
@@ -571,12 +583,29 @@ mod tests {
                 status,
                 ..OverlayReport::default()
             };
-            data_path_condition(&overlay).map(|one| (one.kind, one.status, one.reason))
+            data_path_condition(&overlay, None).map(|one| (one.kind, one.status, one.reason))
         };
         let told = (DATA_PATH_RUNS.to_owned(), false, "DataPathDown".to_owned());
         assert_eq!(condition(OverlayStatus::Down), Some(told));
         assert_eq!(condition(OverlayStatus::Connected), None);
         assert_eq!(condition(OverlayStatus::Unknown), None);
+    }
+
+    #[test]
+    fn a_machine_whose_data_path_does_not_answer_says_since_when() {
+        let overlay = OverlayReport {
+            status: OverlayStatus::Down,
+            ..OverlayReport::default()
+        };
+        let message = |silent| data_path_condition(&overlay, silent).unwrap().message;
+        let rest = ", so names of the cluster are not resolved and no container starts";
+        assert_eq!(
+            message(Some("2026-11-22T03:40:12Z".parse().unwrap())),
+            format!(
+                "kat-net.service runs and has not answered since 2026-11-22 03:40:12 UTC{rest}"
+            )
+        );
+        assert_eq!(message(None), format!("kat-net.service does not run{rest}"));
     }
 
     #[tokio::test(start_paused = true)]

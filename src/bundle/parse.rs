@@ -205,8 +205,7 @@ fn header(
         Some(DocumentKind::ClusterConfiguration) => {
             let message = "a ClusterConfiguration is only for `kat-agent init`, not for a workload";
             diagnostics.push(
-                found(Class::Shape, message.to_owned())
-                    .hint("use `kat-agent init --config`, or `katcall config set` later"),
+                found(Class::Shape, message.to_owned()).hint("use `kat-agent init --config`"),
             );
             None
         }

@@ -272,6 +272,35 @@ fn a_service_that_nobody_serves_refuses_at_once() {
     });
 }
 
+/// Without KAT's table a packet passes untranslated, and the kernel remembers its connection so where
+/// another table tracks connections.
+#[test]
+fn a_connection_that_began_without_the_table_reaches_an_instance_once_the_table_is_back() {
+    in_new_namespace(|| async {
+        let mut site = Site::start().await;
+        // Packets that no rule sends to an instance leave the machine, and nobody answers them.
+        let _outside = Outside::connect();
+        let route = format!("ip route replace 10.91.0.0/16 via 192.0.2.2 src {ADDRESS}");
+        run(&route);
+        run("nft add table inet others");
+        run("nft add chain inet others track { type filter hook forward priority 0 ; }");
+        run("nft add rule inet others track ct state new accept");
+        site.serve(&[(10, Serving)]).await;
+        balance::remove().await.unwrap();
+        let flow = site.inside(13, udp);
+        flow.send(b"?").unwrap();
+        let namespace = site.containers[&13].namespace();
+        let calling = std::thread::spawn(move || namespace.run(connect).unwrap());
+        // The first SYN is lost within this time, and the second follows a second after the first.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        site.serve(&[(10, Serving)]).await;
+        let to = (10, "10.90.1.13".to_owned());
+        assert_eq!(ask_udp(&flow).unwrap(), to);
+        let stream = calling.join().unwrap().unwrap();
+        assert_eq!(ask(&stream).unwrap(), to);
+    });
+}
+
 #[test]
 fn strangers_reach_no_service() {
     in_new_namespace(|| async {

@@ -28,6 +28,7 @@ use crate::{
     desired_state::known_epochs::refused_epoch_text,
     disk::pressure::DiskWatch,
     etcd::{authorities::AuthorityUses, membership::LostDataReader},
+    network::kat_net_probe,
     volumes::Volumes,
 };
 use kat_client::{Client, ClientError, ClientOptions};
@@ -111,6 +112,7 @@ pub(crate) struct ThisMachine {
     authorities: AuthorityUses,
     state_stream: Arc<AtomicBool>,
     refused_epoch: watch::Receiver<Option<u64>>,
+    data_path_silent: watch::Receiver<Option<Timestamp>>,
 }
 
 impl ThisMachine {
@@ -150,6 +152,15 @@ impl ThisMachine {
         }
     }
 
+    /// Shows in the reports since when `kat-net` runs and does not answer.
+    #[must_use]
+    pub(crate) fn with_data_path_silent(self, silent: watch::Receiver<Option<Timestamp>>) -> Self {
+        Self {
+            data_path_silent: silent,
+            ..self
+        }
+    }
+
     /// Reads the facts that do not change while the agent runs.
     pub(crate) async fn new(
         identity: &Arc<MachineIdentity>,
@@ -180,6 +191,7 @@ impl ThisMachine {
             authorities: AuthorityUses::default(),
             state_stream: Arc::default(),
             refused_epoch: watch::channel(None).1,
+            data_path_silent: watch::channel(None).1,
         })
     }
 }
@@ -242,10 +254,13 @@ impl MachineFacts for ThisMachine {
 
     fn moved(&self) -> BoxFuture<'static, ()> {
         let authorities = self.authorities.changed();
+        let mut silent = self.data_path_silent.clone();
+        silent.mark_unchanged();
         Box::pin(async move {
             tokio::select! {
                 () = address_change() => {}
                 () = authorities => {}
+                Ok(()) = silent.changed() => {}
             }
         })
     }
@@ -279,9 +294,14 @@ impl MachineFacts for ThisMachine {
         unlimited.into_iter().chain(lost).chain(pressure).collect()
     }
 
+    fn data_path_silent(&self) -> Option<Timestamp> {
+        *self.data_path_silent.borrow()
+    }
+
     async fn overlay(&self) -> OverlayReport {
-        let status = self.system.status("kat-net.service").await;
+        let status = self.system.status(kat_net_probe::UNIT).await;
         let status = match status.as_ref().map(|status| status.active_state) {
+            Ok(ActiveState::Active) if self.data_path_silent().is_some() => OverlayStatus::Down,
             Ok(ActiveState::Active) => OverlayStatus::Connected,
             // It is restarted, as in an upgrade.
             Ok(ActiveState::Activating | ActiveState::Reloading) => OverlayStatus::Unknown,

@@ -57,7 +57,7 @@ use crate::{
         logs::{ClusterLogs, JournalLogs},
         standalone as local,
     },
-    network::host_ports::SystemListeners,
+    network::{host_ports::SystemListeners, kat_net_probe::KatNetProbe},
     reporter::{LeaderSilence, OwnLeaderFirst},
     secrets::Secrets,
     service::status_line::{StatusSources, tell_status},
@@ -162,6 +162,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         silence: told.silence.subscribe(),
         refused_epoch: cluster.epochs.refused(),
         outside: told.outside.subscribe(),
+        data_path_silent: told.data_path_silent.subscribe(),
         member: machine.identity.etcd,
     };
     let status = tell_status(loops.status.clone(), status, loops.cancel.clone());
@@ -213,7 +214,7 @@ struct Credentials {
     known: ClusterCacheReceiver,
 }
 
-/// What the reporter tells other loops.
+/// What the reporter and the probe of `kat-net` tell other loops.
 struct Told {
     /// The last report.
     report: watch::Sender<Arc<NodeReport>>,
@@ -221,6 +222,8 @@ struct Told {
     silence: watch::Sender<Option<LeaderSilence>>,
     /// Whether the cluster does not know this machine any more.
     outside: watch::Sender<bool>,
+    /// Since when `kat-net` runs and does not answer.
+    data_path_silent: watch::Sender<Option<Timestamp>>,
 }
 
 impl Default for Told {
@@ -229,6 +232,7 @@ impl Default for Told {
             report: watch::Sender::new(Arc::default()),
             silence: watch::Sender::new(None),
             outside: watch::Sender::new(false),
+            data_path_silent: watch::Sender::new(None),
         }
     }
 }
@@ -634,7 +638,15 @@ async fn reports(
         .with_member_keys(keys.member_keys()?)
         .with_authorities(uses)
         .with_state_stream(Arc::clone(&cluster.stream_is_read))
-        .with_refused_epoch(cluster.epochs.refused());
+        .with_refused_epoch(cluster.epochs.refused())
+        .with_data_path_silent(told.data_path_silent.subscribe());
+    let probe = KatNetProbe::new(
+        Path::new(network::HOOK_SOCKET),
+        managers.system(),
+        Arc::clone(clock),
+        told.data_path_silent.clone(),
+    );
+    loops.add("questions to kat-net", probe.run(cancel.clone()));
     let reporter = Reporter {
         identity: Arc::clone(identity),
         statuses: workloads.statuses.clone(),
@@ -814,11 +826,13 @@ mod tests {
         let (_refused_now, refused_epoch) = watch::channel(None);
         let (_silence_now, silence) = watch::channel(None);
         let (_outside_now, outside) = watch::channel(false);
+        let (_silent_now, data_path_silent) = watch::channel(None);
         let sources = StatusSources {
             handle,
             silence,
             refused_epoch,
             outside,
+            data_path_silent,
             member: true,
         };
         let told = tell_status(loops.status.clone(), sources, loops.cancel.clone());

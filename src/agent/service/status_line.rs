@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use sd_notify::NotifyState;
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     desired_state::known_epochs::refused_epoch_text,
+    network::kat_net_probe,
     reporter::{LeaderSilence, OUTSIDE},
 };
 use kat_daemon::watchdog::LoopPulses;
@@ -81,6 +83,8 @@ pub(crate) struct StatusSources {
     pub refused_epoch: watch::Receiver<Option<u64>>,
     /// Whether the cluster does not know this machine any more.
     pub outside: watch::Receiver<bool>,
+    /// Since when `kat-net` runs and does not answer.
+    pub data_path_silent: watch::Receiver<Option<Timestamp>>,
     /// Whether this machine holds etcd.
     pub member: bool,
 }
@@ -96,6 +100,7 @@ pub(crate) async fn tell_status(
         mut silence,
         mut refused_epoch,
         mut outside,
+        mut data_path_silent,
         member,
     } = sources;
     let mut snapshots = handle.snapshot.clone();
@@ -125,6 +130,10 @@ pub(crate) async fn tell_status(
             }
             _ => status_text(role, seen, silent.as_ref()),
         };
+        let text = match *data_path_silent.borrow_and_update() {
+            Some(since) => format!("{}; {text}", kat_net_probe::silence_text(since)),
+            None => text,
+        };
         status.say(&text);
         tokio::select! {
             () = cancel.cancelled() => return,
@@ -133,6 +142,7 @@ pub(crate) async fn tell_status(
             changed = silence.changed() => if changed.is_err() { return },
             changed = refused_epoch.changed() => if changed.is_err() { return },
             changed = outside.changed() => if changed.is_err() { return },
+            changed = data_path_silent.changed() => if changed.is_err() { return },
         }
     }
 }
@@ -306,7 +316,7 @@ mod tests {
 
     /// A member that was deleted while it was cut off said that it follows.
     #[tokio::test(start_paused = true)]
-    async fn a_machine_that_the_cluster_does_not_know_says_so_and_what_to_do() {
+    async fn a_machine_that_the_cluster_does_not_know_or_whose_kat_net_hangs_says_so() {
         let (_snapshots, snapshot) = watch::channel(None);
         let (_leaderships, leadership) = watch::channel(None);
         let handle = LeaderHandle {
@@ -324,11 +334,13 @@ mod tests {
         let (outside_now, outside) = watch::channel(false);
         let (_silence_now, silence) = watch::channel(None);
         let (_refused_now, refused_epoch) = watch::channel(None);
+        let (hangs_now, data_path_silent) = watch::channel(None);
         let sources = StatusSources {
             handle,
             silence,
             refused_epoch,
             outside,
+            data_path_silent,
             member: true,
         };
         let cancel = CancellationToken::new();
@@ -354,6 +366,10 @@ mod tests {
         let (line, outside) = after(false).await;
         assert_eq!(line, "waiting for etcd; workloads run on");
         assert_eq!(outside, None);
+        hangs_now.send_replace(Some("2026-11-22T03:40:12Z".parse().unwrap()));
+        let (line, _) = after(false).await;
+        let hangs = "kat-net.service runs and has not answered since 2026-11-22 03:40:12 UTC";
+        assert_eq!(line, format!("{hangs}; waiting for etcd; workloads run on"));
         cancel.cancel();
         task.await.unwrap();
     }

@@ -63,6 +63,8 @@ pub struct ServiceBalancer {
     host_ports: HostPortKeeper,
     /// Input and time of the last check.
     seen: Option<(Arc<NodeNetwork>, Option<Arc<Services>>, Instant)>,
+    /// Rules were applied, and connections that began without them were not looked for since.
+    has_new_rules: bool,
 }
 
 impl Default for ServiceBalancer {
@@ -73,6 +75,7 @@ impl Default for ServiceBalancer {
             table: PortChainTable::new(TABLE, CHAIN),
             host_ports: HostPortKeeper::default(),
             seen: None,
+            has_new_rules: false,
         }
     }
 }
@@ -162,6 +165,7 @@ impl ServiceBalancer {
         let none = Services::default();
         let wanted = services.map_or(&none, Arc::as_ref);
         if self.set_rules(node, wanted).await? {
+            self.has_new_rules = true;
             tracing::debug!(
                 services = wanted.services.len(),
                 "put the rules of services in place"
@@ -170,6 +174,7 @@ impl ServiceBalancer {
         // No connection is forgotten because of a file that was not read.
         if services.is_some() {
             self.forget(node, wanted).await?;
+            self.has_new_rules = false;
         }
         self.seen = Some((Arc::clone(node), services.cloned(), Instant::now()));
         Ok(())
@@ -186,7 +191,9 @@ impl ServiceBalancer {
         self.table.set(&wanted.collect(), render).await
     }
 
-    /// Makes the kernel forget connections to instances that must not be used any more.
+    /// Makes the kernel forget connections to instances that must not be used any more; and, after
+    /// new rules, connections that began without them. The latter takes a list of all connections of
+    /// the machine.
     async fn forget(&self, node: &NodeNetwork, services: &Services) -> Result<(), BalanceError> {
         let parts = parts(services);
         let mut count = 0;
@@ -198,6 +205,21 @@ impl ServiceBalancer {
         }
         if count > 0 {
             tracing::info!(count, "connections to instances that are gone begin anew");
+        }
+        if self.has_new_rules && parts.values().any(|instances| is_served(instances)) {
+            let mut count = 0;
+            for flow in conntrack::untranslated().await? {
+                if missed_the_rules(&flow, node.service_cidr, &parts) {
+                    conntrack::forget(&flow).await?;
+                    count += 1;
+                }
+            }
+            if count > 0 {
+                tracing::info!(
+                    count,
+                    "connections to services that began without rules begin anew"
+                );
+            }
         }
         Ok(())
     }
@@ -326,6 +348,26 @@ fn is_stale(flow: &Flow, network: Ipv4Net, parts: &PartsByPort<'_>) -> bool {
         Some(BackendState::Held) => transport == Transport::Udp || flow.half_open,
         None => true,
     }
+}
+
+/// Whether a connection to a port that an instance serves began while the port was not forwarded,
+/// such as before the first start of `kat-net`, or after another program flushed all rules. The
+/// kernel keeps such a connection untranslated for as long as its client sends, so that no packet of
+/// it reaches an instance. A UDP flow and a TCP connection without an answer begin anew.
+fn missed_the_rules(flow: &Flow, network: Ipv4Net, parts: &PartsByPort<'_>) -> bool {
+    let ours = network.contains(&flow.called) && flow.answers == flow.called;
+    let Some(transport) = flow.transport.filter(|_| ours) else {
+        return false;
+    };
+    let begins_anew = transport == Transport::Udp || flow.half_open;
+    let instances = parts.get(&(flow.called, transport, flow.port));
+    begins_anew && instances.is_some_and(|instances| is_served(instances))
+}
+
+fn is_served(instances: &BTreeMap<Ipv4Addr, BackendState>) -> bool {
+    instances
+        .values()
+        .any(|part| *part == BackendState::Serving)
 }
 
 #[cfg(test)]

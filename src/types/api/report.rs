@@ -319,7 +319,7 @@ pub enum OverlayStatus {
     Connected,
     /// Not reported by this version.
     Degraded,
-    /// `kat-net` does not run.
+    /// `kat-net` does not run, or does not answer.
     Down,
     /// The agent cannot find out the state of `kat-net`.
     #[default]

@@ -142,6 +142,35 @@ fn a_connection_stays_with_its_instance_as_long_as_that_may_be_there() {
 }
 
 #[test]
+fn a_flow_that_began_without_rules_begins_anew_once_an_instance_serves_its_port() {
+    let services = services();
+    let parts = parts(&services);
+    let network = node().service_cidr;
+    let began_without_rules = |called: [u8; 4], port, transport| {
+        let flow = Flow::example(called.into(), port, transport, called.into());
+        missed_the_rules(&flow, network, &parts)
+    };
+    use Transport::{Tcp, Udp};
+    let web = [10, 200, 0, 5];
+    assert!(began_without_rules(web, 53, Udp));
+    assert!(!began_without_rules(web, 54, Udp), "it has no such port");
+    assert!(!began_without_rules([10, 200, 9, 9], 53, Udp), "no service");
+    assert!(!began_without_rules([192, 0, 2, 1], 53, Udp), "elsewhere");
+    assert!(
+        !began_without_rules(web, 80, Tcp),
+        "the client has an answer"
+    );
+    let translated = Flow::example(web.into(), 53, Udp, [10, 100, 2, 2].into());
+    assert!(!missed_the_rules(&translated, network, &parts));
+    for (port, expected) in [(80, true), (81, false)] {
+        let mut half_open = Flow::example(web.into(), port, Tcp, web.into());
+        half_open.half_open = true;
+        let missed = missed_the_rules(&half_open, network, &parts);
+        assert_eq!(missed, expected, "port {port}, of which 81 is only held");
+    }
+}
+
+#[test]
 fn chains_of_before_are_found() {
     let listed = r#"{"nftables": [
         {"metainfo": {"version": "1.1.3"}},
