@@ -18,7 +18,7 @@ use crate::{
 };
 use kat_api as api;
 use kat_api::{
-    ApiListeners, FindInstance, KnowsPeer, LeaderLocator, LeaderSource, ListInstances,
+    ApiListeners, FindInstance, KnowsPeer, LeaderLocator, LeaderSource, ListInstances, OwnRoute,
     SocketAccess, SocketLeader, SocketListener, StateRoute, TlsListener, TlsSource,
 };
 use kat_host::{
@@ -179,6 +179,8 @@ pub(crate) fn listeners(
 ) -> anyhow::Result<ApiListeners> {
     let certificate = Arc::clone(certificates.of_api());
     let config = pki::tls::server_config(certificate, Arc::clone(&certificates.trust))?;
+    let own = Arc::clone(&certificates.agent);
+    let own_config = pki::tls::server_config(own, Arc::clone(&certificates.trust))?;
     let port = identity.cluster.spec.api_port;
     let socket_leader = socket_leader(identity, keys, known, Arc::clone(&leader));
     let tls = TlsListener {
@@ -189,6 +191,10 @@ pub(crate) fn listeners(
         state_route: Some(StateRoute {
             server_name: pki::state_server_name(&identity.cluster_uid),
             members,
+        }),
+        own_route: Some(OwnRoute {
+            server_name: pki::machine_server_name(&identity.cluster_uid),
+            config: Arc::new(move || Arc::clone(&own_config)),
         }),
     };
     let access = if identity.etcd {
