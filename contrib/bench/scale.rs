@@ -399,6 +399,7 @@ async fn lead(place: &Place) -> anyhow::Result<()> {
             leader: Arc::new(Vec::<String>::new()),
             stands_in: false,
             state_route: None,
+            own_route: None,
         }],
         sockets: Vec::new(),
     };

@@ -146,6 +146,7 @@ pub async fn serve_agent(port: AgentPort, cancel: CancellationToken) {
             leader: Arc::new(Vec::<String>::new()),
             stands_in: false,
             state_route: None,
+            own_route: None,
         }],
         sockets: Vec::new(),
     });

@@ -79,4 +79,6 @@ pub use agent_port::{AgentPort, FindInstance, KnowsPeer, ListInstances, serve_ag
 pub use context::{Api, ApiConfig, NewUid, WallClock, random_uid};
 pub use errors::ApiError;
 pub use kat_types::api::{CallMetrics, LogQuery, Metrics, NamespaceRequest};
-pub use server::{ApiListeners, SocketListener, StateRoute, TlsListener, TlsSource, serve};
+pub use server::{
+    ApiListeners, OwnRoute, SocketListener, StateRoute, TlsListener, TlsSource, serve,
+};

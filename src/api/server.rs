@@ -68,6 +68,18 @@ pub struct TlsListener {
     pub stands_in: bool,
     /// Where connections for the state stream are forwarded; `None` treats them as all others.
     pub state_route: Option<StateRoute>,
+    /// Connections that this machine answers itself, whoever leads; `None` treats them as all
+    /// others.
+    pub own_route: Option<OwnRoute>,
+}
+
+/// Connections by which a machine proves that it is up. They end after the handshake.
+#[derive(Clone)]
+pub struct OwnRoute {
+    /// The server name of these connections.
+    pub server_name: String,
+    /// TLS 1.3, with the machine's own certificate.
+    pub config: TlsSource,
 }
 
 /// The way to the state stream, which every machine that holds etcd serves itself.
@@ -212,11 +224,13 @@ impl ApiServer {
             leader,
             stands_in,
             state_route,
+            own_route,
         } = listener;
         let route = ForwardingRoute {
             leader,
             stands_in,
             state_route,
+            own_route,
         };
         let mut pauses = ACCEPT_PAUSES.pauses();
         let pulse = self.pulses.watch(self.port);
@@ -291,7 +305,13 @@ impl ApiServer {
         let mut held = place(expected)?;
         let work = async {
             let mut stream = ReplayedStream::from(stream);
-            let (leader, stands_in) = route.of(&mut stream, &self.limits).await?;
+            let (leader, stands_in) = match route.of(&mut stream, &self.limits).await? {
+                ConnectionTarget::Leader { leader, stands_in } => (leader, stands_in),
+                ConnectionTarget::ThisMachine(config) => {
+                    let _held = held;
+                    return self.handshake_alone(stream, config()).await;
+                }
+            };
             let reached = reach(&*leader, &self.limits, stands_in).await?;
             if reached.is_some() != expected {
                 held = place(reached.is_some())?;
@@ -385,6 +405,27 @@ impl ApiServer {
         let standing = standing(&peer);
         self.converse(stream, peer, standing).await;
         Ok(())
+    }
+
+    /// Proves with its certificate that this machine is up, and serves nothing.
+    async fn handshake_alone(
+        &self,
+        stream: ReplayedStream,
+        config: Arc<ServerConfig>,
+    ) -> io::Result<()> {
+        let answer = async {
+            match shake(stream, TlsAcceptor::from(config)).await? {
+                Some(mut stream) => stream.shutdown().await,
+                None => Ok(()),
+            }
+        };
+        let answer = timeout(self.limits.handshake_timeout, answer);
+        tokio::select! {
+            () = self.cancel.cancelled() => Ok(()),
+            answered = answer => {
+                answered.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)))
+            }
+        }
     }
 
     async fn pass_on(
@@ -489,27 +530,55 @@ struct ForwardingRoute {
     leader: LeaderSource,
     stands_in: bool,
     state_route: Option<StateRoute>,
+    own_route: Option<OwnRoute>,
+}
+
+/// Who answers a connection of a TLS port.
+enum ConnectionTarget {
+    /// The leader, or a machine with the state stream; this machine if there is no other.
+    Leader {
+        leader: LeaderSource,
+        /// This machine answers if none of the others can be reached.
+        stands_in: bool,
+    },
+    /// This machine, with its own certificate ([`OwnRoute`]).
+    ThisMachine(TlsSource),
 }
 
 impl ForwardingRoute {
-    /// The machines to which a connection is forwarded, and whether this machine answers if none of
-    /// them can be reached. The client's first flight is read only where its name decides.
+    /// Who answers a connection. The client's first flight is read only where its name decides.
     async fn of(
         self,
         stream: &mut ReplayedStream,
         limits: &ApiLimits,
-    ) -> io::Result<(LeaderSource, bool)> {
-        let Some(state_route) = self.state_route else {
-            return Ok((self.leader, self.stands_in));
-        };
+    ) -> io::Result<ConnectionTarget> {
+        let Self {
+            leader,
+            stands_in,
+            state_route,
+            own_route,
+        } = self;
+        if state_route.is_none() && own_route.is_none() {
+            return Ok(ConnectionTarget::Leader { leader, stands_in });
+        }
         let named = timeout(limits.handshake_timeout, stream.server_name());
         let name = named
             .await
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-        if name.is_some_and(|name| name.eq_ignore_ascii_case(&state_route.server_name)) {
-            return Ok((state_route.members, false));
+        let is_named = |route: &str| {
+            let name = name.as_deref();
+            name.is_some_and(|name| name.eq_ignore_ascii_case(route))
+        };
+        if let Some(route) = own_route.filter(|route| is_named(&route.server_name)) {
+            return Ok(ConnectionTarget::ThisMachine(route.config));
         }
-        Ok((self.leader, self.stands_in))
+        if let Some(route) = state_route.filter(|route| is_named(&route.server_name)) {
+            return Ok(ConnectionTarget::Leader {
+                leader: route.members,
+                stands_in: false,
+            });
+        }
+        Ok(ConnectionTarget::Leader { leader, stands_in })
     }
 }
 

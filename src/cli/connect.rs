@@ -7,6 +7,7 @@ use std::{
     io::{self, Read, Write},
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use rustix::fs::{Access, access};
@@ -19,6 +20,8 @@ use kat_types::{api::Connection, encoding::json};
 /// The administrator's connection file on machines that hold etcd.
 const ADMIN: &str = "/etc/kat/admin.conf";
 const SOCKET: &str = "/run/kat/api.sock";
+/// Longest wait for this machine's own agent: it looks for the leader for 2 s before it answers.
+const OWN_AGENT_LIMIT: Duration = Duration::from_secs(3);
 /// Largest connection file, bytes.
 const MAX_FILE: u64 = 1 << 20;
 
@@ -87,6 +90,34 @@ pub(super) fn client_with(global: &GlobalArgs, options: ClientOptions) -> Result
             Client::from_connection(&connection, options)?.or_unix_socket(&path)?
         }
     })
+}
+
+/// A client of this machine's own agent, where [`client`] asks other servers of the cluster first.
+/// It waits for a short time only.
+pub(super) fn own_agent(global: &GlobalArgs) -> Option<Client> {
+    let path = own_socket(global, &ConnectionSearch::of_process())?;
+    let options = ClientOptions {
+        connect_timeout: OWN_AGENT_LIMIT,
+        request_timeout: OWN_AGENT_LIMIT,
+        retry_for: Duration::ZERO,
+        unreachable_for: Duration::ZERO,
+        ..ClientOptions::default()
+    };
+    Client::from_unix_socket(&path, options).ok()
+}
+
+fn own_socket(global: &GlobalArgs, places: &ConnectionSearch) -> Option<PathBuf> {
+    // A connection that was named may be a pipe, which can be read once only.
+    let is_named = global.names_a_connection() || places.variable.is_some();
+    if is_named || places.environment.names_a_server() {
+        return None;
+    }
+    match find(global, places).ok()? {
+        ClusterConnection::Either(_, path) => Some(path),
+        ClusterConnection::Environment(_)
+        | ClusterConnection::Remote(..)
+        | ClusterConnection::Socket(_) => None,
+    }
 }
 
 /// What is wrong with variables that name no connection; `None` where a flag names one.
@@ -420,9 +451,12 @@ mod tests {
 
         let _socket = UnixListener::bind(&places.socket).unwrap();
         assert_eq!(found(&find(&global, &places).unwrap()), "api.sock");
+        assert_eq!(own_socket(&global, &places), None);
 
         fs::write(&places.admin, connection("admin")).unwrap();
         assert_eq!(found(&find(&global, &places).unwrap()), "admin or api.sock");
+        let socket = places.socket.clone();
+        assert_eq!(own_socket(&global, &places), Some(socket));
 
         let contexts = format!(
             r#"{{"current":"home","contexts":{{"home":{},"work":{}}}}}"#,
@@ -435,6 +469,7 @@ mod tests {
         fs::write(at("variable"), connection("variable")).unwrap();
         places.variable = Some(at("variable"));
         assert_eq!(found(&find(&global, &places).unwrap()), "variable");
+        assert_eq!(own_socket(&global, &places), None);
 
         places.environment = variables(&[("KAT_SERVER", "a"), ("KAT_TOKEN", &token())]);
         let connection = find(&global, &places).unwrap();

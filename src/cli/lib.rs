@@ -210,7 +210,10 @@ async fn dispatch(
         }
         KatcallCommand::Status => {
             let namespace = connect::default_namespace(&global);
-            return crate::commands::reading::status::run(&session()?, &namespace).await;
+            let session = session()?;
+            let own = connect::own_agent(&global);
+            let own = own.as_ref();
+            return crate::commands::reading::status::run(&session, own, &namespace).await;
         }
         KatcallCommand::Create(arguments) => {
             crate::commands::changing::create::run(&session()?, &arguments).await?

@@ -102,6 +102,11 @@ impl PlanningHealth {
         *self.outside.lock() = why.map(ToOwned::to_owned);
     }
 
+    /// Whether this machine has no part in the cluster.
+    pub fn is_outside(&self) -> bool {
+        self.outside.lock().is_some()
+    }
+
     /// The present state; `None` on a machine that does not lead, and is in the cluster.
     pub fn report(&self) -> Option<PlanningReport> {
         if let Some(why) = self.outside.lock().clone() {

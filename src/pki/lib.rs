@@ -167,6 +167,12 @@ pub fn state_server_name(cluster_uid: &str) -> String {
     format!("state.kat.{}", cluster_uid.to_ascii_lowercase())
 }
 
+/// The server name of connections that every machine answers itself, whoever leads, with its own
+/// certificate as a machine: they only prove that it is up. It is in no certificate.
+pub fn machine_server_name(cluster_uid: &str) -> String {
+    format!("machine.kat.{}", cluster_uid.to_ascii_lowercase())
+}
+
 /// Checks the name of a machine or administrator for a certificate.
 ///
 /// # Errors

@@ -345,15 +345,21 @@ pub fn agent_client_config(
     identity: Arc<CurrentIdentity>,
     machine: KnownMachine,
 ) -> Result<ClientConfig, PkiError> {
-    check_name(&machine.name)?;
-    let name = ServerName::try_from(machine.name.clone())
-        .map_err(|_| PkiError::Certificate(format!("`{}` is not a DNS label", machine.name)))?;
-    let verifier = MachineVerifier {
-        verifier: chain_verifier(authorities_pem)?,
-        name,
-        machine,
-    };
+    let verifier = MachineVerifier::new(authorities_pem, machine)?;
     client_with(Arc::new(verifier), Some(identity))
+}
+
+/// Configuration of a client without a certificate that finds out whether a machine is up: like
+/// [`agent_client_config`].
+///
+/// # Errors
+/// As [`agent_client_config`].
+pub fn machine_client_config(
+    authorities_pem: &str,
+    machine: KnownMachine,
+) -> Result<ClientConfig, PkiError> {
+    let verifier = MachineVerifier::new(authorities_pem, machine)?;
+    client_with(Arc::new(verifier), None)
 }
 
 pub(super) fn chain_verifier(authorities_pem: &str) -> Result<Arc<WebPkiServerVerifier>, PkiError> {
@@ -460,6 +466,19 @@ struct MachineVerifier {
     verifier: Arc<WebPkiServerVerifier>,
     name: ServerName<'static>,
     machine: KnownMachine,
+}
+
+impl MachineVerifier {
+    fn new(authorities_pem: &str, machine: KnownMachine) -> Result<Self, PkiError> {
+        check_name(&machine.name)?;
+        let name = ServerName::try_from(machine.name.clone())
+            .map_err(|_| PkiError::Certificate(format!("`{}` is not a DNS label", machine.name)))?;
+        Ok(Self {
+            verifier: chain_verifier(authorities_pem)?,
+            name,
+            machine,
+        })
+    }
 }
 
 impl ServerCertVerifier for MachineVerifier {

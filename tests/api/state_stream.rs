@@ -12,23 +12,26 @@ use std::{
 use async_trait::async_trait;
 use futures_util::stream;
 use reqwest::{Method, StatusCode};
+use rustls::pki_types::ServerName;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpSocket, TcpStream},
     time::{Instant, sleep, sleep_until, timeout},
 };
+use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
 use super::support::{CLUSTER_UID, DEADLINE, Server, key_hash, node_kind, put, registration};
 use kat_api::{
-    ApiConfig, ApiLimits, ApiListeners, InstanceLogs, InstanceSessions, StateRoute, TlsListener,
-    random_uid, serve,
+    ApiConfig, ApiLimits, ApiListeners, InstanceLogs, InstanceSessions, OwnRoute, StateRoute,
+    TlsListener, random_uid, serve,
 };
 use kat_client::{Client, ClientError, ClientOptions, StateConnection};
 use kat_daemon::watchdog::LoopPulses;
 use kat_leader::LeaderHandle;
 use kat_pki::{
-    ApiServers, CertificateKeyPair, KnownServer, KnownServers, LeafKind, state_server_name, tls,
+    ApiServers, CertificateKeyPair, KnownServer, KnownServers, LeafKind, machine_server_name,
+    state_server_name, tls,
 };
 use kat_store::{StateFeed, StateFrames, StateSource, StateSourceError, StateStore, follow_source};
 use kat_testing::state_stream::{ServingStore, conforms, wait_for};
@@ -60,6 +63,11 @@ fn listen(server: &Server, feed: &StateFeed, cancel: &CancellationToken) -> [Str
             tls::CurrentTrust::new(authority).unwrap(),
         )
         .unwrap();
+        let own = tls::server_config(
+            tls::CurrentIdentity::new(&server.node_leaf("n1"), authority).unwrap(),
+            tls::CurrentTrust::new(authority).unwrap(),
+        )
+        .unwrap();
         TlsListener {
             listener,
             config: Arc::new(move || Arc::clone(&config)),
@@ -68,6 +76,10 @@ fn listen(server: &Server, feed: &StateFeed, cancel: &CancellationToken) -> [Str
             state_route: Some(StateRoute {
                 server_name: state_server_name(CLUSTER_UID),
                 members: Arc::new(members),
+            }),
+            own_route: Some(OwnRoute {
+                server_name: machine_server_name(CLUSTER_UID),
+                config: Arc::new(move || Arc::clone(&own)),
             }),
         }
     };
@@ -170,6 +182,36 @@ async fn the_stream_through_another_machine_conforms() {
         )))
     };
     conforms(&make).await;
+}
+
+/// Neither the leader nor a machine with the stream is there for its connections.
+#[tokio::test]
+async fn a_machine_proves_that_it_is_up_whoever_leads() {
+    let server = Server::start().await;
+    let serving = ServingStore::start(&server.store);
+    let addresses = listen(&server, &serving.feed, &serving.cancel);
+    let authority = server.authority.certificate_pem();
+    let connect = async |address: &str, name: &str| {
+        let machine = tls::KnownMachine {
+            name: name.to_owned(),
+            key_hash: None,
+        };
+        let config = tls::machine_client_config(authority, machine).unwrap();
+        let connector = TlsConnector::from(Arc::new(config));
+        let name = ServerName::try_from(machine_server_name(CLUSTER_UID)).unwrap();
+        let stream = TcpStream::connect(address).await.unwrap();
+        let connected = timeout(DEADLINE, connector.connect(name, stream)).await;
+        let mut stream = connected.unwrap()?;
+        // It serves nothing on such a connection.
+        let mut rest = Vec::new();
+        let ended = timeout(DEADLINE, stream.read_to_end(&mut rest)).await;
+        ended.unwrap()
+    };
+    for address in &addresses {
+        assert_eq!(connect(address, "n1").await.unwrap(), 0);
+        assert!(connect(address, "n2").await.is_err());
+    }
+    serving.cancel.cancel();
 }
 
 struct Scene {

@@ -26,8 +26,13 @@ done
 # Something that the backup has not.
 kat create namespace after-the-backup
 
-lab kill n1
+# While the machine of the backup runs, a restore elsewhere would have it stop everything; nothing is changed.
 n4() { on n4 "$@"; }
+output=$(n4 kat-agent restore /root/backup --recovery-key-file /root/key 2>&1) && false
+contains "$output" "machine n1 still runs: its kat-agent answers at"
+refused n4 test -e /var/lib/kat
+
+lab kill n1
 output=$(n4 kat-agent restore /root/backup --recovery-key-file /root/key 2>&1) || { echo "$output" >&2; false; }
 contains "$output" "machine n1 is Ready"
 phases_there() { n4 katcall get nodes -o json | jq -c '[.items[] | [.metadata.name, .status.phase]] | sort'; }

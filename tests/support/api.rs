@@ -215,6 +215,7 @@ impl Server {
                     leader: Arc::new(Vec::<String>::new()),
                     stands_in: false,
                     state_route: None,
+                    own_route: None,
                 },
                 TlsListener {
                     listener: passing,
@@ -222,6 +223,7 @@ impl Server {
                     leader: Arc::new(vec![format!("127.0.0.1:{port}")]),
                     stands_in: false,
                     state_route: None,
+                    own_route: None,
                 },
             ],
             sockets: vec![

@@ -18,14 +18,14 @@ use crate::{
 };
 use kat_api as api;
 use kat_api::{
-    ApiListeners, FindInstance, KnowsPeer, LeaderLocator, LeaderSource, ListInstances,
+    ApiListeners, FindInstance, KnowsPeer, LeaderLocator, LeaderSource, ListInstances, OwnRoute,
     SocketAccess, SocketLeader, SocketListener, StateRoute, TlsListener, TlsSource,
 };
 use kat_host::{
     files::{self, FileAccess},
     users::accounts::AccountFiles,
 };
-use kat_leader::LeaderHandle;
+use kat_leader::{LeaderHandle, PlanningHealth};
 use kat_network::overlay::local_addresses::{self as local, LocalAddress};
 use kat_pki as pki;
 use kat_pki::{PeerCertificate, PeerIdentity};
@@ -43,7 +43,7 @@ struct RemoteLeader {
 }
 
 /// The endpoints to which requests are forwarded while another machine leads.
-pub(crate) fn leader_source(
+fn leader_source(
     identity: &Arc<MachineIdentity>,
     handle: &LeaderHandle,
     known: &ClusterCacheReceiver,
@@ -138,18 +138,20 @@ pub(crate) fn is_own(endpoint: &str, locals: &[LocalAddress]) -> bool {
 }
 
 /// On a machine that holds etcd, requests on the socket are forwarded with the machine's
-/// administrator certificate. The certificate is read for each request, since it is renewed.
+/// administrator certificate. The certificate is read for each request, since it is renewed. A
+/// machine that has no part in the cluster any more answers by itself and says so.
 fn socket_leader(
     identity: &MachineIdentity,
     keys: &MachineKeys,
     known: &ClusterCacheReceiver,
+    planning: &PlanningHealth,
     leader: LeaderSource,
 ) -> Option<SocketLeader> {
     if !identity.etcd {
         return None;
     }
     let (keys, cluster_uid) = (keys.clone(), identity.cluster_uid.clone());
-    let known = known.clone();
+    let (known, planning) = (known.clone(), planning.clone());
     let config = move || {
         let authority = keys.cluster_authority()?;
         let admin = pki::tls::CurrentIdentity::new(&keys.leaf("admin")?, &authority)?;
@@ -158,6 +160,9 @@ fn socket_leader(
         anyhow::Ok(Arc::new(config))
     };
     let config = move || {
+        if planning.is_outside() {
+            return None;
+        }
         config()
             .inspect_err(|error| tracing::error!("the leader can't be asked: {error:#}"))
             .ok()
@@ -170,17 +175,21 @@ fn socket_leader(
 
 /// The API's TCP port and its Unix socket.
 pub(crate) fn listeners(
-    identity: &MachineIdentity,
+    identity: &Arc<MachineIdentity>,
     keys: &MachineKeys,
     known: &ClusterCacheReceiver,
     certificates: &ServerCertificates,
-    leader: LeaderSource,
+    handle: &LeaderHandle,
     members: LeaderSource,
 ) -> anyhow::Result<ApiListeners> {
     let certificate = Arc::clone(certificates.of_api());
     let config = pki::tls::server_config(certificate, Arc::clone(&certificates.trust))?;
+    let own = Arc::clone(&certificates.agent);
+    let own_config = pki::tls::server_config(own, Arc::clone(&certificates.trust))?;
     let port = identity.cluster.spec.api_port;
-    let socket_leader = socket_leader(identity, keys, known, Arc::clone(&leader));
+    let leader = leader_source(identity, handle, known);
+    let planning = &handle.planning;
+    let socket_leader = socket_leader(identity, keys, known, planning, Arc::clone(&leader));
     let tls = TlsListener {
         listener: api::bind(port).with_context(|| format!("port {port} for the API"))?,
         config: Arc::new(move || Arc::clone(&config)),
@@ -189,6 +198,10 @@ pub(crate) fn listeners(
         state_route: Some(StateRoute {
             server_name: pki::state_server_name(&identity.cluster_uid),
             members,
+        }),
+        own_route: Some(OwnRoute {
+            server_name: pki::machine_server_name(&identity.cluster_uid),
+            config: Arc::new(move || Arc::clone(&own_config)),
         }),
     };
     let access = if identity.etcd {
@@ -311,7 +324,31 @@ fn api_socket() -> anyhow::Result<UnixListener> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::cluster_cache::ClusterCache;
     use kat_types::api::MachineEndpoints;
+
+    #[test]
+    fn callers_on_a_machine_that_was_deleted_are_not_passed_on_to_the_leader() {
+        let folder = tempfile::tempdir().unwrap();
+        let keys = MachineKeys::below(folder.path());
+        let identity = MachineIdentity {
+            etcd: true,
+            ..MachineIdentity::example("n1")
+        };
+        let now = jiff::Timestamp::now();
+        keys.ensure_authorities(&identity.cluster_uid, now).unwrap();
+        keys.renew(&identity, &ClusterCache::default(), now)
+            .unwrap();
+        let (_known_now, known) = watch::channel(Arc::new(ClusterCache::default()));
+        let planning = PlanningHealth::default();
+        let leader: LeaderSource = Arc::new(vec!["192.0.2.2:9115".to_owned()]);
+        let socket = socket_leader(&identity, &keys, &known, &planning, leader).unwrap();
+        assert!((socket.config)().is_some());
+        planning.set_outside(Some("it was deleted"));
+        assert!((socket.config)().is_none());
+        planning.set_outside(None);
+        assert!((socket.config)().is_some());
+    }
 
     #[test]
     fn the_agents_port_knows_machines_and_leaders_by_the_keys_that_are_published() {

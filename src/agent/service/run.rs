@@ -51,8 +51,8 @@ use crate::{
     images::{collector::Collector, unused::ImageCare},
     local_api::{
         listeners::{
-            agent_listener, agent_tls, all_own_instances, known_peers, leader_source, listeners,
-            own_instances, state_members,
+            agent_listener, agent_tls, all_own_instances, known_peers, listeners, own_instances,
+            state_members,
         },
         logs::{ClusterLogs, JournalLogs},
         standalone as local,
@@ -501,9 +501,9 @@ fn servers(
     } = machine;
     let (pulses, cancel) = (loops.pulses.clone(), loops.cancel.clone());
     let (tools, lists) = (&workloads.tools, &workloads.lists);
-    let leader = leader_source(identity, &cluster.handle, known);
     let members = state_members(identity, known);
-    let listeners = listeners(identity, keys, known, certificates, leader, members)?;
+    let handle = &cluster.handle;
+    let listeners = listeners(identity, keys, known, certificates, handle, members)?;
     let here: Arc<dyn InstanceLogs> = Arc::new(JournalLogs {
         journal: Arc::clone(&tools.logs),
         managers: Arc::clone(managers),

@@ -10,8 +10,8 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use super::{
     super::tls::{
         CurrentIdentity, CurrentTrust, KnownMachine, agent_client_config, agent_server_config,
-        client_config, pinned_client_config, public_key_hash, same_certificates, server_config,
-        successor_client_config,
+        client_config, machine_client_config, pinned_client_config, public_key_hash,
+        same_certificates, server_config, successor_client_config,
     },
     *,
 };
@@ -669,4 +669,26 @@ async fn an_agent_is_known_by_its_machine_and_needs_no_name_of_the_cluster() {
     connect(server, "beta", &hash)
         .await
         .expect_err("the API is no agent");
+}
+
+#[tokio::test]
+async fn a_client_without_a_certificate_knows_a_machine_by_its_name() {
+    let cluster = cluster();
+    let authority = cluster.authority.certificate_pem();
+    let connect = |kind: &LeafKind| {
+        let leaf = cluster.authority.issue(kind, now()).expect("issued");
+        let identity = CurrentIdentity::new(&leaf, authority).expect("usable");
+        let server = server_config(identity, trust(authority)).expect("a server");
+        let machine = KnownMachine {
+            name: "beta".to_owned(),
+            key_hash: None,
+        };
+        let client = machine_client_config(authority, machine).expect("a client");
+        handshake(server, client)
+    };
+    connect(&node("beta")).await.expect("the machine");
+    connect(&node("gamma")).await.expect_err("another machine");
+    connect(&api("beta", ApiNames::Both))
+        .await
+        .expect_err("the API is no machine");
 }

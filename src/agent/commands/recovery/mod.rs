@@ -9,6 +9,7 @@ mod rebuild;
 mod recover;
 mod replaced;
 mod restore;
+mod running_machine;
 
 use std::{path::Path, sync::Arc};
 

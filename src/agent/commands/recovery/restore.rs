@@ -20,6 +20,7 @@ use super::{
     epoch::{is_led, prove},
     prompt,
     rebuild::{self, EtcdFolders, RebuiltStoreValues, RecoveryCommand, RecoveryMarker, next_epoch},
+    running_machine::{refuse_if_running, refuse_if_running_at},
 };
 use crate::{
     cluster::{
@@ -166,7 +167,7 @@ pub(crate) fn forget_unpacked(state: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Unpacks the backup, and checks whether this machine can take it.
+/// Unpacks the backup, and checks whether this machine can take it and the other one is gone.
 async fn open(
     archive: Archive,
     recovery: &RecoveryKey,
@@ -186,6 +187,11 @@ async fn open(
         CheckStage::BeforeInit
     };
     check_machine(&facts.identity.cluster, config, stage, say).await?;
+    say(&format!(
+        "asking whether machine {} still runs",
+        facts.identity.node
+    ));
+    refuse_if_running(&facts).await?;
     Ok((folder, facts))
 }
 
@@ -242,7 +248,7 @@ impl RestoreContext<'_> {
         data.begin_from_snapshot(self.snapshot, identity, epoch)
             .await?;
         let store = rebuild::start_etcd(identity, &keys, system).await?;
-        self.refuse_if_led(&store, &keys).await?;
+        self.refuse_if_alive(&store, &keys).await?;
         let epoch = self.epoch(&store, &keys, epoch).await?;
         let spec = &identity.cluster.spec;
         let beginning = RebuiltStoreValues {
@@ -267,12 +273,16 @@ impl RestoreContext<'_> {
         Ok(())
     }
 
-    /// Machines of a running cluster would find the later epoch and end their membership.
-    async fn refuse_if_led(&self, store: &EtcdStore, keys: &MachineKeys) -> anyhow::Result<()> {
+    /// Machines of a running cluster would find the later epoch and end their membership, and the
+    /// machine of the backup would stop what it runs.
+    async fn refuse_if_alive(&self, store: &EtcdStore, keys: &MachineKeys) -> anyhow::Result<()> {
         let endpoints = match store.get(keys::ENDPOINTS).await? {
             Some(stored) => serde_json::from_slice(&stored.value)?,
             None => ClusterEndpoints::default(),
         };
+        if let Some(machine) = endpoints.machines.get(&self.identity.node) {
+            refuse_if_running_at(self.facts, &machine.api).await?;
+        }
         let known = ClusterCache {
             endpoints,
             ..ClusterCache::default()

@@ -15,7 +15,7 @@ use crate::{
     errors::CliError,
 };
 use findings::{Findings, StatusResponses};
-use kat_client::ClientError;
+use kat_client::{Client, ClientError};
 use kat_types::api::{Event, EventFilter, EventKind, InstanceItem, NodeItem, WorkloadItem};
 
 /// Longest age of a shown warning.
@@ -26,8 +26,13 @@ const WARNINGS: usize = 8;
 const TROUBLES: usize = 15;
 
 /// Returns 0 when all that the caller can see is healthy, and 1 when it is not. A caller that may
-/// not read the whole cluster sees the workloads and instances of `namespace`.
-pub(crate) async fn run(session: &CliSession<'_>, namespace: &str) -> Result<u8, CliError> {
+/// not read the whole cluster sees the workloads and instances of `namespace`. `own` is the agent of
+/// the caller's machine where other servers are asked: it may have been taken out of the cluster.
+pub(crate) async fn run(
+    session: &CliSession<'_>,
+    own: Option<&Client>,
+    namespace: &str,
+) -> Result<u8, CliError> {
     let client = &session.client;
     let console = session.console;
     // Without any response there is no screen.
@@ -38,7 +43,14 @@ pub(crate) async fn run(session: &CliSession<'_>, namespace: &str) -> Result<u8,
         other => other,
     };
     let all = EventFilter::default();
-    let (version, configuration, nodes, workloads, instances, authorities, mut events) = tokio::join!(
+    let own_health = async {
+        match own {
+            Some(own) => own.healthz().await.ok(),
+            None => None,
+        }
+    };
+    let (own_health, version, configuration, nodes, workloads, instances, authorities, mut events) = tokio::join!(
+        own_health,
         client.version(),
         client.cluster_configuration(),
         client.nodes(),
@@ -67,6 +79,7 @@ pub(crate) async fn run(session: &CliSession<'_>, namespace: &str) -> Result<u8,
         instances: instances.map(|list| list.items),
         authorities: authorities.map(|list| list.items),
     };
+    known.add_own_health(own_health);
     if is_refused(&known.workloads) && known.overview.is_none() {
         let filter = EventFilter {
             namespace: Some(namespace.to_owned()),

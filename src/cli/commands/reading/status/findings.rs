@@ -57,6 +57,16 @@ pub(crate) struct StatusResponses {
 }
 
 impl StatusResponses {
+    /// Adds what the agent of the caller's machine says, where another server was asked. Of a machine
+    /// in the cluster that is the same, since its agent asks the leader.
+    pub(super) fn add_own_health(&mut self, own: Option<HealthView>) {
+        if let (Ok(health), Some(own)) = (&mut self.health, own)
+            && health.planning.is_empty()
+        {
+            health.planning = own.planning;
+        }
+    }
+
     /// Whether the object of an event exists; true where that is not known.
     pub(super) fn has(&self, object: &ObjectReference) -> bool {
         let is = |metadata: &Metadata| {
@@ -858,6 +868,19 @@ mod tests {
         let findings = Findings::of(&known(health(true, &[]), member()), now);
         assert_eq!(findings.etcd, "not known while no machine leads");
         assert_eq!(findings.troubles, [STALE]);
+    }
+
+    #[test]
+    fn a_machine_that_was_deleted_is_not_called_well_although_its_former_cluster_is() {
+        let found = |cluster: &[&str], own: Option<&[&str]>| {
+            let mut known = known(health(false, cluster), member());
+            known.add_own_health(own.map(|lines| health(true, lines)));
+            Findings::of(&known, Timestamp::UNIX_EPOCH).troubles
+        };
+        assert_eq!(found(&[], Some(&["deleted"])), ["deleted"]);
+        assert_eq!(found(&[], Some(&[])), Vec::<String>::new());
+        assert_eq!(found(&[], None), Vec::<String>::new());
+        assert_eq!(found(&["no plan"], Some(&["no plan"])), ["no plan"]);
     }
 
     #[test]
