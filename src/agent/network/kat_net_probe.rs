@@ -24,10 +24,10 @@ use kat_systemd::{ActiveState, UnitManager};
 /// The unit of `kat-net`.
 pub(crate) const UNIT: &str = "kat-net.service";
 /// Pause between two questions.
-const INTERVAL: Duration = Duration::from_secs(4);
+const INTERVAL: Duration = Duration::from_secs(6);
 /// Longest wait for an answer. It is longer than `kat-net` makes unknown callers wait, and than a
 /// restart takes.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(8);
 /// Pause after a connection that failed or ended, as during a restart.
 const RETRY: Duration = Duration::from_millis(200);
 

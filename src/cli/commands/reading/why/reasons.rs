@@ -246,7 +246,7 @@ pub(crate) const fn explanation(reason: Reason) -> Explanation {
             "katcall get nodes -o wide; katcall delete node NODE for a machine that is gone; else on {node}, as root: kat-agent reset, and join it again with --advertise-address and an address of its own"),
         Reason::OverlayDown => explained("it reports to the leader, and does not answer most other machines over the overlay, so that new connections go to other machines where any serves; nothing that runs there is stopped or replaced",
             "on {node}: systemctl status kat-net kat-wg; kat-agent check; a firewall on the way may drop UDP 51820"),
-        Reason::DataPathDown => explained("its kat-net does not run, or has not answered for 5 s, so names of the cluster are not resolved there and no container starts, since none starts without its network; running containers continue",
+        Reason::DataPathDown => explained("its kat-net does not run, or has not answered for 8 s, so names of the cluster are not resolved there and no container starts, since none starts without its network; running containers continue",
             "on {node}: systemctl status kat-net; systemctl unmask kat-net.service kat-net.socket && systemctl start kat-net.service"),
         Reason::Votes => explained("its etcd answers and has a vote; so it has the cluster's keys, and root on it can do anything to the whole cluster",
             ""),
