@@ -50,6 +50,13 @@ wait_for 60 holds_nothing n2
 is_ready() { [[ $(n1 katcall get nodes "$1" -o json | jq -r .status.phase) == Ready ]]; }
 wait_for 90 is_ready n3
 n1 katcall delete namespace later
+# It was deleted while it was off, and no state of the cluster has come since its boot.
+knows_that_it_was_deleted() {
+    local output
+    output=$(on n2 katcall status 2>&1) && return 1
+    contains "$output" "no member of the cluster any more"
+}
+wait_for 60 knows_that_it_was_deleted
 on n2 kat-agent reset --yes
 line=$(kat token create --join)
 on n2 kat-agent join --leader-api 192.168.77.11:9115 --token "${line##* }"

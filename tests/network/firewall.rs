@@ -384,6 +384,40 @@ fn answers_reach_a_caller_whose_port_is_a_machines_own_and_open_that_port_to_nob
     });
 }
 
+/// TCP lets both ends open one connection at the same time, and conntrack takes the second SYN for an
+/// answer.
+#[test]
+fn a_container_that_leaves_a_call_unanswered_can_not_call_its_callers_port() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        let outside = Outside::connect();
+        let other: Ipv4Addr = [10, 90, 2, 1].into();
+        outside.join_overlay(other);
+        let container = attached(&mut machine).await;
+        Firewall::default()
+            .ensure(&node(), &nobody())
+            .await
+            .unwrap();
+        let quiet = "add table ip quiet; \
+             add chain ip quiet input { type filter hook input priority 0; }; \
+             add rule ip quiet input tcp dport 8080 tcp flags & (syn|ack|rst) == syn drop";
+        let inside = container.namespace();
+        let set = inside.run(|| Command::new("nft").arg(quiet).output());
+        let set = set.unwrap().unwrap();
+        assert!(set.status.success(), "{set:?}");
+        let call = || connect_from(9115, SocketAddrV4::new([10, 90, 1, 10].into(), 8080));
+        let unanswered = outside.namespace().run(call).unwrap().map(drop);
+        let unanswered = unanswered.map_err(|error| error.kind());
+        assert_eq!(unanswered, Err(io::ErrorKind::InProgress), "the control");
+        serve_in(&outside.namespace(), 9115);
+        assert!(fetch((other, 9115).into()).is_ok(), "the control");
+        let call_back = || connect_from(8080, SocketAddrV4::new(other, 9115));
+        let refused = inside.run(call_back).unwrap().map(drop);
+        let refused = refused.map_err(|error| error.kind());
+        assert_eq!(refused, Err(io::ErrorKind::ConnectionRefused));
+    });
+}
+
 #[test]
 fn a_container_can_not_send_with_its_neighbours_address_where_the_kernel_would_let_it() {
     in_new_namespace(|| async {

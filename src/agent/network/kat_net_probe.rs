@@ -87,6 +87,9 @@ impl KatNetProbe {
         let answered = async {
             while ask(&self.socket).await.is_err() {
                 sleep(RETRY).await;
+                if !self.is_running().await {
+                    return;
+                }
             }
         };
         timeout(self.patience, answered).await.is_ok()

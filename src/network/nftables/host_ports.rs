@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use super::{
     conntrack::{self, ConntrackError, Flow},
     firewall::FirewallError,
-    table::{self, PortChainTable},
+    table::{self, PortChainTable, TableChange},
 };
 use crate::{
     host_sockets, overlay::local_addresses as local, run_file, state_files::StateFilesSnapshot,
@@ -163,7 +163,7 @@ impl HostPortKeeper {
         let values = HostPortTableValues::of(node, &ports, &led_from_loopback(instances));
         let wanted = values.ports.iter().map(|port| port.chain.as_str());
         let render = |stale| values.render(&self.template, stale);
-        let changed = self.table.set(&wanted.collect(), render).await?;
+        let changed = self.table.set(&wanted.collect(), render).await? != TableChange::None;
         if changed {
             tracing::debug!(ports = ports.len(), "put the rules of host ports in place");
         }

@@ -23,7 +23,7 @@ use super::{
     firewall::FirewallError,
     host_ports::HostPortKeeper,
     rule_changes::RulesetChanges,
-    table::{self, PortChainTable},
+    table::{self, PortChainTable, TableChange},
 };
 use crate::state_files::StateFilesSnapshot;
 use kat_daemon::watchdog::LoopPulse;
@@ -63,8 +63,8 @@ pub struct ServiceBalancer {
     host_ports: HostPortKeeper,
     /// Input and time of the last check.
     seen: Option<(Arc<NodeNetwork>, Option<Arc<Services>>, Instant)>,
-    /// Rules were applied, and connections that began without them were not looked for since.
-    has_new_rules: bool,
+    /// The rules were missing, and connections that began without them were not looked for since.
+    were_missing: bool,
 }
 
 impl Default for ServiceBalancer {
@@ -75,7 +75,7 @@ impl Default for ServiceBalancer {
             table: PortChainTable::new(TABLE, CHAIN),
             host_ports: HostPortKeeper::default(),
             seen: None,
-            has_new_rules: false,
+            were_missing: false,
         }
     }
 }
@@ -164,8 +164,9 @@ impl ServiceBalancer {
         self.seen = None;
         let none = Services::default();
         let wanted = services.map_or(&none, Arc::as_ref);
-        if self.set_rules(node, wanted).await? {
-            self.has_new_rules = true;
+        let change = self.set_rules(node, wanted).await?;
+        self.were_missing |= change == TableChange::Restored;
+        if change != TableChange::None {
             tracing::debug!(
                 services = wanted.services.len(),
                 "put the rules of services in place"
@@ -174,7 +175,7 @@ impl ServiceBalancer {
         // No connection is forgotten because of a file that was not read.
         if services.is_some() {
             self.forget(node, wanted).await?;
-            self.has_new_rules = false;
+            self.were_missing = false;
         }
         self.seen = Some((Arc::clone(node), services.cloned(), Instant::now()));
         Ok(())
@@ -184,16 +185,16 @@ impl ServiceBalancer {
         &mut self,
         node: &NodeNetwork,
         services: &Services,
-    ) -> Result<bool, FirewallError> {
+    ) -> Result<TableChange, FirewallError> {
         let values = ServiceTableValues::of(node, services);
         let wanted = values.ports.iter().map(|port| port.chain.as_str());
         let render = |stale| values.render(&self.template, stale);
         self.table.set(&wanted.collect(), render).await
     }
 
-    /// Makes the kernel forget connections to instances that must not be used any more; and, after
-    /// new rules, connections that began without them. The latter takes a list of all connections of
-    /// the machine.
+    /// Makes the kernel forget connections to instances that must not be used any more; and, where
+    /// the rules were missing, connections that began without them. The latter takes a list of all
+    /// connections of the machine.
     async fn forget(&self, node: &NodeNetwork, services: &Services) -> Result<(), BalanceError> {
         let parts = parts(services);
         let mut count = 0;
@@ -206,7 +207,7 @@ impl ServiceBalancer {
         if count > 0 {
             tracing::info!(count, "connections to instances that are gone begin anew");
         }
-        if self.has_new_rules && parts.values().any(|instances| is_served(instances)) {
+        if self.were_missing && parts.values().any(|instances| is_served(instances)) {
             let mut count = 0;
             for flow in conntrack::untranslated().await? {
                 if missed_the_rules(&flow, node.service_cidr, &parts) {

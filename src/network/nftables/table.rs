@@ -7,6 +7,18 @@ use serde_json::Value;
 
 use super::firewall::{FAMILY, FirewallError, nft};
 
+/// What became of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TableChange {
+    /// It has the rules.
+    None,
+    /// Other rules are in place of the previous ones.
+    Rules,
+    /// It was missing, not as it was left, or from an earlier process: connections may have begun
+    /// without its rules.
+    Restored,
+}
+
 /// A table with chains of ports that are added and removed.
 #[derive(Debug)]
 pub(crate) struct PortChainTable {
@@ -27,7 +39,7 @@ impl PortChainTable {
     }
 
     /// Applies the rules unless they are in place; `render` makes them, given the earlier chains to
-    /// remove. Returns whether they were applied.
+    /// remove.
     ///
     /// # Errors
     /// See [`FirewallError`]; the previous rules stay in force then.
@@ -35,21 +47,23 @@ impl PortChainTable {
         &mut self,
         wanted: &BTreeSet<&str>,
         render: impl Fn(Vec<String>) -> Result<String, tera::Error>,
-    ) -> Result<bool, FirewallError> {
+    ) -> Result<TableChange, FirewallError> {
         let rules = render(Vec::new())?;
         let present = self.listed().await?;
-        let same = self
-            .applied
-            .as_ref()
-            .is_some_and(|(text, listed)| *text == rules && present.as_ref() == Some(listed));
-        if same {
-            return Ok(false);
-        }
+        let change = match &self.applied {
+            Some((text, listed)) if present.as_ref() == Some(listed) => {
+                if *text == rules {
+                    return Ok(TableChange::None);
+                }
+                TableChange::Rules
+            }
+            _ => TableChange::Restored,
+        };
         let stale = chains(present.as_deref().unwrap_or_default(), self.prefix)
             .into_iter()
             .filter(|chain| !wanted.contains(chain.as_str()));
-        let change = render(stale.collect())?;
-        if let Err(FirewallError::Refused(reason)) = nft(&["-f", "-"], &change).await {
+        let transaction = render(stale.collect())?;
+        if let Err(FirewallError::Refused(reason)) = nft(&["-f", "-"], &transaction).await {
             // The present table is another version's or not KAT's, and can't be changed into this
             // one.
             tracing::warn!(table = self.name, reason, "the table is made anew");
@@ -58,7 +72,7 @@ impl PortChainTable {
         }
         let listed = self.listed().await?.unwrap_or_default();
         self.applied = Some((rules, listed));
-        Ok(true)
+        Ok(change)
     }
 
     /// Makes the next [`set`](Self::set) apply the rules, also if those that `nft` lists are the same:

@@ -10,7 +10,10 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use anyhow::{Context, bail};
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use rustls::pki_types::ServerName;
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{
+    net::{TcpStream, lookup_host},
+    time::timeout,
+};
 use tokio_rustls::TlsConnector;
 
 use super::archive::BackupFacts;
@@ -47,7 +50,7 @@ async fn refuse_if_answering(facts: &BackupFacts, endpoints: &[String]) -> anyho
     let authority = &authority.certificate;
     if let Some(endpoint) = answering_endpoint(identity, authority, endpoints).await? {
         bail!(
-            "machine {node} still runs: its kat-agent answers at {endpoint}. As soon as another machine has its place it stops all its instances, also those with the only copy of their data. Power it off and run this command again; or restore on that machine itself, after `kat-agent reset` there",
+            "machine {node} still runs: its kat-agent answers at {endpoint}. As soon as another machine has its place it stops all its instances, also those with the only copy of their data. Power it off, or cut this machine off from {endpoint} where it can't be, and run this command again; or restore on that machine itself, after `kat-agent reset` there",
             node = identity.node
         );
     }
@@ -89,9 +92,19 @@ async fn answering_endpoint(
         let connector = TlsConnector::from(Arc::clone(&config));
         let name = name.clone();
         async move {
-            let stream = TcpStream::connect(endpoint).await.ok()?;
-            let proved = connector.connect(name, stream).await;
-            proved.is_ok().then(|| endpoint.clone())
+            // One of a name's addresses may take all of the time.
+            let addresses = lookup_host(endpoint).await.ok()?;
+            let proves = async |address: SocketAddr| {
+                let stream = TcpStream::connect(address).await.ok()?;
+                connector.connect(name.clone(), stream).await.ok()
+            };
+            let mut proving: FuturesUnordered<_> = addresses.map(proves).collect();
+            while let Some(proved) = proving.next().await {
+                if proved.is_some() {
+                    return Some(endpoint.clone());
+                }
+            }
+            None
         }
     });
     let mut asking: FuturesUnordered<_> = asking.collect();

@@ -87,6 +87,34 @@ async fn a_copy_leaves_soon_where_no_job_follows() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_reload_that_is_owed_does_not_wait_for_the_pull_of_a_new_instance() {
+    let (bench, web) = with_first().await;
+    let refused = SystemdError::Refused {
+        unit: "reload".to_owned(),
+        name: "org.freedesktop.systemd1.ReloadLimit".to_owned(),
+        message: "too often".to_owned(),
+    };
+    bench.manager(&web).fail_next("reload", refused);
+    let mut changed = web.clone();
+    changed.container.termination_grace_seconds = 77;
+    bench.list(true, std::slice::from_ref(&changed));
+    bench.soon().await;
+    let mut other = second(&web);
+    other.image = "registry.lab:5000/web:never-there".to_owned();
+    let slow = UnitBehaviour {
+        oneshot: true,
+        start_hangs: true,
+        ..UnitBehaviour::default()
+    };
+    bench.behave(&image_unit(&bench, &other), Some(slow));
+    bench.list(true, &[changed.clone(), other.clone()]);
+    bench.later(Duration::from_secs(60)).await;
+    assert_eq!(bench.said(&other.instance).0, InstancePhase::Pulling);
+    let status = bench.manager(&web).status(&changed.unit()).await.unwrap();
+    assert!(!status.need_daemon_reload, "the new text is loaded");
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_killed_agent_left_is_removed_by_the_next() {
     let (mut bench, web) = with_first().await;
     let other = second(&web);

@@ -31,8 +31,8 @@ use kat_types::{
 const RAN_WELL: Duration = Duration::from_secs(600);
 
 /// How long after an end Podman's words may still be on their way into the journal, which systemd's
-/// signal may overtake. Less than systemd's first pause before a restart.
-const WORDS_WITHIN: Duration = Duration::from_secs(1);
+/// signal may overtake. Less than systemd's first pause before a restart, which is 1 s.
+const WORDS_WITHIN: Duration = Duration::from_millis(800);
 /// Pause before the journal is read again for them.
 const WORDS_PAUSE: Duration = Duration::from_millis(100);
 

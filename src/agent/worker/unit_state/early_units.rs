@@ -279,6 +279,10 @@ impl UserContext {
     /// Makes new units known to the user's manager: without a reload where that is possible.
     pub(crate) async fn announce(&mut self, added: &BTreeSet<String>) -> Result<(), WorkerError> {
         match self.copy_units(added).await {
+            Ok(true) if matches!(self.reload_due, ReloadDue::Owed(_)) => {
+                // That of other units does not wait until these have started.
+                self.reload_where_due().await
+            }
             Ok(true) => {
                 self.reload_when_quiet_after(QUIET);
                 Ok(())

@@ -83,8 +83,17 @@ pub(crate) async fn health(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<HealthView>, ApiError> {
-    let snapshot = api.snapshot()?;
     let names = access::check(RouteAccess::ReadCluster, &caller, CallScope::default()).is_ok();
+    let planning = api.planning_report();
+    let is_outside = planning
+        .as_ref()
+        .is_some_and(|report| report.outside.is_some());
+    let planning = planning_troubles(planning, names);
+    let snapshot = match api.snapshot() {
+        // It was taken out of the cluster before this agent's start, and no state comes any more.
+        Err(_) if is_outside => return Ok(Json(HealthView::without_state(planning))),
+        snapshot => snapshot?,
+    };
     let record = snapshot.backup.as_ref().map(|stored| &stored.value);
     let interval = snapshot.cluster.spec.backup_interval_minutes;
     let backup_view = || backup_view(record, interval, Timestamp::now());
@@ -111,7 +120,7 @@ pub(crate) async fn health(
             .map(|stored| stored.value.clone()),
         store_server: store_server(&api, &snapshot),
         trouble: report.and_then(|report| report.trouble),
-        planning: planning_troubles(api.planning_report(), names),
+        planning,
         store,
     }))
 }

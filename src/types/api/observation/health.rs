@@ -42,6 +42,23 @@ pub struct HealthView {
     pub store: Option<StoreView>,
 }
 
+impl HealthView {
+    /// Of a machine that knows no state of the cluster, and why.
+    pub fn without_state(planning: Vec<String>) -> Self {
+        Self {
+            status: "ok".to_owned(),
+            leader: false,
+            stale: true,
+            backup: None,
+            store_epoch: None,
+            store_server: None,
+            trouble: None,
+            planning,
+            store: None,
+        }
+    }
+}
+
 /// Status of the leader's backups.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

@@ -247,7 +247,7 @@ pub(crate) const fn explanation(reason: Reason) -> Explanation {
         Reason::OverlayDown => explained("it reports to the leader, and does not answer most other machines over the overlay, so that new connections go to other machines where any serves; nothing that runs there is stopped or replaced",
             "on {node}: systemctl status kat-net kat-wg; kat-agent check; a firewall on the way may drop UDP 51820"),
         Reason::DataPathDown => explained("its kat-net does not run, or has not answered for 8 s, so names of the cluster are not resolved there and no container starts, since none starts without its network; running containers continue",
-            "on {node}: systemctl status kat-net; systemctl unmask kat-net.service kat-net.socket && systemctl start kat-net.service"),
+            "on {node}: systemctl status kat-net; systemctl unmask kat-net.service kat-net.socket && systemctl restart kat-net.service"),
         Reason::Votes => explained("its etcd answers and has a vote; so it has the cluster's keys, and root on it can do anything to the whole cluster",
             ""),
         Reason::CatchesUp => explained("its etcd answers, and gets its vote when it has caught up", ""),
