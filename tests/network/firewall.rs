@@ -407,8 +407,9 @@ fn a_container_that_leaves_a_call_unanswered_can_not_call_its_callers_port() {
         assert!(set.status.success(), "{set:?}");
         let call = || connect_from(9115, SocketAddrV4::new([10, 90, 1, 10].into(), 8080));
         let unanswered = outside.namespace().run(call).unwrap().map(drop);
-        let unanswered = unanswered.map_err(|error| error.kind());
-        assert_eq!(unanswered, Err(io::ErrorKind::InProgress), "the control");
+        let unanswered = unanswered.map_err(|error| error.raw_os_error());
+        let in_progress = rustix::io::Errno::INPROGRESS.raw_os_error();
+        assert_eq!(unanswered, Err(Some(in_progress)), "the control");
         serve_in(&outside.namespace(), 9115);
         assert!(fetch((other, 9115).into()).is_ok(), "the control");
         let call_back = || connect_from(8080, SocketAddrV4::new(other, 9115));
