@@ -3,7 +3,9 @@
 bus() { as "$1" busctl --system --json=short "${@:2}"; }
 manager() { bus "$1" call rip.dws.kat1 /rip/dws/kat1 rip.dws.kat1.Manager "${@:2}"; }
 property() { bus "$1" get-property rip.dws.kat1 "$2" "$3" "$4" | jq -r .data; }
-remove_users() { n1 sh -c 'userdel member; userdel outsider' 2>/dev/null || true; }
+# A user whose program runs can't be removed, and the end of a listener's shell here does not end the listener there.
+is_removed() { n1 sh -c '! id "$1" || { pkill --uid "$1"; userdel "$1"; }' sh "$1" >/dev/null 2>&1; }
+remove_users() { for user in member outsider; do wait_for 20 is_removed "$user"; done; }
 trap remove_users EXIT
 n1 useradd --no-create-home --uid 3001 --groups kat member
 n1 useradd --no-create-home --uid 3002 outsider
