@@ -6,6 +6,7 @@ mod packets;
 
 use std::{
     collections::BTreeMap,
+    io::ErrorKind,
     net::{IpAddr, Ipv4Addr},
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
@@ -91,6 +92,19 @@ pub(super) fn zone() -> Zone {
     Zone::new(&node(), &instances(), &records()).unwrap()
 }
 
+/// A server at any port that is free for UDP and TCP: the kernel chooses one that is free for UDP, and a connection of another
+/// test may have it for TCP.
+async fn bind(zone: watch::Receiver<Arc<Zone>>, settings: DnsSettings) -> OpenDnsServer {
+    let address = (Ipv4Addr::LOCALHOST, 0).into();
+    for _ in 0..20 {
+        match OpenDnsServer::bind(address, zone.clone(), settings.clone()).await {
+            Err(DnsError::Listen { source, .. }) if source.kind() == ErrorKind::AddrInUse => {}
+            server => return server.unwrap(),
+        }
+    }
+    panic!("none of 20 ports is free for UDP and TCP");
+}
+
 /// A running server, which ends with the test.
 struct Running {
     address: SocketAddr,
@@ -103,9 +117,7 @@ impl Running {
     async fn with(node: &NodeNetwork, records: &DnsRecords, settings: DnsSettings) -> Self {
         let zone = Zone::new(node, &instances(), records).unwrap();
         let (sender, receiver) = watch::channel(Arc::new(zone));
-        let server = OpenDnsServer::bind((Ipv4Addr::LOCALHOST, 0).into(), receiver, settings)
-            .await
-            .unwrap();
+        let server = bind(receiver, settings).await;
         let cancel = CancellationToken::new();
         Self {
             address: server.address(),
