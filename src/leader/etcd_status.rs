@@ -175,8 +175,10 @@ pub(crate) async fn observe_etcd(
         let node = address.and_then(|at| machine_at(snapshot, at).map(ToOwned::to_owned));
         let version = status.as_ref().map(|status| status.version.clone());
         look.versions.extend(node.clone().zip(version));
+        let entry = node.as_ref().and_then(|name| snapshot.nodes.get(name));
         look.seen.push(SeenMember {
             id: member.id,
+            leaving: entry.is_none_or(|entry| entry.registration.value.deleting),
             node,
             voting: !member.is_learner,
             healthy: has_leader.is_some(),

@@ -52,6 +52,10 @@ use kat_types::{
 
 /// Largest file with the state of the overlay peers, in bytes.
 const OVERLAY_LIMIT: u64 = 1 << 20;
+/// Longest wait for an answer of the leader.
+pub(crate) const REQUEST_LIMIT: Duration = Duration::from_secs(5);
+/// The same where this machine leaves: the leader answers once it has removed the machine's etcd.
+const LEAVE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Microseconds of the monotonic clock, as systemd counts them.
 pub(crate) fn monotonic_microseconds() -> u64 {
@@ -417,7 +421,11 @@ impl LeaderApi {
         let failures = self.failures.load(Ordering::Relaxed);
         let first = failures.checked_rem(endpoints.len()).unwrap_or(0);
         endpoints.rotate_left(first);
-        let client = client_at(&endpoints, &self.identity, &known, &self.keys)?;
+        let client = client_at(
+            &endpoints,
+            (&self.identity, &known, &self.keys),
+            REQUEST_LIMIT,
+        )?;
         // The reporter does its own retries, with a new report and on a new connection, which may
         // reach another leader.
         let spec = &self.identity.cluster.spec;
@@ -451,7 +459,8 @@ fn client_of(
     known: &ClusterCache,
     keys: &MachineKeys,
 ) -> Result<Client, LeaderApiError> {
-    client_at(&client_endpoints(identity, known), identity, known, keys)
+    let endpoints = client_endpoints(identity, known);
+    client_at(&endpoints, (identity, known, keys), REQUEST_LIMIT)
 }
 
 fn client_endpoints(identity: &MachineIdentity, known: &ClusterCache) -> Vec<String> {
@@ -467,13 +476,12 @@ fn client_endpoints(identity: &MachineIdentity, known: &ClusterCache) -> Vec<Str
 
 fn client_at(
     endpoints: &[String],
-    identity: &MachineIdentity,
-    known: &ClusterCache,
-    keys: &MachineKeys,
+    (identity, known, keys): (&MachineIdentity, &ClusterCache, &MachineKeys),
+    request_timeout: Duration,
 ) -> Result<Client, LeaderApiError> {
     let leaf = keys.leaf("node")?;
     let options = ClientOptions {
-        request_timeout: Duration::from_secs(5),
+        request_timeout,
         ..ClientOptions::default()
     };
     Ok(Client::of_machine(
@@ -601,7 +609,7 @@ pub(crate) async fn membership(
 /// Asks the leader to remove this machine for good. This machine's own agent is stopped by then, so
 /// the request goes to other machines.
 pub(crate) async fn leave(identity: &MachineIdentity) -> anyhow::Result<()> {
-    let client = client_of_others(identity)?;
+    let client = client_of_others(identity, LEAVE_LIMIT)?;
     match client.delete_node(&identity.node).await {
         // 401 means that the machine was removed before: its certificate is no longer accepted.
         Err(error) if !(error.is_not_found() || error.status() == Some(401)) => Err(error.into()),
@@ -610,14 +618,15 @@ pub(crate) async fn leave(identity: &MachineIdentity) -> anyhow::Result<()> {
 }
 
 /// A client of the other machines' APIs with this machine's certificate. They pass its calls on to
-/// the leader, also where this machine leads.
-pub(crate) fn client_of_others(identity: &MachineIdentity) -> anyhow::Result<Client> {
+/// the leader, also where this machine leads: then its own certificate is what the client sees.
+pub(crate) fn client_of_others(
+    identity: &MachineIdentity,
+    request_timeout: Duration,
+) -> anyhow::Result<Client> {
     let known = ClusterCache::stored().of_others(identity);
-    let identity = &MachineIdentity {
-        etcd: false,
-        ..identity.clone()
-    };
-    Ok(client_of(identity, &known, &MachineKeys::new(None))?)
+    let endpoints = known.api(identity.cluster.spec.api_port);
+    let parts = (identity, &known, &MachineKeys::new(None));
+    Ok(client_at(&endpoints, parts, request_timeout)?)
 }
 
 async fn wait_ready_at(

@@ -37,6 +37,8 @@ pub struct SeenMember {
     pub id: u64,
     /// Its machine; `None` if no machine has the address.
     pub node: Option<String>,
+    /// Its machine leaves the cluster, or has left it: it may stop at any moment, for good.
+    pub leaving: bool,
     /// It has a vote.
     pub voting: bool,
     /// It answers.
@@ -351,7 +353,8 @@ pub fn next_step(
     };
     // A member without a vote can be removed at any time.
     let mut unwanted: Vec<_> = seen.iter().filter(|member| !is_wanted(member)).collect();
-    unwanted.sort_by_key(|member| (member.voting, member.healthy, member.id));
+    // One that leaves goes before one that stays: if it stopped after the other was removed, the rest might have no quorum.
+    unwanted.sort_by_key(|one| (one.voting, one.healthy, !one.leaving, one.id));
     if let Some(member) = unwanted.first() {
         let left = voters.saturating_sub(1);
         let agreed = healthy(0) > voters / 2 && left > 0 && healthy(member.id) > left / 2;

@@ -91,7 +91,7 @@ pub(crate) struct ClusterLeader {
 impl ClusterLeader {
     pub(crate) fn of(identity: &MachineIdentity) -> anyhow::Result<Self> {
         Ok(Self {
-            client: machine::client_of_others(identity)?,
+            client: machine::client_of_others(identity, machine::REQUEST_LIMIT)?,
             node: identity.node.clone(),
         })
     }

@@ -41,6 +41,8 @@ use kat_types::{
 pub(crate) const MAX_ADDRESSES: usize = 16;
 /// Longest wait for a leaving machine to be removed.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
+/// The same for a machine that holds etcd, until its member is removed.
+const MEMBER_GONE_WITHIN: Duration = Duration::from_secs(15);
 /// Maximum length of a host name (RFC 1035, section 2.3.4).
 const MAX_HOST: usize = 253;
 /// Maximum length of `host:port`.
@@ -170,7 +172,9 @@ pub(crate) async fn renew(
 }
 
 /// Removes a machine from the cluster. Its etcd user is removed first, so that a machine that is
-/// being deleted can read nothing any more; the plan removes what was stored for it.
+/// being deleted can read nothing any more; the plan removes what was stored for it. The answer
+/// waits for the removal of its member of etcd: a member that stops before counts against the
+/// quorum of those that are left.
 pub(crate) async fn leave(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
@@ -180,6 +184,7 @@ pub(crate) async fn leave(
     let joining = api.joining()?;
     may_leave(&api, &*api.snapshot()?, &caller, &name)?;
     joining.users.remove(&name).await?;
+    let member = member_of(&*api.snapshot()?, &name);
     api.write(|snapshot| {
         let node = may_leave(&api, snapshot, &caller, &name)?;
         let key = keys::registration(&name);
@@ -197,15 +202,38 @@ pub(crate) async fn leave(
     .await?;
     let mut snapshots = api.config.handle.snapshot.clone();
     let gone = snapshots.wait_for(|snapshot| {
-        snapshot
-            .as_ref()
-            .is_some_and(|snapshot| !snapshot.nodes.contains_key(&name))
+        snapshot.as_ref().is_some_and(|snapshot| {
+            !snapshot.nodes.contains_key(&name) && !has_member(snapshot, member.as_deref())
+        })
     });
-    if tokio::time::timeout(GONE_WITHIN, gone).await.is_err() {
-        tracing::warn!(node = name, "a machine is to go but is still shown");
+    let limit = match &member {
+        Some(_) => MEMBER_GONE_WITHIN,
+        None => GONE_WITHIN,
+    };
+    if tokio::time::timeout(limit, gone).await.is_err() {
+        tracing::warn!(
+            node = name,
+            "a machine is to go but is still shown, or its etcd is still a member"
+        );
     }
     api.config.handle.reports.forget(&name);
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// The id of a machine's member of etcd.
+fn member_of(snapshot: &Snapshot, name: &str) -> Option<String> {
+    let members = &snapshot.members.as_ref()?.value;
+    members.members.get(name).map(|member| member.id.clone())
+}
+
+/// Whether a member with this id is still listed, under its machine or as one whose machine has left.
+fn has_member(snapshot: &Snapshot, id: Option<&str>) -> bool {
+    let Some((members, id)) = snapshot.members.as_ref().zip(id) else {
+        return false;
+    };
+    let members = &members.value;
+    members.left.iter().any(|left| left == id)
+        || members.members.values().any(|member| member.id == id)
 }
 
 fn may_leave<'a>(
