@@ -107,8 +107,14 @@ impl LocalSessions {
         let instance = assignment.instance.clone();
         let manager = self.managers.user(assignment.user.uid);
         let unit = assignment.unit();
-        let status = match timeout(COUNT, manager.status(&unit)).await {
-            Ok(Ok(status)) => status,
+        let counting = async {
+            match manager.active_state(&unit).await? {
+                ActiveState::Active => manager.usage(&unit).await.map(Some),
+                _ => Ok(None),
+            }
+        };
+        let counted = match timeout(COUNT, counting).await {
+            Ok(Ok(counted)) => counted?,
             Ok(Err(error)) => {
                 tracing::debug!(instance, "not counted: {error:#}");
                 return None;
@@ -121,24 +127,21 @@ impl LocalSessions {
                 return None;
             }
         };
-        if status.active_state != ActiveState::Active {
-            return None;
-        }
         let mut usage = InstanceUsage {
             instance,
             at: Timestamp::now().into(),
-            cpu: status.cpu_usage,
-            memory: status.memory_current,
+            cpu: counted.cpu,
+            memory: counted.memory,
         };
         let others = assignment.others();
         let units = others.map(|(kind, one)| assignment.other_unit(kind, one));
         for unit in units.chain(assignment.network_unit()) {
             // Units that do not answer in time are left out of the sum.
-            let Ok(Ok(status)) = timeout(COUNT, manager.status(&unit)).await else {
+            let Ok(Ok(counted)) = timeout(COUNT, manager.usage(&unit)).await else {
                 continue;
             };
-            usage.cpu = sum(usage.cpu, status.cpu_usage);
-            usage.memory = sum(usage.memory, status.memory_current);
+            usage.cpu = sum(usage.cpu, counted.cpu);
+            usage.memory = sum(usage.memory, counted.memory);
         }
         Some(usage)
     }

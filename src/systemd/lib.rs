@@ -49,7 +49,7 @@ pub use journal::{
 pub use login::{Logind, UserSessions};
 pub use manager::BusManager;
 pub use managers::{ManagerSource, Managers};
-pub use status::{SERVICE_PROPERTIES, UNIT_PROPERTIES};
+pub use status::{SERVICE_PROPERTIES, UNIT_PROPERTIES, USAGE_PROPERTIES};
 pub use unit_states::*;
 pub use units::*;
 

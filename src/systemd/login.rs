@@ -184,14 +184,14 @@ impl UserSessions for Logind {
 
     async fn user_runs(&self, uid: u32) -> Result<bool, SystemdError> {
         let unit = user_unit(uid);
-        let state = self.system.status(&unit).await?.active_state;
+        let state = self.system.active_state(&unit).await?;
         Ok(!state.is_down() && state != ActiveState::Unknown)
     }
 
     async fn start_user(&self, uid: u32, limit: Duration) -> Result<(), SystemdError> {
         let unit = user_unit(uid);
         // A job for a manager that is being stopped waits for its end.
-        let state = self.system.status(&unit).await?.active_state;
+        let state = self.system.active_state(&unit).await?;
         let may_start =
             state.is_down() || matches!(state, ActiveState::Deactivating | ActiveState::Unknown);
         if !may_start {
@@ -232,7 +232,7 @@ impl UserSessions for Logind {
         let deadline = Instant::now() + limit;
         let mut polls = POLLS.pauses();
         loop {
-            let state = self.system.status(&unit).await?.active_state;
+            let state = self.system.active_state(&unit).await?;
             if state.is_down() {
                 return Ok(());
             }

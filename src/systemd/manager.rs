@@ -10,8 +10,8 @@ use tokio::{
 use zbus::{OwnedObjectPath, Variant};
 
 use super::{
-    CommandStreams, JobResult, ProcessEnd, SystemdError, TransientEnd, TransientUnit, UnitEvents,
-    UnitManager, UnitStatus,
+    ActiveState, CommandStreams, JobResult, ProcessEnd, SystemdError, TransientEnd, TransientUnit,
+    UnitEvents, UnitManager, UnitStatus, UnitUsage,
     connect::{Connector, SocketIdentity},
     error,
     link::ManagerLink,
@@ -281,9 +281,33 @@ impl UnitManager for BusManager {
 
     async fn status(&self, unit: &str) -> Result<UnitStatus, SystemdError> {
         let link = self.link().await?;
-        status::read(link.connection(), unit)
-            .await
-            .map_err(|error| error::map(&self.name, unit, error))
+        let status = status::read(&link, unit).await;
+        status.map_err(|error| error::map(&self.name, unit, error))
+    }
+
+    async fn active_state(&self, unit: &str) -> Result<ActiveState, SystemdError> {
+        let link = self.link().await?;
+        let states = status::states(&link, unit).await;
+        let states = states.map_err(|error| error::map(&self.name, unit, error))?;
+        Ok(states.active)
+    }
+
+    async fn usage(&self, unit: &str) -> Result<UnitUsage, SystemdError> {
+        let link = self.link().await?;
+        let usage = status::usage(link.connection(), unit).await;
+        usage.map_err(|error| error::map(&self.name, unit, error))
+    }
+
+    async fn invocation_id(&self, unit: &str) -> Result<String, SystemdError> {
+        let link = self.link().await?;
+        let id = status::invocation_id(link.connection(), unit).await;
+        id.map_err(|error| error::map(&self.name, unit, error))
+    }
+
+    async fn needs_reload(&self, unit: &str) -> Result<bool, SystemdError> {
+        let link = self.link().await?;
+        let needed = status::needs_reload(link.connection(), unit).await;
+        needed.map_err(|error| error::map(&self.name, unit, error))
     }
 
     async fn list(&self, pattern: &str) -> Result<Vec<String>, SystemdError> {

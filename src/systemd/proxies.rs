@@ -2,8 +2,7 @@
 //!
 //! `dbus/org.freedesktop.systemd1.xml` and `dbus/org.freedesktop.login1.xml` have the same members
 //! as introspection XML. A test compares these traits with the XML, and `tests/systemd_real.rs`
-//! compares the XML with a running systemd. Properties are read with two `GetAll` calls (see
-//! `status.rs`).
+//! compares the XML with a running systemd. Properties are read one by one (see `status.rs`).
 
 use zbus::{
     OwnedObjectPath, Variant,
@@ -23,7 +22,7 @@ pub const SYSTEMD_SERVICE: &str = "org.freedesktop.systemd1.Service";
 /// Bus name of logind.
 pub const LOGIND: &str = "org.freedesktop.login1";
 
-/// A unit in the answer of `ListUnitsByPatterns`, `(ssssssouso)`.
+/// A unit in the answer of `ListUnitsByPatterns` or `ListUnitsByNames`, `(ssssssouso)`.
 #[derive(Debug, Clone, serde::Deserialize, serde::Serialize, Type)]
 pub struct ListedUnit {
     pub name: String,
@@ -82,6 +81,9 @@ pub trait SystemdManager {
         states: &[&str],
         patterns: &[&str],
     ) -> zbus::Result<Vec<ListedUnit>>;
+
+    /// Units with these names, which are loaded if they were not.
+    fn list_units_by_names(&self, names: &[&str]) -> zbus::Result<Vec<ListedUnit>>;
 
     /// Enables units; returns whether they have an `[Install]` section, and the links that were
     /// made.

@@ -98,7 +98,7 @@ impl TransientRun {
             let result = link.job(manager, unit, start).await?;
             let status = match result {
                 JobResult::Done => Ok(UnitStatus::default()),
-                _ => status::read(link.connection(), unit).await,
+                _ => status::read(link, unit).await,
             };
             let status = status.map_err(|error| error::map(manager, unit, error))?;
             Ok((result, status))

@@ -89,7 +89,7 @@ pub enum ProcessEnd {
     Stopped,
 }
 
-/// The properties of a service that KAT reads.
+/// The state of a unit and the properties of a service that KAT decides by.
 ///
 /// systemd unloads an inactive unit that no other unit references, together with the state of its
 /// last process: the fields of the main process are 0 then. Failed units stay loaded, as do units
@@ -117,18 +117,17 @@ pub struct UnitStatus {
     pub exec_main_exit_monotonic: u64,
     /// Automatic restarts since the last manual start or reset.
     pub restarts: u32,
-    /// Last change of the state, microseconds since the epoch.
-    pub state_changed: u64,
     /// Control group, from the root of the hierarchy.
     pub control_group: String,
+}
+
+/// The resource usage of a service.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct UnitUsage {
     /// Present memory in bytes, if counted.
-    pub memory_current: Option<u64>,
+    pub memory: Option<u64>,
     /// Processor time so far in nanoseconds, if counted.
-    pub cpu_usage: Option<u64>,
-    /// Id of the present invocation, 32 hexadecimal digits.
-    pub invocation_id: String,
-    /// Whether the unit file is newer than the loaded one.
-    pub need_daemon_reload: bool,
+    pub cpu: Option<u64>,
 }
 
 impl UnitStatus {
@@ -213,8 +212,23 @@ pub trait UnitManager: Send + Sync {
     /// unit is not loaded.
     async fn reset_failed(&self, unit: &str) -> Result<(), SystemdError>;
 
-    /// The unit's properties; `load_state` is [`LoadState::NotFound`] when the unit does not exist.
+    /// The unit's state; `load_state` is [`LoadState::NotFound`] when the unit does not exist. A
+    /// change during the call makes an event after it.
     async fn status(&self, unit: &str) -> Result<UnitStatus, SystemdError>;
+
+    /// The `active_state` of [`Self::status`] alone, which is cheaper.
+    async fn active_state(&self, unit: &str) -> Result<ActiveState, SystemdError> {
+        Ok(self.status(unit).await?.active_state)
+    }
+
+    /// The resource usage of a service. systemd reads files of the control group for it.
+    async fn usage(&self, unit: &str) -> Result<UnitUsage, SystemdError>;
+
+    /// Id of the unit's present invocation, 32 hexadecimal digits; empty if it has none.
+    async fn invocation_id(&self, unit: &str) -> Result<String, SystemdError>;
+
+    /// Whether the unit's file is newer than the loaded unit.
+    async fn needs_reload(&self, unit: &str) -> Result<bool, SystemdError>;
 
     /// Names of loaded units that match a pattern such as `kat-*.service`.
     async fn list(&self, pattern: &str) -> Result<Vec<String>, SystemdError>;

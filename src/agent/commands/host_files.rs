@@ -4,7 +4,7 @@
 use crate::cluster::{cluster_cache::ClusterCache, identity::MachineIdentity, keys::ETCD_PKI};
 use kat_host::files::{self, FileAccess, FileError};
 use kat_render::{EtcdUnit, HostFile, RenderError, RenderSettings, Renderer};
-use kat_systemd::{LoadState, SystemdError, UnitManager, UnitStatus};
+use kat_systemd::{LoadState, SystemdError, UnitManager};
 
 /// The unit of the cluster's store.
 pub(crate) const ETCD: &str = "kat-etcd.service";
@@ -66,17 +66,23 @@ pub(crate) async fn renew(files: &[HostFile], system: &dyn UnitManager) -> Resul
 
 /// Reloads systemd if it needs that, so that a failed reload is repeated the next time.
 async fn reload_if_needed(system: &dyn UnitManager) -> Result<(), SystemdError> {
-    match system.status(ETCD).await {
-        Ok(status) if needs_reload(&status) => system.reload().await,
-        Ok(_) | Err(SystemdError::NoSuchUnit(_)) => Ok(()),
+    match needs_reload(system).await {
+        Ok(true) => system.reload().await,
+        Ok(false) | Err(SystemdError::NoSuchUnit(_)) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
+async fn needs_reload(system: &dyn UnitManager) -> Result<bool, SystemdError> {
+    let status = system.status(ETCD).await?;
+    let is_outdated = system.needs_reload(ETCD).await?;
+    Ok(is_to_reload(&status.load_state, is_outdated))
+}
+
 /// systemd 257 fails to load the new file of a failed unit whose file was missing at the last reload
 /// (`EBUSY`), and does not say then that a reload is needed.
-fn needs_reload(status: &UnitStatus) -> bool {
-    status.need_daemon_reload || status.load_state == LoadState::Error
+fn is_to_reload(load_state: &LoadState, is_outdated: bool) -> bool {
+    is_outdated || *load_state == LoadState::Error
 }
 
 #[cfg(test)]
@@ -119,23 +125,19 @@ mod tests {
         system.fail_next("reload", SystemdError::NoSuchUnit(String::new()));
         renew(std::slice::from_ref(&new), &system).await.unwrap();
         renew(std::slice::from_ref(&new), &system).await.unwrap();
-        assert!(!system.status(ETCD).await.unwrap().need_daemon_reload);
+        assert!(!system.needs_reload(ETCD).await.unwrap());
     }
 
     #[test]
     fn a_unit_that_systemd_could_not_load_is_read_anew() {
-        let status = |load_state, need_daemon_reload| UnitStatus {
-            load_state,
-            need_daemon_reload,
-            ..UnitStatus::default()
-        };
-        for (status, expected) in [
-            (status(LoadState::Loaded, false), false),
-            (status(LoadState::NotFound, false), false),
-            (status(LoadState::Loaded, true), true),
-            (status(LoadState::Error, false), true),
+        for (load_state, is_outdated, expected) in [
+            (LoadState::Loaded, false, false),
+            (LoadState::NotFound, false, false),
+            (LoadState::Loaded, true, true),
+            (LoadState::Error, false, true),
         ] {
-            assert_eq!(needs_reload(&status), expected, "{status:?}");
+            let is_to = is_to_reload(&load_state, is_outdated);
+            assert_eq!(is_to, expected, "{load_state:?}");
         }
     }
 }

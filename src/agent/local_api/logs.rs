@@ -35,8 +35,8 @@ impl JournalLogs {
     /// one.
     async fn previous_run(&self, query: &JournalQuery) -> Result<Option<String>, LogsError> {
         let manager = self.managers.user(query.uid);
-        let present = match manager.status(&query.unit).await {
-            Ok(status) => Some(status.invocation_id).filter(|id| !id.is_empty()),
+        let present = match manager.invocation_id(&query.unit).await {
+            Ok(id) => Some(id).filter(|id| !id.is_empty()),
             Err(error) => {
                 tracing::debug!(unit = query.unit, "the present run is not known: {error:#}");
                 None
@@ -278,8 +278,8 @@ mod tests {
             .start(&assignment.unit(), Duration::from_secs(5))
             .await;
         start.unwrap();
-        let now = manager.status(&assignment.unit()).await.unwrap();
-        let present = Some(now.invocation_id);
+        let now = manager.invocation_id(&assignment.unit()).await;
+        let present = Some(now.unwrap());
         let run = |id: &str| Some(id.to_owned());
         let before = vec![
             ("a", run("1"), "a1"),

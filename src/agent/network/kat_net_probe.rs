@@ -79,8 +79,8 @@ impl KatNetProbe {
     }
 
     async fn is_running(&self) -> bool {
-        let status = self.system.status(UNIT).await;
-        status.is_ok_and(|status| status.active_state == ActiveState::Active)
+        let state = self.system.active_state(UNIT).await;
+        state.is_ok_and(|state| state == ActiveState::Active)
     }
 
     async fn answers(&self) -> bool {

@@ -15,6 +15,7 @@ mod mounts;
 mod reports;
 mod starting;
 mod stopping;
+mod usage;
 
 use std::collections::BTreeSet;
 
@@ -22,7 +23,7 @@ use tokio::time::Instant;
 
 use self::{
     containers::SidecarMemory, health::Healing, last_run::LastRun, starting::StartTrouble,
-    stopping::StopTrouble,
+    stopping::StopTrouble, usage::UsageReading,
 };
 use crate::{
     secrets::SecretUseTrouble,
@@ -54,6 +55,7 @@ pub(crate) struct Instance {
     binds: RetryDelay,
     healing: Healing,
     sidecars: SidecarMemory,
+    usage: Option<UsageReading>,
 }
 
 impl Instance {

@@ -24,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -205,6 +205,7 @@ impl Worker {
         loop {
             self.context.wake = LONGEST_SLEEP;
             let desired = self.desired.borrow_and_update().clone();
+            drop_unread_events(&mut self.events);
             let passed = tokio::select! {
                 biased;
                 passed = self.pass(&desired, &pulse) => Some(passed),
@@ -378,6 +379,17 @@ async fn settled_event(events: &mut Option<UnitEvents>, pause: Duration) {
     next_event(events).await;
     if !pause.is_zero() {
         tokio::time::sleep(pause).await;
+    }
+}
+
+/// Drops the events that are unread before a pass: the pass reads all units after these changes.
+fn drop_unread_events(events: &mut Option<UnitEvents>) {
+    while let Some(stream) = events {
+        match stream.next().now_or_never() {
+            Some(Some(_)) => {}
+            Some(None) => *events = None,
+            None => return,
+        }
     }
 }
 

@@ -50,7 +50,7 @@ pub struct LogEntry {
     /// Id of the container, which differs for each run.
     pub container_id: Option<String>,
     /// Invocation of the unit that wrote the entry, as in
-    /// [`super::super::UnitStatus::invocation_id`].
+    /// [`super::super::UnitManager::invocation_id`].
     pub invocation_id: Option<String>,
     /// Whether a program in a container wrote it.
     pub from_program: bool,

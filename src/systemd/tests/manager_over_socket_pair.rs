@@ -7,10 +7,10 @@ use futures_util::StreamExt;
 use parking_lot::Mutex;
 use zbus::{Connection, Guid, connection::Builder};
 
-use super::served_manager::serve;
+use super::served_manager::{ServedManager, serve};
 use crate::{
     ActiveState, BusManager, Connector, JobResult, LoadState, ServiceResult, SubState,
-    SystemdError, UnitEvent, UnitManager, UnitStatus,
+    SystemdError, UnitEvent, UnitManager, UnitStatus, UnitUsage,
 };
 
 const LIMIT: Duration = Duration::from_secs(5);
@@ -159,19 +159,44 @@ async fn reads_the_properties_of_a_service() {
         sub_state: SubState::Running,
         result: ServiceResult::Success,
         main_pid: 4711,
-        exec_main_status: 3,
+        // Of an unexpected type.
+        exec_main_status: 0,
         exec_main_code: 1,
         exec_main_start_monotonic: 5,
         exec_main_exit_monotonic: 6,
-        restarts: 2,
-        state_changed: 1_700_000_000_000_000,
+        // Not served.
+        restarts: 0,
         control_group: "/user.slice/x".to_owned(),
-        memory_current: None,
-        cpu_usage: Some(99),
-        invocation_id: "000102030405060708090a0b0c0d0e0f".to_owned(),
-        need_daemon_reload: true,
     };
     assert_eq!(status, expected);
+    let state = manager.active_state("kat-ok.service").await.unwrap();
+    assert_eq!(state, ActiveState::Active);
+    let usage = manager.usage("kat-ok.service").await.unwrap();
+    let (memory, cpu) = (None, Some(99));
+    assert_eq!(usage, UnitUsage { memory, cpu });
+    let invocation = manager.invocation_id("kat-ok.service").await.unwrap();
+    assert_eq!(invocation, "000102030405060708090a0b0c0d0e0f");
+    assert!(manager.needs_reload("kat-ok.service").await.unwrap());
+}
+
+#[tokio::test]
+async fn a_unit_that_changes_while_it_is_read_is_read_again() {
+    let peers = Peers::new(1);
+    let manager = BusManager::new(peers.clone());
+    manager.active_state("kat-ok.service").await.unwrap();
+    let server = peers.servers.lock()[0].clone();
+    let served = server.object_server();
+    let served = served.interface::<_, ServedManager>("/org/freedesktop/systemd1");
+    let served = served.await.unwrap();
+    // The state differs before and after the properties, and then no more.
+    served.get_mut().await.sub_states = vec!["running", "start"];
+    let status = manager.status("kat-ok.service").await.unwrap();
+    assert_eq!(status.sub_state, SubState::Running);
+    // It never stays the same: the last read counts, with the older state.
+    served.get_mut().await.sub_states = vec!["f", "e", "d", "c", "b", "a"];
+    let status = manager.status("kat-ok.service").await.unwrap();
+    assert_eq!(status.sub_state.word(), "e");
+    assert!(served.get().await.sub_states.is_empty());
 }
 
 #[tokio::test]

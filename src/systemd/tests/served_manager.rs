@@ -7,9 +7,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use zbus::{
-    Connection, DBusError, Message, OwnedObjectPath, OwnedVariant, Variant,
-    object_server::SignalEmitter, wire::ObjectPath,
+    Connection, DBusError, Message, OwnedObjectPath, Variant, object_server::SignalEmitter,
+    wire::ObjectPath,
 };
+
+use crate::proxies::ListedUnit;
 
 #[derive(Debug, DBusError)]
 #[zbus(prefix = "org.freedesktop.systemd1")]
@@ -26,6 +28,8 @@ pub(super) enum Refusal {
 pub(super) struct ServedManager {
     pub(super) jobs: u32,
     pub(super) subscribed: bool,
+    /// The sub-states of the next answers, the last one first; `running` after them.
+    pub(super) sub_states: Vec<&'static str>,
 }
 
 impl ServedManager {
@@ -33,6 +37,7 @@ impl ServedManager {
         Self {
             jobs: 0,
             subscribed: false,
+            sub_states: Vec::new(),
         }
     }
 }
@@ -113,6 +118,23 @@ impl ServedManager {
         Ok(())
     }
 
+    fn list_units_by_names(&mut self, names: Vec<String>) -> Vec<ListedUnit> {
+        let sub_state = self.sub_states.pop().unwrap_or("running");
+        let listed = |name: String| ListedUnit {
+            path: OwnedObjectPath::try_from(crate::path::unit_path(&name)).unwrap(),
+            name,
+            description: String::new(),
+            load_state: "loaded".to_owned(),
+            active_state: "active".to_owned(),
+            sub_state: sub_state.to_owned(),
+            following: String::new(),
+            job_id: 0,
+            job_type: String::new(),
+            job_path: OwnedObjectPath::try_from("/").unwrap(),
+        };
+        names.into_iter().map(listed).collect()
+    }
+
     async fn reload(
         &self,
         #[zbus(signal_emitter)] emitter: SignalEmitter<'_>,
@@ -177,22 +199,6 @@ pub(super) struct ServedUnit;
 
 #[zbus::interface(name = "org.freedesktop.systemd1.Unit")]
 impl ServedUnit {
-    #[zbus(property)]
-    fn load_state(&self) -> &str {
-        "loaded"
-    }
-    #[zbus(property)]
-    fn active_state(&self) -> &str {
-        "active"
-    }
-    #[zbus(property)]
-    fn sub_state(&self) -> &str {
-        "running"
-    }
-    #[zbus(property)]
-    fn state_change_timestamp(&self) -> u64 {
-        1_700_000_000_000_000
-    }
     #[zbus(property, name = "InvocationID")]
     fn invocation(&self) -> Vec<u8> {
         (0..16).collect()
@@ -200,11 +206,6 @@ impl ServedUnit {
     #[zbus(property)]
     fn need_daemon_reload(&self) -> bool {
         true
-    }
-    /// Of an unexpected type, which the reader must ignore.
-    #[zbus(property)]
-    fn conditions(&self) -> OwnedVariant {
-        OwnedVariant::try_from(Variant::new(vec![1u32])).unwrap()
     }
 }
 
@@ -220,8 +221,9 @@ impl ServedService {
     fn main_pid(&self) -> u32 {
         4711
     }
+    /// Of an unexpected type, which the reader must ignore.
     #[zbus(property)]
-    fn exec_main_status(&self) -> i32 {
+    fn exec_main_status(&self) -> u64 {
         3
     }
     #[zbus(property)]
@@ -235,10 +237,6 @@ impl ServedService {
     #[zbus(property)]
     fn exec_main_exit_timestamp_monotonic(&self) -> u64 {
         6
-    }
-    #[zbus(property, name = "NRestarts")]
-    fn n_restarts(&self) -> u32 {
-        2
     }
     #[zbus(property)]
     fn control_group(&self) -> &str {

@@ -9,7 +9,7 @@ use zbus::{
 };
 
 use crate::{
-    SERVICE_PROPERTIES, UNIT_PROPERTIES,
+    SERVICE_PROPERTIES, UNIT_PROPERTIES, USAGE_PROPERTIES,
     proxies::{
         JobRemoved, LoginManagerProxy, Reloading, SYSTEMD_MANAGER, SYSTEMD_SERVICE, SYSTEMD_UNIT,
         SystemdManagerProxy, UnitNew, UnitRemoved,
@@ -102,6 +102,8 @@ async fn systemd_is_called_as_the_xml_says() {
         .await
         .unwrap();
     assert_eq!(units[0].name, "a.service");
+    let units = manager.list_units_by_names(&["a.service"]).await.unwrap();
+    assert_eq!(units[0].name, "a.service");
     let (carries, changes) = manager
         .enable_unit_files(&["a"], false, false)
         .await
@@ -177,14 +179,17 @@ fn signals_are_read_as_the_xml_says() {
 fn properties_are_those_of_the_xml() {
     let interfaces = parse(SYSTEMD_XML).unwrap();
     for (interface, list) in [
-        (SYSTEMD_UNIT, UNIT_PROPERTIES),
-        (SYSTEMD_SERVICE, SERVICE_PROPERTIES),
+        (SYSTEMD_UNIT, UNIT_PROPERTIES.to_vec()),
+        (
+            SYSTEMD_SERVICE,
+            [SERVICE_PROPERTIES, USAGE_PROPERTIES].concat(),
+        ),
     ] {
         let written: BTreeSet<(&str, &str)> = interfaces[interface]
             .properties
             .iter()
             .map(|(name, property)| (name.as_str(), property.kind.as_str()))
             .collect();
-        assert_eq!(written, list.iter().copied().collect(), "{interface}");
+        assert_eq!(written, list.into_iter().collect(), "{interface}");
     }
 }

@@ -18,7 +18,7 @@ use kat_host::users::UserError;
 use kat_systemd::{
     ActiveState, CommandStreams, JobResult, JournalQuery, LogEntries, LogSource, ManagerSource,
     ProcessEnd, SystemdError, TransientEnd, TransientUnit, UnitEvents, UnitManager, UnitStatus,
-    UserSessions,
+    UnitUsage, UserSessions,
 };
 use kat_testing::systemd::fake::{FakeMachine, FakeManager, ManagerAbsence, UnitBehaviour};
 use kat_types::assignment::WorkloadUser;
@@ -379,6 +379,21 @@ impl UnitManager for Manager {
     async fn status(&self, unit: &str) -> Result<UnitStatus, SystemdError> {
         self.way.awake().await;
         self.fake.status(unit).await
+    }
+
+    async fn usage(&self, unit: &str) -> Result<UnitUsage, SystemdError> {
+        self.way.awake().await;
+        self.fake.usage(unit).await
+    }
+
+    async fn invocation_id(&self, unit: &str) -> Result<String, SystemdError> {
+        self.way.awake().await;
+        self.fake.invocation_id(unit).await
+    }
+
+    async fn needs_reload(&self, unit: &str) -> Result<bool, SystemdError> {
+        self.way.awake().await;
+        self.fake.needs_reload(unit).await
     }
 
     async fn list(&self, pattern: &str) -> Result<Vec<String>, SystemdError> {

@@ -110,8 +110,8 @@ async fn a_reload_that_is_owed_does_not_wait_for_the_pull_of_a_new_instance() {
     bench.list(true, &[changed.clone(), other.clone()]);
     bench.later(Duration::from_secs(60)).await;
     assert_eq!(bench.said(&other.instance).0, InstancePhase::Pulling);
-    let status = bench.manager(&web).status(&changed.unit()).await.unwrap();
-    assert!(!status.need_daemon_reload, "the new text is loaded");
+    let needed = bench.manager(&web).needs_reload(&changed.unit()).await;
+    assert!(!needed.unwrap(), "the new text is loaded");
 }
 
 #[tokio::test(start_paused = true)]
@@ -155,8 +155,8 @@ async fn a_copy_does_not_outrank_a_changed_quadlet() {
     bench.soon().await;
     assert_eq!(copied(&bench), Vec::<String>::new());
     assert_eq!(bench.calls(&web, "reload"), 1);
-    let status = bench.manager(&web).status(&other.unit()).await.unwrap();
-    assert!(!status.need_daemon_reload, "the new text is loaded");
+    let needed = bench.manager(&web).needs_reload(&other.unit()).await;
+    assert!(!needed.unwrap(), "the new text is loaded");
 }
 
 #[tokio::test(start_paused = true)]

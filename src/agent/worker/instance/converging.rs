@@ -22,6 +22,8 @@ impl Instance {
         assignment: &Assignment,
     ) -> Result<(), WorkerError> {
         let status = self.load(context, assignment).await?;
+        self.read_usage(context, &assignment.unit(), &status)
+            .await?;
         // Nothing is done about an end whose cause is not known yet.
         let is_busy = context.jobs.is_busy(&assignment.instance)
             || !self.look_at_runs(context, assignment, &status).await?;

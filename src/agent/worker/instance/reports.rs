@@ -164,6 +164,7 @@ impl Instance {
             Some(_) => Health::PendingCheck,
             None => Health::NotApplicable,
         };
+        let usage = self.reported_usage(status);
         InstanceReport {
             health_status,
             workload_name: assignment.workload.clone(),
@@ -175,8 +176,8 @@ impl Instance {
             reason: Reason::word_or_empty(reason).to_owned(),
             message,
             template_hash: assignment.template_hash.clone(),
-            memory: status.memory_current,
-            cpu: status.cpu_usage,
+            memory: usage.memory,
+            cpu: usage.cpu,
             conditions: limits::conditions(assignment, context.tools.limits_enforced),
             restarts: context.restarts.own(&assignment.instance),
             containers: self.sidecars.reports.clone(),

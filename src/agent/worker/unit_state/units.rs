@@ -176,7 +176,8 @@ impl Worker {
             if desired.is_to_stop(assignment) {
                 continue;
             }
-            let status = self.context.manager.status(&assignment.unit()).await?;
+            let unit = assignment.unit();
+            let status = self.context.manager.status(&unit).await?;
             let phase = match status.active_state {
                 state if state.is_up() => InstancePhase::Running,
                 ActiveState::Activating => InstancePhase::Starting,
@@ -185,6 +186,7 @@ impl Worker {
             };
             let message = format!("this machine's KAT is too old for it: {why}");
             let (instance, context) = self.instance(&assignment.instance);
+            instance.read_usage(context, &unit, &status).await?;
             let reason = Reason::NotUnderstood;
             instance.report(context, assignment, &status, phase, reason, message);
         }

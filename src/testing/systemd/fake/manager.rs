@@ -1,7 +1,7 @@
 //! The [`UnitManager`] of the fake.
 
 use super::*;
-use kat_systemd::{LoadState, ServiceResult, SubState};
+use kat_systemd::{LoadState, ServiceResult, SubState, UnitUsage};
 
 #[async_trait]
 impl UnitManager for FakeManager {
@@ -131,7 +131,6 @@ impl UnitManager for FakeManager {
 
     async fn reset_failed(&self, unit: &str) -> Result<(), SystemdError> {
         self.enter("reset_failed", unit, true)?;
-        let now = self.now();
         self.with(|state| {
             let entry = state
                 .units
@@ -141,7 +140,7 @@ impl UnitManager for FakeManager {
             entry.status.restarts = 0;
             if entry.status.active_state == ActiveState::Failed {
                 entry.status.result = ServiceResult::Success;
-                entry.rest(ActiveState::Inactive, "dead", now);
+                entry.rest(ActiveState::Inactive, "dead");
             }
             Ok(())
         })?;
@@ -155,16 +154,8 @@ impl UnitManager for FakeManager {
             return std::future::pending().await;
         }
         self.find(unit);
-        let on_disk = self
-            .loader
-            .as_ref()
-            .and_then(|loader| loader().remove(unit));
         Ok(self.with(|state| match state.units.get(unit) {
-            Some(entry) => UnitStatus {
-                need_daemon_reload: on_disk
-                    .is_some_and(|behaviour| behaviour.text != entry.behaviour.text),
-                ..entry.status.clone()
-            },
+            Some(entry) => entry.status.clone(),
             None => UnitStatus {
                 load_state: LoadState::NotFound,
                 active_state: ActiveState::Inactive,
@@ -172,6 +163,33 @@ impl UnitManager for FakeManager {
                 result: ServiceResult::Success,
                 ..UnitStatus::default()
             },
+        }))
+    }
+
+    /// Nothing is counted.
+    async fn usage(&self, unit: &str) -> Result<UnitUsage, SystemdError> {
+        self.enter("usage", unit, false)?;
+        Ok(UnitUsage::default())
+    }
+
+    async fn invocation_id(&self, unit: &str) -> Result<String, SystemdError> {
+        self.enter("invocation_id", unit, false)?;
+        Ok(self.with(|state| {
+            let entry = state.units.get(unit);
+            entry.map_or_else(String::new, |entry| entry.invocation_id.clone())
+        }))
+    }
+
+    async fn needs_reload(&self, unit: &str) -> Result<bool, SystemdError> {
+        self.enter("needs_reload", unit, false)?;
+        self.find(unit);
+        let on_disk = self
+            .loader
+            .as_ref()
+            .and_then(|loader| loader().remove(unit));
+        Ok(self.with(|state| match (state.units.get(unit), on_disk) {
+            (Some(entry), Some(behaviour)) => behaviour.text != entry.behaviour.text,
+            _ => false,
         }))
     }
 

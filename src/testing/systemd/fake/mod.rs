@@ -133,7 +133,7 @@ impl FakeManager {
                 entry.status.exec_main_code = 1;
                 entry.status.exec_main_status = code;
                 entry.status.exec_main_exit_monotonic = now;
-                entry.rest(ActiveState::Deactivating, "stop-post", now);
+                entry.rest(ActiveState::Deactivating, "stop-post");
             }
         });
         self.changed(unit);
@@ -150,8 +150,8 @@ impl FakeManager {
                 entry.status.exec_main_exit_monotonic = now;
                 entry.status.result = ServiceResult::Protocol;
                 match entry.behaviour.rests {
-                    true => entry.rest(ActiveState::Activating, "auto-restart", now),
-                    false => entry.rest(ActiveState::Failed, "failed", now),
+                    true => entry.rest(ActiveState::Activating, "auto-restart"),
+                    false => entry.rest(ActiveState::Failed, "failed"),
                 }
             }
         });
@@ -340,7 +340,7 @@ impl FakeManager {
                 entry.status.exec_main_exit_monotonic = now;
             }
             if entry.status.active_state != ActiveState::Failed {
-                entry.rest(ActiveState::Inactive, "dead", now);
+                entry.rest(ActiveState::Inactive, "dead");
             }
             Ok(JobResult::Done)
         })

@@ -50,6 +50,7 @@ pub(super) struct FakeManagerState {
 pub(super) struct FakeUnit {
     pub(super) behaviour: UnitBehaviour,
     pub(super) status: UnitStatus,
+    pub(super) invocation_id: String,
     pub(super) starts: u32,
 }
 
@@ -65,18 +66,16 @@ impl FakeUnit {
         status.exec_main_status = 0;
         status.exec_main_start_monotonic = now;
         status.exec_main_exit_monotonic = 0;
-        status.state_changed = now;
-        status.invocation_id = format!("{number:032x}");
         status
             .control_group
             .clone_from(&self.behaviour.control_group);
+        self.invocation_id = format!("{number:032x}");
     }
 
-    pub(super) fn rest(&mut self, active: ActiveState, sub: &str, now: u64) {
+    pub(super) fn rest(&mut self, active: ActiveState, sub: &str) {
         self.status.active_state = active;
         self.status.sub_state = sub.into();
         self.status.main_pid = 0;
-        self.status.state_changed = now;
     }
 }
 
@@ -137,7 +136,7 @@ impl FakeManagerState {
                 unit.status.exec_main_exit_monotonic = now;
             }
             if !failed {
-                unit.rest(ActiveState::Inactive, "dead", now);
+                unit.rest(ActiveState::Inactive, "dead");
                 return;
             }
             unit.status.result = if code == 1 {
@@ -145,9 +144,9 @@ impl FakeManagerState {
             } else {
                 ServiceResult::Signal
             };
-            unit.rest(ActiveState::Failed, "failed", now);
+            unit.rest(ActiveState::Failed, "failed");
             if unit.behaviour.rests {
-                unit.rest(ActiveState::Activating, "auto-restart", now);
+                unit.rest(ActiveState::Activating, "auto-restart");
                 return;
             }
             let again = unit.behaviour.restarts && unit.behaviour.exits.is_some();
@@ -167,7 +166,7 @@ impl FakeManagerState {
         // systemd also counts the start that the limit refuses.
         unit.status.restarts += 1;
         if unit.behaviour.start_limit > 0 && unit.starts >= unit.behaviour.start_limit {
-            unit.rest(ActiveState::Failed, "failed", now);
+            unit.rest(ActiveState::Failed, "failed");
             return false;
         }
         unit.run(number, now);
