@@ -2,6 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
 use super::cluster::{Cluster, Machine, members, name, reports, until, well};
 use kat_store::{EtcdStore, StateStore, TransactionResult, etcd_admin};
 use kat_types::{
@@ -97,6 +102,65 @@ async fn the_users_that_may_lead_are_those_of_the_members() {
         (users().await? == ["n1"]).then_some(())
     })
     .await;
+}
+
+/// Two machines keep one member, so a second one is removed as well. A machine that leaves may stop as soon as it is told; had
+/// the other one been removed before it, the last member would wait for its vote for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_three_members_the_one_that_leaves_is_removed_first_and_may_stop_at_once() {
+    let cluster = Cluster::new();
+    let machines = cluster.three().await;
+    let store = machines[0].store.clone();
+    assert!(machines[0].leads());
+    let listed = etcd_admin::member_list(&store).await.expect("the members");
+    // Of the two others, the one with the larger id: without a reason the smaller one goes first.
+    let others = listed.iter().filter(|one| one.name != "n1");
+    let leaves = others.max_by_key(|one| one.id).expect("two others").clone();
+    let pid = machines
+        .iter()
+        .find(|one| name(one.number) == leaves.name)
+        .map(|one| Pid::from_raw(one.etcd.id().cast_signed()))
+        .expect("its machine");
+    let (watched, before) = (store.clone(), leaves.id);
+    let stop = tokio::spawn(async move {
+        loop {
+            if let Ok(listed) = etcd_admin::member_list(&watched).await
+                && listed.len() < 3
+            {
+                let _ = kill(pid, Signal::SIGKILL);
+                let still_listed = listed.iter().any(|one| one.id == before);
+                return (listed.len(), still_listed);
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    let key = keys::registration(&leaves.name);
+    let entry = store.get(&key).await.expect("read").expect("there");
+    let mut registration: serde_json::Value =
+        serde_json::from_slice(&entry.value).expect("an object");
+    registration["deleting"] = true.into();
+    let value = serde_json::to_vec(&registration).expect("plain data");
+    let leadership = machines[0].handle().leadership.borrow().clone();
+    let fence = leadership.expect("n1 leads").fence();
+    let written = store
+        .transact(&[fence], &[WriteOperation::Put(key, value)])
+        .await;
+    assert!(
+        matches!(written, Ok(TransactionResult::Yes(_))),
+        "{written:?}"
+    );
+    until("one member is left, and writes", async || {
+        let listed = etcd_admin::member_list(&store).await.ok()?;
+        let write = [WriteOperation::Put("/kat/test".to_owned(), b"1".to_vec())];
+        let leadership = machines[0].handle().leadership.borrow().clone()?;
+        match store.transact(&[leadership.fence()], &write).await {
+            Ok(TransactionResult::Yes(_)) => (listed.len() == 1).then_some(()),
+            _ => None,
+        }
+    })
+    .await;
+    let (left, still_listed) = stop.await.expect("the machine stopped");
+    assert!(!still_listed, "{leaves:?} was one of {left} members");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
