@@ -92,17 +92,32 @@ pub(super) fn zone() -> Zone {
     Zone::new(&node(), &instances(), &records()).unwrap()
 }
 
-/// A server at any port that is free for UDP and TCP: the kernel chooses one that is free for UDP, and a connection of another
+/// Tries that find a port that is free for UDP and TCP. The kernel chooses one that is free for UDP, and a connection of another
 /// test may have it for TCP.
+const PORTS: u32 = 20;
+
+/// Sockets at `port`, or at any port for 0.
+async fn sockets(ip: &str, port: u16) -> (UdpSocket, TcpListener) {
+    for _ in 0..PORTS {
+        let udp = UdpSocket::bind((ip, port)).await.unwrap();
+        match TcpListener::bind(udp.local_addr().unwrap()).await {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            tcp => return (udp, tcp.unwrap()),
+        }
+    }
+    panic!("none of {PORTS} ports is free for UDP and TCP");
+}
+
+/// A server at any port.
 async fn bind(zone: watch::Receiver<Arc<Zone>>, settings: DnsSettings) -> OpenDnsServer {
     let address = (Ipv4Addr::LOCALHOST, 0).into();
-    for _ in 0..20 {
+    for _ in 0..PORTS {
         match OpenDnsServer::bind(address, zone.clone(), settings.clone()).await {
             Err(DnsError::Listen { source, .. }) if source.kind() == ErrorKind::AddrInUse => {}
             server => return server.unwrap(),
         }
     }
-    panic!("none of 20 ports is free for UDP and TCP");
+    panic!("none of {PORTS} ports is free for UDP and TCP");
 }
 
 /// A running server, which ends with the test.
@@ -231,9 +246,8 @@ type Decide = fn(&Message) -> Vec<Message>;
 impl Resolver {
     /// Starts a resolver on `ip` with the same port for UDP and TCP.
     async fn start(ip: &str, port: u16, udp_answers: Decide, tcp_answers: Decide) -> Self {
-        let udp = UdpSocket::bind((ip, port)).await.unwrap();
+        let (udp, tcp) = sockets(ip, port).await;
         let address = udp.local_addr().unwrap();
-        let tcp = TcpListener::bind(address).await.unwrap();
         let asked = Arc::new(AtomicUsize::new(0));
         let (udp_count, tcp_count) = (asked.clone(), asked.clone());
         tokio::spawn(async move {
