@@ -50,9 +50,12 @@ pub enum BackendState {
     Serving,
     /// The instance is ending: it finishes open connections, and receives no new traffic.
     Leaving,
-    /// The instance may exist, but receives no traffic: it is unhealthy, restarts, or its machine
-    /// does not answer. A state of a newer version that this version does not know is read as
-    /// `Held`.
+    /// The machine does not answer the leader, and the instance served before. Callers on other
+    /// machines treat it as `Held`. A machine that reads this about itself has returned, and
+    /// continues to forward its host ports until the leader has decided by its report.
+    Away,
+    /// The instance may exist, but receives no traffic: it is unhealthy, or restarts. A state of a
+    /// newer version that this version does not know is read as `Held`.
     #[serde(other)]
     Held,
 }
@@ -87,6 +90,7 @@ impl fmt::Display for BackendState {
         formatter.write_str(match self {
             Self::Serving => "serving",
             Self::Leaving => "leaving",
+            Self::Away => "away",
             Self::Held => "held",
         })
     }

@@ -18,7 +18,7 @@ use kat_types::{
         StartGate, Transport,
     },
     resource::{OnPartition, Protocol},
-    services::{ServiceAddress, ServiceBalance, host_port_statuses},
+    services::{BackendState, ServiceAddress, ServiceBalance, host_port_statuses},
     store::{keys, transaction::KeyValue},
 };
 
@@ -196,18 +196,25 @@ pub(crate) fn services(entries: &MirrorEntries) -> Services {
 
 /// The shares of this machine's instances in the traffic of its host ports, from the keys below
 /// `/kat/network/services/`.
+///
+/// A machine that reads that it is away has returned, and the leader has not decided by its report
+/// yet: its ports stay open meanwhile.
 pub(crate) fn host_port_parts(entries: &MirrorEntries, subnet: Ipv4Net) -> HostPortParts {
     let balances =
         entries_below(entries, keys::SERVICES).filter(|(key, _)| key.ends_with("/balance"));
     let ports = balances
         .filter_map(|(_, entry)| read::<ServiceBalance>(entry))
         .flat_map(|balance| balance.ports);
-    let parts = ports.flat_map(|port| port.instances);
+    let parts = ports
+        .flat_map(|port| port.instances)
+        .filter(|(address, _)| subnet.contains(address))
+        .map(|(address, state)| match state {
+            BackendState::Away => (address, BackendState::Serving),
+            BackendState::Serving | BackendState::Leaving | BackendState::Held => (address, state),
+        });
     HostPortParts {
         schema: 1,
-        parts: parts
-            .filter(|(address, _)| subnet.contains(address))
-            .collect(),
+        parts: parts.collect(),
     }
 }
 
@@ -293,7 +300,6 @@ pub(crate) fn peers_of(own: &Reach, others: &BTreeMap<String, JoinPeer>) -> Peer
 
 #[cfg(test)]
 mod tests {
-    use kat_types::services::BackendState;
     use std::sync::Arc;
 
     use super::*;
@@ -351,6 +357,30 @@ mod tests {
                 BackendState::Held
             ]
         );
+    }
+
+    #[test]
+    fn a_machine_that_returns_keeps_its_host_ports_open_until_the_leader_has_decided() {
+        let balance = r#"{"schema":1,"ports":[{"port":80,"protocol":"TCP","instances":
+            {"10.100.0.2":"away","10.100.0.3":"held","10.100.2.2":"away"}}]}"#;
+        let entries = entries(&[("/kat/network/services/default/web/balance", balance)]);
+
+        let parts = host_port_parts(&entries, "10.100.0.0/23".parse().unwrap()).parts;
+
+        let expected = [
+            (Ipv4Addr::new(10, 100, 0, 2), BackendState::Serving),
+            (Ipv4Addr::new(10, 100, 0, 3), BackendState::Held),
+        ];
+        assert_eq!(parts, BTreeMap::from(expected));
+        // Its containers call the service elsewhere until the leader has decided.
+        let address = r#"{"schema":1,"address":"10.200.0.5"}"#;
+        let with_address = self::entries(&[
+            ("/kat/network/services/default/web/balance", balance),
+            ("/kat/network/services/default/web/ip", address),
+        ]);
+        let ports = &services(&with_address).services["default/web"].ports;
+        let own = Ipv4Addr::new(10, 100, 0, 2);
+        assert_eq!(ports[0].instances[&own], BackendState::Away);
     }
 
     #[test]

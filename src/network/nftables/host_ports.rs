@@ -304,7 +304,9 @@ impl HostPortKeeper {
             .and_then(|behind| behind.get(&flow.answers));
         match instance {
             Some((_, Some(BackendState::Serving | BackendState::Leaving))) => false,
-            Some((_, Some(BackendState::Held) | None)) => port.0 == Transport::Udp,
+            Some((_, Some(BackendState::Away | BackendState::Held) | None)) => {
+                port.0 == Transport::Udp
+            }
             None => true,
         }
     }

@@ -346,7 +346,9 @@ fn is_stale(flow: &Flow, network: Ipv4Net, parts: &PartsByPort<'_>) -> bool {
     let parts = parts.get(&(flow.called, transport, flow.port));
     match parts.and_then(|parts| parts.get(&flow.answers)) {
         Some(BackendState::Serving | BackendState::Leaving) => false,
-        Some(BackendState::Held) => transport == Transport::Udp || flow.half_open,
+        Some(BackendState::Away | BackendState::Held) => {
+            transport == Transport::Udp || flow.half_open
+        }
         None => true,
     }
 }

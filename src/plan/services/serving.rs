@@ -78,6 +78,7 @@ fn reachable_state(
         | InstancePhase::Failed
         | InstancePhase::Succeeded => None,
         InstancePhase::Running if record.health == Health::PendingCheck && !stops => None,
+        InstancePhase::Running if away && is_healthy(record) && !stops => Some(BackendState::Away),
         InstancePhase::Running | InstancePhase::Stopping if away => Some(BackendState::Held),
         InstancePhase::Running if is_on_trial(draft, statuses, instance, entry) => {
             Some(BackendState::Held)

@@ -53,8 +53,8 @@ pub struct EtcdOptions {
     pub tls: Option<EtcdTls>,
     /// Time limit of one call, including its retries.
     pub call_timeout: Duration,
-    /// The first endpoint is this machine's own: it is retried some time after it failed, since
-    /// that costs little.
+    /// The first endpoint is this machine's own: after a failure it is probed in the background, and
+    /// used again when it answers.
     pub prefer_first: bool,
 }
 

@@ -142,7 +142,7 @@ pub const STORED_OBJECTS: &[StoredObject] = &[
     row(
         "network/services/NS/W/balance",
         SeenBy::All,
-        "ports of a service, and which instances serve, leave or are held",
+        "ports of a service, and which instances serve, leave, are away or are held",
     ),
     row(
         "network/services/NS/W/host_ports",

@@ -267,7 +267,26 @@ fn who_serves_follows_what_machines_say() {
 }
 
 #[test]
-fn an_instance_on_a_machine_that_is_away_is_held() {
+fn an_instance_that_served_before_its_machine_fell_silent_is_away_until_the_machine_reports() {
+    let mut world = World::with_machines(2);
+    serve(&mut world, "web", |_| {});
+    world.apply_workload("web", |file| file["spec"]["onNodeLoss"] = json!("keep"));
+    world.settle();
+    let (_, node, assignment) = world.wanted("web").remove(0);
+    let only = |part| Backends::from([(assignment.address, part)]);
+
+    world.at(&node).speaks = false;
+    world.pass(Duration::from_secs(60));
+    world.settle();
+    assert_eq!(parts(&mut world, "web"), only(BackendState::Away));
+
+    world.at(&node).speaks = true;
+    world.settle();
+    assert_eq!(parts(&mut world, "web"), only(BackendState::Serving));
+}
+
+#[test]
+fn the_successor_of_an_instance_on_a_lost_machine_is_called_alone() {
     let mut world = World::with_machines(2);
     serve(&mut world, "web", |_| {});
     world.settle();
@@ -276,7 +295,7 @@ fn an_instance_on_a_machine_that_is_away_is_held() {
     world.pass(Duration::from_secs(60));
     world.settle();
     let parts = parts(&mut world, "web");
-    assert_eq!(parts[&assignment.address], BackendState::Held);
+    assert_ne!(parts[&assignment.address], BackendState::Serving);
     let serving = parts
         .values()
         .filter(|part| **part == BackendState::Serving);
