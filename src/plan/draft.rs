@@ -410,6 +410,7 @@ impl<'a> Draft<'a> {
         let meta = self.desired.entry(node.to_owned()).or_default();
         meta.schema = 1;
         meta.revision += 1;
+        meta.changed = Some(self.now);
         meta.count = meta.count.saturating_add_signed(count);
         group.machines.insert(node.to_owned());
     }

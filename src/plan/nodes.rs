@@ -1,6 +1,7 @@
 //! Machines: admission, endpoints, loss, drain, deletion and status.
 
 pub(crate) mod admission;
+pub(crate) mod assignment_lag;
 pub(crate) mod drain;
 pub(crate) mod endpoints;
 pub(crate) mod leaving;

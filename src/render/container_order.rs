@@ -1,7 +1,7 @@
 //! The position of each container of an instance among the others, and the container that holds
 //! their shared network.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeSet};
 
 use serde::Serialize;
 
@@ -125,6 +125,9 @@ struct NetworkValues<'a> {
     hook_program: String,
     hook_file: String,
     resolv_file: String,
+    /// Host names of the containers, apart from the instance's name: only the holder of the network
+    /// can have entries of /etc/hosts.
+    host_names: BTreeSet<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     add_host: Option<&'a str>,
     sysctl: String,
@@ -146,6 +149,13 @@ impl Renderer {
             .flat_map(|value| value.split_whitespace())
             .filter(|one| of_network(one))
             .collect();
+        let containers = std::iter::once(&assignment.container)
+            .chain(&assignment.init_containers)
+            .chain(&assignment.sidecars);
+        let mut host_names: BTreeSet<&str> = containers
+            .filter_map(|container| container.hostname.as_deref())
+            .collect();
+        host_names.remove(assignment.instance.as_str());
         let values = NetworkValues {
             instance: &assignment.instance,
             namespace: &assignment.namespace,
@@ -161,6 +171,7 @@ impl Renderer {
                 .resolv_file(&assignment.namespace)
                 .display()
                 .to_string(),
+            host_names,
             add_host: assignment
                 .container
                 .quadlet

@@ -215,6 +215,47 @@ fn what_has_no_effect_yet_is_refused() {
 }
 
 #[test]
+fn the_host_name_of_each_container_leads_to_the_address_of_the_instance() {
+    let mut assignment = assignment();
+    let named = |name: &str, host_name: Option<&str>| Container {
+        name: Some(name.to_owned()),
+        image: Some("registry.lab:5000/proxy:1".to_owned()),
+        hostname: host_name.map(str::to_owned),
+        ..Container::default()
+    };
+    assignment.container.hostname = Some("rabbit".to_owned());
+    assignment.init_containers = vec![named("wait", Some("rabbit"))];
+    assignment.sidecars = vec![named("proxy", Some("hare")), named("logs", None)];
+
+    let files = render(&assignment).unwrap();
+
+    let keys = |name: &str, key: &str| -> Vec<String> {
+        let file = files.iter().find(|file| file.name == name).unwrap();
+        let lines = file.text.lines();
+        let values = lines.filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        values.map(str::to_owned).collect()
+    };
+    // Podman takes entries of /etc/hosts for the container that holds the network alone.
+    assert_eq!(
+        keys("kat-default-web-ab12c_net.container", "AddHost"),
+        [
+            "web-ab12c:10.100.0.2",
+            "hare:10.100.0.2",
+            "rabbit:10.100.0.2"
+        ]
+    );
+    for (file, host_name) in [
+        ("kat-default-web-ab12c.container", "rabbit"),
+        ("kat-default-web-ab12c_init-wait.container", "rabbit"),
+        ("kat-default-web-ab12c_side-proxy.container", "hare"),
+        ("kat-default-web-ab12c_side-logs.container", "web-ab12c"),
+    ] {
+        assert_eq!(keys(file, "HostName"), [host_name], "{file}");
+        assert!(keys(file, "AddHost").is_empty(), "{file}");
+    }
+}
+
+#[test]
 fn what_is_of_the_machine_starts_with_the_agent_alone() {
     let changes: [fn(&mut Container); 3] = [
         |container| container.devices.push("/dev/ttyUSB0".to_owned()),

@@ -271,6 +271,10 @@ pub struct DesiredMeta {
     pub revision: u64,
     /// Number of assignments in the list.
     pub count: usize,
+    /// When the list was last changed, by the clock of the machine that led; `None` in a list that an
+    /// older version wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed: Option<Timestamp>,
 }
 
 /// Whether a volume of the assignment lies in `volume`, which a machine sends or receives.

@@ -148,6 +148,7 @@ words! {
         AddressTaken,
         OverlayDown,
         DataPathDown,
+        AssignmentsNotApplied,
         Votes,
         CatchesUp,
         NoAnswer,

@@ -140,6 +140,7 @@ pub(crate) fn seed_operations(machines: &[Machine]) -> Vec<WriteOperation> {
             schema: 1,
             revision: 1,
             count: 0,
+            changed: None,
         };
         let subnet = keys::network_node(&machine.name, "subnet");
         let public = secrets::private_key(&machine.name).public().to_string();

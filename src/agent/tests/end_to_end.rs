@@ -55,6 +55,7 @@ fn seed(store: &MemoryStore) {
                 schema: 1,
                 revision: 1,
                 count: 0,
+                changed: None,
             },
         ),
         WriteOperation::Put(

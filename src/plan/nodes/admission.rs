@@ -141,6 +141,7 @@ impl Applicant {
             schema: 1,
             revision: 1,
             count: 0,
+            changed: None,
         };
         operations.push(put(keys::desired_meta(&self.name), &empty)?);
         Ok(operations)

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{endpoints, overlay_down};
+use super::{assignment_lag, endpoints, overlay_down};
 use crate::{
     EventWord,
     draft::{Draft, OperationGroup},
@@ -58,6 +58,8 @@ pub(crate) fn plan_nodes(
             let taken = endpoints::address_condition(draft.snapshot, all_heard, name);
             status.conditions.extend(taken);
             overlay_down::set_condition(&mut status, unreachable.remove(name));
+            let lag = assignment_lag::condition(heard, &node.desired.value, &before, draft.now);
+            assignment_lag::set_condition(&mut status, lag);
         }
         let (phase, mut reason, mut message) = phase(draft, name, node, &before, heard, losses);
         if let Some(frozen) = &frozen

@@ -1,6 +1,7 @@
 //! Machines that join, are drained, are lost, fill their disks or send forged reports, and the
 //! users on them.
 
+mod assignment_lag;
 mod cannot_start;
 mod cluster_authority;
 mod disk;

@@ -39,6 +39,7 @@ impl World {
             schema: 1,
             revision: 1,
             count: 0,
+            changed: None,
         };
         self.write(keys::desired_meta(name), &list);
         let machine = Machine::new(&registration.uid);

@@ -31,6 +31,10 @@ pub const FILES_WRITTEN: &str = "FilesWritten";
 /// Type of a machine's condition: false if its `kat-net` does not run.
 pub const DATA_PATH_RUNS: &str = "DataPathRuns";
 
+/// Type of a machine's condition, which the leader judges: false if the machine reports and has not
+/// acted on a change of its list of assignments for a minute.
+pub const ASSIGNMENTS_APPLIED: &str = "AssignmentsApplied";
+
 /// Type of a machine's condition: it refuses a later epoch of the store that nothing proves to it,
 /// and follows the cluster no more.
 pub const STORE_EPOCH_REFUSED: &str = "StoreEpochRefused";

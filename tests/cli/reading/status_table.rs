@@ -422,6 +422,13 @@ const TABLE: &[Row] = &[
         OF_CLUSTER,
     ),
     (
+        "a machine that reports does not act on its list of assignments",
+        |scene| {
+            scene.condition("n3", "AssignmentsApplied", false, "AssignmentsNotApplied");
+        },
+        OF_CLUSTER,
+    ),
+    (
         "two machines do not answer each other over the overlay",
         |scene| {
             scene.unanswered("n1", "n2", 45);

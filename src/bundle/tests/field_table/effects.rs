@@ -225,6 +225,7 @@ fn outcome(files: &[SourceFile], machines: &[Machine]) -> String {
             schema: 1,
             revision: 1,
             count: usize::from(machine.runs.is_some()),
+            changed: None,
         };
         if let Some(workload) = machine.runs {
             let other = instance(workload);
@@ -329,6 +330,7 @@ fn rolled(files: &[SourceFile]) -> String {
         schema: 1,
         revision: 1,
         count: 8,
+        changed: None,
     };
     store.put(keys::desired_meta("n0"), &list);
     reported.report = Arc::new(spoken);

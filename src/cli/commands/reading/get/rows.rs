@@ -13,9 +13,9 @@ use crate::{
 };
 use kat_client::{ClientError, KeyedItem, RequestPath};
 use kat_types::api::{
-    Condition, DISK_PRESSURE, Event, EventFilter, InstanceItem, NamespaceItem, NodeItem,
-    NodeStatus, OVERVIEW_ONLY, ObjectReference, STORE_SILENT, Scope, SecretItem, TokenView,
-    VolumeItem, WorkloadItem, WorkloadPhase,
+    ASSIGNMENTS_APPLIED, Condition, DISK_PRESSURE, Event, EventFilter, InstanceItem, NamespaceItem,
+    NodeItem, NodeStatus, OVERVIEW_ONLY, ObjectReference, STORE_SILENT, Scope, SecretItem,
+    TokenView, VolumeItem, WorkloadItem, WorkloadPhase,
 };
 
 fn namespace_of(item: &impl KeyedItem) -> Cell {
@@ -57,11 +57,16 @@ pub(crate) fn is_overview_only(item: &NodeItem) -> bool {
     conditions.any(|one| one.kind == OVERVIEW_ONLY && one.status)
 }
 
-/// The reason of a machine's phase; for a healthy machine, whether it is short of disk space.
+/// The reason of a machine's phase; for a healthy machine, whether it is short of disk space or does
+/// not act on its list of assignments.
 fn node_reason(status: &NodeStatus) -> &str {
-    let short = |one: &&Condition| one.kind == DISK_PRESSURE && one.status;
-    let short = status.conditions.iter().find(short);
-    match short.filter(|_| status.reason.is_empty()) {
+    let is_shown = |one: &&Condition| match one.kind.as_str() {
+        DISK_PRESSURE => one.status,
+        ASSIGNMENTS_APPLIED => !one.status,
+        _ => false,
+    };
+    let shown = status.conditions.iter().find(is_shown);
+    match shown.filter(|_| status.reason.is_empty()) {
         Some(condition) => &condition.reason,
         None => &status.reason,
     }

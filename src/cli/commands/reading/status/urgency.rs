@@ -141,6 +141,7 @@ const fn urgency(reason: Reason) -> Urgency {
         | Reason::Unconfirmed
         | Reason::OverlayDown
         | Reason::DataPathDown
+        | Reason::AssignmentsNotApplied
         | Reason::DiskNotAnswering
         | Reason::DiskPressure
         | Reason::Evicted

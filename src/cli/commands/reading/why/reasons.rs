@@ -248,6 +248,8 @@ pub(crate) const fn explanation(reason: Reason) -> Explanation {
             "on {node}: systemctl status kat-net kat-wg; kat-agent check; a firewall on the way may drop UDP 51820"),
         Reason::DataPathDown => explained("its kat-net does not run, or has not answered for 8 s, so names of the cluster are not resolved there and no container starts, since none starts without its network; running containers continue",
             "on {node}: systemctl status kat-net; systemctl unmask kat-net.service kat-net.socket && systemctl restart kat-net.service"),
+        Reason::AssignmentsNotApplied => explained("it reports to the leader, and has not acted on a change of its list of assignments for a minute, so nothing that changes takes effect there; what runs continues",
+            "on {node}: journalctl -u kat-agent -e; systemctl restart kat-agent ends no container"),
         Reason::Votes => explained("its etcd answers and has a vote; so it has the cluster's keys, and root on it can do anything to the whole cluster",
             ""),
         Reason::CatchesUp => explained("its etcd answers, and gets its vote when it has caught up", ""),
