@@ -630,6 +630,7 @@ async fn seed(store: &EtcdStore, machine_keys: &[String]) -> anyhow::Result<Stri
             schema: 1,
             revision: 1,
             count: 0,
+            ..DesiredMeta::default()
         };
         let subnet = match number {
             0 => format!("{ADDRESS}/23"),

@@ -103,6 +103,7 @@ impl Store {
                 schema: 1,
                 revision: 1,
                 count: 0,
+                ..DesiredMeta::default()
             };
             store.put(keys::desired_meta(&name), &list)?;
             let subnet = format!("10.{}.{}.0/24", number / 256, number % 256);
