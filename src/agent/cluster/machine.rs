@@ -56,6 +56,10 @@ const OVERLAY_LIMIT: u64 = 1 << 20;
 pub(crate) const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 /// The same where this machine leaves: the leader answers once it has removed the machine's etcd.
 const LEAVE_LIMIT: Duration = Duration::from_secs(30);
+/// Longest repetition of a request to leave that is refused.
+const REFUSED_LIMIT: Duration = Duration::from_secs(20);
+/// Pause before that request is repeated.
+const REPEATED_AFTER: Duration = Duration::from_secs(1);
 
 /// Microseconds of the monotonic clock, as systemd counts them.
 pub(crate) fn monotonic_microseconds() -> u64 {
@@ -607,13 +611,23 @@ pub(crate) async fn membership(
 }
 
 /// Asks the leader to remove this machine for good. This machine's own agent is stopped by then, so
-/// the request goes to other machines.
+/// the request goes to other machines. A refusal is repeated for [`REFUSED_LIMIT`]: etcd of another
+/// machine may be restarting.
 pub(crate) async fn leave(identity: &MachineIdentity) -> anyhow::Result<()> {
     let client = client_of_others(identity, LEAVE_LIMIT)?;
-    match client.delete_node(&identity.node).await {
-        // 401 means that the machine was removed before: its certificate is no longer accepted.
-        Err(error) if !(error.is_not_found() || error.status() == Some(401)) => Err(error.into()),
-        _ => Ok(()),
+    let deadline = tokio::time::Instant::now() + REFUSED_LIMIT;
+    loop {
+        let Err(error) = client.delete_node(&identity.node).await else {
+            return Ok(());
+        };
+        match error.status() {
+            // 401 means that the machine was removed before: its certificate is no longer accepted.
+            Some(401 | 404) => return Ok(()),
+            Some(409) if tokio::time::Instant::now() < deadline => {
+                tokio::time::sleep(REPEATED_AFTER).await;
+            }
+            _ => return Err(error.into()),
+        }
     }
 }
 

@@ -436,14 +436,20 @@ pub fn next_step(
     MemberStep::Nothing
 }
 
-/// Whether a machine that holds etcd may be removed now: the others keep the quorum.
+/// Whether a machine that holds etcd may be removed now: the others keep the quorum. Their etcd has to
+/// answer, and not only their agent: the machine that leaves is cut off before its member is removed.
 pub fn may_lose_member(snapshot: &Snapshot, node: &str) -> bool {
+    let seen = snapshot.members.as_ref().map(|stored| &stored.value);
+    let answers = |name: &String| {
+        seen.is_none_or(|seen| seen.members.get(name).is_some_and(|one| one.healthy))
+    };
     let members = || {
         let nodes = snapshot.nodes.iter();
         nodes.filter(|(_, entry)| entry.registration.value.etcd)
     };
-    let ready = members().filter(|(name, entry)| *name != node && is_ready(entry));
-    ready.count() > members().count() / 2
+    let others = members().filter(|(name, entry)| *name != node && is_ready(entry));
+    let well = others.filter(|(name, _)| answers(name)).count();
+    well > members().count() / 2
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use super::node_loss::LastReport;
 use kat_types::{
-    api::{ASSIGNMENTS_APPLIED, Condition, FILES_WRITTEN, STORE_EPOCH_REFUSED},
+    api::{ASSIGNMENTS_APPLIED, Condition, DISKS_ANSWER, FILES_WRITTEN, STORE_EPOCH_REFUSED},
     assignment::DesiredMeta,
     reason::Reason,
     store::records::NodeStatusRecord,
@@ -67,7 +67,7 @@ pub(crate) fn condition(
 /// The machine itself says why it does not act on the list.
 fn says_why(conditions: &[Condition]) -> bool {
     conditions.iter().any(|one| match one.kind.as_str() {
-        FILES_WRITTEN => !one.status,
+        FILES_WRITTEN | DISKS_ANSWER => !one.status,
         STORE_EPOCH_REFUSED => one.status,
         _ => false,
     })

@@ -114,10 +114,8 @@ async fn answers(client: Client) -> bool {
     };
     match timeout(PROBE_LIMIT, read).await {
         Ok(Ok(_)) => true,
-        Ok(Err(failure)) => match error::verdict(&failure) {
-            RetryVerdict::AuthChanged | RetryVerdict::Final => true,
-            RetryVerdict::NeverSent | RetryVerdict::Unavailable => false,
-        },
+        // A refusal is no answer: a member that was removed, or that has no vote yet, refuses every call.
+        Ok(Err(failure)) => matches!(error::verdict(&failure), RetryVerdict::AuthChanged),
         Err(_) => false,
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::worker::{WorkerError, context::UserContext, instance::Instance};
-use kat_systemd::{UnitStatus, UnitUsage};
+use kat_systemd::{SystemdError, UnitStatus, UnitUsage};
 
 /// Least time between two reads of the usage. An event reads the state of a unit only; a machine at
 /// rest makes a pass every [`LONGEST_SLEEP`](crate::worker::LONGEST_SLEEP).
@@ -33,7 +33,15 @@ impl Instance {
         if !status.active_state.is_up() || self.usage.as_ref().is_some_and(is_recent) {
             return Ok(());
         }
-        let usage = context.manager.usage(unit).await?;
+        let usage = match context.manager.usage(unit).await {
+            Ok(usage) => usage,
+            Err(error @ SystemdError::Unreachable { .. }) => return Err(error.into()),
+            // Nothing is decided by these numbers.
+            Err(error) => {
+                tracing::debug!(unit, "the usage is not known: {error:#}");
+                return Ok(());
+            }
+        };
         let read = Instant::now();
         self.usage = Some(UsageReading { usage, read, run });
         Ok(())

@@ -173,8 +173,7 @@ pub(crate) async fn renew(
 
 /// Removes a machine from the cluster. Its etcd user is removed first, so that a machine that is
 /// being deleted can read nothing any more; the plan removes what was stored for it. The answer
-/// waits for the removal of its member of etcd: a member that stops before counts against the
-/// quorum of those that are left.
+/// waits for the removal of its member of etcd.
 pub(crate) async fn leave(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
@@ -255,7 +254,7 @@ fn may_leave<'a>(
     if node.registration.value.etcd && !may_lose_member(snapshot, name) {
         return Err(ApiError::conflict(
             format!("machine `{name}` holds the cluster's store, and without it too few would"),
-            "the others that hold it must be Ready first; `katcall status` shows them",
+            "the others that hold it must be Ready first, and their etcd must answer; `katcall status` shows them",
         ));
     }
     let status = node.status.as_ref().map(|stored| &stored.value);

@@ -345,6 +345,15 @@ fn a_member_may_go_while_the_others_keep_the_quorum() {
     assert!(!may_lose_member(&members(&[up, down, up]), "n3"));
     assert!(!may_lose_member(&members(&[up, up]), "n2"));
     assert!(!may_lose_member(&members(&[up]), "n1"));
+    // A machine that is Ready and whose etcd does not answer keeps no quorum.
+    let mut seen = voters(3);
+    let mut known = members(&[up, up, up]);
+    known.members = Some(stored(cluster_members(&seen, None)));
+    assert!(may_lose_member(&known, "n3"));
+    seen[1].healthy = false;
+    known.members = Some(stored(cluster_members(&seen, None)));
+    assert!(!may_lose_member(&known, "n3"));
+    assert!(may_lose_member(&known, "n2"));
 }
 
 /// Three members on Ready machines, of which the second has not answered for this many seconds.
