@@ -295,7 +295,7 @@ fn the_successor_of_an_instance_on_a_lost_machine_is_called_alone() {
     world.pass(Duration::from_secs(60));
     world.settle();
     let parts = parts(&mut world, "web");
-    assert_ne!(parts[&assignment.address], BackendState::Serving);
+    assert_eq!(parts[&assignment.address], BackendState::Held);
     let serving = parts
         .values()
         .filter(|part| **part == BackendState::Serving);
