@@ -6,7 +6,10 @@ pub(crate) mod drain;
 use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
-use tokio::sync::watch;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 use tokio_util::sync::CancellationToken;
 
 use self::drain::{ClusterLeader, DRAIN_LIMIT, DrainEnd, drain};
@@ -39,6 +42,12 @@ use kat_types::{
 
 /// Longest stop of one service.
 const STOP_LIMIT: Duration = Duration::from_secs(90);
+/// For how long the stop of kat-agent is tried again while systemd does not answer.
+const AGENT_STOP_LIMIT: Duration = Duration::from_secs(60);
+/// Pause between two of these tries.
+const AGENT_STOP_PAUSE: Duration = Duration::from_secs(1);
+/// The agent's unit.
+const AGENT: &str = "kat-agent.service";
 /// Longest removal of one workload's user.
 const USER_LIMIT: Duration = Duration::from_secs(120);
 
@@ -102,10 +111,7 @@ pub(crate) async fn run(
     };
 
     say("stopping kat-agent");
-    note(
-        "kat-agent.service",
-        stop(system.as_ref(), "kat-agent.service").await,
-    );
+    stop_agent(system.as_ref(), say).await?;
 
     say("stopping and removing the workloads of this machine");
     let tools = Arc::new(tools(&managers)?);
@@ -214,6 +220,25 @@ fn settle(
         );
     }
     Ok(())
+}
+
+/// Stops kat-agent before anything is removed: it would write again what it finds missing. A machine
+/// that has just booted may reload its manager for longer than one call waits.
+async fn stop_agent(system: &dyn UnitManager, say: StepPrinter<'_>) -> anyhow::Result<()> {
+    let deadline = Instant::now() + AGENT_STOP_LIMIT;
+    loop {
+        let Err(error) = stop(system, AGENT).await else {
+            return Ok(());
+        };
+        let unreachable = matches!(error.downcast_ref(), Some(SystemdError::Unreachable { .. }));
+        if !unreachable || Instant::now() >= deadline {
+            bail!(
+                "{AGENT} cannot be stopped: {error:#}; nothing was removed; `systemctl status {AGENT}` shows its state, then run this again"
+            );
+        }
+        say(&format!("{error:#}; trying again"));
+        sleep(AGENT_STOP_PAUSE).await;
+    }
 }
 
 async fn stop(system: &dyn UnitManager, unit: &str) -> anyhow::Result<()> {
@@ -386,6 +411,7 @@ async fn remove_accounts() -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kat_testing::systemd::fake::FakeManager;
     use kat_types::api::MachineEndpoints;
 
     #[test]
@@ -414,5 +440,37 @@ mod tests {
         identity.etcd = false;
         let worker = known(&[("n1", false), ("n2", false)]);
         assert_eq!(cluster_ends(&identity, worker), None);
+    }
+
+    fn silent(_: &str) {}
+
+    #[tokio::test(start_paused = true)]
+    async fn a_manager_that_answers_late_still_stops_the_agent_before_anything_is_removed() {
+        let system = FakeManager::new("system");
+        system.set_unreachable(Some("it reloads"));
+        let answer = async {
+            sleep(AGENT_STOP_LIMIT / 2).await;
+            system.set_unreachable(None);
+        };
+        let (stopped, ()) = tokio::join!(stop_agent(&system, &silent), answer);
+        stopped.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_that_cannot_be_stopped_ends_the_reset_before_anything_is_removed() {
+        let system = FakeManager::new("system");
+        system.set_unreachable(Some("it hangs"));
+        let began = Instant::now();
+        let error = stop_agent(&system, &silent).await.unwrap_err();
+        assert!(began.elapsed() >= AGENT_STOP_LIMIT);
+        let said = error.to_string();
+        assert!(
+            said.contains("kat-agent.service cannot be stopped"),
+            "{said}"
+        );
+        assert!(
+            said.contains("it hangs") && said.contains("nothing was removed"),
+            "{said}"
+        );
     }
 }
